@@ -65,5 +65,6 @@ mod weather_lists;
 mod weather_nodes;
 mod weather_provider;
 mod weather_stages;
+mod whole_histories;
 mod write_budget;
 mod write_rate;

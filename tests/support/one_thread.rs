@@ -134,3 +134,9 @@ pub async fn send(client: &kube::Client, method: &str, path: &str, body: &Value)
     let answer = client.request_text(request.body(body).expect("a request")).await;
     answer.map(|text| serde_json::from_str(&text).expect("JSON")).map_err(|error| error.to_string())
 }
+
+/// Revision, place and object of a line of the journal; the object is `deleted` once it is.
+pub fn line(written: &str) -> Option<(u64, &str, &str)> {
+    let mut parts = written.splitn(3, ' ');
+    Some((parts.next()?.parse().ok()?, parts.next()?, parts.next()?))
+}

@@ -229,6 +229,10 @@ impl Driver for VirtualCloud {
         validate_class(&base, class, found);
     }
 
+    fn owner(&self, class: &MachineClass) -> Option<Owner> {
+        Some(owner(class))
+    }
+
     fn inventory_key(&self, class: &MachineClass) -> String {
         inventory_key(class)
     }

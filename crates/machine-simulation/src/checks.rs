@@ -379,6 +379,11 @@ impl Checks {
         }
     }
 
+    /// A machine is deleted with its set.
+    pub fn ordered_with_its_set(&mut self, machine: &str) {
+        self.ordered.insert(machine.to_owned(), "deletion/set");
+    }
+
     /// A set has tried to delete a machine; `before` is the machine before that, `node` what the process sees of its Node.
     pub fn set_deleted(
         &mut self,

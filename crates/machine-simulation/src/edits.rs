@@ -56,7 +56,7 @@ pub fn deployment(setup: Setup) -> MachineDeployment {
 }
 
 /// The classes that users want machines of.
-pub(super) const CLASSES: [&str; 3] = ["class-0", "class-1", "class-2"];
+pub const CLASSES: [&str; 3] = ["class-0", "class-1", "class-2"];
 
 /// The name of a class.
 pub(super) fn class(number: u8) -> String {

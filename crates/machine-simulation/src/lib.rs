@@ -25,6 +25,7 @@ pub mod forecast;
 pub mod guards;
 pub mod history;
 mod margins;
+pub mod mirror;
 mod nodes;
 mod played;
 mod pods;

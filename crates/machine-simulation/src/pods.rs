@@ -15,15 +15,19 @@ pub const ENDING: Duration = Duration::from_secs(20);
 
 /// Puts a pod on each Node that takes pods and has none.
 pub fn schedule(api: &mut Api, now: Timestamp) {
+    for node in free_nodes(api) {
+        put(api, &node, now);
+    }
+}
+
+/// Nodes that take pods and have none.
+pub fn free_nodes(api: &Api) -> Vec<String> {
     let takes_any = |node: &Node| {
         let spec = node.spec.as_ref();
         node.metadata.deletion_timestamp.is_none() && spec.is_none_or(|spec| spec.unschedulable != Some(true))
     };
     let free = api.nodes.iter().filter(|(name, node)| takes_any(node) && !api.pods.contains_key(&name_on(name)));
-    let free: Vec<String> = free.map(|(name, _)| name.clone()).collect();
-    for node in free {
-        put(api, &node, now);
-    }
+    free.map(|(name, _)| name.clone()).collect()
 }
 
 /// Puts a pod on this Node, unless it has one.
@@ -37,7 +41,8 @@ pub fn put(api: &mut Api, node: &str, now: Timestamp) {
     let _ = api.create(&pod, now);
 }
 
-fn name_on(node: &str) -> String {
+/// The name of the pod on a Node.
+pub fn name_on(node: &str) -> String {
     format!("pod-on-{node}")
 }
 

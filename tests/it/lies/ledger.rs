@@ -7,6 +7,7 @@ use kube_dev_server::DevServer;
 use serde_json::Value;
 
 use super::world::{CLOUD, CloudState};
+use crate::support::one_thread::line;
 
 /// Resources whose objects are not to go unless they are named.
 const KEPT: [&str; 3] = ["machines", "nodes", "pods"];
@@ -85,12 +86,6 @@ impl Ledger {
         let twice = twice.map(|(machine, vms)| format!("{machine} had several VMs: {vms:?}"));
         gone.chain(ended).chain(twice).collect()
     }
-}
-
-/// Revision, place and object of a line of the journal; the object is `deleted` once it is.
-pub fn line(written: &str) -> Option<(u64, &str, &str)> {
-    let mut parts = written.splitn(3, ' ');
-    Some((parts.next()?.parse().ok()?, parts.next()?, parts.next()?))
 }
 
 /// The VMs of the cloud's `ConfigMap` that exist, with their machines.

@@ -7,8 +7,11 @@ use kube_dev_server::DevServer;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::ledger::{Ledger, line};
-use crate::support::lying::{Answer, Lie, Rule, in_process::InProcessLiar};
+use super::ledger::Ledger;
+use crate::support::{
+    lying::{Answer, Lie, Rule, in_process::InProcessLiar},
+    one_thread::line,
+};
 
 /// How often a lie is told of each question.
 const TIMES: usize = 2;

@@ -13,8 +13,10 @@ use tokio::sync::watch;
 
 use super::{Answer, Lie, Rule, Script, Told, Tried, WATCH, is_counted, is_of_the_cloud, line_of};
 
-type AnyError = Box<dyn std::error::Error + Send + Sync>;
-type AnyBody = UnsyncBoxBody<Bytes, AnyError>;
+/// What goes wrong with a call.
+pub type AnyError = Box<dyn std::error::Error + Send + Sync>;
+/// An answer's body.
+pub type AnyBody = UnsyncBoxBody<Bytes, AnyError>;
 
 /// How the layer treats watches, by when they were opened.
 #[derive(Clone, Copy, Debug, Default)]
@@ -151,7 +153,8 @@ impl Opened {
     }
 }
 
-fn broken(why: &str) -> AnyError {
+/// The connection breaks off.
+pub fn broken(why: &str) -> AnyError {
     io::Error::new(io::ErrorKind::ConnectionReset, why).into()
 }
 

@@ -197,7 +197,7 @@ fn is_of_the_cloud<B>(request: &Request<B>) -> bool {
 }
 
 /// Whether a request is a write of the manager that counts; renewals of Leases don't.
-fn is_counted<B>(request: &Request<B>) -> bool {
+pub fn is_counted<B>(request: &Request<B>) -> bool {
     let is_read = request.method() == Method::GET || request.method() == Method::HEAD;
     !is_read && !is_of_the_cloud(request) && !request.uri().path().contains("/leases")
 }

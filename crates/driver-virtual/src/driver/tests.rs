@@ -65,6 +65,17 @@ async fn it_keeps_the_contract_of_drivers(#[case] provider: &str, #[case] spec: 
     machine_driver::contract::holds_for(&*cloud, class(provider, spec), SecretData::default()).await;
 }
 
+/// As its stand-in of a process that does not lead.
+#[tokio::test(start_paused = true)]
+async fn it_says_whose_the_vms_of_a_class_are() {
+    let tags = json!({ "kubernetes.io/cluster/shoot": "1", "kubernetes.io/role/node": "1" });
+    let class = class("virtual", json!({ "tags": tags }));
+    let owner = a_cloud(options("{}")).await.owner(&class);
+    let standby = crate::Standby::new(&options("{}")).unwrap().owner(&class);
+    assert!(owner.is_some());
+    assert_eq!(owner.map(|owner| owner.to_string()), standby.map(|owner| owner.to_string()));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_create_returns_when_the_vm_exists_and_a_delete_when_it_is_gone() {
     let cloud = a_cloud(options("latency: {create: 2s, delete: 10s}")).await;

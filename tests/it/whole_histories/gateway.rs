@@ -1,0 +1,382 @@
+//! What is between a process and the API servers: here calls are lost, refused and held up, processes die at a call, renewals of a Lease
+//! don't arrive, and a target cluster is silent.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use futures::{StreamExt, TryStreamExt, stream};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::{Request, Response, body::Frame, header::CONTENT_TYPE};
+use kube::client::Body;
+use machine_simulation::mirror::{Fault, Refused};
+use serde_json::{Value, json};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
+
+use super::book::Book;
+use crate::support::lying::{
+    in_process::{AnyBody, AnyError, InProcessLiar, broken},
+    is_counted,
+};
+
+/// What goes wrong with a call.
+#[derive(Clone, Copy, Debug)]
+pub enum Trouble {
+    /// As in a simulated history.
+    Fault(Fault),
+    /// The call arrives so much later.
+    Late(Duration),
+}
+
+/// What all processes of a world have in common.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Weather {
+    /// What is refused for hours.
+    pub refused: Option<Refused>,
+    /// Whether the target cluster is silent.
+    pub silent: bool,
+    /// Whether every process that asks for the Lease gets it.
+    pub leases_for_all: bool,
+    /// Whether events of watches are held back.
+    pub events_wait: bool,
+    /// Until when they pass nevertheless, for each of [`LAGGING`].
+    pub events_pass: [Option<Instant>; LAGGING.len()],
+}
+
+/// The resources whose watches lag, as the steps of a history number them.
+pub const LAGGING: [&str; 4] = ["machines", "machinesets", "machinedeployments", "nodes"];
+
+impl Weather {
+    /// Whether events of this resource arrive now.
+    fn lets_events_pass(&self, resource: usize) -> bool {
+        let passes = self.events_pass.get(resource).copied().flatten();
+        !self.events_wait || passes.is_some_and(|until| Instant::now() <= until)
+    }
+}
+
+/// Which cluster a client is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Control,
+    Target,
+}
+
+/// The gateway of a process. Clones are the same gateway.
+#[derive(Clone)]
+pub struct Gateway {
+    process: usize,
+    book: Book,
+    weather: watch::Sender<Weather>,
+    control: InProcessLiar,
+    target: InProcessLiar,
+    state: Arc<Mutex<State>>,
+    definitions: Definitions,
+}
+
+/// The definitions that processes have read, by their paths.
+pub type Definitions = Arc<Mutex<BTreeMap<String, String>>>;
+
+/// Where single definitions are.
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/";
+
+#[derive(Default)]
+struct State {
+    /// What goes wrong, after so many more calls.
+    troubles: Vec<(u8, Trouble)>,
+    /// Renewals of the Lease don't arrive.
+    lease_is_cut: bool,
+    is_dead: bool,
+}
+
+impl Gateway {
+    pub fn new(process: usize, book: &Book, weather: &watch::Sender<Weather>, definitions: &Definitions) -> Self {
+        Self {
+            process,
+            book: book.clone(),
+            weather: weather.clone(),
+            control: InProcessLiar::default(),
+            target: InProcessLiar::default(),
+            state: Arc::default(),
+            definitions: Arc::clone(definitions),
+        }
+    }
+
+    /// The clients of a process, of the control cluster and of the target cluster.
+    pub fn clients(&self, server: &kube::Client) -> (kube::Client, kube::Client) {
+        let client = |side, liar: &InProcessLiar| {
+            let (gateway, behind) = (self.clone(), liar.in_front_of(server));
+            let service = tower::service_fn(move |request: Request<Body>| {
+                let (gateway, behind) = (gateway.clone(), behind.clone());
+                async move { gateway.answer(side, &behind, request).await }
+            });
+            kube::Client::new(service, server.default_namespace())
+        };
+        (client(Side::Control, &self.control), client(Side::Target, &self.target))
+    }
+
+    /// The number of the process.
+    pub fn process(&self) -> usize {
+        self.process
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nobody panics with the state in hand")
+    }
+
+    /// After so many more calls this happens to one.
+    pub fn troubles(&self, after: u8, trouble: Trouble) {
+        self.state().troubles.push((after, trouble));
+    }
+
+    /// Renewals of the Lease don't arrive any more.
+    pub fn cuts_lease(&self) {
+        self.state().lease_is_cut = true;
+    }
+
+    /// Nothing goes wrong any more.
+    pub fn clears(&self) {
+        let mut state = self.state();
+        state.troubles.clear();
+        state.lease_is_cut = false;
+    }
+
+    /// The process is dead: whatever of it still runs in this thread reaches nobody.
+    pub fn dies(&self) {
+        self.state().is_dead = true;
+        self.control.cuts_off();
+        self.target.cuts_off();
+    }
+
+    pub fn is_dead(&self) -> bool {
+        self.state().is_dead
+    }
+
+    /// Open watches of the target cluster carry nothing any more.
+    pub fn target_falls_silent(&self) {
+        self.target.falls_silent();
+    }
+
+    async fn while_it_lives(&self) {
+        if self.is_dead() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    async fn answer(
+        &self,
+        side: Side,
+        server: &kube::Client,
+        request: Request<Body>,
+    ) -> Result<Response<AnyBody>, AnyError> {
+        self.while_it_lives().await;
+        if side == Side::Target {
+            let mut weather = self.weather.subscribe();
+            // The process gives the call up, and drops it.
+            weather.wait_for(|weather| !weather.silent).await?;
+        }
+        if request.uri().path().starts_with(DEFINITIONS) {
+            return self.definition(server, request).await;
+        }
+        if request.uri().path().contains("/leases") {
+            return self.lease(server, request).await;
+        }
+        if !is_write(&request) {
+            let lagging = lagging(&request);
+            let answer = passed_on(server.send(request).await?);
+            return Ok(match lagging {
+                Some(resource) => answer.map(|body| self.lags(resource, body)),
+                None => answer,
+            });
+        }
+        let what = format!("{} {}", request.method(), request.uri().path());
+        let asked = Asked::of(&request);
+        if self.weather.borrow().refused.is_some_and(|refused| asked.is_refused(refused)) {
+            return Ok(asked.refusal());
+        }
+        let trouble = self.next_trouble();
+        if let Some(trouble) = trouble {
+            self.book.read().say(|| format!("  process {}: {what}: {trouble:?}", self.process));
+        }
+        match trouble {
+            Some(Trouble::Fault(Fault::LoseRequest)) => return Err(broken("the request is lost")),
+            Some(Trouble::Fault(Fault::Conflict)) => return Ok(asked.conflict()),
+            Some(Trouble::Fault(Fault::Refused)) => return Ok(asked.refusal()),
+            Some(Trouble::Fault(Fault::DieBefore)) => self.dies(),
+            Some(Trouble::Fault(Fault::LoseLease)) => self.cuts_lease(),
+            Some(Trouble::Late(time)) => sleep(time).await,
+            _ => {}
+        }
+        self.while_it_lives().await;
+        let (head, body) = request.into_parts();
+        let body = body.collect_bytes().await?;
+        self.book.read().writes_now(self.process, format!("{what} {}", short(&body)));
+        let answer = passed_on(server.send(Request::from_parts(head, Body::from(body))).await?);
+        match trouble {
+            Some(Trouble::Fault(Fault::LoseAnswer)) => return Err(broken("the answer is lost")),
+            Some(Trouble::Fault(Fault::DieAfter)) => self.dies(),
+            _ => {}
+        }
+        self.while_it_lives().await;
+        Ok(answer)
+    }
+
+    /// A watch whose events wait for their time.
+    fn lags(&self, resource: usize, body: AnyBody) -> AnyBody {
+        let rest = stream::unfold(
+            (body.into_data_stream(), self.weather.subscribe()),
+            move |(mut data, mut weather)| async move {
+                let next = data.next().await?;
+                // Without a world nobody listens either.
+                let _ = weather.wait_for(|weather| weather.lets_events_pass(resource)).await;
+                Some((next, (data, weather)))
+            },
+        );
+        StreamBody::new(rest.map_ok(Frame::data)).boxed_unsync()
+    }
+
+    /// A definition, without its schemas: processes read definitions often, no history changes them, and schemas are large.
+    async fn definition(&self, server: &kube::Client, request: Request<Body>) -> Result<Response<AnyBody>, AnyError> {
+        let path = request.uri().path().to_owned();
+        let known = self.definitions.lock().expect("nobody panics with them").get(&path).cloned();
+        let text = if let Some(text) = known {
+            text
+        } else {
+            let mut definition: Value = serde_json::from_str(&server.request_text(without_body(request)).await?)?;
+            for version in definition["spec"]["versions"].as_array_mut().into_iter().flatten() {
+                version["schema"] = Value::Null;
+            }
+            let text = definition.to_string();
+            self.definitions.lock().expect("nobody panics with them").insert(path, text.clone());
+            text
+        };
+        Ok(passed_on(Response::builder().header(CONTENT_TYPE, "application/json").body(Body::from(text.into_bytes()))?))
+    }
+
+    /// What goes wrong with this call.
+    fn next_trouble(&self) -> Option<Trouble> {
+        let mut state = self.state();
+        let due = state.troubles.iter().position(|(after, _)| *after == 0);
+        let due = due.map(|place| state.troubles.remove(place).1);
+        for (after, _) in &mut state.troubles {
+            *after = after.saturating_sub(1);
+        }
+        due
+    }
+
+    /// A call about the Lease.
+    async fn lease(&self, server: &kube::Client, request: Request<Body>) -> Result<Response<AnyBody>, AnyError> {
+        if self.state().lease_is_cut {
+            return Err(broken("the network to the Lease is cut"));
+        }
+        let is_read = request.method() == hyper::Method::GET;
+        let (mut head, body) = request.into_parts();
+        let mut lease: Value = serde_json::from_slice(&body.collect_bytes().await?).unwrap_or_default();
+        let holds = !is_read && has_holder(&lease);
+        if self.weather.borrow().leases_for_all {
+            let suffix = format!("-of-{}", self.process);
+            let path = head.uri.path();
+            if !path.ends_with("/leases") && !path.ends_with(&suffix) {
+                head.uri = format!("{path}{suffix}").parse()?;
+            }
+            if let Some(name) = lease.pointer("/metadata/name").and_then(Value::as_str)
+                && !name.ends_with(&suffix)
+            {
+                lease["metadata"]["name"] = json!(format!("{name}{suffix}"));
+            }
+        }
+        let body = if is_read { Vec::new() } else { lease.to_string().into_bytes() };
+        let answer = passed_on(server.send(Request::from_parts(head, Body::from(body))).await?);
+        if holds && answer.status().is_success() {
+            self.book.read().leader = Some(self.process);
+        }
+        Ok(answer)
+    }
+}
+
+/// Which of [`LAGGING`] is watched by this request.
+fn lagging(request: &Request<Body>) -> Option<usize> {
+    let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+    let resource = request.uri().path().rsplit('/').next().filter(|_| is_watch)?;
+    LAGGING.iter().position(|lagging| *lagging == resource)
+}
+
+fn passed_on(answer: Response<Body>) -> Response<AnyBody> {
+    answer.map(|body| body.map_err(AnyError::from).boxed_unsync())
+}
+
+fn without_body(request: Request<Body>) -> Request<Vec<u8>> {
+    request.map(|_| Vec::new())
+}
+
+/// Whether a Lease has a holder.
+fn has_holder(lease: &Value) -> bool {
+    lease.pointer("/spec/holderIdentity").and_then(Value::as_str).is_some_and(|holder| !holder.is_empty())
+}
+
+/// Events tell, and reviews ask; all else that writes is an effect.
+fn is_write(request: &Request<Body>) -> bool {
+    let path = request.uri().path();
+    is_counted(request) && !path.contains("/events") && !path.contains("/authorization.k8s.io/")
+}
+
+fn short(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(body);
+    match text.char_indices().nth(200) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.into_owned(),
+    }
+}
+
+/// What a call asks.
+struct Asked {
+    method: hyper::Method,
+    resource: String,
+    name: String,
+}
+
+impl Asked {
+    fn of(request: &Request<Body>) -> Self {
+        const RESOURCES: [&str; 6] =
+            ["machines", "machinesets", "machinedeployments", "machineclasses", "nodes", "pods"];
+        let mut parts = request.uri().path().split('/').skip_while(|part| !RESOURCES.contains(part));
+        let resource = parts.next().unwrap_or_default().to_owned();
+        let name = parts.next().unwrap_or_default().to_owned();
+        Self { method: request.method().clone(), resource, name }
+    }
+
+    fn is_refused(&self, refused: Refused) -> bool {
+        let (method, resource) = match refused {
+            Refused::Machines => (hyper::Method::POST, "machines"),
+            Refused::Sets => (hyper::Method::POST, "machinesets"),
+            Refused::MachinePatches => (hyper::Method::PATCH, "machines"),
+            Refused::NodePatches => (hyper::Method::PATCH, "nodes"),
+        };
+        (&self.method, self.resource.as_str()) == (&method, resource)
+    }
+
+    fn refusal(&self) -> Response<AnyBody> {
+        let Self { resource, name, .. } = self;
+        self.status(403, "Forbidden", &format!("{resource} \"{name}\" is forbidden: refused by the history"))
+    }
+
+    fn conflict(&self) -> Response<AnyBody> {
+        let Self { resource, name, .. } = self;
+        self.status(
+            409,
+            "Conflict",
+            &format!("Operation cannot be fulfilled on {resource} \"{name}\": the object has been modified"),
+        )
+    }
+
+    fn status(&self, code: u16, reason: &str, message: &str) -> Response<AnyBody> {
+        let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": code,
+            "reason": reason, "message": message, "details": { "name": self.name, "kind": self.resource } });
+        let answer = Response::builder().status(code).header(CONTENT_TYPE, "application/json");
+        passed_on(answer.body(Body::from(status.to_string().into_bytes())).expect("an answer"))
+    }
+}
