@@ -26,9 +26,8 @@ use controller_runtime::{
 };
 use http::{Method, Request, Response};
 use k8s_openapi::api::{
-    core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod},
+    core::v1::{Node, Pod},
     policy::v1::PodDisruptionBudget,
-    storage::v1::VolumeAttachment,
 };
 use kube::client::Body;
 use kube_values::field::Findings;
@@ -39,6 +38,7 @@ use machine_api::{
 use machine_controllers::{
     drain::{act::Evictor, observe::DrainViews},
     machine::{FreezeSwitch, MachineController, MachineDeps, TargetParts, settings::MachineSettings},
+    snapshots::{AttachmentSnapshot, BudgetSnapshot, ClaimSnapshot, PodSnapshot, VolumeSnapshot},
     views::{ControlViews, node_store},
     wakes::listener,
 };
@@ -141,33 +141,33 @@ impl Driver for Cloudy {
 
 /// One pod on every node that is drained, and a budget over all of them.
 struct Pods {
-    on: HashMap<String, Arc<Pod>>,
-    budget: Arc<PodDisruptionBudget>,
+    on: HashMap<String, PodSnapshot>,
+    budget: BudgetSnapshot,
 }
 
 impl DrainViews for Pods {
     fn ready(&self) -> bool {
         true
     }
-    fn pods_on(&self, node: &str) -> Vec<Arc<Pod>> {
+    fn pods_on(&self, node: &str) -> Vec<PodSnapshot> {
         self.on.get(node).cloned().into_iter().collect()
     }
-    fn pods_using(&self, _claim: &ObjectKey) -> Vec<Arc<Pod>> {
+    fn pods_using(&self, _claim: &ObjectKey) -> Vec<PodSnapshot> {
         Vec::new()
     }
-    fn budgets_in(&self, _namespace: &str) -> Vec<Arc<PodDisruptionBudget>> {
-        vec![Arc::clone(&self.budget)]
+    fn budgets_in(&self, _namespace: &str) -> Vec<BudgetSnapshot> {
+        vec![self.budget.clone()]
     }
-    fn claim(&self, _key: &ObjectKey) -> Option<Arc<PersistentVolumeClaim>> {
+    fn claim(&self, _key: &ObjectKey) -> Option<ClaimSnapshot> {
         None
     }
-    fn volume(&self, _name: &str) -> Option<Arc<PersistentVolume>> {
+    fn volume(&self, _name: &str) -> Option<VolumeSnapshot> {
         None
     }
-    fn attachments_on(&self, _node: &str) -> Vec<Arc<VolumeAttachment>> {
+    fn attachments_on(&self, _node: &str) -> Vec<AttachmentSnapshot> {
         Vec::new()
     }
-    fn attachments_of(&self, _volume: &str) -> Vec<Arc<VolumeAttachment>> {
+    fn attachments_of(&self, _volume: &str) -> Vec<AttachmentSnapshot> {
         Vec::new()
     }
 }
@@ -175,7 +175,7 @@ impl DrainViews for Pods {
 /// Both clusters and the cloud.
 struct World {
     views: ControlViews,
-    nodes: Arc<Store<Node>>,
+    nodes: Arc<Store<Arc<Node>>>,
     pods: Arc<Pods>,
     cloud: Arc<Cloud>,
     refused: Arc<Mutex<usize>>,
@@ -213,20 +213,20 @@ impl World {
                 "spec": { "providerID": format!("cloud:///{name}"), "unschedulable": true },
                 "status": { "conditions": [{ "type": "Ready", "status": "True" }, { "type": "Terminating", "status": "True" }] },
             }))?);
-            let pod = object(json!({
+            let pod: Pod = object(json!({
                 "metadata": { "name": name, "namespace": "ns", "uid": format!("pod-{name}"), "labels": { "app": "held" } },
                 "spec": { "nodeName": name, "containers": [] },
             }))?;
-            on.insert(name, Arc::new(pod));
+            on.insert(name, PodSnapshot::from(pod));
         }
-        let budget = Arc::new(object(json!({
+        let budget: PodDisruptionBudget = object(json!({
             "metadata": { "name": "held", "namespace": "ns", "generation": 1 },
             "spec": { "selector": { "matchLabels": { "app": "held" } }, "minAvailable": 1 },
             "status": {
                 "observedGeneration": 1, "expectedPods": 2, "currentHealthy": 1, "desiredHealthy": 1, "disruptionsAllowed": 0,
             },
-        }))?);
-        let pods = Arc::new(Pods { on, budget });
+        }))?;
+        let pods = Arc::new(Pods { on, budget: BudgetSnapshot::from(budget) });
         Ok(Self { views, nodes, pods, cloud: Arc::default(), refused: Arc::default() })
     }
 

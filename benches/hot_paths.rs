@@ -9,11 +9,7 @@ use controller_runtime::{
     key::ObjectKey,
     store::Store,
 };
-use k8s_openapi::api::{
-    core::v1::{Node, NodeCondition, PersistentVolume, PersistentVolumeClaim, Pod},
-    policy::v1::PodDisruptionBudget,
-    storage::v1::VolumeAttachment,
-};
+use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube_protocol::{
     selectors::{FieldSelector, LabelSelector},
@@ -38,6 +34,7 @@ use machine_controllers::{
         outlook::{OutlookDeps, OutlookTarget, Outlooks},
         settings::MachineSettings,
     },
+    snapshots::{AttachmentSnapshot, BudgetSnapshot, ClaimSnapshot, PodSnapshot, VolumeSnapshot},
     views::{BY_CLASS, ControlViews, node_store},
 };
 use machine_driver::Registry;
@@ -67,7 +64,7 @@ fn machine(number: usize) -> Machine {
 }
 
 fn store() {
-    let store: Arc<Store<Machine>> = ControlViews::default().machines;
+    let store: Arc<Store<Arc<Machine>>> = ControlViews::default().machines;
     let began = Instant::now();
     for number in 0..MACHINES {
         store.apply(machine(number));
@@ -214,7 +211,7 @@ fn rollout() -> serde_json::Result<(MachineDeployment, MachineSet, OwnerReferenc
     ))
 }
 
-fn sources(views: &ControlViews, nodes: Arc<Store<Node>>) -> Sources {
+fn sources(views: &ControlViews, nodes: Arc<Store<Arc<Node>>>) -> Sources {
     let clock: SharedClock = Arc::new(TokioClock::starting_at(jiff::Timestamp::now()));
     Sources {
         views: views.clone(),
@@ -253,25 +250,25 @@ impl DrainViews for NoPods {
     fn ready(&self) -> bool {
         true
     }
-    fn pods_on(&self, _: &str) -> Vec<Arc<Pod>> {
+    fn pods_on(&self, _: &str) -> Vec<PodSnapshot> {
         Vec::new()
     }
-    fn pods_using(&self, _: &ObjectKey) -> Vec<Arc<Pod>> {
+    fn pods_using(&self, _: &ObjectKey) -> Vec<PodSnapshot> {
         Vec::new()
     }
-    fn budgets_in(&self, _: &str) -> Vec<Arc<PodDisruptionBudget>> {
+    fn budgets_in(&self, _: &str) -> Vec<BudgetSnapshot> {
         Vec::new()
     }
-    fn claim(&self, _: &ObjectKey) -> Option<Arc<PersistentVolumeClaim>> {
+    fn claim(&self, _: &ObjectKey) -> Option<ClaimSnapshot> {
         None
     }
-    fn volume(&self, _: &str) -> Option<Arc<PersistentVolume>> {
+    fn volume(&self, _: &str) -> Option<VolumeSnapshot> {
         None
     }
-    fn attachments_on(&self, _: &str) -> Vec<Arc<VolumeAttachment>> {
+    fn attachments_on(&self, _: &str) -> Vec<AttachmentSnapshot> {
         Vec::new()
     }
-    fn attachments_of(&self, _: &str) -> Vec<Arc<VolumeAttachment>> {
+    fn attachments_of(&self, _: &str) -> Vec<AttachmentSnapshot> {
         Vec::new()
     }
 }
