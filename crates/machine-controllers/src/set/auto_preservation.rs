@@ -62,8 +62,12 @@ pub fn keep_failed(
         .collect()
 }
 
+/// Whether neither the machine nor its Node says already whether it is to be kept. What the Node has said counts alone, and the
+/// controller of machines takes off what the machine says beside it.
 fn is_undecided(machine: &Machine) -> bool {
-    annotation_of(machine, annotation::PRESERVE).is_none_or(|value| !KNOWN_VALUES.contains(&value))
+    let by_node = annotation_of(machine, annotation::LAST_APPLIED_NODE_PRESERVE_VALUE).unwrap_or_default();
+    by_node.is_empty()
+        && annotation_of(machine, annotation::PRESERVE).is_none_or(|value| !KNOWN_VALUES.contains(&value))
 }
 
 /// Whether the machine was kept until its time was over; for a moment that stands in the expiry alone, then in what the
@@ -142,6 +146,9 @@ mod tests {
         preserve(failed("a").created_at(-9), preserve_value::AUTO_PRESERVED)
     ], &["let-go a"])]
     #[case::an_unknown_value_is_no_decision(1, vec![preserve(failed("a"), "perhaps")], &["keep a"])]
+    // The controller of machines took the annotation off again, and so for ever.
+    #[case::its_node_has_decided(
+        1, vec![failed("a").annotation(annotation::LAST_APPLIED_NODE_PRESERVE_VALUE, "false")], &[])]
     // Seed 2589: kept again and again, and never replaced.
     #[case::its_time_is_over(1, vec![failed("a").preserved_until(-1)], &[])]
     #[case::its_time_was_over(1, vec![failed("a").with(|machine| machine.status.machine_conditions = vec![over()])], &[])]
