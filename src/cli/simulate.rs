@@ -37,6 +37,9 @@ pub struct SimulateArgs {
     /// Play short stories once for each call in them, at which the process ends
     #[arg(long, conflicts_with_all = ["histories", "seed"])]
     pub every_call: bool,
+    /// Play lives of single machines instead of histories of a whole control plane
+    #[arg(long, conflicts_with = "every_call")]
+    pub lives: bool,
     /// Histories at once [default: as many as there are processors]
     #[arg(long)]
     pub threads: Option<NonZeroUsize>,
@@ -50,7 +53,8 @@ pub struct SimulateArgs {
 
 impl SimulateArgs {
     fn history(&self, seed: u64) -> History {
-        History { without: self.without, ..History::of_seed(seed) }
+        let drawn = if self.lives { History::life_of_seed(seed) } else { History::of_seed(seed) };
+        History { without: self.without, ..drawn }
     }
 }
 
@@ -175,7 +179,7 @@ mod tests {
     use super::*;
 
     fn args(seed: u64, histories: Option<u64>) -> SimulateArgs {
-        SimulateArgs { seed, histories, every_call: false, threads: None, whole: false, without: None }
+        SimulateArgs { seed, histories, every_call: false, lives: false, threads: None, whole: false, without: None }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 
 use super::{
     api::Kind,
+    checks::lives::Weather,
     guards::Guard,
     history::Unheard,
     played::{Caller, Lent},
@@ -113,6 +114,12 @@ pub enum TargetAnswers {
 const OF_TARGET: [&str; 3] = ["Node", "Pod", "Secret"];
 
 impl Around {
+    /// Whether something may go wrong in the pass.
+    pub fn weather(&self) -> Weather {
+        let is_fair = self.misfortune.is_none() && self.refused.is_none() && self.target == TargetAnswers::Yes;
+        if is_fair { Weather::Fair } else { Weather::Foul }
+    }
+
     /// Nothing goes wrong.
     pub fn calm(now: Timestamp) -> Self {
         Self {
@@ -219,14 +226,20 @@ pub(super) fn request<K: Kind>(verb: Verb, name: &str) -> Request<'_> {
     Request { verb, kind: K::NAME, name }
 }
 
-pub(super) fn without_version(patch: &Patch) -> Patch {
+/// A patch as a process without this guard writes it, if that is another one.
+pub(super) fn patch_without(guard: Option<Guard>, patch: &Patch) -> Option<Patch> {
+    let (object, field) = match guard? {
+        Guard::Versions => ("metadata", "resourceVersion"),
+        Guard::Reasons => ("status", "machineConditions"),
+        _ => return None,
+    };
     let mut patch = patch.clone();
     if let Patch::Merge(merge) = &mut patch
-        && let Some(metadata) = merge.get_mut("metadata").and_then(serde_json::Value::as_object_mut)
+        && let Some(fields) = merge.get_mut(object).and_then(serde_json::Value::as_object_mut)
     {
-        metadata.remove("resourceVersion");
+        fields.remove(field);
     }
-    patch
+    Some(patch)
 }
 
 pub(super) fn suffix(part: Part) -> &'static str {

@@ -1,7 +1,10 @@
 //! What must hold after every step (decisions.md 39), whatever happens.
 //!
 //! The bounds are those of all specifications since the last rest. What the weather takes (failures, deletions by users,
-//! lost Nodes) is no fault of the controllers: it widens the lower bound by as many machines as it took.
+//! lost Nodes) is no fault of the controllers: it widens the lower bound by as many machines as it took. What must hold in the
+//! life of a single machine is in [`lives`].
+
+pub(crate) mod lives;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -99,6 +102,8 @@ pub struct Checks {
     checked: u64,
     /// What users have done since the last rest.
     edits: Edits,
+    /// What is known of single machines.
+    lives: lives::Lives,
     watching: Watching,
     /// What objects cost while something is refused.
     pub(super) costs: Costs,
@@ -285,6 +290,7 @@ impl Checks {
 
     /// A driver is about to be asked for a VM.
     pub fn vm_is_ordered(&mut self, api: &Api, request: &MachineRequest, now: Timestamp) {
+        self.life_begins(api, request);
         let name = request.machine.metadata.name.as_deref().unwrap_or_default();
         let brings = request.secret.get(SecretData::USER_DATA).unwrap_or_default();
         if brings == USER_DATA.as_bytes() {

@@ -85,6 +85,12 @@ impl Cloud {
 
     /// Ends a driver call, and answers.
     pub fn end(&mut self, call: &PendingCall, luck: Luck, moment: Moment<'_>, checks: &mut Checks) -> Answer {
+        let answer = self.answer(call, luck, moment, checks);
+        checks.provider_answers(call, &answer);
+        answer
+    }
+
+    fn answer(&mut self, call: &PendingCall, luck: Luck, moment: Moment<'_>, checks: &mut Checks) -> Answer {
         let before = match luck {
             Luck::Busy => Some(Code::Unavailable),
             Luck::Full if call.call == Call::Create => Some(Code::ResourceExhausted),
@@ -101,6 +107,13 @@ impl Cloud {
             }
             _ => answer,
         }
+    }
+
+    /// One of the VMs is gone; the name of its Node.
+    pub fn loses_one(&mut self, pick: u16) -> Option<String> {
+        let place = usize::from(pick).checked_rem(self.vms.len())?;
+        let id = self.vms.keys().nth(place)?.clone();
+        self.vms.remove(&id).map(|vm| vm.node)
     }
 
     /// A call goes on although its process is gone.

@@ -84,7 +84,7 @@ fn nothing_is_made_while_nobody_sees_the_nodes() {
     steps.extend([Step::Pass(0, None), Step::Pass(1, None), Step::Silence(60)]);
     steps.extend(std::iter::repeat_n([Step::Pass(9, None), Step::Cloud(0, Luck::Good)], 12).flatten());
     let found = shown(&history(1, rolling(), steps), Guard::Silence);
-    assert_eq!(found, [None, Some("a machine is made or given up while nobody sees the Nodes")]);
+    assert_eq!(found, [None, Some("a driver is called while the controller is frozen")]);
 }
 
 #[test]

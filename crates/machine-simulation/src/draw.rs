@@ -1,5 +1,6 @@
-//! How a history is drawn from its seed. What came later is in [`more`] and [`nodes`], so that what older seeds show stays.
+//! How a history is drawn from its seed. What came later is in [`more`] and [`nodes`], lives of single machines are in [`lives`], so that what older seeds show stays.
 
+mod lives;
 mod more;
 mod nodes;
 

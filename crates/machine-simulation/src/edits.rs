@@ -137,6 +137,7 @@ pub fn apply(api: &mut Api, checks: &mut Checks, edit: Edit, now: Timestamp) -> 
         | Edit::ClassOfSet(..)
         | Edit::RelabelSet(_)
         | Edit::DeleteSet(_)
+        | Edit::Force(_)
         | Edit::Unlink(_) => tampering::apply(api, checks, edit, now),
     }
     api.changes != changes

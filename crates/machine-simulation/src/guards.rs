@@ -1,6 +1,9 @@
 //! Guards of the controllers that can be taken away (`mcm simulate --without`), to see that histories then go wrong.
 //!
-//! The decisions stay as they are; what a guard rests on is hidden from them, or not done around them.
+//! The decisions stay as they are; what a guard rests on is hidden from them, or not done around them. Guards in the life of one
+//! machine are in [`machines`].
+
+pub(crate) mod machines;
 
 use std::{borrow::Cow, collections::BTreeSet, fmt, str::FromStr, sync::Arc};
 
@@ -12,7 +15,6 @@ use machine_api::{
 };
 use machine_controllers::{
     deployment::observe::DeploymentObservation,
-    machine::observation::Observation,
     set::{
         counts::{annotation_of, is_failed, is_terminating},
         observe::SetObservation,
@@ -104,6 +106,48 @@ guards! {
     Silence = "silence";
     /// A rolling update minds which sizes its sets may still act on.
     Settling = "settling";
+    /// The machine is read once more before its first VM is made (spec/machine-controller §4.12).
+    LastLook = "last-look";
+    /// No step of a deletion is taken while a driver call is under way (§2.5, §4.1).
+    Calls = "calls";
+    /// Our finalizer is on the machine before anything else is done (§3.1).
+    Finalizer = "finalizer";
+    /// Only OK and `NotFound` mean that a VM is gone (§6.6).
+    Answers = "answers";
+    /// An error of `GetMachineStatus` is no absence (§4.3).
+    Errors = "errors";
+    /// The driver is asked for a VM before a VM is made (§4.3).
+    Question = "question";
+    /// A Failed machine of a set makes no VM (M-11).
+    Failure = "failure";
+    /// A Node is only touched when it is the machine's (M-07).
+    Ownership = "ownership";
+    /// The Node is cordoned before the first eviction (§7.7).
+    Cordon = "cordon";
+    /// Status writes name single fields (M-12).
+    Fields = "fields";
+    /// A deletion needs a deletionTimestamp (M-65).
+    DeletionTimestamp = "deletion-timestamp";
+    /// No driver is called while the controller is frozen (§3.3).
+    Frozen = "frozen";
+    /// A Node that was never seen was not deleted (§2.3, §5.2).
+    Absence = "absence";
+    /// A failed step of a deletion is tried again (§6.6).
+    Repetition = "repetition";
+    /// The Node is read once more before its machine is given up (§9.3).
+    NodeLook = "node-look";
+    /// The Node is looked for once more before its machine is let go (§6.7).
+    LastNode = "last-node";
+    /// A machine that waits says why (decisions.md 30).
+    Reasons = "reasons";
+    /// A VM that was taken over has its whole time to join (M-13).
+    Adoption = "adoption";
+    /// An initialisation that failed is repeated (M-14).
+    Initialisation = "initialisation";
+    /// An unhealthy machine is given up in the end (§5.4, M-17).
+    HealthTimeout = "health-timeout";
+    /// A machine whose Node never comes is given up (§4.7).
+    CreationTimeout = "creation-timeout";
 }
 
 impl fmt::Display for Guard {
@@ -220,16 +264,6 @@ pub fn deployment_without(guard: Option<Guard>, seen: &DeploymentObservation) ->
         }
     }
     Cow::Owned(blind)
-}
-
-/// What the decision about a machine sees without this guard.
-pub fn machine_without(guard: Option<Guard>, seen: &Observation) -> Cow<'_, Observation> {
-    let is_updated = matches!(seen.phase(), MachinePhase::InPlaceUpdateSuccessful | MachinePhase::InPlaceUpdateFailed);
-    if guard == Some(Guard::Siblings) && is_updated {
-        Cow::Owned(Observation { siblings: None, ..seen.clone() })
-    } else {
-        Cow::Borrowed(seen)
-    }
 }
 
 /// Whether a step of a deployment takes back what a rollout has done to a Node.

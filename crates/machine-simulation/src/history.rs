@@ -106,6 +106,10 @@ pub enum Unheard {
 pub enum NodeEvent {
     /// It joins, if it has not yet.
     Joins,
+    /// It joins with the label that names its machine.
+    JoinsNamed,
+    /// Something else has registered under its name.
+    Supplanted,
     /// It is not ready any more.
     Sickens,
     /// It is ready again.
@@ -169,6 +173,8 @@ pub enum Edit {
     DeleteSet(u16),
     /// Takes the label with its Node off a machine.
     Unlink(u16),
+    /// Asks for the deletion of a machine by force.
+    Force(u16),
     /// Asks the overshoot guard to thaw the deployment.
     Thaw,
     /// Deletes the deployment.
@@ -223,6 +229,8 @@ pub enum Step {
     Cloud(u16, Luck),
     /// Something happens to a Node.
     Node(u16, NodeEvent),
+    /// A VM is gone, whoever has deleted it.
+    VmVanishes(u16),
     /// From now on evictions are refused for so many minutes.
     Budget(u8),
     /// A user changes the user data of all classes: it needs a token from now on, or none.
@@ -341,6 +349,7 @@ impl fmt::Display for Edit {
             Self::RelabelSet(_) => f.write_str("a user changes a label that the deployment looks for"),
             Self::DeleteSet(_) => f.write_str("a user deletes a set"),
             Self::Prioritise(_, Priority::Word) => f.write_str("a user gives a machine a priority that is no number"),
+            Self::Force(_) => f.write_str("a user asks for a deletion by force"),
             Self::Unlink(_) => f.write_str("a user takes the label with its Node off a machine"),
             Self::Thaw => f.write_str("a user asks for a thaw"),
             Self::DeleteDeployment => f.write_str("a user deletes the deployment"),

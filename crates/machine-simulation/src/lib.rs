@@ -157,4 +157,6 @@ pub fn shortened(history: &History, violation: &Violation) -> History {
 #[cfg(test)]
 mod crafted_tests;
 #[cfg(test)]
+mod lives_tests;
+#[cfg(test)]
 mod tests;

@@ -23,7 +23,7 @@ pub fn happens(api: &mut Api, cloud: &Cloud, pick: u16, event: NodeEvent, now: T
         _ => true,
     };
     let name = match event {
-        NodeEvent::Joins => {
+        NodeEvent::Joins | NodeEvent::JoinsNamed => {
             let alive = cloud.vms.values().filter(|vm| vm.joins_at != Timestamp::MAX);
             one_of(alive.map(|vm| vm.provider_id.clone()).collect())?
         }
@@ -31,6 +31,14 @@ pub fn happens(api: &mut Api, cloud: &Cloud, pick: u16, event: NodeEvent, now: T
     };
     match event {
         NodeEvent::Joins => return join(api, cloud, &name, now),
+        NodeEvent::JoinsNamed => {
+            let name = join(api, cloud, &name, now)?;
+            let machine = cloud::machine_of(&name).to_owned();
+            api.edit::<Node>(&name, |node| {
+                node.metadata.labels.get_or_insert_default().insert(label::MACHINE_NAME.to_owned(), machine);
+            });
+            return Some(name);
+        }
         NodeEvent::Deleted => {
             // It is there: it was just looked up.
             let _ = api.delete::<Node>(&name, None, None, now);
@@ -41,10 +49,34 @@ pub fn happens(api: &mut Api, cloud: &Cloud, pick: u16, event: NodeEvent, now: T
             let readiness = if is_ready { Readiness::Ready } else { Readiness::NotReady };
             api.edit::<Node>(&name, |node| set_ready(node, readiness, now));
         }
+        NodeEvent::Supplanted => supplant(api, &name, now),
         NodeEvent::Updated => tell_result(api, &name, update_result::SUCCESSFUL),
         NodeEvent::UpdateFailed => tell_result(api, &name, update_result::FAILED),
     }
     Some(name)
+}
+
+/// What a Node names as its instance that is none of the provider's.
+const STRANGE: &str = "elsewhere://zone-a/";
+
+/// Another instance has registered under the name of a Node, which is gone.
+fn supplant(api: &mut Api, name: &str, now: Timestamp) {
+    api.edit::<Node>(name, |node| node.metadata.finalizers = None);
+    // It is there: it was just looked up.
+    let _ = api.delete::<Node>(name, None, None, now);
+    pods::end_lost(api);
+    let mut node = Node::default();
+    node.metadata.name = Some(name.to_owned());
+    node.spec = Some(NodeSpec { provider_id: Some(format!("{STRANGE}{name}")), ..NodeSpec::default() });
+    set_ready(&mut node, Readiness::Ready, now);
+    let _ = api.create(&node, now);
+    pods::schedule(api, now);
+}
+
+/// Whether a Node is that of an instance of somebody else's.
+pub fn is_strange(node: &Node) -> bool {
+    let id = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref());
+    id.is_some_and(|id| id.starts_with(STRANGE))
 }
 
 /// Lets the Node of a VM join; its name, unless it had joined before.
@@ -57,6 +89,11 @@ pub fn join(api: &mut Api, cloud: &Cloud, provider_id: &str, now: Timestamp) -> 
     let _ = api.create(&node, now);
     pods::schedule(api, now);
     node.metadata.name
+}
+
+/// The VM of a Node is gone, and its kubelet tells nothing.
+pub fn goes_silent(api: &mut Api, name: &str, now: Timestamp) {
+    api.edit::<Node>(name, |node| set_ready(node, Readiness::NotReady, now));
 }
 
 /// Nodes whose VMs live are ready again, and have pods.
@@ -126,4 +163,10 @@ pub fn set_ready(node: &mut Node, readiness: Readiness, now: Timestamp) {
         last_transition_time: Some(Time(now)),
         ..NodeCondition::default()
     });
+}
+
+/// Whether the kubelet of a Node tells that all is well.
+pub fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }

@@ -19,14 +19,14 @@ use std::{
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Secret};
+use k8s_openapi::api::core::v1::{Node, Pod, Secret};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     api::{Api, Kind},
-    calls::{Around, End, request, short, suffix, without_version},
-    checks::Checks,
+    calls::{Around, End, patch_without, request, short, suffix},
+    checks::{Checks, lives::Before},
     cloud::Cloud,
     guards::Guard,
     refusals::{Request, Verb},
@@ -186,6 +186,22 @@ impl<S: Whole<Object: Kind>> Played<S> {
         Self { caller: caller.clone(), store: Arc::clone(store) }
     }
 
+    /// A machine or a Node as it is, when the controller of machines is about to write on it.
+    fn before(&self, name: &str) -> Option<Before> {
+        if self.caller.of != Controller::Machine {
+            return None;
+        }
+        self.caller.stage.with(|lent| Before::of::<K>(&lent.api, name))
+    }
+
+    fn was_written(&self, before: Option<&Before>) {
+        let Some(before) = before else { return };
+        self.caller.stage.with(|lent| {
+            let Lent { api, cloud, checks, around, .. } = lent;
+            checks.life_was_written(api, cloud, before, around.now, around.weather());
+        });
+    }
+
     /// What a process reads that takes its view for the truth: without the guard, it does not ask what became of its writes.
     fn taken_for_granted(&self, key: &ObjectKey) -> Option<Result<Arc<S::Object>, ApiError>> {
         let known = self.store.get(key);
@@ -264,10 +280,12 @@ impl<K: Kind, S: Whole<Object = K>> ObjectApi<K> for Played<S> {
     async fn patch(&self, key: &ObjectKey, part: Part, patch: &Patch) -> Result<Arc<K>, ApiError> {
         self.caller.costs(K::NAME, &key.name);
         let what = || format!("patch {}{} {key}: {}", K::NAME, suffix(part), short(patch));
-        let unguarded = self.caller.lacks(Guard::Versions).then(|| without_version(patch));
-        let patch = unguarded.as_ref().unwrap_or(patch);
+        let changed = self.caller.stage.with(|lent| patch_without(lent.around.without, patch)).flatten();
+        let patch = changed.as_ref().unwrap_or(patch);
         let request = request::<K>(Verb::Patch, &key.name);
+        let before = self.before(&key.name);
         let patched = self.caller.call(what, request, |lent| lent.api.patch::<K>(key, part, patch)).await;
+        self.was_written(before.as_ref());
         if self.caller.of == Controller::MachineDeployment && picks_node(patch) {
             self.caller.stage.with(|lent| lent.checks.picked(&lent.api, &key.name));
         }
@@ -279,6 +297,18 @@ impl<K: Kind, S: Whole<Object = K>> ObjectApi<K> for Played<S> {
         let version = how.version.filter(|_| !self.caller.lacks(Guard::Versions));
         let name = &target.key.name;
         let before = self.caller.stage.with(|lent| lent.api.get::<Machine>(name)).flatten();
+        if self.caller.of == Controller::Machine {
+            self.caller.stage.with(|lent| {
+                let Lent { api, checks, .. } = lent;
+                match K::PLACE {
+                    Machine::PLACE => checks.machine_is_deleted(api, name),
+                    Node::PLACE => checks.node_is_deleted(api, name),
+                    Pod::PLACE => checks.pod_is_sent_away(api, name, &self.caller.nodes),
+                    _ => {}
+                }
+            });
+        }
+        let written = self.before(name);
         let deleted = self
             .caller
             .call(
@@ -293,6 +323,7 @@ impl<K: Kind, S: Whole<Object = K>> ObjectApi<K> for Played<S> {
                 },
             )
             .await;
+        self.was_written(written.as_ref());
         if self.caller.of == Controller::MachineSet {
             let node = before.as_ref().map_or(NodePreserve::NoNode, |machine| {
                 machine_controllers::set::observe::preserve_of_node(machine, Some(&self.caller.nodes))

@@ -9,6 +9,7 @@ use super::{
     cloud::machine_of,
     edits::class,
     history::{Edit, Keep, Place, Priority},
+    nodes::is_strange,
 };
 use machine_api::{
     names::{annotation, label, preserve_value},
@@ -34,7 +35,9 @@ pub fn apply(api: &mut Api, checks: &mut Checks, edit: Edit, now: Timestamp) {
             change(api, pick, |machine: &mut Machine| say(&mut machine.metadata.annotations, keep));
         }
         Edit::Keep(pick, Place::Node, keep) => {
-            change(api, pick, |node: &mut Node| say(&mut node.metadata.annotations, keep));
+            if let Some(name) = some(&api.nodes, pick, |node| !is_strange(node)) {
+                api.edit(&name, |node: &mut Node| say(&mut node.metadata.annotations, keep));
+            }
         }
         Edit::Orphan(pick) => change(api, pick, |machine: &mut Machine| machine.metadata.owner_references = None),
         Edit::OrphanSet(pick) => change(api, pick, |set: &mut MachineSet| set.metadata.owner_references = None),
@@ -47,6 +50,9 @@ pub fn apply(api: &mut Api, checks: &mut Checks, edit: Edit, now: Timestamp) {
                 });
             }
         }
+        Edit::Force(pick) => change(api, pick, |machine: &mut Machine| {
+            machine.metadata.labels.get_or_insert_default().insert(label::FORCE_DELETION.to_owned(), "True".to_owned());
+        }),
         Edit::Strays(pick, count) => strays(api, pick, count, now),
         Edit::PickNode(pick) => pick_node(api, checks, pick),
         Edit::Prioritise(pick, priority) => change(api, pick, |machine: &mut Machine| prioritise(machine, priority)),

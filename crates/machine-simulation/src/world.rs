@@ -188,6 +188,12 @@ impl World {
             Step::Wait(seconds) => self.wait_until(later(self.now, Duration::from_secs(u64::from(seconds)))),
             Step::Cloud(pick, luck) => self.end_some_call(pick, luck),
             Step::Node(pick, event) => self.node_event(pick, event),
+            Step::VmVanishes(pick) => {
+                if let Some(name) = self.cloud.loses_one(pick) {
+                    nodes::goes_silent(&mut self.api, &name, self.now);
+                    self.say(|| format!("the VM of node {name} is gone"));
+                }
+            }
             Step::Budget(minutes) => {
                 self.evictions_from = later(self.now, Duration::from_secs(60 * u64::from(minutes)));
                 self.say(|| format!("evictions are refused for {minutes} minutes"));
@@ -456,6 +462,7 @@ pub(super) fn run(mut scene: Scene<'_>, process: &mut Process, (job, work): (Job
     match (outcome, pass) {
         (Some(outcome), _) => {
             scene.trace.say(|| format!("    {outcome:?}"));
+            scene.checks.pass_has_ended(&outcome);
             process.ends(job, &outcome, around.now);
         }
         (None, Some(pass)) => {

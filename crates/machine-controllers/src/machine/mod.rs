@@ -42,10 +42,6 @@ pub mod health_timeout;
 pub mod in_place;
 #[cfg(test)]
 mod in_place_tests;
-#[cfg(test)]
-mod lifecycle_property;
-#[cfg(test)]
-mod lifecycle_world;
 pub mod lost_link;
 #[cfg(test)]
 mod lost_link_scenarios;

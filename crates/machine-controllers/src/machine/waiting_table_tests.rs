@@ -1,7 +1,7 @@
 //! That no stage waits in silence, by tables over the stages: a stage that is added does not compile here before it is told
 //! which reason people read on a machine that stands in it (decisions.md 30).
 //!
-//! Histories that nobody thought of are in `lifecycle_property`, which demands the same of every pass.
+//! Histories that nobody thought of are in `machine-simulation`, whose checks demand the same of every pass.
 
 use std::sync::Arc;
 

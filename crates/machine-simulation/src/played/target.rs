@@ -90,6 +90,7 @@ impl EvictionApi for PlayedEvictions {
                 || format!("evict pod {pod}"),
                 request,
                 |lent| {
+                    lent.checks.pod_is_sent_away(&lent.api, name, &self.0.nodes);
                     if lent.around.now < lent.around.evictions_from {
                         return Err(ApiError::DisruptionBudget(format!("no disruption of {name} is allowed now")));
                     }

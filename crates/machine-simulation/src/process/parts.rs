@@ -13,7 +13,11 @@ use tokio_util::sync::CancellationToken;
 use super::{Binary, Woken, lock};
 use crate::{
     api::Kind,
-    guards::{Guard, cleans, deployment_without, machine_without, set_without, told_without},
+    guards::{
+        Guard, cleans, deployment_without,
+        machines::{planned_without, seen_without},
+        set_without, told_without,
+    },
     played::{
         Caller, Played, PlayedClock, Stage,
         cloud::{PlayedDriver, UnderWay},
@@ -270,13 +274,14 @@ impl Parts<'_> {
 
     fn deciding_on_machines(&self) -> Decision<Observation, machine::plan::Plan> {
         let (stage, without) = (self.stage.clone(), self.binary.without);
-        let (views, pods) = (self.views.clone(), Arc::clone(self.pods));
+        let (views, pods, nodes) = (self.views.clone(), Arc::clone(self.pods), Arc::clone(self.nodes));
         Arc::new(move |seen| {
-            let mut plan = machine::decide::decide(&machine_without(without, seen));
-            if without == Some(Guard::Inputs) {
-                plan.effects.retain(|effect| *effect != machine::plan::Effect::CheckInputs);
-            }
-            stage.with(|lent| lent.checks.machine_decides(seen, &plan, (&views, &pods), (&lent.api, &mut lent.trace)));
+            let mut plan = machine::decide::decide(&seen_without(without, seen, &nodes));
+            planned_without(without, &mut plan);
+            stage.with(|lent| {
+                lent.checks.machine_decides(seen, &plan, (&views, &pods), (&lent.api, &mut lent.trace));
+                lent.checks.life_goes_on(seen, &plan, &lent.api);
+            });
             plan
         })
     }

@@ -1,0 +1,327 @@
+//! What must hold in the life of a single machine, whatever happens around it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::ResourceExt;
+
+use super::{Checks, Watching};
+use crate::{
+    api::{Api, Kind, Object},
+    cloud::{Cloud, as_the_node_has_it, code_of, machine_of},
+    nodes::{is_ready, is_strange},
+    played::{cloud::PendingCall, target::node_of},
+    process::later,
+};
+use controller_runtime::{queue::Outcome, store::Store};
+use machine_api::{
+    names::{finalizer, label, machine_condition, stage_text, taint},
+    v1alpha1::{Machine, MachinePhase, controller_of},
+};
+use machine_controllers::machine::{
+    observation::{Answer, Call, Freeze, Observation},
+    plan::{Effect, Next, Plan},
+    settings::MachineSettings,
+    telling::{SAID_AFTER, told_reason},
+};
+use machine_driver::{Code, MachineRequest};
+
+/// What is known of the machines. All is by UID.
+#[derive(Debug, Default)]
+pub(super) struct Lives {
+    /// Machines whose VM is gone, as the provider has said.
+    ended: BTreeSet<String>,
+    /// Machines whose last initialisation has failed.
+    uninitialised: BTreeSet<String>,
+    /// The rule by which passes over a machine do nothing, and since when.
+    still: BTreeMap<String, (&'static str, Timestamp)>,
+    /// The rules by which machines were last decided on.
+    rules: BTreeMap<String, &'static str>,
+}
+
+/// What a call was made in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weather {
+    /// Nothing goes wrong in this pass.
+    Fair,
+    /// Something does.
+    Foul,
+}
+
+/// A machine and its Node before a write of their controller.
+#[derive(Clone, Debug)]
+pub struct Before {
+    machine: Option<Arc<Machine>>,
+    node: Option<Arc<Node>>,
+}
+
+impl Before {
+    /// The object of this kind and name.
+    pub fn of<K: Kind>(api: &Api, name: &str) -> Self {
+        let is = |place| place == K::PLACE;
+        Self {
+            machine: api.machines.get(name).filter(|_| is(Machine::PLACE)).cloned(),
+            node: api.nodes.get(name).filter(|_| is(Node::PLACE)).cloned(),
+        }
+    }
+}
+
+impl Checks {
+    /// A machine's controller has decided, and is about to act.
+    pub fn life_goes_on(&mut self, seen: &Observation, plan: &Plan, api: &Api) {
+        if self.watching == Watching::Off || !self.leads {
+            return;
+        }
+        let uid = uid(&seen.machine);
+        self.lives.rules.insert(uid.clone(), plan.rule);
+        let truth = api.machines.get(seen.name()).filter(|machine| machine.metadata.uid == seen.machine.metadata.uid);
+        let ends = truth.is_none_or(|machine| machine.metadata.deletion_timestamp.is_some());
+        let starts = plan.effects.iter().find_map(|effect| match effect {
+            Effect::Start(call) => Some(*call),
+            _ => None,
+        });
+        if let (Some(call), Some(running)) = (starts, seen.flow.in_flight) {
+            self.violated("a driver call begins while another one is under way", || {
+                format!("{call:?} during {running:?} for {}", seen.name())
+            });
+        }
+        if self.silent && !ends && starts.is_some() {
+            self.violated("a driver is called while the controller is frozen", || {
+                format!("{starts:?} for {}", seen.name())
+            });
+        }
+        if let Some(truth) = truth {
+            self.explains_itself(seen, plan, truth);
+        }
+    }
+
+    /// After passes that have done nothing for long, either the machine is where it should be, or it says why not.
+    fn explains_itself(&mut self, seen: &Observation, plan: &Plan, truth: &Machine) {
+        let uid = uid(truth);
+        // These end in a short time, which the calls of a history do not keep.
+        let is_short = |call| matches!(call, Call::Status | Call::Delete);
+        let awaits_short_call = plan.next == Next::AwaitCall && seen.flow.in_flight.is_some_and(is_short);
+        let does_nothing = plan.effects.is_empty() && plan.next.ends_pass() && !awaits_short_call;
+        let is_seen = truth.metadata.resource_version == seen.machine.metadata.resource_version;
+        let known = self.lives.still.get(&uid).filter(|(rule, _)| does_nothing && is_seen && *rule == plan.rule);
+        let since = known.map_or(seen.now, |(_, since)| *since);
+        self.lives.still.insert(uid, (plan.rule, since));
+        let told = told_reason(truth);
+        let ends = truth.metadata.deletion_timestamp.is_some();
+        if !does_nothing || !is_seen {
+            return;
+        }
+        let patience = 2 * SAID_AFTER;
+        let is_settled = *seen.phase() == MachinePhase::Running && !ends;
+        if seen.has_finalizer() && !is_settled && told.is_none() && later(since, patience) < seen.now {
+            let stage = &truth.status.last_operation.description;
+            self.violated("a machine waits and does not say why", || {
+                format!("{} in {:?} ({stage:?}) by {}", seen.name(), seen.phase(), plan.rule)
+            });
+        }
+        let says_frozen = told == Some(machine_condition::REASON_FROZEN);
+        if says_frozen && !ends && seen.freeze == Freeze::Flowing {
+            self.violated("a machine says that it is frozen and is not", || seen.name().to_owned());
+        }
+    }
+
+    /// A pass over a machine has ended.
+    pub fn pass_has_ended(&mut self, outcome: &Outcome) {
+        if let Outcome::Retry(text) = outcome
+            && text.contains("did not come to an end")
+        {
+            self.violated("a pass goes in circles", || text.clone());
+        }
+    }
+
+    /// A driver is about to be asked for a VM of this machine.
+    pub(super) fn life_begins(&mut self, api: &Api, request: &MachineRequest) {
+        if self.watching == Watching::Off || !self.leads {
+            return;
+        }
+        let name = request.machine.name_any();
+        let truth = api.machines.get(&name).filter(|machine| machine.metadata.uid == request.machine.metadata.uid);
+        let phase = truth.map(|machine| &machine.status.current_status.phase);
+        let ends = truth.is_none_or(|machine| machine.metadata.deletion_timestamp.is_some());
+        // While a pass was held up its machine may have changed.
+        if self.begun && ends && phase.is_none_or(|phase| *phase == MachinePhase::Unset) {
+            self.violated("a VM is made for a machine that is being deleted and never had one", || name.clone());
+        }
+        let Some(truth) = truth else { return };
+        let is_owned = controller_of(&truth.metadata).is_some() || controller_of(&request.machine.metadata).is_some();
+        if phase == Some(&MachinePhase::Failed) && is_owned {
+            self.violated("a Failed machine that a set replaces makes a VM", || name.clone());
+        }
+        if !truth.finalizers().iter().any(|one| one == finalizer::MACHINE) {
+            self.violated("a VM is made for a machine without our finalizer", || name.clone());
+        }
+    }
+
+    /// The provider has answered a driver call, whether or not anybody hears it.
+    pub fn provider_answers(&mut self, call: &PendingCall, answer: &Answer) {
+        let uid = call.machine.uid.clone();
+        match (call.call, code_of(answer)) {
+            (Call::Delete, None | Some(Code::NotFound)) => drop(self.lives.ended.insert(uid)),
+            (Call::Initialize, None) => drop(self.lives.uninitialised.remove(&uid)),
+            (Call::Initialize, Some(_)) => drop(self.lives.uninitialised.insert(uid)),
+            _ => {}
+        }
+    }
+
+    /// The controller of machines has written on an object, or has tried to.
+    pub fn life_was_written(&mut self, api: &Api, cloud: &Cloud, before: &Before, now: Timestamp, weather: Weather) {
+        if self.watching == Watching::Off || !self.leads {
+            return;
+        }
+        if let Some(node) = &before.node
+            && is_strange(node)
+            && api.nodes.get(&node.name_any()) != Some(node)
+        {
+            self.violated("a Node of something else is touched", || node.name_any());
+        }
+        let Some(before) = &before.machine else { return };
+        match api.machines.get(&before.name_any()) {
+            Some(after) if after.metadata.uid == before.metadata.uid => {
+                self.status_was_written(api, cloud, (before, after), now);
+            }
+            _ => self.life_has_ended(api, cloud, before, now, weather),
+        }
+    }
+
+    fn status_was_written(&mut self, api: &Api, cloud: &Cloud, (before, after): (&Machine, &Machine), now: Timestamp) {
+        let name = before.name_any();
+        let (was, is) = (&before.status.current_status, &after.status.current_status);
+        let uid = uid(before);
+        let rule = self.lives.rules.get(&uid).copied().unwrap_or_default();
+        let lasts = was.preserve_expiry_time.as_ref().is_some_and(|end| end.0 > now);
+        let ended = is.preserve_expiry_time.is_none() && is.phase != MachinePhase::Terminating;
+        if lasts && ended && !rule.contains("preserv") {
+            self.violated("a write of something else ends a preservation", || format!("{name} by {rule}"));
+        }
+        let is_ill = matches!(was.phase, MachinePhase::Unknown | MachinePhase::Pending);
+        if is_ill && is.phase == MachinePhase::Failed {
+            // While a pass was held up the Node may have recovered.
+            if self.begun && has_ready_node(api, cloud, after) {
+                self.violated("a healthy machine is given up", || format!("{name} by {rule}"));
+            }
+            let adopted = machine_condition::REASON_WAITING_FOR_NODE_OF_ADOPTED_VM;
+            let is_adopted = before.status.machine_conditions.iter().any(|one| one.reason == adopted);
+            let timeout = MachineSettings::default().creation_timeout;
+            let has_time = was.last_update_time.as_ref().is_some_and(|began| later(began.0, timeout) > now);
+            if was.phase == MachinePhase::Pending && is_adopted && has_time {
+                self.violated("a VM that was taken over is given up before its time", || format!("{name} by {rule}"));
+            }
+        }
+        let was_recorded = before.status.last_operation.description.contains(stage_text::INITIALIZE_VM);
+        let goes_on = was.phase != MachinePhase::Pending && is.phase == MachinePhase::Pending;
+        if goes_on && was_recorded && self.lives.uninitialised.contains(&uid) {
+            self.violated("an initialisation that failed is not repeated", || format!("{name} by {rule}"));
+        }
+    }
+
+    /// The controller of machines has let a machine go.
+    fn life_has_ended(&mut self, api: &Api, cloud: &Cloud, machine: &Machine, now: Timestamp, weather: Weather) {
+        let name = machine.name_any();
+        let own = machine.spec.provider_id.as_str();
+        if !self.lives.ended.contains(&uid(machine)) {
+            self.violated("a machine is let go before the driver has said that its VM is gone", || name.clone());
+        }
+        if !own.is_empty() && cloud.shown(now).any(|vm| vm.provider_id == own) {
+            self.violated("a machine is gone and its VM is not", || format!("{name}: {own}"));
+        }
+        // Whether there was a Node could not be seen when the call for that was lost.
+        let is_its_own = |node: &&Arc<Node>| !own.is_empty() && provider_id(node) == as_the_node_has_it(own);
+        if self.begun
+            && weather == Weather::Fair
+            && let Some(node) = api.nodes.values().find(is_its_own)
+        {
+            self.violated("the Node of a machine that is gone is left behind", || {
+                format!("{name}: {}", node.name_any())
+            });
+        }
+    }
+
+    /// The controller of machines deletes a machine by itself.
+    pub fn machine_is_deleted(&mut self, api: &Api, name: &str) {
+        let Some(machine) = api.machines.get(name).filter(|_| self.watching == Watching::On) else { return };
+        let was_deleted = |event: &crate::api::Event| {
+            matches!(&event.object, Object::Node(gone) if machine_of(&gone.name_any()) == machine.name_any()
+                && (event.gone || gone.metadata.deletion_timestamp.is_some()))
+        };
+        if !api.log.get(Node::PLACE).is_some_and(|log| log.iter().any(was_deleted)) {
+            self.violated("a machine is deleted whose Node nobody has deleted", || name.to_owned());
+        }
+    }
+
+    /// The controller of machines deletes a Node.
+    pub fn node_is_deleted(&mut self, api: &Api, name: &str) {
+        let lives = |machine: &&Arc<Machine>| {
+            machine.metadata.deletion_timestamp.is_none()
+                && machine.labels().get(label::NODE).is_some_and(|node| node == name)
+        };
+        if self.watching == Watching::On
+            && let Some(machine) = api.machines.values().find(lives)
+        {
+            self.violated("the Node of a living machine is deleted", || machine.name_any());
+        }
+    }
+
+    /// A drain asks a pod to go; `view` is what its process sees of Nodes.
+    pub fn pod_is_sent_away(&mut self, api: &Api, pod: &str, view: &Store<Node>) {
+        let node = api.pods.get(pod).and_then(|pod: &Arc<Pod>| node_of(pod)).and_then(|node| api.nodes.get(node));
+        let Some(node) = node.filter(|_| self.watching == Watching::On) else { return };
+        let spec = node.spec.clone().unwrap_or_default();
+        let is_kept = spec.taints.iter().flatten().any(|mark| mark.key == taint::PRESERVED);
+        let takes_pods = spec.unschedulable != Some(true) && !is_kept;
+        // Of a Node that has registered anew behind a late view nobody can know.
+        let is_known = view.snapshot().iter().any(|seen| seen.metadata.uid == node.metadata.uid);
+        if takes_pods && is_known {
+            self.violated("pods are evicted from a Node that takes new ones", || node.name_any());
+        }
+    }
+}
+
+fn uid(machine: &Machine) -> String {
+    machine.metadata.uid.clone().unwrap_or_default()
+}
+
+fn provider_id(node: &Node) -> &str {
+    node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()).unwrap_or_default()
+}
+
+/// Whether the machine's VM runs, and its Node says that all is well.
+fn has_ready_node(api: &Api, cloud: &Cloud, machine: &Machine) -> bool {
+    let vm = cloud.vms.get(&machine.spec.provider_id);
+    let node = vm
+        .and_then(|vm| api.nodes.get(&vm.node).filter(|node| provider_id(node) == as_the_node_has_it(&vm.provider_id)));
+    node.is_some_and(|node| is_ready(node))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{history::NodeEvent, nodes};
+
+    #[test]
+    fn a_node_of_something_else_is_not_to_be_touched() {
+        let (mut api, cloud, now) = (Api::default(), Cloud::default(), Timestamp::UNIX_EPOCH);
+        let mut node = Node::default();
+        node.metadata.name = Some("n".to_owned());
+        api.create(&node, now).unwrap();
+        let found = |api: &mut Api| {
+            let mut checks = Checks { leads: true, ..Checks::default() };
+            let before = Before::of::<Node>(api, "n");
+            api.edit::<Node>("n", |node| drop(node.labels_mut().insert("touched".to_owned(), String::new())));
+            checks.life_was_written(api, &cloud, &before, now, Weather::Fair);
+            api.edit::<Node>("n", |node| node.labels_mut().clear());
+            checks.violation.map(|violation| violation.rule)
+        };
+        assert_eq!(found(&mut api), None);
+        nodes::happens(&mut api, &Cloud::default(), 0, NodeEvent::Supplanted, now);
+        assert_eq!(found(&mut api), Some("a Node of something else is touched"));
+    }
+}
