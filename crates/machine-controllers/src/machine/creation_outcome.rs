@@ -57,6 +57,8 @@ pub fn unknown_outcome(seen: &Observation) -> Option<UnknownOutcome> {
         {
             written
         }
+        // Another trouble has come since, a missing Secret for instance, and the status tells of that alone.
+        (OperationType::Create, OperationState::Failed) => seen.creation_unknown_since?,
         _ => return None,
     };
     still_unknown(seen, since_when)
@@ -228,6 +230,18 @@ mod tests {
         assert!(creates(111, CreationGuarantee::Idempotent), "whoever repeats nothing is not waited for");
         let first = (111..400).find(|second| creates(*second, CreationGuarantee::RecordIntent));
         assert_eq!(first, Some(again_at));
+    }
+
+    /// The last attempt ended without an outcome; then a Secret was missing, and the status tells of that.
+    #[test]
+    fn another_trouble_makes_the_outcome_of_an_attempt_no_clearer() {
+        let creates = |second: i64| {
+            let machine = last(OperationState::Failed, "InvalidArgument", "x");
+            let mut seen = without_vm(machine, second, CreationGuarantee::RecordIntent);
+            seen.creation_unknown_since = Some(at(95));
+            starts(&decide(&seen)) == Some(Call::Create)
+        };
+        assert_eq!((111..400).find(|second| creates(*second)), Some(155));
     }
 
     #[rstest]
