@@ -69,6 +69,27 @@ pub struct Drain<'a> {
     pub wake: Wake,
 }
 
+/// What becomes of a drain that a process remembers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remembered {
+    /// It goes on, with the pods that it has listed.
+    Continued,
+    /// It is forgotten.
+    Forgotten,
+}
+
+/// A decision about the drain that a process remembers, given the drain that the machine's flow orders now, if it orders any.
+pub type DrainMemory = fn(&DrainOrder, Option<&DrainOrder>) -> Remembered;
+
+/// A drain goes on for the flow and the node that it was begun for. A drain that nobody orders any more is abandoned: pods come
+/// and go meanwhile, so that its list of pods serves no later drain.
+pub fn remembered(before: &DrainOrder, ordered: Option<&DrainOrder>) -> Remembered {
+    let is_same = |order: &DrainOrder| {
+        (before.flow, &before.node, &before.node_uid) == (order.flow, &order.node, &order.node_uid)
+    };
+    if ordered.is_some_and(is_same) { Remembered::Continued } else { Remembered::Forgotten }
+}
+
 /// A drain between its steps. In memory only: after a restart the pods are looked at again.
 #[derive(Debug)]
 pub struct Run {
@@ -115,17 +136,19 @@ impl Run {
         }
     }
 
-    /// The drain that is ordered: the one under way if it is for the same flow and node, else a new one, which knows nothing
-    /// of pods that others have listed.
+    /// The drain that is ordered: the remembered one where `memory` continues it, else a new one, which knows nothing of pods
+    /// that others have listed.
     #[must_use]
-    pub fn ordered(before: Option<Self>, order: DrainOrder) -> Self {
-        let same = |run: &Self| {
-            (run.order.flow, &run.order.node, &run.order.node_uid) == (order.flow, &order.node, &order.node_uid)
-        };
-        match before.filter(same) {
+    pub fn ordered(before: Option<Self>, order: DrainOrder, memory: DrainMemory) -> Self {
+        match before.filter(|run| memory(&run.order, Some(&order)) == Remembered::Continued) {
             Some(run) => run.in_mode(order),
             None => Self::new(order),
         }
+    }
+
+    /// Whether `memory` keeps the drain after a pass that has not ordered any.
+    pub fn is_kept_by(&self, memory: DrainMemory) -> bool {
+        memory(&self.order, None) == Remembered::Continued
     }
 
     /// The same drain in the mode of this order. A change of mode begins a new attempt, which remembers volumes that linger;
@@ -262,13 +285,14 @@ impl Drainer {
         unknown.extend(progress.due_for_naming(drain.now));
         for name in unknown {
             let Some(spec) = self.views.volume(&name).and_then(|volume| volume.spec().cloned()) else { continue };
-            let Some(driver) = drain.driver else {
-                progress.named(&name, VolumeAnswer::Ids(Vec::new()), drain.now);
-                continue;
-            };
             let handle = spec.csi.as_ref().map_or_else(|| name.clone(), |csi| csi.volume_handle.clone());
             let new = Unnamed { since: drain.now, handle, failures: 0, next_try: None };
             progress.unnamed.entry(name.clone()).or_insert(new).next_try = None;
+            // The class may be missing for a while, and with it the driver: that tells nothing of the volume.
+            let Some(driver) = drain.driver else {
+                progress.named(&name, VolumeAnswer::Later, drain.now);
+                continue;
+            };
             self.namer.ask(driver, (name, spec), &run.inbox, &drain.wake);
         }
     }

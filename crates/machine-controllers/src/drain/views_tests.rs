@@ -26,6 +26,7 @@ use super::{
     act::Evictor,
     observe::{DrainLimits, DrainViews, observe},
     progress::{Listed, Progress},
+    remembered,
     step::DrainResult,
     volumes::Presence,
 };
@@ -275,7 +276,12 @@ async fn stepped(views: Views, driver: Arc<Scripted>, seconds: i64) -> (Vec<Drai
 }
 
 /// The same through this gate.
-async fn stepped_through(gate: &Gate, views: Views, driver: Arc<Scripted>, seconds: i64) -> (Vec<DrainResult>, usize) {
+async fn stepped_through(
+    gate: &Gate,
+    views: Views,
+    driver: impl Into<Option<Arc<Scripted>>>,
+    seconds: i64,
+) -> (Vec<DrainResult>, usize) {
     let asked = Arc::<Mutex<Vec<String>>>::default();
     let log = Arc::clone(&asked);
     let service = tower::service_fn(move |request: Request<Body>| {
@@ -286,7 +292,7 @@ async fn stepped_through(gate: &Gate, views: Views, driver: Arc<Scripted>, secon
     let evictor = Evictor::new(kube::Client::new(service, "ns"), gate.clone(), 5);
     let drainer =
         Drainer::new(Arc::clone(&views) as Arc<dyn DrainViews>, evictor, Arc::new(TokioTasks), Duration::from_secs(5));
-    let driver: Arc<dyn Driver> = driver;
+    let driver = driver.into().map(|driver| driver as Arc<dyn Driver>);
     let woken = Arc::new(tokio::sync::Notify::new());
     let mut run = Run::new(order());
     let mut results = Vec::new();
@@ -296,7 +302,7 @@ async fn stepped_through(gate: &Gate, views: Views, driver: Arc<Scripted>, secon
             node_name: "here",
             node: Some(&node()),
             limits: limits(),
-            driver: Some(&driver),
+            driver: driver.as_ref(),
             now: at(second),
             wake: Arc::new(move || wakes.notify_one()),
         };
@@ -341,6 +347,15 @@ async fn a_volume_that_may_be_the_providers_is_waited_for_until_it_is_detached(#
         panic!("the VM must not go: {results:#?}")
     };
     assert!(waiting.text().contains("pv-1"), "{waiting:?}");
+    assert_eq!(evictions, 1, "pod b comes after the volume of pod a");
+}
+
+/// The class of a machine may be gone, and with it the driver's name.
+#[tokio::test(start_paused = true)]
+async fn a_volume_is_waited_for_while_no_driver_can_be_asked() {
+    let gate = Gate::open_until(CancellationToken::new());
+    let (results, evictions) = stepped_through(&gate, two_pods(), None, 100).await;
+    assert!(matches!(results.last(), Some(DrainResult::Running { waiting: Some(_), .. })), "{results:#?}");
     assert_eq!(evictions, 1, "pod b comes after the volume of pod a");
 }
 
@@ -398,7 +413,7 @@ fn a_drain_goes_on_only_for_the_flow_and_the_node_that_it_was_begun_for(
     #[case] listed: Listed,
     #[case] lingering: usize,
 ) {
-    let run = Run::ordered(Some(under_way()), order);
+    let run = Run::ordered(Some(under_way()), order, remembered);
     assert_eq!((run.progress.listed, run.progress.lingering.len()), (listed, lingering));
 }
 
@@ -407,6 +422,11 @@ fn a_drain_goes_on_only_for_the_flow_and_the_node_that_it_was_begun_for(
 #[case::a_second_failure(DrainFlow::Preservation(Some(at(0))), DrainFlow::Preservation(Some(at(1))))]
 fn the_same_flow_at_another_time_is_another_one(#[case] first: DrainFlow, #[case] second: DrainFlow) {
     let run = Run { order: DrainOrder { flow: first, ..order() }, ..under_way() };
-    let run = Run::ordered(Some(run), DrainOrder { flow: second, ..order() });
+    let run = Run::ordered(Some(run), DrainOrder { flow: second, ..order() }, remembered);
     assert_eq!(run.progress.listed, Listed::No);
+}
+
+#[test]
+fn a_drain_that_nobody_orders_any_more_is_abandoned() {
+    assert!(!under_way().is_kept_by(remembered));
 }

@@ -14,7 +14,11 @@ use super::{
     telling::Stated,
     vm_gone::VmCheck,
 };
-use crate::{drain::Run, news::News, refused_writes::RefusedWrites};
+use crate::{
+    drain::{DrainMemory, Run},
+    news::News,
+    refused_writes::RefusedWrites,
+};
 use controller_runtime::key::Target;
 
 /// What this process remembers of a machine.
@@ -128,11 +132,10 @@ impl Memory {
         self.vm_check = seen.vm_check;
     }
 
-    /// A pass has come to rest. A drain that it did not want is forgotten: the flow that began it is over, and its list of
-    /// pods must not serve another one.
-    pub fn rested(&mut self, pass: &Pass) {
+    /// A pass has come to rest. A pass without trouble that has ordered no drain abandons the remembered one.
+    pub fn rested(&mut self, pass: &Pass, drains: DrainMemory) {
         if pass.drain == DrainState::Due && pass.troubles.is_empty() {
-            self.drain = None;
+            self.drain = self.drain.take().filter(|run| run.is_kept_by(drains));
         }
     }
 

@@ -124,7 +124,7 @@ use self::{
 };
 use crate::{
     Decision,
-    drain::{Drainer, act::Evictor, observe::DrainViews},
+    drain::{self, DrainMemory, Drainer, act::Evictor, observe::DrainViews},
     views::ControlViews,
 };
 use controller_runtime::{
@@ -275,6 +275,7 @@ pub struct MachineController {
     drivers: Registry,
     wake: Wake,
     decision: Decision<Observation, Plan>,
+    drain_memory: DrainMemory,
     clock: SharedClock,
     gate: Gate,
     recorder: Recorder,
@@ -330,6 +331,7 @@ impl MachineController {
             drivers: deps.drivers,
             wake: deps.wake,
             decision: Arc::new(decide::decide),
+            drain_memory: drain::remembered,
             clock: deps.clock,
             gate: deps.gate,
             recorder: deps.recorder,
@@ -349,6 +351,13 @@ impl MachineController {
     #[must_use]
     pub fn deciding_by(mut self, decision: Decision<Observation, Plan>) -> Self {
         self.decision = decision;
+        self
+    }
+
+    /// The same controller that keeps its drains by another decision. For those who play without that guard.
+    #[must_use]
+    pub fn remembering_drains_by(mut self, memory: DrainMemory) -> Self {
+        self.drain_memory = memory;
         self
     }
 }

@@ -114,7 +114,7 @@ impl MachineController {
             }
             if plan.next.ends_pass() {
                 self.tell_of_refusal(&machine, None, memory);
-                memory.rested(&pass);
+                memory.rested(&pass, self.drain_memory);
             }
             match plan.next {
                 Next::Again => {}
@@ -315,7 +315,8 @@ impl MachineController {
         if !target.drainer.views().ready() {
             return DrainState::Warming;
         }
-        let mut run = Run::ordered(memory.drain.take(), order.clone()).counted_by(self.measures.metrics());
+        let mut run =
+            Run::ordered(memory.drain.take(), order.clone(), self.drain_memory).counted_by(self.measures.metrics());
         let driver = class_of(&self.views, &seen.machine)
             .and_then(|class| self.drivers.driver_for(&class.provider).ok().cloned());
         let (wake, key) = (Arc::clone(&self.wake), ObjectKey::of(&*seen.machine));
