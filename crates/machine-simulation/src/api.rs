@@ -3,7 +3,7 @@
 //! It does what the real one does where controllers depend on it: preconditions of patches and deletions, finalizers,
 //! generations, subresources, unchanged objects keep their version. It knows nothing of admission and schemas.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, fmt::Debug, sync::Arc};
 
 use controller_runtime::{
     error::ApiError,
@@ -12,16 +12,19 @@ use controller_runtime::{
 };
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::core::v1::{Node, Pod, Secret},
+    api::{
+        core::v1::{Node, Pod, Secret},
+        storage::v1::VolumeAttachment,
+    },
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
 use kube::Resource;
-use machine_api::v1alpha1::{Machine, MachineDeployment, MachineSet};
+use machine_api::v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
 /// How many kinds there are.
-pub const KINDS: usize = 6;
+pub const KINDS: usize = 8;
 
 /// An object of any of these kinds.
 #[derive(Clone, Debug)]
@@ -36,8 +39,12 @@ pub enum Object {
     Node(Arc<Node>),
     /// A pod of the target cluster.
     Pod(Arc<Pod>),
-    /// A bootstrap token in the target cluster.
-    Token(Arc<Secret>),
+    /// A bootstrap token in the target cluster, or a Secret that classes name.
+    Secret(Arc<Secret>),
+    /// A class.
+    Class(Arc<MachineClass>),
+    /// An attachment of a volume in the target cluster.
+    Attachment(Arc<VolumeAttachment>),
 }
 
 /// What a watch delivers.
@@ -47,20 +54,6 @@ pub struct Event {
     pub object: Object,
     /// Whether it is gone.
     pub gone: bool,
-}
-
-/// The user data of all classes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct UserData {
-    /// How often it was changed.
-    pub changes: u32,
-}
-
-impl UserData {
-    /// Whether it needs a token.
-    pub const fn needs_token(self) -> bool {
-        self.changes.is_multiple_of(2)
-    }
 }
 
 type Table<K> = BTreeMap<String, Arc<K>>;
@@ -78,10 +71,12 @@ pub struct Api {
     pub nodes: Table<Node>,
     /// Pods by name.
     pub pods: Table<Pod>,
-    /// Bootstrap tokens by the name of their Secret.
-    pub tokens: Table<Secret>,
-    /// What the Secret of all classes says.
-    pub user_data: UserData,
+    /// Secrets by name: bootstrap tokens in the target cluster, and in the other one those that classes name.
+    pub secrets: Table<Secret>,
+    /// Attachments of volumes by name.
+    pub attachments: Table<VolumeAttachment>,
+    /// Classes by name.
+    pub classes: Table<MachineClass>,
     /// Everything that ever happened, by kind ([`Kind::PLACE`]).
     pub log: [Vec<Event>; KINDS],
     /// Writes that changed something.
@@ -93,7 +88,7 @@ pub struct Api {
 
 /// A kind that the simulation knows.
 pub trait Kind:
-    Resource<DynamicType = ()> + Clone + PartialEq + Serialize + DeserializeOwned + Send + Sync + 'static
+    Resource<DynamicType = ()> + Clone + Debug + PartialEq + Serialize + DeserializeOwned + Send + Sync + 'static
 {
     /// Place of the kind's log.
     const PLACE: usize;
@@ -139,15 +134,6 @@ macro_rules! kinds {
                 value.unwrap_or_default()
             }
             fn set_part(&mut self, field: &str, value: &Value) -> bool {
-                fn put<T: DeserializeOwned>(place: &mut T, value: &Value) -> bool {
-                    match T::deserialize(value) {
-                        Ok(new) => {
-                            *place = new;
-                            true
-                        }
-                        Err(_) => false,
-                    }
-                }
                 match field {
                     "metadata" => put(&mut self.metadata, value),
                     "spec" => put(&mut self.spec, value),
@@ -171,31 +157,32 @@ kinds! {
     MachineDeployment, 2, deployments, Deployment;
     Node, 3, nodes, Node;
     Pod, 4, pods, Pod;
+    VolumeAttachment, 6, attachments, Attachment;
 }
 
-/// Tokens are made and deleted, never changed.
+/// Of a Secret only metadata is patched, and so it is of a class.
 impl Kind for Secret {
     const PLACE: usize = 5;
     const NAME: &'static str = "Secret";
 
     fn table(api: &Api) -> &Table<Self> {
-        &api.tokens
+        &api.secrets
     }
 
     fn table_mut(api: &mut Api) -> &mut Table<Self> {
-        &mut api.tokens
+        &mut api.secrets
     }
 
     fn object(object: Arc<Self>) -> Object {
-        Object::Token(object)
+        Object::Secret(object)
     }
 
-    fn part(&self, _: &str) -> Value {
-        Value::Null
+    fn part(&self, field: &str) -> Value {
+        metadata_alone(&self.metadata, field)
     }
 
-    fn set_part(&mut self, _: &str, _: &Value) -> bool {
-        false
+    fn set_part(&mut self, field: &str, value: &Value) -> bool {
+        field == "metadata" && put(&mut self.metadata, value)
     }
 
     fn same_spec(&self, other: &Self) -> bool {
@@ -205,6 +192,51 @@ impl Kind for Secret {
     fn same_status(&self, _: &Self) -> bool {
         true
     }
+}
+
+impl Kind for MachineClass {
+    const PLACE: usize = 7;
+    const NAME: &'static str = "MachineClass";
+
+    fn table(api: &Api) -> &Table<Self> {
+        &api.classes
+    }
+
+    fn table_mut(api: &mut Api) -> &mut Table<Self> {
+        &mut api.classes
+    }
+
+    fn object(object: Arc<Self>) -> Object {
+        Object::Class(object)
+    }
+
+    fn part(&self, field: &str) -> Value {
+        metadata_alone(&self.metadata, field)
+    }
+
+    fn set_part(&mut self, field: &str, value: &Value) -> bool {
+        field == "metadata" && put(&mut self.metadata, value)
+    }
+
+    fn same_spec(&self, other: &Self) -> bool {
+        let spec = |class: &Self| Self { metadata: ObjectMeta::default(), ..class.clone() };
+        spec(self) == spec(other)
+    }
+
+    fn same_status(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+/// Puts a value in this place; `false` when it does not fit.
+fn put<T: DeserializeOwned>(place: &mut T, value: &Value) -> bool {
+    let Ok(new) = T::deserialize(value) else { return false };
+    *place = new;
+    true
+}
+
+fn metadata_alone(meta: &ObjectMeta, field: &str) -> Value {
+    if field == "metadata" { serde_json::to_value(meta).unwrap_or_default() } else { Value::Null }
 }
 
 fn name_of<K: Kind>(object: &K) -> String {
@@ -238,7 +270,7 @@ impl Api {
         let meta = object.meta_mut();
         meta.uid = Some(format!("{name}/{}", self.version + 1));
         meta.generation = Some(1);
-        meta.creation_timestamp = Some(Time(now));
+        meta.creation_timestamp = Some(stamp(now));
         meta.deletion_timestamp = None;
         Ok(self.store(object))
     }
@@ -249,6 +281,8 @@ impl Api {
         let Some(before) = self.get::<K>(name) else { return Err(ApiError::NotFound(name.clone())) };
         let mut status = self.statuses.get_mut(K::PLACE).and_then(|known| known.remove(name));
         let mut after = patched(&*before, part, patch, &mut status)?;
+        #[cfg(test)]
+        super::both_ways::patched(&*before, part, patch, &after);
         // The rest can't have changed.
         let (same_spec, same_rest) = match part {
             Part::Main => (after.same_spec(&before), after.meta() == before.meta()),
@@ -301,7 +335,7 @@ impl Api {
             return Ok(Some(before));
         }
         let mut after = (*before).clone();
-        after.meta_mut().deletion_timestamp = Some(Time(now));
+        after.meta_mut().deletion_timestamp = Some(stamp(now));
         let after = self.store(after);
         Ok(K::table(self).contains_key(name).then_some(after))
     }
@@ -354,6 +388,11 @@ fn merge_maps(meta: &mut ObjectMeta, change: &Value) -> bool {
         }
     }
     true
+}
+
+/// A point in time as API servers store it: in whole seconds.
+pub fn stamp(now: Timestamp) -> Time {
+    Time(Timestamp::from_second(now.as_second()).unwrap_or(now))
 }
 
 /// The object after the patch. `status` is its status as JSON, if that is known, and then what has become of it.

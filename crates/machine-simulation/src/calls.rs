@@ -14,6 +14,7 @@ use controller_runtime::{
     error::ApiError,
     objects::{Part, Patch},
 };
+use machine_controllers::loops::Controller;
 
 /// What goes wrong with one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +112,7 @@ pub enum TargetAnswers {
 }
 
 /// Kinds of the target cluster.
-const OF_TARGET: [&str; 3] = ["Node", "Pod", "Secret"];
+const OF_TARGET: [&str; 4] = ["Node", "Pod", "Secret", "VolumeAttachment"];
 
 impl Around {
     /// Whether something may go wrong in the pass.
@@ -189,7 +190,10 @@ impl Lent {
             }
             _ => {}
         }
-        if self.around.target == TargetAnswers::No && OF_TARGET.contains(&request.kind) {
+        if self.around.target == TargetAnswers::No
+            && OF_TARGET.contains(&request.kind)
+            && caller.of != Controller::Secret
+        {
             self.trace.say(|| format!("    {} - no answer from the target cluster", what()));
             return Err(ApiError::Unavailable("the target cluster does not answer".to_owned()));
         }

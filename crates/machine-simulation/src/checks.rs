@@ -16,18 +16,19 @@ use jiff::Timestamp;
 use super::{
     api::Api,
     cloud::machine_of,
+    contents::Decided,
+    ends::{Drained, is_given_up_by_force},
     facts::{
         MARKED, available, count, is_being_updated, is_marked, is_of_new_set, is_ours, is_updating, node_of,
         old_ones_stay, orphan_sets, orphans, priority, stays, unowned,
     },
     margins::{Margins, margins},
     played::target::pods_on,
-    process::classes::{USER_DATA, WITHOUT_TOKEN},
     refusals::Costs,
     trace::Trace,
 };
 use controller_runtime::{key::Target, snapshot::Snapshot, store::Store};
-use k8s_openapi::api::core::v1::{Node, Secret};
+use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use machine_api::{
     names::{DEFAULT_MACHINE_PRIORITY, annotation, label, update_result},
@@ -38,7 +39,6 @@ use machine_controllers::{
     deployment::{self, observe::DeploymentObservation},
     machine::{
         self,
-        bootstrap_token::{Found, judge},
         observation::{Call, Observation},
     },
     set::{
@@ -50,7 +50,6 @@ use machine_controllers::{
     },
     views::{BY_NAME_LABEL, ControlViews, qualified},
 };
-use machine_driver::{MachineRequest, SecretData};
 
 /// Something that must not happen has happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,6 +104,10 @@ pub struct Checks {
     /// What is known of single machines.
     lives: lives::Lives,
     watching: Watching,
+    /// What creations were decided on.
+    pub(super) decided: Decided,
+    /// Nodes that were drained.
+    pub(super) drained: Drained,
     /// What objects cost while something is refused.
     pub(super) costs: Costs,
 }
@@ -248,6 +251,7 @@ impl Checks {
         (api, trace): (&Api, &mut Trace),
     ) {
         trace.say(|| format!("    decides {:?}", plan.rule));
+        self.creation_is_decided(seen, plan);
         if self.watching == Watching::Off {
             return;
         }
@@ -268,8 +272,9 @@ impl Checks {
                 });
             }
         }
+        self.node_is_drained(seen, plan);
         // Where a Node can't be marked, the end of patience is the end of the drain.
-        let is_drained = plan.rule == "drained" && seen.troubles.is_empty();
+        let is_drained = plan.rule == "drained" && seen.troubles.is_empty() && !is_given_up_by_force(seen);
         // Of one that has come in its place nobody may know yet.
         let is_known = |node: &&Arc<Node>| {
             let name = node.metadata.name.as_deref().unwrap_or_default();
@@ -278,33 +283,15 @@ impl Checks {
         if is_drained && let Some(node) = seen.node.ours().filter(is_known) {
             let name = node.metadata.name.as_deref().unwrap_or_default();
             let is_there = |pod: &&PodSnapshot| {
-                api.pods.get(pod.name()).is_some_and(|there| there.metadata.deletion_timestamp.is_none())
+                api.pods.get(pod.name()).is_some_and(|there| {
+                    there.metadata.uid.as_deref() == Some(pod.uid()) && there.metadata.deletion_timestamp.is_none()
+                })
             };
             if let Some(pod) = pods_on(pods, name).iter().find(is_there) {
                 self.violated("a Node counts as drained with a pod that nobody has asked to go", || {
                     format!("{} on {name}", pod.name())
                 });
             }
-        }
-    }
-
-    /// A driver is about to be asked for a VM.
-    pub fn vm_is_ordered(&mut self, api: &Api, request: &MachineRequest, now: Timestamp) {
-        self.life_begins(api, request);
-        let name = request.machine.metadata.name.as_deref().unwrap_or_default();
-        let brings = request.secret.get(SecretData::USER_DATA).unwrap_or_default();
-        if brings == USER_DATA.as_bytes() {
-            self.violated("a VM is made with user data that nobody has filled in", || name.to_owned());
-            return;
-        }
-        if brings == WITHOUT_TOKEN.as_bytes() {
-            return;
-        }
-        let is_its_own = |secret: &Arc<Secret>| matches!(judge(secret, name, now), Found::Reuse(token) if token.value().as_bytes() == brings);
-        if !api.tokens.values().any(is_its_own) {
-            self.violated("a VM is made with a token that is not its machine's", || {
-                format!("{name} brings {}", String::from_utf8_lossy(brings))
-            });
         }
     }
 
@@ -524,7 +511,8 @@ fn gives_up(plan: &machine::plan::Plan) -> bool {
     ["health-timeout", "vm-is-gone"].contains(&plan.rule) && !plan.effects.is_empty()
 }
 
-fn makes_vm(plan: &machine::plan::Plan) -> bool {
+/// Whether a plan orders a VM.
+pub(super) fn makes_vm(plan: &machine::plan::Plan) -> bool {
     plan.effects.contains(&machine::plan::Effect::Start(Call::Create))
 }
 

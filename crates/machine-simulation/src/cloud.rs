@@ -259,6 +259,9 @@ impl Cloud {
             id => vm.provider_id == id,
         };
         let all: Vec<String> = self.shown(now).filter(is_it).map(|vm| vm.provider_id.clone()).collect();
+        if !all.is_empty() {
+            checks.vm_ends(api, &call.machine);
+        }
         let mut any = false;
         for id in all {
             any |= self.destroy(&id, api, checks);

@@ -1,9 +1,11 @@
 //! Histories made by hand for guards that drawn ones show too seldom: each goes wrong without its guard, and only then.
 
+use rstest::rstest;
+
 use super::{
     calls::{Fault, Misfortune},
     guards::Guard,
-    history::{Edit, History, Keep, Luck, Margin, NodeEvent, Picks, Place, Provider, Setup, Step, Strategy},
+    history::{ClassEdit, Edit, History, Keep, Luck, Margin, NodeEvent, Picks, Place, Provider, Setup, Step, Strategy},
     *,
 };
 use machine_controllers::deployment::AvailabilityRule;
@@ -18,6 +20,7 @@ fn history(replicas: u8, strategy: Strategy, steps: Vec<Step>) -> History {
         setup: Setup { replicas, strategy },
         provider: Provider::default(),
         counts: AvailabilityRule::default(),
+        volumes: 0,
         rounds: vec![steps],
         without: None,
     }
@@ -53,22 +56,43 @@ fn versions_keep_a_machine_that_somebody_has_asked_to_stay() {
     assert_eq!(found, [None, Some("a machine is replaced that somebody keeps")]);
 }
 
-/// The user data needs no token when the creation is decided on, and one when the driver is asked: only what was decided on is sent.
-#[test]
-fn a_creation_is_decided_on_anew_when_its_secret_changes_in_the_middle() {
+/// A machine is about to be made when somebody writes on its class or the Secret of its class: only what was decided on is sent. The
+/// user data needs no token when the creation is decided on, and one when the driver is asked.
+#[rstest]
+#[case::of_a_secret(Step::UserData, "a VM is made with user data that nobody has filled in")]
+#[case::of_a_class(Step::Classes(ClassEdit::Spec(0)), "a VM is made of a class that nobody has decided on")]
+fn a_creation_is_decided_on_anew_after_a_change_in_the_middle(#[case] change: Step, #[case] wrong: &str) {
     let held_up_after = |calls: u8| {
         let mut steps = vec![Step::UserData, Step::Edit(Edit::Scale(1)), Step::Watch(DEPLOYMENT, 9)];
         steps.extend([Step::Pass(0, None), Step::Pass(1, None)]);
         // The driver has said that there is no VM.
         steps.extend([Step::Pass(9, None); 4]);
         steps.push(Step::Cloud(0, Luck::Good));
-        steps.extend([Step::Begin(9, calls), Step::UserData, Step::GoOn(0, None)]);
+        steps.extend([Step::Begin(9, calls), change, Step::GoOn(0, None)]);
         shown(&history(0, rolling(), steps), Guard::Inputs)
     };
     let found: Vec<_> = (0..4).map(held_up_after).collect();
     assert!(found.iter().all(|[with, _]| with.is_none()), "{found:?}");
-    let wrong = Some("a VM is made with user data that nobody has filled in");
-    assert!(found.iter().any(|[_, without]| *without == wrong), "{found:?}");
+    assert!(found.iter().any(|[_, without]| *without == Some(wrong)), "{found:?}");
+}
+
+#[test]
+fn a_class_that_is_gone_is_not_used() {
+    let mut steps = vec![Step::Classes(ClassEdit::Remove(0))];
+    steps.extend(creation(9, Luck::Good));
+    let found = shown(&history(0, rolling(), steps), Guard::Classes);
+    assert_eq!(found, [None, Some("a VM is made of a class that is gone")]);
+}
+
+/// A machine was made and no answer came; then its class is deleted.
+#[test]
+fn a_class_with_a_machine_that_nobody_has_seen_yet_stays() {
+    let mut steps = vec![Step::Edit(Edit::Scale(1)), Step::Watch(DEPLOYMENT, 9), Step::Pass(0, None)];
+    let lost = Misfortune { call: 0, fault: Fault::LoseAnswer };
+    steps.extend([Step::Pass(1, Some(lost)), Step::Classes(ClassEdit::Delete(0))]);
+    steps.extend([Step::Finalizers(0, None); 4]);
+    let found = shown(&history(0, rolling(), steps), Guard::Users);
+    assert_eq!(found, [None, Some("what is in use loses our finalizer")]);
 }
 
 #[test]
@@ -207,4 +231,26 @@ fn a_vm_that_its_machine_does_not_name_yet_is_not_collected() {
     assert!(found.iter().all(|[with, _]| with.is_none()), "{found:?}");
     let wrong = Some("the VM of a machine is deleted that nobody has deleted");
     assert!(found.iter().any(|[_, without]| *without == wrong), "{found:?}");
+}
+
+/// A preservation drains a Node in vain, the machine recovers, and other pods come.
+#[test]
+fn a_deletion_does_not_go_on_with_the_pods_of_an_abandoned_drain() {
+    let mut steps = vec![
+        Step::Edit(Edit::Keep(0, Place::Machine, Keep::WhenFailed)),
+        Step::Watch(MACHINES, 9),
+        Step::Pass(3, None),
+        Step::Budget(30),
+        Step::Node(0, NodeEvent::FillsUp),
+        Step::Watch(NODES, 9),
+        Step::Pass(3, None),
+        Step::Wait(700),
+    ];
+    steps.extend([Step::Pass(9, None); 9]);
+    steps.extend([Step::Node(0, NodeEvent::Recovers), Step::Watch(NODES, 9)]);
+    steps.extend([Step::Pass(9, None); 9]);
+    steps.extend([Step::NewPods, Step::Wait(1), Step::Edit(Edit::DeleteMachine(0))]);
+    let h = history(1, rolling(), steps);
+    let found = shown(&h, Guard::AbandonedDrain);
+    assert_eq!(found, [None, Some("a Node counts as drained with a pod that nobody has asked to go")]);
 }

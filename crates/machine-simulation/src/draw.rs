@@ -1,5 +1,8 @@
-//! How a history is drawn from its seed. What came later is in [`more`] and [`nodes`], lives of single machines are in [`lives`], so that what older seeds show stays.
+//! How a history is drawn from its seed. What came later is in [`more`], [`nodes`], [`drains`] and [`classes`], so that what older
+//! seeds show stays. Lives of single machines are in [`lives`].
 
+mod classes;
+mod drains;
 mod lives;
 mod more;
 mod nodes;
@@ -136,6 +139,15 @@ impl Draw {
 }
 
 impl Draw {
+    /// Puts steps among the others.
+    fn scatter(&mut self, steps: &mut Vec<Step>, most: u32, step: impl Fn(&mut Self) -> Step) {
+        for _ in 0..=self.below(most) {
+            let place = self.below(u32::try_from(steps.len()).unwrap_or(0)) as usize;
+            let step = step(self);
+            steps.insert(place, step);
+        }
+    }
+
     /// The steps with some passes torn apart.
     fn delayed(&mut self, steps: Vec<Step>) -> Vec<Step> {
         let mut torn = Vec::with_capacity(steps.len() + steps.len() / 8);
@@ -169,7 +181,7 @@ enum Weather {
 impl History {
     /// The history of a seed.
     pub fn of_seed(seed: u64) -> Self {
-        Self::prompt(seed).with_delays().with_more().with_nodes().with_calls_apart()
+        Self::prompt(seed).with_delays().with_more().with_nodes().with_calls_apart().with_drains().with_classes()
     }
 
     /// The same, but in every second history some passes are torn apart: between what is decided and what is done other
@@ -216,6 +228,14 @@ impl History {
             steps
         });
         let rounds = rounds.collect();
-        Self { seed, setup, provider: Provider::default(), counts: AvailabilityRule::default(), rounds, without: None }
+        Self {
+            seed,
+            setup,
+            provider: Provider::default(),
+            counts: AvailabilityRule::default(),
+            volumes: 0,
+            rounds,
+            without: None,
+        }
     }
 }

@@ -72,6 +72,7 @@ impl Story {
             setup: Setup { replicas: self.replicas, strategy: self.strategy },
             provider: self.provider,
             counts: AvailabilityRule::default(),
+            volumes: 0,
             rounds: vec![vec![Step::Edit(self.wanted)]],
             without,
         }

@@ -23,6 +23,7 @@ use super::{
     api::{Api, KINDS, Object},
     calls::Around,
     checks::Checks,
+    classes,
     cloud::Cloud,
     nodes::{Readiness, set_ready},
     pods,
@@ -218,6 +219,7 @@ impl<'a> World<'a> {
         question.nodes.iter().for_each(|node| api.put((**node).clone()));
         // A cordoned Node, too, may have pods that its drain has not moved yet.
         question.nodes.iter().for_each(|node| pods::put(&mut api, &node.name_any(), question.now));
+        classes::make_named(&mut api, question.now);
         api.begin();
         let binary = Binary {
             rollouts: question.settings,

@@ -88,6 +88,10 @@ guards! {
     Claims = "claims";
     /// A VM is made of the class and the Secrets that its creation was decided on.
     Inputs = "inputs";
+    /// A class that is gone is forgotten.
+    Classes = "classes";
+    /// Before our finalizer is taken off a class or a Secret, the API server is asked who uses it.
+    Users = "users";
     /// A bootstrap token that is another machine's is not taken.
     Tokens = "tokens";
     /// An unhealthy machine waits while another one of its group is being replaced, after its update in place as well.
@@ -104,6 +108,10 @@ guards! {
     Pause = "pause";
     /// While an API server is silent no verdict is given, nothing is made and nothing collected.
     Silence = "silence";
+    /// A drain waits until the volumes of its pods are detached.
+    Volumes = "volumes";
+    /// A drain that its flow has abandoned is forgotten: no other flow, and no other Node, goes on with its list of pods.
+    AbandonedDrain = "abandoned-drain";
     /// A rolling update minds which sizes its sets may still act on.
     Settling = "settling";
     /// The machine is read once more before its first VM is made (spec/machine-controller §4.12).

@@ -112,7 +112,9 @@ pub enum NodeEvent {
     Supplanted,
     /// It is not ready any more.
     Sickens,
-    /// It is ready again.
+    /// Its disk is full: it is unhealthy, and still moves its pods.
+    FillsUp,
+    /// It is well again.
     Recovers,
     /// Somebody deletes it.
     Deleted,
@@ -181,6 +183,27 @@ pub enum Edit {
     DeleteDeployment,
 }
 
+/// What a user writes on classes and their Secrets, each named by a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClassEdit {
+    /// Changes what the driver is told.
+    Spec(u8),
+    /// Names the other Secret for user data and credentials.
+    Secret(u8),
+    /// Names the other Secret for credentials alone.
+    Credentials(u8),
+    /// Deletes the class.
+    Delete(u8),
+    /// Deletes the class and takes its finalizer off.
+    Remove(u8),
+    /// Deletes the Secret.
+    DeleteSecret(u8),
+    /// Deletes the Secret and takes its finalizer off.
+    RemoveSecret(u8),
+    /// Makes the classes and Secrets that are missing.
+    Make,
+}
+
 /// What a user writes as the priority of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Priority {
@@ -233,8 +256,16 @@ pub enum Step {
     VmVanishes(u16),
     /// From now on evictions are refused for so many minutes.
     Budget(u8),
+    /// A user writes on a class or on a Secret that classes name.
+    Classes(ClassEdit),
+    /// The leader looks at a class or a Secret, if one is due.
+    Finalizers(u16, Option<Misfortune>),
     /// A user changes the user data of all classes: it needs a token from now on, or none.
     UserData,
+    /// From now on no volume is detached for so many minutes.
+    Detaching(u8),
+    /// The pods are replaced where they are, as a rollout of their owner does it.
+    NewPods,
     /// The API server of the target cluster answers nothing for so many minutes.
     Silence(u8),
     /// A user does something.
@@ -258,6 +289,8 @@ pub struct History {
     pub provider: Provider,
     /// Which machines rollouts count on.
     pub counts: AvailabilityRule,
+    /// Pods that have a volume each.
+    pub volumes: u8,
     /// What happens.
     pub rounds: Vec<Vec<Step>>,
     /// A guard that the controllers lack.

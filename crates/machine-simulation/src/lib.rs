@@ -4,8 +4,8 @@
 //!
 //! The controllers are those of production, and so are stores, indexes, wake-ups, the gate, the memory of refusals and the rules of
 //! the queue. What is played begins behind the ports ([`played`]): the API servers ([`api`]), the time, the provider ([`cloud`]),
-//! kubelets and pods ([`nodes`], [`pods`]). Which changes wake which loop is [`machine_controllers::loops`]. Classes and their Secret
-//! stay as they are; there are no volumes; that an API server is silent a process is told. The queue's debouncing is real time elsewhere and a wake-up a little later here.
+//! kubelets and pods ([`nodes`], [`pods`]), volumes ([`volumes`]), classes and their
+//! Secrets ([`classes`]). Which changes wake which loop is [`machine_controllers::loops`]. That an API server is silent a process is told. The queue's debouncing is real time elsewhere and a wake-up a little later here.
 //!
 //! What must hold is in [`checks`] and [`rest`]. A history is a function of its seed; one that fails is shortened and can be
 //! replayed (`mcm simulate --seed N`).
@@ -15,10 +15,13 @@
 mod api;
 mod calls;
 pub mod checks;
+mod classes;
 mod cloud;
+mod contents;
 pub mod drain;
 mod draw;
 mod edits;
+mod ends;
 pub mod every_call;
 mod facts;
 pub mod forecast;
@@ -34,6 +37,7 @@ mod refusals;
 mod rest;
 mod tampering;
 mod trace;
+mod volumes;
 mod world;
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
@@ -154,6 +158,8 @@ pub fn shortened(history: &History, violation: &Violation) -> History {
     best
 }
 
+#[cfg(test)]
+mod both_ways;
 #[cfg(test)]
 mod crafted_tests;
 #[cfg(test)]

@@ -73,6 +73,7 @@ fn life(replicas: u8, provider: Provider, steps: impl IntoIterator<Item = Step>)
         },
         provider,
         counts: AvailabilityRule::default(),
+        volumes: 0,
         rounds: vec![steps.into_iter().collect()],
         without: None,
     }

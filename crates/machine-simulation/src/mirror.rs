@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod, Secret};
 use machine_api::{
     names::label,
-    v1alpha1::{Machine, MachineDeployment, MachineSet, controller_of},
+    v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet, controller_of},
 };
 use machine_controllers::{
     machine::observation::Call,
@@ -40,9 +40,9 @@ use controller_runtime::key::Target;
 pub use self::requests::Request;
 pub use super::{
     calls::{Fault, Misfortune},
+    classes::{USER_DATA, WITHOUT_TOKEN},
     edits::CLASSES,
     pods::name_on as pod_on,
-    process::classes::{USER_DATA, WITHOUT_TOKEN},
     refusals::Refused,
 };
 
@@ -97,6 +97,9 @@ impl Mirror {
             }
             "pods" => {
                 put::<Pod>(&mut self.api, name, object)?;
+            }
+            "machineclasses" => {
+                put::<MachineClass>(&mut self.api, name, object)?;
             }
             "secrets" => {
                 put::<Secret>(&mut self.api, name, object)?;

@@ -1,13 +1,10 @@
 //! The Nodes: kubelets that join and sicken, and the agents that update them in place.
 
 use jiff::Timestamp;
-use k8s_openapi::{
-    api::core::v1::{Node, NodeCondition, NodeSpec, NodeStatus},
-    apimachinery::pkg::apis::meta::v1::Time,
-};
+use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeSpec, NodeStatus};
 
 use super::{
-    api::Api,
+    api::{Api, stamp},
     cloud::{self, Cloud},
     history::NodeEvent,
     pods,
@@ -47,7 +44,18 @@ pub fn happens(api: &mut Api, cloud: &Cloud, pick: u16, event: NodeEvent, now: T
         NodeEvent::Sickens | NodeEvent::Recovers => {
             let is_ready = event == NodeEvent::Recovers && cloud.runs(&name);
             let readiness = if is_ready { Readiness::Ready } else { Readiness::NotReady };
-            api.edit::<Node>(&name, |node| set_ready(node, readiness, now));
+            api.edit::<Node>(&name, |node| {
+                set_ready(node, readiness, now);
+                if is_ready {
+                    empty(node);
+                }
+            });
+        }
+        NodeEvent::FillsUp => {
+            api.edit::<Node>(&name, |node| {
+                empty(node);
+                tell(node, DISK_PRESSURE, "True", now);
+            });
         }
         NodeEvent::Supplanted => supplant(api, &name, now),
         NodeEvent::Updated => tell_result(api, &name, update_result::SUCCESSFUL),
@@ -101,7 +109,10 @@ pub fn heal(api: &mut Api, cloud: &Cloud, now: Timestamp) {
     pods::schedule(api, now);
     let alive: Vec<String> = api.nodes.keys().filter(|name| cloud.runs(name)).cloned().collect();
     for name in alive {
-        api.edit::<Node>(&name, |node| set_ready(node, Readiness::Ready, now));
+        api.edit::<Node>(&name, |node| {
+            set_ready(node, Readiness::Ready, now);
+            empty(node);
+        });
     }
 }
 
@@ -147,8 +158,7 @@ pub enum Readiness {
 
 /// Says whether the Node is ready, and since when.
 pub fn set_ready(node: &mut Node, readiness: Readiness, now: Timestamp) {
-    let status: &mut NodeStatus = node.status.get_or_insert_default();
-    let conditions = status.conditions.get_or_insert_default();
+    let conditions = conditions_of(node);
     let is = match readiness {
         Readiness::Ready => "True",
         Readiness::NotReady => "False",
@@ -157,16 +167,34 @@ pub fn set_ready(node: &mut Node, readiness: Readiness, now: Timestamp) {
         return;
     }
     conditions.retain(|condition| condition.type_ != "Ready");
-    conditions.push(NodeCondition {
-        type_: "Ready".to_owned(),
-        status: is.to_owned(),
-        last_transition_time: Some(Time(now)),
+    tell(node, "Ready", is, now);
+}
+
+/// The condition of a Node whose disk is full.
+const DISK_PRESSURE: &str = "DiskPressure";
+
+/// The disk of the Node is not full.
+fn empty(node: &mut Node) {
+    conditions_of(node).retain(|condition| condition.type_ != DISK_PRESSURE);
+}
+
+fn tell(node: &mut Node, kind: &str, status: &str, now: Timestamp) {
+    conditions_of(node).push(NodeCondition {
+        type_: kind.to_owned(),
+        status: status.to_owned(),
+        last_transition_time: Some(stamp(now)),
         ..NodeCondition::default()
     });
 }
 
+fn conditions_of(node: &mut Node) -> &mut Vec<NodeCondition> {
+    let status: &mut NodeStatus = node.status.get_or_insert_default();
+    status.conditions.get_or_insert_default()
+}
+
 /// Whether the kubelet of a Node tells that all is well.
 pub fn is_ready(node: &Node) -> bool {
-    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    let conditions = || node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let tells = |kind: &str| conditions().any(|condition| condition.type_ == kind && condition.status == "True");
+    tells("Ready") && !tells(DISK_PRESSURE)
 }

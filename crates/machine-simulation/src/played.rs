@@ -27,6 +27,7 @@ use super::{
     api::{Api, Kind},
     calls::{Around, End, patch_without, request, short, suffix},
     checks::{Checks, lives::Before},
+    classes::is_kept,
     cloud::Cloud,
     guards::Guard,
     refusals::{Request, Verb},
@@ -43,7 +44,7 @@ use controller_runtime::{
 };
 use machine_api::{
     names::label,
-    v1alpha1::{Machine, controller_of},
+    v1alpha1::{Machine, MachineClass, controller_of},
 };
 use machine_controllers::loops::Controller;
 use machine_controllers::set::preservation::NodePreserve;
@@ -186,6 +187,13 @@ impl<S: Whole<Object: Kind>> Played<S> {
         Self { caller: caller.clone(), store: Arc::clone(store) }
     }
 
+    /// Whether the object is a class or a Secret with our finalizer.
+    fn keeps(&self, name: &str) -> bool {
+        let is_kept = |lent: &mut Lent| S::Object::table(&lent.api).get(name).is_some_and(|object| is_kept(&**object));
+        [MachineClass::PLACE, Secret::PLACE].contains(&S::Object::PLACE)
+            && self.caller.stage.with(is_kept) == Some(true)
+    }
+
     /// A machine or a Node as it is, when the controller of machines is about to write on it.
     fn before(&self, name: &str) -> Option<Before> {
         if self.caller.of != Controller::Machine {
@@ -247,6 +255,10 @@ impl<K: Kind, S: Whole<Object = K>> ObjectApi<K> for Played<S> {
 
     async fn list(&self, query: &ListQuery) -> Result<Page, ApiError> {
         self.caller.stage.held_up().await;
+        let asks_for_users = matches!(self.caller.of, Controller::MachineClass | Controller::Secret);
+        if asks_for_users && self.caller.lacks(Guard::Users) {
+            return Ok(Page::default());
+        }
         let selector = query.selector.as_deref().unwrap_or_default();
         let what = || format!("list {} with {selector}", K::NAME);
         self.caller
@@ -283,11 +295,15 @@ impl<K: Kind, S: Whole<Object = K>> ObjectApi<K> for Played<S> {
         let changed = self.caller.stage.with(|lent| patch_without(lent.around.without, patch)).flatten();
         let patch = changed.as_ref().unwrap_or(patch);
         let request = request::<K>(Verb::Patch, &key.name);
+        let was_kept = self.keeps(&key.name);
         let before = self.before(&key.name);
         let patched = self.caller.call(what, request, |lent| lent.api.patch::<K>(key, part, patch)).await;
         self.was_written(before.as_ref());
         if self.caller.of == Controller::MachineDeployment && picks_node(patch) {
             self.caller.stage.with(|lent| lent.checks.picked(&lent.api, &key.name));
+        }
+        if was_kept && !self.keeps(&key.name) {
+            self.caller.stage.with(|lent| lent.checks.is_let_go::<K>(&lent.api, &key.name));
         }
         patched
     }

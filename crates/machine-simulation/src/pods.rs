@@ -20,23 +20,34 @@ pub fn schedule(api: &mut Api, now: Timestamp) {
     }
 }
 
-/// Nodes that take pods and have none.
+/// Nodes that take pods and have none of their own.
 pub fn free_nodes(api: &Api) -> Vec<String> {
+    let mut free = free(api);
+    free.retain(|node| !api.pods.contains_key(&name_on(node)));
+    free
+}
+
+/// The Nodes that take pods.
+pub fn free(api: &Api) -> Vec<String> {
     let takes_any = |node: &Node| {
         let spec = node.spec.as_ref();
         node.metadata.deletion_timestamp.is_none() && spec.is_none_or(|spec| spec.unschedulable != Some(true))
     };
-    let free = api.nodes.iter().filter(|(name, node)| takes_any(node) && !api.pods.contains_key(&name_on(name)));
-    free.map(|(name, _)| name.clone()).collect()
+    api.nodes.iter().filter(|(_, node)| takes_any(node)).map(|(name, _)| name.clone()).collect()
 }
 
 /// Puts a pod on this Node, unless it has one.
 pub fn put(api: &mut Api, node: &str, now: Timestamp) {
+    make(api, &name_on(node), PodSpec { node_name: Some(node.to_owned()), ..PodSpec::default() }, now);
+}
+
+/// Makes a pod, unless there is one of this name.
+pub fn make(api: &mut Api, name: &str, spec: PodSpec, now: Timestamp) {
     let mut pod = Pod::default();
-    pod.metadata.name = Some(name_on(node));
+    pod.metadata.name = Some(name.to_owned());
     pod.metadata.namespace = Some("pods".to_owned());
     pod.metadata.finalizers = Some(vec![KUBELET.to_owned()]);
-    pod.spec = Some(PodSpec { node_name: Some(node.to_owned()), ..PodSpec::default() });
+    pod.spec = Some(spec);
     // One that is there is as good.
     let _ = api.create(&pod, now);
 }
@@ -44,6 +55,15 @@ pub fn put(api: &mut Api, node: &str, now: Timestamp) {
 /// The name of the pod on a Node.
 pub fn name_on(node: &str) -> String {
     format!("pod-on-{node}")
+}
+
+/// Puts another pod in the place of each that nobody has asked to go, on Nodes that take pods.
+pub fn replace(api: &mut Api, now: Timestamp) {
+    let nodes = free(api);
+    remove(api, |pod| {
+        deleted_at(pod).is_none() && node_of(pod).is_some_and(|node| nodes.iter().any(|name| name == node))
+    });
+    schedule(api, now);
 }
 
 /// Pods that have taken their time are gone; whether there were any.
@@ -60,7 +80,7 @@ pub fn next_end(api: &Api, takes: Duration) -> Option<Timestamp> {
 /// Pods of Nodes that are gone are gone as well.
 pub fn end_lost(api: &mut Api) {
     let nodes: Vec<String> = api.nodes.keys().cloned().collect();
-    remove(api, |pod| node_of(pod).is_none_or(|node| !nodes.iter().any(|name| name == node)));
+    remove(api, |pod| node_of(pod).is_some_and(|node| !nodes.iter().any(|name| name == node)));
 }
 
 fn deleted_at(pod: &Pod) -> Option<Timestamp> {

@@ -3,7 +3,6 @@
 //! Controllers, views, indexes and wake-ups are the real ones; what a crash forgets is forgotten here. How controllers are put
 //! together is in [`parts`], what they reach in [`super::played`].
 
-pub mod classes;
 mod parts;
 
 use std::{
@@ -21,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use self::parts::Parts;
 use super::{
     api::{Api, Event, KINDS, Kind, Object},
+    classes::is_of_classes,
     guards::Guard,
     played::{
         PlayedClock, Stage,
@@ -41,8 +41,8 @@ use controller_runtime::{
     store::{Change, Store},
     tasks::Tasks,
 };
-use machine_api::v1alpha1::{Machine, MachineDeployment, MachineSet};
-use machine_controllers::snapshots::PodSnapshot;
+use machine_api::v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet};
+use machine_controllers::snapshots::{AttachmentSnapshot, PodSnapshot};
 use machine_controllers::{
     deployment::settings::DeploymentSettings,
     loops::{Controller, Loop, Pass},
@@ -60,6 +60,9 @@ use machine_controllers::{
 /// A pass takes no longer. One that does may overlap with what comes when a rollout's patience is over
 /// ([`deployment::settling::PATIENCE`]).
 const MOST_OPEN: Duration = Duration::from_secs(5);
+
+/// The loops that keep finalizers right.
+const FINALIZERS: [Controller; 2] = [Controller::MachineClass, Controller::Secret];
 
 /// More events are not kept between two passes.
 const MOST_EVENTS: usize = 4096;
@@ -117,6 +120,8 @@ enum News {
     Node(Change<Arc<Node>>),
     Pod(Change<PodSnapshot>),
     Secret(Change<Arc<Secret>>),
+    Attachment(Change<AttachmentSnapshot>),
+    Class(Change<Arc<MachineClass>>),
 }
 
 /// One controller process.
@@ -127,6 +132,8 @@ pub struct Process {
     pub nodes: Arc<Store<Arc<Node>>>,
     /// Its view of the pods.
     pods: Arc<Store<PodSnapshot>>,
+    /// Its view of the attachments of volumes.
+    attachments: Arc<Store<AttachmentSnapshot>>,
     /// Cancelled when it loses the lease.
     pub lost: CancellationToken,
     /// What it was refused.
@@ -156,6 +163,8 @@ pub struct Process {
     /// Passes that are held up; nobody else works on their jobs.
     open: Vec<Open>,
     failures: BTreeMap<Job, u32>,
+    /// A guard that it lacks.
+    without: Option<Guard>,
     /// How much of each log its watches have delivered.
     watched: [usize; KINDS],
 }
@@ -165,6 +174,7 @@ impl Process {
     pub fn start(api: &Api, now: Timestamp, seed: u64, binary: &Binary) -> Self {
         let lost = CancellationToken::new();
         let (views, nodes, pods) = (ControlViews::default(), node_store(), pod_store());
+        let attachments = Arc::new(Store::new(Vec::new()));
         let (calls, tasks, woken) = (UnderWay::default(), Begun::default(), Woken::default());
         let clock = Arc::new(PlayedClock::at(now));
         let time = Arc::clone(&clock);
@@ -181,6 +191,7 @@ impl Process {
             views: &views,
             nodes: &nodes,
             pods: &pods,
+            attachments: &attachments,
             calls: &calls,
             tasks: Arc::new(tasks.tasks()),
             woken: &woken,
@@ -195,6 +206,8 @@ impl Process {
                 Loop::machines(&Arc::new(parts.machines(seed))),
                 Loop::overshooting(&Arc::new(parts.guard()), "ns"),
                 Loop::orphans(&collector),
+                Loop::classes(&Arc::new(parts.classes())),
+                Loop::secrets(&Arc::new(parts.secrets())),
             ],
             collector,
             events,
@@ -212,21 +225,28 @@ impl Process {
             due: BTreeMap::new(),
             open: Vec::new(),
             failures: BTreeMap::new(),
+            without: binary.without,
             watched: [0; KINDS],
             views,
             nodes,
             pods,
+            attachments,
         };
+        list(&process.views.classes, api);
         process.listen();
         list(&process.views.deployments, api);
         list(&process.views.sets, api);
         list(&process.nodes, api);
         list(&process.pods, api);
+        list(&process.attachments, api);
         list(&process.views.machines, api);
-        for class in classes::all_named(api) {
-            process.due.insert((Controller::MachineSafetyOrphanVms, ObjectKey::of(&*class)), now);
-            process.views.secrets.apply(classes::secret(&class, api.user_data));
-            process.views.classes.apply_shared(class);
+        for class in api.classes.values() {
+            let key = ObjectKey::of(&**class);
+            process.due.insert((Controller::MachineSafetyOrphanVms, key.clone()), now);
+            process.due.insert((Controller::MachineClass, key), now);
+        }
+        for secret in api.secrets.values().filter(|secret| is_of_classes(secret)) {
+            process.views.secrets.apply_shared(Arc::clone(secret));
         }
         for (watched, log) in process.watched.iter_mut().zip(&api.log) {
             *watched = log.len();
@@ -253,6 +273,8 @@ impl Process {
         attach(&self.nodes, &self.news, News::Node);
         attach(&self.pods, &self.news, News::Pod);
         attach(&self.views.secrets, &self.news, News::Secret);
+        attach(&self.attachments, &self.news, News::Attachment);
+        attach(&self.views.classes, &self.news, News::Class);
     }
 
     /// Wakes what the changes since the last time concern.
@@ -266,6 +288,8 @@ impl Process {
                 News::Node(change) => self.may_be_granted(change),
                 News::Pod(change) => self.may_be_granted(change),
                 News::Secret(change) => self.may_be_granted(change),
+                News::Attachment(change) => self.may_be_granted(change),
+                News::Class(change) => self.may_be_granted(change),
             }
             let woken = match &news {
                 News::Machine(change) => self.woken(change, |wakes| &wakes.machines),
@@ -274,6 +298,8 @@ impl Process {
                 News::Node(change) => self.woken(change, |wakes| &wakes.nodes),
                 News::Pod(change) => self.woken(change, |wakes| &wakes.pods),
                 News::Secret(change) => self.woken(change, |wakes| &wakes.secrets),
+                News::Attachment(change) => self.woken(change, |wakes| &wakes.attachments),
+                News::Class(change) => self.woken(change, |wakes| &wakes.classes),
             };
             for (of, wake) in woken {
                 if let (Strength::EndsRefusals, Some(kind)) = (wake.strength, of.kind()) {
@@ -318,14 +344,6 @@ impl Process {
         self.refusals.see(change);
     }
 
-    /// The Secrets of classes say something else.
-    pub fn sees_secrets(&mut self, api: &Api, now: Timestamp) {
-        for class in self.views.classes.snapshot() {
-            self.views.secrets.apply(classes::secret(&class, api.user_data));
-        }
-        self.route(now);
-    }
-
     /// The target cluster is silent, and nothing is concluded from what is seen of it.
     pub fn freezes(&self) {
         self.freeze.tell(Silence::Target);
@@ -347,9 +365,10 @@ impl Process {
         *due = at.min(*due);
     }
 
-    /// What may be begun, and from when on. The collector's jobs have a way of their own.
+    /// What may be begun, and from when on. The jobs of the collector and of finalizers have ways of their own.
     fn waiting(&self) -> impl Iterator<Item = (&Job, &Timestamp)> {
-        let jobs = self.due.iter().filter(|((of, _), _)| *of != Controller::MachineSafetyOrphanVms);
+        let has_own_way = |of| of == Controller::MachineSafetyOrphanVms || FINALIZERS.contains(&of);
+        let jobs = self.due.iter().filter(move |((of, _), _)| !has_own_way(*of));
         jobs.filter(|(job, _)| !self.open.iter().any(|open| open.job == **job))
     }
 
@@ -363,6 +382,16 @@ impl Process {
     /// The jobs that are due, in their order.
     pub fn due(&self, now: Timestamp) -> Vec<Job> {
         self.waiting().filter(|(_, at)| **at <= now).map(|(job, _)| job.clone()).collect()
+    }
+
+    /// The jobs about finalizers of classes and Secrets, and when each is due.
+    pub fn finalizers(&self) -> impl Iterator<Item = (&Job, Timestamp)> {
+        self.due.iter().filter(|((of, _), _)| FINALIZERS.contains(of)).map(|(job, at)| (job, *at))
+    }
+
+    /// Those that are due.
+    pub fn finalizers_due(&self, now: Timestamp) -> Vec<Job> {
+        self.finalizers().filter(|(_, at)| *at <= now).map(|(job, _)| job.clone()).collect()
     }
 
     /// When the next job is due; the guard's period does not count.
@@ -437,6 +466,14 @@ impl Process {
             .chain(of(Controller::MachineSet, sets))
             .chain(of(Controller::Machine, machines))
             .collect()
+    }
+
+    /// All classes and Secrets that there are to look at, due or not.
+    pub fn all_finalizers(&self) -> Vec<Job> {
+        let classes = self.views.classes.snapshot();
+        let secrets = self.views.secrets.snapshot();
+        let classes = classes.iter().map(|class| (Controller::MachineClass, ObjectKey::of(&**class)));
+        classes.chain(secrets.iter().map(|secret| (Controller::Secret, ObjectKey::of(&**secret)))).collect()
     }
 
     /// A pass over this job begins. What wakes it from now on wakes it again afterwards.
@@ -527,8 +564,12 @@ impl Process {
             Object::Deployment(object) => into(&self.views.deployments, object, event.gone),
             Object::Node(object) => into(&self.nodes, object, event.gone),
             Object::Pod(object) => into(&self.pods, object, event.gone),
-            // Nobody watches them.
-            Object::Token(_) => {}
+            Object::Attachment(object) => into(&self.attachments, object, event.gone),
+            Object::Class(_) if event.gone && self.without == Some(Guard::Classes) => {}
+            Object::Class(object) => into(&self.views.classes, object, event.gone),
+            Object::Secret(object) if is_of_classes(object) => into(&self.views.secrets, object, event.gone),
+            // Nobody watches tokens.
+            Object::Secret(_) => {}
         }
     }
 }

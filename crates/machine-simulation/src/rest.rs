@@ -6,9 +6,11 @@ mod conditions;
 mod nodes;
 
 use super::{
-    api::Api,
+    api::{Api, Kind},
+    classes::{is_class_used, is_kept, is_of_classes, is_secret_used},
     cloud::{Cloud, machine_of},
     facts::is_of_new_set,
+    volumes,
 };
 use machine_api::{
     names::{annotation, finalizer, label, preserve_value},
@@ -53,6 +55,19 @@ pub fn unlike(api: &Api, cloud: &Cloud) -> Vec<String> {
             nodes::look_at(&mut found, name, node, machine);
         }
     }
+    for (name, attachment) in &api.attachments {
+        let is_settled = attachment.metadata.deletion_timestamp.is_none() && volumes::is_attached(attachment);
+        let is_used = volumes::user_on(api, attachment).is_some() && api.nodes.contains_key(&attachment.spec.node_name);
+        found.expect(is_settled && is_used, || format!("attachment {name} is left"));
+    }
+    for (name, class) in &api.classes {
+        look_at_kept(&mut found, name, &**class, is_class_used(api, name));
+    }
+    for (name, secret) in api.secrets.iter().filter(|(_, secret)| is_of_classes(secret)) {
+        let is_used = is_secret_used(api, name);
+        look_at_kept(&mut found, name, &**secret, is_used);
+        found.expect(is_used || !is_kept(&**secret), || format!("Secret {name} has our finalizer for nobody"));
+    }
     for (name, set) in &api.sets {
         found.expect(!api.deployments.is_empty(), || format!("set {name} has no deployment"));
         look_at_set(&mut found, api, name, set);
@@ -63,6 +78,13 @@ pub fn unlike(api: &Api, cloud: &Cloud) -> Vec<String> {
         conditions::of_deployment(&mut found, name, deployment);
     }
     found.0
+}
+
+/// What is in use has our finalizer, and what nobody uses and somebody has deleted is gone.
+fn look_at_kept<K: Kind>(found: &mut Differences, name: &str, object: &K, is_used: bool) {
+    found.expect(!is_used || is_kept(object), || format!("{} {name} is in use without our finalizer", K::NAME));
+    let stays = is_used || object.meta().deletion_timestamp.is_none();
+    found.expect(stays, || format!("{} {name} still ends", K::NAME));
 }
 
 fn look_at_machine(found: &mut Differences, (api, cloud): (&Api, &Cloud), name: &str, machine: &Machine) {

@@ -71,6 +71,7 @@ fn a_plain_rollout_is_told_readably() {
         },
         provider: Provider::default(),
         counts: AvailabilityRule::default(),
+        volumes: 0,
         rounds: vec![vec![Step::Edit(Edit::Class(1))]],
         without: None,
     };
@@ -104,6 +105,8 @@ fn a_plain_rollout_is_told_readably() {
 #[case(Guard::Cleaning, "the rest is not what the specification wants")]
 #[case(Guard::Quotes, "an object costs too many writes while something is refused")]
 #[case(Guard::Refusals, "an object costs too many writes while something is refused")]
+#[case(Guard::Volumes, "the VM of a drained Node ends with a volume that is still attached")]
+#[case(Guard::AbandonedDrain, "a Node counts as drained with a pod that nobody has asked to go")]
 #[case(Guard::Pause, "a paused deployment begins a rollout")]
 fn without_a_guard_a_history_goes_wrong(#[case] guard: Guard, #[case] expected: &str) {
     let shows = |seed| {

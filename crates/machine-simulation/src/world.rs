@@ -11,6 +11,7 @@ use super::{
     api::{Api, Kind},
     calls::{Around, Calls, Doom, End, Misfortune, TargetAnswers},
     checks::{Checks, Edited},
+    classes,
     cloud::{Cloud, Moment, code_of},
     edits,
     guards::Guard,
@@ -21,10 +22,17 @@ use super::{
     process::{Binary, Job, Process, Work, later},
     refusals::Refused,
     trace::Trace,
+    volumes::Volumes,
 };
 use controller_runtime::queue::Outcome;
-use k8s_openapi::api::core::v1::{Node, Pod};
-use machine_api::names::{deployment_reason, machine_reason};
+use k8s_openapi::api::{
+    core::v1::{Node, Pod, Secret},
+    storage::v1::VolumeAttachment,
+};
+use machine_api::{
+    names::{deployment_reason, machine_reason},
+    v1alpha1::MachineClass,
+};
 use machine_controllers::loops::Pass;
 use machine_controllers::{
     deployment::{AvailabilityRule, DeploymentSettings},
@@ -52,6 +60,7 @@ pub struct World {
     standby: Option<Process>,
     /// Until when budgets refuse evictions.
     evictions_from: Timestamp,
+    volumes: Volumes,
     /// Until when the target cluster is silent.
     silent_until: Option<Timestamp>,
     /// What is refused for hours.
@@ -90,12 +99,14 @@ impl Start {
         let mut api = Api::default();
         // Nothing can be in the way of the first object.
         let _ = api.create(&edits::deployment(setup), dawn());
+        classes::make_missing(&mut api, dawn());
         let start = Self { api, cloud: Cloud::default(), now: dawn() };
         let nothing = History {
             seed: 1,
             setup,
             provider: Provider::default(),
             counts: AvailabilityRule::default(),
+            volumes: 0,
             rounds: Vec::new(),
             without: None,
         };
@@ -110,7 +121,10 @@ impl Start {
 impl World {
     /// A world that begins like this.
     pub fn new(start: &Start, history: &History, trace: Trace) -> Self {
-        let api = start.api.clone();
+        let mut api = start.api.clone();
+        let volumes = Volumes { count: history.volumes, detach_from: start.now };
+        // Pods come, and their volumes are attached.
+        volumes.go_on(&mut api, start.now);
         let creation = match history.provider {
             _ if history.without == Some(Guard::Intent) => CreationGuarantee::Idempotent,
             Provider::AnswersTheSame => CreationGuarantee::Idempotent,
@@ -135,6 +149,7 @@ impl World {
             stale: None,
             standby,
             evictions_from: start.now,
+            volumes,
             silent_until: None,
             refused: None,
             seed: history.seed,
@@ -198,15 +213,36 @@ impl World {
                 self.evictions_from = later(self.now, Duration::from_secs(60 * u64::from(minutes)));
                 self.say(|| format!("evictions are refused for {minutes} minutes"));
             }
+            Step::Detaching(minutes) => {
+                self.volumes.detach_from = later(self.now, Duration::from_secs(60 * u64::from(minutes)));
+                self.say(|| format!("no volume is detached for {minutes} minutes"));
+            }
+            Step::NewPods => {
+                pods::replace(&mut self.api, self.now);
+                self.say(|| "the pods are replaced".to_owned());
+                self.move_volumes();
+                self.see_pods();
+            }
             Step::Silence(minutes) => {
                 self.silent_until = Some(later(self.now, Duration::from_secs(60 * u64::from(minutes))));
                 self.say(|| format!("the target cluster is silent for {minutes} minutes"));
                 self.freezes();
             }
             Step::UserData => {
-                self.api.user_data.changes += 1;
+                classes::change_user_data(&mut self.api);
                 self.say(|| "a user changes the user data of all classes".to_owned());
-                self.leader.sees_secrets(&self.api, self.now);
+                self.see_classes();
+            }
+            Step::Classes(edit) => {
+                classes::apply(&mut self.api, edit, self.now);
+                self.say(|| format!("a user writes on a class or Secret: {edit:?}"));
+                self.see_classes();
+            }
+            Step::Finalizers(pick, misfortune) => {
+                let mut due = self.leader.finalizers_due(self.now);
+                if let Some(place) = usize::from(pick).checked_rem(due.len()) {
+                    self.pass(due.swap_remove(place), Work::Pass, misfortune);
+                }
             }
             Step::Edit(edit) => {
                 if edits::apply(&mut self.api, &mut self.checks, edit, self.now) {
@@ -240,6 +276,7 @@ impl World {
         }
         pods::end(&mut self.api, self.binary.pods_end_in, self.now);
         pods::schedule(&mut self.api, self.now);
+        self.move_volumes();
         self.see_pods();
         self.collect();
     }
@@ -294,6 +331,7 @@ impl World {
         let fresh = self.standby.take().unwrap_or_else(listing);
         self.processes += 1;
         let old = std::mem::replace(&mut self.leader, fresh);
+        self.see_classes();
         if self.silent_until.is_some() {
             self.freezes();
         }
@@ -419,12 +457,30 @@ impl World {
         self.cloud.end_unheard(until, moment, &mut self.checks);
     }
 
-    /// New pods are seen at once: a drain knows nothing of one that it has not seen when it began, and can't.
+    /// Pods with volumes move on; whether any did.
+    fn move_volumes(&mut self) -> bool {
+        let moved = self.volumes.go_on(&mut self.api, self.now);
+        if moved {
+            self.say(|| "pods with volumes move on".to_owned());
+            self.see_pods();
+        }
+        moved
+    }
+
+    /// New pods are seen at once, and so are attachments: a drain knows nothing of one that it has not seen when it began, and can't.
     fn see_pods(&mut self) {
         if self.silent_until.is_some() {
             return;
         }
         self.leader.watch(&self.api, Pod::PLACE, usize::MAX, self.now);
+        self.leader.watch(&self.api, VolumeAttachment::PLACE, usize::MAX, self.now);
+    }
+
+    /// Classes and their Secrets are seen at once.
+    fn see_classes(&mut self) {
+        for kind in [MachineClass::PLACE, Secret::PLACE] {
+            self.leader.watch(&self.api, kind, usize::MAX, self.now);
+        }
     }
 
     fn node_event(&mut self, pick: u16, event: NodeEvent) {

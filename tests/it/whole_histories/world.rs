@@ -373,6 +373,11 @@ impl World {
                 self.leader().dies();
                 self.passes(MOMENT).await;
             }
+            // Classes stay as they are here, VMs end by the manager alone, and pods have no volumes; classes and Secrets are looked at when
+            // they are due.
+            Step::Classes(_) | Step::Finalizers(..) | Step::VmVanishes(_) | Step::Detaching(_) | Step::NewPods => {
+                self.passes(MOMENT).await;
+            }
             Step::Usurped(_) => {
                 say("the process can't renew the Lease any more".to_owned());
                 self.leader().troubles(0, Trouble::Fault(Fault::LoseLease));

@@ -139,7 +139,7 @@ impl Checks {
     }
 
     /// A driver is about to be asked for a VM of this machine.
-    pub(super) fn life_begins(&mut self, api: &Api, request: &MachineRequest) {
+    pub(crate) fn life_begins(&mut self, api: &Api, request: &MachineRequest) {
         if self.watching == Watching::Off || !self.leads {
             return;
         }
@@ -177,8 +177,13 @@ impl Checks {
         if self.watching == Watching::Off || !self.leads {
             return;
         }
+        // A machine that does not know its instance can't tell: then names decide (decisions.md 44).
+        let knows_instance = |node: &Node| {
+            api.machines.get(machine_of(&node.name_any())).is_none_or(|machine| !machine.spec.provider_id.is_empty())
+        };
         if let Some(node) = &before.node
             && is_strange(node)
+            && knows_instance(node)
             && api.nodes.get(&node.name_any()) != Some(node)
         {
             self.violated("a Node of something else is touched", || node.name_any());

@@ -35,7 +35,7 @@ impl History {
         }
         let rounds = vec![first, vec![Step::Edit(Edit::Scale(0))]];
         let setup = Setup { replicas: draw.small(2), strategy };
-        Self { seed, setup, provider, counts: AvailabilityRule::default(), rounds, without: None }
+        Self { seed, setup, provider, counts: AvailabilityRule::default(), volumes: 0, rounds, without: None }
     }
 }
 

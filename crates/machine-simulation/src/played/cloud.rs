@@ -167,6 +167,9 @@ impl Driver for PlayedDriver {
     async fn delete_machine(&self, _: &OpContext, request: MachineRequest) -> Result<DeletedVm, Status> {
         // A VM that a living machine is to lose is one that it can't use. The collector's machines have no UID.
         let meta = &request.machine.metadata;
+        if meta.uid.is_some() {
+            self.stage.with(|lent| lent.checks.vm_is_given_up(&lent.api, &request));
+        }
         let is_stale = meta.uid.is_some() && meta.deletion_timestamp.is_none();
         match self.ask(if is_stale { Call::DeleteStale } else { Call::Delete }, request).await {
             Some(Answer::Deleted(answer) | Answer::DeletedStale(answer)) => answer,
@@ -196,7 +199,7 @@ impl Driver for PlayedDriver {
         by_last_segment(machine, node)
     }
 
-    async fn get_volume_ids(&self, _: &OpContext, _: VolumeIdsRequest) -> Result<Vec<String>, Status> {
-        Ok(Vec::new())
+    async fn get_volume_ids(&self, _: &OpContext, request: VolumeIdsRequest) -> Result<Vec<String>, Status> {
+        Ok(request.volumes.into_iter().filter_map(|volume| Some(volume.csi?.volume_handle)).collect())
     }
 }

@@ -1,21 +1,21 @@
-//! What only drains see and call in the target cluster: pods, and their evictions. There are no budgets, claims and volumes to be
-//! seen; that budgets refuse is part of the weather.
+//! What only drains see and call in the target cluster: pods, their volumes, and their evictions. There are no budgets to be seen;
+//! that budgets refuse is part of the weather.
 
-use std::{marker::PhantomData, sync::Arc};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Pod;
-use serde_json::Value;
 
 use super::Caller;
 use crate::{
     api::Kind,
+    guards::Guard,
     refusals::{Request, Verb},
+    volumes,
 };
 use controller_runtime::{
     error::ApiError,
     key::{ObjectKey, Target},
-    objects::{DeleteHow, Deleted, ListQuery, ObjectApi, Page, Part, Patch},
     store::{IndexName, Store},
 };
 use machine_controllers::drain::{act::EvictionApi, observe::DrainViews};
@@ -40,7 +40,25 @@ pub fn pods_on(pods: &Store<PodSnapshot>, node: &str) -> Vec<PodSnapshot> {
 }
 
 /// The views of drains.
-pub struct PlayedPods(pub Arc<Store<PodSnapshot>>);
+pub struct PlayedPods {
+    /// What is seen of pods.
+    pub pods: Arc<Store<PodSnapshot>>,
+    /// What is seen of attachments.
+    pub attachments: Arc<Store<AttachmentSnapshot>>,
+    /// A guard that the process lacks.
+    pub without: Option<Guard>,
+}
+
+impl PlayedPods {
+    fn attachments(&self, fits: impl Fn(&AttachmentSnapshot) -> bool) -> Vec<AttachmentSnapshot> {
+        if self.without == Some(Guard::Volumes) {
+            return Vec::new();
+        }
+        let mut fitting = self.attachments.snapshot();
+        fitting.retain(|one| fits(one));
+        fitting
+    }
+}
 
 impl DrainViews for PlayedPods {
     fn ready(&self) -> bool {
@@ -48,31 +66,33 @@ impl DrainViews for PlayedPods {
     }
 
     fn pods_on(&self, node: &str) -> Vec<PodSnapshot> {
-        pods_on(&self.0, node)
+        pods_on(&self.pods, node)
     }
 
-    fn pods_using(&self, _: &ObjectKey) -> Vec<PodSnapshot> {
-        Vec::new()
+    fn pods_using(&self, claim: &ObjectKey) -> Vec<PodSnapshot> {
+        let mut using = self.pods.snapshot();
+        using.retain(|pod| pod.claims().any(|own| own == *claim));
+        using
     }
 
     fn budgets_in(&self, _: &str) -> Vec<BudgetSnapshot> {
         Vec::new()
     }
 
-    fn claim(&self, _: &ObjectKey) -> Option<ClaimSnapshot> {
-        None
+    fn claim(&self, key: &ObjectKey) -> Option<ClaimSnapshot> {
+        Some(volumes::claim(key).into())
     }
 
-    fn volume(&self, _: &str) -> Option<VolumeSnapshot> {
-        None
+    fn volume(&self, name: &str) -> Option<VolumeSnapshot> {
+        Some(volumes::volume(name).into())
     }
 
-    fn attachments_on(&self, _: &str) -> Vec<AttachmentSnapshot> {
-        Vec::new()
+    fn attachments_on(&self, node: &str) -> Vec<AttachmentSnapshot> {
+        self.attachments(|one| one.node_name() == node)
     }
 
-    fn attachments_of(&self, _: &str) -> Vec<AttachmentSnapshot> {
-        Vec::new()
+    fn attachments_of(&self, volume: &str) -> Vec<AttachmentSnapshot> {
+        self.attachments(|one| one.volume_name() == Some(volume))
     }
 }
 
@@ -98,47 +118,5 @@ impl EvictionApi for PlayedEvictions {
                 },
             )
             .await
-    }
-}
-
-/// Objects of a kind of which there are none.
-pub struct Nothing<K>(PhantomData<fn() -> K>);
-
-impl<K> Default for Nothing<K> {
-    fn default() -> Self {
-        Self(PhantomData)
-    }
-}
-
-impl<K> Nothing<K> {
-    fn absent<T>(name: &str) -> Result<T, ApiError> {
-        Err(ApiError::NotFound(name.to_owned()))
-    }
-}
-
-#[async_trait]
-impl<K: Send + Sync + 'static> ObjectApi<K> for Nothing<K> {
-    async fn read(&self, key: &ObjectKey) -> Result<Arc<K>, ApiError> {
-        Self::absent(&key.name)
-    }
-
-    async fn list(&self, _: &ListQuery) -> Result<Page, ApiError> {
-        Ok(Page::default())
-    }
-
-    async fn create(&self, _: &K) -> Result<Arc<K>, ApiError> {
-        Self::absent("no namespace")
-    }
-
-    async fn patch(&self, key: &ObjectKey, _: Part, _: &Patch) -> Result<Arc<K>, ApiError> {
-        Self::absent(&key.name)
-    }
-
-    async fn delete(&self, target: &Target, _: DeleteHow<'_>) -> Result<Deleted<Arc<K>>, ApiError> {
-        Self::absent(&target.key.name)
-    }
-
-    fn decode(&self, _: Value) -> Result<Arc<K>, ApiError> {
-        Self::absent("an object")
     }
 }

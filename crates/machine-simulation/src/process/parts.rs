@@ -21,7 +21,7 @@ use crate::{
     played::{
         Caller, Played, PlayedClock, Stage,
         cloud::{PlayedDriver, UnderWay},
-        target::{Nothing, PlayedEvictions, PlayedPods},
+        target::{PlayedEvictions, PlayedPods},
     },
 };
 use controller_runtime::{
@@ -34,11 +34,12 @@ use controller_runtime::{
     store::Store,
     tasks::SharedTasks,
 };
-use machine_controllers::snapshots::PodSnapshot;
+use machine_controllers::snapshots::{AttachmentSnapshot, PodSnapshot};
 use machine_controllers::{
     Decision,
+    class::{ClassController, ClassDeps},
     deployment::{self, DeploymentController, DeploymentDeps, observe::DeploymentObservation},
-    drain::act::Evictor,
+    drain::{Remembered, act::Evictor},
     loops::Controller,
     machine::{self, FreezeSwitch, MachineController, MachineDeps, TargetParts, observation::Observation},
     overshooting::{self, Margins, OvershootController, OvershootDeps},
@@ -46,6 +47,7 @@ use machine_controllers::{
         collector::{Collector, CollectorDeps},
         orphans::{self, Claim, Guards},
     },
+    secret::{SecretController, SecretDeps},
     set::{self, SetController, SetDecisions, SetDeps, observe::SetObservation},
     views::ControlViews,
 };
@@ -70,6 +72,7 @@ pub(super) struct Parts<'a> {
     pub(super) views: &'a ControlViews,
     pub(super) nodes: &'a Arc<Store<Arc<Node>>>,
     pub(super) pods: &'a Arc<Store<PodSnapshot>>,
+    pub(super) attachments: &'a Arc<Store<AttachmentSnapshot>>,
     pub(super) calls: &'a UnderWay,
     pub(super) tasks: SharedTasks,
     pub(super) woken: &'a Woken,
@@ -135,6 +138,8 @@ impl Parts<'_> {
             if without == Some(Guard::Cleaning) {
                 plan.steps.retain(|step| !cleans(step.rule));
             }
+            #[cfg(test)]
+            crate::both_ways::ordered("deployment", plan.steps.iter().map(|step| &step.effect));
             stage.with(|lent| lent.checks.deployment_decides(seen, &plan, &mut lent.trace));
             plan
         })
@@ -159,6 +164,8 @@ impl Parts<'_> {
         let (stage, without) = (self.stage.clone(), self.binary.without);
         let set = move |seen: &SetObservation| {
             let plan = set::decide::decide(&set_without(without, seen));
+            #[cfg(test)]
+            crate::both_ways::ordered("set", plan.steps.iter().map(|step| &step.effect));
             stage.with(|lent| lent.checks.set_decides(seen, &plan, &mut lent.trace));
             plan
         };
@@ -192,10 +199,14 @@ impl Parts<'_> {
                 self.gate(),
                 None,
             ),
-            drain_views: Arc::new(PlayedPods(Arc::clone(self.pods))),
+            drain_views: Arc::new(PlayedPods {
+                pods: Arc::clone(self.pods),
+                attachments: Arc::clone(self.attachments),
+                without: self.binary.without,
+            }),
             evictor: self.evictor(),
         };
-        MachineController::new(MachineDeps {
+        let controller = MachineController::new(MachineDeps {
             views: self.views.clone(),
             machines: self.objects(Controller::Machine, &self.views.machines),
             target: Some(target),
@@ -212,7 +223,28 @@ impl Parts<'_> {
             settings: self.binary.machines.clone(),
             metrics: metrics(),
         })
-        .deciding_by(self.deciding_on_machines())
+        .deciding_by(self.deciding_on_machines());
+        if !self.lacks(Guard::AbandonedDrain) {
+            return controller;
+        }
+        controller.remembering_drains_by(|_, _| Remembered::Continued)
+    }
+
+    pub(super) fn classes(&self) -> ClassController {
+        ClassController::new(ClassDeps {
+            views: self.views.clone(),
+            classes: self.objects(Controller::MachineClass, &self.views.classes),
+            machines: self.objects(Controller::MachineClass, &self.views.machines),
+            recorder: Recorder::new(machine::COMPONENT, self.notes.clone()),
+        })
+    }
+
+    pub(super) fn secrets(&self) -> SecretController {
+        SecretController::new(SecretDeps {
+            views: self.views.clone(),
+            secrets: self.objects(Controller::Secret, &self.views.secrets),
+            classes: self.objects(Controller::Secret, &self.views.classes),
+        })
     }
 
     pub(super) fn collector(&self) -> Collector {
@@ -255,10 +287,11 @@ impl Parts<'_> {
     fn evictor(&self) -> Evictor {
         let caller = self.caller(Controller::Machine);
         let pods = Arc::new(Played::new(&caller, self.pods));
+        let attachments = Arc::new(Played::new(&caller, self.attachments));
         Evictor::over(
             Arc::new(PlayedEvictions(caller)),
             Objects::over(pods, self.gate(), None),
-            Objects::over(Arc::new(Nothing::default()), self.gate(), None),
+            Objects::over(attachments, self.gate(), None),
             self.gate(),
             self.binary.machines.concurrent_evictions,
         )
@@ -278,6 +311,8 @@ impl Parts<'_> {
         Arc::new(move |seen| {
             let mut plan = machine::decide::decide(&seen_without(without, seen, &nodes));
             planned_without(without, &mut plan);
+            #[cfg(test)]
+            crate::both_ways::ordered("machine", &plan.effects);
             stage.with(|lent| {
                 lent.checks.machine_decides(seen, &plan, (&views, &pods), (&lent.api, &mut lent.trace));
                 lent.checks.life_goes_on(seen, &plan, &lent.api);

@@ -9,7 +9,7 @@ use super::{
     super::{
         api::KINDS,
         calls::Doom,
-        edits,
+        classes, edits,
         history::Luck,
         nodes, pods,
         process::{Process, Work, later},
@@ -134,12 +134,19 @@ impl World {
         for id in joining {
             if let Some(name) = nodes::join(&mut self.api, &self.cloud, &id, self.now) {
                 self.say(|| format!("node {name} joins"));
+                self.see_pods();
                 moved = true;
             }
         }
         self.end_unheard(self.now);
         moved |= self.collect();
         moved |= pods::end(&mut self.api, self.binary.pods_end_in, self.now);
+        moved |= self.move_volumes();
+        if classes::make_missing(&mut self.api, self.now) {
+            self.say(|| "a user makes the classes and Secrets that are missing".to_owned());
+            self.see_classes();
+            moved = true;
+        }
         if nodes::go_on_updating(&mut self.api) {
             self.say(|| "nodes are updated".to_owned());
             moved = true;
@@ -154,6 +161,11 @@ impl World {
                 self.pass(job, Work::Pass, None);
                 *passes += 1;
             }
+            moved = true;
+        }
+        for job in self.leader.finalizers_due(self.now) {
+            self.pass(job, Work::Pass, None);
+            *passes += 1;
             moved = true;
         }
         moved
@@ -188,7 +200,9 @@ impl World {
         let shown = self.cloud.vms.values().map(|vm| vm.shown).filter(|shown| *shown > self.now).min();
         let pods = pods::next_end(&self.api, self.binary.pods_end_in);
         let unheard = self.cloud.next_unheard();
-        [calls, joins, shown, pods, unheard, self.leader.next_collection(), self.leader.next_due()]
+        let volumes = self.volumes.next(&self.api);
+        let finalizers = self.leader.finalizers().map(|(_, at)| at).min();
+        [calls, joins, shown, pods, volumes, finalizers, unheard, self.leader.next_collection(), self.leader.next_due()]
             .into_iter()
             .flatten()
             .min()
@@ -202,7 +216,7 @@ impl World {
         }
         self.say(|| "everything is at rest".to_owned());
         let changes = self.api.changes;
-        for job in self.leader.all_jobs() {
+        for job in self.leader.all_jobs().into_iter().chain(self.leader.all_finalizers()) {
             self.pass(job, Work::Pass, None);
         }
         if self.api.changes != changes {

@@ -1,0 +1,84 @@
+//! What VMs must be made and deleted of: the class and the Secrets that there are and that were decided on. Also what must hold when
+//! our finalizer is taken off one of these.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use kube::ResourceExt;
+
+use super::{
+    api::{Api, Kind},
+    checks::{Checks, makes_vm},
+    classes::{USER_DATA, WITHOUT_TOKEN, is_class_used, is_secret_used, secrets_of},
+};
+use machine_api::v1alpha1::MachineClass;
+use machine_controllers::machine::{
+    bootstrap_token::{Found, judge},
+    observation::{Inputs, Observation},
+    plan::Plan,
+};
+use machine_driver::{MachineRequest, SecretData};
+
+/// What creations were last decided on, by the UIDs of their machines.
+pub type Decided = BTreeMap<String, Inputs>;
+
+impl Checks {
+    /// A machine's controller has decided, perhaps on a creation.
+    pub(super) fn creation_is_decided(&mut self, seen: &Observation, plan: &Plan) {
+        if let Some(machine) = seen.machine.uid().filter(|_| makes_vm(plan)) {
+            self.decided.insert(machine, seen.inputs.clone());
+        }
+    }
+
+    /// A driver is about to be asked for a VM.
+    pub fn vm_is_ordered(&mut self, api: &Api, request: &MachineRequest, now: Timestamp) {
+        self.life_begins(api, request);
+        let name = request.machine.name_any();
+        let class = &request.class;
+        if api.classes.get(&class.name_any()).is_none_or(|there| there.uid() != class.uid()) {
+            self.violated("a VM is made of a class that is gone", || format!("{name} of {}", class.name_any()));
+        }
+        let of = Some((class.uid().unwrap_or_default(), class.metadata.generation));
+        let decided = request.machine.uid().and_then(|uid| self.decided.get(&uid));
+        if decided.is_some_and(|decided| decided.class != of) {
+            self.violated("a VM is made of a class that nobody has decided on", || format!("{name} of {of:?}"));
+        }
+        let brings = request.secret.get(SecretData::USER_DATA).unwrap_or_default();
+        if brings == USER_DATA.as_bytes() {
+            self.violated("a VM is made with user data that nobody has filled in", || name);
+            return;
+        }
+        if brings == WITHOUT_TOKEN.as_bytes() {
+            return;
+        }
+        let is_its_own = |secret: &Arc<Secret>| matches!(judge(secret, &name, now), Found::Reuse(token) if token.value().as_bytes() == brings);
+        if !api.secrets.values().any(is_its_own) {
+            self.violated("a VM is made with a token that is not its machine's", || {
+                format!("{name} brings {}", String::from_utf8_lossy(brings))
+            });
+        }
+    }
+
+    /// A driver is about to be asked to delete the VM of a machine. While the class or a Secret is missing, what the process
+    /// remembers of them is enough (decisions.md 15).
+    pub fn vm_is_given_up(&mut self, api: &Api, request: &MachineRequest) {
+        let class = &request.class;
+        let Some(there) = api.classes.get(&class.name_any()) else { return };
+        let has_all = secrets_of(there).all(|secret| api.secrets.contains_key(secret));
+        if has_all && there.uid() != class.uid() {
+            self.violated("a VM is deleted with the content of a class that is gone", || request.machine.name_any());
+        }
+    }
+
+    /// Our finalizer was taken off a class or a Secret.
+    pub fn is_let_go<K: Kind>(&mut self, api: &Api, name: &str) {
+        let is_used = match K::PLACE {
+            MachineClass::PLACE => is_class_used(api, name),
+            _ => is_secret_used(api, name),
+        };
+        if is_used {
+            self.violated("what is in use loses our finalizer", || format!("{} {name}", K::NAME));
+        }
+    }
+}
