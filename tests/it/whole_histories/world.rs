@@ -334,6 +334,8 @@ impl World {
                 }
                 self.asks(asked).await;
             }
+            // Only lives of single machines draw it.
+            Step::VmVanishes(_) => {}
             Step::Budget(minutes) => {
                 say(format!("evictions are refused for {minutes} minutes"));
                 self.budget_until = Some(Instant::now() + Duration::from_secs(60 * u64::from(minutes)));
