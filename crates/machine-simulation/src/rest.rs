@@ -5,11 +5,14 @@
 mod conditions;
 mod nodes;
 
+use std::sync::Arc;
+
 use super::{
     api::Api,
     cloud::{Cloud, machine_of},
     facts::is_of_new_set,
 };
+use controller_runtime::snapshot::Snapshot;
 use machine_api::{
     names::{annotation, finalizer, label, preserve_value},
     v1alpha1::{Machine, MachineDeployment, MachinePhase, MachineSet},
@@ -17,6 +20,7 @@ use machine_api::{
 use machine_controllers::{
     deployment::template_equality::is_equal,
     set::counts::{annotation_of, is_terminating, label_of},
+    snapshots::NodeSnapshot,
 };
 
 /// How the world differs from what the specification wants.
@@ -50,7 +54,7 @@ pub fn unlike(api: &Api, cloud: &Cloud) -> Vec<String> {
         let machine = api.machines.get(machine_of(name));
         found.expect(!is_ours || machine.is_some(), || format!("node {name} has no machine"));
         if let Some(machine) = machine.filter(|_| is_ours) {
-            nodes::look_at(&mut found, name, node, machine);
+            nodes::look_at(&mut found, name, &NodeSnapshot::of(Arc::clone(node)), machine);
         }
     }
     for (name, set) in &api.sets {

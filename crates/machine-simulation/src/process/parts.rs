@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::{Node, Secret};
+use k8s_openapi::api::core::v1::Secret;
 use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -34,7 +34,6 @@ use controller_runtime::{
     store::Store,
     tasks::SharedTasks,
 };
-use machine_controllers::snapshots::PodSnapshot;
 use machine_controllers::{
     Decision,
     deployment::{self, DeploymentController, DeploymentDeps, observe::DeploymentObservation},
@@ -47,6 +46,7 @@ use machine_controllers::{
         orphans::{self, Claim, Guards},
     },
     set::{self, SetController, SetDecisions, SetDeps, observe::SetObservation},
+    snapshots::{NodeSnapshot, PodSnapshot},
     views::ControlViews,
 };
 use machine_driver::{Driver, Registry};
@@ -68,7 +68,7 @@ pub(super) struct Parts<'a> {
     pub(super) refusals: Refusals,
     pub(super) clock: &'a Arc<PlayedClock>,
     pub(super) views: &'a ControlViews,
-    pub(super) nodes: &'a Arc<Store<Arc<Node>>>,
+    pub(super) nodes: &'a Arc<Store<NodeSnapshot>>,
     pub(super) pods: &'a Arc<Store<PodSnapshot>>,
     pub(super) calls: &'a UnderWay,
     pub(super) tasks: SharedTasks,
