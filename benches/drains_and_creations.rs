@@ -25,10 +25,7 @@ use controller_runtime::{
     tasks::TokioTasks,
 };
 use http::{Method, Request, Response};
-use k8s_openapi::api::{
-    core::v1::{Node, Pod},
-    policy::v1::PodDisruptionBudget,
-};
+use k8s_openapi::api::{core::v1::Pod, policy::v1::PodDisruptionBudget};
 use kube::client::Body;
 use kube_values::field::Findings;
 use machine_api::{
@@ -38,7 +35,7 @@ use machine_api::{
 use machine_controllers::{
     drain::{act::Evictor, observe::DrainViews},
     machine::{FreezeSwitch, MachineController, MachineDeps, TargetParts, settings::MachineSettings},
-    snapshots::{AttachmentSnapshot, BudgetSnapshot, ClaimSnapshot, PodSnapshot, VolumeSnapshot},
+    snapshots::{AttachmentSnapshot, BudgetSnapshot, ClaimSnapshot, NodeSnapshot, PodSnapshot, VolumeSnapshot},
     views::{ControlViews, node_store},
     wakes::listener,
 };
@@ -175,7 +172,7 @@ impl DrainViews for Pods {
 /// Both clusters and the cloud.
 struct World {
     views: ControlViews,
-    nodes: Arc<Store<Arc<Node>>>,
+    nodes: Arc<Store<NodeSnapshot>>,
     pods: Arc<Pods>,
     cloud: Arc<Cloud>,
     refused: Arc<Mutex<usize>>,
@@ -333,7 +330,7 @@ impl World {
                 } else if main.contains("/machines/") {
                     answer(machines.get(&ObjectKey::new("ns", name)).as_deref(), &parts.method, part, &body)
                 } else {
-                    answer(nodes.get(&ObjectKey::cluster_scoped(name)).as_deref(), &parts.method, part, &body)
+                    answer(nodes.get(&ObjectKey::cluster_scoped(name)).as_ref(), &parts.method, part, &body)
                 };
                 let response = Response::builder().status(code).body(Body::from(serde_json::to_vec(&answer)?))?;
                 Ok::<_, tower::BoxError>(response)

@@ -34,7 +34,7 @@ use machine_controllers::{
         outlook::{OutlookDeps, OutlookTarget, Outlooks},
         settings::MachineSettings,
     },
-    snapshots::{AttachmentSnapshot, BudgetSnapshot, ClaimSnapshot, PodSnapshot, VolumeSnapshot},
+    snapshots::{AttachmentSnapshot, BudgetSnapshot, ClaimSnapshot, NodeSnapshot, PodSnapshot, VolumeSnapshot},
     views::{BY_CLASS, ControlViews, node_store},
 };
 use machine_driver::Registry;
@@ -211,7 +211,7 @@ fn rollout() -> serde_json::Result<(MachineDeployment, MachineSet, OwnerReferenc
     ))
 }
 
-fn sources(views: &ControlViews, nodes: Arc<Store<Arc<Node>>>) -> Sources {
+fn sources(views: &ControlViews, nodes: Arc<Store<NodeSnapshot>>) -> Sources {
     let clock: SharedClock = Arc::new(TokioClock::starting_at(jiff::Timestamp::now()));
     Sources {
         views: views.clone(),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Node, Secret};
+use k8s_openapi::api::core::v1::Secret;
 
 use super::{control::Parts, loops::Queue};
 use controller_runtime::{
@@ -14,9 +14,9 @@ use machine_api::{
     kind::Kind,
     v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet},
 };
-use machine_controllers::snapshots::{AttachmentSnapshot, PodSnapshot};
 use machine_controllers::{
     loops::Loop,
+    snapshots::{AttachmentSnapshot, NodeSnapshot, PodSnapshot},
     wakes::{Route, Strength, Wake, listener},
 };
 
@@ -28,7 +28,7 @@ pub(super) struct Listeners {
     deployments: Vec<Listener<Arc<MachineDeployment>>>,
     classes: Vec<Listener<Arc<MachineClass>>>,
     secrets: Vec<Listener<Arc<Secret>>>,
-    nodes: Vec<Listener<Arc<Node>>>,
+    nodes: Vec<Listener<NodeSnapshot>>,
     pods: Vec<Listener<PodSnapshot>>,
     attachments: Vec<Listener<AttachmentSnapshot>>,
 }

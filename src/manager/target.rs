@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use k8s_openapi::api::core::v1::{Node, Secret};
+use k8s_openapi::api::core::v1::Secret;
 
 use super::caches::Begin;
 use controller_runtime::{
@@ -16,9 +16,9 @@ use controller_runtime::{
     supervisor::{Stage, Supervisor},
     watch::{Lazy, SMALL_PAGE, Scope, Watches, Watching, prune},
 };
-use machine_controllers::snapshots::{AttachmentSnapshot, BudgetSnapshot, ClaimSnapshot, PodSnapshot, VolumeSnapshot};
 use machine_controllers::{
     drain::observe::{DrainViews, MissingView},
+    snapshots::{AttachmentSnapshot, BudgetSnapshot, ClaimSnapshot, NodeSnapshot, PodSnapshot, VolumeSnapshot},
     views::{node_store, qualified},
 };
 
@@ -51,8 +51,8 @@ fn volume_of_attachment(attachment: &AttachmentSnapshot) -> Vec<String> {
 #[derive(Clone)]
 pub(super) struct TargetViews {
     pub(super) evictions: kube::Client,
-    pub(super) node_store: Arc<Store<Arc<Node>>>,
-    pub(super) nodes: Objects<Arc<Node>>,
+    pub(super) node_store: Arc<Store<NodeSnapshot>>,
+    pub(super) nodes: Objects<NodeSnapshot>,
     pub(super) bootstrap_tokens: Objects<Arc<Secret>>,
     /// What the target cluster has refused to write.
     pub(super) refusals: Refusals,

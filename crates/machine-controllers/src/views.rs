@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use crate::snapshots::NodeSnapshot;
 use controller_runtime::{
     snapshot::Snapshot,
     store::{IndexName, Store},
 };
-use k8s_openapi::api::core::v1::{Node, Secret};
+use k8s_openapi::api::core::v1::Secret;
 use kube::{Resource, ResourceExt};
 use machine_api::{
     names::label,
@@ -112,13 +113,13 @@ impl Default for ControlViews {
 }
 
 /// The store of Nodes in the target cluster.
-pub fn node_store() -> Arc<Store<Arc<Node>>> {
+pub fn node_store() -> Arc<Store<NodeSnapshot>> {
     Arc::new(Store::new(vec![
-        (BY_MACHINE, |node| label_of(node, label::MACHINE_NAME)),
-        (BY_INSTANCE, |node| {
-            let instance = node.spec.as_ref().and_then(|spec| instance_key(spec.provider_id.as_deref()?));
-            instance.into_iter().collect()
+        (BY_MACHINE, |node| {
+            let machine = node.label(label::MACHINE_NAME).filter(|name| !name.is_empty());
+            machine.map(str::to_owned).into_iter().collect()
         }),
+        (BY_INSTANCE, |node| instance_key(node.provider_id()).into_iter().collect()),
     ]))
 }
 

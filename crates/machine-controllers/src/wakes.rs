@@ -4,10 +4,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use k8s_openapi::api::core::v1::{Node, Secret};
+use k8s_openapi::api::core::v1::Secret;
 
-use crate::snapshots::{AttachmentSnapshot, PodSnapshot};
-use crate::views::ControlViews;
+use crate::{
+    snapshots::{AttachmentSnapshot, NodeSnapshot, PodSnapshot},
+    views::ControlViews,
+};
 use controller_runtime::{
     key::ObjectKey,
     snapshot::Snapshot,
@@ -84,7 +86,7 @@ pub struct Wakes {
     /// Changes of Secrets in the control cluster.
     pub secrets: Option<Route<Arc<Secret>>>,
     /// Changes of Nodes.
-    pub nodes: Option<Route<Arc<Node>>>,
+    pub nodes: Option<Route<NodeSnapshot>>,
     /// Changes of pods.
     pub pods: Option<Route<PodSnapshot>>,
     /// Changes of volume attachments.

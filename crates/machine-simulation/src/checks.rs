@@ -28,13 +28,11 @@ use super::{
     trace::Trace,
 };
 use controller_runtime::{key::Target, snapshot::Snapshot, store::Store};
-use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use machine_api::{
     names::{DEFAULT_MACHINE_PRIORITY, annotation, label, update_result},
     v1alpha1::{Machine, MachineDeployment, MachinePhase, MachineSet, controller_of},
 };
-use machine_controllers::snapshots::PodSnapshot;
 use machine_controllers::{
     deployment::{self, observe::DeploymentObservation},
     machine::{
@@ -48,6 +46,7 @@ use machine_controllers::{
         preservation::{NodePreserve, may_terminate},
         replicas::may_not_grow,
     },
+    snapshots::{NodeSnapshot, PodSnapshot},
     views::{BY_NAME_LABEL, ControlViews, qualified},
 };
 
@@ -276,12 +275,10 @@ impl Checks {
         // Where a Node can't be marked, the end of patience is the end of the drain.
         let is_drained = plan.rule == "drained" && seen.troubles.is_empty() && !is_given_up_by_force(seen);
         // Of one that has come in its place nobody may know yet.
-        let is_known = |node: &&Arc<Node>| {
-            let name = node.metadata.name.as_deref().unwrap_or_default();
-            api.nodes.get(name).is_some_and(|there| there.metadata.uid == node.metadata.uid)
-        };
+        let is_known =
+            |node: &&NodeSnapshot| api.nodes.get(node.name()).is_some_and(|there| Snapshot::uid(there) == node.uid());
         if is_drained && let Some(node) = seen.node.ours().filter(is_known) {
-            let name = node.metadata.name.as_deref().unwrap_or_default();
+            let name = node.name();
             let is_there = |pod: &&PodSnapshot| {
                 api.pods.get(pod.name()).is_some_and(|there| {
                     there.metadata.uid.as_deref() == Some(pod.uid()) && there.metadata.deletion_timestamp.is_none()

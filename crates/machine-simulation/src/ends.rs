@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{api::Api, checks::Checks, played::target::node_of, volumes::is_attached};
-use controller_runtime::key::Target;
+use controller_runtime::{key::Target, snapshot::Snapshot};
 use kube::ResourceExt;
 use machine_controllers::machine::{
     deletion_drain::{DrainMode, drain_mode},
@@ -18,7 +18,7 @@ pub struct Drained(BTreeMap<String, Node>);
 #[derive(Debug)]
 struct Node {
     name: String,
-    uid: Option<String>,
+    uid: String,
 }
 
 /// Whether a deletion by force goes on with a Node that could not be drained.
@@ -33,15 +33,18 @@ impl Checks {
         if !is_drained || drain_mode(seen) != DrainMode::Normal {
             return;
         }
-        if let (Some(node), Some(machine)) = (seen.node.ours(), seen.machine.uid()) {
-            self.drained.0.insert(machine, Node { name: node.name_any(), uid: node.uid() });
+        if let Some(node) = seen.node.ours() {
+            self.drained.0.insert(
+                seen.machine.uid().to_owned(),
+                Node { name: node.name().to_owned(), uid: node.uid().to_owned() },
+            );
         }
     }
 
     /// The VM of a machine is about to end.
     pub fn vm_ends(&mut self, api: &Api, machine: &Target) {
         let Some(Node { name, uid }) = self.drained.0.remove(&machine.uid) else { return };
-        if api.nodes.get(&name).is_none_or(|node| node.uid() != uid) {
+        if api.nodes.get(&name).is_none_or(|node| Snapshot::uid(node) != uid) {
             return;
         }
         let is_left = |pod: &&std::sync::Arc<k8s_openapi::api::core::v1::Pod>| {

@@ -31,7 +31,10 @@ use super::{
     trace::Trace,
     world::{Scene, run},
 };
-use controller_runtime::key::ObjectKey;
+use controller_runtime::{
+    key::ObjectKey,
+    snapshot::{Snapshot, Whole},
+};
 use machine_api::{
     names::{annotation, label},
     v1alpha1::{
@@ -39,13 +42,14 @@ use machine_api::{
         controller_of,
     },
 };
-use machine_controllers::loops::Controller;
 use machine_controllers::{
     deployment::{
         availability::Availability, fleet::Fleet, observe::DeploymentObservation, settings::DeploymentSettings, waits,
     },
+    loops::Controller,
     machine::settings::MachineSettings,
     set::counts::is_terminating,
+    snapshots::NodeSnapshot,
 };
 
 /// Jumps in time without anything happening, after which nothing is expected to happen any more.
@@ -90,7 +94,7 @@ pub struct Question {
     /// Their machines.
     pub machines: Vec<Arc<Machine>>,
     /// The machines' Nodes.
-    pub nodes: Vec<Arc<Node>>,
+    pub nodes: Vec<NodeSnapshot>,
     /// The time.
     pub now: Timestamp,
     /// What the command line says about rollouts.
@@ -216,9 +220,9 @@ impl<'a> World<'a> {
         api.put(question.deployment.clone());
         question.sets.iter().for_each(|set| api.put((**set).clone()));
         question.machines.iter().for_each(|machine| api.put((**machine).clone()));
-        question.nodes.iter().for_each(|node| api.put((**node).clone()));
+        question.nodes.iter().for_each(|node| api.put(Node::clone(node.whole_object())));
         // A cordoned Node, too, may have pods that its drain has not moved yet.
-        question.nodes.iter().for_each(|node| pods::put(&mut api, &node.name_any(), question.now));
+        question.nodes.iter().for_each(|node| pods::put(&mut api, node.name(), question.now));
         classes::make_named(&mut api, question.now);
         api.begin();
         let binary = Binary {

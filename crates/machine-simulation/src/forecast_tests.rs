@@ -37,7 +37,7 @@ fn question(world: &Played) -> Question {
         deployment: (**world.api.deployments.values().next().unwrap()).clone(),
         sets: world.api.sets.values().cloned().collect(),
         machines: world.api.machines.values().cloned().collect(),
-        nodes: world.api.nodes.values().cloned().collect(),
+        nodes: world.api.nodes.values().cloned().map(NodeSnapshot::of).collect(),
         now: world.now,
         settings: DeploymentSettings::default(),
         machine_settings: MachineSettings::default(),

@@ -5,9 +5,17 @@
 
 pub(crate) mod machines;
 
-use std::{borrow::Cow, collections::BTreeSet, fmt, str::FromStr, sync::Arc};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    str::FromStr,
+    sync::Arc,
+};
 
+use controller_runtime::snapshot::Whole;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::ResourceExt;
 use kube_values::int_or_percent::{IntOrPercent, Rounding};
 use machine_api::{
     names::{annotation, label},
@@ -19,6 +27,7 @@ use machine_controllers::{
         counts::{annotation_of, is_failed, is_terminating},
         observe::SetObservation,
     },
+    snapshots::NodeSnapshot,
 };
 
 macro_rules! guards {
@@ -247,11 +256,13 @@ pub fn deployment_without(guard: Option<Guard>, seen: &DeploymentObservation) ->
         }
         Some(Guard::Selection) => {
             // Neither counted as missing nor to be picked once more.
-            for node in blind.nodes.iter_mut().flat_map(|nodes| nodes.values_mut()) {
-                let labels = Arc::make_mut(node).metadata.labels.get_or_insert_default();
-                if labels.remove(label::SELECTED_FOR_UPDATE).is_some() {
-                    labels.remove(label::CANDIDATE_FOR_UPDATE);
-                }
+            let is_picked = |node: &&mut NodeSnapshot| node.label(label::SELECTED_FOR_UPDATE).is_some();
+            for node in blind.nodes.iter_mut().flat_map(BTreeMap::values_mut).filter(is_picked) {
+                edit(node, |node| {
+                    for key in [label::SELECTED_FOR_UPDATE, label::CANDIDATE_FOR_UPDATE] {
+                        node.labels_mut().remove(key);
+                    }
+                });
             }
         }
         Some(Guard::Settling) => blind.unsettled.clear(),
@@ -272,6 +283,13 @@ pub fn deployment_without(guard: Option<Guard>, seen: &DeploymentObservation) ->
         }
     }
     Cow::Owned(blind)
+}
+
+/// Changes what is seen of an object.
+fn edit<S: Whole<Object: Clone>>(seen: &mut S, change: impl FnOnce(&mut S::Object)) {
+    let mut object = S::Object::clone(seen.whole_object());
+    change(&mut object);
+    *seen = S::of(Arc::new(object));
 }
 
 /// Whether a step of a deployment takes back what a rollout has done to a Node.

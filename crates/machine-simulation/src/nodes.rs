@@ -1,5 +1,8 @@
 //! The Nodes: kubelets that join and sicken, and the agents that update them in place.
 
+use std::sync::Arc;
+
+use controller_runtime::snapshot::Snapshot;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeSpec, NodeStatus};
 
@@ -10,12 +13,15 @@ use super::{
     pods,
 };
 use machine_api::names::{label, update_result};
-use machine_controllers::machine::in_place::{UpdateStage, result_of};
+use machine_controllers::{
+    machine::in_place::{UpdateStage, result_of},
+    snapshots::NodeSnapshot,
+};
 
 /// Lets something happen to a Node; its name, if it has happened.
 pub fn happens(api: &mut Api, cloud: &Cloud, pick: u16, event: NodeEvent, now: Timestamp) -> Option<String> {
     let one_of = |names: Vec<String>| names.get(usize::from(pick) % names.len().max(1)).cloned();
-    let fits = |node: &Node| match event {
+    let fits = |node: &Arc<Node>| match event {
         NodeEvent::Updated | NodeEvent::UpdateFailed => is_ready_for_update(node),
         _ => true,
     };
@@ -136,8 +142,9 @@ pub fn go_on_updating(api: &mut Api) -> bool {
 }
 
 /// Whether the Node's agent may update it.
-pub fn is_ready_for_update(node: &Node) -> bool {
-    UpdateStage::of(node) == Some(UpdateStage::ReadyForUpdate) && result_of(node).is_none()
+pub fn is_ready_for_update(node: &Arc<Node>) -> bool {
+    let node = NodeSnapshot::of(Arc::clone(node));
+    UpdateStage::of(&node) == Some(UpdateStage::ReadyForUpdate) && result_of(&node).is_none()
 }
 
 /// Says what became of an update.

@@ -46,8 +46,7 @@ use machine_api::{
     names::label,
     v1alpha1::{Machine, MachineClass, controller_of},
 };
-use machine_controllers::loops::Controller;
-use machine_controllers::set::preservation::NodePreserve;
+use machine_controllers::{loops::Controller, set::preservation::NodePreserve, snapshots::NodeSnapshot};
 
 /// The world, as long as a pass is polled.
 pub struct Lent {
@@ -145,7 +144,7 @@ pub struct Caller {
     /// Closes it.
     pub lost: CancellationToken,
     /// What it sees of Nodes.
-    pub nodes: Arc<Store<Arc<Node>>>,
+    pub nodes: Arc<Store<NodeSnapshot>>,
 }
 
 impl Caller {

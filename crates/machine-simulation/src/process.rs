@@ -13,7 +13,7 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Node, Secret};
+use k8s_openapi::api::core::v1::Secret;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -42,7 +42,6 @@ use controller_runtime::{
     tasks::Tasks,
 };
 use machine_api::v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet};
-use machine_controllers::snapshots::{AttachmentSnapshot, PodSnapshot};
 use machine_controllers::{
     deployment::settings::DeploymentSettings,
     loops::{Controller, Loop, Pass},
@@ -53,6 +52,7 @@ use machine_controllers::{
     },
     overshooting,
     safety::collector::Collector,
+    snapshots::{AttachmentSnapshot, NodeSnapshot, PodSnapshot},
     views::{ControlViews, node_store},
     wakes::{Route, Strength, Wake, Wakes},
 };
@@ -117,7 +117,7 @@ enum News {
     Machine(Change<Arc<Machine>>),
     Set(Change<Arc<MachineSet>>),
     Deployment(Change<Arc<MachineDeployment>>),
-    Node(Change<Arc<Node>>),
+    Node(Change<NodeSnapshot>),
     Pod(Change<PodSnapshot>),
     Secret(Change<Arc<Secret>>),
     Attachment(Change<AttachmentSnapshot>),
@@ -129,7 +129,7 @@ pub struct Process {
     /// Its views of the control cluster.
     pub views: ControlViews,
     /// Its view of the Nodes.
-    pub nodes: Arc<Store<Arc<Node>>>,
+    pub nodes: Arc<Store<NodeSnapshot>>,
     /// Its view of the pods.
     pods: Arc<Store<PodSnapshot>>,
     /// Its view of the attachments of volumes.

@@ -5,6 +5,8 @@
 mod conditions;
 mod nodes;
 
+use std::sync::Arc;
+
 use super::{
     api::{Api, Kind},
     classes::{is_class_used, is_kept, is_of_classes, is_secret_used},
@@ -12,6 +14,7 @@ use super::{
     facts::is_of_new_set,
     volumes,
 };
+use controller_runtime::snapshot::Snapshot;
 use machine_api::{
     names::{annotation, finalizer, label, preserve_value},
     v1alpha1::{Machine, MachineDeployment, MachinePhase, MachineSet},
@@ -19,6 +22,7 @@ use machine_api::{
 use machine_controllers::{
     deployment::template_equality::is_equal,
     set::counts::{annotation_of, is_terminating, label_of},
+    snapshots::NodeSnapshot,
 };
 
 /// How the world differs from what the specification wants.
@@ -52,7 +56,7 @@ pub fn unlike(api: &Api, cloud: &Cloud) -> Vec<String> {
         let machine = api.machines.get(machine_of(name));
         found.expect(!is_ours || machine.is_some(), || format!("node {name} has no machine"));
         if let Some(machine) = machine.filter(|_| is_ours) {
-            nodes::look_at(&mut found, name, node, machine);
+            nodes::look_at(&mut found, name, &NodeSnapshot::of(Arc::clone(node)), machine);
         }
     }
     for (name, attachment) in &api.attachments {

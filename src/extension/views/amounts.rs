@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::api::resource};
+use k8s_openapi::apimachinery::pkg::api::resource;
 use kube_values::quantity::Quantity;
+use machine_controllers::snapshots::NodeSnapshot;
 
 /// Amounts of resources. Equal ones are counted and multiplied at the end: nodes of a class are alike.
 #[derive(Default)]
@@ -47,12 +48,11 @@ pub struct NodeAmounts {
 
 impl NodeAmounts {
     /// Takes a Node in.
-    pub fn add(&mut self, node: &Node) {
-        let Some(status) = &node.status else { return };
-        if let Some(capacity) = &status.capacity {
+    pub fn add(&mut self, node: &NodeSnapshot) {
+        if let Some(capacity) = node.capacity() {
             self.capacity.add(capacity, 1);
         }
-        if let Some(allocatable) = &status.allocatable {
+        if let Some(allocatable) = node.allocatable() {
             self.allocatable.add(allocatable, 1);
         }
     }

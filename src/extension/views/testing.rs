@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::{
-    core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod},
+    core::v1::{PersistentVolume, PersistentVolumeClaim, Pod},
     policy::v1::PodDisruptionBudget,
     storage::v1::VolumeAttachment,
 };
@@ -24,7 +24,6 @@ use machine_api::{
     v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet},
     validation::{NoProviders, NoReferences, Policy},
 };
-use machine_controllers::snapshots::{AttachmentSnapshot, BudgetSnapshot, ClaimSnapshot, PodSnapshot, VolumeSnapshot};
 use machine_controllers::{
     deployment::settings::DeploymentSettings,
     drain::observe::DrainViews,
@@ -34,6 +33,7 @@ use machine_controllers::{
         settings::MachineSettings,
         status_change::rfc3339,
     },
+    snapshots::{AttachmentSnapshot, BudgetSnapshot, ClaimSnapshot, NodeSnapshot, PodSnapshot, VolumeSnapshot},
     views::{ControlViews, node_store},
 };
 use machine_driver::Registry;
@@ -85,7 +85,7 @@ pub fn owner(kind: &str, name: &str) -> Value {
 
 pub struct World {
     pub sources: Sources,
-    pub nodes: Arc<Store<Arc<Node>>>,
+    pub nodes: Arc<Store<NodeSnapshot>>,
     pub pods: Arc<Pods>,
 }
 

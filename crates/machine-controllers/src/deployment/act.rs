@@ -19,6 +19,7 @@ use controller_runtime::{
     gate::Destruction,
     key::{ObjectKey, Target},
     objects::{DeleteHow, Part},
+    snapshot::Snapshot,
 };
 use machine_api::{
     names::deployment_reason as reason,
@@ -212,7 +213,7 @@ impl DeploymentController {
         let Some(nodes) = &self.deps.nodes else { return Ok(()) };
         let calls = steps.iter().filter_map(|step| match &step.effect {
             Effect::ChangeNode { node, change, on_failure } => {
-                Some((&step.effect, Target::of(&**node), patches::of_node(change, node)?, *on_failure))
+                Some((&step.effect, node.target(), patches::of_node(change, node)?, *on_failure))
             }
             _ => None,
         });
@@ -257,7 +258,7 @@ fn counted(effect: &Effect) -> Option<Counted> {
         Effect::MarkMachine { machine, .. } | Effect::HandOver { machine, .. } => {
             Some(Counted::Machine(ObjectKey::of(&**machine)))
         }
-        Effect::ChangeNode { node, on_failure: OnFailure::EndPlan, .. } => Some(Counted::Node(ObjectKey::of(&**node))),
+        Effect::ChangeNode { node, on_failure: OnFailure::EndPlan, .. } => Some(Counted::Node(node.key())),
         Effect::ChangeNode { on_failure: OnFailure::GoOn, .. }
         | Effect::AddFinalizer
         | Effect::RemoveFinalizer
@@ -272,6 +273,7 @@ fn counted(effect: &Effect) -> Option<Counted> {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::Node;
     use kube::Resource;
     use rstest::rstest;
 
@@ -295,7 +297,7 @@ mod tests {
     }
 
     fn change(on_failure: OnFailure) -> Effect {
-        Effect::ChangeNode { node: named(None), change: Box::default(), on_failure }
+        Effect::ChangeNode { node: named::<Node>(None).into(), change: Box::default(), on_failure }
     }
 
     #[rstest]

@@ -320,10 +320,10 @@ mod tests {
         let annotations = Arc::make_mut(&mut set.set).metadata.annotations.get_or_insert_default();
         annotations.insert(annotation::PREFER_NO_SCHEDULE.to_owned(), "True".to_owned());
         let mut seen = seeing_sets(recreating(1).build(), vec![set]);
-        seen.nodes = Some([("node".to_owned(), Arc::new(node.clone()))].into());
+        seen.nodes = Some([("node".to_owned(), node.clone().into())].into());
         assert_eq!(rules(&seen), ["taint/new"]);
         node.spec = None;
-        seen.nodes = Some([("node".to_owned(), Arc::new(node))].into());
+        seen.nodes = Some([("node".to_owned(), node.into())].into());
         assert_eq!(rules(&seen), ["taint/marker"]);
     }
 

@@ -51,7 +51,6 @@ use std::{
 };
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
 
 pub use self::{
     availability::AvailabilityRule,
@@ -63,6 +62,7 @@ use self::{
     status::{Report, decide_status},
 };
 use super::{Decision, checked::Checked, refused_writes::RefusedWrites, views::ControlViews};
+use crate::snapshots::NodeSnapshot;
 use controller_runtime::{
     clock::SharedClock,
     error::ApiError,
@@ -93,9 +93,9 @@ pub struct DeploymentDeps {
     /// Writes machines (marks of the scaler only); its store must be `views.machines`.
     pub machines: Objects<Arc<Machine>>,
     /// Writes Nodes of the target cluster, if there is one; its store must be `node_store`.
-    pub nodes: Option<Objects<Arc<Node>>>,
+    pub nodes: Option<Objects<NodeSnapshot>>,
     /// Nodes of the target cluster, synced before the first pass.
-    pub node_store: Option<Arc<Store<Arc<Node>>>>,
+    pub node_store: Option<Arc<Store<NodeSnapshot>>>,
     /// The time.
     pub clock: SharedClock,
     /// Asked before each deletion.

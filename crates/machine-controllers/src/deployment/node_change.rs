@@ -1,9 +1,9 @@
 //! What a rollout changes on a Node, as a value, and the taint that keeps new pods off the Nodes of old sets.
 
-use k8s_openapi::api::core::v1::{Node, Taint};
+use k8s_openapi::api::core::v1::Taint;
 use serde::Serialize;
 
-use crate::changes::Changes;
+use crate::{changes::Changes, snapshots::NodeSnapshot};
 use machine_api::names::taint;
 
 /// Value of the taint.
@@ -95,19 +95,18 @@ impl NodeChange {
 }
 
 /// The taint of old sets and its place on the Node.
-pub fn our_taint(node: &Node) -> Option<(usize, &Taint)> {
-    let taints = node.spec.as_ref()?.taints.as_ref()?;
-    taints.iter().enumerate().find(|(_, found)| is_ours(found))
+pub fn our_taint(node: &NodeSnapshot) -> Option<(usize, &Taint)> {
+    node.taints().iter().enumerate().find(|(_, found)| is_ours(found))
 }
 
 /// Whether the Node has the taint of old sets as it should be.
-pub fn is_marked(node: &Node) -> bool {
+pub fn is_marked(node: &NodeSnapshot) -> bool {
     our_taint(node).is_some_and(|(_, found)| found.value.as_deref() == Some(MARKER_VALUE))
 }
 
 /// The taints of a Node but for the one of old sets.
-pub fn without_old_taint(node: &Node) -> Vec<Taint> {
-    let mut taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
+pub fn without_old_taint(node: &NodeSnapshot) -> Vec<Taint> {
+    let mut taints = node.taints().to_vec();
     taints.retain(|found| !is_ours(found));
     taints
 }

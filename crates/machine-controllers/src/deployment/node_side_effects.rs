@@ -5,9 +5,6 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use k8s_openapi::api::core::v1::Node;
-use kube::ResourceExt;
-
 use super::{
     fleet::{Fleet, SetState},
     in_place::marks::{Marks, is_handed_over},
@@ -16,7 +13,8 @@ use super::{
     plan::{Effect, OnFailure, Plan, Step, Tainted},
     settings::AutoscalerAnnotations,
 };
-use crate::{changes, set::counts::label_of};
+use crate::{changes, set::counts::label_of, snapshots::NodeSnapshot};
+use controller_runtime::snapshot::Snapshot;
 use machine_api::{
     names::{annotation, label},
     v1alpha1::Machine,
@@ -25,20 +23,19 @@ use machine_api::{
 /// The machines of a set whose Nodes exist, with these.
 pub fn nodes_of<'a>(
     set: &'a SetState<'_>,
-    nodes: &'a BTreeMap<String, Arc<Node>>,
-) -> impl Iterator<Item = (&'a Arc<Machine>, &'a Arc<Node>)> {
+    nodes: &'a BTreeMap<String, NodeSnapshot>,
+) -> impl Iterator<Item = (&'a Arc<Machine>, &'a NodeSnapshot)> {
     set.machines.iter().filter_map(|machine| Some((machine, nodes.get(label_of(machine, label::NODE)?)?)))
 }
 
 /// Whether a rollout has left something on the Node: marks of an update in place, the taint, the annotation.
-pub fn bears_traces(node: &Node) -> bool {
+pub fn bears_traces(node: &NodeSnapshot) -> bool {
     let Marks { candidate, selected, result, reason: _ } = Marks::of(node);
-    let annotations = node.metadata.annotations.as_ref();
     candidate
         || selected
         || result.is_some()
         || our_taint(node).is_some()
-        || annotations.is_some_and(|all| all.contains_key(annotation::SCALE_DOWN_DISABLED_BY_MCM))
+        || node.annotation(annotation::SCALE_DOWN_DISABLED_BY_MCM).is_some()
 }
 
 /// Adds the taint to the Nodes of old sets and takes it off those of the new one. Left alone is a Node that was just
@@ -108,9 +105,7 @@ pub fn disable_scale_down(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan:
     let Some(nodes) = enabled(seen) else { return };
     for set in fleet.all() {
         for (_, node) in nodes_of(set, nodes) {
-            let all = node.metadata.annotations.as_ref();
-            let says = all.and_then(|all| all.get(annotation::SCALE_DOWN_DISABLED)).map(String::as_str);
-            if says != Some("true") {
+            if node.annotation(annotation::SCALE_DOWN_DISABLED) != Some("true") {
                 let keys = [annotation::SCALE_DOWN_DISABLED, annotation::SCALE_DOWN_DISABLED_BY_MCM];
                 let change = NodeChange::of_annotations(keys.map(|key| changes::set(key, "true")));
                 change_node("autoscaler/disable", node, change, OnFailure::EndPlan, plan);
@@ -124,8 +119,7 @@ pub fn enable_scale_down(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: 
     let Some(nodes) = enabled(seen) else { return };
     for set in fleet.all() {
         for (machine, node) in nodes_of(set, nodes) {
-            let all = node.metadata.annotations.as_ref();
-            let is_ours = all.is_some_and(|all| all.contains_key(annotation::SCALE_DOWN_DISABLED_BY_MCM));
+            let is_ours = node.annotation(annotation::SCALE_DOWN_DISABLED_BY_MCM).is_some();
             if is_ours && machine.status.current_status.preserve_expiry_time.is_none() {
                 let keys = [annotation::SCALE_DOWN_DISABLED, annotation::SCALE_DOWN_DISABLED_BY_MCM];
                 let change = NodeChange::of_annotations(keys.map(changes::removed));
@@ -147,7 +141,7 @@ pub fn combine(plan: &mut Plan) {
             steps.push(step);
             continue;
         };
-        let before = places.get(&node.name_any()).and_then(|place| steps.get_mut(*place));
+        let before = places.get(node.name()).and_then(|place| steps.get_mut(*place));
         if let Some(first) = before
             && let Effect::ChangeNode { change: and, on_failure: ends, .. } = &mut first.effect
         {
@@ -159,7 +153,7 @@ pub fn combine(plan: &mut Plan) {
                 first.rule = rule;
             }
         } else {
-            places.insert(node.name_any(), steps.len());
+            places.insert(node.name().to_owned(), steps.len());
             steps.push(Step { rule, effect: Effect::ChangeNode { node, change, on_failure } });
         }
     }
@@ -171,13 +165,13 @@ fn is_side_effect(rule: &str) -> bool {
     ["taint/", "autoscaler/"].iter().any(|prefix| rule.starts_with(prefix))
 }
 
-fn enabled(seen: &DeploymentObservation) -> Option<&BTreeMap<String, Arc<Node>>> {
+fn enabled(seen: &DeploymentObservation) -> Option<&BTreeMap<String, NodeSnapshot>> {
     let wanted = seen.settings.autoscaler_annotations == AutoscalerAnnotations::DuringRollouts;
     seen.nodes.as_ref().filter(|_| wanted)
 }
 
-fn change_node(rule: &'static str, node: &Arc<Node>, change: NodeChange, on_failure: OnFailure, plan: &mut Plan) {
-    plan.push(rule, Effect::ChangeNode { node: Arc::clone(node), change: Box::new(change), on_failure });
+fn change_node(rule: &'static str, node: &NodeSnapshot, change: NodeChange, on_failure: OnFailure, plan: &mut Plan) {
+    plan.push(rule, Effect::ChangeNode { node: node.clone(), change: Box::new(change), on_failure });
 }
 
 #[cfg(test)]
@@ -189,7 +183,7 @@ mod tests {
         deployment::{node_change, observe::SetSeen, testing::*},
         set::testing::meta,
     };
-    use k8s_openapi::api::core::v1::Taint;
+    use k8s_openapi::api::core::v1::{Node, Taint};
     use machine_api::names::taint;
 
     fn node(annotations: &[&str], tainted: bool) -> Node {
@@ -213,7 +207,7 @@ mod tests {
         let machine = Arc::make_mut(&mut set.machines[0]);
         machine.metadata.labels.get_or_insert_default().insert(label::NODE.to_owned(), "node".to_owned());
         let mut seen = seeing_sets(deployment(1, 1, 0).build(), vec![set]);
-        seen.nodes = Some(BTreeMap::from([("node".to_owned(), Arc::new(node))]));
+        seen.nodes = Some(BTreeMap::from([("node".to_owned(), node.into())]));
         seen
     }
 
@@ -237,7 +231,7 @@ mod tests {
         node
     }, true)]
     fn rollouts_leave_traces(#[case] node: Node, #[case] expected: bool) {
-        assert_eq!(bears_traces(&node), expected);
+        assert_eq!(bears_traces(&node.into()), expected);
     }
 
     const PLAIN: &str = annotation::SCALE_DOWN_DISABLED;
@@ -291,7 +285,7 @@ mod tests {
     }, true)]
     #[case::s_node_14_the_same(node(&[], true), false)]
     fn a_node_has_the_taint_once(#[case] node: Node, #[case] changes: bool) {
-        assert_eq!(is_marked(&node), !changes);
+        assert_eq!(is_marked(&node.clone().into()), !changes);
         let after = changed(&NodeChange::of_taints(TaintChange::Add), &node);
         assert_eq!(after != node, changes);
         let document = serde_json::to_value(&after).unwrap();
@@ -397,11 +391,12 @@ mod tests {
         let mut expected = expected;
         expected.extend([PLAIN, OURS].map(|key| (key.to_owned(), "true".to_owned())));
         assert_eq!(got, Some(&expected));
+        let [node, after] = [node, after].map(NodeSnapshot::from);
         assert_eq!(our_taint(&after).unwrap().1.value.as_deref(), Some(node_change::MARKER_VALUE));
-        let others = |node: &Node| node_change::without_old_taint(node).len();
+        let others = |node| node_change::without_old_taint(node).len();
         assert_eq!(others(&after), others(&node));
         // What is decided on the Node as it is then is nothing.
-        seen.nodes = Some(BTreeMap::from([("node".to_owned(), Arc::new(after))]));
+        seen.nodes = Some(BTreeMap::from([("node".to_owned(), after)]));
         let mut plan = Plan::default();
         taint_nodes(&seen, &Fleet::of(&seen), &mut plan);
         disable_scale_down(&seen, &Fleet::of(&seen), &mut plan);

@@ -6,8 +6,6 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
-use kube::ResourceExt;
 use serde::Serialize;
 
 use super::{
@@ -17,9 +15,10 @@ use super::{
 use crate::{
     checked::Checked,
     set::counts::label_of,
+    snapshots::NodeSnapshot,
     views::{BY_CONTROLLER, ControlViews, ORPHANS},
 };
-use controller_runtime::{key::ObjectKey, store::Store};
+use controller_runtime::{key::ObjectKey, snapshot::Snapshot, store::Store};
 use machine_api::{
     names::{annotation, label},
     v1alpha1::{Machine, MachineDeployment, MachineSet, StrategyType},
@@ -57,7 +56,7 @@ pub struct DeploymentObservation {
     pub namesake: Option<Arc<MachineSet>>,
     /// The Nodes of the machines by name; all of them while there is more than one set, or with updates in place, else
     /// those on which a rollout has left something. Absent without a target cluster.
-    pub nodes: Option<BTreeMap<String, Arc<Node>>>,
+    pub nodes: Option<BTreeMap<String, NodeSnapshot>>,
     /// Sets that may still act on a size that they no longer have, by UID, as far as this process has noticed.
     pub unsettled: BTreeMap<String, Unsettled>,
     /// Settings of the process.
@@ -87,7 +86,7 @@ impl DeploymentObservation {
     /// Looks a deployment up with its sets, machines and nodes. `None` when there is no such deployment.
     pub fn look_up(
         views: &ControlViews,
-        nodes: Option<&Store<Arc<Node>>>,
+        nodes: Option<&Store<NodeSnapshot>>,
         key: &ObjectKey,
         now: Timestamp,
     ) -> Option<Self> {
@@ -114,7 +113,11 @@ impl DeploymentObservation {
     }
 }
 
-fn nodes_of(deployment: &MachineDeployment, sets: &[SetSeen], nodes: &Store<Arc<Node>>) -> BTreeMap<String, Arc<Node>> {
+fn nodes_of(
+    deployment: &MachineDeployment,
+    sets: &[SetSeen],
+    nodes: &Store<NodeSnapshot>,
+) -> BTreeMap<String, NodeSnapshot> {
     let has_marker = |seen: &SetSeen| {
         seen.set.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(annotation::PREFER_NO_SCHEDULE))
     };
@@ -126,6 +129,6 @@ fn nodes_of(deployment: &MachineDeployment, sets: &[SetSeen], nodes: &Store<Arc<
         .filter_map(|name| nodes.get(&ObjectKey::cluster_scoped(name)))
         // A rollout that was given up may have left something on Nodes of a set that is now the only one.
         .filter(|node| !is_single || bears_traces(node))
-        .map(|node| (node.name_any(), node))
+        .map(|node| (node.name().to_owned(), node))
         .collect()
 }

@@ -3,7 +3,9 @@
 //! Whole objects are written as the difference between what was seen and what is wanted, so that fields which this program does
 //! not know survive. A list is replaced only in the version that was seen.
 
-use k8s_openapi::api::core::v1::{Node, Taint};
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Taint;
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -17,10 +19,12 @@ use crate::{
         ownership::Owner,
         patches::{adoption, finalizer_added, finalizer_removed, merge_difference, release},
     },
+    snapshots::NodeSnapshot,
 };
 use controller_runtime::{
     key::Target,
     objects::{Part, Patch},
+    snapshot::Snapshot,
 };
 use kube_values::selector::Labels;
 use machine_api::{
@@ -216,24 +220,22 @@ fn escaped(key: &str) -> String {
 ///
 /// A taint comes and goes by a test of its place, so that taints of others survive without a guard by the version; a merge
 /// patch can't say that, and what else changes then becomes operations beside it.
-pub fn of_node(change: &NodeChange, node: &Node) -> Option<Patch> {
+pub fn of_node(change: &NodeChange, node: &NodeSnapshot) -> Option<Patch> {
     let merged = merged(change);
     let by_place = match &change.taints {
         TaintChange::Keep | TaintChange::Replace(_) => {
             let patch = Patch::Merge(merged);
             return Some(match change.guard {
                 Guard::Any => patch,
-                Guard::Observed => patch.guarded_by(node.metadata.resource_version.as_deref()),
+                Guard::Observed => patch.guarded_by(node.resource_version()),
             });
         }
         TaintChange::Add => with_taint(node),
         TaintChange::Remove => without_taint(node),
     };
     let mut operations = by_place.unwrap_or_default();
-    // A Node always serialises: string keys only, no failing implementation.
-    let document = serde_json::to_value(node).unwrap_or_default();
     let mut needs_version = change.guard == Guard::Observed;
-    as_operations("", &merged, &document, &mut operations, &mut needs_version);
+    as_operations("", &merged, &document(node), &mut operations, &mut needs_version);
     let is_version_test = |operation: &Value| operation["op"] == "test" && operation["path"] == VERSION_PATH;
     let is_tested = operations.iter().any(is_version_test);
     operations.retain(|operation| !is_version_test(operation));
@@ -241,10 +243,23 @@ pub fn of_node(change: &NodeChange, node: &Node) -> Option<Patch> {
         return None;
     }
     if needs_version || is_tested {
-        let version = json!({"op": "test", "path": VERSION_PATH, "value": node.metadata.resource_version});
+        let version = json!({"op": "test", "path": VERSION_PATH, "value": node.resource_version()});
         operations.insert(0, version);
     }
     Some(Patch::Json(operations))
+}
+
+/// What a Node has of all that a merge patch of it names. The API server leaves empty maps out.
+fn document(node: &NodeSnapshot) -> Value {
+    let maps: [(_, BTreeMap<_, _>); 2] =
+        [("labels", node.labels().collect()), ("annotations", node.annotations().collect())];
+    let maps = maps.into_iter().filter(|(_, pairs)| !pairs.is_empty());
+    let metadata: BTreeMap<_, _> = maps.collect();
+    let mut document = json!({ "metadata": metadata });
+    if node.has_spec() {
+        document["spec"] = if node.is_cordoned() { json!({ "unschedulable": true }) } else { json!({}) };
+    }
+    document
 }
 
 /// All of a change that a merge patch can say.
@@ -268,7 +283,7 @@ fn merged(change: &NodeChange) -> Value {
 }
 
 /// Takes the taint of old sets off; `None` when it is not there.
-fn without_taint(node: &Node) -> Option<Vec<Value>> {
+fn without_taint(node: &NodeSnapshot) -> Option<Vec<Value>> {
     let (index, found) = our_taint(node)?;
     let path = format!("/spec/taints/{index}");
     Some(vec![
@@ -278,10 +293,9 @@ fn without_taint(node: &Node) -> Option<Vec<Value>> {
 }
 
 /// Adds the taint of old sets; `None` when it is there.
-fn with_taint(node: &Node) -> Option<Vec<Value>> {
+fn with_taint(node: &NodeSnapshot) -> Option<Vec<Value>> {
     let (value, effect) = (MARKER_VALUE, EFFECT);
     let wanted = json!({"key": taint::PREFER_NO_SCHEDULE, "value": value, "effect": effect});
-    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref()).filter(|taints| !taints.is_empty());
     Some(match our_taint(node) {
         Some((_, Taint { value: Some(found), .. })) if found == value => return None,
         Some((index, found)) => {
@@ -291,15 +305,16 @@ fn with_taint(node: &Node) -> Option<Vec<Value>> {
                 json!({"op": "replace", "path": path, "value": wanted}),
             ]
         }
-        None if taints.is_some() => vec![json!({"op": "add", "path": "/spec/taints/-", "value": wanted})],
+        None if !node.taints().is_empty() => vec![json!({"op": "add", "path": "/spec/taints/-", "value": wanted})],
         None => {
             // An object without the field has no place to add to.
-            let (path, value) = match &node.spec {
-                Some(_) => ("/spec/taints", json!([wanted])),
-                None => ("/spec", json!({ "taints": [wanted] })),
+            let (path, value) = if node.has_spec() {
+                ("/spec/taints", json!([wanted]))
+            } else {
+                ("/spec", json!({ "taints": [wanted] }))
             };
             vec![
-                json!({"op": "test", "path": VERSION_PATH, "value": node.metadata.resource_version}),
+                json!({"op": "test", "path": VERSION_PATH, "value": node.resource_version()}),
                 json!({"op": "add", "path": path, "value": value}),
             ]
         }

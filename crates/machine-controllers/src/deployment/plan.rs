@@ -2,16 +2,15 @@
 
 use std::{fmt, sync::Arc};
 
+use crate::{changes::Changes, snapshots::NodeSnapshot};
 use controller_runtime::{
     events::EventNote,
     key::{ObjectKey, Target},
 };
-use k8s_openapi::api::core::v1::Node;
 use kube_values::selector::Labels;
 use serde::Serialize;
 
 use super::node_change::NodeChange;
-use crate::changes::Changes;
 pub use crate::set::plan::Next;
 use machine_api::v1alpha1::{Machine, MachineDeployment, MachineDeploymentStatus, MachineSet};
 
@@ -95,7 +94,7 @@ pub enum Effect {
     /// Changes a Node. One that is gone is left alone.
     ChangeNode {
         /// The Node.
-        node: Arc<Node>,
+        node: NodeSnapshot,
         /// How.
         change: Box<NodeChange>,
         /// What a failure means.

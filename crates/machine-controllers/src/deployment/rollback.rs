@@ -295,7 +295,7 @@ mod tests {
             "spec": { "taints": [{ "key": taint::PREFER_NO_SCHEDULE, "value": "True", "effect": "PreferNoSchedule" }] },
         }))
         .unwrap();
-        seen.nodes = Some(BTreeMap::from([("node".to_owned(), Arc::new(node))]));
+        seen.nodes = Some(BTreeMap::from([("node".to_owned(), node.into())]));
         let rules: Vec<&str> = decide(&seen).steps.iter().map(|step| step.rule).collect();
         assert_eq!(rules, ["rollback/untaint", "rollback/untaint", "rollback", "rollback"]);
     }

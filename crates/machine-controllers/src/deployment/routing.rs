@@ -7,8 +7,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use controller_runtime::{key::ObjectKey, snapshot::Snapshot, store::Change};
-use k8s_openapi::api::core::v1::{Node, Taint};
-use kube::ResourceExt;
+use k8s_openapi::api::core::v1::Taint;
 use kube_values::selector;
 use machine_api::{
     names::annotation,
@@ -22,6 +21,7 @@ use crate::{
         waits,
     },
     set::routing::{matters, set_of},
+    snapshots::NodeSnapshot,
     views::{BY_CONTROLLER, BY_NAMESPACE, BY_NODE, ControlViews},
     wakes::Wake,
 };
@@ -86,14 +86,14 @@ fn is_now_updated(old: &Machine, new: &Machine) -> bool {
 }
 
 /// The deployments whose machine runs on the Node, when a rollout has something to do with Nodes at all.
-pub fn deployments_of_node(change: &Change<Arc<Node>>, views: &ControlViews) -> Vec<Wake> {
-    let Some(new) = change.new.as_deref() else { return Vec::new() };
-    if change.old.as_deref().is_some_and(|old| marks(old) == marks(new)) {
+pub fn deployments_of_node(change: &Change<NodeSnapshot>, views: &ControlViews) -> Vec<Wake> {
+    let Some(new) = &change.new else { return Vec::new() };
+    if change.old.as_ref().is_some_and(|old| marks(old) == marks(new)) {
         return Vec::new();
     }
     let keys: BTreeSet<ObjectKey> = views
         .machines
-        .by_index(BY_NODE, &new.name_any())
+        .by_index(BY_NODE, new.name())
         .iter()
         .filter_map(|machine| deployment_of(&*set_of(machine, views)?, views))
         .filter(|deployment| {
@@ -107,11 +107,9 @@ pub fn deployments_of_node(change: &Change<Arc<Node>>, views: &ControlViews) -> 
 }
 
 /// What a rollout reads of a Node.
-fn marks(node: &Node) -> (&[Taint], [Option<&String>; 2], Marks<'_>) {
-    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
-    let annotations = node.annotations();
+fn marks(node: &NodeSnapshot) -> (&[Taint], [Option<&str>; 2], Marks<'_>) {
     let kept_by = [annotation::SCALE_DOWN_DISABLED, annotation::SCALE_DOWN_DISABLED_BY_MCM];
-    (taints, kept_by.map(|key| annotations.get(key)), Marks::of(node))
+    (node.taints(), kept_by.map(|key| node.annotation(key)), Marks::of(node))
 }
 
 /// The deployment that controls a set: of the right kind, in its namespace, with the UID that the reference names.
@@ -141,7 +139,7 @@ mod tests {
     use std::time::Duration;
 
     use k8s_openapi::{
-        api::core::v1::NodeCondition,
+        api::core::v1::{Node, NodeCondition},
         apimachinery::pkg::apis::meta::v1::{Condition, Time},
     };
     use rstest::rstest;
@@ -312,7 +310,7 @@ mod tests {
         let before = Node { metadata: meta("node"), ..Node::default() };
         let mut after = before.clone();
         change(&mut after);
-        let change = Change { old: Some(Arc::new(before)), new: Some(Arc::new(after)) };
+        let change = Change { old: Some(before.into()), new: Some(after.into()) };
         assert_eq!(deployments_of_node(&change, &views).len(), usize::from(wakes));
     }
 

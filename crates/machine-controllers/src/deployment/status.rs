@@ -162,8 +162,7 @@ fn failed_updates(seen: &DeploymentObservation, fleet: &Fleet<'_>) -> Vec<String
             if !says_so && !marks::has_failed(machine) {
                 return None;
             }
-            let annotations = node.and_then(|(node, _)| node.metadata.annotations.as_ref());
-            let why = annotations.and_then(|all| all.get(annotation::UPDATE_FAILED_REASON));
+            let why = node.and_then(|(node, _)| node.annotation(annotation::UPDATE_FAILED_REASON));
             let name = machine.metadata.name.clone().unwrap_or_default();
             Some(why.map_or(name.clone(), |why| format!("{name} ({why})")))
         })

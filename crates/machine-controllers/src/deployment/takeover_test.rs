@@ -4,7 +4,6 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Node;
 use rstest::rstest;
 use serde::de::DeserializeOwned;
 
@@ -17,6 +16,7 @@ use super::{
 };
 use crate::{
     set::{self, observe::SetObservation, testing::now},
+    snapshots::NodeSnapshot,
     views::{ControlViews, node_store},
 };
 use controller_runtime::{key::ObjectKey, snapshot::Snapshot, store::Store};
@@ -29,7 +29,7 @@ fn load<S: Snapshot<Object: DeserializeOwned>>(store: &Store<S>, kind: &str) {
     }
 }
 
-fn fleet() -> (ControlViews, Arc<Store<Arc<Node>>>) {
+fn fleet() -> (ControlViews, Arc<Store<NodeSnapshot>>) {
     let views = ControlViews::default();
     let nodes = node_store();
     load(&views.machines, "machines");

@@ -143,7 +143,7 @@ pub(crate) fn seeing_sets(deployment: MachineDeployment, sets: Vec<SetSeen>) -> 
 /// The Node after this change.
 pub(crate) fn changed(change: &NodeChange, node: &Node) -> Node {
     let mut document = serde_json::to_value(node).unwrap();
-    match patches::of_node(change, node) {
+    match patches::of_node(change, &node.clone().into()) {
         Some(Patch::Merge(patch)) => json_patch::merge(&mut document, &patch),
         Some(Patch::Json(operations)) => {
             let patch: json_patch::Patch = serde_json::from_value(operations.into()).unwrap();

@@ -22,7 +22,6 @@ pub mod waiting;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
 
 use self::{
     act::Evictor,
@@ -32,11 +31,14 @@ use self::{
     progress::{Failure, Progress, Unnamed},
     step::{DrainResult, drain_step, learn},
 };
-use crate::machine::{
-    observation::{Force, since},
-    plan::DrainOrder,
-    settings::EVICTION_RETRY,
-    standing::after,
+use crate::{
+    machine::{
+        observation::{Force, since},
+        plan::DrainOrder,
+        settings::EVICTION_RETRY,
+        standing::after,
+    },
+    snapshots::NodeSnapshot,
 };
 use controller_runtime::tasks::SharedTasks;
 use machine_driver::Driver;
@@ -58,7 +60,7 @@ pub struct Drain<'a> {
     /// Name of the node.
     pub node_name: &'a str,
     /// The node, if it is there.
-    pub node: Option<&'a Node>,
+    pub node: Option<&'a NodeSnapshot>,
     /// Limits and mode.
     pub limits: DrainLimits,
     /// Tells the provider's names of volumes; without it volumes are not waited for.

@@ -9,7 +9,6 @@ use std::{
 };
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
 use serde::Serialize;
 
 use super::{
@@ -20,6 +19,7 @@ use super::{
 };
 use crate::{
     machine::observation::Force,
+    snapshots::NodeSnapshot,
     snapshots::{AttachmentSnapshot, BudgetSnapshot, ClaimSnapshot, PodSnapshot, VolumeSnapshot},
 };
 use controller_runtime::{key::ObjectKey, snapshot::Snapshot};
@@ -142,7 +142,7 @@ pub type VolumeIds = BTreeMap<String, Vec<String>>;
 pub fn observe(
     views: &dyn DrainViews,
     node_name: &str,
-    node: Option<&Node>,
+    node: Option<&NodeSnapshot>,
     limits: DrainLimits,
     progress: &Progress,
     ids: &VolumeIds,

@@ -7,7 +7,6 @@ use std::{
 };
 
 use async_trait::async_trait;
-use controller_runtime::snapshot::Snapshot;
 use http::{Request, Response};
 use jiff::Timestamp;
 use k8s_openapi::api::{
@@ -30,12 +29,14 @@ use super::{
     step::DrainResult,
     volumes::Presence,
 };
-use crate::machine::{
-    observation::Force,
-    plan::{DrainFlow, DrainOrder},
+use crate::{
+    machine::{
+        observation::Force,
+        plan::{DrainFlow, DrainOrder},
+    },
+    snapshots::{AttachmentSnapshot, BudgetSnapshot, ClaimSnapshot, PodSnapshot, VolumeSnapshot},
 };
-use crate::snapshots::{AttachmentSnapshot, BudgetSnapshot, ClaimSnapshot, PodSnapshot, VolumeSnapshot};
-use controller_runtime::{gate::Gate, key::ObjectKey, tasks::TokioTasks};
+use controller_runtime::{gate::Gate, key::ObjectKey, snapshot::Snapshot, tasks::TokioTasks};
 use machine_api::v1alpha1::MachineClass;
 use machine_driver::{
     Capabilities, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest, OpContext,
@@ -146,7 +147,7 @@ fn node() -> Node {
 fn looked_at(views: &Views) -> super::observe::DrainObservation {
     let ids: BTreeMap<String, Vec<String>> =
         (1..5).map(|number| (format!("pv-{number}"), vec![format!("vol-{number}")])).collect();
-    observe(views, "here", Some(&node()), limits(), &Progress::default(), &ids, at(0))
+    observe(views, "here", Some(&node().into()), limits(), &Progress::default(), &ids, at(0))
 }
 
 #[test]
@@ -195,7 +196,7 @@ fn mc_223_an_attachment_elsewhere_counts_whenever_it_came() {
     let mut progress = Progress::default();
     progress.claims.insert("pv-1".to_owned(), vec![ObjectKey::new("ns", "claim-1")]);
     let ids = BTreeMap::from([("pv-1".to_owned(), vec!["vol-1".to_owned()])]);
-    let seen = observe(&views, "here", Some(&node()), limits(), &progress, &ids, at(0));
+    let seen = observe(&views, "here", Some(&node().into()), limits(), &progress, &ids, at(0));
     let place = seen.volumes["pv-1"];
     assert_eq!((place.here, place.elsewhere, place.wanted), (Presence::No, Presence::Yes, Presence::Yes));
 }
@@ -300,7 +301,7 @@ async fn stepped_through(
         let wakes = Arc::clone(&woken);
         let drain = Drain {
             node_name: "here",
-            node: Some(&node()),
+            node: Some(&node().into()),
             limits: limits(),
             driver: driver.as_ref(),
             now: at(second),

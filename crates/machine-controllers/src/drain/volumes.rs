@@ -3,11 +3,10 @@
 //! Source: spec/machine-controller §7.6, §7.9. Compared by the provider's handle, exactly; legacy in-tree names hold it
 //! between characters that are neither letters nor digits (M-44).
 
-use k8s_openapi::api::core::v1::Node;
 use serde::Serialize;
 
 use super::observe::DrainViews;
-use crate::snapshots::AttachmentSnapshot;
+use crate::snapshots::{AttachmentSnapshot, NodeSnapshot};
 use controller_runtime::key::ObjectKey;
 
 /// Where a tracked volume is.
@@ -41,15 +40,15 @@ pub fn place_of(
     pv: &str,
     ids: &[String],
     node_name: &str,
-    node: Option<&Node>,
+    node: Option<&NodeSnapshot>,
     attachments: &[AttachmentSnapshot],
     claims: &[ObjectKey],
     views: &dyn DrainViews,
 ) -> VolumePlace {
     let on_node = node
-        .and_then(|node| node.status.as_ref()?.volumes_attached.as_ref())
-        .into_iter()
-        .flatten()
+        .map(NodeSnapshot::attached_volumes)
+        .unwrap_or_default()
+        .iter()
         .any(|attached| ids.iter().any(|id| names_volume(&attached.name, id)));
     let holds_pv = |attachment: &&AttachmentSnapshot| attachment.is_attached() && attachment.volume_name() == Some(pv);
     let attached = || attachments.iter().filter(holds_pv);

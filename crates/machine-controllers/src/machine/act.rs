@@ -5,7 +5,6 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
 
 use super::{
     MachineController, TargetDeps,
@@ -16,12 +15,14 @@ use super::{
     plan::{Effect, Memo, Plan},
     tokens,
 };
+use crate::snapshots::NodeSnapshot;
 use controller_runtime::{
     error::ApiError,
     events::EventNote,
     gate::Destruction,
     key::{ObjectKey, Target},
     objects::{DeleteHow, Deleted},
+    snapshot::Snapshot,
 };
 use machine_api::{names::label, v1alpha1::Machine};
 
@@ -41,7 +42,7 @@ pub enum Acted {
 /// The objects of a plan in their newest form: every answer of a write replaces what was observed.
 struct Newest {
     machine: Arc<Machine>,
-    node: Option<Arc<Node>>,
+    node: Option<NodeSnapshot>,
 }
 
 impl MachineController {
@@ -156,7 +157,7 @@ impl MachineController {
     async fn write_node(&self, newest: &mut Newest, effect: &Effect) -> Result<(), ApiError> {
         let (Some(target), Some(node)) = (&self.target, &newest.node) else { return Ok(()) };
         if let Write::This(part, patch) = patches::of_node(effect, node) {
-            newest.node = Some(target.nodes.patch(&Target::of(&**node), part, patch).await?);
+            newest.node = Some(target.nodes.patch(&node.target(), part, patch).await?);
         }
         Ok(())
     }
@@ -172,7 +173,7 @@ impl MachineController {
 
     async fn delete_node(&self, rule: &'static str, uid: &str, newest: &mut Newest) -> Result<(), ApiError> {
         let (Some(deps), Some(node)) = (&self.target, &newest.node) else { return Ok(()) };
-        let target = Target { key: ObjectKey::of(&**node), uid: uid.to_owned() };
+        let target = Target { key: node.key(), uid: uid.to_owned() };
         self.gate.permit(Destruction::Node, rule, &target)?;
         newest.node = match deps.nodes.delete(&target, DeleteHow::default()).await? {
             Deleted::Marked(node) => Some(node),

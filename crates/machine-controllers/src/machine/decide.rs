@@ -71,7 +71,7 @@ fn own_finalizer(seen: &Observation) -> Say {
 /// no proof: the API server is asked first (decisions.md 45).
 fn node_was_deleted(seen: &Observation) -> Say {
     let goes = match &seen.node {
-        NodeView::Ours(node) => node.metadata.deletion_timestamp.is_some(),
+        NodeView::Ours(node) => node.is_deleting(),
         NodeView::Vanished if *seen.phase() == MachinePhase::Unset => false,
         NodeView::Vanished => match seen.node_source {
             NodeSource::View => return Say::act("look-for-vanished-node", vec![Effect::RereadNode], Next::Again),

@@ -6,13 +6,12 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kube::ResourceExt;
 
 use super::{
     deletion::{Rest, course, pause_of, skip_drain, wait_in_deletion},
     deletion_stage::DeletionStage,
-    node_steps::{Leaving, is_cordoned, terminating_condition},
-    observation::{DrainState, Force, NodeSource, NodeStep, NodeView, Observation, condition, conditions_of},
+    node_steps::{Leaving, terminating_condition},
+    observation::{DrainState, Force, NodeSource, NodeStep, NodeView, Observation, condition},
     plan::{DrainFlow, DrainOrder, Effect, Memo, Next, Plan},
     retry::RetryPeriod,
     standing::{Standing, Waiting, after},
@@ -25,6 +24,7 @@ use crate::drain::{
     progress::{Attempt, Failure},
     waiting::Waiting as DrainWaiting,
 };
+use controller_runtime::snapshot::Snapshot;
 use kube_values::duration::GoDuration;
 use machine_api::names::{label, machine_condition, machine_reason, node_condition};
 
@@ -96,18 +96,18 @@ pub(super) fn drain_node(seen: &Observation) -> Plan {
         _ => {}
     }
     let mut effects = Vec::new();
-    if !is_cordoned(node) {
+    if !node.is_cordoned() {
         effects.push(Effect::Cordon);
     }
     let condition_failed = seen.troubles.at(NodeStep::TerminatingCondition).is_some();
-    if condition(conditions_of(node), node_condition::TERMINATING).is_none() && !condition_failed {
+    if condition(node.conditions(), node_condition::TERMINATING).is_none() && !condition_failed {
         effects.push(Effect::AddNodeCondition(Box::new(terminating_condition(Leaving::of(&seen.machine), seen.now))));
     }
     if !effects.is_empty() {
         return Plan::new("mark-node", effects, Next::Again);
     }
     match &seen.drain {
-        DrainState::Due => Plan::wait("step-drain", Next::StepDrain(drain_order(seen, node.name_any(), mode))),
+        DrainState::Due => Plan::wait("step-drain", Next::StepDrain(drain_order(seen, node.name().to_owned(), mode))),
         DrainState::Warming => await_lists(seen, "drain-awaits-views", Wait::DrainViews),
         DrainState::Running { progress, waiting, attempt, wake, .. } => {
             drain_running(seen, progress, waiting.as_ref(), *attempt, *wake)
@@ -209,7 +209,7 @@ pub fn drain_order(seen: &Observation, node: String, mode: DrainMode) -> DrainOr
         DrainMode::Normal => (Force::No, drain_limit(seen).map_or(seen.limits.drain, TimeLimit::left)),
         DrainMode::ByIllness | DrainMode::Forced => (Force::Yes, FORCED_DRAIN),
     };
-    let node_uid = seen.node.ours().and_then(|node| node.uid()).unwrap_or_default();
+    let node_uid = seen.node.ours().map(|node| node.uid().to_owned()).unwrap_or_default();
     DrainOrder { node, node_uid, flow: DrainFlow::Deletion, force, deadline: after(seen.steady, left) }
 }
 

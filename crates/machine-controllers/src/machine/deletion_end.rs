@@ -8,7 +8,6 @@ use super::{
     deletion::{Rest, linking, pause_of, vm_is_gone, wait_in_deletion},
     deletion_drain::{is_overdue, overdue_after},
     deletion_stage::DeletionStage,
-    node_steps::has_node_finalizer,
     observation::{Force, NodeSource, NodeStep, NodeView, Observation, Trouble},
     plan::{Effect, Next, Plan},
     retry::{RetryPeriod, tried_again},
@@ -16,6 +15,7 @@ use super::{
     telling::told_reason,
     waits::Wait,
 };
+use controller_runtime::snapshot::Snapshot;
 use kube_values::duration::GoDuration;
 use machine_api::names::{label, machine_condition, machine_reason};
 
@@ -38,10 +38,10 @@ pub(super) fn delete_node(seen: &Observation) -> Plan {
     }
     match &seen.node {
         NodeView::Ours(node) => {
-            if node.metadata.deletion_timestamp.is_none() {
-                effects.push(Effect::DeleteNode { uid: node.metadata.uid.clone().unwrap_or_default() });
+            if !node.is_deleting() {
+                effects.push(Effect::DeleteNode { uid: node.uid().to_owned() });
             }
-            if has_node_finalizer(node) {
+            if node.is_held() {
                 effects.push(Effect::RemoveNodeFinalizer);
             }
         }
@@ -189,7 +189,7 @@ mod tests {
     #[case::never_linked(unlinked(None), NodeSource::View, "last-look-for-node")]
     #[case::really_not_there(NodeView::Absent, NodeSource::Live, "delete-node-and-let-go")]
     #[case::really_nobody_names_the_machine(unlinked(None), NodeSource::Live, "delete-node-and-let-go")]
-    #[case::seen(NodeView::Ours(std::sync::Arc::new(node(vec![]))), NodeSource::View, "delete-node-and-let-go")]
+    #[case::seen(NodeView::Ours(node(vec![]).into()), NodeSource::View, "delete-node-and-let-go")]
     #[case::of_somebody_else(NodeView::Foreign { name: "n".to_owned(), why: "x".to_owned() }, NodeSource::View, "delete-node-and-let-go")]
     #[case::no_target_cluster(NodeView::NoTarget, NodeSource::View, "delete-node-and-let-go")]
     #[case::found_by_its_label(unlinked(Some("n")), NodeSource::Live, "link-late-node")]

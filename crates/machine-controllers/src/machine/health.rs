@@ -5,12 +5,12 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, NodeCondition};
+use k8s_openapi::api::core::v1::NodeCondition;
 
 use super::{
     in_place::{UpdateResult, phase_after_update, take_result},
     measures::Measurement,
-    observation::{NodeView, Observation, condition, conditions_of, since},
+    observation::{NodeView, Observation, condition, since},
     plan::{Effect, Next, Say},
     settings::HealthTimeout,
     shared_instance::VmOwner,
@@ -18,6 +18,7 @@ use super::{
     status_change::{StatusChange, TimeoutClock},
     telling::{tell_when_new, told_reason, told_since},
 };
+use crate::snapshots::NodeSnapshot;
 use kube_values::duration::GoDuration;
 use machine_api::{
     names::{machine_condition, machine_reason, node_condition, taint},
@@ -65,7 +66,7 @@ pub fn health(seen: &Observation) -> Say {
     if seen.node_label().is_empty() || *seen.phase() == MachinePhase::Unset {
         return Say::NOTHING;
     }
-    let conditions = seen.node.ours().map(|node| conditions_of(node)).unwrap_or_default();
+    let conditions = seen.node.ours().map(NodeSnapshot::conditions).unwrap_or_default();
     match health_verdict(seen) {
         HealthVerdict::Unchanged(wait) => match foreign_node(seen) {
             effects if effects.is_empty() => Say::Pass(wait),
@@ -105,7 +106,7 @@ pub fn health_verdict(seen: &Observation) -> HealthVerdict {
             return HealthVerdict::Unchanged(None);
         }
     };
-    let conditions = conditions_of(node);
+    let conditions = node.conditions();
     let changed = conditions_changed(stored, conditions);
     let healthy = is_healthy(conditions, &seen.limits.unhealthy_conditions);
     match (seen.phase(), healthy) {
@@ -182,13 +183,8 @@ pub fn conditions_changed(stored: &[NodeCondition], now: &[NodeCondition]) -> bo
 }
 
 /// Whether pods that every node needs are not there yet.
-pub fn is_critical_component_missing(node: &Node) -> bool {
-    node.spec
-        .as_ref()
-        .and_then(|spec| spec.taints.as_deref())
-        .unwrap_or_default()
-        .iter()
-        .any(|mark| mark.key == taint::CRITICAL_COMPONENTS_NOT_READY && mark.effect == "NoSchedule")
+pub fn is_critical_component_missing(node: &NodeSnapshot) -> bool {
+    node.taints().iter().any(|mark| mark.key == taint::CRITICAL_COMPONENTS_NOT_READY && mark.effect == "NoSchedule")
 }
 
 fn running(seen: &Observation, conditions: &[NodeCondition], arrival: Arrival) -> Vec<Effect> {
@@ -268,7 +264,7 @@ fn ill_since(seen: &Observation, cause: Cause, began: Timestamp) -> Waiting {
         (_, NodeView::Contested { why, .. }) => {
             wait.seen(format!("whose the Node of this name is can't be told: {why}"))
         }
-        (Cause::NodeUnhealthy, NodeView::Ours(node)) => wait.seen(in_words(conditions_of(node))),
+        (Cause::NodeUnhealthy, NodeView::Ours(node)) => wait.seen(in_words(node.conditions())),
         (Cause::NodeMissing | Cause::NodeUnhealthy, _) => wait.seen("the Node object is gone"),
     };
     match seen.limits.health {
@@ -286,7 +282,7 @@ fn node_wait(seen: &Observation) -> Option<Waiting> {
     let (MachinePhase::Pending, NodeView::Ours(node)) = (seen.phase(), &seen.node) else { return None };
     let name = seen.node_label();
     let is_tainted = is_critical_component_missing(node);
-    let (reason, on, ended_by) = if is_healthy(conditions_of(node), &seen.limits.unhealthy_conditions) && is_tainted {
+    let (reason, on, ended_by) = if is_healthy(node.conditions(), &seen.limits.unhealthy_conditions) && is_tainted {
         (
             machine_condition::REASON_WAITING_FOR_CRITICAL_COMPONENTS,
             format!("critical pods of Node {name}"),
@@ -302,7 +298,7 @@ fn node_wait(seen: &Observation) -> Option<Waiting> {
     // That the VM was taken over must stay known: it sets the clock of the timeout (M-13).
     let adopted = machine_condition::REASON_WAITING_FOR_NODE_OF_ADOPTED_VM;
     let reason = if told_reason(&seen.machine) == Some(adopted) { adopted } else { reason };
-    Some(pending_wait(seen, reason, on).seen(in_words(conditions_of(node))).ended_by(ended_by))
+    Some(pending_wait(seen, reason, on).seen(in_words(node.conditions())).ended_by(ended_by))
 }
 
 /// A wait of a machine that has a VM and has not joined; it has the creation timeout.

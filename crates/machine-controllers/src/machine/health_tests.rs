@@ -244,11 +244,11 @@ fn mc_128_after_a_restart_the_timeout_ends_when_it_would_have_anyway() {
 }
 
 #[rstest]
-#[case::mc_026_marked(NodeView::Ours(std::sync::Arc::new({
+#[case::mc_026_marked(NodeView::Ours({
     let mut gone = node(ready("True"));
     gone.metadata.deletion_timestamp = Some(Time(at(1)));
-    gone
-})))]
+    gone.into()
+}))]
 #[case::mc_027_gone_before_our_eyes(NodeView::Vanished)]
 fn a_deleted_node_takes_its_machine_along(#[case] node: NodeView) {
     let mut seen = seen(running(), 600);

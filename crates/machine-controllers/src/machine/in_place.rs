@@ -10,13 +10,12 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use serde::Serialize;
 
 use super::{
-    node_steps::{condition_now, is_cordoned},
-    observation::{DrainState, Force, NodeStep, NodeView, Observation, condition, conditions_of},
+    node_steps::condition_now,
+    observation::{DrainState, Force, NodeStep, NodeView, Observation, condition},
     plan::{DrainFlow, DrainOrder, Effect, Next, Plan, Say},
     retry::RetryPeriod,
     standing::{Standing, Waiting, after},
@@ -25,7 +24,11 @@ use super::{
     time_limit::node_limit,
     waits::Wait,
 };
-use crate::drain::progress::{Attempt, Failure};
+use crate::{
+    drain::progress::{Attempt, Failure},
+    snapshots::NodeSnapshot,
+};
+use controller_runtime::snapshot::Snapshot;
 use machine_api::{
     names::{annotation, label, machine_condition, machine_reason, node_condition, stage_text, update_result},
     v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
@@ -68,12 +71,12 @@ impl UpdateStage {
     }
 
     /// The stage of a Node; `None` when it was never part of an update.
-    pub fn of(node: &Node) -> Option<Self> {
-        let reason = condition(conditions_of(node), node_condition::IN_PLACE_UPDATE)?.reason.as_deref()?;
+    pub fn of(node: &NodeSnapshot) -> Option<Self> {
+        let reason = condition(node.conditions(), node_condition::IN_PLACE_UPDATE)?.reason.as_deref()?;
         Self::ALL.into_iter().find(|stage| stage.reason() == reason)
     }
 
-    fn message(self, node: &Node) -> String {
+    fn message(self, node: &NodeSnapshot) -> String {
         match self {
             Self::Candidate => "Node is a candidate for in-place update".to_owned(),
             Self::Selected => "Node is selected for in-place update".to_owned(),
@@ -95,8 +98,8 @@ pub enum UpdateResult {
 }
 
 /// The result on the Node's label; any other value is none.
-pub fn result_of(node: &Node) -> Option<UpdateResult> {
-    match node.labels().get(label::UPDATE_RESULT).map(String::as_str) {
+pub fn result_of(node: &NodeSnapshot) -> Option<UpdateResult> {
+    match node.label(label::UPDATE_RESULT) {
         Some(update_result::SUCCESSFUL) => Some(UpdateResult::Successful),
         Some(update_result::FAILED) => Some(UpdateResult::Failed),
         Some(_) | None => None,
@@ -104,8 +107,8 @@ pub fn result_of(node: &Node) -> Option<UpdateResult> {
 }
 
 /// Why the node's agent failed, in its words.
-pub fn failure_of(node: &Node) -> &str {
-    node.annotations().get(annotation::UPDATE_FAILED_REASON).map(String::as_str).unwrap_or_default()
+pub fn failure_of(node: &NodeSnapshot) -> &str {
+    node.annotation(annotation::UPDATE_FAILED_REASON).unwrap_or_default()
 }
 
 /// Whether the Node of this machine is being drained for an update, as far as its stored conditions tell.
@@ -126,8 +129,8 @@ pub enum InPlaceStep {
 }
 
 /// The next step for this Node, from its labels and its condition.
-pub fn next_in_place_step(node: &Node) -> InPlaceStep {
-    let has = |key: &str| node.labels().contains_key(key);
+pub fn next_in_place_step(node: &NodeSnapshot) -> InPlaceStep {
+    let has = |key: &str| node.label(key).is_some();
     if !has(label::CANDIDATE_FOR_UPDATE) {
         // An update that was repaired after its marks had been withdrawn; left as failed, the Node would never be a candidate
         // again.
@@ -166,13 +169,13 @@ pub fn next_in_place_step(node: &Node) -> InPlaceStep {
 }
 
 /// The Node whose update is this part's business: that of a machine which has one and is not about to be replaced.
-fn node_of(seen: &Observation) -> Option<&Node> {
+fn node_of(seen: &Observation) -> Option<&NodeSnapshot> {
     let NodeView::Ours(node) = &seen.node else { return None };
     let is_alive = !matches!(
         seen.phase(),
         MachinePhase::Unset | MachinePhase::CrashLoopBackOff | MachinePhase::Failed | MachinePhase::Terminating
     );
-    is_alive.then_some(&**node)
+    is_alive.then_some(node)
 }
 
 /// Marks the Node's way through the update (spec §3.1, step 10).
@@ -198,7 +201,7 @@ pub fn in_place_drain(seen: &Observation) -> Say {
     if !seen.troubles.is_empty() {
         return Say::Pass(Some(RetryPeriod::Short.length(Duration::ZERO)));
     }
-    if !is_cordoned(node) {
+    if !node.is_cordoned() {
         return Say::act("in-place-cordon", vec![Effect::Cordon], Next::Again);
     }
     match &seen.drain {
@@ -230,8 +233,8 @@ pub fn in_place_drain(seen: &Observation) -> Say {
 }
 
 /// A machine whose update was withdrawn during the drain stays in service, and waits for nothing any more.
-fn withdrawn(seen: &Observation, node: &Node) -> Say {
-    let is_candidate = node.labels().contains_key(label::CANDIDATE_FOR_UPDATE);
+fn withdrawn(seen: &Observation, node: &NodeSnapshot) -> Say {
+    let is_candidate = node.label(label::CANDIDATE_FOR_UPDATE).is_some();
     if !tells_of_drain(seen) || is_candidate || *seen.phase() != MachinePhase::Running {
         return Say::NOTHING;
     }
@@ -245,19 +248,19 @@ fn withdrawn(seen: &Observation, node: &Node) -> Say {
 }
 
 /// When the Node was selected: the clock of its drain.
-fn selected_at(seen: &Observation, node: &Node) -> Timestamp {
+fn selected_at(seen: &Observation, node: &NodeSnapshot) -> Timestamp {
     told_selection(node).unwrap_or(seen.now)
 }
 
 /// When the Node was selected, if its condition tells.
-fn told_selection(node: &Node) -> Option<Timestamp> {
-    let told = condition(conditions_of(node), node_condition::IN_PLACE_UPDATE)?;
+fn told_selection(node: &NodeSnapshot) -> Option<Timestamp> {
+    let told = condition(node.conditions(), node_condition::IN_PLACE_UPDATE)?;
     told.last_transition_time.as_ref().map(|time| time.0)
 }
 
 /// How the Node is drained: by force when label `force-drain` is exactly `True`, when the drain timeout has passed since the
 /// selection, or when the Node has been not Ready or read-only for five minutes.
-fn order(seen: &Observation, node: &Node) -> DrainOrder {
+fn order(seen: &Observation, node: &NodeSnapshot) -> DrainOrder {
     let asked = seen.machine.labels().get(label::FORCE_DRAIN).is_some_and(|value| value == "True");
     let limit = node_limit(seen, seen.limits.drain, selected_at(seen, node));
     let (force, left) = if asked || limit.has_passed() || seen.is_node_lastingly_ill() {
@@ -266,8 +269,8 @@ fn order(seen: &Observation, node: &Node) -> DrainOrder {
         (Force::No, limit.left())
     };
     DrainOrder {
-        node: node.name_any(),
-        node_uid: node.uid().unwrap_or_default(),
+        node: node.name().to_owned(),
+        node_uid: node.uid().to_owned(),
         flow: DrainFlow::Update(told_selection(node)),
         force,
         deadline: after(seen.steady, left),
@@ -275,7 +278,7 @@ fn order(seen: &Observation, node: &Node) -> DrainOrder {
 }
 
 /// The condition of the Node goes on to a stage; its transition time stays when nothing but the message changed.
-fn mark(node: &Node, stage: UpdateStage, now: Timestamp) -> Effect {
+fn mark(node: &NodeSnapshot, stage: UpdateStage, now: Timestamp) -> Effect {
     let (kind, message) = (node_condition::IN_PLACE_UPDATE, stage.message(node));
     let condition = Box::new(condition_now(node, kind, "True", stage.reason(), message, now));
     Effect::SetNodeCondition { step: NodeStep::InPlaceCondition, condition }
@@ -303,7 +306,7 @@ fn begin(seen: &Observation) -> Effect {
 /// attempt that only tries again what the machine says has failed is no news.
 fn running(
     seen: &Observation,
-    node: &Node,
+    node: &NodeSnapshot,
     text: &str,
     blocked_by: Option<&str>,
     attempt: Attempt,
@@ -333,17 +336,17 @@ fn tells_of_drain(seen: &Observation) -> bool {
     )
 }
 
-fn drain_wait(seen: &Observation, node: &Node, text: &str, blocked_by: Option<&str>) -> Waiting {
+fn drain_wait(seen: &Observation, node: &NodeSnapshot, text: &str, blocked_by: Option<&str>) -> Waiting {
     let began = selected_at(seen, node);
     let wait = match blocked_by {
         Some(budget) => Waiting::on(
             machine_reason::DRAIN_BLOCKED,
-            format!("PodDisruptionBudget {budget}, which refuses evictions from Node {}", node.name_any()),
+            format!("PodDisruptionBudget {budget}, which refuses evictions from Node {}", node.name()),
         )
         .ended_by("the budget allows them"),
         None => Waiting::on(
             machine_condition::REASON_DRAINING_FOR_UPDATE,
-            format!("Node {} to be drained for an in-place update", node.name_any()),
+            format!("Node {} to be drained for an in-place update", node.name()),
         )
         .ended_by("its pods are gone"),
     };
@@ -351,7 +354,7 @@ fn drain_wait(seen: &Observation, node: &Node, text: &str, blocked_by: Option<&s
 }
 
 /// A failed attempt; the phase stays (MC-134).
-fn failed(seen: &Observation, node: &Node, failure: &Failure) -> Say {
+fn failed(seen: &Observation, node: &NodeSnapshot, failure: &Failure) -> Say {
     let error = &failure.text;
     let text = format!("Drain failed due to - {error}. Will retry in next sync. {}", stage_text::DRAIN);
     let wait = drain_wait(seen, node, &format!("the last attempt failed: {error}"), None);
@@ -365,7 +368,7 @@ fn failed(seen: &Observation, node: &Node, failure: &Failure) -> Say {
 }
 
 /// What the agent's label means for the machine's phase; only while it is being updated, or after that failed.
-pub fn phase_after_update(phase: &MachinePhase, node: &Node) -> Option<UpdateResult> {
+pub fn phase_after_update(phase: &MachinePhase, node: &NodeSnapshot) -> Option<UpdateResult> {
     match (phase, result_of(node)) {
         (MachinePhase::InPlaceUpdating | MachinePhase::InPlaceUpdateFailed, Some(UpdateResult::Successful)) => {
             Some(UpdateResult::Successful)
@@ -376,7 +379,7 @@ pub fn phase_after_update(phase: &MachinePhase, node: &Node) -> Option<UpdateRes
 }
 
 /// The phase that follows from the agent's result. Conditions are taken over in the same write, by the caller.
-pub fn take_result(seen: &Observation, node: &Node, result: UpdateResult) -> (StatusChange, Effect) {
+pub fn take_result(seen: &Observation, node: &NodeSnapshot, result: UpdateResult) -> (StatusChange, Effect) {
     let name = seen.name();
     let change = StatusChange::new();
     match result {

@@ -15,7 +15,10 @@ use super::{
     telling::told_reason,
     testing::*,
 };
-use crate::drain::{progress::Attempt, waiting::Waiting};
+use crate::{
+    drain::{progress::Attempt, waiting::Waiting},
+    snapshots::NodeSnapshot,
+};
 use machine_api::{
     names::{annotation, label, machine_condition, machine_reason, node_condition, stage_text},
     v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
@@ -85,7 +88,7 @@ fn the_next_step_is(
     #[case] stage: Option<UpdateStage>,
     #[case] expected: InPlaceStep,
 ) {
-    assert_eq!(next_in_place_step(&updating_node(labels, stage)), expected);
+    assert_eq!(next_in_place_step(&updating_node(labels, stage).into()), expected);
 }
 
 /// Seed 1381 of `mcm simulate`: it said for ever that it waited for the drain.
@@ -141,7 +144,7 @@ fn mc_131_the_mark_of_a_candidate_is_one_write_of_the_nodes_status() {
 #[test]
 fn a_selected_node_is_cordoned_before_anything_is_evicted() {
     let mut open = selected(200);
-    open.node = NodeView::Ours(std::sync::Arc::new(updating_node(&[CANDIDATE, SELECTED], Some(UpdateStage::Selected))));
+    open.node = NodeView::Ours(updating_node(&[CANDIDATE, SELECTED], Some(UpdateStage::Selected)).into());
     let plan = decide(&open);
     assert_eq!(plan.rule, "in-place-cordon");
     assert!(matches!(&plan.effects[..], [Effect::Cordon]), "{plan:?}");
@@ -281,7 +284,7 @@ fn a_cordon_that_fails_is_a_failed_drain() {
 fn in_update(phase: MachinePhase, second: i64, labels: &[(&str, &str)], stage: UpdateStage) -> Observation {
     let mut machine = in_phase(phase, 300, OperationType::InPlaceUpdate, OperationState::Processing);
     let node = updating_node(labels, Some(stage));
-    machine.status.conditions = super::observation::conditions_of(&node).to_vec();
+    machine.status.conditions = NodeSnapshot::from(node.clone()).conditions().to_vec();
     with_node(seen(machine, second), node)
 }
 
@@ -305,9 +308,7 @@ fn mc_137_a_successful_update_is_marked_then_stored_and_a_healthy_machine_runs()
 fn mc_138_a_failed_update_names_the_agents_reason() {
     let mut seen = in_update(MachinePhase::InPlaceUpdating, 400, &[CANDIDATE, SELECTED, FAILURE], UpdateStage::Failed);
     let NodeView::Ours(node) = &mut seen.node else { unreachable!() };
-    std::sync::Arc::make_mut(node)
-        .annotations_mut()
-        .insert(annotation::UPDATE_FAILED_REASON.to_owned(), "x".to_owned());
+    node.edit(|node| drop(node.annotations_mut().insert(annotation::UPDATE_FAILED_REASON.to_owned(), "x".to_owned())));
     let machine = after(&decide(&seen), &seen.machine);
     assert_eq!(machine.status.current_status.phase, MachinePhase::InPlaceUpdateFailed);
     assert_eq!(machine.status.last_operation.description, "Machine m-abcde failed to update dependencies: x");

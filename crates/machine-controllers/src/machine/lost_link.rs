@@ -5,20 +5,20 @@
 //! drains it. Which Node may be linked is decided here; whose a Node is, in `node_ownership`. Not here: the first link of a
 //! machine, which is written with its VM's identity in `creation`.
 
-use std::sync::Arc;
-
-use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
 use super::{
     deletion::linking,
     deletion_stage::DeletionStage,
-    node_ownership::{Owner, has_its_id, owner_in, provider_id},
+    node_ownership::{Owner, has_its_id, owner_in},
     observation::{Answer, NodeView, Observation},
     plan::{Next, Say},
 };
-use crate::views::{BY_INSTANCE, BY_MACHINE, BY_NODE, ControlViews};
-use controller_runtime::store::Store;
+use crate::{
+    snapshots::NodeSnapshot,
+    views::{BY_INSTANCE, BY_MACHINE, BY_NODE, ControlViews},
+};
+use controller_runtime::{snapshot::Snapshot, store::Store};
 use machine_api::{
     names::label,
     v1alpha1::{Machine, MachinePhase},
@@ -71,15 +71,15 @@ pub(super) fn link_before_the_vm_goes(seen: &Observation, stage: Option<Deletion
 /// The Node of a machine that has none on its label: one that is the machine's and has its instance, or names it.
 pub fn candidate(
     machine: &Machine,
-    nodes: &Store<Arc<Node>>,
+    nodes: &Store<NodeSnapshot>,
     views: &ControlViews,
     same: &dyn Fn(&Machine, &str) -> SameInstance,
-) -> Option<Arc<Node>> {
+) -> Option<NodeSnapshot> {
     let instance = instance_key(&machine.spec.provider_id);
     let of_instance = instance.map(|instance| nodes.by_index(BY_INSTANCE, &instance)).unwrap_or_default();
     let mut all = nodes.by_index(BY_MACHINE, &machine.name_any());
     all.extend(of_instance);
-    let has_instance = |node: &Node| same(machine, provider_id(node)) == SameInstance::Same;
+    let has_instance = |node: &NodeSnapshot| same(machine, node.provider_id()) == SameInstance::Same;
     all.into_iter()
         .filter(|node| leads_to(machine, node, has_instance(node), views))
         .filter(|node| owner_in(machine, node, views, same) == Owner::Ours)
@@ -88,15 +88,15 @@ pub fn candidate(
 
 /// Whether the Node leads to the machine without a link. By its instance: unless it names another machine, which may be one that
 /// nobody here knows and whose id only ends alike. By its label: unless another machine has the Node, which ids can't deny.
-fn leads_to(machine: &Machine, node: &Node, has_instance: bool, views: &ControlViews) -> bool {
+fn leads_to(machine: &Machine, node: &NodeSnapshot, has_instance: bool, views: &ControlViews) -> bool {
     if has_instance {
-        return names(node, machine) || !node.labels().contains_key(label::MACHINE_NAME) || has_its_id(machine, node);
+        return names(node, machine) || node.label(label::MACHINE_NAME).is_none() || has_its_id(machine, node);
     }
-    names(node, machine) && !views.machines.is_indexed(BY_NODE, &node.name_any())
+    names(node, machine) && !views.machines.is_indexed(BY_NODE, node.name())
 }
 
-fn names(node: &Node, machine: &Machine) -> bool {
-    node.labels().get(label::MACHINE_NAME) == machine.metadata.name.as_ref()
+fn names(node: &NodeSnapshot, machine: &Machine) -> bool {
+    node.label(label::MACHINE_NAME) == machine.metadata.name.as_deref()
 }
 
 #[cfg(test)]

@@ -111,7 +111,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Secret};
+use k8s_openapi::api::core::v1::Secret;
 use rand::CryptoRng;
 
 use self::{
@@ -125,6 +125,7 @@ use self::{
 use crate::{
     Decision,
     drain::{self, DrainMemory, Drainer, act::Evictor, observe::DrainViews},
+    snapshots::NodeSnapshot,
     views::ControlViews,
 };
 use controller_runtime::{
@@ -248,9 +249,9 @@ pub struct MachineDeps {
 /// What the machine controller needs of the target cluster.
 pub struct TargetParts {
     /// Nodes, read and written; its store must be `node_store`.
-    pub nodes: Objects<Arc<Node>>,
+    pub nodes: Objects<NodeSnapshot>,
     /// The store of Nodes.
-    pub node_store: Arc<Store<Arc<Node>>>,
+    pub node_store: Arc<Store<NodeSnapshot>>,
     /// Secrets of `kube-system`, not cached.
     pub tokens: Objects<Arc<Secret>>,
     /// The views that drains need.
@@ -261,8 +262,8 @@ pub struct TargetParts {
 
 /// The target cluster as the controller uses it.
 struct TargetDeps {
-    nodes: Objects<Arc<Node>>,
-    node_store: Arc<Store<Arc<Node>>>,
+    nodes: Objects<NodeSnapshot>,
+    node_store: Arc<Store<NodeSnapshot>>,
     tokens: Objects<Arc<Secret>>,
     drainer: Drainer,
 }

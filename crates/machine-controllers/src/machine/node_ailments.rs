@@ -5,13 +5,14 @@
 //! A view that may be old tells of no ailment: nobody is judged by it (decisions.md 47), and after it a spell begins anew.
 //! What lives here: that memory, as a plain value. What is done by it: the drains. Source: spec/machine-controller M-05.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, NodeCondition};
+use k8s_openapi::api::core::v1::NodeCondition;
 use serde::Serialize;
 
-use super::observation::{Freeze, Silence, condition, conditions_of, since};
+use super::observation::{Freeze, Silence, condition, since};
+use crate::snapshots::NodeSnapshot;
 use controller_runtime::{clock::ClockTrouble, store::Store};
 
 /// A Node that has been ill for so long is drained by force.
@@ -30,12 +31,12 @@ impl Ailment {
     const ALL: [Self; 2] = [Self::NotReady, Self::ReadOnly];
 
     /// The condition that tells of it, if the Node has the ailment.
-    fn told_by(self, node: &Node) -> Option<&NodeCondition> {
+    fn told_by(self, node: &NodeSnapshot) -> Option<&NodeCondition> {
         let (kind, well) = match self {
             Self::NotReady => ("Ready", "True"),
             Self::ReadOnly => ("ReadonlyFilesystem", "False"),
         };
-        condition(conditions_of(node), kind).filter(|condition| condition.status != well)
+        condition(node.conditions(), kind).filter(|condition| condition.status != well)
     }
 }
 
@@ -50,7 +51,7 @@ pub enum Sight {
 
 impl Sight {
     /// How Nodes are seen through this view.
-    pub fn through(view: &Store<Arc<Node>>) -> Self {
+    pub fn through(view: &Store<NodeSnapshot>) -> Self {
         if view.is_current() { Self::Current } else { Self::MaybeOld }
     }
 
@@ -81,7 +82,7 @@ pub struct Ailments(BTreeMap<Ailment, Spell>);
 
 impl Ailments {
     /// What ails the Node at this steady time, after what was seen before.
-    pub fn of(node: &Node, sight: Sight, before: &Self, steady: Timestamp) -> Self {
+    pub fn of(node: &NodeSnapshot, sight: Sight, before: &Self, steady: Timestamp) -> Self {
         if sight == Sight::MaybeOld {
             return Self::default();
         }
@@ -92,11 +93,11 @@ impl Ailments {
     }
 
     /// The same for a process that has seen the Node from the beginning, by its own clock.
-    pub fn from_the_beginning(node: &Node, steady: Timestamp) -> Self {
+    pub fn from_the_beginning(node: &NodeSnapshot, steady: Timestamp) -> Self {
         Self::seen_on(node, |_, transition| transition.unwrap_or(steady))
     }
 
-    fn seen_on(node: &Node, since: impl Fn(Ailment, Option<Timestamp>) -> Timestamp) -> Self {
+    fn seen_on(node: &NodeSnapshot, since: impl Fn(Ailment, Option<Timestamp>) -> Timestamp) -> Self {
         let spell = |ailment: Ailment| {
             let transition = ailment.told_by(node)?.last_transition_time.as_ref().map(|time| time.0);
             Some((ailment, Spell { transition, since: since(ailment, transition) }))
@@ -112,7 +113,7 @@ impl Ailments {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::Time};
     use rstest::rstest;
 
     use super::{super::testing::*, *};
@@ -130,7 +131,7 @@ mod tests {
     fn lasting(looks: &[(i64, Node)]) -> bool {
         let mut ailments = Ailments::default();
         for (second, node) in looks {
-            ailments = Ailments::of(node, Sight::Current, &ailments, at(*second));
+            ailments = Ailments::of(&node.clone().into(), Sight::Current, &ailments, at(*second));
         }
         looks.last().is_some_and(|(second, _)| ailments.are_lasting(at(*second)))
     }
@@ -164,7 +165,7 @@ mod tests {
     fn time_out_of_sight_is_no_time_of_illness(#[case] looks: &[(i64, Sight)], #[case] expected: bool) {
         let (mut ailments, mut lasting) = (Ailments::default(), false);
         for (second, sight) in looks {
-            ailments = Ailments::of(&since_second("Ready", "False", 0), *sight, &ailments, at(*second));
+            ailments = Ailments::of(&since_second("Ready", "False", 0).into(), *sight, &ailments, at(*second));
             lasting = ailments.are_lasting(at(*second));
         }
         assert_eq!(lasting, expected);

@@ -4,11 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::api::resource::Quantity};
-use kube::ResourceExt;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use machine_api::names::annotation;
 
-use crate::changes::Changes;
+use crate::{changes::Changes, snapshots::NodeSnapshot};
 
 /// Resources by name.
 pub type Capacity = BTreeMap<String, Quantity>;
@@ -23,11 +22,11 @@ pub struct CapacityChange {
 }
 
 /// What is to change on the Node for this capacity. An unreadable memory counts as empty.
-pub fn change(wanted: &Capacity, node: &Node) -> CapacityChange {
-    let text = node.annotations().get(annotation::LAST_APPLIED_VIRTUAL_CAPACITY);
+pub fn change(wanted: &Capacity, node: &NodeSnapshot) -> CapacityChange {
+    let text = node.annotation(annotation::LAST_APPLIED_VIRTUAL_CAPACITY);
     let before: Capacity = text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
     let none = Capacity::new();
-    let has = node.status.as_ref().and_then(|status| status.capacity.as_ref()).unwrap_or(&none);
+    let has = node.capacity().unwrap_or(&none);
     let removed = before
         .keys()
         .filter(|name| !wanted.contains_key(*name) && has.contains_key(*name))
@@ -49,20 +48,23 @@ pub fn change(wanted: &Capacity, node: &Node) -> CapacityChange {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::Node;
+    use kube::ResourceExt;
+
     use super::*;
 
     fn quantity(text: &str) -> Quantity {
         Quantity(text.to_owned())
     }
 
-    fn node(capacity: &[(&str, &str)], memory: Option<&str>) -> Node {
+    fn node(capacity: &[(&str, &str)], memory: Option<&str>) -> NodeSnapshot {
         let mut node = Node::default();
         node.status.get_or_insert_default().capacity =
             Some(capacity.iter().map(|(name, text)| ((*name).to_owned(), quantity(text))).collect());
         if let Some(memory) = memory {
             node.annotations_mut().insert(annotation::LAST_APPLIED_VIRTUAL_CAPACITY.to_owned(), memory.to_owned());
         }
-        node
+        node.into()
     }
 
     #[test]

@@ -5,8 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::{Node, Taint};
-use kube::ResourceExt;
+use k8s_openapi::api::core::v1::Taint;
 use machine_api::{
     names::{annotation, finalizer, label},
     v1alpha1::NodeTemplateSpec,
@@ -14,7 +13,7 @@ use machine_api::{
 use serde::Serialize;
 
 use super::node_dress::NodeDress;
-use crate::changes::Changes;
+use crate::{changes::Changes, snapshots::NodeSnapshot};
 
 /// Keys of a template that belong to somebody else: the links and memories themselves, and the kubelet's own name.
 const PROTECTED_LABELS: [&str; 2] = [label::MACHINE_NAME, "kubernetes.io/hostname"];
@@ -39,49 +38,51 @@ pub enum Memory {
 }
 
 /// What the Node of this machine lacks.
-pub fn wanted(machine: &str, template: &NodeTemplateSpec, node: &Node) -> Wanted {
+pub fn wanted(machine: &str, template: &NodeTemplateSpec, node: &NodeSnapshot) -> Wanted {
     let (memory, before) = remembered(node);
-    let lacks_finalizer =
-        !node.finalizers().iter().any(|name| name == finalizer::NODE) && node.metadata.deletion_timestamp.is_none();
-    let finalizers = lacks_finalizer.then(|| {
+    let finalizers = (!node.is_held() && !node.is_deleting()).then(|| {
         let mut all = node.finalizers().to_vec();
         all.push(finalizer::NODE.to_owned());
         all
     });
 
     let template_labels = unprotected_labels(template);
-    let mut labels = changes(&template_labels, &keys(before.metadata.labels.as_ref()), node.labels(), |key| {
-        PROTECTED_LABELS.contains(&key)
-    });
-    if node.labels().get(label::MACHINE_NAME).map(String::as_str) != Some(machine) {
+    let mut labels = changes(
+        &template_labels,
+        &keys(before.metadata.labels.as_ref()),
+        |key| node.label(key),
+        |key| PROTECTED_LABELS.contains(&key),
+    );
+    if node.label(label::MACHINE_NAME) != Some(machine) {
         labels.insert(label::MACHINE_NAME.to_owned(), Some(machine.to_owned()));
     }
 
     let template_annotations = unprotected_annotations(template);
-    let mut annotations =
-        changes(&template_annotations, &keys(before.metadata.annotations.as_ref()), node.annotations(), |key| {
-            key.starts_with(PROTECTED_ANNOTATION_PREFIX)
-        });
+    let mut annotations = changes(
+        &template_annotations,
+        &keys(before.metadata.annotations.as_ref()),
+        |key| node.annotation(key),
+        |key| key.starts_with(PROTECTED_ANNOTATION_PREFIX),
+    );
     // A machine links to the node, so somebody manages it (M-56).
-    if node.annotations().contains_key(annotation::NOT_MANAGED) {
+    if node.annotation(annotation::NOT_MANAGED).is_some() {
         annotations.insert(annotation::NOT_MANAGED.to_owned(), None);
     }
     // The memory is compared by meaning, so that what the Go binaries wrote costs no write.
     let says_the_same = memory == Memory::Readable && meaning(&before) == meaning(template);
-    let has_memory = node.annotations().contains_key(annotation::LAST_APPLIED_TEMPLATE);
+    let has_memory = node.annotation(annotation::LAST_APPLIED_TEMPLATE).is_some();
     let empty = meaning(template) == meaning(&NodeTemplateSpec::default());
     if !says_the_same || !(has_memory || empty) {
         annotations.insert(annotation::LAST_APPLIED_TEMPLATE.to_owned(), Some(as_memory(template)));
     }
 
-    let has = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
-    let taints = taints(template, &before, has);
+    let taints = taints(template, &before, node.taints());
     Wanted { dress: NodeDress { finalizers, labels, annotations, taints }, memory }
 }
 
 /// The template last applied, as the Node remembers it.
-fn remembered(node: &Node) -> (Memory, NodeTemplateSpec) {
-    match node.annotations().get(annotation::LAST_APPLIED_TEMPLATE) {
+fn remembered(node: &NodeSnapshot) -> (Memory, NodeTemplateSpec) {
+    match node.annotation(annotation::LAST_APPLIED_TEMPLATE) {
         None => (Memory::Readable, NodeTemplateSpec::default()),
         Some(text) => match serde_json::from_str(text) {
             Ok(template) => (Memory::Readable, template),
@@ -126,14 +127,19 @@ fn unprotected_annotations(template: &NodeTemplateSpec) -> Pairs {
 }
 
 /// Keys to set and, with null, keys to remove.
-fn changes(template: &Pairs, before: &BTreeSet<String>, has: &Pairs, is_protected: fn(&str) -> bool) -> Changes {
+fn changes<'a>(
+    template: &Pairs,
+    before: &BTreeSet<String>,
+    has: impl Fn(&str) -> Option<&'a str>,
+    is_protected: fn(&str) -> bool,
+) -> Changes {
     let removed = before
         .iter()
-        .filter(|key| !template.contains_key(*key) && has.contains_key(*key) && !is_protected(key))
+        .filter(|key| !template.contains_key(*key) && has(key).is_some() && !is_protected(key))
         .map(|key| (key.clone(), None));
     let set = template
         .iter()
-        .filter(|(key, value)| has.get(*key) != Some(*value))
+        .filter(|(key, value)| has(key) != Some(value.as_str()))
         .map(|(key, value)| (key.clone(), Some(value.clone())));
     removed.chain(set).collect()
 }

@@ -45,13 +45,13 @@ fn node(labels: &[(&str, &str)], taints: &[(&str, &str)], memory: Option<&str>) 
 }
 
 fn applied(template: &NodeTemplateSpec, before: &Node) -> Node {
-    let dress = Box::new(wanted("m-abcde", template, before).dress);
+    let dress = Box::new(wanted("m-abcde", template, &before.clone().into()).dress);
     let effects = vec![Effect::Dress { step: NodeStep::Metadata, dress }];
     testing::node_after(&Plan::new("dress-node", effects, Next::Again), before)
 }
 
 fn is_settled(template: &NodeTemplateSpec, node: &Node) -> bool {
-    wanted("m-abcde", template, node).dress.is_empty()
+    wanted("m-abcde", template, &node.clone().into()).dress.is_empty()
 }
 
 #[test]
@@ -126,9 +126,9 @@ fn mc_236_a_taint_that_left_the_template_leaves_the_node() {
 fn mc_237_an_unreadable_memory_counts_as_empty_and_is_written_anew() {
     let full = template(&[("a", "1")], &[]);
     let spoiled = node(&[], &[], Some("not JSON"));
-    assert_eq!(wanted("m-abcde", &full, &spoiled).memory, Memory::Unreadable);
+    assert_eq!(wanted("m-abcde", &full, &spoiled.clone().into()).memory, Memory::Unreadable);
     let dressed = applied(&full, &spoiled);
-    assert_eq!(wanted("m-abcde", &full, &dressed).memory, Memory::Readable);
+    assert_eq!(wanted("m-abcde", &full, &dressed.clone().into()).memory, Memory::Readable);
     assert!(is_settled(&full, &dressed));
 }
 
@@ -170,7 +170,7 @@ fn a_node_that_is_being_deleted_gets_no_finalizer() {
 fn a_machine_that_links_to_a_node_makes_it_managed() {
     let mut ignored = node(&[], &[], None);
     ignored.annotations_mut().insert(annotation::NOT_MANAGED.to_owned(), "1".to_owned());
-    let dress = wanted("m-abcde", &NodeTemplateSpec::default(), &ignored).dress;
+    let dress = wanted("m-abcde", &NodeTemplateSpec::default(), &ignored.into()).dress;
     let annotations = [(annotation::NOT_MANAGED.to_owned(), None)].into();
     assert_eq!(dress, NodeDress { annotations, ..NodeDress::default() });
 }

@@ -5,13 +5,15 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use controller_runtime::key::ObjectKey;
-use k8s_openapi::api::core::v1::Node;
+use controller_runtime::{key::ObjectKey, snapshot::Snapshot};
 use kube::ResourceExt;
 use machine_api::{names::label, v1alpha1::Machine};
 use machine_driver::{Registry, SameInstance, same_instance::instance_key};
 
-use crate::views::{BY_INSTANCE, BY_NODE, ControlViews};
+use crate::{
+    snapshots::NodeSnapshot,
+    views::{BY_INSTANCE, BY_NODE, ControlViews},
+};
 
 /// Whose a Node is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +38,7 @@ pub struct Claim<'a> {
 
 /// Whose this Node is: the machine of this claim, or one of its rivals. Rivals are machines that have the Node on their label
 /// or may have its instance; what claims nothing is none.
-pub fn owner(claim: &Claim<'_>, node: &Node, rivals: &[Claim<'_>]) -> Owner {
+pub fn owner(claim: &Claim<'_>, node: &NodeSnapshot, rivals: &[Claim<'_>]) -> Owner {
     let others: Vec<&Claim<'_>> =
         rivals.iter().filter(|rival| rival.machine.metadata.uid != claim.machine.metadata.uid).collect();
     named_by_its_id(claim, node, &others)
@@ -46,7 +48,7 @@ pub fn owner(claim: &Claim<'_>, node: &Node, rivals: &[Claim<'_>]) -> Owner {
 
 /// The Node's id names the machine's instance: it is the machine's, whatever labels say. Of two machines with one instance
 /// one has it, so that they don't dress it in turns.
-fn named_by_its_id(claim: &Claim<'_>, node: &Node, others: &[&Claim<'_>]) -> Option<Owner> {
+fn named_by_its_id(claim: &Claim<'_>, node: &NodeSnapshot, others: &[&Claim<'_>]) -> Option<Owner> {
     if claim.instance != SameInstance::Same {
         return None;
     }
@@ -60,8 +62,8 @@ fn named_by_its_id(claim: &Claim<'_>, node: &Node, others: &[&Claim<'_>]) -> Opt
 }
 
 /// The Node's id names another instance, or that of another machine.
-fn named_as_anothers(claim: &Claim<'_>, node: &Node, others: &[&Claim<'_>]) -> Option<Owner> {
-    let (ours, theirs) = (&claim.machine.spec.provider_id, provider_id(node));
+fn named_as_anothers(claim: &Claim<'_>, node: &NodeSnapshot, others: &[&Claim<'_>]) -> Option<Owner> {
+    let (ours, theirs) = (&claim.machine.spec.provider_id, node.provider_id());
     if let Some(rival) = others.iter().find(|rival| rival.instance == SameInstance::Same) {
         return Some(Owner::Foreign(format!(
             "its providerID {theirs:?} is that of machine {}",
@@ -73,7 +75,7 @@ fn named_as_anothers(claim: &Claim<'_>, node: &Node, others: &[&Claim<'_>]) -> O
 }
 
 /// Ids say nothing: the label `node` of the machines decides; of several the one that the Node names, then the elder.
-fn named_by_label(claim: &Claim<'_>, node: &Node, others: &[&Claim<'_>]) -> Owner {
+fn named_by_label(claim: &Claim<'_>, node: &NodeSnapshot, others: &[&Claim<'_>]) -> Owner {
     let labelled =
         others.iter().filter(|rival| rival.instance != SameInstance::Another && has_on_label(rival.machine, node));
     match better(claim, node, labelled.copied()) {
@@ -88,14 +90,18 @@ fn named_by_label(claim: &Claim<'_>, node: &Node, others: &[&Claim<'_>]) -> Owne
 /// The rival with a better claim: the one that has the very text of the Node's id, since ids that end alike may still differ;
 /// then one that lives before one that is being deleted, then the one that the Node's label names, then one that has the Node
 /// on its own label, then the elder, then the first by name.
-fn better<'a>(claim: &Claim<'_>, node: &Node, rivals: impl Iterator<Item = &'a Claim<'a>>) -> Option<&'a Machine> {
-    let named = node.labels().get(label::MACHINE_NAME);
+fn better<'a>(
+    claim: &Claim<'_>,
+    node: &NodeSnapshot,
+    rivals: impl Iterator<Item = &'a Claim<'a>>,
+) -> Option<&'a Machine> {
+    let named = node.label(label::MACHINE_NAME);
     let rank = |machine: &Machine| {
         let created = machine.metadata.creation_timestamp.as_ref().map(|time| time.0);
         (
             !has_its_id(machine, node),
             machine.metadata.deletion_timestamp.is_some(),
-            named != machine.metadata.name.as_ref(),
+            named != machine.metadata.name.as_deref(),
             !has_on_label(machine, node),
             created,
             machine.metadata.name.clone(),
@@ -108,18 +114,13 @@ fn better<'a>(claim: &Claim<'_>, node: &Node, rivals: impl Iterator<Item = &'a C
 }
 
 /// Whether the machine has the very text of the Node's id. Without an id neither says anything.
-pub(super) fn has_its_id(machine: &Machine, node: &Node) -> bool {
-    let id = provider_id(node);
+pub(super) fn has_its_id(machine: &Machine, node: &NodeSnapshot) -> bool {
+    let id = node.provider_id();
     !id.is_empty() && machine.spec.provider_id.eq_ignore_ascii_case(id)
 }
 
-fn has_on_label(machine: &Machine, node: &Node) -> bool {
-    machine.labels().get(label::NODE).map(String::as_str) == node.metadata.name.as_deref()
-}
-
-/// The Node's provider id; empty when it has none yet.
-pub fn provider_id(node: &Node) -> &str {
-    node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()).unwrap_or_default()
+fn has_on_label(machine: &Machine, node: &NodeSnapshot) -> bool {
+    machine.labels().get(label::NODE).is_some_and(|name| name == node.name())
 }
 
 /// Whether a machine's provider id and another one name the same instance, by the driver of the machine's class.
@@ -133,14 +134,14 @@ pub fn instance_of(machine: &Machine, id: &str, views: &ControlViews, drivers: &
 /// its provider id and another one name the same instance.
 pub fn owner_in(
     machine: &Machine,
-    node: &Node,
+    node: &NodeSnapshot,
     views: &ControlViews,
     same: &dyn Fn(&Machine, &str) -> SameInstance,
 ) -> Owner {
-    let id = provider_id(node);
+    let id = node.provider_id();
     let mut rivals: BTreeMap<Option<String>, Arc<Machine>> = BTreeMap::new();
     let of_instance = instance_key(id).map(|instance| views.machines.by_index(BY_INSTANCE, &instance));
-    let of_node = views.machines.by_index(BY_NODE, &node.name_any());
+    let of_node = views.machines.by_index(BY_NODE, node.name());
     for rival in of_node.into_iter().chain(of_instance.into_iter().flatten()) {
         rivals.insert(rival.metadata.uid.clone(), rival);
     }
@@ -153,7 +154,7 @@ pub fn owner_in(
 mod tests {
     use SameInstance::{Another, Same, Unknown};
     use jiff::Timestamp;
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::Time};
     use rstest::rstest;
 
     use super::*;
@@ -185,7 +186,7 @@ mod tests {
         let rivals: Vec<(Machine, SameInstance)> = rivals.iter().map(|(name, id)| (machine(name), *id)).collect();
         let rivals: Vec<Claim<'_>> =
             rivals.iter().map(|(machine, instance)| Claim { machine, instance: *instance }).collect();
-        owner(&Claim { machine: &b, instance: own }, &node(named), &rivals)
+        owner(&Claim { machine: &b, instance: own }, &node(named).into(), &rivals)
     }
 
     #[derive(Debug, PartialEq)]
@@ -250,7 +251,8 @@ mod tests {
                 let machines = names.map(machine);
                 let claims: Vec<Claim<'_>> =
                     machines.iter().zip(ids).map(|(machine, instance)| Claim { machine, instance }).collect();
-                let owners = claims.iter().filter(|claim| owner(claim, &node(named), &claims) == Owner::Ours).count();
+                let owners =
+                    claims.iter().filter(|claim| owner(claim, &node(named).into(), &claims) == Owner::Ours).count();
                 let expected = usize::from(ids.iter().any(|id| *id != Another));
                 assert_eq!(owners, expected, "{ids:?}, the Node names {named:?}");
             }
@@ -269,7 +271,7 @@ mod tests {
                 }
                 let mut claims = machines.iter().zip(ids).map(|(machine, instance)| Claim { machine, instance });
                 let claims: [Claim<'_>; 2] = [claims.next().unwrap(), claims.next().unwrap()];
-                let owners = claims.iter().filter(|claim| owner(claim, &node(named), &claims) == Owner::Ours);
+                let owners = claims.iter().filter(|claim| owner(claim, &node(named).into(), &claims) == Owner::Ours);
                 let owners: Vec<String> = owners.map(|claim| claim.machine.name_any()).collect();
                 assert_eq!(owners, [living], "{deleted} is deleted, the Node names {named:?}");
             }
@@ -281,7 +283,7 @@ mod tests {
         let [mut elder, young] = ["a", "b"].map(machine);
         elder.spec.provider_id.clear();
         let claims = [&elder, &young].map(|machine| Claim { machine, instance: Unknown });
-        let owners = claims.map(|claim| owner(&claim, &node(Some("b")), &claims) == Owner::Ours);
+        let owners = claims.map(|claim| owner(&claim, &node(Some("b")).into(), &claims) == Owner::Ours);
         assert_eq!(owners, [false, true], "the label of the Node decides");
     }
 
@@ -292,7 +294,7 @@ mod tests {
         let b = machine("b");
         let owner_for = |instance| {
             let rivals = [Claim { machine: &unlabelled, instance }];
-            owner(&Claim { machine: &b, instance: Unknown }, &node(Some("a")), &rivals)
+            owner(&Claim { machine: &b, instance: Unknown }, &node(Some("a")).into(), &rivals)
         };
         assert_eq!(owner_for(Unknown), Owner::Ours);
         assert_eq!(what(&owner_for(Same)), Is::Foreign);
@@ -308,12 +310,14 @@ mod tests {
         for id in ["metal:///b/vm", "metal://b/vm", ""] {
             let mut node = node(None);
             node.spec.get_or_insert_default().provider_id = Some(id.to_owned());
+            let node = node.into();
             let claims = [&elder, &young].map(|machine| Claim { machine, instance: Same });
             assert_eq!(claims.map(|claim| owner(&claim, &node, &claims) == Owner::Ours), [false, true], "{id}");
         }
         // Nor does a label help against the very text of the id.
         let mut node = node(Some("b"));
         node.spec.get_or_insert_default().provider_id = Some("metal:///a/vm".to_owned());
+        let node = node.into();
         let claims = [&elder, &young].map(|machine| Claim { machine, instance: Same });
         assert_eq!(claims.map(|claim| owner(&claim, &node, &claims) == Owner::Ours), [true, false]);
     }

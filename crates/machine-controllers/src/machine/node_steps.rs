@@ -1,30 +1,11 @@
 //! Single facts about Nodes that the flows which drain them write or ask for.
 
 use jiff::Timestamp;
-use k8s_openapi::{
-    api::core::v1::{Node, NodeCondition},
-    apimachinery::pkg::apis::meta::v1::Time,
-};
-use kube::ResourceExt;
+use k8s_openapi::{api::core::v1::NodeCondition, apimachinery::pkg::apis::meta::v1::Time};
 
-use super::{
-    deletion_stage::was_failed,
-    observation::{condition, conditions_of},
-};
-use machine_api::{
-    names::{finalizer, node_condition},
-    v1alpha1::Machine,
-};
-
-/// Whether the Node takes no new pods.
-pub fn is_cordoned(node: &Node) -> bool {
-    node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true)
-}
-
-/// Whether our finalizer is on the Node.
-pub fn has_node_finalizer(node: &Node) -> bool {
-    node.finalizers().iter().any(|name| name == finalizer::NODE)
-}
+use super::{deletion_stage::was_failed, observation::condition};
+use crate::snapshots::NodeSnapshot;
+use machine_api::{names::node_condition, v1alpha1::Machine};
 
 /// Why a Node goes away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,14 +41,14 @@ pub fn terminating_condition(leaving: Leaving, now: Timestamp) -> NodeCondition 
 
 /// A condition of this type, told now; its transition time stays while status and reason do.
 pub fn condition_now(
-    node: &Node,
+    node: &NodeSnapshot,
     kind: &str,
     status: &str,
     reason: &str,
     message: String,
     now: Timestamp,
 ) -> NodeCondition {
-    let changed_at = condition(conditions_of(node), kind)
+    let changed_at = condition(node.conditions(), kind)
         .filter(|stored| stored.status == status && stored.reason.as_deref() == Some(reason))
         .and_then(|stored| stored.last_transition_time.as_ref())
         .map_or(now, |time| time.0);

@@ -11,7 +11,7 @@ mod node;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, NodeCondition};
+use k8s_openapi::api::core::v1::NodeCondition;
 use kube::ResourceExt;
 use serde::Serialize;
 
@@ -291,11 +291,6 @@ pub fn since(later: Timestamp, earlier: Timestamp) -> Duration {
 /// The condition of this type.
 pub fn condition<'a>(conditions: &'a [NodeCondition], kind: &str) -> Option<&'a NodeCondition> {
     conditions.iter().find(|condition| condition.type_ == kind)
-}
-
-/// The conditions of a node.
-pub fn conditions_of(node: &Node) -> &[NodeCondition] {
-    node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Secret};
+use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 
 use super::{
@@ -12,11 +12,10 @@ use super::{
     lost_link::candidate,
     memory::{Memory, Pass},
     node_ailments::{Ailments, Sight},
-    node_ownership::{Owner, instance_of, owner_in, provider_id},
+    node_ownership::{Owner, instance_of, owner_in},
     observation::{
         AttachmentView, ClassView, CreationGuarantee, DrainState, Freeze, Inputs, LastGood, Namesake, NodeIdentity,
-        NodeView, OBSERVATION_VERSION, Observation, SecretView, Sibling, Silence, TargetCluster, conditions_of,
-        force_deletion, since,
+        NodeView, OBSERVATION_VERSION, Observation, SecretView, Sibling, Silence, TargetCluster, force_deletion, since,
     },
     settings::{HealthTimeout, Limits, MachineSettings},
     shared_instance::vm_owner_in,
@@ -25,6 +24,7 @@ use super::{
 };
 use crate::{
     drain::observe::{DrainViews, MissingView},
+    snapshots::NodeSnapshot,
     views::{BY_NAME_LABEL, ControlViews, qualified},
 };
 use controller_runtime::{clock::Reading, key::ObjectKey, snapshot::Snapshot, store::Store};
@@ -58,7 +58,7 @@ pub struct Sources<'a> {
 #[derive(Clone, Copy)]
 pub struct TargetSources<'a> {
     /// The store of Nodes.
-    pub nodes: &'a Store<Arc<Node>>,
+    pub nodes: &'a Store<NodeSnapshot>,
     /// The views that drains need.
     pub drains: &'a dyn DrainViews,
     /// Whether looking at these begins them.
@@ -222,17 +222,17 @@ fn same_instance(sources: &Sources<'_>) -> impl Fn(&Machine, &str) -> SameInstan
 }
 
 /// A Node that is there, as a machine of this claim sees it.
-fn whose(owner: Owner, node: Arc<Node>) -> NodeView {
+fn whose(owner: Owner, node: NodeSnapshot) -> NodeView {
     match owner {
         Owner::Ours => NodeView::Ours(node),
-        Owner::Foreign(why) => NodeView::Foreign { name: node.name_any(), why },
-        Owner::Contested(why) => NodeView::Contested { name: node.name_any(), why },
+        Owner::Foreign(why) => NodeView::Foreign { name: node.name().to_owned(), why },
+        Owner::Contested(why) => NodeView::Contested { name: node.name().to_owned(), why },
     }
 }
 
 /// Whether the driver can tell that the Node is the machine's.
 fn node_identity(sources: &Sources<'_>, machine: &Machine, node: &NodeView) -> NodeIdentity {
-    let Some(id) = node.ours().map(|node| provider_id(node)) else { return NodeIdentity::Told };
+    let Some(id) = node.ours().map(NodeSnapshot::provider_id) else { return NodeIdentity::Told };
     let can_be_compared = !id.is_empty() && !machine.spec.provider_id.is_empty();
     if can_be_compared && instance_of(machine, id, sources.views, sources.drivers) == SameInstance::Unknown {
         NodeIdentity::Unknown { node: id.to_owned() }
@@ -241,15 +241,16 @@ fn node_identity(sources: &Sources<'_>, machine: &Machine, node: &NodeView) -> N
     }
 }
 
-fn not_linked(sources: &Sources<'_>, nodes: &Store<Arc<Node>>, machine: &Machine, memory: &Memory) -> NodeView {
-    let candidate = candidate(machine, nodes, sources.views, &same_instance(sources)).map(|node| node.name_any());
+fn not_linked(sources: &Sources<'_>, nodes: &Store<NodeSnapshot>, machine: &Machine, memory: &Memory) -> NodeView {
+    let candidate =
+        candidate(machine, nodes, sources.views, &same_instance(sources)).map(|node| node.name().to_owned());
     let namesake = memory.flow.vm.as_ref().filter(|vm| !vm.identity.node_name.is_empty()).and_then(|vm| {
         let node = nodes.get(&ObjectKey::cluster_scoped(&vm.identity.node_name))?;
         let mut made = machine.clone();
         made.spec.provider_id.clone_from(&vm.identity.provider_id);
         Some(Namesake {
-            instance: instance_of(&made, provider_id(&node), sources.views, sources.drivers),
-            created: node.metadata.creation_timestamp.as_ref().map(|time| time.0),
+            instance: instance_of(&made, node.provider_id(), sources.views, sources.drivers),
+            created: node.created(),
         })
     });
     NodeView::NotLinked { candidate, namesake }
@@ -284,8 +285,7 @@ pub(super) fn conditions_differ_since(
 ) -> Option<Timestamp> {
     let status = &machine.status;
     let joining = matches!(status.current_status.phase, MachinePhase::Pending | MachinePhase::CrashLoopBackOff);
-    let differs =
-        joining && node.ours().is_some_and(|node| conditions_changed(&status.conditions, conditions_of(node)));
+    let differs = joining && node.ours().is_some_and(|node| conditions_changed(&status.conditions, node.conditions()));
     differs.then(|| before.unwrap_or(now))
 }
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::Condition};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
 use super::{
@@ -29,6 +29,7 @@ use super::{
 };
 use crate::{
     drain::{observe::DrainViews, waiting::Waiting as DrainWaiting},
+    snapshots::NodeSnapshot,
     views::ControlViews,
 };
 use controller_runtime::{clock::Reading, key::ObjectKey, store::Store};
@@ -59,7 +60,7 @@ pub struct OutlookDeps {
 #[derive(Clone)]
 pub struct OutlookTarget {
     /// The store of Nodes.
-    pub nodes: Arc<Store<Arc<Node>>>,
+    pub nodes: Arc<Store<NodeSnapshot>>,
     /// The views that drains need; they are not begun by looking.
     pub drains: Arc<dyn DrainViews>,
 }
@@ -384,7 +385,7 @@ impl Outlooks {
     }
 
     /// The store of Nodes, unless there is no target cluster.
-    pub fn nodes(&self) -> Option<&Store<Arc<Node>>> {
+    pub fn nodes(&self) -> Option<&Store<NodeSnapshot>> {
         self.deps.target.as_ref().map(|target| &*target.nodes)
     }
 
@@ -415,7 +416,7 @@ impl Outlooks {
         let (memory, drain) = remembered.unwrap_or_else(|| {
             let name = machine.labels().get(label::NODE);
             let node = name.and_then(|name| self.nodes()?.get(&ObjectKey::cluster_scoped(name.clone())));
-            (unseen(machine, node.as_deref(), uid, now), None)
+            (unseen(machine, node.as_ref(), uid, now), None)
         });
         let sources = Sources {
             views: &deps.views,
@@ -437,7 +438,7 @@ impl Outlooks {
 }
 
 /// The memory of a process that has seen the machine from its beginning, and nothing besides.
-fn unseen(machine: &Machine, node: Option<&Node>, uid: String, now: Timestamp) -> Memory {
+fn unseen(machine: &Machine, node: Option<&NodeSnapshot>, uid: String, now: Timestamp) -> Memory {
     let created = machine.creation_timestamp().map_or(now, |created| created.0);
     let mut memory = Memory::new(uid, created, AskedBefore::Nothing);
     memory.first_seen_deleting = machine.metadata.deletion_timestamp.as_ref().map(|deleted| deleted.0);

@@ -4,18 +4,21 @@
 //! what this program does not know survives.
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, NodeCondition};
+use k8s_openapi::api::core::v1::NodeCondition;
 use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
 use super::{
     node_dress::NodeDress,
-    observation::{Observation, conditions_of},
+    observation::Observation,
     plan::{Effect, Link, VersionGuard},
     status_change::{Doubt, Preservation, StatusChange, TimeoutClock, rfc3339},
 };
-use crate::finalizer_patches::without;
-use controller_runtime::objects::{Part, Patch};
+use crate::{finalizer_patches::without, snapshots::NodeSnapshot};
+use controller_runtime::{
+    objects::{Part, Patch},
+    snapshot::Snapshot,
+};
 use machine_api::{
     names::{annotation, finalizer, label, machine_condition},
     v1alpha1::Machine,
@@ -85,8 +88,8 @@ pub fn of_machine(effect: &Effect, seen: &Observation, newest: &Machine) -> Writ
 }
 
 /// What an effect writes of the Node. `newest` is the Node after the effects before this one.
-pub fn of_node(effect: &Effect, newest: &Node) -> Write {
-    let version = newest.metadata.resource_version.as_deref();
+pub fn of_node(effect: &Effect, newest: &NodeSnapshot) -> Write {
+    let version = newest.resource_version();
     match effect {
         Effect::Cordon => Write::This(Part::Main, Patch::Merge(json!({ "spec": { "unschedulable": true } }))),
         Effect::Dress { dress, .. } => Write::This(Part::Main, Patch::Merge(dressed(dress)).guarded_by(version)),
@@ -188,8 +191,8 @@ fn dressed(dress: &NodeDress) -> Value {
 }
 
 /// The condition at the end of the Node's list.
-fn added_condition(node: &Node, condition: &NodeCondition) -> Patch {
-    Patch::Json(vec![if conditions_of(node).is_empty() {
+fn added_condition(node: &NodeSnapshot, condition: &NodeCondition) -> Patch {
+    Patch::Json(vec![if node.conditions().is_empty() {
         json!({ "op": "add", "path": "/status/conditions", "value": [condition] })
     } else {
         json!({ "op": "add", "path": "/status/conditions/-", "value": condition })
@@ -197,8 +200,8 @@ fn added_condition(node: &Node, condition: &NodeCondition) -> Patch {
 }
 
 /// The condition in place of the one of its type, at the end of the list; others are not touched (spec §1.6).
-fn set_condition(node: &Node, condition: &NodeCondition) -> Patch {
-    let Some(place) = conditions_of(node).iter().position(|stored| stored.type_ == condition.type_) else {
+fn set_condition(node: &NodeSnapshot, condition: &NodeCondition) -> Patch {
+    let Some(place) = node.conditions().iter().position(|stored| stored.type_ == condition.type_) else {
         return added_condition(node, condition);
     };
     let path = format!("/status/conditions/{place}");

@@ -7,14 +7,14 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Taint};
+use k8s_openapi::api::core::v1::Taint;
 use kube::ResourceExt;
 
 use super::{
     health_timeout::failed_wait,
     node_dress::NodeDress,
     node_steps::condition_now,
-    observation::{NodeStep, Observation, condition, conditions_of, since},
+    observation::{NodeStep, Observation, condition, since},
     plan::{Effect, Next, Plan, Say, VersionGuard},
     preservation_drain::{drain_if_due, is_drained},
     retry::{RetryPeriod, tried_again},
@@ -23,6 +23,7 @@ use super::{
     telling::{Worth, write_if},
     waits::Wait,
 };
+use crate::snapshots::NodeSnapshot;
 use controller_runtime::clock::as_watched;
 use kube_values::duration::GoDuration;
 use machine_api::{
@@ -117,7 +118,7 @@ fn said(seen: &Observation) -> Said<'_> {
     let own = seen.machine.annotations();
     Said {
         machine: own.get(annotation::PRESERVE).map(String::as_str),
-        node: seen.node.ours().and_then(|node| node.annotations().get(annotation::PRESERVE)).map(String::as_str),
+        node: seen.node.ours().and_then(|node| node.annotation(annotation::PRESERVE)),
         last_applied: own.get(annotation::LAST_APPLIED_NODE_PRESERVE_VALUE).map(String::as_str).unwrap_or_default(),
     }
 }
@@ -236,9 +237,9 @@ fn preserve(seen: &Observation, wish: Wish) -> Option<Say> {
     let has_failed = *seen.phase() == MachinePhase::Failed;
     let Some(end) = ends(seen) else { return Some(begin(seen, has_failed)) };
     if let Some(node) = seen.node.ours()
-        && node.metadata.deletion_timestamp.is_none()
+        && !node.is_deleting()
     {
-        let stored = condition(conditions_of(node), node_condition::PRESERVED);
+        let stored = condition(node.conditions(), node_condition::PRESERVED);
         let is_due = has_failed && !is_drained(stored);
         if is_due || stored.is_none_or(|stored| stored.status != "True") {
             if let Some(dress) = marks(node, is_due) {
@@ -284,15 +285,15 @@ fn reason_of(wish: Wish) -> &'static str {
 
 /// What the Node of a preserved machine lacks: cluster-autoscaler's annotation, unless somebody has set it already, and the
 /// taint once the machine has failed.
-fn marks(node: &Node, is_due: bool) -> Option<NodeDress> {
+fn marks(node: &NodeSnapshot, is_due: bool) -> Option<NodeDress> {
     let mut dress = NodeDress::default();
-    if node.annotations().get(annotation::SCALE_DOWN_DISABLED).is_none_or(|value| value != "true") {
+    if node.annotation(annotation::SCALE_DOWN_DISABLED) != Some("true") {
         for key in [annotation::SCALE_DOWN_DISABLED, annotation::SCALE_DOWN_DISABLED_BY_MCM] {
             dress.annotations.insert(key.to_owned(), Some("true".to_owned()));
         }
     }
     if is_due && !is_tainted(node) {
-        let mut taints = taints_of(node).to_vec();
+        let mut taints = node.taints().to_vec();
         taints.push(Taint { key: taint::PRESERVED.to_owned(), effect: "NoSchedule".to_owned(), ..Taint::default() });
         dress.taints = Some(taints);
     }
@@ -304,20 +305,16 @@ fn dressing(dress: NodeDress) -> Effect {
     Effect::Dress { step: NodeStep::Preservation, dress: Box::new(dress) }
 }
 
-fn taints_of(node: &Node) -> &[Taint] {
-    node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default()
+fn is_tainted(node: &NodeSnapshot) -> bool {
+    node.taints().iter().any(|mark| mark.key == taint::PRESERVED)
 }
 
-fn is_tainted(node: &Node) -> bool {
-    taints_of(node).iter().any(|mark| mark.key == taint::PRESERVED)
-}
-
-fn without_taint(node: &Node) -> Vec<Taint> {
-    taints_of(node).iter().filter(|mark| mark.key != taint::PRESERVED).cloned().collect()
+fn without_taint(node: &NodeSnapshot) -> Vec<Taint> {
+    node.taints().iter().filter(|mark| mark.key != taint::PRESERVED).cloned().collect()
 }
 
 /// The condition `Preserved`; its transition time stays while status and reason do.
-pub(super) fn tell_preserved(node: &Node, status: &str, reason: &str, message: &str, now: Timestamp) -> Effect {
+pub(super) fn tell_preserved(node: &NodeSnapshot, status: &str, reason: &str, message: &str, now: Timestamp) -> Effect {
     let kind = node_condition::PRESERVED;
     let condition = Box::new(condition_now(node, kind, status, reason, message.to_owned(), now));
     Effect::SetNodeCondition { step: NodeStep::Preservation, condition }
@@ -327,7 +324,7 @@ pub(super) fn tell_preserved(node: &Node, status: &str, reason: &str, message: &
 fn stop(seen: &Observation, annotations: Annotations) -> Say {
     let mut effects = Vec::new();
     if let Some(node) = seen.node.ours() {
-        let is_preserved = condition(conditions_of(node), node_condition::PRESERVED)
+        let is_preserved = condition(node.conditions(), node_condition::PRESERVED)
             .is_some_and(|stored| stored.reason.as_deref() != Some(node_condition::REASON_PRESERVATION_STOPPED));
         if is_preserved {
             let reason = node_condition::REASON_PRESERVATION_STOPPED;
@@ -373,8 +370,8 @@ fn own_annotations_go(seen: &Observation, guard: VersionGuard) -> Option<Effect>
 }
 
 /// The Node without what a preservation has put on it. A user's own annotation for cluster-autoscaler stays.
-fn unmarked(node: &Node, annotations: Annotations) -> Option<NodeDress> {
-    let has = |key: &str| node.annotations().get(key).map(String::as_str);
+fn unmarked(node: &NodeSnapshot, annotations: Annotations) -> Option<NodeDress> {
+    let has = |key: &str| node.annotation(key);
     let mut dress = NodeDress::default();
     let mut gone = |key: &str| dress.annotations.insert(key.to_owned(), None);
     if has(annotation::SCALE_DOWN_DISABLED_BY_MCM) == Some("true") {

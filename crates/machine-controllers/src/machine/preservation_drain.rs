@@ -5,12 +5,12 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, NodeCondition};
+use k8s_openapi::api::core::v1::NodeCondition;
 use kube::ResourceExt;
 
 use super::{
     deletion_drain::{drain_wait, tells_of_drain, tries_again},
-    observation::{DrainState, Force, Observation, condition, conditions_of},
+    observation::{DrainState, Force, Observation, condition},
     plan::{DrainFlow, DrainOrder, Effect, Next, Plan, Say},
     preservation::{course, ends, tell_preserved, wait_in_preservation},
     retry::RetryPeriod,
@@ -20,7 +20,8 @@ use super::{
     time_limit::{TimeLimit, node_limit},
     waits::Wait,
 };
-use crate::drain::progress::Failure;
+use crate::{drain::progress::Failure, snapshots::NodeSnapshot};
+use controller_runtime::snapshot::Snapshot;
 use kube_values::duration::GoDuration;
 use machine_api::names::{label, machine_condition, machine_reason, node_condition};
 
@@ -55,7 +56,7 @@ fn force(seen: &Observation) -> Force {
 }
 
 /// Steps the drain and writes what became of it into the Node's condition.
-pub(super) fn drain_if_due(seen: &Observation, node: &Node, reason: &'static str) -> Say {
+pub(super) fn drain_if_due(seen: &Observation, node: &NodeSnapshot, reason: &'static str) -> Say {
     match &seen.drain {
         DrainState::Due => {
             let force = force(seen);
@@ -65,8 +66,8 @@ pub(super) fn drain_if_due(seen: &Observation, node: &Node, reason: &'static str
             };
             let failed = seen.machine.status.current_status.last_update_time.as_ref().map(|time| time.0);
             let order = DrainOrder {
-                node: node.name_any(),
-                node_uid: node.uid().unwrap_or_default(),
+                node: node.name().to_owned(),
+                node_uid: node.uid().to_owned(),
                 flow: DrainFlow::Preservation(failed),
                 force,
                 deadline: after(seen.steady, left),
@@ -99,7 +100,7 @@ pub(super) fn drain_if_due(seen: &Observation, node: &Node, reason: &'static str
 /// The end of an attempt. A failed one is told on the Node and on the machine, and repeated.
 fn ended(
     seen: &Observation,
-    node: &Node,
+    node: &NodeSnapshot,
     reason: &'static str,
     status: &str,
     text: &str,
@@ -107,7 +108,7 @@ fn ended(
 ) -> Say {
     let until = ends(seen).map(rfc3339).unwrap_or_default();
     let message = format!("{text} Machine preserved until {until}.");
-    let stored = condition(conditions_of(node), node_condition::PRESERVED);
+    let stored = condition(node.conditions(), node_condition::PRESERVED);
     let is_told = stored.is_some_and(|stored| {
         stored.status == status
             && stored.reason.as_deref() == Some(reason)

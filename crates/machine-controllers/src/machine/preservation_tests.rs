@@ -12,7 +12,7 @@ use rstest::rstest;
 use super::{
     decide::decide,
     deletion_stage::DeletionStage,
-    observation::{DrainState, Force, NodeStep, NodeView, Observation, Trouble, condition as find, conditions_of},
+    observation::{DrainState, Force, NodeStep, NodeView, Observation, Trouble, condition as find},
     plan::{DrainOrder, Effect, Next, Plan, VersionGuard},
     preservation::{Annotations, IsOver, Verdict, Wish, verdict},
     testing::*,
@@ -131,7 +131,7 @@ impl Story {
     }
 
     fn preserved(&self) -> Option<&NodeCondition> {
-        find(conditions_of(self.node.as_ref()?), node_condition::PRESERVED)
+        find(self.node.as_ref()?.status.as_ref()?.conditions.as_ref()?, node_condition::PRESERVED)
     }
 
     fn says(&self) -> (&str, &str, &str) {

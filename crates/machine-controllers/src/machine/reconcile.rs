@@ -322,7 +322,7 @@ impl MachineController {
         let (wake, key) = (Arc::clone(&self.wake), ObjectKey::of(&*seen.machine));
         let drain = Drain {
             node_name: &order.node,
-            node: seen.node.ours().map(|node| &**node),
+            node: seen.node.ours(),
             limits: DrainLimits {
                 force: order.force,
                 deadline: order.deadline,

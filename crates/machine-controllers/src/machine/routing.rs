@@ -5,20 +5,19 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use k8s_openapi::api::core::v1::{Node, Secret};
+use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 
 use super::{
     MachineController, health::conditions_changed, health::is_critical_component_missing,
-    health_timeout::stands_in_the_way, in_place, node_metadata, node_ownership::provider_id,
-    observation::conditions_of,
+    health_timeout::stands_in_the_way, in_place, node_metadata,
 };
-use crate::snapshots::{AttachmentSnapshot, PodSnapshot};
 use crate::{
+    snapshots::{AttachmentSnapshot, NodeSnapshot, PodSnapshot},
     views::{BY_CLASS, BY_INSTANCE, BY_NODE, BY_SECRET, ControlViews, UNHEALTHY_BY_NAME_LABEL, qualified},
     wakes::{Wakes, route},
 };
-use controller_runtime::{key::ObjectKey, store::Change};
+use controller_runtime::{key::ObjectKey, snapshot::Snapshot, store::Change};
 use machine_api::{
     names::{annotation, finalizer, label},
     v1alpha1::{Machine, MachineClass, MachinePhase},
@@ -38,7 +37,7 @@ pub fn after_machine(change: &Change<Arc<Machine>>, views: &ControlViews) -> BTr
     }
     if may_hold_up_others(change.old.as_deref()) && !may_hold_up_others(change.new.as_deref()) {
         let group = newest.labels().get(label::NAME).cloned().unwrap_or_default();
-        let group = qualified(&newest.namespace().unwrap_or_default(), &group);
+        let group = qualified(newest.namespace(), &group);
         let waiting = views.machines.by_index(UNHEALTHY_BY_NAME_LABEL, &group);
         keys.extend(waiting.iter().map(|machine| ObjectKey::of(&**machine)));
     }
@@ -111,12 +110,12 @@ pub struct NodeNews {
 }
 
 /// Machines to look at after a change of a Node.
-pub fn after_node(change: &Change<Arc<Node>>, views: &ControlViews) -> NodeNews {
+pub fn after_node(change: &Change<NodeSnapshot>, views: &ControlViews) -> NodeNews {
     let mut news = NodeNews::default();
     let Some(newest) = change.newest() else { return news };
-    let is_ignored = newest.annotations().contains_key(annotation::NOT_MANAGED);
+    let is_ignored = newest.annotation(annotation::NOT_MANAGED).is_some();
     // With the annotation gone or a machine linked the node is somebody's again; only its removal is ignored for good.
-    for machine in views.machines.by_index(BY_NODE, &newest.name_any()) {
+    for machine in views.machines.by_index(BY_NODE, newest.name()) {
         let key = ObjectKey::of(&*machine);
         match (&change.old, &change.new) {
             (None, Some(_)) => {
@@ -140,48 +139,44 @@ pub fn after_node(change: &Change<Arc<Node>>, views: &ControlViews) -> NodeNews 
 }
 
 /// Whether the Node leads to another machine than before, or to one at all.
-fn leads_otherwise(change: &Change<Arc<Node>>) -> bool {
+fn leads_otherwise(change: &Change<NodeSnapshot>) -> bool {
     let Some(new) = &change.new else { return false };
-    let leads = |node: &Node| (provider_id(node).to_owned(), node.labels().get(label::MACHINE_NAME).cloned());
-    change.old.as_ref().is_none_or(|old| leads(old) != leads(new))
+    change.old.as_ref().is_none_or(|old| {
+        old.provider_id() != new.provider_id() || old.label(label::MACHINE_NAME) != new.label(label::MACHINE_NAME)
+    })
 }
 
 /// Machines with the instance of this Node that have lost their link.
-fn unlinked_with_the_instance_of(node: &Node, views: &ControlViews) -> impl Iterator<Item = ObjectKey> {
-    let instance = instance_key(provider_id(node));
+fn unlinked_with_the_instance_of(node: &NodeSnapshot, views: &ControlViews) -> impl Iterator<Item = ObjectKey> {
+    let instance = instance_key(node.provider_id());
     let machines = instance.map(|instance| views.machines.by_index(BY_INSTANCE, &instance)).unwrap_or_default();
     let is_unlinked = |machine: &Arc<Machine>| machine.labels().get(label::NODE).is_none_or(String::is_empty);
     machines.into_iter().filter(is_unlinked).map(|machine| ObjectKey::of(&*machine))
 }
 
 /// Whether an update of a Node may change a decision about its machine.
-fn node_update_matters(old: &Node, new: &Node, machine: &Machine) -> bool {
-    let label = |node: &Node, key: &str| node.labels().get(key).cloned();
-    let note = |node: &Node, key: &str| node.annotations().get(key).cloned();
-    let appeared = |key: &str| label(old, key).is_none() && label(new, key).is_some();
+fn node_update_matters(old: &NodeSnapshot, new: &NodeSnapshot, machine: &Machine) -> bool {
+    let appeared = |key: &str| old.label(key).is_none() && new.label(key).is_some();
     // Also when it is taken off: a node may become a candidate again only then (MC-142).
-    let result_changed = label(new, label::UPDATE_RESULT) != label(old, label::UPDATE_RESULT);
-    let attached = |node: &Node| node.status.as_ref().and_then(|status| status.volumes_attached.clone());
-    let capacity = |node: &Node| node.status.as_ref().and_then(|status| status.capacity.clone());
-    let taints = |node: &Node| node.spec.as_ref().and_then(|spec| spec.taints.clone());
+    let result_changed = new.label(label::UPDATE_RESULT) != old.label(label::UPDATE_RESULT);
     let phase = &machine.status.current_status.phase;
     let by_conditions = !matches!(phase, MachinePhase::CrashLoopBackOff | MachinePhase::Terminating)
-        && conditions_changed(conditions_of(old), conditions_of(new));
-    let is_dressed_otherwise = old.labels() != new.labels()
-        || old.annotations() != new.annotations()
+        && conditions_changed(old.conditions(), new.conditions());
+    let is_dressed_otherwise = !old.labels().eq(new.labels())
+        || !old.annotations().eq(new.annotations())
         || old.finalizers() != new.finalizers()
-        || taints(old) != taints(new);
-    old.metadata.uid != new.metadata.uid
-        || provider_id(old) != provider_id(new)
-        || old.metadata.deletion_timestamp.is_some() != new.metadata.deletion_timestamp.is_some()
+        || old.taints() != new.taints();
+    old.uid() != new.uid()
+        || old.provider_id() != new.provider_id()
+        || old.is_deleting() != new.is_deleting()
         || is_critical_component_missing(old) != is_critical_component_missing(new)
         || appeared(label::CANDIDATE_FOR_UPDATE)
         || appeared(label::SELECTED_FOR_UPDATE)
         || result_changed
-        || note(old, annotation::PRESERVE) != note(new, annotation::PRESERVE)
+        || old.annotation(annotation::PRESERVE) != new.annotation(annotation::PRESERVE)
         || by_conditions
-        || capacity(old) != capacity(new)
-        || (may_be_drained(machine) && attached(old) != attached(new))
+        || old.capacity() != new.capacity()
+        || (may_be_drained(machine) && old.attached_volumes() != new.attached_volumes())
         || (is_dressed_otherwise
             && !node_metadata::wanted(&machine.name_any(), &machine.spec.node_template, new).dress.is_empty())
 }
@@ -205,7 +200,7 @@ pub fn after_class(change: &Change<Arc<MachineClass>>, views: &ControlViews) -> 
 }
 
 fn machines_of_class(class: &MachineClass, views: &ControlViews) -> impl Iterator<Item = ObjectKey> {
-    let name = qualified(&class.namespace().unwrap_or_default(), &class.name_any());
+    let name = qualified(class.metadata.namespace.as_deref().unwrap_or_default(), &class.name_any());
     views.machines.by_index(BY_CLASS, &name).into_iter().map(|machine| ObjectKey::of(&*machine))
 }
 
@@ -219,12 +214,12 @@ pub fn after_secret(change: &Change<Arc<Secret>>, views: &ControlViews) -> BTree
     if !matters {
         return BTreeSet::new();
     }
-    let name = qualified(&newest.namespace().unwrap_or_default(), &newest.name_any());
+    let name = qualified(newest.namespace(), newest.name());
     let classes = views.classes.by_index(BY_SECRET, &name);
     classes
         .iter()
         .flat_map(|class| {
-            let name = qualified(&class.namespace().unwrap_or_default(), &class.name_any());
+            let name = qualified(class.metadata.namespace.as_deref().unwrap_or_default(), &class.name_any());
             views.machines.by_index(BY_CLASS, &name)
         })
         .filter(|machine| {
@@ -280,7 +275,7 @@ impl MachineController {
         }
     }
 
-    fn woken_by_node(&self, change: &Change<Arc<Node>>, views: &ControlViews) -> BTreeSet<ObjectKey> {
+    fn woken_by_node(&self, change: &Change<NodeSnapshot>, views: &ControlViews) -> BTreeSet<ObjectKey> {
         let news = after_node(change, views);
         for key in &news.vanished {
             self.node_vanished(key);

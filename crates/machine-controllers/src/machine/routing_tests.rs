@@ -1,7 +1,7 @@
 //! Which change wakes which machine.
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::NodeCondition;
+use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use rstest::rstest;
 
@@ -14,7 +14,7 @@ fn update(change: fn(&mut Machine)) -> bool {
     let mut new = running();
     change(&mut new);
     let views = ControlViews::default();
-    !after_machine(&Change { old: Some(Arc::new(old)), new: Some(Arc::new(new)) }, &views).is_empty()
+    !after_machine(&Change { old: Some(old.into()), new: Some(new.into()) }, &views).is_empty()
 }
 
 #[rstest]
@@ -153,7 +153,7 @@ fn node_update(machine: Machine, change: fn(&mut Node)) -> bool {
     let old = node(vec![condition("Ready", "True")]);
     let mut new = old.clone();
     change(&mut new);
-    !after_node(&Change { old: Some(Arc::new(old)), new: Some(Arc::new(new)) }, &views).wake.is_empty()
+    !after_node(&Change { old: Some(old.into()), new: Some(new.into()) }, &views).wake.is_empty()
 }
 
 fn with_reason(kind: &str, reason: &str) -> NodeCondition {
@@ -166,7 +166,7 @@ fn with_reason(kind: &str, reason: &str) -> NodeCondition {
 fn a_reason_that_changes_wakes_the_machine(#[case] kind: &str, #[case] expected: bool) {
     let views = ControlViews::default();
     views.machines.apply(running());
-    let with = |reason: &str| Some(Arc::new(node(vec![with_reason(kind, reason)])));
+    let with = |reason: &str| Some(node(vec![with_reason(kind, reason)]).into());
     let change = Change { old: with("One"), new: with("Another") };
     assert_eq!(!after_node(&change, &views).wake.is_empty(), expected);
 }
@@ -220,7 +220,7 @@ fn in_phase_terminating() -> Machine {
 fn mc_027_mc_029_a_node_that_comes_or_goes_is_told_of() {
     let views = ControlViews::default();
     views.machines.apply(running());
-    let node = Some(Arc::new(node(Vec::new())));
+    let node = Some(NodeSnapshot::from(node(Vec::new())));
     let key = BTreeSet::from([ObjectKey::new("ns", "m-abcde")]);
     assert_eq!(after_node(&Change { old: None, new: node.clone() }, &views).appeared, key);
     assert_eq!(after_node(&Change { old: node, new: None }, &views).vanished, key);
@@ -228,7 +228,7 @@ fn mc_027_mc_029_a_node_that_comes_or_goes_is_told_of() {
 
 #[test]
 fn mc_030_a_node_without_a_linked_machine_wakes_nobody() {
-    let change = Change { old: None, new: Some(Arc::new(node(Vec::new()))) };
+    let change = Change { old: None, new: Some(node(Vec::new()).into()) };
     assert_eq!(after_node(&change, &ControlViews::default()), NodeNews::default());
 }
 

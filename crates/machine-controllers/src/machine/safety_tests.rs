@@ -1,9 +1,5 @@
 //! Rows of spec/machine-controller §17.1, §17.12 and §17.13 that are decided in this room.
 
-use std::sync::Arc;
-
-use k8s_openapi::api::core::v1::Node;
-
 use super::{
     decide::decide,
     deletion_stage::DeletionStage,
@@ -14,9 +10,8 @@ use super::{
 use machine_api::v1alpha1::{Machine, MachinePhase, OperationState, OperationType};
 
 fn on_a_node(machine: Machine, ready: &str, second: i64) -> Observation {
-    let node: Node = node(vec![condition("Ready", ready)]);
     let mut seen = seen(machine, second);
-    seen.node = NodeView::Ours(Arc::new(node));
+    seen.node = NodeView::Ours(node(vec![condition("Ready", ready)]).into());
     seen
 }
 

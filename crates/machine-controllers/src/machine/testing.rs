@@ -26,6 +26,7 @@ use super::{
     telling::Stated,
     vm_gone::VmCheck,
 };
+use crate::snapshots::NodeSnapshot;
 use controller_runtime::objects::Patch;
 use machine_api::{
     names::{annotation, finalizer, label},
@@ -163,8 +164,9 @@ pub fn seen(machine: Machine, second: i64) -> Observation {
 }
 
 pub fn with_node(mut seen: Observation, node: Node) -> Observation {
+    let node = NodeSnapshot::from(node);
     seen.ailments = Ailments::from_the_beginning(&node, seen.steady);
-    seen.node = NodeView::Ours(Arc::new(node));
+    seen.node = NodeView::Ours(node);
     seen
 }
 
@@ -226,7 +228,7 @@ pub fn merge(object: &mut Value, write: Write) {
 pub fn node_after(plan: &Plan, node: &Node) -> Node {
     plan.effects.iter().fold(node.clone(), |node, effect| {
         let mut object = serde_json::to_value(&node).unwrap();
-        merge(&mut object, patches::of_node(effect, &node));
+        merge(&mut object, patches::of_node(effect, &node.into()));
         serde_json::from_value(object).unwrap()
     })
 }

@@ -11,7 +11,6 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::Node;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
@@ -26,10 +25,11 @@ use super::{
     testing_api::{PODS, Pods, client},
     testing_cloud::{SmallCloud, Vms},
 };
-use crate::wakes::listener;
 use crate::{
     drain::act::Evictor,
+    snapshots::NodeSnapshot,
     views::{ControlViews, node_store},
+    wakes::listener,
 };
 use controller_runtime::{
     clock::{Clock, Reading, SystemClock, TokioClock},
@@ -139,7 +139,7 @@ struct Process {
     leadership: Leadership,
     queue: Arc<WorkQueue<ObjectKey>>,
     /// Its view of Nodes.
-    nodes: Arc<Store<Arc<Node>>>,
+    nodes: Arc<Store<NodeSnapshot>>,
     freeze: FreezeSwitch,
     controller: Arc<MachineController>,
     working: Option<tokio::task::JoinHandle<()>>,
@@ -406,7 +406,7 @@ fn start(
     let woken = Arc::clone(&queue);
     of_machines.extend(routes.machines.map(|route| listener(route, &views, move |wake| woken.add(wake.key))));
     views.machines.set_listeners(of_machines);
-    let mut of_nodes: Vec<Listener<Arc<Node>>> = vec![Box::new(move |change| of_target.see(change))];
+    let mut of_nodes: Vec<Listener<NodeSnapshot>> = vec![Box::new(move |change| of_target.see(change))];
     let woken = Arc::clone(&queue);
     of_nodes.extend(routes.nodes.map(|route| listener(route, &views, move |wake| woken.add(wake.key))));
     nodes.set_listeners(of_nodes);
@@ -467,7 +467,7 @@ fn version(object: &Value) -> u64 {
     object["metadata"]["resourceVersion"].as_str().and_then(|text| text.parse().ok()).unwrap_or_default()
 }
 
-fn tell(views: &ControlViews, nodes: &Store<Arc<Node>>, path: &str, object: &Value, gone: bool) {
+fn tell(views: &ControlViews, nodes: &Store<NodeSnapshot>, path: &str, object: &Value, gone: bool) {
     fn into<S>(store: &Store<S>, object: &Value, gone: bool)
     where
         S: Snapshot<Object: serde::de::DeserializeOwned>,

@@ -12,7 +12,6 @@ use std::{
 
 use futures::{StreamExt, future::join_all, stream};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
 use super::{
@@ -23,6 +22,7 @@ use super::{
 use crate::{
     Decision,
     machine::{FreezeSwitch, observation::Freeze, secrets_of},
+    snapshots::NodeSnapshot,
     views::{BY_NAMESPACE, BY_NODE, ControlViews},
 };
 use controller_runtime::{
@@ -30,9 +30,10 @@ use controller_runtime::{
     error::ApiError,
     events::{EventNote, Recorder},
     gate::{Destruction, Gate},
-    key::{ObjectKey, Target},
+    key::ObjectKey,
     objects::{Objects, Part},
     queue::Outcome,
+    snapshot::Snapshot,
     store::Store,
 };
 use machine_api::{
@@ -58,7 +59,7 @@ pub const LEAST_PERIOD: Duration = Duration::from_secs(10);
 pub type ListListener = Arc<dyn Fn(&MachineClass, &[machine_driver::ListedVm]) + Send + Sync>;
 
 /// What is seen of Nodes.
-pub type SeenNodes = Arc<Store<Arc<Node>>>;
+pub type SeenNodes = Arc<Store<NodeSnapshot>>;
 
 /// What the collector needs.
 pub struct CollectorDeps {
@@ -69,7 +70,7 @@ pub struct CollectorDeps {
     /// Machines, read.
     pub machines: Objects<Arc<Machine>>,
     /// Nodes, read and written, and their store; none without a target cluster.
-    pub nodes: Option<(Objects<Arc<Node>>, SeenNodes)>,
+    pub nodes: Option<(Objects<NodeSnapshot>, SeenNodes)>,
     /// The drivers of this process.
     pub drivers: machine_driver::Registry,
     /// Tells the time.
@@ -327,7 +328,7 @@ impl Collector {
             unmanaged::Plan::Unmark => patches::unmark(&node),
         };
         tracing::info!(node = %key, ?plan, "who manages the node has changed");
-        match nodes.patch(&Target::of(&*node), Part::Main, patch).await {
+        match nodes.patch(&node.target(), Part::Main, patch).await {
             Ok(_) | Err(ApiError::NotFound(_) | ApiError::NotLeading(_)) => Outcome::Settled,
             Err(error) => {
                 // The next try decides on the truth.

@@ -1,7 +1,7 @@
 //! The collector on a provider and an API server of a few lines, in paused time.
 
 use async_trait::async_trait;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::Time};
 use kube::client::Body;
 use tokio_util::sync::CancellationToken;
 
@@ -110,7 +110,7 @@ struct Scene {
     collector: Collector,
     provider: Arc<Provider>,
     stored: Stored,
-    nodes: Arc<Store<Arc<Node>>>,
+    nodes: Arc<Store<NodeSnapshot>>,
 }
 
 const MACHINES: &str = "/apis/machine.sapcloud.io/v1alpha1/namespaces/ns/machines";

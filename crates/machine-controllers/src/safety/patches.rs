@@ -2,13 +2,11 @@
 //! observed one. Pure.
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
-use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use super::freeze::{THAW_TEXT, Thaw};
-use crate::machine::status_change::rfc3339;
-use controller_runtime::objects::Patch;
+use crate::{machine::status_change::rfc3339, snapshots::NodeSnapshot};
+use controller_runtime::{objects::Patch, snapshot::Snapshot};
 use machine_api::{
     names::{annotation, finalizer, machine_condition},
     v1alpha1::{Machine, MachinePhase},
@@ -53,19 +51,19 @@ fn recovered(machine: &Machine, now: Timestamp) -> Value {
 }
 
 /// Marks a Node as unmanaged and takes our finalizer off.
-pub fn release(node: &Node) -> Patch {
+pub fn release(node: &NodeSnapshot) -> Patch {
     let kept: Vec<&String> = node.finalizers().iter().filter(|name| *name != finalizer::NODE).collect();
     let mut patch = json!({ "metadata": { "annotations": { annotation::NOT_MANAGED: "1" } } });
     if kept.len() != node.finalizers().len() {
         patch["metadata"]["finalizers"] = json!(kept);
     }
-    Patch::Merge(patch).guarded_by(node.resource_version().as_deref())
+    Patch::Merge(patch).guarded_by(node.resource_version())
 }
 
 /// Takes the mark of an unmanaged Node off.
-pub fn unmark(node: &Node) -> Patch {
+pub fn unmark(node: &NodeSnapshot) -> Patch {
     let patch = json!({ "metadata": { "annotations": { annotation::NOT_MANAGED: null } } });
-    Patch::Merge(patch).guarded_by(node.resource_version().as_deref())
+    Patch::Merge(patch).guarded_by(node.resource_version())
 }
 
 #[cfg(test)]

@@ -5,14 +5,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
 use super::orphans::tells_of_several_vms;
-use crate::wakes::Wake;
-use controller_runtime::{key::ObjectKey, store::Change};
+use crate::{snapshots::NodeSnapshot, wakes::Wake};
+use controller_runtime::{key::ObjectKey, snapshot::Snapshot, store::Change};
 use machine_api::{
-    names::{annotation, finalizer, label},
+    names::{annotation, label},
     v1alpha1::{Machine, MachineClass},
 };
 
@@ -35,7 +34,7 @@ pub fn after_class(change: &Change<Arc<MachineClass>>) -> Vec<Wake> {
 pub fn after_machine(change: &Change<Arc<Machine>>) -> Vec<Wake> {
     let mut woken = Vec::new();
     let Some(newest) = change.newest() else { return woken };
-    let class = ObjectKey::new(newest.namespace().unwrap_or_default(), newest.spec.class.name.clone());
+    let class = ObjectKey::new(newest.namespace(), newest.spec.class.name.clone());
     let says = |machine: &Arc<Machine>| tells_of_several_vms(machine);
     if change.new.is_none() {
         woken.push(Wake { after: AFTER_A_MACHINE, ..Wake::now(class) });
@@ -52,25 +51,22 @@ pub fn after_machine(change: &Change<Arc<Machine>>) -> Vec<Wake> {
 }
 
 /// After a change of a Node.
-pub fn after_node(change: &Change<Arc<Node>>) -> Vec<Wake> {
+pub fn after_node(change: &Change<NodeSnapshot>) -> Vec<Wake> {
     let Some(new) = &change.new else { return Vec::new() };
-    let held = |node: &Node| node.finalizers().iter().any(|name| name == finalizer::NODE);
-    let marked = |node: &Node| node.annotations().contains_key(annotation::NOT_MANAGED);
-    let begins = change.old.as_ref().is_none_or(|old| {
-        old.metadata.uid != new.metadata.uid
-            || old.metadata.deletion_timestamp.is_some() != new.metadata.deletion_timestamp.is_some()
-    });
-    let is_touched = change.old.as_ref().is_some_and(|old| held(old) != held(new) || marked(old) != marked(new));
+    let marked = |node: &NodeSnapshot| node.annotation(annotation::NOT_MANAGED).is_some();
+    let begins = change.old.as_ref().is_none_or(|old| old.uid() != new.uid() || old.is_deleting() != new.is_deleting());
+    let is_touched =
+        change.old.as_ref().is_some_and(|old| old.is_held() != new.is_held() || marked(old) != marked(new));
     match (begins, is_touched) {
-        (true, _) => vec![Wake::now(ObjectKey::of(&**new))],
-        (false, true) => vec![Wake { after: AFTER_A_MARK, ..Wake::now(ObjectKey::of(&**new)) }],
+        (true, _) => vec![Wake::now(new.key())],
+        (false, true) => vec![Wake { after: AFTER_A_MARK, ..Wake::now(new.key()) }],
         (false, false) => Vec::new(),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+    use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
     use rstest::rstest;
 
     use super::*;
@@ -103,11 +99,11 @@ mod tests {
         assert_eq!(names(after_machine(&Change { old, new })), woken);
     }
 
-    fn node(change: fn(&mut Node)) -> Arc<Node> {
+    fn node(change: fn(&mut Node)) -> NodeSnapshot {
         let mut node = Node::default();
         node.metadata.name = Some("n".to_owned());
         change(&mut node);
-        Arc::new(node)
+        node.into()
     }
 
     #[rstest]
@@ -116,7 +112,11 @@ mod tests {
     #[case::deleted(Some(node(|_| {})), Some(node(|node| node.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH)))), &["n"])]
     #[case::marked(Some(node(|_| {})), Some(node(|node| drop(node.annotations_mut().insert(annotation::NOT_MANAGED.to_owned(), "1".to_owned())))), &["n"])]
     #[case::gone(Some(node(|_| {})), None, &[])]
-    fn a_node_wakes_itself(#[case] old: Option<Arc<Node>>, #[case] new: Option<Arc<Node>>, #[case] woken: &[&str]) {
+    fn a_node_wakes_itself(
+        #[case] old: Option<NodeSnapshot>,
+        #[case] new: Option<NodeSnapshot>,
+        #[case] woken: &[&str],
+    ) {
         assert_eq!(names(after_node(&Change { old, new })), woken);
     }
 }

@@ -7,12 +7,10 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
-use kube::ResourceExt;
-use machine_api::names::{annotation, finalizer};
+use machine_api::names::annotation;
 use serde::Serialize;
 
-use crate::machine::observation::Freeze;
+use crate::{machine::observation::Freeze, snapshots::NodeSnapshot};
 
 /// Version of the observation's serialised form.
 pub const OBSERVATION_VERSION: u32 = 1;
@@ -55,17 +53,17 @@ pub struct Observation {
 
 impl Observation {
     /// What the Node itself shows, before any machine is looked at.
-    pub fn of(node: &Node, now: Timestamp, patience: Duration) -> Self {
+    pub fn of(node: &NodeSnapshot, now: Timestamp, patience: Duration) -> Self {
         Self {
             version: OBSERVATION_VERSION,
             now,
             freeze: Freeze::Flowing,
             machines: Vec::new(),
             live: LiveAnswer::NotAsked,
-            created: node.metadata.creation_timestamp.as_ref().map(|time| time.0),
-            deleting: node.metadata.deletion_timestamp.is_some(),
-            finalizer: node.finalizers().iter().any(|name| name == finalizer::NODE),
-            marked: node.annotations().contains_key(annotation::NOT_MANAGED),
+            created: node.created(),
+            deleting: node.is_deleting(),
+            finalizer: node.is_held(),
+            marked: node.annotation(annotation::NOT_MANAGED).is_some(),
             patience,
         }
     }

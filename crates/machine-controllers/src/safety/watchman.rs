@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{
     machine::{FreezeSwitch, frozen::is_under_way, observation::Freeze},
+    snapshots::NodeSnapshot,
     views::ControlViews,
 };
 use controller_runtime::{
@@ -51,7 +52,7 @@ pub struct WatchmanDeps {
     /// Probes the API server with the Nodes.
     pub target: kube::Client,
     /// The store of Nodes, which must have caught up before a thaw.
-    pub nodes: Option<Arc<Store<Arc<Node>>>>,
+    pub nodes: Option<Arc<Store<NodeSnapshot>>>,
     /// Namespace of the machine objects.
     pub namespace: String,
     /// The stores of the control cluster.

@@ -94,7 +94,7 @@ impl Scene {
     }
 
     /// A scene whose watchman compares this view of Nodes before a thaw.
-    fn with_nodes(nodes: Option<Arc<Store<Arc<Node>>>>) -> Self {
+    fn with_nodes(nodes: Option<Arc<Store<NodeSnapshot>>>) -> Self {
         let world = Arc::new(World { up: AtomicBool::new(true), ..World::default() });
         let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let (views, freeze) = (ControlViews::default(), FreezeSwitch::default());

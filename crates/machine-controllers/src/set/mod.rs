@@ -36,7 +36,6 @@ use std::{
 };
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
 use rand_chacha::{
     ChaCha8Rng,
     rand_core::{Rng, SeedableRng},
@@ -49,6 +48,7 @@ use self::{
     unanswered::Unanswered,
 };
 use super::{Decision, checked::Checked, refused_writes::RefusedWrites, views::ControlViews};
+use crate::snapshots::NodeSnapshot;
 use controller_runtime::{
     clock::SharedClock,
     error::ApiError,
@@ -78,7 +78,7 @@ pub struct SetDeps {
     /// Writes sets; its store must be `views.sets`.
     pub sets: Objects<Arc<MachineSet>>,
     /// Nodes of the target cluster, if there is one.
-    pub nodes: Option<Arc<Store<Arc<Node>>>>,
+    pub nodes: Option<Arc<Store<NodeSnapshot>>>,
     /// The time.
     pub clock: SharedClock,
     /// Asked before each deletion.

@@ -6,7 +6,6 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Node;
 use serde::Serialize;
 
 use super::{
@@ -17,6 +16,7 @@ use super::{
 };
 use crate::{
     checked::Checked,
+    snapshots::NodeSnapshot,
     views::{BY_CONTROLLER, ControlViews, ORPHANS},
 };
 use controller_runtime::{key::ObjectKey, store::Store};
@@ -117,7 +117,7 @@ impl SetObservation {
     /// Looks a set up with its machines and their nodes. `None` when there is no such set.
     pub fn look_up(
         views: &ControlViews,
-        nodes: Option<&Store<Arc<Node>>>,
+        nodes: Option<&Store<NodeSnapshot>>,
         key: &ObjectKey,
         now: Timestamp,
     ) -> Option<Self> {
@@ -135,10 +135,10 @@ impl SetObservation {
 }
 
 /// What the Node of a machine says about its preservation.
-pub fn preserve_of_node(machine: &Machine, nodes: Option<&Store<Arc<Node>>>) -> NodePreserve {
+pub fn preserve_of_node(machine: &Machine, nodes: Option<&Store<NodeSnapshot>>) -> NodePreserve {
     let name = label_of(machine, label::NODE).unwrap_or_default();
     let Some(nodes) = nodes.filter(|_| !name.is_empty()) else { return NodePreserve::NoNode };
     let Some(node) = nodes.get(&ObjectKey::cluster_scoped(name)) else { return NodePreserve::NodeMissing };
-    let value = node.metadata.annotations.as_ref().and_then(|all| all.get(annotation::PRESERVE));
-    NodePreserve::Value(value.cloned().unwrap_or_default())
+    let value = node.annotation(annotation::PRESERVE);
+    NodePreserve::Value(value.unwrap_or_default().to_owned())
 }

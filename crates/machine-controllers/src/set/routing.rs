@@ -6,7 +6,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use controller_runtime::{key::ObjectKey, snapshot::Snapshot, store::Change};
-use k8s_openapi::api::core::v1::{Node, Secret};
+use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 use kube_values::selector;
 use machine_api::{
@@ -15,6 +15,7 @@ use machine_api::{
 };
 
 use crate::{
+    snapshots::NodeSnapshot,
     views::{BY_NAMESPACE, BY_NODE, BY_SECRET, BY_TEMPLATE_CLASS, ControlViews, qualified},
     wakes::Wake,
 };
@@ -82,16 +83,14 @@ fn sets_with_class(class: &MachineClass, views: &ControlViews) -> Vec<Wake> {
 }
 
 /// The sets of Failed machines whose Node says something new about their preservation.
-pub fn sets_of_node(change: &Change<Arc<Node>>, views: &ControlViews) -> Vec<Wake> {
-    let preserve = |node: &Node| node.annotations().get(annotation::PRESERVE).cloned();
-    let (old, new) = (change.old.as_deref(), change.new.as_deref());
-    if let (Some(old), Some(new)) = (old, new)
-        && preserve(old) == preserve(new)
+pub fn sets_of_node(change: &Change<NodeSnapshot>, views: &ControlViews) -> Vec<Wake> {
+    if let (Some(old), Some(new)) = (&change.old, &change.new)
+        && old.annotation(annotation::PRESERVE) == new.annotation(annotation::PRESERVE)
     {
         return Vec::new();
     }
     let Some(node) = change.newest() else { return Vec::new() };
-    let machines = views.machines.by_index(BY_NODE, &node.name_any());
+    let machines = views.machines.by_index(BY_NODE, node.name());
     let sets: BTreeSet<ObjectKey> = machines
         .iter()
         .filter(|machine| super::counts::is_failed(machine))

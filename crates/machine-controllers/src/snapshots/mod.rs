@@ -7,11 +7,12 @@
 mod attachment;
 mod budget;
 mod claim;
+mod node;
 mod pod;
 mod volume;
 
 pub use self::{
-    attachment::AttachmentSnapshot, budget::BudgetSnapshot, claim::ClaimSnapshot, pod::PodSnapshot,
+    attachment::AttachmentSnapshot, budget::BudgetSnapshot, claim::ClaimSnapshot, node::NodeSnapshot, pod::PodSnapshot,
     volume::VolumeSnapshot,
 };
 

@@ -17,16 +17,19 @@ use crate::{
     played::{cloud::PendingCall, target::node_of},
     process::later,
 };
-use controller_runtime::{queue::Outcome, store::Store};
+use controller_runtime::{queue::Outcome, snapshot::Snapshot, store::Store};
 use machine_api::{
     names::{finalizer, label, machine_condition, stage_text, taint},
     v1alpha1::{Machine, MachinePhase, controller_of},
 };
-use machine_controllers::machine::{
-    observation::{Answer, Call, Freeze, Observation},
-    plan::{Effect, Next, Plan},
-    settings::MachineSettings,
-    telling::{SAID_AFTER, told_reason},
+use machine_controllers::{
+    machine::{
+        observation::{Answer, Call, Freeze, Observation},
+        plan::{Effect, Next, Plan},
+        settings::MachineSettings,
+        telling::{SAID_AFTER, told_reason},
+    },
+    snapshots::NodeSnapshot,
 };
 use machine_driver::{Code, MachineRequest};
 
@@ -276,14 +279,14 @@ impl Checks {
     }
 
     /// A drain asks a pod to go; `view` is what its process sees of Nodes.
-    pub fn pod_is_sent_away(&mut self, api: &Api, pod: &str, view: &Store<Arc<Node>>) {
+    pub fn pod_is_sent_away(&mut self, api: &Api, pod: &str, view: &Store<NodeSnapshot>) {
         let node = api.pods.get(pod).and_then(|pod: &Arc<Pod>| node_of(pod)).and_then(|node| api.nodes.get(node));
         let Some(node) = node.filter(|_| self.watching == Watching::On) else { return };
         let spec = node.spec.clone().unwrap_or_default();
         let is_kept = spec.taints.iter().flatten().any(|mark| mark.key == taint::PRESERVED);
         let takes_pods = spec.unschedulable != Some(true) && !is_kept;
         // Of a Node that has registered anew behind a late view nobody can know.
-        let is_known = view.snapshot().iter().any(|seen| seen.metadata.uid == node.metadata.uid);
+        let is_known = view.snapshot().iter().any(|seen| seen.uid() == Snapshot::uid(node));
         if takes_pods && is_known {
             self.violated("pods are evicted from a Node that takes new ones", || node.name_any());
         }

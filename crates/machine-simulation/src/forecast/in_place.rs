@@ -21,8 +21,7 @@ use machine_api::{
     names::{label, update_result},
     v1alpha1::{Machine, MachinePhase, OrchestrationType, StrategyType, controller_of},
 };
-use machine_controllers::loops::Controller;
-use machine_controllers::{set::counts::is_terminating, views::BY_NODE};
+use machine_controllers::{loops::Controller, set::counts::is_terminating, views::BY_NODE};
 
 /// What is known of updates in place.
 #[derive(Debug, Default)]
@@ -61,7 +60,7 @@ impl World<'_> {
         let is_candidate = || {
             let name = machine.labels().get(label::NODE).cloned().unwrap_or_default();
             let node = self.process.nodes.get(&ObjectKey::cluster_scoped(name));
-            node.is_some_and(|node| node.labels().contains_key(label::CANDIDATE_FOR_UPDATE))
+            node.is_some_and(|node| node.label(label::CANDIDATE_FOR_UPDATE).is_some())
         };
         is_under_way || is_candidate()
     }

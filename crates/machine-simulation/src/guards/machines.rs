@@ -2,31 +2,38 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use controller_runtime::store::Store;
-use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::Time};
+use controller_runtime::{snapshot::Snapshot, store::Store};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
-use super::Guard;
+use super::{Guard, edit};
 use machine_api::{
     names::{finalizer, machine_condition, stage_text},
     v1alpha1::{Machine, MachinePhase},
 };
-use machine_controllers::machine::{
-    observation::{Answer, Freeze, NodeSource, NodeView, Observation},
-    plan::{Effect, Next, Plan},
-    settings::HealthTimeout,
+use machine_controllers::{
+    machine::{
+        observation::{Answer, Freeze, NodeSource, NodeView, Observation},
+        plan::{Effect, Next, Plan},
+        settings::HealthTimeout,
+    },
+    snapshots::NodeSnapshot,
 };
 use machine_driver::{Code, DeletedVm, Status};
 
 /// What the decision about a machine sees without this guard; `nodes` is its process's view of the Nodes.
-pub fn seen_without<'a>(guard: Option<Guard>, seen: &'a Observation, nodes: &Store<Arc<Node>>) -> Cow<'a, Observation> {
+pub fn seen_without<'a>(
+    guard: Option<Guard>,
+    seen: &'a Observation,
+    nodes: &Store<NodeSnapshot>,
+) -> Cow<'a, Observation> {
     let Some(guard) = guard else { return Cow::Borrowed(seen) };
     let mut blind = seen.clone();
     hide(guard, &mut blind, nodes);
     Cow::Owned(blind)
 }
 
-fn hide(guard: Guard, seen: &mut Observation, nodes: &Store<Arc<Node>>) {
+fn hide(guard: Guard, seen: &mut Observation, nodes: &Store<NodeSnapshot>) {
     let is_deleting = seen.machine.metadata.deletion_timestamp.is_some();
     let phase = seen.phase().clone();
     match guard {
@@ -56,14 +63,14 @@ fn hide(guard: Guard, seen: &mut Observation, nodes: &Store<Arc<Node>>) {
         }
         Guard::Ownership => {
             if let NodeView::Foreign { name, .. } = &seen.node
-                && let Some(node) = nodes.snapshot().into_iter().find(|node| node.name_any() == *name)
+                && let Some(node) = nodes.snapshot().into_iter().find(|node| node.name() == name)
             {
                 seen.node = NodeView::Ours(node);
             }
         }
         Guard::Cordon => {
             if let NodeView::Ours(node) = &mut seen.node {
-                Arc::make_mut(node).spec.get_or_insert_default().unschedulable = Some(true);
+                edit(node, |node| node.spec.get_or_insert_default().unschedulable = Some(true));
             }
         }
         Guard::DeletionTimestamp if matches!(phase, MachinePhase::Running | MachinePhase::Terminating) => {

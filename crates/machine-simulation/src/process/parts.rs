@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::{Node, Secret};
+use k8s_openapi::api::core::v1::Secret;
 use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -34,7 +34,6 @@ use controller_runtime::{
     store::Store,
     tasks::SharedTasks,
 };
-use machine_controllers::snapshots::{AttachmentSnapshot, PodSnapshot};
 use machine_controllers::{
     Decision,
     class::{ClassController, ClassDeps},
@@ -49,6 +48,7 @@ use machine_controllers::{
     },
     secret::{SecretController, SecretDeps},
     set::{self, SetController, SetDecisions, SetDeps, observe::SetObservation},
+    snapshots::{AttachmentSnapshot, NodeSnapshot, PodSnapshot},
     views::ControlViews,
 };
 use machine_driver::{Driver, Registry};
@@ -70,7 +70,7 @@ pub(super) struct Parts<'a> {
     pub(super) refusals: Refusals,
     pub(super) clock: &'a Arc<PlayedClock>,
     pub(super) views: &'a ControlViews,
-    pub(super) nodes: &'a Arc<Store<Arc<Node>>>,
+    pub(super) nodes: &'a Arc<Store<NodeSnapshot>>,
     pub(super) pods: &'a Arc<Store<PodSnapshot>>,
     pub(super) attachments: &'a Arc<Store<AttachmentSnapshot>>,
     pub(super) calls: &'a UnderWay,

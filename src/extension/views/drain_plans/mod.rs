@@ -159,9 +159,9 @@ impl DrainPlanView {
                 .target
                 .nodes
                 .get(&ObjectKey::cluster_scoped(spec.node_name.clone()))
-                .map(|node| node.name_any())
+                .map(|node| node.name().to_owned())
                 .ok_or_else(|| format!("there is no Node {}", spec.node_name)),
-            (Some(_), NodeView::Ours(node)) => Ok(node.name_any()),
+            (Some(_), NodeView::Ours(node)) => Ok(node.name().to_owned()),
             (Some(_), NodeView::NoTarget) => Err("there is no target cluster".to_owned()),
             (Some(_), NodeView::NotLinked { .. }) => Err(NO_NODE_YET.to_owned()),
             // A machine knows the name of its Node before the Node is there.
@@ -208,7 +208,7 @@ impl DrainPlanView {
         let pods = Pods::on(&*self.target.drains, node);
         let object = self.target.nodes.get(&ObjectKey::cluster_scoped(node));
         let observed =
-            observe(&*self.target.drains, node, object.as_deref(), limits, &Progress::default(), &pods.ids, seen.now);
+            observe(&*self.target.drains, node, object.as_ref(), limits, &Progress::default(), &pods.ids, seen.now);
         let question =
             drain::Question { allowed: pods.allowed(&observed), unasked: pods.unasked(&observed), seen: observed };
         let played = question.clone();

@@ -12,7 +12,6 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use serde_json::Value;
 
@@ -38,9 +37,10 @@ use machine_api::{
     names::label,
     v1alpha1::{Machine, MachineClass, MachineDeployment, MachineDeploymentConditionType, MachinePhase, StrategyType},
 };
+use machine_controllers::snapshots::NodeSnapshot;
 use machine_controllers::{
     deployment::decide::is_frozen,
-    machine::observation::{Freeze, condition, conditions_of},
+    machine::observation::{Freeze, condition},
     views::BY_NAMESPACE,
 };
 
@@ -131,7 +131,7 @@ impl FleetView {
         match node_of(machine, self.sources.outlooks.nodes()) {
             None => all.without_node += 1,
             Some(node) => {
-                let ready = condition(conditions_of(&node), "Ready").is_some_and(|ready| ready.status == "True");
+                let ready = condition(node.conditions(), "Ready").is_some_and(|ready| ready.status == "True");
                 all.not_ready_nodes += i32::from(!ready);
                 amounts.add(&node);
             }
@@ -159,7 +159,7 @@ fn known_orphans(sources: &Sources, machines: &[Arc<Machine>]) -> Option<i32> {
     Some(count(lists.iter().flat_map(of_list).collect::<BTreeSet<_>>().len()))
 }
 
-fn node_of(machine: &Machine, nodes: Option<&Store<Arc<Node>>>) -> Option<Arc<Node>> {
+fn node_of(machine: &Machine, nodes: Option<&Store<NodeSnapshot>>) -> Option<NodeSnapshot> {
     let name = machine.labels().get(label::NODE).filter(|name| !name.is_empty())?;
     nodes?.get(&ObjectKey::cluster_scoped(name.clone()))
 }

@@ -41,7 +41,7 @@ use machine_api::{
 };
 use machine_controllers::{
     machine::{
-        observation::{Freeze, condition, conditions_of, since},
+        observation::{Freeze, condition, since},
         status_change::rfc3339,
     },
     safety::orphans::Claim,
@@ -302,7 +302,7 @@ impl<'a> Seen<'a> {
     fn node_of(&self, machine: &Machine) -> Option<NodeRef> {
         let name = machine.labels().get(label::NODE).filter(|name| !name.is_empty())?;
         let node = self.sources.outlooks.nodes().and_then(|nodes| nodes.get(&ObjectKey::cluster_scoped(name.clone())));
-        let ready = node.as_ref().and_then(|node| condition(conditions_of(node), "Ready"));
+        let ready = node.as_ref().and_then(|node| condition(node.conditions(), "Ready"));
         let ready = ready.map_or("Unknown", |ready| ready.status.as_str());
         Some(NodeRef { name: name.clone(), ready: ready.to_owned() })
     }

@@ -2,9 +2,7 @@
 //!
 //! Source: spec/deployment-and-set §2.2, §11.1 (step 4), §11.2 with D-14, D-23.
 
-use std::sync::Arc;
-
-use k8s_openapi::api::core::v1::{Node, Taint};
+use k8s_openapi::api::core::v1::Taint;
 use machine_api::{
     names::{annotation, label, node_condition, taint, update_result},
     v1alpha1::{Machine, MachinePhase},
@@ -20,6 +18,7 @@ use crate::{
         plan::{Effect, OnFailure, Plan},
     },
     set::counts::{is_terminating, label_of},
+    snapshots::NodeSnapshot,
 };
 
 /// What the labels and the condition of a Node say.
@@ -37,14 +36,12 @@ pub struct Marks<'a> {
 
 impl<'a> Marks<'a> {
     /// The marks of a Node.
-    pub fn of(node: &'a Node) -> Self {
-        let label = |key: &str| node.metadata.labels.as_ref().and_then(|labels| labels.get(key));
-        let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
-        let condition = conditions.iter().find(|condition| condition.type_ == node_condition::IN_PLACE_UPDATE);
+    pub fn of(node: &'a NodeSnapshot) -> Self {
+        let condition = node.conditions().iter().find(|condition| condition.type_ == node_condition::IN_PLACE_UPDATE);
         Self {
-            candidate: label(label::CANDIDATE_FOR_UPDATE).is_some(),
-            selected: label(label::SELECTED_FOR_UPDATE).is_some(),
-            result: label(label::UPDATE_RESULT).map(String::as_str),
+            candidate: node.label(label::CANDIDATE_FOR_UPDATE).is_some(),
+            selected: node.label(label::SELECTED_FOR_UPDATE).is_some(),
+            result: node.label(label::UPDATE_RESULT),
             reason: condition.and_then(|condition| condition.reason.as_deref()),
         }
     }
@@ -85,14 +82,14 @@ pub fn has_failed(machine: &Machine) -> bool {
 }
 
 /// The Node of a machine and its marks.
-pub fn node_of<'a>(seen: &'a DeploymentObservation, machine: &Machine) -> Option<(&'a Arc<Node>, Marks<'a>)> {
+pub fn node_of<'a>(seen: &'a DeploymentObservation, machine: &Machine) -> Option<(&'a NodeSnapshot, Marks<'a>)> {
     let node = seen.nodes.as_ref()?.get(label_of(machine, label::NODE)?)?;
     Some((node, Marks::of(node)))
 }
 
-fn change_node(rule: &'static str, node: &Arc<Node>, change: NodeChange, plan: &mut Plan) {
+fn change_node(rule: &'static str, node: &NodeSnapshot, change: NodeChange, plan: &mut Plan) {
     let on_failure = OnFailure::EndPlan;
-    plan.push(rule, Effect::ChangeNode { node: Arc::clone(node), change: Box::new(change), on_failure });
+    plan.push(rule, Effect::ChangeNode { node: node.clone(), change: Box::new(change), on_failure });
 }
 
 /// Marks the Nodes of old sets as candidates. One that was handed over and is not finished yet keeps its labels.
@@ -109,13 +106,13 @@ pub fn mark_candidates(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &m
 }
 
 /// Picks a Node.
-pub fn select(node: &Arc<Node>, plan: &mut Plan) {
+pub fn select(node: &NodeSnapshot, plan: &mut Plan) {
     change_node("in-place/select", node, NodeChange::of_labels([set(label::SELECTED_FOR_UPDATE, "true")]), plan);
 }
 
 /// Takes the marks off a Node whose set has become the new one again, so that there is nothing to update. A picked one was
 /// cordoned for us and takes pods again.
-pub fn withdraw(node: &Arc<Node>, marks: Marks<'_>, plan: &mut Plan) {
+pub fn withdraw(node: &NodeSnapshot, marks: Marks<'_>, plan: &mut Plan) {
     let labels = [label::CANDIDATE_FOR_UPDATE, label::SELECTED_FOR_UPDATE].map(removed);
     let cordon = if marks.selected && marks.result.is_none() { Cordon::Lift } else { Cordon::Keep };
     // The machine controller may be draining it: then its update goes on.
@@ -125,7 +122,7 @@ pub fn withdraw(node: &Arc<Node>, marks: Marks<'_>, plan: &mut Plan) {
 
 /// Lets an updated Node take pods again: labels and reason of failure off, uncordoned, without the taint of old nodes, and
 /// with the one that keeps pods off until the critical components are there. Refused when the Node has changed meanwhile.
-pub fn release(node: &Arc<Node>, plan: &mut Plan) {
+pub fn release(node: &NodeSnapshot, plan: &mut Plan) {
     let mut taints = without_old_taint(node);
     let holds_back = |found: &Taint| found.key == taint::CRITICAL_COMPONENTS_NOT_READY && found.effect == "NoSchedule";
     if !taints.iter().any(holds_back) {

@@ -72,7 +72,7 @@ impl World {
         for node in self.nodes.values() {
             let marks = Marks::of(node);
             assert!(!marks.candidate && !marks.selected && marks.result.is_none(), "{node:?}");
-            assert_eq!(node.spec.as_ref().and_then(|spec| spec.unschedulable), None, "{node:?}");
+            assert!(!node.is_cordoned(), "{node:?}");
         }
         assert!(!new.metadata.labels.as_ref().unwrap().contains_key(label::SCALE_UP_DISABLED));
     }

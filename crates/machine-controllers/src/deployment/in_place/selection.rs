@@ -7,8 +7,6 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Node;
-
 use super::marks;
 use crate::{
     deployment::{
@@ -17,6 +15,7 @@ use crate::{
         plan::Plan,
     },
     set::ranking::sort_for_deletion,
+    snapshots::NodeSnapshot,
 };
 use machine_api::{
     names::update_result,
@@ -75,7 +74,7 @@ pub fn to_spare(seen: &DeploymentObservation, fleet: &Fleet<'_>) -> i32 {
 }
 
 /// Machines of a set whose nodes may be picked, best first.
-fn candidates<'a>(seen: &'a DeploymentObservation, set: &SetState<'a>) -> Vec<(&'a Machine, &'a Arc<Node>)> {
+fn candidates<'a>(seen: &'a DeploymentObservation, set: &SetState<'a>) -> Vec<(&'a Machine, &'a NodeSnapshot)> {
     let mut machines: Vec<&Arc<Machine>> = set.kept.iter().copied().filter(|machine| has_joined(machine)).collect();
     sort_for_deletion(&mut machines, seen.now);
     machines

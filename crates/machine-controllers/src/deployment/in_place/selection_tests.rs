@@ -1,6 +1,5 @@
 //! Scenarios of spec/deployment-and-set §11.4: which Nodes are updated next, and how many at once.
 
-use kube::ResourceExt;
 use rstest::rstest;
 
 use super::{
@@ -8,6 +7,7 @@ use super::{
     Plan, selection,
     testing::{Is::*, *},
 };
+use controller_runtime::snapshot::Snapshot;
 use machine_api::v1alpha1::OrchestrationType::Auto;
 
 #[rstest]
@@ -29,7 +29,7 @@ fn nodes_are_selected(#[case] old: (i32, &'static [Is]), #[case] new: (i32, &'st
         .steps
         .iter()
         .map(|step| match &step.effect {
-            Effect::ChangeNode { node, .. } => format!("{} {}", step.rule, node.name_any()),
+            Effect::ChangeNode { node, .. } => format!("{} {}", step.rule, node.name()),
             other => panic!("{other:?}"),
         })
         .collect();
@@ -70,7 +70,7 @@ fn as_many_are_picked_as_may_be_missing(#[case] old: &[Is], #[case] unavailable:
         .steps
         .iter()
         .map(|step| match &step.effect {
-            Effect::ChangeNode { node, .. } => node.metadata.name.as_deref().unwrap(),
+            Effect::ChangeNode { node, .. } => node.name(),
             other => panic!("{other:?}"),
         })
         .collect();

@@ -14,6 +14,7 @@ use crate::{
     },
     set::testing::{Building, meta},
 };
+use controller_runtime::snapshot::Snapshot;
 use machine_api::{
     names::{annotation, label, node_condition},
     v1alpha1::{Machine, MachineDeployment, MachinePhase, MachineSet, OrchestrationType},
@@ -142,7 +143,7 @@ pub(super) fn fleet_of(
         for (number, is) in machines.iter().enumerate() {
             let machine = machine_of(&seen.set, number, *is);
             if let Some(node) = node_of(&machine, *is) {
-                nodes.insert(node.metadata.name.clone().unwrap(), Arc::new(node));
+                nodes.insert(node.metadata.name.clone().unwrap(), node.into());
             }
             seen.machines.push(Arc::new(machine));
         }
@@ -157,7 +158,7 @@ pub(super) fn fleet_of(
 pub(super) fn rules(seen: &DeploymentObservation) -> Vec<String> {
     let told = |step: &Step| match &step.effect {
         Effect::ScaleSet { set, to, .. } => format!("{} {} {to}", step.rule, set.name_any()),
-        Effect::ChangeNode { node, .. } => format!("{} {}", step.rule, node.name_any()),
+        Effect::ChangeNode { node, .. } => format!("{} {}", step.rule, node.name()),
         Effect::MarkMachine { machine, .. } | Effect::HandOver { machine, .. } => {
             format!("{} {}", step.rule, machine.name_any())
         }

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
-use kube::ResourceExt;
 use rstest::rstest;
 use serde_json::json;
 
@@ -24,7 +23,11 @@ use crate::{
     set::testing::{at, meta},
     views::{ControlViews, node_store},
 };
-use controller_runtime::{key::ObjectKey, objects::Patch};
+use controller_runtime::{
+    key::ObjectKey,
+    objects::Patch,
+    snapshot::{Snapshot, Whole},
+};
 use machine_api::{
     names::{annotation, node_condition, taint},
     v1alpha1::{
@@ -67,15 +70,16 @@ fn operations(effect: &Effect) -> Option<Vec<serde_json::Value>> {
 #[test]
 fn s_inpl_02_a_released_node_takes_pods_again_when_its_critical_components_are_there() {
     let mut seen = fleet(Auto, of(0, &[]), of(3, &[Plain, Plain, HandedOver]));
-    let node = Arc::make_mut(seen.nodes.as_mut().unwrap().get_mut("node-md-new-2").unwrap());
-    node.metadata.annotations = Some([(annotation::UPDATE_FAILED_REASON.to_owned(), "x".to_owned())].into());
     let ours = json!({ "key": taint::PREFER_NO_SCHEDULE, "value": "True", "effect": "PreferNoSchedule" });
     let theirs = json!({ "key": "dedicated", "value": "db", "effect": "NoSchedule" });
-    node.spec.as_mut().unwrap().taints = Some(serde_json::from_value(json!([ours, theirs])).unwrap());
+    seen.nodes.as_mut().unwrap().get_mut("node-md-new-2").unwrap().edit(|node| {
+        node.metadata.annotations = Some([(annotation::UPDATE_FAILED_REASON.to_owned(), "x".to_owned())].into());
+        node.spec.as_mut().unwrap().taints = Some(serde_json::from_value(json!([ours, theirs])).unwrap());
+    });
     let plan = decide(&seen);
     let Effect::ChangeNode { node, change, .. } = &plan.steps[0].effect else { panic!("{plan:?}") };
     assert_eq!(change.guard, Guard::Observed);
-    let released = changed(change, node);
+    let released = changed(change, node.whole_object());
     assert!(released.metadata.labels.unwrap_or_default().is_empty());
     assert!(released.metadata.annotations.unwrap_or_default().is_empty());
     let spec = released.spec.unwrap();
@@ -87,9 +91,10 @@ fn s_inpl_02_a_released_node_takes_pods_again_when_its_critical_components_are_t
 #[test]
 fn d_23_the_taint_of_critical_components_is_added_once() {
     let mut seen = fleet(Auto, of(0, &[]), of(3, &[Plain, Plain, HandedOver]));
-    let node = Arc::make_mut(seen.nodes.as_mut().unwrap().get_mut("node-md-new-2").unwrap());
     let there = json!([{ "key": taint::CRITICAL_COMPONENTS_NOT_READY, "effect": "NoSchedule" }]);
-    node.spec.as_mut().unwrap().taints = Some(serde_json::from_value(there).unwrap());
+    seen.nodes.as_mut().unwrap().get_mut("node-md-new-2").unwrap().edit(|node| {
+        node.spec.as_mut().unwrap().taints = Some(serde_json::from_value(there).unwrap());
+    });
     let plan = decide(&seen);
     let Effect::ChangeNode { change, .. } = &plan.steps[0].effect else { panic!("{plan:?}") };
     let TaintChange::Replace(taints) = &change.taints else { panic!("{change:?}") };
@@ -247,7 +252,7 @@ fn d_14_marks_come_off_when_the_template_is_changed_back() {
     let plan = decide(&seen);
     let uncordons = |name: &str| {
         plan.steps.iter().any(|step| match &step.effect {
-            Effect::ChangeNode { node, change, .. } => node.name_any() == name && change.cordon == Cordon::Lift,
+            Effect::ChangeNode { node, change, .. } => node.name() == name && change.cordon == Cordon::Lift,
             _ => false,
         })
     };
@@ -258,17 +263,19 @@ fn d_14_marks_come_off_when_the_template_is_changed_back() {
 fn d_14_a_result_that_comes_after_the_marks_were_withdrawn_is_not_taken_for_that_of_the_next_update() {
     // Seed 1503: the update failed, the template was changed back, and somebody repaired the node then.
     let mut seen = fleet(Auto, of(0, &[]), of(3, &[Plain, Plain, Plain]));
-    let node = Arc::make_mut(seen.nodes.as_mut().unwrap().get_mut("node-md-new-1").unwrap());
-    let labels = node.metadata.labels.get_or_insert_default();
-    labels.insert(label::UPDATE_RESULT.to_owned(), "successful".to_owned());
+    seen.nodes.as_mut().unwrap().get_mut("node-md-new-1").unwrap().edit(|node| {
+        let labels = node.metadata.labels.get_or_insert_default();
+        labels.insert(label::UPDATE_RESULT.to_owned(), "successful".to_owned());
+    });
     assert_eq!(rules(&seen), ["in-place/release node-md-new-1"]);
     // While the Node still counts as failed, its machine controller is to take the result over first.
     for (reason, expected) in [
         (node_condition::REASON_UPDATE_FAILED, Vec::new()),
         (node_condition::REASON_UPDATE_SUCCESSFUL, vec!["in-place/release node-md-new-1"]),
     ] {
-        let node = Arc::make_mut(seen.nodes.as_mut().unwrap().get_mut("node-md-new-1").unwrap());
-        node.status.get_or_insert_default().conditions = Some(vec![condition(reason)]);
+        seen.nodes.as_mut().unwrap().get_mut("node-md-new-1").unwrap().edit(|node| {
+            node.status.get_or_insert_default().conditions = Some(vec![condition(reason)]);
+        });
         assert_eq!(rules(&seen), expected, "{reason}");
     }
 }
@@ -323,7 +330,7 @@ fn marks_of_an_update_that_was_given_up_come_off_although_its_set_is_the_only_on
         views.machines.apply((**machine).clone());
     }
     for node in marked.nodes.unwrap().into_values() {
-        let mut node = (*node).clone();
+        let mut node = Node::clone(node.whole_object());
         node.metadata.namespace = None;
         nodes.apply(node);
     }

@@ -1,15 +1,17 @@
 //! A machine's Node in an observation: whose it is, how its drain stands, what is attached, and what could not be written.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
 use machine_driver::SameInstance;
 use serde::Serialize;
 
-use crate::drain::{
-    progress::{Attempt, Failure},
-    waiting::Waiting,
+use crate::{
+    drain::{
+        progress::{Attempt, Failure},
+        waiting::Waiting,
+    },
+    snapshots::NodeSnapshot,
 };
 
 /// The Node of a machine.
@@ -29,7 +31,7 @@ pub enum NodeView {
     /// The Node of the label was removed while this process watched.
     Vanished,
     /// The Node is there and belongs to the machine.
-    Ours(Arc<Node>),
+    Ours(NodeSnapshot),
     /// A Node of that name is there but belongs to something else.
     Foreign {
         /// Its name.
@@ -70,7 +72,7 @@ pub enum NodeIdentity {
 
 impl NodeView {
     /// The Node, if it is there and ours.
-    pub fn ours(&self) -> Option<&Arc<Node>> {
+    pub fn ours(&self) -> Option<&NodeSnapshot> {
         match self {
             Self::Ours(node) => Some(node),
             Self::NoTarget

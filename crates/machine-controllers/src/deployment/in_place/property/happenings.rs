@@ -71,7 +71,7 @@ impl World {
             .enumerate()
             .filter_map(|(place, machine)| {
                 let name = label_of(machine, label::NODE).unwrap_or_default();
-                let marks = self.nodes.get(name).map(|node| Marks::of(node)).unwrap_or_default();
+                let marks = self.nodes.get(name).map(Marks::of).unwrap_or_default();
                 which(machine, marks).then(|| (place, name.to_owned()))
             })
             .collect();
@@ -86,14 +86,16 @@ impl World {
             reason: Some(reason.to_owned()),
             ..NodeCondition::default()
         };
-        let node = Arc::make_mut(self.nodes.get_mut(node).unwrap());
-        node.status.get_or_insert_default().conditions = Some(vec![condition.clone()]);
+        self.nodes.get_mut(node).unwrap().edit(|node| {
+            node.status.get_or_insert_default().conditions = Some(vec![condition.clone()]);
+        });
         Arc::make_mut(&mut self.machines[place]).status.conditions = vec![condition];
     }
 
     pub(super) fn label(&mut self, node: &str, key: &str, value: &str) {
-        let node = Arc::make_mut(self.nodes.get_mut(node).unwrap());
-        node.metadata.labels.get_or_insert_default().insert(key.to_owned(), value.to_owned());
+        self.nodes.get_mut(node).unwrap().edit(|node| {
+            node.metadata.labels.get_or_insert_default().insert(key.to_owned(), value.to_owned());
+        });
     }
 
     /// Whether there was anything that it could happen to.
@@ -114,7 +116,7 @@ impl World {
                 machine.metadata.labels.get_or_insert_default().insert(label::NODE.to_owned(), node.clone());
                 machine.status.current_status.phase = MachinePhase::Running;
                 let made = Node { metadata: meta(&node), spec: Some(NodeSpec::default()), status: None };
-                self.nodes.insert(node, Arc::new(made));
+                self.nodes.insert(node, made.into());
                 true
             }
             Happens::IsDrained(index) => {
@@ -125,8 +127,9 @@ impl World {
                 let Some((place, node)) = self.nth(*index, picked) else { return false };
                 self.loses(place, MachinePhase::InPlaceUpdating);
                 self.is_told(place, &node, node_condition::REASON_READY_FOR_UPDATE);
-                let node = Arc::make_mut(self.nodes.get_mut(&node).unwrap());
-                node.spec.get_or_insert_default().unschedulable = Some(true);
+                self.nodes.get_mut(&node).unwrap().edit(|node| {
+                    node.spec.get_or_insert_default().unschedulable = Some(true);
+                });
                 true
             }
             Happens::IsUpdated(index) => {

@@ -2,9 +2,10 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use controller_runtime::objects::Patch;
-use k8s_openapi::api::core::v1::Node;
-use kube::ResourceExt;
+use controller_runtime::{
+    objects::Patch,
+    snapshot::{Snapshot, Whole},
+};
 use machine_api::v1alpha1::{Machine, MachineDeployment, MachinePhase, MachineSet, OrchestrationType, controller_of};
 
 use crate::{
@@ -21,13 +22,14 @@ use crate::{
         observe::SetObservation,
         testing::{at, now},
     },
+    snapshots::NodeSnapshot,
 };
 
 pub(super) struct World {
     pub(super) deployment: Arc<MachineDeployment>,
     pub(super) sets: Vec<Arc<MachineSet>>,
     pub(super) machines: Vec<Arc<Machine>>,
-    pub(super) nodes: BTreeMap<String, Arc<Node>>,
+    pub(super) nodes: BTreeMap<String, NodeSnapshot>,
     /// Passes of sets that have decided, on this generation, and not acted yet.
     pub(super) waiting: BTreeMap<usize, (i64, set::plan::Plan)>,
     pub(super) made: i64,
@@ -150,10 +152,12 @@ impl World {
                 }
                 None => true,
             },
-            Effect::ChangeNode { node: seen, change, .. } => match self.nodes.get_mut(&seen.name_any()) {
+            Effect::ChangeNode { node: seen, change, .. } => match self.nodes.get_mut(seen.name()) {
                 None => true,
                 Some(node) => match patches::of_node(change, seen) {
-                    Some(patch) => patched(&**node, &patch).map(|after| *node = Arc::new(after)).is_some(),
+                    Some(patch) => patched(&**node.whole_object(), &patch)
+                        .map(|after| *node = NodeSnapshot::of(Arc::new(after)))
+                        .is_some(),
                     None => true,
                 },
             },
