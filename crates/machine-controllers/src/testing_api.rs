@@ -9,10 +9,10 @@ use std::{
 };
 
 use controller_runtime::clock::SharedClock;
-use futures::FutureExt;
+use futures::{FutureExt, StreamExt, stream::BoxStream};
 use http::{Method, Request, Response, header::CONTENT_TYPE, request::Parts};
 use http_body_util::{BodyExt, Either, Full};
-use kube::client::Body;
+use kube::{client::Body, core::WatchEvent};
 use kube_dev_server::{DevServer, DevServerOptions, StandIn};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
@@ -82,8 +82,8 @@ pub(crate) struct TestApi {
 }
 
 impl TestApi {
-    /// An API server with our kinds, as this clock shows the time. Definitions have no schema here: that tests of `tests/it` use
-    /// the true ones is enough, and these take half as long without.
+    /// An API server with our kinds, whose time this clock shows. The definitions have no schema: the true ones would cost each
+    /// test an eighth of a second more, and `tests/it` has them.
     pub(crate) fn new(clock: SharedClock) -> Self {
         let options = DevServerOptions {
             seed: 1,
@@ -132,9 +132,12 @@ impl TestApi {
         kube::Client::new(service, "ns")
     }
 
-    /// A client that no fault meets, and whose requests are not written down.
-    pub(crate) fn onlooker(&self) -> kube::Client {
-        self.server.client("onlooker", "ns")
+    /// What happens to the objects of a list after a version, as somebody hears whom no fault meets.
+    pub(crate) async fn watch(&self, path: &str, version: &str) -> BoxStream<'static, WatchEvent<Value>> {
+        let path = format!("{}?watch=true&resourceVersion={version}", full(path));
+        let client = self.server.client("onlooker", "ns");
+        let events = client.request_events(Request::get(path).body(Vec::new()).unwrap()).await.unwrap();
+        events.map(Result::unwrap).boxed()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -152,14 +155,14 @@ impl TestApi {
         self.fail(what, fault, 1);
     }
 
-    /// What was ordered in these words goes wrong no more.
+    /// Faults that were ordered with this text are over.
     pub(crate) fn heal(&self, what: &str) {
-        self.state().faults.retain(|(ordered, ..)| ordered != what);
+        self.state().faults.retain(|(ordered, ..)| !ordered.contains(what));
     }
 
-    /// Whether a fault waits for requests with this text.
+    /// Whether a fault that was ordered with this text has not happened yet, or not for the last time.
     pub(crate) fn is_to_fail(&self, what: &str) -> bool {
-        self.state().faults.iter().any(|(ordered, ..)| ordered == what)
+        self.state().faults.iter().any(|(ordered, ..)| ordered.contains(what))
     }
 
     /// From here on anything may go wrong, or nothing more.
@@ -247,11 +250,10 @@ impl TestApi {
             }
         }
         let stored = self.must("POST", collection, JSON, &object);
-        if object["status"].is_null() || stored["status"].is_object() {
-            return stored;
-        }
-        let status = json!({ "status": object["status"] });
-        self.must("PATCH", &format!("{path}/status"), "application/merge-patch+json", &status)
+        // Of a custom resource the API server leaves the status out.
+        let mut status = stored["status"].clone();
+        json_patch::merge(&mut status, &object["status"]);
+        if status == stored["status"] { stored } else { self.set(&path, "/status", status) }
     }
 
     /// Changes an object, its status included, as somebody else does.
@@ -259,9 +261,14 @@ impl TestApi {
         let mut stored = self.get(path).unwrap_or_else(|| panic!("{path} is not there"));
         let mut wanted = stored.clone();
         change(&mut wanted);
-        for (part, field) in [("", "spec"), ("/status", "status")] {
-            let is_other = |field: &str| wanted[field] != stored[field];
-            if is_other(field) || part.is_empty() && (is_other("metadata") || is_other("nodeTemplate")) {
+        let parts = |object: &Value| {
+            let mut main = object.clone();
+            let status = main["status"].take();
+            [main, status]
+        };
+        let changed = parts(&wanted).into_iter().zip(parts(&stored)).map(|(wanted, stored)| wanted != stored);
+        for (part, is_changed) in ["", "/status"].into_iter().zip(changed.collect::<Vec<_>>()) {
+            if is_changed {
                 wanted["metadata"]["resourceVersion"] = stored["metadata"]["resourceVersion"].clone();
                 stored = self.must("PUT", &format!("{path}{part}"), JSON, &wanted);
             }
@@ -270,22 +277,21 @@ impl TestApi {
     }
 
     /// Sets a field of an object as somebody else does; the field is a JSON pointer.
-    pub(crate) fn set(&self, path: &str, field: &str, value: impl Into<Value>) {
+    pub(crate) fn set(&self, path: &str, field: &str, value: impl Into<Value>) -> Value {
         let part = if field.starts_with("/status") { "/status" } else { "" };
         let patch = json!([{ "op": "add", "path": field, "value": value.into() }]);
-        self.must("PATCH", &format!("{path}{part}"), "application/json-patch+json", &patch);
+        self.must("PATCH", &format!("{path}{part}"), "application/json-patch+json", &patch)
     }
 
     /// Deletes an object as somebody else does, unless it is gone.
     pub(crate) fn delete(&self, path: &str) {
-        // It may be gone.
         let _ = self.ask("DELETE", path, JSON, &json!({ "gracePeriodSeconds": 0 }));
     }
 
     /// Deletes an object, and takes the finalizers off that hold it. Answers its last state.
     pub(crate) fn remove(&self, path: &str) -> Value {
         self.delete(path);
-        self.edit(path, |object| object["metadata"]["finalizers"] = json!([]))
+        self.set(path, "/metadata/finalizers", json!([]))
     }
 
     /// The names of the objects below a path that ends in a slash.

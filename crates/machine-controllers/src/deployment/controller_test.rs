@@ -112,13 +112,12 @@ impl Cluster {
         for machine in self.api.all("machines") {
             let name = machine["metadata"]["name"].as_str().unwrap();
             if machine["metadata"]["deletionTimestamp"].is_string() {
-                let gone = self.api.remove(&format!("machines/{name}"));
+                let gone = self.api.set(&format!("machines/{name}"), "/metadata/finalizers", json!([]));
                 self.views.machines.delete(&serde_json::from_value(gone).unwrap());
                 moved = true;
             } else if machine["status"]["currentStatus"]["phase"] != "Running" {
-                let runs = self.api.edit(&format!("machines/{name}"), |machine| {
-                    machine["status"] = json!({ "currentStatus": { "phase": "Running" } });
-                });
+                let status = json!({ "currentStatus": { "phase": "Running" } });
+                let runs = self.api.set(&format!("machines/{name}"), "/status", status);
                 self.views.machines.apply(serde_json::from_value(runs).unwrap());
                 moved = true;
             }
