@@ -76,7 +76,7 @@ impl Source {
     /// Whether the file is compiled for tests only, as far as its name tells.
     fn is_test(&self) -> bool {
         let path = self.path.to_string_lossy();
-        ["test", "property", "scenarios", "fake_api"].iter().any(|word| path.contains(word))
+        ["test", "property", "scenarios"].iter().any(|word| path.contains(word))
     }
 
     /// The code above the tests at its end.

@@ -10,8 +10,10 @@ use std::{
     time::Duration,
 };
 
+use axum::body::Body;
 use base64::{Engine, prelude::BASE64_STANDARD};
-use http::Request;
+use futures::FutureExt;
+use http::{Request, Response};
 use http_body_util::BodyExt;
 use jiff::Timestamp;
 use rand::SeedableRng;
@@ -139,22 +141,21 @@ impl DevServer {
 
     /// A client in this process, without sockets, as a user of the group of administrators.
     pub fn client(&self, user: &str, namespace: &str) -> kube::Client {
-        let server = Arc::clone(&self.server);
-        let user = User::known(user, [MASTERS.to_owned()]);
+        let (server, user) = (Arc::clone(&self.server), user.to_owned());
         let service = tower::service_fn(move |request: Request<kube::client::Body>| {
-            let (server, user) = (Arc::clone(&server), user.clone());
-            async move {
-                let (head, body) = request.into_parts();
-                let (bytes, user) = match body.collect().await {
-                    Ok(body) => (body.to_bytes(), Ok(user)),
-                    Err(_) => {
-                        (bytes::Bytes::new(), Err(ApiStatus::bad_request("the body of the request cannot be read")))
-                    }
-                };
-                Ok::<_, Infallible>(server.answer(Request::from_parts(head, bytes), user).await)
-            }
+            answered(Arc::clone(&server), user.clone(), request).map(Ok::<_, Infallible>)
         });
         kube::Client::new(service, namespace)
+    }
+
+    /// Answers one request as [`DevServer::client`] does. Unlike a client it needs no task of its own: reads and writes that no
+    /// webhook is asked about are answered when the future is first polled.
+    pub fn answer(
+        &self,
+        user: &str,
+        request: Request<kube::client::Body>,
+    ) -> impl Future<Output = Response<Body>> + Send + use<> {
+        answered(Arc::clone(&self.server), user.to_owned(), request)
     }
 
     /// Answers calls to a webhook here instead of over a connection: `host:port` of an URL, or `namespace/name` of a Service.
@@ -249,6 +250,16 @@ impl DevServer {
         let _ = self.server.authority.set(authority.pem.clone());
         Ok((listening, Credentials { authority: authority.pem, certificate: admin.certificate, key: admin.key }))
     }
+}
+
+/// The answer to a request of this process.
+async fn answered(server: Arc<Server>, user: String, request: Request<kube::client::Body>) -> Response<Body> {
+    let (head, body) = request.into_parts();
+    let (bytes, user) = match body.collect().await {
+        Ok(body) => (body.to_bytes(), Ok(User::known(&user, [MASTERS.to_owned()]))),
+        Err(_) => (bytes::Bytes::new(), Err(ApiStatus::bad_request("the body of the request cannot be read"))),
+    };
+    server.answer(Request::from_parts(head, bytes), user).await
 }
 
 impl Credentials {

@@ -27,5 +27,7 @@ pub mod safety;
 pub mod secret;
 pub mod set;
 pub mod snapshots;
+#[cfg(test)]
+mod testing_api;
 pub mod views;
 pub mod wakes;

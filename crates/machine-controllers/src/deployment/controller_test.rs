@@ -1,4 +1,4 @@
-//! Both controllers together against an API server in a map: what they write, and what lost answers do to them.
+//! Both controllers together against an API server: what they write, and what lost answers do to them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,11 +9,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{DeploymentController, DeploymentDeps, DeploymentSettings, testing::deployment};
 use crate::{
-    set::{
-        SetController, SetDeps,
-        fake_api::{FakeApi, Fault},
-        testing::now,
-    },
+    set::{SetController, SetDeps, testing::now},
+    testing_api::{Fault, TestApi},
     views::ControlViews,
 };
 use controller_runtime::{
@@ -27,7 +24,7 @@ use controller_runtime::{
 use machine_api::v1alpha1::{Machine, MachineDeployment, MachineSet, StrategyType};
 
 struct Cluster {
-    api: FakeApi,
+    api: TestApi,
     views: ControlViews,
     gate: Gate,
     deployments: DeploymentController,
@@ -35,15 +32,15 @@ struct Cluster {
     events: mpsc::Receiver<Pending>,
 }
 
-const MD: &str = "machinedeployments";
+const MD: &str = "machinedeployments/md";
 
 impl Cluster {
     fn new(deployment: &MachineDeployment) -> Self {
-        let api = FakeApi::default();
+        let clock: SharedClock = Arc::new(TokioClock::starting_at(now()));
+        let api = TestApi::new(Arc::clone(&clock));
         let views = ControlViews::default();
         let gate = Gate::open_until(CancellationToken::new());
         let client = api.client();
-        let clock: SharedClock = std::sync::Arc::new(TokioClock::starting_at(now()));
         let (sender, events) = mpsc::channel(1000);
         let recorder = Recorder::new("test", sender);
         let machines: Objects<Arc<Machine>> =
@@ -73,18 +70,14 @@ impl Cluster {
             name_seed: 1,
         });
         let cluster = Self { api, views, gate, deployments, sets, events };
-        cluster.change_deployment(|stored| *stored = serde_json::to_value(deployment).unwrap());
+        let stored = cluster.api.put(MD, serde_json::to_value(deployment).unwrap());
+        cluster.views.deployments.apply(serde_json::from_value(stored).unwrap());
         cluster
     }
 
     /// Changes the deployment as a user would.
     fn change_deployment(&self, change: impl FnOnce(&mut Value)) {
-        let stored = self.api.edit(MD, "md", |stored| {
-            change(stored);
-            let generation = stored["metadata"]["generation"].as_i64().unwrap_or(0);
-            stored["metadata"]["generation"] = (generation + 1).into();
-            Some(())
-        });
+        let stored = self.api.edit(MD, change);
         self.views.deployments.apply(serde_json::from_value(stored).unwrap());
     }
 
@@ -119,14 +112,12 @@ impl Cluster {
         for machine in self.api.all("machines") {
             let name = machine["metadata"]["name"].as_str().unwrap();
             if machine["metadata"]["deletionTimestamp"].is_string() {
-                let gone = self.api.edit("machines", name, |_| None);
+                let gone = self.api.set(&format!("machines/{name}"), "/metadata/finalizers", json!([]));
                 self.views.machines.delete(&serde_json::from_value(gone).unwrap());
                 moved = true;
             } else if machine["status"]["currentStatus"]["phase"] != "Running" {
-                let runs = self.api.edit("machines", name, |machine| {
-                    machine["status"] = json!({ "currentStatus": { "phase": "Running" } });
-                    Some(())
-                });
+                let status = json!({ "currentStatus": { "phase": "Running" } });
+                let runs = self.api.set(&format!("machines/{name}"), "/status", status);
                 self.views.machines.apply(serde_json::from_value(runs).unwrap());
                 moved = true;
             }
@@ -155,11 +146,15 @@ impl Cluster {
                 }
             }
         }
-        panic!("no rest: {:#?}", self.api.writes());
+        panic!("no rest: {:#?}", self.api.counts());
+    }
+
+    fn deployment(&self) -> Value {
+        self.api.get(MD).unwrap()
     }
 
     fn status(&self) -> Value {
-        self.api.all(MD).remove(0)["status"].clone()
+        self.deployment()["status"].take()
     }
 
     fn heard(&mut self) -> Vec<String> {
@@ -175,7 +170,7 @@ impl Cluster {
 async fn a_thousand_machines_cost_little_more_than_their_creation() {
     let mut cluster = Cluster::new(&deployment(1000, 1, 0).build());
     cluster.settle().await;
-    let writes = cluster.api.writes();
+    let writes = cluster.api.counts();
     assert_eq!(writes["POST machines"], 1000);
     let others: usize = writes.iter().filter(|(what, _)| *what != "POST machines").map(|(_, count)| count).sum();
     assert!(others <= 50, "{writes:?}");
@@ -186,7 +181,7 @@ async fn a_thousand_machines_cost_little_more_than_their_creation() {
 
     cluster.change_deployment(|deployment| deployment["spec"]["replicas"] = 0.into());
     cluster.settle().await;
-    assert_eq!(cluster.api.writes()["DELETE machines"], 1000);
+    assert_eq!(cluster.api.counts()["DELETE machines"], 1000);
     assert_eq!(cluster.gate.passed()[&(Destruction::Machine, "replicas/surplus")], 1000);
     assert_eq!(cluster.status()["replicas"], Value::Null);
 }
@@ -208,7 +203,7 @@ async fn s_hash_12_a_rollout_leaves_the_objects_as_the_original_would() {
         assert_eq!(annotations["deployment.kubernetes.io/max-replicas"], "5");
         assert_eq!(set["status"]["observedGeneration"], set["metadata"]["generation"]);
     }
-    assert_eq!(cluster.api.all(MD)[0]["metadata"]["annotations"]["deployment.kubernetes.io/revision"], "2");
+    assert_eq!(cluster.deployment()["metadata"]["annotations"]["deployment.kubernetes.io/revision"], "2");
     let heard = cluster.heard();
     assert!(heard.iter().any(|event| event.starts_with("ScalingMachineSet: Scaled down machine set")), "{heard:?}");
 }
@@ -280,8 +275,8 @@ async fn a_set_that_was_sized_without_an_answer_is_read_before_a_new_one_is_made
 }
 
 #[rstest]
-#[case::a_refusal(Fault::Refuse)]
-#[case::a_webhook_that_the_server_cannot_reach(Fault::Fail)]
+#[case::a_refusal(Fault::REFUSE)]
+#[case::a_webhook_that_the_server_cannot_reach(Fault::FAIL)]
 #[tokio::test(start_paused = true)]
 async fn s_ms_29_and_30_why_a_machine_was_not_made_is_told_and_taken_back(#[case] fault: Fault) {
     let mut cluster = Cluster::new(&deployment(3, 1, 0).build());
@@ -289,7 +284,7 @@ async fn s_ms_29_and_30_why_a_machine_was_not_made_is_told_and_taken_back(#[case
     cluster.pass().await;
     let set = cluster.api.all("machinesets").remove(0);
     assert_eq!(set["status"]["machineSetCondition"][0]["reason"], "FailedCreate");
-    assert_eq!(cluster.api.writes()["POST machines"], 1);
+    assert_eq!(cluster.api.counts()["POST machines"], 1);
     assert!(cluster.heard().iter().any(|event| event.starts_with("FailedCreate: Error creating: ")));
     cluster.settle().await;
     let set = cluster.api.all("machinesets").remove(0);
@@ -298,17 +293,17 @@ async fn s_ms_29_and_30_why_a_machine_was_not_made_is_told_and_taken_back(#[case
 }
 
 #[rstest]
-#[case::a_refusal(Fault::Refuse, "exceeded quota")]
-#[case::a_webhook_that_the_server_cannot_reach(Fault::Fail, "failed calling webhook")]
+#[case::a_refusal(Fault::REFUSE, "exceeded quota")]
+#[case::a_webhook_that_the_server_cannot_reach(Fault::FAIL, "failed calling webhook")]
 #[tokio::test(start_paused = true)]
 async fn why_a_set_was_not_made_is_told_and_taken_back(#[case] fault: Fault, #[case] says: &str) {
     let cluster = Cluster::new(&deployment(3, 1, 0).build());
     cluster.api.fail_next("POST machinesets", fault);
     cluster.pass().await;
-    let told = cluster.api.all(MD)[0]["status"]["conditions"].to_string();
+    let told = cluster.deployment()["status"]["conditions"].to_string();
     assert!(told.contains(says), "{told}");
     cluster.settle().await;
-    let told = cluster.api.all(MD)[0]["status"]["conditions"].to_string();
+    let told = cluster.deployment()["status"]["conditions"].to_string();
     assert!(!told.contains(says), "{told}");
 }
 
@@ -324,7 +319,7 @@ async fn a_write_that_is_refused_again_and_again_is_told_once(#[case] write: &st
     cluster.change_deployment(|stored| stored["spec"]["replicas"] = 4.into());
     let mut told = Vec::new();
     for pass in 0..5 {
-        cluster.api.fail_next(write, Fault::Refuse);
+        cluster.api.fail_next(write, Fault::REFUSE);
         let outcome = cluster.deployments.reconcile(ObjectKey::new("ns", "md")).await;
         assert!(matches!(&outcome, Outcome::Refused(text) if text.starts_with(named)), "{outcome:?} in pass {pass}");
         told.extend(cluster.heard().into_iter().filter(|event| event.starts_with("WriteRefused: ")));
@@ -338,14 +333,15 @@ async fn a_write_that_is_refused_again_and_again_is_told_once(#[case] write: &st
 async fn s_md_04_a_deleted_deployment_takes_everything_along() {
     let cluster = Cluster::new(&deployment(3, 1, 0).build());
     cluster.settle().await;
-    cluster.change_deployment(|deployment| deployment["metadata"]["deletionTimestamp"] = now().to_string().into());
+    cluster.api.delete(MD);
+    cluster.views.deployments.apply(serde_json::from_value(cluster.deployment()).unwrap());
     for _ in 0..6 {
         cluster.pass().await;
         cluster.machines_move();
     }
     assert_eq!(cluster.api.all("machines"), Vec::<Value>::new());
     assert_eq!(cluster.api.all("machinesets"), Vec::<Value>::new());
-    assert_eq!(cluster.api.all(MD), Vec::<Value>::new());
+    assert_eq!(cluster.api.get(MD), None);
 }
 
 #[tokio::test(start_paused = true)]
@@ -353,9 +349,8 @@ async fn s_own_10_a_machine_that_does_not_fit_any_more_is_released_and_replaced(
     let cluster = Cluster::new(&deployment(2, 1, 0).build());
     cluster.settle().await;
     let name = cluster.api.all("machines")[0]["metadata"]["name"].as_str().unwrap().to_owned();
-    let changed = cluster.api.edit("machines", &name, |machine| {
+    let changed = cluster.api.edit(&format!("machines/{name}"), |machine| {
         machine["metadata"]["labels"]["set"] = "y".into();
-        Some(())
     });
     cluster.views.machines.apply(serde_json::from_value(changed).unwrap());
     cluster.settle().await;
@@ -379,9 +374,8 @@ async fn s_roll_28_a_conflict_while_an_old_set_shrinks_is_an_error_and_tried_aga
         cluster.pass().await;
     }
     cluster.machines_move();
-    cluster.api.edit("machinesets", &name, |set| {
+    cluster.api.edit(&format!("machinesets/{name}"), |set| {
         set["metadata"]["annotations"]["example.com/touched"] = "yes".into();
-        Some(())
     });
     let outcome = cluster.deployments.reconcile(key.clone()).await;
     assert!(matches!(&outcome, Outcome::Retry(error) if error.contains("conflict")), "{outcome:?}");
@@ -402,7 +396,7 @@ async fn s_rb_01_the_set_of_the_previous_revision_becomes_the_newest() {
     for _ in 0..3 {
         cluster.settle().await;
     }
-    let deployment = cluster.api.all(MD).remove(0);
+    let deployment = cluster.deployment();
     assert_eq!(deployment["spec"].get("rollbackTo"), None);
     assert_eq!(deployment["spec"]["template"]["spec"]["class"]["name"], "new");
     assert_eq!(deployment["metadata"]["annotations"]["deployment.kubernetes.io/revision"], "3");
@@ -439,10 +433,9 @@ async fn an_orphan_that_fits_is_adopted_and_not_replaced() {
     let cluster = Cluster::new(&deployment(2, 1, 0).build());
     cluster.settle().await;
     let name = cluster.api.all("machines")[0]["metadata"]["name"].as_str().unwrap().to_owned();
-    let orphan = cluster.api.edit("machines", &name, |machine| {
+    let orphan = cluster.api.edit(&format!("machines/{name}"), |machine| {
         machine["metadata"]["ownerReferences"] =
             json!([{"apiVersion": "v1", "kind": "Other", "name": "o", "uid": "u"}]);
-        Some(())
     });
     cluster.views.machines.apply(serde_json::from_value(orphan).unwrap());
     cluster.settle().await;
@@ -451,5 +444,5 @@ async fn an_orphan_that_fits_is_adopted_and_not_replaced() {
     let adopted = machines.iter().find(|machine| machine["metadata"]["name"] == name.as_str()).unwrap();
     assert_eq!(adopted["metadata"]["ownerReferences"][0]["kind"], "Other");
     assert_eq!(adopted["metadata"]["ownerReferences"][1]["kind"], "MachineSet");
-    assert_eq!(cluster.api.writes()["POST machines"], 2);
+    assert_eq!(cluster.api.counts()["POST machines"], 2);
 }

@@ -24,7 +24,7 @@ use machine_api::{
     },
 };
 
-/// Histories of rollouts cost seconds: a quarter of the cases of other properties. The simulation plays tens of thousands more.
+/// Histories of rollouts and of machines cost seconds: a quarter of the cases of other properties. The simulation plays tens of thousands more.
 pub(crate) fn a_quarter_of_the_cases() -> ProptestConfig {
     let usual = ProptestConfig::default();
     ProptestConfig { failure_persistence: None, cases: usual.cases / 4, ..usual }

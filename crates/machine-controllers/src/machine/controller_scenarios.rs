@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use http::Method;
 use rstest::rstest;
 use serde_json::json;
 
@@ -11,6 +10,7 @@ use super::{
     testing_cloud::Mishap,
     testing_cluster::{Luck, MACHINE, NODES, Weather, World, lock},
 };
+use crate::testing_api::Fault;
 
 const NODE: &str = "/api/v1/nodes/m-abcde";
 const TOKENS: &str = "/api/v1/namespaces/kube-system/secrets/";
@@ -20,7 +20,7 @@ async fn wait(seconds: u64) {
 }
 
 fn status_of(world: &World) -> serde_json::Value {
-    world.api().get(MACHINE).map(|machine| machine["status"].clone()).unwrap_or_default()
+    world.api.get(MACHINE).map(|machine| machine["status"].clone()).unwrap_or_default()
 }
 
 /// What the cloud has counted; a value, so that no lock is held while it is compared.
@@ -36,7 +36,7 @@ fn counts(world: &World) -> Counts {
 }
 
 fn writes_of(world: &World, start: &str) -> usize {
-    world.api().writes.iter().filter(|write| write.starts_with(start)).count()
+    world.api.writes().iter().filter(|write| write.starts_with(start)).count()
 }
 
 #[tokio::test(start_paused = true)]
@@ -44,8 +44,8 @@ async fn mc_028_a_machine_whose_deletion_is_refused_once_still_goes_with_its_nod
     let world = World::new(Luck::Good);
     world.make_machine();
     wait(2).await;
-    world.api().refusals.push((Method::DELETE, MACHINE, 500));
-    world.api().delete(NODE);
+    world.api.fail_next(&format!("DELETE {MACHINE}"), Fault::Answer(500));
+    world.api.delete(NODE);
     wait(10).await;
     assert_eq!(world.phase(), None);
     assert!(world.vms().by_name.is_empty());
@@ -109,13 +109,13 @@ async fn a_driver_that_repeats_itself_is_asked_for_another_vm_a_minute_after_one
 async fn mc_059_the_identity_of_the_vm_lands_although_others_are_faster_three_times() {
     let world = World::new(Luck::Good);
     for _ in 0..3 {
-        world.api().refusals.push((Method::PATCH, MACHINE, 409));
+        world.api.fail_next(&format!("PATCH {MACHINE}"), Fault::Answer(409));
     }
     world.make_machine();
     wait(10).await;
     assert_eq!(world.phase().as_deref(), Some("Running"));
     assert_eq!(world.vms().creates, 1);
-    assert_eq!(world.api().get(MACHINE).unwrap()["spec"]["providerID"], "small:///m-abcde");
+    assert_eq!(world.api.get(MACHINE).unwrap()["spec"]["providerID"], "small:///m-abcde");
 }
 
 #[tokio::test(start_paused = true)]
@@ -125,10 +125,10 @@ async fn a_condition_that_somebody_else_adds_survives_what_is_written_from_a_lat
     world.make_machine();
     wait(60).await;
     assert_eq!(world.phase().as_deref(), Some("Running"));
-    world.api().set(NODE, "/status/conditions", json!([{ "type": "Ready", "status": "Unknown" }]));
+    world.api.set(NODE, "/status/conditions", json!([{ "type": "Ready", "status": "Unknown" }]));
     wait(4).await;
     // The Node's change is heard of before this one.
-    world.api().edit(MACHINE, |machine| {
+    world.api.edit(MACHINE, |machine| {
         let all = machine["status"]["machineConditions"].as_array_mut().unwrap();
         all.push(json!({
             "type": "SomebodyElses", "status": "True", "reason": "X", "message": "",
@@ -148,10 +148,10 @@ async fn mc_087_no_vm_is_made_for_a_machine_that_is_deleted_while_the_view_is_la
     let world = World::under(Luck::Slow(Duration::from_secs(3)), late);
     world.make_machine();
     // The driver is asked whether there is a VM as soon as the machine is known.
-    while world.api().get(MACHINE).is_some() && world.cloud_calls() == 0 {
+    while world.api.get(MACHINE).is_some() && world.cloud_calls() == 0 {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    world.api().delete(MACHINE);
+    world.api.delete(MACHINE);
     wait(120).await;
     assert_eq!(world.phase(), None);
     assert_eq!(world.vms().creates, 0);
@@ -174,11 +174,11 @@ async fn mc_090_a_driver_that_crashes_costs_one_attempt() {
 #[tokio::test(start_paused = true)]
 async fn mc_101_a_token_that_can_not_be_deleted_does_not_keep_a_machine_from_running() {
     let world = World::new(Luck::Good);
-    world.api().refusals.push((Method::DELETE, TOKENS, 500));
+    world.api.fail_next(&format!("DELETE {TOKENS}"), Fault::Answer(500));
     world.make_machine();
     wait(5).await;
     assert_eq!(world.phase().as_deref(), Some("Running"));
-    assert_eq!(world.api().names_under(TOKENS).len(), 1);
+    assert_eq!(world.api.names_under(TOKENS).len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -186,14 +186,14 @@ async fn mc_127_a_machine_fails_once_although_the_write_of_it_was_refused() {
     let world = World::new(Luck::Good);
     world.make_machine();
     wait(5).await;
-    world.api().set(NODE, "/status/conditions", json!([{ "type": "Ready", "status": "Unknown" }]));
+    world.api.set(NODE, "/status/conditions", json!([{ "type": "Ready", "status": "Unknown" }]));
     wait(590).await;
     assert_eq!(world.phase().as_deref(), Some("Unknown"));
-    world.api().writes.clear();
-    world.api().refusals.push((Method::PATCH, MACHINE, 409));
+    world.api.forget_writes();
+    world.api.fail_next(&format!("PATCH {MACHINE}"), Fault::Answer(409));
     wait(30).await;
     assert_eq!(world.phase().as_deref(), Some("Failed"));
-    let writes = world.api().writes.clone();
+    let writes = world.api.writes();
     assert_eq!(writes.len(), 2, "{writes:?}");
 }
 
@@ -210,10 +210,10 @@ async fn mc_280_a_view_that_is_half_a_minute_late_makes_nothing_twice() {
     for pod in ["a", "b"] {
         world.make_pod(pod);
     }
-    world.api().delete(MACHINE);
+    world.api.delete(MACHINE);
     wait(300).await;
     assert_eq!(world.phase(), None);
-    assert!(world.vms().by_name.is_empty() && world.api().names_under(NODES).is_empty());
+    assert!(world.vms().by_name.is_empty() && world.api.names_under(NODES).is_empty());
     assert_eq!(writes_of(&world, "POST /api/v1/namespaces/ns/pods"), 2);
 }
 
@@ -230,7 +230,7 @@ async fn a_clock_that_differs_lets_no_machine_fail_too_early(#[case] clock_ahead
     wait(70).await;
     assert_eq!(world.phase().as_deref(), Some("Running"));
     world.make_pod("a");
-    world.api().delete(MACHINE);
+    world.api.delete(MACHINE);
     wait(10).await;
     assert_eq!(world.phase(), None);
     assert_eq!(writes_of(&world, "DELETE /api/v1/namespaces/ns/pods"), 0, "no pod is deleted by force");
@@ -239,7 +239,7 @@ async fn a_clock_that_differs_lets_no_machine_fail_too_early(#[case] clock_ahead
 const HOUR: i64 = 3600;
 
 fn reports(world: &World, ready: &str) {
-    world.api().set(NODE, "/status/conditions", json!([{ "type": "Ready", "status": ready }]));
+    world.api.set(NODE, "/status/conditions", json!([{ "type": "Ready", "status": ready }]));
 }
 
 #[rstest]
@@ -251,7 +251,7 @@ async fn a_clock_that_jumps_harms_no_machine_that_runs(#[case] by: i64) {
     world.make_machine();
     wait(5).await;
     world.hands.jump(by);
-    world.api().writes.clear();
+    world.api.forget_writes();
     reports(&world, "Unknown");
     wait(60).await;
     assert_eq!(world.phase().as_deref(), Some("Unknown"), "the jump itself is no time that has passed");
@@ -273,7 +273,7 @@ async fn a_step_of_two_hours_gives_nobody_up_who_was_unhealthy_for_a_minute(#[ca
     let all_are = |phase: &str| names.iter().all(|name| world.phase_of(name).as_deref() == Some(phase));
     let report = |ready: &str| {
         for name in &names {
-            world.api().set(
+            world.api.set(
                 &format!("{NODES}{name}"),
                 "/status/conditions",
                 json!([{ "type": "Ready", "status": ready }]),
@@ -345,11 +345,11 @@ async fn a_creation_and_a_drain_go_on_across_a_jump() {
     wait(60).await;
     assert_eq!(world.phase().as_deref(), Some("Running"));
     world.make_pod("a");
-    world.api().held.insert("a".to_owned());
-    world.api().delete(MACHINE);
+    world.hold("a");
+    world.api.delete(MACHINE);
     wait(5).await;
     world.hands.jump(HOUR / 2);
-    world.api().held.clear();
+    world.let_go("");
     wait(120).await;
     assert_eq!(world.phase(), None);
     let vms = counts(&world);
@@ -360,19 +360,19 @@ async fn a_creation_and_a_drain_go_on_across_a_jump() {
 #[tokio::test(start_paused = true)]
 async fn mc_009_a_machine_is_made_while_the_pods_are_not_known_and_its_drain_waits_for_them() {
     let world = World::new(Luck::Good);
-    world.api().pods_are_late = true;
+    world.pods_are_late();
     world.make_machine();
     wait(5).await;
     assert_eq!(world.phase().as_deref(), Some("Running"));
     world.make_pod("a");
-    world.api().delete(MACHINE);
+    world.api.delete(MACHINE);
     wait(70).await;
     assert_eq!(world.phase().as_deref(), Some("Terminating"));
     let told = status_of(&world)["machineConditions"][0].clone();
     assert_eq!(told["reason"], "WaitingForPodList");
     assert!(told["message"].as_str().unwrap().contains("pods can't be listed: forbidden"), "{told}");
     assert_eq!((world.vms().deletes, writes_of(&world, "POST /api/v1/namespaces/ns/pods")), (0, 0));
-    world.api().pods_are_late = false;
+    world.pods_are_listed();
     wait(10).await;
     assert_eq!(world.phase(), None);
     assert_eq!(writes_of(&world, "POST /api/v1/namespaces/ns/pods"), 1);
@@ -386,18 +386,18 @@ async fn the_pods_that_drains_wait_for_are_counted() {
     for pod in ["a", "b"] {
         world.make_pod(pod);
     }
-    world.api().held.insert("a".to_owned());
+    world.hold("a");
     let shown = |state: &str, pods: u32| {
         let sample = format!("mcm_drain_pods{{state=\"{state}\"}} {pods}\n");
         let text = world.metrics.render().unwrap();
         assert!(text.contains(&sample), "{sample} is not in\n{text}");
     };
     shown("refused", 0);
-    world.api().delete(MACHINE);
+    world.api.delete(MACHINE);
     wait(15).await;
     shown("refused", 1);
     shown("pending", 0);
-    world.api().held.clear();
+    world.let_go("");
     wait(60).await;
     assert_eq!(world.phase(), None);
     for state in ["pending", "refused", "terminating", "detaching"] {
@@ -410,7 +410,7 @@ async fn mc_286_a_namesake_of_a_machine_that_is_gone_lives_in_peace() {
     let world = World::new(Luck::Good);
     world.make_machine();
     wait(5).await;
-    world.api().delete(MACHINE);
+    world.api.delete(MACHINE);
     wait(120).await;
     assert_eq!(world.phase(), None);
     world.make_machine();
@@ -445,10 +445,10 @@ async fn mc_137_a_whole_update_in_place_keeps_the_vm() {
     wait(5).await;
     world.make_pod("a");
     let label = |key: &str, value: &str| {
-        world.api().set(NODE, &format!("/metadata/labels/node.machine.sapcloud.io~1{key}"), json!(value));
+        world.api.set(NODE, &format!("/metadata/labels/node.machine.sapcloud.io~1{key}"), json!(value));
     };
     let stage = || {
-        let conditions = world.api().get(NODE).unwrap()["status"]["conditions"].clone();
+        let conditions = world.api.get(NODE).unwrap()["status"]["conditions"].clone();
         let all = conditions.as_array().unwrap().clone();
         all.iter().find(|condition| condition["type"] == "InPlaceUpdate").map(|found| found["reason"].clone())
     };
@@ -460,8 +460,8 @@ async fn mc_137_a_whole_update_in_place_keeps_the_vm() {
     wait(10).await;
     assert_eq!(stage(), Some(json!("ReadyForUpdate")));
     assert_eq!(world.phase().as_deref(), Some("InPlaceUpdating"));
-    assert!(world.api().get("/api/v1/namespaces/ns/pods/a").is_none(), "the pod was moved away");
-    assert_eq!(world.api().get(NODE).unwrap()["spec"]["unschedulable"], true);
+    assert!(world.api.get("/api/v1/namespaces/ns/pods/a").is_none(), "the pod was moved away");
+    assert_eq!(world.api.get(NODE).unwrap()["spec"]["unschedulable"], true);
     wait(600).await;
     label("update-result", "successful");
     wait(2).await;
@@ -471,8 +471,8 @@ async fn mc_137_a_whole_update_in_place_keeps_the_vm() {
     assert!(stored.as_array().unwrap().iter().any(|condition| condition["reason"] == "UpdateSuccessful"), "{stored}");
     let vms = counts(&world);
     assert_eq!((vms.creates, vms.deletes), (1, 0));
-    world.api().writes.clear();
+    world.api.forget_writes();
     wait(3600).await;
-    let writes = world.api().writes.clone();
+    let writes = world.api.writes();
     assert_eq!(writes, Vec::<String>::new(), "an updated machine costs nothing");
 }

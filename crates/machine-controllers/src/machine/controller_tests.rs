@@ -7,6 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::testing_cluster::{Luck, World};
+use crate::deployment::testing::a_quarter_of_the_cases;
 
 const TOKENS: &str = "/api/v1/namespaces/kube-system/secrets/";
 const NODES: &str = "/api/v1/nodes/";
@@ -21,9 +22,9 @@ async fn mc_275_a_healthy_machine_becomes_running_with_six_writes() {
     world.make_machine();
     wait(2).await;
     assert_eq!(world.phase().as_deref(), Some("Running"));
-    let writes = world.api().writes.clone();
+    let writes = world.api.writes();
     assert_eq!(writes.len(), 6, "{writes:#?}");
-    assert!(world.api().names_under(TOKENS).is_empty(), "the token is gone");
+    assert!(world.api.names_under(TOKENS).is_empty(), "the token is gone");
     assert_eq!(world.vms().creates, 1);
 }
 
@@ -32,9 +33,9 @@ async fn mc_277_an_idle_machine_costs_no_write() {
     let world = World::new(Luck::Good);
     world.make_machine();
     wait(2).await;
-    world.api().writes.clear();
+    world.api.forget_writes();
     wait(3600).await;
-    assert_eq!(world.api().writes, Vec::<String>::new());
+    assert_eq!(world.api.writes(), Vec::<String>::new());
 }
 
 #[tokio::test(start_paused = true)]
@@ -45,13 +46,13 @@ async fn mc_276_a_deleted_machine_is_gone_after_seven_writes_and_one_for_each_po
     for pod in ["a", "b", "c"] {
         world.make_pod(pod);
     }
-    world.api().writes.clear();
-    world.api().delete(super::testing_cluster::MACHINE);
+    world.api.forget_writes();
+    world.api.delete(super::testing_cluster::MACHINE);
     wait(2).await;
     assert_eq!(world.phase(), None);
-    let writes = world.api().writes.clone();
+    let writes = world.api.writes();
     assert_eq!(writes.len(), 7 + 3, "{writes:#?}");
-    assert!(world.api().names_under(NODES).is_empty());
+    assert!(world.api.names_under(NODES).is_empty());
     assert!(world.vms().by_name.is_empty());
 }
 
@@ -61,7 +62,7 @@ async fn a_class_and_its_secrets_are_forgotten_with_their_last_machine() {
     world.make_machine();
     wait(2).await;
     assert!(world.remembers_class());
-    world.api().delete(super::testing_cluster::MACHINE);
+    world.api.delete(super::testing_cluster::MACHINE);
     wait(2).await;
     assert_eq!((world.phase(), world.remembers_class()), (None, false));
 }
@@ -71,10 +72,10 @@ async fn mc_026_a_machine_whose_node_is_deleted_goes_with_it() {
     let world = World::new(Luck::Good);
     world.make_machine();
     wait(2).await;
-    world.api().delete("/api/v1/nodes/m-abcde");
+    world.api.delete("/api/v1/nodes/m-abcde");
     wait(10).await;
     assert_eq!(world.phase(), None);
-    assert!(world.api().names_under(NODES).is_empty());
+    assert!(world.api.names_under(NODES).is_empty());
     assert!(world.vms().by_name.is_empty());
 }
 
@@ -85,7 +86,7 @@ async fn a_whole_life_is_scraped_by_the_names_of_the_original() {
     wait(60).await;
     assert_eq!(world.phase().as_deref(), Some("Running"));
     world.make_pod("a");
-    world.api().delete(super::testing_cluster::MACHINE);
+    world.api.delete(super::testing_cluster::MACHINE);
     wait(60).await;
     assert_eq!(world.phase(), None);
     let text = world.metrics.render().unwrap();
@@ -133,7 +134,7 @@ async fn history(seed: u64, happenings: &[Happening]) {
         match happening {
             Happening::Wait(millis) => tokio::time::sleep(Duration::from_millis(*millis)).await,
             Happening::Restart => world.restart(),
-            Happening::Delete => world.api().delete(super::testing_cluster::MACHINE),
+            Happening::Delete => world.api.delete(super::testing_cluster::MACHINE),
         }
         if world.phase().is_none() && !restarted(happenings) {
             assert!(world.vms().by_name.is_empty(), "a VM outlived its machine");
@@ -141,15 +142,10 @@ async fn history(seed: u64, happenings: &[Happening]) {
         assert_eq!(world.vms().wrong_deletes, 0, "a VM was deleted whose machine lives");
     }
     world.heal();
-    world.api().delete(super::testing_cluster::MACHINE);
+    world.api.delete(super::testing_cluster::MACHINE);
     // The longest pause after a failed deletion is ten minutes, after lost writes some more.
     wait(3600).await;
-    assert_eq!(
-        world.phase(),
-        None,
-        "the machine is still there: {:?}",
-        world.api().get(super::testing_cluster::MACHINE)
-    );
+    assert_eq!(world.phase(), None, "the machine is still there: {:?}", world.api.get(super::testing_cluster::MACHINE));
     assert_eq!(world.vms().wrong_deletes, 0, "a VM was deleted whose machine lives");
     if !restarted(happenings) {
         assert!(world.vms().by_name.is_empty(), "a VM outlived its machine");
@@ -164,7 +160,7 @@ fn restarted(happenings: &[Happening]) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(a_quarter_of_the_cases())]
 
     /// Whatever gets lost and whenever the process dies, there is one VM at most, it
     /// outlives no machine, and a deleted machine ends.

@@ -13,6 +13,7 @@ use super::{
     testing_cloud::Mishap,
     testing_cluster::{Luck, MACHINE, MACHINES, Weather, World, lock},
 };
+use crate::testing_api::{FOR_EVER, Fault};
 
 const NODES: &str = "/api/v1/nodes/";
 const PODS: &str = "/api/v1/namespaces/ns/pods/";
@@ -30,14 +31,14 @@ async fn running() -> World {
     for pod in ["a", "b"] {
         world.make_pod(pod);
     }
-    world.api().writes.clear();
+    world.api.forget_writes();
     world
 }
 
 fn all_gone(world: &World) {
-    assert_eq!(world.phase(), None, "{:?}", world.api().get(MACHINE));
-    assert!(world.api().names_under(NODES).is_empty());
-    assert!(world.api().names_under(PODS).is_empty());
+    assert_eq!(world.phase(), None, "{:?}", world.api.get(MACHINE));
+    assert!(world.api.names_under(NODES).is_empty());
+    assert!(world.api.names_under(PODS).is_empty());
     let vms = world.vms();
     assert!(vms.by_name.is_empty());
     assert_eq!(vms.wrong_deletes, 0);
@@ -48,8 +49,8 @@ async fn mc_187_a_deletion_ends_wherever_the_process_dies() {
     // Nine writes: seven and one for each pod.
     for writes in 0..=9 {
         let mut world = running().await;
-        world.api().delete(MACHINE);
-        while world.api().writes.len() < writes && world.phase().is_some() {
+        world.api.delete(MACHINE);
+        while world.api.writes().len() < writes && world.phase().is_some() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         world.restart();
@@ -71,7 +72,7 @@ async fn a_node_that_joins_unseen_while_its_vm_is_deleted_goes_too() {
         while world.vms().by_name.is_empty() {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        world.api().delete(MACHINE);
+        world.api.delete(MACHINE);
         wait(300).await;
         all_gone(&world);
     }
@@ -102,20 +103,20 @@ async fn the_vm_of_a_creation_without_an_answer_goes_with_its_deleted_machine(
     if fate == Fate::CrashesDuringTheCall {
         world.restart();
     }
-    world.api().delete(MACHINE);
+    world.api.delete(MACHINE);
     wait(10).await;
     if fate == Fate::CrashesDuringTheDeletion {
         world.restart();
     }
     wait(20).await;
-    let machine = world.api().get(MACHINE).cloned().expect("a VM of the machine may still show itself");
+    let machine = world.api.get(MACHINE).expect("a VM of the machine may still show itself");
     let told = machine["status"]["machineConditions"][0]["message"].as_str().unwrap_or_default();
     assert!(told.contains("whether the last creation made a VM"), "{told}");
-    let writes = world.api().writes.len();
+    let writes = world.api.writes().len();
     wait(100).await;
     assert_eq!(world.vms().creates, 1);
     all_gone(&world);
-    assert!(world.api().writes.len() - writes < 10, "waiting costs no writes: {:#?}", world.api().writes);
+    assert!(world.api.writes().len() - writes < 10, "waiting costs no writes: {:#?}", world.api.writes());
 }
 
 #[tokio::test(start_paused = true)]
@@ -124,11 +125,11 @@ async fn a_creation_that_was_refused_holds_up_no_deletion() {
     // Of machines that this process has seen come it knows that nobody else has asked for their VMs.
     world.make_machine_named("m-first");
     wait(10).await;
-    world.api().refusals.push((Method::POST, "/api/v1/namespaces/kube-system/secrets", 403));
+    world.api.fail_next("POST /api/v1/namespaces/kube-system/secrets", Fault::Answer(403));
     world.make_machine();
     wait(2).await;
     assert_eq!(world.phase().as_deref(), Some("CrashLoopBackOff"));
-    world.api().delete(MACHINE);
+    world.api.delete(MACHINE);
     wait(2).await;
     assert_eq!(world.phase(), None);
     let vms = world.vms();
@@ -144,11 +145,11 @@ async fn mc_194_a_conflict_in_any_write_costs_one_write_more() {
         (Method::DELETE, "/api/v1/nodes/m-abcde"),
     ] {
         let world = running().await;
-        world.api().refusals.push((method.clone(), path, 409));
-        world.api().delete(MACHINE);
+        world.api.fail_next(&format!("{method} {path}"), Fault::Answer(409));
+        world.api.delete(MACHINE);
         wait(30).await;
         all_gone(&world);
-        let writes = world.api().writes.clone();
+        let writes = world.api.writes();
         assert!(writes.len() <= 10, "{method} {path}: {writes:#?}");
     }
 }
@@ -156,16 +157,16 @@ async fn mc_194_a_conflict_in_any_write_costs_one_write_more() {
 #[tokio::test(start_paused = true)]
 async fn mc_192_while_the_target_cluster_is_away_nothing_is_skipped() {
     let world = running().await;
-    world.api().unreachable.push("/api/v1/nodes");
-    world.api().delete(MACHINE);
+    world.api.fail("/api/v1/nodes", Fault::LoseRequest, FOR_EVER);
+    world.api.delete(MACHINE);
     wait(600).await;
     assert_eq!(world.phase().as_deref(), Some("Terminating"));
     assert_eq!(world.vms().deletes, 0, "the VM has to wait for the drain");
-    assert_eq!(world.api().names_under(PODS).len(), 2);
-    let machine = world.api().get(MACHINE).cloned().unwrap();
+    assert_eq!(world.api.names_under(PODS).len(), 2);
+    let machine = world.api.get(MACHINE).unwrap();
     let told = machine["status"]["machineConditions"][0]["message"].as_str().unwrap().to_owned();
     assert!(told.contains("away"), "{told}");
-    world.api().unreachable.clear();
+    world.api.heal("/api/v1/nodes");
     wait(30).await;
     all_gone(&world);
 }
@@ -173,16 +174,16 @@ async fn mc_192_while_the_target_cluster_is_away_nothing_is_skipped() {
 #[tokio::test(start_paused = true)]
 async fn mc_193_a_new_leader_goes_on_with_a_drain_and_the_old_one_stops() {
     let mut world = running().await;
-    world.api().held.insert("/a".to_owned());
-    world.api().delete(MACHINE);
+    world.hold("a");
+    world.api.delete(MACHINE);
     wait(10).await;
-    assert_eq!(world.api().names_under(PODS).len(), 1);
+    assert_eq!(world.api.names_under(PODS).len(), 1);
     world.restart();
-    world.api().writes.clear();
+    world.api.forget_writes();
     wait(99).await;
-    let evictions = world.api().writes.iter().filter(|write| write.ends_with("/a/eviction")).count();
+    let evictions = world.api.writes().iter().filter(|write| write.ends_with("/a/eviction")).count();
     assert_eq!(evictions, 5, "one process asks, every twenty seconds");
-    world.api().held.clear();
+    world.let_go("");
     wait(30).await;
     all_gone(&world);
     assert_eq!(world.vms().deletes, 1);
@@ -191,7 +192,7 @@ async fn mc_193_a_new_leader_goes_on_with_a_drain_and_the_old_one_stops() {
 #[tokio::test(start_paused = true)]
 async fn mc_286_a_namesake_of_a_deleted_machine_lives() {
     let world = running().await;
-    world.api().delete(MACHINE);
+    world.api.delete(MACHINE);
     wait(10).await;
     all_gone(&world);
     wait(110).await;
@@ -211,21 +212,21 @@ async fn mc_225_two_hundred_blocked_drains_hold_up_nobody() {
     wait(10).await;
     for number in 0..201 {
         let name = format!("m-{number}");
-        let status = world.api().get(&format!("{MACHINES}{name}")).unwrap()["status"].clone();
+        let status = world.api.get(&format!("{MACHINES}{name}")).unwrap()["status"].clone();
         assert_eq!(status["currentStatus"]["phase"], "Running", "{name}: {status:#}");
     }
     for number in 0..200 {
         world.make_pod_on(&format!("held-{number}"), &format!("m-{number}"));
-        world.api().held.insert(format!("/held-{number}"));
-        world.api().delete(&format!("{MACHINES}m-{number}"));
+        world.hold(&format!("held-{number}"));
+        world.api.delete(&format!("{MACHINES}m-{number}"));
     }
     wait(60).await;
-    assert_eq!(world.api().names_under(PODS).len(), 200);
+    assert_eq!(world.api.names_under(PODS).len(), 200);
     for number in 0..200 {
         let name = format!("m-{number}");
         assert_eq!(world.phase_of(&name).as_deref(), Some("Terminating"), "{name}");
     }
-    world.api().delete(&format!("{MACHINES}m-200"));
+    world.api.delete(&format!("{MACHINES}m-200"));
     world.make_machine_named("m-new");
     wait(2).await;
     assert_eq!(world.phase_of("m-200"), None);
@@ -236,46 +237,46 @@ async fn mc_225_two_hundred_blocked_drains_hold_up_nobody() {
 #[tokio::test(start_paused = true)]
 async fn mc_156_a_preserved_machine_whose_drain_is_blocked_holds_up_nobody() {
     let world = running().await;
-    world.api().held.insert("/a".to_owned());
+    world.hold("a");
     let now = world.now();
     let ill = json!([{ "type": "Ready", "status": "True" }, { "type": "DiskPressure", "status": "True" }]);
-    world.api().edit("/api/v1/nodes/m-abcde", |node| node["status"]["conditions"] = ill);
-    world.api().edit(MACHINE, |machine| {
+    world.api.edit("/api/v1/nodes/m-abcde", |node| node["status"]["conditions"] = ill);
+    world.api.edit(MACHINE, |machine| {
         machine["metadata"]["annotations"]["node.machine.sapcloud.io/preserve"] = json!("now");
         machine["status"]["currentStatus"] = json!({ "phase": "Failed", "lastUpdateTime": now });
     });
     wait(3600).await;
-    let machine = world.api().get(MACHINE).cloned().unwrap();
+    let machine = world.api.get(MACHINE).unwrap();
     assert_eq!(machine["status"]["machineConditions"][0]["reason"], "DrainBlocked", "{machine:#}");
     world.make_machine_named("m-new");
     wait(2).await;
     assert_eq!(world.phase_of("m-new").as_deref(), Some("Running"));
-    world.api().held.clear();
+    world.let_go("");
     wait(30).await;
-    let node = world.api().get("/api/v1/nodes/m-abcde").cloned().unwrap();
+    let node = world.api.get("/api/v1/nodes/m-abcde").unwrap();
     let preserved = node["status"]["conditions"].as_array().unwrap().last().cloned().unwrap();
     assert_eq!((preserved["type"].as_str(), preserved["status"].as_str()), (Some("Preserved"), Some("True")));
-    assert!(world.api().names_under(PODS).is_empty());
+    assert!(world.api.names_under(PODS).is_empty());
     assert_eq!(world.phase().as_deref(), Some("Failed"));
 }
 
 #[tokio::test(start_paused = true)]
 async fn mc_239_a_conflict_on_the_node_is_retried_within_a_second() {
     let world = running().await;
-    world.api().refusals.push((Method::PATCH, "/api/v1/nodes/m-abcde", 409));
-    world.api().edit(MACHINE, |machine| machine["spec"]["nodeTemplate"]["metadata"]["labels"]["pool"] = json!("b"));
+    world.api.fail_next("PATCH /api/v1/nodes/m-abcde", Fault::Answer(409));
+    world.api.edit(MACHINE, |machine| machine["spec"]["nodeTemplate"]["metadata"]["labels"]["pool"] = json!("b"));
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let node = world.api().get("/api/v1/nodes/m-abcde").cloned().unwrap();
+    let node = world.api.get("/api/v1/nodes/m-abcde").unwrap();
     assert_eq!(node["metadata"]["labels"]["pool"], "b");
-    assert!(world.api().refusals.is_empty(), "the conflict did not happen");
+    assert!(!world.api.is_to_fail("nodes"), "the conflict did not happen");
 }
 
 #[tokio::test(start_paused = true)]
 async fn mc_235_virtual_capacity_goes_with_the_node_template_of_its_class() {
     const CLASS: &str = "/apis/machine.sapcloud.io/v1alpha1/namespaces/ns/machineclasses/c";
     let mut world = running().await;
-    let capacity = |world: &World| world.api().get("/api/v1/nodes/m-abcde").unwrap()["status"]["capacity"].clone();
-    world.api().edit(CLASS, |class| {
+    let capacity = |world: &World| world.api.get("/api/v1/nodes/m-abcde").unwrap()["status"]["capacity"].clone();
+    world.api.edit(CLASS, |class| {
         class["nodeTemplate"] = json!({
             "capacity": { "cpu": "1", "gpu": "0", "memory": "1Gi" }, "instanceType": "small", "region": "eu", "zone": "a",
             "virtualCapacity": { "x.io/y": "4" },
@@ -284,7 +285,7 @@ async fn mc_235_virtual_capacity_goes_with_the_node_template_of_its_class() {
     world.restart();
     wait(2).await;
     assert_eq!(capacity(&world)["x.io/y"], "4");
-    world.api().edit(CLASS, |class| class["nodeTemplate"] = json!(null));
+    world.api.edit(CLASS, |class| class["nodeTemplate"] = json!(null));
     world.restart();
     wait(2).await;
     assert!(capacity(&world)["x.io/y"].is_null(), "{}", capacity(&world));

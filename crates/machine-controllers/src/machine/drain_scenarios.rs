@@ -3,8 +3,6 @@
 
 use std::time::Duration;
 
-use http::Method;
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -12,8 +10,10 @@ use super::{
     testing_cloud::Mishap,
     testing_cluster::{Luck, MACHINE, NODES, NoticedBy, World, lock},
 };
+use crate::testing_api::{FOR_EVER, Fault};
 
 const NODE: &str = "/api/v1/nodes/m-abcde";
+const BUDGET: &str = "/apis/policy/v1/namespaces/ns/poddisruptionbudgets/guard";
 const PODS: &str = "/api/v1/namespaces/ns/pods/";
 
 async fn wait(seconds: u64) {
@@ -32,27 +32,27 @@ async fn with_held_pod(name: &str) -> World {
 
 fn hold(world: &World, pod: &str) {
     world.make_pod(pod);
-    world.api().held.insert(pod.to_owned());
+    world.hold(pod);
 }
 
 /// The pod and its budget are gone.
 fn release(world: &World, pod: &str) {
-    world.api().held.remove(pod);
-    world.api().delete(&format!("{PODS}{pod}"));
+    world.let_go(pod);
+    world.api.delete(&format!("{PODS}{pod}"));
 }
 
 fn evictions_of(world: &World, pod: &str) -> usize {
     let request = format!("POST {PODS}{pod}/eviction");
-    world.api().writes.iter().filter(|write| **write == request).count()
+    world.api.writes().iter().filter(|write| **write == request).count()
 }
 
 fn label(world: &World, key: &str) {
-    world.api().set(NODE, &format!("/metadata/labels/node.machine.sapcloud.io~1{key}"), json!("true"));
+    world.api.set(NODE, &format!("/metadata/labels/node.machine.sapcloud.io~1{key}"), json!("true"));
 }
 
 /// Takes the marks of an update off, as the deployment does when the change of its class is taken back.
 fn withdraw(world: &World) {
-    world.api().edit(NODE, |node| {
+    world.api.edit(NODE, |node| {
         let labels = node["metadata"]["labels"].as_object_mut().unwrap();
         labels.retain(|key, _| !key.ends_with("-for-update"));
         node["spec"]["unschedulable"] = Value::Null;
@@ -60,22 +60,22 @@ fn withdraw(world: &World) {
 }
 
 fn update_stage(world: &World) -> Value {
-    let conditions = world.api().get(NODE).unwrap()["status"]["conditions"].clone();
+    let conditions = world.api.get(NODE).unwrap()["status"]["conditions"].clone();
     let all = conditions.as_array().unwrap();
     all.iter().find(|one| one["type"] == "InPlaceUpdate").map(|one| one["reason"].clone()).unwrap_or_default()
 }
 
 /// The deletion asks for the eviction of the pod, waits while it is refused, and ends when it is not.
 async fn the_deletion_heeds_the_budget_of(world: &World, pod: &str) {
-    world.api().delete(MACHINE);
+    world.api.delete(MACHINE);
     wait(60).await;
     assert!(evictions_of(world, pod) > 0, "nobody asked for the eviction of pod {pod}");
     assert_eq!(world.phase().as_deref(), Some("Terminating"));
     assert_eq!(world.vms().deletes, 0, "the VM went with its pod");
-    world.api().held.clear();
+    world.let_go("");
     wait(60).await;
     assert_eq!(world.phase(), None);
-    assert!(world.vms().by_name.is_empty() && world.api().names_under(NODES).is_empty());
+    assert!(world.vms().by_name.is_empty() && world.api.names_under(NODES).is_empty());
 }
 
 async fn in_vain_for_an_update(world: &World) {
@@ -129,12 +129,12 @@ async fn a_second_update_lists_the_pods_anew() {
 #[tokio::test(start_paused = true)]
 async fn a_deletion_lists_the_pods_anew_after_a_preserved_machine_has_recovered() {
     let world = with_held_pod("a").await;
-    world.api().set(MACHINE, "/metadata/annotations/node.machine.sapcloud.io~1preserve", json!("now"));
+    world.api.set(MACHINE, "/metadata/annotations/node.machine.sapcloud.io~1preserve", json!("now"));
     let reports = |deadlock: &str| {
         let conditions = json!([
             { "type": "Ready", "status": "True" }, { "type": "KernelDeadlock", "status": deadlock },
         ]);
-        world.api().set(NODE, "/status/conditions", conditions);
+        world.api.set(NODE, "/status/conditions", conditions);
     };
     reports("True");
     wait(700).await;
@@ -143,7 +143,7 @@ async fn a_deletion_lists_the_pods_anew_after_a_preserved_machine_has_recovered(
     reports("False");
     wait(60).await;
     assert_eq!(world.phase().as_deref(), Some("Running"));
-    world.api().edit(MACHINE, |machine| machine["metadata"]["annotations"] = json!({}));
+    world.api.edit(MACHINE, |machine| machine["metadata"]["annotations"] = json!({}));
     release(&world, "a");
     wait(3600).await;
     hold(&world, "b");
@@ -151,54 +151,48 @@ async fn a_deletion_lists_the_pods_anew_after_a_preserved_machine_has_recovered(
 }
 
 /// A budget over all pods that will never let one go.
-fn hold_for_ever(world: &World, pod: &str) {
-    hold(world, pod);
+fn is_guarded_for_ever(world: &World) {
     let budget = json!({
-        "metadata": { "name": "guard", "namespace": "ns" },
+        "metadata": { "namespace": "ns" },
         "spec": { "selector": {} },
-        "status": { "expectedPods": 1, "currentHealthy": 1, "desiredHealthy": 1, "disruptionsAllowed": 0 },
+        "status": { "expectedPods": 1, "currentHealthy": 1, "desiredHealthy": 1, "disruptionsAllowed": 0, "observedGeneration": 1 },
     });
-    world.api().budgets.push(serde_json::from_value::<PodDisruptionBudget>(budget).unwrap().into());
+    world.api.put(BUDGET, budget);
 }
 
 fn told(world: &World) -> (String, String) {
-    let condition = world.api().get(MACHINE).unwrap()["status"]["machineConditions"][0].clone();
+    let condition = world.api.get(MACHINE).unwrap()["status"]["machineConditions"][0].clone();
     let text = |field: &str| condition[field].as_str().unwrap_or_default().to_owned();
     (text("reason"), text("message"))
 }
 
 /// Pods that were deleted, each with the grace period that was asked for.
 fn pods_deleted(world: &World) -> Vec<(String, Option<i64>)> {
-    let all = world.api().deletions.clone();
-    all.into_iter().filter_map(|(path, grace)| Some((path.strip_prefix(PODS)?.to_owned(), grace))).collect()
+    world.api.deletions(PODS)
 }
 
 /// A pod that is never gone.
 fn make_lasting_pod(world: &World, name: &str) {
-    let pod = json!({
-        "metadata": { "name": name, "namespace": "ns", "finalizers": ["example.com/hold"] },
-        "spec": { "nodeName": "m-abcde", "containers": [] },
-    });
-    world.api().put(&format!("{PODS}{name}"), pod);
+    world.make_pod_with(name, "m-abcde", &json!({ "namespace": "ns", "finalizers": ["example.com/hold"] }));
 }
 
 fn by_force(world: &World) {
-    world.api().set(MACHINE, "/metadata/labels/force-deletion", json!("True"));
+    world.api.set(MACHINE, "/metadata/labels/force-deletion", json!("True"));
 }
 
 #[tokio::test(start_paused = true)]
 async fn mc_199_a_budget_that_never_allows_is_asked_until_the_drains_time_is_over_and_costs_no_writes() {
     let world = with_held_pod("a").await;
-    hold_for_ever(&world, "a");
-    world.api().delete(MACHINE);
+    is_guarded_for_ever(&world);
+    world.api.delete(MACHINE);
     wait(60).await;
     let (reason, message) = told(&world);
     assert_eq!(reason, "DrainFailed");
     assert!(message.contains("pod disruption budget ns/guard is misconfigured"), "{message}");
-    world.api().writes.clear();
+    world.api.forget_writes();
     wait(1000).await;
     assert!(evictions_of(&world, "a") >= 40, "asked again every 20 s");
-    let writes: Vec<String> = world.api().writes.iter().filter(|write| !write.starts_with("POST")).cloned().collect();
+    let writes: Vec<String> = world.api.writes().iter().filter(|write| !write.starts_with("POST")).cloned().collect();
     assert_eq!(writes, Vec::<String>::new(), "an unchanged failure costs no write");
     wait(6000).await;
     assert_eq!((world.phase().as_deref(), pods_deleted(&world).len()), (Some("Terminating"), 0));
@@ -213,17 +207,18 @@ async fn mc_199_a_budget_that_never_allows_is_asked_until_the_drains_time_is_ove
 async fn a_drain_whose_status_is_refused_tries_to_write_it_less_and_less_often() {
     let world = with_held_pod("a").await;
     hold(&world, "b");
-    world.api().delete(MACHINE);
+    world.api.delete(MACHINE);
     wait(60).await;
-    world.api().refusals = vec![(Method::PATCH, MACHINE, 403); 1000];
+    let refused = format!("PATCH {MACHINE}");
+    world.api.fail(&refused, Fault::REFUSE, FOR_EVER);
     release(&world, "a");
     wait(60).await;
-    world.api().writes.clear();
+    world.api.forget_writes();
     wait(3600).await;
-    let tried = world.api().writes.iter().filter(|write| write.starts_with("PATCH")).count();
+    let tried = world.api.writes().iter().filter(|write| write.starts_with("PATCH")).count();
     assert!((1..=30).contains(&tried), "{tried} writes were tried in an hour");
     assert!(evictions_of(&world, "b") > 0, "the drain goes on");
-    world.api().refusals.clear();
+    world.api.heal(&refused);
     release(&world, "b");
     wait(400).await;
     assert_eq!(world.phase(), None, "it ends once the API server agrees again");
@@ -235,7 +230,7 @@ async fn mc_207_a_pod_that_is_never_gone_fails_the_drain_and_by_force_the_vm_goe
     world.make_machine();
     wait(5).await;
     make_lasting_pod(&world, "a");
-    world.api().delete(MACHINE);
+    world.api.delete(MACHINE);
     wait(70).await;
     let (reason, message) = told(&world);
     assert_eq!(reason, "DrainFailed");
@@ -245,7 +240,7 @@ async fn mc_207_a_pod_that_is_never_gone_fails_the_drain_and_by_force_the_vm_goe
     wait(300).await;
     assert_eq!(world.phase(), None);
     assert!(world.vms().by_name.is_empty());
-    assert!(world.api().get(&format!("{PODS}a")).is_some());
+    assert!(world.api.get(&format!("{PODS}a")).is_some());
 }
 
 #[tokio::test(start_paused = true)]
@@ -257,13 +252,13 @@ async fn mc_224_by_force_all_pods_are_deleted_with_no_grace_and_not_waited_for()
         make_lasting_pod(&world, &format!("p-{number:02}"));
     }
     by_force(&world);
-    world.api().delete(MACHINE);
+    world.api.delete(MACHINE);
     wait(10).await;
     assert_eq!(world.phase(), None);
     let deleted = pods_deleted(&world);
     assert_eq!(deleted.len(), 30, "{deleted:?}");
     assert!(deleted.iter().all(|(_, grace)| *grace == Some(0)), "{deleted:?}");
-    assert_eq!(world.api().names_under(PODS).len(), 30);
+    assert_eq!(world.api.names_under(PODS).len(), 30);
 }
 
 #[tokio::test(start_paused = true)]
@@ -284,9 +279,9 @@ async fn mc_143_a_preserved_machine_keeps_its_time_through_an_update_in_place() 
     let world = World::new(Luck::Good);
     world.make_machine();
     wait(5).await;
-    world.api().set(MACHINE, "/metadata/annotations/node.machine.sapcloud.io~1preserve", json!("now"));
+    world.api.set(MACHINE, "/metadata/annotations/node.machine.sapcloud.io~1preserve", json!("now"));
     wait(5).await;
-    let expiry = || world.api().get(MACHINE).unwrap()["status"]["currentStatus"]["preserveExpiryTime"].clone();
+    let expiry = || world.api.get(MACHINE).unwrap()["status"]["currentStatus"]["preserveExpiryTime"].clone();
     let until = expiry();
     assert!(until.is_string(), "it is preserved");
     for key in ["candidate-for-update", "selected-for-update"] {
@@ -294,14 +289,14 @@ async fn mc_143_a_preserved_machine_keeps_its_time_through_an_update_in_place() 
     }
     wait(60).await;
     assert_eq!((world.phase().as_deref(), expiry()), (Some("InPlaceUpdating"), until.clone()));
-    world.api().set(NODE, "/metadata/labels/node.machine.sapcloud.io~1update-result", json!("successful"));
+    world.api.set(NODE, "/metadata/labels/node.machine.sapcloud.io~1update-result", json!("successful"));
     wait(60).await;
     assert_eq!((world.phase().as_deref(), expiry()), (Some("Running"), until));
 }
 
 fn reports_ready(world: &World, status: &str) {
     let ready = json!({ "type": "Ready", "status": status, "lastTransitionTime": world.now() });
-    world.api().set(NODE, "/status/conditions", json!([ready]));
+    world.api.set(NODE, "/status/conditions", json!([ready]));
 }
 
 #[rstest]
@@ -319,16 +314,16 @@ async fn a_node_that_recovers_while_the_target_cluster_is_silent_is_drained_gent
     wait(8).await;
     reports_ready(&world, "True");
     wait(330).await;
-    world.api().delete(MACHINE);
+    world.api.delete(MACHINE);
     wait(30).await;
-    let stage = world.api().get(MACHINE).unwrap()["status"]["lastOperation"]["description"].clone();
+    let stage = world.api.get(MACHINE).unwrap()["status"]["lastOperation"]["description"].clone();
     assert!(stage.as_str().unwrap().ends_with("Initiate node drain"), "{stage}");
     world.target_answers_again();
     wait(60).await;
     assert!(evictions_of(&world, "a") > 0, "nobody asked for the eviction of the pod");
     assert_eq!((world.phase().as_deref(), world.vms().deletes), (Some("Terminating"), 0), "the VM went with its pod");
     assert!(pods_deleted(&world).is_empty(), "{:?}", pods_deleted(&world));
-    world.api().held.clear();
+    world.let_go("");
     wait(60).await;
     assert_eq!(world.phase(), None);
     assert!(world.vms().by_name.is_empty());
@@ -346,8 +341,8 @@ async fn a_silent_target_cluster_keeps_no_vm_whose_deletion_is_forced_or_overdue
     reports_ready(&world, "False");
     wait(5).await;
     world.target_falls_silent(NoticedBy::Watches);
-    world.api().set(MACHINE, "/metadata/labels/force-deletion", json!(label));
-    world.api().delete(MACHINE);
+    world.api.set(MACHINE, "/metadata/labels/force-deletion", json!(label));
+    world.api.delete(MACHINE);
     wait(within).await;
     assert_eq!(world.vms().deletes, 1);
     assert!(world.vms().by_name.is_empty());
@@ -358,9 +353,9 @@ async fn lists_that_never_come_hold_a_deletion_by_force_for_a_minute() {
     let world = World::new(Luck::Good);
     world.make_machine();
     wait(5).await;
-    world.api().pods_are_late = true;
+    world.pods_are_late();
     by_force(&world);
-    world.api().delete(MACHINE);
+    world.api.delete(MACHINE);
     wait(50).await;
     assert_eq!((world.phase().as_deref(), world.vms().deletes), (Some("Terminating"), 0));
     wait(30).await;
@@ -373,8 +368,8 @@ async fn lists_that_never_come_hold_a_deletion_until_its_drains_time_is_over() {
     let world = World::new(Luck::Good);
     world.make_machine();
     wait(5).await;
-    world.api().pods_are_late = true;
-    world.api().delete(MACHINE);
+    world.pods_are_late();
+    world.api.delete(MACHINE);
     wait(7100).await;
     assert_eq!((world.phase().as_deref(), world.vms().deletes), (Some("Terminating"), 0));
     wait(200).await;
@@ -389,7 +384,7 @@ async fn a_vm_that_the_cloud_does_not_show_yet_goes_with_the_machine_that_was_de
     *lock(&world.cloud.lag) = Duration::from_secs(600);
     world.make_machine();
     wait(1).await;
-    world.api().delete(MACHINE);
+    world.api.delete(MACHINE);
     wait(200).await;
     assert_eq!(world.phase(), None);
     assert_eq!(world.vms().creates, 1);
@@ -406,16 +401,16 @@ async fn a_clock_that_is_set_back_by_hours_holds_up_no_eviction(#[case] for_ever
     let world = with_held_pod("a").await;
     world.hands.watch();
     if for_ever {
-        hold_for_ever(&world, "a");
+        is_guarded_for_ever(&world);
     }
-    world.api().delete(MACHINE);
+    world.api.delete(MACHINE);
     wait(60).await;
     world.hands.jump(-2 * HOUR);
     let before = evictions_of(&world, "a");
     wait(60).await;
     assert!(evictions_of(&world, "a") >= before + 2, "asked again every 20 s");
-    world.api().budgets.clear();
-    world.api().held.clear();
+    world.api.delete(BUDGET);
+    world.let_go("");
     wait(60).await;
     assert_eq!(world.phase(), None);
 }
@@ -424,11 +419,11 @@ async fn a_clock_that_is_set_back_by_hours_holds_up_no_eviction(#[case] for_ever
 async fn a_clock_that_is_set_forward_leaves_the_lists_of_pods_their_time() {
     let world = World::new(Luck::Good);
     world.hands.watch();
-    world.api().pods_are_late = true;
+    world.pods_are_late();
     world.make_machine();
     wait(5).await;
     world.make_pod("a");
-    world.api().delete(MACHINE);
+    world.api.delete(MACHINE);
     wait(120).await;
     world.hands.jump(3 * HOUR);
     world.wake();

@@ -23,7 +23,7 @@ async fn wait(seconds: u64) {
 }
 
 fn provider_id(world: &World) -> String {
-    world.api().get(MACHINE).unwrap()["spec"]["providerID"].as_str().unwrap_or_default().to_owned()
+    world.api.get(MACHINE).unwrap()["spec"]["providerID"].as_str().unwrap_or_default().to_owned()
 }
 
 fn creates(world: &World) -> usize {

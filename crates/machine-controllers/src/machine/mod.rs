@@ -83,11 +83,11 @@ pub mod telling;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
-mod testing_api;
-#[cfg(test)]
 mod testing_cloud;
 #[cfg(test)]
 mod testing_cluster;
+#[cfg(test)]
+mod testing_views;
 pub mod time_limit;
 mod tokens;
 #[cfg(test)]

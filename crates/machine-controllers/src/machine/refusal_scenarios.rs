@@ -7,10 +7,8 @@ use http::Method;
 use rstest::rstest;
 use serde_json::json;
 
-use super::{
-    testing_api::NODES,
-    testing_cluster::{Luck, MACHINE, World},
-};
+use super::testing_cluster::{Luck, MACHINE, NODES, World};
+use crate::testing_api::{FOR_EVER, Fault};
 
 const NODE: &str = "/api/v1/nodes/m-abcde";
 /// Writes that an object may cost in an hour, tried or done.
@@ -21,44 +19,43 @@ const RECOVERED: Duration = Duration::from_secs(300);
 
 /// Writes on an object since the last time.
 fn writes_on(world: &World, path: &str) -> usize {
-    let writes = world.api().writes.iter().filter(|write| write.contains(path)).count();
-    world.api().writes.clear();
+    let writes = world.api.writes().iter().filter(|write| write.contains(path)).count();
+    world.api.forget_writes();
     writes
 }
 
 fn pool_of_node(world: &World) -> Option<String> {
-    world.api().get(NODE)?["metadata"]["labels"]["pool"].as_str().map(str::to_owned)
+    world.api.get(NODE)?["metadata"]["labels"]["pool"].as_str().map(str::to_owned)
 }
 
 fn changes_a_label_of_its_node(world: &World) {
-    world.api().edit(MACHINE, |machine| machine["spec"]["nodeTemplate"]["metadata"]["labels"]["pool"] = json!("b"));
+    world.api.edit(MACHINE, |machine| machine["spec"]["nodeTemplate"]["metadata"]["labels"]["pool"] = json!("b"));
 }
 
 fn is_preserved(world: &World) {
-    world.api().edit(MACHINE, |machine| {
+    world.api.edit(MACHINE, |machine| {
         machine["metadata"]["annotations"] = json!({ "node.machine.sapcloud.io/preserve": "now" });
     });
 }
 
 fn is_deleted(world: &World) {
-    world.api().delete(MACHINE);
+    world.api.delete(MACHINE);
 }
 
 fn loses_its_link(world: &World) {
-    world.api().edit(MACHINE, |machine| {
+    world.api.edit(MACHINE, |machine| {
         machine["metadata"]["labels"].as_object_mut().unwrap().remove("node");
     });
 }
 
 fn has_its_link(world: &World) -> bool {
-    world.api().get(MACHINE).is_some_and(|machine| machine["metadata"]["labels"]["node"] == "m-abcde")
+    world.api.get(MACHINE).is_some_and(|machine| machine["metadata"]["labels"]["node"] == "m-abcde")
 }
 
 fn node_is_marked(world: &World) -> bool {
-    let api = world.api();
-    let conditions =
-        api.get(NODE).and_then(|node| node["status"]["conditions"].as_array().cloned()).unwrap_or_default();
-    conditions.iter().any(|condition| condition["type"] == "Preserved" && condition["status"] == "True")
+    let conditions = world.api.get(NODE).map(|mut node| node["status"]["conditions"].take()).unwrap_or_default();
+    let mut conditions = conditions.as_array().into_iter().flatten();
+    conditions.any(|condition| condition["type"] == "Preserved" && condition["status"] == "True")
 }
 
 #[rstest]
@@ -79,8 +76,9 @@ async fn what_is_refused_for_hours_costs_few_writes_and_goes_on_when_it_is_grant
     world.make_machine();
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(world.phase().as_deref(), Some("Running"));
-    world.api().refusals = vec![(method, path, 403); 100_000];
-    world.api().writes.clear();
+    let refused = format!("{method} {path}");
+    world.api.fail(&refused, Fault::REFUSE, FOR_EVER);
+    world.api.forget_writes();
     happens(&world);
     for hour in 0..HOURS {
         tokio::time::sleep(Duration::from_secs(3600)).await;
@@ -88,7 +86,7 @@ async fn what_is_refused_for_hours_costs_few_writes_and_goes_on_when_it_is_grant
         assert!((10..=MOST).contains(&writes), "{writes} writes in hour {}", hour + 1);
         assert!(!is_done(&world));
     }
-    world.api().refusals.clear();
+    world.api.heal(&refused);
     tokio::time::sleep(RECOVERED).await;
-    assert!(is_done(&world), "{:?}", world.api().writes);
+    assert!(is_done(&world), "{:?}", world.api.writes());
 }

@@ -21,7 +21,7 @@ fn vms(world: &World) -> (usize, usize) {
 }
 
 fn object(world: &World, path: &str) -> Option<Value> {
-    world.api().get(path).cloned()
+    world.api.get(path)
 }
 
 /// A Running machine with a pod on its node, and a younger copy of it under another name.
@@ -33,9 +33,9 @@ async fn twins() -> World {
     world.make_pod("a");
     let mut copy = object(&world, MACHINE).unwrap();
     copy["metadata"]["name"] = json!("m-twin");
-    world.api().put(TWIN, copy);
+    world.api.put(TWIN, copy);
     wait(2).await;
-    world.api().writes.clear();
+    world.api.forget_writes();
     world
 }
 
@@ -48,18 +48,18 @@ async fn the_vm_of_a_living_machine_outlives_a_deleted_one_that_names_it_too(
     #[case] living: &str,
 ) {
     let world = twins().await;
-    world.api().delete(deleted);
+    world.api.delete(deleted);
     wait(3 * 3600).await;
     assert_eq!(object(&world, deleted), None);
     assert_eq!(vms(&world), (1, 0), "the VM of the other machine lives");
     assert_eq!(object(&world, living).unwrap()["status"]["currentStatus"]["phase"], "Running");
-    assert_eq!(world.api().names_under("/api/v1/namespaces/ns/pods/").len(), 1, "nobody is evicted");
+    assert_eq!(world.api.names_under("/api/v1/namespaces/ns/pods/").len(), 1, "nobody is evicted");
     let node = object(&world, NODE).expect("the Node stays");
     assert!(node["spec"]["unschedulable"].is_null(), "{node:#}");
     let name = living.strip_prefix(MACHINES).unwrap();
     assert_eq!(node["metadata"]["labels"]["node.gardener.cloud/machine-name"], name);
 
-    world.api().delete(living);
+    world.api.delete(living);
     wait(60).await;
     assert_eq!((object(&world, living), object(&world, NODE)), (None, None));
     assert_eq!(vms(&world), (0, 1));
@@ -76,11 +76,11 @@ async fn of_two_deleted_machines_with_one_instance_exactly_one_deletes_it(
     let world = twins().await;
     for (place, machine) in (0..).zip(order) {
         wait(apart * place).await;
-        world.api().delete(machine);
+        world.api.delete(machine);
     }
     wait(60).await;
-    assert_eq!(world.api().names_under(MACHINES).len(), 0);
+    assert_eq!(world.api.names_under(MACHINES).len(), 0);
     assert_eq!(vms(&world), (0, 1));
     assert_eq!(object(&world, NODE), None);
-    assert!(world.api().names_under("/api/v1/namespaces/ns/pods/").is_empty());
+    assert!(world.api.names_under("/api/v1/namespaces/ns/pods/").is_empty());
 }

@@ -12,7 +12,8 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::testing_cluster::{Api, NODES, lock};
+use super::testing_cluster::{NODES, lock};
+use crate::testing_api::TestApi;
 use machine_api::v1alpha1::{Machine, MachineClass};
 use machine_driver::{
     Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest, OpContext, SameInstance,
@@ -41,7 +42,7 @@ pub struct Vms {
 /// The driver over the small cloud.
 pub struct SmallCloud {
     pub info: DriverInfo,
-    pub api: Arc<Mutex<Api>>,
+    pub(super) api: TestApi,
     pub vms: Arc<Mutex<Vms>>,
     pub faults: Mutex<Option<ChaCha8Rng>>,
     /// Every call takes this long.
@@ -99,7 +100,7 @@ fn named(machine: &Machine) -> String {
 }
 
 /// Makes a VM, and its Node after a while.
-fn make(api: &Arc<Mutex<Api>>, vms: &Arc<Mutex<Vms>>, name: &str, joins_after: Duration) -> VmIdentity {
+fn make(api: &TestApi, vms: &Arc<Mutex<Vms>>, name: &str, joins_after: Duration) -> VmIdentity {
     let identity =
         VmIdentity { provider_id: format!("small:///{name}"), node_name: name.to_owned(), addresses: Vec::new() };
     {
@@ -116,7 +117,7 @@ fn make(api: &Arc<Mutex<Api>>, vms: &Arc<Mutex<Vms>>, name: &str, joins_after: D
     if joins_after.is_zero() {
         join(api, &path, node);
     } else {
-        let (api, vms, name) = (Arc::clone(api), Arc::clone(vms), name.to_owned());
+        let (api, vms, name) = (api.clone(), Arc::clone(vms), name.to_owned());
         tokio::spawn(async move {
             tokio::time::sleep(joins_after).await;
             // Only a VM that lives has a kubelet.
@@ -128,8 +129,7 @@ fn make(api: &Arc<Mutex<Api>>, vms: &Arc<Mutex<Vms>>, name: &str, joins_after: D
     identity
 }
 
-fn join(api: &Mutex<Api>, path: &str, node: serde_json::Value) {
-    let mut api = lock(api);
+fn join(api: &TestApi, path: &str, node: serde_json::Value) {
     if api.get(path).is_none() {
         api.put(path, node);
     }
@@ -169,7 +169,7 @@ impl Driver for SmallCloud {
             Some(Mishap::Crash) => panic!("a test's driver crashes"),
             Some(Mishap::Late(delay)) => {
                 lock(&self.vms).late.insert(name.clone());
-                let (api, vms, joins_after) = (Arc::clone(&self.api), Arc::clone(&self.vms), *lock(&self.joins_after));
+                let (api, vms, joins_after) = (self.api.clone(), Arc::clone(&self.vms), *lock(&self.joins_after));
                 tokio::spawn(async move {
                     tokio::time::sleep(delay).await;
                     lock(&vms).late.remove(&name);
@@ -179,7 +179,7 @@ impl Driver for SmallCloud {
             }
             Some(Mishap::Slow(time)) => tokio::time::sleep(time).await,
             Some(Mishap::Unattended(time)) => {
-                let (api, vms, joins_after) = (Arc::clone(&self.api), Arc::clone(&self.vms), *lock(&self.joins_after));
+                let (api, vms, joins_after) = (self.api.clone(), Arc::clone(&self.vms), *lock(&self.joins_after));
                 let made = tokio::spawn(async move {
                     tokio::time::sleep(time).await;
                     make(&api, &vms, &name, joins_after)

@@ -1,7 +1,5 @@
-//! A small cluster and a small cloud for the tests of the whole controller: an API of JSON objects ([`testing_api`]), views
-//! that hear of changes a little later, a clock that can be set, and a driver that can fail in every way.
-//!
-//! [`testing_api`]: super::testing_api
+//! A small cluster and a small cloud for the tests of the whole controller: an API server, views that hear of changes a little
+//! later, a clock that can be set, and a driver that can fail in every way.
 
 use std::{
     sync::{
@@ -14,20 +12,21 @@ use std::{
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-pub use super::testing_api::{Api, MACHINE, MACHINES, NODES, lock};
 use super::{
     FreezeSwitch, MachineController, MachineDeps, TargetParts,
     observation::{Freeze, LastGood},
     settings::MachineSettings,
     testing::at,
-    testing_api::{PODS, Pods, client},
     testing_cloud::{SmallCloud, Vms},
+    testing_views::{Follow, Pods},
 };
 use crate::{
     drain::act::Evictor,
     snapshots::NodeSnapshot,
+    testing_api::{FOR_EVER, Fault, TestApi},
     views::{ControlViews, node_store},
     wakes::listener,
 };
@@ -40,13 +39,23 @@ use controller_runtime::{
     objects::Objects,
     queue::WorkQueue,
     refusals::Refusals,
-    snapshot::Snapshot,
     store::{Listener, Store},
     tasks::TokioTasks,
 };
 use machine_api::{names::finalizer, v1alpha1::Machine};
 use machine_driver::{Capabilities, Driver, DriverInfo, Measured, Registry};
 use mcm_metrics::Metrics;
+
+pub const MACHINES: &str = "/apis/machine.sapcloud.io/v1alpha1/namespaces/ns/machines/";
+pub const MACHINE: &str = "/apis/machine.sapcloud.io/v1alpha1/namespaces/ns/machines/m-abcde";
+pub const NODES: &str = "/api/v1/nodes/";
+const PODS: &str = "/api/v1/namespaces/ns/pods/";
+/// While this fails, the views of pods are empty.
+pub(super) const LIST_OF_PODS: &str = "GET /api/v1/pods";
+
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap()
+}
 
 /// Whether and by which seed things go wrong.
 #[derive(Clone, Copy, Debug)]
@@ -59,13 +68,15 @@ pub enum Luck {
 
 /// Clusters, cloud and one controller process.
 pub struct World {
-    pub api: Arc<Mutex<Api>>,
+    pub(super) api: TestApi,
     pub vms: Arc<Mutex<Vms>>,
     pub metrics: Metrics,
     pub cloud: Arc<SmallCloud>,
     /// The controller's clock, which may be set.
     pub hands: Arc<SetClock>,
     weather: Weather,
+    /// Whether views hear of Nodes.
+    nodes_are_told: watch::Sender<bool>,
     process: Process,
 }
 
@@ -174,26 +185,24 @@ impl World {
             Luck::Good | Luck::Slow(_) => None,
             Luck::Bad(seed) => Some(ChaCha8Rng::seed_from_u64(seed ^ salt)),
         };
-        let mut api = Api { clock: Some(Arc::new(TokioClock::starting_at(at(0)))), ..Api::default() };
-        let class = "/apis/machine.sapcloud.io/v1alpha1/namespaces/ns/machineclasses/c";
+        let api = TestApi::new(Arc::new(TokioClock::starting_at(at(0))));
         api.put(
-            class,
+            "machineclasses/c",
             json!({
-                "metadata": { "name": "c", "namespace": "ns", "finalizers": [finalizer::MACHINE] },
+                "metadata": { "namespace": "ns", "finalizers": [finalizer::MACHINE] },
                 "provider": "small", "providerSpec": {}, "secretRef": { "name": "s" },
             }),
         );
         let user_data = "PDxCT09UU1RSQVBfVE9LRU4+Pg==";
         api.put(
             "/api/v1/namespaces/ns/secrets/s",
-            json!({ "metadata": { "name": "s", "namespace": "ns" }, "data": { "userData": user_data } }),
+            json!({ "metadata": { "namespace": "ns" }, "data": { "userData": user_data } }),
         );
-        api.faults = random(1);
-        let api = Arc::new(Mutex::new(api));
+        api.set_luck(random(1));
         let vms = Arc::<Mutex<Vms>>::default();
         let cloud = Arc::new(SmallCloud {
             info: DriverInfo { name: "small", providers: vec!["small".to_owned()], schema: None, capabilities },
-            api: Arc::clone(&api),
+            api: api.clone(),
             vms: Arc::clone(&vms),
             faults: Mutex::new(random(2)),
             pause: if let Luck::Slow(pause) = luck { pause } else { Duration::ZERO },
@@ -203,14 +212,15 @@ impl World {
             lag: Mutex::default(),
         });
         let metrics = Metrics::new(Arc::new(|| Duration::ZERO)).unwrap();
-        let process = start(&api, &cloud, &hands, &metrics, weather);
-        Self { api, vms, metrics, cloud, hands, weather, process }
+        let nodes_are_told = watch::Sender::new(true);
+        let process = start(&api, &nodes_are_told, &cloud, &hands, &metrics, weather);
+        Self { api, vms, metrics, cloud, hands, weather, nodes_are_told, process }
     }
 
     /// Kills the process and starts another one.
     pub fn restart(&mut self) {
         self.process.stop.cancel();
-        self.process = start(&self.api, &self.cloud, &self.hands, &self.metrics, self.weather);
+        self.process = start(&self.api, &self.nodes_are_told, &self.cloud, &self.hands, &self.metrics, self.weather);
     }
 
     /// Asks the process to stop, as SIGTERM does, and lets it end. Answers how long that took and how many driver calls had
@@ -235,42 +245,54 @@ impl World {
 
     /// From here on nothing goes wrong any more.
     pub fn heal(&self) {
-        lock(&self.api).faults = None;
+        self.api.set_luck(None);
         *lock(&self.cloud.faults) = None;
-    }
-
-    pub fn api(&self) -> MutexGuard<'_, Api> {
-        lock(&self.api)
     }
 
     /// The target cluster's API server falls silent. The cluster lives on.
     pub fn target_falls_silent(&self, noticed: NoticedBy) {
-        let mut api = self.api();
-        api.unreachable.extend(TARGET);
-        api.nodes_are_untold = true;
+        for requests in TARGET {
+            self.api.fail(requests, Fault::LoseRequest, FOR_EVER);
+        }
+        self.nodes_are_told.send_replace(false);
         match noticed {
             NoticedBy::Watches => {
-                api.pods_are_late = true;
+                self.pods_are_late();
                 self.process.nodes.set_current(false);
             }
             NoticedBy::Watchman => self.process.freeze.set(Freeze::Frozen),
         }
     }
 
-    /// It answers again, and the views have caught up.
+    /// It answers again.
     pub fn target_answers_again(&self) {
-        let mut api = self.api();
-        api.unreachable.retain(|text| !TARGET.contains(text));
-        api.nodes_are_untold = false;
-        api.pods_are_late = false;
-        let nodes = &self.process.nodes;
-        nodes.list_begins();
-        for (_, object) in api.objects.iter().filter(|(path, _)| path.starts_with(NODES)) {
-            nodes.apply(serde_json::from_value(object.clone()).unwrap());
+        for requests in TARGET {
+            self.api.heal(requests);
         }
-        nodes.list_ends();
-        nodes.set_current(true);
+        self.pods_are_listed();
+        self.nodes_are_told.send_replace(true);
+        self.process.nodes.set_current(true);
         self.process.freeze.set(Freeze::Flowing);
+    }
+
+    /// The views of pods are empty from now on.
+    pub fn pods_are_late(&self) {
+        self.api.fail(LIST_OF_PODS, Fault::LoseRequest, FOR_EVER);
+    }
+
+    /// The views of pods are complete.
+    pub fn pods_are_listed(&self) {
+        self.api.heal(LIST_OF_PODS);
+    }
+
+    /// A budget refuses the eviction of this pod.
+    pub fn hold(&self, pod: &str) {
+        self.api.fail(&format!("{PODS}{pod}/eviction"), Fault::Answer(429), FOR_EVER);
+    }
+
+    /// This pod may be evicted; without a name any.
+    pub fn let_go(&self, pod: &str) {
+        self.api.heal(&format!("{pod}/eviction"));
     }
 
     /// Lets the controller look at the machine at once.
@@ -301,16 +323,15 @@ impl World {
     pub fn make_machine_named(&self, name: &str) {
         let machine = json!({
             "metadata": {
-                "name": name, "namespace": "ns", "generation": 1, "finalizers": [finalizer::MACHINE],
+                "namespace": "ns", "finalizers": [finalizer::MACHINE],
                 "labels": { "name": "pool" },
             },
             "spec": {
                 "class": { "kind": "MachineClass", "name": "c" },
                 "nodeTemplate": { "metadata": { "labels": { "pool": "a" } } },
             },
-            "status": {},
         });
-        self.api().put(&format!("{MACHINES}{name}"), machine);
+        self.api.put(&format!("{MACHINES}{name}"), machine);
     }
 
     /// Whether the process keeps the class and its Secrets as they were when last used.
@@ -324,15 +345,19 @@ impl World {
 
     /// A pod on this node.
     pub fn make_pod_on(&self, name: &str, node: &str) {
-        let pod =
-            json!({ "metadata": { "name": name, "namespace": "ns" }, "spec": { "nodeName": node, "containers": [] } });
-        self.api().put(&format!("{PODS}{name}"), pod);
+        self.make_pod_with(name, node, &json!({ "namespace": "ns" }));
+    }
+
+    /// A pod with this metadata. No kubelet ends it: it is gone as soon as nothing holds it.
+    pub fn make_pod_with(&self, name: &str, node: &str, metadata: &Value) {
+        let containers = json!([{ "name": "c", "image": "i" }]);
+        let spec = json!({ "nodeName": node, "containers": containers, "terminationGracePeriodSeconds": 0 });
+        self.api.put(&format!("{PODS}{name}"), json!({ "metadata": metadata, "spec": spec }));
     }
 
     /// The phase of a machine of this name, unless it is gone.
     pub fn phase_of(&self, name: &str) -> Option<String> {
-        let api = self.api();
-        let machine = api.get(&format!("{MACHINES}{name}"))?;
+        let machine = self.api.get(&format!("{MACHINES}{name}"))?;
         Some(machine["status"]["currentStatus"]["phase"].as_str().unwrap_or_default().to_owned())
     }
 
@@ -342,9 +367,7 @@ impl World {
     }
 
     pub fn phase(&self) -> Option<String> {
-        let api = self.api();
-        api.get(MACHINE)
-            .map(|machine| machine["status"]["currentStatus"]["phase"].as_str().unwrap_or_default().to_owned())
+        self.phase_of("m-abcde")
     }
 }
 
@@ -356,7 +379,8 @@ impl Drop for World {
 
 /// Starts a controller with fresh views over the clusters.
 fn start(
-    api: &Arc<Mutex<Api>>,
+    api: &TestApi,
+    nodes_are_told: &watch::Sender<bool>,
     cloud: &Arc<SmallCloud>,
     clock: &Arc<SetClock>,
     metrics: &Metrics,
@@ -368,10 +392,11 @@ fn start(
     let gate = Gate::open_while(leadership.clone()).draining_calls(stopping.clone(), DRIVER_DRAIN);
     let views = ControlViews::default();
     let nodes = node_store();
+    let follow = Follow { api, told: watch::Sender::new(true).subscribe(), delay: weather.watch_delay, stop: &stop };
     let queue = Arc::new(WorkQueue::for_tests("machine"));
     let (sender, mut events) = tokio::sync::mpsc::channel(64);
     tokio::spawn(async move { while events.recv().await.is_some() {} });
-    let client = client(api);
+    let client = api.client();
     let freeze = FreezeSwitch::default();
     let mut drivers = Registry::new();
     let cloud = Arc::clone(cloud) as Arc<dyn Driver>;
@@ -386,7 +411,7 @@ fn start(
             nodes: Objects::new(client.clone(), gate.clone(), Some(Arc::clone(&nodes)), |_| {}).minding(&of_target),
             node_store: Arc::clone(&nodes),
             tokens: Objects::new(client.clone(), gate.clone(), None, |_| {}),
-            drain_views: Arc::new(Pods(Arc::clone(api))),
+            drain_views: Arc::new(Pods::following(api, &stop)),
             evictor: Evictor::new(client, gate.clone(), MachineSettings::default().concurrent_evictions),
         }),
         views: views.clone(),
@@ -410,41 +435,10 @@ fn start(
     let woken = Arc::clone(&queue);
     of_nodes.extend(routes.nodes.map(|route| listener(route, &views, move |wake| woken.add(wake.key))));
     nodes.set_listeners(of_nodes);
-    let (all, mut heard) = {
-        let api = lock(api);
-        (api.objects.clone(), 0)
-    };
-    for (path, object) in &all {
-        tell(&views, &nodes, path, object, false);
-        heard = heard.max(version(object));
-    }
-    // The watch: changes are heard of a little later.
-    let watched = Arc::clone(&nodes);
-    let (api, watch) = (Arc::clone(api), stop.clone());
-    tokio::spawn(async move {
-        let mut at = 0;
-        let changed = Arc::clone(&lock(&api).changed);
-        while !watch.is_cancelled() {
-            // Registered before the look, or a change in between would be missed.
-            let next = changed.notified();
-            tokio::pin!(next);
-            next.as_mut().enable();
-            let (news, untold): (Vec<(String, Value, bool)>, bool) = {
-                let api = lock(&api);
-                (api.news.iter().skip(at).cloned().collect(), api.nodes_are_untold)
-            };
-            at += news.len();
-            let is_told = |path: &str| !(untold && path.starts_with(NODES));
-            for (path, object, gone) in news.iter().filter(|(path, object, _)| version(object) > heard && is_told(path))
-            {
-                tell(&views, &watched, path, object, *gone);
-            }
-            tokio::select! {
-                () = next => tokio::time::sleep(weather.watch_delay).await,
-                () = watch.cancelled() => {}
-            }
-        }
-    });
+    follow.all("machines", &views.machines);
+    follow.all("machineclasses", &views.classes);
+    follow.all("/api/v1/namespaces/ns/secrets", &views.secrets);
+    Follow { told: nodes_are_told.subscribe(), ..follow }.all("/api/v1/nodes", &nodes);
     let (woken, passing) = (Arc::clone(&queue), Arc::clone(&controller));
     // Killed or asked, it takes nothing new; what a killed process has begun finds its gate closed.
     let ends = CancellationToken::new();
@@ -461,27 +455,4 @@ fn start(
         async move { controller.reconcile(key).await }
     }));
     Process { stop, stopping, leadership, queue: woken, nodes, freeze, controller, working: Some(working) }
-}
-
-fn version(object: &Value) -> u64 {
-    object["metadata"]["resourceVersion"].as_str().and_then(|text| text.parse().ok()).unwrap_or_default()
-}
-
-fn tell(views: &ControlViews, nodes: &Store<NodeSnapshot>, path: &str, object: &Value, gone: bool) {
-    fn into<S>(store: &Store<S>, object: &Value, gone: bool)
-    where
-        S: Snapshot<Object: serde::de::DeserializeOwned>,
-    {
-        let object: S::Object = serde_json::from_value(object.clone()).unwrap();
-        if gone { store.delete(&object) } else { store.apply(object) }
-    }
-    if path.contains("/machines/") {
-        into(&views.machines, object, gone);
-    } else if path.contains("/machineclasses/") {
-        into(&views.classes, object, gone);
-    } else if path.starts_with("/api/v1/namespaces/ns/secrets/") {
-        into(&views.secrets, object, gone);
-    } else if path.starts_with(NODES) {
-        into(nodes, object, gone);
-    }
 }

@@ -1,4 +1,4 @@
-//! The guard against an API server in a map.
+//! The guard against an API server.
 
 use std::sync::Arc;
 
@@ -10,15 +10,14 @@ use tokio_util::sync::CancellationToken;
 use super::{decide::Effect, observe::GuardedSet, *};
 use crate::{
     deployment::testing::{deployment, machines_of, set_of_class},
-    set::{
-        fake_api::{FakeApi, Fault},
-        testing::{Building, controller_reference, machine, now, set},
-    },
+    set::testing::{Building, controller_reference, machine, now, set},
+    testing_api::{Fault, TestApi},
 };
 use controller_runtime::{
-    clock::TokioClock,
+    clock::{SharedClock, TokioClock},
     events::{Pending, Recorder},
     gate::Gate,
+    key::ObjectKey,
     store::Change,
 };
 use machine_api::{
@@ -26,10 +25,11 @@ use machine_api::{
     v1alpha1::{Machine, StrategyType},
 };
 
+const MD: &str = "machinedeployments/md";
 const MARGINS: Margins = Margins { up: 2, down: 1 };
 
 struct Cluster {
-    api: FakeApi,
+    api: TestApi,
     views: ControlViews,
     guard: OvershootController,
     events: mpsc::Receiver<Pending>,
@@ -38,7 +38,8 @@ struct Cluster {
 impl Cluster {
     /// The deployment and its sets, each with so many machines.
     fn new(deployment: &MachineDeployment, sets: &[(MachineSet, usize)]) -> Self {
-        let api = FakeApi::default();
+        let clock: SharedClock = Arc::new(TokioClock::starting_at(now()));
+        let api = TestApi::new(Arc::clone(&clock));
         let views = ControlViews::default();
         let gate = Gate::open_until(CancellationToken::new());
         let (sender, events) = mpsc::channel(100);
@@ -47,23 +48,26 @@ impl Cluster {
             views: views.clone(),
             sets: Objects::new(client.clone(), gate.clone(), Some(views.sets.clone()), |_| {}),
             deployments: Objects::new(client, gate, Some(views.deployments.clone()), |_| {}),
-            clock: Arc::new(TokioClock::starting_at(now())),
+            clock,
             recorder: Recorder::new(COMPONENT, sender),
             margins: MARGINS,
             period: Duration::from_secs(60),
         });
         let cluster = Self { api, views, guard, events };
-        cluster.change_deployment(|stored| *stored = serde_json::to_value(deployment).unwrap());
+        let stored = cluster.api.put(MD, serde_json::to_value(deployment).unwrap());
+        cluster.views.deployments.apply(serde_json::from_value(stored).unwrap());
         for (set, machines) in sets {
-            cluster.change_set(set.metadata.name.as_deref().unwrap(), |stored| {
-                *stored = serde_json::to_value(set).unwrap();
-            });
+            let path = format!("machinesets/{}", set.metadata.name.as_deref().unwrap());
+            let stored = cluster.api.put(&path, serde_json::to_value(set).unwrap());
+            cluster.views.sets.apply(serde_json::from_value(stored).unwrap());
             cluster.hold(set, *machines);
         }
         cluster
     }
 
+    /// The set has so many machines.
     fn hold(&self, set: &MachineSet, machines: usize) {
+        let set = &*self.views.sets.get(&ObjectKey::of(set)).unwrap();
         for known in self.views.machines.by_index(crate::views::BY_CONTROLLER, set.metadata.uid.as_deref().unwrap()) {
             self.views.machines.delete(&known);
         }
@@ -73,18 +77,12 @@ impl Cluster {
     }
 
     fn change_deployment(&self, change: impl FnOnce(&mut Value)) {
-        let stored = self.api.edit("machinedeployments", "md", |stored| {
-            change(stored);
-            Some(())
-        });
+        let stored = self.api.edit(MD, change);
         self.views.deployments.apply(serde_json::from_value(stored).unwrap());
     }
 
     fn change_set(&self, name: &str, change: impl FnOnce(&mut Value)) {
-        let stored = self.api.edit("machinesets", name, |stored| {
-            change(stored);
-            Some(())
-        });
+        let stored = self.api.edit(&format!("machinesets/{name}"), change);
         self.views.sets.apply(serde_json::from_value(stored).unwrap());
     }
 
@@ -97,7 +95,7 @@ impl Cluster {
     }
 
     fn deployment(&self) -> Value {
-        self.api.all("machinedeployments").remove(0)
+        self.api.get(MD).unwrap()
     }
 
     fn heard(&mut self) -> Vec<String> {
@@ -141,9 +139,9 @@ async fn s_safe_03_too_many_machines_freeze_set_and_deployment_s_safe_04_and_few
     );
     assert_eq!(cluster.heard(), ["FrozeMachineSet"]);
 
-    let writes = cluster.api.writes();
+    let writes = cluster.api.counts();
     cluster.run().await;
-    assert_eq!(cluster.api.writes(), writes, "a frozen set is left alone");
+    assert_eq!(cluster.api.counts(), writes, "a frozen set is left alone");
 
     cluster.hold(&set, 5);
     cluster.run().await;
@@ -179,8 +177,8 @@ async fn s_safe_07_a_wish_to_thaw_is_obeyed_and_taken_off() {
     cluster.run().await;
     cluster.change_deployment(|stored| stored["metadata"]["annotations"][annotation::UNFREEZE] = json!("True"));
     // Half-way nothing is lost: the wish stays until the sets are thawed.
-    cluster.api.fail_next("PATCH machinesets", Fault::Refuse);
-    cluster.api.fail_next("PATCH machinedeployments/status", Fault::Refuse);
+    cluster.api.fail_next("PATCH machinesets", Fault::REFUSE);
+    cluster.api.fail_next("PATCH machinedeployments/status", Fault::REFUSE);
     assert!(matches!(cluster.run().await, Outcome::Refused(_)));
     assert!(cluster.deployment()["metadata"]["annotations"][annotation::UNFREEZE].is_string());
     assert!(matches!(cluster.run().await, Outcome::LookAgain(..)));
@@ -207,7 +205,7 @@ async fn s_safe_09_a_recreate_deployment_and_s_safe_10_two_full_sets_are_dealt_w
     let sets = [(set_of_class("md-new", "new", 3, 0), 5), (foreign("lone", 2), 6), (foreign("calm", 2), 5)];
     let cluster = Cluster::new(&recreating, &sets);
     // A failure with one set stops no other.
-    cluster.api.fail_next("PATCH machinesets/status", Fault::Refuse);
+    cluster.api.fail_next("PATCH machinesets/status", Fault::REFUSE);
     assert!(matches!(cluster.run().await, Outcome::Refused(text) if text.contains("exceeded quota")));
     assert_eq!(cluster.frozen_sets().len(), 1);
     cluster.run().await;

@@ -1,4 +1,4 @@
-//! The set controller against an API server in a map: what it writes, and what it makes of refusals and late views.
+//! The set controller against an API server: what it writes, and what it makes of refusals and late views.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,18 +7,23 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    fake_api::{FakeApi, Fault},
-    testing::*,
-    *,
+use super::{testing::*, *};
+use crate::{
+    testing_api::{Fault, TestApi},
+    views::BY_CONTROLLER,
 };
-use crate::views::BY_CONTROLLER;
-use controller_runtime::{clock::TokioClock, events::Pending, refusals::Refusals};
+use controller_runtime::{
+    clock::{SharedClock, TokioClock},
+    events::Pending,
+    refusals::Refusals,
+};
 use machine_api::v1alpha1::{MachinePhase, OperationType};
 use mcm_metrics::Metrics;
 
+const SET: &str = "machinesets/set";
+
 struct Cluster {
-    api: FakeApi,
+    api: TestApi,
     views: ControlViews,
     sets: SetController,
     metrics: Metrics,
@@ -36,7 +41,8 @@ impl Cluster {
         machines: Vec<Building<Machine>>,
         through: impl FnOnce(Objects<Arc<Machine>>) -> Objects<Arc<Machine>>,
     ) -> Self {
-        let api = FakeApi::default();
+        let clock: SharedClock = Arc::new(TokioClock::starting_at(now()));
+        let api = TestApi::new(Arc::clone(&clock));
         let views = ControlViews::default();
         let gate = Gate::open_until(CancellationToken::new());
         let metrics = Metrics::new(Arc::new(|| Duration::ZERO)).unwrap();
@@ -47,7 +53,7 @@ impl Cluster {
             machines: through(Objects::new(client.clone(), gate.clone(), Some(views.machines.clone()), |_| {})),
             sets: Objects::new(client, gate.clone(), Some(views.sets.clone()), |_| {}),
             nodes: None,
-            clock: Arc::new(TokioClock::starting_at(now())),
+            clock,
             gate,
             recorder: Recorder::new(COMPONENT, sender),
             name_seed: 1,
@@ -56,24 +62,16 @@ impl Cluster {
         .showing_back_offs(metrics.machine.set_back_off.clone());
         let cluster = Self { api, views, sets, metrics, events };
         if let Some(set) = set {
-            let set = set.build();
-            let stored = cluster.put("machinesets", "set", &serde_json::to_value(set).unwrap());
+            let stored = cluster.api.put(SET, serde_json::to_value(set.build()).unwrap());
             cluster.views.sets.apply(serde_json::from_value(stored).unwrap());
         }
         for machine in machines {
             let machine = machine.build();
-            let name = machine.metadata.name.clone().unwrap();
-            let stored = cluster.put("machines", &name, &serde_json::to_value(machine).unwrap());
+            let path = format!("machines/{}", machine.metadata.name.as_deref().unwrap());
+            let stored = cluster.api.put(&path, serde_json::to_value(machine).unwrap());
             cluster.views.machines.apply(serde_json::from_value(stored).unwrap());
         }
         cluster
-    }
-
-    fn put(&self, plural: &str, name: &str, object: &Value) -> Value {
-        self.api.edit(plural, name, |stored| {
-            stored.clone_from(object);
-            Some(())
-        })
     }
 
     async fn pass(&self) -> Outcome {
@@ -88,18 +86,24 @@ impl Cluster {
     }
 
     fn writes(&self, what: &str) -> usize {
-        self.api.writes().get(what).copied().unwrap_or(0)
+        self.api.counts().get(what).copied().unwrap_or(0)
     }
 
     fn set(&self) -> Value {
-        self.api.all("machinesets").remove(0)
+        self.api.get(SET).unwrap()
+    }
+
+    /// The machines of the set that the views show.
+    fn shown(&self) -> Vec<Arc<Machine>> {
+        self.views.machines.by_index(BY_CONTROLLER, self.set()["metadata"]["uid"].as_str().unwrap())
     }
 }
 
 #[tokio::test]
 async fn s_ms_19_a_set_without_type_metadata_is_as_good_as_any() {
     let cluster = Cluster::new(Some(set(3)), vec![]);
-    assert!(cluster.set().get("kind").is_none(), "the types carry none");
+    let seen = serde_json::to_value(&*cluster.views.sets.snapshot()[0]).unwrap();
+    assert!(seen.get("kind").is_none(), "the types carry none");
     cluster.pass().await;
     assert_eq!(cluster.api.all("machines").len(), 3);
 }
@@ -114,7 +118,7 @@ async fn s_ms_21_a_set_that_does_not_exist_is_a_success() {
 #[tokio::test]
 async fn s_ms_26_a_refused_deletion_is_an_error_and_changes_nothing() {
     let cluster = Cluster::new(Some(set(0)), vec![running("a")]);
-    cluster.api.fail_next("DELETE machines", Fault::Refuse);
+    cluster.api.fail_next("DELETE machines", Fault::REFUSE);
     let outcome = cluster.pass().await;
     assert!(matches!(&outcome, Outcome::Refused(text) if text.contains("exceeded quota")), "{outcome:?}");
     let machine = cluster.api.all("machines").remove(0);
@@ -145,8 +149,7 @@ async fn s_ms_37_machines_that_the_watch_has_not_shown_are_not_made_again(
         cluster.api.fail_next("POST machines", Fault::LoseAnswer);
     }
     // No watch of machines delivers anything here.
-    let there_and_shown =
-        || (cluster.api.all("machines").len(), cluster.views.machines.by_index(BY_CONTROLLER, "uid-set").len());
+    let there_and_shown = || (cluster.api.all("machines").len(), cluster.shown().len());
     cluster.pass().await;
     assert_eq!(there_and_shown(), after_one_pass);
     for _ in 0..5 {
@@ -168,7 +171,7 @@ async fn a_deletion_without_answer_is_looked_after_before_anything_else_is_decid
         machines.iter().filter(|machine| machine.metadata.deletion_timestamp.is_some()).count()
     };
     cluster.pass().await;
-    assert_eq!(deleting(cluster.views.machines.by_index(BY_CONTROLLER, "uid-set")), 1);
+    assert_eq!(deleting(cluster.shown()), 1);
     assert_eq!(
         cluster.api.all("machines").iter().filter(|m| m["metadata"]["deletionTimestamp"].is_string()).count(),
         1
@@ -191,9 +194,8 @@ async fn a_machine_that_has_changed_since_it_was_chosen_is_chosen_anew(
     };
     let cluster = Cluster::new(Some(set(wanted)), std::iter::once(machine).chain(others).collect());
     // The watch has not shown it yet.
-    cluster.api.edit("machines", "a", |stored| {
+    cluster.api.edit("machines/a", |stored| {
         stored["metadata"]["annotations"] = annotations;
-        Some(())
     });
     let outcome = cluster.pass().await;
     assert!(matches!(outcome, Outcome::Retry(_)), "{outcome:?}");
@@ -207,15 +209,14 @@ async fn a_machine_that_has_changed_since_it_was_chosen_is_chosen_anew(
 #[tokio::test]
 async fn s_msst_06_a_status_that_met_a_change_is_written_at_the_second_try() {
     let cluster = Cluster::new(Some(set(1)), vec![]);
-    cluster.api.edit("machinesets", "set", |stored| {
+    cluster.api.edit("machinesets/set", |stored| {
         stored["metadata"]["annotations"]["by"] = json!("somebody else");
-        Some(())
     });
-    cluster.api.fail_next("POST machines", Fault::Refuse);
+    cluster.api.fail_next("POST machines", Fault::REFUSE);
     assert!(matches!(cluster.pass().await, Outcome::Refused(_)));
     assert!(cluster.set()["status"]["machineSetCondition"].is_null());
     cluster.watch();
-    cluster.api.fail_next("POST machines", Fault::Refuse);
+    cluster.api.fail_next("POST machines", Fault::REFUSE);
     cluster.pass().await;
     let stored = cluster.set();
     assert_eq!(stored["status"]["machineSetCondition"][0]["reason"], "FailedCreate");
@@ -225,7 +226,7 @@ async fn s_msst_06_a_status_that_met_a_change_is_written_at_the_second_try() {
 #[tokio::test]
 async fn s_own_13_an_orphan_that_vanishes_is_no_error() {
     let cluster = Cluster::new(Some(set(1)), vec![running("a").no_owner()]);
-    cluster.api.edit("machines", "a", |_| None);
+    cluster.api.remove("machines/a");
     assert_eq!(cluster.pass().await, Outcome::LookAgain(Duration::ZERO, "machines were adopted"));
     cluster.pass().await;
     let machines = cluster.api.all("machines");
@@ -267,7 +268,7 @@ async fn stale_machines_are_counted(
 async fn a_refused_annotation_costs_no_machine() {
     let set = set(1).with(|set| set.spec.auto_preserve_failed_machine_max = 1);
     let cluster = Cluster::new(Some(set), vec![failed("a")]);
-    cluster.api.fail_next("PATCH machines", Fault::Refuse);
+    cluster.api.fail_next("PATCH machines", Fault::REFUSE);
     assert!(matches!(cluster.pass().await, Outcome::Refused(_)));
     cluster.pass().await;
     assert_eq!(cluster.writes("DELETE machines"), 0);
@@ -282,7 +283,7 @@ async fn a_machine_whose_patch_is_refused_holds_up_no_other() {
         |machine: Building<Machine>| machine.with(|m| m.spec.class.kind = "AWSMachineClass".to_owned());
     let machines = vec![kind_of_another_time(running("a")), kind_of_another_time(running("b"))];
     let cluster = Cluster::new(Some(set(3)), machines);
-    cluster.api.fail_next("PATCH machines", Fault::Refuse);
+    cluster.api.fail_next("PATCH machines", Fault::REFUSE);
     let outcome = cluster.pass().await;
     assert!(matches!(&outcome, Outcome::Refused(text) if text.contains("exceeded quota")), "{outcome:?}");
     assert_eq!((cluster.writes("PATCH machines"), cluster.writes("POST machines")), (2, 1));
@@ -292,7 +293,7 @@ async fn a_machine_whose_patch_is_refused_holds_up_no_other() {
 async fn a_refusal_that_lasts_is_written_and_told_once() {
     let mut cluster = Cluster::new(Some(set(3)), vec![]);
     for _ in 0..20 {
-        cluster.api.fail_next("POST machines", Fault::Refuse);
+        cluster.api.fail_next("POST machines", Fault::REFUSE);
         assert!(matches!(cluster.pass().await, Outcome::Refused(_)));
     }
     assert_eq!((cluster.writes("POST machines"), cluster.writes("PATCH machinesets/status")), (20, 1));
@@ -313,15 +314,14 @@ async fn replacements_of_machines_that_never_join_wait_and_say_so() {
         cluster.pass().await;
         assert_eq!(cluster.writes("POST machines"), number);
         let name = cluster.api.all("machines")[0]["metadata"]["name"].as_str().unwrap().to_owned();
-        let lost = cluster.api.edit("machines", &name, |machine| {
+        let lost = cluster.api.edit(&format!("machines/{name}"), |machine| {
             machine["status"] = json!({
                 "currentStatus": { "phase": "Failed" }, "lastOperation": { "type": "Create", "state": "Failed" },
             });
-            Some(())
         });
         cluster.views.machines.apply(serde_json::from_value(lost).unwrap());
         cluster.pass().await;
-        let gone = cluster.api.edit("machines", &name, |_| None);
+        let gone = cluster.api.remove(&format!("machines/{name}"));
         cluster.views.machines.delete(&serde_json::from_value(gone).unwrap());
     }
     let outcome = cluster.pass().await;
@@ -332,9 +332,8 @@ async fn replacements_of_machines_that_never_join_wait_and_say_so() {
     let shown = |cluster: &Cluster| cluster.metrics.render().unwrap().contains("mcm_machine_set_backoff_seconds{");
     assert!(shown(&cluster));
     // Somebody wants another number: the wait is over.
-    let changed = cluster.api.edit("machinesets", "set", |set| {
+    let changed = cluster.api.edit("machinesets/set", |set| {
         set["spec"]["replicas"] = json!(2);
-        Some(())
     });
     cluster.views.sets.apply(serde_json::from_value(changed).unwrap());
     cluster.pass().await;
@@ -350,7 +349,7 @@ async fn machines_that_are_refused_for_hours_cost_few_tries() {
     for hour in 0..3 {
         let before = cluster.writes("POST machines");
         for _ in 0..720 {
-            cluster.api.fail_next("POST machines", Fault::Refuse);
+            cluster.api.fail_next("POST machines", Fault::REFUSE);
             assert!(matches!(cluster.pass().await, Outcome::Refused(_)));
             tokio::time::sleep(Duration::from_secs(5)).await;
         }

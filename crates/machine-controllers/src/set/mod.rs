@@ -11,8 +11,6 @@ pub mod back_off;
 mod controller_test;
 pub mod counts;
 pub mod decide;
-#[cfg(test)]
-pub(crate) mod fake_api;
 pub mod new_machine;
 pub mod observe;
 pub mod ownership;
