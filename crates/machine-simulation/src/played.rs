@@ -191,7 +191,7 @@ impl<S: Whole<Object: Kind>> Played<S> {
         if self.caller.of != Controller::Machine {
             return None;
         }
-        self.caller.stage.with(|lent| Before::of::<K>(&lent.api, name))
+        self.caller.stage.with(|lent| Before::of::<S::Object>(&lent.api, name))
     }
 
     fn was_written(&self, before: Option<&Before>) {

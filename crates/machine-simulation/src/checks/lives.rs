@@ -271,7 +271,7 @@ impl Checks {
     }
 
     /// A drain asks a pod to go; `view` is what its process sees of Nodes.
-    pub fn pod_is_sent_away(&mut self, api: &Api, pod: &str, view: &Store<Node>) {
+    pub fn pod_is_sent_away(&mut self, api: &Api, pod: &str, view: &Store<Arc<Node>>) {
         let node = api.pods.get(pod).and_then(|pod: &Arc<Pod>| node_of(pod)).and_then(|node| api.nodes.get(node));
         let Some(node) = node.filter(|_| self.watching == Watching::On) else { return };
         let spec = node.spec.clone().unwrap_or_default();

@@ -19,14 +19,14 @@ use machine_controllers::machine::{
 use machine_driver::{Code, DeletedVm, Status};
 
 /// What the decision about a machine sees without this guard; `nodes` is its process's view of the Nodes.
-pub fn seen_without<'a>(guard: Option<Guard>, seen: &'a Observation, nodes: &Store<Node>) -> Cow<'a, Observation> {
+pub fn seen_without<'a>(guard: Option<Guard>, seen: &'a Observation, nodes: &Store<Arc<Node>>) -> Cow<'a, Observation> {
     let Some(guard) = guard else { return Cow::Borrowed(seen) };
     let mut blind = seen.clone();
     hide(guard, &mut blind, nodes);
     Cow::Owned(blind)
 }
 
-fn hide(guard: Guard, seen: &mut Observation, nodes: &Store<Node>) {
+fn hide(guard: Guard, seen: &mut Observation, nodes: &Store<Arc<Node>>) {
     let is_deleting = seen.machine.metadata.deletion_timestamp.is_some();
     let phase = seen.phase().clone();
     match guard {
