@@ -316,6 +316,7 @@ impl World {
                 });
                 self.passes(MOMENT).await;
             }
+            Step::VmVanishes(_) => {}
             Step::Wait(seconds) => self.passes(Duration::from_secs(seconds.into())).await,
             Step::Cloud(_, luck) => {
                 if luck != Luck::Good {
