@@ -7,6 +7,7 @@ pub(crate) mod machines;
 
 use std::{borrow::Cow, collections::BTreeSet, fmt, str::FromStr, sync::Arc};
 
+use controller_runtime::snapshot::Whole;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube_values::int_or_percent::{IntOrPercent, Rounding};
 use machine_api::{
@@ -247,9 +248,9 @@ pub fn deployment_without(guard: Option<Guard>, seen: &DeploymentObservation) ->
             }
         }
         Some(Guard::Settling) => blind.unsettled.clear(),
-        Some(Guard::Pause) => Arc::make_mut(&mut blind.deployment).spec.paused = false,
-        _ => {
-            let spec = &mut Arc::make_mut(&mut blind.deployment).spec;
+        Some(Guard::Pause) => change(&mut blind.deployment, |deployment| deployment.spec.paused = false),
+        _ => change(&mut blind.deployment, |deployment| {
+            let spec = &mut deployment.spec;
             let (strategy, replicas) = (&mut spec.strategy, spec.replicas);
             let is_surge = guard == Some(Guard::MaxSurge);
             let widen = |limit: &mut Option<IntOrString>| {
@@ -261,9 +262,16 @@ pub fn deployment_without(guard: Option<Guard>, seen: &DeploymentObservation) ->
             if let Some(limits) = &mut strategy.in_place_update {
                 widen(if is_surge { &mut limits.max_surge } else { &mut limits.max_unavailable });
             }
-        }
+        }),
     }
     Cow::Owned(blind)
+}
+
+/// Shows a decision another object than the one that is stored.
+fn change<S: Whole<Object: Clone>>(snapshot: &mut S, change: impl FnOnce(&mut S::Object)) {
+    let mut object = Arc::clone(snapshot.whole_object());
+    change(Arc::make_mut(&mut object));
+    *snapshot = S::of(object);
 }
 
 /// Whether a step of a deployment takes back what a rollout has done to a Node.

@@ -7,11 +7,18 @@
 mod attachment;
 mod budget;
 mod claim;
+mod deployment;
+mod metadata;
 mod pod;
 mod volume;
 
 pub use self::{
-    attachment::AttachmentSnapshot, budget::BudgetSnapshot, claim::ClaimSnapshot, pod::PodSnapshot,
+    attachment::AttachmentSnapshot,
+    budget::BudgetSnapshot,
+    claim::ClaimSnapshot,
+    deployment::DeploymentSnapshot,
+    metadata::{Described, Metadata},
+    pod::PodSnapshot,
     volume::VolumeSnapshot,
 };
 
