@@ -56,8 +56,15 @@ const READERS: [&str; 6] = [
 ];
 
 /// The files that need the whole object of a snapshot; every other one reads it by accessors.
-const WHOLE: [&str; 3] =
-    ["machine-simulation/src/forecast.rs", "machine-simulation/src/guards.rs", "machine-simulation/src/played.rs"];
+const WHOLE: [&str; 7] = [
+    "machine-controllers/src/checked.rs",
+    "machine-controllers/src/deployment/patches.rs",
+    "machine-controllers/src/deployment/rollback.rs",
+    "machine-simulation/src/forecast.rs",
+    "machine-simulation/src/guards.rs",
+    "machine-simulation/src/played.rs",
+    "manager/control.rs",
+];
 
 #[derive(Clone)]
 struct Source {

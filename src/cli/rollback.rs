@@ -4,7 +4,7 @@
 //! by the same functions as the controller's, but written at once by the user who asks, with an answer on the terminal
 //! instead of in events. The controller then rolls out as after any other change of the template.
 
-use std::{fmt::Write as _, io::Write, sync::Arc};
+use std::{fmt::Write as _, io::Write};
 
 use clap::Args;
 use kube::{Api, Client, ResourceExt, api::ListParams};
@@ -15,19 +15,17 @@ use super::{
     kubeconfig::{ClusterArgs, run_interruptibly},
     namespace_name, object_name,
 };
-use controller_runtime::{
-    error::ApiError,
-    gate::Gate,
-    key::{ObjectKey, Target},
-    objects::Objects,
-};
-use machine_api::v1alpha1::{MachineDeployment, MachineSet, controller_of};
-use machine_controllers::deployment::{
-    patches,
-    plan::Effect,
-    revision::revision_of,
-    rollback::{Found, Wish, find, rolled_back_to},
-    template_equality::is_equal,
+use controller_runtime::{error::ApiError, gate::Gate, key::ObjectKey, objects::Objects, snapshot::Snapshot};
+use machine_api::v1alpha1::{MachineSet, controller_of};
+use machine_controllers::{
+    deployment::{
+        patches,
+        plan::Effect,
+        revision::revision_of,
+        rollback::{Found, Wish, find, rolled_back_to},
+        template_equality::is_equal,
+    },
+    snapshots::DeploymentSnapshot,
 };
 
 /// How often the change is tried while others change the deployment too.
@@ -67,7 +65,7 @@ async fn roll_back(args: &RollbackArgs) -> Result<String, Failure> {
     let client = args.cluster.connect().await?;
     let namespace = args.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
     let key = ObjectKey::new(namespace, args.deployment.clone());
-    let deployments: Objects<Arc<MachineDeployment>> =
+    let deployments: Objects<DeploymentSnapshot> =
         Objects::new(client.clone(), Gate::open_until(CancellationToken::new()), None, |_| {});
     let mut refused = None;
     for _ in 0..TRIES {
@@ -85,7 +83,7 @@ async fn attempt(
     args: &RollbackArgs,
     key: &ObjectKey,
     client: &Client,
-    deployments: &Objects<Arc<MachineDeployment>>,
+    deployments: &Objects<DeploymentSnapshot>,
 ) -> Result<Result<String, ApiError>, Failure> {
     let failed = |what: &str, error: &dyn std::fmt::Display| {
         Failure::run(anyhow::anyhow!("{what} of machinedeployment {key}: {error}"))
@@ -99,9 +97,7 @@ async fn attempt(
     let api: Api<MachineSet> = Api::namespaced(client.clone(), &key.namespace);
     let all = api.list(&ListParams::default()).await;
     let all = all.map_err(|error| failed("list of the sets", &ApiError::from(error)))?;
-    let is_own = |set: &&MachineSet| {
-        controller_of(&set.metadata).is_some_and(|owner| Some(&owner.uid) == deployment.metadata.uid.as_ref())
-    };
+    let is_own = |set: &&MachineSet| controller_of(&set.metadata).is_some_and(|owner| owner.uid == deployment.uid());
     let sets: Vec<&MachineSet> = all.items.iter().filter(is_own).collect();
     let wish = Wish::from(args.to_revision);
     let (set, revision) = match find(&deployment, &sets, wish) {
@@ -117,12 +113,12 @@ async fn attempt(
         "machinedeployment {key} {} to revision {revision} (class {}){}",
         if args.dry_run { "would be rolled back" } else { "rolled back" },
         set.spec.template.spec.class.name,
-        if deployment.spec.paused { "; it is paused, so nothing is rolled out until spec.paused is false" } else { "" },
+        if deployment.is_paused() { "; it is paused, so nothing is rolled out until spec.paused is false" } else { "" },
     );
     let effect = Effect::RollBack(Box::new(rolled_back_to(&deployment, set)));
     let written = patches::of_deployment(&effect, &deployment).filter(|_| !args.dry_run);
     let Some((part, change)) = written else { return Ok(Ok(done)) };
-    match deployments.patch(&Target::of(&*deployment), part, change).await {
+    match deployments.patch(&deployment.target(), part, change).await {
         Ok(_) => Ok(Ok(done)),
         Err(conflict @ ApiError::Conflict(_)) => Ok(Err(conflict)),
         Err(error) => Err(failed("rollback", &error)),
@@ -130,11 +126,11 @@ async fn attempt(
 }
 
 /// Says that there is no such revision, and which there are.
-fn no_such_revision(deployment: &MachineDeployment, sets: &[&MachineSet], wish: Wish) -> String {
+fn no_such_revision(deployment: &DeploymentSnapshot, sets: &[&MachineSet], wish: Wish) -> String {
     let mut revisions: Vec<(i64, &MachineSet)> =
-        sets.iter().filter_map(|set| Some((revision_of(&set.metadata).filter(|r| *r > 0)?, *set))).collect();
+        sets.iter().filter_map(|set| Some((revision_of((&set.metadata).into()).filter(|r| *r > 0)?, *set))).collect();
     revisions.sort_by_key(|(revision, _)| *revision);
-    let mut text = format!("machinedeployment {} has no ", ObjectKey::of(deployment));
+    let mut text = format!("machinedeployment {} has no ", deployment.key());
     let _ = match wish {
         Wish::Previous => write!(text, "revision before the present one"),
         Wish::Revision(revision) => write!(text, "revision {revision}"),
@@ -142,7 +138,7 @@ fn no_such_revision(deployment: &MachineDeployment, sets: &[&MachineSet], wish: 
     let known: Vec<String> = revisions
         .iter()
         .map(|(revision, set)| {
-            let present = is_equal(&set.spec.template, &deployment.spec.template);
+            let present = is_equal(&set.spec.template, deployment.template());
             let class = &set.spec.template.spec.class.name;
             format!("{revision} ({}, class {class}{})", set.name_any(), if present { ", present" } else { "" })
         })
@@ -165,11 +161,13 @@ mod tests {
     fn a_missing_revision_is_answered_with_those_that_there_are() {
         let of_class =
             |class: &str| json!({ "metadata": {}, "spec": { "class": { "kind": "MachineClass", "name": class } } });
-        let deployment: MachineDeployment = serde_json::from_value(json!({
-            "metadata": { "name": "md", "namespace": "ns" },
-            "spec": { "template": of_class("new") },
-        }))
-        .unwrap();
+        let deployment = DeploymentSnapshot::of(
+            serde_json::from_value(json!({
+                "metadata": { "name": "md", "namespace": "ns" },
+                "spec": { "template": of_class("new") },
+            }))
+            .unwrap(),
+        );
         let revised = |name: &str, class: &str, revision: &str| -> MachineSet {
             serde_json::from_value(json!({
                 "metadata": { "name": name, "namespace": "ns", "annotations": { annotation::REVISION: revision } },

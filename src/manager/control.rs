@@ -33,14 +33,14 @@ use controller_runtime::{
     objects::{ApiServer, Objects},
     preflight::Preflight,
     refusals::Refusals,
-    snapshot::Snapshot,
+    snapshot::{Snapshot, Whole},
     store::Store,
     supervisor::{Stage, Supervisor},
     watch::{Poison, prune},
 };
 use driver_virtual::ConfigMapAccess;
 use machine_api::v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet};
-use machine_controllers::views::ControlViews;
+use machine_controllers::{snapshots::DeploymentSnapshot, views::ControlViews};
 use mcm_metrics::{FleetSnapshot, Listing};
 
 /// Component of events that no controller tells.
@@ -135,7 +135,7 @@ pub(super) struct Probes {
 pub(super) struct Writers {
     pub(super) machines: Objects<Arc<Machine>>,
     pub(super) sets: Objects<Arc<MachineSet>>,
-    pub(super) deployments: Objects<Arc<MachineDeployment>>,
+    pub(super) deployments: Objects<DeploymentSnapshot>,
     pub(super) classes: Objects<Arc<MachineClass>>,
 }
 
@@ -286,12 +286,16 @@ fn lead(
     leadership
 }
 
+fn whole<S: Whole>(store: &Store<S>) -> Vec<Arc<S::Object>> {
+    store.snapshot().iter().map(|kept| Arc::clone(kept.whole_object())).collect()
+}
+
 fn observe_fleet(common: &Common, views: &ControlViews) -> anyhow::Result<()> {
     let views = views.clone();
     common.metrics.observe_fleet(move || FleetSnapshot {
         machines: Listing::Of(views.machines.snapshot()),
         sets: Listing::Of(views.sets.snapshot()),
-        deployments: Listing::Of(views.deployments.snapshot()),
+        deployments: Listing::Of(whole(&views.deployments)),
     })?;
     Ok(())
 }

@@ -12,11 +12,11 @@ use controller_runtime::{
 };
 use machine_api::{
     kind::Kind,
-    v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet},
+    v1alpha1::{Machine, MachineClass, MachineSet},
 };
 use machine_controllers::{
     loops::Loop,
-    snapshots::{AttachmentSnapshot, NodeSnapshot, PodSnapshot},
+    snapshots::{AttachmentSnapshot, DeploymentSnapshot, NodeSnapshot, PodSnapshot},
     wakes::{Route, Strength, Wake, listener},
 };
 
@@ -25,7 +25,7 @@ use machine_controllers::{
 pub(super) struct Listeners {
     machines: Vec<Listener<Arc<Machine>>>,
     sets: Vec<Listener<Arc<MachineSet>>>,
-    deployments: Vec<Listener<Arc<MachineDeployment>>>,
+    deployments: Vec<Listener<DeploymentSnapshot>>,
     classes: Vec<Listener<Arc<MachineClass>>>,
     secrets: Vec<Listener<Arc<Secret>>>,
     nodes: Vec<Listener<NodeSnapshot>>,

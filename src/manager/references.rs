@@ -102,11 +102,11 @@ impl References for CachedReferences {
         let deployments = self.store(namespace, |views| &views.deployments)?.by_index(BY_NAMESPACE, namespace);
         let deployments = deployments
             .iter()
-            .filter(|deployment| !is_terminating(&***deployment) && selects(deployment.spec.selector.as_ref()))
+            .filter(|deployment| !deployment.is_deleting() && selects(deployment.selector()))
             .map(|deployment| SelectingFact {
                 kind: Kind::MachineDeployment,
-                name: deployment.name_any(),
-                is_controlled: controller_of(deployment.meta()).is_some(),
+                name: deployment.name().to_owned(),
+                is_controlled: deployment.controller().is_some(),
             });
         let sets = self.store(namespace, |views| &views.sets)?.by_index(BY_NAMESPACE, namespace);
         let sets =
@@ -127,7 +127,7 @@ impl References for CachedReferences {
         let deployments = self.store(namespace, |views| &views.deployments)?.by_index(BY_TEMPLATE_CLASS, &class);
         let sets = self.store(namespace, |views| &views.sets)?.by_index(BY_TEMPLATE_CLASS, &class);
         let alone = sets.into_iter().filter(|set| controller_of(set.meta()).is_none());
-        let living = deployments.into_iter().filter(|object| !is_terminating(&**object));
+        let living = deployments.into_iter().filter(|deployment| !deployment.is_deleting());
         let deployments = names(&living.collect::<Vec<_>>());
         let sets = names(&alone.filter(|object| !is_terminating(&**object)).collect::<Vec<_>>());
         let deployments = deployments.into_iter().map(|name| (Kind::MachineDeployment, name));
@@ -138,7 +138,7 @@ impl References for CachedReferences {
         let object = ObjectKey::new(&key.namespace, &key.name);
         match key.kind {
             Kind::MachineSet => told(&*self.store(&key.namespace, |views| &views.sets)?.get(&object)?),
-            Kind::MachineDeployment => told(&*self.store(&key.namespace, |views| &views.deployments)?.get(&object)?),
+            Kind::MachineDeployment => told(&self.store(&key.namespace, |views| &views.deployments)?.get(&object)?),
             Kind::Machine | Kind::MachineClass => None,
         }
     }
@@ -158,8 +158,8 @@ fn is_terminating<K: Resource>(object: &K) -> bool {
 }
 
 /// Names in order, without repetition.
-fn names<K: Resource>(objects: &[Arc<K>]) -> Vec<String> {
-    let names: BTreeSet<String> = objects.iter().map(|object| object.name_any()).collect();
+fn names(objects: &[impl Snapshot]) -> Vec<String> {
+    let names: BTreeSet<String> = objects.iter().map(|object| object.name().to_owned()).collect();
     names.into_iter().collect()
 }
 

@@ -6,26 +6,24 @@
 
 use std::sync::Arc;
 
-use kube::Resource;
-use machine_api::{
-    kind::Kind,
-    v1alpha1::{MachineDeployment, MachineSet},
-    validation::reconcile_findings_of,
-};
+use controller_runtime::snapshot::Whole;
+use machine_api::{kind::Kind, v1alpha1::MachineSet, validation::reconcile_findings_of};
 use serde::Serialize;
+
+use crate::snapshots::{DeploymentSnapshot, Described};
 
 /// Bytes of all errors together: they become the text of an event and of a condition.
 const TOLD_MAX: usize = 1000;
 
 /// A kind that is checked in each pass.
-pub trait Checkable: Resource<DynamicType = ()> + Serialize {
+pub trait Checkable: Described + Whole<Object: Serialize> {
     /// The kind as the rules know it.
     const KIND: Kind;
     /// Whether both want the same.
     fn has_spec_of(&self, other: &Self) -> bool;
 }
 
-impl Checkable for MachineSet {
+impl Checkable for Arc<MachineSet> {
     const KIND: Kind = Kind::MachineSet;
 
     fn has_spec_of(&self, other: &Self) -> bool {
@@ -33,56 +31,50 @@ impl Checkable for MachineSet {
     }
 }
 
-impl Checkable for MachineDeployment {
+impl Checkable for DeploymentSnapshot {
     const KIND: Kind = Kind::MachineDeployment;
 
     fn has_spec_of(&self, other: &Self) -> bool {
-        self.spec == other.spec
+        self.has_spec_of(other)
     }
 }
 
 /// An object and what makes it impossible to act on it.
-#[derive(Debug)]
-pub struct Checked<K> {
-    object: Arc<K>,
+#[derive(Clone, Debug)]
+pub struct Checked<S> {
+    object: S,
     errors: Arc<[String]>,
 }
 
-impl<K> Clone for Checked<K> {
-    fn clone(&self) -> Self {
-        Self { object: Arc::clone(&self.object), errors: Arc::clone(&self.errors) }
-    }
-}
-
-impl<K: Checkable> Checked<K> {
+impl<S: Checkable> Checked<S> {
     /// Checks an object. What is known of an earlier form of it holds while the rules would see the same.
-    pub fn of(object: &Arc<K>, known: Option<&Self>) -> Self {
+    pub fn of(object: &S, known: Option<&Self>) -> Self {
         let errors = match known {
-            Some(known) if look_alike(&*known.object, &**object) => Arc::clone(&known.errors),
+            Some(known) if look_alike(&known.object, object) => Arc::clone(&known.errors),
             // A process that is to end must not ask first whether the object is in order.
-            _ if object.meta().deletion_timestamp.is_some() => Arc::default(),
-            _ => reconcile_findings_of(K::KIND, &**object).error_texts(TOLD_MAX, str::len).into(),
+            _ if object.metadata().is_deleting() => Arc::default(),
+            _ => reconcile_findings_of(S::KIND, &**object.whole_object()).error_texts(TOLD_MAX, str::len).into(),
         };
-        Self { object: Arc::clone(object), errors }
+        Self { object: object.clone(), errors }
     }
 
     /// What makes it impossible to act on the object; empty when nothing does. Checked anew when `known` is not about this
     /// very object.
-    pub fn errors(object: &Arc<K>, known: Option<&Self>) -> Arc<[String]> {
+    pub fn errors(object: &S, known: Option<&Self>) -> Arc<[String]> {
         match known {
-            Some(known) if Arc::ptr_eq(&known.object, object) => Arc::clone(&known.errors),
+            Some(known) if Arc::ptr_eq(known.object.whole_object(), object.whole_object()) => Arc::clone(&known.errors),
             _ => Self::of(object, None).errors,
         }
     }
 }
 
 /// Whether the rules would see the same: neither status nor versions are their business.
-fn look_alike<K: Checkable>(one: &K, other: &K) -> bool {
-    let (mine, theirs) = (one.meta(), other.meta());
-    (&mine.name, &mine.namespace, &mine.uid) == (&theirs.name, &theirs.namespace, &theirs.uid)
-        && (&mine.labels, &mine.annotations) == (&theirs.labels, &theirs.annotations)
-        && (&mine.finalizers, &mine.owner_references) == (&theirs.finalizers, &theirs.owner_references)
-        && mine.deletion_timestamp == theirs.deletion_timestamp
+fn look_alike<S: Checkable>(one: &S, other: &S) -> bool {
+    let (mine, theirs) = (one.metadata(), other.metadata());
+    (mine.name, mine.namespace, mine.uid) == (theirs.name, theirs.namespace, theirs.uid)
+        && (mine.labels, mine.annotations) == (theirs.labels, theirs.annotations)
+        && (mine.finalizers, mine.owner_references) == (theirs.finalizers, theirs.owner_references)
+        && mine.deleting_since == theirs.deleting_since
         && one.has_spec_of(other)
 }
 

@@ -1,9 +1,8 @@
 //! What an answer of the API server means for the effect that asked: carried out, or not. Shared by the `act` of the rooms
 //! that have owners and orphans (`set`, `deployment`). Pure.
 
+use crate::snapshots::Metadata;
 use controller_runtime::error::ApiError;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use machine_api::v1alpha1::controller_of;
 
 /// The effect has nothing left to do on an object that is gone.
 ///
@@ -32,16 +31,12 @@ pub fn released<T>(answer: Result<T, ApiError>) -> Result<(), ApiError> {
 ///
 /// # Errors
 /// A conflict when the owner was replaced or is being deleted.
-pub fn may_adopt(owner: &ObjectMeta, fresh: Option<&ObjectMeta>) -> Result<(), ApiError> {
-    if fresh.is_some_and(|fresh| fresh.uid == owner.uid && fresh.deletion_timestamp.is_none()) {
+pub fn may_adopt(owner: Metadata<'_>, fresh: Option<Metadata<'_>>) -> Result<(), ApiError> {
+    if fresh.is_some_and(|fresh| fresh.uid == owner.uid && !fresh.is_deleting()) {
         return Ok(());
     }
-    let (namespace, name) = (owner.namespace.as_deref(), owner.name.as_deref());
-    Err(ApiError::Conflict(format!(
-        "{}/{} adopts nothing: it was replaced or is being deleted",
-        namespace.unwrap_or_default(),
-        name.unwrap_or_default()
-    )))
+    let (namespace, name) = (owner.namespace, owner.name);
+    Err(ApiError::Conflict(format!("{namespace}/{name} adopts nothing: it was replaced or is being deleted")))
 }
 
 /// A name that is taken is taken by us when the answer to an earlier attempt was lost: then the object has the owner, by its
@@ -49,8 +44,8 @@ pub fn may_adopt(owner: &ObjectMeta, fresh: Option<&ObjectMeta>) -> Result<(), A
 ///
 /// # Errors
 /// The refusal, when the object belongs to somebody else.
-pub fn taken_by_us(there: Option<&ObjectMeta>, owner: Option<&str>, message: String) -> Result<(), ApiError> {
-    let controller = there.and_then(controller_of).map(|owner| owner.uid.as_str());
+pub fn taken_by_us(there: Option<Metadata<'_>>, owner: Option<&str>, message: String) -> Result<(), ApiError> {
+    let controller = there.and_then(Metadata::controller).map(|owner| owner.uid.as_str());
     if there.is_some() && controller == owner { Ok(()) } else { Err(ApiError::AlreadyExists(message)) }
 }
 
@@ -60,6 +55,7 @@ mod tests {
 
     use super::*;
     use crate::set::testing::{controller_reference, meta};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
     fn refused() -> ApiError {
         ApiError::Forbidden("no".to_owned())
@@ -80,7 +76,7 @@ mod tests {
     #[case::it_is_gone(None, false)]
     #[case::it_was_replaced(Some(ObjectMeta { uid: Some("other".to_owned()), ..meta("md") }), false)]
     fn an_owner_adopts_while_it_is_the_same(#[case] fresh: Option<ObjectMeta>, #[case] allowed: bool) {
-        assert_eq!(may_adopt(&meta("md"), fresh.as_ref()).is_ok(), allowed);
+        assert_eq!(may_adopt((&meta("md")).into(), fresh.as_ref().map(Metadata::from)).is_ok(), allowed);
     }
 
     #[rstest]
@@ -89,7 +85,8 @@ mod tests {
     fn a_name_is_taken(#[case] uid: &str, #[case] is_ours: bool) {
         let owners = Some(vec![controller_reference("MachineDeployment", "md", uid)]);
         let there = ObjectMeta { owner_references: owners, ..meta("md-1") };
-        let taken = |there| taken_by_us(there, Some("uid-md"), "taken".to_owned());
+        let taken =
+            |there: Option<&ObjectMeta>| taken_by_us(there.map(Metadata::from), Some("uid-md"), "taken".to_owned());
         assert_eq!(taken(Some(&there)).is_ok(), is_ours);
         assert_eq!(taken(None), Err(ApiError::AlreadyExists("taken".to_owned())));
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::snapshots::NodeSnapshot;
+use crate::snapshots::{DeploymentSnapshot, Described, NodeSnapshot};
 use controller_runtime::{
     snapshot::Snapshot,
     store::{IndexName, Store},
@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::{Resource, ResourceExt};
 use machine_api::{
     names::label,
-    v1alpha1::{Machine, MachineClass, MachineDeployment, MachinePhase, MachineSet, controller_of},
+    v1alpha1::{Machine, MachineClass, MachinePhase, MachineSet},
 };
 use machine_driver::same_instance::instance_key;
 
@@ -51,7 +51,7 @@ pub struct ControlViews {
     /// Sets.
     pub sets: Arc<Store<Arc<MachineSet>>>,
     /// Deployments.
-    pub deployments: Arc<Store<Arc<MachineDeployment>>>,
+    pub deployments: Arc<Store<DeploymentSnapshot>>,
     /// Classes.
     pub classes: Arc<Store<Arc<MachineClass>>>,
     /// Secrets of the control namespace, with their data.
@@ -90,7 +90,7 @@ impl Default for ControlViews {
             ])),
             deployments: Arc::new(Store::new(vec![
                 (BY_TEMPLATE_CLASS, |deployment| {
-                    vec![qualified(&namespace(deployment), &deployment.spec.template.spec.class.name)]
+                    vec![qualified(&namespace(deployment), &deployment.template().spec.class.name)]
                 }),
                 (BY_NAMESPACE, |deployment| vec![namespace(deployment)]),
             ])),
@@ -127,12 +127,12 @@ fn namespace(object: &impl Snapshot) -> String {
     object.namespace().to_owned()
 }
 
-fn controller<K: Resource>(object: &Arc<K>) -> Vec<String> {
-    controller_of(object.meta()).map(|owner| owner.uid.clone()).into_iter().collect()
+fn controller(object: &impl Described) -> Vec<String> {
+    object.metadata().controller().map(|owner| owner.uid.clone()).into_iter().collect()
 }
 
-fn orphan<K: Resource<DynamicType = ()> + std::fmt::Debug + Send + Sync + 'static>(object: &Arc<K>) -> Vec<String> {
-    if controller_of(object.meta()).is_some() { Vec::new() } else { vec![namespace(object)] }
+fn orphan(object: &impl Described) -> Vec<String> {
+    if object.metadata().controller().is_some() { Vec::new() } else { vec![namespace(object)] }
 }
 
 fn label_of<K: Resource>(object: &Arc<K>, key: &str) -> Vec<String> {

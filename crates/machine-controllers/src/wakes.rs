@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 use k8s_openapi::api::core::v1::Secret;
 
 use crate::{
-    snapshots::{AttachmentSnapshot, NodeSnapshot, PodSnapshot},
+    snapshots::{AttachmentSnapshot, DeploymentSnapshot, NodeSnapshot, PodSnapshot},
     views::ControlViews,
 };
 use controller_runtime::{
@@ -15,7 +15,7 @@ use controller_runtime::{
     snapshot::Snapshot,
     store::{Change, Listener},
 };
-use machine_api::v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet};
+use machine_api::v1alpha1::{Machine, MachineClass, MachineSet};
 
 /// The pause before a pass in which further changes may gather.
 pub const SOON: Duration = Duration::from_millis(20);
@@ -80,7 +80,7 @@ pub struct Wakes {
     /// Changes of sets.
     pub sets: Option<Route<Arc<MachineSet>>>,
     /// Changes of deployments.
-    pub deployments: Option<Route<Arc<MachineDeployment>>>,
+    pub deployments: Option<Route<DeploymentSnapshot>>,
     /// Changes of classes.
     pub classes: Option<Route<Arc<MachineClass>>>,
     /// Changes of Secrets in the control cluster.

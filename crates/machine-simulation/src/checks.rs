@@ -232,7 +232,7 @@ impl Checks {
             format!("    decides {rules:?}")
         });
         let makes = |step: &deployment::plan::Step| matches!(step.effect, deployment::plan::Effect::CreateSet(_));
-        if seen.deployment.spec.paused && plan.steps.iter().any(makes) {
+        if seen.deployment.is_paused() && plan.steps.iter().any(makes) {
             self.violated("a paused deployment begins a rollout", String::new);
         }
         let early = plan.steps.iter().find_map(|step| told_of_scaler(&step.effect).filter(|set| is_larger(seen, set)));
@@ -534,7 +534,7 @@ fn told_of_scaler(effect: &deployment::plan::Effect) -> Option<Target> {
 /// Whether a set was last sized for a larger deployment, or is larger than the whole deployment is to be. Told of the time
 /// alone it would make others in the places of those that the scaler named, and then lose as many that nobody named.
 fn is_larger(seen: &DeploymentObservation, set: &Target) -> bool {
-    let replicas = seen.deployment.spec.replicas;
+    let replicas = seen.deployment.replicas();
     let all = seen.sets.iter().filter(|seen| seen.set.metadata.uid.as_ref() == Some(&set.uid));
     all.map(|seen| &seen.set).any(|set| {
         let known = set.metadata.annotations.as_ref().and_then(|all| all.get(annotation::DESIRED_REPLICAS));

@@ -12,7 +12,7 @@ use super::{
     history::{Edit, Margin, Picks, Setup, Strategy},
     tampering,
 };
-use controller_runtime::key::ObjectKey;
+use controller_runtime::snapshot::Snapshot;
 use kube_values::{duration::GoDuration, selector::Labels};
 use machine_api::{
     names::{MACHINE_CLASS_KIND, annotation, label},
@@ -28,6 +28,7 @@ use machine_controllers::{
         rollback::{Found, Wish, find, rolled_back_to},
     },
     set::counts::is_terminating,
+    snapshots::DeploymentSnapshot,
 };
 
 const NAME: &str = "md";
@@ -179,17 +180,15 @@ fn scale_in(api: &mut Api, now: Timestamp) {
 
 /// What `mcm rollback` does: its own choice and its own patch.
 fn roll_back(api: &mut Api, revision: u8) {
-    let Some(deployment) = api.get::<MachineDeployment>(NAME) else { return };
+    let Some(deployment) = api.get::<MachineDeployment>(NAME).map(DeploymentSnapshot::from) else { return };
     let sets: Vec<_> = api.sets.values().cloned().collect();
-    let is_own = |set: &&MachineSet| {
-        controller_of(&set.metadata).is_some_and(|owner| Some(&owner.uid) == deployment.metadata.uid.as_ref())
-    };
+    let is_own = |set: &&MachineSet| controller_of(&set.metadata).is_some_and(|owner| owner.uid == deployment.uid());
     let sets: Vec<&MachineSet> = sets.iter().map(|set| &**set).filter(is_own).collect();
     if let Found::Set { set, .. } = find(&deployment, &sets, Wish::from(i64::from(revision))) {
         let effect = Effect::RollBack(Box::new(rolled_back_to(&deployment, set)));
         let Some((part, patch)) = patches::of_deployment(&effect, &deployment) else { return };
         // Nobody is faster here.
-        let _ = api.patch::<MachineDeployment>(&ObjectKey::of(&*deployment), part, &patch);
+        let _ = api.patch::<MachineDeployment>(&deployment.key(), part, &patch);
     }
 }
 

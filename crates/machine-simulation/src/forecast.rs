@@ -49,7 +49,7 @@ use machine_controllers::{
     loops::Controller,
     machine::settings::MachineSettings,
     set::counts::is_terminating,
-    snapshots::NodeSnapshot,
+    snapshots::{DeploymentSnapshot, NodeSnapshot},
 };
 
 /// Jumps in time without anything happening, after which nothing is expected to happen any more.
@@ -88,7 +88,7 @@ impl Assumptions {
 #[derive(Clone, Debug)]
 pub struct Question {
     /// The deployment as it is to be.
-    pub deployment: MachineDeployment,
+    pub deployment: DeploymentSnapshot,
     /// Its sets, and those that nobody controls.
     pub sets: Vec<Arc<MachineSet>>,
     /// Their machines.
@@ -217,7 +217,7 @@ struct World<'a> {
 impl<'a> World<'a> {
     fn of(question: &'a Question) -> Self {
         let mut api = Api::default();
-        api.put(question.deployment.clone());
+        api.put(MachineDeployment::clone(question.deployment.whole_object()));
         question.sets.iter().for_each(|set| api.put((**set).clone()));
         question.machines.iter().for_each(|machine| api.put((**machine).clone()));
         question.nodes.iter().for_each(|node| api.put(Node::clone(node.whole_object())));
@@ -234,7 +234,7 @@ impl<'a> World<'a> {
         let process = Process::start(&api, question.now, SEED, &binary);
         let mut world = Self {
             question,
-            key: ObjectKey::of(&question.deployment),
+            key: question.deployment.key(),
             wanted: api.sets.values().map(|set| (set.name_any(), set.spec.replicas)).collect(),
             known: api.machines.keys().cloned().collect(),
             deleted: BTreeSet::new(),
@@ -457,15 +457,17 @@ impl<'a> World<'a> {
         if fleet.is_complete() {
             return None;
         }
-        let spec = &seen.deployment.spec;
         let missing = || {
             let counted = fleet.sum(|set| set.kept_available);
-            format!("{counted} of {} wanted machines would be available, and nothing more would happen", spec.replicas)
+            format!(
+                "{counted} of {} wanted machines would be available, and nothing more would happen",
+                seen.deployment.replicas()
+            )
         };
         let stuck = |reason, message: String| Some(Stuck { reason, message });
-        if spec.paused {
+        if seen.deployment.is_paused() {
             stuck("Paused", "rollouts are stopped: spec.paused is true".to_owned())
-        } else if machine_controllers::deployment::decide::is_frozen(&seen.deployment.metadata) {
+        } else if machine_controllers::deployment::decide::is_frozen(seen.deployment.metadata()) {
             stuck("Frozen", "the deployment has too many machines and is frozen".to_owned())
         } else {
             let explanation = waits::explain(&seen, &fleet).map(|text| text.trim().to_owned());

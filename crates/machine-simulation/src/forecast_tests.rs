@@ -34,7 +34,7 @@ fn after(setup: Setup, edit: Edit) -> Played {
 
 fn question(world: &Played) -> Question {
     Question {
-        deployment: (**world.api.deployments.values().next().unwrap()).clone(),
+        deployment: world.api.deployments.values().next().unwrap().clone().into(),
         sets: world.api.sets.values().cloned().collect(),
         machines: world.api.machines.values().cloned().collect(),
         nodes: world.api.nodes.values().cloned().map(NodeSnapshot::of).collect(),
@@ -173,9 +173,9 @@ fn a_rollout_under_way_goes_on_from_where_it_is() {
 #[test]
 fn what_stands_in_the_way_is_told() {
     let world = after(rolling(3, 1, 0), Edit::Class(1));
-    let mut paused = question(&world);
-    paused.deployment.spec.paused = true;
-    let told = foretold(&paused);
+    let mut paused = MachineDeployment::clone(world.api.deployments.values().next().unwrap());
+    paused.spec.paused = true;
+    let told = foretold(&Question { deployment: paused.into(), ..question(&world) });
     assert_eq!(deletions(&told).len(), 0);
     assert_eq!(told.stuck.map(|stuck| stuck.reason), Some("Paused"));
 

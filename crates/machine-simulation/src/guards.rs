@@ -266,9 +266,9 @@ pub fn deployment_without(guard: Option<Guard>, seen: &DeploymentObservation) ->
             }
         }
         Some(Guard::Settling) => blind.unsettled.clear(),
-        Some(Guard::Pause) => Arc::make_mut(&mut blind.deployment).spec.paused = false,
-        _ => {
-            let spec = &mut Arc::make_mut(&mut blind.deployment).spec;
+        Some(Guard::Pause) => edit(&mut blind.deployment, |deployment| deployment.spec.paused = false),
+        _ => edit(&mut blind.deployment, |deployment| {
+            let spec = &mut deployment.spec;
             let (strategy, replicas) = (&mut spec.strategy, spec.replicas);
             let is_surge = guard == Some(Guard::MaxSurge);
             let widen = |limit: &mut Option<IntOrString>| {
@@ -280,7 +280,7 @@ pub fn deployment_without(guard: Option<Guard>, seen: &DeploymentObservation) ->
             if let Some(limits) = &mut strategy.in_place_update {
                 widen(if is_surge { &mut limits.max_surge } else { &mut limits.max_unavailable });
             }
-        }
+        }),
     }
     Cow::Owned(blind)
 }

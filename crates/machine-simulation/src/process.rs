@@ -41,7 +41,7 @@ use controller_runtime::{
     store::{Change, Store},
     tasks::Tasks,
 };
-use machine_api::v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet};
+use machine_api::v1alpha1::{Machine, MachineClass, MachineSet};
 use machine_controllers::{
     deployment::settings::DeploymentSettings,
     loops::{Controller, Loop, Pass},
@@ -52,7 +52,7 @@ use machine_controllers::{
     },
     overshooting,
     safety::collector::Collector,
-    snapshots::{AttachmentSnapshot, NodeSnapshot, PodSnapshot},
+    snapshots::{AttachmentSnapshot, DeploymentSnapshot, NodeSnapshot, PodSnapshot},
     views::{ControlViews, node_store},
     wakes::{Route, Strength, Wake, Wakes},
 };
@@ -116,7 +116,7 @@ pub enum Work {
 enum News {
     Machine(Change<Arc<Machine>>),
     Set(Change<Arc<MachineSet>>),
-    Deployment(Change<Arc<MachineDeployment>>),
+    Deployment(Change<DeploymentSnapshot>),
     Node(Change<NodeSnapshot>),
     Pod(Change<PodSnapshot>),
     Secret(Change<Arc<Secret>>),
@@ -459,7 +459,7 @@ impl Process {
     /// Everything that there is to look at, due or not.
     pub fn all_jobs(&self) -> Vec<Job> {
         let of = |kind: Controller, keys: Vec<ObjectKey>| keys.into_iter().map(move |key| (kind, key));
-        let deployments = self.views.deployments.snapshot().iter().map(|object| ObjectKey::of(&**object)).collect();
+        let deployments = self.views.deployments.snapshot().iter().map(Snapshot::key).collect();
         let sets = self.views.sets.snapshot().iter().map(|object| ObjectKey::of(&**object)).collect();
         let machines = self.views.machines.snapshot().iter().map(|object| ObjectKey::of(&**object)).collect();
         of(Controller::MachineDeployment, deployments)

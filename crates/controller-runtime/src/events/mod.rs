@@ -9,8 +9,10 @@ mod publish;
 pub use publish::{Publisher, WAITING_NOTES, channel};
 
 use k8s_openapi::api::core::v1::ObjectReference;
-use kube::{Resource, ResourceExt};
+use kube::Resource;
 use tokio::sync::mpsc;
+
+use super::snapshot::Snapshot;
 
 /// Whether an event tells of normal progress or of something to look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
@@ -69,14 +71,15 @@ impl Recorder {
     }
 
     /// Takes a note. When the channel is full the note is dropped: an event is a help, not a record.
-    pub fn note<K: Resource<DynamicType = ()>>(&self, about: &K, note: EventNote) {
+    pub fn note<S: Snapshot>(&self, about: &S, note: EventNote) {
+        let said = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let about = ObjectReference {
-            api_version: Some(K::api_version(&()).into_owned()),
-            kind: Some(K::kind(&()).into_owned()),
-            name: about.meta().name.clone(),
-            namespace: about.namespace(),
-            resource_version: about.resource_version(),
-            uid: about.uid(),
+            api_version: Some(S::Object::api_version(&()).into_owned()),
+            kind: Some(S::Object::kind(&()).into_owned()),
+            name: said(about.name()),
+            namespace: said(about.namespace()),
+            resource_version: about.resource_version().map(str::to_owned),
+            uid: said(about.uid()),
             field_path: None,
         };
         self.note_about(about, note);

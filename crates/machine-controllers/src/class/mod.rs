@@ -99,7 +99,7 @@ impl ClassController {
                     users.len(),
                     users.first().map(String::as_str).unwrap_or_default()
                 );
-                recorder.note(&*class, EventNote::warning(machine_reason::STILL_REFERENCED, message));
+                recorder.note(&class, EventNote::warning(machine_reason::STILL_REFERENCED, message));
                 return Outcome::Settled;
             }
             // The view may lack a machine that is there: one that can't be decoded, or one that it has not seen yet.
@@ -113,7 +113,7 @@ impl ClassController {
                         "the class is being deleted but machine {user} still uses it, which this process does not see; the \
                          log and the event Undecodable tell of objects that can't be read"
                     );
-                    recorder.note(&*class, EventNote::warning(machine_reason::STILL_REFERENCED, message));
+                    recorder.note(&class, EventNote::warning(machine_reason::STILL_REFERENCED, message));
                     return Outcome::LookAgain(UNSEEN_USER, "a machine of the class that the view does not show");
                 }
                 Err(error) => return Outcome::Retry(format!("machines of class {key}: {error}")),

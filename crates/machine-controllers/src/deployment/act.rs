@@ -12,19 +12,19 @@ use super::{
     plan::{Counted, Effect, OnFailure, Step},
     status::Report,
 };
-use crate::outcomes::{gone_is_fine, may_adopt, released, taken_by_us};
+use crate::{
+    outcomes::{gone_is_fine, may_adopt, released, taken_by_us},
+    snapshots::DeploymentSnapshot,
+};
 use controller_runtime::{
     error::ApiError,
     events::EventNote,
     gate::Destruction,
-    key::{ObjectKey, Target},
+    key::ObjectKey,
     objects::{DeleteHow, Part},
     snapshot::Snapshot,
 };
-use machine_api::{
-    names::deployment_reason as reason,
-    v1alpha1::{MachineDeployment, MachineSet},
-};
+use machine_api::{names::deployment_reason as reason, v1alpha1::MachineSet};
 
 /// Patches of Nodes under way at once; the client's rate limits them beyond that.
 const NODE_PATCHES_AT_ONCE: usize = 25;
@@ -73,7 +73,7 @@ impl DeploymentController {
         let mut reread = false;
         let mut rest = steps;
         while let Some(step) = rest.first() {
-            tracing::debug!(deployment = %ObjectKey::of(&*seen.deployment), rule = step.rule, "act");
+            tracing::debug!(deployment = %seen.deployment.key(), rule = step.rule, "act");
             let is_node = |step: &&Step| matches!(step.effect, Effect::ChangeNode { .. });
             let run = rest.iter().take_while(is_node).count().max(1);
             let (these, tail) = rest.split_at(run.min(rest.len()));
@@ -105,7 +105,7 @@ impl DeploymentController {
 
     async fn act_one(
         &self,
-        deployment: &MachineDeployment,
+        deployment: &DeploymentSnapshot,
         rule: &'static str,
         effect: &Effect,
     ) -> Result<(), ApiError> {
@@ -118,7 +118,7 @@ impl DeploymentController {
             | Effect::CountCollision(_)
             | Effect::WriteStatus(_) => match patches::of_deployment(effect, deployment) {
                 Some((part, patch)) => {
-                    gone_is_fine(self.deps.deployments.patch(&Target::of(deployment), part, patch).await)
+                    gone_is_fine(self.deps.deployments.patch(&deployment.target(), part, patch).await)
                 }
                 None => Ok(()),
             },
@@ -154,7 +154,7 @@ impl DeploymentController {
     /// Writes what an effect changes of a set; `None` when that is nothing.
     async fn write_set(
         &self,
-        deployment: &MachineDeployment,
+        deployment: &DeploymentSnapshot,
         effect: &Effect,
     ) -> Result<Option<Arc<MachineSet>>, ApiError> {
         match patches::of_set(effect, deployment) {
@@ -163,7 +163,7 @@ impl DeploymentController {
         }
     }
 
-    fn tell_scaled(&self, deployment: &MachineDeployment, set: &str, from: i32, to: i32) {
+    fn tell_scaled(&self, deployment: &DeploymentSnapshot, set: &str, from: i32, to: i32) {
         if from == to {
             return;
         }
@@ -174,7 +174,7 @@ impl DeploymentController {
 
     async fn create_set(
         &self,
-        deployment: &MachineDeployment,
+        deployment: &DeploymentSnapshot,
         set: &MachineSet,
         done: &mut Done,
     ) -> Result<(), ApiError> {
@@ -185,8 +185,8 @@ impl DeploymentController {
             }
             Err(ApiError::AlreadyExists(message)) => match self.deps.sets.get(&ObjectKey::of(set)).await {
                 Ok(there) => {
-                    let there = there.as_deref().map(|there| &there.metadata);
-                    taken_by_us(there, deployment.metadata.uid.as_deref(), message)
+                    let there = there.as_deref().map(|there| (&there.metadata).into());
+                    taken_by_us(there, Some(deployment.uid()), message)
                 }
                 Err(error) => {
                     done.unanswered.insert(Counted::Set(ObjectKey::of(set)));
@@ -197,16 +197,16 @@ impl DeploymentController {
         };
         done.creation(set, &answer);
         if let Some(error) = &done.report.create_error
-            && conditions::is_news_of_creation(&deployment.status, error)
+            && conditions::is_news_of_creation(deployment.status(), error)
         {
             self.deps.recorder.note(deployment, EventNote::warning(reason::SET_CREATE_ERROR, error.clone()));
         }
         answer
     }
 
-    async fn may_adopt(&self, deployment: &MachineDeployment) -> Result<(), ApiError> {
-        let fresh = self.deps.deployments.get(&ObjectKey::of(deployment)).await?;
-        may_adopt(&deployment.metadata, fresh.as_deref().map(|fresh| &fresh.metadata))
+    async fn may_adopt(&self, deployment: &DeploymentSnapshot) -> Result<(), ApiError> {
+        let fresh = self.deps.deployments.get(&deployment.key()).await?;
+        may_adopt(deployment.metadata(), fresh.as_ref().map(DeploymentSnapshot::metadata))
     }
 
     async fn patch_nodes(&self, steps: &[Step], done: &mut Done) -> Result<(), ApiError> {

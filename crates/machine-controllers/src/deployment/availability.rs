@@ -7,10 +7,13 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use machine_api::v1alpha1::{Machine, MachineDeployment};
+use machine_api::v1alpha1::Machine;
 use serde::Serialize;
 
-use crate::set::counts::{is_available, is_ready};
+use crate::{
+    set::counts::{is_available, is_ready},
+    snapshots::DeploymentSnapshot,
+};
 
 /// Which machines rollouts count on (`--strict-availability`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -34,11 +37,11 @@ pub enum Availability {
 
 impl Availability {
     /// What the rule means for a deployment.
-    pub fn of(rule: AvailabilityRule, deployment: &MachineDeployment) -> Self {
+    pub fn of(rule: AvailabilityRule, deployment: &DeploymentSnapshot) -> Self {
         match rule {
             AvailabilityRule::VmExists => Self::VmExists,
             AvailabilityRule::NodeReady => {
-                Self::ReadyFor(SignedDuration::from_secs(i64::from(deployment.spec.min_ready_seconds.max(0))))
+                Self::ReadyFor(SignedDuration::from_secs(i64::from(deployment.min_ready_seconds().max(0))))
             }
         }
     }

@@ -8,11 +8,12 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{fleet::Fleet, waits};
+use crate::snapshots::DeploymentSnapshot;
+use controller_runtime::snapshot::Snapshot;
 use machine_api::{
     names::{deployment_reason as reason, label, update_result},
     v1alpha1::{
-        ConditionStatus, MachineDeployment, MachineDeploymentCondition, MachineDeploymentConditionType as Kind,
-        MachineDeploymentStatus,
+        ConditionStatus, MachineDeploymentCondition, MachineDeploymentConditionType as Kind, MachineDeploymentStatus,
     },
 };
 
@@ -86,37 +87,37 @@ pub fn tell_available(status: &mut MachineDeploymentStatus, fleet: &Fleet<'_>, n
 }
 
 /// Sets `Progressing` when the deployment is paused or goes on.
-pub fn tell_paused(status: &mut MachineDeploymentStatus, deployment: &MachineDeployment, now: Timestamp) {
+pub fn tell_paused(status: &mut MachineDeploymentStatus, deployment: &DeploymentSnapshot, now: Timestamp) {
     let known = find(status, &Kind::Progressing).map(|condition| condition.reason.as_str());
     if known == Some(reason::DEADLINE_EXCEEDED) {
         return;
     }
     let is_told = known == Some(reason::PAUSED);
-    if deployment.spec.paused && !is_told {
+    if deployment.is_paused() && !is_told {
         put(
             status,
             Kind::Progressing,
             Says::new(ConditionStatus::Unknown, reason::PAUSED, "Deployment is paused"),
             now,
         );
-    } else if !deployment.spec.paused && is_told {
+    } else if !deployment.is_paused() && is_told {
         let says = Says::new(ConditionStatus::Unknown, reason::RESUMED, "Deployment is resumed");
         put(status, Kind::Progressing, says, now);
     }
 }
 
 /// Whether a status says that all machines are new, available, and as many as wanted.
-pub fn is_complete(deployment: &MachineDeployment, status: &MachineDeploymentStatus) -> bool {
-    let replicas = deployment.spec.replicas;
+pub fn is_complete(deployment: &DeploymentSnapshot, status: &MachineDeploymentStatus) -> bool {
+    let replicas = deployment.replicas();
     status.updated_replicas == replicas
         && status.replicas == replicas
         && status.available_replicas == replicas
-        && status.observed_generation >= deployment.metadata.generation.unwrap_or_default()
+        && status.observed_generation >= deployment.generation().unwrap_or_default()
 }
 
 /// Sets `Progressing` by what moved between the stored status and the new one.
 pub fn tell_progress(status: &mut MachineDeploymentStatus, fleet: &Fleet<'_>, now: Timestamp) {
-    let stored = &fleet.deployment.status;
+    let stored = fleet.deployment.status();
     let known = find(status, &Kind::Progressing).cloned();
     let reason_is = |wanted: &str| known.as_ref().is_some_and(|condition| condition.reason == wanted);
     if status.replicas == status.updated_replicas && reason_is(reason::NEW_SET_AVAILABLE) {
@@ -124,7 +125,7 @@ pub fn tell_progress(status: &mut MachineDeploymentStatus, fleet: &Fleet<'_>, no
     }
     let subject = match &fleet.new {
         Some(new) => format!("MachineSet \"{}\"", new.name()),
-        None => format!("Machine Deployment \"{}\"", fleet.deployment.metadata.name.as_deref().unwrap_or_default()),
+        None => format!("Machine Deployment \"{}\"", fleet.deployment.name()),
     };
     let moved = status.updated_replicas > stored.updated_replicas
         || status.replicas - status.updated_replicas < stored.replicas - stored.updated_replicas
@@ -170,17 +171,17 @@ pub fn tell_failed_updates(status: &mut MachineDeploymentStatus, failed: &[Strin
     }
 }
 
-fn deadline(deployment: &MachineDeployment, progressing: &MachineDeploymentCondition) -> Option<Timestamp> {
-    let seconds = SignedDuration::from_secs(i64::from(deployment.spec.progress_deadline_seconds?));
+fn deadline(deployment: &DeploymentSnapshot, progressing: &MachineDeploymentCondition) -> Option<Timestamp> {
+    let seconds = SignedDuration::from_secs(i64::from(deployment.progress_deadline_seconds()?));
     progressing.last_update_time.as_ref()?.0.checked_add(seconds).ok()
 }
 
 fn has_timed_out(
-    deployment: &MachineDeployment,
+    deployment: &DeploymentSnapshot,
     progressing: Option<&MachineDeploymentCondition>,
     now: Timestamp,
 ) -> bool {
-    let Some(progressing) = progressing.filter(|_| deployment.spec.progress_deadline_seconds.is_some()) else {
+    let Some(progressing) = progressing.filter(|_| deployment.progress_deadline_seconds().is_some()) else {
         return false;
     };
     match progressing.reason.as_str() {
@@ -193,7 +194,7 @@ fn has_timed_out(
 /// When to look whether a rollout that does not move has timed out: a second after its deadline, or as soon as that has
 /// passed when less than a second is left.
 pub fn timeout_check(
-    deployment: &MachineDeployment,
+    deployment: &DeploymentSnapshot,
     status: &MachineDeploymentStatus,
     now: Timestamp,
 ) -> Option<Duration> {
@@ -201,7 +202,7 @@ pub fn timeout_check(
     if is_complete(deployment, status) || has_timed_out(deployment, Some(progressing), now) {
         return None;
     }
-    if progressing.reason == reason::NEW_SET_AVAILABLE || deployment.spec.paused {
+    if progressing.reason == reason::NEW_SET_AVAILABLE || deployment.is_paused() {
         return None;
     }
     let left = Duration::try_from(deadline(deployment, progressing)?.duration_since(now)).unwrap_or_default();
@@ -313,7 +314,7 @@ mod tests {
     #[case::s_prog_06_almost_over(-599_500, Some(501))]
     #[case::s_prog_06_over_right_now(-600_000, Some(1))]
     fn a_stuck_rollout_is_looked_at_again(#[case] updated_millis: i64, #[case] expected_millis: Option<u64>) {
-        let built = deployment(5, 1, 1).with(|d| d.spec.progress_deadline_seconds = Some(600)).build();
+        let built = deployment(5, 1, 1).with(|d| d.spec.progress_deadline_seconds = Some(600)).snapshot();
         let mut condition = progressing(reason::SET_UPDATED, 0);
         condition.last_update_time = Some(Time(now() + SignedDuration::from_millis(updated_millis)));
         let status = MachineDeploymentStatus { conditions: vec![condition], ..counts(5, 5, 2) };
@@ -334,11 +335,11 @@ mod tests {
     #[test]
     fn s_prog_10_a_pause_and_its_end_are_told() {
         let mut status = counts(5, 5, 5);
-        let mut deployment = deployment(5, 1, 1).with(|d| d.spec.paused = true).build();
+        let mut deployment = deployment(5, 1, 1).with(|d| d.spec.paused = true).snapshot();
         tell_paused(&mut status, &deployment, now());
         let condition = find(&status, &Kind::Progressing).unwrap();
         assert_eq!((condition.reason.as_str(), &condition.status), (reason::PAUSED, &ConditionStatus::Unknown));
-        deployment.spec.paused = false;
+        deployment.to_mut().spec.paused = false;
         tell_paused(&mut status, &deployment, now());
         let condition = find(&status, &Kind::Progressing).unwrap();
         assert_eq!((condition.reason.as_str(), &condition.status), (reason::RESUMED, &ConditionStatus::Unknown));

@@ -6,8 +6,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-
 use super::{
     fleet::{Fleet, SetState, owner},
     hash_label::{self, Labelling},
@@ -20,17 +18,20 @@ use super::{
     settings::OldSets,
     trigger, validity,
 };
-use crate::set::{
-    ownership::Standing,
-    patches::{has_finalizer, is_orphaning},
+use crate::{
+    set::{
+        ownership::Standing,
+        patches::{has_finalizer, is_orphaning},
+    },
+    snapshots::Metadata,
 };
 use machine_api::{names::label, v1alpha1::StrategyType};
 
 /// Decides what is to be done about the deployment.
 pub fn decide(seen: &DeploymentObservation) -> Plan {
     let mut plan = Plan::default();
-    let meta = &seen.deployment.metadata;
-    if meta.deletion_timestamp.is_some() {
+    let meta = seen.deployment.metadata();
+    if meta.is_deleting() {
         end_deployment(seen, &mut plan);
         return plan;
     }
@@ -73,13 +74,13 @@ pub fn decide(seen: &DeploymentObservation) -> Plan {
 }
 
 /// Whether the overshoot guard has frozen the object; honoured also when that guard is switched off (decisions.md 34).
-pub fn is_frozen(meta: &ObjectMeta) -> bool {
-    meta.labels.as_ref().and_then(|labels| labels.get(label::FREEZE)).is_some_and(|value| value == "True")
+pub fn is_frozen(meta: Metadata<'_>) -> bool {
+    meta.labels.get(label::FREEZE).is_some_and(|value| value == "True")
 }
 
 fn bring_to_size(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) {
     in_place::hand_over::finish(seen, fleet, plan);
-    if !is_frozen(&seen.deployment.metadata) && in_place::repair(fleet, plan) {
+    if !is_frozen(seen.deployment.metadata()) && in_place::repair(fleet, plan) {
         return;
     }
     in_place::unblock_growth(fleet, plan);
@@ -91,18 +92,18 @@ fn bring_to_size(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Pla
     {
         return;
     }
-    let spec = &seen.deployment.spec;
-    if spec.paused {
+    let deployment = &seen.deployment;
+    if deployment.is_paused() {
         scaling::step(fleet, plan);
-        if spec.rollback_to.is_none() {
+        if deployment.rollback_to().is_none() {
             history::clean_up(fleet, plan);
         }
-    } else if let Some(wish) = &spec.rollback_to {
+    } else if let Some(wish) = deployment.rollback_to() {
         rollback::step(seen, fleet, wish.revision.into(), plan);
     } else if scaling::is_due(fleet) {
         scaling::step(fleet, plan);
     } else {
-        match spec.strategy.strategy_type {
+        match deployment.strategy().strategy_type {
             StrategyType::RollingUpdate => roll(seen, fleet, plan),
             StrategyType::Recreate => recreate(seen, fleet, plan),
             StrategyType::InPlaceUpdate => update_in_place(seen, fleet, plan),
@@ -159,7 +160,7 @@ fn settle_ownership(seen: &DeploymentObservation, plan: &mut Plan) -> bool {
     let owner = owner(&seen.deployment);
     let mut adopts = false;
     for set in seen.sets.iter().map(|seen| &seen.set).chain(&seen.orphans) {
-        match owner.standing(&set.metadata) {
+        match owner.standing((&set.metadata).into()) {
             Standing::Release => {
                 plan.push("ownership/release", Effect::ReleaseSet(Arc::clone(set)));
             }
@@ -175,10 +176,10 @@ fn settle_ownership(seen: &DeploymentObservation, plan: &mut Plan) -> bool {
 
 /// A deployment that is being deleted takes its sets along and then lets go of its finalizer.
 fn end_deployment(seen: &DeploymentObservation, plan: &mut Plan) {
-    if is_orphaning(&seen.deployment.metadata) {
+    if is_orphaning(seen.deployment.metadata()) {
         return;
     }
-    if !has_finalizer(&seen.deployment.metadata) {
+    if !has_finalizer(seen.deployment.metadata()) {
         return;
     }
     if seen.sets.is_empty() {
@@ -344,7 +345,7 @@ mod tests {
     #[test]
     fn s_scale_11_a_paused_rollout_is_scaled_in_proportion_and_goes_no_further() {
         let mut seen = seeing_sets(known(10, 2, 0).build(), vec![revised(old(6, 6), "0"), new(6, 6)]);
-        let deployment = Arc::make_mut(&mut seen.deployment);
+        let deployment = seen.deployment.to_mut();
         deployment.spec.paused = true;
         deployment.spec.replicas = 5;
         assert_eq!(rules(&seen), ["scaling/shrink md-old 3", "scaling/shrink md-new 4"]);

@@ -2,9 +2,10 @@
 //!
 //! Source: spec/deployment-and-set §9.1. Pure.
 
+use crate::snapshots::DeploymentSnapshot;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube_values::int_or_percent::{IntOrPercent, Rounding};
-use machine_api::v1alpha1::{MachineDeployment, OrchestrationType, StrategyType};
+use machine_api::v1alpha1::{OrchestrationType, StrategyType};
 use serde::Serialize;
 
 /// Machines above and below the wanted number. A negative margin that was stored before admission refused it counts as in
@@ -19,9 +20,9 @@ pub struct Fenceposts {
 
 impl Fenceposts {
     /// The limits of a deployment. A value that can't be read counts as zero; validation speaks of it.
-    pub fn of(deployment: &MachineDeployment) -> Self {
-        let strategy = &deployment.spec.strategy;
-        let replicas = deployment.spec.replicas;
+    pub fn of(deployment: &DeploymentSnapshot) -> Self {
+        let strategy = deployment.strategy();
+        let replicas = deployment.replicas();
         match strategy.strategy_type {
             StrategyType::RollingUpdate => {
                 let limits = strategy.rolling_update.as_ref();
@@ -98,7 +99,7 @@ mod tests {
     fn a_share_above_the_whole_is_the_whole() {
         let mut strategy = rolling(0, 0);
         strategy.rolling_update.as_mut().unwrap().max_unavailable = Some(value("150%"));
-        let deployment = deployment(4, 1, 1).with(|d| d.spec.strategy = strategy).build();
+        let deployment = deployment(4, 1, 1).with(|d| d.spec.strategy = strategy).snapshot();
         assert_eq!(Fenceposts::of(&deployment).max_unavailable(4), 4);
     }
 
@@ -108,7 +109,7 @@ mod tests {
     #[case::s_roll_03_rolling(5, StrategyType::RollingUpdate, 1)]
     #[case::recreate(5, StrategyType::Recreate, 0)]
     fn machines_may_be_missing(#[case] replicas: i32, #[case] strategy: StrategyType, #[case] expected: i32) {
-        let deployment = deployment(replicas, 1, 1).with(|d| d.spec.strategy.strategy_type = strategy).build();
+        let deployment = deployment(replicas, 1, 1).with(|d| d.spec.strategy.strategy_type = strategy).snapshot();
         assert_eq!(Fenceposts::of(&deployment).max_unavailable(replicas), expected);
     }
 
@@ -123,7 +124,7 @@ mod tests {
         #[case] strategy: machine_api::v1alpha1::MachineDeploymentStrategy,
         #[case] expected: i32,
     ) {
-        let deployment = deployment(replicas, 1, 1).with(|d| d.spec.strategy = strategy).build();
+        let deployment = deployment(replicas, 1, 1).with(|d| d.spec.strategy = strategy).snapshot();
         assert_eq!(Fenceposts::of(&deployment).max_unavailable(replicas), expected);
     }
 }

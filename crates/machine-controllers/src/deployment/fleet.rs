@@ -15,12 +15,15 @@ use super::{
     settling::{Unsettled, knows_its_size},
     template_equality::is_equal,
 };
-use crate::set::{
-    counts::{Counts, is_failed},
-    ownership::{Owner, Standing},
-    ranking::{is_marked, is_named, is_preserved},
+use crate::{
+    set::{
+        counts::{Counts, is_failed},
+        ownership::{Owner, Standing},
+        ranking::{is_marked, is_named, is_preserved},
+    },
+    snapshots::DeploymentSnapshot,
 };
-use machine_api::v1alpha1::{Machine, MachineDeployment, MachineSet, StrategyType};
+use machine_api::v1alpha1::{Machine, MachineSet, StrategyType};
 
 /// A set with its counts.
 #[derive(Clone, Debug)]
@@ -126,11 +129,11 @@ fn kept(seen: &SetSeen, unsettled: Option<Unsettled>, now: Timestamp) -> Vec<&Ar
 /// takes. One behind machines of a lower priority, or one that somebody preserves, stays as long as those do, and is counted
 /// on: a rollout that counted on neither would not go on. Updates in place deal with named machines in a step of their own.
 fn named<'a>(kept: &[&'a Arc<Machine>], all: &DeploymentObservation) -> Vec<&'a Arc<Machine>> {
-    if all.deployment.spec.strategy.strategy_type != StrategyType::RollingUpdate {
+    if all.deployment.strategy().strategy_type != StrategyType::RollingUpdate {
         return Vec::new();
     }
     let is_next = |machine: &&&Arc<Machine>| {
-        is_named(machine, &all.deployment.metadata) && !is_preserved(machine, all.now) && !is_handed_over(machine)
+        is_named(machine, all.deployment.metadata()) && !is_preserved(machine, all.now) && !is_handed_over(machine)
     };
     kept.iter().take_while(is_next).copied().collect()
 }
@@ -139,7 +142,7 @@ fn named<'a>(kept: &[&'a Arc<Machine>], all: &DeploymentObservation) -> Vec<&'a 
 #[derive(Clone, Debug)]
 pub struct Fleet<'a> {
     /// The deployment.
-    pub deployment: &'a MachineDeployment,
+    pub deployment: &'a DeploymentSnapshot,
     /// Its limits.
     pub limits: Fenceposts,
     /// Which machines its rollouts count on.
@@ -155,16 +158,16 @@ pub struct Fleet<'a> {
 impl<'a> Fleet<'a> {
     /// Sorts the sets that belong to the deployment.
     pub fn of(seen: &'a DeploymentObservation) -> Self {
-        let deployment = &*seen.deployment;
+        let deployment = &seen.deployment;
         let owner = owner(deployment);
         let mut sets: Vec<&SetSeen> =
-            seen.sets.iter().filter(|set| owner.standing(&set.set.metadata) == Standing::Claimed).collect();
+            seen.sets.iter().filter(|set| owner.standing((&set.set.metadata).into()) == Standing::Claimed).collect();
         sets.sort_by_key(|seen| {
             let meta = &seen.set.metadata;
             (meta.creation_timestamp.as_ref().map(|time| time.0), meta.name.clone())
         });
         let availability = Availability::of(seen.settings.availability, deployment);
-        let place = sets.iter().position(|seen| is_equal(&seen.set.spec.template, &deployment.spec.template));
+        let place = sets.iter().position(|seen| is_equal(&seen.set.spec.template, deployment.template()));
         let new = place.map(|place| SetState::of(sets.remove(place), seen, availability));
         let old = sets.into_iter().map(|set| SetState::of(set, seen, availability)).collect();
         Self { deployment, limits: Fenceposts::of(deployment), availability, now: seen.now, new, old }
@@ -182,7 +185,7 @@ impl<'a> Fleet<'a> {
 
     /// The wanted machines of the deployment.
     pub fn replicas(&self) -> i32 {
-        self.deployment.spec.replicas
+        self.deployment.replicas()
     }
 
     /// The least number of available machines.
@@ -236,8 +239,8 @@ impl<'a> Fleet<'a> {
 }
 
 /// The deployment as an owner of sets.
-pub fn owner(deployment: &MachineDeployment) -> Owner<'_> {
-    Owner { kind: "MachineDeployment", meta: &deployment.metadata, selector: deployment.spec.selector.as_ref() }
+pub fn owner(deployment: &DeploymentSnapshot) -> Owner<'_> {
+    Owner { kind: "MachineDeployment", meta: deployment.metadata(), selector: deployment.selector() }
 }
 
 #[cfg(test)]

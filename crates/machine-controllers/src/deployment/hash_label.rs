@@ -55,7 +55,7 @@ fn label(fleet: &Fleet<'_>, set: &SetState<'_>, plan: &mut Plan) {
     };
     let own = |hash: &str| (MACHINE_TEMPLATE_HASH.to_owned(), hash.to_owned());
     let Some(hash) = value_of(set.set.spec.template.metadata.labels.as_ref()) else {
-        let hash = template_hash(&set.set.spec.template, fleet.deployment.status.collision_count);
+        let hash = template_hash(&set.set.spec.template, fleet.deployment.status().collision_count);
         let labelled = sync(&|set| set.spec.template.metadata.labels.get_or_insert_default().extend([own(&hash)]));
         return plan.push("hash-label/template", labelled);
     };

@@ -11,13 +11,13 @@ use super::{
 
 /// Adds the deletion of old sets beyond the deployment's limit, oldest first. Without a limit all stay.
 pub fn clean_up(fleet: &Fleet<'_>, plan: &mut Plan) {
-    let Some(limit) = fleet.deployment.spec.revision_history_limit else { return };
+    let Some(limit) = fleet.deployment.revision_history_limit() else { return };
     let kept = usize::try_from(limit).unwrap_or(0);
     let mut by_age: Vec<&SetState<'_>> =
         fleet.old.iter().filter(|set| set.set.metadata.deletion_timestamp.is_none()).collect();
     by_age.sort_by_key(|set| {
         let meta = &set.set.metadata;
-        (revision_of(meta), meta.creation_timestamp.as_ref().map(|time| time.0), set.name())
+        (revision_of(meta.into()), meta.creation_timestamp.as_ref().map(|time| time.0), set.name())
     });
     let surplus = by_age.len().saturating_sub(kept);
     for set in by_age.into_iter().take(surplus).filter(|set| may_go(set)) {

@@ -62,7 +62,7 @@ use self::{
     status::{Report, decide_status},
 };
 use super::{Decision, checked::Checked, refused_writes::RefusedWrites, views::ControlViews};
-use crate::snapshots::NodeSnapshot;
+use crate::snapshots::{DeploymentSnapshot, NodeSnapshot};
 use controller_runtime::{
     clock::SharedClock,
     error::ApiError,
@@ -71,11 +71,12 @@ use controller_runtime::{
     key::ObjectKey,
     objects::Objects,
     queue::Outcome,
+    snapshot::Snapshot,
     store::Store,
 };
 use machine_api::{
     names::set_reason,
-    v1alpha1::{Machine, MachineDeployment, MachineSet},
+    v1alpha1::{Machine, MachineSet},
 };
 
 /// Component name of the deployment controller's events.
@@ -87,7 +88,7 @@ pub struct DeploymentDeps {
     /// Cached views of the control cluster; machines, sets and deployments must have synced before the first pass.
     pub views: ControlViews,
     /// Writes deployments; its store must be `views.deployments`.
-    pub deployments: Objects<Arc<MachineDeployment>>,
+    pub deployments: Objects<DeploymentSnapshot>,
     /// Writes sets; its store must be `views.sets`.
     pub sets: Objects<Arc<MachineSet>>,
     /// Writes machines (marks of the scaler only); its store must be `views.machines`.
@@ -117,9 +118,9 @@ pub struct DeploymentController {
 /// just being sized; who begins to lead has read all sets anyway.
 #[derive(Clone, Debug, Default)]
 struct Memory {
-    uid: Option<String>,
+    uid: String,
     status_written: Option<Timestamp>,
-    checked: Option<Checked<MachineDeployment>>,
+    checked: Option<Checked<DeploymentSnapshot>>,
     looks: settling::Looks,
     /// What was written on without an answer: sets that may be there and take room, also when the template is another one by
     /// now, or have another size, machines that may have moved, Nodes that may have been picked.
@@ -172,7 +173,7 @@ impl DeploymentController {
         }
     }
 
-    fn tell_of_refusal(&self, key: &ObjectKey, deployment: &MachineDeployment, error: Option<&ApiError>) {
+    fn tell_of_refusal(&self, key: &ObjectKey, deployment: &DeploymentSnapshot, error: Option<&ApiError>) {
         let steady = self.deps.clock.reading().steady;
         let due = self.memory().get_mut(key).and_then(|memory| memory.refused.after_pass(error, steady));
         if let Some(text) = due {
@@ -223,8 +224,8 @@ impl DeploymentController {
         seen.settings = self.deps.settings;
         let mut memory = self.memory();
         let memory = memory.entry(key.clone()).or_default();
-        if memory.uid != seen.deployment.metadata.uid {
-            *memory = Memory { uid: seen.deployment.metadata.uid.clone(), ..Memory::default() };
+        if memory.uid != seen.deployment.uid() {
+            *memory = Memory { uid: seen.deployment.uid().to_owned(), ..Memory::default() };
         }
         memory.checked = Some(Checked::of(&seen.deployment, memory.checked.as_ref()));
         seen.checked.clone_from(&memory.checked);

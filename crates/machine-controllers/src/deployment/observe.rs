@@ -15,13 +15,13 @@ use super::{
 use crate::{
     checked::Checked,
     set::counts::label_of,
-    snapshots::NodeSnapshot,
+    snapshots::{DeploymentSnapshot, NodeSnapshot},
     views::{BY_CONTROLLER, ControlViews, ORPHANS},
 };
 use controller_runtime::{key::ObjectKey, snapshot::Snapshot, store::Store};
 use machine_api::{
     names::{annotation, label},
-    v1alpha1::{Machine, MachineDeployment, MachineSet, StrategyType},
+    v1alpha1::{Machine, MachineSet, StrategyType},
 };
 
 /// Version of [`DeploymentObservation`] as it is written down.
@@ -44,10 +44,10 @@ pub struct DeploymentObservation {
     /// The time of the observation.
     pub now: Timestamp,
     /// The deployment.
-    pub deployment: Arc<MachineDeployment>,
+    pub deployment: DeploymentSnapshot,
     /// What is known of whether it can be acted on; found out anew when absent.
     #[serde(skip)]
-    pub checked: Option<Checked<MachineDeployment>>,
+    pub checked: Option<Checked<DeploymentSnapshot>>,
     /// The sets whose controller the deployment is.
     pub sets: Vec<SetSeen>,
     /// The sets of the namespace that nobody controls.
@@ -67,7 +67,7 @@ pub struct DeploymentObservation {
 
 impl DeploymentObservation {
     /// A deployment of which nothing else is known yet.
-    pub fn of(deployment: Arc<MachineDeployment>, now: Timestamp) -> Self {
+    pub fn of(deployment: DeploymentSnapshot, now: Timestamp) -> Self {
         Self {
             version: OBSERVATION_VERSION,
             now,
@@ -91,7 +91,7 @@ impl DeploymentObservation {
         now: Timestamp,
     ) -> Option<Self> {
         let deployment = views.deployments.get(key)?;
-        let uid = deployment.metadata.uid.clone().unwrap_or_default();
+        let uid = deployment.uid().to_owned();
         let sets: Vec<SetSeen> = views
             .sets
             .by_index(BY_CONTROLLER, &uid)
@@ -101,7 +101,7 @@ impl DeploymentObservation {
                 SetSeen { set, machines }
             })
             .collect();
-        let has_new = sets.iter().any(|seen| is_equal(&seen.set.spec.template, &deployment.spec.template));
+        let has_new = sets.iter().any(|seen| is_equal(&seen.set.spec.template, deployment.template()));
         let namesake = if has_new {
             None
         } else {
@@ -114,14 +114,14 @@ impl DeploymentObservation {
 }
 
 fn nodes_of(
-    deployment: &MachineDeployment,
+    deployment: &DeploymentSnapshot,
     sets: &[SetSeen],
     nodes: &Store<NodeSnapshot>,
 ) -> BTreeMap<String, NodeSnapshot> {
     let has_marker = |seen: &SetSeen| {
         seen.set.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(annotation::PREFER_NO_SCHEDULE))
     };
-    let is_in_place = deployment.spec.strategy.strategy_type == StrategyType::InPlaceUpdate;
+    let is_in_place = deployment.strategy().strategy_type == StrategyType::InPlaceUpdate;
     let is_single = sets.len() < 2 && !sets.iter().any(has_marker) && !is_in_place;
     sets.iter()
         .flat_map(|seen| &seen.machines)

@@ -19,12 +19,12 @@ use crate::{
         ownership::Owner,
         patches::{adoption, finalizer_added, finalizer_removed, merge_difference, release},
     },
-    snapshots::NodeSnapshot,
+    snapshots::{DeploymentSnapshot, NodeSnapshot},
 };
 use controller_runtime::{
     key::Target,
     objects::{Part, Patch},
-    snapshot::Snapshot,
+    snapshot::{Snapshot, Whole},
 };
 use kube_values::selector::Labels;
 use machine_api::{
@@ -35,26 +35,28 @@ use machine_api::{
 const VERSION_PATH: &str = "/metadata/resourceVersion";
 
 /// What an effect writes of the deployment; `None` when it writes nothing of it.
-pub fn of_deployment(effect: &Effect, deployment: &MachineDeployment) -> Option<(Part, Patch)> {
-    let version = deployment.metadata.resource_version.as_deref();
+pub fn of_deployment(effect: &Effect, deployment: &DeploymentSnapshot) -> Option<(Part, Patch)> {
+    let version = deployment.resource_version();
     let guarded = |value| Patch::Merge(value).guarded_by(version);
     let main = |patch| Some((Part::Main, patch));
     match effect {
-        Effect::AddFinalizer => main(finalizer_added(&deployment.metadata)?),
-        Effect::RemoveFinalizer => main(finalizer_removed(&deployment.metadata)?),
+        Effect::AddFinalizer => main(finalizer_added(deployment.metadata())?),
+        Effect::RemoveFinalizer => main(finalizer_removed(deployment.metadata())?),
         Effect::WriteRevision(revision) => {
             main(Patch::Merge(json!({ "metadata": { "annotations": { annotation::REVISION: revision } } })))
         }
         Effect::WriteTriggerList(list) => {
             main(guarded(json!({ "metadata": { "annotations": { annotation::TRIGGER_DELETION: list } } })))
         }
-        Effect::RollBack(wanted) => main(guarded(merge_difference(&rolled_back(deployment), &rolled_back(wanted))?)),
+        Effect::RollBack(wanted) => {
+            main(guarded(merge_difference(&rolled_back(deployment.whole_object()), &rolled_back(wanted))?))
+        }
         Effect::CountCollision(collisions) => {
             Some((Part::Status, guarded(json!({ "status": { "collisionCount": collisions } }))))
         }
         // Lists are replaced whole, so nobody may have changed them meanwhile.
         Effect::WriteStatus(wanted) => {
-            let change = merge_difference(&deployment.status, &**wanted)?;
+            let change = merge_difference(deployment.status(), &**wanted)?;
             Some((Part::Status, guarded(json!({ "status": change }))))
         }
         Effect::CreateSet(_)
@@ -79,7 +81,7 @@ fn rolled_back(deployment: &MachineDeployment) -> Value {
 }
 
 /// What an effect writes of a set that is there, and of which; `None` when it writes nothing of one.
-pub fn of_set(effect: &Effect, deployment: &MachineDeployment) -> Option<(Target, Patch)> {
+pub fn of_set(effect: &Effect, deployment: &DeploymentSnapshot) -> Option<(Target, Patch)> {
     let (set, patch) = match effect {
         Effect::SyncSet { set, wanted } => (set, guarded_by_set(set, merge_difference(&synced(set), &synced(wanted))?)),
         Effect::SetGrowth(set, growth) => {
@@ -97,8 +99,8 @@ pub fn of_set(effect: &Effect, deployment: &MachineDeployment) -> Option<(Target
             (set, Patch::Merge(json!({ "metadata": { "annotations": { annotation::PREFER_NO_SCHEDULE: value } } })))
         }
         Effect::ScaleSet { set, to, remembered } => (set, scaled(set, *to, remembered)),
-        Effect::AdoptSet(set) => (set, adoption(&owner(deployment), &set.metadata)),
-        Effect::ReleaseSet(set) => (set, release(&owner(deployment), &set.metadata)?),
+        Effect::AdoptSet(set) => (set, adoption(&owner(deployment), (&set.metadata).into())),
+        Effect::ReleaseSet(set) => (set, release(&owner(deployment), (&set.metadata).into())?),
         Effect::AddFinalizer
         | Effect::RemoveFinalizer
         | Effect::WriteRevision(_)
@@ -117,8 +119,8 @@ pub fn of_set(effect: &Effect, deployment: &MachineDeployment) -> Option<(Target
 }
 
 /// Whether a status is news.
-pub fn changes_status(deployment: &MachineDeployment, wanted: &MachineDeploymentStatus) -> bool {
-    merge_difference(&deployment.status, wanted).is_some()
+pub fn changes_status(deployment: &DeploymentSnapshot, wanted: &MachineDeploymentStatus) -> bool {
+    merge_difference(deployment.status(), wanted).is_some()
 }
 
 /// Whether there is anything to bring in line on a set.

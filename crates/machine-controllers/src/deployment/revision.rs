@@ -14,11 +14,12 @@ use super::{
     scaling,
     template_hash::new_set_identity,
 };
-use controller_runtime::events::EventNote;
+use crate::snapshots::{DeploymentSnapshot, Metadata};
+use controller_runtime::{events::EventNote, snapshot::Snapshot};
 use kube_values::selector;
 use machine_api::{
     names::{UNSELECTED_TEMPLATE, annotation, deployment_reason, finalizer, label},
-    v1alpha1::{MachineDeployment, MachineSet, MachineSetSpec},
+    v1alpha1::{MachineSet, MachineSetSpec},
 };
 
 /// Annotations that are never copied between deployment and set (spec/deployment-and-set §2.3). What asks admission for
@@ -49,8 +50,8 @@ pub enum NewSet {
 }
 
 /// The revision of a set; absent means 0, unreadable means none.
-pub fn revision_of(meta: &ObjectMeta) -> Option<i64> {
-    match meta.annotations.as_ref().and_then(|all| all.get(annotation::REVISION)) {
+pub fn revision_of(meta: Metadata<'_>) -> Option<i64> {
+    match meta.annotations.get(annotation::REVISION) {
         None => Some(0),
         Some(text) => text.parse().ok(),
     }
@@ -58,7 +59,7 @@ pub fn revision_of(meta: &ObjectMeta) -> Option<i64> {
 
 /// The revision that the new set has at least: one more than the highest of the old ones.
 pub fn next_revision(old: &[SetState<'_>]) -> i64 {
-    old.iter().filter_map(|set| revision_of(&set.set.metadata)).max().unwrap_or(0).max(0).saturating_add(1)
+    old.iter().filter_map(|set| revision_of((&set.set.metadata).into())).max().unwrap_or(0).max(0).saturating_add(1)
 }
 
 /// Brings an existing new set and the deployment's revision in line.
@@ -73,8 +74,8 @@ pub fn keep_in_line(fleet: &Fleet<'_>, new: &SetState<'_>, plan: &mut Plan) -> N
         return NewSet::Pending;
     }
     let revision = new.annotation(annotation::REVISION);
-    let told = fleet.deployment.metadata.annotations.as_ref().and_then(|all| all.get(annotation::REVISION));
-    if let Some(revision) = revision.filter(|revision| told.map(String::as_str) != Some(revision)) {
+    let told = fleet.deployment.annotation(annotation::REVISION);
+    if let Some(revision) = revision.filter(|revision| told != Some(revision)) {
         plan.push("revision/deployment", Effect::WriteRevision(revision.to_owned()));
     }
     NewSet::InLine
@@ -93,7 +94,7 @@ fn keep_time_of_scaler(wanted: &mut MachineSet, new: &SetState<'_>) {
 /// Brings the machine configuration of old sets in line with the deployment (D-51); their machines follow.
 pub fn sync_old_sets(fleet: &Fleet<'_>, plan: &mut Plan) {
     for set in &fleet.old {
-        let configuration = &fleet.deployment.spec.template.spec.configuration;
+        let configuration = &fleet.deployment.template().spec.configuration;
         if set.set.spec.template.spec.configuration == *configuration {
             continue;
         }
@@ -106,20 +107,20 @@ pub fn sync_old_sets(fleet: &Fleet<'_>, plan: &mut Plan) {
 }
 
 /// The set as it should be: hot parts of the template, annotations, revision.
-fn in_line(deployment: &MachineDeployment, set: &MachineSet, revision: i64) -> MachineSet {
+fn in_line(deployment: &DeploymentSnapshot, set: &MachineSet, revision: i64) -> MachineSet {
     let mut wanted = set.clone();
-    let (template, from) = (&mut wanted.spec.template.spec, &deployment.spec.template.spec);
+    let (template, from) = (&mut wanted.spec.template.spec, &deployment.template().spec);
     template.node_template = from.node_template.clone();
     template.configuration = from.configuration.clone();
     template.class.kind.clone_from(&from.class.kind);
-    wanted.spec.min_ready_seconds = deployment.spec.min_ready_seconds;
-    wanted.spec.auto_preserve_failed_machine_max = deployment.spec.auto_preserve_failed_machine_max;
+    wanted.spec.min_ready_seconds = deployment.min_ready_seconds();
+    wanted.spec.auto_preserve_failed_machine_max = deployment.auto_preserve_failed_machine_max();
     if let Some(labels) = &mut wanted.metadata.labels {
         // Left over from the time when this was an old set of an in-place rollout; it could never grow (D-14).
         labels.remove(label::SCALE_UP_DISABLED);
     }
     let annotations = wanted.metadata.annotations.get_or_insert_default();
-    annotations.extend(copied_annotations(&deployment.metadata));
+    annotations.extend(copied_annotations(deployment.metadata()));
     let before = annotations.get(annotation::REVISION).cloned();
     match before.as_deref().map(str::parse::<i64>) {
         Some(Ok(known)) if known < revision => {
@@ -160,9 +161,9 @@ pub fn is_copied(key: &str) -> bool {
 }
 
 /// The annotations that are copied between deployment and set.
-pub fn copied_annotations(from: &ObjectMeta) -> BTreeMap<String, String> {
-    let all = from.annotations.clone().unwrap_or_default();
-    all.into_iter().filter(|(key, _)| is_copied(key)).collect()
+pub fn copied_annotations(from: Metadata<'_>) -> BTreeMap<String, String> {
+    let all = from.annotations.iter().filter(|(key, _)| is_copied(key));
+    all.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
 /// Plans the set that the present template asks for, with so many machines. When its name is taken by something else, the
@@ -170,7 +171,7 @@ pub fn copied_annotations(from: &ObjectMeta) -> BTreeMap<String, String> {
 pub fn make(seen: &DeploymentObservation, fleet: &Fleet<'_>, replicas: i32, plan: &mut Plan) -> NewSet {
     if seen.namesake.is_some() {
         // A namesake of ours with this template would have been found as the new set.
-        let collisions = fleet.deployment.status.collision_count.unwrap_or(0).saturating_add(1);
+        let collisions = fleet.deployment.status().collision_count.unwrap_or(0).saturating_add(1);
         plan.push("revision/collision", Effect::CountCollision(collisions));
         plan.next = Next::After(std::time::Duration::ZERO, "the name of the new set is taken");
         return NewSet::Pending;
@@ -189,20 +190,20 @@ pub fn make(seen: &DeploymentObservation, fleet: &Fleet<'_>, replicas: i32, plan
 fn new_set(fleet: &Fleet<'_>, replicas: i32) -> MachineSet {
     let deployment = fleet.deployment;
     let (name, hash) = new_set_identity(deployment);
-    let mut template = deployment.spec.template.clone();
+    let mut template = deployment.template().clone();
     let mut labels = template.metadata.labels.clone().unwrap_or_default();
     labels.insert(label::MACHINE_TEMPLATE_HASH.to_owned(), hash.clone());
     template.metadata.labels = Some(labels.clone());
-    let base = deployment.spec.selector.clone().unwrap_or_default();
+    let base = deployment.selector().cloned().unwrap_or_default();
     let mut match_labels = base.match_labels.unwrap_or_default();
     match_labels.insert(label::MACHINE_TEMPLATE_HASH.to_owned(), hash);
-    let mut annotations = copied_annotations(&deployment.metadata);
+    let mut annotations = copied_annotations(deployment.metadata());
     annotations.insert(annotation::REVISION.to_owned(), next_revision(&fleet.old).to_string());
     annotations.extend(fleet.size_annotations().map(|(key, value)| (key.to_owned(), value)));
     MachineSet {
         metadata: ObjectMeta {
             name: Some(name),
-            namespace: deployment.metadata.namespace.clone(),
+            namespace: Some(deployment.namespace().to_owned()),
             labels: Some(labels),
             annotations: Some(annotations),
             finalizers: Some(vec![finalizer::MACHINE.to_owned()]),
@@ -213,8 +214,8 @@ fn new_set(fleet: &Fleet<'_>, replicas: i32) -> MachineSet {
             replicas,
             selector: Some(LabelSelector { match_labels: Some(match_labels), ..base }),
             template,
-            min_ready_seconds: deployment.spec.min_ready_seconds,
-            auto_preserve_failed_machine_max: deployment.spec.auto_preserve_failed_machine_max,
+            min_ready_seconds: deployment.min_ready_seconds(),
+            auto_preserve_failed_machine_max: deployment.auto_preserve_failed_machine_max(),
             ..MachineSetSpec::default()
         },
         ..MachineSet::default()
@@ -280,11 +281,12 @@ mod tests {
     #[test]
     fn s_rev_01_hot_parts_and_the_revision_reach_the_new_set() {
         let mut wanted =
-            deployment(1, 1, 0).annotation("team", "x").annotation(annotation::TRIGGER_DELETION, "m~t").build();
-        wanted.spec.template.spec.node_template.metadata.labels = Some([("a".to_owned(), "b".to_owned())].into());
+            deployment(1, 1, 0).annotation("team", "x").annotation(annotation::TRIGGER_DELETION, "m~t").snapshot();
+        wanted.to_mut().spec.template.spec.node_template.metadata.labels =
+            Some([("a".to_owned(), "b".to_owned())].into());
         let changed = in_line(&wanted, &set_of_class("md-new", "new", 1, 0), 2);
         let annotations = changed.metadata.annotations.unwrap();
-        assert_eq!(changed.spec.template.spec.node_template, wanted.spec.template.spec.node_template);
+        assert_eq!(changed.spec.template.spec.node_template, wanted.template().spec.node_template);
         assert_eq!(annotations[annotation::REVISION], "2");
         assert_eq!(annotations[annotation::REVISION_HISTORY], "1");
         assert_eq!(annotations["team"], "x");
@@ -298,7 +300,7 @@ mod tests {
     #[case::a_raised_revision_is_remembered("1", 3, "3", Some("1"))]
     fn revisions_only_grow(#[case] known: &str, #[case] next: i64, #[case] then: &str, #[case] history: Option<&str>) {
         let annotations =
-            in_line(&deployment(1, 1, 0).build(), &revised("md-new", known), next).metadata.annotations.unwrap();
+            in_line(&deployment(1, 1, 0).snapshot(), &revised("md-new", known), next).metadata.annotations.unwrap();
         assert_eq!(annotations[annotation::REVISION], then);
         assert_eq!(annotations.get(annotation::REVISION_HISTORY).map(String::as_str), history);
     }
@@ -306,7 +308,7 @@ mod tests {
     #[test]
     fn s_md_20_an_annotation_taken_off_the_deployment_stays_on_the_set() {
         let set = Building(set_of_class("md-new", "new", 1, 0)).annotation("team", "x").build();
-        assert_eq!(in_line(&deployment(1, 1, 0).build(), &set, 1), set);
+        assert_eq!(in_line(&deployment(1, 1, 0).snapshot(), &set, 1), set);
     }
 
     #[test]
@@ -314,7 +316,7 @@ mod tests {
         let built = deployment(1, 1, 0)
             .annotation(annotation::LAST_REPLICA_CHANGE_BY_SCALER, "2026-11-21T08:00:00Z")
             .annotation(annotation::TRIGGER_DELETION, "md-new-0~2026-11-21T08:00:00Z")
-            .build();
+            .snapshot();
         let set = set_of_class("md-new", "new", 1, 0);
         let annotations = in_line(&built, &set, 1).metadata.annotations.unwrap();
         assert_eq!(annotations[annotation::LAST_REPLICA_CHANGE_BY_SCALER], "2026-11-21T08:00:00Z");
@@ -399,7 +401,7 @@ mod tests {
     #[test]
     fn d_14_a_set_that_becomes_the_new_one_may_grow_again() {
         let set = Building(set_of_class("md-new", "new", 1, 0)).label(label::SCALE_UP_DISABLED, "true").build();
-        let changed = in_line(&deployment(1, 1, 0).build(), &set, 1);
+        let changed = in_line(&deployment(1, 1, 0).snapshot(), &set, 1);
         assert!(!changed.metadata.labels.unwrap().contains_key(label::SCALE_UP_DISABLED));
     }
 

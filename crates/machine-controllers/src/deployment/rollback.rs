@@ -7,8 +7,6 @@
 //! The original first makes the set of the present template. Here a template that has no set yet counts as the newest
 //! revision without one, so that no machine is made that would be deleted at once.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-
 use super::{
     fleet::Fleet,
     node_side_effects,
@@ -17,7 +15,11 @@ use super::{
     revision::{copied_annotations, is_copied, revision_of},
     template_equality::is_equal,
 };
-use controller_runtime::events::EventNote;
+use crate::snapshots::DeploymentSnapshot;
+use controller_runtime::{
+    events::EventNote,
+    snapshot::{Snapshot, Whole},
+};
 use kube_values::selector::Labels;
 use machine_api::{
     names::{deployment_reason as reason, label},
@@ -57,16 +59,16 @@ pub enum Found<'a> {
 }
 
 /// Finds the set that a wish means among the deployment's sets.
-pub fn find<'a>(deployment: &MachineDeployment, sets: &[&'a MachineSet], wish: Wish) -> Found<'a> {
-    let is_present = |set: &MachineSet| is_equal(&set.spec.template, &deployment.spec.template);
-    let revisions = sets.iter().filter_map(|set| revision_of(&set.metadata));
+pub fn find<'a>(deployment: &DeploymentSnapshot, sets: &[&'a MachineSet], wish: Wish) -> Found<'a> {
+    let is_present = |set: &MachineSet| is_equal(&set.spec.template, deployment.template());
+    let revisions = sets.iter().filter_map(|set| revision_of((&set.metadata).into()));
     let revision = match wish {
         Wish::Revision(revision) => Some(revision),
         Wish::Previous if sets.iter().any(|set| is_present(set)) => last_revision(revisions),
         Wish::Previous => revisions.max(),
     };
     let Some(revision) = revision.filter(|revision| *revision > 0) else { return Found::Nothing };
-    let mut of_revision = sets.iter().filter(|set| revision_of(&set.metadata) == Some(revision)).peekable();
+    let mut of_revision = sets.iter().filter(|set| revision_of((&set.metadata).into()) == Some(revision)).peekable();
     if of_revision.peek().is_none() {
         return Found::Nothing;
     }
@@ -84,28 +86,24 @@ fn last_revision(revisions: impl Iterator<Item = i64>) -> Option<i64> {
 }
 
 /// The deployment without the wish.
-fn without_wish(deployment: &MachineDeployment) -> MachineDeployment {
-    let mut wanted = deployment.clone();
+fn without_wish(deployment: &DeploymentSnapshot) -> MachineDeployment {
+    let mut wanted = MachineDeployment::clone(deployment.whole_object());
     wanted.spec.rollback_to = None;
     wanted
 }
 
 /// The deployment with the set's template and annotations, and without the wish.
-pub fn rolled_back_to(deployment: &MachineDeployment, set: &MachineSet) -> MachineDeployment {
+pub fn rolled_back_to(deployment: &DeploymentSnapshot, set: &MachineSet) -> MachineDeployment {
     let mut wanted = without_wish(deployment);
     wanted.spec.template = set.spec.template.clone();
     if let Some(labels) = &mut wanted.spec.template.metadata.labels {
         labels.remove(label::MACHINE_TEMPLATE_HASH);
     }
-    let mut annotations: Labels = annotations_of(&deployment.metadata);
+    let mut annotations: Labels = deployment.annotations().clone();
     annotations.retain(|key, _| !is_copied(key));
-    annotations.extend(copied_annotations(&set.metadata));
+    annotations.extend(copied_annotations((&set.metadata).into()));
     wanted.metadata.annotations = Some(annotations);
     wanted
-}
-
-fn annotations_of(meta: &ObjectMeta) -> Labels {
-    meta.annotations.clone().unwrap_or_default()
 }
 
 /// Adds what `spec.rollbackTo` asks for. Whatever comes of it, the wish is taken off the deployment.
@@ -119,7 +117,7 @@ pub fn step(seen: &DeploymentObservation, fleet: &Fleet<'_>, wish: Wish, plan: &
         Found::Unchanged => {
             let text = format!(
                 "The rollback revision contains the same template as current deployment {:?}",
-                name(deployment)
+                deployment.name()
             );
             (without_wish(deployment), EventNote::warning(reason::ROLLBACK_TEMPLATE_UNCHANGED, text))
         }
@@ -127,7 +125,7 @@ pub fn step(seen: &DeploymentObservation, fleet: &Fleet<'_>, wish: Wish, plan: &
             if let Some(state) = fleet.old.iter().find(|state| state.set.metadata.uid == set.metadata.uid) {
                 node_side_effects::untaint_first(seen, state, plan);
             }
-            let text = format!("Rolled back deployment {:?} to revision {revision}", name(deployment));
+            let text = format!("Rolled back deployment {:?} to revision {revision}", deployment.name());
             (rolled_back_to(deployment, set), EventNote::normal(reason::ROLLED_BACK, text))
         }
     };
@@ -141,10 +139,6 @@ fn not_found(wish: Wish) -> &'static str {
         Wish::Previous => "Unable to find last revision.",
         Wish::Revision(_) => "Unable to find the revision to rollback to.",
     }
-}
-
-fn name(deployment: &MachineDeployment) -> &str {
-    deployment.metadata.name.as_deref().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -211,8 +205,8 @@ mod tests {
     /// What the deployment becomes, and what is told.
     fn rolled_back(seen: &DeploymentObservation) -> (MachineDeployment, String) {
         let mut plan = Plan::default();
-        step(seen, &Fleet::of(seen), Wish::from(seen.deployment.spec.rollback_to.clone().unwrap().revision), &mut plan);
-        let mut document = serde_json::to_value(&*seen.deployment).unwrap();
+        step(seen, &Fleet::of(seen), Wish::from(seen.deployment.rollback_to().unwrap().revision), &mut plan);
+        let mut document = serde_json::to_value(&seen.deployment).unwrap();
         let mut told = String::new();
         for step in plan.steps {
             match step.effect {
@@ -263,7 +257,7 @@ mod tests {
         let seen = asked(to, sets);
         let (deployment, told) = rolled_back(&seen);
         assert_eq!(deployment.spec.rollback_to, None);
-        assert_eq!(deployment.spec.template, seen.deployment.spec.template);
+        assert_eq!(&deployment.spec.template, seen.deployment.template());
         assert_eq!(told, expected);
     }
 
@@ -303,7 +297,7 @@ mod tests {
     #[test]
     fn a_paused_deployment_waits_with_its_rollback() {
         let mut seen = asked(1, two());
-        Arc::make_mut(&mut seen.deployment).spec.paused = true;
+        seen.deployment.to_mut().spec.paused = true;
         assert_eq!(decide(&seen).steps, []);
     }
 
@@ -321,6 +315,6 @@ mod tests {
     #[test]
     fn an_unreadable_revision_is_nobodys() {
         let set = Building(set_of_class("a", "old", 0, 0)).annotation(annotation::REVISION, "x").build();
-        assert_eq!(find(&deployment(1, 1, 0).build(), &[&set], Wish::Previous), Found::Nothing);
+        assert_eq!(find(&deployment(1, 1, 0).snapshot(), &[&set], Wish::Previous), Found::Nothing);
     }
 }

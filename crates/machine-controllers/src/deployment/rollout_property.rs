@@ -15,18 +15,21 @@ use super::{
     plan::Effect,
     testing::*,
 };
-use crate::set::{
-    self,
-    counts::{is_available, is_terminating},
-    observe::SetObservation,
-    testing::{at, now},
+use crate::{
+    set::{
+        self,
+        counts::{is_available, is_terminating},
+        observe::SetObservation,
+        testing::{at, now},
+    },
+    snapshots::DeploymentSnapshot,
 };
-use controller_runtime::objects::Patch;
-use machine_api::v1alpha1::{Machine, MachineDeployment, MachinePhase, MachineSet, controller_of};
+use controller_runtime::{objects::Patch, snapshot::Snapshot};
+use machine_api::v1alpha1::{Machine, MachinePhase, MachineSet, controller_of};
 
 /// The control cluster: objects as the API server would have them.
 struct World {
-    deployment: Arc<MachineDeployment>,
+    deployment: DeploymentSnapshot,
     sets: Vec<Arc<MachineSet>>,
     machines: Vec<Arc<Machine>>,
     made: i64,
@@ -42,11 +45,14 @@ enum Happens {
     Ends(usize),
 }
 
-fn merged<K: serde::Serialize + serde::de::DeserializeOwned>(object: &K, patch: &Patch) -> K {
+fn merged<S>(object: &S, patch: &Patch) -> S
+where
+    S: Snapshot<Object: serde::de::DeserializeOwned> + serde::Serialize,
+{
     let Patch::Merge(patch) = patch else { panic!("{patch:?}") };
     let mut document = serde_json::to_value(object).unwrap();
     json_patch::merge(&mut document, patch);
-    serde_json::from_value(document).unwrap()
+    S::of(serde_json::from_value(document).unwrap())
 }
 
 impl World {
@@ -60,7 +66,7 @@ impl World {
     fn deployment_pass(&mut self) -> bool {
         let sets =
             self.sets.iter().map(|set| SetSeen { set: Arc::clone(set), machines: self.machines_of(set) }).collect();
-        let seen = DeploymentObservation { sets, ..DeploymentObservation::of(Arc::clone(&self.deployment), now()) };
+        let seen = DeploymentObservation { sets, ..DeploymentObservation::of(self.deployment.clone(), now()) };
         let plan = decide(&seen);
         for step in &plan.steps {
             match &step.effect {
@@ -75,12 +81,12 @@ impl World {
                 effect @ (Effect::ScaleSet { .. } | Effect::SyncSet { .. } | Effect::SetGrowth(..)) => {
                     let Some((target, patch)) = patches::of_set(effect, &self.deployment) else { continue };
                     for set in self.sets.iter_mut().filter(|set| set.metadata.name.as_ref() == Some(&target.key.name)) {
-                        *set = Arc::new(merged(&**set, &patch));
+                        *set = merged(set, &patch);
                     }
                 }
                 effect @ (Effect::AddFinalizer | Effect::WriteRevision(_)) => {
                     if let Some((_, patch)) = patches::of_deployment(effect, &self.deployment) {
-                        self.deployment = Arc::new(merged(&*self.deployment, &patch));
+                        self.deployment = merged(&self.deployment, &patch);
                     }
                 }
                 other => panic!("{other:?}"),
@@ -189,11 +195,11 @@ impl World {
     }
 
     fn check_end(&self) {
-        let replicas = self.deployment.spec.replicas;
+        let replicas = self.deployment.replicas();
         assert_eq!(self.staying(), replicas);
         let classes: std::collections::BTreeSet<&str> =
             self.machines.iter().map(|machine| machine.spec.class.name.as_str()).collect();
-        assert!(classes.iter().all(|class| *class == self.deployment.spec.template.spec.class.name), "{classes:?}");
+        assert!(classes.iter().all(|class| *class == self.deployment.template().spec.class.name), "{classes:?}");
     }
 }
 
@@ -212,14 +218,14 @@ fn happenings(failures: bool) -> impl Strategy<Value = Vec<Happens>> {
 fn at_rest(replicas: i32, surge: i32, unavailable: i32) -> World {
     let mut deployment = deployment(replicas, surge, unavailable).build();
     deployment.spec.template.spec.class.name = "first".to_owned();
-    let mut world = World { deployment: Arc::new(deployment), sets: Vec::new(), machines: Vec::new(), made: 0 };
+    let mut world = World { deployment: deployment.into(), sets: Vec::new(), machines: Vec::new(), made: 0 };
     world.settle();
     world.check_end();
     world
 }
 
 fn turn_to(world: &mut World, class: &str) {
-    Arc::make_mut(&mut world.deployment).spec.template.spec.class.name = class.to_owned();
+    world.deployment.to_mut().spec.template.spec.class.name = class.to_owned();
 }
 
 proptest! {
@@ -268,7 +274,7 @@ proptest! {
         for what in &first {
             world.happens(what, None);
         }
-        Arc::make_mut(&mut world.deployment).spec.replicas = then;
+        world.deployment.to_mut().spec.replicas = then;
         for what in &second {
             world.happens(what, None);
             prop_assert!(world.staying() <= replicas.max(then) + surge, "{} machines", world.staying());

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Taint;
 use kube_values::selector;
 use machine_api::{
     names::annotation,
-    v1alpha1::{Machine, MachineDeployment, MachineSet, StrategyType, controller_of},
+    v1alpha1::{Machine, MachineSet, StrategyType, controller_of},
 };
 
 use crate::{
@@ -21,15 +21,15 @@ use crate::{
         waits,
     },
     set::routing::{matters, set_of},
-    snapshots::NodeSnapshot,
+    snapshots::{DeploymentSnapshot, NodeSnapshot},
     views::{BY_CONTROLLER, BY_NAMESPACE, BY_NODE, ControlViews},
     wakes::Wake,
 };
 
 /// The deployment itself.
-pub fn deployments_of_deployment(change: &Change<Arc<MachineDeployment>>) -> Vec<Wake> {
-    let is_status_alone = |old: &Arc<MachineDeployment>, new: &Arc<MachineDeployment>| {
-        old.status != new.status && old.spec == new.spec && old.has_metadata_of(new)
+pub fn deployments_of_deployment(change: &Change<DeploymentSnapshot>) -> Vec<Wake> {
+    let is_status_alone = |old: &DeploymentSnapshot, new: &DeploymentSnapshot| {
+        old.status() != new.status() && old.has_spec_of(new) && old.has_metadata_of(new)
     };
     Wake::by_itself(change, is_status_alone).into_iter().collect()
 }
@@ -43,12 +43,8 @@ pub fn deployments_of_set(change: &Change<Arc<MachineSet>>, views: &ControlViews
     {
         return Vec::new();
     }
-    let mut keys: BTreeSet<ObjectKey> = [old, new]
-        .into_iter()
-        .flatten()
-        .filter_map(|set| deployment_of(set, views))
-        .map(|d| ObjectKey::of(&*d))
-        .collect();
+    let mut keys: BTreeSet<ObjectKey> =
+        [old, new].into_iter().flatten().filter_map(|set| deployment_of(set, views)).map(|d| d.key()).collect();
     if let Some(set) = new
         && controller_of(&set.metadata).is_none()
         && set.metadata.deletion_timestamp.is_none()
@@ -75,7 +71,7 @@ pub fn deployments_of_machine(change: &Change<Arc<Machine>>, views: &ControlView
         .into_iter()
         .flatten()
         .filter_map(|machine| deployment_of(&*set_of(machine, views)?, views))
-        .map(|deployment| ObjectKey::of(&*deployment))
+        .map(|deployment| deployment.key())
         .collect();
     keys.into_iter().map(Wake::soon).collect()
 }
@@ -97,11 +93,11 @@ pub fn deployments_of_node(change: &Change<NodeSnapshot>, views: &ControlViews) 
         .iter()
         .filter_map(|machine| deployment_of(&*set_of(machine, views)?, views))
         .filter(|deployment| {
-            let uid = deployment.metadata.uid.as_deref().unwrap_or_default();
-            let is_in_place = deployment.spec.strategy.strategy_type == StrategyType::InPlaceUpdate;
+            let uid = deployment.uid();
+            let is_in_place = deployment.strategy().strategy_type == StrategyType::InPlaceUpdate;
             is_in_place || bears_traces(new) || views.sets.by_index(BY_CONTROLLER, uid).len() > 1
         })
-        .map(|deployment| ObjectKey::of(&*deployment))
+        .map(|deployment| deployment.key())
         .collect();
     keys.into_iter().map(Wake::soon).collect()
 }
@@ -113,10 +109,10 @@ fn marks(node: &NodeSnapshot) -> (&[Taint], [Option<&str>; 2], Marks<'_>) {
 }
 
 /// The deployment that controls a set: of the right kind, in its namespace, with the UID that the reference names.
-pub fn deployment_of(set: &MachineSet, views: &ControlViews) -> Option<Arc<MachineDeployment>> {
+pub fn deployment_of(set: &MachineSet, views: &ControlViews) -> Option<DeploymentSnapshot> {
     let owner = controller_of(&set.metadata).filter(|owner| owner.kind == "MachineDeployment")?;
     let key = ObjectKey::new(set.metadata.namespace.clone().unwrap_or_default(), owner.name.clone());
-    views.deployments.get(&key).filter(|deployment| deployment.metadata.uid.as_ref() == Some(&owner.uid))
+    views.deployments.get(&key).filter(|deployment| deployment.uid() == owner.uid)
 }
 
 fn deployments_that_fit(set: &MachineSet, views: &ControlViews) -> Vec<ObjectKey> {
@@ -127,10 +123,10 @@ fn deployments_that_fit(set: &MachineSet, views: &ControlViews) -> Vec<ObjectKey
         .by_index(BY_NAMESPACE, &namespace)
         .iter()
         .filter(|deployment| {
-            let wanted = deployment.spec.selector.as_ref();
+            let wanted = deployment.selector();
             wanted.is_some_and(|wanted| !selector::is_empty(wanted) && selector::matches(wanted, labels))
         })
-        .map(|deployment| ObjectKey::of(&**deployment))
+        .map(Snapshot::key)
         .collect()
 }
 
@@ -211,7 +207,7 @@ mod tests {
 
     #[test]
     fn s_evt_01_a_deployment_wakes_itself() {
-        let change = Change { old: None, new: Some(Arc::new(deployment(1, 1, 0).build())) };
+        let change = Change { old: None, new: Some(deployment(1, 1, 0).snapshot()) };
         assert_eq!(deployments_of_deployment(&change), [Wake::now(ObjectKey::new("ns", "md"))]);
     }
 

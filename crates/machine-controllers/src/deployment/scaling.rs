@@ -19,8 +19,8 @@ pub fn is_due(fleet: &Fleet<'_>) -> bool {
         return false;
     }
     let active: Vec<&SetState<'_>> = fleet.all().filter(|set| set.is_active()).collect();
-    let rolls = fleet.deployment.spec.strategy.strategy_type == StrategyType::RollingUpdate;
-    if fleet.deployment.spec.strategy.strategy_type == StrategyType::InPlaceUpdate && fleet.is_rolling() {
+    let rolls = fleet.deployment.strategy().strategy_type == StrategyType::RollingUpdate;
+    if fleet.deployment.strategy().strategy_type == StrategyType::InPlaceUpdate && fleet.is_rolling() {
         // Old sets can't grow meanwhile; the update in place minds the size in each of its steps (D-16).
         return false;
     }
@@ -78,7 +78,7 @@ pub fn step(fleet: &Fleet<'_>, plan: &mut Plan) {
     }
     // The steps of the other strategies share among old sets what there is; without a new set they can't begin, be it that
     // the deployment is paused or that it is frozen and has to shrink first.
-    if fleet.deployment.spec.strategy.strategy_type == StrategyType::RollingUpdate || fleet.new.is_none() {
+    if fleet.deployment.strategy().strategy_type == StrategyType::RollingUpdate || fleet.new.is_none() {
         share_out(fleet, &active, plan);
     }
 }
@@ -206,7 +206,7 @@ fn fraction(fleet: &Fleet<'_>, set: &SetState<'_>, size: i32) -> i32 {
     if replicas == 0 {
         return -size;
     }
-    let before = remembered(set, annotation::MAX_REPLICAS).unwrap_or(fleet.deployment.status.replicas);
+    let before = remembered(set, annotation::MAX_REPLICAS).unwrap_or(fleet.deployment.status().replicas);
     if before <= 0 {
         return 0;
     }

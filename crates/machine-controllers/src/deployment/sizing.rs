@@ -14,7 +14,7 @@ use machine_api::{names::annotation, v1alpha1::StrategyType};
 impl Fleet<'_> {
     /// Wanted replicas and those plus surge, as sets remember them. Surge counts for rolling updates only.
     pub fn size_annotations(&self) -> [(&'static str, String); 2] {
-        let rolling = self.deployment.spec.strategy.strategy_type == StrategyType::RollingUpdate;
+        let rolling = self.deployment.strategy().strategy_type == StrategyType::RollingUpdate;
         let surge = if rolling { self.limits.surge } else { 0 };
         [
             (annotation::DESIRED_REPLICAS, self.replicas().to_string()),

@@ -14,19 +14,22 @@ use super::{
     plan::{Effect, Next, Plan},
     scaling, validity, waits,
 };
-use crate::set::{
-    counts::is_terminating,
-    pacing::{News, Pace, pace},
-    patches::has_finalizer,
-    status::failed_machines,
+use crate::{
+    set::{
+        counts::is_terminating,
+        pacing::{News, Pace, pace},
+        patches::has_finalizer,
+        status::failed_machines,
+    },
+    snapshots::DeploymentSnapshot,
 };
 use controller_runtime::events::EventNote;
 use kube_values::selector;
 use machine_api::{
     names::{annotation, deployment_reason as reason, set_reason, update_result},
     v1alpha1::{
-        ConditionStatus, MachineDeployment, MachineDeploymentCondition, MachineDeploymentConditionType as Kind,
-        MachineDeploymentStatus, MachineSetCondition, MachineSetConditionType,
+        ConditionStatus, MachineDeploymentCondition, MachineDeploymentConditionType as Kind, MachineDeploymentStatus,
+        MachineSetCondition, MachineSetConditionType,
     },
 };
 
@@ -41,9 +44,9 @@ pub struct Report {
 
 /// Decides whether and how the status is written.
 pub fn decide_status(seen: &DeploymentObservation, report: &Report) -> Plan {
-    let deployment = &*seen.deployment;
-    let deleting = deployment.metadata.deletion_timestamp.is_some();
-    if deleting && !has_finalizer(&deployment.metadata) {
+    let deployment = &seen.deployment;
+    let deleting = deployment.is_deleting();
+    if deleting && !has_finalizer(deployment.metadata()) {
         return Plan::default();
     }
     let errors = if deleting { Arc::default() } else { validity::deployment_errors(seen) };
@@ -70,8 +73,8 @@ pub fn decide_status(seen: &DeploymentObservation, report: &Report) -> Plan {
 }
 
 fn invalid_status(seen: &DeploymentObservation, errors: &[String]) -> MachineDeploymentStatus {
-    let mut status = seen.deployment.status.clone();
-    status.observed_generation = seen.deployment.metadata.generation.unwrap_or_default();
+    let mut status = seen.deployment.status().clone();
+    status.observed_generation = seen.deployment.generation().unwrap_or_default();
     let says = Says::new(ConditionStatus::False, set_reason::FAILED_VALIDATION, errors.join("; "));
     if conditions::find(&status, &Kind::Valid).is_none_or(|known| known.message != says.message) {
         conditions::replace(&mut status, Kind::Valid, says, seen.now);
@@ -80,9 +83,9 @@ fn invalid_status(seen: &DeploymentObservation, errors: &[String]) -> MachineDep
 }
 
 fn valid_status(seen: &DeploymentObservation, fleet: &Fleet<'_>, report: &Report) -> MachineDeploymentStatus {
-    let deployment = &*seen.deployment;
-    let mut status = deployment.status.clone();
-    status.observed_generation = deployment.metadata.generation.unwrap_or_default();
+    let deployment = &seen.deployment;
+    let mut status = deployment.status().clone();
+    status.observed_generation = deployment.generation().unwrap_or_default();
     status.replicas = fleet.sum(|set| set.counts.replicas);
     status.updated_replicas = fleet.new.as_ref().map_or(0, |new| new.counts.replicas);
     status.ready_replicas = fleet.sum(|set| set.counts.ready);
@@ -91,7 +94,7 @@ fn valid_status(seen: &DeploymentObservation, fleet: &Fleet<'_>, report: &Report
     status.unavailable_replicas =
         fleet.sum(super::fleet::SetState::spec).saturating_sub(status.available_replicas).max(0);
     status.failed_machines = fleet.all().flat_map(|set| failed_machines(set.machines)).collect();
-    status.selector = deployment.spec.selector.as_ref().map(selector::to_query).unwrap_or_default();
+    status.selector = deployment.selector().map(selector::to_query).unwrap_or_default();
     conditions::remove(&mut status, &Kind::Valid);
     tell_conditions(seen, fleet, report, &mut status);
     status
@@ -103,11 +106,11 @@ fn tell_conditions(
     report: &Report,
     status: &mut MachineDeploymentStatus,
 ) {
-    let (deployment, now) = (&*seen.deployment, seen.now);
+    let (deployment, now) = (&seen.deployment, seen.now);
     conditions::tell_available(status, fleet, now);
     tell_replica_failure(seen, fleet, status);
     conditions::tell_failed_updates(status, &failed_updates(seen, fleet), now);
-    if deployment.metadata.deletion_timestamp.is_some() {
+    if deployment.is_deleting() {
         return;
     }
     conditions::tell_paused(status, deployment, now);
@@ -136,7 +139,7 @@ fn tell_conditions(
             now,
         );
     }
-    if deployment.spec.paused {
+    if deployment.is_paused() {
         return;
     }
     if in_place::lacks_target(seen) {
@@ -196,8 +199,8 @@ fn said(condition: &MachineDeploymentCondition) -> (Kind, ConditionStatus, Strin
     (condition.condition_type.clone(), condition.status.clone(), condition.reason.clone())
 }
 
-fn news(deployment: &MachineDeployment, wanted: &MachineDeploymentStatus) -> News {
-    let stored = &deployment.status;
+fn news(deployment: &DeploymentSnapshot, wanted: &MachineDeploymentStatus) -> News {
+    let stored = deployment.status();
     if stored == wanted {
         return News::None;
     }
@@ -211,16 +214,16 @@ fn news(deployment: &MachineDeployment, wanted: &MachineDeploymentStatus) -> New
     }
 }
 
-fn write(deployment: &MachineDeployment, wanted: &MachineDeploymentStatus, errors: &[String], plan: &mut Plan) {
+fn write(deployment: &DeploymentSnapshot, wanted: &MachineDeploymentStatus, errors: &[String], plan: &mut Plan) {
     if changes_status(deployment, wanted) {
         plan.push("status/deployment", Effect::WriteStatus(Box::new(wanted.clone())));
     }
     let news_of = |kind: &Kind, reason: &str| {
         let is = |status: &MachineDeploymentStatus| conditions::find(status, kind).is_some_and(|c| c.reason == reason);
-        is(wanted) && !is(&deployment.status)
+        is(wanted) && !is(deployment.status())
     };
-    if !errors.is_empty() && deployment.status.conditions != wanted.conditions {
-        let selects_all = deployment.spec.selector.as_ref().is_some_and(selector::is_empty);
+    if !errors.is_empty() && deployment.status().conditions != wanted.conditions {
+        let selects_all = deployment.selector().is_some_and(selector::is_empty);
         let reason = if selects_all { reason::SELECTING_ALL } else { set_reason::FAILED_VALIDATION };
         plan.push("validity/deployment", Effect::Tell(EventNote::warning(reason, errors.join("; "))));
     }
@@ -306,7 +309,7 @@ mod tests {
         let mut seen = seeing_sets(wanting.build(), vec![old(replicas, available)]);
         let status = written(&seen, &report).unwrap();
         assert!(reasons(&status).contains(&reason::SET_CREATE_ERROR), "{status}");
-        let deployment = Arc::make_mut(&mut seen.deployment);
+        let deployment = seen.deployment.to_mut();
         let mut stored = serde_json::to_value(&deployment.status).unwrap();
         json_patch::merge(&mut stored, &status);
         deployment.status = serde_json::from_value(stored).unwrap();
@@ -323,7 +326,7 @@ mod tests {
         let refused = |set: &str| Report { created_set: None, create_error: Some(format!("no room for {set}")) };
         for set in ["md-first", "md-second"] {
             let status = written(&seen, &refused(set)).unwrap();
-            let deployment = Arc::make_mut(&mut seen.deployment);
+            let deployment = seen.deployment.to_mut();
             let mut stored = serde_json::to_value(&deployment.status).unwrap();
             json_patch::merge(&mut stored, &status);
             deployment.status = serde_json::from_value(stored).unwrap();
@@ -357,7 +360,7 @@ mod tests {
         assert_eq!(message(&written(&seen, &Report::default()).unwrap()), "new");
 
         // D-20: what it says goes with the cause.
-        Arc::make_mut(&mut seen.deployment).status = valid_status(&seen, &Fleet::of(&seen), &Report::default());
+        seen.deployment.to_mut().status = valid_status(&seen, &Fleet::of(&seen), &Report::default());
         assert_eq!(written(&seen, &Report::default()), None);
         seen.sets = sets("another cause");
         assert_eq!(message(&written(&seen, &Report::default()).unwrap()), "another cause");
@@ -400,7 +403,7 @@ mod tests {
             plan.steps.iter().any(|step| matches!(&step.effect, Effect::Tell(note) if note.reason == "UpdateFailed"))
         };
         assert!(told(&seen));
-        Arc::make_mut(&mut seen.deployment).status = valid_status(&seen, &Fleet::of(&seen), &Report::default());
+        seen.deployment.to_mut().status = valid_status(&seen, &Fleet::of(&seen), &Report::default());
         assert!(!told(&seen));
         Arc::make_mut(&mut seen.sets[0].machines[1]).status.current_status.phase =
             machine_api::v1alpha1::MachinePhase::Running;
@@ -416,7 +419,7 @@ mod tests {
         let mut seen = seeing_sets(deployment(3, 1, 0).build(), vec![old(3, 3), new(1, 1)]);
         let before = valid_status(&seen, &Fleet::of(&seen), &Report::default());
         let updated = conditions::find(&before, &Kind::Progressing).unwrap().last_update_time.clone();
-        Arc::make_mut(&mut seen.deployment).status = before;
+        seen.deployment.to_mut().status = before;
         Arc::make_mut(&mut seen.sets[0].machines[0]).metadata.deletion_timestamp = Some(Time(at(0)));
         seen.now = at(31);
         let status = valid_status(&seen, &Fleet::of(&seen), &Report::default());
@@ -442,7 +445,7 @@ mod tests {
     #[test]
     fn d_28_a_change_of_preserved_machines_alone_is_written() {
         let mut seen = seeing_sets(deployment(5, 1, 3).build(), vec![new(5, 3)]);
-        Arc::make_mut(&mut seen.deployment).status = valid_status(&seen, &Fleet::of(&seen), &Report::default());
+        seen.deployment.to_mut().status = valid_status(&seen, &Fleet::of(&seen), &Report::default());
         let machine = Arc::make_mut(&mut seen.sets[0].machines[4]);
         machine.status.current_status.phase = machine_api::v1alpha1::MachinePhase::Failed;
         machine.status.current_status.preserve_expiry_time =
@@ -454,7 +457,7 @@ mod tests {
     fn what_was_written_is_not_written_again_and_churn_is_paced() {
         let mut seen = seeing_sets(deployment(5, 1, 3).build(), vec![new(5, 3)]);
         let told = valid_status(&seen, &Fleet::of(&seen), &Report::default());
-        Arc::make_mut(&mut seen.deployment).status = told;
+        seen.deployment.to_mut().status = told;
         assert_eq!(decide_status(&seen, &Report::default()).steps, []);
 
         seen.sets[0].machines = machines_of(&seen.sets[0].set, 5, 4);

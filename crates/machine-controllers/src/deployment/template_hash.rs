@@ -4,7 +4,9 @@
 //! hash only names new sets; an existing set is recognised by its template ([`super::template_equality`]), so hashes need
 //! not be those of the original.
 
-use machine_api::v1alpha1::{MachineDeployment, MachineTemplateSpec};
+use crate::snapshots::DeploymentSnapshot;
+use controller_runtime::snapshot::Snapshot;
+use machine_api::v1alpha1::MachineTemplateSpec;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -85,9 +87,9 @@ pub fn name_suffix(hash: &str) -> String {
 }
 
 /// The name of the set that the deployment's present template asks for, and the hash on its labels.
-pub fn new_set_identity(deployment: &MachineDeployment) -> (String, String) {
-    let hash = template_hash(&deployment.spec.template, deployment.status.collision_count);
-    let name = format!("{}-{}", deployment.metadata.name.as_deref().unwrap_or_default(), name_suffix(&hash));
+pub fn new_set_identity(deployment: &DeploymentSnapshot) -> (String, String) {
+    let hash = template_hash(deployment.template(), deployment.status().collision_count);
+    let name = format!("{}-{}", deployment.name(), name_suffix(&hash));
     (name, hash)
 }
 

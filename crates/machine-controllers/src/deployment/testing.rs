@@ -15,7 +15,10 @@ use super::{
     observe::{DeploymentObservation, SetSeen},
     patches,
 };
-use crate::set::testing::{Building, at, controller_reference, machine, meta, now, selector, set};
+use crate::{
+    set::testing::{Building, at, controller_reference, machine, meta, now, selector, set},
+    snapshots::DeploymentSnapshot,
+};
 use machine_api::{
     names::{annotation, label},
     v1alpha1::{
@@ -120,7 +123,8 @@ pub(crate) fn new(replicas: i32, available: usize) -> SetSeen {
 }
 
 /// What the controller of the deployment sees. The annotations of scaling are those of the deployment's size.
-pub(crate) fn seeing_sets(deployment: MachineDeployment, sets: Vec<SetSeen>) -> DeploymentObservation {
+pub(crate) fn seeing_sets(deployment: impl Into<DeploymentSnapshot>, sets: Vec<SetSeen>) -> DeploymentObservation {
+    let deployment = deployment.into();
     let limits = super::fenceposts::Fenceposts::of(&deployment);
     let sets = sets
         .into_iter()
@@ -129,15 +133,15 @@ pub(crate) fn seeing_sets(deployment: MachineDeployment, sets: Vec<SetSeen>) -> 
             let annotations = set.metadata.annotations.get_or_insert_default();
             annotations
                 .entry(annotation::DESIRED_REPLICAS.to_owned())
-                .or_insert_with(|| deployment.spec.replicas.to_string());
+                .or_insert_with(|| deployment.replicas().to_string());
             annotations.entry(annotation::MAX_REPLICAS.to_owned()).or_insert_with(|| {
-                let rolls = deployment.spec.strategy.strategy_type == StrategyType::RollingUpdate;
-                (deployment.spec.replicas + if rolls { limits.surge } else { 0 }).to_string()
+                let rolls = deployment.strategy().strategy_type == StrategyType::RollingUpdate;
+                (deployment.replicas() + if rolls { limits.surge } else { 0 }).to_string()
             });
             seen
         })
         .collect();
-    DeploymentObservation { sets, ..DeploymentObservation::of(Arc::new(deployment), now()) }
+    DeploymentObservation { sets, ..DeploymentObservation::of(deployment, now()) }
 }
 
 /// The Node after this change.

@@ -22,10 +22,11 @@ use machine_api::{names::annotation, v1alpha1::Machine};
 /// Adds the marks that the deployment's list asks for, and takes off the list what is done or can't be. Whether anything
 /// was added.
 pub fn apply(seen: &DeploymentObservation, plan: &mut Plan) -> bool {
-    let annotations = seen.deployment.metadata.annotations.as_ref();
-    let value_of = |key: &str| annotations.and_then(|all| all.get(key)).map(String::as_str);
-    let Some(list) = value_of(annotation::TRIGGER_DELETION).filter(|list| !list.is_empty()) else { return false };
-    let scaled_at = value_of(annotation::LAST_REPLICA_CHANGE_BY_SCALER).filter(|time| !time.is_empty());
+    let deployment = &seen.deployment;
+    let Some(list) = deployment.annotation(annotation::TRIGGER_DELETION).filter(|list| !list.is_empty()) else {
+        return false;
+    };
+    let scaled_at = deployment.annotation(annotation::LAST_REPLICA_CHANGE_BY_SCALER).filter(|time| !time.is_empty());
     let default_time = scaled_at.map_or_else(|| whole_seconds(seen.now), str::to_owned);
     let machines: BTreeMap<&str, &Arc<Machine>> = seen
         .sets

@@ -83,7 +83,7 @@ fn updating_for(machine: &Machine, now: Timestamp) -> Option<Duration> {
 
 /// Whether the machine is to be updated in place, and its drain or its agent does not get on.
 fn is_held_up_in_update(fleet: &Fleet<'_>, machine: &Machine, now: Timestamp) -> bool {
-    fleet.deployment.spec.strategy.strategy_type == StrategyType::InPlaceUpdate
+    fleet.deployment.strategy().strategy_type == StrategyType::InPlaceUpdate
         && machine.metadata.deletion_timestamp.is_none()
         && (is_stuck(machine) || updating_for(machine, now).is_some_and(|time| time >= HELD_UP))
 }
@@ -132,7 +132,7 @@ fn told_of(machine: &Machine) -> String {
 
 /// With orchestration `Manual` nothing happens until somebody picks nodes.
 fn user_is_to_pick(seen: &DeploymentObservation, fleet: &Fleet<'_>) -> Option<String> {
-    let strategy = &fleet.deployment.spec.strategy;
+    let strategy = fleet.deployment.strategy();
     let manual = strategy.in_place_update.as_ref().is_some_and(|limits| {
         strategy.strategy_type == StrategyType::InPlaceUpdate && limits.orchestration_type == OrchestrationType::Manual
     });

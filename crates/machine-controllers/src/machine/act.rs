@@ -116,13 +116,13 @@ impl MachineController {
             Effect::Start(call) => return self.start(rule, *call, seen, memory),
             Effect::Warn { reason, message } => {
                 if memory.is_news(reason, message, seen.steady) {
-                    self.recorder.note(&*newest.machine, EventNote::warning(reason, message.clone()));
+                    self.recorder.note(&newest.machine, EventNote::warning(reason, message.clone()));
                 }
                 Ok(())
             }
             Effect::Tell { reason, message } => {
                 if memory.is_news(reason, message, seen.steady) {
-                    self.recorder.note(&*newest.machine, EventNote::normal(reason, message.clone()));
+                    self.recorder.note(&newest.machine, EventNote::normal(reason, message.clone()));
                 }
                 Ok(())
             }

@@ -174,11 +174,11 @@ impl MachineController {
         if let Some(text) = told_of_trouble(seen, trouble)
             && memory.is_news(machine_reason::NODE_NOT_UPDATED, &text, seen.steady)
         {
-            self.recorder.note(&*seen.machine, EventNote::warning(machine_reason::NODE_NOT_UPDATED, text));
+            self.recorder.note(&seen.machine, EventNote::warning(machine_reason::NODE_NOT_UPDATED, text));
         }
     }
 
-    fn tell_of_refusal(&self, machine: &Machine, error: Option<&ApiError>, memory: &mut Memory) {
+    fn tell_of_refusal(&self, machine: &Arc<Machine>, error: Option<&ApiError>, memory: &mut Memory) {
         if let Some(text) = memory.refused.after_pass(error, self.clock.reading().steady) {
             self.recorder.note(machine, EventNote::warning(machine_reason::WRITE_REFUSED, text));
         }

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::{OvershootController, decide::Effect, patches};
 use crate::outcomes::gone_is_fine;
-use controller_runtime::{error::ApiError, events::EventNote, key::Target};
+use controller_runtime::{error::ApiError, events::EventNote, key::Target, snapshot::Snapshot};
 use machine_api::{names::freeze_reason, v1alpha1::MachineSet};
 
 impl OvershootController {
@@ -28,7 +28,7 @@ impl OvershootController {
                     gone_is_fine(self.deps.sets.patch(&Target::of(&**set), part, patch).await)?;
                 }
                 Effect::FreezeDeployment(deployment, _) | Effect::ThawDeployment(deployment) => {
-                    gone_is_fine(self.deps.deployments.patch(&Target::of(&**deployment), part, patch).await)?;
+                    gone_is_fine(self.deps.deployments.patch(&deployment.target(), part, patch).await)?;
                 }
             }
         }
@@ -48,6 +48,6 @@ impl OvershootController {
             }
             Effect::FreezeDeployment(..) | Effect::ThawDeployment(_) => return,
         };
-        self.deps.recorder.note(&**set, note);
+        self.deps.recorder.note(set, note);
     }
 }

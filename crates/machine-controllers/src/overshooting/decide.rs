@@ -14,9 +14,11 @@ use super::{
     limits::Limits,
     observe::{GuardedSet, OvershootObservation},
 };
+use crate::snapshots::DeploymentSnapshot;
+use controller_runtime::snapshot::Snapshot;
 use machine_api::{
     names::freeze_reason,
-    v1alpha1::{MachineDeployment, MachineSet, controller_of},
+    v1alpha1::{MachineSet, controller_of},
 };
 
 /// What is done with one object.
@@ -27,9 +29,9 @@ pub enum Effect {
     /// The set may create machines again.
     ThawSet(Arc<MachineSet>),
     /// The deployment may not grow any more.
-    FreezeDeployment(Arc<MachineDeployment>, Why),
+    FreezeDeployment(DeploymentSnapshot, Why),
     /// The deployment may grow again.
-    ThawDeployment(Arc<MachineDeployment>),
+    ThawDeployment(DeploymentSnapshot),
 }
 
 /// Why something is frozen, as its condition says it.
@@ -67,7 +69,7 @@ impl Fill {
 
 /// A deployment with what its sets come to.
 struct Family<'a> {
-    deployment: &'a Arc<MachineDeployment>,
+    deployment: &'a DeploymentSnapshot,
     limits: Limits,
     staying: i64,
 }
@@ -98,9 +100,9 @@ pub fn decide(seen: &OvershootObservation) -> Vec<Effect> {
         let marks = marks_of_deployment(family.deployment);
         match frozen.remove(uid) {
             Some(why) if !marks.is_complete() => {
-                effects.push(Effect::FreezeDeployment(Arc::clone(family.deployment), why));
+                effects.push(Effect::FreezeDeployment(family.deployment.clone(), why));
             }
-            None if marks.is_any() => effects.push(Effect::ThawDeployment(Arc::clone(family.deployment))),
+            None if marks.is_any() => effects.push(Effect::ThawDeployment(family.deployment.clone())),
             Some(_) | None => {}
         }
     }
@@ -147,7 +149,7 @@ fn too_full(set: &MachineSet, machines: i64, limits: Limits) -> Why {
 }
 
 fn sum_too_full(family: Option<&Family<'_>>, limits: Limits) -> Why {
-    let name = family.and_then(|family| family.deployment.metadata.name.as_deref()).unwrap_or_default();
+    let name = family.map_or("", |family| family.deployment.name());
     let machines = family.map_or(0, |family| family.staying);
     let message = format!(
         "The number of machines backing all MachineSets of MachineDeployment: {name} is {machines} >= {} which is the \
@@ -166,10 +168,10 @@ fn families(seen: &OvershootObservation) -> BTreeMap<&str, Family<'_>> {
     let mut families: BTreeMap<&str, Family<'_>> = seen
         .deployments
         .iter()
-        .filter(|deployment| deployment.metadata.deletion_timestamp.is_none())
-        .filter_map(|deployment| {
+        .filter(|deployment| !deployment.is_deleting())
+        .map(|deployment| {
             let limits = Limits::of_deployment(deployment, seen.margins);
-            Some((deployment.metadata.uid.as_deref()?, Family { deployment, limits, staying: 0 }))
+            (deployment.uid(), Family { deployment, limits, staying: 0 })
         })
         .collect();
     for guarded in &seen.sets {

@@ -1,10 +1,10 @@
 //! What a freeze looks like on an object. Pure.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use crate::snapshots::{DeploymentSnapshot, Metadata};
 use machine_api::{
     names::{FROZEN, annotation, label},
     v1alpha1::{
-        MachineDeployment, MachineDeploymentCondition, MachineDeploymentConditionType, MachineSet, MachineSetCondition,
+        MachineDeploymentCondition, MachineDeploymentConditionType, MachineSet, MachineSetCondition,
         MachineSetConditionType,
     },
 };
@@ -21,24 +21,23 @@ pub struct Marks {
 }
 
 impl Marks {
-    fn of(meta: &ObjectMeta, condition: bool) -> Self {
-        let label = meta.labels.as_ref().and_then(|labels| labels.get(label::FREEZE));
+    fn of(meta: Metadata<'_>, condition: bool) -> Self {
         Self {
-            label: label.is_some_and(|value| value == FROZEN),
+            label: meta.labels.get(label::FREEZE).is_some_and(|value| value == FROZEN),
             condition,
-            thaw_asked: meta.annotations.as_ref().is_some_and(|all| all.contains_key(annotation::UNFREEZE)),
+            thaw_asked: meta.annotations.contains_key(annotation::UNFREEZE),
         }
     }
 }
 
 /// What a set carries of a freeze.
 pub fn marks_of_set(set: &MachineSet) -> Marks {
-    Marks::of(&set.metadata, set.status.conditions.iter().any(is_set_freeze))
+    Marks::of((&set.metadata).into(), set.status.conditions.iter().any(is_set_freeze))
 }
 
 /// What a deployment carries of a freeze.
-pub fn marks_of_deployment(deployment: &MachineDeployment) -> Marks {
-    Marks::of(&deployment.metadata, deployment.status.conditions.iter().any(is_deployment_freeze))
+pub fn marks_of_deployment(deployment: &DeploymentSnapshot) -> Marks {
+    Marks::of(deployment.metadata(), deployment.status().conditions.iter().any(is_deployment_freeze))
 }
 
 /// Whether a condition of a set tells of a freeze.

@@ -2,10 +2,10 @@
 //!
 //! Source: spec/deployment-and-set §17 (1) with D-19 (a strategy without surge has none). Pure.
 
-use machine_api::v1alpha1::{MachineDeployment, MachineSet};
+use machine_api::v1alpha1::MachineSet;
 use serde::Serialize;
 
-use crate::deployment::fenceposts::Fenceposts;
+use crate::{deployment::fenceposts::Fenceposts, snapshots::DeploymentSnapshot};
 
 /// `--safety-up` and `--safety-down`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -37,9 +37,9 @@ impl Limits {
     }
 
     /// Of a deployment, and of each of its sets.
-    pub fn of_deployment(deployment: &MachineDeployment, margins: Margins) -> Self {
+    pub fn of_deployment(deployment: &DeploymentSnapshot, margins: Margins) -> Self {
         let surge = Fenceposts::of(deployment).surge;
-        Self::above(i64::from(deployment.spec.replicas) + i64::from(surge), margins)
+        Self::above(i64::from(deployment.replicas()) + i64::from(surge), margins)
     }
 }
 
@@ -53,7 +53,7 @@ mod tests {
         deployment::testing::deployment,
         set::testing::{Building, set},
     };
-    use machine_api::v1alpha1::StrategyType;
+    use machine_api::v1alpha1::{MachineDeployment, StrategyType};
 
     const MARGINS: Margins = Margins { up: 2, down: 1 };
 
@@ -79,6 +79,6 @@ mod tests {
         #[case] upper: i64,
         #[case] lower: i64,
     ) {
-        assert_eq!(Limits::of_deployment(&deployment.build(), MARGINS), Limits { upper, lower });
+        assert_eq!(Limits::of_deployment(&deployment.snapshot(), MARGINS), Limits { upper, lower });
     }
 }

@@ -18,10 +18,11 @@ use std::{sync::Arc, time::Duration};
 pub use self::limits::Margins;
 use self::observe::OvershootObservation;
 use super::views::ControlViews;
+use crate::snapshots::DeploymentSnapshot;
 use controller_runtime::{
     clock::SharedClock, error::ApiError, events::Recorder, key::ObjectKey, objects::Objects, queue::Outcome,
 };
-use machine_api::v1alpha1::{MachineDeployment, MachineSet};
+use machine_api::v1alpha1::MachineSet;
 
 /// Component name of this loop's events.
 pub const COMPONENT: &str = "machine-controller-manager";
@@ -37,7 +38,7 @@ pub struct OvershootDeps {
     /// Writes sets; its store must be `views.sets`.
     pub sets: Objects<Arc<MachineSet>>,
     /// Writes deployments; its store must be `views.deployments`.
-    pub deployments: Objects<Arc<MachineDeployment>>,
+    pub deployments: Objects<DeploymentSnapshot>,
     /// The time.
     pub clock: SharedClock,
     /// Takes events; made with [`COMPONENT`].

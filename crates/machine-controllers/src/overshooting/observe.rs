@@ -8,9 +8,10 @@ use serde::Serialize;
 use super::limits::Margins;
 use crate::{
     set::counts::{Counts, is_terminating},
+    snapshots::DeploymentSnapshot,
     views::{BY_CONTROLLER, BY_NAMESPACE, ControlViews},
 };
-use machine_api::v1alpha1::{Machine, MachineDeployment, MachineSet};
+use machine_api::v1alpha1::{Machine, MachineSet};
 
 /// Version of [`OvershootObservation`] as it is written down.
 pub const OBSERVATION_VERSION: u32 = 1;
@@ -41,7 +42,7 @@ pub struct OvershootObservation {
     /// The sets of the namespace.
     pub sets: Vec<GuardedSet>,
     /// The deployments of the namespace.
-    pub deployments: Vec<Arc<MachineDeployment>>,
+    pub deployments: Vec<DeploymentSnapshot>,
 }
 
 impl OvershootObservation {

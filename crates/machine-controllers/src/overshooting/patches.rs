@@ -4,19 +4,20 @@
 //! replaced whole, so that patch is refused in another version than the observed one (D-15). Pure.
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Map, Value, json};
 
 use super::{
     decide::{Effect, Why},
     freeze::{Marks, is_deployment_freeze, is_set_freeze, marks_of_deployment, marks_of_set},
 };
+use crate::snapshots::{DeploymentSnapshot, Metadata};
 use controller_runtime::objects::{Part, Patch};
 use machine_api::{
     names::{FROZEN, annotation, label},
     v1alpha1::{
-        ConditionStatus, MachineDeployment, MachineDeploymentCondition, MachineDeploymentConditionType, MachineSet,
-        MachineSetCondition, MachineSetConditionType,
+        ConditionStatus, MachineDeploymentCondition, MachineDeploymentConditionType, MachineSet, MachineSetCondition,
+        MachineSetConditionType,
     },
 };
 
@@ -42,7 +43,7 @@ fn frozen_set(set: &MachineSet, why: &Why, now: Timestamp) -> Vec<(Part, Patch)>
             reason: why.reason.to_owned(),
             message: why.message.clone(),
         });
-        patches.push(conditions(&set.metadata, &json!({ "machineSetCondition": all })));
+        patches.push(conditions((&set.metadata).into(), &json!({ "machineSetCondition": all })));
     }
     patches.extend(labelled(marks));
     patches
@@ -53,17 +54,17 @@ fn thawed_set(set: &MachineSet) -> Vec<(Part, Patch)> {
     let mut patches = Vec::new();
     if marks.condition {
         let left: Vec<_> = set.status.conditions.iter().filter(|condition| !is_set_freeze(condition)).collect();
-        patches.push(conditions(&set.metadata, &json!({ "machineSetCondition": left })));
+        patches.push(conditions((&set.metadata).into(), &json!({ "machineSetCondition": left })));
     }
     patches.extend(unlabelled(marks));
     patches
 }
 
-fn frozen_deployment(deployment: &MachineDeployment, why: &Why, now: Timestamp) -> Vec<(Part, Patch)> {
+fn frozen_deployment(deployment: &DeploymentSnapshot, why: &Why, now: Timestamp) -> Vec<(Part, Patch)> {
     let marks = marks_of_deployment(deployment);
     let mut patches = Vec::new();
     if !marks.condition {
-        let mut all = deployment.status.conditions.clone();
+        let mut all = deployment.status().conditions.clone();
         all.push(MachineDeploymentCondition {
             condition_type: MachineDeploymentConditionType::Frozen,
             status: ConditionStatus::True,
@@ -72,27 +73,27 @@ fn frozen_deployment(deployment: &MachineDeployment, why: &Why, now: Timestamp) 
             reason: why.reason.to_owned(),
             message: why.message.clone(),
         });
-        patches.push(conditions(&deployment.metadata, &json!({ "conditions": all })));
+        patches.push(conditions(deployment.metadata(), &json!({ "conditions": all })));
     }
     patches.extend(labelled(marks));
     patches
 }
 
-fn thawed_deployment(deployment: &MachineDeployment) -> Vec<(Part, Patch)> {
+fn thawed_deployment(deployment: &DeploymentSnapshot) -> Vec<(Part, Patch)> {
     let marks = marks_of_deployment(deployment);
     let mut patches = Vec::new();
     if marks.condition {
-        let all = &deployment.status.conditions;
+        let all = &deployment.status().conditions;
         let left: Vec<_> = all.iter().filter(|condition| !is_deployment_freeze(condition)).collect();
-        patches.push(conditions(&deployment.metadata, &json!({ "conditions": left })));
+        patches.push(conditions(deployment.metadata(), &json!({ "conditions": left })));
     }
     patches.extend(unlabelled(marks));
     patches
 }
 
-fn conditions(meta: &ObjectMeta, status: &Value) -> (Part, Patch) {
+fn conditions(meta: Metadata<'_>, status: &Value) -> (Part, Patch) {
     let patch = Patch::Merge(json!({ "status": status }));
-    (Part::Status, patch.guarded_by(meta.resource_version.as_deref()))
+    (Part::Status, patch.guarded_by(meta.resource_version))
 }
 
 fn labelled(marks: Marks) -> Option<(Part, Patch)> {

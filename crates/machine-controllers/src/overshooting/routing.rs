@@ -4,14 +4,16 @@
 
 use std::{sync::Arc, time::Duration};
 
-use controller_runtime::{key::ObjectKey, store::Change};
-use kube::{Resource, ResourceExt};
+use controller_runtime::{key::ObjectKey, snapshot::Snapshot, store::Change};
 use machine_api::{
     names::annotation,
-    v1alpha1::{Machine, MachineDeployment, MachineSet},
+    v1alpha1::{Machine, MachineSet},
 };
 
-use crate::wakes::Wake;
+use crate::{
+    snapshots::{DeploymentSnapshot, Described},
+    wakes::Wake,
+};
 
 /// Machines come in crowds, and one run looks at all of them.
 const GATHER: Duration = Duration::from_millis(200);
@@ -24,7 +26,7 @@ pub fn key_of(namespace: &str) -> ObjectKey {
 /// A machine was added.
 pub fn after_machine(change: &Change<Arc<Machine>>) -> Vec<Wake> {
     match (&change.old, &change.new) {
-        (None, Some(machine)) => vec![gathering(&**machine)],
+        (None, Some(machine)) => vec![gathering(machine)],
         _ => Vec::new(),
     }
 }
@@ -35,18 +37,18 @@ pub fn after_set(change: &Change<Arc<MachineSet>>) -> Vec<Wake> {
 }
 
 /// Somebody asks on a deployment for a thaw.
-pub fn after_deployment(change: &Change<Arc<MachineDeployment>>) -> Vec<Wake> {
+pub fn after_deployment(change: &Change<DeploymentSnapshot>) -> Vec<Wake> {
     thaw_asked(change)
 }
 
-fn thaw_asked<K: Resource>(change: &Change<Arc<K>>) -> Vec<Wake> {
-    let asks = |object: &K| object.annotations().contains_key(annotation::UNFREEZE);
+fn thaw_asked<S: Described>(change: &Change<S>) -> Vec<Wake> {
+    let asks = |object: &S| object.metadata().annotations.contains_key(annotation::UNFREEZE);
     match &change.new {
-        Some(new) if asks(new) && !change.old.as_deref().is_some_and(asks) => vec![gathering(&**new)],
+        Some(new) if asks(new) && !change.old.as_ref().is_some_and(asks) => vec![gathering(new)],
         _ => Vec::new(),
     }
 }
 
-fn gathering<K: Resource>(object: &K) -> Wake {
-    Wake { after: GATHER, ..Wake::now(key_of(&object.namespace().unwrap_or_default())) }
+fn gathering(object: &impl Snapshot) -> Wake {
+    Wake { after: GATHER, ..Wake::now(key_of(object.namespace())) }
 }

@@ -37,7 +37,7 @@ struct Cluster {
 
 impl Cluster {
     /// The deployment and its sets, each with so many machines.
-    fn new(deployment: &MachineDeployment, sets: &[(MachineSet, usize)]) -> Self {
+    fn new(deployment: &DeploymentSnapshot, sets: &[(MachineSet, usize)]) -> Self {
         let clock: SharedClock = Arc::new(TokioClock::starting_at(now()));
         let api = TestApi::new(Arc::clone(&clock));
         let views = ControlViews::default();
@@ -127,7 +127,7 @@ fn period() -> Outcome {
 #[tokio::test]
 async fn s_safe_03_too_many_machines_freeze_set_and_deployment_s_safe_04_and_fewer_thaw_them() {
     let set = set_of_class("md-new", "new", 3, 0);
-    let mut cluster = Cluster::new(&deployment(3, 1, 0).build(), &[(set.clone(), 6)]);
+    let mut cluster = Cluster::new(&deployment(3, 1, 0).snapshot(), &[(set.clone(), 6)]);
     assert_eq!(cluster.run().await, period());
     assert_eq!(cluster.frozen_sets(), ["md-new"]);
     assert!(is_frozen(&cluster.deployment(), "conditions"));
@@ -153,7 +153,7 @@ async fn s_safe_03_too_many_machines_freeze_set_and_deployment_s_safe_04_and_few
 #[tokio::test]
 async fn s_safe_05_a_deployment_follows_its_frozen_set_s_safe_06_and_its_thawed_one() {
     let set = Building(set_of_class("md-new", "new", 3, 0)).label(label::FREEZE, "True").build();
-    let cluster = Cluster::new(&deployment(3, 1, 0).build(), &[(set, 6)]);
+    let cluster = Cluster::new(&deployment(3, 1, 0).snapshot(), &[(set, 6)]);
     cluster.run().await;
     let stored = cluster.deployment();
     assert!(is_frozen(&stored, "conditions"));
@@ -173,7 +173,7 @@ async fn s_safe_05_a_deployment_follows_its_frozen_set_s_safe_06_and_its_thawed_
 #[tokio::test]
 async fn s_safe_07_a_wish_to_thaw_is_obeyed_and_taken_off() {
     let set = set_of_class("md-new", "new", 3, 0);
-    let cluster = Cluster::new(&deployment(3, 1, 0).build(), &[(set, 6)]);
+    let cluster = Cluster::new(&deployment(3, 1, 0).snapshot(), &[(set, 6)]);
     cluster.run().await;
     cluster.change_deployment(|stored| stored["metadata"]["annotations"][annotation::UNFREEZE] = json!("True"));
     // Half-way nothing is lost: the wish stays until the sets are thawed.
@@ -201,7 +201,7 @@ fn foreign(name: &str, replicas: i32) -> MachineSet {
 
 #[tokio::test]
 async fn s_safe_09_a_recreate_deployment_and_s_safe_10_two_full_sets_are_dealt_with_in_one_run() {
-    let recreating = deployment(3, 1, 0).with(|d| d.spec.strategy.strategy_type = StrategyType::Recreate).build();
+    let recreating = deployment(3, 1, 0).with(|d| d.spec.strategy.strategy_type = StrategyType::Recreate).snapshot();
     let sets = [(set_of_class("md-new", "new", 3, 0), 5), (foreign("lone", 2), 6), (foreign("calm", 2), 5)];
     let cluster = Cluster::new(&recreating, &sets);
     // A failure with one set stops no other.
@@ -216,7 +216,7 @@ fn turns(sets: Vec<(MachineSet, i64, i64)>) -> Vec<&'static str> {
     let sets = sets.into_iter().map(|(set, machines, staying)| GuardedSet { set: Arc::new(set), machines, staying });
     let seen = OvershootObservation {
         sets: sets.collect(),
-        deployments: vec![Arc::new(deployment(3, 1, 0).build())],
+        deployments: vec![deployment(3, 1, 0).snapshot()],
         ..OvershootObservation::of(MARGINS, now())
     };
     decide::decide(&seen).iter().map(Effect::rule).collect()
@@ -259,7 +259,7 @@ fn a_wish_to_thaw_wakes_the_guard_once() {
 #[tokio::test]
 async fn machines_count_by_the_uid_of_their_owner() {
     let set = set_of_class("md-new", "new", 3, 0);
-    let cluster = Cluster::new(&deployment(3, 1, 0).build(), &[(set.clone(), 4)]);
+    let cluster = Cluster::new(&deployment(3, 1, 0).snapshot(), &[(set.clone(), 4)]);
     for machine in machines_of(&set, 9, 9).into_iter().skip(4) {
         let mut namesake = (*machine).clone();
         namesake.metadata.owner_references = Some(vec![controller_reference("MachineSet", "md-new", "uid-earlier")]);

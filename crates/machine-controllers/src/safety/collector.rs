@@ -245,7 +245,7 @@ impl Collector {
             mine.iter().map(|deletion| format!("{} ({})", deletion.provider_id, deletion.machine)).collect();
         let note =
             format!("{found} VM(s) have no machine; {} of them are deleted now: {}", mine.len(), names.join(", "));
-        self.deps.recorder.note(&**class, EventNote::warning(machine_reason::ORPHAN_VMS_FOUND, note));
+        self.deps.recorder.note(class, EventNote::warning(machine_reason::ORPHAN_VMS_FOUND, note));
         let mut calls = Vec::new();
         for deletion in &mine {
             calls.push(self.delete_one(class, deletion, driver, secret));
@@ -347,7 +347,7 @@ impl Collector {
             names.join(", ")
         );
         for machine in machines {
-            self.deps.recorder.note(&**machine, EventNote::warning(machine_reason::NODE_CONTESTED, note.clone()));
+            self.deps.recorder.note(machine, EventNote::warning(machine_reason::NODE_CONTESTED, note.clone()));
         }
     }
 }

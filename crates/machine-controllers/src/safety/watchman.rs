@@ -227,7 +227,7 @@ impl Watchman {
                 );
                 tracing::warn!(machine = %key, error = %error, "cannot thaw");
                 if let Some(machine) = stored {
-                    self.deps.recorder.note(&*machine, EventNote::warning(machine_reason::THAW_FAILED, text));
+                    self.deps.recorder.note(&machine, EventNote::warning(machine_reason::THAW_FAILED, text));
                 }
                 self.deps.freeze.hold(key);
                 lock(&self.unthawed).insert(key.clone(), outage_began);

@@ -160,7 +160,7 @@ impl SetController {
                     }
                 }
                 Effect::Tell(note) => {
-                    self.deps.recorder.note(&*seen.set, note.clone());
+                    self.deps.recorder.note(&seen.set, note.clone());
                     Ok(())
                 }
             };
@@ -185,7 +185,7 @@ impl SetController {
 
     async fn may_adopt(&self, set: &MachineSet) -> Result<(), ApiError> {
         let fresh = self.deps.sets.get(&ObjectKey::of(set)).await?;
-        may_adopt(&set.metadata, fresh.as_deref().map(|fresh| &fresh.metadata))
+        may_adopt((&set.metadata).into(), fresh.as_deref().map(|fresh| (&fresh.metadata).into()))
     }
 
     async fn create(&self, seen: &SetObservation, steps: &[Step], done: &mut Done) -> Result<(), ApiError> {
@@ -226,7 +226,7 @@ impl SetController {
             Err(ApiError::AlreadyExists(message)) => {
                 let there = self.deps.machines.get(&key).await?;
                 let mine = controller_of(&machine.metadata).map(|owner| owner.uid.as_str());
-                taken_by_us(there.as_deref().map(|there| &there.metadata), mine, message)
+                taken_by_us(there.as_deref().map(|there| (&there.metadata).into()), mine, message)
             }
             Err(error) => Err(error),
         }
@@ -298,7 +298,7 @@ impl SetController {
     ) -> Option<ReplicaFailure> {
         let failure = replica_failure(seen, reason, what, error)?;
         if failure.is_news(seen) {
-            self.deps.recorder.note(&*seen.set, EventNote::warning(reason, failure.message.clone()));
+            self.deps.recorder.note(&seen.set, EventNote::warning(reason, failure.message.clone()));
         }
         Some(failure)
     }

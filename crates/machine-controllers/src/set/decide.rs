@@ -30,7 +30,7 @@ pub fn decide(seen: &SetObservation) -> Plan {
     if !validity::set_errors(seen).is_empty() {
         return plan;
     }
-    if !has_finalizer(&seen.set.metadata) {
+    if !has_finalizer((&seen.set.metadata).into()) {
         plan.push("finalizer/add", Effect::AddFinalizer);
     }
     if settle_ownership(seen, &mut plan) {
@@ -57,7 +57,7 @@ fn settle_ownership(seen: &SetObservation, plan: &mut Plan) -> bool {
     let owner = Owner::of_set(&seen.set);
     let mut adopts = false;
     for machine in seen.machines.iter().chain(&seen.orphans) {
-        match owner.standing(&machine.metadata) {
+        match owner.standing((&machine.metadata).into()) {
             Standing::Release => plan.push("ownership/release", Effect::Release(Arc::clone(machine))),
             Standing::Adopt => {
                 adopts = true;
@@ -73,7 +73,7 @@ impl SetObservation {
     /// The machines that belong to the set.
     pub fn claimed(&self) -> Vec<Arc<Machine>> {
         let owner = Owner::of_set(&self.set);
-        let is_claimed = |machine: &&Arc<Machine>| owner.standing(&machine.metadata) == Standing::Claimed;
+        let is_claimed = |machine: &&Arc<Machine>| owner.standing((&machine.metadata).into()) == Standing::Claimed;
         self.machines.iter().filter(is_claimed).cloned().collect()
     }
 }
@@ -81,10 +81,10 @@ impl SetObservation {
 /// A set that is being deleted takes its machines along and then lets go of its finalizer, unless its machines are to stay. A
 /// machine may have lost its owner since it was seen: it goes only as it was seen.
 fn end_set(seen: &SetObservation, plan: &mut Plan) {
-    if is_orphaning(&seen.set.metadata) {
+    if is_orphaning((&seen.set.metadata).into()) {
         return;
     }
-    if !has_finalizer(&seen.set.metadata) {
+    if !has_finalizer((&seen.set.metadata).into()) {
         return;
     }
     if seen.machines.is_empty() {

@@ -95,7 +95,7 @@ struct Memory {
     unanswered: Unanswered,
     failure: Option<ReplicaFailure>,
     back_off: BackOff,
-    checked: Option<Checked<MachineSet>>,
+    checked: Option<Checked<Arc<MachineSet>>>,
     refused: RefusedWrites,
 }
 
@@ -190,7 +190,7 @@ impl SetController {
         }
     }
 
-    fn tell_of_refusal(&self, key: &ObjectKey, set: &MachineSet, error: Option<&ApiError>) {
+    fn tell_of_refusal(&self, key: &ObjectKey, set: &Arc<MachineSet>, error: Option<&ApiError>) {
         let (mut due, steady) = (None, self.deps.clock.reading().steady);
         self.remember(key, |memory| due = memory.refused.after_pass(error, steady));
         if let Some(text) = due {

@@ -100,7 +100,7 @@ pub fn new_machine(set: &MachineSet, name: String) -> Machine {
     if !finalizers.iter().any(|present| present == finalizer::MACHINE) {
         finalizers.push(finalizer::MACHINE.to_owned());
     }
-    let owner = Owner { kind: "MachineSet", meta: &set.metadata, selector: None };
+    let owner = Owner { kind: "MachineSet", meta: (&set.metadata).into(), selector: None };
     Machine {
         metadata: ObjectMeta {
             generate_name: set.metadata.name.as_deref().map(prefix),

@@ -76,7 +76,7 @@ pub struct SetObservation {
     pub set: Arc<MachineSet>,
     /// What is known of whether it can be acted on; found out anew when absent.
     #[serde(skip)]
-    pub checked: Option<Checked<MachineSet>>,
+    pub checked: Option<Checked<Arc<MachineSet>>>,
     /// The machines whose controller the set is.
     pub machines: Vec<Arc<Machine>>,
     /// The machines of the namespace that nobody controls.

@@ -4,12 +4,10 @@
 //! removes the reference, an adoption keeps foreign ones), D-07 (an empty selector claims nothing) and D-48 (a deleting
 //! owner answers for all it controls). Pure.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
-use kube_values::selector::{self, Labels};
-use machine_api::{
-    names::API_VERSION_V1ALPHA1,
-    v1alpha1::{MachineSet, controller_of},
-};
+use crate::snapshots::Metadata;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, OwnerReference};
+use kube_values::selector::{self};
+use machine_api::{names::API_VERSION_V1ALPHA1, v1alpha1::MachineSet};
 
 /// What an object is to an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +28,7 @@ pub struct Owner<'a> {
     /// Kind, as owner references carry it.
     pub kind: &'a str,
     /// Metadata of the owner.
-    pub meta: &'a ObjectMeta,
+    pub meta: Metadata<'a>,
     /// What fits.
     pub selector: Option<&'a LabelSelector>,
 }
@@ -38,25 +36,23 @@ pub struct Owner<'a> {
 impl<'a> Owner<'a> {
     /// A set, as the owner of machines.
     pub fn of_set(set: &'a MachineSet) -> Self {
-        Self { kind: "MachineSet", meta: &set.metadata, selector: set.spec.selector.as_ref() }
+        Self { kind: "MachineSet", meta: Metadata::from(&set.metadata), selector: set.spec.selector.as_ref() }
     }
 
     /// What this object is to the owner.
-    pub fn standing(&self, object: &ObjectMeta) -> Standing {
-        let deleting = self.meta.deletion_timestamp.is_some();
-        match controller_of(object) {
-            Some(controller) if Some(controller.uid.as_str()) != self.meta.uid.as_deref() => Standing::Foreign,
+    pub fn standing(&self, object: Metadata<'_>) -> Standing {
+        let deleting = self.meta.is_deleting();
+        match object.controller() {
+            Some(controller) if controller.uid != self.meta.uid => Standing::Foreign,
             Some(_) if deleting || self.fits(object) => Standing::Claimed,
             Some(_) => Standing::Release,
-            None if !deleting && object.deletion_timestamp.is_none() && self.fits(object) => Standing::Adopt,
+            None if !deleting && !object.is_deleting() && self.fits(object) => Standing::Adopt,
             None => Standing::Foreign,
         }
     }
 
-    fn fits(&self, object: &ObjectMeta) -> bool {
-        let nothing = Labels::new();
-        let labels = object.labels.as_ref().unwrap_or(&nothing);
-        self.selector.is_some_and(|wanted| !selector::is_empty(wanted) && selector::matches(wanted, labels))
+    fn fits(&self, object: Metadata<'_>) -> bool {
+        self.selector.is_some_and(|wanted| !selector::is_empty(wanted) && selector::matches(wanted, object.labels))
     }
 
     /// The reference that makes an object belong to the owner.
@@ -64,8 +60,8 @@ impl<'a> Owner<'a> {
         OwnerReference {
             api_version: API_VERSION_V1ALPHA1.to_owned(),
             kind: self.kind.to_owned(),
-            name: self.meta.name.clone().unwrap_or_default(),
-            uid: self.meta.uid.clone().unwrap_or_default(),
+            name: self.meta.name.to_owned(),
+            uid: self.meta.uid.to_owned(),
             controller: Some(true),
             block_owner_deletion: Some(true),
         }
@@ -83,10 +79,11 @@ mod tests {
         testing::*,
     };
     use controller_runtime::objects::Patch;
+    use kube_values::selector::Labels;
     use machine_api::v1alpha1::Machine;
 
     fn standing(set: &MachineSet, machine: &Machine) -> Standing {
-        Owner::of_set(set).standing(&machine.metadata)
+        Owner::of_set(set).standing((&machine.metadata).into())
     }
 
     fn of_another(name: &str) -> Building<Machine> {
@@ -143,9 +140,9 @@ mod tests {
         let foreign = OwnerReference { controller: None, ..controller_reference("Other", "other", "uid-foreign") };
         let orphan =
             machine("m").with(|machine| machine.metadata.owner_references = Some(vec![foreign.clone()])).build();
-        let adopted = applied(adoption(&owner, &orphan.metadata), &orphan);
+        let adopted = applied(adoption(&owner, (&orphan.metadata).into()), &orphan);
         assert_eq!(adopted.metadata.owner_references, Some(vec![foreign.clone(), owner.reference()]));
-        let released = applied(release(&owner, &adopted.metadata).unwrap(), &adopted);
+        let released = applied(release(&owner, (&adopted.metadata).into()).unwrap(), &adopted);
         assert_eq!(released.metadata.owner_references, Some(vec![foreign]));
     }
 
@@ -154,7 +151,7 @@ mod tests {
         let set = set(1).build();
         let owner = Owner::of_set(&set);
         let orphan = machine("m").no_owner().build();
-        let adopted = applied(adoption(&owner, &orphan.metadata), &orphan);
-        assert_eq!(owner.standing(&adopted.metadata), Standing::Claimed);
+        let adopted = applied(adoption(&owner, (&orphan.metadata).into()), &orphan);
+        assert_eq!(owner.standing((&adopted.metadata).into()), Standing::Claimed);
     }
 }

@@ -7,7 +7,6 @@ use controller_runtime::{
     key::Target,
     objects::{Part, Patch},
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use machine_api::{
     names::{annotation, finalizer, preserve_value},
@@ -20,13 +19,13 @@ use super::{
     ownership::Owner,
     plan::{Effect, Keeping},
 };
-use crate::finalizer_patches;
+use crate::{finalizer_patches, snapshots::Metadata};
 
 /// What an effect changes of the set; `None` when it changes nothing, or nothing of the set.
 pub fn patch_of_set(effect: &Effect, set: &MachineSet) -> Option<(Part, Patch)> {
     match effect {
-        Effect::AddFinalizer => finalizer_added(&set.metadata).map(|patch| (Part::Main, patch)),
-        Effect::RemoveFinalizer => finalizer_removed(&set.metadata).map(|patch| (Part::Main, patch)),
+        Effect::AddFinalizer => finalizer_added((&set.metadata).into()).map(|patch| (Part::Main, patch)),
+        Effect::RemoveFinalizer => finalizer_removed((&set.metadata).into()).map(|patch| (Part::Main, patch)),
         Effect::WriteStatus(status) => written_status(set, status).map(|patch| (Part::Status, patch)),
         Effect::Adopt(_)
         | Effect::Release(_)
@@ -42,8 +41,8 @@ pub fn patch_of_set(effect: &Effect, set: &MachineSet) -> Option<(Part, Patch)> 
 /// What an effect changes of a machine, and which one; `None` when it changes nothing, or no machine that is there.
 pub fn patch_of_machine(effect: &Effect, set: &MachineSet) -> Option<(Target, Patch)> {
     let (machine, patch) = match effect {
-        Effect::Adopt(machine) => (machine, Some(adoption(&Owner::of_set(set), &machine.metadata))),
-        Effect::Release(machine) => (machine, release(&Owner::of_set(set), &machine.metadata)),
+        Effect::Adopt(machine) => (machine, Some(adoption(&Owner::of_set(set), (&machine.metadata).into()))),
+        Effect::Release(machine) => (machine, release(&Owner::of_set(set), (&machine.metadata).into())),
         Effect::Keep(machine, keeping) => (machine, Some(kept(machine, *keeping))),
         Effect::SyncTemplate { machine, spec } => (machine, synced(machine, spec)),
         Effect::AddFinalizer
@@ -86,21 +85,20 @@ fn unchanged<K: Resource>(object: &K, patch: Patch) -> Patch {
 }
 
 /// Adds the owner's reference, if the object is still as it was read. Other references stay.
-pub fn adoption(owner: &Owner<'_>, object: &ObjectMeta) -> Patch {
+pub fn adoption(owner: &Owner<'_>, object: Metadata<'_>) -> Patch {
     let unchanged = json!({"op": "test", "path": "/metadata/resourceVersion", "value": object.resource_version});
     let reference = owner.reference();
-    let add = if object.owner_references.as_ref().is_some_and(|references| !references.is_empty()) {
-        json!({"op": "add", "path": "/metadata/ownerReferences/-", "value": reference})
-    } else {
+    let add = if object.owner_references.is_empty() {
         json!({"op": "add", "path": "/metadata/ownerReferences", "value": [reference]})
+    } else {
+        json!({"op": "add", "path": "/metadata/ownerReferences/-", "value": reference})
     };
     Patch::Json(vec![unchanged, add])
 }
 
 /// Removes the owner's reference. `None` when the object has none.
-pub fn release(owner: &Owner<'_>, object: &ObjectMeta) -> Option<Patch> {
-    let references = object.owner_references.as_ref()?;
-    let index = references.iter().position(|reference| Some(&reference.uid) == owner.meta.uid.as_ref())?;
+pub fn release(owner: &Owner<'_>, object: Metadata<'_>) -> Option<Patch> {
+    let index = object.owner_references.iter().position(|reference| reference.uid == owner.meta.uid)?;
     let path = format!("/metadata/ownerReferences/{index}");
     Some(Patch::Json(vec![
         json!({"op": "test", "path": format!("{path}/uid"), "value": owner.meta.uid}),
@@ -141,33 +139,33 @@ fn difference(seen: &Value, wanted: &Value) -> Option<Value> {
 }
 
 /// Whether our finalizer is on the object.
-pub fn has_finalizer(meta: &ObjectMeta) -> bool {
-    meta.finalizers.iter().flatten().any(|present| present == finalizer::MACHINE)
+pub fn has_finalizer(meta: Metadata<'_>) -> bool {
+    meta.finalizers.iter().any(|present| present == finalizer::MACHINE)
 }
 
 /// Adds our finalizer; `None` when it is there.
-pub fn finalizer_added(meta: &ObjectMeta) -> Option<Patch> {
+pub fn finalizer_added(meta: Metadata<'_>) -> Option<Patch> {
     if has_finalizer(meta) {
         return None;
     }
     let unchanged = json!({"op": "test", "path": "/metadata/resourceVersion", "value": meta.resource_version});
-    let add = if meta.finalizers.as_ref().is_some_and(|present| !present.is_empty()) {
-        json!({"op": "add", "path": "/metadata/finalizers/-", "value": finalizer::MACHINE})
-    } else {
+    let add = if meta.finalizers.is_empty() {
         json!({"op": "add", "path": "/metadata/finalizers", "value": [finalizer::MACHINE]})
+    } else {
+        json!({"op": "add", "path": "/metadata/finalizers/-", "value": finalizer::MACHINE})
     };
     Some(Patch::Json(vec![unchanged, add]))
 }
 
 /// Whether the object was deleted with the propagation policy `Orphan` (`kubectl delete --cascade=orphan`) and its dependents still
 /// have to lose their references to it. The original deletes the dependents meanwhile.
-pub fn is_orphaning(meta: &ObjectMeta) -> bool {
-    meta.deletion_timestamp.is_some() && meta.finalizers.iter().flatten().any(|present| present == finalizer::ORPHAN)
+pub fn is_orphaning(meta: Metadata<'_>) -> bool {
+    meta.is_deleting() && meta.finalizers.iter().any(|present| present == finalizer::ORPHAN)
 }
 
 /// Takes our finalizer off; `None` when it is not there.
-pub fn finalizer_removed(meta: &ObjectMeta) -> Option<Patch> {
-    finalizer_patches::without(meta.finalizers.as_deref()?, finalizer::MACHINE)
+pub fn finalizer_removed(meta: Metadata<'_>) -> Option<Patch> {
+    finalizer_patches::without(meta.finalizers, finalizer::MACHINE)
 }
 
 #[cfg(test)]
@@ -220,11 +218,13 @@ mod tests {
     fn s_ms_34_exactly_our_finalizer_is_toggled() {
         let with = machine("m").build();
         let without = machine("m").with(|machine| machine.metadata.finalizers = Some(vec!["other".to_owned()])).build();
-        assert_eq!(finalizer_added(&with.metadata), None);
-        assert_eq!(finalizer_removed(&without.metadata), None);
-        let Some(Patch::Json(added)) = finalizer_added(&without.metadata) else { panic!("nothing to add") };
+        assert_eq!(finalizer_added((&with.metadata).into()), None);
+        assert_eq!(finalizer_removed((&without.metadata).into()), None);
+        let Some(Patch::Json(added)) = finalizer_added((&without.metadata).into()) else { panic!("nothing to add") };
         assert_eq!(added[1], json!({"op": "add", "path": "/metadata/finalizers/-", "value": finalizer::MACHINE}));
-        let Some(Patch::Json(removed)) = finalizer_removed(&with.metadata) else { panic!("nothing to remove") };
+        let Some(Patch::Json(removed)) = finalizer_removed((&with.metadata).into()) else {
+            panic!("nothing to remove")
+        };
         assert_eq!(removed[1], json!({"op": "remove", "path": "/metadata/finalizers/0"}));
     }
 }

@@ -3,9 +3,9 @@
 //! Source: spec/deployment-and-set §6.4, §6.5 with D-50 (the name decides last). Pure.
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::counts::{annotation_of, is_auto_preserved};
+use crate::snapshots::Metadata;
 use machine_api::{
     names::{DEFAULT_MACHINE_PRIORITY, annotation},
     v1alpha1::{Machine, MachinePhase, MachineSet},
@@ -90,19 +90,17 @@ pub fn sort_for_deletion<M: AsRef<Machine>>(machines: &mut [M], now: Timestamp) 
 /// Whether the scaler has marked the machine in its last change of the set's replicas. Such a machine goes even when
 /// the number of machines is right (decisions.md 5).
 pub fn is_marked(machine: &Machine, set: &MachineSet) -> bool {
-    is_named(machine, &set.metadata)
+    is_named(machine, (&set.metadata).into())
 }
 
 /// Whether the scaler has marked the machine no later than it last changed the size of this set or deployment.
-pub fn is_named(machine: &Machine, scaled: &ObjectMeta) -> bool {
+pub fn is_named(machine: &Machine, scaled: Metadata<'_>) -> bool {
     // Cheapest first: hardly any machine has this priority, and all are asked.
     if annotation_of(machine, annotation::MACHINE_PRIORITY) != Some("1") {
         return false;
     }
-    let annotations = scaled.annotations.as_ref();
-    let scaled_at: Option<Timestamp> =
-        annotations.and_then(|all| all.get(annotation::LAST_REPLICA_CHANGE_BY_SCALER)?.parse().ok());
-    let Some(scaled_at) = scaled_at else { return false };
+    let scaled_at = scaled.annotations.get(annotation::LAST_REPLICA_CHANGE_BY_SCALER);
+    let Some(scaled_at) = scaled_at.and_then(|time| time.parse::<Timestamp>().ok()) else { return false };
     marked_since(machine).is_some_and(|marked| marked <= scaled_at)
 }
 

@@ -142,7 +142,7 @@ fn is_at_rest(set: &MachineSet, status: &MachineSetStatus) -> bool {
 pub fn decide_status(seen: &SetObservation) -> Plan {
     let mut plan = Plan::default();
     let set = &seen.set;
-    if set.metadata.deletion_timestamp.is_some() && !super::patches::has_finalizer(&set.metadata) {
+    if set.metadata.deletion_timestamp.is_some() && !super::patches::has_finalizer((&set.metadata).into()) {
         // The object is gone or about to be (D-32).
         return plan;
     }

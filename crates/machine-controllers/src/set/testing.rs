@@ -6,10 +6,11 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference, Time};
 
 use super::observe::SetObservation;
+use crate::snapshots::DeploymentSnapshot;
 use kube_values::selector::Labels;
 use machine_api::{
     names::{API_VERSION_V1ALPHA1, finalizer},
-    v1alpha1::{Machine, MachinePhase, MachineSet, OperationState},
+    v1alpha1::{Machine, MachineDeployment, MachinePhase, MachineSet, OperationState},
 };
 
 /// The time of all tests.
@@ -80,6 +81,12 @@ impl Building<Machine> {
     pub(crate) fn failed_operation(mut self) -> Self {
         self.0.status.last_operation.state = OperationState::Failed;
         self
+    }
+}
+
+impl Building<MachineDeployment> {
+    pub(crate) fn snapshot(self) -> DeploymentSnapshot {
+        self.0.into()
     }
 }
 

@@ -7,12 +7,20 @@
 mod attachment;
 mod budget;
 mod claim;
+mod deployment;
+mod metadata;
 mod node;
 mod pod;
 mod volume;
 
 pub use self::{
-    attachment::AttachmentSnapshot, budget::BudgetSnapshot, claim::ClaimSnapshot, node::NodeSnapshot, pod::PodSnapshot,
+    attachment::AttachmentSnapshot,
+    budget::BudgetSnapshot,
+    claim::ClaimSnapshot,
+    deployment::DeploymentSnapshot,
+    metadata::{Described, Metadata},
+    node::NodeSnapshot,
+    pod::PodSnapshot,
     volume::VolumeSnapshot,
 };
 

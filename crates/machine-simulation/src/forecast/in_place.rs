@@ -105,7 +105,7 @@ impl World<'_> {
 
     /// With orchestration `Manual` nothing goes on until somebody picks Nodes.
     pub(super) fn awaits_picks(&self, explanation: Option<&str>) -> Option<Stuck> {
-        let strategy = &self.question.deployment.spec.strategy;
+        let strategy = self.question.deployment.strategy();
         let is_manual = strategy.strategy_type == StrategyType::InPlaceUpdate
             && strategy
                 .in_place_update

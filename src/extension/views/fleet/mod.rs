@@ -30,17 +30,17 @@ use super::{
     },
 };
 use crate::extension::view::{Answer, Description, Freshness, Listing, Question, SourceRight, View};
-use controller_runtime::{key::ObjectKey, store::Store};
+use controller_runtime::{key::ObjectKey, snapshot::Snapshot as _, store::Store};
 use kube_protocol::{request::Verb, status::ApiStatus};
 use machine_api::{
     kind::Kind,
     names::label,
-    v1alpha1::{Machine, MachineClass, MachineDeployment, MachineDeploymentConditionType, MachinePhase, StrategyType},
+    v1alpha1::{Machine, MachineClass, MachineDeploymentConditionType, MachinePhase, StrategyType},
 };
-use machine_controllers::snapshots::NodeSnapshot;
 use machine_controllers::{
     deployment::decide::is_frozen,
     machine::observation::{Freeze, condition},
+    snapshots::{DeploymentSnapshot, NodeSnapshot},
     views::BY_NAMESPACE,
 };
 
@@ -94,14 +94,14 @@ impl FleetView {
         }
         machines.orphans = known_orphans(&self.sources, &all);
         let deployments = views.deployments.by_index(BY_NAMESPACE, namespace);
-        let class_of = |deployment: &MachineDeployment| {
-            let name = deployment.spec.template.spec.class.name.clone();
+        let class_of = |deployment: &DeploymentSnapshot| {
+            let name = deployment.template().spec.class.name.clone();
             views.classes.get(&ObjectKey::new(namespace.clone(), name))
         };
         let mut declared = Amounts::default();
         for deployment in &deployments {
             if let Some(template) = class_of(deployment).as_ref().and_then(|class| class.node_template.as_ref()) {
-                declared.add(&template.capacity, u64::try_from(deployment.spec.replicas).unwrap_or(0));
+                declared.add(&template.capacity, u64::try_from(deployment.replicas()).unwrap_or(0));
             }
         }
         let frozen = frozen(self.sources.outlooks.freeze(), &deployments);
@@ -164,43 +164,43 @@ fn node_of(machine: &Machine, nodes: Option<&Store<NodeSnapshot>>) -> Option<Nod
     nodes?.get(&ObjectKey::cluster_scoped(name.clone()))
 }
 
-fn row(deployment: &MachineDeployment, class: Option<&MachineClass>) -> Deployment {
-    let (spec, status) = (&deployment.spec, &deployment.status);
+fn row(deployment: &DeploymentSnapshot, class: Option<&MachineClass>) -> Deployment {
+    let status = deployment.status();
     let progressing = status
         .conditions
         .iter()
         .find(|condition| condition.condition_type == MachineDeploymentConditionType::Progressing)
         .map_or("Unknown", |condition| condition.status.as_str());
-    let strategy = &spec.strategy.strategy_type;
+    let strategy = &deployment.strategy().strategy_type;
     let zone = class.and_then(|class| class.node_template.as_ref()).map(|template| template.zone.clone());
     Deployment {
-        name: deployment.name_any(),
-        class: spec.template.spec.class.name.clone(),
+        name: deployment.name().to_owned(),
+        class: deployment.template().spec.class.name.clone(),
         strategy: if *strategy == StrategyType::Unset { StrategyType::RollingUpdate } else { strategy.clone() }
             .as_str()
             .to_owned(),
-        desired: spec.replicas,
+        desired: deployment.replicas(),
         current: status.replicas,
         updated: status.updated_replicas,
         ready: status.ready_replicas,
         available: status.available_replicas,
-        paused: spec.paused,
+        paused: deployment.is_paused(),
         progressing: progressing.to_owned(),
         zone: zone.filter(|zone| !zone.is_empty()).into_iter().collect(),
     }
 }
 
 /// An API server that is silent suspends more than a deployment that has too many machines, so that it is told first.
-fn frozen(freeze: Freeze, deployments: &[Arc<MachineDeployment>]) -> Frozen {
+fn frozen(freeze: Freeze, deployments: &[DeploymentSnapshot]) -> Frozen {
     if freeze == Freeze::Frozen {
         let reason = "an API server does not answer: creations and verdicts about health wait until both answer again";
         return Frozen { value: true, reason: Some(reason.to_owned()) };
     }
     let names: Vec<String> = deployments
         .iter()
-        .filter(|deployment| is_frozen(&deployment.metadata))
+        .filter(|deployment| is_frozen(deployment.metadata()))
         .take(MOST_NAMES)
-        .map(|deployment| deployment.name_any())
+        .map(|deployment| deployment.name().to_owned())
         .collect();
     if names.is_empty() {
         return Frozen::default();

@@ -28,7 +28,7 @@ use controller_runtime::{key::ObjectKey, snapshot::Snapshot, store::Store};
 use kube_protocol::{request::Verb, status::ApiStatus};
 use machine_api::{
     kind::Kind,
-    v1alpha1::{LastOperation, Machine, MachineDeployment, MachineSet, controller_of},
+    v1alpha1::{LastOperation, Machine, MachineSet, controller_of},
 };
 use machine_controllers::{
     machine::{
@@ -39,6 +39,7 @@ use machine_controllers::{
         standing::after,
         status_change::rfc3339,
     },
+    snapshots::DeploymentSnapshot,
     views::BY_NAMESPACE,
 };
 
@@ -97,7 +98,7 @@ struct Teller {
 struct SeenMachine {
     sighting: Sighting,
     set: Option<Arc<MachineSet>>,
-    deployment: Option<Arc<MachineDeployment>>,
+    deployment: Option<DeploymentSnapshot>,
 }
 
 impl SeenMachine {
@@ -152,7 +153,7 @@ impl SeenMachine {
         let Some(owner) = controller_of(&self.machine().metadata) else { return Vec::new() };
         let mut all = vec![view(owner, self.set.as_ref().map(|set| set.spec.replicas))];
         if let Some(owner) = self.set.as_ref().and_then(|set| controller_of(&set.metadata)) {
-            all.push(view(owner, self.deployment.as_ref().map(|deployment| deployment.spec.replicas)));
+            all.push(view(owner, self.deployment.as_ref().map(DeploymentSnapshot::replicas)));
         }
         all
     }

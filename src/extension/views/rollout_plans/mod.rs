@@ -26,12 +26,12 @@ use super::{
     turns::Turns,
 };
 use crate::extension::view::{Answer, Description, Freshness, Question, SourceRight, View};
-use controller_runtime::key::ObjectKey;
+use controller_runtime::{key::ObjectKey, snapshot::Snapshot};
 use kube_protocol::{request::Verb, status::ApiStatus};
 use machine_api::{
     kind::Kind,
     names::label,
-    v1alpha1::{Machine, MachineDeployment, MachineSet, StrategyType, controller_of},
+    v1alpha1::{Machine, MachineSet, StrategyType, controller_of},
 };
 use machine_controllers::{
     deployment::{fenceposts::Fenceposts, in_place, template_equality::is_equal, template_hash::new_set_identity},
@@ -40,6 +40,7 @@ use machine_controllers::{
         counts::{is_failed, is_terminating},
         ranking::is_marked,
     },
+    snapshots::DeploymentSnapshot,
     views::{BY_CONTROLLER, ORPHANS},
 };
 use machine_simulation::forecast::{self, Cut, Forecast, Stuck, forecast};
@@ -84,20 +85,20 @@ impl RolloutPlanView {
         }
     }
 
-    fn deployment(&self, namespace: &str, name: &str) -> Result<Option<Arc<MachineDeployment>>, ApiStatus> {
+    fn deployment(&self, namespace: &str, name: &str) -> Result<Option<DeploymentSnapshot>, ApiStatus> {
         if let Some(missing) = self.sources.outlooks.missing() {
             return Err(not_ready(missing));
         }
         Ok(self.sources.views.deployments.get(&ObjectKey::new(namespace, name)))
     }
 
-    async fn plan(&self, name: String, asked: Asked, stored: Arc<MachineDeployment>) -> Result<Answer, ApiStatus> {
+    async fn plan(&self, name: String, asked: Asked, stored: DeploymentSnapshot) -> Result<Answer, ApiStatus> {
         let now = self.sources.clock.now();
-        let namespace = stored.namespace().unwrap_or_default();
+        let namespace = stored.namespace();
         let proposal = Proposal::of(&self.sources, &stored, &asked);
         let status = match proposal.deployment {
             Some(deployment) if proposal.admission.allowed => {
-                let question = self.question(deployment, &asked, now);
+                let question = self.question(deployment.into(), &asked, now);
                 let foretold = if let Some(stuck) = self.hindrance(&question.deployment) {
                     unplayed(&question, stuck)
                 } else {
@@ -116,28 +117,28 @@ impl RolloutPlanView {
     }
 
     /// Why there is no rollout to play through, if there is none.
-    fn hindrance(&self, deployment: &MachineDeployment) -> Option<Stuck> {
-        if deployment.metadata.deletion_timestamp.is_some() {
+    fn hindrance(&self, deployment: &DeploymentSnapshot) -> Option<Stuck> {
+        if deployment.is_deleting() {
             let message = "the deployment is being deleted, and its machines with it".to_owned();
             return Some(Stuck { reason: "BeingDeleted", message });
         }
-        let in_place = deployment.spec.strategy.strategy_type == StrategyType::InPlaceUpdate;
+        let in_place = deployment.strategy().strategy_type == StrategyType::InPlaceUpdate;
         // Without a target cluster there are no Nodes to update.
         (in_place && self.sources.outlooks.nodes().is_none())
             .then(|| Stuck { reason: "NoTarget", message: in_place::NO_TARGET.to_owned() })
     }
 
     /// The deployment as it is to be, and all that its rollout may touch.
-    fn question(&self, deployment: MachineDeployment, asked: &Asked, now: Timestamp) -> forecast::Question {
+    fn question(&self, deployment: DeploymentSnapshot, asked: &Asked, now: Timestamp) -> forecast::Question {
         let views = &self.sources.views;
-        let namespace = deployment.namespace().unwrap_or_default();
-        let mut sets = views.sets.by_index(BY_CONTROLLER, &deployment.uid().unwrap_or_default());
-        sets.extend(views.sets.by_index(ORPHANS, &namespace));
+        let namespace = deployment.namespace();
+        let mut sets = views.sets.by_index(BY_CONTROLLER, deployment.uid());
+        sets.extend(views.sets.by_index(ORPHANS, namespace));
         let mut machines: Vec<Arc<Machine>> = sets
             .iter()
             .flat_map(|set| views.machines.by_index(BY_CONTROLLER, set.metadata.uid.as_deref().unwrap_or_default()))
             .collect();
-        machines.extend(views.machines.by_index(ORPHANS, &namespace));
+        machines.extend(views.machines.by_index(ORPHANS, namespace));
         let node_of = |machine: &Arc<Machine>| {
             let name = machine.labels().get(label::NODE)?;
             self.sources.outlooks.nodes()?.get(&ObjectKey::cluster_scoped(name.clone()))
@@ -208,13 +209,11 @@ fn warnings(status: &Status) -> Vec<String> {
 }
 
 /// The answer, apart from what admission says.
-fn told(question: &forecast::Question, stored: &MachineDeployment, foretold: &Forecast) -> Status {
+fn told(question: &forecast::Question, stored: &DeploymentSnapshot, foretold: &Forecast) -> Status {
     let deployment = &question.deployment;
-    let template = &deployment.spec.template;
+    let template = deployment.template();
     let (name, hash) = new_set_identity(deployment);
-    let own = |set: &&Arc<MachineSet>| {
-        controller_of(&set.metadata).map(|owner| owner.uid.as_str()) == deployment.metadata.uid.as_deref()
-    };
+    let own = |set: &&Arc<MachineSet>| controller_of(&set.metadata).is_some_and(|owner| owner.uid == deployment.uid());
     let mut equal: Vec<&Arc<MachineSet>> =
         question.sets.iter().filter(own).filter(|set| is_equal(&set.spec.template, template)).collect();
     equal.sort_by_key(|set| set.metadata.creation_timestamp.as_ref().map(|time| time.0));
@@ -223,12 +222,12 @@ fn told(question: &forecast::Question, stored: &MachineDeployment, foretold: &Fo
     let to_replace = to_replace(question, foretold, existing.map(|set| set.name_any()).as_deref());
     let staying = question.machines.iter().filter(|machine| is_owned(machine, question) && !is_terminating(machine));
     Status {
-        changes_template: !is_equal(&stored.spec.template, template),
+        changes_template: !is_equal(stored.template(), template),
         new_hash: existing.and_then(|set| set.labels().get(label::MACHINE_TEMPLATE_HASH).cloned()).unwrap_or(hash),
         new_machine_set: NewSet { name: existing.map_or(name, |set| set.name_any()), exists: existing.is_some() },
-        strategy: deployment.spec.strategy.strategy_type.as_str().to_owned(),
+        strategy: deployment.strategy().strategy_type.as_str().to_owned(),
         max_surge: limits.surge,
-        max_unavailable: limits.max_unavailable(deployment.spec.replicas),
+        max_unavailable: limits.max_unavailable(deployment.replicas()),
         to_keep: count(staying.count().saturating_sub(to_replace.len())),
         to_create: count(foretold.steps.iter().map(|step| step.creates).sum()),
         to_update: to_update(question, foretold),

@@ -11,8 +11,7 @@ use super::{
     shape::{Admission, Assume, FieldMessage, ProposedClass, Spec},
 };
 use crate::extension::view::GROUP;
-use controller_runtime::key::ObjectKey;
-use kube::ResourceExt;
+use controller_runtime::{key::ObjectKey, snapshot::Snapshot};
 use kube_protocol::status::{ApiStatus, Cause};
 use kube_values::{
     field::{FieldError, Findings, Severity},
@@ -24,6 +23,7 @@ use machine_api::{
     v1alpha1::MachineDeployment,
     validation::{Change, User, ValidationRequest, validate},
 };
+use machine_controllers::snapshots::DeploymentSnapshot;
 use machine_simulation::forecast::Assumptions;
 
 /// A question that can be answered.
@@ -122,8 +122,8 @@ pub struct Proposal {
 
 impl Proposal {
     /// Makes the proposed deployment and judges it.
-    pub fn of(sources: &Sources, stored: &MachineDeployment, asked: &Asked) -> Self {
-        let namespace = stored.namespace().unwrap_or_default();
+    pub fn of(sources: &Sources, stored: &DeploymentSnapshot, asked: &Asked) -> Self {
+        let namespace = stored.namespace();
         let old = as_object(Kind::MachineDeployment, serde_json::to_value(stored).unwrap_or_default());
         let mut new = old.clone();
         if let Some(proposed) = &asked.spec.proposed {
@@ -140,14 +140,14 @@ impl Proposal {
                 }
             }
         }
-        default(Kind::MachineDeployment, &old, &mut new, &namespace);
+        default(Kind::MachineDeployment, &old, &mut new, namespace);
         let mut admission = Admission { allowed: true, ..Admission::default() };
         // What is stored stands, even if it would not be admitted today.
         if asked.spec.proposed.is_some() {
-            judge(sources, Kind::MachineDeployment, &old, &new, &namespace, &mut admission);
+            judge(sources, Kind::MachineDeployment, &old, &new, namespace, &mut admission);
         }
         if let Some(class) = &asked.spec.proposed_class {
-            judge_class(sources, class, &namespace, &mut admission);
+            judge_class(sources, class, namespace, &mut admission);
         }
         let deployment = match serde_json::from_value(new) {
             Ok(deployment) => Some(deployment),

@@ -46,12 +46,12 @@ pub enum Stage {
 
 /// Whether the deployment's strategy can't be carried out because there is no target cluster.
 pub fn lacks_target(seen: &DeploymentObservation) -> bool {
-    seen.deployment.spec.strategy.strategy_type == StrategyType::InPlaceUpdate && seen.nodes.is_none()
+    seen.deployment.strategy().strategy_type == StrategyType::InPlaceUpdate && seen.nodes.is_none()
 }
 
 /// Who picks the nodes; nobody for other strategies.
 fn orchestration<'a>(fleet: &Fleet<'a>) -> Option<&'a OrchestrationType> {
-    let strategy = &fleet.deployment.spec.strategy;
+    let strategy = fleet.deployment.strategy();
     let is_in_place = strategy.strategy_type == StrategyType::InPlaceUpdate;
     strategy.in_place_update.as_ref().filter(|_| is_in_place).map(|limits| &limits.orchestration_type)
 }
@@ -66,7 +66,7 @@ pub fn first_size(fleet: &Fleet<'_>) -> i32 {
 
 /// Old sets may create machines again once updates in place are over or given up (D-14).
 pub fn unblock_growth(fleet: &Fleet<'_>, plan: &mut Plan) {
-    if fleet.deployment.spec.strategy.strategy_type == StrategyType::InPlaceUpdate {
+    if fleet.deployment.strategy().strategy_type == StrategyType::InPlaceUpdate {
         return;
     }
     for set in fleet.old.iter().filter(|set| is_blocked(set)) {
@@ -105,7 +105,7 @@ pub fn step(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) ->
     if must_arrive_first(fleet) {
         return Stage::UnderWay;
     }
-    let may_update = !is_frozen(&seen.deployment.metadata);
+    let may_update = !is_frozen(seen.deployment.metadata());
     let is_moving = size("in-place/named", fleet, without_named(fleet), plan)
         || size("in-place/new", fleet, grown(fleet, new), plan)
         || (may_update && hand_over::transfer(seen, fleet, new, plan))
@@ -176,7 +176,7 @@ fn moved_in(set: &SetState<'_>) -> i32 {
 
 /// Whether the scaler wants this machine gone.
 fn is_named(fleet: &Fleet<'_>, machine: &Machine) -> bool {
-    ranking::is_named(machine, &fleet.deployment.metadata) && !ranking::is_preserved(machine, fleet.now)
+    ranking::is_named(machine, fleet.deployment.metadata()) && !ranking::is_preserved(machine, fleet.now)
 }
 
 /// Whether machines are to go while others have just moved: a set that is made smaller then does not delete the machine that it

@@ -10,7 +10,7 @@
 mod happenings;
 mod world;
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
@@ -62,8 +62,8 @@ impl World {
     }
 
     fn check_end(&self) {
-        assert_eq!(self.staying(), self.deployment.spec.replicas);
-        let new = self.sets.iter().find(|set| is_equal(&set.spec.template, &self.deployment.spec.template)).unwrap();
+        assert_eq!(self.staying(), self.deployment.replicas());
+        let new = self.sets.iter().find(|set| is_equal(&set.spec.template, self.deployment.template())).unwrap();
         for machine in &self.machines {
             assert_eq!(controller_of(&machine.metadata).map(|owner| &owner.uid), new.metadata.uid.as_ref());
             assert_eq!(label_of(machine, label::UPDATE_RESULT), None);
@@ -188,7 +188,7 @@ proptest! {
         for what in &first {
             world.happens(what);
         }
-        Arc::make_mut(&mut world.deployment).spec.replicas = then;
+        world.deployment.to_mut().spec.replicas = then;
         for what in &second {
             world.happens(what);
             prop_assert!(world.staying() <= replicas.max(then) + surge, "{} machines", world.staying());

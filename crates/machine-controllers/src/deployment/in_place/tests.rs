@@ -214,7 +214,7 @@ fn d_47_a_machine_of_somebody_else_with_the_same_labels_is_left_alone() {
     use crate::set::testing::{controller_reference, now};
     let seen = fleet(Manual, of(1, &[Plain]), of(0, &[]));
     let (views, nodes) = (ControlViews::default(), node_store());
-    views.deployments.apply((*seen.deployment).clone());
+    views.deployments.apply_shared(Arc::clone(seen.deployment.whole_object()));
     for set in &seen.sets {
         views.sets.apply((*set.set).clone());
     }
@@ -283,7 +283,7 @@ fn d_14_a_result_that_comes_after_the_marks_were_withdrawn_is_not_taken_for_that
 #[test]
 fn d_14_old_sets_may_grow_again_under_another_strategy() {
     let mut seen = fleet(Auto, of(3, &[Candidate, Candidate, Candidate]), of(0, &[]));
-    Arc::make_mut(&mut seen.deployment).spec.strategy = rolling(0, 1);
+    seen.deployment.to_mut().spec.strategy = rolling(0, 1);
     assert_eq!(rules(&seen), ["in-place/unblock"]);
 }
 
@@ -305,7 +305,7 @@ fn a_superfluous_machine_that_somebody_keeps_costs_the_healthy_one_before_it() {
     // Now the healthy one would go first, and one is available.
     let status = &mut Arc::make_mut(&mut seen.sets[0].machines[1]).status.current_status;
     status.preserve_expiry_time = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(600)));
-    Arc::make_mut(&mut seen.deployment).spec.strategy = in_place(1, 0, Auto);
+    seen.deployment.to_mut().spec.strategy = in_place(1, 0, Auto);
     assert_eq!(rules(&seen), Vec::<String>::new());
 }
 
@@ -321,7 +321,7 @@ fn marks_of_an_update_that_was_given_up_come_off_although_its_set_is_the_only_on
     // Seed 61918: candidates were marked, but not tainted; then the class went back, with another strategy.
     let marked = fleet(Auto, of(0, &[]), of(2, &[Candidate, Plain]));
     let (views, nodes) = (ControlViews::default(), node_store());
-    let mut rolls = (*marked.deployment).clone();
+    let mut rolls = (**marked.deployment.whole_object()).clone();
     rolls.spec.strategy = rolling(1, 0);
     rolls.spec.paused = true;
     views.deployments.apply(rolls);
@@ -342,21 +342,21 @@ fn marks_of_an_update_that_was_given_up_come_off_although_its_set_is_the_only_on
 #[test]
 fn s_scale_13_a_deployment_that_grows_in_the_middle_of_an_update_goes_on() {
     let mut seen = fleet(Auto, of(2, &[Candidate, Candidate]), of(1, &[Plain]));
-    Arc::make_mut(&mut seen.deployment).spec.replicas = 5;
+    seen.deployment.to_mut().spec.replicas = 5;
     assert_eq!(rules(&seen), ["in-place/new md-new 3", "in-place/remember md-old 2"]);
 }
 
 #[test]
 fn d_16_a_deployment_that_shrinks_in_the_middle_of_an_update_takes_from_the_old_set() {
     let mut seen = fleet(Auto, of(2, &[Candidate, Candidate]), of(1, &[Plain]));
-    Arc::make_mut(&mut seen.deployment).spec.replicas = 2;
+    seen.deployment.to_mut().spec.replicas = 2;
     assert_eq!(rules(&seen), ["in-place/superfluous md-old 1", "in-place/remember md-new 1"]);
 }
 
 /// The scaler has named these machines and made the deployment of four one of `replicas`; its time has not reached the set.
 fn scaled_in(replicas: i32, old: (i32, &[Is]), new: (i32, &[Is]), named: &[&str]) -> DeploymentObservation {
     let mut seen = fleet_of(4, (0, 1), Auto, old, new);
-    let deployment = Arc::make_mut(&mut seen.deployment);
+    let deployment = seen.deployment.to_mut();
     deployment.spec.replicas = replicas;
     let told = deployment.metadata.annotations.get_or_insert_default();
     told.insert(annotation::LAST_REPLICA_CHANGE_BY_SCALER.to_owned(), "2026-11-21T08:01:00Z".to_owned());
@@ -410,8 +410,8 @@ fn d_16_a_repair_does_not_hide_that_the_deployment_has_become_smaller() {
 #[test]
 fn d_16_a_named_machine_is_not_counted_when_a_set_is_repaired() {
     let mut seen = scaled_in(3, of(2, &[Candidate, Candidate]), of(1, &[Plain, HandedOver]), &["md-new-0"]);
-    let told = seen.deployment.metadata.annotations.clone();
-    Arc::make_mut(&mut seen.sets[1].set).metadata.annotations = told;
+    let told = seen.deployment.annotations().clone();
+    Arc::make_mut(&mut seen.sets[1].set).metadata.annotations = Some(told);
     assert_eq!(repaired(&Fleet::of(&seen)), [2, 1]);
 }
 
@@ -426,7 +426,7 @@ fn d_16_a_machine_that_has_just_moved_arrives_before_named_ones_go(#[case] named
 #[test]
 fn d_18_a_frozen_deployment_updates_nothing() {
     let mut seen = fleet(Auto, of(2, &[Updated, Candidate]), of(1, &[Plain]));
-    Arc::make_mut(&mut seen.deployment).metadata.labels = Some([("freeze".to_owned(), "True".to_owned())].into());
+    seen.deployment.to_mut().metadata.labels = Some([("freeze".to_owned(), "True".to_owned())].into());
     assert_eq!(rules(&seen), Vec::<String>::new());
 }
 

@@ -158,8 +158,7 @@ impl World {
                 true
             }
             Happens::UserPicks(index) => {
-                let manual =
-                    self.deployment.spec.strategy.in_place_update.as_ref().unwrap().orchestration_type == Manual;
+                let manual = self.deployment.strategy().in_place_update.as_ref().unwrap().orchestration_type == Manual;
                 let candidate = |machine: &Machine, marks: Marks<'_>| {
                     marks.candidate && !marks.selected && !is_terminating(machine)
                 };
@@ -186,7 +185,7 @@ impl World {
 
     /// Its second write: so many fewer machines, and when.
     pub(super) fn is_scaled_in(&mut self, fewer: i32) {
-        let deployment = Arc::make_mut(&mut self.deployment);
+        let deployment = self.deployment.to_mut();
         deployment.spec.replicas -= fewer;
         let annotations = deployment.metadata.annotations.get_or_insert_default();
         annotations.insert(annotation::LAST_REPLICA_CHANGE_BY_SCALER.to_owned(), now().to_string());

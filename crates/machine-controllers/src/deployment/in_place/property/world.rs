@@ -2,11 +2,8 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use controller_runtime::{
-    objects::Patch,
-    snapshot::{Snapshot, Whole},
-};
-use machine_api::v1alpha1::{Machine, MachineDeployment, MachinePhase, MachineSet, OrchestrationType, controller_of};
+use controller_runtime::{objects::Patch, snapshot::Snapshot};
+use machine_api::v1alpha1::{Machine, MachinePhase, MachineSet, OrchestrationType, controller_of};
 
 use crate::{
     deployment::{
@@ -22,11 +19,11 @@ use crate::{
         observe::SetObservation,
         testing::{at, now},
     },
-    snapshots::NodeSnapshot,
+    snapshots::{DeploymentSnapshot, NodeSnapshot},
 };
 
 pub(super) struct World {
-    pub(super) deployment: Arc<MachineDeployment>,
+    pub(super) deployment: DeploymentSnapshot,
     pub(super) sets: Vec<Arc<MachineSet>>,
     pub(super) machines: Vec<Arc<Machine>>,
     pub(super) nodes: BTreeMap<String, NodeSnapshot>,
@@ -38,7 +35,10 @@ pub(super) struct World {
 }
 
 /// The object after the patch; `None` when the API server refuses.
-fn patched<K: serde::Serialize + serde::de::DeserializeOwned>(object: &K, patch: &Patch) -> Option<K> {
+fn patched<S>(object: &S, patch: &Patch) -> Option<S>
+where
+    S: Snapshot<Object: serde::de::DeserializeOwned> + serde::Serialize,
+{
     let before = serde_json::to_value(object).unwrap();
     let mut after = before.clone();
     match patch {
@@ -57,20 +57,19 @@ fn patched<K: serde::Serialize + serde::de::DeserializeOwned>(object: &K, patch:
         let generation = before["metadata"]["generation"].as_i64().unwrap_or(1);
         after["metadata"]["generation"] = (generation + 1).into();
     }
-    Some(serde_json::from_value(after).unwrap())
+    Some(S::of(serde_json::from_value(after).unwrap()))
 }
 
-pub(super) fn place_of<K: kube::Resource>(all: &[Arc<K>], name: &str) -> Option<usize> {
-    all.iter().position(|object| object.meta().name.as_deref() == Some(name))
+pub(super) fn place_of(all: &[impl Snapshot], name: &str) -> Option<usize> {
+    all.iter().position(|object| object.name() == name)
 }
 
-fn change<K: kube::Resource + serde::Serialize + serde::de::DeserializeOwned>(
-    all: &mut [Arc<K>],
-    name: &str,
-    patch: &Patch,
-) -> bool {
+fn change<S>(all: &mut [S], name: &str, patch: &Patch) -> bool
+where
+    S: Snapshot<Object: serde::de::DeserializeOwned> + serde::Serialize,
+{
     let Some(place) = place_of(all, name) else { return false };
-    patched(&*all[place], patch).map(|after| all[place] = Arc::new(after)).is_some()
+    patched(&all[place], patch).map(|after| all[place] = after).is_some()
 }
 
 impl World {
@@ -79,7 +78,7 @@ impl World {
             deployment(replicas, 0, 0).with(|d| d.spec.strategy = in_place(surge, unavailable, picks)).build();
         deployment.spec.template.spec.class.name = "first".to_owned();
         let mut world = Self {
-            deployment: Arc::new(deployment),
+            deployment: deployment.into(),
             sets: Vec::new(),
             machines: Vec::new(),
             nodes: BTreeMap::new(),
@@ -94,7 +93,7 @@ impl World {
     }
 
     pub(super) fn turn_to(&mut self, class: &str) {
-        Arc::make_mut(&mut self.deployment).spec.template.spec.class.name = class.to_owned();
+        self.deployment.to_mut().spec.template.spec.class.name = class.to_owned();
     }
 
     pub(super) fn machines_of(&self, set: &MachineSet) -> Vec<Arc<Machine>> {
@@ -110,7 +109,7 @@ impl World {
         let seen = DeploymentObservation {
             sets,
             nodes: Some(self.nodes.clone()),
-            ..DeploymentObservation::of(Arc::clone(&self.deployment), now())
+            ..DeploymentObservation::of(self.deployment.clone(), now())
         };
         let plan = decide(&seen);
         for step in plan.steps.iter().take(writes) {
@@ -155,17 +154,15 @@ impl World {
             Effect::ChangeNode { node: seen, change, .. } => match self.nodes.get_mut(seen.name()) {
                 None => true,
                 Some(node) => match patches::of_node(change, seen) {
-                    Some(patch) => patched(&**node.whole_object(), &patch)
-                        .map(|after| *node = NodeSnapshot::of(Arc::new(after)))
-                        .is_some(),
+                    Some(patch) => patched(node, &patch).map(|after| *node = after).is_some(),
                     None => true,
                 },
             },
             Effect::AddFinalizer | Effect::WriteRevision(_) | Effect::WriteTriggerList(_) | Effect::RollBack(_) => {
                 match patches::of_deployment(effect, &self.deployment) {
                     Some((_, patch)) => {
-                        let after = patched(&*self.deployment, &patch);
-                        after.map(|after| self.deployment = Arc::new(after)).is_some()
+                        let after = patched(&self.deployment, &patch);
+                        after.map(|after| self.deployment = after).is_some()
                     }
                     None => true,
                 }
