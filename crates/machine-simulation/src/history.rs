@@ -298,6 +298,11 @@ pub struct History {
 }
 
 impl History {
+    /// Whether users write on classes or Secrets.
+    pub(crate) fn changes_classes(&self) -> bool {
+        self.rounds.iter().flatten().any(|step| matches!(step, Step::Classes(_) | Step::Finalizers(..)))
+    }
+
     /// How many steps there are.
     pub fn len(&self) -> usize {
         self.rounds.iter().map(Vec::len).sum()

@@ -61,6 +61,8 @@ pub struct World {
     /// Until when budgets refuse evictions.
     evictions_from: Timestamp,
     volumes: Volumes,
+    /// Whether anybody writes on classes or Secrets; nothing is to be done about their finalizers elsewhere.
+    classes_change: bool,
     /// Until when the target cluster is silent.
     silent_until: Option<Timestamp>,
     /// What is refused for hours.
@@ -111,6 +113,8 @@ impl Start {
             without: None,
         };
         let mut world = World::new(&start, &nothing, Trace::default());
+        // Secrets get our finalizer.
+        world.classes_change = true;
         world.calm();
         let World { mut api, cloud, now, checks, .. } = world;
         api.begin();
@@ -150,6 +154,7 @@ impl World {
             standby,
             evictions_from: start.now,
             volumes,
+            classes_change: history.changes_classes(),
             silent_until: None,
             refused: None,
             seed: history.seed,
@@ -239,7 +244,7 @@ impl World {
                 self.see_classes();
             }
             Step::Finalizers(pick, misfortune) => {
-                let mut due = self.leader.finalizers_due(self.now);
+                let mut due = self.finalizers_due();
                 if let Some(place) = usize::from(pick).checked_rem(due.len()) {
                     self.pass(due.swap_remove(place), Work::Pass, misfortune);
                 }
@@ -474,6 +479,11 @@ impl World {
         }
         self.leader.watch(&self.api, Pod::PLACE, usize::MAX, self.now);
         self.leader.watch(&self.api, VolumeAttachment::PLACE, usize::MAX, self.now);
+    }
+
+    /// Classes and Secrets that are to be looked at now.
+    fn finalizers_due(&self) -> Vec<Job> {
+        if self.classes_change { self.leader.finalizers_due(self.now) } else { Vec::new() }
     }
 
     /// Classes and their Secrets are seen at once.

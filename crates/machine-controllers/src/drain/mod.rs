@@ -148,6 +148,11 @@ impl Run {
         }
     }
 
+    /// When the driver is to be asked again about some volume. A forced drain waits for none.
+    fn next_naming(&self) -> Option<Timestamp> {
+        if self.order.force == Force::Yes { None } else { self.progress.next_naming() }
+    }
+
     /// Whether `memory` keeps the drain after a pass that has not ordered any.
     pub fn is_kept_by(&self, memory: DrainMemory) -> bool {
         memory(&self.order, None) == Remembered::Continued
@@ -249,7 +254,7 @@ impl Drainer {
         seen.progress = run.progress.clone();
         let mut step = drain_step(&seen);
         run.progress = step.progress;
-        if let (DrainResult::Running { wake, .. }, Some(next)) = (&mut step.result, run.progress.next_naming()) {
+        if let (DrainResult::Running { wake, .. }, Some(next)) = (&mut step.result, run.next_naming()) {
             *wake = since(next, drain.now).min(*wake);
         }
         run.count(PodCounts::of(&seen, &run.progress));
@@ -286,7 +291,11 @@ impl Drainer {
         let mut unknown: BTreeSet<String> = names.into_iter().filter(is_new).collect();
         unknown.extend(progress.due_for_naming(drain.now));
         for name in unknown {
-            let Some(spec) = self.views.volume(&name).and_then(|volume| volume.spec().cloned()) else { continue };
+            let Some(spec) = self.views.volume(&name).and_then(|volume| volume.spec().cloned()) else {
+                // Its PV is gone meanwhile.
+                progress.named(&name, VolumeAnswer::Later, drain.now);
+                continue;
+            };
             let handle = spec.csi.as_ref().map_or_else(|| name.clone(), |csi| csi.volume_handle.clone());
             let new = Unnamed { since: drain.now, handle, failures: 0, next_try: None };
             progress.unnamed.entry(name.clone()).or_insert(new).next_try = None;
