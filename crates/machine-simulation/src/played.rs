@@ -283,7 +283,12 @@ impl<K: Kind, S: Whole<Object = K>> ObjectApi<K> for Played<S> {
             Err(ApiError::AlreadyExists(name)) if takes_what_is_there => {
                 lent.api.get::<K>(&name).ok_or(ApiError::AlreadyExists(name))
             }
-            answer => answer,
+            answer => {
+                if answer.is_ok() && K::PLACE == Machine::PLACE {
+                    lent.checks.is_made();
+                }
+                answer
+            }
         };
         self.caller.call(what, request, create).await
     }

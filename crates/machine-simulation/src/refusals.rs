@@ -83,7 +83,7 @@ pub struct Costs {
     now: Option<Timestamp>,
     /// When they were written in the last hour.
     writes: BTreeMap<String, VecDeque<Timestamp>>,
-    /// When machines have been updated in place in the last hour.
+    /// When machines have been updated in place in the last hour; a machine that was made counts three times.
     updated: VecDeque<Timestamp>,
 }
 
@@ -98,6 +98,11 @@ impl Costs {
 }
 
 impl Checks {
+    /// A machine was made: a rollout goes on, whatever else is refused. It comes, joins and counts, and another one goes.
+    pub fn is_made(&mut self) {
+        self.costs.updated.extend(self.costs.now.into_iter().flat_map(|now| [now; 3]));
+    }
+
     /// A machine was updated in place: it moves from set to set, whatever is refused.
     pub fn updated(&mut self) {
         self.costs.updated.extend(self.costs.now);

@@ -51,6 +51,7 @@ fn what_went_wrong_once_holds(#[case] seed: u64) {
 #[case::a_set_came_back_and_made_what_it_lacked(History::of_seed(25_870))]
 #[case::a_set_was_scaled_before_its_deployment_was(History::of_seed(10_171))]
 #[case::a_forced_drain_looked_for_names_of_volumes_without_pause(History::of_seed(17_997))]
+#[case::a_rollout_that_went_on_cost_too_much_while_new_sets_were_refused(History::of_seed(23_393))]
 #[case::a_volume_was_forgotten_with_the_class_of_its_driver(History::of_seed(29_749))]
 #[case::another_trouble_came_after_a_creation_without_outcome(History::of_seed(8_851))]
 fn what_went_wrong_later_holds(#[case] history: History) {
