@@ -38,6 +38,12 @@ fn mc_284_no_history_loses_a_vm_or_a_finalizer_or_ends_nowhere() {
     }
 }
 
+/// A machine was deleted in the pass that had just drained its Node for a preservation.
+#[test]
+fn a_deletion_is_not_drained_by_the_preservation_before_it() {
+    assert_eq!(run(&History::life_of_seed(24_606), Telling::Silent).violation, None);
+}
+
 #[rstest]
 #[case(Guard::LastLook, "a VM is made for a machine that is being deleted and never had one")]
 #[case(Guard::Calls, "a driver call begins while another one is under way")]

@@ -9,6 +9,7 @@ use super::{
     creation_outcome::{AskedBefore, leaves_outcome_unknown},
     node_ailments::Ailments,
     observation::{Answer, DrainState, Flow, NodeSource, Observation, Pause, Permit, Troubles},
+    plan::DrainFlow,
     retry::{DeleteReaction, after_failed_deletion},
     standing::Standing,
     telling::Stated,
@@ -20,6 +21,7 @@ use crate::{
     refused_writes::RefusedWrites,
 };
 use controller_runtime::key::Target;
+use machine_api::v1alpha1::Machine;
 
 /// What this process remembers of a machine.
 #[derive(Debug)]
@@ -164,8 +166,10 @@ fn is_success(answer: &Answer) -> bool {
 /// What is known only within one pass.
 #[derive(Debug, Default)]
 pub struct Pass {
-    /// The drain, once stepped.
+    /// The drain, once stepped; see [`Pass::drain_of`].
     pub drain: DrainState,
+    /// The flow that the drain was stepped for.
+    pub drain_flow: Option<DrainFlow>,
     /// An effect on the target cluster that failed.
     pub troubles: Troubles,
     /// Whether the failure permit is held.
@@ -176,13 +180,41 @@ pub struct Pass {
     pub conflicts: u32,
 }
 
+impl Pass {
+    /// What the drain of this pass has come to, for the machine as it is now. A machine that is deleted in the middle of the pass
+    /// begins a drain of its own: a drain for a preservation or an update says nothing about it.
+    pub fn drain_of(&self, machine: &Machine) -> DrainState {
+        let is_deleting = machine.metadata.deletion_timestamp.is_some();
+        match self.drain_flow {
+            Some(flow) if is_deleting && flow != DrainFlow::Deletion => DrainState::Due,
+            _ => self.drain.clone(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use rstest::rstest;
 
     use super::*;
     use crate::machine::observation::{Inputs, Purpose};
     use machine_driver::{Code, DeletedVm, Status};
+
+    #[rstest]
+    #[case::its_own(DrainFlow::Deletion, true, DrainState::Drained)]
+    #[case::of_a_preservation(DrainFlow::Preservation(None), true, DrainState::Due)]
+    #[case::of_a_preservation_that_goes_on(DrainFlow::Preservation(None), false, DrainState::Drained)]
+    fn a_deletion_in_the_middle_of_a_pass_is_not_drained_by_another_flow(
+        #[case] flow: DrainFlow,
+        #[case] is_deleting: bool,
+        #[case] expected: DrainState,
+    ) {
+        let pass = Pass { drain: DrainState::Drained, drain_flow: Some(flow), ..Pass::default() };
+        let mut machine = Machine::default();
+        machine.metadata.deletion_timestamp = is_deleting.then_some(Time(Timestamp::UNIX_EPOCH));
+        assert_eq!(pass.drain_of(&machine), expected);
+    }
 
     #[rstest]
     #[case::the_vm_is_gone(Answer::Deleted(Ok(DeletedVm::default())), false)]

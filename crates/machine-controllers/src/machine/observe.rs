@@ -148,7 +148,7 @@ pub fn observe(
         flow: memory.flow.clone(),
         pause: memory.pause.clone(),
         stated: memory.stated.clone(),
-        drain: pass.drain.clone(),
+        drain: pass.drain_of(&machine),
         permit: pass.permit,
         node_source: pass.node_source,
         troubles: pass.troubles.clone(),

@@ -124,7 +124,10 @@ impl MachineController {
                 Next::LookAgain(after, why) => return Outcome::LookAgain(after, why.as_str()),
                 // A stopping process evicts nobody and names no volume.
                 Next::StepDrain(_) if self.gate.may_call().is_err() => return Outcome::Settled,
-                Next::StepDrain(order) => pass.drain = self.step_drain(&order, &seen, memory),
+                Next::StepDrain(order) => {
+                    pass.drain_flow = Some(order.flow);
+                    pass.drain = self.step_drain(&order, &seen, memory);
+                }
                 Next::TakePermit => {
                     permit = Some(self.permit_of(&machine).lock_owned().await);
                     pass.permit = Permit::Held;
