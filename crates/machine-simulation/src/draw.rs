@@ -22,6 +22,13 @@ use machine_controllers::deployment::AvailabilityRule;
 struct Draw(ChaCha8Rng);
 
 impl Draw {
+    /// Draws for one subject: each has a stream of its own, so that the others stay as they are.
+    fn from_stream(seed: u64, stream: u64) -> Self {
+        let mut generator = ChaCha8Rng::seed_from_u64(seed);
+        generator.set_stream(stream);
+        Self(generator)
+    }
+
     fn below(&mut self, end: u32) -> u32 {
         self.0.next_u32() % end.max(1)
     }
@@ -187,9 +194,7 @@ impl History {
     /// The same, but in every second history some passes are torn apart: between what is decided and what is done other
     /// things happen. These draws come from a stream of their own, so that the rest of a history stays as it is.
     pub(super) fn with_delays(mut self) -> Self {
-        let mut stream = ChaCha8Rng::seed_from_u64(self.seed);
-        stream.set_stream(1);
-        let mut draw = Draw(stream);
+        let mut draw = Draw::from_stream(self.seed, 1);
         if draw.chance(50) {
             self.rounds = self.rounds.into_iter().map(|steps| draw.delayed(steps)).collect();
         }
@@ -198,9 +203,7 @@ impl History {
 
     /// The same, but half of the passes that are torn apart are so between any two of their calls. A stream of its own again.
     pub(super) fn with_calls_apart(mut self) -> Self {
-        let mut stream = ChaCha8Rng::seed_from_u64(self.seed);
-        stream.set_stream(4);
-        let mut draw = Draw(stream);
+        let mut draw = Draw::from_stream(self.seed, 4);
         for step in self.rounds.iter_mut().flatten() {
             if let Step::Begin(_, calls) = step
                 && draw.chance(50)

@@ -1,7 +1,5 @@
 //! Draws about classes and their Secrets, in a part of the histories.
 
-use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
-
 use super::{
     super::history::{ClassEdit, Edit, History, Step},
     Draw, Weather,
@@ -14,9 +12,7 @@ impl History {
     /// The same history with users who write on classes and Secrets. These draws come from a stream of their own.
     #[must_use]
     pub(crate) fn with_classes(mut self) -> Self {
-        let mut stream = ChaCha8Rng::seed_from_u64(self.seed);
-        stream.set_stream(STREAM);
-        let mut draw = Draw(stream);
+        let mut draw = Draw::from_stream(self.seed, STREAM);
         if draw.chance(12) {
             for steps in &mut self.rounds {
                 draw.scatter(steps, 6, |draw| Step::Classes(draw.class_edit()));

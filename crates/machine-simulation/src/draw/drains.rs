@@ -1,7 +1,5 @@
 //! Draws about drains, each in a part of the histories: pods with volumes, and drains that are abandoned and met again by a deletion.
 
-use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
-
 use super::{
     super::history::{Edit, History, Keep, NodeEvent, Place, Step},
     Draw,
@@ -14,9 +12,7 @@ impl History {
     /// The same history with trouble about drains. These draws come from a stream of their own.
     #[must_use]
     pub(crate) fn with_drains(mut self) -> Self {
-        let mut stream = ChaCha8Rng::seed_from_u64(self.seed);
-        stream.set_stream(STREAM);
-        let mut draw = Draw(stream);
+        let mut draw = Draw::from_stream(self.seed, STREAM);
         if draw.chance(12) {
             self.volumes = 1 + draw.small(2);
             draw.move_volumes(&mut self);

@@ -1,7 +1,5 @@
 //! Lives of single machines, in which more happens to each of them than in other histories.
 
-use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
-
 use super::{
     super::{
         calls::Misfortune,
@@ -18,9 +16,7 @@ impl History {
     /// The life of a machine or two: they come, are made, run and go, and everything may go wrong meanwhile.
     #[must_use]
     pub fn life_of_seed(seed: u64) -> Self {
-        let mut stream = ChaCha8Rng::seed_from_u64(seed);
-        stream.set_stream(STREAM);
-        let mut draw = Draw(stream);
+        let mut draw = Draw::from_stream(seed, STREAM);
         let strategy = if draw.chance(40) {
             Strategy::InPlace { surge: 0.into(), unavailable: 1.into(), picks: Picks::Controller }
         } else {

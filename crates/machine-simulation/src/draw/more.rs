@@ -1,8 +1,6 @@
 //! Later draws, each in a part of the histories: margins in percent, priorities, edits of sets, refusals, providers that make
 //! another VM when they are asked again, and what they hide.
 
-use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
-
 use super::{
     super::{
         calls::{Fault, Misfortune},
@@ -19,9 +17,7 @@ impl History {
     /// The same history, and more. These draws come from a stream of their own.
     #[must_use]
     pub(crate) fn with_more(mut self) -> Self {
-        let mut stream = ChaCha8Rng::seed_from_u64(self.seed);
-        stream.set_stream(STREAM);
-        let mut draw = Draw(stream);
+        let mut draw = Draw::from_stream(self.seed, STREAM);
         if draw.chance(25) {
             draw.percentages(&mut self);
         }

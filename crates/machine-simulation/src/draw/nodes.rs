@@ -1,7 +1,5 @@
 //! Draws about Nodes, each in a part of the histories: machines that lose the label with their Node, rollouts that count on Nodes.
 
-use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
-
 use super::{
     super::history::{Edit, History, Step},
     Draw,
@@ -15,9 +13,7 @@ impl History {
     /// The same history with trouble about Nodes. These draws come from a stream of their own.
     #[must_use]
     pub(crate) fn with_nodes(mut self) -> Self {
-        let mut stream = ChaCha8Rng::seed_from_u64(self.seed);
-        stream.set_stream(STREAM);
-        let mut draw = Draw(stream);
+        let mut draw = Draw::from_stream(self.seed, STREAM);
         if draw.chance(15) {
             draw.unlink(&mut self);
         }
