@@ -107,7 +107,11 @@ pub fn release(owner: &Owner<'_>, object: Metadata<'_>) -> Option<Patch> {
 }
 
 /// The JSON merge patch that turns `seen` into `wanted`; `None` when they are the same. Lists are replaced whole.
-pub fn merge_difference<T: Serialize>(seen: &T, wanted: &T) -> Option<Value> {
+pub fn merge_difference<T: Serialize + PartialEq>(seen: &T, wanted: &T) -> Option<Value> {
+    // Most passes ask, and find both the same: values are compared before JSON is made of them.
+    if seen == wanted {
+        return None;
+    }
     // The API types always serialise: string keys only, no failing implementation.
     let seen = serde_json::to_value(seen).unwrap_or_default();
     let wanted = serde_json::to_value(wanted).unwrap_or_default();
