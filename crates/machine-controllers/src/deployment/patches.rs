@@ -125,7 +125,8 @@ pub fn changes_status(deployment: &DeploymentSnapshot, wanted: &MachineDeploymen
 
 /// Whether there is anything to bring in line on a set.
 pub fn changes_set(set: &MachineSet, wanted: &MachineSet) -> bool {
-    merge_difference(&synced(set), &synced(wanted)).is_some()
+    let same = set.metadata == wanted.metadata && set.spec == wanted.spec;
+    !same && merge_difference(&synced(set), &synced(wanted)).is_some()
 }
 
 /// The parts of a set that follow its deployment.
