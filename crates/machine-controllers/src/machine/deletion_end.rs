@@ -1,7 +1,7 @@
 //! The end of a deletion, once the VM is gone: its Node goes, then our finalizer.
 //!
-//! A kubelet may register while its VM is being deleted, and the view may not show that yet. Nobody would ever delete such a
-//! Node, so whoever sees none asks the API server itself once before the machine is let go. Source: spec/machine-controller
+//! A kubelet may register while its VM is being deleted, and the view may not show that yet. Nothing else would ever delete such a
+//! Node. Where the view shows no Node of the machine, the API server itself is asked once before the machine is let go. Source: spec/machine-controller
 //! §6.7, §6.8.
 
 use super::{
@@ -70,15 +70,16 @@ pub(super) fn delete_node(seen: &Observation) -> Plan {
     Plan::new("delete-node-and-let-go", effects, Next::Settled)
 }
 
-/// Whether only the view says that there is no Node.
+/// Whether only the view says that the machine has no Node. A Node of another instance may have given its name to the machine's own
+/// Node since the view was made.
 fn must_look(seen: &Observation) -> bool {
     let is_unseen = match &seen.node {
-        NodeView::NotLinked { candidate: None, .. } | NodeView::Absent | NodeView::Vanished => true,
-        NodeView::NoTarget
-        | NodeView::NotLinked { candidate: Some(_), .. }
-        | NodeView::Ours(_)
+        NodeView::NotLinked { candidate: None, .. }
+        | NodeView::Absent
+        | NodeView::Vanished
         | NodeView::Foreign { .. }
-        | NodeView::Contested { .. } => false,
+        | NodeView::Contested { .. } => true,
+        NodeView::NoTarget | NodeView::NotLinked { candidate: Some(_), .. } | NodeView::Ours(_) => false,
     };
     is_unseen && seen.node_source == NodeSource::View
 }
@@ -190,7 +191,10 @@ mod tests {
     #[case::really_not_there(NodeView::Absent, NodeSource::Live, "delete-node-and-let-go")]
     #[case::really_nobody_names_the_machine(unlinked(None), NodeSource::Live, "delete-node-and-let-go")]
     #[case::seen(NodeView::Ours(node(vec![]).into()), NodeSource::View, "delete-node-and-let-go")]
-    #[case::of_somebody_else(NodeView::Foreign { name: "n".to_owned(), why: "x".to_owned() }, NodeSource::View, "delete-node-and-let-go")]
+    #[case::of_somebody_else(NodeView::Foreign { name: "n".to_owned(), why: "x".to_owned() }, NodeSource::View, "last-look-for-node")]
+    #[case::really_of_somebody_else(NodeView::Foreign { name: "n".to_owned(), why: "x".to_owned() }, NodeSource::Live, "delete-node-and-let-go")]
+    #[case::contested(NodeView::Contested { name: "n".to_owned(), why: "x".to_owned() }, NodeSource::View, "last-look-for-node")]
+    #[case::really_contested(NodeView::Contested { name: "n".to_owned(), why: "x".to_owned() }, NodeSource::Live, "delete-node-and-let-go")]
     #[case::no_target_cluster(NodeView::NoTarget, NodeSource::View, "delete-node-and-let-go")]
     #[case::found_by_its_label(unlinked(Some("n")), NodeSource::Live, "link-late-node")]
     fn nobody_is_let_go_on_a_view_that_shows_no_node(
