@@ -38,10 +38,12 @@ fn mc_284_no_history_loses_a_vm_or_a_finalizer_or_ends_nowhere() {
     }
 }
 
-/// A machine was deleted in the pass that had just drained its Node for a preservation.
-#[test]
-fn a_deletion_is_not_drained_by_the_preservation_before_it() {
-    assert_eq!(run(&History::life_of_seed(24_606), Telling::Silent).violation, None);
+/// Lives that once went wrong.
+#[rstest]
+#[case::a_machine_is_deleted_in_the_pass_that_has_drained_its_node_for_a_preservation(24_606)]
+#[case::the_view_shows_the_node_of_another_instance_when_the_machine_is_let_go(17_743)]
+fn a_life_that_went_wrong_goes_well(#[case] seed: u64) {
+    assert_eq!(run(&History::life_of_seed(seed), Telling::Silent).violation, None);
 }
 
 #[rstest]
