@@ -5,7 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Taint;
+use k8s_openapi::{api::core::v1::Taint, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -29,7 +30,7 @@ use controller_runtime::{
 use kube_values::selector::Labels;
 use machine_api::{
     names::{annotation, label, taint, update_result},
-    v1alpha1::{Machine, MachineDeployment, MachineDeploymentStatus, MachineSet},
+    v1alpha1::{Machine, MachineDeployment, MachineDeploymentStatus, MachineSet, MachineSetSpec},
 };
 
 const VERSION_PATH: &str = "/metadata/resourceVersion";
@@ -83,7 +84,9 @@ fn rolled_back(deployment: &MachineDeployment) -> Value {
 /// What an effect writes of a set that is there, and of which; `None` when it writes nothing of one.
 pub fn of_set(effect: &Effect, deployment: &DeploymentSnapshot) -> Option<(Target, Patch)> {
     let (set, patch) = match effect {
-        Effect::SyncSet { set, wanted } => (set, guarded_by_set(set, merge_difference(&synced(set), &synced(wanted))?)),
+        Effect::SyncSet { set, wanted } => {
+            (set, guarded_by_set(set, merge_difference(&Synced::of(set), &Synced::of(wanted))?))
+        }
         Effect::SetGrowth(set, growth) => {
             let value = match growth {
                 Growth::Blocked => Some("true"),
@@ -125,13 +128,20 @@ pub fn changes_status(deployment: &DeploymentSnapshot, wanted: &MachineDeploymen
 
 /// Whether there is anything to bring in line on a set.
 pub fn changes_set(set: &MachineSet, wanted: &MachineSet) -> bool {
-    let same = set.metadata == wanted.metadata && set.spec == wanted.spec;
-    !same && merge_difference(&synced(set), &synced(wanted)).is_some()
+    merge_difference(&Synced::of(set), &Synced::of(wanted)).is_some()
 }
 
 /// The parts of a set that follow its deployment.
-fn synced(set: &MachineSet) -> Value {
-    json!({ "metadata": set.metadata, "spec": set.spec })
+#[derive(PartialEq, Serialize)]
+struct Synced<'a> {
+    metadata: &'a ObjectMeta,
+    spec: &'a MachineSetSpec,
+}
+
+impl<'a> Synced<'a> {
+    fn of(set: &'a MachineSet) -> Self {
+        Self { metadata: &set.metadata, spec: &set.spec }
+    }
 }
 
 fn guarded_by_set(set: &MachineSet, change: Value) -> Patch {

@@ -108,7 +108,7 @@ pub fn release(owner: &Owner<'_>, object: Metadata<'_>) -> Option<Patch> {
 
 /// The JSON merge patch that turns `seen` into `wanted`; `None` when they are the same. Lists are replaced whole.
 pub fn merge_difference<T: Serialize + PartialEq>(seen: &T, wanted: &T) -> Option<Value> {
-    // Most passes ask, and find both the same: values are compared before JSON is made of them.
+    // In most passes both are the same. To compare values costs less than to make JSON of them.
     if seen == wanted {
         return None;
     }
