@@ -1,8 +1,8 @@
 //! The end of a deletion, once the VM is gone: its Node goes, then our finalizer.
 //!
-//! A kubelet may register while its VM is being deleted, and the view may not show that yet. Nothing else would ever delete such a
-//! Node. Where the view shows no Node of the machine, the API server itself is asked once before the machine is let go. Source: spec/machine-controller
-//! §6.7, §6.8.
+//! A kubelet may register while its VM is being deleted, and the view may not show that yet. Nothing else would ever delete
+//! such a Node. Where the view shows no Node of the machine, the API server itself is asked once before the machine is let
+//! go. Source: spec/machine-controller §6.7, §6.8.
 
 use super::{
     deletion::{Rest, linking, pause_of, vm_is_gone, wait_in_deletion},
@@ -70,8 +70,8 @@ pub(super) fn delete_node(seen: &Observation) -> Plan {
     Plan::new("delete-node-and-let-go", effects, Next::Settled)
 }
 
-/// Whether only the view says that the machine has no Node. A Node of another instance may have given its name to the machine's own
-/// Node since the view was made.
+/// Whether only the view says that the machine has no Node. Where it shows a Node of another instance, that Node may be gone by
+/// now, and the machine's own Node may have joined under the same name.
 fn must_look(seen: &Observation) -> bool {
     let is_unseen = match &seen.node {
         NodeView::NotLinked { candidate: None, .. }
@@ -197,7 +197,7 @@ mod tests {
     #[case::really_contested(NodeView::Contested { name: "n".to_owned(), why: "x".to_owned() }, NodeSource::Live, "delete-node-and-let-go")]
     #[case::no_target_cluster(NodeView::NoTarget, NodeSource::View, "delete-node-and-let-go")]
     #[case::found_by_its_label(unlinked(Some("n")), NodeSource::Live, "link-late-node")]
-    fn nobody_is_let_go_on_a_view_that_shows_no_node(
+    fn no_machine_is_let_go_on_a_view_that_shows_no_node_of_it(
         #[case] node: NodeView,
         #[case] source: NodeSource,
         #[case] rule: &str,
