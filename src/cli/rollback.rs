@@ -7,7 +7,7 @@
 use std::{fmt::Write as _, io::Write};
 
 use clap::Args;
-use kube::{Api, Client, ResourceExt, api::ListParams};
+use kube::{Api, Client, api::ListParams};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -16,7 +16,7 @@ use super::{
     namespace_name, object_name,
 };
 use controller_runtime::{error::ApiError, gate::Gate, key::ObjectKey, objects::Objects, snapshot::Snapshot};
-use machine_api::v1alpha1::{MachineSet, controller_of};
+use machine_api::v1alpha1::MachineSet;
 use machine_controllers::{
     deployment::{
         patches,
@@ -25,7 +25,7 @@ use machine_controllers::{
         rollback::{Found, Wish, find, rolled_back_to},
         template_equality::is_equal,
     },
-    snapshots::DeploymentSnapshot,
+    snapshots::{DeploymentSnapshot, SetSnapshot},
 };
 
 /// How often the change is tried while others change the deployment too.
@@ -97,8 +97,9 @@ async fn attempt(
     let api: Api<MachineSet> = Api::namespaced(client.clone(), &key.namespace);
     let all = api.list(&ListParams::default()).await;
     let all = all.map_err(|error| failed("list of the sets", &ApiError::from(error)))?;
-    let is_own = |set: &&MachineSet| controller_of(&set.metadata).is_some_and(|owner| owner.uid == deployment.uid());
-    let sets: Vec<&MachineSet> = all.items.iter().filter(is_own).collect();
+    let own = |set: &SetSnapshot| set.controller().is_some_and(|owner| owner.uid == deployment.uid());
+    let own: Vec<SetSnapshot> = all.items.into_iter().map(SetSnapshot::from).filter(own).collect();
+    let sets: Vec<&SetSnapshot> = own.iter().collect();
     let wish = Wish::from(args.to_revision);
     let (set, revision) = match find(&deployment, &sets, wish) {
         Found::Nothing => return Err(Failure::Input(no_such_revision(&deployment, &sets, wish))),
@@ -112,7 +113,7 @@ async fn attempt(
     let done = format!(
         "machinedeployment {key} {} to revision {revision} (class {}){}",
         if args.dry_run { "would be rolled back" } else { "rolled back" },
-        set.spec.template.spec.class.name,
+        set.template().spec.class.name,
         if deployment.is_paused() { "; it is paused, so nothing is rolled out until spec.paused is false" } else { "" },
     );
     let effect = Effect::RollBack(Box::new(rolled_back_to(&deployment, set)));
@@ -126,9 +127,9 @@ async fn attempt(
 }
 
 /// Says that there is no such revision, and which there are.
-fn no_such_revision(deployment: &DeploymentSnapshot, sets: &[&MachineSet], wish: Wish) -> String {
-    let mut revisions: Vec<(i64, &MachineSet)> =
-        sets.iter().filter_map(|set| Some((revision_of((&set.metadata).into()).filter(|r| *r > 0)?, *set))).collect();
+fn no_such_revision(deployment: &DeploymentSnapshot, sets: &[&SetSnapshot], wish: Wish) -> String {
+    let mut revisions: Vec<(i64, &SetSnapshot)> =
+        sets.iter().filter_map(|set| Some((revision_of(set.metadata()).filter(|r| *r > 0)?, *set))).collect();
     revisions.sort_by_key(|(revision, _)| *revision);
     let mut text = format!("machinedeployment {} has no ", deployment.key());
     let _ = match wish {
@@ -138,9 +139,9 @@ fn no_such_revision(deployment: &DeploymentSnapshot, sets: &[&MachineSet], wish:
     let known: Vec<String> = revisions
         .iter()
         .map(|(revision, set)| {
-            let present = is_equal(&set.spec.template, deployment.template());
-            let class = &set.spec.template.spec.class.name;
-            format!("{revision} ({}, class {class}{})", set.name_any(), if present { ", present" } else { "" })
+            let present = is_equal(set.template(), deployment.template());
+            let class = &set.template().spec.class.name;
+            format!("{revision} ({}, class {class}{})", set.name().to_owned(), if present { ", present" } else { "" })
         })
         .collect();
     let _ = match known.as_slice() {
@@ -168,13 +169,13 @@ mod tests {
             }))
             .unwrap(),
         );
-        let revised = |name: &str, class: &str, revision: &str| -> MachineSet {
-            serde_json::from_value(json!({
+        let revised =
+            |name: &str, class: &str, revision: &str| {
+                SetSnapshot::of(serde_json::from_value(json!({
                 "metadata": { "name": name, "namespace": "ns", "annotations": { annotation::REVISION: revision } },
                 "spec": { "template": of_class(class) },
-            }))
-            .unwrap()
-        };
+            })).unwrap())
+            };
         let (newer, older) = (revised("md-b", "new", "2"), revised("md-a", "old", "1"));
         let text = no_such_revision(&deployment, &[&newer, &older], Wish::Revision(9));
         assert_eq!(

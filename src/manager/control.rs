@@ -40,7 +40,10 @@ use controller_runtime::{
 };
 use driver_virtual::ConfigMapAccess;
 use machine_api::v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet};
-use machine_controllers::{snapshots::DeploymentSnapshot, views::ControlViews};
+use machine_controllers::{
+    snapshots::{DeploymentSnapshot, SetSnapshot},
+    views::ControlViews,
+};
 use mcm_metrics::{FleetSnapshot, Listing};
 
 /// Component of events that no controller tells.
@@ -134,7 +137,7 @@ pub(super) struct Probes {
 /// Reads and writes the four kinds.
 pub(super) struct Writers {
     pub(super) machines: Objects<Arc<Machine>>,
-    pub(super) sets: Objects<Arc<MachineSet>>,
+    pub(super) sets: Objects<SetSnapshot>,
     pub(super) deployments: Objects<DeploymentSnapshot>,
     pub(super) classes: Objects<Arc<MachineClass>>,
 }
@@ -294,7 +297,7 @@ fn observe_fleet(common: &Common, views: &ControlViews) -> anyhow::Result<()> {
     let views = views.clone();
     common.metrics.observe_fleet(move || FleetSnapshot {
         machines: Listing::Of(views.machines.snapshot()),
-        sets: Listing::Of(views.sets.snapshot()),
+        sets: Listing::Of(whole(&views.sets)),
         deployments: Listing::Of(whole(&views.deployments)),
     })?;
     Ok(())

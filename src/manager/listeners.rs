@@ -12,11 +12,11 @@ use controller_runtime::{
 };
 use machine_api::{
     kind::Kind,
-    v1alpha1::{Machine, MachineClass, MachineSet},
+    v1alpha1::{Machine, MachineClass},
 };
 use machine_controllers::{
     loops::Loop,
-    snapshots::{AttachmentSnapshot, DeploymentSnapshot, NodeSnapshot, PodSnapshot},
+    snapshots::{AttachmentSnapshot, DeploymentSnapshot, NodeSnapshot, PodSnapshot, SetSnapshot},
     wakes::{Route, Strength, Wake, listener},
 };
 
@@ -24,7 +24,7 @@ use machine_controllers::{
 #[derive(Default)]
 pub(super) struct Listeners {
     machines: Vec<Listener<Arc<Machine>>>,
-    sets: Vec<Listener<Arc<MachineSet>>>,
+    sets: Vec<Listener<SetSnapshot>>,
     deployments: Vec<Listener<DeploymentSnapshot>>,
     classes: Vec<Listener<Arc<MachineClass>>>,
     secrets: Vec<Listener<Arc<Secret>>>,

@@ -10,11 +10,10 @@ use std::{
 
 use controller_runtime::{key::ObjectKey, snapshot::Snapshot, store::Store};
 use k8s_openapi::{api::core::v1::Secret, apimachinery::pkg::apis::meta::v1::LabelSelector};
-use kube::{Resource, ResourceExt};
+use kube::Resource;
 use kube_values::selector::{self, Labels};
 use machine_api::{
     kind::Kind,
-    v1alpha1::controller_of,
     validation::{ClassFact, HolderFact, Node, OwnerKey, References, SecretFact, SelectingFact},
 };
 use machine_controllers::views::{
@@ -109,14 +108,11 @@ impl References for CachedReferences {
                 is_controlled: deployment.controller().is_some(),
             });
         let sets = self.store(namespace, |views| &views.sets)?.by_index(BY_NAMESPACE, namespace);
-        let sets =
-            sets.iter().filter(|set| !is_terminating(&***set) && selects(set.spec.selector.as_ref())).map(|set| {
-                SelectingFact {
-                    kind: Kind::MachineSet,
-                    name: set.name_any(),
-                    is_controlled: controller_of(set.meta()).is_some(),
-                }
-            });
+        let sets = sets.iter().filter(|set| !set.is_deleting() && selects(set.selector())).map(|set| SelectingFact {
+            kind: Kind::MachineSet,
+            name: set.name().to_owned(),
+            is_controlled: set.controller().is_some(),
+        });
         let mut facts: Vec<_> = deployments.chain(sets).collect();
         facts.sort_by(|a, b| (b.kind, &a.name).cmp(&(a.kind, &b.name)));
         Some(facts)
@@ -126,10 +122,10 @@ impl References for CachedReferences {
         let class = qualified(namespace, class);
         let deployments = self.store(namespace, |views| &views.deployments)?.by_index(BY_TEMPLATE_CLASS, &class);
         let sets = self.store(namespace, |views| &views.sets)?.by_index(BY_TEMPLATE_CLASS, &class);
-        let alone = sets.into_iter().filter(|set| controller_of(set.meta()).is_none());
+        let alone = sets.into_iter().filter(|set| set.controller().is_none());
         let living = deployments.into_iter().filter(|deployment| !deployment.is_deleting());
         let deployments = names(&living.collect::<Vec<_>>());
-        let sets = names(&alone.filter(|object| !is_terminating(&**object)).collect::<Vec<_>>());
+        let sets = names(&alone.filter(|set| !set.is_deleting()).collect::<Vec<_>>());
         let deployments = deployments.into_iter().map(|name| (Kind::MachineDeployment, name));
         Some(deployments.chain(sets.into_iter().map(|name| (Kind::MachineSet, name))).collect())
     }
@@ -137,7 +133,7 @@ impl References for CachedReferences {
     fn owner(&self, key: &OwnerKey) -> Option<Value> {
         let object = ObjectKey::new(&key.namespace, &key.name);
         match key.kind {
-            Kind::MachineSet => told(&*self.store(&key.namespace, |views| &views.sets)?.get(&object)?),
+            Kind::MachineSet => told(&self.store(&key.namespace, |views| &views.sets)?.get(&object)?),
             Kind::MachineDeployment => told(&self.store(&key.namespace, |views| &views.deployments)?.get(&object)?),
             Kind::Machine | Kind::MachineClass => None,
         }

@@ -7,10 +7,10 @@
 use std::sync::Arc;
 
 use controller_runtime::snapshot::Whole;
-use machine_api::{kind::Kind, v1alpha1::MachineSet, validation::reconcile_findings_of};
+use machine_api::{kind::Kind, validation::reconcile_findings_of};
 use serde::Serialize;
 
-use crate::snapshots::{DeploymentSnapshot, Described};
+use crate::snapshots::{DeploymentSnapshot, Described, SetSnapshot};
 
 /// Bytes of all errors together: they become the text of an event and of a condition.
 const TOLD_MAX: usize = 1000;
@@ -23,11 +23,11 @@ pub trait Checkable: Described + Whole<Object: Serialize> {
     fn has_spec_of(&self, other: &Self) -> bool;
 }
 
-impl Checkable for Arc<MachineSet> {
+impl Checkable for SetSnapshot {
     const KIND: Kind = Kind::MachineSet;
 
     fn has_spec_of(&self, other: &Self) -> bool {
-        self.spec == other.spec
+        self.has_spec_of(other)
     }
 }
 
@@ -85,6 +85,7 @@ mod tests {
 
     use super::*;
     use crate::set::testing::*;
+    use machine_api::v1alpha1::MachineSet;
 
     #[rstest]
     #[case::nothing_new(|_: &mut MachineSet| (), "")]
@@ -94,11 +95,10 @@ mod tests {
     #[case::a_deletion(|set: &mut MachineSet| { set.spec.replicas = -1; set.metadata.deletion_timestamp = Some(Time(now())); }, "")]
     #[case::a_namesake(|set: &mut MachineSet| { set.metadata.uid = Some("other".to_owned()); set.spec.replicas = -1; }, "spec.replicas")]
     fn what_is_known_holds_while_nothing_changes(#[case] change: fn(&mut MachineSet), #[case] expected: &str) {
-        let before = Arc::new(set(1).build());
+        let before: SetSnapshot = set(1).snapshot();
         let known = Checked::of(&before, None);
-        let mut after = (*before).clone();
-        change(&mut after);
-        let after = Arc::new(after);
+        let mut after = before.clone();
+        change(after.to_mut());
         let found = Checked::of(&after, Some(&known));
         for errors in [Checked::errors(&after, Some(&found)), Checked::errors(&after, Some(&known))] {
             let fits = if expected.is_empty() {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::snapshots::{DeploymentSnapshot, Described, NodeSnapshot};
+use crate::snapshots::{DeploymentSnapshot, Described, NodeSnapshot, SetSnapshot};
 use controller_runtime::{
     snapshot::Snapshot,
     store::{IndexName, Store},
@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::{Resource, ResourceExt};
 use machine_api::{
     names::label,
-    v1alpha1::{Machine, MachineClass, MachinePhase, MachineSet},
+    v1alpha1::{Machine, MachineClass, MachinePhase},
 };
 use machine_driver::same_instance::instance_key;
 
@@ -49,7 +49,7 @@ pub struct ControlViews {
     /// Machines.
     pub machines: Arc<Store<Arc<Machine>>>,
     /// Sets.
-    pub sets: Arc<Store<Arc<MachineSet>>>,
+    pub sets: Arc<Store<SetSnapshot>>,
     /// Deployments.
     pub deployments: Arc<Store<DeploymentSnapshot>>,
     /// Classes.
@@ -85,7 +85,7 @@ impl Default for ControlViews {
             sets: Arc::new(Store::new(vec![
                 (BY_CONTROLLER, controller),
                 (ORPHANS, orphan),
-                (BY_TEMPLATE_CLASS, |set| vec![qualified(&namespace(set), &set.spec.template.spec.class.name)]),
+                (BY_TEMPLATE_CLASS, |set| vec![qualified(&namespace(set), &set.template().spec.class.name)]),
                 (BY_NAMESPACE, |set| vec![namespace(set)]),
             ])),
             deployments: Arc::new(Store::new(vec![

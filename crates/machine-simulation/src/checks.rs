@@ -31,7 +31,7 @@ use controller_runtime::{key::Target, snapshot::Snapshot, store::Store};
 use kube::ResourceExt;
 use machine_api::{
     names::{DEFAULT_MACHINE_PRIORITY, annotation, label, update_result},
-    v1alpha1::{Machine, MachineDeployment, MachinePhase, MachineSet, controller_of},
+    v1alpha1::{Machine, MachineDeployment, MachinePhase, controller_of},
 };
 use machine_controllers::{
     deployment::{self, observe::DeploymentObservation},
@@ -322,15 +322,15 @@ impl Checks {
             }
         }
         if self.silent && self.begun && self.leads && !plan.steps.is_empty() {
-            self.violated("a set acts while nobody sees the Nodes", || format!("{:?}", seen.set.metadata.name));
+            self.violated("a set acts while nobody sees the Nodes", || format!("{:?}", seen.set.name()));
         }
         let goes = |machine: &Machine| deleted_by(plan, machine).is_some();
-        if seen.set.metadata.deletion_timestamp.is_some() || self.watching == Watching::Off {
+        if seen.set.is_deleting() || self.watching == Watching::Off {
             return;
         }
         let makes = |step: &Step| matches!(step.effect, Effect::CreateMachine(_) | Effect::CreateUnlessThere(_));
         if may_not_grow(&seen.set) && plan.steps.iter().any(makes) {
-            self.violated("a set makes machines that must not grow", || format!("{:?}", seen.set.metadata.name));
+            self.violated("a set makes machines that must not grow", || format!("{:?}", seen.set.name()));
         }
         let claimed = seen.claimed();
         let healthy = || claimed.iter().filter(|machine| is_available(machine));
@@ -524,8 +524,9 @@ fn is_being_replaced(machine: &Machine) -> bool {
 fn told_of_scaler(effect: &deployment::plan::Effect) -> Option<Target> {
     match effect {
         deployment::plan::Effect::SyncSet { set, wanted } => {
-            let told = |set: &MachineSet| set.annotations().get(annotation::LAST_REPLICA_CHANGE_BY_SCALER).cloned();
-            (told(wanted).is_some() && told(wanted) != told(set)).then(|| Target::of(&**set))
+            let before = set.annotation(annotation::LAST_REPLICA_CHANGE_BY_SCALER);
+            let told = wanted.annotations().get(annotation::LAST_REPLICA_CHANGE_BY_SCALER);
+            (told.is_some() && told.map(String::as_str) != before).then(|| set.target())
         }
         _ => None,
     }
@@ -535,10 +536,10 @@ fn told_of_scaler(effect: &deployment::plan::Effect) -> Option<Target> {
 /// alone it would make others in the places of those that the scaler named, and then lose as many that nobody named.
 fn is_larger(seen: &DeploymentObservation, set: &Target) -> bool {
     let replicas = seen.deployment.replicas();
-    let all = seen.sets.iter().filter(|seen| seen.set.metadata.uid.as_ref() == Some(&set.uid));
+    let all = seen.sets.iter().filter(|seen| seen.set.uid() == set.uid);
     all.map(|seen| &seen.set).any(|set| {
-        let known = set.metadata.annotations.as_ref().and_then(|all| all.get(annotation::DESIRED_REPLICAS));
-        let sized_for = known.and_then(|known| known.parse().ok()).unwrap_or(set.spec.replicas);
-        set.spec.replicas > 0 && sized_for.max(set.spec.replicas) > replicas
+        let known = set.annotation(annotation::DESIRED_REPLICAS);
+        let sized_for = known.and_then(|known| known.parse().ok()).unwrap_or(set.replicas());
+        set.replicas() > 0 && sized_for.max(set.replicas()) > replicas
     })
 }

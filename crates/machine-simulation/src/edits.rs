@@ -17,8 +17,8 @@ use kube_values::{duration::GoDuration, selector::Labels};
 use machine_api::{
     names::{MACHINE_CLASS_KIND, annotation, label},
     v1alpha1::{
-        InPlaceUpdate, MachineDeployment, MachineDeploymentStrategy, MachineSet, OrchestrationType, RollbackConfig,
-        RollingUpdate, StrategyType, controller_of,
+        InPlaceUpdate, MachineDeployment, MachineDeploymentStrategy, OrchestrationType, RollbackConfig, RollingUpdate,
+        StrategyType,
     },
 };
 use machine_controllers::{
@@ -28,7 +28,7 @@ use machine_controllers::{
         rollback::{Found, Wish, find, rolled_back_to},
     },
     set::counts::is_terminating,
-    snapshots::DeploymentSnapshot,
+    snapshots::{DeploymentSnapshot, SetSnapshot},
 };
 
 const NAME: &str = "md";
@@ -181,9 +181,9 @@ fn scale_in(api: &mut Api, now: Timestamp) {
 /// What `mcm rollback` does: its own choice and its own patch.
 fn roll_back(api: &mut Api, revision: u8) {
     let Some(deployment) = api.get::<MachineDeployment>(NAME).map(DeploymentSnapshot::from) else { return };
-    let sets: Vec<_> = api.sets.values().cloned().collect();
-    let is_own = |set: &&MachineSet| controller_of(&set.metadata).is_some_and(|owner| owner.uid == deployment.uid());
-    let sets: Vec<&MachineSet> = sets.iter().map(|set| &**set).filter(is_own).collect();
+    let sets: Vec<SetSnapshot> = api.sets.values().cloned().map(SetSnapshot::from).collect();
+    let is_own = |set: &&SetSnapshot| set.controller().is_some_and(|owner| owner.uid == deployment.uid());
+    let sets: Vec<&SetSnapshot> = sets.iter().filter(is_own).collect();
     if let Found::Set { set, .. } = find(&deployment, &sets, Wish::from(i64::from(revision))) {
         let effect = Effect::RollBack(Box::new(rolled_back_to(&deployment, set)));
         let Some((part, patch)) = patches::of_deployment(&effect, &deployment) else { return };

@@ -49,7 +49,7 @@ use machine_controllers::{
     loops::Controller,
     machine::settings::MachineSettings,
     set::counts::is_terminating,
-    snapshots::{DeploymentSnapshot, NodeSnapshot},
+    snapshots::{DeploymentSnapshot, NodeSnapshot, SetSnapshot},
 };
 
 /// Jumps in time without anything happening, after which nothing is expected to happen any more.
@@ -90,7 +90,7 @@ pub struct Question {
     /// The deployment as it is to be.
     pub deployment: DeploymentSnapshot,
     /// Its sets, and those that nobody controls.
-    pub sets: Vec<Arc<MachineSet>>,
+    pub sets: Vec<SetSnapshot>,
     /// Their machines.
     pub machines: Vec<Arc<Machine>>,
     /// The machines' Nodes.
@@ -218,7 +218,7 @@ impl<'a> World<'a> {
     fn of(question: &'a Question) -> Self {
         let mut api = Api::default();
         api.put(MachineDeployment::clone(question.deployment.whole_object()));
-        question.sets.iter().for_each(|set| api.put((**set).clone()));
+        question.sets.iter().for_each(|set| api.put(MachineSet::clone(set.whole_object())));
         question.machines.iter().for_each(|machine| api.put((**machine).clone()));
         question.nodes.iter().for_each(|node| api.put(Node::clone(node.whole_object())));
         // A cordoned Node, too, may have pods that its drain has not moved yet.

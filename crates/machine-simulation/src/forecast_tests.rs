@@ -35,7 +35,7 @@ fn after(setup: Setup, edit: Edit) -> Played {
 fn question(world: &Played) -> Question {
     Question {
         deployment: world.api.deployments.values().next().unwrap().clone().into(),
-        sets: world.api.sets.values().cloned().collect(),
+        sets: world.api.sets.values().cloned().map(Into::into).collect(),
         machines: world.api.machines.values().cloned().collect(),
         nodes: world.api.nodes.values().cloned().map(NodeSnapshot::of).collect(),
         now: world.now,

@@ -213,9 +213,11 @@ pub fn set_without(guard: Option<Guard>, seen: &SetObservation) -> Cow<'_, SetOb
         Some(Guard::HandedOver) => each(|machine| forget_label(machine, label::UPDATE_RESULT)),
         Some(Guard::Freeze) => {
             let mut blind = seen.clone();
-            let labels = Arc::make_mut(&mut blind.set).metadata.labels.get_or_insert_default();
-            labels.remove(label::FREEZE);
-            labels.remove(label::SCALE_UP_DISABLED);
+            edit(&mut blind.set, |set| {
+                let labels = set.metadata.labels.get_or_insert_default();
+                labels.remove(label::FREEZE);
+                labels.remove(label::SCALE_UP_DISABLED);
+            });
             Cow::Owned(blind)
         }
         _ => Cow::Borrowed(seen),
@@ -228,9 +230,7 @@ pub fn told_without(guard: Option<Guard>, seen: &SetObservation) -> Cow<'_, SetO
         return Cow::Borrowed(seen);
     }
     let mut blind = seen.clone();
-    for condition in &mut Arc::make_mut(&mut blind.set).status.conditions {
-        condition.message.clear();
-    }
+    edit(&mut blind.set, |set| set.status.conditions.iter_mut().for_each(|condition| condition.message.clear()));
     Cow::Owned(blind)
 }
 

@@ -41,7 +41,7 @@ use controller_runtime::{
     store::{Change, Store},
     tasks::Tasks,
 };
-use machine_api::v1alpha1::{Machine, MachineClass, MachineSet};
+use machine_api::v1alpha1::{Machine, MachineClass};
 use machine_controllers::{
     deployment::settings::DeploymentSettings,
     loops::{Controller, Loop, Pass},
@@ -52,7 +52,7 @@ use machine_controllers::{
     },
     overshooting,
     safety::collector::Collector,
-    snapshots::{AttachmentSnapshot, DeploymentSnapshot, NodeSnapshot, PodSnapshot},
+    snapshots::{AttachmentSnapshot, DeploymentSnapshot, NodeSnapshot, PodSnapshot, SetSnapshot},
     views::{ControlViews, node_store},
     wakes::{Route, Strength, Wake, Wakes},
 };
@@ -115,7 +115,7 @@ pub enum Work {
 /// A change that the process has not routed yet.
 enum News {
     Machine(Change<Arc<Machine>>),
-    Set(Change<Arc<MachineSet>>),
+    Set(Change<SetSnapshot>),
     Deployment(Change<DeploymentSnapshot>),
     Node(Change<NodeSnapshot>),
     Pod(Change<PodSnapshot>),
@@ -460,7 +460,7 @@ impl Process {
     pub fn all_jobs(&self) -> Vec<Job> {
         let of = |kind: Controller, keys: Vec<ObjectKey>| keys.into_iter().map(move |key| (kind, key));
         let deployments = self.views.deployments.snapshot().iter().map(Snapshot::key).collect();
-        let sets = self.views.sets.snapshot().iter().map(|object| ObjectKey::of(&**object)).collect();
+        let sets = self.views.sets.snapshot().iter().map(Snapshot::key).collect();
         let machines = self.views.machines.snapshot().iter().map(|object| ObjectKey::of(&**object)).collect();
         of(Controller::MachineDeployment, deployments)
             .chain(of(Controller::MachineSet, sets))

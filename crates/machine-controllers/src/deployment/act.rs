@@ -1,6 +1,6 @@
 //! Carries a plan about a deployment out. Decides nothing: what fails is reported, and the next observation sees the truth.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::collections::BTreeSet;
 
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream};
 use kube::ResourceExt;
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     outcomes::{gone_is_fine, may_adopt, released, taken_by_us},
-    snapshots::DeploymentSnapshot,
+    snapshots::{DeploymentSnapshot, SetSnapshot},
 };
 use controller_runtime::{
     error::ApiError,
@@ -127,7 +127,7 @@ impl DeploymentController {
             }
             Effect::ScaleSet { set, to, .. } => {
                 self.write_set(deployment, effect).await?;
-                self.tell_scaled(deployment, &set.name_any(), set.spec.replicas, *to);
+                self.tell_scaled(deployment, set.name(), set.replicas(), *to);
                 Ok(())
             }
             Effect::ReleaseSet(_) => released(self.write_set(deployment, effect).await),
@@ -156,7 +156,7 @@ impl DeploymentController {
         &self,
         deployment: &DeploymentSnapshot,
         effect: &Effect,
-    ) -> Result<Option<Arc<MachineSet>>, ApiError> {
+    ) -> Result<Option<SetSnapshot>, ApiError> {
         match patches::of_set(effect, deployment) {
             Some((set, patch)) => self.deps.sets.patch(&set, Part::Main, patch).await.map(Some),
             None => Ok(None),
@@ -185,7 +185,7 @@ impl DeploymentController {
             }
             Err(ApiError::AlreadyExists(message)) => match self.deps.sets.get(&ObjectKey::of(set)).await {
                 Ok(there) => {
-                    let there = there.as_deref().map(|there| (&there.metadata).into());
+                    let there = there.as_ref().map(SetSnapshot::metadata);
                     taken_by_us(there, Some(deployment.uid()), message)
                 }
                 Err(error) => {
@@ -253,7 +253,7 @@ fn counted(effect: &Effect) -> Option<Counted> {
         | Effect::MarkTainted(set, _)
         | Effect::ScaleSet { set, .. }
         | Effect::AdoptSet(set)
-        | Effect::ReleaseSet(set) => Some(Counted::Set(ObjectKey::of(&**set))),
+        | Effect::ReleaseSet(set) => Some(Counted::Set(set.key())),
         Effect::DeleteSet { set, .. } => Some(Counted::Set(set.key.clone())),
         Effect::MarkMachine { machine, .. } | Effect::HandOver { machine, .. } => {
             Some(Counted::Machine(ObjectKey::of(&**machine)))
@@ -280,6 +280,7 @@ mod tests {
     use super::*;
     use crate::{changes::Changes, deployment::plan::Growth};
     use kube_values::selector::Labels;
+    use std::sync::Arc;
 
     fn key() -> ObjectKey {
         ObjectKey::new("ns", "a")
@@ -292,8 +293,8 @@ mod tests {
         Arc::new(object)
     }
 
-    fn set() -> Arc<MachineSet> {
-        named(Some("ns"))
+    fn set() -> SetSnapshot {
+        named::<MachineSet>(Some("ns")).into()
     }
 
     fn change(on_failure: OnFailure) -> Effect {

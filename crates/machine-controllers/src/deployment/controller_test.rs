@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::{DeploymentController, DeploymentDeps, DeploymentSettings, testing::deployment};
 use crate::{
     set::{SetController, SetDeps, testing::now},
+    snapshots::SetSnapshot,
     testing_api::{Fault, TestApi},
     views::ControlViews,
 };
@@ -20,8 +21,9 @@ use controller_runtime::{
     key::ObjectKey,
     objects::Objects,
     queue::Outcome,
+    snapshot::{Snapshot, Whole},
 };
-use machine_api::v1alpha1::{Machine, MachineDeployment, MachineSet, StrategyType};
+use machine_api::v1alpha1::{Machine, MachineDeployment, StrategyType};
 
 struct Cluster {
     api: TestApi,
@@ -45,8 +47,7 @@ impl Cluster {
         let recorder = Recorder::new("test", sender);
         let machines: Objects<Arc<Machine>> =
             Objects::new(client.clone(), gate.clone(), Some(views.machines.clone()), |_| {});
-        let sets: Objects<Arc<MachineSet>> =
-            Objects::new(client.clone(), gate.clone(), Some(views.sets.clone()), |_| {});
+        let sets: Objects<SetSnapshot> = Objects::new(client.clone(), gate.clone(), Some(views.sets.clone()), |_| {});
         let deployments = DeploymentController::new(DeploymentDeps {
             views: views.clone(),
             deployments: Objects::new(client, gate.clone(), Some(views.deployments.clone()), |_| {}),
@@ -101,7 +102,7 @@ impl Cluster {
         };
         note(self.deployments.reconcile(ObjectKey::new("ns", "md")).await);
         for set in self.views.sets.snapshot() {
-            note(self.sets.reconcile(ObjectKey::of(&*set)).await);
+            note(self.sets.reconcile(set.key()).await);
         }
         settled
     }
@@ -123,13 +124,8 @@ impl Cluster {
             }
         }
         for set in self.views.sets.snapshot() {
-            if self
-                .api
-                .all("machinesets")
-                .iter()
-                .all(|known| known["metadata"]["name"] != set.metadata.name.clone().unwrap())
-            {
-                self.views.sets.delete(&set);
+            if self.api.all("machinesets").iter().all(|known| known["metadata"]["name"] != set.name()) {
+                self.views.sets.delete(set.whole_object());
                 moved = true;
             }
         }

@@ -10,11 +10,14 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::in_place::marks::is_handed_over;
-use crate::set::{
-    counts::is_terminating,
-    ranking::{is_marked, sort_for_deletion},
+use crate::{
+    set::{
+        counts::is_terminating,
+        ranking::{is_marked, sort_for_deletion},
+    },
+    snapshots::SetSnapshot,
 };
-use machine_api::v1alpha1::{Machine, MachineSet};
+use machine_api::v1alpha1::Machine;
 
 /// Machines that are not on their way out, as the set's controller sees them (spec/deployment-and-set §6.2): those just
 /// handed over, which it never chooses, and the others in the order in which it deletes them.
@@ -41,7 +44,7 @@ pub struct AvailableBySize(Vec<i32>);
 impl AvailableBySize {
     /// Of a set with these machines; `counts` says which of them the rollout counts on.
     pub fn of(
-        set: &MachineSet,
+        set: &SetSnapshot,
         machines: &[Arc<Machine>],
         now: Timestamp,
         counts: impl Fn(&Arc<Machine>) -> bool,
@@ -110,8 +113,9 @@ mod tests {
     ) {
         let machines: Vec<Arc<Machine>> = machines.into_iter().map(|machine| Arc::new(machine.build())).collect();
         let size = 2;
-        let available =
-            AvailableBySize::of(&set(size).build(), &machines, now(), |machine: &Arc<Machine>| is_available(machine));
+        let available = AvailableBySize::of(&set(size).snapshot(), &machines, now(), |machine: &Arc<Machine>| {
+            is_available(machine)
+        });
         assert_eq!(available.cut(size, most, budget), Cut { machines: fewer, cost });
     }
 }

@@ -4,7 +4,7 @@
 //! same observation always gives the same plan. The status is decided on afterwards, on what the effects have made of
 //! the sets ([`super::status::decide_status`]).
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use super::{
     fleet::{Fleet, SetState, owner},
@@ -160,13 +160,13 @@ fn settle_ownership(seen: &DeploymentObservation, plan: &mut Plan) -> bool {
     let owner = owner(&seen.deployment);
     let mut adopts = false;
     for set in seen.sets.iter().map(|seen| &seen.set).chain(&seen.orphans) {
-        match owner.standing((&set.metadata).into()) {
+        match owner.standing(set.metadata()) {
             Standing::Release => {
-                plan.push("ownership/release", Effect::ReleaseSet(Arc::clone(set)));
+                plan.push("ownership/release", Effect::ReleaseSet(set.clone()));
             }
             Standing::Adopt => {
                 adopts = true;
-                plan.push("ownership/adopt", Effect::AdoptSet(Arc::clone(set)));
+                plan.push("ownership/adopt", Effect::AdoptSet(set.clone()));
             }
             Standing::Claimed | Standing::Foreign => {}
         }
@@ -185,14 +185,13 @@ fn end_deployment(seen: &DeploymentObservation, plan: &mut Plan) {
     if seen.sets.is_empty() {
         plan.push("finalizer/remove", Effect::RemoveFinalizer);
     }
-    for set in seen.sets.iter().filter(|seen| seen.set.metadata.deletion_timestamp.is_none()) {
+    for set in seen.sets.iter().filter(|seen| !seen.set.is_deleting()) {
         plan.push("deletion/deployment", Effect::delete(&set.set));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use kube::ResourceExt;
     use rstest::rstest;
 
     use super::*;
@@ -200,11 +199,13 @@ mod tests {
         deployment::{observe::SetSeen, testing::*},
         set::testing::{Building, selector},
     };
+    use controller_runtime::snapshot::Snapshot;
     use kube_values::duration::GoDuration;
     use machine_api::{
         names::annotation,
         v1alpha1::{MachineDeployment, MachineDeploymentStrategy, OrchestrationType},
     };
+    use std::sync::Arc;
 
     /// A deployment that knows its revision already.
     fn known(replicas: i32, surge: i32, unavailable: i32) -> Building<MachineDeployment> {
@@ -233,7 +234,7 @@ mod tests {
 
     fn rules(seen: &DeploymentObservation) -> Vec<String> {
         let named = |step: &super::super::plan::Step| match &step.effect {
-            Effect::ScaleSet { set, to, .. } => format!("{} {} {to}", step.rule, set.name_any()),
+            Effect::ScaleSet { set, to, .. } => format!("{} {} {to}", step.rule, set.name().to_owned()),
             Effect::CreateSet(set) => format!("{} {}", step.rule, set.spec.replicas),
             _ => step.rule.to_owned(),
         };
@@ -241,7 +242,7 @@ mod tests {
     }
 
     fn revised(mut seen: SetSeen, revision: &str) -> SetSeen {
-        let annotations = Arc::make_mut(&mut seen.set).metadata.annotations.get_or_insert_default();
+        let annotations = seen.set.to_mut().metadata.annotations.get_or_insert_default();
         annotations.insert(annotation::REVISION.to_owned(), revision.to_owned());
         seen
     }
@@ -318,7 +319,7 @@ mod tests {
         let mut set = new(1, 1);
         let machine = Arc::make_mut(&mut set.machines[0]);
         machine.metadata.labels.get_or_insert_default().insert(label::NODE.to_owned(), "node".to_owned());
-        let annotations = Arc::make_mut(&mut set.set).metadata.annotations.get_or_insert_default();
+        let annotations = set.set.to_mut().metadata.annotations.get_or_insert_default();
         annotations.insert(annotation::PREFER_NO_SCHEDULE.to_owned(), "True".to_owned());
         let mut seen = seeing_sets(recreating(1).build(), vec![set]);
         seen.nodes = Some([("node".to_owned(), node.clone().into())].into());
@@ -354,7 +355,7 @@ mod tests {
     #[test]
     fn a_set_whose_name_is_taken_is_a_collision() {
         let mut seen = seeing_sets(known(3, 1, 0).build(), vec![]);
-        seen.namesake = Some(Arc::new(set_of_class("other", "x", 1, 0)));
+        seen.namesake = Some(set_of_class("other", "x", 1, 0).into());
         assert_eq!(rules(&seen), ["revision/collision"]);
     }
 
@@ -362,7 +363,7 @@ mod tests {
     fn orphan_sets_that_fit_are_adopted_first() {
         let mut seen = seeing_sets(known(3, 1, 0).build(), vec![]);
         let orphan = Building(set_of_class("md-old", "old", 3, -2000)).no_owner().build();
-        seen.orphans = vec![Arc::new(orphan)];
+        seen.orphans = vec![orphan.into()];
         assert_eq!(rules(&seen), ["ownership/adopt"]);
     }
 

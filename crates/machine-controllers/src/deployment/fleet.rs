@@ -21,15 +21,16 @@ use crate::{
         ownership::{Owner, Standing},
         ranking::{is_marked, is_named, is_preserved},
     },
-    snapshots::DeploymentSnapshot,
+    snapshots::{DeploymentSnapshot, SetSnapshot},
 };
-use machine_api::v1alpha1::{Machine, MachineSet, StrategyType};
+use controller_runtime::snapshot::Snapshot;
+use machine_api::v1alpha1::{Machine, StrategyType};
 
 /// A set with its counts.
 #[derive(Clone, Debug)]
 pub struct SetState<'a> {
     /// The set.
-    pub set: &'a Arc<MachineSet>,
+    pub set: &'a SetSnapshot,
     /// Its machines.
     pub machines: &'a [Arc<Machine>],
     /// What its machines count as.
@@ -47,10 +48,10 @@ pub struct SetState<'a> {
 impl<'a> SetState<'a> {
     fn of(seen: &'a SetSeen, all: &'a DeploymentObservation, availability: Availability) -> Self {
         let now = all.now;
-        let labels = seen.set.spec.template.metadata.labels.as_ref();
+        let labels = seen.set.template().metadata.labels.as_ref();
         let counts = Counts::of(seen.machines.iter().map(AsRef::as_ref), labels);
         let unsettled = (!knows_its_size(&seen.set)).then(|| {
-            let known = seen.set.metadata.uid.as_ref().and_then(|uid| all.unsettled.get(uid));
+            let known = all.unsettled.get(seen.set.uid());
             known.copied().unwrap_or(Unsettled { since: now, deleting: 0, making_for: 0 })
         });
         let unsettled = unsettled.filter(|one| one.time_left(now).is_some());
@@ -70,7 +71,7 @@ impl<'a> SetState<'a> {
 
     /// The wanted machines.
     pub fn spec(&self) -> i32 {
-        self.set.spec.replicas
+        self.set.replicas()
     }
 
     /// Whether the set wants machines.
@@ -105,19 +106,19 @@ impl<'a> SetState<'a> {
 
     /// An annotation of the set.
     pub fn annotation(&self, key: &str) -> Option<&'a str> {
-        self.set.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+        self.set.annotation(key)
     }
 
     /// The name of the set.
     pub fn name(&self) -> &'a str {
-        self.set.metadata.name.as_deref().unwrap_or_default()
+        self.set.name()
     }
 }
 
 /// The machines that the set's controller will not delete, whichever of its sizes it acts on: it deletes in the same order.
 fn kept(seen: &SetSeen, unsettled: Option<Unsettled>, now: Timestamp) -> Vec<&Arc<Machine>> {
     let (handed_over, mut candidates) = in_order_of_deletion(&seen.machines, now);
-    let surplus = candidates.len().saturating_sub(usize::try_from(seen.set.spec.replicas).unwrap_or(0));
+    let surplus = candidates.len().saturating_sub(usize::try_from(seen.set.replicas()).unwrap_or(0));
     let deleting = unsettled.map_or(0, |one| usize::try_from(one.deleting).unwrap_or(0));
     candidates.drain(..surplus.max(deleting).min(candidates.len()));
     candidates.retain(|machine| !is_marked(machine, &seen.set));
@@ -161,13 +162,10 @@ impl<'a> Fleet<'a> {
         let deployment = &seen.deployment;
         let owner = owner(deployment);
         let mut sets: Vec<&SetSeen> =
-            seen.sets.iter().filter(|set| owner.standing((&set.set.metadata).into()) == Standing::Claimed).collect();
-        sets.sort_by_key(|seen| {
-            let meta = &seen.set.metadata;
-            (meta.creation_timestamp.as_ref().map(|time| time.0), meta.name.clone())
-        });
+            seen.sets.iter().filter(|set| owner.standing(set.set.metadata()) == Standing::Claimed).collect();
+        sets.sort_by_key(|seen| (seen.set.created(), seen.set.name()));
         let availability = Availability::of(seen.settings.availability, deployment);
-        let place = sets.iter().position(|seen| is_equal(&seen.set.spec.template, deployment.template()));
+        let place = sets.iter().position(|seen| is_equal(seen.set.template(), deployment.template()));
         let new = place.map(|place| SetState::of(sets.remove(place), seen, availability));
         let old = sets.into_iter().map(|set| SetState::of(set, seen, availability)).collect();
         Self { deployment, limits: Fenceposts::of(deployment), availability, now: seen.now, new, old }
@@ -268,7 +266,7 @@ mod tests {
     #[test]
     fn machines_that_a_set_will_delete_are_not_counted_on() {
         let mut shrunk = old(10, 10);
-        Arc::make_mut(&mut shrunk.set).spec.replicas = 8;
+        shrunk.set.to_mut().spec.replicas = 8;
         let seen = seeing_sets(deployment(10, 3, 2).build(), vec![shrunk]);
         let fleet = Fleet::of(&seen);
         assert_eq!((fleet.old[0].kept_available, fleet.old[0].committed()), (8, 10));

@@ -15,6 +15,7 @@ use crate::{
     changes::{self, Changes},
     set::counts::label_of,
 };
+use controller_runtime::snapshot::Whole;
 use kube_values::selector::Labels;
 use machine_api::{names::label::MACHINE_TEMPLATE_HASH, v1alpha1::MachineSet};
 
@@ -38,9 +39,9 @@ pub fn step(fleet: &Fleet<'_>, plan: &mut Plan) -> Labelling {
 }
 
 fn lacks_label(set: &SetState<'_>) -> bool {
-    let Some(selector) = &set.set.spec.selector else { return false };
+    let Some(selector) = &set.set.selector() else { return false };
     let labels = selector.match_labels.as_ref();
-    set.set.metadata.deletion_timestamp.is_none() && value_of(labels).is_none()
+    !set.set.is_deleting() && value_of(labels).is_none()
 }
 
 fn value_of(labels: Option<&Labels>) -> Option<&String> {
@@ -49,17 +50,17 @@ fn value_of(labels: Option<&Labels>) -> Option<&String> {
 
 fn label(fleet: &Fleet<'_>, set: &SetState<'_>, plan: &mut Plan) {
     let sync = |change: &dyn Fn(&mut MachineSet)| {
-        let mut wanted = Box::new((**set.set).clone());
+        let mut wanted = Box::new(MachineSet::clone(set.set.whole_object()));
         change(&mut wanted);
-        Effect::SyncSet { set: Arc::clone(set.set), wanted }
+        Effect::SyncSet { set: set.set.clone(), wanted }
     };
     let own = |hash: &str| (MACHINE_TEMPLATE_HASH.to_owned(), hash.to_owned());
-    let Some(hash) = value_of(set.set.spec.template.metadata.labels.as_ref()) else {
-        let hash = template_hash(&set.set.spec.template, fleet.deployment.status().collision_count);
+    let Some(hash) = value_of(set.set.template().metadata.labels.as_ref()) else {
+        let hash = template_hash(set.set.template(), fleet.deployment.status().collision_count);
         let labelled = sync(&|set| set.spec.template.metadata.labels.get_or_insert_default().extend([own(&hash)]));
         return plan.push("hash-label/template", labelled);
     };
-    if set.set.status.observed_generation < set.set.metadata.generation.unwrap_or_default() {
+    if set.set.status().observed_generation < set.set.generation().unwrap_or_default() {
         // The set controller may be making machines without the label; its status wakes us.
         return;
     }
@@ -98,7 +99,7 @@ mod tests {
 
     fn without_label(has: Has) -> SetSeen {
         let mut seen = new(2, 2);
-        let set: &mut MachineSet = Arc::make_mut(&mut seen.set);
+        let set: &mut MachineSet = seen.set.to_mut();
         if has < Has::Everything {
             set.metadata.labels.as_mut().unwrap().remove(MACHINE_TEMPLATE_HASH);
             set.spec.selector.as_mut().unwrap().match_labels.as_mut().unwrap().remove(MACHINE_TEMPLATE_HASH);

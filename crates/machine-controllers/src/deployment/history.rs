@@ -13,11 +13,10 @@ use super::{
 pub fn clean_up(fleet: &Fleet<'_>, plan: &mut Plan) {
     let Some(limit) = fleet.deployment.revision_history_limit() else { return };
     let kept = usize::try_from(limit).unwrap_or(0);
-    let mut by_age: Vec<&SetState<'_>> =
-        fleet.old.iter().filter(|set| set.set.metadata.deletion_timestamp.is_none()).collect();
+    let mut by_age: Vec<&SetState<'_>> = fleet.old.iter().filter(|set| !set.set.is_deleting()).collect();
     by_age.sort_by_key(|set| {
-        let meta = &set.set.metadata;
-        (revision_of(meta.into()), meta.creation_timestamp.as_ref().map(|time| time.0), set.name())
+        let meta = set.set.metadata();
+        (revision_of(meta), meta.created, set.name())
     });
     let surplus = by_age.len().saturating_sub(kept);
     for set in by_age.into_iter().take(surplus).filter(|set| may_go(set)) {
@@ -26,15 +25,14 @@ pub fn clean_up(fleet: &Fleet<'_>, plan: &mut Plan) {
 }
 
 fn may_go(set: &SetState<'_>) -> bool {
-    let status = &set.set.status;
+    let status = set.set.status();
     set.committed() == 0
         && status.replicas == 0
-        && set.set.metadata.generation.unwrap_or_default() <= status.observed_generation
+        && set.set.generation().unwrap_or_default() <= status.observed_generation
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
 
     use rstest::rstest;
 
@@ -49,7 +47,7 @@ mod tests {
                     set_of_class(&format!("md-{number}"), "old", 0, -9000 + i64::try_from(number).unwrap()),
                     0,
                 );
-                change(Arc::make_mut(&mut seen.set));
+                change(seen.set.to_mut());
                 seen
             })
             .collect()
@@ -69,7 +67,7 @@ mod tests {
 
     fn revised(mut sets: Vec<SetSeen>, revisions: &[&str]) -> Vec<SetSeen> {
         for (seen, revision) in sets.iter_mut().zip(revisions) {
-            let annotations = Arc::make_mut(&mut seen.set).metadata.annotations.get_or_insert_default();
+            let annotations = seen.set.to_mut().metadata.annotations.get_or_insert_default();
             annotations.insert(annotation::REVISION.to_owned(), (*revision).to_owned());
         }
         sets
@@ -79,7 +77,7 @@ mod tests {
     fn the_newest_stay_although_an_older_one_may_not_go_yet() {
         // A is not empty yet; B, C and D are, and D is what a rollback would take.
         let mut sets = empty(4, |_| {});
-        Arc::make_mut(&mut sets[0].set).status.replicas = 1;
+        sets[0].set.to_mut().status.replicas = 1;
         assert_eq!(deleted(Some(1), sets.clone()), ["md-1", "md-2"]);
         assert_eq!(deleted(Some(0), sets.clone()), ["md-1", "md-2", "md-3"]);
         assert_eq!(deleted(None, sets), Vec::<String>::new());

@@ -62,7 +62,7 @@ use self::{
     status::{Report, decide_status},
 };
 use super::{Decision, checked::Checked, refused_writes::RefusedWrites, views::ControlViews};
-use crate::snapshots::{DeploymentSnapshot, NodeSnapshot};
+use crate::snapshots::{DeploymentSnapshot, NodeSnapshot, SetSnapshot};
 use controller_runtime::{
     clock::SharedClock,
     error::ApiError,
@@ -74,10 +74,7 @@ use controller_runtime::{
     snapshot::Snapshot,
     store::Store,
 };
-use machine_api::{
-    names::set_reason,
-    v1alpha1::{Machine, MachineSet},
-};
+use machine_api::{names::set_reason, v1alpha1::Machine};
 
 /// Component name of the deployment controller's events.
 pub const COMPONENT: &str = "machine-controller-manager";
@@ -90,7 +87,7 @@ pub struct DeploymentDeps {
     /// Writes deployments; its store must be `views.deployments`.
     pub deployments: Objects<DeploymentSnapshot>,
     /// Writes sets; its store must be `views.sets`.
-    pub sets: Objects<Arc<MachineSet>>,
+    pub sets: Objects<SetSnapshot>,
     /// Writes machines (marks of the scaler only); its store must be `views.machines`.
     pub machines: Objects<Arc<Machine>>,
     /// Writes Nodes of the target cluster, if there is one; its store must be `node_store`.

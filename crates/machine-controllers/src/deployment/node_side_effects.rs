@@ -80,7 +80,7 @@ pub fn untaint_first(seen: &DeploymentObservation, set: &SetState<'_>, plan: &mu
             change_node("rollback/untaint", node, NodeChange::of_taints(TaintChange::Remove), OnFailure::EndPlan, plan);
         }
     }
-    plan.push("rollback/untaint", Effect::MarkTainted(Arc::clone(set.set), Tainted::No));
+    plan.push("rollback/untaint", Effect::MarkTainted(set.set.clone(), Tainted::No));
 }
 
 /// Writes down on sets which of them have tainted Nodes, as the original does. Not guarded: nobody else writes this.
@@ -89,13 +89,13 @@ pub fn mark_sets(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Pla
     for set in fleet.old.iter().filter(|set| set.annotation(annotation::PREFER_NO_SCHEDULE).is_none()) {
         let mut all = nodes_of(set, nodes).peekable();
         if all.peek().is_some() && all.all(|(_, node)| is_marked(node)) {
-            plan.push("taint/marker", Effect::MarkTainted(Arc::clone(set.set), Tainted::Yes));
+            plan.push("taint/marker", Effect::MarkTainted(set.set.clone(), Tainted::Yes));
         }
     }
     if let Some(new) = fleet.new.as_ref().filter(|new| new.annotation(annotation::PREFER_NO_SCHEDULE).is_some())
         && nodes_of(new, nodes).all(|(_, node)| our_taint(node).is_none())
     {
-        plan.push("taint/marker", Effect::MarkTainted(Arc::clone(new.set), Tainted::No));
+        plan.push("taint/marker", Effect::MarkTainted(new.set.clone(), Tainted::No));
     }
 }
 
@@ -255,7 +255,8 @@ mod tests {
 
     /// The old set has been marked as tainted.
     fn marked(mut set: SetSeen) -> SetSeen {
-        Arc::make_mut(&mut set.set)
+        set.set
+            .to_mut()
             .metadata
             .annotations
             .get_or_insert_default()
@@ -409,7 +410,7 @@ mod tests {
         let mut plan = Plan::default();
         let fleet = Fleet::of(&seen);
         taint_nodes(&seen, &fleet, &mut plan);
-        plan.push("between", Effect::MarkTainted(Arc::clone(fleet.old[0].set), Tainted::No));
+        plan.push("between", Effect::MarkTainted(fleet.old[0].set.clone(), Tainted::No));
         disable_scale_down(&seen, &fleet, &mut plan);
         combine(&mut plan);
         assert_eq!(plan.steps.len(), 3);

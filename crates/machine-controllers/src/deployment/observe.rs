@@ -15,13 +15,13 @@ use super::{
 use crate::{
     checked::Checked,
     set::counts::label_of,
-    snapshots::{DeploymentSnapshot, NodeSnapshot},
+    snapshots::{DeploymentSnapshot, NodeSnapshot, SetSnapshot},
     views::{BY_CONTROLLER, ControlViews, ORPHANS},
 };
 use controller_runtime::{key::ObjectKey, snapshot::Snapshot, store::Store};
 use machine_api::{
     names::{annotation, label},
-    v1alpha1::{Machine, MachineSet, StrategyType},
+    v1alpha1::{Machine, StrategyType},
 };
 
 /// Version of [`DeploymentObservation`] as it is written down.
@@ -31,7 +31,7 @@ pub const OBSERVATION_VERSION: u32 = 1;
 #[derive(Clone, Debug, Serialize)]
 pub struct SetSeen {
     /// The set.
-    pub set: Arc<MachineSet>,
+    pub set: SetSnapshot,
     /// Its machines.
     pub machines: Vec<Arc<Machine>>,
 }
@@ -51,9 +51,9 @@ pub struct DeploymentObservation {
     /// The sets whose controller the deployment is.
     pub sets: Vec<SetSeen>,
     /// The sets of the namespace that nobody controls.
-    pub orphans: Vec<Arc<MachineSet>>,
+    pub orphans: Vec<SetSnapshot>,
     /// The set that has the name which the next new set would get.
-    pub namesake: Option<Arc<MachineSet>>,
+    pub namesake: Option<SetSnapshot>,
     /// The Nodes of the machines by name; all of them while there is more than one set, or with updates in place, else
     /// those on which a rollout has left something. Absent without a target cluster.
     pub nodes: Option<BTreeMap<String, NodeSnapshot>>,
@@ -97,11 +97,11 @@ impl DeploymentObservation {
             .by_index(BY_CONTROLLER, &uid)
             .into_iter()
             .map(|set| {
-                let machines = views.machines.by_index(BY_CONTROLLER, set.metadata.uid.as_deref().unwrap_or_default());
+                let machines = views.machines.by_index(BY_CONTROLLER, set.uid());
                 SetSeen { set, machines }
             })
             .collect();
-        let has_new = sets.iter().any(|seen| is_equal(&seen.set.spec.template, deployment.template()));
+        let has_new = sets.iter().any(|seen| is_equal(seen.set.template(), deployment.template()));
         let namesake = if has_new {
             None
         } else {
@@ -118,9 +118,7 @@ fn nodes_of(
     sets: &[SetSeen],
     nodes: &Store<NodeSnapshot>,
 ) -> BTreeMap<String, NodeSnapshot> {
-    let has_marker = |seen: &SetSeen| {
-        seen.set.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(annotation::PREFER_NO_SCHEDULE))
-    };
+    let has_marker = |seen: &SetSeen| seen.set.annotation(annotation::PREFER_NO_SCHEDULE).is_some();
     let is_in_place = deployment.strategy().strategy_type == StrategyType::InPlaceUpdate;
     let is_single = sets.len() < 2 && !sets.iter().any(has_marker) && !is_in_place;
     sets.iter()

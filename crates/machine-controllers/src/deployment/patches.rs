@@ -20,7 +20,7 @@ use crate::{
         ownership::Owner,
         patches::{adoption, finalizer_added, finalizer_removed, merge_difference, release},
     },
-    snapshots::{DeploymentSnapshot, NodeSnapshot},
+    snapshots::{DeploymentSnapshot, NodeSnapshot, SetSnapshot},
 };
 use controller_runtime::{
     key::Target,
@@ -85,7 +85,7 @@ fn rolled_back(deployment: &MachineDeployment) -> Value {
 pub fn of_set(effect: &Effect, deployment: &DeploymentSnapshot) -> Option<(Target, Patch)> {
     let (set, patch) = match effect {
         Effect::SyncSet { set, wanted } => {
-            (set, guarded_by_set(set, merge_difference(&Synced::of(set), &Synced::of(wanted))?))
+            (set, guarded_by_set(set, merge_difference(&Synced::of(set.whole_object()), &Synced::of(wanted))?))
         }
         Effect::SetGrowth(set, growth) => {
             let value = match growth {
@@ -102,8 +102,8 @@ pub fn of_set(effect: &Effect, deployment: &DeploymentSnapshot) -> Option<(Targe
             (set, Patch::Merge(json!({ "metadata": { "annotations": { annotation::PREFER_NO_SCHEDULE: value } } })))
         }
         Effect::ScaleSet { set, to, remembered } => (set, scaled(set, *to, remembered)),
-        Effect::AdoptSet(set) => (set, adoption(&owner(deployment), (&set.metadata).into())),
-        Effect::ReleaseSet(set) => (set, release(&owner(deployment), (&set.metadata).into())?),
+        Effect::AdoptSet(set) => (set, adoption(&owner(deployment), set.metadata())),
+        Effect::ReleaseSet(set) => (set, release(&owner(deployment), set.metadata())?),
         Effect::AddFinalizer
         | Effect::RemoveFinalizer
         | Effect::WriteRevision(_)
@@ -118,7 +118,7 @@ pub fn of_set(effect: &Effect, deployment: &DeploymentSnapshot) -> Option<(Targe
         | Effect::ChangeNode { .. }
         | Effect::Tell(_) => return None,
     };
-    Some((Target::of(&**set), patch))
+    Some((set.target(), patch))
 }
 
 /// Whether a status is news.
@@ -127,8 +127,8 @@ pub fn changes_status(deployment: &DeploymentSnapshot, wanted: &MachineDeploymen
 }
 
 /// Whether there is anything to bring in line on a set.
-pub fn changes_set(set: &MachineSet, wanted: &MachineSet) -> bool {
-    merge_difference(&Synced::of(set), &Synced::of(wanted)).is_some()
+pub fn changes_set(set: &SetSnapshot, wanted: &MachineSet) -> bool {
+    merge_difference(&Synced::of(set.whole_object()), &Synced::of(wanted)).is_some()
 }
 
 /// The parts of a set that follow its deployment.
@@ -144,13 +144,13 @@ impl<'a> Synced<'a> {
     }
 }
 
-fn guarded_by_set(set: &MachineSet, change: Value) -> Patch {
-    Patch::Merge(change).guarded_by(set.metadata.resource_version.as_deref())
+fn guarded_by_set(set: &SetSnapshot, change: Value) -> Patch {
+    Patch::Merge(change).guarded_by(set.resource_version())
 }
 
-fn scaled(set: &MachineSet, to: i32, remembered: &Labels) -> Patch {
+fn scaled(set: &SetSnapshot, to: i32, remembered: &Labels) -> Patch {
     let mut change = Map::new();
-    if to != set.spec.replicas {
+    if to != set.replicas() {
         change.insert("spec".to_owned(), json!({ "replicas": to }));
     }
     if !remembered.is_empty() {
@@ -196,18 +196,18 @@ fn maps(labels: &Changes, annotations: &Changes) -> Map<String, Value> {
 
 /// The change that makes the machine one of the new set: owner and labels in one write. Refused when it is no longer the old
 /// set's. `None` when it is not now.
-fn handed_over(machine: &Machine, from: &MachineSet, to: &MachineSet) -> Option<Patch> {
+fn handed_over(machine: &Machine, from: &SetSnapshot, to: &SetSnapshot) -> Option<Patch> {
     let owners = machine.metadata.owner_references.as_ref()?;
-    let place = owners.iter().position(|owner| Some(&owner.uid) == from.metadata.uid.as_ref())?;
+    let place = owners.iter().position(|owner| owner.uid == from.uid())?;
     let owner_path = format!("/metadata/ownerReferences/{place}");
     let mut operations = vec![
-        json!({"op": "test", "path": format!("{owner_path}/uid"), "value": from.metadata.uid}),
+        json!({"op": "test", "path": format!("{owner_path}/uid"), "value": from.uid()}),
         json!({"op": "replace", "path": owner_path, "value": Owner::of_set(to).reference()}),
     ];
     let none = Labels::new();
     let labels = machine.metadata.labels.as_ref().unwrap_or(&none);
-    let selected = |set: &MachineSet| -> Labels {
-        set.spec.selector.as_ref().and_then(|selector| selector.match_labels.clone()).unwrap_or_default()
+    let selected = |set: &SetSnapshot| -> Labels {
+        set.selector().and_then(|selector| selector.match_labels.clone()).unwrap_or_default()
     };
     let mut wanted = selected(to);
     wanted.insert(label::UPDATE_RESULT.to_owned(), update_result::SUCCESSFUL.to_owned());

@@ -6,12 +6,14 @@ use crate::{changes::Changes, snapshots::NodeSnapshot};
 use controller_runtime::{
     events::EventNote,
     key::{ObjectKey, Target},
+    snapshot::Snapshot,
 };
 use kube_values::selector::Labels;
 use serde::Serialize;
 
 use super::node_change::NodeChange;
 pub use crate::set::plan::Next;
+use crate::snapshots::SetSnapshot;
 use machine_api::v1alpha1::{Machine, MachineDeployment, MachineDeploymentStatus, MachineSet};
 
 /// What a failure of an effect means for those after it.
@@ -45,27 +47,27 @@ pub enum Effect {
     /// Brings metadata and specification of a set in line. One that is gone is left alone.
     SyncSet {
         /// The set.
-        set: Arc<MachineSet>,
+        set: SetSnapshot,
         /// What it shall be.
         wanted: Box<MachineSet>,
     },
     /// Says on a set whether it may make machines. One that is gone is left alone.
-    SetGrowth(Arc<MachineSet>, Growth),
+    SetGrowth(SetSnapshot, Growth),
     /// Says on a set whether its Nodes have the taint of old sets. One that is gone is left alone.
-    MarkTainted(Arc<MachineSet>, Tainted),
+    MarkTainted(SetSnapshot, Tainted),
     /// Changes how many machines a set wants, or what it remembers of the deployment's size.
     ScaleSet {
         /// The set.
-        set: Arc<MachineSet>,
+        set: SetSnapshot,
         /// Machines it shall want.
         to: i32,
         /// Annotations that remember the deployment's size, where they change.
         remembered: Labels,
     },
     /// Takes an orphan over; the deployment is read again first, for it may have been deleted or replaced.
-    AdoptSet(Arc<MachineSet>),
+    AdoptSet(SetSnapshot),
     /// Lets a set go that does not fit any more. One that is gone or has changed meanwhile is left alone.
-    ReleaseSet(Arc<MachineSet>),
+    ReleaseSet(SetSnapshot),
     /// Deletes a set.
     DeleteSet {
         /// The set.
@@ -87,9 +89,9 @@ pub enum Effect {
         /// The machine.
         machine: Arc<Machine>,
         /// Its set.
-        from: Arc<MachineSet>,
+        from: SetSnapshot,
         /// The new set.
-        to: Arc<MachineSet>,
+        to: SetSnapshot,
     },
     /// Changes a Node. One that is gone is left alone.
     ChangeNode {
@@ -145,15 +147,15 @@ impl fmt::Display for Counted {
 
 impl Effect {
     /// Deletes a set as it was seen.
-    pub fn delete(set: &MachineSet) -> Self {
-        Self::DeleteSet { set: Target::of(set), version: set.metadata.resource_version.clone() }
+    pub fn delete(set: &SetSnapshot) -> Self {
+        Self::DeleteSet { set: set.target(), version: set.resource_version().map(str::to_owned) }
     }
 
     /// Whether the effect makes machines, now or by and by. A frozen deployment has no such effects (D-18).
     pub fn grows(&self) -> bool {
         match self {
             Self::CreateSet(_) => true,
-            Self::ScaleSet { set, to, .. } => *to > set.spec.replicas,
+            Self::ScaleSet { set, to, .. } => *to > set.replicas(),
             _ => false,
         }
     }

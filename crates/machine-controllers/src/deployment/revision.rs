@@ -2,7 +2,7 @@
 //!
 //! Source: spec/deployment-and-set §7.2, §7.5 with D-13 (history grows only with the revision). Pure.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 
@@ -14,8 +14,11 @@ use super::{
     scaling,
     template_hash::new_set_identity,
 };
-use crate::snapshots::{DeploymentSnapshot, Metadata};
-use controller_runtime::{events::EventNote, snapshot::Snapshot};
+use crate::snapshots::{DeploymentSnapshot, Metadata, SetSnapshot};
+use controller_runtime::{
+    events::EventNote,
+    snapshot::{Snapshot, Whole},
+};
 use kube_values::selector;
 use machine_api::{
     names::{UNSELECTED_TEMPLATE, annotation, deployment_reason, finalizer, label},
@@ -59,7 +62,7 @@ pub fn revision_of(meta: Metadata<'_>) -> Option<i64> {
 
 /// The revision that the new set has at least: one more than the highest of the old ones.
 pub fn next_revision(old: &[SetState<'_>]) -> i64 {
-    old.iter().filter_map(|set| revision_of((&set.set.metadata).into())).max().unwrap_or(0).max(0).saturating_add(1)
+    old.iter().filter_map(|set| revision_of(set.set.metadata())).max().unwrap_or(0).max(0).saturating_add(1)
 }
 
 /// Brings an existing new set and the deployment's revision in line.
@@ -69,7 +72,7 @@ pub fn keep_in_line(fleet: &Fleet<'_>, new: &SetState<'_>, plan: &mut Plan) -> N
         keep_time_of_scaler(&mut wanted, new);
     }
     if patches::changes_set(new.set, &wanted) {
-        let (set, wanted) = (Arc::clone(new.set), Box::new(wanted));
+        let (set, wanted) = (new.set.clone(), Box::new(wanted));
         plan.push("revision/sync", Effect::SyncSet { set, wanted });
         return NewSet::Pending;
     }
@@ -95,20 +98,20 @@ fn keep_time_of_scaler(wanted: &mut MachineSet, new: &SetState<'_>) {
 pub fn sync_old_sets(fleet: &Fleet<'_>, plan: &mut Plan) {
     for set in &fleet.old {
         let configuration = &fleet.deployment.template().spec.configuration;
-        if set.set.spec.template.spec.configuration == *configuration {
+        if set.set.template().spec.configuration == *configuration {
             continue;
         }
-        let mut wanted = Box::new((**set.set).clone());
+        let mut wanted = Box::new(MachineSet::clone(set.set.whole_object()));
         wanted.spec.template.spec.configuration.clone_from(configuration);
         if patches::changes_set(set.set, &wanted) {
-            plan.push("revision/sync-old", Effect::SyncSet { set: Arc::clone(set.set), wanted });
+            plan.push("revision/sync-old", Effect::SyncSet { set: set.set.clone(), wanted });
         }
     }
 }
 
 /// The set as it should be: hot parts of the template, annotations, revision.
-fn in_line(deployment: &DeploymentSnapshot, set: &MachineSet, revision: i64) -> MachineSet {
-    let mut wanted = set.clone();
+fn in_line(deployment: &DeploymentSnapshot, set: &SetSnapshot, revision: i64) -> MachineSet {
+    let mut wanted = MachineSet::clone(set.whole_object());
     let (template, from) = (&mut wanted.spec.template.spec, &deployment.template().spec);
     template.node_template = from.node_template.clone();
     template.configuration = from.configuration.clone();
@@ -284,7 +287,7 @@ mod tests {
             deployment(1, 1, 0).annotation("team", "x").annotation(annotation::TRIGGER_DELETION, "m~t").snapshot();
         wanted.to_mut().spec.template.spec.node_template.metadata.labels =
             Some([("a".to_owned(), "b".to_owned())].into());
-        let changed = in_line(&wanted, &set_of_class("md-new", "new", 1, 0), 2);
+        let changed = in_line(&wanted, &set_of_class("md-new", "new", 1, 0).into(), 2);
         let annotations = changed.metadata.annotations.unwrap();
         assert_eq!(changed.spec.template.spec.node_template, wanted.template().spec.node_template);
         assert_eq!(annotations[annotation::REVISION], "2");
@@ -299,16 +302,18 @@ mod tests {
     #[case::d_13_a_lower_revision_than_known_adds_nothing("5", 2, "5", None)]
     #[case::a_raised_revision_is_remembered("1", 3, "3", Some("1"))]
     fn revisions_only_grow(#[case] known: &str, #[case] next: i64, #[case] then: &str, #[case] history: Option<&str>) {
-        let annotations =
-            in_line(&deployment(1, 1, 0).snapshot(), &revised("md-new", known), next).metadata.annotations.unwrap();
+        let annotations = in_line(&deployment(1, 1, 0).snapshot(), &revised("md-new", known).into(), next)
+            .metadata
+            .annotations
+            .unwrap();
         assert_eq!(annotations[annotation::REVISION], then);
         assert_eq!(annotations.get(annotation::REVISION_HISTORY).map(String::as_str), history);
     }
 
     #[test]
     fn s_md_20_an_annotation_taken_off_the_deployment_stays_on_the_set() {
-        let set = Building(set_of_class("md-new", "new", 1, 0)).annotation("team", "x").build();
-        assert_eq!(in_line(&deployment(1, 1, 0).snapshot(), &set, 1), set);
+        let set = Building(set_of_class("md-new", "new", 1, 0)).annotation("team", "x").snapshot();
+        assert_eq!(in_line(&deployment(1, 1, 0).snapshot(), &set, 1), **set.whole_object());
     }
 
     #[test]
@@ -318,7 +323,7 @@ mod tests {
             .annotation(annotation::TRIGGER_DELETION, "md-new-0~2026-11-21T08:00:00Z")
             .snapshot();
         let set = set_of_class("md-new", "new", 1, 0);
-        let annotations = in_line(&built, &set, 1).metadata.annotations.unwrap();
+        let annotations = in_line(&built, &set.into(), 1).metadata.annotations.unwrap();
         assert_eq!(annotations[annotation::LAST_REPLICA_CHANGE_BY_SCALER], "2026-11-21T08:00:00Z");
         assert!(!annotations.contains_key(annotation::TRIGGER_DELETION));
     }
@@ -333,7 +338,7 @@ mod tests {
             .with(|deployment| deployment.spec.strategy = strategy);
         let mut seen = seeing_sets(scaled.build(), sets);
         for set in &mut seen.sets {
-            let annotations = std::sync::Arc::make_mut(&mut set.set).metadata.annotations.get_or_insert_default();
+            let annotations = set.set.to_mut().metadata.annotations.get_or_insert_default();
             match sized_for {
                 Some(size) => _ = annotations.insert(annotation::DESIRED_REPLICAS.to_owned(), size.to_owned()),
                 None => _ = annotations.remove(annotation::DESIRED_REPLICAS),
@@ -345,7 +350,7 @@ mod tests {
         plan.steps.iter().any(|step| match &step.effect {
             Effect::SyncSet { set, wanted } => {
                 let told = |set: &MachineSet| annotated(set, annotation::LAST_REPLICA_CHANGE_BY_SCALER);
-                told(set) != told(wanted) && told(wanted).as_deref() == Some(SCALED_AT)
+                told(set.whole_object()) != told(wanted) && told(wanted).as_deref() == Some(SCALED_AT)
             }
             _ => false,
         })
@@ -379,7 +384,7 @@ mod tests {
         let fleet = Fleet::of(&seen);
         assert!(fleet.new.is_none());
         let made = new_set(&fleet, 1);
-        assert_ne!(made.metadata.name, fleet.old[0].set.metadata.name);
+        assert_ne!(made.metadata.name.as_deref(), Some(fleet.old[0].set.name()));
         assert!(made.metadata.name.unwrap().starts_with("md-"));
     }
 
@@ -400,7 +405,7 @@ mod tests {
 
     #[test]
     fn d_14_a_set_that_becomes_the_new_one_may_grow_again() {
-        let set = Building(set_of_class("md-new", "new", 1, 0)).label(label::SCALE_UP_DISABLED, "true").build();
+        let set = Building(set_of_class("md-new", "new", 1, 0)).label(label::SCALE_UP_DISABLED, "true").snapshot();
         let changed = in_line(&deployment(1, 1, 0).snapshot(), &set, 1);
         assert!(!changed.metadata.labels.unwrap().contains_key(label::SCALE_UP_DISABLED));
     }

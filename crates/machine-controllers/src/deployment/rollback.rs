@@ -15,7 +15,7 @@ use super::{
     revision::{copied_annotations, is_copied, revision_of},
     template_equality::is_equal,
 };
-use crate::snapshots::DeploymentSnapshot;
+use crate::snapshots::{DeploymentSnapshot, SetSnapshot};
 use controller_runtime::{
     events::EventNote,
     snapshot::{Snapshot, Whole},
@@ -23,7 +23,7 @@ use controller_runtime::{
 use kube_values::selector::Labels;
 use machine_api::{
     names::{deployment_reason as reason, label},
-    v1alpha1::{MachineDeployment, MachineSet},
+    v1alpha1::MachineDeployment,
 };
 
 /// The revision that is asked for.
@@ -52,23 +52,23 @@ pub enum Found<'a> {
     /// This set's template is wanted.
     Set {
         /// The set.
-        set: &'a MachineSet,
+        set: &'a SetSnapshot,
         /// Its revision.
         revision: i64,
     },
 }
 
 /// Finds the set that a wish means among the deployment's sets.
-pub fn find<'a>(deployment: &DeploymentSnapshot, sets: &[&'a MachineSet], wish: Wish) -> Found<'a> {
-    let is_present = |set: &MachineSet| is_equal(&set.spec.template, deployment.template());
-    let revisions = sets.iter().filter_map(|set| revision_of((&set.metadata).into()));
+pub fn find<'a>(deployment: &DeploymentSnapshot, sets: &[&'a SetSnapshot], wish: Wish) -> Found<'a> {
+    let is_present = |set: &SetSnapshot| is_equal(set.template(), deployment.template());
+    let revisions = sets.iter().filter_map(|set| revision_of(set.metadata()));
     let revision = match wish {
         Wish::Revision(revision) => Some(revision),
         Wish::Previous if sets.iter().any(|set| is_present(set)) => last_revision(revisions),
         Wish::Previous => revisions.max(),
     };
     let Some(revision) = revision.filter(|revision| *revision > 0) else { return Found::Nothing };
-    let mut of_revision = sets.iter().filter(|set| revision_of((&set.metadata).into()) == Some(revision)).peekable();
+    let mut of_revision = sets.iter().filter(|set| revision_of(set.metadata()) == Some(revision)).peekable();
     if of_revision.peek().is_none() {
         return Found::Nothing;
     }
@@ -93,15 +93,15 @@ fn without_wish(deployment: &DeploymentSnapshot) -> MachineDeployment {
 }
 
 /// The deployment with the set's template and annotations, and without the wish.
-pub fn rolled_back_to(deployment: &DeploymentSnapshot, set: &MachineSet) -> MachineDeployment {
+pub fn rolled_back_to(deployment: &DeploymentSnapshot, set: &SetSnapshot) -> MachineDeployment {
     let mut wanted = without_wish(deployment);
-    wanted.spec.template = set.spec.template.clone();
+    wanted.spec.template = set.template().clone();
     if let Some(labels) = &mut wanted.spec.template.metadata.labels {
         labels.remove(label::MACHINE_TEMPLATE_HASH);
     }
     let mut annotations: Labels = deployment.annotations().clone();
     annotations.retain(|key, _| !is_copied(key));
-    annotations.extend(copied_annotations((&set.metadata).into()));
+    annotations.extend(copied_annotations(set.metadata()));
     wanted.metadata.annotations = Some(annotations);
     wanted
 }
@@ -109,7 +109,7 @@ pub fn rolled_back_to(deployment: &DeploymentSnapshot, set: &MachineSet) -> Mach
 /// Adds what `spec.rollbackTo` asks for. Whatever comes of it, the wish is taken off the deployment.
 pub fn step(seen: &DeploymentObservation, fleet: &Fleet<'_>, wish: Wish, plan: &mut Plan) {
     let deployment = fleet.deployment;
-    let sets: Vec<&MachineSet> = fleet.all().map(|state| &**state.set).collect();
+    let sets: Vec<&SetSnapshot> = fleet.all().map(|state| state.set).collect();
     let (wanted, note) = match find(deployment, &sets, wish) {
         Found::Nothing => {
             (without_wish(deployment), EventNote::warning(reason::ROLLBACK_REVISION_NOT_FOUND, not_found(wish)))
@@ -122,7 +122,7 @@ pub fn step(seen: &DeploymentObservation, fleet: &Fleet<'_>, wish: Wish, plan: &
             (without_wish(deployment), EventNote::warning(reason::ROLLBACK_TEMPLATE_UNCHANGED, text))
         }
         Found::Set { set, revision } => {
-            if let Some(state) = fleet.old.iter().find(|state| state.set.metadata.uid == set.metadata.uid) {
+            if let Some(state) = fleet.old.iter().find(|state| state.set.uid() == set.uid()) {
                 node_side_effects::untaint_first(seen, state, plan);
             }
             let text = format!("Rolled back deployment {:?} to revision {revision}", deployment.name());
@@ -169,7 +169,8 @@ mod tests {
     }
 
     fn revised(mut seen: SetSeen, revision: &str) -> SetSeen {
-        Arc::make_mut(&mut seen.set)
+        seen.set
+            .to_mut()
             .metadata
             .annotations
             .get_or_insert_default()
@@ -188,17 +189,9 @@ mod tests {
 
     fn two() -> Vec<SetSeen> {
         let mut first = revised(old(0, 0), "1");
-        Arc::make_mut(&mut first.set)
-            .metadata
-            .annotations
-            .get_or_insert_default()
-            .insert("team".to_owned(), "old".to_owned());
+        first.set.to_mut().metadata.annotations.get_or_insert_default().insert("team".to_owned(), "old".to_owned());
         let mut second = revised(new(1, 1), "2");
-        Arc::make_mut(&mut second.set)
-            .metadata
-            .annotations
-            .get_or_insert_default()
-            .insert("team".to_owned(), "new".to_owned());
+        second.set.to_mut().metadata.annotations.get_or_insert_default().insert("team".to_owned(), "new".to_owned());
         vec![first, second]
     }
 
@@ -270,14 +263,14 @@ mod tests {
     #[test]
     fn s_rb_04_the_nodes_of_the_set_are_untainted_first() {
         let mut sets = two();
-        let first = Arc::make_mut(&mut sets[0].set);
+        let first = sets[0].set.to_mut();
         first.spec.replicas = 1;
         first
             .metadata
             .annotations
             .get_or_insert_default()
             .insert(annotation::PREFER_NO_SCHEDULE.to_owned(), "True".to_owned());
-        sets[0].machines = machines_of(&sets[0].set, 1, 1);
+        sets[0].machines = machines_of(sets[0].set.whole_object(), 1, 1);
         Arc::make_mut(&mut sets[0].machines[0])
             .metadata
             .labels
@@ -314,7 +307,7 @@ mod tests {
 
     #[test]
     fn an_unreadable_revision_is_nobodys() {
-        let set = Building(set_of_class("a", "old", 0, 0)).annotation(annotation::REVISION, "x").build();
+        let set = Building(set_of_class("a", "old", 0, 0)).annotation(annotation::REVISION, "x").snapshot();
         assert_eq!(find(&deployment(1, 1, 0).snapshot(), &[&set], Wish::Previous), Found::Nothing);
     }
 }

@@ -127,7 +127,7 @@ mod tests {
     #[case::nobody_answers_for_it(3, -10, 1)]
     fn a_set_that_was_shrunk_is_waited_for(#[case] making_for: i32, #[case] since: i64, #[case] expected: i32) {
         let mut shrunk = old(2, 2);
-        std::sync::Arc::make_mut(&mut shrunk.set).metadata.generation = Some(2);
+        shrunk.set.to_mut().metadata.generation = Some(2);
         let mut seen = seeing_sets(deployment(3, 0, 1).build(), vec![shrunk, new(0, 0)]);
         seen.unsettled.insert("uid-md-old".to_owned(), Unsettled { since: at(since), deleting: 0, making_for });
         assert_eq!(new_target(&Fleet::of(&seen), 0), expected);
@@ -145,7 +145,7 @@ mod tests {
         #[case] expected: &[i32],
     ) {
         let mut grown = new(5, 5);
-        std::sync::Arc::make_mut(&mut grown.set).metadata.generation = Some(3);
+        grown.set.to_mut().metadata.generation = Some(3);
         let mut seen = seeing_sets(deployment(5, 1, 0).build(), vec![old(1, 1), grown]);
         seen.unsettled.insert("uid-md-new".to_owned(), Unsettled { since: at(since), deleting, making_for: 0 });
         assert_eq!(old_targets(&Fleet::of(&seen)), expected);
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn s_roll_23_capacity_must_really_be_free() {
         let mut terminating = old(3, 3);
-        std::sync::Arc::make_mut(&mut terminating.set).spec.replicas = 2;
+        terminating.set.to_mut().spec.replicas = 2;
         let seen = seeing_sets(deployment(3, 0, 1).build(), vec![terminating, new(0, 0)]);
         assert_eq!(new_target(&Fleet::of(&seen), 0), 0);
         let seen = seeing_sets(deployment(3, 0, 1).build(), vec![old(2, 2), new(0, 0)]);
@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn machines_that_are_going_anyway_are_not_spent_twice() {
         let mut shrunk = old(10, 10);
-        std::sync::Arc::make_mut(&mut shrunk.set).spec.replicas = 8;
+        shrunk.set.to_mut().spec.replicas = 8;
         let seen = seeing_sets(deployment(10, 3, 2).build(), vec![shrunk, new(3, 3)]);
         assert_eq!(old_targets(&Fleet::of(&seen)), [5]);
     }

@@ -22,15 +22,15 @@ use crate::{
         observe::SetObservation,
         testing::{at, now},
     },
-    snapshots::DeploymentSnapshot,
+    snapshots::{DeploymentSnapshot, SetSnapshot},
 };
 use controller_runtime::{objects::Patch, snapshot::Snapshot};
-use machine_api::v1alpha1::{Machine, MachinePhase, MachineSet, controller_of};
+use machine_api::v1alpha1::{Machine, MachinePhase, controller_of};
 
 /// The control cluster: objects as the API server would have them.
 struct World {
     deployment: DeploymentSnapshot,
-    sets: Vec<Arc<MachineSet>>,
+    sets: Vec<SetSnapshot>,
     machines: Vec<Arc<Machine>>,
     made: i64,
 }
@@ -56,16 +56,13 @@ where
 }
 
 impl World {
-    fn machines_of(&self, set: &MachineSet) -> Vec<Arc<Machine>> {
-        let of = |machine: &&Arc<Machine>| {
-            controller_of(&machine.metadata).map(|owner| owner.uid.as_str()) == set.metadata.uid.as_deref()
-        };
+    fn machines_of(&self, set: &SetSnapshot) -> Vec<Arc<Machine>> {
+        let of = |machine: &&Arc<Machine>| controller_of(&machine.metadata).is_some_and(|owner| owner.uid == set.uid());
         self.machines.iter().filter(of).cloned().collect()
     }
 
     fn deployment_pass(&mut self) -> bool {
-        let sets =
-            self.sets.iter().map(|set| SetSeen { set: Arc::clone(set), machines: self.machines_of(set) }).collect();
+        let sets = self.sets.iter().map(|set| SetSeen { set: set.clone(), machines: self.machines_of(set) }).collect();
         let seen = DeploymentObservation { sets, ..DeploymentObservation::of(self.deployment.clone(), now()) };
         let plan = decide(&seen);
         for step in &plan.steps {
@@ -76,11 +73,11 @@ impl World {
                     set.metadata.uid = Some(format!("uid-{}", set.metadata.name.clone().unwrap()));
                     set.metadata.creation_timestamp =
                         Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(self.made)));
-                    self.sets.push(Arc::new(set));
+                    self.sets.push(set.into());
                 }
                 effect @ (Effect::ScaleSet { .. } | Effect::SyncSet { .. } | Effect::SetGrowth(..)) => {
                     let Some((target, patch)) = patches::of_set(effect, &self.deployment) else { continue };
-                    for set in self.sets.iter_mut().filter(|set| set.metadata.name.as_ref() == Some(&target.key.name)) {
+                    for set in self.sets.iter_mut().filter(|set| set.name() == target.key.name) {
                         *set = merged(set, &patch);
                     }
                 }
@@ -101,7 +98,7 @@ impl World {
         let seen = SetObservation {
             machines: self.machines_of(&set),
             name_seed: u64::try_from(self.made).unwrap(),
-            ..SetObservation::of(Arc::clone(&set), now())
+            ..SetObservation::of(set.clone(), now())
         };
         let plan = set::decide::decide(&seen);
         for step in &plan.steps {
@@ -191,7 +188,7 @@ impl World {
                 return;
             }
         }
-        panic!("no rest after 500 rounds: {:?}", self.sets.iter().map(|set| set.spec.replicas).collect::<Vec<_>>());
+        panic!("no rest after 500 rounds: {:?}", self.sets.iter().map(SetSnapshot::replicas).collect::<Vec<_>>());
     }
 
     fn check_end(&self) {

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Taint;
 use kube_values::selector;
 use machine_api::{
     names::annotation,
-    v1alpha1::{Machine, MachineSet, StrategyType, controller_of},
+    v1alpha1::{Machine, StrategyType},
 };
 
 use crate::{
@@ -21,7 +21,7 @@ use crate::{
         waits,
     },
     set::routing::{matters, set_of},
-    snapshots::{DeploymentSnapshot, NodeSnapshot},
+    snapshots::{DeploymentSnapshot, NodeSnapshot, SetSnapshot},
     views::{BY_CONTROLLER, BY_NAMESPACE, BY_NODE, ControlViews},
     wakes::Wake,
 };
@@ -35,21 +35,21 @@ pub fn deployments_of_deployment(change: &Change<DeploymentSnapshot>) -> Vec<Wak
 }
 
 /// The deployment that controls the set, or controlled it before; for an orphan the deployments that it fits.
-pub fn deployments_of_set(change: &Change<Arc<MachineSet>>, views: &ControlViews) -> Vec<Wake> {
-    let (old, new) = (change.old.as_deref(), change.new.as_deref());
+pub fn deployments_of_set(change: &Change<SetSnapshot>, views: &ControlViews) -> Vec<Wake> {
+    let (old, new) = (change.old.as_ref(), change.new.as_ref());
     if let (Some(old), Some(new)) = (old, new)
-        && old.metadata.resource_version == new.metadata.resource_version
-        && old.metadata.uid == new.metadata.uid
+        && old.metadata().resource_version == new.metadata().resource_version
+        && old.uid() == new.uid()
     {
         return Vec::new();
     }
     let mut keys: BTreeSet<ObjectKey> =
         [old, new].into_iter().flatten().filter_map(|set| deployment_of(set, views)).map(|d| d.key()).collect();
     if let Some(set) = new
-        && controller_of(&set.metadata).is_none()
-        && set.metadata.deletion_timestamp.is_none()
+        && set.controller().is_none()
+        && !set.is_deleting()
         && old.is_none_or(|old| {
-            old.metadata.labels != set.metadata.labels || old.metadata.owner_references != set.metadata.owner_references
+            old.labels() != set.labels() || old.metadata().owner_references != set.metadata().owner_references
         })
     {
         keys.extend(deployments_that_fit(set, views));
@@ -59,7 +59,7 @@ pub fn deployments_of_set(change: &Change<Arc<MachineSet>>, views: &ControlViews
 
 /// The deployment behind the set that controls the machine, or controlled it before.
 pub fn deployments_of_machine(change: &Change<Arc<Machine>>, views: &ControlViews) -> Vec<Wake> {
-    let (old, new) = (change.old.as_deref(), change.new.as_deref());
+    let (old, new) = (change.old.as_ref(), change.new.as_ref());
     if let (Some(old), Some(new)) = (old, new)
         && !matters(old, new)
         && !is_now_updated(old, new)
@@ -70,7 +70,7 @@ pub fn deployments_of_machine(change: &Change<Arc<Machine>>, views: &ControlView
     let keys: BTreeSet<ObjectKey> = [old, new]
         .into_iter()
         .flatten()
-        .filter_map(|machine| deployment_of(&*set_of(machine, views)?, views))
+        .filter_map(|machine| deployment_of(&set_of(machine, views)?, views))
         .map(|deployment| deployment.key())
         .collect();
     keys.into_iter().map(Wake::soon).collect()
@@ -91,7 +91,7 @@ pub fn deployments_of_node(change: &Change<NodeSnapshot>, views: &ControlViews) 
         .machines
         .by_index(BY_NODE, new.name())
         .iter()
-        .filter_map(|machine| deployment_of(&*set_of(machine, views)?, views))
+        .filter_map(|machine| deployment_of(&set_of(machine, views)?, views))
         .filter(|deployment| {
             let uid = deployment.uid();
             let is_in_place = deployment.strategy().strategy_type == StrategyType::InPlaceUpdate;
@@ -109,15 +109,15 @@ fn marks(node: &NodeSnapshot) -> (&[Taint], [Option<&str>; 2], Marks<'_>) {
 }
 
 /// The deployment that controls a set: of the right kind, in its namespace, with the UID that the reference names.
-pub fn deployment_of(set: &MachineSet, views: &ControlViews) -> Option<DeploymentSnapshot> {
-    let owner = controller_of(&set.metadata).filter(|owner| owner.kind == "MachineDeployment")?;
-    let key = ObjectKey::new(set.metadata.namespace.clone().unwrap_or_default(), owner.name.clone());
+pub fn deployment_of(set: &SetSnapshot, views: &ControlViews) -> Option<DeploymentSnapshot> {
+    let owner = set.controller().filter(|owner| owner.kind == "MachineDeployment")?;
+    let key = ObjectKey::new(set.namespace().to_owned(), owner.name.clone());
     views.deployments.get(&key).filter(|deployment| deployment.uid() == owner.uid)
 }
 
-fn deployments_that_fit(set: &MachineSet, views: &ControlViews) -> Vec<ObjectKey> {
-    let Some(labels) = set.metadata.labels.as_ref().filter(|labels| !labels.is_empty()) else { return Vec::new() };
-    let namespace = set.metadata.namespace.clone().unwrap_or_default();
+fn deployments_that_fit(set: &SetSnapshot, views: &ControlViews) -> Vec<ObjectKey> {
+    let Some(labels) = Some(set.labels()).filter(|labels| !labels.is_empty()) else { return Vec::new() };
+    let namespace = set.namespace().to_owned();
     views
         .deployments
         .by_index(BY_NAMESPACE, &namespace)
@@ -148,6 +148,7 @@ mod tests {
         set::testing::{Building, at, controller_reference, meta},
     };
     use controller_runtime::queue::{Outcome, WorkQueue};
+    use machine_api::v1alpha1::MachineSet;
     use machine_api::{
         names::{label, machine_condition, node_condition},
         v1alpha1::OrchestrationType,
@@ -201,7 +202,7 @@ mod tests {
         #[case] new: Option<MachineSet>,
         #[case] wakes: bool,
     ) {
-        let change = Change { old: old.map(Arc::new), new: new.map(Arc::new) };
+        let change = Change { old: old.map(SetSnapshot::from), new: new.map(SetSnapshot::from) };
         assert_eq!(deployments_of_set(&change, &views()).len(), usize::from(wakes));
     }
 

@@ -130,7 +130,7 @@ fn share_out(fleet: &Fleet<'_>, active: &[&SetState<'_>], plan: &mut Plan) {
     let mut by_size: Vec<(&SetState<'_>, i32)> = active.iter().copied().zip(sizes).collect();
     // Sets come oldest first except for the new one, so ties need the time of creation.
     by_size.sort_by_key(|(set, size)| {
-        let created = set.set.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        let created = set.set.created();
         (std::cmp::Reverse(*size), created, set.name())
     });
     let excess = allowed - wanted;
@@ -229,6 +229,7 @@ mod tests {
         settling::Unsettled,
         testing::*,
     };
+    use controller_runtime::snapshot::Snapshot;
     use machine_api::names::label;
 
     fn sized(name: &str, class: &str, spec: i32, remembered: (i32, i32), created: i64) -> SetSeen {
@@ -255,7 +256,7 @@ mod tests {
         let mut sizes: BTreeMap<String, i32> = fleet.all().map(|set| (set.name().to_owned(), set.spec())).collect();
         for step in plan.steps {
             if let Effect::ScaleSet { set, to, .. } = step.effect {
-                sizes.insert(set.metadata.name.clone().unwrap(), to);
+                sizes.insert(set.name().to_owned(), to);
             }
         }
         sizes.into_values().collect()
@@ -297,7 +298,7 @@ mod tests {
         let [old, new] = sizes;
         let running = |name: &str, class: &str, (spec, available): (i32, usize), created| {
             let set = sized(name, class, spec, remembered, created).set;
-            seen_set((*set).clone(), available)
+            seen_set(set, available)
         };
         let sets = vec![running("md-old", "old", old, -2000), running("md-new", "new", new, -1000)];
         let seen = seeing_sets(deployment(replicas, surge, unavailable).build(), sets);
@@ -355,7 +356,7 @@ mod tests {
         let [old, new] = sets;
         let of = |name: &str, class: &str, (spec, available, marked): (i32, usize, usize), created| {
             let set = sized(name, class, spec, (before, before + surge), created).set;
-            marking(seen_set((*set).clone(), available), marked, marked_at)
+            marking(seen_set(set, available), marked, marked_at)
         };
         let sets = vec![of("md-old", "old", old, -2000), of("md-new", "new", new, -1000)];
         let built = deployment(replicas, surge, unavailable)
@@ -369,9 +370,9 @@ mod tests {
     #[test]
     fn a_set_that_may_still_be_deleting_leaves_fewer() {
         // The 4 old machines may be on their way out for a smaller size: of those that stay one more is new. One may be missing.
-        let set = |name, class, created| seen_set((*sized(name, class, 4, (6, 7), created).set).clone(), 4);
+        let set = |name, class, created| seen_set(sized(name, class, 4, (6, 7), created).set, 4);
         let mut old = set("md-old", "old", -2000);
-        Arc::make_mut(&mut old.set).metadata.generation = Some(3);
+        old.set.to_mut().metadata.generation = Some(3);
         let mut seen = seeing_sets(deployment(4, 0, 0).build(), vec![old, set("md-new", "new", -1000)]);
         assert_eq!(scaled(&seen), [2, 2]);
         let unsettled = Unsettled { since: seen.now, deleting: 4, making_for: 0 };
@@ -383,7 +384,7 @@ mod tests {
     fn what_an_emptied_set_has_yet_to_delete_takes_room() {
         // Seed 14775: paused in the middle of a rollout, right after the oldest set was emptied.
         let mut sets = three([2, 1, 1], (5, 7));
-        Arc::make_mut(&mut sets[0].set).spec.replicas = 0;
+        sets[0].set.to_mut().spec.replicas = 0;
         let sizes = |sets| scaled(&seeing_sets(deployment(5, 1, 0).build(), sets));
         assert_eq!(sizes(sets.clone()), [0, 1, 3]);
         sets[0].machines.clear();
@@ -397,7 +398,7 @@ mod tests {
         step(&Fleet::of(&seen), &mut plan);
         let [step] = plan.steps.as_slice() else { panic!("{plan:?}") };
         let Effect::ScaleSet { set, to: 1, remembered } = &step.effect else { panic!("{step:?}") };
-        assert_eq!(set.spec.replicas, 1);
+        assert_eq!(set.replicas(), 1);
         // The larger number was 3 already.
         assert_eq!(*remembered, [(annotation::DESIRED_REPLICAS.to_owned(), "1".to_owned())].into());
     }
@@ -420,7 +421,7 @@ mod tests {
     #[test]
     fn s_scale_12_an_unreadable_size_is_ignored() {
         let mut sets = three([0, 3, 5], (7, 9));
-        let set = Arc::make_mut(&mut sets[1].set);
+        let set = sets[1].set.to_mut();
         set.metadata
             .annotations
             .get_or_insert_default()

@@ -12,12 +12,11 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
 
 use super::observe::SetSeen;
-use crate::set::counts::is_terminating;
-use machine_api::v1alpha1::MachineSet;
+use crate::{set::counts::is_terminating, snapshots::SetSnapshot};
+use controller_runtime::snapshot::Snapshot;
 
 /// How long a rollout waits for a set to see its size.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -42,9 +41,8 @@ impl Unsettled {
 }
 
 /// Whether the set's controller acts on the size that the set has now. One that goes with its set makes nothing.
-pub fn knows_its_size(set: &MachineSet) -> bool {
-    let ObjectMeta { deletion_timestamp, generation, .. } = &set.metadata;
-    deletion_timestamp.is_some() || set.status.observed_generation >= generation.unwrap_or_default()
+pub fn knows_its_size(set: &SetSnapshot) -> bool {
+    set.is_deleting() || set.status().observed_generation >= set.generation().unwrap_or_default()
 }
 
 /// What was seen of a set.
@@ -68,7 +66,7 @@ impl Looks {
         let looks: BTreeMap<String, Look> = sets
             .iter()
             .map(|seen| {
-                let uid = seen.set.metadata.uid.clone().unwrap_or_default();
+                let uid = seen.set.uid().to_owned();
                 let look = Look::of(seen, self.0.get(&uid), now);
                 (uid, look)
             })
@@ -80,24 +78,19 @@ impl Looks {
 
 impl Look {
     fn of(seen: &SetSeen, known: Option<&Self>, now: Timestamp) -> Self {
-        let generation = seen.set.metadata.generation.unwrap_or_default();
+        let generation = seen.set.generation().unwrap_or_default();
         let staying = seen.machines.iter().filter(|machine| !is_terminating(machine)).count();
         let unsettled = (!knows_its_size(&seen.set)).then(|| {
             let nothing = Unsettled { since: now, deleting: 0, making_for: 0 };
             match known {
                 // It never had another size.
-                None if generation <= 1 => Unsettled { making_for: seen.set.spec.replicas, ..nothing },
+                None if generation <= 1 => Unsettled { making_for: seen.set.replicas(), ..nothing },
                 None => Unsettled { deleting: i32::MAX, making_for: i32::MAX, ..nothing },
                 Some(known) if known.generation == generation => known.unsettled.unwrap_or(nothing).not_after(now),
                 Some(known) => known.unsettled.unwrap_or(nothing).and(known, now),
             }
         });
-        Self {
-            generation,
-            wanted: seen.set.spec.replicas,
-            staying: i32::try_from(staying).unwrap_or(i32::MAX),
-            unsettled,
-        }
+        Self { generation, wanted: seen.set.replicas(), staying: i32::try_from(staying).unwrap_or(i32::MAX), unsettled }
     }
 }
 
@@ -120,7 +113,6 @@ impl Unsettled {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
 
     use rstest::rstest;
 
@@ -129,14 +121,15 @@ mod tests {
         deployment::testing::*,
         set::testing::{at, now},
     };
+    use controller_runtime::snapshot::Whole;
 
     /// A set that wants so many machines and has so many, in this generation of which it has seen that one.
     fn looking(wanted: i32, has: usize, (generation, observed): (i64, i64)) -> SetSeen {
         let mut seen = old(wanted, 0);
-        let set = Arc::make_mut(&mut seen.set);
+        let set = seen.set.to_mut();
         set.metadata.generation = Some(generation);
         set.status.observed_generation = observed;
-        seen.machines = machines_of(&seen.set, has, has);
+        seen.machines = machines_of(seen.set.whole_object(), has, has);
         seen
     }
 

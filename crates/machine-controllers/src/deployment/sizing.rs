@@ -2,8 +2,6 @@
 //!
 //! Source: spec/deployment-and-set §7.5 (desired and max replicas), §9.4. Pure.
 
-use std::sync::Arc;
-
 use super::{
     fleet::{Fleet, SetState},
     plan::{Effect, Plan},
@@ -35,7 +33,7 @@ impl Fleet<'_> {
         if to == set.spec() && stale.is_empty() {
             return false;
         }
-        plan.push(rule, Effect::ScaleSet { set: Arc::clone(set.set), to, remembered: stale });
+        plan.push(rule, Effect::ScaleSet { set: set.set.clone(), to, remembered: stale });
         true
     }
 
@@ -46,7 +44,7 @@ impl Fleet<'_> {
         if to == set.spec() {
             return false;
         }
-        plan.push(rule, Effect::ScaleSet { set: Arc::clone(set.set), to, remembered: Labels::new() });
+        plan.push(rule, Effect::ScaleSet { set: set.set.clone(), to, remembered: Labels::new() });
         true
     }
 

@@ -178,7 +178,7 @@ fn tell_replica_failure(seen: &DeploymentObservation, fleet: &Fleet<'_>, status:
     let of_set = |conditions: &[MachineSetCondition]| {
         conditions.iter().find(|found| found.condition_type == MachineSetConditionType::ReplicaFailure).cloned()
     };
-    let found = fleet.new.iter().chain(&fleet.old).find_map(|set| of_set(&set.set.status.conditions));
+    let found = fleet.new.iter().chain(&fleet.old).find_map(|set| of_set(&set.set.status().conditions));
     match found {
         Some(failure) => {
             let says = Says { status: failure.status, reason: failure.reason, message: failure.message };
@@ -253,6 +253,7 @@ mod tests {
         deployment::{patches, testing::*},
         set::testing::{now, selector},
     };
+    use controller_runtime::snapshot::Whole;
     use machine_api::v1alpha1::OrchestrationType;
 
     fn written(seen: &DeploymentObservation, report: &Report) -> Option<Value> {
@@ -342,7 +343,7 @@ mod tests {
     #[test]
     fn s_prog_09_the_failure_of_the_new_set_comes_first() {
         let failing = |mut seen: super::super::observe::SetSeen, message: &str| {
-            Arc::make_mut(&mut seen.set).status.conditions.push(MachineSetCondition {
+            seen.set.to_mut().status.conditions.push(MachineSetCondition {
                 condition_type: MachineSetConditionType::ReplicaFailure,
                 status: ConditionStatus::True,
                 reason: "FailedCreate".to_owned(),
@@ -460,7 +461,7 @@ mod tests {
         seen.deployment.to_mut().status = told;
         assert_eq!(decide_status(&seen, &Report::default()).steps, []);
 
-        seen.sets[0].machines = machines_of(&seen.sets[0].set, 5, 4);
+        seen.sets[0].machines = machines_of(seen.sets[0].set.whole_object(), 5, 4);
         seen.status_written = Some(now());
         let plan = decide_status(&seen, &Report::default());
         assert_eq!(plan.steps, []);

@@ -61,7 +61,7 @@ fn s_hash_12_the_sets_of_the_original_are_left_as_they_are() {
     let sets = views.sets.snapshot();
     assert_eq!(sets.len(), 9);
     for set in sets {
-        let seen = SetObservation::look_up(&views, Some(&nodes), &ObjectKey::of(&*set), now()).unwrap();
+        let seen = SetObservation::look_up(&views, Some(&nodes), &set.key(), now()).unwrap();
         assert_eq!(set::decide::decide(&seen), set::plan::Plan::default());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use controller_runtime::objects::Patch;
+use controller_runtime::{objects::Patch, snapshot::Whole};
 use k8s_openapi::{
     api::core::v1::Node,
     apimachinery::pkg::{apis::meta::v1::Time, util::intstr::IntOrString},
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     set::testing::{Building, at, controller_reference, machine, meta, now, selector, set},
-    snapshots::DeploymentSnapshot,
+    snapshots::{DeploymentSnapshot, SetSnapshot},
 };
 use machine_api::{
     names::{annotation, label},
@@ -109,9 +109,10 @@ pub(crate) fn machines_of(set: &MachineSet, count: usize, available: usize) -> V
 }
 
 /// A set with as many machines as it wants, of which so many are available: `spec/available` of the specification.
-pub(crate) fn seen_set(set: MachineSet, available: usize) -> SetSeen {
-    let count = usize::try_from(set.spec.replicas).unwrap();
-    SetSeen { machines: machines_of(&set, count, available), set: Arc::new(set) }
+pub(crate) fn seen_set(set: impl Into<SetSnapshot>, available: usize) -> SetSeen {
+    let set = set.into();
+    let count = usize::try_from(set.replicas()).unwrap();
+    SetSeen { machines: machines_of(set.whole_object(), count, available), set }
 }
 
 pub(crate) fn old(replicas: i32, available: usize) -> SetSeen {
@@ -129,7 +130,7 @@ pub(crate) fn seeing_sets(deployment: impl Into<DeploymentSnapshot>, sets: Vec<S
     let sets = sets
         .into_iter()
         .map(|mut seen| {
-            let set = Arc::make_mut(&mut seen.set);
+            let set = seen.set.to_mut();
             let annotations = set.metadata.annotations.get_or_insert_default();
             annotations
                 .entry(annotation::DESIRED_REPLICAS.to_owned())

@@ -3,9 +3,9 @@
 use jiff::Timestamp;
 
 use super::{OvershootController, decide::Effect, patches};
-use crate::outcomes::gone_is_fine;
-use controller_runtime::{error::ApiError, events::EventNote, key::Target, snapshot::Snapshot};
-use machine_api::{names::freeze_reason, v1alpha1::MachineSet};
+use crate::{outcomes::gone_is_fine, snapshots::SetSnapshot};
+use controller_runtime::{error::ApiError, events::EventNote, snapshot::Snapshot};
+use machine_api::names::freeze_reason;
 
 impl OvershootController {
     /// Carries all effects out and returns what failed.
@@ -25,7 +25,7 @@ impl OvershootController {
         for (part, patch) in patches::of_effect(effect, now) {
             match effect {
                 Effect::FreezeSet(set, _) | Effect::ThawSet(set) => {
-                    gone_is_fine(self.deps.sets.patch(&Target::of(&**set), part, patch).await)?;
+                    gone_is_fine(self.deps.sets.patch(&set.target(), part, patch).await)?;
                 }
                 Effect::FreezeDeployment(deployment, _) | Effect::ThawDeployment(deployment) => {
                     gone_is_fine(self.deps.deployments.patch(&deployment.target(), part, patch).await)?;
@@ -36,7 +36,7 @@ impl OvershootController {
     }
 
     fn tell(&self, effect: &Effect) {
-        let name = |set: &MachineSet| set.metadata.name.clone().unwrap_or_default();
+        let name = |set: &SetSnapshot| set.name().to_owned();
         let (set, note) = match effect {
             Effect::FreezeSet(set, _) => {
                 let text = format!("SafetyController: Froze MachineSet {} due to replica overshooting", name(set));

@@ -7,27 +7,24 @@
 //! Whoever asks for a thaw on a deployment is obeyed in one run: its sets are thawed first and the deployment last, so that
 //! the wish stays written down until all of it is done. The original went a detour over annotations on the sets.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
 use super::{
     freeze::{Marks, marks_of_deployment, marks_of_set},
     limits::Limits,
     observe::{GuardedSet, OvershootObservation},
 };
-use crate::snapshots::DeploymentSnapshot;
+use crate::snapshots::{DeploymentSnapshot, SetSnapshot};
 use controller_runtime::snapshot::Snapshot;
-use machine_api::{
-    names::freeze_reason,
-    v1alpha1::{MachineSet, controller_of},
-};
+use machine_api::names::freeze_reason;
 
 /// What is done with one object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// The set creates no machines any more.
-    FreezeSet(Arc<MachineSet>, Why),
+    FreezeSet(SetSnapshot, Why),
     /// The set may create machines again.
-    ThawSet(Arc<MachineSet>),
+    ThawSet(SetSnapshot),
     /// The deployment may not grow any more.
     FreezeDeployment(DeploymentSnapshot, Why),
     /// The deployment may grow again.
@@ -91,8 +88,8 @@ pub fn decide(seen: &OvershootObservation) -> Vec<Effect> {
             frozen.entry(uid).or_insert(why);
         }
         match verdict {
-            Verdict::Freeze(why) => effects.push(Effect::FreezeSet(Arc::clone(&guarded.set), why)),
-            Verdict::Thaw => effects.push(Effect::ThawSet(Arc::clone(&guarded.set))),
+            Verdict::Freeze(why) => effects.push(Effect::FreezeSet(guarded.set.clone(), why)),
+            Verdict::Thaw => effects.push(Effect::ThawSet(guarded.set.clone())),
             Verdict::StayFrozen | Verdict::Nothing => {}
         }
     }
@@ -118,7 +115,7 @@ enum Verdict {
 
 fn verdict(guarded: &GuardedSet, family: Option<&Family<'_>>, seen: &OvershootObservation) -> Verdict {
     let set = &guarded.set;
-    if set.metadata.deletion_timestamp.is_some() {
+    if set.is_deleting() {
         // It makes no machines any more and takes those it has along.
         return Verdict::Nothing;
     }
@@ -139,8 +136,8 @@ fn verdict(guarded: &GuardedSet, family: Option<&Family<'_>>, seen: &OvershootOb
     }
 }
 
-fn too_full(set: &MachineSet, machines: i64, limits: Limits) -> Why {
-    let name = set.metadata.name.as_deref().unwrap_or_default();
+fn too_full(set: &SetSnapshot, machines: i64, limits: Limits) -> Why {
+    let name = set.name();
     let message = format!(
         "The number of machines backing MachineSet: {name} is {machines} >= {} which is the Max-ScaleUp-Limit",
         limits.upper
@@ -159,8 +156,8 @@ fn sum_too_full(family: Option<&Family<'_>>, limits: Limits) -> Why {
     Why { reason: freeze_reason::OVERSHOOTING, message }
 }
 
-fn owner_uid(set: &MachineSet) -> Option<&str> {
-    controller_of(&set.metadata).filter(|owner| owner.kind == "MachineDeployment").map(|owner| owner.uid.as_str())
+fn owner_uid(set: &SetSnapshot) -> Option<&str> {
+    set.controller().filter(|owner| owner.kind == "MachineDeployment").map(|owner| owner.uid.as_str())
 }
 
 /// The deployments that stay, by UID.

@@ -1,11 +1,10 @@
 //! What a freeze looks like on an object. Pure.
 
-use crate::snapshots::{DeploymentSnapshot, Metadata};
+use crate::snapshots::{DeploymentSnapshot, Metadata, SetSnapshot};
 use machine_api::{
     names::{FROZEN, annotation, label},
     v1alpha1::{
-        MachineDeploymentCondition, MachineDeploymentConditionType, MachineSet, MachineSetCondition,
-        MachineSetConditionType,
+        MachineDeploymentCondition, MachineDeploymentConditionType, MachineSetCondition, MachineSetConditionType,
     },
 };
 
@@ -31,8 +30,8 @@ impl Marks {
 }
 
 /// What a set carries of a freeze.
-pub fn marks_of_set(set: &MachineSet) -> Marks {
-    Marks::of((&set.metadata).into(), set.status.conditions.iter().any(is_set_freeze))
+pub fn marks_of_set(set: &SetSnapshot) -> Marks {
+    Marks::of(set.metadata(), set.status().conditions.iter().any(is_set_freeze))
 }
 
 /// What a deployment carries of a freeze.

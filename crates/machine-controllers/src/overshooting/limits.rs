@@ -2,10 +2,12 @@
 //!
 //! Source: spec/deployment-and-set §17 (1) with D-19 (a strategy without surge has none). Pure.
 
-use machine_api::v1alpha1::MachineSet;
 use serde::Serialize;
 
-use crate::{deployment::fenceposts::Fenceposts, snapshots::DeploymentSnapshot};
+use crate::{
+    deployment::fenceposts::Fenceposts,
+    snapshots::{DeploymentSnapshot, SetSnapshot},
+};
 
 /// `--safety-up` and `--safety-down`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -32,8 +34,8 @@ impl Limits {
     }
 
     /// Of a set that no deployment controls.
-    pub fn of_lone_set(set: &MachineSet, margins: Margins) -> Self {
-        Self::above(2 * i64::from(set.spec.replicas), margins)
+    pub fn of_lone_set(set: &SetSnapshot, margins: Margins) -> Self {
+        Self::above(2 * i64::from(set.replicas()), margins)
     }
 
     /// Of a deployment, and of each of its sets.
@@ -59,7 +61,7 @@ mod tests {
 
     #[test]
     fn s_safe_01_a_lone_set_may_hold_twice_as_many_and_two() {
-        assert_eq!(Limits::of_lone_set(&set(3).build(), MARGINS), Limits { upper: 8, lower: 7 });
+        assert_eq!(Limits::of_lone_set(&set(3).snapshot(), MARGINS), Limits { upper: 8, lower: 7 });
     }
 
     fn percent(replicas: i32, surge: &str) -> Building<MachineDeployment> {

@@ -13,16 +13,15 @@ pub mod observe;
 mod patches;
 pub mod routing;
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 pub use self::limits::Margins;
 use self::observe::OvershootObservation;
 use super::views::ControlViews;
-use crate::snapshots::DeploymentSnapshot;
+use crate::snapshots::{DeploymentSnapshot, SetSnapshot};
 use controller_runtime::{
     clock::SharedClock, error::ApiError, events::Recorder, key::ObjectKey, objects::Objects, queue::Outcome,
 };
-use machine_api::v1alpha1::MachineSet;
 
 /// Component name of this loop's events.
 pub const COMPONENT: &str = "machine-controller-manager";
@@ -36,7 +35,7 @@ pub struct OvershootDeps {
     /// Cached views of the control cluster; machines, sets and deployments must have synced before the first run.
     pub views: ControlViews,
     /// Writes sets; its store must be `views.sets`.
-    pub sets: Objects<Arc<MachineSet>>,
+    pub sets: Objects<SetSnapshot>,
     /// Writes deployments; its store must be `views.deployments`.
     pub deployments: Objects<DeploymentSnapshot>,
     /// The time.

@@ -1,17 +1,16 @@
 //! What is seen of a namespace: its sets with their numbers of machines, and its deployments.
 
-use std::sync::Arc;
-
 use jiff::Timestamp;
 use serde::Serialize;
 
 use super::limits::Margins;
 use crate::{
     set::counts::{Counts, is_terminating},
-    snapshots::DeploymentSnapshot,
+    snapshots::{DeploymentSnapshot, SetSnapshot},
     views::{BY_CONTROLLER, BY_NAMESPACE, ControlViews},
 };
-use machine_api::v1alpha1::{Machine, MachineSet};
+use controller_runtime::snapshot::Snapshot;
+use machine_api::v1alpha1::Machine;
 
 /// Version of [`OvershootObservation`] as it is written down.
 pub const OBSERVATION_VERSION: u32 = 1;
@@ -20,7 +19,7 @@ pub const OBSERVATION_VERSION: u32 = 1;
 #[derive(Clone, Debug, Serialize)]
 pub struct GuardedSet {
     /// The set.
-    pub set: Arc<MachineSet>,
+    pub set: SetSnapshot,
     /// Machines that it controls by UID (D-52) and that carry all labels of its template. Those that leave after they served
     /// are not among them: a scale-in with long drains is no overshooting, and would be frozen until most of them are gone.
     /// Machines that leave without having joined count, as in the original: who makes and deletes them in a circle is what
@@ -54,8 +53,8 @@ impl OvershootObservation {
     /// Looks up what is in a namespace.
     pub fn look_up(views: &ControlViews, namespace: &str, margins: Margins, now: Timestamp) -> Self {
         let sets = views.sets.by_index(BY_NAMESPACE, namespace).into_iter().map(|set| {
-            let machines = views.machines.by_index(BY_CONTROLLER, set.metadata.uid.as_deref().unwrap_or_default());
-            let labels = set.spec.template.metadata.labels.as_ref();
+            let machines = views.machines.by_index(BY_CONTROLLER, set.uid());
+            let labels = set.template().metadata.labels.as_ref();
             let counted = machines.iter().map(AsRef::as_ref).filter(|machine| !leaves_after_service(machine));
             let counts = Counts::of(counted, labels);
             GuardedSet { set, machines: counts.fully_labeled.into(), staying: counts.staying.into() }

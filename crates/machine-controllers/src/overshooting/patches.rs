@@ -11,12 +11,12 @@ use super::{
     decide::{Effect, Why},
     freeze::{Marks, is_deployment_freeze, is_set_freeze, marks_of_deployment, marks_of_set},
 };
-use crate::snapshots::{DeploymentSnapshot, Metadata};
+use crate::snapshots::{DeploymentSnapshot, Metadata, SetSnapshot};
 use controller_runtime::objects::{Part, Patch};
 use machine_api::{
     names::{FROZEN, annotation, label},
     v1alpha1::{
-        ConditionStatus, MachineDeploymentCondition, MachineDeploymentConditionType, MachineSet, MachineSetCondition,
+        ConditionStatus, MachineDeploymentCondition, MachineDeploymentConditionType, MachineSetCondition,
         MachineSetConditionType,
     },
 };
@@ -31,11 +31,11 @@ pub fn of_effect(effect: &Effect, now: Timestamp) -> Vec<(Part, Patch)> {
     }
 }
 
-fn frozen_set(set: &MachineSet, why: &Why, now: Timestamp) -> Vec<(Part, Patch)> {
+fn frozen_set(set: &SetSnapshot, why: &Why, now: Timestamp) -> Vec<(Part, Patch)> {
     let marks = marks_of_set(set);
     let mut patches = Vec::new();
     if !marks.condition {
-        let mut all = set.status.conditions.clone();
+        let mut all = set.status().conditions.clone();
         all.push(MachineSetCondition {
             condition_type: MachineSetConditionType::Frozen,
             status: ConditionStatus::True,
@@ -43,18 +43,18 @@ fn frozen_set(set: &MachineSet, why: &Why, now: Timestamp) -> Vec<(Part, Patch)>
             reason: why.reason.to_owned(),
             message: why.message.clone(),
         });
-        patches.push(conditions((&set.metadata).into(), &json!({ "machineSetCondition": all })));
+        patches.push(conditions(set.metadata(), &json!({ "machineSetCondition": all })));
     }
     patches.extend(labelled(marks));
     patches
 }
 
-fn thawed_set(set: &MachineSet) -> Vec<(Part, Patch)> {
+fn thawed_set(set: &SetSnapshot) -> Vec<(Part, Patch)> {
     let marks = marks_of_set(set);
     let mut patches = Vec::new();
     if marks.condition {
-        let left: Vec<_> = set.status.conditions.iter().filter(|condition| !is_set_freeze(condition)).collect();
-        patches.push(conditions((&set.metadata).into(), &json!({ "machineSetCondition": left })));
+        let left: Vec<_> = set.status().conditions.iter().filter(|condition| !is_set_freeze(condition)).collect();
+        patches.push(conditions(set.metadata(), &json!({ "machineSetCondition": left })));
     }
     patches.extend(unlabelled(marks));
     patches

@@ -5,13 +5,10 @@
 use std::{sync::Arc, time::Duration};
 
 use controller_runtime::{key::ObjectKey, snapshot::Snapshot, store::Change};
-use machine_api::{
-    names::annotation,
-    v1alpha1::{Machine, MachineSet},
-};
+use machine_api::{names::annotation, v1alpha1::Machine};
 
 use crate::{
-    snapshots::{DeploymentSnapshot, Described},
+    snapshots::{DeploymentSnapshot, Described, SetSnapshot},
     wakes::Wake,
 };
 
@@ -32,7 +29,7 @@ pub fn after_machine(change: &Change<Arc<Machine>>) -> Vec<Wake> {
 }
 
 /// Somebody asks on a set for a thaw.
-pub fn after_set(change: &Change<Arc<MachineSet>>) -> Vec<Wake> {
+pub fn after_set(change: &Change<SetSnapshot>) -> Vec<Wake> {
     thaw_asked(change)
 }
 

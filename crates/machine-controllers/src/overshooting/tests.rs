@@ -1,5 +1,6 @@
 //! The guard against an API server.
 
+use machine_api::v1alpha1::MachineSet;
 use std::sync::Arc;
 
 use rstest::rstest;
@@ -18,6 +19,7 @@ use controller_runtime::{
     events::{Pending, Recorder},
     gate::Gate,
     key::ObjectKey,
+    snapshot::{Snapshot, Whole},
     store::Change,
 };
 use machine_api::{
@@ -67,8 +69,9 @@ impl Cluster {
 
     /// The set has so many machines.
     fn hold(&self, set: &MachineSet, machines: usize) {
-        let set = &*self.views.sets.get(&ObjectKey::of(set)).unwrap();
-        for known in self.views.machines.by_index(crate::views::BY_CONTROLLER, set.metadata.uid.as_deref().unwrap()) {
+        let stored = self.views.sets.get(&ObjectKey::of(set)).unwrap();
+        let set = stored.whole_object();
+        for known in self.views.machines.by_index(crate::views::BY_CONTROLLER, stored.uid()) {
             self.views.machines.delete(&known);
         }
         for machine in machines_of(set, machines, machines) {
@@ -213,7 +216,7 @@ async fn s_safe_09_a_recreate_deployment_and_s_safe_10_two_full_sets_are_dealt_w
 }
 
 fn turns(sets: Vec<(MachineSet, i64, i64)>) -> Vec<&'static str> {
-    let sets = sets.into_iter().map(|(set, machines, staying)| GuardedSet { set: Arc::new(set), machines, staying });
+    let sets = sets.into_iter().map(|(set, machines, staying)| GuardedSet { set: set.into(), machines, staying });
     let seen = OvershootObservation {
         sets: sets.collect(),
         deployments: vec![deployment(3, 1, 0).snapshot()],
@@ -249,11 +252,11 @@ fn s_evt_28_a_new_machine_wakes_the_guard() {
 
 #[test]
 fn a_wish_to_thaw_wakes_the_guard_once() {
-    let before = Arc::new(set(1).build());
-    let after = Arc::new(set(1).annotation(annotation::UNFREEZE, "True").build());
-    let change = Change { old: Some(before), new: Some(Arc::clone(&after)) };
+    let before = set(1).snapshot();
+    let after = set(1).annotation(annotation::UNFREEZE, "True").snapshot();
+    let change = Change { old: Some(before), new: Some(after.clone()) };
     assert_eq!(routing::after_set(&change).len(), 1);
-    assert_eq!(routing::after_set(&Change { old: Some(Arc::clone(&after)), new: Some(after) }), []);
+    assert_eq!(routing::after_set(&Change { old: Some(after.clone()), new: Some(after) }), []);
 }
 
 #[tokio::test]

@@ -16,17 +16,21 @@ use super::{
     plan::{Effect, Step},
     unanswered::{Doubt, Unanswered},
 };
-use crate::outcomes::{gone_is_fine, may_adopt, released, taken_by_us};
+use crate::{
+    outcomes::{gone_is_fine, may_adopt, released, taken_by_us},
+    snapshots::SetSnapshot,
+};
 use controller_runtime::{
     error::ApiError,
     events::EventNote,
     gate::Destruction,
     key::{ObjectKey, Target},
     objects::{DeleteHow, Part},
+    snapshot::Snapshot,
 };
 use machine_api::{
     names::set_reason,
-    v1alpha1::{Machine, MachineSet, OperationType, controller_of},
+    v1alpha1::{Machine, OperationType, controller_of},
 };
 
 /// Deletions under way at once (D-31); the client's rate limits them beyond that.
@@ -136,7 +140,7 @@ impl SetController {
         let mut reread = false;
         let mut rest = steps;
         while let Some(step) = rest.first() {
-            tracing::debug!(set = %ObjectKey::of(&*seen.set), rule = step.rule, "act");
+            tracing::debug!(set = %seen.set.key(), rule = step.rule, "act");
             let (these, tail) = rest.split_at(together(rest));
             rest = tail;
             let result = match &step.effect {
@@ -173,19 +177,19 @@ impl SetController {
         done
     }
 
-    async fn patch_set(&self, set: &MachineSet, effect: &Effect) -> Result<(), ApiError> {
+    async fn patch_set(&self, set: &SetSnapshot, effect: &Effect) -> Result<(), ApiError> {
         let Some((part, patch)) = patch_of_set(effect, set) else { return Ok(()) };
-        self.deps.sets.patch(&Target::of(set), part, patch).await.map(drop)
+        self.deps.sets.patch(&set.target(), part, patch).await.map(drop)
     }
 
-    async fn patch_machine(&self, set: &MachineSet, effect: &Effect) -> Result<(), ApiError> {
+    async fn patch_machine(&self, set: &SetSnapshot, effect: &Effect) -> Result<(), ApiError> {
         let Some((machine, patch)) = patch_of_machine(effect, set) else { return Ok(()) };
         self.deps.machines.patch(&machine, Part::Main, patch).await.map(drop)
     }
 
-    async fn may_adopt(&self, set: &MachineSet) -> Result<(), ApiError> {
-        let fresh = self.deps.sets.get(&ObjectKey::of(set)).await?;
-        may_adopt((&set.metadata).into(), fresh.as_deref().map(|fresh| (&fresh.metadata).into()))
+    async fn may_adopt(&self, set: &SetSnapshot) -> Result<(), ApiError> {
+        let fresh = self.deps.sets.get(&set.key()).await?;
+        may_adopt(set.metadata(), fresh.as_ref().map(SetSnapshot::metadata))
     }
 
     async fn create(&self, seen: &SetObservation, steps: &[Step], done: &mut Done) -> Result<(), ApiError> {

@@ -12,9 +12,10 @@ use super::{
     counts::{annotation_of, is_auto_preserved, is_failed, is_terminating},
     plan::{Effect, Keeping, Plan},
 };
+use crate::snapshots::SetSnapshot;
 use machine_api::{
     names::{annotation, machine_condition, machine_reason, preserve_value},
-    v1alpha1::{Machine, MachineSet},
+    v1alpha1::Machine,
 };
 
 /// Every value that the annotation may have; with any other one nobody has decided yet.
@@ -24,14 +25,14 @@ const KNOWN_VALUES: [&str; 4] =
 /// Adds the annotations that use the allowance up, or takes back what exceeds it. Returns the machines as they are then:
 /// one that is kept from now on must not be replaced in the same pass.
 pub fn keep_failed(
-    set: &MachineSet,
+    set: &SetSnapshot,
     claimed: Vec<Arc<Machine>>,
     now: jiff::Timestamp,
     plan: &mut Plan,
 ) -> Vec<Arc<Machine>> {
     let staying = || claimed.iter().filter(|machine| !is_terminating(machine));
     let kept = staying().filter(|machine| is_auto_preserved(machine)).count();
-    let allowed = usize::try_from(set.spec.auto_preserve_failed_machine_max).unwrap_or(0);
+    let allowed = usize::try_from(set.auto_preserve_failed_machine_max()).unwrap_or(0);
     let mut chosen: Vec<Arc<Machine>>;
     let (keeping, count) = if kept < allowed {
         let may_be_kept =
@@ -155,7 +156,7 @@ mod tests {
     #[case::machines_on_their_way_out_do_not_count(
         1, vec![preserve(failed("a"), preserve_value::AUTO_PRESERVED).deleting(), failed("b"), failed("c").deleting()], &["keep b"])]
     fn failed_machines_are_kept(#[case] max: i32, #[case] machines: Vec<Building<Machine>>, #[case] expected: &[&str]) {
-        let set = set(3).with(|set| set.spec.auto_preserve_failed_machine_max = max).build();
+        let set = set(3).with(|set| set.spec.auto_preserve_failed_machine_max = max).snapshot();
         let mut plan = Plan::default();
         keep_failed(&set, machines.into_iter().map(|machine| Arc::new(machine.build())).collect(), now(), &mut plan);
         let said: Vec<String> = plan

@@ -23,10 +23,10 @@ use super::{
     counts::{is_failed, is_terminating},
     observe::SetObservation,
 };
-use crate::views::ControlViews;
-use controller_runtime::key::ObjectKey;
+use crate::{snapshots::SetSnapshot, views::ControlViews};
+use controller_runtime::{key::ObjectKey, snapshot::Snapshot};
 use kube_values::field::cut;
-use machine_api::v1alpha1::{Machine, MachineClass, MachinePhase, MachineSet, OperationType, controller_of};
+use machine_api::v1alpha1::{Machine, MachineClass, MachinePhase, OperationType, controller_of};
 
 /// So many new machines in a row may fail before replacements wait.
 pub const TOLERATED: usize = 3;
@@ -185,11 +185,9 @@ impl Row {
 }
 
 /// Whether the set lacks machines. Those that it has not taken yet are not its own.
-fn is_short<'a>(set: &MachineSet, staying: impl Iterator<Item = &'a Arc<Machine>>) -> bool {
-    let is_own = |machine: &&Arc<Machine>| {
-        controller_of(&machine.metadata).is_some_and(|owner| Some(&owner.uid) == set.metadata.uid.as_ref())
-    };
-    usize::try_from(set.spec.replicas).is_ok_and(|wanted| staying.filter(is_own).count() < wanted)
+fn is_short<'a>(set: &SetSnapshot, staying: impl Iterator<Item = &'a Arc<Machine>>) -> bool {
+    let is_own = |machine: &&Arc<Machine>| controller_of(&machine.metadata).is_some_and(|owner| owner.uid == set.uid());
+    usize::try_from(set.replicas()).is_ok_and(|wanted| staying.filter(is_own).count() < wanted)
 }
 
 /// How long the wait is after so many others.
@@ -223,12 +221,12 @@ fn told_of(machine: &Machine) -> String {
 
 /// What might be wrong with new machines of a set, as a number that changes with it: replicas, template, the class and the
 /// data of its Secrets. Of Secrets nothing can be told from it.
-pub fn given(views: &ControlViews, set: &MachineSet) -> u64 {
+pub fn given(views: &ControlViews, set: &SetSnapshot) -> u64 {
     let mut hasher = DefaultHasher::new();
-    set.spec.replicas.hash(&mut hasher);
-    serde_json::to_string(&set.spec.template).unwrap_or_default().hash(&mut hasher);
-    let namespace = set.metadata.namespace.clone().unwrap_or_default();
-    let class = views.classes.get(&ObjectKey::new(namespace.clone(), set.spec.template.spec.class.name.clone()));
+    set.replicas().hash(&mut hasher);
+    serde_json::to_string(set.template()).unwrap_or_default().hash(&mut hasher);
+    let namespace = set.namespace().to_owned();
+    let class = views.classes.get(&ObjectKey::new(namespace.clone(), set.template().spec.class.name.clone()));
     if let Some(class) = class {
         (&class.metadata.uid, class.metadata.generation).hash(&mut hasher);
         for key in secrets_of(&class, &namespace) {
@@ -403,10 +401,10 @@ mod tests {
             secret.data = Some([("key".to_owned(), ByteString(value.as_bytes().to_vec()))].into());
             secret
         };
-        let mut built = set(1).build();
-        built.spec.template.spec.class.name = "class".to_owned();
+        let mut built = set(1).snapshot();
+        built.to_mut().spec.template.spec.class.name = "class".to_owned();
         let mut known = vec![given(&views, &built)];
-        let mut differs = |views: &ControlViews, set: &MachineSet| {
+        let mut differs = |views: &ControlViews, set: &SetSnapshot| {
             let now = given(views, set);
             let differs = !known.contains(&now);
             known.push(now);
@@ -424,9 +422,9 @@ mod tests {
         changed.metadata.resource_version = Some("13".to_owned());
         views.classes.apply(changed);
         assert!(differs(&views, &built), "the class has changed");
-        built.spec.replicas = 2;
+        built.to_mut().spec.replicas = 2;
         assert!(differs(&views, &built), "the size has changed");
-        built.spec.template.spec.class.name = "other".to_owned();
+        built.to_mut().spec.template.spec.class.name = "other".to_owned();
         assert!(differs(&views, &built), "the template has changed");
     }
 }

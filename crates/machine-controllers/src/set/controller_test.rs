@@ -1,5 +1,6 @@
 //! The set controller against an API server: what it writes, and what it makes of refusals and late views.
 
+use machine_api::v1alpha1::MachineSet;
 use std::{sync::Arc, time::Duration};
 
 use rstest::rstest;
@@ -16,6 +17,7 @@ use controller_runtime::{
     clock::{SharedClock, TokioClock},
     events::Pending,
     refusals::Refusals,
+    snapshot::Whole,
 };
 use machine_api::v1alpha1::{MachinePhase, OperationType};
 use mcm_metrics::Metrics;
@@ -102,7 +104,7 @@ impl Cluster {
 #[tokio::test]
 async fn s_ms_19_a_set_without_type_metadata_is_as_good_as_any() {
     let cluster = Cluster::new(Some(set(3)), vec![]);
-    let seen = serde_json::to_value(&*cluster.views.sets.snapshot()[0]).unwrap();
+    let seen = serde_json::to_value(&**cluster.views.sets.snapshot()[0].whole_object()).unwrap();
     assert!(seen.get("kind").is_none(), "the types carry none");
     cluster.pass().await;
     assert_eq!(cluster.api.all("machines").len(), 3);

@@ -17,20 +17,20 @@ use super::{
     template_sync::sync_template,
     validity,
 };
-use controller_runtime::key::Target;
+use controller_runtime::{key::Target, snapshot::Snapshot};
 use machine_api::v1alpha1::Machine;
 
 /// Decides what is to be done about the set.
 pub fn decide(seen: &SetObservation) -> Plan {
     let mut plan = Plan::default();
-    if seen.set.metadata.deletion_timestamp.is_some() {
+    if seen.set.is_deleting() {
         end_set(seen, &mut plan);
         return plan;
     }
     if !validity::set_errors(seen).is_empty() {
         return plan;
     }
-    if !has_finalizer((&seen.set.metadata).into()) {
+    if !has_finalizer(seen.set.metadata()) {
         plan.push("finalizer/add", Effect::AddFinalizer);
     }
     if settle_ownership(seen, &mut plan) {
@@ -47,7 +47,7 @@ pub fn decide(seen: &SetObservation) -> Plan {
     }
     let creates = plan.steps.iter().any(|step| matches!(step.effect, Effect::CreateMachine(_)));
     if let (true, Err(text)) = (creates, effective_creation_timeout(&seen.set)) {
-        tracing::warn!(set = seen.set.metadata.name, text, "effective creation timeout is no duration; not applied");
+        tracing::warn!(set = seen.set.name(), text, "effective creation timeout is no duration; not applied");
     }
     plan
 }
@@ -81,10 +81,10 @@ impl SetObservation {
 /// A set that is being deleted takes its machines along and then lets go of its finalizer, unless its machines are to stay. A
 /// machine may have lost its owner since it was seen: it goes only as it was seen.
 fn end_set(seen: &SetObservation, plan: &mut Plan) {
-    if is_orphaning((&seen.set.metadata).into()) {
+    if is_orphaning(seen.set.metadata()) {
         return;
     }
-    if !has_finalizer((&seen.set.metadata).into()) {
+    if !has_finalizer(seen.set.metadata()) {
         return;
     }
     if seen.machines.is_empty() {

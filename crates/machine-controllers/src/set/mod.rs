@@ -46,7 +46,7 @@ use self::{
     unanswered::Unanswered,
 };
 use super::{Decision, checked::Checked, refused_writes::RefusedWrites, views::ControlViews};
-use crate::snapshots::NodeSnapshot;
+use crate::snapshots::{NodeSnapshot, SetSnapshot};
 use controller_runtime::{
     clock::SharedClock,
     error::ApiError,
@@ -55,12 +55,10 @@ use controller_runtime::{
     key::ObjectKey,
     objects::Objects,
     queue::Outcome,
+    snapshot::Snapshot,
     store::Store,
 };
-use machine_api::{
-    names::set_reason,
-    v1alpha1::{Machine, MachineSet},
-};
+use machine_api::{names::set_reason, v1alpha1::Machine};
 use mcm_metrics::{Counters, Gauges, OfSet};
 
 /// Component name of the set controller's events.
@@ -74,7 +72,7 @@ pub struct SetDeps {
     /// Writes machines; its store must be `views.machines`.
     pub machines: Objects<Arc<Machine>>,
     /// Writes sets; its store must be `views.sets`.
-    pub sets: Objects<Arc<MachineSet>>,
+    pub sets: Objects<SetSnapshot>,
     /// Nodes of the target cluster, if there is one.
     pub nodes: Option<Arc<Store<NodeSnapshot>>>,
     /// The time.
@@ -90,12 +88,12 @@ pub struct SetDeps {
 /// What is remembered of a set between passes. Losing it costs a status write or a name, never a machine.
 #[derive(Clone, Debug, Default)]
 struct Memory {
-    uid: Option<String>,
+    uid: String,
     status_written: Option<Timestamp>,
     unanswered: Unanswered,
     failure: Option<ReplicaFailure>,
     back_off: BackOff,
-    checked: Option<Checked<Arc<MachineSet>>>,
+    checked: Option<Checked<SetSnapshot>>,
     refused: RefusedWrites,
 }
 
@@ -190,7 +188,7 @@ impl SetController {
         }
     }
 
-    fn tell_of_refusal(&self, key: &ObjectKey, set: &Arc<MachineSet>, error: Option<&ApiError>) {
+    fn tell_of_refusal(&self, key: &ObjectKey, set: &SetSnapshot, error: Option<&ApiError>) {
         let (mut due, steady) = (None, self.deps.clock.reading().steady);
         self.remember(key, |memory| due = memory.refused.after_pass(error, steady));
         if let Some(text) = due {
@@ -216,8 +214,8 @@ impl SetController {
         let mut seen = SetObservation::look_up(&self.deps.views, self.deps.nodes.as_deref(), key, now)?;
         seen.name_seed = self.random.lock().unwrap_or_else(PoisonError::into_inner).next_u64();
         self.remember(key, |memory| {
-            if memory.uid != seen.set.metadata.uid {
-                *memory = Memory { uid: seen.set.metadata.uid.clone(), ..Memory::default() };
+            if memory.uid != seen.set.uid() {
+                *memory = Memory { uid: seen.set.uid().to_owned(), ..Memory::default() };
             }
             for machine in &seen.machines {
                 memory.unanswered.is_shown(machine.metadata.name.as_deref().unwrap_or_default());

@@ -14,10 +14,12 @@ use rand_chacha::{
 };
 
 use super::ownership::Owner;
+use crate::snapshots::SetSnapshot;
+use controller_runtime::snapshot::Snapshot;
 use kube_values::duration::GoDuration;
 use machine_api::{
     names::{DEFAULT_MACHINE_PRIORITY, annotation, finalizer},
-    v1alpha1::{Machine, MachineSet, MachineSpec},
+    v1alpha1::{Machine, MachineSpec},
 };
 
 /// Characters of generated names (k8s.io/apimachinery/pkg/util/rand).
@@ -77,15 +79,15 @@ fn suffix(random: &mut ChaCha8Rng) -> String {
 ///
 /// # Errors
 /// The annotation's value when admission would refuse it on a machine: it is no duration, or not a positive one.
-pub fn effective_creation_timeout(set: &MachineSet) -> Result<Option<(&str, GoDuration)>, &str> {
-    let value = set.metadata.annotations.as_ref().and_then(|all| all.get(annotation::EFFECTIVE_CREATION_TIMEOUT));
+pub fn effective_creation_timeout(set: &SetSnapshot) -> Result<Option<(&str, GoDuration)>, &str> {
+    let value = set.annotation(annotation::EFFECTIVE_CREATION_TIMEOUT);
     let read = |text: &str| text.parse().ok().filter(|timeout| *timeout > GoDuration::ZERO);
-    value.map(|text| read(text).map(|timeout| (text.as_str(), timeout)).ok_or(text.as_str())).transpose()
+    value.map(|text| read(text).map(|timeout| (text, timeout)).ok_or(text)).transpose()
 }
 
 /// A new machine of the set under this name.
-pub fn new_machine(set: &MachineSet, name: String) -> Machine {
-    let template = &set.spec.template;
+pub fn new_machine(set: &SetSnapshot, name: String) -> Machine {
+    let template = set.template();
     let mut annotations = template.metadata.annotations.clone().unwrap_or_default();
     let mut spec = MachineSpec { provider_id: template.spec.provider_id.clone(), ..template.spec.clone() };
     if let Ok(Some((text, timeout))) = effective_creation_timeout(set) {
@@ -100,12 +102,12 @@ pub fn new_machine(set: &MachineSet, name: String) -> Machine {
     if !finalizers.iter().any(|present| present == finalizer::MACHINE) {
         finalizers.push(finalizer::MACHINE.to_owned());
     }
-    let owner = Owner { kind: "MachineSet", meta: (&set.metadata).into(), selector: None };
+    let owner = Owner { kind: "MachineSet", meta: set.metadata(), selector: None };
     Machine {
         metadata: ObjectMeta {
-            generate_name: set.metadata.name.as_deref().map(prefix),
+            generate_name: Some(prefix(set.name())),
             name: Some(name),
-            namespace: set.metadata.namespace.clone(),
+            namespace: Some(set.namespace().to_owned()),
             labels: template.metadata.labels.clone(),
             annotations: Some(annotations),
             finalizers: Some(finalizers),
@@ -152,13 +154,13 @@ mod tests {
 
     #[test]
     fn a_new_machine_needs_no_further_write() {
-        let set = set(1).build();
+        let set = set(1).snapshot();
         let machine = new_machine(&set, "set-abcde".to_owned());
         assert_eq!(machine.metadata.generate_name.as_deref(), Some("set-"));
         assert_eq!(machine.metadata.finalizers, Some(vec![finalizer::MACHINE.to_owned()]));
         assert_eq!(machine.metadata.annotations.unwrap()[annotation::MACHINE_PRIORITY], "3");
         assert_eq!(machine.metadata.owner_references.unwrap()[0].uid, "uid-set");
-        assert_eq!(machine.metadata.labels, set.spec.template.metadata.labels);
+        assert_eq!(machine.metadata.labels, set.template().metadata.labels);
     }
 
     #[rstest]
@@ -174,7 +176,7 @@ mod tests {
             Some(value) => set(1).annotation(annotation::EFFECTIVE_CREATION_TIMEOUT, value),
             None => set(1),
         };
-        assert_eq!(effective_creation_timeout(&set.build()), expected);
+        assert_eq!(effective_creation_timeout(&set.snapshot()), expected);
     }
 
     #[rstest]
@@ -189,7 +191,7 @@ mod tests {
         let set = set(1)
             .annotation(annotation::EFFECTIVE_CREATION_TIMEOUT, annotation)
             .with(|set| set.spec.template.spec.configuration.creation_timeout = Some(GoDuration::from_mins(20)))
-            .build();
+            .snapshot();
         let machine = new_machine(&set, "m".to_owned());
         assert_eq!(machine.spec.configuration.creation_timeout, Some(GoDuration::from_mins(minutes)));
         let annotations = machine.metadata.annotations.unwrap();

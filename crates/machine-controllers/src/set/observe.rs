@@ -16,13 +16,13 @@ use super::{
 };
 use crate::{
     checked::Checked,
-    snapshots::NodeSnapshot,
+    snapshots::{NodeSnapshot, SetSnapshot},
     views::{BY_CONTROLLER, ControlViews, ORPHANS},
 };
-use controller_runtime::{key::ObjectKey, store::Store};
+use controller_runtime::{key::ObjectKey, snapshot::Snapshot, store::Store};
 use machine_api::{
     names::{annotation, label},
-    v1alpha1::{Machine, MachineSet},
+    v1alpha1::Machine,
 };
 
 /// Version of [`SetObservation`] as it is written down.
@@ -47,7 +47,7 @@ impl ReplicaFailure {
     /// The failure, seen at this time after an earlier one of the same set. What differs in the names of new machines alone
     /// is the same failure: each pass draws new ones, and refusals quote them.
     pub fn after(reason: &'static str, message: String, seen: &SetObservation) -> Self {
-        let set = seen.set.metadata.name.as_deref().unwrap_or_default();
+        let set = seen.set.name();
         let lasts = |known: &&Self| {
             known.reason == reason
                 && without_new_names(set, &known.message) == without_new_names(set, &message)
@@ -73,10 +73,10 @@ pub struct SetObservation {
     /// The time of the observation.
     pub now: Timestamp,
     /// The set.
-    pub set: Arc<MachineSet>,
+    pub set: SetSnapshot,
     /// What is known of whether it can be acted on; found out anew when absent.
     #[serde(skip)]
-    pub checked: Option<Checked<Arc<MachineSet>>>,
+    pub checked: Option<Checked<SetSnapshot>>,
     /// The machines whose controller the set is.
     pub machines: Vec<Arc<Machine>>,
     /// The machines of the namespace that nobody controls.
@@ -97,7 +97,7 @@ pub struct SetObservation {
 
 impl SetObservation {
     /// A set of which nothing else is known yet.
-    pub fn of(set: Arc<MachineSet>, now: Timestamp) -> Self {
+    pub fn of(set: SetSnapshot, now: Timestamp) -> Self {
         Self {
             version: OBSERVATION_VERSION,
             now,
@@ -122,7 +122,7 @@ impl SetObservation {
         now: Timestamp,
     ) -> Option<Self> {
         let set = views.sets.get(key)?;
-        let uid = set.metadata.uid.clone().unwrap_or_default();
+        let uid = set.uid().to_owned();
         let machines = views.machines.by_index(BY_CONTROLLER, &uid);
         let orphans = views.machines.by_index(ORPHANS, &key.namespace);
         let node_preserve = machines

@@ -4,10 +4,10 @@
 //! removes the reference, an adoption keeps foreign ones), D-07 (an empty selector claims nothing) and D-48 (a deleting
 //! owner answers for all it controls). Pure.
 
-use crate::snapshots::Metadata;
+use crate::snapshots::{Metadata, SetSnapshot};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, OwnerReference};
 use kube_values::selector::{self};
-use machine_api::{names::API_VERSION_V1ALPHA1, v1alpha1::MachineSet};
+use machine_api::names::API_VERSION_V1ALPHA1;
 
 /// What an object is to an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,8 +35,8 @@ pub struct Owner<'a> {
 
 impl<'a> Owner<'a> {
     /// A set, as the owner of machines.
-    pub fn of_set(set: &'a MachineSet) -> Self {
-        Self { kind: "MachineSet", meta: Metadata::from(&set.metadata), selector: set.spec.selector.as_ref() }
+    pub fn of_set(set: &'a SetSnapshot) -> Self {
+        Self { kind: "MachineSet", meta: set.metadata(), selector: set.selector() }
     }
 
     /// What this object is to the owner.
@@ -82,7 +82,7 @@ mod tests {
     use kube_values::selector::Labels;
     use machine_api::v1alpha1::Machine;
 
-    fn standing(set: &MachineSet, machine: &Machine) -> Standing {
+    fn standing(set: &SetSnapshot, machine: &Machine) -> Standing {
         Owner::of_set(set).standing((&machine.metadata).into())
     }
 
@@ -93,23 +93,23 @@ mod tests {
     }
 
     #[rstest]
-    #[case::s_own_01_same_name_other_uid(set(1).build(), of_another("m").build(), Standing::Foreign)]
-    #[case::s_own_03_owned_and_fitting(set(1).build(), machine("m").build(), Standing::Claimed)]
+    #[case::s_own_01_same_name_other_uid(set(1).snapshot(), of_another("m").build(), Standing::Foreign)]
+    #[case::s_own_03_owned_and_fitting(set(1).snapshot(), machine("m").build(), Standing::Claimed)]
     #[case::s_own_04_no_labels_no_owner(
-        set(1).build(), machine("m").no_owner().with(|m| m.metadata.labels = None).build(), Standing::Foreign)]
+        set(1).snapshot(), machine("m").no_owner().with(|m| m.metadata.labels = None).build(), Standing::Foreign)]
     #[case::s_own_06_neither_label_nor_owner_any_more(
-        set(1).build(), machine("m").no_owner().with(|m| m.metadata.labels = Some(Labels::new())).build(), Standing::Foreign)]
+        set(1).snapshot(), machine("m").no_owner().with(|m| m.metadata.labels = Some(Labels::new())).build(), Standing::Foreign)]
     #[case::s_own_08_a_deleting_orphan_is_ignored(
-        set(1).build(), machine("m").no_owner().deleting().build(), Standing::Foreign)]
-    #[case::s_own_09_a_label_changed(set(1).build(), machine("m").label("set", "y").build(), Standing::Release)]
-    #[case::an_orphan_that_fits(set(1).build(), machine("m").no_owner().build(), Standing::Adopt)]
+        set(1).snapshot(), machine("m").no_owner().deleting().build(), Standing::Foreign)]
+    #[case::s_own_09_a_label_changed(set(1).snapshot(), machine("m").label("set", "y").build(), Standing::Release)]
+    #[case::an_orphan_that_fits(set(1).snapshot(), machine("m").no_owner().build(), Standing::Adopt)]
     #[case::a_deleting_owner_adopts_nothing(
-        set(1).deleting().build(), machine("m").no_owner().build(), Standing::Foreign)]
+        set(1).deleting().snapshot(), machine("m").no_owner().build(), Standing::Foreign)]
     #[case::a_deleting_owner_answers_for_all_it_controls(
-        set(1).deleting().build(), machine("m").label("set", "y").build(), Standing::Claimed)]
+        set(1).deleting().snapshot(), machine("m").label("set", "y").build(), Standing::Claimed)]
     #[case::s_own_12_an_empty_selector_claims_nothing(
-        set(1).with(|s| s.spec.selector = Some(selector(&[]))).build(), machine("m").no_owner().build(), Standing::Foreign)]
-    fn an_object_has_a_standing(#[case] set: MachineSet, #[case] machine: Machine, #[case] expected: Standing) {
+        set(1).with(|s| s.spec.selector = Some(selector(&[]))).snapshot(), machine("m").no_owner().build(), Standing::Foreign)]
+    fn an_object_has_a_standing(#[case] set: SetSnapshot, #[case] machine: Machine, #[case] expected: Standing) {
         assert_eq!(standing(&set, &machine), expected);
     }
 
@@ -122,7 +122,7 @@ mod tests {
                 values: None,
             }]);
         });
-        assert_eq!(standing(&set.build(), &machine("m").no_owner().build()), Standing::Foreign);
+        assert_eq!(standing(&set.snapshot(), &machine("m").no_owner().build()), Standing::Foreign);
     }
 
     fn applied(patch: Patch, to: &Machine) -> Machine {
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn s_own_10_a_release_really_removes_the_reference_and_s_own_11_an_adoption_keeps_foreign_ones() {
-        let set = set(1).build();
+        let set = set(1).snapshot();
         let owner = Owner::of_set(&set);
         let foreign = OwnerReference { controller: None, ..controller_reference("Other", "other", "uid-foreign") };
         let orphan =
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn an_object_without_references_is_adopted() {
-        let set = set(1).build();
+        let set = set(1).snapshot();
         let owner = Owner::of_set(&set);
         let orphan = machine("m").no_owner().build();
         let adopted = applied(adoption(&owner, (&orphan.metadata).into()), &orphan);

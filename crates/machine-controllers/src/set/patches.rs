@@ -6,11 +6,12 @@
 use controller_runtime::{
     key::Target,
     objects::{Part, Patch},
+    snapshot::Snapshot,
 };
 use kube::Resource;
 use machine_api::{
     names::{annotation, finalizer, preserve_value},
-    v1alpha1::{Machine, MachineSet, MachineSetStatus, MachineSpec},
+    v1alpha1::{Machine, MachineSetStatus, MachineSpec},
 };
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -19,13 +20,16 @@ use super::{
     ownership::Owner,
     plan::{Effect, Keeping},
 };
-use crate::{finalizer_patches, snapshots::Metadata};
+use crate::{
+    finalizer_patches,
+    snapshots::{Metadata, SetSnapshot},
+};
 
 /// What an effect changes of the set; `None` when it changes nothing, or nothing of the set.
-pub fn patch_of_set(effect: &Effect, set: &MachineSet) -> Option<(Part, Patch)> {
+pub fn patch_of_set(effect: &Effect, set: &SetSnapshot) -> Option<(Part, Patch)> {
     match effect {
-        Effect::AddFinalizer => finalizer_added((&set.metadata).into()).map(|patch| (Part::Main, patch)),
-        Effect::RemoveFinalizer => finalizer_removed((&set.metadata).into()).map(|patch| (Part::Main, patch)),
+        Effect::AddFinalizer => finalizer_added(set.metadata()).map(|patch| (Part::Main, patch)),
+        Effect::RemoveFinalizer => finalizer_removed(set.metadata()).map(|patch| (Part::Main, patch)),
         Effect::WriteStatus(status) => written_status(set, status).map(|patch| (Part::Status, patch)),
         Effect::Adopt(_)
         | Effect::Release(_)
@@ -39,7 +43,7 @@ pub fn patch_of_set(effect: &Effect, set: &MachineSet) -> Option<(Part, Patch)> 
 }
 
 /// What an effect changes of a machine, and which one; `None` when it changes nothing, or no machine that is there.
-pub fn patch_of_machine(effect: &Effect, set: &MachineSet) -> Option<(Target, Patch)> {
+pub fn patch_of_machine(effect: &Effect, set: &SetSnapshot) -> Option<(Target, Patch)> {
     let (machine, patch) = match effect {
         Effect::Adopt(machine) => (machine, Some(adoption(&Owner::of_set(set), (&machine.metadata).into()))),
         Effect::Release(machine) => (machine, release(&Owner::of_set(set), (&machine.metadata).into())),
@@ -57,11 +61,11 @@ pub fn patch_of_machine(effect: &Effect, set: &MachineSet) -> Option<(Target, Pa
 }
 
 /// The status of a set becomes this one.
-pub fn written_status(set: &MachineSet, status: &MachineSetStatus) -> Option<Patch> {
-    let patch = Patch::Merge(json!({ "status": merge_difference(&set.status, status)? }));
+pub fn written_status(set: &SetSnapshot, status: &MachineSetStatus) -> Option<Patch> {
+    let patch = Patch::Merge(json!({ "status": merge_difference(set.status(), status)? }));
     // Nobody may have changed the list of conditions meanwhile (D-15).
-    let replaces_list = status.conditions != set.status.conditions;
-    Some(if replaces_list { patch.guarded_by(set.metadata.resource_version.as_deref()) } else { patch })
+    let replaces_list = status.conditions != set.status().conditions;
+    Some(if replaces_list { patch.guarded_by(set.resource_version()) } else { patch })
 }
 
 /// The specification of a machine becomes this one. Taints are a list.

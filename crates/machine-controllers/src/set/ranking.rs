@@ -5,10 +5,10 @@
 use jiff::Timestamp;
 
 use super::counts::{annotation_of, is_auto_preserved};
-use crate::snapshots::Metadata;
+use crate::snapshots::{Metadata, SetSnapshot};
 use machine_api::{
     names::{DEFAULT_MACHINE_PRIORITY, annotation},
-    v1alpha1::{Machine, MachinePhase, MachineSet},
+    v1alpha1::{Machine, MachinePhase},
 };
 
 /// The place of a machine in the order of deletion; smaller goes first. The fields are the rules, in their order.
@@ -89,8 +89,8 @@ pub fn sort_for_deletion<M: AsRef<Machine>>(machines: &mut [M], now: Timestamp) 
 
 /// Whether the scaler has marked the machine in its last change of the set's replicas. Such a machine goes even when
 /// the number of machines is right (decisions.md 5).
-pub fn is_marked(machine: &Machine, set: &MachineSet) -> bool {
-    is_named(machine, (&set.metadata).into())
+pub fn is_marked(machine: &Machine, set: &SetSnapshot) -> bool {
+    is_named(machine, set.metadata())
 }
 
 /// Whether the scaler has marked the machine no later than it last changed the size of this set or deployment.
@@ -186,8 +186,8 @@ mod tests {
     ) {
         let machine = prio(running("m"), priority).annotation(annotation::MARKED_FOR_DELETION_TIME, mark).build();
         let set = match scaled {
-            Some(time) => set(1).annotation(annotation::LAST_REPLICA_CHANGE_BY_SCALER, time).build(),
-            None => set(1).build(),
+            Some(time) => set(1).annotation(annotation::LAST_REPLICA_CHANGE_BY_SCALER, time).snapshot(),
+            None => set(1).snapshot(),
         };
         assert_eq!(is_marked(&machine, &set), marked);
     }

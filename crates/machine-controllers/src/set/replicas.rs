@@ -13,11 +13,12 @@ use super::{
     preservation::{NodePreserve, may_terminate},
     ranking::{is_marked, sort_for_deletion},
 };
-use controller_runtime::{events::EventNote, key::Target};
+use crate::snapshots::SetSnapshot;
+use controller_runtime::{events::EventNote, key::Target, snapshot::Snapshot};
 use kube_values::selector;
 use machine_api::{
     names::{UNSELECTED_TEMPLATE, label, set_reason, update_result},
-    v1alpha1::{Machine, MachineSet},
+    v1alpha1::Machine,
 };
 
 /// Most creations, and most deletions, of one pass.
@@ -27,7 +28,7 @@ pub const BURST: usize = 100;
 /// left for the next pass.
 pub fn keep_replicas(seen: &SetObservation, claimed: &[Arc<Machine>], plan: &mut Plan) -> usize {
     let staying: Vec<&Arc<Machine>> = claimed.iter().filter(|machine| !is_terminating(machine)).collect();
-    let wanted = usize::try_from(seen.set.spec.replicas).unwrap_or(0);
+    let wanted = usize::try_from(seen.set.replicas()).unwrap_or(0);
     if staying.len() < wanted {
         create_missing(seen, claimed, wanted - staying.len(), plan)
     } else {
@@ -36,15 +37,15 @@ pub fn keep_replicas(seen: &SetObservation, claimed: &[Arc<Machine>], plan: &mut
 }
 
 /// Whether the set must not grow: frozen by the overshoot guard, or an old set of an in-place rollout.
-pub fn may_not_grow(set: &MachineSet) -> bool {
-    let has = |key: &str| set.metadata.labels.as_ref().and_then(|labels| labels.get(key));
+pub fn may_not_grow(set: &SetSnapshot) -> bool {
+    let has = |key: &str| set.label(key);
     has(label::FREEZE).is_some_and(|value| value == "True") || has(label::SCALE_UP_DISABLED).is_some()
 }
 
 /// Whether machines made from the template belong to the set.
-fn selects_its_template(set: &MachineSet) -> bool {
-    let labels = set.spec.template.metadata.labels.clone().unwrap_or_default();
-    set.spec.selector.as_ref().is_some_and(|selector| selector::matches(selector, &labels))
+fn selects_its_template(set: &SetSnapshot) -> bool {
+    let labels = set.template().metadata.labels.clone().unwrap_or_default();
+    set.selector().is_some_and(|selector| selector::matches(selector, &labels))
 }
 
 fn create_missing(seen: &SetObservation, claimed: &[Arc<Machine>], missing: usize, plan: &mut Plan) -> usize {
@@ -61,7 +62,7 @@ fn create_missing(seen: &SetObservation, claimed: &[Arc<Machine>], missing: usiz
     let waiting = replacements_that_wait(seen, missing, plan);
     let count = (missing - waiting).min(BURST);
     let taken: BTreeSet<&str> = claimed.iter().filter_map(|machine| machine.metadata.name.as_deref()).collect();
-    let set = seen.set.metadata.name.as_deref().unwrap_or_default();
+    let set = seen.set.name();
     for name in names(set, count, &seen.unanswered, &taken, seen.name_seed) {
         let is_repetition = seen.unanswered.contains(&name);
         let machine = Box::new(new_machine(&seen.set, name));

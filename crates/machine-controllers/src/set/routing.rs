@@ -11,19 +11,19 @@ use kube::ResourceExt;
 use kube_values::selector;
 use machine_api::{
     names::annotation,
-    v1alpha1::{Machine, MachineClass, MachineSet, controller_of},
+    v1alpha1::{Machine, MachineClass, controller_of},
 };
 
 use crate::{
-    snapshots::NodeSnapshot,
+    snapshots::{NodeSnapshot, SetSnapshot},
     views::{BY_NAMESPACE, BY_NODE, BY_SECRET, BY_TEMPLATE_CLASS, ControlViews, qualified},
     wakes::Wake,
 };
 
 /// The set itself.
-pub fn sets_of_set(change: &Change<Arc<MachineSet>>) -> Vec<Wake> {
-    let is_status_alone = |old: &Arc<MachineSet>, new: &Arc<MachineSet>| {
-        old.status != new.status && old.spec == new.spec && old.has_metadata_of(new)
+pub fn sets_of_set(change: &Change<SetSnapshot>) -> Vec<Wake> {
+    let is_status_alone = |old: &SetSnapshot, new: &SetSnapshot| {
+        old.status() != new.status() && old.has_spec_of(new) && old.has_metadata_of(new)
     };
     Wake::by_itself(change, is_status_alone).into_iter().collect()
 }
@@ -36,12 +36,8 @@ pub fn sets_of_machine(change: &Change<Arc<Machine>>, views: &ControlViews) -> V
     {
         return Vec::new();
     }
-    let mut keys: BTreeSet<ObjectKey> = [old, new]
-        .into_iter()
-        .flatten()
-        .filter_map(|machine| set_of(machine, views))
-        .map(|set| ObjectKey::of(&*set))
-        .collect();
+    let mut keys: BTreeSet<ObjectKey> =
+        [old, new].into_iter().flatten().filter_map(|machine| set_of(machine, views)).map(|set| set.key()).collect();
     if let Some(machine) = new
         && controller_of(&machine.metadata).is_none()
         && machine.metadata.deletion_timestamp.is_none()
@@ -79,7 +75,7 @@ pub fn sets_of_secret(change: &Change<Arc<Secret>>, views: &ControlViews) -> Vec
 
 fn sets_with_class(class: &MachineClass, views: &ControlViews) -> Vec<Wake> {
     let name = qualified(class.metadata.namespace.as_deref().unwrap_or_default(), &class.name_any());
-    views.sets.by_index(BY_TEMPLATE_CLASS, &name).iter().map(|set| Wake::by_grant(ObjectKey::of(&**set))).collect()
+    views.sets.by_index(BY_TEMPLATE_CLASS, &name).iter().map(|set| Wake::by_grant(set.key())).collect()
 }
 
 /// The sets of Failed machines whose Node says something new about their preservation.
@@ -95,16 +91,16 @@ pub fn sets_of_node(change: &Change<NodeSnapshot>, views: &ControlViews) -> Vec<
         .iter()
         .filter(|machine| super::counts::is_failed(machine))
         .filter_map(|machine| set_of(machine, views))
-        .map(|set| ObjectKey::of(&*set))
+        .map(|set| set.key())
         .collect();
     sets.into_iter().map(Wake::soon).collect()
 }
 
 /// The set that controls a machine: of the right kind, in its namespace, with the UID that the reference names.
-pub fn set_of(machine: &Machine, views: &ControlViews) -> Option<std::sync::Arc<MachineSet>> {
+pub fn set_of(machine: &Machine, views: &ControlViews) -> Option<SetSnapshot> {
     let owner = controller_of(&machine.metadata).filter(|owner| owner.kind == "MachineSet")?;
     let key = ObjectKey::new(machine.metadata.namespace.clone().unwrap_or_default(), owner.name.clone());
-    views.sets.get(&key).filter(|set| set.metadata.uid.as_ref() == Some(&owner.uid))
+    views.sets.get(&key).filter(|set| set.uid() == owner.uid)
 }
 
 fn sets_that_fit(machine: &Machine, views: &ControlViews) -> Vec<ObjectKey> {
@@ -115,10 +111,10 @@ fn sets_that_fit(machine: &Machine, views: &ControlViews) -> Vec<ObjectKey> {
         .by_index(BY_NAMESPACE, &namespace)
         .iter()
         .filter(|set| {
-            let wanted = set.spec.selector.as_ref();
+            let wanted = set.selector();
             wanted.is_some_and(|wanted| !selector::is_empty(wanted) && selector::matches(wanted, labels))
         })
-        .map(|set| ObjectKey::of(&**set))
+        .map(Snapshot::key)
         .collect()
 }
 
@@ -147,6 +143,7 @@ mod tests {
     use super::*;
     use crate::set::testing::*;
     use crate::wakes::Strength;
+    use machine_api::v1alpha1::MachineSet;
 
     fn views() -> ControlViews {
         let views = ControlViews::default();
@@ -203,7 +200,7 @@ mod tests {
         let mut new = old.clone();
         new.metadata.resource_version = Some("99".to_owned());
         change(&mut new);
-        let woken = sets_of_set(&Change { old: Some(Arc::new(old)), new: Some(Arc::new(new)) });
+        let woken = sets_of_set(&Change { old: Some(old.into()), new: Some(new.into()) });
         assert_eq!(woken.iter().map(|wake| wake.strength).collect::<Vec<_>>(), [expected]);
     }
 

@@ -15,13 +15,14 @@ use super::{
     plan::{Effect, Next, Plan},
     validity,
 };
-use controller_runtime::events::EventNote;
+use crate::snapshots::SetSnapshot;
+use controller_runtime::{events::EventNote, snapshot::Snapshot};
 use kube_values::selector;
 use machine_api::{
     names::set_reason,
     v1alpha1::{
-        ConditionStatus, Machine, MachineSet, MachineSetCondition, MachineSetConditionType, MachineSetStatus,
-        MachineSummary, OperationState, controller_of,
+        ConditionStatus, Machine, MachineSetCondition, MachineSetConditionType, MachineSetStatus, MachineSummary,
+        OperationState, controller_of,
     },
 };
 
@@ -44,10 +45,10 @@ pub fn failed_machines<'a>(machines: impl IntoIterator<Item = &'a Arc<Machine>>)
 /// The status that the set should have. `lastOperation` is left as it is.
 fn wanted_status(seen: &SetObservation, claimed: &[Arc<Machine>], errors: &[String]) -> MachineSetStatus {
     let set = &seen.set;
-    let mut status = set.status.clone();
-    status.observed_generation = set.metadata.generation.unwrap_or_default();
+    let mut status = set.status().clone();
+    status.observed_generation = set.generation().unwrap_or_default();
     if errors.is_empty() {
-        let counts = Counts::of(claimed.iter().map(AsRef::as_ref), set.spec.template.metadata.labels.as_ref());
+        let counts = Counts::of(claimed.iter().map(AsRef::as_ref), set.template().metadata.labels.as_ref());
         status.replicas = counts.replicas;
         status.fully_labeled_replicas = counts.fully_labeled;
         status.available_replicas = counts.available;
@@ -55,7 +56,7 @@ fn wanted_status(seen: &SetObservation, claimed: &[Arc<Machine>], errors: &[Stri
         status.preserved_failed_replicas = counts.preserved_failed;
         status.auto_preserve_failed_machine_count = counts.auto_preserved;
         status.failed_machines = failed_machines(claimed);
-        status.selector = set.spec.selector.as_ref().map(selector::to_query).unwrap_or_default();
+        status.selector = set.selector().map(selector::to_query).unwrap_or_default();
         remove(&mut status.conditions, &MachineSetConditionType::Valid);
     } else {
         put(
@@ -94,9 +95,9 @@ fn trouble(seen: &SetObservation) -> Option<ReplicaFailure> {
 }
 
 /// Whether the condition of the set says this already, but for the names of new machines.
-fn says_already(set: &MachineSet, failure: &ReplicaFailure) -> bool {
-    let name = set.metadata.name.as_deref().unwrap_or_default();
-    set.status.conditions.iter().any(|known| {
+fn says_already(set: &SetSnapshot, failure: &ReplicaFailure) -> bool {
+    let name = set.name();
+    set.status().conditions.iter().any(|known| {
         known.condition_type == MachineSetConditionType::ReplicaFailure
             && known.status == ConditionStatus::True
             && known.reason == failure.reason
@@ -132,8 +133,8 @@ fn put(
     });
 }
 
-fn is_at_rest(set: &MachineSet, status: &MachineSetStatus) -> bool {
-    status.replicas == set.spec.replicas
+fn is_at_rest(set: &SetSnapshot, status: &MachineSetStatus) -> bool {
+    status.replicas == set.replicas()
         && status.available_replicas == status.replicas
         && status.ready_replicas == status.replicas
 }
@@ -142,14 +143,14 @@ fn is_at_rest(set: &MachineSet, status: &MachineSetStatus) -> bool {
 pub fn decide_status(seen: &SetObservation) -> Plan {
     let mut plan = Plan::default();
     let set = &seen.set;
-    if set.metadata.deletion_timestamp.is_some() && !super::patches::has_finalizer((&set.metadata).into()) {
+    if set.is_deleting() && !super::patches::has_finalizer(set.metadata()) {
         // The object is gone or about to be (D-32).
         return plan;
     }
-    let errors = if set.metadata.deletion_timestamp.is_some() { Arc::default() } else { validity::set_errors(seen) };
+    let errors = if set.is_deleting() { Arc::default() } else { validity::set_errors(seen) };
     let wanted = wanted_status(seen, &seen.claimed(), &errors);
-    let conditions_change = wanted.conditions != set.status.conditions;
-    let news = if wanted == set.status {
+    let conditions_change = wanted.conditions != set.status().conditions;
+    let news = if wanted == *set.status() {
         News::None
     } else if conditions_change || is_at_rest(set, &wanted) {
         News::Milestone
@@ -163,10 +164,10 @@ pub fn decide_status(seen: &SetObservation) -> Plan {
     plan
 }
 
-fn write(set: &MachineSet, mut wanted: MachineSetStatus, now: Timestamp, errors: &[String], plan: &mut Plan) {
-    let conditions_change = wanted.conditions != set.status.conditions;
+fn write(set: &SetSnapshot, mut wanted: MachineSetStatus, now: Timestamp, errors: &[String], plan: &mut Plan) {
+    let conditions_change = wanted.conditions != set.status().conditions;
     wanted.last_operation.last_update_time = Some(Time(now));
-    if wanted != set.status {
+    if wanted != *set.status() {
         plan.push("status/set", Effect::WriteStatus(Box::new(wanted)));
     }
     if conditions_change && !errors.is_empty() {
@@ -196,9 +197,7 @@ mod tests {
     /// A set whose status says what is true of these machines.
     fn settled(wanted: i32, machines: Vec<Machine>) -> SetObservation {
         let mut seen = seeing(set(wanted).build(), machines);
-        let mut told = (*seen.set).clone();
-        told.status = wanted_status(&seen, &seen.claimed(), &[]);
-        seen.set = Arc::new(told);
+        seen.set.to_mut().status = wanted_status(&seen, &seen.claimed(), &[]);
         seen
     }
 
@@ -210,7 +209,7 @@ mod tests {
     #[test]
     fn s_msst_04_a_new_generation_alone_is_written() {
         let mut seen = settled(1, vec![running("a").build()]);
-        Arc::make_mut(&mut seen.set).metadata.generation = Some(7);
+        seen.set.to_mut().metadata.generation = Some(7);
         let status = written(&seen).unwrap();
         assert_eq!(status["observedGeneration"], 7);
         assert!(status.get("replicas").is_none());
@@ -244,9 +243,7 @@ mod tests {
         assert_eq!(status["machineSetCondition"][0]["reason"], "FailedCreate");
         assert_eq!(status["machineSetCondition"][0]["message"], "quota");
 
-        let mut told = (*seen.set).clone();
-        told.status = wanted_status(&seen, &[], &[]);
-        seen.set = Arc::new(told);
+        seen.set.to_mut().status = wanted_status(&seen, &[], &[]);
         assert_eq!(written(&seen), None);
         seen.failure = Some(failing("no permission"));
         assert_eq!(written(&seen).unwrap()["machineSetCondition"][0]["message"], "no permission");
@@ -264,9 +261,7 @@ mod tests {
     fn a_failure_is_written_again_when_its_cause_changes(#[case] message: String, #[case] expected: bool) {
         let mut seen = settled(3, vec![]);
         seen.failure = Some(failing(REFUSED));
-        let mut told = (*seen.set).clone();
-        told.status = wanted_status(&seen, &[], &[]);
-        seen.set = Arc::new(told);
+        seen.set.to_mut().status = wanted_status(&seen, &[], &[]);
         seen.failure = Some(failing(&message));
         assert_eq!(written(&seen).is_some(), expected);
     }
@@ -332,11 +327,9 @@ mod tests {
         assert_eq!(written(&seen).unwrap()["machineSetCondition"][0]["type"], "Valid");
         // A rollout waits for sets that have not seen their size; this one has, although nothing will come of it.
         assert_eq!(written(&seen).unwrap()["observedGeneration"], 1);
-        let mut told = (*seen.set).clone();
-        told.status = wanted_status(&seen, &[], &validity::set_errors(&seen));
-        seen.set = Arc::new(told);
+        seen.set.to_mut().status = wanted_status(&seen, &[], &validity::set_errors(&seen));
         assert_eq!(decide_status(&seen), Plan::default());
-        Arc::make_mut(&mut seen.set).metadata.generation = Some(2);
+        seen.set.to_mut().metadata.generation = Some(2);
         assert_eq!(written(&seen).unwrap()["observedGeneration"], 2);
     }
 }

@@ -9,13 +9,14 @@ use super::{
     counts::{annotation_of, is_active},
     plan::{Effect, Plan},
 };
+use crate::snapshots::SetSnapshot;
 use machine_api::{
     names::annotation,
-    v1alpha1::{Machine, MachineSet, MachineSpec},
+    v1alpha1::{Machine, MachineSpec},
 };
 
 /// Brings the machines in line with the template.
-pub fn sync_template(set: &MachineSet, claimed: &[Arc<Machine>], plan: &mut Plan) {
+pub fn sync_template(set: &SetSnapshot, claimed: &[Arc<Machine>], plan: &mut Plan) {
     for machine in claimed {
         if let Some(wanted) = wanted_spec(set, machine).filter(|wanted| *wanted != machine.spec) {
             let spec = Box::new(wanted);
@@ -24,8 +25,8 @@ pub fn sync_template(set: &MachineSet, claimed: &[Arc<Machine>], plan: &mut Plan
     }
 }
 
-fn wanted_spec(set: &MachineSet, machine: &Machine) -> Option<MachineSpec> {
-    let template = &set.spec.template.spec;
+fn wanted_spec(set: &SetSnapshot, machine: &Machine) -> Option<MachineSpec> {
+    let template = &set.template().spec;
     let kind_differs = machine.spec.class.kind != template.class.kind;
     let active = is_active(machine);
     let hot_parts_differ =
@@ -54,8 +55,9 @@ mod tests {
     use super::*;
     use crate::set::testing::*;
     use kube_values::duration::GoDuration;
+    use machine_api::v1alpha1::MachineSet;
 
-    fn synced(set: &MachineSet) -> Vec<String> {
+    fn synced(set: &SetSnapshot) -> Vec<String> {
         let machines: Vec<Arc<Machine>> =
             [running("active").build(), failed("failed").build(), running("gone").deleting().build()]
                 .into_iter()
@@ -84,7 +86,7 @@ mod tests {
     #[case::s_ms_40_class_name_reaches_none(
         set(3).with(|s| s.spec.template.spec.class.name = "other".to_owned()), &[])]
     fn the_template_reaches_machines(#[case] set: Building<MachineSet>, #[case] expected: &[&str]) {
-        assert_eq!(synced(&set.build()), expected);
+        assert_eq!(synced(&set.snapshot()), expected);
     }
 
     #[test]
@@ -94,7 +96,7 @@ mod tests {
             .with(|machine| machine.spec.configuration.creation_timeout = Some(GoDuration::from_mins(30)))
             .build();
         let mut plan = Plan::default();
-        sync_template(&set(1).build(), &[Arc::new(machine)], &mut plan);
+        sync_template(&set(1).snapshot(), &[Arc::new(machine)], &mut plan);
         assert_eq!(plan.steps, []);
     }
 }

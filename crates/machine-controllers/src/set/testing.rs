@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference, Time};
 
 use super::observe::SetObservation;
-use crate::snapshots::DeploymentSnapshot;
+use crate::snapshots::{DeploymentSnapshot, SetSnapshot};
 use kube_values::selector::Labels;
 use machine_api::{
     names::{API_VERSION_V1ALPHA1, finalizer},
@@ -90,6 +90,12 @@ impl Building<MachineDeployment> {
     }
 }
 
+impl Building<MachineSet> {
+    pub(crate) fn snapshot(self) -> SetSnapshot {
+        self.0.into()
+    }
+}
+
 pub(crate) fn meta(name: &str) -> ObjectMeta {
     ObjectMeta {
         name: Some(name.to_owned()),
@@ -137,14 +143,11 @@ pub(crate) fn set(replicas: i32) -> Building<MachineSet> {
 }
 
 /// What the controller of the set sees.
-pub(crate) fn seeing(set: MachineSet, machines: impl IntoIterator<Item = Machine>) -> SetObservation {
-    SetObservation {
-        machines: machines.into_iter().map(Arc::new).collect(),
-        ..SetObservation::of(Arc::new(set), now())
-    }
+pub(crate) fn seeing(set: impl Into<SetSnapshot>, machines: impl IntoIterator<Item = Machine>) -> SetObservation {
+    SetObservation { machines: machines.into_iter().map(Arc::new).collect(), ..SetObservation::of(set.into(), now()) }
 }
 
-pub(crate) fn seeing_running(set: MachineSet, count: usize) -> SetObservation {
+pub(crate) fn seeing_running(set: impl Into<SetSnapshot>, count: usize) -> SetObservation {
     let names: Vec<String> = (0..count).map(|number| format!("set-m{number:03}")).collect();
     let machines = names
         .iter()

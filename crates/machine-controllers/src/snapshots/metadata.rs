@@ -69,12 +69,6 @@ pub trait Described: Snapshot {
     fn metadata(&self) -> Metadata<'_>;
 }
 
-impl Described for std::sync::Arc<machine_api::v1alpha1::MachineSet> {
-    fn metadata(&self) -> Metadata<'_> {
-        Metadata::from(&self.metadata)
-    }
-}
-
 impl Described for std::sync::Arc<machine_api::v1alpha1::Machine> {
     fn metadata(&self) -> Metadata<'_> {
         Metadata::from(&self.metadata)

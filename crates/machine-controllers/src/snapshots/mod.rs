@@ -11,6 +11,7 @@ mod deployment;
 mod metadata;
 mod node;
 mod pod;
+mod set;
 mod volume;
 
 pub use self::{
@@ -21,6 +22,7 @@ pub use self::{
     metadata::{Described, Metadata},
     node::NodeSnapshot,
     pod::PodSnapshot,
+    set::SetSnapshot,
     volume::VolumeSnapshot,
 };
 

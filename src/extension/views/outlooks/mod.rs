@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::{Value, json};
 
 use self::shape::{BlockerView, DeadlineView, MachineOutlook, NextEffect, Operation, OwnerView, Status, TargetView};
@@ -28,7 +28,7 @@ use controller_runtime::{key::ObjectKey, snapshot::Snapshot, store::Store};
 use kube_protocol::{request::Verb, status::ApiStatus};
 use machine_api::{
     kind::Kind,
-    v1alpha1::{LastOperation, Machine, MachineSet, controller_of},
+    v1alpha1::{LastOperation, Machine, controller_of},
 };
 use machine_controllers::{
     machine::{
@@ -39,7 +39,7 @@ use machine_controllers::{
         standing::after,
         status_change::rfc3339,
     },
-    snapshots::DeploymentSnapshot,
+    snapshots::{DeploymentSnapshot, Metadata, SetSnapshot},
     views::BY_NAMESPACE,
 };
 
@@ -97,14 +97,14 @@ struct Teller {
 /// A machine as it is seen at one moment, with those above it.
 struct SeenMachine {
     sighting: Sighting,
-    set: Option<Arc<MachineSet>>,
+    set: Option<SetSnapshot>,
     deployment: Option<DeploymentSnapshot>,
 }
 
 impl SeenMachine {
     fn now(sources: &Sources, machine: &Arc<Machine>, now: Timestamp) -> Self {
-        let set = above(&machine.metadata, &sources.views.sets);
-        let deployment = set.as_ref().and_then(|set| above(&set.metadata, &sources.views.deployments));
+        let set = above((&machine.metadata).into(), &sources.views.sets);
+        let deployment = set.as_ref().and_then(|set| above(set.metadata(), &sources.views.deployments));
         Self { sighting: sources.outlooks.sight(machine, now), set, deployment }
     }
 
@@ -151,8 +151,8 @@ impl SeenMachine {
         let view =
             |owner: &OwnerReference, desired| OwnerView { kind: owner.kind.clone(), name: owner.name.clone(), desired };
         let Some(owner) = controller_of(&self.machine().metadata) else { return Vec::new() };
-        let mut all = vec![view(owner, self.set.as_ref().map(|set| set.spec.replicas))];
-        if let Some(owner) = self.set.as_ref().and_then(|set| controller_of(&set.metadata)) {
+        let mut all = vec![view(owner, self.set.as_ref().map(SetSnapshot::replicas))];
+        if let Some(owner) = self.set.as_ref().and_then(|set| set.controller()) {
             all.push(view(owner, self.deployment.as_ref().map(DeploymentSnapshot::replicas)));
         }
         all
@@ -160,9 +160,9 @@ impl SeenMachine {
 }
 
 /// The controller of an object, unless the store knows another one of its name.
-fn above<S: Snapshot>(metadata: &ObjectMeta, store: &Store<S>) -> Option<S> {
-    let owner = controller_of(metadata)?;
-    let found = store.get(&ObjectKey::new(metadata.namespace.clone().unwrap_or_default(), owner.name.clone()))?;
+fn above<S: Snapshot>(metadata: Metadata<'_>, store: &Store<S>) -> Option<S> {
+    let owner = metadata.controller()?;
+    let found = store.get(&ObjectKey::new(metadata.namespace, owner.name.clone()))?;
     (found.uid() == owner.uid).then_some(found)
 }
 

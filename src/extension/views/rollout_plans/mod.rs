@@ -31,7 +31,7 @@ use kube_protocol::{request::Verb, status::ApiStatus};
 use machine_api::{
     kind::Kind,
     names::label,
-    v1alpha1::{Machine, MachineSet, StrategyType, controller_of},
+    v1alpha1::{Machine, StrategyType, controller_of},
 };
 use machine_controllers::{
     deployment::{fenceposts::Fenceposts, in_place, template_equality::is_equal, template_hash::new_set_identity},
@@ -40,7 +40,7 @@ use machine_controllers::{
         counts::{is_failed, is_terminating},
         ranking::is_marked,
     },
-    snapshots::DeploymentSnapshot,
+    snapshots::{DeploymentSnapshot, SetSnapshot},
     views::{BY_CONTROLLER, ORPHANS},
 };
 use machine_simulation::forecast::{self, Cut, Forecast, Stuck, forecast};
@@ -134,10 +134,8 @@ impl RolloutPlanView {
         let namespace = deployment.namespace();
         let mut sets = views.sets.by_index(BY_CONTROLLER, deployment.uid());
         sets.extend(views.sets.by_index(ORPHANS, namespace));
-        let mut machines: Vec<Arc<Machine>> = sets
-            .iter()
-            .flat_map(|set| views.machines.by_index(BY_CONTROLLER, set.metadata.uid.as_deref().unwrap_or_default()))
-            .collect();
+        let mut machines: Vec<Arc<Machine>> =
+            sets.iter().flat_map(|set| views.machines.by_index(BY_CONTROLLER, set.uid())).collect();
         machines.extend(views.machines.by_index(ORPHANS, namespace));
         let node_of = |machine: &Arc<Machine>| {
             let name = machine.labels().get(label::NODE)?;
@@ -213,18 +211,21 @@ fn told(question: &forecast::Question, stored: &DeploymentSnapshot, foretold: &F
     let deployment = &question.deployment;
     let template = deployment.template();
     let (name, hash) = new_set_identity(deployment);
-    let own = |set: &&Arc<MachineSet>| controller_of(&set.metadata).is_some_and(|owner| owner.uid == deployment.uid());
-    let mut equal: Vec<&Arc<MachineSet>> =
-        question.sets.iter().filter(own).filter(|set| is_equal(&set.spec.template, template)).collect();
-    equal.sort_by_key(|set| set.metadata.creation_timestamp.as_ref().map(|time| time.0));
+    let own = |set: &&SetSnapshot| set.controller().is_some_and(|owner| owner.uid == deployment.uid());
+    let mut equal: Vec<&SetSnapshot> =
+        question.sets.iter().filter(own).filter(|set| is_equal(set.template(), template)).collect();
+    equal.sort_by_key(|set| set.created());
     let existing = equal.first();
     let limits = Fenceposts::of(deployment);
-    let to_replace = to_replace(question, foretold, existing.map(|set| set.name_any()).as_deref());
+    let to_replace = to_replace(question, foretold, existing.map(|set| set.name().to_owned()).as_deref());
     let staying = question.machines.iter().filter(|machine| is_owned(machine, question) && !is_terminating(machine));
     Status {
         changes_template: !is_equal(stored.template(), template),
         new_hash: existing.and_then(|set| set.labels().get(label::MACHINE_TEMPLATE_HASH).cloned()).unwrap_or(hash),
-        new_machine_set: NewSet { name: existing.map_or(name, |set| set.name_any()), exists: existing.is_some() },
+        new_machine_set: NewSet {
+            name: existing.map_or(name, |set| set.name().to_owned()),
+            exists: existing.is_some(),
+        },
         strategy: deployment.strategy().strategy_type.as_str().to_owned(),
         max_surge: limits.surge,
         max_unavailable: limits.max_unavailable(deployment.replicas()),
@@ -263,14 +264,14 @@ fn step_view(place: usize, step: &forecast::Step) -> StepView {
 
 fn is_owned(machine: &Machine, question: &forecast::Question) -> bool {
     let owner = controller_of(&machine.metadata).map(|owner| owner.uid.as_str());
-    owner.is_some() && question.sets.iter().any(|set| set.metadata.uid.as_deref() == owner)
+    question.sets.iter().any(|set| Some(set.uid()) == owner)
 }
 
 /// The machines of today that go, in the order in which they do.
 fn to_replace(question: &forecast::Question, foretold: &Forecast, new_set: Option<&str>) -> Vec<Replaced> {
     let machines: BTreeMap<String, &Arc<Machine>> =
         question.machines.iter().map(|machine| (machine.name_any(), machine)).collect();
-    let sets: BTreeMap<String, &Arc<MachineSet>> = question.sets.iter().map(|set| (set.name_any(), set)).collect();
+    let sets: BTreeMap<String, &SetSnapshot> = question.sets.iter().map(|set| (set.name().to_owned(), set)).collect();
     let mut all = Vec::new();
     for step in &foretold.steps {
         for machine in step.deletes.iter().filter_map(|name| machines.get(name)) {

@@ -8,8 +8,6 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-
 use super::marks::{self, Marks};
 use crate::{
     changes::{Changes, removed},
@@ -19,7 +17,9 @@ use crate::{
         plan::{Effect, Plan},
     },
     set::counts::{is_active, is_terminating},
+    snapshots::{Metadata, SetSnapshot},
 };
+use controller_runtime::snapshot::Snapshot;
 use machine_api::{
     names::{label, update_result},
     v1alpha1::{Machine, MachinePhase},
@@ -81,8 +81,8 @@ pub fn transfer(seen: &DeploymentObservation, fleet: &Fleet<'_>, new: &SetState<
             if total + moved >= most {
                 break;
             }
-            if is_owned_by(&machine.metadata, &set.set.metadata) {
-                let (from, to) = (Arc::clone(set.set), Arc::clone(new.set));
+            if is_owned_by((&machine.metadata).into(), set.set) {
+                let (from, to) = (set.set.clone(), new.set.clone());
                 plan.push("in-place/hand-over", Effect::HandOver { machine: Arc::clone(machine), from, to });
                 moved += 1;
             }
@@ -113,6 +113,6 @@ fn may_move(seen: &DeploymentObservation, machine: &Machine) -> bool {
 }
 
 /// Whether the set is among the owners.
-fn is_owned_by(machine: &ObjectMeta, set: &ObjectMeta) -> bool {
-    machine.owner_references.iter().flatten().any(|owner| Some(&owner.uid) == set.uid.as_ref())
+fn is_owned_by(machine: Metadata<'_>, set: &SetSnapshot) -> bool {
+    machine.owner_references.iter().any(|owner| owner.uid == set.uid())
 }

@@ -16,7 +16,7 @@ pub mod selection;
 
 use std::sync::Arc;
 
-use kube::ResourceExt;
+use controller_runtime::snapshot::Snapshot;
 
 use super::{
     decide::is_frozen,
@@ -70,20 +70,20 @@ pub fn unblock_growth(fleet: &Fleet<'_>, plan: &mut Plan) {
         return;
     }
     for set in fleet.old.iter().filter(|set| is_blocked(set)) {
-        plan.push("in-place/unblock", Effect::SetGrowth(Arc::clone(set.set), Growth::Free));
+        plan.push("in-place/unblock", Effect::SetGrowth(set.set.clone(), Growth::Free));
     }
 }
 
 /// While machines move, an old set that has one less must not make another.
 fn block_growth(fleet: &Fleet<'_>, plan: &mut Plan) {
     for set in fleet.old.iter().filter(|set| !is_blocked(set)) {
-        plan.push("in-place/block", Effect::SetGrowth(Arc::clone(set.set), Growth::Blocked));
+        plan.push("in-place/block", Effect::SetGrowth(set.set.clone(), Growth::Blocked));
     }
 }
 
 /// Whether the set is kept from making machines.
 pub fn is_blocked(set: &SetState<'_>) -> bool {
-    set.set.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(label::SCALE_UP_DISABLED))
+    set.set.label(label::SCALE_UP_DISABLED).is_some()
 }
 
 /// Adds the next step of an update in place. What was handed over before is dealt with first, whatever the strategy
@@ -137,7 +137,7 @@ fn remember_size(fleet: &Fleet<'_>, plan: &mut Plan) {
         .steps
         .iter()
         .filter_map(|step| match &step.effect {
-            Effect::ScaleSet { set, .. } => Some(set.name_any()),
+            Effect::ScaleSet { set, .. } => Some(set.name().to_owned()),
             _ => None,
         })
         .collect();

@@ -22,6 +22,7 @@ use crate::{
     deployment::{in_place::marks::Marks, template_equality::is_equal, testing::a_quarter_of_the_cases},
     set::counts::label_of,
 };
+use controller_runtime::snapshot::Snapshot;
 use machine_api::{
     names::label,
     v1alpha1::{
@@ -56,16 +57,15 @@ impl World {
                 return;
             }
         }
-        let sizes: Vec<(Option<String>, i32)> =
-            self.sets.iter().map(|set| (set.metadata.name.clone(), set.spec.replicas)).collect();
+        let sizes: Vec<(&str, i32)> = self.sets.iter().map(|set| (set.name(), set.replicas())).collect();
         panic!("no rest: {sizes:?}\n{:#?}", self.nodes);
     }
 
     fn check_end(&self) {
         assert_eq!(self.staying(), self.deployment.replicas());
-        let new = self.sets.iter().find(|set| is_equal(&set.spec.template, self.deployment.template())).unwrap();
+        let new = self.sets.iter().find(|set| is_equal(set.template(), self.deployment.template())).unwrap();
         for machine in &self.machines {
-            assert_eq!(controller_of(&machine.metadata).map(|owner| &owner.uid), new.metadata.uid.as_ref());
+            assert_eq!(controller_of(&machine.metadata).map(|owner| owner.uid.as_str()), Some(new.uid()));
             assert_eq!(label_of(machine, label::UPDATE_RESULT), None);
             assert_eq!(machine.status.current_status.phase, MachinePhase::Running);
         }
@@ -74,7 +74,7 @@ impl World {
             assert!(!marks.candidate && !marks.selected && marks.result.is_none(), "{node:?}");
             assert!(!node.is_cordoned(), "{node:?}");
         }
-        assert!(!new.metadata.labels.as_ref().unwrap().contains_key(label::SCALE_UP_DISABLED));
+        assert!(!new.labels().contains_key(label::SCALE_UP_DISABLED));
     }
 }
 

@@ -13,11 +13,12 @@ use crate::{
         testing::*,
     },
     set::testing::{Building, meta},
+    snapshots::SetSnapshot,
 };
-use controller_runtime::snapshot::Snapshot;
+use controller_runtime::snapshot::{Snapshot, Whole};
 use machine_api::{
     names::{annotation, label, node_condition},
-    v1alpha1::{Machine, MachineDeployment, MachinePhase, MachineSet, OrchestrationType},
+    v1alpha1::{Machine, MachineDeployment, MachinePhase, OrchestrationType},
 };
 
 /// How far a machine is with its update.
@@ -52,8 +53,8 @@ pub(super) fn of(size: i32, machines: &'static [Is]) -> (i32, &'static [Is]) {
     (size, machines)
 }
 
-pub(super) fn machine_of(set: &MachineSet, number: usize, is: Is) -> Machine {
-    let mut machine = (*machines_of(set, number + 1, number + 1).remove(number)).clone();
+pub(super) fn machine_of(set: &SetSnapshot, number: usize, is: Is) -> Machine {
+    let mut machine = (*machines_of(set.whole_object(), number + 1, number + 1).remove(number)).clone();
     let labels = machine.metadata.labels.get_or_insert_default();
     if is != Is::Starting {
         labels.insert(label::NODE.to_owned(), format!("node-{}", machine.metadata.name.clone().unwrap()));
@@ -139,7 +140,7 @@ pub(super) fn fleet_of(
                 .annotation(annotation::PREFER_NO_SCHEDULE, "True");
         }
         let set = set.build();
-        let mut seen = SetSeen { machines: Vec::new(), set: Arc::new(set) };
+        let mut seen = SetSeen { machines: Vec::new(), set: set.into() };
         for (number, is) in machines.iter().enumerate() {
             let machine = machine_of(&seen.set, number, *is);
             if let Some(node) = node_of(&machine, *is) {
@@ -157,7 +158,7 @@ pub(super) fn fleet_of(
 /// The rules of this room that a pass follows, with what they change.
 pub(super) fn rules(seen: &DeploymentObservation) -> Vec<String> {
     let told = |step: &Step| match &step.effect {
-        Effect::ScaleSet { set, to, .. } => format!("{} {} {to}", step.rule, set.name_any()),
+        Effect::ScaleSet { set, to, .. } => format!("{} {} {to}", step.rule, set.name()),
         Effect::ChangeNode { node, .. } => format!("{} {}", step.rule, node.name()),
         Effect::MarkMachine { machine, .. } | Effect::HandOver { machine, .. } => {
             format!("{} {}", step.rule, machine.name_any())

@@ -56,7 +56,7 @@ fn s_inpl_02_the_node_is_released_before_the_machine_loses_its_label() {
     let mut seen = fleet(Auto, of(0, &[]), of(3, &[Plain, Plain, HandedOver]));
     assert_eq!(rules(&seen), ["in-place/release node-md-new-2", "in-place/finished md-new-2"]);
     // Before the controller of the set has seen the new size, it might take the machine for one too many.
-    Arc::make_mut(&mut seen.sets[1].set).metadata.generation = Some(2);
+    seen.sets[1].set.to_mut().metadata.generation = Some(2);
     assert_eq!(rules(&seen), ["in-place/release node-md-new-2"]);
 }
 
@@ -180,7 +180,7 @@ fn s_inpl_06_owner_and_labels_change_in_one_write() {
 #[test]
 fn a_label_that_only_the_old_selector_asks_for_comes_off() {
     let mut seen = fleet(Auto, of(2, &[Updated, Candidate]), of(1, &[Plain]));
-    let selector = Arc::make_mut(&mut seen.sets[0].set).spec.selector.as_mut().unwrap();
+    let selector = seen.sets[0].set.to_mut().spec.selector.as_mut().unwrap();
     selector.match_labels.as_mut().unwrap().insert("example.com/gone".to_owned(), "x".to_owned());
     Arc::make_mut(&mut seen.sets[0].machines[0])
         .metadata
@@ -216,7 +216,7 @@ fn d_47_a_machine_of_somebody_else_with_the_same_labels_is_left_alone() {
     let (views, nodes) = (ControlViews::default(), node_store());
     views.deployments.apply_shared(Arc::clone(seen.deployment.whole_object()));
     for set in &seen.sets {
-        views.sets.apply((*set.set).clone());
+        views.sets.apply_shared(Arc::clone(set.set.whole_object()));
     }
     let own = (*seen.sets[0].machines[0]).clone();
     let mut foreign = own.clone();
@@ -238,7 +238,7 @@ fn d_47_a_machine_of_somebody_else_with_the_same_labels_is_left_alone() {
 #[test]
 fn d_49_an_old_set_without_a_healthy_machine_is_blocked_as_well() {
     let mut seen = fleet(Manual, of(1, &[Unhealthy]), of(0, &[]));
-    Arc::make_mut(&mut seen.sets[0].set).metadata.labels.as_mut().unwrap().remove(label::SCALE_UP_DISABLED);
+    seen.sets[0].set.to_mut().metadata.labels.as_mut().unwrap().remove(label::SCALE_UP_DISABLED);
     assert_eq!(rules(&seen)[0], "in-place/block");
     // The annotation goes into the patch that marks the Node.
     assert!(serde_json::to_string(&decide(&seen)).unwrap().contains("scale-down-disabled"));
@@ -292,7 +292,7 @@ fn d_14_old_sets_may_grow_again_under_another_strategy() {
 #[case::nobody_answers_for_it(-10, 1)]
 fn an_old_set_is_waited_for_until_it_has_seen_its_size(#[case] since: i64, #[case] expected: i32) {
     let mut seen = fleet_of(3, (1, 0), Auto, of(3, &[Candidate, Candidate, Candidate]), of(0, &[]));
-    Arc::make_mut(&mut seen.sets[0].set).metadata.generation = Some(2);
+    seen.sets[0].set.to_mut().metadata.generation = Some(2);
     seen.unsettled.insert("uid-md-old".to_owned(), Unsettled { since: at(since), deleting: 0, making_for: 0 });
     let fleet = Fleet::of(&seen);
     assert_eq!(grown(&fleet, fleet.new.as_ref().unwrap()), [3, expected]);
@@ -325,7 +325,7 @@ fn marks_of_an_update_that_was_given_up_come_off_although_its_set_is_the_only_on
     rolls.spec.strategy = rolling(1, 0);
     rolls.spec.paused = true;
     views.deployments.apply(rolls);
-    views.sets.apply((*marked.sets[1].set).clone());
+    views.sets.apply_shared(Arc::clone(marked.sets[1].set.whole_object()));
     for machine in &marked.sets[1].machines {
         views.machines.apply((**machine).clone());
     }
@@ -411,7 +411,7 @@ fn d_16_a_repair_does_not_hide_that_the_deployment_has_become_smaller() {
 fn d_16_a_named_machine_is_not_counted_when_a_set_is_repaired() {
     let mut seen = scaled_in(3, of(2, &[Candidate, Candidate]), of(1, &[Plain, HandedOver]), &["md-new-0"]);
     let told = seen.deployment.annotations().clone();
-    Arc::make_mut(&mut seen.sets[1].set).metadata.annotations = Some(told);
+    seen.sets[1].set.to_mut().metadata.annotations = Some(told);
     assert_eq!(repaired(&Fleet::of(&seen)), [2, 1]);
 }
 

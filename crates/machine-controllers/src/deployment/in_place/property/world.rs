@@ -19,12 +19,12 @@ use crate::{
         observe::SetObservation,
         testing::{at, now},
     },
-    snapshots::{DeploymentSnapshot, NodeSnapshot},
+    snapshots::{DeploymentSnapshot, NodeSnapshot, SetSnapshot},
 };
 
 pub(super) struct World {
     pub(super) deployment: DeploymentSnapshot,
-    pub(super) sets: Vec<Arc<MachineSet>>,
+    pub(super) sets: Vec<SetSnapshot>,
     pub(super) machines: Vec<Arc<Machine>>,
     pub(super) nodes: BTreeMap<String, NodeSnapshot>,
     /// Passes of sets that have decided, on this generation, and not acted yet.
@@ -96,16 +96,13 @@ impl World {
         self.deployment.to_mut().spec.template.spec.class.name = class.to_owned();
     }
 
-    pub(super) fn machines_of(&self, set: &MachineSet) -> Vec<Arc<Machine>> {
-        let of = |machine: &&Arc<Machine>| {
-            controller_of(&machine.metadata).map(|owner| owner.uid.as_str()) == set.metadata.uid.as_deref()
-        };
+    pub(super) fn machines_of(&self, set: &SetSnapshot) -> Vec<Arc<Machine>> {
+        let of = |machine: &&Arc<Machine>| controller_of(&machine.metadata).is_some_and(|owner| owner.uid == set.uid());
         self.machines.iter().filter(of).cloned().collect()
     }
 
     pub(super) fn deployment_pass(&mut self, writes: usize, between: Option<usize>) -> bool {
-        let sets =
-            self.sets.iter().map(|set| SetSeen { set: Arc::clone(set), machines: self.machines_of(set) }).collect();
+        let sets = self.sets.iter().map(|set| SetSeen { set: set.clone(), machines: self.machines_of(set) }).collect();
         let seen = DeploymentObservation {
             sets,
             nodes: Some(self.nodes.clone()),
@@ -134,7 +131,7 @@ impl World {
                 set.metadata.generation = Some(1);
                 set.metadata.creation_timestamp =
                     Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(self.made)));
-                self.sets.push(Arc::new(set));
+                self.sets.push(set.into());
                 true
             }
             Effect::ScaleSet { .. } | Effect::SyncSet { .. } | Effect::SetGrowth(..) | Effect::MarkTainted(..) => {
@@ -189,7 +186,7 @@ impl World {
         let index = index % self.sets.len().max(1);
         let Some((observed, plan)) = self.waiting.remove(&index) else { return false };
         self.act_for_set(&plan);
-        let status = &mut Arc::make_mut(&mut self.sets[index]).status;
+        let status = &mut self.sets[index].to_mut().status;
         let is_news = status.observed_generation != observed;
         status.observed_generation = observed;
         is_news || !plan.steps.is_empty()
@@ -197,7 +194,7 @@ impl World {
 
     pub(super) fn set_decides(&mut self, index: usize) {
         let Some((index, plan)) = self.set_plan(index) else { return };
-        let generation = self.sets[index].metadata.generation.unwrap_or_default();
+        let generation = self.sets[index].generation().unwrap_or_default();
         self.waiting.entry(index).or_insert((generation, plan));
     }
 
@@ -225,7 +222,8 @@ impl World {
                 }
                 effect @ set::plan::Effect::SyncTemplate { .. } => {
                     // What a machine is given from the template says nothing of the set.
-                    let (machine, patch) = set::patches::patch_of_machine(effect, &MachineSet::default()).unwrap();
+                    let (machine, patch) =
+                        set::patches::patch_of_machine(effect, &MachineSet::default().into()).unwrap();
                     change(&mut self.machines, &machine.key.name, &patch);
                 }
                 other => panic!("{other:?}"),
