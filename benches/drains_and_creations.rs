@@ -21,6 +21,7 @@ use controller_runtime::{
     key::ObjectKey,
     objects::{ApiServer, Objects},
     queue::WorkQueue,
+    snapshot::Snapshot,
     store::Store,
     tasks::TokioTasks,
 };
@@ -30,12 +31,14 @@ use kube::client::Body;
 use kube_values::field::Findings;
 use machine_api::{
     names::{finalizer, label, machine_condition, stage_text},
-    v1alpha1::{Machine, MachineClass},
+    v1alpha1::MachineClass,
 };
 use machine_controllers::{
     drain::{act::Evictor, observe::DrainViews},
     machine::{FreezeSwitch, MachineController, MachineDeps, TargetParts, settings::MachineSettings},
-    snapshots::{AttachmentSnapshot, BudgetSnapshot, ClaimSnapshot, NodeSnapshot, PodSnapshot, VolumeSnapshot},
+    snapshots::{
+        AttachmentSnapshot, BudgetSnapshot, ClaimSnapshot, MachineSnapshot, NodeSnapshot, PodSnapshot, VolumeSnapshot,
+    },
     views::{ControlViews, node_store},
     wakes::listener,
 };
@@ -229,9 +232,9 @@ impl World {
 
     /// How many machines say that a budget holds them up.
     fn told(&self) -> usize {
-        let is_told = |machine: &Arc<Machine>| {
+        let is_told = |machine: &MachineSnapshot| {
             machine
-                .status
+                .status()
                 .machine_conditions
                 .iter()
                 .any(|condition| condition.reason == machine_condition::REASON_DRAIN_BLOCKED)
@@ -298,7 +301,7 @@ impl World {
         let heard = route.map(|route| listener(route, &self.views, move |wake| woken.add(wake.key)));
         self.views.machines.set_listeners(heard.into_iter().collect());
         for machine in self.views.machines.snapshot() {
-            queue.add(ObjectKey::of(&*machine));
+            queue.add(machine.key());
         }
         Ok(tokio::spawn(queue.run(WORKERS, stop, move |key| {
             let controller = Arc::clone(&controller);
@@ -328,7 +331,7 @@ impl World {
                     made["metadata"]["resourceVersion"] = json!("1");
                     (201, made)
                 } else if main.contains("/machines/") {
-                    answer(machines.get(&ObjectKey::new("ns", name)).as_deref(), &parts.method, part, &body)
+                    answer(machines.get(&ObjectKey::new("ns", name)).as_ref(), &parts.method, part, &body)
                 } else {
                     answer(nodes.get(&ObjectKey::cluster_scoped(name)).as_ref(), &parts.method, part, &body)
                 };

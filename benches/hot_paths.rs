@@ -34,7 +34,9 @@ use machine_controllers::{
         outlook::{OutlookDeps, OutlookTarget, Outlooks},
         settings::MachineSettings,
     },
-    snapshots::{AttachmentSnapshot, BudgetSnapshot, ClaimSnapshot, NodeSnapshot, PodSnapshot, VolumeSnapshot},
+    snapshots::{
+        AttachmentSnapshot, BudgetSnapshot, ClaimSnapshot, MachineSnapshot, NodeSnapshot, PodSnapshot, VolumeSnapshot,
+    },
     views::{BY_CLASS, ControlViews, node_store},
 };
 use machine_driver::Registry;
@@ -64,7 +66,7 @@ fn machine(number: usize) -> Machine {
 }
 
 fn store() {
-    let store: Arc<Store<Arc<Machine>>> = ControlViews::default().machines;
+    let store: Arc<Store<MachineSnapshot>> = ControlViews::default().machines;
     let began = Instant::now();
     for number in 0..MACHINES {
         store.apply(machine(number));

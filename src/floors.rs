@@ -56,16 +56,17 @@ const READERS: [&str; 6] = [
 ];
 
 /// The files that need the whole object of a snapshot; every other one reads it by accessors.
-const WHOLE: [&str; 9] = [
+const WHOLE: [&str; 10] = [
     "machine-controllers/src/checked.rs",
     "machine-controllers/src/deployment/hash_label.rs",
     "machine-controllers/src/deployment/patches.rs",
     "machine-controllers/src/deployment/revision.rs",
     "machine-controllers/src/deployment/rollback.rs",
+    "machine-controllers/src/machine/reconcile.rs",
+    "machine-simulation/src/checks.rs",
     "machine-simulation/src/forecast.rs",
     "machine-simulation/src/guards.rs",
     "machine-simulation/src/played.rs",
-    "manager/control.rs",
 ];
 
 #[derive(Clone)]

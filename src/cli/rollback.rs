@@ -141,7 +141,7 @@ fn no_such_revision(deployment: &DeploymentSnapshot, sets: &[&SetSnapshot], wish
         .map(|(revision, set)| {
             let present = is_equal(set.template(), deployment.template());
             let class = &set.template().spec.class.name;
-            format!("{revision} ({}, class {class}{})", set.name().to_owned(), if present { ", present" } else { "" })
+            format!("{revision} ({}, class {class}{})", set.name(), if present { ", present" } else { "" })
         })
         .collect();
     let _ = match known.as_slice() {

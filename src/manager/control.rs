@@ -33,7 +33,7 @@ use controller_runtime::{
     objects::{ApiServer, Objects},
     preflight::Preflight,
     refusals::Refusals,
-    snapshot::{Snapshot, Whole},
+    snapshot::Snapshot,
     store::Store,
     supervisor::{Stage, Supervisor},
     watch::{Poison, prune},
@@ -41,10 +41,10 @@ use controller_runtime::{
 use driver_virtual::ConfigMapAccess;
 use machine_api::v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet};
 use machine_controllers::{
-    snapshots::{DeploymentSnapshot, SetSnapshot},
+    fleet_metrics::FleetMetrics,
+    snapshots::{DeploymentSnapshot, MachineSnapshot, SetSnapshot},
     views::ControlViews,
 };
-use mcm_metrics::{FleetSnapshot, Listing};
 
 /// Component of events that no controller tells.
 const COMPONENT: &str = "machine-controller-manager";
@@ -136,7 +136,7 @@ pub(super) struct Probes {
 
 /// Reads and writes the four kinds.
 pub(super) struct Writers {
-    pub(super) machines: Objects<Arc<Machine>>,
+    pub(super) machines: Objects<MachineSnapshot>,
     pub(super) sets: Objects<SetSnapshot>,
     pub(super) deployments: Objects<DeploymentSnapshot>,
     pub(super) classes: Objects<Arc<MachineClass>>,
@@ -193,7 +193,7 @@ pub(super) async fn start(
     references.know(views.clone());
     let refusals = Refusals::default();
     let target = clusters.target.as_ref().map(|target| TargetViews::new(target, &gate));
-    observe_fleet(common, &views)?;
+    common.metrics.register(FleetMetrics::of(views.clone())?)?;
 
     let drivers_live = Arc::new(Latch::default());
     let live = Arc::clone(&drivers_live);
@@ -287,20 +287,6 @@ fn lead(
         }
     });
     leadership
-}
-
-fn whole<S: Whole>(store: &Store<S>) -> Vec<Arc<S::Object>> {
-    store.snapshot().iter().map(|kept| Arc::clone(kept.whole_object())).collect()
-}
-
-fn observe_fleet(common: &Common, views: &ControlViews) -> anyhow::Result<()> {
-    let views = views.clone();
-    common.metrics.observe_fleet(move || FleetSnapshot {
-        machines: Listing::Of(views.machines.snapshot()),
-        sets: Listing::Of(whole(&views.sets)),
-        deployments: Listing::Of(whole(&views.deployments)),
-    })?;
-    Ok(())
 }
 
 /// Keeps all views equal to what the API servers hold, on every replica: a standby is warm when it begins to lead, unless

@@ -10,20 +10,17 @@ use controller_runtime::{
     snapshot::Snapshot,
     store::Listener,
 };
-use machine_api::{
-    kind::Kind,
-    v1alpha1::{Machine, MachineClass},
-};
+use machine_api::{kind::Kind, v1alpha1::MachineClass};
 use machine_controllers::{
     loops::Loop,
-    snapshots::{AttachmentSnapshot, DeploymentSnapshot, NodeSnapshot, PodSnapshot, SetSnapshot},
+    snapshots::{AttachmentSnapshot, DeploymentSnapshot, MachineSnapshot, NodeSnapshot, PodSnapshot, SetSnapshot},
     wakes::{Route, Strength, Wake, listener},
 };
 
 /// The listeners of each view, before they are attached.
 #[derive(Default)]
 pub(super) struct Listeners {
-    machines: Vec<Listener<Arc<Machine>>>,
+    machines: Vec<Listener<MachineSnapshot>>,
     sets: Vec<Listener<SetSnapshot>>,
     deployments: Vec<Listener<DeploymentSnapshot>>,
     classes: Vec<Listener<Arc<MachineClass>>>,

@@ -66,10 +66,8 @@ impl References for CachedReferences {
         let machines = self.store(namespace, |views| &views.machines)?;
         let alike = instance_key(provider_id).map(|instance| machines.by_index(BY_INSTANCE, &instance));
         let mut others = alike.unwrap_or_default();
-        others.retain(|machine| !is_terminating(&**machine) && machine.metadata.name.as_deref() != Some(except));
-        let ids = others
-            .iter()
-            .map(|machine| (machine.metadata.name.as_deref().unwrap_or_default(), machine.spec.provider_id.as_str()));
+        others.retain(|machine| !machine.is_deleting() && machine.name() != except);
+        let ids = others.iter().map(|machine| (machine.name(), machine.provider_id()));
         Some(holder_among(provider_id, ids))
     }
 

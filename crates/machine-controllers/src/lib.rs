@@ -17,6 +17,7 @@ pub mod class;
 pub mod deployment;
 pub mod drain;
 mod finalizer_patches;
+pub mod fleet_metrics;
 pub mod loops;
 pub mod machine;
 mod news;

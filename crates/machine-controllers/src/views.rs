@@ -2,16 +2,15 @@
 
 use std::sync::Arc;
 
-use crate::snapshots::{DeploymentSnapshot, Described, NodeSnapshot, SetSnapshot};
+use crate::snapshots::{DeploymentSnapshot, Described, MachineSnapshot, NodeSnapshot, SetSnapshot};
 use controller_runtime::{
     snapshot::Snapshot,
     store::{IndexName, Store},
 };
 use k8s_openapi::api::core::v1::Secret;
-use kube::{Resource, ResourceExt};
 use machine_api::{
     names::label,
-    v1alpha1::{Machine, MachineClass, MachinePhase},
+    v1alpha1::{MachineClass, MachinePhase},
 };
 use machine_driver::same_instance::instance_key;
 
@@ -47,7 +46,7 @@ pub fn qualified(namespace: &str, name: &str) -> String {
 #[derive(Clone)]
 pub struct ControlViews {
     /// Machines.
-    pub machines: Arc<Store<Arc<Machine>>>,
+    pub machines: Arc<Store<MachineSnapshot>>,
     /// Sets.
     pub sets: Arc<Store<SetSnapshot>>,
     /// Deployments.
@@ -64,15 +63,15 @@ impl Default for ControlViews {
             machines: Arc::new(Store::new(vec![
                 (BY_CONTROLLER, controller),
                 (ORPHANS, orphan),
-                (BY_CLASS, |machine| vec![qualified(&namespace(machine), &machine.spec.class.name)]),
+                (BY_CLASS, |machine| vec![qualified(&namespace(machine), &machine.class_ref().name)]),
                 (BY_NODE, |machine| label_of(machine, label::NODE)),
-                (BY_INSTANCE, |machine| instance_key(&machine.spec.provider_id).into_iter().collect()),
+                (BY_INSTANCE, |machine| instance_key(machine.provider_id()).into_iter().collect()),
                 (BY_NAME_LABEL, |machine| {
                     label_of(machine, label::NAME).iter().map(|name| qualified(&namespace(machine), name)).collect()
                 }),
                 (UNHEALTHY_BY_NAME_LABEL, |machine| {
                     let waits = matches!(
-                        machine.status.current_status.phase,
+                        machine.phase(),
                         MachinePhase::Unknown
                             | MachinePhase::InPlaceUpdateSuccessful
                             | MachinePhase::InPlaceUpdateFailed
@@ -135,6 +134,6 @@ fn orphan(object: &impl Described) -> Vec<String> {
     if object.metadata().controller().is_some() { Vec::new() } else { vec![namespace(object)] }
 }
 
-fn label_of<K: Resource>(object: &Arc<K>, key: &str) -> Vec<String> {
-    object.labels().get(key).filter(|value| !value.is_empty()).cloned().into_iter().collect()
+fn label_of(machine: &MachineSnapshot, key: &str) -> Vec<String> {
+    machine.label(key).filter(|value| !value.is_empty()).map(str::to_owned).into_iter().collect()
 }

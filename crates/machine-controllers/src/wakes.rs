@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 use k8s_openapi::api::core::v1::Secret;
 
 use crate::{
-    snapshots::{AttachmentSnapshot, DeploymentSnapshot, NodeSnapshot, PodSnapshot, SetSnapshot},
+    snapshots::{AttachmentSnapshot, DeploymentSnapshot, MachineSnapshot, NodeSnapshot, PodSnapshot, SetSnapshot},
     views::ControlViews,
 };
 use controller_runtime::{
@@ -15,7 +15,7 @@ use controller_runtime::{
     snapshot::Snapshot,
     store::{Change, Listener},
 };
-use machine_api::v1alpha1::{Machine, MachineClass};
+use machine_api::v1alpha1::MachineClass;
 
 /// The pause before a pass in which further changes may gather.
 pub const SOON: Duration = Duration::from_millis(20);
@@ -76,7 +76,7 @@ pub type Route<S> = Arc<dyn Fn(&Change<S>, &ControlViews) -> Vec<Wake> + Send + 
 #[derive(Clone, Default)]
 pub struct Wakes {
     /// Changes of machines.
-    pub machines: Option<Route<Arc<Machine>>>,
+    pub machines: Option<Route<MachineSnapshot>>,
     /// Changes of sets.
     pub sets: Option<Route<SetSnapshot>>,
     /// Changes of deployments.

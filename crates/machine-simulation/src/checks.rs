@@ -19,15 +19,19 @@ use super::{
     contents::Decided,
     ends::{Drained, is_given_up_by_force},
     facts::{
-        MARKED, available, count, is_being_updated, is_marked, is_of_new_set, is_ours, is_updating, node_of,
-        old_ones_stay, orphan_sets, orphans, priority, stays, unowned,
+        MARKED, available, count, is_available, is_being_updated, is_marked, is_of_new_set, is_ours, is_terminating,
+        is_updating, label_of, node_of, old_ones_stay, orphan_sets, orphans, priority, stays, unowned,
     },
     margins::{Margins, margins},
     played::target::pods_on,
     refusals::Costs,
     trace::Trace,
 };
-use controller_runtime::{key::Target, snapshot::Snapshot, store::Store};
+use controller_runtime::{
+    key::Target,
+    snapshot::{Snapshot, Whole},
+    store::Store,
+};
 use kube::ResourceExt;
 use machine_api::{
     names::{DEFAULT_MACHINE_PRIORITY, annotation, label, update_result},
@@ -40,13 +44,12 @@ use machine_controllers::{
         observation::{Call, Observation},
     },
     set::{
-        counts::{is_available, is_terminating, label_of},
         observe::SetObservation,
         plan::{Effect, Plan, Step},
         preservation::{NodePreserve, may_terminate},
         replicas::may_not_grow,
     },
-    snapshots::{NodeSnapshot, PodSnapshot},
+    snapshots::{MachineSnapshot, NodeSnapshot, PodSnapshot},
     views::{BY_NAME_LABEL, ControlViews, qualified},
 };
 
@@ -256,18 +259,17 @@ impl Checks {
         }
         if self.silent && self.leads && (gives_up(plan) || makes_vm(plan)) {
             self.violated("a machine is made or given up while nobody sees the Nodes", || {
-                format!("{:?} by {:?}", seen.machine.metadata.name, plan.rule)
+                format!("{:?} by {:?}", seen.machine.name(), plan.rule)
             });
         }
         if gives_up(plan) {
-            let group = seen.machine.metadata.labels.as_ref().and_then(|labels| labels.get(label::NAME));
-            let namespace = seen.machine.metadata.namespace.as_deref().unwrap_or_default();
+            let group = seen.machine.label(label::NAME);
+            let namespace = seen.machine.namespace();
             let siblings = group.map(|name| views.machines.by_index(BY_NAME_LABEL, &qualified(namespace, name)));
-            let is_other =
-                |one: &&Arc<Machine>| one.metadata.uid != seen.machine.metadata.uid && is_being_replaced(one);
+            let is_other = |one: &&MachineSnapshot| one.uid() != seen.machine.uid() && is_being_replaced(one);
             if let Some(other) = siblings.iter().flatten().find(is_other) {
                 self.violated("a machine is given up while another one of its group is being replaced", || {
-                    format!("{:?} beside {:?}", seen.machine.metadata.name, other.metadata.name)
+                    format!("{:?} beside {:?}", seen.machine.name(), other.name())
                 });
             }
         }
@@ -332,7 +334,7 @@ impl Checks {
         if may_not_grow(&seen.set) && plan.steps.iter().any(makes) {
             self.violated("a set makes machines that must not grow", || format!("{:?}", seen.set.name()));
         }
-        let claimed = seen.claimed();
+        let claimed: Vec<_> = seen.claimed().iter().map(|machine| Arc::clone(machine.whole_object())).collect();
         let healthy = || claimed.iter().filter(|machine| is_available(machine));
         // One that somebody keeps goes last, marked or not (spec/deployment-and-set §6.4).
         let is_kept = |machine: &Machine| machine.status.current_status.preserve_expiry_time.is_some();
@@ -341,7 +343,7 @@ impl Checks {
         let dies = healthy().find(|machine| !is_marked(machine) && priority(machine) >= MARKED && goes(machine));
         if let (Some(spared), Some(dies)) = (spared, dies) {
             self.violated("an unmarked healthy machine dies while a marked one lives", || {
-                format!("{:?} dies, {:?} lives", dies.metadata.name, spared.metadata.name)
+                format!("{:?} dies, {:?} lives", dies.name(), spared.name())
             });
         }
         self.priorities_hold(&claimed, plan);
@@ -388,7 +390,11 @@ impl Checks {
         let name = before.metadata.name.clone().unwrap_or_default();
         let rule = self.ordered.get(&name).copied().unwrap_or_default();
         let is_gone = api.machines.get(&name).is_none_or(|machine| is_terminating(machine));
-        if is_gone && rule == "replicas/failed" && !is_terminating(before) && !may_terminate(before, node, now) {
+        if is_gone
+            && rule == "replicas/failed"
+            && !is_terminating(before)
+            && !may_terminate(&before.clone().into(), node, now)
+        {
             self.violated("a machine is replaced that somebody keeps", || name.clone());
         }
         if !is_available(before) {
@@ -514,10 +520,10 @@ pub(super) fn makes_vm(plan: &machine::plan::Plan) -> bool {
 }
 
 /// Whether a machine keeps others of its group from being given up (spec/machine-controller §5.4).
-fn is_being_replaced(machine: &Machine) -> bool {
-    let current = &machine.status.current_status;
-    let is_settled = matches!(current.phase, MachinePhase::Running | MachinePhase::Unknown);
-    current.phase == MachinePhase::Terminating || (!is_settled && current.preserve_expiry_time.is_none())
+fn is_being_replaced(machine: &MachineSnapshot) -> bool {
+    let phase = machine.phase();
+    let is_settled = matches!(phase, MachinePhase::Running | MachinePhase::Unknown);
+    *phase == MachinePhase::Terminating || (!is_settled && machine.preserve_expiry_time().is_none())
 }
 
 /// The set that is told by this when the scaler has changed its deployment's size.

@@ -26,8 +26,8 @@ pub type Decided = BTreeMap<String, Inputs>;
 impl Checks {
     /// A machine's controller has decided, perhaps on a creation.
     pub(super) fn creation_is_decided(&mut self, seen: &Observation, plan: &Plan) {
-        if let Some(machine) = seen.machine.uid().filter(|_| makes_vm(plan)) {
-            self.decided.insert(machine, seen.inputs.clone());
+        if makes_vm(plan) {
+            self.decided.insert(seen.machine.metadata().uid.to_owned(), seen.inputs.clone());
         }
     }
 

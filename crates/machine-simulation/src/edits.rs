@@ -9,6 +9,7 @@ use k8s_openapi::apimachinery::pkg::{
 use super::{
     api::Api,
     checks::{Checks, Edited},
+    facts::is_terminating,
     history::{Edit, Margin, Picks, Setup, Strategy},
     tampering,
 };
@@ -27,7 +28,6 @@ use machine_controllers::{
         plan::Effect,
         rollback::{Found, Wish, find, rolled_back_to},
     },
-    set::counts::is_terminating,
     snapshots::{DeploymentSnapshot, SetSnapshot},
 };
 

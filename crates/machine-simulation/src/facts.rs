@@ -9,10 +9,33 @@ use machine_api::{
     names::{DEFAULT_MACHINE_PRIORITY, annotation, label, update_result},
     v1alpha1::{Machine, MachinePhase, MachineSet, controller_of},
 };
-use machine_controllers::{
-    deployment::template_equality::is_equal,
-    set::counts::{annotation_of, is_available, is_terminating, label_of},
-};
+use machine_controllers::deployment::template_equality::is_equal;
+
+/// Whether the machine is on its way out.
+pub(super) fn is_terminating(machine: &Machine) -> bool {
+    machine.metadata.deletion_timestamp.is_some() || machine.status.current_status.phase == MachinePhase::Terminating
+}
+
+/// Whether the machine is to be replaced.
+pub(super) fn is_failed(machine: &Machine) -> bool {
+    machine.status.current_status.phase == MachinePhase::Failed
+}
+
+/// Whether a set counts on the machine.
+pub(super) fn is_available(machine: &Machine) -> bool {
+    !is_terminating(machine)
+        && matches!(machine.status.current_status.phase, MachinePhase::Available | MachinePhase::Running)
+}
+
+/// The value of an annotation.
+pub(super) fn annotation_of<'a>(machine: &'a Machine, key: &str) -> Option<&'a str> {
+    machine.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+/// The value of a label.
+pub(super) fn label_of<'a>(machine: &'a Machine, key: &str) -> Option<&'a str> {
+    machine.metadata.labels.as_ref()?.get(key).map(String::as_str)
+}
 
 /// Whether a set of a deployment has the machine and it is not on its way out.
 pub(super) fn is_ours(api: &Api, machine: &Machine) -> bool {

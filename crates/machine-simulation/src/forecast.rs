@@ -25,6 +25,7 @@ use super::{
     checks::Checks,
     classes,
     cloud::Cloud,
+    facts::is_terminating,
     nodes::{Readiness, set_ready},
     pods,
     process::{Binary, Process, Work, later},
@@ -48,8 +49,7 @@ use machine_controllers::{
     },
     loops::Controller,
     machine::settings::MachineSettings,
-    set::counts::is_terminating,
-    snapshots::{DeploymentSnapshot, NodeSnapshot, SetSnapshot},
+    snapshots::{DeploymentSnapshot, MachineSnapshot, NodeSnapshot, SetSnapshot},
 };
 
 /// Jumps in time without anything happening, after which nothing is expected to happen any more.
@@ -92,7 +92,7 @@ pub struct Question {
     /// Its sets, and those that nobody controls.
     pub sets: Vec<SetSnapshot>,
     /// Their machines.
-    pub machines: Vec<Arc<Machine>>,
+    pub machines: Vec<MachineSnapshot>,
     /// The machines' Nodes.
     pub nodes: Vec<NodeSnapshot>,
     /// The time.
@@ -219,7 +219,7 @@ impl<'a> World<'a> {
         let mut api = Api::default();
         api.put(MachineDeployment::clone(question.deployment.whole_object()));
         question.sets.iter().for_each(|set| api.put(MachineSet::clone(set.whole_object())));
-        question.machines.iter().for_each(|machine| api.put((**machine).clone()));
+        question.machines.iter().for_each(|machine| api.put(Machine::clone(machine.whole_object())));
         question.nodes.iter().for_each(|node| api.put(Node::clone(node.whole_object())));
         // A cordoned Node, too, may have pods that its drain has not moved yet.
         question.nodes.iter().for_each(|node| pods::put(&mut api, node.name(), question.now));
@@ -255,7 +255,7 @@ impl<'a> World<'a> {
             },
         };
         for machine in &question.machines {
-            world.foresee(machine);
+            world.foresee(machine.whole_object());
         }
         world.count();
         world
@@ -424,10 +424,11 @@ impl<'a> World<'a> {
     fn count(&mut self) -> (usize, usize) {
         let availability = Availability::of(self.question.settings.availability, &self.question.deployment);
         let machines = self.api.machines.values();
-        let staying: Vec<_> = machines
-            .filter(|machine| machine.metadata.deletion_timestamp.is_none() && !is_terminating(machine))
-            .collect();
-        let available = staying.iter().filter(|machine| availability.holds(machine, self.now)).count();
+        let staying: Vec<_> = machines.filter(|machine| !is_terminating(machine)).collect();
+        let available = staying
+            .iter()
+            .filter(|machine| availability.holds(&MachineSnapshot::from(Arc::clone(machine)), self.now))
+            .count();
         self.told.peak = self.told.peak.max(self.api.machines.len());
         self.told.least_available = self.told.least_available.min(available);
         (staying.len(), available)

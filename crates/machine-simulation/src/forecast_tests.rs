@@ -2,10 +2,10 @@ use rstest::rstest;
 
 use super::*;
 use crate::{
+    facts::is_available,
     history::{Edit, History, Picks, Setup, Step as Happening, Strategy},
     world::{Start, World as Played},
 };
-use machine_controllers::set::counts::is_available;
 
 const PLAIN: Assumptions = Assumptions {
     create: Duration::from_secs(44),
@@ -36,7 +36,7 @@ fn question(world: &Played) -> Question {
     Question {
         deployment: world.api.deployments.values().next().unwrap().clone().into(),
         sets: world.api.sets.values().cloned().map(Into::into).collect(),
-        machines: world.api.machines.values().cloned().collect(),
+        machines: world.api.machines.values().cloned().map(Into::into).collect(),
         nodes: world.api.nodes.values().cloned().map(NodeSnapshot::of).collect(),
         now: world.now,
         settings: DeploymentSettings::default(),

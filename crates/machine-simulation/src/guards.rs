@@ -13,6 +13,7 @@ use std::{
     sync::Arc,
 };
 
+use super::facts::{annotation_of, is_failed, is_terminating};
 use controller_runtime::snapshot::Whole;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
@@ -22,12 +23,7 @@ use machine_api::{
     v1alpha1::{Machine, MachinePhase},
 };
 use machine_controllers::{
-    deployment::observe::DeploymentObservation,
-    set::{
-        counts::{annotation_of, is_failed, is_terminating},
-        observe::SetObservation,
-    },
-    snapshots::NodeSnapshot,
+    deployment::observe::DeploymentObservation, set::observe::SetObservation, snapshots::NodeSnapshot,
 };
 
 macro_rules! guards {
@@ -189,7 +185,7 @@ pub fn set_without(guard: Option<Guard>, seen: &SetObservation) -> Cow<'_, SetOb
     let each = |change: fn(&mut Machine)| {
         let mut blind = seen.clone();
         for machine in &mut blind.machines {
-            change(Arc::make_mut(machine));
+            edit(machine, change);
         }
         Cow::Owned(blind)
     };
@@ -251,7 +247,7 @@ pub fn deployment_without(guard: Option<Guard>, seen: &DeploymentObservation) ->
     match guard {
         Some(Guard::Availability) => {
             for machine in blind.sets.iter_mut().flat_map(|set| &mut set.machines) {
-                all_alike(Arc::make_mut(machine));
+                edit(machine, all_alike);
             }
         }
         Some(Guard::Selection) => {

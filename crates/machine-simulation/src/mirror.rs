@@ -15,13 +15,7 @@ use machine_api::{
     names::label,
     v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet, controller_of},
 };
-use machine_controllers::{
-    machine::observation::Call,
-    set::{
-        counts::{is_available, is_terminating},
-        preservation::NodePreserve,
-    },
-};
+use machine_controllers::{machine::observation::Call, set::preservation::NodePreserve};
 use machine_driver::{ListedVm, MachineRequest};
 use serde_json::Value;
 
@@ -30,6 +24,7 @@ use super::{
     checks::{Checks, Edited, Violation},
     cloud::{Cloud, Moment, Vm},
     edits,
+    facts::{is_available, is_terminating},
     history::{Edit, Luck, NodeEvent, Setup},
     nodes,
     played::cloud::PendingCall,

@@ -346,7 +346,10 @@ impl<K: Kind, S: Whole<Object = K>> ObjectApi<K> for Played<S> {
         self.was_written(written.as_ref());
         if self.caller.of == Controller::MachineSet {
             let node = before.as_ref().map_or(NodePreserve::NoNode, |machine| {
-                machine_controllers::set::observe::preserve_of_node(machine, Some(&self.caller.nodes))
+                machine_controllers::set::observe::preserve_of_node(
+                    &Arc::clone(machine).into(),
+                    Some(&self.caller.nodes),
+                )
             });
             self.caller.stage.with(|lent| {
                 let Lent { api, checks, trace, around, .. } = lent;

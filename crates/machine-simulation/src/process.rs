@@ -41,7 +41,7 @@ use controller_runtime::{
     store::{Change, Store},
     tasks::Tasks,
 };
-use machine_api::v1alpha1::{Machine, MachineClass};
+use machine_api::v1alpha1::MachineClass;
 use machine_controllers::{
     deployment::settings::DeploymentSettings,
     loops::{Controller, Loop, Pass},
@@ -52,7 +52,7 @@ use machine_controllers::{
     },
     overshooting,
     safety::collector::Collector,
-    snapshots::{AttachmentSnapshot, DeploymentSnapshot, NodeSnapshot, PodSnapshot, SetSnapshot},
+    snapshots::{AttachmentSnapshot, DeploymentSnapshot, MachineSnapshot, NodeSnapshot, PodSnapshot, SetSnapshot},
     views::{ControlViews, node_store},
     wakes::{Route, Strength, Wake, Wakes},
 };
@@ -114,7 +114,7 @@ pub enum Work {
 
 /// A change that the process has not routed yet.
 enum News {
-    Machine(Change<Arc<Machine>>),
+    Machine(Change<MachineSnapshot>),
     Set(Change<SetSnapshot>),
     Deployment(Change<DeploymentSnapshot>),
     Node(Change<NodeSnapshot>),
@@ -355,7 +355,7 @@ impl Process {
         self.freeze.tell(Silence::None);
         self.freeze.set(Freeze::Flowing);
         for machine in self.views.machines.snapshot() {
-            self.wake((Controller::Machine, ObjectKey::of(&*machine)), now);
+            self.wake((Controller::Machine, machine.key()), now);
         }
     }
 
@@ -461,7 +461,7 @@ impl Process {
         let of = |kind: Controller, keys: Vec<ObjectKey>| keys.into_iter().map(move |key| (kind, key));
         let deployments = self.views.deployments.snapshot().iter().map(Snapshot::key).collect();
         let sets = self.views.sets.snapshot().iter().map(Snapshot::key).collect();
-        let machines = self.views.machines.snapshot().iter().map(|object| ObjectKey::of(&**object)).collect();
+        let machines = self.views.machines.snapshot().iter().map(controller_runtime::snapshot::Snapshot::key).collect();
         of(Controller::MachineDeployment, deployments)
             .chain(of(Controller::MachineSet, sets))
             .chain(of(Controller::Machine, machines))

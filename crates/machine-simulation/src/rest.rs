@@ -11,7 +11,7 @@ use super::{
     api::{Api, Kind},
     classes::{is_class_used, is_kept, is_of_classes, is_secret_used},
     cloud::{Cloud, machine_of},
-    facts::is_of_new_set,
+    facts::{annotation_of, is_of_new_set, is_terminating, label_of},
     volumes,
 };
 use controller_runtime::snapshot::Snapshot;
@@ -19,11 +19,7 @@ use machine_api::{
     names::{annotation, finalizer, label, preserve_value},
     v1alpha1::{Machine, MachineDeployment, MachinePhase, MachineSet},
 };
-use machine_controllers::{
-    deployment::template_equality::is_equal,
-    set::counts::{annotation_of, is_terminating, label_of},
-    snapshots::NodeSnapshot,
-};
+use machine_controllers::{deployment::template_equality::is_equal, snapshots::NodeSnapshot};
 
 /// How the world differs from what the specification wants.
 #[derive(Debug, Default)]

@@ -8,6 +8,7 @@ use super::{
     checks::Checks,
     cloud::machine_of,
     edits::class,
+    facts::{is_terminating, label_of},
     history::{Edit, Keep, Place, Priority},
     nodes::is_strange,
 };
@@ -15,7 +16,6 @@ use machine_api::{
     names::{annotation, label, preserve_value},
     v1alpha1::{Machine, MachineSet, MachineStatus, controller_of},
 };
-use machine_controllers::set::counts::{is_terminating, label_of};
 
 /// What a selector label says after a user has changed it.
 const ELSEWHERE: &str = "elsewhere";

@@ -1,8 +1,8 @@
 //! The metrics of the process: their names, types and labels, and the text that `/metrics` answers.
 //!
-//! What lives here: every metric name (a contract with dashboards and alerts of the original), typed families whose
-//! label values are enums where they are bounded, the per-object gauges computed when they are asked for ([`fleet`]),
-//! and the work queues' handle ([`QueueMetrics`]). What does not: HTTP (`server/`), and any decision when to count.
+//! What lives here: metric names (a contract with dashboards and alerts of the original), typed families whose label values
+//! are enums where they are bounded, and the work queues' handle ([`QueueMetrics`]). What does not: HTTP (`server/`), any
+//! decision when to count, and the gauges of single objects, which `machine-controllers` computes when they are asked for.
 //! Nothing here is async or reads a clock: the monotonic time comes in as a [`Clock`], and nothing is process-wide, so
 //! that several managers may live in one process.
 //!
@@ -14,18 +14,16 @@
 mod catalogue;
 mod driver;
 mod family;
-mod fleet;
 mod labels;
 mod queue;
 mod rest_url;
 
 use std::{fmt, ops::Deref, sync::Arc, time::Duration};
 
-use prometheus::{Registry, TextEncoder, process_collector::ProcessCollector};
+use prometheus::{Registry, TextEncoder, core::Collector, process_collector::ProcessCollector};
 
 pub use catalogue::*;
 pub use family::{Counters, Gauges, Histograms, LabelSet, LabelValue};
-pub use fleet::{FleetSnapshot, Listing};
 pub use labels::*;
 pub use queue::{QueueMetrics, Waiting, Working};
 pub use rest_url::url_pattern;
@@ -70,16 +68,12 @@ impl Metrics {
         self.0.queues.named(name)
     }
 
-    /// From now on the per-object gauges show what `snapshot` answers, asked once per scrape.
+    /// Asks `collector` at every scrape from now on, beside the families of this crate.
     ///
     /// # Errors
-    /// When a source was given before.
-    pub fn observe_fleet(
-        &self,
-        snapshot: impl Fn() -> FleetSnapshot + Send + Sync + 'static,
-    ) -> Result<(), MetricsError> {
-        let failures = self.0.catalogue.scrape_failures.clone();
-        Ok(self.0.registry.register(Box::new(fleet::FleetCollector::new(Box::new(snapshot), failures)?))?)
+    /// When it declares a family that is declared already.
+    pub fn register(&self, collector: impl Collector + 'static) -> Result<(), MetricsError> {
+        Ok(self.0.registry.register(Box::new(collector))?)
     }
 
     /// All metrics in the Prometheus text format.

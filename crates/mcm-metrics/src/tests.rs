@@ -1,21 +1,12 @@
-//! Names, types and labels as the specifications list them, and scrapes of a small fleet.
+//! Names, types and labels as the specifications list them.
 
 use std::{
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
-use serde_json::json;
-
 use super::*;
-use machine_api::{
-    machine_code::Code,
-    v1alpha1::{ClassSpec, Machine, MachineDeployment, MachineSet},
-};
-use machine_driver::Operation;
+use machine_driver::{Code, Operation};
 
 /// A clock that a test moves.
 fn a_clock() -> (Arc<AtomicU64>, Clock) {
@@ -26,44 +17,6 @@ fn a_clock() -> (Arc<AtomicU64>, Clock) {
 
 fn metrics() -> Metrics {
     Metrics::new(a_clock().1).unwrap()
-}
-
-fn read<T: serde::de::DeserializeOwned>(object: serde_json::Value) -> Arc<T> {
-    Arc::new(serde_json::from_value(object).unwrap())
-}
-
-fn a_fleet() -> FleetSnapshot {
-    let failed = json!([{"name": "m-0", "providerID": "aws:///i-0", "ownerRef": "set",
-        "lastOperation": {"state": "Failed", "type": "HealthCheck"}}]);
-    let machine: Arc<Machine> = read(json!({
-        "metadata": {"name": "m-1", "namespace": "shoot", "creationTimestamp": "2023-11-14T22:13:20Z", "labels": {"node": "ip-1"}},
-        "spec": {"class": {"kind": "MachineClass", "name": "pool"}, "providerID": "aws:///i-1"},
-        "status": {"currentStatus": {"phase": "CrashLoopBackOff"},
-            "conditions": [{"type": "Ready", "status": "Unknown"}, {"type": "Ready", "status": "Unknown"}]},
-    }));
-    let set: Arc<MachineSet> = read(json!({
-        "metadata": {"name": "set", "namespace": "shoot", "creationTimestamp": "2023-11-14T22:13:20Z"},
-        "spec": {"replicas": 3, "minReadySeconds": 5, "machineClass": {"kind": "AWSMachineClass", "name": "old"}},
-        "status": {"replicas": 3, "readyReplicas": 1, "availableReplicas": 1, "fullyLabeledReplicas": 2,
-            "machineSetCondition": [{"type": "Frozen", "status": "False"}], "failedMachines": failed},
-    }));
-    let mut young = MachineSet::clone(&set);
-    young.metadata.name = Some("young".to_owned());
-    young.spec.machine_class = ClassSpec::default();
-    young.spec.template.spec.class.name = "new".to_owned();
-    let deployment: Arc<MachineDeployment> = read(json!({
-        "metadata": {"name": "pool", "namespace": "shoot", "creationTimestamp": "2023-11-14T22:13:20Z"},
-        "spec": {"replicas": 3, "paused": true, "revisionHistoryLimit": 2, "progressDeadlineSeconds": 600,
-            "rollbackTo": {"revision": 4}, "template": {},
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "10%", "maxUnavailable": "70%"}}},
-        "status": {"replicas": 3, "unavailableReplicas": 2, "collisionCount": 1,
-            "conditions": [{"type": "Progressing", "status": "True"}], "failedMachines": failed},
-    }));
-    FleetSnapshot {
-        machines: Listing::Of(vec![machine]),
-        sets: Listing::Of(vec![Arc::new(young), set]),
-        deployments: Listing::Of(vec![deployment]),
-    }
 }
 
 /// Makes at least one series of every family appear.
@@ -118,7 +71,6 @@ fn touch_everything(metrics: &Metrics) {
     metrics.extension.duration.observe(&OfView { view: "machineoutlooks" }, Duration::from_millis(3));
     metrics.extension.audit_dropped.inc(&());
     drop(metrics.queue("machine").added().started());
-    metrics.observe_fleet(a_fleet).unwrap();
 }
 
 /// Name, type and label names (sorted) of every family in a text, process metrics left out.
@@ -178,47 +130,14 @@ mcm_extension_requests_total counter code,verb,view
 mcm_machine_api_writes_total counter object,reason
 mcm_machine_controller_frozen gauge
 mcm_machine_create_duration_seconds gauge instance_type,machine_deployment,namespace,zone
-mcm_machine_current_status_phase gauge name,namespace
 mcm_machine_delete_duration_seconds gauge instance_type,machine_deployment,namespace,zone
-mcm_machine_deployment_failed_machines gauge failed_machine_last_operation_machine_operation_type,failed_machine_last_operation_state,failed_machine_name,failed_machine_owner_ref,failed_machine_provider_id,name,namespace
-mcm_machine_deployment_info gauge createdAt,name,namespace,spec_strategy_type
-mcm_machine_deployment_info_spec_min_ready_seconds gauge name,namespace
-mcm_machine_deployment_info_spec_paused gauge name,namespace
-mcm_machine_deployment_info_spec_progress_deadline_seconds gauge name,namespace
-mcm_machine_deployment_info_spec_replicas gauge name,namespace
-mcm_machine_deployment_info_spec_revision_history_limit gauge name,namespace
-mcm_machine_deployment_info_spec_rollback_to_revision gauge name,namespace
-mcm_machine_deployment_info_spec_rolling_update_max_surge gauge name,namespace
-mcm_machine_deployment_info_spec_rolling_update_max_unavailable gauge name,namespace
-mcm_machine_deployment_items_total gauge
-mcm_machine_deployment_status_available_replicas gauge name,namespace
-mcm_machine_deployment_status_collision_count gauge name,namespace
-mcm_machine_deployment_status_condition gauge condition,name,namespace
-mcm_machine_deployment_status_ready_replicas gauge name,namespace
-mcm_machine_deployment_status_replicas gauge name,namespace
-mcm_machine_deployment_status_unavailable_replicas gauge name,namespace
-mcm_machine_deployment_status_updated_replicas gauge name,namespace
 mcm_machine_drain_duration_seconds gauge machine_deployment,namespace
-mcm_machine_info gauge createdAt,name,namespace,node_name,spec_class_api_group,spec_class_kind,spec_class_name,spec_provider_id
 mcm_machine_initialize_duration_seconds gauge instance_type,machine_deployment,namespace,zone
-mcm_machine_items_total gauge
 mcm_machine_join_duration_seconds gauge instance_type,machine_deployment,namespace,zone
-mcm_machine_node_unidentified gauge namespace
 mcm_machine_num_failed_join counter instance_type,machine_deployment,namespace,zone
 mcm_machine_set_backoff_seconds gauge name,namespace
-mcm_machine_set_failed_machines gauge failed_machine_last_operation_machine_operation_type,failed_machine_last_operation_state,failed_machine_name,failed_machine_owner_ref,failed_machine_provider_id,name,namespace
-mcm_machine_set_info gauge createdAt,name,namespace,spec_machine_class_api_group,spec_machine_class_kind,spec_machine_class_name
-mcm_machine_set_info_spec_min_ready_seconds gauge name,namespace
-mcm_machine_set_info_spec_replicas gauge name,namespace
-mcm_machine_set_items_total gauge
-mcm_machine_set_status_available_replicas gauge name,namespace
-mcm_machine_set_status_condition gauge condition,name,namespace
-mcm_machine_set_status_fully_labelled_replicas gauge name,namespace
-mcm_machine_set_status_ready_replicas gauge name,namespace
-mcm_machine_set_status_replicas gauge name,namespace
 mcm_machine_stage_duration_seconds histogram stage
 mcm_machine_stale_machines_total counter
-mcm_machine_status_condition gauge condition,name,namespace
 mcm_misc_scrape_failure_total counter binary,kind
 mcm_orphan_vms_deleted_total counter class
 mcm_panics_total counter view
@@ -239,97 +158,16 @@ rest_client_requests_total counter code,host,method";
 }
 
 #[test]
-fn s_met_01_s_met_02_s_met_04_a_scrape_shows_the_fleet() {
+fn operations_codes_and_urls_are_spelled_as_the_original_spells_them() {
     let metrics = metrics();
     touch_everything(&metrics);
     let text = metrics.render().unwrap();
     for line in [
-        "mcm_machine_items_total 1",
-        "mcm_machine_set_items_total 2",
-        "mcm_machine_deployment_items_total 1",
-        r#"mcm_machine_info{createdAt="1700000000",name="m-1",namespace="shoot",node_name="ip-1",spec_class_api_group="",spec_class_kind="MachineClass",spec_class_name="pool",spec_provider_id="aws:///i-1"} 1"#,
-        r#"mcm_machine_current_status_phase{name="m-1",namespace="shoot"} -2"#,
-        r#"mcm_machine_status_condition{condition="Ready",name="m-1",namespace="shoot"} 2"#,
-        r#"mcm_machine_node_unidentified{namespace="shoot"} 0"#,
-        r#"mcm_machine_set_info{createdAt="1700000000",name="set",namespace="shoot",spec_machine_class_api_group="",spec_machine_class_kind="AWSMachineClass",spec_machine_class_name="old"} 1"#,
-        r#"mcm_machine_set_info{createdAt="1700000000",name="young",namespace="shoot",spec_machine_class_api_group="",spec_machine_class_kind="",spec_machine_class_name="new"} 1"#,
-        r#"mcm_machine_set_status_replicas{name="set",namespace="shoot"} 3"#,
-        r#"mcm_machine_set_status_ready_replicas{name="set",namespace="shoot"} 1"#,
-        r#"mcm_machine_set_status_condition{condition="Frozen",name="set",namespace="shoot"} 0"#,
-        r#"mcm_machine_deployment_info{createdAt="1700000000",name="pool",namespace="shoot",spec_strategy_type="RollingUpdate"} 1"#,
-        r#"mcm_machine_deployment_info_spec_rolling_update_max_surge{name="pool",namespace="shoot"} 1"#,
-        r#"mcm_machine_deployment_info_spec_rolling_update_max_unavailable{name="pool",namespace="shoot"} 2"#,
-        r#"mcm_machine_deployment_info_spec_rollback_to_revision{name="pool",namespace="shoot"} 4"#,
         r#"mcm_cloud_api_driver_requests_failed_total{error_code="8",operation="list_machine",provider="aws"} 1"#,
         r#"rest_client_request_latency_seconds_bucket{url="https://api:443/api/v1/nodes/%7Bname%7D",verb="GET",le="0.004"} 1"#,
     ] {
         assert!(text.lines().any(|found| found == line), "missing: {line}\n{text}");
     }
-}
-
-#[test]
-fn mc_271_mc_272_phases_have_the_originals_numbers_and_end_with_their_machine() {
-    let metrics = metrics();
-    let fleet = Arc::new(Mutex::new(a_fleet()));
-    let source = Arc::clone(&fleet);
-    metrics.observe_fleet(move || source.lock().unwrap().clone()).unwrap();
-    let numbers = [
-        ("Terminating", "-4"),
-        ("Failed", "-3"),
-        ("CrashLoopBackOff", "-2"),
-        ("Unknown", "-1"),
-        ("Pending", "0"),
-        ("Running", "1"),
-        ("InPlaceUpdating", "0"),
-    ];
-    for (phase, number) in numbers {
-        let machine: Arc<Machine> = read(
-            json!({ "metadata": {"name": "m-1", "namespace": "shoot"}, "status": {"currentStatus": {"phase": phase}} }),
-        );
-        fleet.lock().unwrap().machines = Listing::Of(vec![machine]);
-        let line = format!(r#"mcm_machine_current_status_phase{{name="m-1",namespace="shoot"}} {number}"#);
-        let text = metrics.render().unwrap();
-        assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
-    }
-    fleet.lock().unwrap().machines = Listing::Of(Vec::new());
-    let text = metrics.render().unwrap();
-    assert!(!text.contains(r#"name="m-1""#), "{text}");
-}
-
-#[test]
-fn s_met_03_a_deleted_object_leaves_no_series_behind() {
-    let metrics = metrics();
-    let fleet = Arc::new(Mutex::new(a_fleet()));
-    let source = Arc::clone(&fleet);
-    metrics.observe_fleet(move || source.lock().unwrap().clone()).unwrap();
-    let series_of_deployments = |text: &str| {
-        text.lines().filter(|line| line.starts_with("mcm_machine_deployment") && line.contains("shoot")).count()
-    };
-    assert!(series_of_deployments(&metrics.render().unwrap()) > 10);
-    fleet.lock().unwrap().deployments = Listing::Of(Vec::new());
-    let text = metrics.render().unwrap();
-    assert_eq!(series_of_deployments(&text), 0, "{text}");
-    assert!(text.contains("mcm_machine_deployment_items_total 0"));
-}
-
-#[test]
-fn a_failed_listing_is_counted_for_its_half_and_hides_nothing_else() {
-    let metrics = metrics();
-    metrics.observe_fleet(|| FleetSnapshot { machines: Listing::Failed, ..a_fleet() }).unwrap();
-    metrics.render().unwrap();
-    let text = metrics.render().unwrap();
-    let counted =
-        r#"mcm_misc_scrape_failure_total{binary="machine-controller-manager-provider",kind="Machine-count"} "#;
-    assert!(text.lines().any(|line| line.starts_with(counted) && !line.ends_with(" 0")), "{text}");
-    assert!(text.contains("mcm_machine_set_items_total 2"));
-    assert!(!text.contains("mcm_machine_items_total"));
-}
-
-#[test]
-fn a_kind_that_is_not_watched_has_no_series() {
-    let metrics = metrics();
-    metrics.observe_fleet(FleetSnapshot::default).unwrap();
-    assert!(!metrics.render().unwrap().contains("items_total"));
 }
 
 #[test]

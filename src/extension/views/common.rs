@@ -18,8 +18,8 @@ use kube_protocol::{
     request::Verb,
     status::{ApiStatus, Cause},
 };
-use kube_values::duration::GoDuration;
-use machine_controllers::machine::status_change::rfc3339;
+use kube_values::{duration::GoDuration, selector::Labels};
+use machine_controllers::{machine::status_change::rfc3339, snapshots::Metadata};
 
 /// Longest text of a `Warning` header.
 const LONGEST_WARNING: usize = 120;
@@ -89,28 +89,22 @@ pub fn scrubbed(text: &str) -> String {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CommonMetadata<'a> {
+    #[serde(skip_serializing_if = "str::is_empty")]
+    name: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    namespace: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    uid: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    namespace: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    uid: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    creation_timestamp: Option<&'a Time>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    labels: Option<&'a BTreeMap<String, String>>,
+    creation_timestamp: Option<Time>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    labels: &'a Labels,
 }
 
 /// Metadata of a view of this object.
-pub fn metadata_of<K: kube::Resource>(object: &K) -> CommonMetadata<'_> {
-    let meta = object.meta();
-    CommonMetadata {
-        name: meta.name.as_deref(),
-        namespace: meta.namespace.as_deref(),
-        uid: meta.uid.as_deref(),
-        creation_timestamp: meta.creation_timestamp.as_ref(),
-        labels: meta.labels.as_ref().filter(|labels| !labels.is_empty()),
-    }
+pub fn metadata_of(object: Metadata<'_>) -> CommonMetadata<'_> {
+    let Metadata { name, namespace, uid, created, labels, .. } = object;
+    CommonMetadata { name, namespace, uid, creation_timestamp: created.map(Time), labels }
 }
 
 /// Metadata of a view of something that is no object.

@@ -12,18 +12,20 @@ use controller_runtime::{
     key::{ObjectKey, Target},
     objects::{Objects, Part},
     queue::Outcome,
+    snapshot::Snapshot,
     store::Change,
 };
 use kube::ResourceExt;
 use machine_api::{
     names::{MACHINE_CLASS_KIND, finalizer, machine_reason},
-    v1alpha1::{Machine, MachineClass},
+    v1alpha1::MachineClass,
 };
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
     finalizer_patches,
+    snapshots::MachineSnapshot,
     views::{BY_CLASS, ControlViews, qualified},
 };
 
@@ -44,14 +46,14 @@ pub enum FinalizerVerdict {
 }
 
 /// What is to become of the finalizer of this class, used by these machines.
-pub fn class_finalizer(class: &MachineClass, users: &[Arc<Machine>]) -> FinalizerVerdict {
-    let mut users = users.iter().filter(|user| user.spec.class.kind == MACHINE_CLASS_KIND).peekable();
+pub fn class_finalizer(class: &MachineClass, users: &[MachineSnapshot]) -> FinalizerVerdict {
+    let mut users = users.iter().filter(|user| user.class_ref().kind == MACHINE_CLASS_KIND).peekable();
     let has = class.finalizers().iter().any(|name| name == finalizer::MACHINE);
     let deleting = class.metadata.deletion_timestamp.is_some();
     match (deleting, users.peek().is_none(), has) {
         (false, false, false) => FinalizerVerdict::Add,
         (true, true, true) => FinalizerVerdict::Remove,
-        (true, false, true) => FinalizerVerdict::WaitFor(users.map(|user| user.name_any()).collect()),
+        (true, false, true) => FinalizerVerdict::WaitFor(users.map(|user| user.name().to_owned()).collect()),
         // The API server lets nobody add a finalizer to what is being deleted.
         (true, _, false) | (false, true, _) | (false, false, true) => FinalizerVerdict::Keep,
     }
@@ -72,7 +74,7 @@ pub struct ClassDeps {
     /// Classes, read and written.
     pub classes: Objects<Arc<MachineClass>>,
     /// Machines, read.
-    pub machines: Objects<Arc<Machine>>,
+    pub machines: Objects<MachineSnapshot>,
     /// Takes events.
     pub recorder: Recorder,
 }
@@ -150,11 +152,11 @@ pub fn after_class(change: &Change<Arc<MachineClass>>) -> BTreeSet<ObjectKey> {
 }
 
 /// Classes to look at after a change of a machine: those that gained or lost a user.
-pub fn after_machine(change: &Change<Arc<Machine>>) -> BTreeSet<ObjectKey> {
-    let class = |machine: &Arc<Machine>| {
-        let named = &machine.spec.class;
+pub fn after_machine(change: &Change<MachineSnapshot>) -> BTreeSet<ObjectKey> {
+    let class = |machine: &MachineSnapshot| {
+        let named = machine.class_ref();
         (named.kind == MACHINE_CLASS_KIND && !named.name.is_empty())
-            .then(|| ObjectKey::new(machine.namespace().unwrap_or_default(), named.name.clone()))
+            .then(|| ObjectKey::new(machine.namespace(), named.name.clone()))
     };
     let before = change.old.as_ref().and_then(class);
     let now = change.new.as_ref().and_then(class);
@@ -168,6 +170,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use machine_api::v1alpha1::Machine;
 
     fn class(has: bool, deleting: bool) -> MachineClass {
         let mut class = MachineClass::default();
@@ -179,11 +182,11 @@ mod tests {
         class
     }
 
-    fn user(kind: &str) -> Arc<Machine> {
+    fn user(kind: &str) -> MachineSnapshot {
         let mut machine = Machine::default();
         machine.metadata.name = Some("m".to_owned());
         machine.spec.class.kind = kind.to_owned();
-        Arc::new(machine)
+        machine.into()
     }
 
     #[rstest]
@@ -199,7 +202,7 @@ mod tests {
     fn the_finalizer_of_a_class(
         #[case] has: bool,
         #[case] deleting: bool,
-        #[case] users: Vec<Arc<Machine>>,
+        #[case] users: Vec<MachineSnapshot>,
         #[case] verdict: FinalizerVerdict,
     ) {
         assert_eq!(class_finalizer(&class(has, deleting), &users), verdict);

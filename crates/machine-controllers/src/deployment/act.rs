@@ -255,9 +255,7 @@ fn counted(effect: &Effect) -> Option<Counted> {
         | Effect::AdoptSet(set)
         | Effect::ReleaseSet(set) => Some(Counted::Set(set.key())),
         Effect::DeleteSet { set, .. } => Some(Counted::Set(set.key.clone())),
-        Effect::MarkMachine { machine, .. } | Effect::HandOver { machine, .. } => {
-            Some(Counted::Machine(ObjectKey::of(&**machine)))
-        }
+        Effect::MarkMachine { machine, .. } | Effect::HandOver { machine, .. } => Some(Counted::Machine(machine.key())),
         Effect::ChangeNode { node, on_failure: OnFailure::EndPlan, .. } => Some(Counted::Node(node.key())),
         Effect::ChangeNode { on_failure: OnFailure::GoOn, .. }
         | Effect::AddFinalizer
@@ -280,17 +278,17 @@ mod tests {
     use super::*;
     use crate::{changes::Changes, deployment::plan::Growth};
     use kube_values::selector::Labels;
-    use std::sync::Arc;
+    use machine_api::v1alpha1::Machine;
 
     fn key() -> ObjectKey {
         ObjectKey::new("ns", "a")
     }
 
-    fn named<K: Resource<DynamicType = ()> + Default>(namespace: Option<&str>) -> Arc<K> {
+    fn named<K: Resource<DynamicType = ()> + Default>(namespace: Option<&str>) -> K {
         let mut object = K::default();
         object.meta_mut().name = Some("a".to_owned());
         object.meta_mut().namespace = namespace.map(str::to_owned);
-        Arc::new(object)
+        object
     }
 
     fn set() -> SetSnapshot {
@@ -306,7 +304,7 @@ mod tests {
     #[case::a_set(Effect::SetGrowth(set(), Growth::Free), Some(Counted::Set(key())))]
     #[case::its_end(Effect::delete(&set()), Some(Counted::Set(key())))]
     #[case::a_machine(
-        Effect::MarkMachine { machine: named(Some("ns")), labels: Changes::new(), annotations: Changes::new() },
+        Effect::MarkMachine { machine: named::<Machine>(Some("ns")).into(), labels: Changes::new(), annotations: Changes::new() },
         Some(Counted::Machine(key())))]
     #[case::a_picked_node(change(OnFailure::EndPlan), Some(Counted::Node(ObjectKey::cluster_scoped("a"))))]
     #[case::a_taint(change(OnFailure::GoOn), None)]

@@ -7,12 +7,11 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use machine_api::v1alpha1::Machine;
 use serde::Serialize;
 
 use crate::{
     set::counts::{is_available, is_ready},
-    snapshots::DeploymentSnapshot,
+    snapshots::{DeploymentSnapshot, MachineSnapshot},
 };
 
 /// Which machines rollouts count on (`--strict-availability`).
@@ -47,7 +46,7 @@ impl Availability {
     }
 
     /// Whether a rollout counts on the machine.
-    pub fn holds(self, machine: &Machine, now: Timestamp) -> bool {
+    pub fn holds(self, machine: &MachineSnapshot, now: Timestamp) -> bool {
         match self {
             Self::VmExists => is_available(machine),
             Self::ReadyFor(_) => is_ready(machine) && self.still_to_wait(machine, now).is_none(),
@@ -55,9 +54,9 @@ impl Availability {
     }
 
     /// How long a running machine must stay Ready until it counts; `None` when it counts, or nobody knows.
-    pub fn still_to_wait(self, machine: &Machine, now: Timestamp) -> Option<Duration> {
+    pub fn still_to_wait(self, machine: &MachineSnapshot, now: Timestamp) -> Option<Duration> {
         let Self::ReadyFor(time) = self else { return None };
-        let mut conditions = machine.status.conditions.iter();
+        let mut conditions = machine.conditions().iter();
         let ready = conditions.find(|condition| condition.type_ == "Ready" && condition.status == "True");
         let since = ready.and_then(|ready| ready.last_transition_time.as_ref())?.0;
         let left = time.saturating_sub(now.duration_since(since));
@@ -95,6 +94,7 @@ mod tests {
             ..NodeCondition::default()
         };
         let machine = machine("m").phase(phase).with(|m| m.status.conditions = vec![ready]).build();
+        let machine = MachineSnapshot::from(machine);
         assert_eq!(availability.holds(&machine, now()), expected);
         let waits = availability.still_to_wait(&machine, now());
         assert_eq!(waits, (ready_for == 59).then_some(Duration::from_secs(1)));

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::{DeploymentController, DeploymentDeps, DeploymentSettings, testing::deployment};
 use crate::{
     set::{SetController, SetDeps, testing::now},
-    snapshots::SetSnapshot,
+    snapshots::{MachineSnapshot, SetSnapshot},
     testing_api::{Fault, TestApi},
     views::ControlViews,
 };
@@ -23,7 +23,7 @@ use controller_runtime::{
     queue::Outcome,
     snapshot::{Snapshot, Whole},
 };
-use machine_api::v1alpha1::{Machine, MachineDeployment, StrategyType};
+use machine_api::v1alpha1::{MachineDeployment, StrategyType};
 
 struct Cluster {
     api: TestApi,
@@ -45,7 +45,7 @@ impl Cluster {
         let client = api.client();
         let (sender, events) = mpsc::channel(1000);
         let recorder = Recorder::new("test", sender);
-        let machines: Objects<Arc<Machine>> =
+        let machines: Objects<MachineSnapshot> =
             Objects::new(client.clone(), gate.clone(), Some(views.machines.clone()), |_| {});
         let sets: Objects<SetSnapshot> = Objects::new(client.clone(), gate.clone(), Some(views.sets.clone()), |_| {});
         let deployments = DeploymentController::new(DeploymentDeps {

@@ -5,8 +5,6 @@
 //! as many machines as are unavailable loses those; where a preserved machine is among them, a healthy one goes instead
 //! and fewer are left than `maxUnavailable` allows. Here a cut costs what the set's order makes it cost. Pure.
 
-use std::sync::Arc;
-
 use jiff::Timestamp;
 
 use super::in_place::marks::is_handed_over;
@@ -15,13 +13,15 @@ use crate::{
         counts::is_terminating,
         ranking::{is_marked, sort_for_deletion},
     },
-    snapshots::SetSnapshot,
+    snapshots::{MachineSnapshot, SetSnapshot},
 };
-use machine_api::v1alpha1::Machine;
 
 /// Machines that are not on their way out, as the set's controller sees them (spec/deployment-and-set §6.2): those just
 /// handed over, which it never chooses, and the others in the order in which it deletes them.
-pub fn in_order_of_deletion(machines: &[Arc<Machine>], now: Timestamp) -> (Vec<&Arc<Machine>>, Vec<&Arc<Machine>>) {
+pub fn in_order_of_deletion(
+    machines: &[MachineSnapshot],
+    now: Timestamp,
+) -> (Vec<&MachineSnapshot>, Vec<&MachineSnapshot>) {
     let staying = machines.iter().filter(|machine| !is_terminating(machine));
     let (handed_over, mut candidates): (Vec<_>, Vec<_>) = staying.partition(|machine| is_handed_over(machine));
     sort_for_deletion(&mut candidates, now);
@@ -45,9 +45,9 @@ impl AvailableBySize {
     /// Of a set with these machines; `counts` says which of them the rollout counts on.
     pub fn of(
         set: &SetSnapshot,
-        machines: &[Arc<Machine>],
+        machines: &[MachineSnapshot],
         now: Timestamp,
-        counts: impl Fn(&Arc<Machine>) -> bool,
+        counts: impl Fn(&MachineSnapshot) -> bool,
     ) -> Self {
         let (handed_over, candidates) = in_order_of_deletion(machines, now);
         let mut left: i32 = handed_over.iter().map(|machine| i32::from(counts(machine))).sum();
@@ -83,6 +83,7 @@ mod tests {
         counts::is_available,
         testing::{Building, failed, machine, now, running, set},
     };
+    use machine_api::v1alpha1::Machine;
     use machine_api::{names::annotation, v1alpha1::MachinePhase};
 
     fn unknown(name: &str) -> Building<Machine> {
@@ -111,9 +112,9 @@ mod tests {
         #[case] budget: i32,
         #[case] (fewer, cost): (i32, i32),
     ) {
-        let machines: Vec<Arc<Machine>> = machines.into_iter().map(|machine| Arc::new(machine.build())).collect();
+        let machines: Vec<MachineSnapshot> = machines.into_iter().map(Building::<Machine>::snapshot).collect();
         let size = 2;
-        let available = AvailableBySize::of(&set(size).snapshot(), &machines, now(), |machine: &Arc<Machine>| {
+        let available = AvailableBySize::of(&set(size).snapshot(), &machines, now(), |machine: &MachineSnapshot| {
             is_available(machine)
         });
         assert_eq!(available.cut(size, most, budget), Cut { machines: fewer, cost });

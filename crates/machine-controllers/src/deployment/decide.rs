@@ -205,7 +205,6 @@ mod tests {
         names::annotation,
         v1alpha1::{MachineDeployment, MachineDeploymentStrategy, OrchestrationType},
     };
-    use std::sync::Arc;
 
     /// A deployment that knows its revision already.
     fn known(replicas: i32, surge: i32, unavailable: i32) -> Building<MachineDeployment> {
@@ -234,7 +233,7 @@ mod tests {
 
     fn rules(seen: &DeploymentObservation) -> Vec<String> {
         let named = |step: &super::super::plan::Step| match &step.effect {
-            Effect::ScaleSet { set, to, .. } => format!("{} {} {to}", step.rule, set.name().to_owned()),
+            Effect::ScaleSet { set, to, .. } => format!("{} {} {to}", step.rule, set.name()),
             Effect::CreateSet(set) => format!("{} {}", step.rule, set.spec.replicas),
             _ => step.rule.to_owned(),
         };
@@ -317,7 +316,7 @@ mod tests {
         let mut node = Node { metadata: crate::set::testing::meta("node"), ..Node::default() };
         node.spec = Some(NodeSpec { taints: Some(vec![ours]), ..NodeSpec::default() });
         let mut set = new(1, 1);
-        let machine = Arc::make_mut(&mut set.machines[0]);
+        let machine = set.machines[0].to_mut();
         machine.metadata.labels.get_or_insert_default().insert(label::NODE.to_owned(), "node".to_owned());
         let annotations = set.set.to_mut().metadata.annotations.get_or_insert_default();
         annotations.insert(annotation::PREFER_NO_SCHEDULE.to_owned(), "True".to_owned());

@@ -2,8 +2,6 @@
 //!
 //! Source: spec/deployment-and-set §7.2 (steps 2 and 3), §9.2, §9.4. Pure.
 
-use std::sync::Arc;
-
 use jiff::Timestamp;
 
 use super::{
@@ -21,10 +19,10 @@ use crate::{
         ownership::{Owner, Standing},
         ranking::{is_marked, is_named, is_preserved},
     },
-    snapshots::{DeploymentSnapshot, SetSnapshot},
+    snapshots::{DeploymentSnapshot, MachineSnapshot, SetSnapshot},
 };
 use controller_runtime::snapshot::Snapshot;
-use machine_api::v1alpha1::{Machine, StrategyType};
+use machine_api::v1alpha1::StrategyType;
 
 /// A set with its counts.
 #[derive(Clone, Debug)]
@@ -32,15 +30,15 @@ pub struct SetState<'a> {
     /// The set.
     pub set: &'a SetSnapshot,
     /// Its machines.
-    pub machines: &'a [Arc<Machine>],
+    pub machines: &'a [MachineSnapshot],
     /// What its machines count as.
     pub counts: Counts,
     /// Machines that will be left once the set has deleted what it has too many already, and what the scaler has marked.
-    pub kept: Vec<&'a Arc<Machine>>,
+    pub kept: Vec<&'a MachineSnapshot>,
     /// Those among them that a rollout counts on. Counting the others would spend them twice.
     pub kept_available: i32,
     /// Those among them that the scaler has named and that the set deletes next. A rolling update counts on none of them.
-    pub named: Vec<&'a Arc<Machine>>,
+    pub named: Vec<&'a MachineSnapshot>,
     /// Present while it does not know its size and is worth waiting for.
     pub unsettled: Option<Unsettled>,
 }
@@ -49,7 +47,7 @@ impl<'a> SetState<'a> {
     fn of(seen: &'a SetSeen, all: &'a DeploymentObservation, availability: Availability) -> Self {
         let now = all.now;
         let labels = seen.set.template().metadata.labels.as_ref();
-        let counts = Counts::of(seen.machines.iter().map(AsRef::as_ref), labels);
+        let counts = Counts::of(&seen.machines, labels);
         let unsettled = (!knows_its_size(&seen.set)).then(|| {
             let known = all.unsettled.get(seen.set.uid());
             known.copied().unwrap_or(Unsettled { since: now, deleting: 0, making_for: 0 })
@@ -59,14 +57,14 @@ impl<'a> SetState<'a> {
         let named = named(&kept, all);
         let mut set =
             Self { set: &seen.set, machines: &seen.machines, counts, kept, kept_available: 0, named, unsettled };
-        let is_counted_on = |machine: &&&Arc<Machine>| availability.holds(machine, now) && !set.loses(machine);
+        let is_counted_on = |machine: &&&MachineSnapshot| availability.holds(machine, now) && !set.loses(machine);
         set.kept_available = i32::try_from(set.kept.iter().filter(is_counted_on).count()).unwrap_or(i32::MAX);
         set
     }
 
     /// Whether the set deletes the machine next because the scaler has named it.
-    pub fn loses(&self, machine: &Arc<Machine>) -> bool {
-        self.named.iter().any(|named| Arc::ptr_eq(named, machine))
+    pub fn loses(&self, machine: &MachineSnapshot) -> bool {
+        self.named.iter().any(|named| named.name() == machine.name())
     }
 
     /// The wanted machines.
@@ -116,7 +114,7 @@ impl<'a> SetState<'a> {
 }
 
 /// The machines that the set's controller will not delete, whichever of its sizes it acts on: it deletes in the same order.
-fn kept(seen: &SetSeen, unsettled: Option<Unsettled>, now: Timestamp) -> Vec<&Arc<Machine>> {
+fn kept(seen: &SetSeen, unsettled: Option<Unsettled>, now: Timestamp) -> Vec<&MachineSnapshot> {
     let (handed_over, mut candidates) = in_order_of_deletion(&seen.machines, now);
     let surplus = candidates.len().saturating_sub(usize::try_from(seen.set.replicas()).unwrap_or(0));
     let deleting = unsettled.map_or(0, |one| usize::try_from(one.deleting).unwrap_or(0));
@@ -129,11 +127,11 @@ fn kept(seen: &SetSeen, unsettled: Option<Unsettled>, now: Timestamp) -> Vec<&Ar
 /// The machines that the scaler wants gone and that lead the set's order of deletion, so that they are what a smaller size
 /// takes. One behind machines of a lower priority, or one that somebody preserves, stays as long as those do, and is counted
 /// on: a rollout that counted on neither would not go on. Updates in place deal with named machines in a step of their own.
-fn named<'a>(kept: &[&'a Arc<Machine>], all: &DeploymentObservation) -> Vec<&'a Arc<Machine>> {
+fn named<'a>(kept: &[&'a MachineSnapshot], all: &DeploymentObservation) -> Vec<&'a MachineSnapshot> {
     if all.deployment.strategy().strategy_type != StrategyType::RollingUpdate {
         return Vec::new();
     }
-    let is_next = |machine: &&&Arc<Machine>| {
+    let is_next = |machine: &&&MachineSnapshot| {
         is_named(machine, all.deployment.metadata()) && !is_preserved(machine, all.now) && !is_handed_over(machine)
     };
     kept.iter().take_while(is_next).copied().collect()
@@ -197,7 +195,7 @@ impl<'a> Fleet<'a> {
     }
 
     /// Whether a rollout counts on the machine.
-    pub fn is_available(&self, machine: &Machine) -> bool {
+    pub fn is_available(&self, machine: &MachineSnapshot) -> bool {
         self.availability.holds(machine, self.now)
     }
 

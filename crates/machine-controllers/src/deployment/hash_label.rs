@@ -4,8 +4,6 @@
 //! and so all new machines, machines that exist, and in the end the set's own labels and its selector. In this order no
 //! machine ever falls out of the selector of its set. Source: spec/deployment-and-set §7.4. Pure.
 
-use std::sync::Arc;
-
 use super::{
     fleet::{Fleet, SetState},
     plan::{Effect, Plan},
@@ -67,7 +65,7 @@ fn label(fleet: &Fleet<'_>, set: &SetState<'_>, plan: &mut Plan) {
     let mut all_labelled = true;
     for machine in set.machines.iter().filter(|machine| label_of(machine, MACHINE_TEMPLATE_HASH) != Some(hash)) {
         all_labelled = false;
-        let (machine, labels) = (Arc::clone(machine), [changes::set(MACHINE_TEMPLATE_HASH, hash)].into());
+        let (machine, labels) = (machine.clone(), [changes::set(MACHINE_TEMPLATE_HASH, hash)].into());
         plan.push("hash-label/machine", Effect::MarkMachine { machine, labels, annotations: Changes::new() });
     }
     if all_labelled {
@@ -112,7 +110,7 @@ mod tests {
         }
         if has < Has::Machines {
             for machine in &mut seen.machines {
-                Arc::make_mut(machine).metadata.labels.as_mut().unwrap().remove(MACHINE_TEMPLATE_HASH);
+                machine.to_mut().metadata.labels.as_mut().unwrap().remove(MACHINE_TEMPLATE_HASH);
             }
         }
         seen

@@ -62,7 +62,7 @@ use self::{
     status::{Report, decide_status},
 };
 use super::{Decision, checked::Checked, refused_writes::RefusedWrites, views::ControlViews};
-use crate::snapshots::{DeploymentSnapshot, NodeSnapshot, SetSnapshot};
+use crate::snapshots::{DeploymentSnapshot, MachineSnapshot, NodeSnapshot, SetSnapshot};
 use controller_runtime::{
     clock::SharedClock,
     error::ApiError,
@@ -74,7 +74,7 @@ use controller_runtime::{
     snapshot::Snapshot,
     store::Store,
 };
-use machine_api::{names::set_reason, v1alpha1::Machine};
+use machine_api::names::set_reason;
 
 /// Component name of the deployment controller's events.
 pub const COMPONENT: &str = "machine-controller-manager";
@@ -89,7 +89,7 @@ pub struct DeploymentDeps {
     /// Writes sets; its store must be `views.sets`.
     pub sets: Objects<SetSnapshot>,
     /// Writes machines (marks of the scaler only); its store must be `views.machines`.
-    pub machines: Objects<Arc<Machine>>,
+    pub machines: Objects<MachineSnapshot>,
     /// Writes Nodes of the target cluster, if there is one; its store must be `node_store`.
     pub nodes: Option<Objects<NodeSnapshot>>,
     /// Nodes of the target cluster, synced before the first pass.

@@ -3,7 +3,7 @@
 //! Level-based: each pass looks at what is on the Nodes (D-41), so a Node that joins an old set late is tainted too.
 //! Source: spec/deployment-and-set §15 with D-41, D-49. Pure.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
 use super::{
     fleet::{Fleet, SetState},
@@ -13,18 +13,19 @@ use super::{
     plan::{Effect, OnFailure, Plan, Step, Tainted},
     settings::AutoscalerAnnotations,
 };
-use crate::{changes, set::counts::label_of, snapshots::NodeSnapshot};
-use controller_runtime::snapshot::Snapshot;
-use machine_api::{
-    names::{annotation, label},
-    v1alpha1::Machine,
+use crate::{
+    changes,
+    set::counts::label_of,
+    snapshots::{MachineSnapshot, NodeSnapshot},
 };
+use controller_runtime::snapshot::Snapshot;
+use machine_api::names::{annotation, label};
 
 /// The machines of a set whose Nodes exist, with these.
 pub fn nodes_of<'a>(
     set: &'a SetState<'_>,
     nodes: &'a BTreeMap<String, NodeSnapshot>,
-) -> impl Iterator<Item = (&'a Arc<Machine>, &'a NodeSnapshot)> {
+) -> impl Iterator<Item = (&'a MachineSnapshot, &'a NodeSnapshot)> {
     set.machines.iter().filter_map(|machine| Some((machine, nodes.get(label_of(machine, label::NODE)?)?)))
 }
 
@@ -120,7 +121,7 @@ pub fn enable_scale_down(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: 
     for set in fleet.all() {
         for (machine, node) in nodes_of(set, nodes) {
             let is_ours = node.annotation(annotation::SCALE_DOWN_DISABLED_BY_MCM).is_some();
-            if is_ours && machine.status.current_status.preserve_expiry_time.is_none() {
+            if is_ours && machine.preserve_expiry_time().is_none() {
                 let keys = [annotation::SCALE_DOWN_DISABLED, annotation::SCALE_DOWN_DISABLED_BY_MCM];
                 let change = NodeChange::of_annotations(keys.map(changes::removed));
                 change_node("autoscaler/enable", node, change, OnFailure::EndPlan, plan);
@@ -204,7 +205,7 @@ mod tests {
 
     /// The first machine of the set runs on `node`.
     fn on_node(mut set: SetSeen, node: Node) -> DeploymentObservation {
-        let machine = Arc::make_mut(&mut set.machines[0]);
+        let machine = set.machines[0].to_mut();
         machine.metadata.labels.get_or_insert_default().insert(label::NODE.to_owned(), "node".to_owned());
         let mut seen = seeing_sets(deployment(1, 1, 0).build(), vec![set]);
         seen.nodes = Some(BTreeMap::from([("node".to_owned(), node.into())]));
@@ -419,7 +420,7 @@ mod tests {
     #[test]
     fn s_node_12_a_preserved_machine_keeps_its_annotation() {
         let mut seen = on_node(new(1, 1), node(&[PLAIN, OURS], false));
-        Arc::make_mut(&mut seen.sets[0].machines[0]).status.current_status.preserve_expiry_time =
+        seen.sets[0].machines[0].to_mut().status.current_status.preserve_expiry_time =
             Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(seen.now));
         assert_eq!(rules(enable_scale_down, &seen), Vec::<&str>::new());
     }

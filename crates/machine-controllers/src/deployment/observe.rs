@@ -3,7 +3,7 @@
 //! A rollout is decided on the machines themselves, not on the written status of the sets: the counts are those that the
 //! set controller would write, without the wait for the write.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -15,13 +15,13 @@ use super::{
 use crate::{
     checked::Checked,
     set::counts::label_of,
-    snapshots::{DeploymentSnapshot, NodeSnapshot, SetSnapshot},
+    snapshots::{DeploymentSnapshot, MachineSnapshot, NodeSnapshot, SetSnapshot},
     views::{BY_CONTROLLER, ControlViews, ORPHANS},
 };
 use controller_runtime::{key::ObjectKey, snapshot::Snapshot, store::Store};
 use machine_api::{
     names::{annotation, label},
-    v1alpha1::{Machine, StrategyType},
+    v1alpha1::StrategyType,
 };
 
 /// Version of [`DeploymentObservation`] as it is written down.
@@ -33,7 +33,7 @@ pub struct SetSeen {
     /// The set.
     pub set: SetSnapshot,
     /// Its machines.
-    pub machines: Vec<Arc<Machine>>,
+    pub machines: Vec<MachineSnapshot>,
 }
 
 /// What a decision about a deployment may depend on.

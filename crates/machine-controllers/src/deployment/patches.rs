@@ -20,7 +20,7 @@ use crate::{
         ownership::Owner,
         patches::{adoption, finalizer_added, finalizer_removed, merge_difference, release},
     },
-    snapshots::{DeploymentSnapshot, NodeSnapshot, SetSnapshot},
+    snapshots::{DeploymentSnapshot, MachineSnapshot, NodeSnapshot, SetSnapshot},
 };
 use controller_runtime::{
     key::Target,
@@ -30,7 +30,7 @@ use controller_runtime::{
 use kube_values::selector::Labels;
 use machine_api::{
     names::{annotation, label, taint, update_result},
-    v1alpha1::{Machine, MachineDeployment, MachineDeploymentStatus, MachineSet, MachineSetSpec},
+    v1alpha1::{MachineDeployment, MachineDeploymentStatus, MachineSet, MachineSetSpec},
 };
 
 const VERSION_PATH: &str = "/metadata/resourceVersion";
@@ -163,9 +163,9 @@ fn scaled(set: &SetSnapshot, to: i32, remembered: &Labels) -> Patch {
 pub fn of_machine(effect: &Effect) -> Option<(Target, Patch)> {
     match effect {
         Effect::MarkMachine { machine, labels, annotations } => {
-            Some((Target::of(&**machine), Patch::Merge(json!({ "metadata": maps(labels, annotations) }))))
+            Some((machine.target(), Patch::Merge(json!({ "metadata": maps(labels, annotations) }))))
         }
-        Effect::HandOver { machine, from, to } => Some((Target::of(&**machine), handed_over(machine, from, to)?)),
+        Effect::HandOver { machine, from, to } => Some((machine.target(), handed_over(machine, from, to)?)),
         Effect::AddFinalizer
         | Effect::RemoveFinalizer
         | Effect::WriteRevision(_)
@@ -196,16 +196,15 @@ fn maps(labels: &Changes, annotations: &Changes) -> Map<String, Value> {
 
 /// The change that makes the machine one of the new set: owner and labels in one write. Refused when it is no longer the old
 /// set's. `None` when it is not now.
-fn handed_over(machine: &Machine, from: &SetSnapshot, to: &SetSnapshot) -> Option<Patch> {
-    let owners = machine.metadata.owner_references.as_ref()?;
+fn handed_over(machine: &MachineSnapshot, from: &SetSnapshot, to: &SetSnapshot) -> Option<Patch> {
+    let owners = machine.metadata().owner_references;
     let place = owners.iter().position(|owner| owner.uid == from.uid())?;
     let owner_path = format!("/metadata/ownerReferences/{place}");
     let mut operations = vec![
         json!({"op": "test", "path": format!("{owner_path}/uid"), "value": from.uid()}),
         json!({"op": "replace", "path": owner_path, "value": Owner::of_set(to).reference()}),
     ];
-    let none = Labels::new();
-    let labels = machine.metadata.labels.as_ref().unwrap_or(&none);
+    let labels = machine.labels();
     let selected = |set: &SetSnapshot| -> Labels {
         set.selector().and_then(|selector| selector.match_labels.clone()).unwrap_or_default()
     };

@@ -1,8 +1,11 @@
 //! What a decision about a deployment comes to: a list of effects, each with the name of its rule, and when to look again.
 
-use std::{fmt, sync::Arc};
+use std::fmt;
 
-use crate::{changes::Changes, snapshots::NodeSnapshot};
+use crate::{
+    changes::Changes,
+    snapshots::{MachineSnapshot, NodeSnapshot},
+};
 use controller_runtime::{
     events::EventNote,
     key::{ObjectKey, Target},
@@ -14,7 +17,7 @@ use serde::Serialize;
 use super::node_change::NodeChange;
 pub use crate::set::plan::Next;
 use crate::snapshots::SetSnapshot;
-use machine_api::v1alpha1::{Machine, MachineDeployment, MachineDeploymentStatus, MachineSet};
+use machine_api::v1alpha1::{MachineDeployment, MachineDeploymentStatus, MachineSet};
 
 /// What a failure of an effect means for those after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -78,7 +81,7 @@ pub enum Effect {
     /// Changes labels and annotations of a machine. One that is gone is left alone.
     MarkMachine {
         /// The machine.
-        machine: Arc<Machine>,
+        machine: MachineSnapshot,
         /// Labels.
         labels: Changes,
         /// Annotations.
@@ -87,7 +90,7 @@ pub enum Effect {
     /// Makes a machine one of the new set. One that is gone is left alone.
     HandOver {
         /// The machine.
-        machine: Arc<Machine>,
+        machine: MachineSnapshot,
         /// Its set.
         from: SetSnapshot,
         /// The new set.

@@ -143,7 +143,7 @@ fn not_found(wish: Wish) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeMap, sync::Arc};
+    use std::collections::BTreeMap;
 
     use rstest::rstest;
     use serde_json::{Value, json};
@@ -271,7 +271,8 @@ mod tests {
             .get_or_insert_default()
             .insert(annotation::PREFER_NO_SCHEDULE.to_owned(), "True".to_owned());
         sets[0].machines = machines_of(sets[0].set.whole_object(), 1, 1);
-        Arc::make_mut(&mut sets[0].machines[0])
+        sets[0].machines[0]
+            .to_mut()
             .metadata
             .labels
             .get_or_insert_default()

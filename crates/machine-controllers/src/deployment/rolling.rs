@@ -183,13 +183,12 @@ mod tests {
     fn naming(mut set: SetSeen, count: usize, priority_of_first: Option<&str>) -> SetSeen {
         use machine_api::names::annotation;
         for machine in set.machines.iter_mut().rev().take(count) {
-            let annotations = std::sync::Arc::make_mut(machine).metadata.annotations.get_or_insert_default();
+            let annotations = machine.to_mut().metadata.annotations.get_or_insert_default();
             annotations.insert(annotation::MACHINE_PRIORITY.to_owned(), "1".to_owned());
             annotations.insert(annotation::MARKED_FOR_DELETION_TIME.to_owned(), "2026-11-21T08:00:00Z".to_owned());
         }
         if let Some(priority) = priority_of_first {
-            let annotations =
-                std::sync::Arc::make_mut(&mut set.machines[0]).metadata.annotations.get_or_insert_default();
+            let annotations = set.machines[0].to_mut().metadata.annotations.get_or_insert_default();
             annotations.insert(annotation::MACHINE_PRIORITY.to_owned(), priority.to_owned());
         }
         set
@@ -220,7 +219,7 @@ mod tests {
         let count = running + unknown + failed;
         let mut set = old(i32::try_from(count).unwrap(), running);
         for (number, machine) in set.machines.iter_mut().enumerate().skip(running) {
-            let status = &mut std::sync::Arc::make_mut(machine).status.current_status;
+            let status = &mut machine.to_mut().status.current_status;
             status.phase = if number < running + unknown { MachinePhase::Unknown } else { MachinePhase::Failed };
             status.preserve_expiry_time = Some(Time(at(600)));
         }

@@ -4,8 +4,6 @@
 //! machines than wanted plus surge; never fewer available ones than the deployment allows through a deletion of ours;
 //! and in the end exactly the wanted machines, all of the new set.
 
-use std::sync::Arc;
-
 use proptest::prelude::*;
 
 use super::{
@@ -22,16 +20,16 @@ use crate::{
         observe::SetObservation,
         testing::{at, now},
     },
-    snapshots::{DeploymentSnapshot, SetSnapshot},
+    snapshots::{DeploymentSnapshot, MachineSnapshot, SetSnapshot},
 };
 use controller_runtime::{objects::Patch, snapshot::Snapshot};
-use machine_api::v1alpha1::{Machine, MachinePhase, controller_of};
+use machine_api::v1alpha1::MachinePhase;
 
 /// The control cluster: objects as the API server would have them.
 struct World {
     deployment: DeploymentSnapshot,
     sets: Vec<SetSnapshot>,
-    machines: Vec<Arc<Machine>>,
+    machines: Vec<MachineSnapshot>,
     made: i64,
 }
 
@@ -56,8 +54,8 @@ where
 }
 
 impl World {
-    fn machines_of(&self, set: &SetSnapshot) -> Vec<Arc<Machine>> {
-        let of = |machine: &&Arc<Machine>| controller_of(&machine.metadata).is_some_and(|owner| owner.uid == set.uid());
+    fn machines_of(&self, set: &SetSnapshot) -> Vec<MachineSnapshot> {
+        let of = |machine: &&MachineSnapshot| machine.controller().is_some_and(|owner| owner.uid == set.uid());
         self.machines.iter().filter(of).cloned().collect()
     }
 
@@ -107,14 +105,12 @@ impl World {
                     let mut machine = (**machine).clone();
                     machine.metadata.uid = Some(format!("uid-{}", machine.metadata.name.clone().unwrap()));
                     machine.status.current_status.phase = MachinePhase::Pending;
-                    self.machines.push(Arc::new(machine));
+                    self.machines.push(machine.into());
                 }
                 set::plan::Effect::DeleteMachine { machine: target, .. } => {
-                    for machine in
-                        self.machines.iter_mut().filter(|m| m.metadata.name.as_ref() == Some(&target.key.name))
-                    {
+                    for machine in self.machines.iter_mut().filter(|machine| machine.name() == target.key.name) {
                         let was_available = is_available(machine);
-                        Arc::make_mut(machine).status.current_status.phase = MachinePhase::Terminating;
+                        machine.to_mut().status.current_status.phase = MachinePhase::Terminating;
                         if let (true, Some(least)) = (was_available, least_available) {
                             let left = self.machines.iter().filter(|m| is_available(m)).count();
                             assert!(i32::try_from(left).unwrap() >= least, "{left} available, at least {least} wanted");
@@ -128,14 +124,14 @@ impl World {
         !plan.steps.is_empty()
     }
 
-    fn nth(&mut self, index: usize, which: fn(&Machine) -> bool) -> Option<usize> {
+    fn nth(&mut self, index: usize, which: fn(&MachineSnapshot) -> bool) -> Option<usize> {
         let all: Vec<usize> = (0..self.machines.len()).filter(|place| which(&self.machines[*place])).collect();
         (!all.is_empty()).then(|| all[index % all.len()])
     }
 
     fn set_phase(&mut self, place: Option<usize>, phase: MachinePhase) {
         if let Some(place) = place {
-            Arc::make_mut(&mut self.machines[place]).status.current_status.phase = phase;
+            self.machines[place].to_mut().status.current_status.phase = phase;
         }
     }
 
@@ -149,7 +145,7 @@ impl World {
                 self.set_pass(index, least_available);
             }
             Happens::Starts(index) => {
-                let place = self.nth(*index, |m| m.status.current_status.phase == MachinePhase::Pending);
+                let place = self.nth(*index, |machine| *machine.phase() == MachinePhase::Pending);
                 self.set_phase(place, MachinePhase::Running);
             }
             Happens::Fails(index) => {
@@ -179,8 +175,8 @@ impl World {
             self.machines.retain(|machine| !is_terminating(machine));
             moved |= before != self.machines.len();
             for machine in &mut self.machines {
-                if machine.status.current_status.phase == MachinePhase::Pending {
-                    Arc::make_mut(machine).status.current_status.phase = MachinePhase::Running;
+                if *machine.phase() == MachinePhase::Pending {
+                    machine.to_mut().status.current_status.phase = MachinePhase::Running;
                     moved = true;
                 }
             }
@@ -195,7 +191,7 @@ impl World {
         let replicas = self.deployment.replicas();
         assert_eq!(self.staying(), replicas);
         let classes: std::collections::BTreeSet<&str> =
-            self.machines.iter().map(|machine| machine.spec.class.name.as_str()).collect();
+            self.machines.iter().map(|machine| machine.class_ref().name.as_str()).collect();
         assert!(classes.iter().all(|class| *class == self.deployment.template().spec.class.name), "{classes:?}");
     }
 }

@@ -4,15 +4,12 @@
 //! deployment is woken by every change of its machines that counts, because its rollout is decided on the machines
 //! themselves; and by Nodes, because their taints are kept level (D-41).
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::collections::BTreeSet;
 
 use controller_runtime::{key::ObjectKey, snapshot::Snapshot, store::Change};
 use k8s_openapi::api::core::v1::Taint;
 use kube_values::selector;
-use machine_api::{
-    names::annotation,
-    v1alpha1::{Machine, StrategyType},
-};
+use machine_api::{names::annotation, v1alpha1::StrategyType};
 
 use crate::{
     deployment::{
@@ -21,7 +18,7 @@ use crate::{
         waits,
     },
     set::routing::{matters, set_of},
-    snapshots::{DeploymentSnapshot, NodeSnapshot, SetSnapshot},
+    snapshots::{DeploymentSnapshot, MachineSnapshot, NodeSnapshot, SetSnapshot},
     views::{BY_CONTROLLER, BY_NAMESPACE, BY_NODE, ControlViews},
     wakes::Wake,
 };
@@ -58,7 +55,7 @@ pub fn deployments_of_set(change: &Change<SetSnapshot>, views: &ControlViews) ->
 }
 
 /// The deployment behind the set that controls the machine, or controlled it before.
-pub fn deployments_of_machine(change: &Change<Arc<Machine>>, views: &ControlViews) -> Vec<Wake> {
+pub fn deployments_of_machine(change: &Change<MachineSnapshot>, views: &ControlViews) -> Vec<Wake> {
     let (old, new) = (change.old.as_ref(), change.new.as_ref());
     if let (Some(old), Some(new)) = (old, new)
         && !matters(old, new)
@@ -77,7 +74,7 @@ pub fn deployments_of_machine(change: &Change<Arc<Machine>>, views: &ControlView
 }
 
 /// Whether the machine's update in place has succeeded since; its set does not care.
-fn is_now_updated(old: &Machine, new: &Machine) -> bool {
+fn is_now_updated(old: &MachineSnapshot, new: &MachineSnapshot) -> bool {
     is_updated(new) && !is_updated(old)
 }
 
@@ -111,7 +108,7 @@ fn marks(node: &NodeSnapshot) -> (&[Taint], [Option<&str>; 2], Marks<'_>) {
 /// The deployment that controls a set: of the right kind, in its namespace, with the UID that the reference names.
 pub fn deployment_of(set: &SetSnapshot, views: &ControlViews) -> Option<DeploymentSnapshot> {
     let owner = set.controller().filter(|owner| owner.kind == "MachineDeployment")?;
-    let key = ObjectKey::new(set.namespace().to_owned(), owner.name.clone());
+    let key = ObjectKey::new(set.namespace(), owner.name.clone());
     views.deployments.get(&key).filter(|deployment| deployment.uid() == owner.uid)
 }
 
@@ -153,6 +150,7 @@ mod tests {
         names::{label, machine_condition, node_condition},
         v1alpha1::OrchestrationType,
     };
+    use std::sync::Arc;
 
     fn views() -> ControlViews {
         let views = ControlViews::default();
@@ -215,16 +213,16 @@ mod tests {
     #[test]
     fn a_machine_wakes_the_deployment_behind_its_set() {
         let machine = machines_of(&owned(), 1, 1).remove(0);
-        let change = Change { old: None, new: Some(Arc::clone(&machine)) };
+        let change = Change { old: None, new: Some(machine.clone()) };
         assert_eq!(deployments_of_machine(&change, &views()), [Wake::soon(ObjectKey::new("ns", "md"))]);
-        let unchanged = Change { old: Some(Arc::clone(&machine)), new: Some(machine) };
+        let unchanged = Change { old: Some(machine.clone()), new: Some(machine) };
         assert_eq!(deployments_of_machine(&unchanged, &views()), []);
     }
 
     /// A machine of the owned set whose Node's condition about updates has this reason.
-    fn updating(reason: Option<&str>) -> Arc<Machine> {
+    fn updating(reason: Option<&str>) -> MachineSnapshot {
         let mut machine = machines_of(&owned(), 1, 1).remove(0);
-        Arc::make_mut(&mut machine).status.conditions = reason
+        machine.to_mut().status.conditions = reason
             .map(|reason| NodeCondition {
                 type_: node_condition::IN_PLACE_UPDATE.to_owned(),
                 status: "True".to_owned(),
@@ -262,7 +260,7 @@ mod tests {
     ) {
         let saying = |reason: &str| {
             let mut machine = machines_of(&owned(), 1, 1).remove(0);
-            Arc::make_mut(&mut machine).status.machine_conditions = vec![Condition {
+            machine.to_mut().status.machine_conditions = vec![Condition {
                 type_: machine_condition::PROGRESSING.to_owned(),
                 status: "True".to_owned(),
                 reason: reason.to_owned(),
@@ -301,7 +299,7 @@ mod tests {
         let mut of_strategy = deployment(1, 1, 0).with(|d| d.spec.strategy = strategy).build();
         of_strategy.metadata.resource_version = Some("2".to_owned());
         views.deployments.apply(of_strategy);
-        let mut machine = (*machines_of(&owned(), 1, 1).remove(0)).clone();
+        let mut machine = machines_of(&owned(), 1, 1).remove(0).to_object();
         machine.metadata.labels.get_or_insert_default().insert(label::NODE.to_owned(), "node".to_owned());
         views.machines.apply(machine);
         let before = Node { metadata: meta("node"), ..Node::default() };

@@ -218,7 +218,7 @@ fn fraction(fleet: &Fleet<'_>, set: &SetState<'_>, size: i32) -> i32 {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeMap, sync::Arc};
+    use std::collections::BTreeMap;
 
     use rstest::rstest;
 
@@ -324,7 +324,7 @@ mod tests {
     /// Marks so many machines of the set, the last ones first: by their names they would be deleted last.
     fn marking(mut set: SetSeen, count: usize, at: &str) -> SetSeen {
         for machine in set.machines.iter_mut().rev().take(count) {
-            let annotations = Arc::make_mut(machine).metadata.annotations.get_or_insert_default();
+            let annotations = machine.to_mut().metadata.annotations.get_or_insert_default();
             annotations.insert(annotation::MACHINE_PRIORITY.to_owned(), "1".to_owned());
             annotations.insert(annotation::MARKED_FOR_DELETION_TIME.to_owned(), at.to_owned());
         }

@@ -23,7 +23,7 @@ use crate::{
     },
     snapshots::DeploymentSnapshot,
 };
-use controller_runtime::events::EventNote;
+use controller_runtime::{events::EventNote, snapshot::Snapshot};
 use kube_values::selector;
 use machine_api::{
     names::{annotation, deployment_reason as reason, set_reason, update_result},
@@ -166,7 +166,7 @@ fn failed_updates(seen: &DeploymentObservation, fleet: &Fleet<'_>) -> Vec<String
                 return None;
             }
             let why = node.and_then(|(node, _)| node.annotation(annotation::UPDATE_FAILED_REASON));
-            let name = machine.metadata.name.clone().unwrap_or_default();
+            let name = machine.name().to_owned();
             Some(why.map_or(name.clone(), |why| format!("{name} ({why})")))
         })
         .collect();
@@ -241,7 +241,6 @@ fn write(deployment: &DeploymentSnapshot, wanted: &MachineDeploymentStatus, erro
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
 
     use controller_runtime::objects::Patch;
     use jiff::SignedDuration;
@@ -388,8 +387,7 @@ mod tests {
     fn d_24_failed_updates_are_named_and_told_once() {
         let built = deployment(2, 1, 0).with(|d| d.spec.strategy = in_place(0, 1, OrchestrationType::Auto)).build();
         let mut set = old(2, 2);
-        Arc::make_mut(&mut set.machines[1]).status.current_status.phase =
-            machine_api::v1alpha1::MachinePhase::InPlaceUpdateFailed;
+        set.machines[1].to_mut().status.current_status.phase = machine_api::v1alpha1::MachinePhase::InPlaceUpdateFailed;
         let mut seen = seeing_sets(built, vec![set]);
         seen.nodes = Some(std::collections::BTreeMap::new());
         let status = written(&seen, &Report::default()).unwrap();
@@ -406,8 +404,7 @@ mod tests {
         assert!(told(&seen));
         seen.deployment.to_mut().status = valid_status(&seen, &Fleet::of(&seen), &Report::default());
         assert!(!told(&seen));
-        Arc::make_mut(&mut seen.sets[0].machines[1]).status.current_status.phase =
-            machine_api::v1alpha1::MachinePhase::Running;
+        seen.sets[0].machines[1].to_mut().status.current_status.phase = machine_api::v1alpha1::MachinePhase::Running;
         let status = valid_status(&seen, &Fleet::of(&seen), &Report::default());
         assert!(conditions::find(&status, &Kind::InPlaceUpdateFailed).is_none());
     }
@@ -421,7 +418,7 @@ mod tests {
         let before = valid_status(&seen, &Fleet::of(&seen), &Report::default());
         let updated = conditions::find(&before, &Kind::Progressing).unwrap().last_update_time.clone();
         seen.deployment.to_mut().status = before;
-        Arc::make_mut(&mut seen.sets[0].machines[0]).metadata.deletion_timestamp = Some(Time(at(0)));
+        seen.sets[0].machines[0].to_mut().metadata.deletion_timestamp = Some(Time(at(0)));
         seen.now = at(31);
         let status = valid_status(&seen, &Fleet::of(&seen), &Report::default());
         let progressing = conditions::find(&status, &Kind::Progressing).unwrap();
@@ -447,7 +444,7 @@ mod tests {
     fn d_28_a_change_of_preserved_machines_alone_is_written() {
         let mut seen = seeing_sets(deployment(5, 1, 3).build(), vec![new(5, 3)]);
         seen.deployment.to_mut().status = valid_status(&seen, &Fleet::of(&seen), &Report::default());
-        let machine = Arc::make_mut(&mut seen.sets[0].machines[4]);
+        let machine = seen.sets[0].machines[4].to_mut();
         machine.status.current_status.phase = machine_api::v1alpha1::MachinePhase::Failed;
         machine.status.current_status.preserve_expiry_time =
             Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now()));

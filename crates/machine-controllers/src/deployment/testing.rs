@@ -1,7 +1,5 @@
 //! Builders of deployments and their sets for the tests of this room.
 
-use std::sync::Arc;
-
 use controller_runtime::{objects::Patch, snapshot::Whole};
 use k8s_openapi::{
     api::core::v1::Node,
@@ -17,13 +15,13 @@ use super::{
 };
 use crate::{
     set::testing::{Building, at, controller_reference, machine, meta, now, selector, set},
-    snapshots::{DeploymentSnapshot, SetSnapshot},
+    snapshots::{DeploymentSnapshot, MachineSnapshot, SetSnapshot},
 };
 use machine_api::{
     names::{annotation, label},
     v1alpha1::{
-        InPlaceUpdate, Machine, MachineDeployment, MachineDeploymentStrategy, MachineSet, OrchestrationType,
-        RollingUpdate, StrategyType,
+        InPlaceUpdate, MachineDeployment, MachineDeploymentStrategy, MachineSet, OrchestrationType, RollingUpdate,
+        StrategyType,
     },
 };
 
@@ -94,7 +92,7 @@ pub(crate) fn set_of_class(name: &str, class: &str, replicas: i32, created: i64)
 }
 
 /// So many machines of a set, of which the first `available` are Running and the others Pending.
-pub(crate) fn machines_of(set: &MachineSet, count: usize, available: usize) -> Vec<Arc<Machine>> {
+pub(crate) fn machines_of(set: &MachineSet, count: usize, available: usize) -> Vec<MachineSnapshot> {
     use machine_api::v1alpha1::MachinePhase::{Pending, Running};
     let (name, uid) = (set.metadata.name.clone().unwrap(), set.metadata.uid.clone().unwrap());
     (0..count)
@@ -103,7 +101,7 @@ pub(crate) fn machines_of(set: &MachineSet, count: usize, available: usize) -> V
             let mut one = machine(&format!("{name}-{number}")).phase(phase).build();
             one.metadata.labels.clone_from(&set.spec.template.metadata.labels);
             one.metadata.owner_references = Some(vec![controller_reference("MachineSet", &name, &uid)]);
-            Arc::new(one)
+            one.into()
         })
         .collect()
 }

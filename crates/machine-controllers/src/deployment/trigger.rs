@@ -2,10 +2,7 @@
 //!
 //! The set controller then deletes marked machines first. Source: spec/deployment-and-set §16. Pure.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
@@ -16,8 +13,10 @@ use super::{
 use crate::{
     changes::{self, Changes},
     set::counts::{annotation_of, is_failed, is_terminating},
+    snapshots::MachineSnapshot,
 };
-use machine_api::{names::annotation, v1alpha1::Machine};
+use controller_runtime::snapshot::Snapshot;
+use machine_api::names::annotation;
 
 /// Adds the marks that the deployment's list asks for, and takes off the list what is done or can't be. Whether anything
 /// was added.
@@ -28,12 +27,8 @@ pub fn apply(seen: &DeploymentObservation, plan: &mut Plan) -> bool {
     };
     let scaled_at = deployment.annotation(annotation::LAST_REPLICA_CHANGE_BY_SCALER).filter(|time| !time.is_empty());
     let default_time = scaled_at.map_or_else(|| whole_seconds(seen.now), str::to_owned);
-    let machines: BTreeMap<&str, &Arc<Machine>> = seen
-        .sets
-        .iter()
-        .flat_map(|set| &set.machines)
-        .filter_map(|machine| Some((machine.metadata.name.as_deref()?, machine)))
-        .collect();
+    let machines: BTreeMap<&str, &MachineSnapshot> =
+        seen.sets.iter().flat_map(|set| &set.machines).map(|machine| (machine.name(), machine)).collect();
     // In the order of the list: the scaler may be about to write it again, and every write of ours costs it a conflict.
     let wanted: Vec<(&str, String)> = list
         .split(',')
@@ -51,7 +46,7 @@ pub fn apply(seen: &DeploymentObservation, plan: &mut Plan) -> bool {
         let Some(machine) = machines.get(name).filter(|_| named.insert(name)) else { continue };
         let annotations = mark(machine, &time);
         if !annotations.is_empty() {
-            let machine = Arc::clone(machine);
+            let machine = (*machine).clone();
             plan.push("trigger/mark", Effect::MarkMachine { machine, labels: Changes::new(), annotations });
         }
     }
@@ -74,7 +69,7 @@ fn parse<'a>(entry: &'a str, default_time: &str) -> Option<(&'a str, String)> {
 }
 
 /// What the machine lacks to be deleted first.
-fn mark(machine: &Machine, time: &str) -> Changes {
+fn mark(machine: &MachineSnapshot, time: &str) -> Changes {
     let mut missing = Changes::new();
     if annotation_of(machine, annotation::MACHINE_PRIORITY) != Some("1") {
         missing.extend([changes::set(annotation::MACHINE_PRIORITY, "1")]);
@@ -87,11 +82,11 @@ fn mark(machine: &Machine, time: &str) -> Changes {
 
 #[cfg(test)]
 mod tests {
-    use kube::ResourceExt;
     use rstest::rstest;
 
     use super::*;
     use crate::deployment::testing::*;
+    use machine_api::v1alpha1::Machine;
     use machine_api::v1alpha1::MachinePhase;
 
     const TIME: &str = "2026-11-21T08:00:00Z";
@@ -103,14 +98,14 @@ mod tests {
             .annotation(annotation::LAST_REPLICA_CHANGE_BY_SCALER, TIME)
             .build();
         let mut set = new(2, 2);
-        change(Arc::make_mut(&mut set.machines[1]));
+        change(set.machines[1].to_mut());
         let mut plan = Plan::default();
         apply(&seeing_sets(built, vec![set]), &mut plan);
         let mut marked = Vec::new();
         let mut changed = None;
         for step in plan.steps {
             match step.effect {
-                Effect::MarkMachine { machine, .. } => marked.push(machine.name_any()),
+                Effect::MarkMachine { machine, .. } => marked.push(machine.name().to_owned()),
                 // Empty: it is removed.
                 Effect::WriteTriggerList(list) => changed = Some(list.unwrap_or_default()),
                 other => panic!("{other:?}"),
@@ -147,6 +142,7 @@ mod tests {
     fn s_trig_03_a_mark_is_priority_1_and_the_time_of_the_list() {
         let machine = crate::set::testing::running("m").build();
         let expected = [(annotation::MACHINE_PRIORITY, "1"), (annotation::MARKED_FOR_DELETION_TIME, TIME)];
+        let machine = MachineSnapshot::from(machine);
         assert_eq!(mark(&machine, TIME), Changes::from(expected.map(|(key, value)| changes::set(key, value))));
     }
 
@@ -176,6 +172,7 @@ mod tests {
             .annotation(annotation::MACHINE_PRIORITY, "1")
             .annotation(annotation::MARKED_FOR_DELETION_TIME, TIME)
             .build();
+        let machine = MachineSnapshot::from(machine);
         assert_eq!(mark(&machine, TIME), Changes::new());
     }
 }

@@ -4,7 +4,7 @@
 //! machine that says itself that its drain is stuck or that has been ending, or has been updated in place, for longer than
 //! [`HELD_UP`], a new one whose VM the provider refuses, nodes that the user is to pick. Not in the original; its texts stay in front. Pure.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -14,10 +14,12 @@ use super::{
     in_place,
     observe::DeploymentObservation,
 };
+use crate::snapshots::MachineSnapshot;
+use controller_runtime::snapshot::Snapshot;
 use kube_values::field::cut;
 use machine_api::{
     names::{label, machine_condition},
-    v1alpha1::{Machine, MachinePhase, OrchestrationType, StrategyType},
+    v1alpha1::{MachinePhase, OrchestrationType, StrategyType},
 };
 
 /// A machine that takes longer than this to end, or to be updated in place, is worth a word.
@@ -41,11 +43,10 @@ pub fn explain(seen: &DeploymentObservation, fleet: &Fleet<'_>) -> Option<String
     parts.extend(part("old machine to end", "old machines to end", &ending));
     let updating = machines(&fleet.old, |machine| is_held_up_in_update(fleet, machine, seen.now));
     parts.extend(part("old machine to be updated", "old machines to be updated", &updating));
-    let refused = fleet.new.as_ref().map(|new| {
-        machines(std::slice::from_ref(new), |machine| {
-            machine.status.current_status.phase == MachinePhase::CrashLoopBackOff
-        })
-    });
+    let refused = fleet
+        .new
+        .as_ref()
+        .map(|new| machines(std::slice::from_ref(new), |machine| *machine.phase() == MachinePhase::CrashLoopBackOff));
     parts.extend(part("new machine to be created", "new machines to be created", &refused.unwrap_or_default()));
     parts.extend(user_is_to_pick(seen, fleet));
     (!parts.is_empty()).then(|| format!("{OPENING}{}.", parts.join("; ")))
@@ -67,45 +68,45 @@ pub fn next_word(seen: &DeploymentObservation, fleet: &Fleet<'_>) -> Option<Dura
         .min()
 }
 
-fn ending_for(machine: &Machine, now: Timestamp) -> Option<Duration> {
-    let since = machine.metadata.deletion_timestamp.as_ref()?.0;
+fn ending_for(machine: &MachineSnapshot, now: Timestamp) -> Option<Duration> {
+    let since = machine.deleting_since()?;
     Some(Duration::try_from(now.duration_since(since)).unwrap_or_default())
 }
 
 /// Since when the Node's agent has been asked to update the Node in place.
-fn updating_for(machine: &Machine, now: Timestamp) -> Option<Duration> {
-    if machine.status.current_status.phase != MachinePhase::InPlaceUpdating {
+fn updating_for(machine: &MachineSnapshot, now: Timestamp) -> Option<Duration> {
+    if *machine.phase() != MachinePhase::InPlaceUpdating {
         return None;
     }
-    let since = machine.status.last_operation.last_update_time.as_ref()?.0;
+    let since = machine.last_operation().last_update_time.as_ref()?.0;
     Some(Duration::try_from(now.duration_since(since)).unwrap_or_default())
 }
 
 /// Whether the machine is to be updated in place, and its drain or its agent does not get on.
-fn is_held_up_in_update(fleet: &Fleet<'_>, machine: &Machine, now: Timestamp) -> bool {
+fn is_held_up_in_update(fleet: &Fleet<'_>, machine: &MachineSnapshot, now: Timestamp) -> bool {
     fleet.deployment.strategy().strategy_type == StrategyType::InPlaceUpdate
-        && machine.metadata.deletion_timestamp.is_none()
+        && !machine.is_deleting()
         && (is_stuck(machine) || updating_for(machine, now).is_some_and(|time| time >= HELD_UP))
 }
 
 /// Whether the machine says itself that its drain does not get on, be it for a budget or for an error.
-pub fn is_stuck(machine: &Machine) -> bool {
+pub fn is_stuck(machine: &MachineSnapshot) -> bool {
     let stuck = [machine_condition::REASON_DRAIN_BLOCKED, machine_condition::REASON_DRAIN_FAILED];
     progressing(machine).is_some_and(|found| stuck.contains(&found.reason.as_str()))
 }
 
-fn progressing(machine: &Machine) -> Option<&Condition> {
-    machine.status.machine_conditions.iter().find(|condition| condition.type_ == machine_condition::PROGRESSING)
+fn progressing(machine: &MachineSnapshot) -> Option<&Condition> {
+    machine.machine_conditions().iter().find(|condition| condition.type_ == machine_condition::PROGRESSING)
 }
 
-fn machines<'a>(sets: &[SetState<'a>], which: impl Fn(&Machine) -> bool) -> Vec<&'a Arc<Machine>> {
-    let mut found: Vec<&Arc<Machine>> =
+fn machines<'a>(sets: &[SetState<'a>], which: impl Fn(&MachineSnapshot) -> bool) -> Vec<&'a MachineSnapshot> {
+    let mut found: Vec<&MachineSnapshot> =
         sets.iter().flat_map(|set| set.machines).filter(|machine| which(machine)).collect();
-    found.sort_by_key(|machine| machine.metadata.name.clone());
+    found.sort_by(|a, b| a.name().cmp(b.name()));
     found
 }
 
-fn part(one: &str, several: &str, machines: &[&Arc<Machine>]) -> Option<String> {
+fn part(one: &str, several: &str, machines: &[&MachineSnapshot]) -> Option<String> {
     if machines.is_empty() {
         return None;
     }
@@ -119,10 +120,10 @@ fn part(one: &str, several: &str, machines: &[&Arc<Machine>]) -> Option<String> 
 }
 
 /// A machine and what it says itself about its wait.
-fn told_of(machine: &Machine) -> String {
-    let name = machine.metadata.name.as_deref().unwrap_or_default();
+fn told_of(machine: &MachineSnapshot) -> String {
+    let name = machine.name();
     let said =
-        progressing(machine).map_or(machine.status.last_operation.description.as_str(), |found| found.message.as_str());
+        progressing(machine).map_or(machine.last_operation().description.as_str(), |found| found.message.as_str());
     if said.is_empty() {
         return name.to_owned();
     }
@@ -161,7 +162,7 @@ mod tests {
     };
 
     fn ending(mut set: SetSeen, number: usize, since: i64, says: &str) -> SetSeen {
-        let machine = Arc::make_mut(&mut set.machines[number]);
+        let machine = set.machines[number].to_mut();
         machine.metadata.deletion_timestamp = Some(Time(at(since)));
         machine.status.machine_conditions = vec![Condition {
             type_: machine_condition::PROGRESSING.to_owned(),
@@ -202,7 +203,7 @@ mod tests {
     #[case::the_vm_ends(machine_condition::REASON_DELETING_VM, false)]
     fn one_that_says_itself_that_it_is_stuck_is_named_at_once(#[case] reason: &str, #[case] named: bool) {
         let mut set = ending(old(3, 3), 1, -1, "the budget default/db allows no eviction.");
-        reason.clone_into(&mut Arc::make_mut(&mut set.machines[1]).status.machine_conditions[0].reason);
+        reason.clone_into(&mut set.machines[1].to_mut().status.machine_conditions[0].reason);
         let expected = " Waiting for 1 old machine to end: md-old-1 (the budget default/db allows no eviction).";
         assert_eq!(explained(vec![set, new(1, 1)]).as_deref(), named.then_some(expected));
     }
@@ -219,7 +220,7 @@ mod tests {
         #[case] named: bool,
     ) {
         let mut set = ending(old(3, 3), 1, since, "its words.");
-        let machine = Arc::make_mut(&mut set.machines[1]);
+        let machine = set.machines[1].to_mut();
         machine.metadata.deletion_timestamp = None;
         machine.status.current_status.phase = phase;
         machine.status.last_operation.last_update_time = Some(Time(at(since)));
@@ -249,7 +250,7 @@ mod tests {
     #[test]
     fn a_refused_creation_is_named() {
         let mut set = new(1, 0);
-        let machine = Arc::make_mut(&mut set.machines[0]);
+        let machine = set.machines[0].to_mut();
         machine.status.current_status.phase = MachinePhase::CrashLoopBackOff;
         machine.status.last_operation.description = "no quota".to_owned();
         assert_eq!(

@@ -2,8 +2,6 @@
 //!
 //! The first effect that fails ends the list. What a failure means for the pass is in [`Acted`].
 
-use std::sync::Arc;
-
 use jiff::Timestamp;
 
 use super::{
@@ -15,7 +13,7 @@ use super::{
     plan::{Effect, Memo, Plan},
     tokens,
 };
-use crate::snapshots::NodeSnapshot;
+use crate::snapshots::{MachineSnapshot, NodeSnapshot};
 use controller_runtime::{
     error::ApiError,
     events::EventNote,
@@ -24,7 +22,7 @@ use controller_runtime::{
     objects::{DeleteHow, Deleted},
     snapshot::Snapshot,
 };
-use machine_api::{names::label, v1alpha1::Machine};
+use machine_api::names::label;
 
 /// What came of a plan.
 #[derive(Debug)]
@@ -41,14 +39,14 @@ pub enum Acted {
 
 /// The objects of a plan in their newest form: every answer of a write replaces what was observed.
 struct Newest {
-    machine: Arc<Machine>,
+    machine: MachineSnapshot,
     node: Option<NodeSnapshot>,
 }
 
 impl MachineController {
     /// Carries the effects of a plan out.
     pub(super) async fn act(&self, plan: &Plan, seen: &Observation, memory: &mut Memory, pass: &mut Pass) -> Acted {
-        let mut newest = Newest { machine: Arc::clone(&seen.machine), node: seen.node.ours().cloned() };
+        let mut newest = Newest { machine: seen.machine.clone(), node: seen.node.ours().cloned() };
         for effect in &plan.effects {
             match self.effect(plan.rule, effect, seen, &mut newest, memory).await {
                 Acted::Done if matches!(effect, Effect::RereadNode | Effect::LookForNode) => {
@@ -149,7 +147,7 @@ impl MachineController {
 
     async fn write_machine(&self, newest: &mut Newest, write: Write) -> Result<(), ApiError> {
         if let Write::This(part, patch) = write {
-            newest.machine = self.machines.patch(&Target::of(&*newest.machine), part, patch).await?;
+            newest.machine = self.machines.patch(&newest.machine.target(), part, patch).await?;
         }
         Ok(())
     }
@@ -163,7 +161,7 @@ impl MachineController {
     }
 
     async fn delete_machine(&self, rule: &'static str, newest: &mut Newest) -> Result<(), ApiError> {
-        let target = Target::of(&*newest.machine);
+        let target = newest.machine.target();
         self.gate.permit(Destruction::Machine, rule, &target)?;
         if let Deleted::Marked(machine) = self.machines.delete(&target, DeleteHow::default()).await? {
             newest.machine = machine;
@@ -197,14 +195,9 @@ impl MachineController {
 
     /// The last look before a VM is made for the first time. It is the one call that costs money.
     async fn reread(&self, seen: &Observation) -> Acted {
-        match self.machines.get(&ObjectKey::of(&*seen.machine)).await {
+        match self.machines.get(&seen.machine.key()).await {
             Err(error) => Acted::Failed(error),
-            Ok(Some(machine))
-                if machine.metadata.uid == seen.machine.metadata.uid
-                    && machine.metadata.deletion_timestamp.is_none() =>
-            {
-                Acted::Done
-            }
+            Ok(Some(machine)) if machine.uid() == seen.machine.uid() && !machine.is_deleting() => Acted::Done,
             Ok(_) => Acted::Void,
         }
     }
@@ -254,7 +247,7 @@ impl MachineController {
                 (Some(step), Some(TargetDeps { nodes, .. })) if step != NodeStep::LetGo => {
                     nodes.get(&ObjectKey::cluster_scoped(seen.node_label())).await.map(drop)
                 }
-                _ => self.machines.get(&ObjectKey::of(&*seen.machine)).await.map(drop),
+                _ => self.machines.get(&seen.machine.key()).await.map(drop),
             };
             if read.is_ok() {
                 return Acted::Void;

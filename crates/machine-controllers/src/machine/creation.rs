@@ -3,8 +3,6 @@
 //! Source: spec/machine-controller §4. One step at a time; the answer of a driver call is part of the next observation.
 //! What a failure is written as lives in `creation_errors`; whether a create may be sent at all is decided here.
 
-use kube::ResourceExt;
-
 use super::{
     creation_errors::{CreationFailure, InputFault, input_fault, report, report_input_fault},
     creation_outcome::{UnknownOutcome, await_outcome, unknown_outcome},
@@ -22,7 +20,7 @@ use super::{
 };
 use machine_api::{
     names::{DEFAULT_MACHINE_PRIORITY, annotation, finalizer, machine_condition, machine_reason, stage_text},
-    v1alpha1::{MachinePhase, OperationState, OperationType, controller_of},
+    v1alpha1::{MachinePhase, OperationState, OperationType},
 };
 use machine_driver::{Code, SameInstance, Status, VmIdentity};
 
@@ -83,7 +81,7 @@ pub fn creation(seen: &Observation) -> Say {
         }
         CreationStep::RecordIdentity(vm) => {
             let mut effects = Vec::new();
-            if matches!(seen.flow.answer, Some(Answer::Status(Ok(_)))) && seen.machine.spec.provider_id.is_empty() {
+            if matches!(seen.flow.answer, Some(Answer::Status(Ok(_)))) && seen.machine.provider_id().is_empty() {
                 effects.push(Effect::Tell {
                     reason: machine_reason::ADOPTED,
                     message: format!("VM {} existed already and was taken over", vm.provider_id),
@@ -150,7 +148,7 @@ pub fn driver_wait(seen: &Observation, call: Call) -> Option<Waiting> {
 
 /// A class that is about to get its finalizer; the class controller does that within moments, unless it does not run.
 fn awaits_class(seen: &Observation, rule: &'static str) -> Say {
-    let class = &seen.machine.spec.class.name;
+    let class = &seen.machine.class_ref().name;
     let wait = Waiting::on(
         machine_reason::CLASS_NOT_USABLE,
         format!("finalizer {} on MachineClass \"{class}\"", finalizer::MACHINE),
@@ -181,7 +179,7 @@ fn recovery(seen: &Observation) -> Option<Effect> {
 
 /// Whether the machine needs a VM, or has one that is not fully recorded.
 fn is_wanted(seen: &Observation) -> bool {
-    let without_vm = seen.machine.spec.provider_id.is_empty();
+    let without_vm = seen.machine.provider_id().is_empty();
     match seen.phase() {
         MachinePhase::Unset | MachinePhase::CrashLoopBackOff => true,
         MachinePhase::Terminating => false,
@@ -200,17 +198,17 @@ fn is_wanted(seen: &Observation) -> bool {
 /// A Failed machine without a VM never creates again when a controller owns it; a standalone one only when its
 /// specification changed since it failed (decisions.md 10).
 fn failed_may_create(seen: &Observation) -> bool {
-    if controller_of(&seen.machine.metadata).is_some() {
+    if seen.machine.controller().is_some() {
         return false;
     }
     let failed_at = seen
         .machine
-        .status
+        .status()
         .machine_conditions
         .iter()
         .find(|condition| condition.type_ == machine_condition::PROGRESSING)
         .and_then(|condition| condition.observed_generation);
-    match (failed_at, seen.machine.metadata.generation) {
+    match (failed_at, seen.machine.generation()) {
         (Some(failed_at), Some(now)) => now > failed_at,
         _ => false,
     }
@@ -218,7 +216,7 @@ fn failed_may_create(seen: &Observation) -> bool {
 
 /// The next step towards a VM.
 pub fn next_creation_step(seen: &Observation) -> CreationStep {
-    let has_provider_id = !seen.machine.spec.provider_id.is_empty();
+    let has_provider_id = !seen.machine.provider_id().is_empty();
     match &seen.flow.answer {
         // An answer about a deletion says nothing about a machine that is not being deleted.
         None | Some(Answer::Deleted(_)) => CreationStep::AskStatus,
@@ -293,7 +291,7 @@ fn with_vm(seen: &Observation, vm: &KnownVm) -> CreationStep {
 fn trusted(seen: &Observation) -> KnownVm {
     KnownVm {
         identity: VmIdentity {
-            provider_id: seen.machine.spec.provider_id.clone(),
+            provider_id: seen.machine.provider_id().to_owned(),
             node_name: seen.node_label().to_owned(),
             addresses: Vec::new(),
         },
@@ -304,7 +302,7 @@ fn trusted(seen: &Observation) -> KnownVm {
 
 /// Whether the last operation says that an initialisation failed and has to be repeated (M-14).
 fn initialisation_is_pending(seen: &Observation) -> bool {
-    let last = &seen.machine.status.last_operation;
+    let last = seen.machine.last_operation();
     last.operation == OperationType::Create
         && last.state == OperationState::Failed
         && last.description.contains(stage_text::INITIALIZE_VM)
@@ -331,7 +329,7 @@ fn is_recorded(seen: &Observation) -> bool {
     let has_label = seen.target == TargetCluster::None || !seen.node_label().is_empty();
     let has_priority =
         seen.machine.annotations().get(annotation::MACHINE_PRIORITY).is_some_and(|value| !value.is_empty());
-    has_label && has_priority && !seen.machine.spec.provider_id.is_empty()
+    has_label && has_priority && !seen.machine.provider_id().is_empty()
 }
 
 /// One write of node label, priority (unless there is one) and provider ID.
@@ -381,7 +379,7 @@ fn all_addresses(seen: &Observation) -> Vec<k8s_openapi::api::core::v1::NodeAddr
     if !vm.node_name.is_empty() {
         more.push(k8s_openapi::api::core::v1::NodeAddress { type_: "Hostname".to_owned(), address: vm.node_name });
     }
-    union(&seen.machine.status.addresses, &more)
+    union(seen.machine.addresses(), &more)
 }
 
 /// The effects that lead to a `CreateMachine`: a last look at the machine before the first one, the token where the user data

@@ -114,7 +114,7 @@ pub struct Fault {
 
 /// What class and Secrets lack for a driver call, and in `user_data` whether the user data counts.
 pub fn class_fault(seen: &Observation) -> Option<InputFault> {
-    let class = &seen.machine.spec.class.name;
+    let class = &seen.machine.class_ref().name;
     let fault = |code, reason, message| Some(InputFault::Fault(Fault { code, reason, message }));
     match &seen.class.state {
         ClassState::Usable => None,
@@ -151,7 +151,7 @@ pub fn secret_fault(seen: &Observation) -> Option<Fault> {
             message: format!(
                 "Secret {} of MachineClass \"{}\" not found; create it",
                 names.join(" and "),
-                seen.machine.spec.class.name
+                seen.machine.class_ref().name
             ),
         }),
         SecretView::Present(_) => None,
@@ -166,7 +166,7 @@ pub fn input_fault(seen: &Observation) -> Option<InputFault> {
             reason: machine_reason::USER_DATA_MISSING,
             message: format!(
                 "the Secrets of MachineClass \"{}\" have no key userData; add it",
-                seen.machine.spec.class.name
+                seen.machine.class_ref().name
             ),
         })),
         SecretView::Missing(_)
@@ -188,7 +188,7 @@ pub fn report(seen: &Observation, failure: &CreationFailure) -> Plan {
     };
     let memory = failure.new_memory.clone().or(match failure.reaction.memory {
         DriverMemory::Keep => None,
-        DriverMemory::Clear => (!seen.machine.status.last_known_state.is_empty()).then(String::new),
+        DriverMemory::Clear => (!seen.machine.last_known_state().is_empty()).then(String::new),
     });
     let pause = failure.reaction.retry.length(seen.limits.resource_exhausted_retry);
     let until = after(seen.now, pause);
@@ -213,8 +213,8 @@ pub fn report(seen: &Observation, failure: &CreationFailure) -> Plan {
 
 /// What a machine waits for whose creation is tried again.
 fn creation_wait(seen: &Observation, failure: &CreationFailure, next: Timestamp, every: Duration) -> Waiting {
-    let began = seen.machine.metadata.creation_timestamp.as_ref().map_or(seen.first_seen, |created| created.0);
-    let on = if seen.machine.spec.provider_id.is_empty() { "a VM" } else { "its VM to be ready for use" };
+    let began = seen.machine.created().unwrap_or(seen.first_seen);
+    let on = if seen.machine.provider_id().is_empty() { "a VM" } else { "its VM to be ready for use" };
     Waiting::on(failure.reason, on)
         .since(began)
         .seen(&failure.description)

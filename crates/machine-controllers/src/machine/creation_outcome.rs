@@ -19,9 +19,10 @@ use super::{
     telling::tell_when_new,
     waits::Wait,
 };
+use crate::snapshots::MachineSnapshot;
 use machine_api::{
     names::machine_condition,
-    v1alpha1::{Machine, OperationState, OperationType},
+    v1alpha1::{OperationState, OperationType},
 };
 use machine_driver::Code;
 
@@ -44,7 +45,7 @@ pub fn unknown_outcome(seen: &Observation) -> Option<UnknownOutcome> {
     if seen.class.creation == CreationGuarantee::Idempotent {
         return None;
     }
-    let last = &seen.machine.status.last_operation;
+    let last = seen.machine.last_operation();
     let written = last.last_update_time.as_ref().map(|time| time.0)?;
     let since_when = match (&last.operation, &last.state) {
         // Of an earlier process; its call ended with it at the latest, before this one began.
@@ -124,8 +125,8 @@ pub enum AskedBefore {
 impl AskedBefore {
     /// What was asked for a machine before this process began. Only a machine that was made later, by whichever clock, is known
     /// not to have been anybody else's.
-    pub fn of(machine: &Machine, began: Timestamp) -> Self {
-        let made = machine.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    pub fn of(machine: &MachineSnapshot, began: Timestamp) -> Self {
+        let made = machine.created();
         let is_later = made.is_some_and(|made| made > after(began, CLOCKS_DIFFER));
         if is_later { Self::Nothing } else { Self::Perhaps }
     }
@@ -144,7 +145,7 @@ impl AskedBefore {
 /// such wait: it is deleted by that.
 pub(super) fn unknown_before_the_end(seen: &Observation) -> Option<UnknownOutcome> {
     let since_when = seen.creation_unknown_since?;
-    still_unknown(seen, since_when).filter(|_| seen.machine.spec.provider_id.is_empty())
+    still_unknown(seen, since_when).filter(|_| seen.machine.provider_id().is_empty())
 }
 
 impl UnknownOutcome {
@@ -177,7 +178,6 @@ pub(super) fn await_outcome(seen: &Observation, outcome: UnknownOutcome) -> Say 
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
 
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use rstest::rstest;
@@ -255,7 +255,7 @@ mod tests {
         // It is asked at once, not after a wait.
         let again = Next::LookAgain(Duration::ZERO, Wait::UnknownOutcome);
         assert_eq!(plan.next == again, !counts, "{plan:?}");
-        seen.machine = Arc::new(deleted_at((*seen.machine).clone(), 850));
+        seen.machine = deleted_at(seen.machine.to_object(), 850).into();
         seen.creation_unknown_since = Some(at(100));
         seen.flow.answer = Some(Answer::Deleted(Err(Status::new(Code::NotFound, ""))));
         assert_eq!(vm_is_gone(&seen), counts);
@@ -286,6 +286,7 @@ mod tests {
     fn what_was_asked_before_this_process_began_is_not_known(#[case] made: i64, #[case] asked: AskedBefore) {
         let mut machine = super::super::testing::machine();
         machine.metadata.creation_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(made)));
+        let machine = MachineSnapshot::from(machine);
         assert_eq!(AskedBefore::of(&machine, at(100)), asked);
     }
 

@@ -24,7 +24,7 @@ use machine_api::{names::machine_reason, v1alpha1::MachinePhase};
 
 /// What to do about a machine now.
 pub fn decide(seen: &Observation) -> Plan {
-    if seen.machine.metadata.deletion_timestamp.is_some() {
+    if seen.machine.is_deleting() {
         return deletion(seen);
     }
     let rules: [fn(&Observation) -> Say; 13] = [
@@ -96,7 +96,7 @@ fn node_is_dressed(seen: &Observation) -> Say {
     if seen.troubles.at(NodeStep::Metadata).is_some() {
         return Say::Pass(Some(std::time::Duration::from_secs(5)));
     }
-    let wanted = node_metadata::wanted(seen.name(), &seen.machine.spec.node_template, node);
+    let wanted = node_metadata::wanted(seen.name(), seen.machine.node_template(), node);
     let capacity =
         seen.class.virtual_capacity.as_ref().map(|wanted| node_capacity::change(wanted, node)).unwrap_or_default();
     let mut effects = Vec::new();

@@ -153,7 +153,7 @@ pub(super) struct Rest {
 
 /// The course of a machine that is being deleted.
 pub(super) fn course(seen: &Observation) -> Course {
-    Course::Deletion(seen.machine.metadata.deletion_timestamp.as_ref().map(|time| time.0))
+    Course::Deletion(seen.machine.deleting_since())
 }
 
 /// A wait of a machine that is being deleted.
@@ -268,7 +268,7 @@ fn mark_terminating(seen: &Observation, stage: DeletionStage) -> Plan {
 /// under the machine's name for minutes, so that nothing but this answer leads to it.
 fn answered_vm(seen: &Observation) -> Option<&VmIdentity> {
     let vm = &seen.flow.vm.as_ref()?.identity;
-    seen.machine.spec.provider_id.is_empty().then_some(vm)
+    seen.machine.provider_id().is_empty().then_some(vm)
 }
 
 /// The Node that this VM will have. One that has the name already and belongs to an older VM is not linked: it is neither to
@@ -307,7 +307,7 @@ pub(super) fn linking(node: &str) -> Effect {
 /// Links the Node, and records the VM's identity where the driver tells it: without it a Node of that name that belongs to an
 /// older VM would count as the machine's (M-07).
 fn link_node(seen: &Observation, node: &str, provider_id: &str) -> Plan {
-    let is_new = seen.machine.spec.provider_id.is_empty() && !provider_id.is_empty();
+    let is_new = seen.machine.provider_id().is_empty() && !provider_id.is_empty();
     let link = Effect::Link(Link { provider_id: is_new.then(|| provider_id.to_owned()), ..Link::of_node(node) });
     let mut effects = vec![link, Rest::at(DeletionStage::Drain, "").effect(seen), Effect::Remember(Memo::FlowDone)];
     effects.extend(forget_token(seen));
@@ -447,7 +447,7 @@ fn await_vm(seen: &Observation, stage: DeletionStage, outcome: UnknownOutcome) -
 
 /// Looks at nothing while another machine deletes the VM; all that belongs to a deletion is done after its end.
 fn await_other(seen: &Observation, other: &str) -> Plan {
-    let text = format!("VM {} is that of machine {other}, too, which deletes it.", seen.machine.spec.provider_id);
+    let text = format!("VM {} is that of machine {other}, too, which deletes it.", seen.machine.provider_id());
     let stage = DeletionStage::of(&seen.machine).unwrap_or(DeletionStage::GetVmStatus);
     let on = format!("the end of machine {other}, which has the same VM and deletes it");
     let wait = wait_in_deletion(seen, machine_condition::REASON_DELETING_VM, on)
@@ -464,7 +464,7 @@ fn leave_vm(seen: &Observation, other: &str) -> Plan {
     if let Some(trouble) = seen.troubles.at(NodeStep::LetGo) {
         return node_trouble(seen, trouble);
     }
-    let text = format!("VM {} is left to machine {other}, which names it too.", seen.machine.spec.provider_id);
+    let text = format!("VM {} is left to machine {other}, which names it too.", seen.machine.provider_id());
     let stage = DeletionStage::of(&seen.machine).unwrap_or(DeletionStage::GetVmStatus);
     let message = format!("VM and Node are neither drained nor deleted with this machine. {text}");
     let wait =

@@ -162,7 +162,7 @@ fn without_node(seen: &Observation) -> Plan {
 
 /// Since when the deletion is at its stage.
 fn in_stage_since(seen: &Observation) -> Timestamp {
-    seen.machine.status.last_operation.last_update_time.as_ref().map_or(seen.now, |time| time.0)
+    seen.machine.last_operation().last_update_time.as_ref().map_or(seen.now, |time| time.0)
 }
 
 /// Until when the VM waits for the lists of pods and attachments of its node (decisions.md 47): a deletion by force as long as this
@@ -279,7 +279,7 @@ fn by_force_at(seen: &Observation) -> Option<Timestamp> {
 
 /// When something ends that holds a deletion up for so long.
 fn deletion_ends_at(seen: &Observation, length: Duration) -> Option<Timestamp> {
-    let deleted = seen.machine.metadata.deletion_timestamp.as_ref()?.0;
+    let deleted = seen.machine.deleting_since()?;
     Some(deletion_limit(seen, length)?.ends_at_since(deleted, seen.now))
 }
 

@@ -173,7 +173,7 @@ mod tests {
             seen.target = TargetCluster::None;
         }
         if matches!(node, NodeView::NotLinked { .. }) {
-            std::sync::Arc::make_mut(&mut seen.machine).labels_mut().remove(label::NODE);
+            seen.machine.to_mut().labels_mut().remove(label::NODE);
         }
         seen.node = node;
         seen.node_source = source;
@@ -223,7 +223,7 @@ mod tests {
         let plan = decide(&seen);
         let machine = after(&plan, &seen.machine);
         assert_eq!(DeletionStage::of(&machine), Some(DeletionStage::RemoveFinalizer));
-        let told = &machine.status.machine_conditions[0].message;
+        let told = &machine.machine_conditions()[0].message;
         assert!(told.contains("finalizer to be taken off") && told.contains("a policy"), "{told}");
     }
 
@@ -248,7 +248,7 @@ mod tests {
     fn a_target_that_does_not_answer_holds_the_machine(#[case] force: Force, #[case] second: i64, #[case] goes: bool) {
         let mut seen = without_vm(NodeView::Absent, NodeSource::View);
         if force == Force::Yes {
-            let machine = std::sync::Arc::make_mut(&mut seen.machine);
+            let machine = seen.machine.to_mut();
             machine.labels_mut().insert(label::FORCE_DELETION.to_owned(), "true".to_owned());
         }
         seen.now = at(second);
@@ -258,7 +258,7 @@ mod tests {
         if goes {
             assert!(matches!(plan.effects[0], Effect::Warn { reason: machine_reason::NODE_NOT_LOOKED_FOR, .. }));
         } else {
-            let told = after(&plan, &seen.machine).status.machine_conditions[0].message.clone();
+            let told = after(&plan, &seen.machine).machine_conditions()[0].message.clone();
             for part in ["since 2027-01-15T08:01:40Z", "away", "every 5s", "force-deletion", "2h10m0s"] {
                 assert!(told.contains(part), "{part} is not in {told}");
             }

@@ -3,9 +3,10 @@
 //! Parsed once, here. Only the last marker of the text counts: what a provider said stands before it, and may contain
 //! anything (MC-179). Source: spec/machine-controller §1.8, §6.10.
 
+use crate::snapshots::MachineSnapshot;
 use machine_api::{
     names::{WAS_FAILED_TEXT, stage_text},
-    v1alpha1::{Machine, MachinePhase},
+    v1alpha1::MachinePhase,
 };
 use serde::Serialize;
 
@@ -56,17 +57,17 @@ impl DeletionStage {
     }
 
     /// The stage of a machine; `None` unless it is Terminating by our own hand.
-    pub fn of(machine: &Machine) -> Option<Self> {
-        if machine.status.current_status.phase != MachinePhase::Terminating {
+    pub fn of(machine: &MachineSnapshot) -> Option<Self> {
+        if *machine.phase() != MachinePhase::Terminating {
             return None;
         }
-        Self::of_description(&machine.status.last_operation.description)
+        Self::of_description(&machine.last_operation().description)
     }
 }
 
 /// Whether the machine had failed before it was deleted (M-06).
-pub fn was_failed(machine: &Machine) -> bool {
-    let status = &machine.status;
+pub fn was_failed(machine: &MachineSnapshot) -> bool {
+    let status = machine.status();
     status.current_status.phase == MachinePhase::Failed || status.last_operation.description.contains(WAS_FAILED_TEXT)
 }
 

@@ -2,8 +2,6 @@
 //!
 //! Source: decisions.md 30; spec/machine-controller §7.9.
 
-use std::sync::Arc;
-
 use kube::ResourceExt;
 use rstest::rstest;
 
@@ -54,7 +52,7 @@ fn progress_of_a_drain_is_written_rarely(#[case] waiting: Waiting, #[case] secon
     if written {
         let machine = after(&plan, &seen.machine);
         assert_eq!(DeletionStage::of(&machine), Some(DeletionStage::Drain));
-        seen.machine = Arc::new(machine);
+        seen.machine = machine;
         seen.now = at(second + 60);
         assert_eq!(status_change(&decide(&seen)), None, "the same text is not written twice");
     }
@@ -66,7 +64,7 @@ fn after_a_failed_attempt(second: i64) -> Observation {
     failed.drain = DrainState::Failed(FAILURE.into());
     let machine = after(&decide(&failed), &failed.machine);
     let mut seen = draining(second);
-    seen.machine = Arc::new(machine);
+    seen.machine = machine;
     seen
 }
 
@@ -100,7 +98,7 @@ fn a_drain_that_fails_on_something_else_is_told_at_once() {
     seen.drain = fails_on("ns/db");
     let plan = decide(&seen);
     tell_all(&mut seen, &plan);
-    let told = seen.machine.status.machine_conditions[0].message.clone();
+    let told = seen.machine.machine_conditions()[0].message.clone();
     assert!(told.contains("waiting for its node to be drained (ns/db): Drain failed due to - ns/db stays"), "{told}");
     assert_eq!(status_change(&decide(&seen)), None, "the same");
     seen.drain = fails_on("pv-1");
@@ -119,7 +117,7 @@ fn lists_that_never_come_hold_a_deletion(#[case] second: i64, #[case] force: Opt
         if let Some(value) = force {
             machine.labels_mut().insert(label::FORCE_DELETION.to_owned(), value.to_owned());
         }
-        let mut seen = Observation { machine: Arc::new(machine), attachments: None, ..draining(second) };
+        let mut seen = Observation { machine: machine.into(), attachments: None, ..draining(second) };
         let why = Some("forbidden to list and watch pods".to_owned());
         seen.missing_views = vec![MissingView { kind: "pods", why }];
         seen
@@ -143,7 +141,7 @@ fn lists_that_never_come_hold_a_deletion(#[case] second: i64, #[case] force: Opt
 #[case::watched_for_ten_minutes(600, true)]
 fn after_a_step_of_hours_a_deletion_waits_until_its_time_was_watched(#[case] watched: u64, #[case] goes: bool) {
     let stepped = |stage: DeletionStage| {
-        let mut seen = Observation { machine: Arc::new(resting(stage)), ..draining(4 * 3600) };
+        let mut seen = Observation { machine: resting(stage).into(), ..draining(4 * 3600) };
         seen.step = Some(Step { watched: std::time::Duration::from_secs(watched) });
         seen
     };
@@ -179,7 +177,7 @@ fn a_wait_for_lists_names_those_that_are_missing_and_why_and_is_told_anew_when_o
     let tell = |seen: &mut Observation| {
         let plan = decide(seen);
         tell_all(seen, &plan);
-        let condition = &seen.machine.status.machine_conditions[0];
+        let condition = &seen.machine.machine_conditions()[0];
         assert_eq!(condition.reason, machine_condition::REASON_WAITING_FOR_POD_LIST);
         (!plan.effects.is_empty(), condition.message.clone())
     };
@@ -197,7 +195,8 @@ fn a_wait_for_lists_names_those_that_are_missing_and_why_and_is_told_anew_when_o
 
 fn progressing_after(seen: &Observation) -> (String, String) {
     let plan = decide(seen);
-    let conditions = after(&plan, &seen.machine).status.machine_conditions;
+    let told = after(&plan, &seen.machine);
+    let conditions = told.machine_conditions();
     (conditions[0].reason.clone(), conditions[0].message.clone())
 }
 
@@ -247,7 +246,7 @@ fn a_deletion_that_waits_for_a_creation_says_so_once() {
     let (reason, message) = progressing_after(&seen);
     assert_eq!(reason, machine_condition::REASON_AWAITING_DRIVER);
     assert!(message.contains("the creation of its VM"), "{message}");
-    seen.machine = Arc::new(after(&decide(&seen), &seen.machine));
+    seen.machine = after(&decide(&seen), &seen.machine);
     let plan = decide(&seen);
     assert_eq!((plan.rule, plan.effects, plan.next), ("deletion-awaits-driver", Vec::new(), Next::AwaitCall));
     assert_eq!(plan.standing.map(|standing| standing.reason()), Some(machine_condition::REASON_AWAITING_DRIVER));

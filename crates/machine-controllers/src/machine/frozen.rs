@@ -124,9 +124,10 @@ mod tests {
         super::{decide::decide, plan::Plan, standing::Standing, testing::*},
         *,
     };
+    use crate::snapshots::MachineSnapshot;
     use machine_api::v1alpha1::{Machine, OperationState, OperationType};
 
-    fn frozen_at(machine: Machine, second: i64) -> Observation {
+    fn frozen_at(machine: impl Into<MachineSnapshot>, second: i64) -> Observation {
         let mut seen = seen(machine, second);
         seen.freeze = Freeze::Frozen;
         seen.silence = Silence::Target;
@@ -146,9 +147,9 @@ mod tests {
         let plan = decide(&seen);
         let told = after(&plan, &seen.machine);
         assert_eq!(told_reason(&told), Some("Frozen"));
-        let message = told.status.machine_conditions[0].message.clone();
+        let message = told.machine_conditions()[0].message.clone();
         assert!(message.contains("the API server of the target cluster to answer since "), "{message}");
-        assert_eq!(told.status.current_status.phase, seen.machine.status.current_status.phase, "no verdict");
+        assert_eq!(told.phase(), seen.machine.phase(), "no verdict");
         let again = decide(&frozen_at(told, 960));
         assert_eq!((again.rule, again.effects, again.next), ("frozen", Vec::new(), Next::Settled));
         let wait = again.standing.as_deref().and_then(Standing::wait).unwrap();
@@ -181,7 +182,7 @@ mod tests {
             assert_eq!((plan.rule, &plan.next), ("frozen", &Next::LookAgain(CLOCK_PAUSE, Wait::Deadline)));
             let after = after(&plan, &seen.machine);
             assert_eq!(told_reason(&after).filter(|reason| *reason == "Frozen"), told);
-            assert_eq!(after.status.current_status.phase, seen.machine.status.current_status.phase);
+            assert_eq!(after.phase(), seen.machine.phase());
         }
     }
 
@@ -194,11 +195,11 @@ mod tests {
 
     #[test]
     fn that_a_vm_was_taken_over_stays_known() {
-        let mut adopted = pending();
+        let adopted = pending();
         let change = StatusChange::new()
             .waits(Waiting::on(machine_condition::REASON_WAITING_FOR_NODE_OF_ADOPTED_VM, "its Node"))
             .effect(&seen(adopted.clone(), 0));
-        adopted = after(&Plan::new("test", vec![change], Next::Settled), &adopted);
+        let adopted = after(&Plan::new("test", vec![change], Next::Settled), &adopted);
         assert_eq!(decide(&frozen_at(adopted, 900)), Plan::wait("frozen", Next::Settled));
     }
 

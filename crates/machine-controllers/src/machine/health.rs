@@ -91,7 +91,7 @@ pub fn health(seen: &Observation) -> Say {
 
 /// What the Node says about the machine.
 pub fn health_verdict(seen: &Observation) -> HealthVerdict {
-    let stored = &seen.machine.status.conditions;
+    let stored = seen.machine.conditions();
     let node = match &seen.node {
         NodeView::Ours(node) => node,
         NodeView::Absent | NodeView::Vanished | NodeView::Foreign { .. } => {
@@ -134,7 +134,7 @@ pub fn health_verdict(seen: &Observation) -> HealthVerdict {
 
 /// Whether the machine has failed because an in-place update did.
 fn failed_in_update(seen: &Observation) -> bool {
-    seen.machine.status.last_operation.operation == OperationType::InPlaceUpdate
+    seen.machine.last_operation().operation == OperationType::InPlaceUpdate
 }
 
 fn take_if(changed: bool) -> HealthVerdict {
@@ -155,7 +155,7 @@ fn later(seen: &Observation, changed: bool) -> HealthVerdict {
 }
 
 fn arrival(seen: &Observation) -> Arrival {
-    let last = &seen.machine.status.last_operation;
+    let last = seen.machine.last_operation();
     if last.operation == OperationType::Create && last.state != OperationState::Successful {
         Arrival::Joined
     } else {
@@ -247,7 +247,7 @@ fn unknown(seen: &Observation, conditions: &[NodeCondition], cause: Cause) -> Ve
 /// What a machine in phase Unknown waits for.
 pub fn unhealthy_wait(seen: &Observation) -> Waiting {
     let cause = if seen.node.ours().is_some() { Cause::NodeUnhealthy } else { Cause::NodeMissing };
-    let began = seen.machine.status.current_status.last_update_time.as_ref().map_or(seen.now, |began| began.0);
+    let began = seen.machine.last_update_time().unwrap_or(seen.now);
     ill_since(seen, cause, began)
 }
 
@@ -303,7 +303,7 @@ fn node_wait(seen: &Observation) -> Option<Waiting> {
 
 /// A wait of a machine that has a VM and has not joined; it has the creation timeout.
 pub fn pending_wait(seen: &Observation, reason: &'static str, on: String) -> Waiting {
-    let began = seen.machine.status.current_status.last_update_time.as_ref().map(|began| began.0);
+    let began = seen.machine.last_update_time();
     let began = began.filter(|_| *seen.phase() == MachinePhase::Pending).unwrap_or(seen.now);
     let is_adopted = reason == machine_condition::REASON_WAITING_FOR_NODE_OF_ADOPTED_VM;
     let left = seen.limits.creation.saturating_sub(if is_adopted { since(seen.now, began) } else { seen.age() });

@@ -25,7 +25,7 @@ fn ready(status: &str) -> Vec<NodeCondition> {
 }
 
 fn phase_after(seen: &Observation) -> MachinePhase {
-    after(&decide(seen), &seen.machine).status.current_status.phase
+    after(&decide(seen), &seen.machine).phase().clone()
 }
 
 fn unknown(since: i64) -> Machine {
@@ -47,7 +47,7 @@ fn sibling(phase: &str) -> Sibling {
 #[case::other_conditions_do_not_matter(vec![condition("Ready", "True"), condition("Terminating", "True")], true)]
 #[case::nothing_reported(vec![], false)]
 fn health_follows_from_conditions(#[case] conditions: Vec<NodeCondition>, #[case] healthy: bool) {
-    let limits = MachineSettings::default().limits_of(&Machine::default());
+    let limits = MachineSettings::default().limits_of(&Machine::default().into());
     assert_eq!(is_healthy(&conditions, &limits.unhealthy_conditions), healthy);
 }
 
@@ -75,7 +75,7 @@ fn mc_106_a_healthy_node_makes_the_machine_running_in_one_write_that_holds_the_c
     let plan = decide(&seen);
     assert_eq!(machine_writes(&plan), ["status"]);
     assert!(plan.effects.contains(&Effect::DeleteToken));
-    let status = after(&plan, &pending()).status;
+    let status = after(&plan, &pending()).status().clone();
     assert_eq!(status.current_status.phase, MachinePhase::Running);
     assert!(!status.current_status.timeout_active);
     assert_eq!(status.conditions, ready("True"));
@@ -89,8 +89,8 @@ fn mc_105_a_node_without_its_critical_components_keeps_the_machine_pending_and_i
     let waiting = tainted(node(ready("True")), taint::CRITICAL_COMPONENTS_NOT_READY);
     let plan = decide(&with_node(seen(pending(), 30), waiting.clone()));
     let shown = after(&plan, &pending());
-    assert_eq!(shown.status.current_status.phase, MachinePhase::Pending);
-    assert_eq!(shown.status.conditions, ready("True"));
+    assert_eq!(*shown.phase(), MachinePhase::Pending);
+    assert_eq!(shown.conditions(), ready("True"));
     assert!(decide(&with_node(seen(shown, 40), waiting)).effects.is_empty());
 }
 
@@ -111,7 +111,7 @@ fn mc_130_conditions_of_a_machine_that_has_not_joined_wait(#[case] differ_since:
 fn mc_107_an_unhealthy_node_makes_a_running_machine_unknown() {
     let sick = node(vec![condition("Ready", "True"), condition("KernelDeadlock", "True")]);
     let plan = decide(&with_node(seen(running(), 600), sick));
-    let status = after(&plan, &running()).status;
+    let status = after(&plan, &running()).status().clone();
     assert_eq!(status.current_status.phase, MachinePhase::Unknown);
     assert_eq!(status.current_status.last_update_time, Some(Time(at(600))));
     assert_eq!(status.last_operation.operation, OperationType::HealthCheck);
@@ -126,13 +126,13 @@ fn mc_107_an_unhealthy_node_makes_a_running_machine_unknown() {
 fn a_missing_node_matters_to(#[case] machine: Machine, #[case] phase: MachinePhase) {
     let seen = seen(machine, 600);
     assert_eq!(phase_after(&seen), phase);
-    assert_eq!(after(&decide(&seen), &seen.machine).status.conditions, seen.machine.status.conditions);
+    assert_eq!(after(&decide(&seen), &seen.machine).conditions(), seen.machine.conditions());
 }
 
 #[test]
 fn mc_111_an_unknown_machine_that_recovers_has_rejoined() {
     let plan = decide(&with_node(seen(unknown(0), 540), node(ready("True"))));
-    let status = after(&plan, &unknown(0)).status;
+    let status = after(&plan, &unknown(0)).status().clone();
     assert_eq!(status.current_status.phase, MachinePhase::Running);
     assert_eq!(status.last_operation.operation, OperationType::HealthCheck);
     assert_eq!(status.last_operation.description, "Machine m-abcde successfully re-joined the cluster");
@@ -181,7 +181,7 @@ fn turn(second: i64, siblings: Vec<Sibling>) -> Observation {
 fn mc_112_an_unknown_machine_fails_after_its_health_timeout() {
     assert_eq!(phase_after(&turn(600, vec![])), MachinePhase::Unknown);
     let seen = turn(601, vec![sibling("Running"), sibling("Unknown")]);
-    let status = after(&decide(&seen), &seen.machine).status;
+    let status = after(&decide(&seen), &seen.machine).status().clone();
     assert_eq!(status.current_status.phase, MachinePhase::Failed);
     assert_eq!(status.last_operation.operation, OperationType::HealthCheck);
     assert_eq!(status.last_operation.state, OperationState::Failed);
@@ -200,13 +200,13 @@ fn mc_113_a_machine_whose_sibling_is_replaced_waits_and_says_so_once() {
     let seen = turn(601, vec![sibling("Pending")]);
     let plan = decide(&seen);
     let waiting = after(&plan, &seen.machine);
-    assert_eq!(waiting.status.current_status.phase, MachinePhase::Unknown);
+    assert_eq!(*waiting.phase(), MachinePhase::Unknown);
     let deferred = machine_reason::HEALTH_TIMEOUT_REPLACEMENT_DEFERRED;
-    assert_eq!(waiting.status.machine_conditions[0].reason, deferred);
+    assert_eq!(waiting.machine_conditions()[0].reason, deferred);
     let warns = |effect: &Effect| matches!(effect, Effect::Warn { reason, .. } if *reason == deferred);
     assert_eq!(plan.effects.iter().filter(|effect| warns(effect)).count(), 1, "an event tells of it, too: {plan:?}");
     let mut again = turn(700, vec![sibling("Pending")]);
-    again.machine = std::sync::Arc::new(waiting);
+    again.machine = waiting;
     assert!(decide(&again).effects.is_empty());
 }
 
@@ -271,10 +271,10 @@ fn a_foreign_node_says_nothing_about_the_machine_but_is_named_once() {
     let mut seen = seen(pending(), 60);
     seen.node = NodeView::Foreign { name: "n".to_owned(), why: "its providerID is \"x\"".to_owned() };
     let machine = after(&decide(&seen), &seen.machine);
-    assert_eq!(machine.status.current_status.phase, MachinePhase::Pending);
-    assert!(machine.status.conditions.is_empty());
-    assert!(machine.status.machine_conditions[0].message.contains("its providerID is"), "{machine:?}");
-    seen.machine = std::sync::Arc::new(machine);
+    assert_eq!(*machine.phase(), MachinePhase::Pending);
+    assert!(machine.conditions().is_empty());
+    assert!(machine.machine_conditions()[0].message.contains("its providerID is"), "{machine:?}");
+    seen.machine = machine;
     assert!(decide(&seen).effects.is_empty());
 }
 
@@ -293,7 +293,7 @@ fn mc_125_a_health_timeout_of_zero_fails_a_machine_at_the_first_look_after_it_be
 fn a_ready_node_of_a_pending_machine_with_missing_components_says_so() {
     let seen = with_node(seen(pending(), 60), tainted(node(ready("True")), taint::CRITICAL_COMPONENTS_NOT_READY));
     let machine = after(&decide(&seen), &seen.machine);
-    let told = &machine.status.machine_conditions[0];
+    let told = &machine.machine_conditions()[0];
     assert_eq!(told.reason, machine_condition::REASON_WAITING_FOR_CRITICAL_COMPONENTS);
     assert_eq!(
         told.message,

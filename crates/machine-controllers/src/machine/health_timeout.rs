@@ -17,11 +17,10 @@ use super::{
     vm_gone::VmCheck,
     waits::Wait,
 };
-use kube::ResourceExt;
 use kube_values::duration::GoDuration;
 use machine_api::{
     names::{label, machine_reason},
-    v1alpha1::{MachinePhase, OperationState, controller_of},
+    v1alpha1::{MachinePhase, OperationState},
 };
 
 /// Whether a machine's health timeout may make it Failed now.
@@ -113,7 +112,7 @@ fn unhealthy(seen: &Observation, limit: TimeLimit) -> Say {
             "Machine {} is unhealthy and has no VM any more, the provider said so twice. Updating machine phase to Failed. \
              Node Conditions: {}",
             seen.name(),
-            in_words(&seen.machine.status.conditions)
+            in_words(seen.machine.conditions())
         );
         return Say::act("vm-is-gone", failed(seen, machine_reason::VM_GONE, text), Next::Again);
     }
@@ -121,14 +120,14 @@ fn unhealthy(seen: &Observation, limit: TimeLimit) -> Say {
         "Machine {} health checks failing since last {}. Updating machine phase to Failed. Node Conditions: {}",
         seen.name(),
         duration(limit.length),
-        in_words(&seen.machine.status.conditions)
+        in_words(seen.machine.conditions())
     );
     Say::act("health-timeout", failed(seen, machine_reason::HEALTH_TIMEOUT, text), Next::Again)
 }
 
 /// The phase Failed; the type of the last operation stays.
 fn failed(seen: &Observation, reason: &'static str, text: String) -> Vec<Effect> {
-    let operation = seen.machine.status.last_operation.operation.clone();
+    let operation = seen.machine.last_operation().operation.clone();
     let change = StatusChange::new()
         .phase(MachinePhase::Failed, TimeoutClock::Inactive)
         .operation(operation, OperationState::Failed, text.clone())
@@ -139,7 +138,7 @@ fn failed(seen: &Observation, reason: &'static str, text: String) -> Vec<Effect>
 /// What a Failed machine waits for.
 pub fn failed_wait(seen: &Observation, reason: &'static str, text: &str) -> Waiting {
     let recovers = if seen.node_label().is_empty() { "" } else { ", or its Node recovers" };
-    let (on, ended_by) = if controller_of(&seen.machine.metadata).is_some() {
+    let (on, ended_by) = if seen.machine.controller().is_some() {
         ("its MachineSet to replace it", format!("the machine is deleted{recovers}"))
     } else {
         ("somebody to delete or repair it", format!("it is deleted or its spec changes{recovers}"))
@@ -170,6 +169,7 @@ fn duration(limit: Duration) -> GoDuration {
 
 #[cfg(test)]
 mod tests {
+    use kube::ResourceExt;
     use rstest::rstest;
 
     use super::{
@@ -209,13 +209,13 @@ mod tests {
         seen.vm_owner = vm_owner;
         // What is told of the Node comes first.
         for _ in 0..2 {
-            seen.machine = std::sync::Arc::new(after(&decide(&seen), &seen.machine));
+            seen.machine = after(&decide(&seen), &seen.machine);
         }
         let plan = decide(&seen);
         let told = after(&plan, &seen.machine);
-        assert_eq!((plan.rule, told.status.current_status.phase.clone()), (rule, phase));
+        assert_eq!((plan.rule, told.phase().clone()), (rule, phase));
         if rule == "timeout-contested" {
-            let progress = told.status.machine_conditions.iter().find(|one| one.type_ == "Progressing").unwrap();
+            let progress = told.machine_conditions().iter().find(|one| one.type_ == "Progressing").unwrap();
             assert_eq!(progress.reason, "NodeContested");
             assert!(
                 progress.message.contains("machine a has it") && !progress.message.contains("Failed"),
@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn m_62_a_duration_is_printed_as_go_prints_it() {
         let seen = seen(pending(), 1201);
-        let told = after(&decide(&seen), &seen.machine).status.last_operation.description;
+        let told = after(&decide(&seen), &seen.machine).last_operation().description.clone();
         assert_eq!(told, "Machine m-abcde failed to join the cluster in 20m0s.");
     }
 }

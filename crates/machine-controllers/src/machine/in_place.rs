@@ -10,7 +10,6 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kube::ResourceExt;
 use serde::Serialize;
 
 use super::{
@@ -26,12 +25,12 @@ use super::{
 };
 use crate::{
     drain::progress::{Attempt, Failure},
-    snapshots::NodeSnapshot,
+    snapshots::{MachineSnapshot, NodeSnapshot},
 };
 use controller_runtime::snapshot::Snapshot;
 use machine_api::{
     names::{annotation, label, machine_condition, machine_reason, node_condition, stage_text, update_result},
-    v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
+    v1alpha1::{MachinePhase, OperationState, OperationType},
 };
 
 /// A forced drain may take this long.
@@ -112,8 +111,8 @@ pub fn failure_of(node: &NodeSnapshot) -> &str {
 }
 
 /// Whether the Node of this machine is being drained for an update, as far as its stored conditions tell.
-pub fn is_selected(machine: &Machine) -> bool {
-    condition(&machine.status.conditions, node_condition::IN_PLACE_UPDATE)
+pub fn is_selected(machine: &MachineSnapshot) -> bool {
+    condition(machine.conditions(), node_condition::IN_PLACE_UPDATE)
         .is_some_and(|condition| condition.reason.as_deref() == Some(node_condition::REASON_SELECTED_FOR_UPDATE))
 }
 
@@ -240,7 +239,7 @@ fn withdrawn(seen: &Observation, node: &NodeSnapshot) -> Say {
     }
     let text = "the update of its Node in place was withdrawn";
     let mut change = StatusChange::new().settled(machine_condition::REASON_SETTLED, text);
-    if seen.machine.status.last_operation.operation == OperationType::DrainNode {
+    if seen.machine.last_operation().operation == OperationType::DrainNode {
         let text = "Drain stopped: the update in place was withdrawn".to_owned();
         change = change.operation(OperationType::DrainNode, OperationState::Successful, text);
     }

@@ -111,7 +111,7 @@ fn a_machine_whose_update_was_withdrawn_waits_for_nothing(#[case] budget: Option
     assert_eq!(plan.rule, "in-place-withdrawn");
     let told = after(&plan, &stopped.machine);
     assert_eq!(told_reason(&told), Some(machine_condition::REASON_SETTLED));
-    assert_ne!(told.status.last_operation.state, OperationState::Processing);
+    assert_ne!(told.last_operation().state, OperationState::Processing);
 }
 
 /// A Running machine whose node is selected and cordoned.
@@ -158,9 +158,7 @@ fn a_selected_node_is_cordoned_before_anything_is_evicted() {
 fn a_selected_node_is_drained(#[case] second: i64, #[case] force_drain: Option<&str>, #[case] force: Force) {
     let mut seen = selected(second);
     if let Some(value) = force_drain {
-        std::sync::Arc::make_mut(&mut seen.machine)
-            .labels_mut()
-            .insert(label::FORCE_DRAIN.to_owned(), value.to_owned());
+        seen.machine.to_mut().labels_mut().insert(label::FORCE_DRAIN.to_owned(), value.to_owned());
     }
     let Next::StepDrain(order) = decide(&seen).next else { panic!("no drain") };
     assert_eq!(order.force, force);
@@ -177,15 +175,15 @@ fn mc_133_mc_144_after_the_drain_the_phase_is_stored_before_the_node_is_marked()
     assert!(matches!(&plan.effects[..], [Effect::WriteStatus { .. }, Effect::SetNodeCondition { .. }]), "{plan:?}");
     assert_eq!(marks(&plan), ["DrainSuccessful"]);
     let machine = after(&plan, &seen.machine);
-    assert_eq!(machine.status.current_status.phase, MachinePhase::InPlaceUpdating);
-    let last = &machine.status.last_operation;
+    assert_eq!(*machine.phase(), MachinePhase::InPlaceUpdating);
+    let last = machine.last_operation();
     assert_eq!((&last.operation, &last.state), (&OperationType::InPlaceUpdate, &OperationState::Processing));
     assert_eq!(last.description, "Machine m-abcde is undergoing an in-place update");
     assert_eq!(told_reason(&machine), Some(machine_condition::REASON_WAITING_FOR_UPDATE));
     assert!(!plan.effects.iter().any(|effect| matches!(effect, Effect::Start(_))), "the VM is not touched");
 
     // The API server has refused the Node's condition: what is told already is not told again.
-    let next = Observation { machine: std::sync::Arc::new(machine), ..seen };
+    let next = Observation { machine, ..seen };
     assert!(matches!(&decide(&next).effects[..], [Effect::SetNodeCondition { .. }]), "{:?}", decide(&next));
 }
 
@@ -194,7 +192,7 @@ fn mc_134_a_drain_that_fails_is_told_and_the_phase_stays() {
     let mut seen = selected(200);
     seen.drain = DrainState::Failed("pod ns/a: budget b is misconfigured".into());
     let plan = decide(&seen);
-    let status = after(&plan, &seen.machine).status;
+    let status = after(&plan, &seen.machine).status().clone();
     assert_eq!(status.current_status.phase, MachinePhase::Running);
     assert_eq!(status.last_operation.operation, OperationType::DrainNode);
     assert_eq!(status.last_operation.state, OperationState::Processing);
@@ -218,16 +216,16 @@ fn mc_134_a_budget_that_blocks_is_told_once() {
     seen.drain = running_drain(Some("ns/pdb"));
     let plan = decide(&seen);
     let machine = after(&plan, &seen.machine);
-    let last = &machine.status.last_operation;
+    let last = machine.last_operation();
     assert_eq!((&last.operation, &last.state), (&OperationType::DrainNode, &OperationState::Processing));
     assert_eq!(
         last.description,
         "Drain is held up by PodDisruptionBudget ns/pdb, which refuses evictions. Initiate node drain"
     );
-    assert_eq!(machine.status.current_status.phase, MachinePhase::Running);
+    assert_eq!(*machine.phase(), MachinePhase::Running);
     assert_eq!(told_reason(&machine), Some(machine_reason::DRAIN_BLOCKED));
-    assert!(machine.status.machine_conditions[0].message.contains("ns/pdb"), "{:?}", machine.status.machine_conditions);
-    seen.machine = std::sync::Arc::new(machine);
+    assert!(machine.machine_conditions()[0].message.contains("ns/pdb"), "{:?}", machine.machine_conditions());
+    seen.machine = machine;
     assert!(decide(&seen).effects.is_empty());
 }
 
@@ -242,7 +240,7 @@ fn an_attempt_that_only_repeats_a_failure_is_no_news(
 ) {
     let mut seen = selected(200);
     seen.drain = DrainState::Failed("pod disruption budget ns/pdb is misconfigured".into());
-    seen.machine = std::sync::Arc::new(after(&decide(&seen), &seen.machine));
+    seen.machine = after(&decide(&seen), &seen.machine);
     let waiting = Waiting::Budget { pod: "ns/a".to_owned(), budget: refuses.to_owned(), held: 1, since: at(205) };
     seen.drain = DrainState::Running {
         progress: "1 of 2 pods left".to_owned(),
@@ -297,11 +295,11 @@ fn mc_137_a_successful_update_is_marked_then_stored_and_a_healthy_machine_runs()
         in_update(MachinePhase::InPlaceUpdating, 400, &[CANDIDATE, SELECTED, SUCCESS], UpdateStage::Successful);
     let plan = decide(&marked);
     let machine = after(&plan, &marked.machine);
-    assert_eq!(machine.status.current_status.phase, MachinePhase::InPlaceUpdateSuccessful);
-    assert_eq!(machine.status.last_operation.description, "Machine m-abcde successfully updated dependencies");
-    assert_eq!(machine.status.last_operation.state, OperationState::Successful);
-    let again = Observation { machine: std::sync::Arc::new(machine), ..marked };
-    assert_eq!(after(&decide(&again), &again.machine).status.current_status.phase, MachinePhase::Running);
+    assert_eq!(*machine.phase(), MachinePhase::InPlaceUpdateSuccessful);
+    assert_eq!(machine.last_operation().description, "Machine m-abcde successfully updated dependencies");
+    assert_eq!(machine.last_operation().state, OperationState::Successful);
+    let again = Observation { machine, ..marked };
+    assert_eq!(*after(&decide(&again), &again.machine).phase(), MachinePhase::Running);
 }
 
 #[test]
@@ -310,8 +308,8 @@ fn mc_138_a_failed_update_names_the_agents_reason() {
     let NodeView::Ours(node) = &mut seen.node else { unreachable!() };
     node.edit(|node| drop(node.annotations_mut().insert(annotation::UPDATE_FAILED_REASON.to_owned(), "x".to_owned())));
     let machine = after(&decide(&seen), &seen.machine);
-    assert_eq!(machine.status.current_status.phase, MachinePhase::InPlaceUpdateFailed);
-    assert_eq!(machine.status.last_operation.description, "Machine m-abcde failed to update dependencies: x");
+    assert_eq!(*machine.phase(), MachinePhase::InPlaceUpdateFailed);
+    assert_eq!(machine.last_operation().description, "Machine m-abcde failed to update dependencies: x");
     assert_eq!(told_reason(&machine), Some(machine_reason::IN_PLACE_UPDATE_FAILED));
 }
 
@@ -325,7 +323,7 @@ fn an_update_without_result_has_failed_after_its_time_limit(#[case] has_node: bo
         if !has_node {
             seen.node = NodeView::Absent;
         }
-        after(&decide(&seen), &seen.machine).status.current_status.phase
+        after(&decide(&seen), &seen.machine).phase().clone()
     };
     assert_eq!(phase_at(300 + 1200), MachinePhase::InPlaceUpdating);
     assert_eq!(phase_at(300 + 1201), MachinePhase::InPlaceUpdateFailed);
@@ -343,7 +341,7 @@ fn the_node_is_looked_at_once_more_before_an_update_has_failed() {
 fn failed_update(second: i64, change: impl FnOnce(&mut Machine)) -> Observation {
     let mut seen =
         in_update(MachinePhase::InPlaceUpdateFailed, second, &[CANDIDATE, SELECTED, FAILURE], UpdateStage::Failed);
-    change(std::sync::Arc::make_mut(&mut seen.machine));
+    change(seen.machine.to_mut());
     seen.limits = super::settings::MachineSettings::default().limits_of(&seen.machine);
     seen.siblings = Some(Vec::new());
     seen.permit = Permit::Held;
@@ -359,10 +357,10 @@ fn failed_update(second: i64, change: impl FnOnce(&mut Machine)) -> Observation 
 )]
 fn a_failed_update_makes_the_machine_fail(#[case] seen: Observation, #[case] phase: MachinePhase) {
     let machine = after(&decide(&seen), &seen.machine);
-    assert_eq!(machine.status.current_status.phase, phase);
+    assert_eq!(*machine.phase(), phase);
     // A Ready node does not bring it back: it was Ready all the time.
-    let next = Observation { machine: std::sync::Arc::new(machine), ..seen };
-    assert_eq!(after(&decide(&next), &next.machine).status.current_status.phase, phase);
+    let next = Observation { machine, ..seen };
+    assert_eq!(*after(&decide(&next), &next.machine).phase(), phase);
 }
 
 #[rstest]
@@ -370,18 +368,18 @@ fn a_failed_update_makes_the_machine_fail(#[case] seen: Observation, #[case] pha
 #[case::mc_143_when_the_drain_fails(DrainState::Failed("x".into()))]
 fn no_write_of_an_update_ends_a_preservation(#[case] drain: DrainState) {
     let mut seen = selected(200);
-    std::sync::Arc::make_mut(&mut seen.machine).status.current_status.preserve_expiry_time = Some(Time(at(9999)));
+    seen.machine.to_mut().status.current_status.preserve_expiry_time = Some(Time(at(9999)));
     seen.drain = drain;
     let machine = after(&decide(&seen), &seen.machine);
-    assert!(machine.status.current_status.preserve_expiry_time.is_some());
+    assert!(machine.preserve_expiry_time().is_some());
 }
 
 #[test]
 fn a_failed_machine_is_not_drained_for_an_update_any_more() {
     let mut seen = selected(200);
     let failed = in_phase(MachinePhase::Failed, 150, OperationType::HealthCheck, OperationState::Failed);
-    let conditions = seen.machine.status.conditions.clone();
-    seen.machine = std::sync::Arc::new(failed);
-    std::sync::Arc::make_mut(&mut seen.machine).status.conditions = conditions;
+    let conditions = seen.machine.conditions().to_vec();
+    seen.machine = failed.into();
+    seen.machine.to_mut().status.conditions = conditions;
     assert!(!matches!(decide(&seen).next, Next::StepDrain(_)));
 }

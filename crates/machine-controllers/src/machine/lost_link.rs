@@ -5,8 +5,6 @@
 //! drains it. Which Node may be linked is decided here; whose a Node is, in `node_ownership`. Not here: the first link of a
 //! machine, which is written with its VM's identity in `creation`.
 
-use kube::ResourceExt;
-
 use super::{
     deletion::linking,
     deletion_stage::DeletionStage,
@@ -15,14 +13,11 @@ use super::{
     plan::{Next, Say},
 };
 use crate::{
-    snapshots::NodeSnapshot,
+    snapshots::{MachineSnapshot, NodeSnapshot},
     views::{BY_INSTANCE, BY_MACHINE, BY_NODE, ControlViews},
 };
 use controller_runtime::{snapshot::Snapshot, store::Store};
-use machine_api::{
-    names::label,
-    v1alpha1::{Machine, MachinePhase},
-};
+use machine_api::{names::label, v1alpha1::MachinePhase};
 use machine_driver::{SameInstance, same_instance::instance_key};
 
 /// Links the Node in sight to a machine that has been linked before.
@@ -53,7 +48,7 @@ pub(super) fn was_linked(seen: &Observation) -> bool {
         | MachinePhase::Terminating
         | MachinePhase::Other(_) => false,
     };
-    is_past_creation && !seen.machine.spec.provider_id.is_empty()
+    is_past_creation && !seen.machine.provider_id().is_empty()
 }
 
 /// The Node that a deletion links before it goes on, so that it is drained: at each stage until the VM is deleted. What the driver
@@ -70,14 +65,14 @@ pub(super) fn link_before_the_vm_goes(seen: &Observation, stage: Option<Deletion
 
 /// The Node of a machine that has none on its label: one that is the machine's and has its instance, or names it.
 pub fn candidate(
-    machine: &Machine,
+    machine: &MachineSnapshot,
     nodes: &Store<NodeSnapshot>,
     views: &ControlViews,
-    same: &dyn Fn(&Machine, &str) -> SameInstance,
+    same: &dyn Fn(&MachineSnapshot, &str) -> SameInstance,
 ) -> Option<NodeSnapshot> {
-    let instance = instance_key(&machine.spec.provider_id);
+    let instance = instance_key(machine.provider_id());
     let of_instance = instance.map(|instance| nodes.by_index(BY_INSTANCE, &instance)).unwrap_or_default();
-    let mut all = nodes.by_index(BY_MACHINE, &machine.name_any());
+    let mut all = nodes.by_index(BY_MACHINE, machine.name());
     all.extend(of_instance);
     let has_instance = |node: &NodeSnapshot| same(machine, node.provider_id()) == SameInstance::Same;
     all.into_iter()
@@ -88,20 +83,22 @@ pub fn candidate(
 
 /// Whether the Node leads to the machine without a link. By its instance: unless it names another machine, which may be one that
 /// nobody here knows and whose id only ends alike. By its label: unless another machine has the Node, which ids can't deny.
-fn leads_to(machine: &Machine, node: &NodeSnapshot, has_instance: bool, views: &ControlViews) -> bool {
+fn leads_to(machine: &MachineSnapshot, node: &NodeSnapshot, has_instance: bool, views: &ControlViews) -> bool {
     if has_instance {
         return names(node, machine) || node.label(label::MACHINE_NAME).is_none() || has_its_id(machine, node);
     }
     names(node, machine) && !views.machines.is_indexed(BY_NODE, node.name())
 }
 
-fn names(node: &NodeSnapshot, machine: &Machine) -> bool {
-    node.label(label::MACHINE_NAME) == machine.metadata.name.as_deref()
+fn names(node: &NodeSnapshot, machine: &MachineSnapshot) -> bool {
+    node.label(label::MACHINE_NAME) == Some(machine.name())
 }
 
 #[cfg(test)]
 mod tests {
     use SameInstance::{Another, Same, Unknown};
+    use kube::ResourceExt;
+    use machine_api::v1alpha1::Machine;
     use rstest::rstest;
 
     use super::{
@@ -153,6 +150,7 @@ mod tests {
         node.metadata.labels = named.map(|name| [(label::MACHINE_NAME.to_owned(), name.to_owned())].into());
         node.spec.get_or_insert_default().provider_id = Some(id.to_owned());
         nodes.apply(node);
+        let machine = MachineSnapshot::from(machine);
         candidate(&machine, &nodes, &views, &|_, _| ids).is_some()
     }
 

@@ -6,11 +6,9 @@
 
 use std::time::Duration;
 
-use kube::ResourceExt;
-use machine_api::{
-    names::label,
-    v1alpha1::{Machine, MachineClass, controller_of},
-};
+use crate::snapshots::MachineSnapshot;
+use controller_runtime::snapshot::Snapshot;
+use machine_api::{names::label, v1alpha1::MachineClass};
 use mcm_metrics::{ApiWrite, Gauges, Metrics, OfDeployment, PlacedMachine, Stage};
 use serde::Serialize;
 
@@ -50,7 +48,7 @@ impl Measures {
     }
 
     /// Tells of something that happened to a machine.
-    pub fn machine(&self, what: Measurement, machine: &Machine, class: Option<&MachineClass>) {
+    pub fn machine(&self, what: Measurement, machine: &MachineSnapshot, class: Option<&MachineClass>) {
         let (gauge, stage, took) = match what {
             Measurement::Created(took) => (&self.0.machine.create_duration, "create", took),
             Measurement::Initialized(took) => (&self.0.machine.initialize_duration, "initialize", took),
@@ -59,7 +57,7 @@ impl Measures {
             Measurement::Drained(took) => {
                 self.stage("drain", took);
                 let deployment = deployment(machine);
-                let namespace = machine.metadata.namespace.as_deref().unwrap_or_default();
+                let namespace = machine.namespace();
                 let labels = OfDeployment { namespace, machine_deployment: deployment };
                 if took.as_secs() > 0 {
                     self.0.machine.drain_duration.set(&labels, whole_seconds(took));
@@ -90,7 +88,12 @@ impl Measures {
     }
 }
 
-fn set(gauge: &Gauges<PlacedMachine<'static>>, machine: &Machine, class: Option<&MachineClass>, took: Duration) {
+fn set(
+    gauge: &Gauges<PlacedMachine<'static>>,
+    machine: &MachineSnapshot,
+    class: Option<&MachineClass>,
+    took: Duration,
+) {
     if took.as_secs() > 0 {
         gauge.set(&placed(machine, class), whole_seconds(took));
     }
@@ -103,10 +106,10 @@ fn whole_seconds(took: Duration) -> f64 {
 
 /// The machine's deployment: by Gardener's label, or by the name of its set, which is the deployment's and the hash of the
 /// template. Empty for a machine of no deployment.
-fn deployment(machine: &Machine) -> &str {
+fn deployment(machine: &MachineSnapshot) -> &str {
     let labels = machine.labels();
     let by_set = || {
-        let set = &controller_of(&machine.metadata)?.name;
+        let set = &machine.controller()?.name;
         set.strip_suffix(labels.get(label::MACHINE_TEMPLATE_HASH)?.as_str())?.strip_suffix('-')
     };
     let labelled = labels.get(label::NAME).map(String::as_str).filter(|name| !name.is_empty());
@@ -114,11 +117,11 @@ fn deployment(machine: &Machine) -> &str {
 }
 
 /// Where the machine belongs; what the class does not tell is empty (M-40).
-fn placed<'a>(machine: &'a Machine, class: Option<&'a MachineClass>) -> PlacedMachine<'a> {
+fn placed<'a>(machine: &'a MachineSnapshot, class: Option<&'a MachineClass>) -> PlacedMachine<'a> {
     let template = class.and_then(|class| class.node_template.as_ref());
-    let labels = machine.spec.node_template.metadata.labels.as_ref();
+    let labels = machine.node_template().metadata.labels.as_ref();
     PlacedMachine {
-        namespace: machine.metadata.namespace.as_deref().unwrap_or_default(),
+        namespace: machine.namespace(),
         machine_deployment: deployment(machine),
         instance_type: template.map(|template| template.instance_type.as_str()).unwrap_or_default(),
         zone: labels.and_then(|labels| labels.get(ZONE)).map(String::as_str).unwrap_or_default(),
@@ -134,6 +137,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use kube::ResourceExt;
+    use machine_api::v1alpha1::Machine;
 
     fn machine(deployment: &str) -> Machine {
         let mut machine = Machine::default();
@@ -148,7 +153,7 @@ mod tests {
         let metrics = Metrics::new(Arc::new(|| Duration::ZERO)).unwrap();
         let measures = Measures::new(metrics.clone());
         let took = Duration::from_millis(7900);
-        let machine = machine(deployment);
+        let machine = MachineSnapshot::from(machine(deployment));
         for what in [
             Measurement::Created(took),
             Measurement::Initialized(took),
@@ -205,6 +210,7 @@ mod tests {
         let mut of_a_set_alone = owned.clone();
         of_a_set_alone.labels_mut().clear();
         for (machine, expected) in [(owned, "web"), (of_a_set_alone, ""), (Machine::default(), "")] {
+            let machine = MachineSnapshot::from(machine);
             let metrics = Metrics::new(Arc::new(|| Duration::ZERO)).unwrap();
             let measures = Measures::new(metrics.clone());
             for what in [Measurement::Created(Duration::from_secs(7)), Measurement::Drained(Duration::from_secs(7))] {

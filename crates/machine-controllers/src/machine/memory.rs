@@ -19,9 +19,9 @@ use crate::{
     drain::{DrainMemory, Run},
     news::News,
     refused_writes::RefusedWrites,
+    snapshots::MachineSnapshot,
 };
 use controller_runtime::key::Target;
-use machine_api::v1alpha1::Machine;
 
 /// What this process remembers of a machine.
 #[derive(Debug)]
@@ -183,8 +183,8 @@ pub struct Pass {
 impl Pass {
     /// What the drain of this pass has come to, for the machine as it is now. A machine that is deleted in the middle of the pass
     /// begins a drain of its own: a drain for a preservation or an update says nothing about it.
-    pub fn drain_of(&self, machine: &Machine) -> DrainState {
-        let is_deleting = machine.metadata.deletion_timestamp.is_some();
+    pub fn drain_of(&self, machine: &MachineSnapshot) -> DrainState {
+        let is_deleting = machine.is_deleting();
         match self.drain_flow {
             Some(flow) if is_deleting && flow != DrainFlow::Deletion => DrainState::Due,
             _ => self.drain.clone(),
@@ -199,6 +199,7 @@ mod tests {
 
     use super::*;
     use crate::machine::observation::{Inputs, Purpose};
+    use machine_api::v1alpha1::Machine;
     use machine_driver::{Code, DeletedVm, Status};
 
     #[rstest]
@@ -213,6 +214,7 @@ mod tests {
         let pass = Pass { drain: DrainState::Drained, drain_flow: Some(flow), ..Pass::default() };
         let mut machine = Machine::default();
         machine.metadata.deletion_timestamp = is_deleting.then_some(Time(Timestamp::UNIX_EPOCH));
+        let machine = MachineSnapshot::from(machine);
         assert_eq!(pass.drain_of(&machine), expected);
     }
 

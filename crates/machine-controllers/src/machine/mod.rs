@@ -125,7 +125,7 @@ use self::{
 use crate::{
     Decision,
     drain::{self, DrainMemory, Drainer, act::Evictor, observe::DrainViews},
-    snapshots::NodeSnapshot,
+    snapshots::{MachineSnapshot, NodeSnapshot},
     views::ControlViews,
 };
 use controller_runtime::{
@@ -137,7 +137,7 @@ use controller_runtime::{
     store::Store,
     tasks::SharedTasks,
 };
-use machine_api::v1alpha1::{Machine, MachineClass};
+use machine_api::v1alpha1::MachineClass;
 use machine_driver::{Registry, SecretData};
 use mcm_metrics::Metrics;
 
@@ -221,7 +221,7 @@ pub struct MachineDeps {
     /// The stores of the control cluster.
     pub views: ControlViews,
     /// Machines, read and written.
-    pub machines: Objects<Arc<Machine>>,
+    pub machines: Objects<MachineSnapshot>,
     /// The target cluster, unless there is none.
     pub target: Option<TargetParts>,
     /// The drivers of this process.
@@ -271,7 +271,7 @@ struct TargetDeps {
 /// Makes VMs for machines, watches over them, and takes them away again.
 pub struct MachineController {
     views: ControlViews,
-    machines: Objects<Arc<Machine>>,
+    machines: Objects<MachineSnapshot>,
     target: Option<TargetDeps>,
     drivers: Registry,
     wake: Wake,

@@ -9,10 +9,8 @@ use super::{
     plan::{Effect, Next, Say},
     status_change::{Doubt, StatusChange},
 };
-use machine_api::{
-    names::machine_condition,
-    v1alpha1::{Machine, MachinePhase},
-};
+use crate::snapshots::MachineSnapshot;
+use machine_api::{names::machine_condition, v1alpha1::MachinePhase};
 
 /// Says that the driver can't tell whose the Node is, and takes that back once it can.
 pub fn node_identity(seen: &Observation) -> Say {
@@ -38,7 +36,7 @@ pub fn node_identity(seen: &Observation) -> Say {
 
 /// Why nobody can tell.
 fn doubt(seen: &Observation) -> Option<(&'static str, String)> {
-    let ours = &seen.machine.spec.provider_id;
+    let ours = seen.machine.provider_id();
     match (&seen.node, &seen.node_identity) {
         (NodeView::Contested { name, why }, _) => Some((
             machine_condition::REASON_NODE_CONTESTED,
@@ -59,8 +57,8 @@ fn doubt(seen: &Observation) -> Option<(&'static str, String)> {
 }
 
 /// The condition that says so.
-fn told(machine: &Machine) -> Option<&Condition> {
-    machine.status.machine_conditions.iter().find(|condition| condition.type_ == machine_condition::NODE_IDENTIFIED)
+fn told(machine: &MachineSnapshot) -> Option<&Condition> {
+    machine.machine_conditions().iter().find(|condition| condition.type_ == machine_condition::NODE_IDENTIFIED)
 }
 
 fn tell(seen: &Observation, doubt: Doubt) -> Effect {
@@ -80,8 +78,8 @@ mod tests {
         seen
     }
 
-    fn conditions(machine: &Machine) -> Vec<(String, String)> {
-        let all = machine.status.machine_conditions.iter();
+    fn conditions(machine: &MachineSnapshot) -> Vec<(String, String)> {
+        let all = machine.machine_conditions().iter();
         all.map(|condition| (condition.type_.clone(), condition.reason.clone())).collect()
     }
 
@@ -95,10 +93,10 @@ mod tests {
         let plan = decide(&seen);
         assert_eq!(plan.rule, "node-not-identified");
         let told = after(&plan, &seen.machine);
-        assert_eq!(told.status.current_status.phase, MachinePhase::Running);
+        assert_eq!(*told.phase(), MachinePhase::Running);
         let expected = as_pairs(&[("NodeIdentified", "ProviderIDsNotComparable")]);
         assert_eq!(conditions(&told), expected);
-        let again = Observation { machine: std::sync::Arc::new(told), ..seen };
+        let again = Observation { machine: told, ..seen };
         assert_eq!(node_identity(&again), Say::NOTHING);
     }
 
@@ -106,11 +104,10 @@ mod tests {
     fn the_condition_goes_once_the_driver_can_tell_and_others_stay() {
         let mut seen = undecided();
         let progress = super::super::status_change::StatusChange::new().settled(machine_condition::REASON_SETTLED, "x");
-        let machine = after(&Plan::new("test", vec![progress.effect(&seen)], Next::Settled), &seen.machine);
-        seen.machine = std::sync::Arc::new(machine);
+        seen.machine = after(&Plan::new("test", vec![progress.effect(&seen)], Next::Settled), &seen.machine);
         let told = after(&decide(&seen), &seen.machine);
         assert_eq!(conditions(&told).len(), 2);
-        seen.machine = std::sync::Arc::new(told);
+        seen.machine = told;
         seen.node_identity = NodeIdentity::Told;
         let plan = decide(&seen);
         assert_eq!(plan.rule, "node-identified");
@@ -123,9 +120,9 @@ mod tests {
         let mut seen = undecided();
         seen.node = contested();
         let told = after(&decide(&seen), &seen.machine);
-        assert_eq!(told.status.current_status.phase, MachinePhase::Running);
+        assert_eq!(*told.phase(), MachinePhase::Running);
         assert_eq!(conditions(&told), as_pairs(&[("NodeIdentified", "NodeContested")]));
-        seen.machine = std::sync::Arc::new(told);
+        seen.machine = told;
         assert_eq!(decide(&seen).effects, [], "it is told; nothing else is done");
 
         // Ill long enough to fail, were it known that the Node is its own.
@@ -135,12 +132,12 @@ mod tests {
             machine_api::v1alpha1::OperationType::HealthCheck,
             machine_api::v1alpha1::OperationState::Processing,
         );
-        ill.status.machine_conditions.clone_from(&seen.machine.status.machine_conditions);
+        ill.status.machine_conditions = seen.machine.machine_conditions().to_vec();
         let mut seen = super::super::testing::seen(ill, 100_000);
         seen.node = contested();
         seen.siblings = Some(Vec::new());
         let plan = decide(&seen);
         assert_eq!(plan.rule, "timeout-contested");
-        assert_eq!(after(&plan, &seen.machine).status.current_status.phase, MachinePhase::Unknown);
+        assert_eq!(*after(&plan, &seen.machine).phase(), MachinePhase::Unknown);
     }
 }

@@ -3,15 +3,14 @@
 //! Three rules, in this order: the Node's provider id names the machine's instance; it names another one; it says nothing,
 //! then names decide. A Node that is not the machine's is never touched. Source: decisions.md 44.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
 use controller_runtime::{key::ObjectKey, snapshot::Snapshot};
-use kube::ResourceExt;
-use machine_api::{names::label, v1alpha1::Machine};
+use machine_api::names::label;
 use machine_driver::{Registry, SameInstance, same_instance::instance_key};
 
 use crate::{
-    snapshots::NodeSnapshot,
+    snapshots::{MachineSnapshot, NodeSnapshot},
     views::{BY_INSTANCE, BY_NODE, ControlViews},
 };
 
@@ -31,7 +30,7 @@ pub enum Owner {
 #[derive(Clone, Copy, Debug)]
 pub struct Claim<'a> {
     /// The machine.
-    pub machine: &'a Machine,
+    pub machine: &'a MachineSnapshot,
     /// Whether its provider id and the Node's name one instance.
     pub instance: SameInstance,
 }
@@ -39,8 +38,7 @@ pub struct Claim<'a> {
 /// Whose this Node is: the machine of this claim, or one of its rivals. Rivals are machines that have the Node on their label
 /// or may have its instance; what claims nothing is none.
 pub fn owner(claim: &Claim<'_>, node: &NodeSnapshot, rivals: &[Claim<'_>]) -> Owner {
-    let others: Vec<&Claim<'_>> =
-        rivals.iter().filter(|rival| rival.machine.metadata.uid != claim.machine.metadata.uid).collect();
+    let others: Vec<&Claim<'_>> = rivals.iter().filter(|rival| rival.machine.uid() != claim.machine.uid()).collect();
     named_by_its_id(claim, node, &others)
         .or_else(|| named_as_anothers(claim, node, &others))
         .unwrap_or_else(|| named_by_label(claim, node, &others))
@@ -54,21 +52,16 @@ fn named_by_its_id(claim: &Claim<'_>, node: &NodeSnapshot, others: &[&Claim<'_>]
     }
     let twins = others.iter().filter(|rival| rival.instance == SameInstance::Same);
     Some(match better(claim, node, twins.copied()) {
-        Some(twin) => {
-            Owner::Contested(format!("machine {} has the same instance and the better claim", twin.name_any()))
-        }
+        Some(twin) => Owner::Contested(format!("machine {} has the same instance and the better claim", twin.name())),
         None => Owner::Ours,
     })
 }
 
 /// The Node's id names another instance, or that of another machine.
 fn named_as_anothers(claim: &Claim<'_>, node: &NodeSnapshot, others: &[&Claim<'_>]) -> Option<Owner> {
-    let (ours, theirs) = (&claim.machine.spec.provider_id, node.provider_id());
+    let (ours, theirs) = (claim.machine.provider_id(), node.provider_id());
     if let Some(rival) = others.iter().find(|rival| rival.instance == SameInstance::Same) {
-        return Some(Owner::Foreign(format!(
-            "its providerID {theirs:?} is that of machine {}",
-            rival.machine.name_any()
-        )));
+        return Some(Owner::Foreign(format!("its providerID {theirs:?} is that of machine {}", rival.machine.name())));
     }
     (claim.instance == SameInstance::Another)
         .then(|| Owner::Foreign(format!("its providerID {theirs:?} is not that of {ours:?}")))
@@ -81,7 +74,7 @@ fn named_by_label(claim: &Claim<'_>, node: &NodeSnapshot, others: &[&Claim<'_>])
     match better(claim, node, labelled.copied()) {
         Some(rival) => Owner::Contested(format!(
             "machine {} has it on its label, too, and the better claim; the ids don't tell whose it is",
-            rival.name_any()
+            rival.name()
         )),
         None => Owner::Ours,
     }
@@ -94,17 +87,17 @@ fn better<'a>(
     claim: &Claim<'_>,
     node: &NodeSnapshot,
     rivals: impl Iterator<Item = &'a Claim<'a>>,
-) -> Option<&'a Machine> {
+) -> Option<&'a MachineSnapshot> {
     let named = node.label(label::MACHINE_NAME);
-    let rank = |machine: &Machine| {
-        let created = machine.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    let rank = |machine: &MachineSnapshot| {
+        let created = machine.created();
         (
             !has_its_id(machine, node),
-            machine.metadata.deletion_timestamp.is_some(),
-            named != machine.metadata.name.as_deref(),
+            machine.is_deleting(),
+            named != Some(machine.name()),
             !has_on_label(machine, node),
             created,
-            machine.metadata.name.clone(),
+            machine.name().to_owned(),
         )
     };
     rivals
@@ -114,36 +107,36 @@ fn better<'a>(
 }
 
 /// Whether the machine has the very text of the Node's id. Without an id neither says anything.
-pub(super) fn has_its_id(machine: &Machine, node: &NodeSnapshot) -> bool {
+pub(super) fn has_its_id(machine: &MachineSnapshot, node: &NodeSnapshot) -> bool {
     let id = node.provider_id();
-    !id.is_empty() && machine.spec.provider_id.eq_ignore_ascii_case(id)
+    !id.is_empty() && machine.provider_id().eq_ignore_ascii_case(id)
 }
 
-fn has_on_label(machine: &Machine, node: &NodeSnapshot) -> bool {
+fn has_on_label(machine: &MachineSnapshot, node: &NodeSnapshot) -> bool {
     machine.labels().get(label::NODE).is_some_and(|name| name == node.name())
 }
 
 /// Whether a machine's provider id and another one name the same instance, by the driver of the machine's class.
-pub fn instance_of(machine: &Machine, id: &str, views: &ControlViews, drivers: &Registry) -> SameInstance {
-    let class = ObjectKey::new(machine.namespace().unwrap_or_default(), machine.spec.class.name.clone());
+pub fn instance_of(machine: &MachineSnapshot, id: &str, views: &ControlViews, drivers: &Registry) -> SameInstance {
+    let class = ObjectKey::new(machine.namespace(), machine.class_ref().name.clone());
     let provider = views.classes.get(&class).map(|class| class.provider.clone()).unwrap_or_default();
-    drivers.same_instance(&provider, &machine.spec.provider_id, id)
+    drivers.same_instance(&provider, machine.provider_id(), id)
 }
 
 /// Whose this Node is, asked of the views: the claim of a machine, and whose else it may be. `same` tells of a machine whether
 /// its provider id and another one name the same instance.
 pub fn owner_in(
-    machine: &Machine,
+    machine: &MachineSnapshot,
     node: &NodeSnapshot,
     views: &ControlViews,
-    same: &dyn Fn(&Machine, &str) -> SameInstance,
+    same: &dyn Fn(&MachineSnapshot, &str) -> SameInstance,
 ) -> Owner {
     let id = node.provider_id();
-    let mut rivals: BTreeMap<Option<String>, Arc<Machine>> = BTreeMap::new();
+    let mut rivals: BTreeMap<String, MachineSnapshot> = BTreeMap::new();
     let of_instance = instance_key(id).map(|instance| views.machines.by_index(BY_INSTANCE, &instance));
     let of_node = views.machines.by_index(BY_NODE, node.name());
     for rival in of_node.into_iter().chain(of_instance.into_iter().flatten()) {
-        rivals.insert(rival.metadata.uid.clone(), rival);
+        rivals.insert(rival.uid().to_owned(), rival);
     }
     let rivals: Vec<Claim<'_>> =
         rivals.values().map(|rival| Claim { machine: rival, instance: same(rival, id) }).collect();
@@ -158,9 +151,11 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+    use kube::ResourceExt;
+    use machine_api::v1alpha1::Machine;
 
     /// A machine of this name with node `n` on its label; `a` is the eldest.
-    fn machine(name: &str) -> Machine {
+    fn machine(name: &str) -> MachineSnapshot {
         let mut machine = Machine::default();
         machine.metadata.name = Some(name.to_owned());
         machine.metadata.uid = Some(name.to_owned());
@@ -168,7 +163,7 @@ mod tests {
         machine.metadata.creation_timestamp = Some(Time(Timestamp::from_second(age).unwrap()));
         machine.spec.provider_id = format!("id of {name}");
         machine.labels_mut().insert(label::NODE.to_owned(), "n".to_owned());
-        machine
+        machine.into()
     }
 
     fn node(names: Option<&str>) -> Node {
@@ -183,7 +178,8 @@ mod tests {
     /// Whose `n` is for machine `b` with these ids, the Node's label naming somebody.
     fn seen_by_b(own: SameInstance, rivals: &[(&str, SameInstance)], named: Option<&str>) -> Owner {
         let b = machine("b");
-        let rivals: Vec<(Machine, SameInstance)> = rivals.iter().map(|(name, id)| (machine(name), *id)).collect();
+        let rivals: Vec<(MachineSnapshot, SameInstance)> =
+            rivals.iter().map(|(name, id)| (machine(name), *id)).collect();
         let rivals: Vec<Claim<'_>> =
             rivals.iter().map(|(machine, instance)| Claim { machine, instance: *instance }).collect();
         owner(&Claim { machine: &b, instance: own }, &node(named).into(), &rivals)
@@ -266,13 +262,13 @@ mod tests {
         for (deleted, living) in [("a", "b"), ("b", "a")] {
             for named in [None, Some("a"), Some("b")] {
                 let mut machines = ["a", "b"].map(machine);
-                for machine in machines.iter_mut().filter(|machine| machine.name_any() == deleted) {
-                    machine.metadata.deletion_timestamp = Some(Time(Timestamp::from_second(1).unwrap()));
+                for machine in machines.iter_mut().filter(|machine| machine.name() == deleted) {
+                    machine.to_mut().metadata.deletion_timestamp = Some(Time(Timestamp::from_second(1).unwrap()));
                 }
                 let mut claims = machines.iter().zip(ids).map(|(machine, instance)| Claim { machine, instance });
                 let claims: [Claim<'_>; 2] = [claims.next().unwrap(), claims.next().unwrap()];
                 let owners = claims.iter().filter(|claim| owner(claim, &node(named).into(), &claims) == Owner::Ours);
-                let owners: Vec<String> = owners.map(|claim| claim.machine.name_any()).collect();
+                let owners: Vec<String> = owners.map(|claim| claim.machine.name().to_owned()).collect();
                 assert_eq!(owners, [living], "{deleted} is deleted, the Node names {named:?}");
             }
         }
@@ -281,7 +277,7 @@ mod tests {
     #[test]
     fn a_node_without_an_id_is_not_that_of_a_machine_without_one() {
         let [mut elder, young] = ["a", "b"].map(machine);
-        elder.spec.provider_id.clear();
+        elder.to_mut().spec.provider_id.clear();
         let claims = [&elder, &young].map(|machine| Claim { machine, instance: Unknown });
         let owners = claims.map(|claim| owner(&claim, &node(Some("b")).into(), &claims) == Owner::Ours);
         assert_eq!(owners, [false, true], "the label of the Node decides");
@@ -290,7 +286,7 @@ mod tests {
     #[test]
     fn a_machine_without_the_label_is_no_rival_unless_it_has_the_instance() {
         let mut unlabelled = machine("a");
-        unlabelled.metadata.labels = None;
+        unlabelled.to_mut().metadata.labels = None;
         let b = machine("b");
         let owner_for = |instance| {
             let rivals = [Claim { machine: &unlabelled, instance }];
@@ -303,9 +299,10 @@ mod tests {
     #[test]
     fn where_all_ids_end_alike_a_new_machine_gets_its_own_node_and_not_the_eldest() {
         let [mut elder, mut young] = ["a", "b"].map(machine);
-        elder.labels_mut().insert(label::NODE.to_owned(), "another".to_owned());
+        elder.to_mut().labels_mut().insert(label::NODE.to_owned(), "another".to_owned());
         for machine in [&mut elder, &mut young] {
-            machine.spec.provider_id = format!("metal:///{}/vm", machine.metadata.name.as_deref().unwrap());
+            let id = format!("metal:///{}/vm", machine.name());
+            machine.to_mut().spec.provider_id = id;
         }
         for id in ["metal:///b/vm", "metal://b/vm", ""] {
             let mut node = node(None);

@@ -4,8 +4,8 @@ use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::NodeCondition, apimachinery::pkg::apis::meta::v1::Time};
 
 use super::{deletion_stage::was_failed, observation::condition};
-use crate::snapshots::NodeSnapshot;
-use machine_api::{names::node_condition, v1alpha1::Machine};
+use crate::snapshots::{MachineSnapshot, NodeSnapshot};
+use machine_api::names::node_condition;
 
 /// Why a Node goes away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub enum Leaving {
 
 impl Leaving {
     /// By what is known of the machine that is being deleted.
-    pub fn of(machine: &Machine) -> Self {
+    pub fn of(machine: &MachineSnapshot) -> Self {
         if was_failed(machine) { Self::Unhealthy } else { Self::ScaledDown }
     }
 }

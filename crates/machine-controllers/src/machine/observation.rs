@@ -12,7 +12,6 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::NodeCondition;
-use kube::ResourceExt;
 use serde::Serialize;
 
 pub use self::{
@@ -21,11 +20,14 @@ pub use self::{
     node::{AttachmentView, DrainState, Namesake, NodeIdentity, NodeSource, NodeStep, NodeView, Trouble, Troubles},
 };
 use super::{node_ailments::Ailments, settings::Limits, shared_instance::VmOwner, telling::Stated, vm_gone::VmCheck};
-use crate::drain::observe::MissingView;
-use controller_runtime::clock::{ClockTrouble, Step};
+use crate::{drain::observe::MissingView, snapshots::MachineSnapshot};
+use controller_runtime::{
+    clock::{ClockTrouble, Step},
+    snapshot::Snapshot,
+};
 use machine_api::{
     names::{finalizer, label},
-    v1alpha1::{Machine, MachinePhase},
+    v1alpha1::MachinePhase,
 };
 
 /// Version of the observation's serialised form.
@@ -61,7 +63,7 @@ pub struct Observation {
     /// The machine's limits.
     pub limits: Limits,
     /// The machine.
-    pub machine: Arc<Machine>,
+    pub machine: MachineSnapshot,
     /// Its class.
     pub class: ClassView,
     /// The Secrets of its class.
@@ -169,8 +171,8 @@ pub enum Permit {
 impl Observation {
     /// A machine of a target cluster of which nothing else is known yet: its class is usable, its Secrets ask for nothing,
     /// it was first seen now.
-    pub fn of(machine: Arc<Machine>, limits: Limits, now: Timestamp) -> Self {
-        let deleting = machine.metadata.deletion_timestamp.as_ref().map(|_| now);
+    pub fn of(machine: MachineSnapshot, limits: Limits, now: Timestamp) -> Self {
+        let deleting = machine.is_deleting().then_some(now);
         Self {
             version: OBSERVATION_VERSION,
             now,
@@ -197,11 +199,7 @@ impl Observation {
             flow: Flow::default(),
             pause: None,
             stated: None,
-            inputs: Inputs {
-                machine: machine.metadata.generation,
-                force: force_deletion(&machine),
-                ..Inputs::default()
-            },
+            inputs: Inputs { machine: machine.generation(), force: force_deletion(&machine), ..Inputs::default() },
             drain: DrainState::Due,
             attachments: deleting.map(|_| Vec::new()),
             missing_views: Vec::new(),
@@ -218,12 +216,12 @@ impl Observation {
 
     /// Name of the machine.
     pub fn name(&self) -> &str {
-        self.machine.metadata.name.as_deref().unwrap_or_default()
+        self.machine.name()
     }
 
     /// Phase of the machine.
     pub fn phase(&self) -> &MachinePhase {
-        &self.machine.status.current_status.phase
+        self.machine.phase()
     }
 
     /// Name of its Node, or empty.
@@ -233,18 +231,18 @@ impl Observation {
 
     /// Whether our finalizer is on the machine.
     pub fn has_finalizer(&self) -> bool {
-        self.machine.finalizers().iter().any(|name| name == finalizer::MACHINE)
+        self.machine.metadata().finalizers.iter().any(|name| name == finalizer::MACHINE)
     }
 
     /// How long the machine exists, by the later of the API server's stamp and our first sight of a young machine.
     pub fn age(&self) -> Duration {
-        let created = self.machine.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        let created = self.machine.created();
         since(self.now, start(created, self.first_seen))
     }
 
     /// How long the machine is being deleted; `None` when it is not.
     pub fn deleting_for(&self) -> Option<Duration> {
-        let stamped = self.machine.metadata.deletion_timestamp.as_ref().map(|time| time.0)?;
+        let stamped = self.machine.deleting_since()?;
         Some(since(self.now, start(Some(stamped), self.first_seen_deleting.unwrap_or(stamped))))
     }
 
@@ -267,7 +265,7 @@ impl Observation {
 }
 
 /// Whether the label `force-deletion` holds a Go boolean that is true; anything else is false.
-pub fn force_deletion(machine: &Machine) -> Force {
+pub fn force_deletion(machine: &MachineSnapshot) -> Force {
     match machine.labels().get(label::FORCE_DELETION).map(String::as_str) {
         Some("1" | "t" | "T" | "TRUE" | "true" | "True") => Force::Yes,
         _ => Force::No,
@@ -298,6 +296,8 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+    use kube::ResourceExt;
+    use machine_api::v1alpha1::Machine;
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_second(1_800_000_000 + seconds).unwrap()
@@ -327,6 +327,7 @@ mod tests {
     fn the_label_force_deletion_is_read_as_go_does(#[case] value: &str, #[case] force: Force) {
         let mut machine = Machine::default();
         machine.labels_mut().insert(label::FORCE_DELETION.to_owned(), value.to_owned());
+        let machine = MachineSnapshot::from(machine);
         assert_eq!(force_deletion(&machine), force);
     }
 }

@@ -24,13 +24,13 @@ use super::{
 };
 use crate::{
     drain::observe::{DrainViews, MissingView},
-    snapshots::NodeSnapshot,
+    snapshots::{MachineSnapshot, NodeSnapshot},
     views::{BY_NAME_LABEL, ControlViews, qualified},
 };
 use controller_runtime::{clock::Reading, key::ObjectKey, snapshot::Snapshot, store::Store};
 use machine_api::{
     names::label,
-    v1alpha1::{Machine, MachineClass, MachinePhase, SecretReference},
+    v1alpha1::{MachineClass, MachinePhase, SecretReference},
 };
 use machine_driver::{Registry, SameInstance, SecretData};
 
@@ -89,7 +89,7 @@ pub struct ClassSecrets {
 /// The observation of this machine. What it notices for the first time is for [`Memory::keep`].
 pub fn observe(
     sources: &Sources<'_>,
-    machine: Arc<Machine>,
+    machine: MachineSnapshot,
     memory: &Memory,
     pass: &Pass,
     reading: Reading,
@@ -113,7 +113,7 @@ pub fn observe(
         silence: sources.silence,
         target: if sources.target.is_some() { TargetCluster::Present } else { TargetCluster::None },
         class: ClassView {
-            state: class_state(&machine.spec.class, class.as_deref()),
+            state: class_state(machine.class_ref(), class.as_deref()),
             virtual_capacity: class.as_ref().map(|class| {
                 class.node_template.as_ref().map(|template| template.virtual_capacity.clone()).unwrap_or_default()
             }),
@@ -158,15 +158,19 @@ pub fn observe(
 }
 
 /// The class that a machine names.
-pub fn class_of(views: &ControlViews, machine: &Machine) -> Option<Arc<MachineClass>> {
-    let namespace = machine.namespace().unwrap_or_default();
-    views.classes.get(&ObjectKey::new(namespace, machine.spec.class.name.clone()))
+pub fn class_of(views: &ControlViews, machine: &MachineSnapshot) -> Option<Arc<MachineClass>> {
+    let namespace = machine.namespace();
+    views.classes.get(&ObjectKey::new(namespace, machine.class_ref().name.clone()))
 }
 
 /// What a driver call for the machine depends on.
-pub fn inputs_of(machine: &Machine, class: Option<&MachineClass>, secrets: Vec<(String, Option<String>)>) -> Inputs {
+pub fn inputs_of(
+    machine: &MachineSnapshot,
+    class: Option<&MachineClass>,
+    secrets: Vec<(String, Option<String>)>,
+) -> Inputs {
     Inputs {
-        machine: machine.metadata.generation,
+        machine: machine.generation(),
         class: class.map(|class| (class.uid().unwrap_or_default(), class.metadata.generation)),
         secrets,
         force: force_deletion(machine),
@@ -174,7 +178,11 @@ pub fn inputs_of(machine: &Machine, class: Option<&MachineClass>, secrets: Vec<(
 }
 
 /// The Secrets that a class names; the data of `credentialsSecretRef` wins.
-pub fn secrets_of(secrets: &Store<Arc<Secret>>, machine: &Machine, class: Option<&MachineClass>) -> ClassSecrets {
+pub fn secrets_of(
+    secrets: &Store<Arc<Secret>>,
+    machine: &MachineSnapshot,
+    class: Option<&MachineClass>,
+) -> ClassSecrets {
     let mut found = ClassSecrets {
         data: SecretData::default(),
         named: SecretsNamed::None,
@@ -182,10 +190,10 @@ pub fn secrets_of(secrets: &Store<Arc<Secret>>, machine: &Machine, class: Option
         missing: Vec::new(),
     };
     let Some(class) = class else { return found };
-    let own = machine.namespace().unwrap_or_default();
+    let own = machine.namespace();
     let mut data_of = |reference: &Option<SecretReference>| {
         let Some(reference) = reference else { return BTreeMap::new() };
-        let namespace = if reference.namespace.is_empty() { own.clone() } else { reference.namespace.clone() };
+        let namespace = if reference.namespace.is_empty() { own } else { &reference.namespace };
         let key = ObjectKey::new(namespace, reference.name.clone());
         found.named = SecretsNamed::Some;
         let secret = secrets.get(&key);
@@ -203,7 +211,7 @@ pub fn secrets_of(secrets: &Store<Arc<Secret>>, machine: &Machine, class: Option
     found
 }
 
-fn node_view(sources: &Sources<'_>, machine: &Machine, memory: &Memory) -> NodeView {
+fn node_view(sources: &Sources<'_>, machine: &MachineSnapshot, memory: &Memory) -> NodeView {
     let Some(target) = sources.target else { return NodeView::NoTarget };
     let name = machine.labels().get(label::NODE).map(String::as_str).unwrap_or_default();
     if name.is_empty() {
@@ -217,7 +225,7 @@ fn node_view(sources: &Sources<'_>, machine: &Machine, memory: &Memory) -> NodeV
 }
 
 /// The word of the drivers of the machines' classes.
-fn same_instance(sources: &Sources<'_>) -> impl Fn(&Machine, &str) -> SameInstance {
+fn same_instance(sources: &Sources<'_>) -> impl Fn(&MachineSnapshot, &str) -> SameInstance {
     |machine, id| instance_of(machine, id, sources.views, sources.drivers)
 }
 
@@ -231,9 +239,9 @@ fn whose(owner: Owner, node: NodeSnapshot) -> NodeView {
 }
 
 /// Whether the driver can tell that the Node is the machine's.
-fn node_identity(sources: &Sources<'_>, machine: &Machine, node: &NodeView) -> NodeIdentity {
+fn node_identity(sources: &Sources<'_>, machine: &MachineSnapshot, node: &NodeView) -> NodeIdentity {
     let Some(id) = node.ours().map(NodeSnapshot::provider_id) else { return NodeIdentity::Told };
-    let can_be_compared = !id.is_empty() && !machine.spec.provider_id.is_empty();
+    let can_be_compared = !id.is_empty() && !machine.provider_id().is_empty();
     if can_be_compared && instance_of(machine, id, sources.views, sources.drivers) == SameInstance::Unknown {
         NodeIdentity::Unknown { node: id.to_owned() }
     } else {
@@ -241,13 +249,17 @@ fn node_identity(sources: &Sources<'_>, machine: &Machine, node: &NodeView) -> N
     }
 }
 
-fn not_linked(sources: &Sources<'_>, nodes: &Store<NodeSnapshot>, machine: &Machine, memory: &Memory) -> NodeView {
+fn not_linked(
+    sources: &Sources<'_>,
+    nodes: &Store<NodeSnapshot>,
+    machine: &MachineSnapshot,
+    memory: &Memory,
+) -> NodeView {
     let candidate =
         candidate(machine, nodes, sources.views, &same_instance(sources)).map(|node| node.name().to_owned());
     let namesake = memory.flow.vm.as_ref().filter(|vm| !vm.identity.node_name.is_empty()).and_then(|vm| {
         let node = nodes.get(&ObjectKey::cluster_scoped(&vm.identity.node_name))?;
-        let mut made = machine.clone();
-        made.spec.provider_id.clone_from(&vm.identity.provider_id);
+        let made = machine.with_provider_id(&vm.identity.provider_id);
         Some(Namesake {
             instance: instance_of(&made, node.provider_id(), sources.views, sources.drivers),
             created: node.created(),
@@ -257,8 +269,12 @@ fn not_linked(sources: &Sources<'_>, nodes: &Store<NodeSnapshot>, machine: &Mach
 }
 
 /// When this process first saw the machine being deleted.
-pub(super) fn first_seen_deleting(machine: &Machine, before: Option<Timestamp>, now: Timestamp) -> Option<Timestamp> {
-    if machine.metadata.deletion_timestamp.is_some() { before.or(Some(now)) } else { before }
+pub(super) fn first_seen_deleting(
+    machine: &MachineSnapshot,
+    before: Option<Timestamp>,
+    now: Timestamp,
+) -> Option<Timestamp> {
+    if machine.is_deleting() { before.or(Some(now)) } else { before }
 }
 
 /// What ails the Node of a machine, after what was seen before.
@@ -272,26 +288,26 @@ fn sight_of_nodes(sources: &Sources<'_>, reading: Reading) -> Sight {
 }
 
 /// What the driver said of the VM counts for as long as the machine is unhealthy.
-pub(super) fn vm_check(machine: &Machine, before: VmCheck) -> VmCheck {
-    if machine.status.current_status.phase == MachinePhase::Unknown { before } else { VmCheck::NotAsked }
+pub(super) fn vm_check(machine: &MachineSnapshot, before: VmCheck) -> VmCheck {
+    if *machine.phase() == MachinePhase::Unknown { before } else { VmCheck::NotAsked }
 }
 
 /// Since when the Node of a machine that has not joined says something that is not written yet.
 pub(super) fn conditions_differ_since(
-    machine: &Machine,
+    machine: &MachineSnapshot,
     node: &NodeView,
     before: Option<Timestamp>,
     now: Timestamp,
 ) -> Option<Timestamp> {
-    let status = &machine.status;
+    let status = machine.status();
     let joining = matches!(status.current_status.phase, MachinePhase::Pending | MachinePhase::CrashLoopBackOff);
     let differs = joining && node.ours().is_some_and(|node| conditions_changed(&status.conditions, node.conditions()));
     differs.then(|| before.unwrap_or(now))
 }
 
-fn attachments(sources: &Sources<'_>, machine: &Machine) -> Option<Vec<AttachmentView>> {
-    let (Some(target), Some(_)) = (sources.target, &machine.metadata.deletion_timestamp) else { return None };
-    let name = machine.labels().get(label::NODE).map(String::as_str).unwrap_or_default();
+fn attachments(sources: &Sources<'_>, machine: &MachineSnapshot) -> Option<Vec<AttachmentView>> {
+    let target = sources.target.filter(|_| machine.is_deleting())?;
+    let name = machine.node_name();
     let is_known = || match target.looking {
         Looking::Begins => target.drains.ready(),
         Looking::Glances => target.drains.complete(),
@@ -320,13 +336,13 @@ fn missing_views(sources: &Sources<'_>, attachments: Option<&[AttachmentView]>, 
 /// The machine's group, but only when its health timeout may have passed: it can be large.
 fn siblings(
     views: &ControlViews,
-    machine: &Machine,
+    machine: &MachineSnapshot,
     limits: &Limits,
     vm: VmCheck,
     now: Timestamp,
 ) -> Option<Vec<Sibling>> {
     let HealthTimeout::After(limit) = limits.health else { return None };
-    let current = &machine.status.current_status;
+    let current = &machine.status().current_status;
     let timed = matches!(
         current.phase,
         MachinePhase::Unknown | MachinePhase::InPlaceUpdateSuccessful | MachinePhase::InPlaceUpdateFailed
@@ -338,14 +354,14 @@ fn siblings(
     let Some(group) = machine.labels().get(label::NAME).filter(|name| !name.is_empty()) else {
         return Some(Vec::new());
     };
-    let all = views.machines.by_index(BY_NAME_LABEL, &qualified(&machine.namespace().unwrap_or_default(), group));
+    let all = views.machines.by_index(BY_NAME_LABEL, &qualified(machine.namespace(), group));
     Some(
         all.iter()
-            .filter(|sibling| sibling.metadata.uid != machine.metadata.uid)
+            .filter(|sibling| sibling.uid() != machine.uid())
             .map(|sibling| Sibling {
-                name: sibling.name_any(),
-                phase: sibling.status.current_status.phase.as_str().to_owned(),
-                preserved: sibling.status.current_status.preserve_expiry_time.is_some(),
+                name: sibling.name().to_owned(),
+                phase: sibling.phase().as_str().to_owned(),
+                preserved: sibling.preserve_expiry_time().is_some(),
             })
             .collect(),
     )
@@ -376,28 +392,28 @@ mod tests {
         let class: MachineClass =
             serde_json::from_value(json!({ "secretRef": { "name": "a" }, "credentialsSecretRef": { "name": "b" } }))
                 .unwrap();
-        let found = secrets_of(&store, &machine(), Some(&class));
+        let found = secrets_of(&store, &machine().into(), Some(&class));
         assert_eq!((found.data.get("x"), found.data.get("y")), (Some(b"1".as_slice()), Some(b"2".as_slice())));
         assert!(found.missing.is_empty());
     }
 
-    fn member(name: &str, group: &str, phase: MachinePhase) -> Machine {
+    fn member(name: &str, group: &str, phase: MachinePhase) -> MachineSnapshot {
         let mut machine = in_phase(phase, 0, OperationType::HealthCheck, OperationState::Processing);
         machine.metadata.name = Some(name.to_owned());
         machine.metadata.uid = Some(name.to_owned());
         machine.labels_mut().insert(label::NAME.to_owned(), group.to_owned());
-        machine
+        machine.into()
     }
 
     #[test]
     fn mc_117_machines_of_another_deployment_are_no_siblings() {
         let views = ControlViews::default();
         let sick = member("sick", "one", MachinePhase::Unknown);
-        views.machines.apply(sick.clone());
-        views.machines.apply(member("other", "two", MachinePhase::Pending));
-        views.machines.apply(member("sibling", "one", MachinePhase::Running));
+        views.machines.apply(sick.to_object());
+        views.machines.apply(member("other", "two", MachinePhase::Pending).to_object());
+        views.machines.apply(member("sibling", "one", MachinePhase::Running).to_object());
         let limits = MachineSettings::default().limits_of(&sick);
-        let names = |machine: &Machine| {
+        let names = |machine: &MachineSnapshot| {
             let found = siblings(&views, machine, &limits, VmCheck::NotAsked, at(601));
             found.map(|found| found.into_iter().map(|sibling| sibling.name).collect::<Vec<_>>())
         };

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::ResourceExt;
 
 use super::{
     FreezeSwitch, MachineController,
@@ -29,13 +28,13 @@ use super::{
 };
 use crate::{
     drain::{observe::DrainViews, waiting::Waiting as DrainWaiting},
-    snapshots::NodeSnapshot,
+    snapshots::{MachineSnapshot, NodeSnapshot},
     views::ControlViews,
 };
-use controller_runtime::{clock::Reading, key::ObjectKey, store::Store};
+use controller_runtime::{clock::Reading, key::ObjectKey, snapshot::Snapshot, store::Store};
 use machine_api::{
     names::{label, machine_condition},
-    v1alpha1::{Machine, MachinePhase},
+    v1alpha1::MachinePhase,
 };
 use machine_driver::Registry;
 
@@ -165,7 +164,7 @@ impl Stage {
 
     /// Where the machine stands.
     pub fn of(seen: &Observation) -> Self {
-        if seen.machine.metadata.deletion_timestamp.is_some() {
+        if seen.machine.is_deleting() {
             return Self::Deleting(deletion_stage(seen));
         }
         if seen.freeze == Freeze::Frozen {
@@ -251,7 +250,7 @@ impl Outlook {
         let seen = &self.seen;
         let mut all = Vec::new();
         let mut add = |name, at, on_expiry| all.push(Deadline { name, at, on_expiry });
-        if seen.machine.metadata.deletion_timestamp.is_none() {
+        if !seen.machine.is_deleting() {
             if let Some(limit) = phase_limit(seen) {
                 let (name, then) = match limit.of {
                     Limited::Creation => ("creation", "the machine is declared Failed"),
@@ -301,7 +300,7 @@ impl Outlook {
                     .ended_by("this host's and the API server's agree"),
             }));
         }
-        let call = self.seen.flow.in_flight.filter(|_| self.seen.machine.metadata.deletion_timestamp.is_none());
+        let call = self.seen.flow.in_flight.filter(|_| !self.seen.machine.is_deleting());
         if let Some(wait) = call.and_then(|call| driver_wait(&self.seen, call)) {
             add(Blocker::of(&wait));
         }
@@ -375,7 +374,7 @@ impl Outlooks {
     }
 
     /// What is seen of a machine now.
-    pub fn seen(&self, machine: &Arc<Machine>, now: Timestamp) -> Observation {
+    pub fn seen(&self, machine: &MachineSnapshot, now: Timestamp) -> Observation {
         self.look(machine, now).0
     }
 
@@ -390,27 +389,27 @@ impl Outlooks {
     }
 
     /// Where a machine stands.
-    pub fn stage_of(&self, machine: &Arc<Machine>, now: Timestamp) -> Stage {
+    pub fn stage_of(&self, machine: &MachineSnapshot, now: Timestamp) -> Stage {
         Stage::of(&self.look(machine, now).0)
     }
 
     /// What would be decided about a machine now.
-    pub fn of(&self, machine: &Arc<Machine>, now: Timestamp) -> Outlook {
+    pub fn of(&self, machine: &MachineSnapshot, now: Timestamp) -> Outlook {
         self.sight(machine, now).outlook()
     }
 
     /// What is seen of a machine now, with all that can be told of it later.
-    pub fn sight(&self, machine: &Arc<Machine>, now: Timestamp) -> Sighting {
+    pub fn sight(&self, machine: &MachineSnapshot, now: Timestamp) -> Sighting {
         let (seen, drain) = self.look(machine, now);
         Sighting { seen: Arc::new(seen), drain }
     }
 
     /// What is seen of a machine, and whom its drain waits for.
-    fn look(&self, machine: &Arc<Machine>, now: Timestamp) -> (Observation, Option<DrainWaiting>) {
+    fn look(&self, machine: &MachineSnapshot, now: Timestamp) -> (Observation, Option<DrainWaiting>) {
         let deps = &self.deps;
-        let key = ObjectKey::of(&**machine);
-        let class = ObjectKey::new(key.namespace.clone(), machine.spec.class.name.clone());
-        let uid = machine.metadata.uid.clone().unwrap_or_default();
+        let key = machine.key();
+        let class = ObjectKey::new(key.namespace.clone(), machine.class_ref().name.clone());
+        let uid = machine.uid().to_owned();
         let controller = deps.controller.as_ref();
         let remembered = controller.and_then(|controller| controller.remembered(&key, &uid));
         let (memory, drain) = remembered.unwrap_or_else(|| {
@@ -433,15 +432,15 @@ impl Outlooks {
             node_vanished: controller.is_some_and(|controller| controller.saw_node_vanish(&key)),
         };
         let reading = deps.freeze.reading().unwrap_or(Reading::trusted(now)).told_at(now);
-        (observe(&sources, Arc::clone(machine), &memory, &Pass::default(), reading), drain)
+        (observe(&sources, machine.clone(), &memory, &Pass::default(), reading), drain)
     }
 }
 
 /// The memory of a process that has seen the machine from its beginning, and nothing besides.
-fn unseen(machine: &Machine, node: Option<&NodeSnapshot>, uid: String, now: Timestamp) -> Memory {
-    let created = machine.creation_timestamp().map_or(now, |created| created.0);
+fn unseen(machine: &MachineSnapshot, node: Option<&NodeSnapshot>, uid: String, now: Timestamp) -> Memory {
+    let created = machine.created().unwrap_or(now);
     let mut memory = Memory::new(uid, created, AskedBefore::Nothing);
-    memory.first_seen_deleting = machine.metadata.deletion_timestamp.as_ref().map(|deleted| deleted.0);
+    memory.first_seen_deleting = machine.deleting_since();
     memory.ailments = node.map(|node| Ailments::from_the_beginning(node, now)).unwrap_or_default();
     memory
 }

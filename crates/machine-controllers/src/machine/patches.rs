@@ -5,7 +5,6 @@
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::NodeCondition;
-use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -14,15 +13,15 @@ use super::{
     plan::{Effect, Link, VersionGuard},
     status_change::{Doubt, Preservation, StatusChange, TimeoutClock, rfc3339},
 };
-use crate::{finalizer_patches::without, snapshots::NodeSnapshot};
+use crate::{
+    finalizer_patches::without,
+    snapshots::{MachineSnapshot, NodeSnapshot},
+};
 use controller_runtime::{
     objects::{Part, Patch},
     snapshot::Snapshot,
 };
-use machine_api::{
-    names::{annotation, finalizer, label, machine_condition},
-    v1alpha1::Machine,
-};
+use machine_api::names::{annotation, finalizer, label, machine_condition};
 use machine_driver::Code;
 
 /// What an effect writes of an object.
@@ -43,8 +42,8 @@ impl Write {
 }
 
 /// What an effect writes of the machine. `newest` is the machine after the effects before this one.
-pub fn of_machine(effect: &Effect, seen: &Observation, newest: &Machine) -> Write {
-    let version = newest.metadata.resource_version.as_deref();
+pub fn of_machine(effect: &Effect, seen: &Observation, newest: &MachineSnapshot) -> Write {
+    let version = newest.resource_version();
     match effect {
         Effect::AddMachineFinalizer => {
             Write::This(Part::Main, Patch::Merge(claimed(&seen.machine)).guarded_by(version))
@@ -63,7 +62,9 @@ pub fn of_machine(effect: &Effect, seen: &Observation, newest: &Machine) -> Writ
             let guard = if change.replaces_lists() { VersionGuard::Observed } else { VersionGuard::Any };
             Write::This(Part::Status, guarded(status(change, *at, &seen.machine), guard, version))
         }
-        Effect::RemoveMachineFinalizer => Write::of(Part::Main, without(newest.finalizers(), finalizer::MACHINE)),
+        Effect::RemoveMachineFinalizer => {
+            Write::of(Part::Main, without(newest.metadata().finalizers, finalizer::MACHINE))
+        }
         Effect::DeleteMachine
         | Effect::RereadMachine
         | Effect::CheckInputs
@@ -132,8 +133,8 @@ fn guarded(patch: Value, guard: VersionGuard, version: Option<&str>) -> Patch {
 }
 
 /// Our finalizer behind those that are there.
-fn claimed(machine: &Machine) -> Value {
-    let mut all = machine.finalizers().to_vec();
+fn claimed(machine: &MachineSnapshot) -> Value {
+    let mut all = machine.metadata().finalizers.to_vec();
     all.push(finalizer::MACHINE.to_owned());
     json!({ "metadata": { "finalizers": all } })
 }
@@ -213,16 +214,16 @@ fn set_condition(node: &NodeSnapshot, condition: &NodeCondition) -> Patch {
 }
 
 /// Whether the lists that a change replaces are those that were observed: what somebody else has put in meanwhile would be lost.
-fn lists_are_as_seen(change: &StatusChange, seen: &Machine, newest: &Machine) -> bool {
-    let (before, now) = (&seen.status, &newest.status);
+fn lists_are_as_seen(change: &StatusChange, seen: &MachineSnapshot, newest: &MachineSnapshot) -> bool {
+    let (before, now) = (seen.status(), newest.status());
     (change.conditions.is_none() || before.conditions == now.conditions)
         && (change.addresses.is_none() || before.addresses == now.addresses)
         && (!change.replaces_machine_conditions() || before.machine_conditions == now.machine_conditions)
 }
 
 /// The merge patch of a change of this machine's status.
-pub fn status(change: &StatusChange, at: Timestamp, machine: &Machine) -> Value {
-    let stored = &machine.status;
+pub fn status(change: &StatusChange, at: Timestamp, machine: &MachineSnapshot) -> Value {
+    let stored = machine.status();
     let now = rfc3339(at);
     let mut status = Map::new();
     if let Some(operation) = &change.operation {
@@ -264,8 +265,8 @@ pub fn status(change: &StatusChange, at: Timestamp, machine: &Machine) -> Value 
     json!({ "status": status })
 }
 
-fn current_status(change: &StatusChange, now: &str, machine: &Machine) -> Map<String, Value> {
-    let stored = &machine.status.current_status;
+fn current_status(change: &StatusChange, now: &str, machine: &MachineSnapshot) -> Map<String, Value> {
+    let stored = &machine.status().current_status;
     let mut current = Map::new();
     if let Some((phase, clock)) = &change.phase {
         if *phase != stored.phase {
@@ -296,8 +297,8 @@ fn current_status(change: &StatusChange, now: &str, machine: &Machine) -> Map<St
 }
 
 /// The machine's own conditions with this doubt in place of the former, or without any.
-fn with_doubt(all: Vec<Value>, doubt: &Doubt, now: &str, machine: &Machine) -> Vec<Value> {
-    let stored = &machine.status.machine_conditions;
+fn with_doubt(all: Vec<Value>, doubt: &Doubt, now: &str, machine: &MachineSnapshot) -> Vec<Value> {
+    let stored = machine.machine_conditions();
     let since = stored
         .iter()
         .find(|condition| condition.type_ == machine_condition::NODE_IDENTIFIED)
@@ -310,7 +311,7 @@ fn with_doubt(all: Vec<Value>, doubt: &Doubt, now: &str, machine: &Machine) -> V
             "status": "Unknown",
             "reason": reason,
             "message": message,
-            "observedGeneration": machine.metadata.generation.unwrap_or_default(),
+            "observedGeneration": machine.generation().unwrap_or_default(),
             "lastTransitionTime": since,
         })),
     }

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
-use kube::ResourceExt;
 
 use super::{
     health_timeout::failed_wait,
@@ -125,7 +124,7 @@ fn said(seen: &Observation) -> Said<'_> {
 
 /// The end of the preservation, if it has begun.
 pub(super) fn ends(seen: &Observation) -> Option<Timestamp> {
-    seen.machine.status.current_status.preserve_expiry_time.as_ref().map(|end| end.0)
+    seen.machine.preserve_expiry_time()
 }
 
 /// What is left of the preservation, if it has begun; after a step of the clock it must have been watched for a while.
@@ -185,7 +184,7 @@ fn wish(seen: &Observation, said: &Said<'_>) -> (Wish, Speaker) {
 
 /// Tells of a value that nobody knows, once, without standing in the way of a creation.
 fn warn_of(seen: &Observation, value: &str, place: &str) -> Say {
-    if seen.machine.spec.provider_id.is_empty() {
+    if seen.machine.provider_id().is_empty() {
         return Say::NOTHING;
     }
     let message = format!(
@@ -229,7 +228,7 @@ fn kept(since: Timestamp, end: Timestamp) -> Waiting {
 
 /// Since when: the machine failed, or its preservation began.
 fn kept_since(seen: &Observation) -> Timestamp {
-    seen.machine.status.current_status.last_update_time.as_ref().map_or(seen.now, |time| time.0)
+    seen.machine.last_update_time().unwrap_or(seen.now)
 }
 
 /// One step towards a machine that is preserved; `None` when it is.

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::NodeCondition;
-use kube::ResourceExt;
 
 use super::{
     deletion_drain::{drain_wait, tells_of_drain, tries_again},
@@ -37,7 +36,7 @@ pub(super) fn is_drained(condition: Option<&NodeCondition>) -> bool {
 
 /// When the machine failed or its preservation began.
 fn began(seen: &Observation) -> Timestamp {
-    seen.machine.status.current_status.last_update_time.as_ref().map_or(seen.now, |began| began.0)
+    seen.machine.last_update_time().unwrap_or(seen.now)
 }
 
 /// The limit before pods are deleted instead of evicted: a drain timeout after that.
@@ -64,7 +63,7 @@ pub(super) fn drain_if_due(seen: &Observation, node: &NodeSnapshot, reason: &'st
                 Force::No => limit(seen).left(),
                 Force::Yes => FORCED_DRAIN,
             };
-            let failed = seen.machine.status.current_status.last_update_time.as_ref().map(|time| time.0);
+            let failed = seen.machine.last_update_time();
             let order = DrainOrder {
                 node: node.name().to_owned(),
                 node_uid: node.uid().to_owned(),
@@ -75,8 +74,7 @@ pub(super) fn drain_if_due(seen: &Observation, node: &NodeSnapshot, reason: &'st
             Say::act("drain-preserved", Vec::new(), Next::StepDrain(order))
         }
         DrainState::Warming => {
-            let began = seen.machine.status.current_status.last_update_time.as_ref();
-            let began = began.map_or(seen.first_seen, |began| began.0);
+            let began = seen.machine.last_update_time().unwrap_or(seen.first_seen);
             let next = Next::LookAgain(views_wait(seen, began), Wait::PreservationViews);
             let lists = views_waited_for(seen, began, None);
             let told = tell_of_views(seen, began, &lists);

@@ -1,6 +1,6 @@
 //! Scenarios of spec/machine-controller §17.8 on the pure decision, played step by step until it rests.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use k8s_openapi::{
     api::core::v1::{Node, NodeCondition},
@@ -100,7 +100,7 @@ impl Story {
     }
 
     fn carry_out(&mut self, plan: &Plan) {
-        self.machine = after(plan, &self.machine);
+        self.machine = after(plan, &self.machine).to_object();
         if let Some(node) = &mut self.node {
             *node = node_after(plan, node);
         }
@@ -429,7 +429,7 @@ fn mc_157_a_preserved_machine_that_is_deleted_goes_the_normal_way() {
     let machine = deleted_at(kept.machine.clone(), 2000);
     let seen = with_node(seen(machine.clone(), 2000), kept.node.clone().unwrap());
     let marked = after(&decide(&seen), &machine);
-    assert_eq!(marked.status.current_status.preserve_expiry_time, None);
+    assert_eq!(marked.preserve_expiry_time(), None);
     assert_eq!(DeletionStage::of(&marked), Some(DeletionStage::Drain));
 }
 
@@ -459,7 +459,7 @@ fn a_preservation_that_can_not_be_marked_is_told() {
     let plan = decide(&seen);
     assert!(matches!(plan.next, Next::LookAgain(after, _) if after.as_secs() == 5));
     let told = after(&plan, &kept.machine);
-    assert!(told.status.machine_conditions[0].message.contains("forbidden"));
+    assert!(told.machine_conditions()[0].message.contains("forbidden"));
 }
 
 #[test]
@@ -468,7 +468,7 @@ fn a_foreign_node_is_not_marked() {
     seen.node = NodeView::Foreign { name: "n".to_owned(), why: "another VM".to_owned() };
     let plan = decide(&seen);
     assert_eq!(node_writes(&plan), 0);
-    seen.machine = Arc::new(after(&plan, &seen.machine));
+    seen.machine = after(&plan, &seen.machine);
     assert_eq!(node_writes(&decide(&seen)), 0);
 }
 

@@ -7,8 +7,7 @@ use std::{
 };
 
 use futures::{StreamExt, stream};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::ResourceExt;
+use jiff::Timestamp;
 
 use super::{
     GoodClass, MachineController,
@@ -28,20 +27,19 @@ use super::{
 };
 use crate::{
     drain::{self, Drain, Run, observe::DrainLimits, step::DrainResult},
+    snapshots::MachineSnapshot,
     views::{BY_CLASS, qualified},
 };
 use controller_runtime::{
     error::ApiError,
     events::EventNote,
-    key::{ObjectKey, Target},
+    key::ObjectKey,
     queue::Outcome,
+    snapshot::{Snapshot, Whole},
     store::Store,
 };
 use kube_values::duration::GoDuration;
-use machine_api::{
-    names::{label, machine_reason},
-    v1alpha1::Machine,
-};
+use machine_api::names::{label, machine_reason};
 use machine_driver::{Code, Driver, MachineRequest, Status};
 
 /// Answers that a stopping process records at once.
@@ -88,7 +86,7 @@ impl MachineController {
         let mut permit = None;
         for _ in 0..MOST_STEPS {
             let Some(machine) = self.views.machines.get(key) else { return Outcome::Settled };
-            if machine.metadata.uid.as_deref() != Some(memory.uid.as_str()) {
+            if machine.uid() != memory.uid {
                 // A namesake; its own pass is on the way.
                 (self.wake)(key.clone());
                 return Outcome::Settled;
@@ -140,8 +138,8 @@ impl MachineController {
         ))
     }
 
-    fn recall(&self, key: &ObjectKey, machine: &Machine) -> Memory {
-        let uid = machine.metadata.uid.clone().unwrap_or_default();
+    fn recall(&self, key: &ObjectKey, machine: &MachineSnapshot) -> Memory {
+        let uid = machine.uid().to_owned();
         let known = lock(&self.memories).remove(key).filter(|memory| memory.uid == uid);
         known.unwrap_or_else(|| {
             // What was seen of a namesake's Node says nothing about this machine.
@@ -162,8 +160,8 @@ impl MachineController {
         keep_used(&mut lock(&self.last_good), &self.views.machines);
     }
 
-    fn take_answer(&self, machine: &Machine, memory: &mut Memory) {
-        match self.calls.take(&Target::of(machine)) {
+    fn take_answer(&self, machine: &MachineSnapshot, memory: &mut Memory) {
+        match self.calls.take(&machine.target()) {
             Tracked::None => memory.flow.in_flight = None,
             Tracked::InFlight(call) => memory.flow.in_flight = Some(call),
             Tracked::Answered(answer, took) => {
@@ -181,20 +179,20 @@ impl MachineController {
         }
     }
 
-    fn tell_of_refusal(&self, machine: &Arc<Machine>, error: Option<&ApiError>, memory: &mut Memory) {
+    fn tell_of_refusal(&self, machine: &MachineSnapshot, error: Option<&ApiError>, memory: &mut Memory) {
         if let Some(text) = memory.refused.after_pass(error, self.clock.reading().steady) {
             self.recorder.note(machine, EventNote::warning(machine_reason::WRITE_REFUSED, text));
         }
     }
 
     /// Tells metrics how long it took to come so far.
-    fn measure_answer(&self, machine: &Machine, answer: &Answer, took: Duration) {
+    fn measure_answer(&self, machine: &MachineSnapshot, answer: &Answer, took: Duration) {
         let now = self.clock.now();
-        let elapsed = |stamp: Option<&Time>| stamp.map(|stamp| since(now, stamp.0)).unwrap_or_default();
+        let elapsed = |stamp: Option<Timestamp>| stamp.map(|stamp| since(now, stamp)).unwrap_or_default();
         let what = match answer {
-            Answer::Created(Ok(_)) => Measurement::Created(elapsed(machine.metadata.creation_timestamp.as_ref())),
+            Answer::Created(Ok(_)) => Measurement::Created(elapsed(machine.created())),
             Answer::Initialized(Ok(_)) => Measurement::Initialized(took),
-            Answer::Deleted(Ok(_)) => Measurement::Deleted(elapsed(machine.metadata.deletion_timestamp.as_ref())),
+            Answer::Deleted(Ok(_)) => Measurement::Deleted(elapsed(machine.deleting_since())),
             Answer::Status(_)
             | Answer::Created(Err(_))
             | Answer::Initialized(Err(_))
@@ -204,9 +202,9 @@ impl MachineController {
         self.measures.machine(what, machine, class_of(&self.views, machine).as_deref());
     }
 
-    fn observe(&self, machine: &Arc<Machine>, memory: &Memory, pass: &Pass) -> Observation {
-        let class = ObjectKey::new(machine.namespace().unwrap_or_default(), machine.spec.class.name.clone());
-        let key = ObjectKey::of(&**machine);
+    fn observe(&self, machine: &MachineSnapshot, memory: &Memory, pass: &Pass) -> Observation {
+        let class = ObjectKey::new(machine.namespace(), machine.class_ref().name.clone());
+        let key = machine.key();
         let sources = Sources {
             views: &self.views,
             target: self.target.as_ref().map(|target| TargetSources {
@@ -221,13 +219,13 @@ impl MachineController {
             last_good: self.remembers_class(&class),
             node_vanished: self.saw_node_vanish(&key),
         };
-        observe(&sources, Arc::clone(machine), memory, pass, self.clock.reading())
+        observe(&sources, machine.clone(), memory, pass, self.clock.reading())
     }
 
     /// The failure permit of the machine's group. Permits that nobody holds are dropped on the way.
-    fn permit_of(&self, machine: &Machine) -> Arc<tokio::sync::Mutex<()>> {
+    fn permit_of(&self, machine: &MachineSnapshot) -> Arc<tokio::sync::Mutex<()>> {
         let group = machine.labels().get(label::NAME).cloned().unwrap_or_default();
-        let group = format!("{}/{group}", machine.namespace().unwrap_or_default());
+        let group = format!("{}/{group}", machine.namespace());
         let mut permits = lock(&self.permits);
         permits.retain(|_, permit| Arc::strong_count(permit) > 1);
         Arc::clone(permits.entry(group).or_default())
@@ -235,7 +233,7 @@ impl MachineController {
 
     /// Starts a driver call. What keeps it from starting is an answer like a driver's.
     pub(super) fn start(&self, rule: &'static str, call: Call, seen: &Observation, memory: &mut Memory) -> Acted {
-        let target = Target::of(&*seen.machine);
+        let target = seen.machine.target();
         if let Err(error) = self.gate.may_call() {
             return Acted::Failed(error);
         }
@@ -255,7 +253,7 @@ impl MachineController {
     }
 
     /// What a driver call for the machine would depend on now.
-    pub(super) fn inputs_of(&self, machine: &Machine) -> Inputs {
+    pub(super) fn inputs_of(&self, machine: &MachineSnapshot) -> Inputs {
         let class = class_of(&self.views, machine);
         let secrets = secrets_of(&self.views.secrets, machine, class.as_deref());
         inputs_of(machine, class.as_deref(), secrets.versions)
@@ -276,19 +274,18 @@ impl MachineController {
             }
             Call::Status | Call::Delete | Call::DeleteStale => good.secrets,
         };
-        let mut machine = Arc::clone(&seen.machine);
-        if call == Call::DeleteStale
-            && let Some(vm) = &memory.flow.vm
-        {
-            Arc::make_mut(&mut machine).spec.provider_id.clone_from(&vm.identity.provider_id);
-        }
+        let machine = match &memory.flow.vm {
+            Some(vm) if call == Call::DeleteStale => seen.machine.with_provider_id(&vm.identity.provider_id),
+            _ => seen.machine.clone(),
+        };
+        let machine = Arc::clone(machine.whole_object());
         Ok((driver, MachineRequest { machine, class: good.class, secret }))
     }
 
     /// Class and Secrets for a call: as they stand, or for the end of a VM as they were when last used.
     fn class_for(&self, call: Call, seen: &Observation) -> Result<GoodClass, Status> {
         let machine = &seen.machine;
-        let key = ObjectKey::new(machine.namespace().unwrap_or_default(), machine.spec.class.name.clone());
+        let key = ObjectKey::new(machine.namespace(), machine.class_ref().name.clone());
         let class = class_of(&self.views, machine);
         let ClassSecrets { data, missing, .. } = secrets_of(&self.views.secrets, machine, class.as_deref());
         match class {
@@ -303,7 +300,7 @@ impl MachineController {
             }
             _ => {
                 let remembered = lock(&self.last_good).get(&key).cloned();
-                remembered.filter(|_| machine.metadata.deletion_timestamp.is_some()).ok_or_else(|| {
+                remembered.filter(|_| machine.is_deleting()).ok_or_else(|| {
                     Status::new(
                         Code::FailedPrecondition,
                         format!("{call:?} needs MachineClass {key} and its Secrets; {} missing", missing.join(" and ")),
@@ -322,7 +319,7 @@ impl MachineController {
             Run::ordered(memory.drain.take(), order.clone(), self.drain_memory).counted_by(self.measures.metrics());
         let driver = class_of(&self.views, &seen.machine)
             .and_then(|class| self.drivers.driver_for(&class.provider).ok().cloned());
-        let (wake, key) = (Arc::clone(&self.wake), ObjectKey::of(&*seen.machine));
+        let (wake, key) = (Arc::clone(&self.wake), seen.machine.key());
         let drain = Drain {
             node_name: &order.node,
             node: seen.node.ours(),
@@ -391,7 +388,7 @@ impl MachineController {
 }
 
 /// Forgets classes that no machine names any more, and with them their credentials.
-fn keep_used<T>(classes: &mut BTreeMap<ObjectKey, T>, machines: &Store<Arc<Machine>>) {
+fn keep_used<T>(classes: &mut BTreeMap<ObjectKey, T>, machines: &Store<MachineSnapshot>) {
     classes.retain(|class, _| machines.is_indexed(BY_CLASS, &qualified(&class.namespace, &class.name)));
 }
 

@@ -13,19 +13,19 @@ use super::{
     health_timeout::stands_in_the_way, in_place, node_metadata,
 };
 use crate::{
-    snapshots::{AttachmentSnapshot, NodeSnapshot, PodSnapshot},
+    snapshots::{AttachmentSnapshot, MachineSnapshot, NodeSnapshot, PodSnapshot},
     views::{BY_CLASS, BY_INSTANCE, BY_NODE, BY_SECRET, ControlViews, UNHEALTHY_BY_NAME_LABEL, qualified},
     wakes::{Wakes, route},
 };
 use controller_runtime::{key::ObjectKey, snapshot::Snapshot, store::Change};
 use machine_api::{
     names::{annotation, finalizer, label},
-    v1alpha1::{Machine, MachineClass, MachinePhase},
+    v1alpha1::{MachineClass, MachinePhase},
 };
 use machine_driver::same_instance::instance_key;
 
 /// Machines to look at after a change of a machine.
-pub fn after_machine(change: &Change<Arc<Machine>>, views: &ControlViews) -> BTreeSet<ObjectKey> {
+pub fn after_machine(change: &Change<MachineSnapshot>, views: &ControlViews) -> BTreeSet<ObjectKey> {
     let mut keys = BTreeSet::new();
     let Some(newest) = change.newest() else { return keys };
     let matters = match (&change.old, &change.new) {
@@ -33,13 +33,13 @@ pub fn after_machine(change: &Change<Arc<Machine>>, views: &ControlViews) -> BTr
         _ => true,
     };
     if matters {
-        keys.insert(ObjectKey::of(&**newest));
+        keys.insert(newest.key());
     }
-    if may_hold_up_others(change.old.as_deref()) && !may_hold_up_others(change.new.as_deref()) {
+    if may_hold_up_others(change.old.as_ref()) && !may_hold_up_others(change.new.as_ref()) {
         let group = newest.labels().get(label::NAME).cloned().unwrap_or_default();
         let group = qualified(newest.namespace(), &group);
         let waiting = views.machines.by_index(UNHEALTHY_BY_NAME_LABEL, &group);
-        keys.extend(waiting.iter().map(|machine| ObjectKey::of(&**machine)));
+        keys.extend(waiting.iter().map(controller_runtime::snapshot::Snapshot::key));
     }
     keys.extend(after_claim(change, views));
     keys
@@ -47,12 +47,12 @@ pub fn after_machine(change: &Change<Arc<Machine>>, views: &ControlViews) -> BTr
 
 /// Machines with the same Node on their label or the same instance, when one of them gives its claim up, learns its id or is
 /// deleted: whose Node and VM are may be known now.
-fn after_claim(change: &Change<Arc<Machine>>, views: &ControlViews) -> Vec<ObjectKey> {
-    let claim = |machine: &Arc<Machine>| {
+fn after_claim(change: &Change<MachineSnapshot>, views: &ControlViews) -> Vec<ObjectKey> {
+    let claim = |machine: &MachineSnapshot| {
         (
             machine.labels().get(label::NODE).cloned().unwrap_or_default(),
-            machine.spec.provider_id.clone(),
-            machine.metadata.deletion_timestamp.is_some(),
+            machine.provider_id().to_owned(),
+            machine.is_deleting(),
         )
     };
     let (old, new) = (change.old.as_ref().map(claim), change.new.as_ref().map(claim));
@@ -66,20 +66,19 @@ fn after_claim(change: &Change<Arc<Machine>>, views: &ControlViews) -> Vec<Objec
     });
     let claims: BTreeSet<_> = claims.flatten().collect();
     let machines = claims.iter().flat_map(|(index, value)| views.machines.by_index(index, value));
-    machines.map(|machine| ObjectKey::of(&*machine)).collect()
+    machines.map(|machine| machine.key()).collect()
 }
 
 /// Whether an update of a machine may change a decision. Status is written by us alone, apart from hands that reach in.
-fn machine_update_matters(old: &Machine, new: &Machine) -> bool {
-    let label = |machine: &Machine, key: &str| machine.labels().get(key).cloned();
-    let note = |machine: &Machine, key: &str| machine.annotations().get(key).cloned();
-    let had_finalizer = old.finalizers().iter().any(|name| name == finalizer::MACHINE);
-    let has_finalizer = new.finalizers().iter().any(|name| name == finalizer::MACHINE);
-    let preserved = new.annotations().contains_key(annotation::PRESERVE)
-        && old.status.current_status.phase != new.status.current_status.phase;
-    old.metadata.uid != new.metadata.uid
-        || old.metadata.generation != new.metadata.generation
-        || old.metadata.deletion_timestamp.is_some() != new.metadata.deletion_timestamp.is_some()
+fn machine_update_matters(old: &MachineSnapshot, new: &MachineSnapshot) -> bool {
+    let label = |machine: &MachineSnapshot, key: &str| machine.labels().get(key).cloned();
+    let note = |machine: &MachineSnapshot, key: &str| machine.annotations().get(key).cloned();
+    let had_finalizer = old.metadata().finalizers.iter().any(|name| name == finalizer::MACHINE);
+    let has_finalizer = new.metadata().finalizers.iter().any(|name| name == finalizer::MACHINE);
+    let preserved = new.annotations().contains_key(annotation::PRESERVE) && old.phase() != new.phase();
+    old.uid() != new.uid()
+        || old.generation() != new.generation()
+        || old.is_deleting() != new.is_deleting()
         || (had_finalizer && !has_finalizer)
         || preserved
         || [label::NODE, label::FORCE_DELETION, label::FORCE_DRAIN, label::NAME]
@@ -91,9 +90,9 @@ fn machine_update_matters(old: &Machine, new: &Machine) -> bool {
 }
 
 /// Whether the machine may keep a sibling from being declared Failed.
-fn may_hold_up_others(machine: Option<&Machine>) -> bool {
+fn may_hold_up_others(machine: Option<&MachineSnapshot>) -> bool {
     machine.is_some_and(|machine| {
-        let current = &machine.status.current_status;
+        let current = &machine.status().current_status;
         stands_in_the_way(&current.phase, current.preserve_expiry_time.is_some())
     })
 }
@@ -116,7 +115,7 @@ pub fn after_node(change: &Change<NodeSnapshot>, views: &ControlViews) -> NodeNe
     let is_ignored = newest.annotation(annotation::NOT_MANAGED).is_some();
     // With the annotation gone or a machine linked the node is somebody's again; only its removal is ignored for good.
     for machine in views.machines.by_index(BY_NODE, newest.name()) {
-        let key = ObjectKey::of(&*machine);
+        let key = machine.key();
         match (&change.old, &change.new) {
             (None, Some(_)) => {
                 news.appeared.insert(key.clone());
@@ -150,16 +149,16 @@ fn leads_otherwise(change: &Change<NodeSnapshot>) -> bool {
 fn unlinked_with_the_instance_of(node: &NodeSnapshot, views: &ControlViews) -> impl Iterator<Item = ObjectKey> {
     let instance = instance_key(node.provider_id());
     let machines = instance.map(|instance| views.machines.by_index(BY_INSTANCE, &instance)).unwrap_or_default();
-    let is_unlinked = |machine: &Arc<Machine>| machine.labels().get(label::NODE).is_none_or(String::is_empty);
-    machines.into_iter().filter(is_unlinked).map(|machine| ObjectKey::of(&*machine))
+    let is_unlinked = |machine: &MachineSnapshot| machine.labels().get(label::NODE).is_none_or(String::is_empty);
+    machines.into_iter().filter(is_unlinked).map(|machine| machine.key())
 }
 
 /// Whether an update of a Node may change a decision about its machine.
-fn node_update_matters(old: &NodeSnapshot, new: &NodeSnapshot, machine: &Machine) -> bool {
+fn node_update_matters(old: &NodeSnapshot, new: &NodeSnapshot, machine: &MachineSnapshot) -> bool {
     let appeared = |key: &str| old.label(key).is_none() && new.label(key).is_some();
     // Also when it is taken off: a node may become a candidate again only then (MC-142).
     let result_changed = new.label(label::UPDATE_RESULT) != old.label(label::UPDATE_RESULT);
-    let phase = &machine.status.current_status.phase;
+    let phase = machine.phase();
     let by_conditions = !matches!(phase, MachinePhase::CrashLoopBackOff | MachinePhase::Terminating)
         && conditions_changed(old.conditions(), new.conditions());
     let is_dressed_otherwise = !old.labels().eq(new.labels())
@@ -178,7 +177,7 @@ fn node_update_matters(old: &NodeSnapshot, new: &NodeSnapshot, machine: &Machine
         || old.capacity() != new.capacity()
         || (may_be_drained(machine) && old.attached_volumes() != new.attached_volumes())
         || (is_dressed_otherwise
-            && !node_metadata::wanted(&machine.name_any(), &machine.spec.node_template, new).dress.is_empty())
+            && !node_metadata::wanted(machine.name(), machine.node_template(), new).dress.is_empty())
 }
 
 /// Machines to look at after a change of a class.
@@ -201,7 +200,7 @@ pub fn after_class(change: &Change<Arc<MachineClass>>, views: &ControlViews) -> 
 
 fn machines_of_class(class: &MachineClass, views: &ControlViews) -> impl Iterator<Item = ObjectKey> {
     let name = qualified(class.metadata.namespace.as_deref().unwrap_or_default(), &class.name_any());
-    views.machines.by_index(BY_CLASS, &name).into_iter().map(|machine| ObjectKey::of(&*machine))
+    views.machines.by_index(BY_CLASS, &name).into_iter().map(|machine| machine.key())
 }
 
 /// Machines to look at after a change of a Secret: those that may wait for it.
@@ -223,12 +222,9 @@ pub fn after_secret(change: &Change<Arc<Secret>>, views: &ControlViews) -> BTree
             views.machines.by_index(BY_CLASS, &name)
         })
         .filter(|machine| {
-            matches!(
-                machine.status.current_status.phase,
-                MachinePhase::Unset | MachinePhase::CrashLoopBackOff | MachinePhase::Terminating
-            )
+            matches!(machine.phase(), MachinePhase::Unset | MachinePhase::CrashLoopBackOff | MachinePhase::Terminating)
         })
-        .map(|machine| ObjectKey::of(&*machine))
+        .map(|machine| machine.key())
         .collect()
 }
 
@@ -249,15 +245,15 @@ pub fn after_attachment(change: &Change<AttachmentSnapshot>, views: &ControlView
 
 fn drained_on(node: &str, views: &ControlViews) -> BTreeSet<ObjectKey> {
     let machines = views.machines.by_index(BY_NODE, node);
-    machines.iter().filter(|machine| may_be_drained(machine)).map(|machine| ObjectKey::of(&**machine)).collect()
+    machines.iter().filter(|machine| may_be_drained(machine)).map(controller_runtime::snapshot::Snapshot::key).collect()
 }
 
 /// Whether a drain of the machine's node may be under way: it is being deleted, updated in place, or has failed and is
 /// preserved.
-fn may_be_drained(machine: &Machine) -> bool {
-    let current = &machine.status.current_status;
+fn may_be_drained(machine: &MachineSnapshot) -> bool {
+    let current = &machine.status().current_status;
     let is_kept = current.phase == MachinePhase::Failed && current.preserve_expiry_time.is_some();
-    machine.metadata.deletion_timestamp.is_some() || is_kept || in_place::is_selected(machine)
+    machine.is_deleting() || is_kept || in_place::is_selected(machine)
 }
 
 impl MachineController {

@@ -8,6 +8,7 @@ use rstest::rstest;
 use super::*;
 use crate::machine::testing::*;
 use machine_api::names::taint;
+use machine_api::v1alpha1::Machine;
 
 fn update(change: fn(&mut Machine)) -> bool {
     let old = running();
@@ -35,7 +36,7 @@ fn mc_014_a_phase_change_wakes_a_machine_with_preservation() {
         let mut machine = running();
         machine.annotations_mut().insert(annotation::PRESERVE.to_owned(), "now".to_owned());
         machine.status.current_status.phase = phase;
-        Some(Arc::new(machine))
+        Some(machine.into())
     };
     let change = Change { old: with(MachinePhase::Running), new: with(MachinePhase::Failed) };
     assert_eq!(after_machine(&change, &ControlViews::default()).len(), 1);
@@ -43,7 +44,7 @@ fn mc_014_a_phase_change_wakes_a_machine_with_preservation() {
 
 #[test]
 fn mc_031_a_machine_that_a_relist_no_longer_shows_is_looked_at_like_one_whose_deletion_was_seen() {
-    let change = Change { old: Some(Arc::new(running())), new: None };
+    let change = Change { old: Some(running().into()), new: None };
     assert_eq!(after_machine(&change, &ControlViews::default()), BTreeSet::from([ObjectKey::new("ns", "m-abcde")]));
     assert_eq!(crate::class::after_machine(&change).len(), 1, "its class is looked at, too");
 }
@@ -76,7 +77,7 @@ fn mc_265_a_class_whose_virtual_capacity_changes_wakes_its_machines() {
 
 #[test]
 fn mc_016_a_machine_that_is_there_at_the_start_is_looked_at() {
-    let change = Change { old: None, new: Some(Arc::new(deleted_at(running(), 1))) };
+    let change = Change { old: None, new: Some(deleted_at(running(), 1).into()) };
     assert_eq!(after_machine(&change, &ControlViews::default()).len(), 1);
 }
 
@@ -91,8 +92,8 @@ fn mc_114_a_sibling_that_becomes_running_wakes_those_that_wait_for_their_turn() 
     };
     views.machines.apply(named(running(), "waiting", MachinePhase::Unknown));
     let change = Change {
-        old: Some(Arc::new(named(pending(), "other", MachinePhase::Pending))),
-        new: Some(Arc::new(named(running(), "other", MachinePhase::Running))),
+        old: Some(named(pending(), "other", MachinePhase::Pending).into()),
+        new: Some(named(running(), "other", MachinePhase::Running).into()),
     };
     assert_eq!(after_machine(&change, &views), BTreeSet::from([ObjectKey::new("ns", "waiting")]));
 }
@@ -109,11 +110,11 @@ fn a_failed_machine_that_is_preserved_from_now_on_wakes_those_that_wait_for_thei
     views.machines.apply(of_group(running(), "waiting", MachinePhase::Unknown));
     let preserved = |mut machine: Machine| {
         machine.status.current_status.preserve_expiry_time = Some(Time(at(1_000_000)));
-        Some(Arc::new(machine))
+        Some(MachineSnapshot::from(machine))
     };
     let woken = |phase: MachinePhase| {
         let machine = of_group(running(), "other", phase);
-        let change = Change { old: Some(Arc::new(machine.clone())), new: preserved(machine) };
+        let change = Change { old: Some(machine.clone().into()), new: preserved(machine) };
         after_machine(&change, &views)
     };
     assert_eq!(woken(MachinePhase::Failed), BTreeSet::from([ObjectKey::new("ns", "waiting")]));
@@ -132,7 +133,7 @@ fn a_machine_that_gives_up_its_claim_on_a_node_wakes_the_others_that_have_it_on_
     };
     views.machines.apply(named("loser", "x"));
     let loser = || BTreeSet::from([ObjectKey::new("ns", "loser")]);
-    let one = |machine: Machine| Some(Arc::new(machine));
+    let one = |machine: Machine| Some(MachineSnapshot::from(machine));
     let mut elsewhere = named("winner", "y");
     elsewhere.labels_mut().insert(label::NODE.to_owned(), "n2".to_owned());
     for (old, new) in [

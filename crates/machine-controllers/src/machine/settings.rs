@@ -4,9 +4,9 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use kube::ResourceExt;
+use crate::snapshots::MachineSnapshot;
 use kube_values::duration::GoDuration;
-use machine_api::{names::annotation, v1alpha1::Machine};
+use machine_api::names::annotation;
 use serde::Serialize;
 
 /// Evictions that were refused are tried again after this time.
@@ -153,8 +153,8 @@ pub enum HealthTimeout {
 
 impl MachineSettings {
     /// The limits of this machine.
-    pub fn limits_of(&self, machine: &Machine) -> Limits {
-        let own = &machine.spec.configuration;
+    pub fn limits_of(&self, machine: &MachineSnapshot) -> Limits {
+        let own = machine.configuration();
         let or = |own: Option<GoDuration>, flag: Duration| own.map_or(flag, GoDuration::to_std);
         let drain = or(own.drain_timeout, self.drain_timeout);
         let retries = match own.max_evict_retries {
@@ -191,12 +191,12 @@ impl MachineSettings {
 }
 
 /// The creation timeout that the machine itself carries: the annotation if it is a duration, else the specification's.
-fn effective_creation_timeout(machine: &Machine) -> Option<Duration> {
+fn effective_creation_timeout(machine: &MachineSnapshot) -> Option<Duration> {
     machine
         .annotations()
         .get(annotation::EFFECTIVE_CREATION_TIMEOUT)
         .and_then(|text| text.parse::<GoDuration>().ok())
-        .or(machine.spec.configuration.creation_timeout)
+        .or(machine.configuration().creation_timeout)
         .map(GoDuration::to_std)
 }
 
@@ -210,6 +210,8 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+    use kube::ResourceExt;
+    use machine_api::v1alpha1::Machine;
 
     fn machine(annotation: Option<&str>, spec: Option<i64>) -> Machine {
         let mut machine = Machine::default();
@@ -226,7 +228,7 @@ mod tests {
     #[case::the_specification_beats_the_flag(None, Some(5), 5)]
     #[case::the_flag_decides_otherwise(None, None, 20)]
     fn the_creation_timeout_is(#[case] annotation: Option<&str>, #[case] spec: Option<i64>, #[case] minutes: u32) {
-        let limits = MachineSettings::default().limits_of(&machine(annotation, spec));
+        let limits = MachineSettings::default().limits_of(&machine(annotation, spec).into());
         assert_eq!(limits.creation, minutes * MINUTE);
     }
 
@@ -240,19 +242,21 @@ mod tests {
         let mut machine = Machine::default();
         machine.spec.configuration.drain_timeout = drain.map(GoDuration::from_secs);
         machine.spec.configuration.max_evict_retries = own;
+        let machine = MachineSnapshot::from(machine);
         assert_eq!(MachineSettings::default().limits_of(&machine).evict_retries, retries);
     }
 
     #[test]
     fn mc_003_no_pause_after_exhaustion_means_ten_minutes() {
         let settings = MachineSettings { resource_exhausted_retry: Duration::ZERO, ..MachineSettings::default() };
-        assert_eq!(settings.limits_of(&Machine::default()).resource_exhausted_retry, 10 * MINUTE);
+        assert_eq!(settings.limits_of(&Machine::default().into()).resource_exhausted_retry, 10 * MINUTE);
     }
 
     #[test]
     fn mc_110_blanks_in_the_condition_list_do_not_matter() {
         let mut machine = Machine::default();
         machine.spec.configuration.node_conditions = Some("DiskPressure, KernelDeadlock".to_owned());
+        let machine = MachineSnapshot::from(machine);
         let limits = MachineSettings::default().limits_of(&machine);
         assert!(limits.unhealthy_conditions.contains("KernelDeadlock"));
     }
@@ -261,6 +265,7 @@ mod tests {
     fn mc_109_an_empty_list_of_the_machine_beats_the_flag() {
         let mut machine = Machine::default();
         machine.spec.configuration.node_conditions = Some(String::new());
+        let machine = MachineSnapshot::from(machine);
         assert!(MachineSettings::default().limits_of(&machine).unhealthy_conditions.is_empty());
     }
 }

@@ -5,18 +5,15 @@
 //! while all of them live is decided in `node_ownership`; here nothing depends on the Node, which may come and go during a
 //! deletion: two machines that each take the other for the owner would wait for ever. Pure.
 
-use std::sync::Arc;
-
-use controller_runtime::key::ObjectKey;
-use kube::ResourceExt;
-use machine_api::{
-    names::{finalizer, label},
-    v1alpha1::Machine,
-};
+use controller_runtime::{key::ObjectKey, snapshot::Snapshot};
+use machine_api::names::{finalizer, label};
 use machine_driver::{SameInstance, same_instance::instance_key};
 use serde::Serialize;
 
-use crate::views::{BY_INSTANCE, ControlViews};
+use crate::{
+    snapshots::MachineSnapshot,
+    views::{BY_INSTANCE, ControlViews},
+};
 
 /// Whose the VM of a machine is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -31,55 +28,55 @@ pub enum VmOwner {
 }
 
 /// Whose the VM is that this machine and these others name.
-pub fn vm_owner(machine: &Machine, twins: &[Arc<Machine>]) -> VmOwner {
+pub fn vm_owner(machine: &MachineSnapshot, twins: &[MachineSnapshot]) -> VmOwner {
     let best = twins.iter().filter(|twin| takes_care(twin)).min_by_key(|twin| rank(twin));
     match best {
         Some(twin) if rank(twin) < rank(machine) => {
-            let owner = if twin.metadata.deletion_timestamp.is_none() { VmOwner::Living } else { VmOwner::Leaving };
-            owner(twin.name_any())
+            let owner = if twin.is_deleting() { VmOwner::Leaving } else { VmOwner::Living };
+            owner(twin.name().to_owned())
         }
         _ => VmOwner::This,
     }
 }
 
 /// Whether somebody deletes the VM when the machine goes: a machine that is being deleted without our finalizer leaves it.
-fn takes_care(machine: &Machine) -> bool {
-    machine.metadata.deletion_timestamp.is_none() || machine.finalizers().iter().any(|name| name == finalizer::MACHINE)
+fn takes_care(machine: &MachineSnapshot) -> bool {
+    !machine.is_deleting() || machine.metadata().finalizers.iter().any(|name| name == finalizer::MACHINE)
 }
 
 /// The living come before those that are being deleted, then the elder, then the first by name. All but the first is fixed for
 /// a machine's life, so that of several that are being deleted all take the same one for the owner.
-fn rank(machine: &Machine) -> impl Ord + use<> {
-    (
-        machine.metadata.deletion_timestamp.is_some(),
-        machine.metadata.creation_timestamp.as_ref().map(|time| time.0),
-        machine.metadata.name.clone(),
-    )
+fn rank(machine: &MachineSnapshot) -> impl Ord + use<> {
+    (machine.is_deleting(), machine.created(), machine.name().to_owned())
 }
 
 /// Whether two machines of one provider name one instance, of whose ids the driver says this. A VM has one Node, so that machines
 /// with different Nodes on their labels have two VMs, however alike their ids end; unless these are equal.
-fn is_twin(one: &Machine, other: &Machine, ids: SameInstance) -> bool {
-    let node = |machine: &Machine| machine.labels().get(label::NODE).filter(|node| !node.is_empty()).cloned();
+fn is_twin(one: &MachineSnapshot, other: &MachineSnapshot, ids: SameInstance) -> bool {
+    let node = |machine: &MachineSnapshot| machine.labels().get(label::NODE).filter(|node| !node.is_empty()).cloned();
     let have_two_nodes = node(one).zip(node(other)).is_some_and(|(one, other)| one != other);
-    let are_equal = one.spec.provider_id.eq_ignore_ascii_case(&other.spec.provider_id);
-    one.metadata.uid != other.metadata.uid && (are_equal || (ids == SameInstance::Same && !have_two_nodes))
+    let are_equal = one.provider_id().eq_ignore_ascii_case(other.provider_id());
+    one.uid() != other.uid() && (are_equal || (ids == SameInstance::Same && !have_two_nodes))
 }
 
 /// Whose the VM of this machine is, asked of the views. `same` tells of a machine whether its provider id and another one name
 /// the same instance.
-pub fn vm_owner_in(machine: &Machine, views: &ControlViews, same: &dyn Fn(&Machine, &str) -> SameInstance) -> VmOwner {
-    let Some(instance) = instance_key(&machine.spec.provider_id) else { return VmOwner::This };
-    let provider = |machine: &Machine| {
-        let class = ObjectKey::new(machine.namespace().unwrap_or_default(), machine.spec.class.name.clone());
+pub fn vm_owner_in(
+    machine: &MachineSnapshot,
+    views: &ControlViews,
+    same: &dyn Fn(&MachineSnapshot, &str) -> SameInstance,
+) -> VmOwner {
+    let Some(instance) = instance_key(machine.provider_id()) else { return VmOwner::This };
+    let provider = |machine: &MachineSnapshot| {
+        let class = ObjectKey::new(machine.namespace(), machine.class_ref().name.clone());
         views.classes.get(&class).map(|class| class.provider.clone())
     };
     let ours = provider(machine);
     // Nobody can say that a class which is gone was of another provider.
     let at_one_provider =
-        |other: &Machine| ours.as_ref().zip(provider(other)).is_none_or(|(ours, other)| *ours == other);
-    let mut twins: Vec<Arc<Machine>> = views.machines.by_index(BY_INSTANCE, &instance);
-    twins.retain(|other| is_twin(machine, other, same(machine, &other.spec.provider_id)) && at_one_provider(other));
+        |other: &MachineSnapshot| ours.as_ref().zip(provider(other)).is_none_or(|(ours, other)| *ours == other);
+    let mut twins: Vec<MachineSnapshot> = views.machines.by_index(BY_INSTANCE, &instance);
+    twins.retain(|other| is_twin(machine, other, same(machine, other.provider_id())) && at_one_provider(other));
     vm_owner(machine, &twins)
 }
 
@@ -87,6 +84,8 @@ pub fn vm_owner_in(machine: &Machine, views: &ControlViews, same: &dyn Fn(&Machi
 mod tests {
     use SameInstance::{Same, Unknown};
     use VmOwner::{Leaving, This};
+    use kube::ResourceExt;
+    use machine_api::v1alpha1::Machine;
     use rstest::rstest;
 
     use super::{super::testing::*, *};
@@ -129,20 +128,20 @@ mod tests {
         #[case] while_it_lives: VmOwner,
         #[case] while_it_is_deleted: VmOwner,
     ) {
-        let others: Vec<Arc<Machine>> = others.into_iter().map(Arc::new).collect();
-        let owners = [made("b", 2), deleted("b", 2)].map(|machine| vm_owner(&machine, &others));
+        let others: Vec<MachineSnapshot> = others.into_iter().map(MachineSnapshot::from).collect();
+        let owners = [made("b", 2), deleted("b", 2)].map(|machine| vm_owner(&machine.into(), &others));
         assert_eq!(owners, [while_it_lives, while_it_is_deleted]);
     }
 
     #[test]
     fn whoever_is_deleted_exactly_one_has_the_vm() {
         for mask in 0..8 {
-            let all: Vec<Arc<Machine>> = (0..3)
+            let all: Vec<MachineSnapshot> = (0..3)
                 .map(|n| if mask & (1 << n) == 0 { made(&format!("m{n}"), n) } else { deleted(&format!("m{n}"), n) })
-                .map(Arc::new)
+                .map(MachineSnapshot::from)
                 .collect();
             let owners = all.iter().filter(|one| {
-                let others: Vec<_> = all.iter().filter(|other| other.name_any() != one.name_any()).cloned().collect();
+                let others: Vec<_> = all.iter().filter(|other| other.name() != one.name()).cloned().collect();
                 vm_owner(one, &others) == VmOwner::This
             });
             assert_eq!(owners.count(), 1, "deleted: {mask:03b}");
@@ -162,6 +161,7 @@ mod tests {
         let mut other = made("b", 2);
         other.spec.provider_id = id.to_owned();
         other.labels_mut().insert(label::NODE.to_owned(), node.to_owned());
+        let (one, other) = (MachineSnapshot::from(one), MachineSnapshot::from(other));
         assert_eq!(is_twin(&one, &other, ids), expected);
         assert!(!is_twin(&one, &one, Same), "nobody is a twin of itself");
     }
@@ -186,9 +186,10 @@ mod tests {
         other.spec.class.name = "d".to_owned();
         views.machines.apply(other);
         views.machines.apply(made("b", 2));
-        assert_eq!(vm_owner_in(&made("b", 2), &views, &|_, _| Same), expected);
+        assert_eq!(vm_owner_in(&made("b", 2).into(), &views, &|_, _| Same), expected);
         let mut without_vm = made("b", 2);
         without_vm.spec.provider_id.clear();
+        let without_vm = MachineSnapshot::from(without_vm);
         assert_eq!(vm_owner_in(&without_vm, &views, &|_, _| Same), VmOwner::This);
     }
 }

@@ -17,9 +17,10 @@ use super::{
     plan::Effect,
     standing::{Standing, Waiting},
 };
+use crate::snapshots::MachineSnapshot;
 use machine_api::{
     names::machine_condition,
-    v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
+    v1alpha1::{MachinePhase, OperationState, OperationType},
 };
 use machine_driver::Code;
 
@@ -195,7 +196,7 @@ impl StatusChange {
     }
 
     /// The condition that this change writes of where the machine stands.
-    pub fn progressing(&self, at: Timestamp, machine: &Machine) -> Option<Condition> {
+    pub fn progressing(&self, at: Timestamp, machine: &MachineSnapshot) -> Option<Condition> {
         let standing = self.standing.as_ref()?;
         let status = standing.status();
         let since = progressing(machine)
@@ -206,7 +207,7 @@ impl StatusChange {
             status: status.to_owned(),
             reason: standing.reason().to_owned(),
             message: standing.message(),
-            observed_generation: Some(machine.metadata.generation.unwrap_or_default()),
+            observed_generation: Some(machine.generation().unwrap_or_default()),
             last_transition_time: Time(since),
         })
     }
@@ -228,8 +229,8 @@ impl StatusChange {
 }
 
 /// The condition that says whom the machine waits for.
-pub fn progressing(machine: &Machine) -> Option<&Condition> {
-    machine.status.machine_conditions.iter().find(|condition| condition.type_ == machine_condition::PROGRESSING)
+pub fn progressing(machine: &MachineSnapshot) -> Option<&Condition> {
+    machine.machine_conditions().iter().find(|condition| condition.type_ == machine_condition::PROGRESSING)
 }
 
 /// A time as the API server writes it: whole seconds, UTC.

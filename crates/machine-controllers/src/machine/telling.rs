@@ -18,7 +18,8 @@ use super::{
     standing::{Standing, Waiting},
     status_change::{StatusChange, TimeoutClock, progressing},
 };
-use machine_api::{names::machine_condition, v1alpha1::Machine};
+use crate::snapshots::MachineSnapshot;
+use machine_api::names::machine_condition;
 use machine_driver::Code;
 
 /// After this time an unchanged failure is written again (spec §4.10).
@@ -82,7 +83,7 @@ enum Words {
 /// The text of a failure is that of its operation: the condition beside it holds the times of attempts.
 fn words(seen: &Observation, change: &StatusChange) -> Words {
     let is_same = match &change.operation {
-        Some(operation) => operation.description == seen.machine.status.last_operation.description,
+        Some(operation) => operation.description == seen.machine.last_operation().description,
         None => says_message(seen, change),
     };
     if is_same { Words::Same } else { Words::Other }
@@ -104,7 +105,7 @@ fn says_message(seen: &Observation, change: &StatusChange) -> bool {
 /// Whether the status holds the values of a change. What the condition tells besides its reason is known only while it is what
 /// this process has written.
 fn says_values(seen: &Observation, change: &StatusChange) -> bool {
-    let stored = &seen.machine.status;
+    let stored = seen.machine.status();
     let last = &stored.last_operation;
     let same_phase = change.phase.as_ref().is_none_or(|(phase, clock)| {
         *phase == stored.current_status.phase
@@ -148,12 +149,12 @@ fn is_told_for(seen: &Observation, length: Duration) -> bool {
 }
 
 fn last_operation_age(seen: &Observation) -> Option<Duration> {
-    let written = seen.machine.status.last_operation.last_update_time.as_ref()?;
+    let written = seen.machine.last_operation().last_update_time.as_ref()?;
     Some(since(seen.now, written.0))
 }
 
 /// The reason of the wait that the machine's status tells of, if it tells of any.
-pub fn told_reason(machine: &Machine) -> Option<&str> {
+pub fn told_reason(machine: &MachineSnapshot) -> Option<&str> {
     progressing(machine).map(|condition| condition.reason.as_str())
 }
 

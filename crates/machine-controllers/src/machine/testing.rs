@@ -26,8 +26,11 @@ use super::{
     telling::Stated,
     vm_gone::VmCheck,
 };
-use crate::snapshots::NodeSnapshot;
-use controller_runtime::objects::Patch;
+use crate::snapshots::{MachineSnapshot, NodeSnapshot};
+use controller_runtime::{
+    objects::Patch,
+    snapshot::{Snapshot, Whole},
+};
 use machine_api::{
     names::{annotation, finalizer, label},
     v1alpha1::{LastOperation, Machine, MachinePhase, OperationState, OperationType},
@@ -119,9 +122,10 @@ pub fn tainted(mut node: Node, key: &str) -> Node {
 }
 
 /// What is seen of a machine at this second: target cluster present, class usable, nothing in memory.
-pub fn seen(machine: Machine, second: i64) -> Observation {
-    let linked = machine.labels().contains_key(label::NODE);
-    let deleting = machine.metadata.deletion_timestamp.as_ref().map(|time| time.0);
+pub fn seen(machine: impl Into<MachineSnapshot>, second: i64) -> Observation {
+    let machine = machine.into();
+    let linked = machine.label(label::NODE).is_some();
+    let deleting = machine.deleting_since();
     Observation {
         version: OBSERVATION_VERSION,
         now: at(second),
@@ -148,7 +152,7 @@ pub fn seen(machine: Machine, second: i64) -> Observation {
         creation_unknown_since: None,
         flow: Flow::default(),
         pause: None,
-        inputs: Inputs { machine: machine.metadata.generation, ..Inputs::default() },
+        inputs: Inputs { machine: machine.generation(), ..Inputs::default() },
         drain: DrainState::Due,
         attachments: Some(Vec::new()),
         missing_views: Vec::new(),
@@ -159,7 +163,7 @@ pub fn seen(machine: Machine, second: i64) -> Observation {
         ailments: Ailments::default(),
         conditions_differ_since: None,
         vm_check: VmCheck::NotAsked,
-        machine: Arc::new(machine),
+        machine,
     }
 }
 
@@ -171,8 +175,9 @@ pub fn with_node(mut seen: Observation, node: Node) -> Observation {
 }
 
 /// The machine after the writes of a plan.
-pub fn after(plan: &Plan, machine: &Machine) -> Machine {
-    let mut object = serde_json::to_value(machine).unwrap();
+pub fn after(plan: &Plan, machine: &(impl Clone + Into<MachineSnapshot>)) -> MachineSnapshot {
+    let machine = &machine.clone().into();
+    let mut object = serde_json::to_value(machine.whole_object()).unwrap();
     for effect in &plan.effects {
         match effect {
             Effect::WriteStatus { change, at } => {
@@ -181,12 +186,12 @@ pub fn after(plan: &Plan, machine: &Machine) -> Machine {
             effect => merge(&mut object, patches::of_machine(effect, &seen(machine.clone(), 0), machine)),
         }
     }
-    serde_json::from_value(object).unwrap()
+    MachineSnapshot::of(serde_json::from_value(object).unwrap())
 }
 
 /// Carries out what a plan tells, and remembers it as the process does.
 pub fn tell_all(seen: &mut Observation, plan: &Plan) {
-    seen.machine = Arc::new(after(plan, &seen.machine));
+    seen.machine = after(plan, &seen.machine);
     if let Some(standing) = status_change(plan).and_then(|change| change.standing.clone()) {
         seen.stated = Some(Arc::new(Stated { standing, at: seen.steady }));
     }

@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     drain::act::Evictor,
-    snapshots::NodeSnapshot,
+    snapshots::{MachineSnapshot, NodeSnapshot},
     testing_api::{FOR_EVER, Fault, TestApi},
     views::{ControlViews, node_store},
     wakes::listener,
@@ -42,7 +42,7 @@ use controller_runtime::{
     store::{Listener, Store},
     tasks::TokioTasks,
 };
-use machine_api::{names::finalizer, v1alpha1::Machine};
+use machine_api::names::finalizer;
 use machine_driver::{Capabilities, Driver, DriverInfo, Measured, Registry};
 use mcm_metrics::Metrics;
 
@@ -427,7 +427,7 @@ fn start(
         metrics: metrics.clone(),
     }));
     let routes = controller.wakes();
-    let mut of_machines: Vec<Listener<Arc<Machine>>> = vec![Box::new(move |change| refusals.see(change))];
+    let mut of_machines: Vec<Listener<MachineSnapshot>> = vec![Box::new(move |change| refusals.see(change))];
     let woken = Arc::clone(&queue);
     of_machines.extend(routes.machines.map(|route| listener(route, &views, move |wake| woken.add(wake.key))));
     views.machines.set_listeners(of_machines);

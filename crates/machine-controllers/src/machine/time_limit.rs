@@ -107,7 +107,7 @@ pub fn phase_limit(seen: &Observation) -> Option<TimeLimit> {
 
 /// A Pending machine has its creation timeout, from its creation on; if the VM was taken over, from then on (M-13).
 fn joining_limit(seen: &Observation) -> TimeLimit {
-    let status = &seen.machine.status;
+    let status = seen.machine.status();
     let adopted = status.machine_conditions.iter().any(|condition| {
         condition.type_ == machine_condition::PROGRESSING
             && condition.reason == machine_condition::REASON_WAITING_FOR_NODE_OF_ADOPTED_VM
@@ -138,7 +138,7 @@ pub fn node_limit(seen: &Observation, length: Duration, began: Timestamp) -> Tim
 
 /// How long the machine is in its phase.
 fn in_phase_for(seen: &Observation) -> Duration {
-    let began = seen.machine.status.current_status.last_update_time.as_ref().map(|began| began.0);
+    let began = seen.machine.last_update_time();
     began.map(|began| since(seen.now, began)).unwrap_or_default()
 }
 

@@ -83,7 +83,7 @@ pub async fn ensure(
 
 /// Whether an earlier process may have made a token for this machine: it knew the machine before this one did.
 fn may_have_one(seen: &Observation) -> bool {
-    let created = seen.machine.metadata.creation_timestamp.as_ref().map_or(seen.first_seen, |time| time.0);
+    let created = seen.machine.created().unwrap_or(seen.first_seen);
     *seen.phase() != MachinePhase::Unset || since(seen.first_seen, created) > SEEN_AT_ONCE
 }
 

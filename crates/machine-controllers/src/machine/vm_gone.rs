@@ -41,7 +41,7 @@ pub enum VmCheck {
 pub fn vm_gone(seen: &Observation) -> Say {
     if seen.limits.vm_gone_check == VmGoneCheck::Off
         || *seen.phase() != MachinePhase::Unknown
-        || seen.machine.spec.provider_id.is_empty()
+        || seen.machine.provider_id().is_empty()
     {
         return Say::NOTHING;
     }
@@ -69,7 +69,7 @@ pub fn vm_gone(seen: &Observation) -> Say {
 fn left(seen: &Observation) -> Option<Duration> {
     let (length, elapsed) = match seen.vm_check {
         VmCheck::NotAsked => {
-            let began = seen.machine.status.current_status.last_update_time.as_ref().map_or(seen.now, |began| began.0);
+            let began = seen.machine.last_update_time().unwrap_or(seen.now);
             (FIRST_AFTER, since(seen.now, began))
         }
         VmCheck::MissingOnce(asked) => (FIRST_AFTER, since(seen.steady, asked)),
@@ -85,6 +85,7 @@ mod tests {
 
     use super::{super::testing::*, *};
     use crate::machine::decide::decide;
+    use crate::snapshots::MachineSnapshot;
     use machine_api::v1alpha1::{Machine, OperationState, OperationType};
     use machine_driver::{Status, VmIdentity};
 
@@ -119,7 +120,7 @@ mod tests {
     #[case::five_minutes_after_it_was_there(unknown(360, VmCheck::NoEvidence(at(60))), true)]
     #[case::not_once_it_is_known_to_be_gone(unknown(360, VmCheck::Gone), false)]
     #[case::not_unless_switched_on(Observation { limits: crate::machine::settings::MachineSettings::default()
-        .limits_of(&Machine::default()), ..unknown(60, VmCheck::NotAsked) }, false)]
+        .limits_of(&Machine::default().into()), ..unknown(60, VmCheck::NotAsked) }, false)]
     fn mc_129_the_driver_is_asked(#[case] seen: Observation, #[case] asked: bool) {
         assert_eq!(decide(&seen).effects.contains(&Effect::Start(Call::Status)), asked);
     }
@@ -151,17 +152,17 @@ mod tests {
         assert_eq!(decide(&gone).next, Next::TakePermit);
         gone.permit = super::super::observation::Permit::Held;
         let failed = after_plan(&gone);
-        assert_eq!(failed.status.current_status.phase, MachinePhase::Failed);
-        assert!(failed.status.last_operation.description.contains("no VM"), "{:?}", failed.status.last_operation);
+        assert_eq!(*failed.phase(), MachinePhase::Failed);
+        assert!(failed.last_operation().description.contains("no VM"), "{:?}", failed.last_operation());
         gone.siblings = Some(vec![super::super::observation::Sibling {
             name: "s".to_owned(),
             phase: "Pending".to_owned(),
             preserved: false,
         }]);
-        assert_eq!(after_plan(&gone).status.current_status.phase, MachinePhase::Unknown);
+        assert_eq!(*after_plan(&gone).phase(), MachinePhase::Unknown);
     }
 
-    fn after_plan(seen: &Observation) -> Machine {
+    fn after_plan(seen: &Observation) -> MachineSnapshot {
         super::super::testing::after(&decide(seen), &seen.machine)
     }
 }

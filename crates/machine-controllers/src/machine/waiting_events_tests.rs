@@ -10,6 +10,7 @@ use super::{
     status_change::StatusChange,
     testing::*,
 };
+use crate::snapshots::MachineSnapshot;
 use machine_api::{
     names::{machine_condition, machine_reason, stage_text},
     v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
@@ -27,7 +28,7 @@ fn told_events(plan: &Plan) -> Vec<&'static str> {
 }
 
 /// The machine whose condition says this.
-fn telling(machine: &Machine, reason: &'static str) -> Machine {
+fn telling(machine: &Machine, reason: &'static str) -> MachineSnapshot {
     let change = StatusChange::new().waits(Waiting::on(reason, "x")).effect(&seen(machine.clone(), 0));
     after(&Plan::new("test", vec![change], super::plan::Next::Settled), machine)
 }
@@ -38,7 +39,7 @@ fn terminating(stage: &str) -> Machine {
     deleted_at(machine, 100)
 }
 
-fn drained(machine: Machine) -> Observation {
+fn drained(machine: impl Into<MachineSnapshot>) -> Observation {
     let mut node = node(vec![condition("Ready", "True"), condition("Terminating", "True")]);
     node.spec.get_or_insert_default().unschedulable = Some(true);
     let mut seen = with_node(seen(machine, 200), node);
@@ -52,7 +53,10 @@ fn drained(machine: Machine) -> Observation {
     telling(&terminating(stage_text::DRAIN), machine_condition::REASON_DRAIN_BLOCKED),
     &[machine_reason::DRAIN_SUCCEEDED]
 )]
-fn a_drain_that_was_held_up_is_told_when_it_succeeds(#[case] machine: Machine, #[case] events: &[&str]) {
+fn a_drain_that_was_held_up_is_told_when_it_succeeds(
+    #[case] machine: impl Into<MachineSnapshot>,
+    #[case] events: &[&str],
+) {
     assert_eq!(told_events(&decide(&drained(machine))), events);
 }
 
@@ -62,7 +66,10 @@ fn a_drain_that_was_held_up_is_told_when_it_succeeds(#[case] machine: Machine, #
     telling(&terminating(stage_text::DELETE_VM), machine_reason::VM_DELETION_FAILED),
     &[machine_reason::VM_DELETED]
 )]
-fn a_vm_that_would_not_go_is_told_when_it_is_gone(#[case] machine: Machine, #[case] events: &[&str]) {
+fn a_vm_that_would_not_go_is_told_when_it_is_gone(
+    #[case] machine: impl Into<MachineSnapshot>,
+    #[case] events: &[&str],
+) {
     let mut seen = seen(machine, 200);
     seen.flow.learn(Answer::Deleted(Ok(DeletedVm::default())));
     assert_eq!(told_events(&decide(&seen)), events);

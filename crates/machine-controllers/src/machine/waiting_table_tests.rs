@@ -3,8 +3,6 @@
 //!
 //! Histories that nobody thought of are in `machine-simulation`, whose checks demand the same of every pass.
 
-use std::sync::Arc;
-
 use kube::ResourceExt;
 use rstest::rstest;
 
@@ -22,10 +20,13 @@ use super::{
     telling::told_reason,
     testing::*,
 };
-use crate::drain::{progress::Attempt, waiting::Waiting};
+use crate::{
+    drain::{progress::Attempt, waiting::Waiting},
+    snapshots::MachineSnapshot,
+};
 use machine_api::{
     names::{label, node_condition},
-    v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
+    v1alpha1::{MachinePhase, OperationState, OperationType},
 };
 use machine_driver::{Code, Status};
 
@@ -34,8 +35,8 @@ fn told(mut seen: Observation) -> Option<String> {
     for _ in 0..8 {
         let plan = decide(&seen);
         let machine = after(&plan, &seen.machine);
-        let moves = plan.next == Next::Again && machine != *seen.machine;
-        seen.machine = Arc::new(machine);
+        let moves = plan.next == Next::Again && machine != seen.machine;
+        seen.machine = machine;
         if plan.effects.iter().any(|effect| matches!(effect, Effect::Remember(_))) {
             seen.flow.answer = None;
         }
@@ -196,7 +197,7 @@ fn a_deletion_says_at_each_stage_whom_it_waits_for(
         }
         DeletionStage::DeleteVolumeAttachments => {
             let mut seen = draining(200);
-            seen.machine = Arc::new(resting(stage));
+            seen.machine = resting(stage).into();
             seen.attachments = None;
             (seen, Some("WaitingForPodList"))
         }
@@ -205,7 +206,7 @@ fn a_deletion_says_at_each_stage_whom_it_waits_for(
         }
         DeletionStage::DeleteNode => {
             let mut seen = draining(200);
-            seen.machine = Arc::new(resting(stage));
+            seen.machine = resting(stage).into();
             seen.troubles = Trouble { step: NodeStep::Delete, error: "no".to_owned() }.into();
             (seen, Some("DeletingNode"))
         }
@@ -288,9 +289,9 @@ fn an_update_in_place_says_at_each_stage_whom_it_waits_for(
     updating.reason = Some(stage.reason().to_owned());
     let mut node = node(vec![condition("Ready", "True"), updating]);
     node.spec.get_or_insert_default().unschedulable = Some(true);
-    let (machine, drain): (Machine, DrainState) = match stage {
-        UpdateStage::Selected => (running(), DrainState::Warming),
-        UpdateStage::Candidate | UpdateStage::Successful => (running(), DrainState::Due),
+    let (machine, drain): (MachineSnapshot, DrainState) = match stage {
+        UpdateStage::Selected => (running().into(), DrainState::Warming),
+        UpdateStage::Candidate | UpdateStage::Successful => (running().into(), DrainState::Due),
         UpdateStage::DrainSuccessful | UpdateStage::ReadyForUpdate | UpdateStage::Failed => {
             // As the drain's end leaves it.
             let mut drained = node.clone();
@@ -305,9 +306,9 @@ fn an_update_in_place_says_at_each_stage_whom_it_waits_for(
             }
             let mut before = with_node(seen(running(), 100), drained);
             before.drain = DrainState::Drained;
-            let mut machine = running();
+            let mut machine = MachineSnapshot::from(running());
             for _ in 0..3 {
-                before.machine = Arc::new(machine.clone());
+                before.machine = machine.clone();
                 let plan = decide(&before);
                 machine = after(&plan, &machine);
                 if plan.rule == "in-place-drained" {

@@ -1,7 +1,5 @@
 //! That every wait explains itself: one row for each of [`Wait`], matched exhaustively (decisions.md 30).
 
-use std::sync::Arc;
-
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
@@ -58,7 +56,7 @@ fn moving() -> DrainState {
 }
 
 fn by_force(mut seen: Observation) -> Observation {
-    Arc::make_mut(&mut seen.machine).labels_mut().insert(label::FORCE_DELETION.to_owned(), "True".to_owned());
+    seen.machine.to_mut().labels_mut().insert(label::FORCE_DELETION.to_owned(), "True".to_owned());
     seen
 }
 
@@ -97,7 +95,7 @@ fn selected(drain: DrainState) -> Observation {
 /// A deletion that rests at a stage, its Node still there.
 fn at_stage(stage: DeletionStage) -> Observation {
     let mut seen = draining(200);
-    seen.machine = Arc::new(resting(stage));
+    seen.machine = resting(stage).into();
     seen
 }
 
@@ -280,12 +278,12 @@ fn faults(wait: Wait) -> Vec<String> {
         if plan.next != Next::Again {
             break;
         }
-        row.seen.machine = Arc::new(told);
+        row.seen.machine = told;
         plan = decide(&row.seen);
         told = after(&plan, &row.seen.machine);
     }
     let (reason, message) = told
-        .status
+        .status()
         .machine_conditions
         .first()
         .map_or(("", ""), |condition| (condition.reason.as_str(), condition.message.as_str()));

@@ -6,11 +6,10 @@ use serde::Serialize;
 use super::limits::Margins;
 use crate::{
     set::counts::{Counts, is_terminating},
-    snapshots::{DeploymentSnapshot, SetSnapshot},
+    snapshots::{DeploymentSnapshot, MachineSnapshot, SetSnapshot},
     views::{BY_CONTROLLER, BY_NAMESPACE, ControlViews},
 };
 use controller_runtime::snapshot::Snapshot;
-use machine_api::v1alpha1::Machine;
 
 /// Version of [`OvershootObservation`] as it is written down.
 pub const OBSERVATION_VERSION: u32 = 1;
@@ -55,7 +54,7 @@ impl OvershootObservation {
         let sets = views.sets.by_index(BY_NAMESPACE, namespace).into_iter().map(|set| {
             let machines = views.machines.by_index(BY_CONTROLLER, set.uid());
             let labels = set.template().metadata.labels.as_ref();
-            let counted = machines.iter().map(AsRef::as_ref).filter(|machine| !leaves_after_service(machine));
+            let counted = machines.iter().filter(|machine| !leaves_after_service(machine));
             let counts = Counts::of(counted, labels);
             GuardedSet { set, machines: counts.fully_labeled.into(), staying: counts.staying.into() }
         });
@@ -68,8 +67,8 @@ impl OvershootObservation {
 }
 
 /// Whether the machine is on its way out and had a Node.
-fn leaves_after_service(machine: &Machine) -> bool {
-    is_terminating(machine) && !machine.status.conditions.is_empty()
+fn leaves_after_service(machine: &MachineSnapshot) -> bool {
+    is_terminating(machine) && !machine.conditions().is_empty()
 }
 
 #[cfg(test)]
@@ -81,6 +80,7 @@ mod tests {
         overshooting::decide::decide,
         set::testing::{Building, at, now, running},
     };
+    use machine_api::v1alpha1::Machine;
 
     /// A set of three whose machines leave: those that `served` and some that never joined.
     fn rules(served: usize, newborn: usize) -> Vec<&'static str> {

@@ -2,13 +2,13 @@
 //!
 //! A new machine, as in the original, and a wish to thaw: nobody should have to wait for the period. Pure.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use controller_runtime::{key::ObjectKey, snapshot::Snapshot, store::Change};
-use machine_api::{names::annotation, v1alpha1::Machine};
+use machine_api::names::annotation;
 
 use crate::{
-    snapshots::{DeploymentSnapshot, Described, SetSnapshot},
+    snapshots::{DeploymentSnapshot, Described, MachineSnapshot, SetSnapshot},
     wakes::Wake,
 };
 
@@ -21,7 +21,7 @@ pub fn key_of(namespace: &str) -> ObjectKey {
 }
 
 /// A machine was added.
-pub fn after_machine(change: &Change<Arc<Machine>>) -> Vec<Wake> {
+pub fn after_machine(change: &Change<MachineSnapshot>) -> Vec<Wake> {
     match (&change.old, &change.new) {
         (None, Some(machine)) => vec![gathering(machine)],
         _ => Vec::new(),

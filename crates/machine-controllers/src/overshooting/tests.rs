@@ -24,7 +24,7 @@ use controller_runtime::{
 };
 use machine_api::{
     names::{annotation, label},
-    v1alpha1::{Machine, StrategyType},
+    v1alpha1::StrategyType,
 };
 
 const MD: &str = "machinedeployments/md";
@@ -72,10 +72,10 @@ impl Cluster {
         let stored = self.views.sets.get(&ObjectKey::of(set)).unwrap();
         let set = stored.whole_object();
         for known in self.views.machines.by_index(crate::views::BY_CONTROLLER, stored.uid()) {
-            self.views.machines.delete(&known);
+            self.views.machines.delete(known.whole_object());
         }
         for machine in machines_of(set, machines, machines) {
-            self.views.machines.apply((*machine).clone());
+            self.views.machines.apply(machine.to_object());
         }
     }
 
@@ -167,7 +167,7 @@ async fn s_safe_05_a_deployment_follows_its_frozen_set_s_safe_06_and_its_thawed_
         set["metadata"]["labels"].as_object_mut().unwrap().remove(label::FREEZE);
     });
     for machine in cluster.views.machines.snapshot() {
-        cluster.views.machines.delete(&machine);
+        cluster.views.machines.delete(machine.whole_object());
     }
     cluster.run().await;
     assert!(!is_frozen(&cluster.deployment(), "conditions"));
@@ -244,9 +244,9 @@ fn a_set_that_is_being_deleted_is_left_alone() {
 
 #[test]
 fn s_evt_28_a_new_machine_wakes_the_guard() {
-    let added = Change { old: None, new: Some(Arc::new(machine("m").build())) };
+    let added = Change { old: None, new: Some(machine("m").snapshot()) };
     assert_eq!(routing::after_machine(&added)[0].key, routing::key_of("ns"));
-    let changed: Change<Arc<Machine>> = Change { old: added.new.clone(), new: added.new.clone() };
+    let changed = Change { old: added.new.clone(), new: added.new.clone() };
     assert_eq!(routing::after_machine(&changed), []);
 }
 
@@ -264,7 +264,7 @@ async fn machines_count_by_the_uid_of_their_owner() {
     let set = set_of_class("md-new", "new", 3, 0);
     let cluster = Cluster::new(&deployment(3, 1, 0).snapshot(), &[(set.clone(), 4)]);
     for machine in machines_of(&set, 9, 9).into_iter().skip(4) {
-        let mut namesake = (*machine).clone();
+        let mut namesake = machine.to_object();
         namesake.metadata.owner_references = Some(vec![controller_reference("MachineSet", "md-new", "uid-earlier")]);
         cluster.views.machines.apply(namesake);
     }

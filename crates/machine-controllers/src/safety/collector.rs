@@ -22,7 +22,7 @@ use super::{
 use crate::{
     Decision,
     machine::{FreezeSwitch, observation::Freeze, secrets_of},
-    snapshots::NodeSnapshot,
+    snapshots::{MachineSnapshot, NodeSnapshot},
     views::{BY_NAMESPACE, BY_NODE, ControlViews},
 };
 use controller_runtime::{
@@ -68,7 +68,7 @@ pub struct CollectorDeps {
     /// Namespace of the machine objects.
     pub namespace: String,
     /// Machines, read.
-    pub machines: Objects<Arc<Machine>>,
+    pub machines: Objects<MachineSnapshot>,
     /// Nodes, read and written, and their store; none without a target cluster.
     pub nodes: Option<(Objects<NodeSnapshot>, SeenNodes)>,
     /// The drivers of this process.
@@ -189,11 +189,11 @@ impl Collector {
             .machines
             .by_index(BY_NAMESPACE, &class.namespace)
             .iter()
-            .filter_map(|machine| instance_key(&machine.spec.provider_id))
+            .filter_map(|machine| instance_key(machine.provider_id()))
             .collect();
         let of_store = |vm: machine_driver::ListedVm| {
             let machine = views.machines.get(&ObjectKey::new(class.namespace.clone(), vm.machine_name.clone()));
-            let claim = orphans::claim_in_stores(&vm, &held, machine.as_deref());
+            let claim = orphans::claim_in_stores(&vm, &held, machine.as_ref());
             if claim == Claim::Unnamed {
                 tracing::warn!(%class, vm = vm.provider_id, "the provider lists a VM without a machine's name; it is kept");
             }
@@ -304,7 +304,7 @@ impl Collector {
         let machines = self.deps.views.machines.by_index(BY_NODE, &key.name);
         let mut seen = unmanaged::Observation {
             freeze: self.freeze(),
-            machines: machines.iter().map(|machine| machine.name_any()).collect(),
+            machines: machines.iter().map(|machine| machine.name().to_owned()).collect(),
             ..unmanaged::Observation::of(&node, self.deps.clock.now(), self.deps.node_patience)
         };
         let mut plan = unmanaged::decide(&seen);
@@ -338,8 +338,8 @@ impl Collector {
         }
     }
 
-    fn tell_of_contest(&self, node: &ObjectKey, machines: &[Arc<Machine>]) {
-        let names: Vec<String> = machines.iter().map(|machine| machine.name_any()).collect();
+    fn tell_of_contest(&self, node: &ObjectKey, machines: &[MachineSnapshot]) {
+        let names: Vec<String> = machines.iter().map(|machine| machine.name().to_owned()).collect();
         let note = format!(
             "{} machines have node {node} on their label: {}; the one whose instance the node's providerID names keeps it, or \
              where ids don't tell, the one that the node's own label names; delete the others",
@@ -362,7 +362,7 @@ pub fn access_to(
     views: &ControlViews,
 ) -> Result<(Arc<dyn Driver>, SecretData), String> {
     let driver = drivers.driver_for(&class.provider).map_err(|status| status.to_string())?;
-    let secrets = secrets_of(&views.secrets, &synthetic(class, "", ""), Some(class));
+    let secrets = secrets_of(&views.secrets, &synthetic(class, "", "").into(), Some(class));
     if secrets.missing.is_empty() {
         Ok((Arc::clone(driver), secrets.data))
     } else {
@@ -371,9 +371,9 @@ pub fn access_to(
 }
 
 /// What the API server says about the machine of a VM.
-async fn ask(machines: Objects<Arc<Machine>>, provider_id: String, key: ObjectKey) -> (String, Claim) {
+async fn ask(machines: Objects<MachineSnapshot>, provider_id: String, key: ObjectKey) -> (String, Claim) {
     let answer = match machines.get(&key).await {
-        Ok(machine) => claim(&provider_id, machine.as_deref()),
+        Ok(machine) => claim(&provider_id, machine.as_ref()),
         Err(error) => {
             tracing::warn!(machine = %key, %error, "cannot tell whether the machine of a VM exists");
             Claim::Unknown

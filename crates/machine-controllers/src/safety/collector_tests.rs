@@ -276,7 +276,7 @@ async fn mc_189_the_vm_of_a_machine_that_lost_its_finalizer_is_collected_after_t
     lock(&scene.stored).as_mut().unwrap().remove(&format!("{MACHINES}/m"));
     scene.collector.deps.views.machines.delete(&machine);
     let woken = super::super::routing::after_machine(&controller_runtime::store::Change {
-        old: Some(Arc::new(machine)),
+        old: Some(machine.into()),
         new: None,
     });
     assert_eq!(woken.first().map(|wake| wake.key.clone()), Some(ObjectKey::new("ns", "c")), "its end wakes the class");

@@ -6,10 +6,10 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use machine_api::v1alpha1::{Machine, MachinePhase};
+use machine_api::v1alpha1::MachinePhase;
 use serde::Serialize;
 
-use crate::machine::observation::Silence;
+use crate::{machine::observation::Silence, snapshots::MachineSnapshot};
 
 /// Version of the observation's serialised form.
 pub const OBSERVATION_VERSION: u32 = 1;
@@ -156,9 +156,9 @@ pub enum Thaw {
 }
 
 /// What a thaw does to this machine; `None` leaves it alone.
-pub fn thawed(machine: &Machine, outage_began: Timestamp) -> Option<Thaw> {
-    let current = &machine.status.current_status;
-    if current.phase != MachinePhase::Unknown || machine.metadata.deletion_timestamp.is_some() {
+pub fn thawed(machine: &MachineSnapshot, outage_began: Timestamp) -> Option<Thaw> {
+    let current = &machine.status().current_status;
+    if current.phase != MachinePhase::Unknown || machine.is_deleting() {
         return None;
     }
     let fell_ill = current.last_update_time.as_ref().map(|time| time.0);
@@ -173,6 +173,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+    use machine_api::v1alpha1::Machine;
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_second(1_800_000_000 + seconds).unwrap()
@@ -312,8 +313,8 @@ mod tests {
     #[test]
     fn decision_13_what_fell_ill_in_the_period_before_the_outage_stays_ill() {
         let Step::Thaw { outage_began } = probe(FROZEN(), true, true, 1200).step else { panic!("no thaw") };
-        assert_eq!(thawed(&unknown(59), outage_began), Some(Thaw::RestartsTimeout));
-        assert_eq!(thawed(&unknown(60), outage_began), Some(Thaw::Recovers));
+        assert_eq!(thawed(&unknown(59).into(), outage_began), Some(Thaw::RestartsTimeout));
+        assert_eq!(thawed(&unknown(60).into(), outage_began), Some(Thaw::Recovers));
     }
 
     fn unknown(since: i64) -> Machine {
@@ -327,9 +328,11 @@ mod tests {
     fn other_machines_are_left_alone() {
         let mut running = unknown(10);
         running.status.current_status.phase = MachinePhase::Running;
+        let running = MachineSnapshot::from(running);
         assert_eq!(thawed(&running, at(0)), None);
         let mut deleting = unknown(10);
         deleting.metadata.deletion_timestamp = Some(Time(at(20)));
+        let deleting = MachineSnapshot::from(deleting);
         assert_eq!(thawed(&deleting, at(0)), None);
     }
 }

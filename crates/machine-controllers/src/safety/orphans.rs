@@ -10,11 +10,11 @@ use std::{
 };
 
 use jiff::Timestamp;
-use machine_api::v1alpha1::{Machine, MachinePhase};
+use machine_api::v1alpha1::MachinePhase;
 use machine_driver::same_instance::instance_key;
 use serde::Serialize;
 
-use crate::machine::deletion_stage::DeletionStage;
+use crate::{machine::deletion_stage::DeletionStage, snapshots::MachineSnapshot};
 
 /// Version of the observation's serialised form.
 pub const OBSERVATION_VERSION: u32 = 1;
@@ -65,11 +65,10 @@ pub enum Claim {
 }
 
 /// What the machine of the VM's name says about the VM; `None` means there is no such machine.
-pub fn claim(provider_id: &str, machine: Option<&Machine>) -> Claim {
+pub fn claim(provider_id: &str, machine: Option<&MachineSnapshot>) -> Claim {
     let Some(machine) = machine else { return Claim::Nobody };
-    let own = machine.spec.provider_id.as_str();
-    let in_creation =
-        matches!(machine.status.current_status.phase, MachinePhase::Unset | MachinePhase::CrashLoopBackOff);
+    let own = machine.provider_id();
+    let in_creation = matches!(machine.phase(), MachinePhase::Unset | MachinePhase::CrashLoopBackOff);
     if may_be_same_vm(own, provider_id) {
         Claim::Own
     } else if own.is_empty() && is_left_with_several_vms(machine) {
@@ -85,20 +84,24 @@ pub fn claim(provider_id: &str, machine: Option<&Machine>) -> Claim {
 const SEVERAL_VMS: &str = "OutOfRange";
 
 /// Whether the driver's last word about the machine's VM was that it has several.
-pub fn tells_of_several_vms(machine: &Machine) -> bool {
-    machine.status.last_operation.description.contains(SEVERAL_VMS)
+pub fn tells_of_several_vms(machine: &MachineSnapshot) -> bool {
+    machine.last_operation().description.contains(SEVERAL_VMS)
 }
 
 /// Whether the machine's deletion is past its drain and fails since the driver sees several VMs of the machine's name.
-fn is_left_with_several_vms(machine: &Machine) -> bool {
-    machine.metadata.deletion_timestamp.is_some()
+fn is_left_with_several_vms(machine: &MachineSnapshot) -> bool {
+    machine.is_deleting()
         && DeletionStage::of(machine) == Some(DeletionStage::DeleteVm)
         && tells_of_several_vms(machine)
 }
 
 /// What the stores say about a listed VM: `held` are the instances of all machines, as [`instance_key`] tells them, `machine` is the
 /// one of the VM's name.
-pub fn claim_in_stores(vm: &machine_driver::ListedVm, held: &BTreeSet<String>, machine: Option<&Machine>) -> Claim {
+pub fn claim_in_stores(
+    vm: &machine_driver::ListedVm,
+    held: &BTreeSet<String>,
+    machine: Option<&MachineSnapshot>,
+) -> Claim {
     if instance_key(&vm.provider_id).is_some_and(|instance| held.contains(&instance)) {
         Claim::Own
     } else if vm.machine_name.is_empty() {
@@ -245,6 +248,7 @@ mod tests {
 
     use super::*;
     use machine_api::names::stage_text;
+    use machine_api::v1alpha1::Machine;
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_second(1_800_000_000 + seconds).unwrap()
@@ -308,7 +312,7 @@ mod tests {
     #[case::a_failed_one_without_identity(Some(machine(MachinePhase::Failed, "")), Claim::InCreation)]
     #[case::one_that_is_deleted_and_has_another(Some(machine(MachinePhase::Terminating, "cloud:///w")), Claim::OtherVm("cloud:///w".to_owned()))]
     fn a_machine_claims_its_vm(#[case] machine: Option<Machine>, #[case] expected: Claim) {
-        assert_eq!(claim("cloud:///v", machine.as_ref()), expected);
+        assert_eq!(claim("cloud:///v", machine.map(Into::into).as_ref()), expected);
     }
 
     fn vm(id: &str, claim: Claim) -> ListedVm {

@@ -5,24 +5,27 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::freeze::{THAW_TEXT, Thaw};
-use crate::{machine::status_change::rfc3339, snapshots::NodeSnapshot};
+use crate::{
+    machine::status_change::rfc3339,
+    snapshots::{MachineSnapshot, NodeSnapshot},
+};
 use controller_runtime::{objects::Patch, snapshot::Snapshot};
 use machine_api::{
     names::{annotation, finalizer, machine_condition},
-    v1alpha1::{Machine, MachinePhase},
+    v1alpha1::MachinePhase,
 };
 
 /// What a thaw writes to a machine's status.
-pub fn thaw(thaw: Thaw, machine: &Machine, now: Timestamp) -> Patch {
+pub fn thaw(thaw: Thaw, machine: &MachineSnapshot, now: Timestamp) -> Patch {
     let status = match thaw {
         Thaw::RestartsTimeout => json!({ "currentStatus": { "lastUpdateTime": rfc3339(now) } }),
         Thaw::Recovers => recovered(machine, now),
     };
-    Patch::Merge(json!({ "status": status })).guarded_by(machine.metadata.resource_version.as_deref())
+    Patch::Merge(json!({ "status": status })).guarded_by(machine.resource_version())
 }
 
-fn recovered(machine: &Machine, now: Timestamp) -> Value {
-    let others = machine.status.machine_conditions.iter();
+fn recovered(machine: &MachineSnapshot, now: Timestamp) -> Value {
+    let others = machine.machine_conditions().iter();
     let others = others.filter(|condition| condition.type_ != machine_condition::PROGRESSING);
     let mut conditions: Vec<Value> = others.map(|condition| json!(condition)).collect();
     conditions.push(json!({
@@ -30,7 +33,7 @@ fn recovered(machine: &Machine, now: Timestamp) -> Value {
         "status": "False",
         "reason": machine_condition::REASON_SETTLED,
         "message": THAW_TEXT,
-        "observedGeneration": machine.metadata.generation.unwrap_or_default(),
+        "observedGeneration": machine.generation().unwrap_or_default(),
         "lastTransitionTime": rfc3339(now),
     }));
     json!({
@@ -72,6 +75,7 @@ mod tests {
 
     use super::*;
     use crate::safety::freeze::thawed;
+    use machine_api::v1alpha1::Machine;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
@@ -86,8 +90,8 @@ mod tests {
 
     #[test]
     fn mc_256_a_machine_that_fell_ill_in_the_outage_is_running_again() {
-        assert_eq!(thawed(&unknown(10), at(0)), Some(Thaw::Recovers));
-        let patch = thaw(Thaw::Recovers, &unknown(10), at(1200));
+        assert_eq!(thawed(&unknown(10).into(), at(0)), Some(Thaw::Recovers));
+        let patch = thaw(Thaw::Recovers, &unknown(10).into(), at(1200));
         let Patch::Merge(patch) = patch else { panic!("{patch:?}") };
         assert_eq!(patch["status"]["currentStatus"]["phase"], "Running");
         assert_eq!(patch["status"]["lastOperation"]["description"], THAW_TEXT);
@@ -98,8 +102,8 @@ mod tests {
 
     #[test]
     fn mc_259_a_machine_that_was_ill_before_stays_unknown_with_a_new_clock() {
-        assert_eq!(thawed(&unknown(-540), at(0)), Some(Thaw::RestartsTimeout));
-        let patch = thaw(Thaw::RestartsTimeout, &unknown(-540), at(1200));
+        assert_eq!(thawed(&unknown(-540).into(), at(0)), Some(Thaw::RestartsTimeout));
+        let patch = thaw(Thaw::RestartsTimeout, &unknown(-540).into(), at(1200));
         assert_eq!(patch, Patch::Merge(json!({"status": {"currentStatus": {"lastUpdateTime": rfc3339(at(1200))}}})));
     }
 }

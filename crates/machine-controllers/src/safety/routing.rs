@@ -5,14 +5,15 @@
 
 use std::{sync::Arc, time::Duration};
 
-use kube::ResourceExt;
-
 use super::orphans::tells_of_several_vms;
-use crate::{snapshots::NodeSnapshot, wakes::Wake};
+use crate::{
+    snapshots::{MachineSnapshot, NodeSnapshot},
+    wakes::Wake,
+};
 use controller_runtime::{key::ObjectKey, snapshot::Snapshot, store::Change};
 use machine_api::{
     names::{annotation, label},
-    v1alpha1::{Machine, MachineClass},
+    v1alpha1::MachineClass,
 };
 
 /// Ends of machines come in crowds: one look at the provider serves them all.
@@ -31,17 +32,18 @@ pub fn after_class(change: &Change<Arc<MachineClass>>) -> Vec<Wake> {
 
 /// After a change of a machine: its class when it has ended or when a driver saw several VMs, its Nodes when it begins
 /// or ceases to name them.
-pub fn after_machine(change: &Change<Arc<Machine>>) -> Vec<Wake> {
+pub fn after_machine(change: &Change<MachineSnapshot>) -> Vec<Wake> {
     let mut woken = Vec::new();
     let Some(newest) = change.newest() else { return woken };
-    let class = ObjectKey::new(newest.namespace(), newest.spec.class.name.clone());
-    let says = |machine: &Arc<Machine>| tells_of_several_vms(machine);
+    let class = ObjectKey::new(newest.namespace(), newest.class_ref().name.clone());
+    let says = |machine: &MachineSnapshot| tells_of_several_vms(machine);
     if change.new.is_none() {
         woken.push(Wake { after: AFTER_A_MACHINE, ..Wake::now(class) });
     } else if change.new.as_ref().is_some_and(says) && !change.old.as_ref().is_some_and(says) {
         woken.push(Wake::now(class));
     }
-    let node = |machine: Option<&Arc<Machine>>| machine.and_then(|machine| machine.labels().get(label::NODE).cloned());
+    let node =
+        |machine: Option<&MachineSnapshot>| machine.and_then(|machine| machine.labels().get(label::NODE).cloned());
     let (before, now) = (node(change.old.as_ref()), node(change.new.as_ref()));
     if before != now {
         let named = [before, now].into_iter().flatten().filter(|name| !name.is_empty());
@@ -70,8 +72,10 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+    use kube::ResourceExt;
+    use machine_api::v1alpha1::Machine;
 
-    fn machine(node: &str, description: &str) -> Arc<Machine> {
+    fn machine(node: &str, description: &str) -> MachineSnapshot {
         let mut machine = Machine::default();
         machine.metadata.name = Some("m".to_owned());
         machine.metadata.namespace = Some("ns".to_owned());
@@ -80,7 +84,7 @@ mod tests {
             machine.labels_mut().insert(label::NODE.to_owned(), node.to_owned());
         }
         machine.status.last_operation.description = description.to_owned();
-        Arc::new(machine)
+        machine.into()
     }
 
     fn names(woken: Vec<Wake>) -> Vec<String> {
@@ -95,7 +99,11 @@ mod tests {
     #[case::mc_253_it_takes_a_node(Some(machine("", "")), Some(machine("n", "")), &["n"])]
     #[case::it_begins_with_one(None, Some(machine("n", "")), &["n"])]
     #[case::nothing_of_interest(Some(machine("n", "")), Some(machine("n", "x")), &[])]
-    fn a_machine_wakes(#[case] old: Option<Arc<Machine>>, #[case] new: Option<Arc<Machine>>, #[case] woken: &[&str]) {
+    fn a_machine_wakes(
+        #[case] old: Option<MachineSnapshot>,
+        #[case] new: Option<MachineSnapshot>,
+        #[case] woken: &[&str],
+    ) {
         assert_eq!(names(after_machine(&Change { old, new })), woken);
     }
 

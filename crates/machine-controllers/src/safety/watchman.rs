@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     machine::{FreezeSwitch, frozen::is_under_way, observation::Freeze},
-    snapshots::NodeSnapshot,
+    snapshots::{MachineSnapshot, NodeSnapshot},
     views::ControlViews,
 };
 use controller_runtime::{
@@ -30,9 +30,10 @@ use controller_runtime::{
     clock::SharedClock,
     error::ApiError,
     events::{EventNote, Recorder},
-    key::{ObjectKey, Target},
+    key::ObjectKey,
     objects::{Objects, Part},
     queue::{Outcome, WorkQueue},
+    snapshot::Snapshot,
     store::Store,
 };
 use machine_api::{names::machine_reason, v1alpha1::Machine};
@@ -58,7 +59,7 @@ pub struct WatchmanDeps {
     /// The stores of the control cluster.
     pub views: ControlViews,
     /// Machines, read and written.
-    pub machines: Objects<Arc<Machine>>,
+    pub machines: Objects<MachineSnapshot>,
     /// The queue of machines; none when their loop does not run here.
     pub wake: Option<Arc<WorkQueue<ObjectKey>>>,
     /// Tells the time.
@@ -187,7 +188,7 @@ impl Watchman {
     /// Forgives all machines that fell ill in the outage, before the loops go on.
     async fn thaw_all(&self, outage_began: Timestamp) {
         for machine in self.deps.views.machines.snapshot() {
-            self.thaw(&ObjectKey::of(&*machine), outage_began).await;
+            self.thaw(&machine.key(), outage_began).await;
         }
     }
 
@@ -213,7 +214,7 @@ impl Watchman {
                 None => Ok(()),
                 Some(thaw) => {
                     let patch = patches::thaw(thaw, &machine, self.deps.clock.now());
-                    self.deps.machines.patch(&Target::of(&*machine), Part::Status, patch).await.map(drop)
+                    self.deps.machines.patch(&machine.target(), Part::Status, patch).await.map(drop)
                 }
             },
             Err(error) => Err(error),
@@ -250,8 +251,8 @@ impl Watchman {
     fn let_machines_tell(&self) {
         let Some(queue) = &self.deps.wake else { return };
         for machine in self.deps.views.machines.snapshot() {
-            if is_under_way(&machine.status.current_status.phase) {
-                queue.add(ObjectKey::of(&*machine));
+            if is_under_way(machine.phase()) {
+                queue.add(machine.key());
             }
         }
     }
@@ -259,7 +260,7 @@ impl Watchman {
     fn wake_all(&self) {
         let Some(queue) = &self.deps.wake else { return };
         for machine in self.deps.views.machines.snapshot() {
-            queue.add_after(ObjectKey::of(&*machine), LOOK_AFTER_THAW);
+            queue.add_after(machine.key(), LOOK_AFTER_THAW);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Carries a plan about a set out. Decides nothing: what fails is reported, and the next observation sees the truth.
 
+use machine_api::v1alpha1::Machine;
 use std::sync::Mutex;
 
 use futures::{
@@ -18,7 +19,7 @@ use super::{
 };
 use crate::{
     outcomes::{gone_is_fine, may_adopt, released, taken_by_us},
-    snapshots::SetSnapshot,
+    snapshots::{Described, SetSnapshot},
 };
 use controller_runtime::{
     error::ApiError,
@@ -30,7 +31,7 @@ use controller_runtime::{
 };
 use machine_api::{
     names::set_reason,
-    v1alpha1::{Machine, OperationType, controller_of},
+    v1alpha1::{OperationType, controller_of},
 };
 
 /// Deletions under way at once (D-31); the client's rate limits them beyond that.
@@ -230,7 +231,7 @@ impl SetController {
             Err(ApiError::AlreadyExists(message)) => {
                 let there = self.deps.machines.get(&key).await?;
                 let mine = controller_of(&machine.metadata).map(|owner| owner.uid.as_str());
-                taken_by_us(there.as_deref().map(|there| (&there.metadata).into()), mine, message)
+                taken_by_us(there.as_ref().map(Described::metadata), mine, message)
             }
             Err(error) => Err(error),
         }
@@ -272,7 +273,7 @@ impl SetController {
     /// Whether the view of a machine is still the one that a deletion was decided on.
     fn shows(&self, machine: &ObjectKey, version: Option<&str>) -> bool {
         let known = self.deps.views.machines.get(machine);
-        known.is_some_and(|known| version.is_none() || known.metadata.resource_version.as_deref() == version)
+        known.is_some_and(|known| version.is_none() || known.resource_version() == version)
     }
 
     /// After a lost answer the views may show a machine as it is no more; nothing is decided before it was read again.
@@ -284,9 +285,9 @@ impl SetController {
 
     fn count_if_stale(&self, seen: &SetObservation, target: &Target) {
         let mut machines = seen.machines.iter();
-        if let Some(machine) = machines.find(|machine| machine.metadata.uid.as_ref() == Some(&target.uid))
+        if let Some(machine) = machines.find(|machine| machine.uid() == target.uid)
             && is_failed(machine)
-            && machine.status.last_operation.operation == OperationType::HealthCheck
+            && machine.last_operation().operation == OperationType::HealthCheck
             && let Some(counter) = &self.stale_machines
         {
             counter.inc(&());

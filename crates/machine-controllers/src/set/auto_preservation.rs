@@ -6,17 +6,15 @@
 //! A machine whose time is over is not chosen again: its annotation goes with the end of its preservation, so that, by the
 //! original's rule, it would be kept once more, and so for ever. Pure.
 
-use std::{cmp::Reverse, sync::Arc};
+use std::cmp::Reverse;
 
 use super::{
     counts::{annotation_of, is_auto_preserved, is_failed, is_terminating},
     plan::{Effect, Keeping, Plan},
 };
-use crate::snapshots::SetSnapshot;
-use machine_api::{
-    names::{annotation, machine_condition, machine_reason, preserve_value},
-    v1alpha1::Machine,
-};
+use crate::snapshots::{MachineSnapshot, SetSnapshot};
+use controller_runtime::snapshot::Snapshot;
+use machine_api::names::{annotation, machine_condition, machine_reason, preserve_value};
 
 /// Every value that the annotation may have; with any other one nobody has decided yet.
 const KNOWN_VALUES: [&str; 4] =
@@ -26,23 +24,23 @@ const KNOWN_VALUES: [&str; 4] =
 /// one that is kept from now on must not be replaced in the same pass.
 pub fn keep_failed(
     set: &SetSnapshot,
-    claimed: Vec<Arc<Machine>>,
+    claimed: Vec<MachineSnapshot>,
     now: jiff::Timestamp,
     plan: &mut Plan,
-) -> Vec<Arc<Machine>> {
+) -> Vec<MachineSnapshot> {
     let staying = || claimed.iter().filter(|machine| !is_terminating(machine));
     let kept = staying().filter(|machine| is_auto_preserved(machine)).count();
     let allowed = usize::try_from(set.auto_preserve_failed_machine_max()).unwrap_or(0);
-    let mut chosen: Vec<Arc<Machine>>;
+    let mut chosen: Vec<MachineSnapshot>;
     let (keeping, count) = if kept < allowed {
         let may_be_kept =
-            |machine: &&Arc<Machine>| is_failed(machine) && is_undecided(machine) && !has_had_its_time(machine, now);
+            |machine: &&MachineSnapshot| is_failed(machine) && is_undecided(machine) && !has_had_its_time(machine, now);
         chosen = staying().filter(may_be_kept).cloned().collect();
-        chosen.sort_by_key(|machine| (Reverse(created(machine)), machine.metadata.name.clone()));
+        chosen.sort_by_key(|machine| (Reverse(created(machine)), machine.name().to_owned()));
         (Keeping::Keep, allowed - kept)
     } else {
         chosen = staying().filter(|machine| is_auto_preserved(machine)).cloned().collect();
-        chosen.sort_by_key(|machine| (created(machine), machine.metadata.name.clone()));
+        chosen.sort_by_key(|machine| (created(machine), machine.name().to_owned()));
         (Keeping::LetGo, kept - allowed)
     };
     chosen.truncate(count);
@@ -54,9 +52,9 @@ pub fn keep_failed(
             Keeping::Keep => "preservation/keep",
             Keeping::LetGo => "preservation/let-go",
         };
-        plan.push(rule, Effect::Keep(Arc::clone(machine), keeping));
+        plan.push(rule, Effect::Keep(machine.clone(), keeping));
     }
-    let is_chosen = |machine: &Machine| chosen.iter().any(|one| one.metadata.uid == machine.metadata.uid);
+    let is_chosen = |machine: &MachineSnapshot| chosen.iter().any(|one| one.uid() == machine.uid());
     claimed
         .into_iter()
         .map(|machine| if is_chosen(&machine) { annotated(&machine, keeping) } else { machine })
@@ -65,7 +63,7 @@ pub fn keep_failed(
 
 /// Whether neither the machine nor its Node says already whether it is to be kept. What the Node has said counts alone, and the
 /// controller of machines takes off what the machine says beside it.
-fn is_undecided(machine: &Machine) -> bool {
+fn is_undecided(machine: &MachineSnapshot) -> bool {
     let by_node = annotation_of(machine, annotation::LAST_APPLIED_NODE_PRESERVE_VALUE).unwrap_or_default();
     by_node.is_empty()
         && annotation_of(machine, annotation::PRESERVE).is_none_or(|value| !KNOWN_VALUES.contains(&value))
@@ -73,27 +71,25 @@ fn is_undecided(machine: &Machine) -> bool {
 
 /// Whether the machine was kept until its time was over; for a moment that stands in the expiry alone, then in what the
 /// machine waits for.
-fn has_had_its_time(machine: &Machine, now: jiff::Timestamp) -> bool {
-    let is_over = machine.status.current_status.preserve_expiry_time.as_ref().is_some_and(|until| until.0 <= now);
-    let mut told = machine.status.machine_conditions.iter();
+fn has_had_its_time(machine: &MachineSnapshot, now: jiff::Timestamp) -> bool {
+    let is_over = machine.preserve_expiry_time().is_some_and(|until| until <= now);
+    let mut told = machine.machine_conditions().iter();
     is_over
         || told.any(|told| {
             told.type_ == machine_condition::PROGRESSING && told.reason == machine_reason::PRESERVATION_STOPPED
         })
 }
 
-fn created(machine: &Machine) -> Option<jiff::Timestamp> {
-    machine.metadata.creation_timestamp.as_ref().map(|time| time.0)
+fn created(machine: &MachineSnapshot) -> Option<jiff::Timestamp> {
+    machine.created()
 }
 
-fn annotated(machine: &Machine, keeping: Keeping) -> Arc<Machine> {
-    let mut machine = machine.clone();
-    let annotations = machine.metadata.annotations.get_or_insert_default();
-    match keeping {
-        Keeping::Keep => annotations.insert(annotation::PRESERVE.to_owned(), preserve_value::AUTO_PRESERVED.to_owned()),
-        Keeping::LetGo => annotations.remove(annotation::PRESERVE),
+fn annotated(machine: &MachineSnapshot, keeping: Keeping) -> MachineSnapshot {
+    let value = match keeping {
+        Keeping::Keep => Some(preserve_value::AUTO_PRESERVED),
+        Keeping::LetGo => None,
     };
-    Arc::new(machine)
+    machine.with_annotation(annotation::PRESERVE, value)
 }
 
 #[cfg(test)]
@@ -103,6 +99,7 @@ mod tests {
 
     use super::*;
     use crate::set::{decide::decide, testing::*};
+    use machine_api::v1alpha1::Machine;
 
     fn preserve(machine: Building<Machine>, value: &str) -> Building<Machine> {
         machine.annotation(annotation::PRESERVE, value)
@@ -158,13 +155,13 @@ mod tests {
     fn failed_machines_are_kept(#[case] max: i32, #[case] machines: Vec<Building<Machine>>, #[case] expected: &[&str]) {
         let set = set(3).with(|set| set.spec.auto_preserve_failed_machine_max = max).snapshot();
         let mut plan = Plan::default();
-        keep_failed(&set, machines.into_iter().map(|machine| Arc::new(machine.build())).collect(), now(), &mut plan);
+        keep_failed(&set, machines.into_iter().map(Building::<Machine>::snapshot).collect(), now(), &mut plan);
         let said: Vec<String> = plan
             .steps
             .iter()
             .map(|step| match &step.effect {
                 Effect::Keep(machine, _) => {
-                    let name = machine.metadata.name.as_deref().unwrap_or_default();
+                    let name = machine.name();
                     format!("{} {name}", step.rule.trim_start_matches("preservation/"))
                 }
                 other => panic!("{other:?}"),

@@ -12,7 +12,6 @@
 use std::{
     collections::BTreeSet,
     hash::{DefaultHasher, Hash, Hasher},
-    sync::Arc,
     time::Duration,
 };
 
@@ -23,10 +22,13 @@ use super::{
     counts::{is_failed, is_terminating},
     observe::SetObservation,
 };
-use crate::{snapshots::SetSnapshot, views::ControlViews};
+use crate::{
+    snapshots::{MachineSnapshot, SetSnapshot},
+    views::ControlViews,
+};
 use controller_runtime::{key::ObjectKey, snapshot::Snapshot};
 use kube_values::field::cut;
-use machine_api::v1alpha1::{Machine, MachineClass, MachinePhase, OperationType, controller_of};
+use machine_api::v1alpha1::{MachineClass, MachinePhase, OperationType};
 
 /// So many new machines in a row may fail before replacements wait.
 pub const TOLERATED: usize = 3;
@@ -105,8 +107,8 @@ impl BackOff {
     /// Looks at the set; the wait that is on, if replacements wait for it. `given` is what might be wrong ([`given`]), and is
     /// only asked for while machines fail.
     pub fn look(&mut self, seen: &SetObservation, given: impl FnOnce() -> u64) -> Option<Hold> {
-        let lost: Vec<&Arc<Machine>> = seen.machines.iter().filter(|machine| never_joined(machine)).collect();
-        let new: Vec<&Arc<Machine>> =
+        let lost: Vec<&MachineSnapshot> = seen.machines.iter().filter(|machine| never_joined(machine)).collect();
+        let new: Vec<&MachineSnapshot> =
             lost.iter().copied().filter(|machine| !self.counted.contains(uid(machine))).collect();
         self.counted = lost.iter().map(|machine| uid(machine).to_owned()).collect();
         if self.row.is_none() && new.is_empty() {
@@ -152,9 +154,9 @@ impl Row {
         }
     }
 
-    fn add(&mut self, new: &[&Arc<Machine>], seen: &SetObservation) {
+    fn add(&mut self, new: &[&MachineSnapshot], seen: &SetObservation) {
         self.count += new.len();
-        if let Some(last) = new.iter().max_by_key(|machine| machine.metadata.name.as_deref()) {
+        if let Some(last) = new.iter().max_by_key(|machine| machine.name()) {
             self.last = told_of(last);
         }
         if self.count < TOLERATED {
@@ -185,8 +187,8 @@ impl Row {
 }
 
 /// Whether the set lacks machines. Those that it has not taken yet are not its own.
-fn is_short<'a>(set: &SetSnapshot, staying: impl Iterator<Item = &'a Arc<Machine>>) -> bool {
-    let is_own = |machine: &&Arc<Machine>| controller_of(&machine.metadata).is_some_and(|owner| owner.uid == set.uid());
+fn is_short<'a>(set: &SetSnapshot, staying: impl Iterator<Item = &'a MachineSnapshot>) -> bool {
+    let is_own = |machine: &&MachineSnapshot| machine.controller().is_some_and(|owner| owner.uid == set.uid());
     usize::try_from(set.replicas()).is_ok_and(|wanted| staying.filter(is_own).count() < wanted)
 }
 
@@ -198,23 +200,23 @@ fn wait(waits: u32, seed: u64) -> Duration {
 }
 
 /// Failed, and its creation was all that it ever saw: the type of its last operation stays when it fails.
-pub fn never_joined(machine: &Machine) -> bool {
-    is_failed(machine) && machine.status.last_operation.operation == OperationType::Create
+pub fn never_joined(machine: &MachineSnapshot) -> bool {
+    is_failed(machine) && machine.last_operation().operation == OperationType::Create
 }
 
 /// Whether the machine serves, or has served.
-fn has_joined(machine: &Machine) -> bool {
-    matches!(machine.status.current_status.phase, MachinePhase::Running | MachinePhase::Unknown)
+fn has_joined(machine: &MachineSnapshot) -> bool {
+    matches!(machine.phase(), MachinePhase::Running | MachinePhase::Unknown)
 }
 
-fn uid(machine: &Machine) -> &str {
-    machine.metadata.uid.as_deref().unwrap_or_default()
+fn uid(machine: &MachineSnapshot) -> &str {
+    machine.uid()
 }
 
 /// A machine's name and what it said last, in one line.
-fn told_of(machine: &Machine) -> String {
-    let name = machine.metadata.name.as_deref().unwrap_or_default();
-    let said = cut(machine.status.last_operation.description.clone(), QUOTED);
+fn told_of(machine: &MachineSnapshot) -> String {
+    let name = machine.name();
+    let said = cut(machine.last_operation().description.clone(), QUOTED);
     let said = said.trim_end_matches('.');
     if said.is_empty() { name.to_owned() } else { format!("{name} ({said})") }
 }
@@ -258,6 +260,7 @@ mod tests {
 
     use super::*;
     use crate::set::testing::{Building, at, failed, machine, meta, running, seeing, set};
+    use machine_api::v1alpha1::Machine;
     use machine_api::v1alpha1::{OperationState, SecretReference};
 
     /// Lost in its creation.

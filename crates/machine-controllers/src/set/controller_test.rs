@@ -1,5 +1,6 @@
 //! The set controller against an API server: what it writes, and what it makes of refusals and late views.
 
+use machine_api::v1alpha1::Machine;
 use machine_api::v1alpha1::MachineSet;
 use std::{sync::Arc, time::Duration};
 
@@ -41,7 +42,7 @@ impl Cluster {
     fn with(
         set: Option<Building<MachineSet>>,
         machines: Vec<Building<Machine>>,
-        through: impl FnOnce(Objects<Arc<Machine>>) -> Objects<Arc<Machine>>,
+        through: impl FnOnce(Objects<MachineSnapshot>) -> Objects<MachineSnapshot>,
     ) -> Self {
         let clock: SharedClock = Arc::new(TokioClock::starting_at(now()));
         let api = TestApi::new(Arc::clone(&clock));
@@ -96,7 +97,7 @@ impl Cluster {
     }
 
     /// The machines of the set that the views show.
-    fn shown(&self) -> Vec<Arc<Machine>> {
+    fn shown(&self) -> Vec<MachineSnapshot> {
         self.views.machines.by_index(BY_CONTROLLER, self.set()["metadata"]["uid"].as_str().unwrap())
     }
 }
@@ -169,9 +170,7 @@ async fn a_deletion_without_answer_is_looked_after_before_anything_else_is_decid
     cluster.api.fail_next("DELETE machines", fault);
     assert!(matches!(cluster.pass().await, Outcome::Retry(_)));
     // Whoever looks at the views now must not take a machine for available that is being deleted.
-    let deleting = |machines: Vec<Arc<Machine>>| {
-        machines.iter().filter(|machine| machine.metadata.deletion_timestamp.is_some()).count()
-    };
+    let deleting = |machines: Vec<MachineSnapshot>| machines.iter().filter(|machine| machine.is_deleting()).count();
     cluster.pass().await;
     assert_eq!(deleting(cluster.shown()), 1);
     assert_eq!(

@@ -5,56 +5,56 @@
 
 use serde::Serialize;
 
+use crate::snapshots::MachineSnapshot;
 use kube_values::selector::Labels;
 use machine_api::{
     names::{annotation, preserve_value},
-    v1alpha1::{Machine, MachinePhase},
+    v1alpha1::MachinePhase,
 };
 
 /// Whether the machine is on its way out.
-pub fn is_terminating(machine: &Machine) -> bool {
-    machine.metadata.deletion_timestamp.is_some() || machine.status.current_status.phase == MachinePhase::Terminating
+pub fn is_terminating(machine: &MachineSnapshot) -> bool {
+    machine.is_deleting() || *machine.phase() == MachinePhase::Terminating
 }
 
 /// Whether a time limit of the machine has passed and it is to be replaced.
-pub fn is_failed(machine: &Machine) -> bool {
-    machine.status.current_status.phase == MachinePhase::Failed
+pub fn is_failed(machine: &MachineSnapshot) -> bool {
+    *machine.phase() == MachinePhase::Failed
 }
 
 /// Neither failed nor on its way out: what template changes are synced to.
-pub fn is_active(machine: &Machine) -> bool {
+pub fn is_active(machine: &MachineSnapshot) -> bool {
     !is_failed(machine) && !is_terminating(machine)
 }
 
 /// Whether the VM exists; the node need not have joined (D-22).
-pub fn is_available(machine: &Machine) -> bool {
-    !is_terminating(machine)
-        && matches!(machine.status.current_status.phase, MachinePhase::Available | MachinePhase::Running)
+pub fn is_available(machine: &MachineSnapshot) -> bool {
+    !is_terminating(machine) && matches!(machine.phase(), MachinePhase::Available | MachinePhase::Running)
 }
 
 /// Whether the node is healthy.
-pub fn is_ready(machine: &Machine) -> bool {
-    !is_terminating(machine) && machine.status.current_status.phase == MachinePhase::Running
+pub fn is_ready(machine: &MachineSnapshot) -> bool {
+    !is_terminating(machine) && *machine.phase() == MachinePhase::Running
 }
 
 /// Failed and kept, whether or not the time of keeping is over.
-pub fn is_preserved_failed(machine: &Machine) -> bool {
-    is_failed(machine) && machine.status.current_status.preserve_expiry_time.is_some()
+pub fn is_preserved_failed(machine: &MachineSnapshot) -> bool {
+    is_failed(machine) && machine.preserve_expiry_time().is_some()
 }
 
 /// Whether the machine is kept by the set's own allowance.
-pub fn is_auto_preserved(machine: &Machine) -> bool {
+pub fn is_auto_preserved(machine: &MachineSnapshot) -> bool {
     annotation_of(machine, annotation::PRESERVE) == Some(preserve_value::AUTO_PRESERVED)
 }
 
 /// The value of an annotation.
-pub fn annotation_of<'a>(machine: &'a Machine, key: &str) -> Option<&'a str> {
-    machine.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+pub fn annotation_of<'a>(machine: &'a MachineSnapshot, key: &str) -> Option<&'a str> {
+    machine.annotation(key)
 }
 
 /// The value of a label.
-pub fn label_of<'a>(machine: &'a Machine, key: &str) -> Option<&'a str> {
-    machine.metadata.labels.as_ref()?.get(key).map(String::as_str)
+pub fn label_of<'a>(machine: &'a MachineSnapshot, key: &str) -> Option<&'a str> {
+    machine.label(key)
 }
 
 /// Machines of a set by what they count as.
@@ -78,14 +78,11 @@ pub struct Counts {
 
 impl Counts {
     /// Counts the machines of a set with these template labels.
-    pub fn of<'a>(machines: impl IntoIterator<Item = &'a Machine>, template_labels: Option<&Labels>) -> Self {
+    pub fn of<'a>(machines: impl IntoIterator<Item = &'a MachineSnapshot>, template_labels: Option<&Labels>) -> Self {
         let mut counts = Self::default();
         for machine in machines {
-            let labels = machine.metadata.labels.as_ref();
-            let has_all = template_labels
-                .into_iter()
-                .flatten()
-                .all(|(key, value)| labels.and_then(|labels| labels.get(key)) == Some(value));
+            let labels = machine.labels();
+            let has_all = template_labels.into_iter().flatten().all(|(key, value)| labels.get(key) == Some(value));
             counts.replicas += 1;
             counts.staying += i32::from(!is_terminating(machine));
             counts.fully_labeled += i32::from(has_all);
@@ -107,21 +104,21 @@ mod tests {
     fn s_msst_01_every_phase_counts_as_the_original_counts_it() {
         use MachinePhase::{Available, Failed, Pending, Running, Terminating};
         let machines =
-            [Running, Available, Pending, Failed, Terminating].map(|phase| machine("m").phase(phase).build());
+            [Running, Available, Pending, Failed, Terminating].map(|phase| machine("m").phase(phase).snapshot());
         let counts = Counts::of(&machines, None);
         assert_eq!((counts.replicas, counts.staying, counts.available, counts.ready), (5, 4, 2, 1));
     }
 
     #[test]
     fn s_msst_02_a_machine_that_lacks_a_template_label_is_not_fully_labeled() {
-        let machines = [machine("a").label("pool", "x").build(), machine("b").build()];
+        let machines = [machine("a").label("pool", "x").snapshot(), machine("b").snapshot()];
         let template = Labels::from([("pool".to_owned(), "x".to_owned())]);
         assert_eq!(Counts::of(&machines, Some(&template)).fully_labeled, 1);
     }
 
     #[test]
     fn d_46_a_machine_being_deleted_is_neither_ready_nor_staying() {
-        let counts = Counts::of([&machine("a").phase(MachinePhase::Running).deleting().build()], None);
+        let counts = Counts::of([&machine("a").phase(MachinePhase::Running).deleting().snapshot()], None);
         assert_eq!((counts.replicas, counts.staying, counts.available, counts.ready), (1, 0, 0, 0));
     }
 }

@@ -3,7 +3,7 @@
 //! Source: spec/deployment-and-set §6.1. Pure: the same observation always gives the same plan. The status is decided on
 //! afterwards, on what the effects have made of the machines ([`super::status::decide_status`]).
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use super::{
     auto_preservation::keep_failed,
@@ -17,8 +17,8 @@ use super::{
     template_sync::sync_template,
     validity,
 };
-use controller_runtime::{key::Target, snapshot::Snapshot};
-use machine_api::v1alpha1::Machine;
+use crate::snapshots::MachineSnapshot;
+use controller_runtime::snapshot::Snapshot;
 
 /// Decides what is to be done about the set.
 pub fn decide(seen: &SetObservation) -> Plan {
@@ -57,11 +57,11 @@ fn settle_ownership(seen: &SetObservation, plan: &mut Plan) -> bool {
     let owner = Owner::of_set(&seen.set);
     let mut adopts = false;
     for machine in seen.machines.iter().chain(&seen.orphans) {
-        match owner.standing((&machine.metadata).into()) {
-            Standing::Release => plan.push("ownership/release", Effect::Release(Arc::clone(machine))),
+        match owner.standing(machine.metadata()) {
+            Standing::Release => plan.push("ownership/release", Effect::Release(machine.clone())),
             Standing::Adopt => {
                 adopts = true;
-                plan.push("ownership/adopt", Effect::Adopt(Arc::clone(machine)));
+                plan.push("ownership/adopt", Effect::Adopt(machine.clone()));
             }
             Standing::Claimed | Standing::Foreign => {}
         }
@@ -71,9 +71,9 @@ fn settle_ownership(seen: &SetObservation, plan: &mut Plan) -> bool {
 
 impl SetObservation {
     /// The machines that belong to the set.
-    pub fn claimed(&self) -> Vec<Arc<Machine>> {
+    pub fn claimed(&self) -> Vec<MachineSnapshot> {
         let owner = Owner::of_set(&self.set);
-        let is_claimed = |machine: &&Arc<Machine>| owner.standing((&machine.metadata).into()) == Standing::Claimed;
+        let is_claimed = |machine: &&MachineSnapshot| owner.standing(machine.metadata()) == Standing::Claimed;
         self.machines.iter().filter(is_claimed).cloned().collect()
     }
 }
@@ -93,8 +93,8 @@ fn end_set(seen: &SetObservation, plan: &mut Plan) {
     }
     let to_delete: Vec<_> = seen.machines.iter().filter(|machine| !is_terminating(machine)).collect();
     for machine in to_delete.iter().take(BURST) {
-        let version = machine.metadata.resource_version.clone();
-        plan.push("deletion/set", Effect::DeleteMachine { machine: Target::of(&***machine), version });
+        let version = machine.resource_version().map(str::to_owned);
+        plan.push("deletion/set", Effect::DeleteMachine { machine: machine.target(), version });
     }
     if to_delete.len() > BURST {
         plan.next = Next::After(Duration::ZERO, "more machines to delete");
@@ -107,6 +107,7 @@ mod tests {
 
     use super::*;
     use crate::set::testing::*;
+    use machine_api::v1alpha1::Machine;
     use machine_api::v1alpha1::MachineSet;
 
     fn orphaning(set: Building<MachineSet>) -> MachineSet {
@@ -156,7 +157,7 @@ mod tests {
     #[test]
     fn orphans_are_adopted_before_anything_is_created() {
         let mut seen = seeing(set(2).build(), []);
-        seen.orphans = vec![Arc::new(running("a").no_owner().build())];
+        seen.orphans = vec![running("a").no_owner().snapshot()];
         let plan = decide(&seen);
         assert_eq!(rules(&plan), ["ownership/adopt"]);
         assert_ne!(plan.next, Next::OnChange);

@@ -46,7 +46,7 @@ use self::{
     unanswered::Unanswered,
 };
 use super::{Decision, checked::Checked, refused_writes::RefusedWrites, views::ControlViews};
-use crate::snapshots::{NodeSnapshot, SetSnapshot};
+use crate::snapshots::{MachineSnapshot, NodeSnapshot, SetSnapshot};
 use controller_runtime::{
     clock::SharedClock,
     error::ApiError,
@@ -58,7 +58,7 @@ use controller_runtime::{
     snapshot::Snapshot,
     store::Store,
 };
-use machine_api::{names::set_reason, v1alpha1::Machine};
+use machine_api::names::set_reason;
 use mcm_metrics::{Counters, Gauges, OfSet};
 
 /// Component name of the set controller's events.
@@ -70,7 +70,7 @@ pub struct SetDeps {
     /// Cached views of the control cluster; machines and sets must have synced before the first pass.
     pub views: ControlViews,
     /// Writes machines; its store must be `views.machines`.
-    pub machines: Objects<Arc<Machine>>,
+    pub machines: Objects<MachineSnapshot>,
     /// Writes sets; its store must be `views.sets`.
     pub sets: Objects<SetSnapshot>,
     /// Nodes of the target cluster, if there is one.
@@ -218,7 +218,7 @@ impl SetController {
                 *memory = Memory { uid: seen.set.uid().to_owned(), ..Memory::default() };
             }
             for machine in &seen.machines {
-                memory.unanswered.is_shown(machine.metadata.name.as_deref().unwrap_or_default());
+                memory.unanswered.is_shown(machine.name());
             }
             memory.checked = Some(Checked::of(&seen.set, memory.checked.as_ref()));
             seen.checked.clone_from(&memory.checked);

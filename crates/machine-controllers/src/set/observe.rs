@@ -1,9 +1,6 @@
 //! What is seen of a set: all that a decision about it may depend on.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
@@ -16,14 +13,11 @@ use super::{
 };
 use crate::{
     checked::Checked,
-    snapshots::{NodeSnapshot, SetSnapshot},
+    snapshots::{MachineSnapshot, NodeSnapshot, SetSnapshot},
     views::{BY_CONTROLLER, ControlViews, ORPHANS},
 };
 use controller_runtime::{key::ObjectKey, snapshot::Snapshot, store::Store};
-use machine_api::{
-    names::{annotation, label},
-    v1alpha1::Machine,
-};
+use machine_api::names::{annotation, label};
 
 /// Version of [`SetObservation`] as it is written down.
 pub const OBSERVATION_VERSION: u32 = 1;
@@ -78,9 +72,9 @@ pub struct SetObservation {
     #[serde(skip)]
     pub checked: Option<Checked<SetSnapshot>>,
     /// The machines whose controller the set is.
-    pub machines: Vec<Arc<Machine>>,
+    pub machines: Vec<MachineSnapshot>,
     /// The machines of the namespace that nobody controls.
-    pub orphans: Vec<Arc<Machine>>,
+    pub orphans: Vec<MachineSnapshot>,
     /// What the Nodes of Failed machines say about their preservation, by name of the machine.
     pub node_preserve: BTreeMap<String, NodePreserve>,
     /// Where new names are drawn from.
@@ -128,14 +122,14 @@ impl SetObservation {
         let node_preserve = machines
             .iter()
             .filter(|machine| is_failed(machine))
-            .map(|machine| (machine.metadata.name.clone().unwrap_or_default(), preserve_of_node(machine, nodes)))
+            .map(|machine| (machine.name().to_owned(), preserve_of_node(machine, nodes)))
             .collect();
         Some(Self { machines, orphans, node_preserve, ..Self::of(set, now) })
     }
 }
 
 /// What the Node of a machine says about its preservation.
-pub fn preserve_of_node(machine: &Machine, nodes: Option<&Store<NodeSnapshot>>) -> NodePreserve {
+pub fn preserve_of_node(machine: &MachineSnapshot, nodes: Option<&Store<NodeSnapshot>>) -> NodePreserve {
     let name = label_of(machine, label::NODE).unwrap_or_default();
     let Some(nodes) = nodes.filter(|_| !name.is_empty()) else { return NodePreserve::NoNode };
     let Some(node) = nodes.get(&ObjectKey::cluster_scoped(name)) else { return NodePreserve::NodeMissing };

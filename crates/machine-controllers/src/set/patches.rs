@@ -8,10 +8,9 @@ use controller_runtime::{
     objects::{Part, Patch},
     snapshot::Snapshot,
 };
-use kube::Resource;
 use machine_api::{
     names::{annotation, finalizer, preserve_value},
-    v1alpha1::{Machine, MachineSetStatus, MachineSpec},
+    v1alpha1::{MachineSetStatus, MachineSpec},
 };
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -22,7 +21,7 @@ use super::{
 };
 use crate::{
     finalizer_patches,
-    snapshots::{Metadata, SetSnapshot},
+    snapshots::{MachineSnapshot, Metadata, SetSnapshot},
 };
 
 /// What an effect changes of the set; `None` when it changes nothing, or nothing of the set.
@@ -45,8 +44,8 @@ pub fn patch_of_set(effect: &Effect, set: &SetSnapshot) -> Option<(Part, Patch)>
 /// What an effect changes of a machine, and which one; `None` when it changes nothing, or no machine that is there.
 pub fn patch_of_machine(effect: &Effect, set: &SetSnapshot) -> Option<(Target, Patch)> {
     let (machine, patch) = match effect {
-        Effect::Adopt(machine) => (machine, Some(adoption(&Owner::of_set(set), (&machine.metadata).into()))),
-        Effect::Release(machine) => (machine, release(&Owner::of_set(set), (&machine.metadata).into())),
+        Effect::Adopt(machine) => (machine, Some(adoption(&Owner::of_set(set), machine.metadata()))),
+        Effect::Release(machine) => (machine, release(&Owner::of_set(set), machine.metadata())),
         Effect::Keep(machine, keeping) => (machine, Some(kept(machine, *keeping))),
         Effect::SyncTemplate { machine, spec } => (machine, synced(machine, spec)),
         Effect::AddFinalizer
@@ -57,7 +56,7 @@ pub fn patch_of_machine(effect: &Effect, set: &SetSnapshot) -> Option<(Target, P
         | Effect::DeleteMachine { .. }
         | Effect::Tell(_) => return None,
     };
-    Some((Target::of(&**machine), patch?))
+    Some((machine.target(), patch?))
 }
 
 /// The status of a set becomes this one.
@@ -69,13 +68,13 @@ pub fn written_status(set: &SetSnapshot, status: &MachineSetStatus) -> Option<Pa
 }
 
 /// The specification of a machine becomes this one. Taints are a list.
-fn synced(machine: &Machine, spec: &MachineSpec) -> Option<Patch> {
-    let change = merge_difference(&machine.spec, spec)?;
+fn synced(machine: &MachineSnapshot, spec: &MachineSpec) -> Option<Patch> {
+    let change = merge_difference(machine.spec(), spec)?;
     Some(unchanged(machine, Patch::Merge(json!({ "spec": change }))))
 }
 
 /// The annotation that keeps a machine comes or goes. A user may have decided meanwhile.
-fn kept(machine: &Machine, keeping: Keeping) -> Patch {
+fn kept(machine: &MachineSnapshot, keeping: Keeping) -> Patch {
     let value = match keeping {
         Keeping::Keep => Some(preserve_value::AUTO_PRESERVED),
         Keeping::LetGo => None,
@@ -83,9 +82,9 @@ fn kept(machine: &Machine, keeping: Keeping) -> Patch {
     unchanged(machine, Patch::Merge(json!({ "metadata": { "annotations": { annotation::PRESERVE: value } } })))
 }
 
-/// The same patch, of the object as it was seen.
-fn unchanged<K: Resource>(object: &K, patch: Patch) -> Patch {
-    patch.guarded_by(object.meta().resource_version.as_deref())
+/// The same patch, of the machine as it was seen.
+fn unchanged(machine: &MachineSnapshot, patch: Patch) -> Patch {
+    patch.guarded_by(machine.resource_version())
 }
 
 /// Adds the owner's reference, if the object is still as it was read. Other references stay.

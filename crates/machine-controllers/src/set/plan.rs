@@ -1,7 +1,8 @@
 //! What a decision about a set comes to: a list of effects, each with the name of its rule, and when to look again.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
+use crate::snapshots::MachineSnapshot;
 use controller_runtime::{events::EventNote, key::Target, queue::Outcome};
 use machine_api::v1alpha1::{Machine, MachineSetStatus, MachineSpec};
 use serde::Serialize;
@@ -56,15 +57,15 @@ pub enum Effect {
     /// Writes the status of the set.
     WriteStatus(Box<MachineSetStatus>),
     /// Takes an orphan over; the set is read again first, for it may have been deleted or replaced.
-    Adopt(Arc<Machine>),
+    Adopt(MachineSnapshot),
     /// Lets a machine go that does not fit any more. One that is gone or has changed meanwhile is left alone.
-    Release(Arc<Machine>),
+    Release(MachineSnapshot),
     /// Says on a Failed machine whether the set keeps it. What is decided after it counts on it, so that a refusal ends the plan.
-    Keep(Arc<Machine>, Keeping),
+    Keep(MachineSnapshot, Keeping),
     /// Gives a machine what is new in the template. A machine of which that is refused for good holds up no other one.
     SyncTemplate {
         /// The machine.
-        machine: Arc<Machine>,
+        machine: MachineSnapshot,
         /// Its specification from now on.
         spec: Box<MachineSpec>,
     },

@@ -7,7 +7,8 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::counts::annotation_of;
-use machine_api::{names::annotation, v1alpha1::Machine};
+use crate::snapshots::MachineSnapshot;
+use machine_api::names::annotation;
 
 /// What the Node of a machine says about its preservation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -21,9 +22,9 @@ pub enum NodePreserve {
 }
 
 /// Whether a Failed machine may be terminated.
-pub fn may_terminate(machine: &Machine, node: &NodePreserve, now: Timestamp) -> bool {
-    if let Some(until) = &machine.status.current_status.preserve_expiry_time {
-        return until.0 <= now;
+pub fn may_terminate(machine: &MachineSnapshot, node: &NodePreserve, now: Timestamp) -> bool {
+    if let Some(until) = machine.preserve_expiry_time() {
+        return until <= now;
     }
     let on_node = match node {
         NodePreserve::NodeMissing => return true,
@@ -45,6 +46,7 @@ mod tests {
 
     use super::*;
     use crate::set::testing::*;
+    use machine_api::v1alpha1::Machine;
 
     fn kept(value: &str) -> Building<Machine> {
         failed("m").annotation(annotation::PRESERVE, value)
@@ -68,6 +70,6 @@ mod tests {
         kept("now").annotation(annotation::LAST_APPLIED_NODE_PRESERVE_VALUE, "now"), node(""), true)]
     #[case::nothing_said(failed("m"), node(""), true)]
     fn a_failed_machine_may_go(#[case] machine: Building<Machine>, #[case] node: NodePreserve, #[case] expected: bool) {
-        assert_eq!(may_terminate(&machine.build(), &node, now()), expected);
+        assert_eq!(may_terminate(&machine.snapshot(), &node, now()), expected);
     }
 }

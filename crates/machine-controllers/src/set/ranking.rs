@@ -2,13 +2,16 @@
 //!
 //! Source: spec/deployment-and-set §6.4, §6.5 with D-50 (the name decides last). Pure.
 
+use std::borrow::Borrow;
+
 use jiff::Timestamp;
 
 use super::counts::{annotation_of, is_auto_preserved};
-use crate::snapshots::{Metadata, SetSnapshot};
+use crate::snapshots::{MachineSnapshot, Metadata, SetSnapshot};
+use controller_runtime::snapshot::Snapshot;
 use machine_api::{
     names::{DEFAULT_MACHINE_PRIORITY, annotation},
-    v1alpha1::{Machine, MachinePhase},
+    v1alpha1::MachinePhase,
 };
 
 /// The place of a machine in the order of deletion; smaller goes first. The fields are the rules, in their order.
@@ -27,7 +30,7 @@ pub struct Rank<'a> {
 
 impl<'a> Rank<'a> {
     /// The rank of a machine at this time.
-    pub fn of(machine: &'a Machine, now: Timestamp) -> Self {
+    pub fn of(machine: &'a MachineSnapshot, now: Timestamp) -> Self {
         let preserved_until = preserved_until(machine, now);
         let marked_since = marked_since(machine);
         Self {
@@ -37,31 +40,31 @@ impl<'a> Rank<'a> {
             priority: priority(machine),
             unmarked: marked_since.is_none(),
             marked_since,
-            phase: phase_rank(&machine.status.current_status.phase),
-            created: machine.metadata.creation_timestamp.as_ref().map(|time| time.0),
-            name: machine.metadata.name.as_deref().unwrap_or_default(),
+            phase: phase_rank(machine.phase()),
+            created: machine.created(),
+            name: machine.name(),
         }
     }
 }
 
-fn preserved_until(machine: &Machine, now: Timestamp) -> Option<Timestamp> {
-    machine.status.current_status.preserve_expiry_time.as_ref().map(|time| time.0).filter(|until| *until > now)
+fn preserved_until(machine: &MachineSnapshot, now: Timestamp) -> Option<Timestamp> {
+    machine.preserve_expiry_time().filter(|until| *until > now)
 }
 
 /// Whether the machine is kept for somebody to look at, and its time is not over.
-pub fn is_preserved(machine: &Machine, now: Timestamp) -> bool {
+pub fn is_preserved(machine: &MachineSnapshot, now: Timestamp) -> bool {
     preserved_until(machine, now).is_some()
 }
 
 /// The machine's priority; absent or unreadable means the default.
-pub fn priority(machine: &Machine) -> i64 {
+pub fn priority(machine: &MachineSnapshot) -> i64 {
     annotation_of(machine, annotation::MACHINE_PRIORITY)
         .and_then(|value| value.parse().ok())
         .unwrap_or(DEFAULT_MACHINE_PRIORITY)
 }
 
 /// Since when the machine is marked for deletion.
-pub fn marked_since(machine: &Machine) -> Option<Timestamp> {
+pub fn marked_since(machine: &MachineSnapshot) -> Option<Timestamp> {
     annotation_of(machine, annotation::MARKED_FOR_DELETION_TIME)?.parse().ok()
 }
 
@@ -83,18 +86,18 @@ fn phase_rank(phase: &MachinePhase) -> u8 {
 }
 
 /// Sorts machines into the order of their deletion.
-pub fn sort_for_deletion<M: AsRef<Machine>>(machines: &mut [M], now: Timestamp) {
-    machines.sort_by(|one, other| Rank::of(one.as_ref(), now).cmp(&Rank::of(other.as_ref(), now)));
+pub fn sort_for_deletion<M: Borrow<MachineSnapshot>>(machines: &mut [M], now: Timestamp) {
+    machines.sort_by(|one, other| Rank::of(one.borrow(), now).cmp(&Rank::of(other.borrow(), now)));
 }
 
 /// Whether the scaler has marked the machine in its last change of the set's replicas. Such a machine goes even when
 /// the number of machines is right (decisions.md 5).
-pub fn is_marked(machine: &Machine, set: &SetSnapshot) -> bool {
+pub fn is_marked(machine: &MachineSnapshot, set: &SetSnapshot) -> bool {
     is_named(machine, set.metadata())
 }
 
 /// Whether the scaler has marked the machine no later than it last changed the size of this set or deployment.
-pub fn is_named(machine: &Machine, scaled: Metadata<'_>) -> bool {
+pub fn is_named(machine: &MachineSnapshot, scaled: Metadata<'_>) -> bool {
     // Cheapest first: hardly any machine has this priority, and all are asked.
     if annotation_of(machine, annotation::MACHINE_PRIORITY) != Some("1") {
         return false;
@@ -106,17 +109,17 @@ pub fn is_named(machine: &Machine, scaled: Metadata<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
 
     use rstest::rstest;
 
     use super::*;
     use crate::set::testing::*;
+    use machine_api::v1alpha1::Machine;
 
     fn order(machines: Vec<Building<Machine>>) -> Vec<String> {
-        let mut machines: Vec<Arc<Machine>> = machines.into_iter().map(|machine| Arc::new(machine.build())).collect();
+        let mut machines: Vec<MachineSnapshot> = machines.into_iter().map(Building::<Machine>::snapshot).collect();
         sort_for_deletion(&mut machines, now());
-        machines.iter().map(|machine| machine.metadata.name.clone().unwrap()).collect()
+        machines.iter().map(|machine| machine.name().to_owned()).collect()
     }
 
     fn prio(machine: Building<Machine>, priority: &str) -> Building<Machine> {
@@ -189,6 +192,7 @@ mod tests {
             Some(time) => set(1).annotation(annotation::LAST_REPLICA_CHANGE_BY_SCALER, time).snapshot(),
             None => set(1).snapshot(),
         };
+        let machine = MachineSnapshot::from(machine);
         assert_eq!(is_marked(&machine, &set), marked);
     }
 }

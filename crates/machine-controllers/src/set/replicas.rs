@@ -3,7 +3,7 @@
 //! Source: spec/deployment-and-set §6.2, §6.5. Pure. A failed machine is replaced in two passes: it is deleted, and once
 //! it is on its way out its successor is created.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::collections::BTreeSet;
 
 use super::{
     counts::{is_failed, is_terminating, label_of},
@@ -13,21 +13,18 @@ use super::{
     preservation::{NodePreserve, may_terminate},
     ranking::{is_marked, sort_for_deletion},
 };
-use crate::snapshots::SetSnapshot;
-use controller_runtime::{events::EventNote, key::Target, snapshot::Snapshot};
+use crate::snapshots::{MachineSnapshot, SetSnapshot};
+use controller_runtime::{events::EventNote, snapshot::Snapshot};
 use kube_values::selector;
-use machine_api::{
-    names::{UNSELECTED_TEMPLATE, label, set_reason, update_result},
-    v1alpha1::Machine,
-};
+use machine_api::names::{UNSELECTED_TEMPLATE, label, set_reason, update_result};
 
 /// Most creations, and most deletions, of one pass.
 pub const BURST: usize = 100;
 
 /// Adds to the plan what brings the number of machines to the wanted one. Returns how many creations or deletions are
 /// left for the next pass.
-pub fn keep_replicas(seen: &SetObservation, claimed: &[Arc<Machine>], plan: &mut Plan) -> usize {
-    let staying: Vec<&Arc<Machine>> = claimed.iter().filter(|machine| !is_terminating(machine)).collect();
+pub fn keep_replicas(seen: &SetObservation, claimed: &[MachineSnapshot], plan: &mut Plan) -> usize {
+    let staying: Vec<&MachineSnapshot> = claimed.iter().filter(|machine| !is_terminating(machine)).collect();
     let wanted = usize::try_from(seen.set.replicas()).unwrap_or(0);
     if staying.len() < wanted {
         create_missing(seen, claimed, wanted - staying.len(), plan)
@@ -48,7 +45,7 @@ fn selects_its_template(set: &SetSnapshot) -> bool {
     set.selector().is_some_and(|selector| selector::matches(selector, &labels))
 }
 
-fn create_missing(seen: &SetObservation, claimed: &[Arc<Machine>], missing: usize, plan: &mut Plan) -> usize {
+fn create_missing(seen: &SetObservation, claimed: &[MachineSnapshot], missing: usize, plan: &mut Plan) -> usize {
     if may_not_grow(&seen.set) {
         return 0;
     }
@@ -61,7 +58,7 @@ fn create_missing(seen: &SetObservation, claimed: &[Arc<Machine>], missing: usiz
     }
     let waiting = replacements_that_wait(seen, missing, plan);
     let count = (missing - waiting).min(BURST);
-    let taken: BTreeSet<&str> = claimed.iter().filter_map(|machine| machine.metadata.name.as_deref()).collect();
+    let taken: BTreeSet<&str> = claimed.iter().map(Snapshot::name).collect();
     let set = seen.set.name();
     for name in names(set, count, &seen.unanswered, &taken, seen.name_seed) {
         let is_repetition = seen.unanswered.contains(&name);
@@ -82,9 +79,9 @@ fn replacements_that_wait(seen: &SetObservation, missing: usize, plan: &mut Plan
     hold.replacements.min(missing)
 }
 
-fn delete_superfluous(seen: &SetObservation, staying: Vec<&Arc<Machine>>, wanted: usize, plan: &mut Plan) -> usize {
+fn delete_superfluous(seen: &SetObservation, staying: Vec<&MachineSnapshot>, wanted: usize, plan: &mut Plan) -> usize {
     // A machine just handed over by an in-place update counts as a replica but is never chosen.
-    let mut candidates: Vec<Arc<Machine>> = staying
+    let mut candidates: Vec<MachineSnapshot> = staying
         .into_iter()
         .filter(|machine| label_of(machine, label::UPDATE_RESULT) != Some(update_result::SUCCESSFUL))
         .cloned()
@@ -93,8 +90,8 @@ fn delete_superfluous(seen: &SetObservation, staying: Vec<&Arc<Machine>>, wanted
     if surplus > 0 {
         sort_for_deletion(&mut candidates, seen.now);
     }
-    let may_go = |machine: &Machine| {
-        let name = machine.metadata.name.as_deref().unwrap_or_default();
+    let may_go = |machine: &MachineSnapshot| {
+        let name = machine.name();
         let node = seen.node_preserve.get(name).unwrap_or(&NodePreserve::NoNode);
         may_terminate(machine, node, seen.now)
     };
@@ -109,8 +106,8 @@ fn delete_superfluous(seen: &SetObservation, staying: Vec<&Arc<Machine>>, wanted
     for (rule, machine) in all.iter().take(BURST) {
         // Since it was chosen it may have become available, been marked or been asked to stay. The original deletes what it
         // saw last, whatever has become of it.
-        let version = machine.metadata.resource_version.clone();
-        plan.push(rule, Effect::DeleteMachine { machine: Target::of(&***machine), version });
+        let version = machine.resource_version().map(str::to_owned);
+        plan.push(rule, Effect::DeleteMachine { machine: machine.target(), version });
     }
     all.len().saturating_sub(BURST)
 }
@@ -122,6 +119,7 @@ mod tests {
 
     use super::*;
     use crate::set::{back_off::Hold, testing::*};
+    use machine_api::v1alpha1::Machine;
     use machine_api::{names::annotation, v1alpha1::MachinePhase};
 
     /// Number of creations, names of deletions, what is left over.

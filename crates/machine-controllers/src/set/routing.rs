@@ -9,13 +9,10 @@ use controller_runtime::{key::ObjectKey, snapshot::Snapshot, store::Change};
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 use kube_values::selector;
-use machine_api::{
-    names::annotation,
-    v1alpha1::{Machine, MachineClass, controller_of},
-};
+use machine_api::{names::annotation, v1alpha1::MachineClass};
 
 use crate::{
-    snapshots::{NodeSnapshot, SetSnapshot},
+    snapshots::{MachineSnapshot, NodeSnapshot, SetSnapshot},
     views::{BY_NAMESPACE, BY_NODE, BY_SECRET, BY_TEMPLATE_CLASS, ControlViews, qualified},
     wakes::Wake,
 };
@@ -29,8 +26,8 @@ pub fn sets_of_set(change: &Change<SetSnapshot>) -> Vec<Wake> {
 }
 
 /// The set that controls the machine, or controlled it before; for an orphan the sets that it fits.
-pub fn sets_of_machine(change: &Change<Arc<Machine>>, views: &ControlViews) -> Vec<Wake> {
-    let (old, new) = (change.old.as_deref(), change.new.as_deref());
+pub fn sets_of_machine(change: &Change<MachineSnapshot>, views: &ControlViews) -> Vec<Wake> {
+    let (old, new) = (change.old.as_ref(), change.new.as_ref());
     if let (Some(old), Some(new)) = (old, new)
         && !matters(old, new)
     {
@@ -39,11 +36,10 @@ pub fn sets_of_machine(change: &Change<Arc<Machine>>, views: &ControlViews) -> V
     let mut keys: BTreeSet<ObjectKey> =
         [old, new].into_iter().flatten().filter_map(|machine| set_of(machine, views)).map(|set| set.key()).collect();
     if let Some(machine) = new
-        && controller_of(&machine.metadata).is_none()
-        && machine.metadata.deletion_timestamp.is_none()
+        && machine.controller().is_none()
+        && !machine.is_deleting()
         && old.is_none_or(|old| {
-            old.metadata.labels != machine.metadata.labels
-                || old.metadata.owner_references != machine.metadata.owner_references
+            old.labels() != machine.labels() || old.metadata().owner_references != machine.metadata().owner_references
         })
     {
         keys.extend(sets_that_fit(machine, views));
@@ -53,7 +49,7 @@ pub fn sets_of_machine(change: &Change<Arc<Machine>>, views: &ControlViews) -> V
 
 /// The sets whose machines are of the class, when it has changed: what was wrong with new machines may be mended.
 pub fn sets_of_class(change: &Change<Arc<MachineClass>>, views: &ControlViews) -> Vec<Wake> {
-    if let (Some(old), Some(new)) = (change.old.as_deref(), change.new.as_deref())
+    if let (Some(old), Some(new)) = (change.old.as_ref(), change.new.as_ref())
         && (&old.metadata.uid, old.metadata.generation) == (&new.metadata.uid, new.metadata.generation)
     {
         return Vec::new();
@@ -63,7 +59,7 @@ pub fn sets_of_class(change: &Change<Arc<MachineClass>>, views: &ControlViews) -
 
 /// The sets whose class refers to the Secret, when it says something else.
 pub fn sets_of_secret(change: &Change<Arc<Secret>>, views: &ControlViews) -> Vec<Wake> {
-    if let (Some(old), Some(new)) = (change.old.as_deref(), change.new.as_deref())
+    if let (Some(old), Some(new)) = (change.old.as_ref(), change.new.as_ref())
         && old.data == new.data
     {
         return Vec::new();
@@ -97,18 +93,17 @@ pub fn sets_of_node(change: &Change<NodeSnapshot>, views: &ControlViews) -> Vec<
 }
 
 /// The set that controls a machine: of the right kind, in its namespace, with the UID that the reference names.
-pub fn set_of(machine: &Machine, views: &ControlViews) -> Option<SetSnapshot> {
-    let owner = controller_of(&machine.metadata).filter(|owner| owner.kind == "MachineSet")?;
-    let key = ObjectKey::new(machine.metadata.namespace.clone().unwrap_or_default(), owner.name.clone());
+pub fn set_of(machine: &MachineSnapshot, views: &ControlViews) -> Option<SetSnapshot> {
+    let owner = machine.controller().filter(|owner| owner.kind == "MachineSet")?;
+    let key = ObjectKey::new(machine.namespace(), owner.name.clone());
     views.sets.get(&key).filter(|set| set.uid() == owner.uid)
 }
 
-fn sets_that_fit(machine: &Machine, views: &ControlViews) -> Vec<ObjectKey> {
-    let Some(labels) = machine.metadata.labels.as_ref().filter(|labels| !labels.is_empty()) else { return Vec::new() };
-    let namespace = machine.metadata.namespace.clone().unwrap_or_default();
+fn sets_that_fit(machine: &MachineSnapshot, views: &ControlViews) -> Vec<ObjectKey> {
+    let Some(labels) = Some(machine.labels()).filter(|labels| !labels.is_empty()) else { return Vec::new() };
     views
         .sets
-        .by_index(BY_NAMESPACE, &namespace)
+        .by_index(BY_NAMESPACE, machine.namespace())
         .iter()
         .filter(|set| {
             let wanted = set.selector();
@@ -119,11 +114,11 @@ fn sets_that_fit(machine: &Machine, views: &ControlViews) -> Vec<ObjectKey> {
 }
 
 /// Whether anything differs that a decision about a set or a deployment reads.
-pub fn matters(old: &Machine, new: &Machine) -> bool {
-    let (before, after) = (&old.metadata, &new.metadata);
-    let (was, is) = (&old.status, &new.status);
+pub fn matters(old: &MachineSnapshot, new: &MachineSnapshot) -> bool {
+    let (before, after) = (old.metadata(), new.metadata());
+    let (was, is) = (old.status(), new.status());
     before.uid != after.uid
-        || before.deletion_timestamp != after.deletion_timestamp
+        || before.deleting_since != after.deleting_since
         || before.labels != after.labels
         || before.annotations != after.annotations
         || before.owner_references != after.owner_references
@@ -131,7 +126,7 @@ pub fn matters(old: &Machine, new: &Machine) -> bool {
         || was.current_status.preserve_expiry_time != is.current_status.preserve_expiry_time
         || was.last_operation.state != is.last_operation.state
         || was.last_operation.description != is.last_operation.description
-        || old.spec != new.spec
+        || old.spec() != new.spec()
 }
 
 #[cfg(test)]
@@ -143,6 +138,7 @@ mod tests {
     use super::*;
     use crate::set::testing::*;
     use crate::wakes::Strength;
+    use machine_api::v1alpha1::Machine;
     use machine_api::v1alpha1::MachineSet;
 
     fn views() -> ControlViews {
@@ -152,7 +148,7 @@ mod tests {
     }
 
     fn woken(old: Option<Machine>, new: Option<Machine>) -> Vec<String> {
-        let change = Change { old: old.map(Arc::new), new: new.map(Arc::new) };
+        let change = Change { old: old.map(Into::into), new: new.map(Into::into) };
         sets_of_machine(&change, &views()).into_iter().map(|wake| wake.key.name).collect()
     }
 
@@ -231,7 +227,7 @@ mod tests {
     fn s_own_12_an_empty_selector_fits_no_orphan() {
         let views = ControlViews::default();
         views.sets.apply(set(1).with(|set| set.spec.selector = Some(selector(&[]))).build());
-        let change = Change { old: None, new: Some(Arc::new(machine("m").no_owner().build())) };
+        let change = Change { old: None, new: Some(machine("m").no_owner().snapshot()) };
         assert_eq!(sets_of_machine(&change, &views), []);
     }
 }

@@ -15,40 +15,37 @@ use super::{
     plan::{Effect, Next, Plan},
     validity,
 };
-use crate::snapshots::SetSnapshot;
+use crate::snapshots::{MachineSnapshot, SetSnapshot};
 use controller_runtime::{events::EventNote, snapshot::Snapshot};
 use kube_values::selector;
 use machine_api::{
     names::set_reason,
     v1alpha1::{
-        ConditionStatus, Machine, MachineSetCondition, MachineSetConditionType, MachineSetStatus, MachineSummary,
-        OperationState, controller_of,
+        ConditionStatus, MachineSetCondition, MachineSetConditionType, MachineSetStatus, MachineSummary, OperationState,
     },
 };
 
 /// Machines whose last operation failed and which nobody keeps.
-pub fn failed_machines<'a>(machines: impl IntoIterator<Item = &'a Arc<Machine>>) -> Vec<MachineSummary> {
+pub fn failed_machines<'a>(machines: impl IntoIterator<Item = &'a MachineSnapshot>) -> Vec<MachineSummary> {
     machines
         .into_iter()
-        .filter(|machine| {
-            machine.status.last_operation.state == OperationState::Failed && !is_preserved_failed(machine)
-        })
+        .filter(|machine| machine.last_operation().state == OperationState::Failed && !is_preserved_failed(machine))
         .map(|machine| MachineSummary {
-            name: machine.metadata.name.clone().unwrap_or_default(),
-            provider_id: machine.spec.provider_id.clone(),
-            last_operation: machine.status.last_operation.clone(),
-            owner_ref: controller_of(&machine.metadata).map(|owner| owner.name.clone()).unwrap_or_default(),
+            name: machine.name().to_owned(),
+            provider_id: machine.provider_id().to_owned(),
+            last_operation: machine.last_operation().clone(),
+            owner_ref: machine.controller().map(|owner| owner.name.clone()).unwrap_or_default(),
         })
         .collect()
 }
 
 /// The status that the set should have. `lastOperation` is left as it is.
-fn wanted_status(seen: &SetObservation, claimed: &[Arc<Machine>], errors: &[String]) -> MachineSetStatus {
+fn wanted_status(seen: &SetObservation, claimed: &[MachineSnapshot], errors: &[String]) -> MachineSetStatus {
     let set = &seen.set;
     let mut status = set.status().clone();
     status.observed_generation = set.generation().unwrap_or_default();
     if errors.is_empty() {
-        let counts = Counts::of(claimed.iter().map(AsRef::as_ref), set.template().metadata.labels.as_ref());
+        let counts = Counts::of(claimed, set.template().metadata.labels.as_ref());
         status.replicas = counts.replicas;
         status.fully_labeled_replicas = counts.fully_labeled;
         status.available_replicas = counts.available;
@@ -184,6 +181,7 @@ mod tests {
     use super::*;
     use crate::set::{back_off::Hold, patches::patch_of_set, testing::*};
     use controller_runtime::objects::{Part, Patch};
+    use machine_api::v1alpha1::Machine;
     use machine_api::v1alpha1::MachinePhase;
 
     /// The status part of the write that is decided on.

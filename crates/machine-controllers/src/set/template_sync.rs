@@ -3,38 +3,33 @@
 //! Node template and machine configuration are synced to active machines, the kind of the class to all
 //! (spec/deployment-and-set §6.6, D-02). The name of the class never is: that is a rollout. Pure.
 
-use std::sync::Arc;
-
 use super::{
     counts::{annotation_of, is_active},
     plan::{Effect, Plan},
 };
-use crate::snapshots::SetSnapshot;
-use machine_api::{
-    names::annotation,
-    v1alpha1::{Machine, MachineSpec},
-};
+use crate::snapshots::{MachineSnapshot, SetSnapshot};
+use machine_api::{names::annotation, v1alpha1::MachineSpec};
 
 /// Brings the machines in line with the template.
-pub fn sync_template(set: &SetSnapshot, claimed: &[Arc<Machine>], plan: &mut Plan) {
+pub fn sync_template(set: &SetSnapshot, claimed: &[MachineSnapshot], plan: &mut Plan) {
     for machine in claimed {
-        if let Some(wanted) = wanted_spec(set, machine).filter(|wanted| *wanted != machine.spec) {
+        if let Some(wanted) = wanted_spec(set, machine).filter(|wanted| wanted != machine.spec()) {
             let spec = Box::new(wanted);
-            plan.push("template/sync", Effect::SyncTemplate { machine: Arc::clone(machine), spec });
+            plan.push("template/sync", Effect::SyncTemplate { machine: machine.clone(), spec });
         }
     }
 }
 
-fn wanted_spec(set: &SetSnapshot, machine: &Machine) -> Option<MachineSpec> {
+fn wanted_spec(set: &SetSnapshot, machine: &MachineSnapshot) -> Option<MachineSpec> {
     let template = &set.template().spec;
-    let kind_differs = machine.spec.class.kind != template.class.kind;
+    let kind_differs = machine.class_ref().kind != template.class.kind;
     let active = is_active(machine);
     let hot_parts_differ =
-        machine.spec.node_template != template.node_template || machine.spec.configuration != template.configuration;
+        *machine.node_template() != template.node_template || *machine.configuration() != template.configuration;
     if !(kind_differs || active && hot_parts_differ) {
         return None;
     }
-    let mut wanted = machine.spec.clone();
+    let mut wanted = machine.spec().clone();
     wanted.class.kind.clone_from(&template.class.kind);
     if active {
         wanted.node_template = template.node_template.clone();
@@ -54,21 +49,19 @@ mod tests {
 
     use super::*;
     use crate::set::testing::*;
+    use controller_runtime::snapshot::Snapshot;
     use kube_values::duration::GoDuration;
     use machine_api::v1alpha1::MachineSet;
 
     fn synced(set: &SetSnapshot) -> Vec<String> {
-        let machines: Vec<Arc<Machine>> =
-            [running("active").build(), failed("failed").build(), running("gone").deleting().build()]
-                .into_iter()
-                .map(Arc::new)
-                .collect();
+        let machines: Vec<MachineSnapshot> =
+            vec![running("active").snapshot(), failed("failed").snapshot(), running("gone").deleting().snapshot()];
         let mut plan = Plan::default();
         sync_template(set, &machines, &mut plan);
         plan.steps
             .iter()
             .map(|step| match &step.effect {
-                Effect::SyncTemplate { machine, .. } => machine.metadata.name.clone().unwrap_or_default(),
+                Effect::SyncTemplate { machine, .. } => machine.name().to_owned(),
                 other => panic!("{other:?}"),
             })
             .collect()
@@ -96,7 +89,7 @@ mod tests {
             .with(|machine| machine.spec.configuration.creation_timeout = Some(GoDuration::from_mins(30)))
             .build();
         let mut plan = Plan::default();
-        sync_template(&set(1).snapshot(), &[Arc::new(machine)], &mut plan);
+        sync_template(&set(1).snapshot(), &[machine.into()], &mut plan);
         assert_eq!(plan.steps, []);
     }
 }

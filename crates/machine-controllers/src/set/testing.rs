@@ -1,12 +1,10 @@
 //! Builders of sets and machines for the tests of this room and its neighbour.
 
-use std::sync::Arc;
-
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference, Time};
 
 use super::observe::SetObservation;
-use crate::snapshots::{DeploymentSnapshot, SetSnapshot};
+use crate::snapshots::{DeploymentSnapshot, MachineSnapshot, SetSnapshot};
 use kube_values::selector::Labels;
 use machine_api::{
     names::{API_VERSION_V1ALPHA1, finalizer},
@@ -90,6 +88,12 @@ impl Building<MachineDeployment> {
     }
 }
 
+impl Building<Machine> {
+    pub(crate) fn snapshot(self) -> MachineSnapshot {
+        self.0.into()
+    }
+}
+
 impl Building<MachineSet> {
     pub(crate) fn snapshot(self) -> SetSnapshot {
         self.0.into()
@@ -144,7 +148,8 @@ pub(crate) fn set(replicas: i32) -> Building<MachineSet> {
 
 /// What the controller of the set sees.
 pub(crate) fn seeing(set: impl Into<SetSnapshot>, machines: impl IntoIterator<Item = Machine>) -> SetObservation {
-    SetObservation { machines: machines.into_iter().map(Arc::new).collect(), ..SetObservation::of(set.into(), now()) }
+    let machines = machines.into_iter().map(Into::into).collect();
+    SetObservation { machines, ..SetObservation::of(set.into(), now()) }
 }
 
 pub(crate) fn seeing_running(set: impl Into<SetSnapshot>, count: usize) -> SetObservation {

@@ -69,12 +69,6 @@ pub trait Described: Snapshot {
     fn metadata(&self) -> Metadata<'_>;
 }
 
-impl Described for std::sync::Arc<machine_api::v1alpha1::Machine> {
-    fn metadata(&self) -> Metadata<'_> {
-        Metadata::from(&self.metadata)
-    }
-}
-
 /// Lets the snapshot of a kind give its metadata.
 macro_rules! metadata {
     ($name:ident of $kind:ty) => {
@@ -107,6 +101,13 @@ macro_rules! metadata {
             /// The number of its specification.
             pub fn generation(&self) -> Option<i64> {
                 self.0.metadata.generation
+            }
+
+            /// A copy of the object of a test, to make another one of it.
+            #[cfg(test)]
+            #[allow(dead_code)] // not every kind is copied
+            pub(crate) fn to_object(&self) -> $kind {
+                <$kind>::clone(&self.0)
             }
 
             /// The object of a test, to change it.

@@ -8,6 +8,7 @@ mod attachment;
 mod budget;
 mod claim;
 mod deployment;
+mod machine;
 mod metadata;
 mod node;
 mod pod;
@@ -19,6 +20,7 @@ pub use self::{
     budget::BudgetSnapshot,
     claim::ClaimSnapshot,
     deployment::DeploymentSnapshot,
+    machine::MachineSnapshot,
     metadata::{Described, Metadata},
     node::NodeSnapshot,
     pod::PodSnapshot,

@@ -29,7 +29,7 @@ use machine_controllers::{
         settings::MachineSettings,
         telling::{SAID_AFTER, told_reason},
     },
-    snapshots::NodeSnapshot,
+    snapshots::{MachineSnapshot, NodeSnapshot},
 };
 use machine_driver::{Code, MachineRequest};
 
@@ -79,9 +79,10 @@ impl Checks {
         if self.watching == Watching::Off || !self.leads {
             return;
         }
-        let uid = uid(&seen.machine);
+        let uid = seen.machine.uid().to_owned();
         self.lives.rules.insert(uid.clone(), plan.rule);
-        let truth = api.machines.get(seen.name()).filter(|machine| machine.metadata.uid == seen.machine.metadata.uid);
+        let truth =
+            api.machines.get(seen.name()).filter(|machine| machine.metadata.uid.as_deref() == Some(seen.machine.uid()));
         let ends = truth.is_none_or(|machine| machine.metadata.deletion_timestamp.is_some());
         let starts = plan.effects.iter().find_map(|effect| match effect {
             Effect::Start(call) => Some(*call),
@@ -109,11 +110,12 @@ impl Checks {
         let is_short = |call| matches!(call, Call::Status | Call::Delete);
         let awaits_short_call = plan.next == Next::AwaitCall && seen.flow.in_flight.is_some_and(is_short);
         let does_nothing = plan.effects.is_empty() && plan.next.ends_pass() && !awaits_short_call;
-        let is_seen = truth.metadata.resource_version == seen.machine.metadata.resource_version;
+        let is_seen = truth.metadata.resource_version.as_deref() == seen.machine.resource_version();
         let known = self.lives.still.get(&uid).filter(|(rule, _)| does_nothing && is_seen && *rule == plan.rule);
         let since = known.map_or(seen.now, |(_, since)| *since);
         self.lives.still.insert(uid, (plan.rule, since));
-        let told = told_reason(truth);
+        let truth_seen = MachineSnapshot::from(truth.clone());
+        let told = told_reason(&truth_seen);
         let ends = truth.metadata.deletion_timestamp.is_some();
         if !does_nothing || !is_seen {
             return;

@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use kube::ResourceExt;
 
 use super::{
     super::{
@@ -16,12 +15,12 @@ use super::{
     },
     Stuck, World,
 };
-use controller_runtime::key::ObjectKey;
+use controller_runtime::{key::ObjectKey, snapshot::Snapshot};
 use machine_api::{
     names::{label, update_result},
-    v1alpha1::{Machine, MachinePhase, OrchestrationType, StrategyType, controller_of},
+    v1alpha1::{MachinePhase, OrchestrationType, StrategyType},
 };
-use machine_controllers::{loops::Controller, set::counts::is_terminating, views::BY_NODE};
+use machine_controllers::{loops::Controller, set::counts::is_terminating, snapshots::MachineSnapshot, views::BY_NODE};
 
 /// What is known of updates in place.
 #[derive(Debug, Default)]
@@ -49,12 +48,12 @@ impl World<'_> {
         }
     }
 
-    fn is_updating(&self, machine: &Machine) -> bool {
-        if machine.metadata.deletion_timestamp.is_some() || is_terminating(machine) {
+    fn is_updating(&self, machine: &MachineSnapshot) -> bool {
+        if is_terminating(machine) {
             return false;
         }
         let is_under_way = matches!(
-            machine.status.current_status.phase,
+            machine.phase(),
             MachinePhase::InPlaceUpdating | MachinePhase::InPlaceUpdateSuccessful | MachinePhase::InPlaceUpdateFailed
         );
         let is_candidate = || {
@@ -95,8 +94,8 @@ impl World<'_> {
         let mut new: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for node in picked.difference(&self.updates.picked) {
             for machine in self.process.views.machines.by_index(BY_NODE, node) {
-                let set = controller_of(&machine.metadata).map(|owner| owner.name.clone()).unwrap_or_default();
-                new.entry(set).or_default().push(machine.name_any());
+                let set = machine.controller().map(|owner| owner.name.clone()).unwrap_or_default();
+                new.entry(set).or_default().push(machine.name().to_owned());
             }
         }
         self.updates.picked = picked;

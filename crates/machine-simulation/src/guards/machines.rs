@@ -1,6 +1,6 @@
 //! Guards in the life of one machine: what its decision sees, and what becomes of its plan, without one of them.
 
-use std::{borrow::Cow, sync::Arc};
+use std::borrow::Cow;
 
 use controller_runtime::{snapshot::Snapshot, store::Store};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -34,13 +34,13 @@ pub fn seen_without<'a>(
 }
 
 fn hide(guard: Guard, seen: &mut Observation, nodes: &Store<NodeSnapshot>) {
-    let is_deleting = seen.machine.metadata.deletion_timestamp.is_some();
+    let is_deleting = seen.machine.is_deleting();
     let phase = seen.phase().clone();
     match guard {
         Guard::Siblings if is_updated(&phase) => seen.siblings = None,
         Guard::Calls if is_deleting => seen.flow.in_flight = None,
         Guard::Finalizer if !seen.has_finalizer() => {
-            machine(seen).finalizers_mut().push(finalizer::MACHINE.to_owned());
+            change(seen, |machine| machine.finalizers_mut().push(finalizer::MACHINE.to_owned()));
         }
         Guard::Answers => {
             if let Some(Answer::Deleted(answer)) = &mut seen.flow.answer {
@@ -57,9 +57,10 @@ fn hide(guard: Guard, seen: &mut Observation, nodes: &Store<NodeSnapshot>) {
         }
         Guard::Failure => {
             let generation = seen.now.as_second();
-            let machine = machine(seen);
-            machine.metadata.owner_references = None;
-            machine.metadata.generation = Some(generation);
+            change(seen, |machine| {
+                machine.metadata.owner_references = None;
+                machine.metadata.generation = Some(generation);
+            });
         }
         Guard::Ownership => {
             if let NodeView::Foreign { name, .. } = &seen.node
@@ -75,21 +76,25 @@ fn hide(guard: Guard, seen: &mut Observation, nodes: &Store<NodeSnapshot>) {
         }
         Guard::DeletionTimestamp if matches!(phase, MachinePhase::Running | MachinePhase::Terminating) => {
             let now = Time(seen.now);
-            machine(seen).metadata.deletion_timestamp.get_or_insert(now);
+            change(seen, |machine| {
+                machine.metadata.deletion_timestamp.get_or_insert(now);
+            });
         }
         Guard::Frozen => seen.freeze = Freeze::Flowing,
         Guard::Absence if seen.node == NodeView::Absent => seen.node = NodeView::Vanished,
         Guard::NodeLook if !is_deleting => seen.node_source = NodeSource::Live,
         Guard::LastNode if is_deleting => seen.node_source = NodeSource::Live,
         Guard::Adoption => {
-            for condition in &mut machine(seen).status.machine_conditions {
-                if condition.reason == machine_condition::REASON_WAITING_FOR_NODE_OF_ADOPTED_VM {
-                    machine_condition::REASON_WAITING_FOR_NODE.clone_into(&mut condition.reason);
+            change(seen, |machine| {
+                for condition in &mut machine.status.machine_conditions {
+                    if condition.reason == machine_condition::REASON_WAITING_FOR_NODE_OF_ADOPTED_VM {
+                        machine_condition::REASON_WAITING_FOR_NODE.clone_into(&mut condition.reason);
+                    }
                 }
-            }
+            });
         }
-        Guard::Initialisation if seen.machine.status.last_operation.description.contains(stage_text::INITIALIZE_VM) => {
-            machine(seen).status.last_operation.description.clear();
+        Guard::Initialisation if seen.machine.last_operation().description.contains(stage_text::INITIALIZE_VM) => {
+            change(seen, |machine| machine.status.last_operation.description.clear());
         }
         Guard::HealthTimeout => seen.limits.health = HealthTimeout::Never,
         _ => {}
@@ -123,8 +128,8 @@ fn is_updated(phase: &MachinePhase) -> bool {
     matches!(phase, MachinePhase::InPlaceUpdateSuccessful | MachinePhase::InPlaceUpdateFailed)
 }
 
-fn machine(seen: &mut Observation) -> &mut Machine {
-    Arc::make_mut(&mut seen.machine)
+fn change(seen: &mut Observation, change: impl FnOnce(&mut Machine)) {
+    edit(&mut seen.machine, change);
 }
 
 #[cfg(test)]

@@ -10,13 +10,11 @@ mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
     time::Duration,
 };
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use self::shape::{Blocked, Budget, DrainPlan, Ignored, PodStep, Spec, Status, Totals, Volume, WaveView};
@@ -57,6 +55,7 @@ use machine_controllers::{
         standing::after,
         status_change::rfc3339,
     },
+    snapshots::MachineSnapshot,
     views::BY_NODE,
 };
 use machine_simulation::drain::{self, End, Forecast, Kind as WaveKind, forecast};
@@ -81,7 +80,7 @@ pub struct DrainPlanView {
 
 /// What is to be drained, and how.
 struct Subject {
-    machine: Option<Arc<Machine>>,
+    machine: Option<MachineSnapshot>,
     seen: Observation,
     node: Result<String, String>,
     mode: DrainMode,
@@ -120,30 +119,29 @@ impl DrainPlanView {
         tokio::time::timeout(WARMING, filled).await.map_err(|_| not_ready("pods and volumes"))
     }
 
-    fn machine(&self, namespace: &str, name: &str) -> Option<Arc<Machine>> {
+    fn machine(&self, namespace: &str, name: &str) -> Option<MachineSnapshot> {
         self.sources.views.machines.get(&ObjectKey::new(namespace, name))
     }
 
     /// The machine of a node, unless several claim it.
-    fn machine_of(&self, namespace: &str, node: &str) -> Option<Arc<Machine>> {
+    fn machine_of(&self, namespace: &str, node: &str) -> Option<MachineSnapshot> {
         let all = self.sources.views.machines.by_index(BY_NODE, node);
         let mut own = all.into_iter().filter(|machine| machine.namespace() == namespace);
         own.next().filter(|_| own.next().is_none())
     }
 
     /// What is asked about, with the limits that hold for it.
-    fn subject(&self, machine: Option<Arc<Machine>>, spec: &Spec, now: Timestamp) -> Subject {
+    fn subject(&self, machine: Option<MachineSnapshot>, spec: &Spec, now: Timestamp) -> Subject {
         let outlooks = &self.sources.outlooks;
-        let own = machine.clone().unwrap_or_default();
+        let own = machine.clone().unwrap_or_else(|| Machine::default().into());
         let mut seen = match &machine {
             Some(machine) => outlooks.seen(machine, now),
-            None => Observation::of(Arc::clone(&own), outlooks.settings().limits_of(&own), now),
+            None => Observation::of(own.clone(), outlooks.settings().limits_of(&own), now),
         };
-        let mut wished = (*own).clone();
-        let configuration = &mut wished.spec.configuration;
+        let mut configuration = own.configuration().clone();
         configuration.drain_timeout = spec.drain_timeout.or(configuration.drain_timeout);
         configuration.max_evict_retries = spec.max_evict_retries.or(configuration.max_evict_retries);
-        seen.limits = outlooks.settings().limits_of(&wished);
+        seen.limits = outlooks.settings().limits_of(&own.with_configuration(configuration));
         seen.limits.detach = spec.pv_detach_timeout.map_or(seen.limits.detach, GoDuration::to_std);
         seen.limits.reattach = spec.pv_reattach_timeout.map_or(seen.limits.reattach, GoDuration::to_std);
         // A plan begins now and remembers nothing: its times are those of the clock.
@@ -179,12 +177,12 @@ impl DrainPlanView {
 
     async fn plan(&self, namespace: &str, name: &str, spec: Spec, subject: Subject) -> Result<Answer, ApiStatus> {
         let now = subject.seen.now;
-        let machine_name = subject.machine.as_ref().map(|machine| machine.name_any()).unwrap_or_default();
+        let machine_name = subject.machine.as_ref().map(|machine| machine.name().to_owned()).unwrap_or_default();
         let status = match &subject.node {
             Err(why) => Status { mode: "Skipped", skipped_because: Some(scrubbed(why)), ..Status::default() },
             Ok(node) => self.drained(node, &subject).await?,
         };
-        let node_name = subject.node.clone().unwrap_or_else(|_| node_label(subject.machine.as_deref()));
+        let node_name = subject.node.clone().unwrap_or_else(|_| node_label(subject.machine.as_ref()));
         let metadata = metadata(NAMES.kind, &ObjectKey::new(namespace, name), "", now);
         let status = Status { observed_at: rfc3339(now), machine_name, node_name, ..status };
         let skipped = status.skipped_because.iter().map(|why| format!("nothing would be drained: {why}"));
@@ -218,14 +216,11 @@ impl DrainPlanView {
 }
 
 /// Whether the machine's Node has not been seen in the cluster yet.
-fn has_not_joined(machine: &Machine) -> bool {
-    matches!(
-        machine.status.current_status.phase,
-        MachinePhase::Unset | MachinePhase::Pending | MachinePhase::CrashLoopBackOff
-    )
+fn has_not_joined(machine: &MachineSnapshot) -> bool {
+    matches!(machine.phase(), MachinePhase::Unset | MachinePhase::Pending | MachinePhase::CrashLoopBackOff)
 }
 
-fn node_label(machine: Option<&Machine>) -> String {
+fn node_label(machine: Option<&MachineSnapshot>) -> String {
     machine.and_then(|machine| machine.labels().get(label::NODE).cloned()).unwrap_or_default()
 }
 
@@ -457,7 +452,7 @@ impl View for DrainPlanView {
                 let text = |field: &str| review.pointer(field).and_then(Value::as_str).filter(|name| !name.is_empty());
                 let of_node = || {
                     let node = text("/spec/nodeName")?;
-                    self.machine_of(namespace, node).map(|machine| machine.name_any())
+                    self.machine_of(namespace, node).map(|machine| machine.name().to_owned())
                 };
                 // A node without a machine of its own tells of none, so that the right to see all is asked for.
                 match text("/spec/machineName").map(str::to_owned).or_else(of_node) {

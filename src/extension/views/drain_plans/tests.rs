@@ -1,3 +1,4 @@
+use std::sync::Arc;
 use std::{sync::Mutex, time::Duration};
 
 use rstest::rstest;

@@ -8,8 +8,8 @@ use super::{
     super::common::{MOST_NAMES, scrubbed},
     shape::Failure,
 };
-use machine_api::v1alpha1::{Machine, OperationState};
-use machine_controllers::machine::status_change::rfc3339;
+use machine_api::v1alpha1::OperationState;
+use machine_controllers::{machine::status_change::rfc3339, snapshots::MachineSnapshot};
 
 /// Longest message of a failure.
 const LONGEST_MESSAGE: usize = 200;
@@ -28,14 +28,14 @@ struct Failed {
 
 impl Failures {
     /// Takes a machine in.
-    pub fn count(&mut self, machine: &Machine) {
-        let last = &machine.status.last_operation;
+    pub fn count(&mut self, machine: &MachineSnapshot) {
+        let last = machine.last_operation();
         if last.state != OperationState::Failed {
             return;
         }
         let failed = self.0.entry(last.error_code.clone()).or_default();
         failed.count += 1;
-        failed.classes.insert(machine.spec.class.name.clone());
+        failed.classes.insert(machine.class_ref().name.clone());
         let Some(at) = last.last_update_time.as_ref().map(|time| time.0) else { return };
         failed.since = Some(failed.since.map_or(at, |since| since.min(at)));
         if failed.last.as_ref().is_none_or(|(known, _)| *known <= at) {

@@ -8,11 +8,10 @@ mod shape;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::collections::BTreeSet;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use kube::ResourceExt;
 use serde_json::Value;
 
 use self::{
@@ -26,7 +25,7 @@ use super::{
     describe::{Names, column, computed, name_column},
     provider_machines::{
         claims::{Claims, identity},
-        inventory::Snapshot,
+        inventory::ListedVms,
     },
 };
 use crate::extension::view::{Answer, Description, Freshness, Listing, Question, SourceRight, View};
@@ -35,12 +34,12 @@ use kube_protocol::{request::Verb, status::ApiStatus};
 use machine_api::{
     kind::Kind,
     names::label,
-    v1alpha1::{Machine, MachineClass, MachineDeploymentConditionType, MachinePhase, StrategyType},
+    v1alpha1::{MachineClass, MachineDeploymentConditionType, MachinePhase, StrategyType},
 };
 use machine_controllers::{
     deployment::decide::is_frozen,
     machine::observation::{Freeze, condition},
-    snapshots::{DeploymentSnapshot, NodeSnapshot},
+    snapshots::{DeploymentSnapshot, MachineSnapshot, NodeSnapshot},
     views::BY_NAMESPACE,
 };
 
@@ -123,8 +122,8 @@ impl FleetView {
         NAMES.object(&metadata(NAMES.kind, &key, "", now), &summary)
     }
 
-    fn count_machine(&self, machine: &Arc<Machine>, now: Timestamp, all: &mut Machines, amounts: &mut NodeAmounts) {
-        let phase = &machine.status.current_status.phase;
+    fn count_machine(&self, machine: &MachineSnapshot, now: Timestamp, all: &mut Machines, amounts: &mut NodeAmounts) {
+        let phase = machine.phase();
         let phase = if *phase == MachinePhase::Unset { "Creating" } else { phase.as_str() };
         *all.by_phase.entry(phase.to_owned()).or_default() += 1;
         *all.by_stage.entry(self.sources.outlooks.stage_of(machine, now).as_str()).or_default() += 1;
@@ -146,20 +145,20 @@ fn in_phase(fleet: &Value, phase: &str) -> Value {
 
 /// VMs without a machine on the lists that are in memory; `None` when there is no list. One whose machine has gone since its list
 /// was made has most likely gone with it.
-fn known_orphans(sources: &Sources, machines: &[Arc<Machine>]) -> Option<i32> {
+fn known_orphans(sources: &Sources, machines: &[MachineSnapshot]) -> Option<i32> {
     let lists = sources.inventories.known();
     if lists.is_empty() {
         return None;
     }
     let claims = Claims::of(machines);
-    let of_list = |list: &Snapshot| {
+    let of_list = |list: &ListedVms| {
         let still = list.vms.iter().filter(|vm| claims.on(vm).is_orphaned()).map(|vm| identity(&vm.provider_id));
         still.filter(|id| list.nobodys.contains(id)).collect::<Vec<_>>()
     };
     Some(count(lists.iter().flat_map(of_list).collect::<BTreeSet<_>>().len()))
 }
 
-fn node_of(machine: &Machine, nodes: Option<&Store<NodeSnapshot>>) -> Option<NodeSnapshot> {
+fn node_of(machine: &MachineSnapshot, nodes: Option<&Store<NodeSnapshot>>) -> Option<NodeSnapshot> {
     let name = machine.labels().get(label::NODE).filter(|name| !name.is_empty())?;
     nodes?.get(&ObjectKey::cluster_scoped(name.clone()))
 }

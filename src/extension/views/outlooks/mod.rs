@@ -26,10 +26,7 @@ use crate::extension::{
 };
 use controller_runtime::{key::ObjectKey, snapshot::Snapshot, store::Store};
 use kube_protocol::{request::Verb, status::ApiStatus};
-use machine_api::{
-    kind::Kind,
-    v1alpha1::{LastOperation, Machine, controller_of},
-};
+use machine_api::{kind::Kind, v1alpha1::LastOperation};
 use machine_controllers::{
     machine::{
         act::{Touched, name_of, touched},
@@ -39,7 +36,7 @@ use machine_controllers::{
         standing::after,
         status_change::rfc3339,
     },
-    snapshots::{DeploymentSnapshot, Metadata, SetSnapshot},
+    snapshots::{DeploymentSnapshot, MachineSnapshot, Metadata, SetSnapshot},
     views::BY_NAMESPACE,
 };
 
@@ -102,19 +99,19 @@ struct SeenMachine {
 }
 
 impl SeenMachine {
-    fn now(sources: &Sources, machine: &Arc<Machine>, now: Timestamp) -> Self {
-        let set = above((&machine.metadata).into(), &sources.views.sets);
+    fn now(sources: &Sources, machine: &MachineSnapshot, now: Timestamp) -> Self {
+        let set = above(machine.metadata(), &sources.views.sets);
         let deployment = set.as_ref().and_then(|set| above(set.metadata(), &sources.views.deployments));
         Self { sighting: sources.outlooks.sight(machine, now), set, deployment }
     }
 
-    fn machine(&self) -> &Machine {
+    fn machine(&self) -> &MachineSnapshot {
         &self.sighting.seen.machine
     }
 
     fn told(&self, by: Teller) -> Result<Value, ApiStatus> {
         let outlook = self.sighting.outlook();
-        NAMES.object(&metadata_of(self.machine()), &self.rendered(&outlook, by))
+        NAMES.object(&metadata_of(self.machine().metadata()), &self.rendered(&outlook, by))
     }
 
     fn rendered(&self, outlook: &Outlook, by: Teller) -> MachineOutlook {
@@ -122,7 +119,7 @@ impl SeenMachine {
         MachineOutlook {
             phase: seen.phase().as_str().to_owned(),
             stage: outlook.stage().as_str(),
-            last_operation: operation(&seen.machine.status.last_operation),
+            last_operation: operation(seen.machine.last_operation()),
             deadlines: outlook
                 .deadlines()
                 .into_iter()
@@ -150,7 +147,7 @@ impl SeenMachine {
     fn owners(&self) -> Vec<OwnerView> {
         let view =
             |owner: &OwnerReference, desired| OwnerView { kind: owner.kind.clone(), name: owner.name.clone(), desired };
-        let Some(owner) = controller_of(&self.machine().metadata) else { return Vec::new() };
+        let Some(owner) = self.machine().controller() else { return Vec::new() };
         let mut all = vec![view(owner, self.set.as_ref().map(SetSnapshot::replicas))];
         if let Some(owner) = self.set.as_ref().and_then(|set| set.controller()) {
             all.push(view(owner, self.deployment.as_ref().map(DeploymentSnapshot::replicas)));
@@ -184,12 +181,12 @@ impl Seen for SeenMachines {
     }
 
     fn key(&self, place: usize) -> ObjectKey {
-        ObjectKey::of(self.machines[place].machine())
+        self.machines[place].machine().key()
     }
 
     fn outline(&self, place: usize) -> Value {
         let seen = &self.machines[place];
-        let metadata = &seen.machine().metadata;
+        let metadata = seen.machine().metadata();
         let outlook = seen.sighting.outlook();
         json!({
             "metadata": { "name": metadata.name, "namespace": metadata.namespace, "labels": metadata.labels },
@@ -308,7 +305,7 @@ impl View for OutlookView {
             None => store.snapshot(),
         };
         let (now, sources) = (self.sources.clock.now(), self.sources.clone());
-        let see = move |machine: &Arc<Machine>| SeenMachine::now(&sources, machine, now);
+        let see = move |machine: &MachineSnapshot| SeenMachine::now(&sources, machine, now);
         let machines = self.processors.each(&machines, see).await?;
         let seen = SeenMachines { machines: machines.into(), by: self.teller(), processors: self.processors.clone() };
         Ok(Listing { rows: Rows::seen(Arc::new(seen)), warnings: Vec::new() })

@@ -1,3 +1,4 @@
+use machine_api::v1alpha1::Machine;
 use std::time::Duration;
 
 use rstest::rstest;

@@ -2,14 +2,13 @@
 //!
 //! The rule is the safety room's own; here the machines are only held so that many VMs can be looked up. Pure.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
-use kube::ResourceExt;
-use machine_api::v1alpha1::Machine;
-use machine_controllers::safety::orphans::{Claim, claim_in_stores};
+use controller_runtime::snapshot::Snapshot;
+use machine_controllers::{
+    safety::orphans::{Claim, claim_in_stores},
+    snapshots::MachineSnapshot,
+};
 use machine_driver::{ListedVm, same_instance::instance_key};
 
 /// The identity of a VM, so that spellings of different doors of a provider are one.
@@ -22,26 +21,26 @@ pub fn identity(provider_id: &str) -> String {
 pub struct Claims {
     /// Instances of the VMs that machines have.
     held: BTreeSet<String>,
-    by_name: BTreeMap<String, Arc<Machine>>,
+    by_name: BTreeMap<String, MachineSnapshot>,
 }
 
 impl Claims {
     /// What these machines claim.
-    pub fn of(machines: &[Arc<Machine>]) -> Self {
+    pub fn of(machines: &[MachineSnapshot]) -> Self {
         Self {
-            held: machines.iter().filter_map(|machine| instance_key(&machine.spec.provider_id)).collect(),
-            by_name: machines.iter().map(|machine| (machine.name_any(), Arc::clone(machine))).collect(),
+            held: machines.iter().filter_map(|machine| instance_key(machine.provider_id())).collect(),
+            by_name: machines.iter().map(|machine| (machine.name().to_owned(), machine.clone())).collect(),
         }
     }
 
     /// The machine of this name.
-    pub fn machine(&self, name: &str) -> Option<&Arc<Machine>> {
+    pub fn machine(&self, name: &str) -> Option<&MachineSnapshot> {
         self.by_name.get(name)
     }
 
     /// What the machines say about a VM.
     pub fn on(&self, vm: &ListedVm) -> Claim {
-        claim_in_stores(vm, &self.held, self.machine(&vm.machine_name).map(|machine| &**machine))
+        claim_in_stores(vm, &self.held, self.machine(&vm.machine_name))
     }
 
     /// Identities of those VMs that no machine has.

@@ -18,10 +18,11 @@ use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 use super::{super::common::Incomplete, claims::Claims};
 use crate::extension::view::Freshness;
 use controller_runtime::{clock::SharedClock, key::ObjectKey};
-use machine_api::v1alpha1::{Machine, MachineClass};
+use machine_api::v1alpha1::MachineClass;
 use machine_controllers::{
     machine::observation::since,
     safety::collector::{access_to, list},
+    snapshots::MachineSnapshot,
     views::{BY_NAMESPACE, ControlViews},
 };
 use machine_driver::{Driver, ListedVm, Registry, SecretData};
@@ -66,7 +67,7 @@ pub struct Identity {
 
 /// What a provider listed.
 #[derive(Clone, Debug)]
-pub struct Snapshot {
+pub struct ListedVms {
     /// The VMs.
     pub vms: Arc<Vec<ListedVm>>,
     /// Identities of those that no machine had when the provider was asked. Others may have gone with their machines since.
@@ -75,8 +76,8 @@ pub struct Snapshot {
     pub taken: Timestamp,
 }
 
-impl Snapshot {
-    fn of(vms: Vec<ListedVm>, machines: &[Arc<Machine>], taken: Timestamp) -> Self {
+impl ListedVms {
+    fn of(vms: Vec<ListedVm>, machines: &[MachineSnapshot], taken: Timestamp) -> Self {
         let nobodys = Claims::of(machines).nobodys(&vms);
         Self { vms: Arc::new(vms), nobodys: Arc::new(nobodys), taken }
     }
@@ -127,7 +128,7 @@ pub struct Inventory {
     /// The classes it is of, by name.
     pub classes: Vec<Arc<MachineClass>>,
     /// The last snapshot, if it is not too old.
-    pub snapshot: Option<Snapshot>,
+    pub snapshot: Option<ListedVms>,
     /// Where it comes from.
     pub origin: Origin,
     /// Why there is no newer one.
@@ -141,7 +142,7 @@ const UNANSWERED: (&str, &str) =
 /// What is remembered of an inventory.
 #[derive(Clone, Debug, Default)]
 struct Slot {
-    last: Option<Snapshot>,
+    last: Option<ListedVms>,
     asked: Option<Timestamp>,
     /// Reason and message of the last call, if it failed.
     failure: Option<(String, String)>,
@@ -158,7 +159,7 @@ enum Deed {
 
 /// Whether the provider is asked.
 fn deed(slot: &Slot, wanted: Wanted, settings: &InventorySettings, now: Timestamp) -> Deed {
-    let is_recent = |snapshot: &Snapshot| match wanted {
+    let is_recent = |snapshot: &ListedVms| match wanted {
         Wanted::Any => true,
         Wanted::Recent => since(now, snapshot.taken) <= settings.max_age,
         Wanted::Newest => false,
@@ -226,19 +227,19 @@ impl Inventories {
         // Somebody who asks at this moment learns as much.
         if let Ok(mut slot) = slot.try_lock() {
             let taken = self.clock.now();
-            let snapshot = Snapshot::of(vms.to_vec(), &self.machines_beside(class), taken);
+            let snapshot = ListedVms::of(vms.to_vec(), &self.machines_beside(class), taken);
             *slot = Slot { last: Some(snapshot), asked: Some(taken), failure: None };
         }
     }
 
     /// What is known without asking anybody.
-    pub fn known(&self) -> Vec<Snapshot> {
+    pub fn known(&self) -> Vec<ListedVms> {
         let slots: Vec<Arc<AsyncMutex<Slot>>> = lock(&self.slots).values().cloned().collect();
         // One that is being asked at the moment is not waited for.
         slots.iter().filter_map(|slot| slot.try_lock().ok()?.last.clone()).collect()
     }
 
-    fn machines_beside(&self, class: &MachineClass) -> Vec<Arc<Machine>> {
+    fn machines_beside(&self, class: &MachineClass) -> Vec<MachineSnapshot> {
         self.views.machines.by_index(BY_NAMESPACE, &class.namespace().unwrap_or_default())
     }
 
@@ -312,7 +313,7 @@ impl Inventories {
         let machines = self.machines_beside(class);
         match list(&*access.driver, class, &access.secret, self.settings.deadline).await {
             Ok(vms) => {
-                slot.last = Some(Snapshot::of(vms, &machines, asked));
+                slot.last = Some(ListedVms::of(vms, &machines, asked));
                 slot.failure = None;
             }
             Err(status) => slot.failure = Some((status.code.as_str().to_owned(), status.to_string())),
@@ -335,7 +336,7 @@ mod tests {
     }
 
     fn slot(taken: Option<i64>, asked: Option<i64>) -> Slot {
-        let last = taken.map(|taken| Snapshot::of(Vec::new(), &[], at(taken)));
+        let last = taken.map(|taken| ListedVms::of(Vec::new(), &[], at(taken)));
         Slot { last, asked: asked.map(at), failure: None }
     }
 

@@ -22,7 +22,7 @@ use kube::ResourceExt;
 
 use self::{
     claims::{Claims, identity},
-    inventory::{Inventory, Origin, Snapshot, Wanted},
+    inventory::{Inventory, ListedVms, Origin, Wanted},
     shape::{ClassRef, MachineRef, NodeRef, Orphan, ProviderMachine, Status},
     states::{ListSeen, Number, State, Then, deleted_after, state_of_machine, state_of_vm},
 };
@@ -32,19 +32,16 @@ use super::{
     describe::{Names, age_column, column, name_column, wide},
 };
 use crate::extension::view::{Answer, Description, Freshness, Listing, Question, SourceRight, View};
-use controller_runtime::key::ObjectKey;
+use controller_runtime::{key::ObjectKey, snapshot::Snapshot};
 use kube_protocol::{request::Verb, status::ApiStatus};
-use machine_api::{
-    kind::Kind,
-    names::label,
-    v1alpha1::{Machine, MachineClass},
-};
+use machine_api::{kind::Kind, names::label, v1alpha1::MachineClass};
 use machine_controllers::{
     machine::{
         observation::{Freeze, condition, since},
         status_change::rfc3339,
     },
     safety::orphans::Claim,
+    snapshots::MachineSnapshot,
     views::BY_NAMESPACE,
 };
 use machine_driver::{ListedVm, same_instance::instance_key};
@@ -110,7 +107,7 @@ impl ProviderMachineView {
             .classes
             .snapshot()
             .into_iter()
-            .filter(|class| class.namespace().as_deref() == Some(&self.sources.namespace))
+            .filter(|class| class.namespace() == self.sources.namespace)
             .collect();
         let mut seen = self.look(&classes, freshness.into()).await;
         let mut rows = seen.rows();
@@ -137,12 +134,12 @@ struct Seen<'a> {
     now: Timestamp,
     inventories: Vec<Inventory>,
     unusable: Vec<(Arc<MachineClass>, Incomplete)>,
-    machines: Vec<Arc<Machine>>,
+    machines: Vec<MachineSnapshot>,
     claims: Claims,
     /// Classes that machines with a VM name and nobody has.
     missing_classes: BTreeSet<String>,
     /// Machines by the identity of their VM.
-    by_vm: BTreeMap<String, Arc<Machine>>,
+    by_vm: BTreeMap<String, MachineSnapshot>,
     /// How many inventories list a VM.
     listed: BTreeMap<String, usize>,
     /// How many VMs are listed for a machine.
@@ -153,9 +150,9 @@ impl<'a> Seen<'a> {
     fn of(sources: &'a Sources, inventories: Vec<Inventory>, unusable: Vec<(Arc<MachineClass>, Incomplete)>) -> Self {
         // The machines are looked at after the lists: one that came meanwhile has its VM.
         let machines = sources.views.machines.by_index(BY_NAMESPACE, &sources.namespace);
-        let by_vm: BTreeMap<String, Arc<Machine>> = machines
+        let by_vm: BTreeMap<String, MachineSnapshot> = machines
             .iter()
-            .filter_map(|machine| Some((instance_key(&machine.spec.provider_id)?, Arc::clone(machine))))
+            .filter_map(|machine| Some((instance_key(machine.provider_id())?, machine.clone())))
             .collect();
         let (mut listed, mut vms_of) = (BTreeMap::new(), BTreeMap::<String, BTreeSet<String>>::new());
         for snapshot in inventories.iter().filter_map(|inventory| inventory.snapshot.as_ref()) {
@@ -193,10 +190,10 @@ impl<'a> Seen<'a> {
         }
         let by_class = self.lists_by_class();
         for machine in &self.machines {
-            if instance_key(&machine.spec.provider_id).is_none_or(|instance| instances.contains(&instance)) {
+            if instance_key(machine.provider_id()).is_none_or(|instance| instances.contains(&instance)) {
                 continue;
             }
-            let inventory = by_class.get(machine.spec.class.name.as_str()).copied();
+            let inventory = by_class.get(machine.class_ref().name.as_str()).copied();
             let list = inventory
                 .and_then(|inventory| inventory.snapshot.as_ref().filter(|_| inventory.trouble.is_none()))
                 .map_or(ListSeen::Failed, |snapshot| ListSeen::At(snapshot.taken));
@@ -217,7 +214,7 @@ impl<'a> Seen<'a> {
         all
     }
 
-    fn row_of_vm(&self, inventory: &Inventory, snapshot: &Snapshot, vm: &ListedVm) -> ProviderMachine {
+    fn row_of_vm(&self, inventory: &Inventory, snapshot: &ListedVms, vm: &ListedVm) -> ProviderMachine {
         let id = identity(&vm.provider_id);
         let of_instance = instance_key(&vm.provider_id).and_then(|instance| self.by_vm.get(&instance));
         let machine = of_instance.or_else(|| self.claims.machine(&vm.machine_name));
@@ -226,7 +223,7 @@ impl<'a> Seen<'a> {
         let (namesakes, inventories) = (number(self.namesakes.get(&vm.machine_name)), number(self.listed.get(&id)));
         let then = if snapshot.nobodys.contains(&id) { Then::Nobodys } else { Then::Somebodys };
         let state = state_of_vm(&claim, namesakes, inventories, then);
-        let class = class_of(inventory, machine.map(|machine| &**machine));
+        let class = class_of(inventory, machine);
         let row = self.row(&object_name(&vm.machine_name, &vm.provider_id), &vm.provider_id, vm.created, state, &class);
         let mut status = self.status(Some(inventory));
         if state == State::Unknown {
@@ -240,7 +237,7 @@ impl<'a> Seen<'a> {
         ProviderMachine {
             vm_name: scrubbed(&vm.machine_name),
             node_ref: machine.filter(|_| state == State::Owned).and_then(|machine| self.node_of(machine)),
-            machine_ref: machine.map(|machine| machine_ref(machine)),
+            machine_ref: machine.map(machine_ref),
             orphan: is_orphan.then(|| self.orphan(inventory, vm, &claim)),
             status,
             is_nobodys: claim.is_orphaned(),
@@ -248,11 +245,16 @@ impl<'a> Seen<'a> {
         }
     }
 
-    fn row_of_machine(&self, machine: &Machine, state: State, inventory: Option<&Inventory>) -> ProviderMachine {
-        let name = format!("{}.{}", machine.name_any(), state.as_str().to_lowercase());
-        let created = machine.creation_timestamp().map(|created| created.0);
-        let class = machine.spec.class.name.as_str();
-        let row = self.row(&name, &machine.spec.provider_id, created, state, class);
+    fn row_of_machine(
+        &self,
+        machine: &MachineSnapshot,
+        state: State,
+        inventory: Option<&Inventory>,
+    ) -> ProviderMachine {
+        let name = format!("{}.{}", machine.name(), state.as_str().to_lowercase());
+        let created = machine.created();
+        let class = machine.class_ref().name.as_str();
+        let row = self.row(&name, machine.provider_id(), created, state, class);
         let mut status = self.status(inventory);
         if state == State::Unknown && status.incomplete.is_empty() {
             status.incomplete.push(self.why_not_listed(class));
@@ -299,7 +301,7 @@ impl<'a> Seen<'a> {
         }
     }
 
-    fn node_of(&self, machine: &Machine) -> Option<NodeRef> {
+    fn node_of(&self, machine: &MachineSnapshot) -> Option<NodeRef> {
         let name = machine.labels().get(label::NODE).filter(|name| !name.is_empty())?;
         let node = self.sources.outlooks.nodes().and_then(|nodes| nodes.get(&ObjectKey::cluster_scoped(name.clone())));
         let ready = node.as_ref().and_then(|node| condition(node.conditions(), "Ready"));
@@ -343,14 +345,14 @@ impl<'a> Seen<'a> {
 
 /// Classes that these machines name and nobody has.
 fn missing_classes<'a>(
-    machines: impl Iterator<Item = &'a Arc<Machine>>,
+    machines: impl Iterator<Item = &'a MachineSnapshot>,
     inventories: &[Inventory],
     unusable: &[(Arc<MachineClass>, Incomplete)],
 ) -> BTreeSet<String> {
     let listed = inventories.iter().flat_map(|inventory| &inventory.classes);
     let known: BTreeSet<String> =
         listed.chain(unusable.iter().map(|(class, _)| class)).map(|class| class.name_any()).collect();
-    let wanted: BTreeSet<&str> = machines.map(|machine| machine.spec.class.name.as_str()).collect();
+    let wanted: BTreeSet<&str> = machines.map(|machine| machine.class_ref().name.as_str()).collect();
     wanted.into_iter().filter(|class| !known.contains(*class)).map(str::to_owned).collect()
 }
 
@@ -370,18 +372,18 @@ fn outdated(class: &str, what: &str) -> Incomplete {
 }
 
 /// The machine's class where the inventory is of it, else the inventory's first.
-fn class_of(inventory: &Inventory, machine: Option<&Machine>) -> String {
+fn class_of(inventory: &Inventory, machine: Option<&MachineSnapshot>) -> String {
     let names: Vec<String> = inventory.classes.iter().map(|class| class.name_any()).collect();
-    let own = machine.map(|machine| machine.spec.class.name.clone()).filter(|name| names.contains(name));
+    let own = machine.map(|machine| machine.class_ref().name.clone()).filter(|name| names.contains(name));
     own.or_else(|| names.into_iter().next()).unwrap_or_default()
 }
 
-fn machine_ref(machine: &Machine) -> MachineRef {
+fn machine_ref(machine: &MachineSnapshot) -> MachineRef {
     MachineRef {
-        name: machine.name_any(),
-        uid: machine.uid().unwrap_or_default(),
-        phase: machine.status.current_status.phase.as_str().to_owned(),
-        deletion_timestamp: machine.metadata.deletion_timestamp.as_ref().map(|time| rfc3339(time.0)),
+        name: machine.name().to_owned(),
+        uid: machine.uid().to_owned(),
+        phase: machine.phase().as_str().to_owned(),
+        deletion_timestamp: machine.metadata().deleting_since.map(rfc3339),
     }
 }
 

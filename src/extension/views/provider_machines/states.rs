@@ -4,10 +4,11 @@
 //! spec/extension-apiserver §1.2.
 
 use jiff::Timestamp;
-use machine_api::v1alpha1::{Machine, MachinePhase};
+use machine_api::v1alpha1::MachinePhase;
 use machine_controllers::{
     machine::standing::after,
     safety::orphans::{Claim, Guards, still_to_wait},
+    snapshots::MachineSnapshot,
 };
 
 /// What a VM is.
@@ -91,21 +92,20 @@ pub enum ListSeen {
 }
 
 /// What a machine is whose VM is on no list; `None` when nothing is to be said of it.
-pub fn state_of_machine(machine: &Machine, list: ListSeen) -> Option<State> {
-    if machine.spec.provider_id.is_empty() {
+pub fn state_of_machine(machine: &MachineSnapshot, list: ListSeen) -> Option<State> {
+    if machine.provider_id().is_empty() {
         return None;
     }
     let ListSeen::At(listed) = list else { return Some(State::Unknown) };
-    let current = &machine.status.current_status;
-    let comes_or_goes = machine.metadata.deletion_timestamp.is_some()
+    let comes_or_goes = machine.is_deleting()
         || matches!(
-            current.phase,
+            machine.phase(),
             MachinePhase::Unset | MachinePhase::Pending | MachinePhase::CrashLoopBackOff | MachinePhase::Terminating
         );
-    let times = [machine.metadata.creation_timestamp.as_ref(), current.last_update_time.as_ref()];
+    let times = [machine.created(), machine.last_update_time()];
     if comes_or_goes {
         None
-    } else if times.into_iter().flatten().any(|time| time.0 >= listed) {
+    } else if times.into_iter().flatten().any(|time| time >= listed) {
         // The list may be older than the VM.
         Some(State::Unknown)
     } else {
@@ -124,6 +124,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+    use machine_api::v1alpha1::Machine;
 
     fn other() -> Claim {
         Claim::OtherVm("cloud:///w".to_owned())
@@ -184,7 +185,7 @@ mod tests {
         #[case] list: ListSeen,
         #[case] state: Option<State>,
     ) {
-        assert_eq!(state_of_machine(&machine, list), state);
+        assert_eq!(state_of_machine(&machine.into(), list), state);
     }
 
     #[test]

@@ -8,11 +8,10 @@ mod shape;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use kube::ResourceExt;
 use serde_json::Value;
 
 use self::{
@@ -28,11 +27,7 @@ use super::{
 use crate::extension::view::{Answer, Description, Freshness, Question, SourceRight, View};
 use controller_runtime::{key::ObjectKey, snapshot::Snapshot};
 use kube_protocol::{request::Verb, status::ApiStatus};
-use machine_api::{
-    kind::Kind,
-    names::label,
-    v1alpha1::{Machine, StrategyType, controller_of},
-};
+use machine_api::{kind::Kind, names::label, v1alpha1::StrategyType};
 use machine_controllers::{
     deployment::{fenceposts::Fenceposts, in_place, template_equality::is_equal, template_hash::new_set_identity},
     machine::status_change::rfc3339,
@@ -40,7 +35,7 @@ use machine_controllers::{
         counts::{is_failed, is_terminating},
         ranking::is_marked,
     },
-    snapshots::{DeploymentSnapshot, SetSnapshot},
+    snapshots::{DeploymentSnapshot, MachineSnapshot, SetSnapshot},
     views::{BY_CONTROLLER, ORPHANS},
 };
 use machine_simulation::forecast::{self, Cut, Forecast, Stuck, forecast};
@@ -134,10 +129,10 @@ impl RolloutPlanView {
         let namespace = deployment.namespace();
         let mut sets = views.sets.by_index(BY_CONTROLLER, deployment.uid());
         sets.extend(views.sets.by_index(ORPHANS, namespace));
-        let mut machines: Vec<Arc<Machine>> =
+        let mut machines: Vec<MachineSnapshot> =
             sets.iter().flat_map(|set| views.machines.by_index(BY_CONTROLLER, set.uid())).collect();
         machines.extend(views.machines.by_index(ORPHANS, namespace));
-        let node_of = |machine: &Arc<Machine>| {
+        let node_of = |machine: &MachineSnapshot| {
             let name = machine.labels().get(label::NODE)?;
             self.sources.outlooks.nodes()?.get(&ObjectKey::cluster_scoped(name.clone()))
         };
@@ -262,15 +257,15 @@ fn step_view(place: usize, step: &forecast::Step) -> StepView {
     }
 }
 
-fn is_owned(machine: &Machine, question: &forecast::Question) -> bool {
-    let owner = controller_of(&machine.metadata).map(|owner| owner.uid.as_str());
+fn is_owned(machine: &MachineSnapshot, question: &forecast::Question) -> bool {
+    let owner = machine.controller().map(|owner| owner.uid.as_str());
     question.sets.iter().any(|set| Some(set.uid()) == owner)
 }
 
 /// The machines of today that go, in the order in which they do.
 fn to_replace(question: &forecast::Question, foretold: &Forecast, new_set: Option<&str>) -> Vec<Replaced> {
-    let machines: BTreeMap<String, &Arc<Machine>> =
-        question.machines.iter().map(|machine| (machine.name_any(), machine)).collect();
+    let machines: BTreeMap<String, &MachineSnapshot> =
+        question.machines.iter().map(|machine| (machine.name().to_owned(), machine)).collect();
     let sets: BTreeMap<String, &SetSnapshot> = question.sets.iter().map(|set| (set.name().to_owned(), set)).collect();
     let mut all = Vec::new();
     for step in &foretold.steps {
@@ -286,13 +281,13 @@ fn to_replace(question: &forecast::Question, foretold: &Forecast, new_set: Optio
                 "OldTemplate"
             };
             all.push(Replaced {
-                name: machine.name_any(),
+                name: machine.name().to_owned(),
                 machine_set: step.set.clone(),
                 node: node_label(machine),
-                phase: machine.status.current_status.phase.as_str().to_owned(),
+                phase: machine.phase().as_str().to_owned(),
                 order: count(all.len() + 1),
                 reason: reason.to_owned(),
-                preserved: machine.status.current_status.preserve_expiry_time.is_some(),
+                preserved: machine.preserve_expiry_time().is_some(),
             });
         }
     }
@@ -303,21 +298,20 @@ fn to_replace(question: &forecast::Question, foretold: &Forecast, new_set: Optio
 fn to_update(question: &forecast::Question, foretold: &Forecast) -> Vec<Updated> {
     let steps = foretold.steps.iter();
     let picked = steps.flat_map(|step| step.updates.iter().map(move |name| (step, name)));
-    let machine_of =
-        |name: &String| question.machines.iter().find(|machine| machine.metadata.name.as_ref() == Some(name));
+    let machine_of = |name: &String| question.machines.iter().find(|machine| machine.name() == name);
     let told = picked.filter_map(|(step, name)| Some((step, machine_of(name)?)));
     told.enumerate()
         .map(|(place, (step, machine))| Updated {
-            name: machine.name_any(),
+            name: machine.name().to_owned(),
             machine_set: step.set.clone(),
             node: node_label(machine),
-            phase: machine.status.current_status.phase.as_str().to_owned(),
+            phase: machine.phase().as_str().to_owned(),
             order: count(place + 1),
         })
         .collect()
 }
 
-fn node_label(machine: &Machine) -> Option<String> {
+fn node_label(machine: &MachineSnapshot) -> Option<String> {
     machine.labels().get(label::NODE).filter(|name| !name.is_empty()).cloned()
 }
 

@@ -6,6 +6,7 @@ use super::{
 };
 use kube_values::duration::GoDuration;
 use machine_simulation::forecast::Assumptions;
+use std::sync::Arc;
 
 const HASH: &str = "machine-template-hash";
 

@@ -6,8 +6,6 @@
 //!
 //! Source: spec/deployment-and-set §11.2, §11.3, §11.5 with D-14, D-23, D-47. Pure.
 
-use std::sync::Arc;
-
 use super::marks::{self, Marks};
 use crate::{
     changes::{Changes, removed},
@@ -17,12 +15,12 @@ use crate::{
         plan::{Effect, Plan},
     },
     set::counts::{is_active, is_terminating},
-    snapshots::{Metadata, SetSnapshot},
+    snapshots::{MachineSnapshot, Metadata, SetSnapshot},
 };
 use controller_runtime::snapshot::Snapshot;
 use machine_api::{
     names::{label, update_result},
-    v1alpha1::{Machine, MachinePhase},
+    v1alpha1::MachinePhase,
 };
 
 /// Clears up behind machines that were handed over, and takes marks off Nodes that need no update any more. Done in every
@@ -43,7 +41,7 @@ pub fn finish(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) 
             }
             if marks::is_handed_over(machine) && has_seen_its_size(set) {
                 let labels = [removed(label::UPDATE_RESULT)].into();
-                let machine = Arc::clone(machine);
+                let machine = machine.clone();
                 plan.push("in-place/finished", Effect::MarkMachine { machine, labels, annotations: Changes::new() });
             }
         }
@@ -81,9 +79,9 @@ pub fn transfer(seen: &DeploymentObservation, fleet: &Fleet<'_>, new: &SetState<
             if total + moved >= most {
                 break;
             }
-            if is_owned_by((&machine.metadata).into(), set.set) {
+            if is_owned_by(machine.metadata(), set.set) {
                 let (from, to) = (set.set.clone(), new.set.clone());
-                plan.push("in-place/hand-over", Effect::HandOver { machine: Arc::clone(machine), from, to });
+                plan.push("in-place/hand-over", Effect::HandOver { machine: (*machine).clone(), from, to });
                 moved += 1;
             }
         }
@@ -103,9 +101,9 @@ fn is_deleting_machines(set: &SetState<'_>) -> bool {
     set.counts.staying > set.spec()
 }
 
-fn may_move(seen: &DeploymentObservation, machine: &Machine) -> bool {
+fn may_move(seen: &DeploymentObservation, machine: &MachineSnapshot) -> bool {
     let is_ready = is_active(machine)
-        && machine.status.current_status.phase != MachinePhase::InPlaceUpdating
+        && *machine.phase() != MachinePhase::InPlaceUpdating
         && marks::is_updated(machine)
         // Still marked from an earlier hand-over: that was another update.
         && !marks::is_handed_over(machine);

@@ -5,7 +5,7 @@
 use k8s_openapi::api::core::v1::Taint;
 use machine_api::{
     names::{annotation, label, node_condition, taint, update_result},
-    v1alpha1::{Machine, MachinePhase},
+    v1alpha1::MachinePhase,
 };
 
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
         plan::{Effect, OnFailure, Plan},
     },
     set::counts::{is_terminating, label_of},
-    snapshots::NodeSnapshot,
+    snapshots::{MachineSnapshot, NodeSnapshot},
 };
 
 /// What the labels and the condition of a Node say.
@@ -61,28 +61,31 @@ impl<'a> Marks<'a> {
 }
 
 /// Whether the machine carries the sign that it was handed over to its present set and that is not finished yet.
-pub fn is_handed_over(machine: &Machine) -> bool {
+pub fn is_handed_over(machine: &MachineSnapshot) -> bool {
     label_of(machine, label::UPDATE_RESULT) == Some(update_result::SUCCESSFUL)
 }
 
 /// Whether the machine's mirror of its Node's condition says that the update has succeeded.
-pub fn is_updated(machine: &Machine) -> bool {
+pub fn is_updated(machine: &MachineSnapshot) -> bool {
     reason_of(machine) == Some(node_condition::REASON_UPDATE_SUCCESSFUL)
 }
 
 /// The reason of the machine's mirror of its Node's condition about updates.
-pub fn reason_of(machine: &Machine) -> Option<&str> {
-    let mut conditions = machine.status.conditions.iter();
+pub fn reason_of(machine: &MachineSnapshot) -> Option<&str> {
+    let mut conditions = machine.conditions().iter();
     conditions.find(|condition| condition.type_ == node_condition::IN_PLACE_UPDATE)?.reason.as_deref()
 }
 
 /// Whether the machine's update has failed and waits for somebody to repair it.
-pub fn has_failed(machine: &Machine) -> bool {
-    machine.status.current_status.phase == MachinePhase::InPlaceUpdateFailed && !is_terminating(machine)
+pub fn has_failed(machine: &MachineSnapshot) -> bool {
+    *machine.phase() == MachinePhase::InPlaceUpdateFailed && !is_terminating(machine)
 }
 
 /// The Node of a machine and its marks.
-pub fn node_of<'a>(seen: &'a DeploymentObservation, machine: &Machine) -> Option<(&'a NodeSnapshot, Marks<'a>)> {
+pub fn node_of<'a>(
+    seen: &'a DeploymentObservation,
+    machine: &MachineSnapshot,
+) -> Option<(&'a NodeSnapshot, Marks<'a>)> {
     let node = seen.nodes.as_ref()?.get(label_of(machine, label::NODE)?)?;
     Some((node, Marks::of(node)))
 }

@@ -14,8 +14,6 @@ pub mod hand_over;
 pub mod marks;
 pub mod selection;
 
-use std::sync::Arc;
-
 use controller_runtime::snapshot::Snapshot;
 
 use super::{
@@ -26,10 +24,10 @@ use super::{
     plan::{Effect, Growth, Plan},
     revision, rolling, scaling,
 };
-use crate::set::ranking;
+use crate::{set::ranking, snapshots::MachineSnapshot};
 use machine_api::{
     names::label,
-    v1alpha1::{Machine, OrchestrationType, StrategyType},
+    v1alpha1::{OrchestrationType, StrategyType},
 };
 
 /// What a deployment says that has no Nodes to update; the text of the original.
@@ -175,14 +173,14 @@ fn moved_in(set: &SetState<'_>) -> i32 {
 }
 
 /// Whether the scaler wants this machine gone.
-fn is_named(fleet: &Fleet<'_>, machine: &Machine) -> bool {
+fn is_named(fleet: &Fleet<'_>, machine: &MachineSnapshot) -> bool {
     ranking::is_named(machine, fleet.deployment.metadata()) && !ranking::is_preserved(machine, fleet.now)
 }
 
 /// Whether machines are to go while others have just moved: a set that is made smaller then does not delete the machine that it
 /// is made smaller for, before the labels are off.
 fn must_arrive_first(fleet: &Fleet<'_>) -> bool {
-    let any = |is: &dyn Fn(&Machine) -> bool| fleet.all().flat_map(|set| &set.kept).any(|machine| is(machine));
+    let any = |is: &dyn Fn(&MachineSnapshot) -> bool| fleet.all().flat_map(|set| &set.kept).any(|machine| is(machine));
     scaling::fewer(fleet) > 0 && any(&|machine| is_named(fleet, machine)) && any(&marks::is_handed_over)
 }
 
@@ -192,7 +190,7 @@ fn without_named(fleet: &Fleet<'_>) -> Sizes {
     let mut fewer = scaling::fewer(fleet);
     let size_of = |set: &SetState<'_>| {
         // They lead the set's order of deletion, unless somebody has given others a priority below theirs.
-        let is_next = |machine: &&&Arc<Machine>| is_named(fleet, machine) && !marks::is_handed_over(machine);
+        let is_next = |machine: &&&MachineSnapshot| is_named(fleet, machine) && !marks::is_handed_over(machine);
         let named = set.kept.iter().take_while(is_next).count();
         let named = i32::try_from(named).unwrap_or(i32::MAX).min(fewer).min(set.spec());
         fewer -= named;

@@ -28,7 +28,6 @@ use machine_api::{
     v1alpha1::{
         MachinePhase,
         OrchestrationType::{Auto, Manual},
-        controller_of,
     },
 };
 
@@ -65,9 +64,9 @@ impl World {
         assert_eq!(self.staying(), self.deployment.replicas());
         let new = self.sets.iter().find(|set| is_equal(set.template(), self.deployment.template())).unwrap();
         for machine in &self.machines {
-            assert_eq!(controller_of(&machine.metadata).map(|owner| owner.uid.as_str()), Some(new.uid()));
+            assert_eq!(machine.controller().map(|owner| owner.uid.as_str()), Some(new.uid()));
             assert_eq!(label_of(machine, label::UPDATE_RESULT), None);
-            assert_eq!(machine.status.current_status.phase, MachinePhase::Running);
+            assert_eq!(*machine.phase(), MachinePhase::Running);
         }
         for node in self.nodes.values() {
             let marks = Marks::of(node);

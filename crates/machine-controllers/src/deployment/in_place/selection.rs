@@ -5,8 +5,6 @@
 //!
 //! Source: spec/deployment-and-set §11.4 with D-24 (ranked; a vanished node is not being updated) and D-54. Pure.
 
-use std::sync::Arc;
-
 use super::marks;
 use crate::{
     deployment::{
@@ -15,11 +13,11 @@ use crate::{
         plan::Plan,
     },
     set::ranking::sort_for_deletion,
-    snapshots::NodeSnapshot,
+    snapshots::{MachineSnapshot, NodeSnapshot},
 };
 use machine_api::{
     names::update_result,
-    v1alpha1::{Machine, MachinePhase, OrchestrationType},
+    v1alpha1::{MachinePhase, OrchestrationType},
 };
 
 /// Picks nodes; whether it picked any.
@@ -45,12 +43,12 @@ pub fn select(seen: &DeploymentObservation, fleet: &Fleet<'_>, new: &SetState<'_
     picked
 }
 
-fn is_picked(seen: &DeploymentObservation, machine: &Machine) -> bool {
+fn is_picked(seen: &DeploymentObservation, machine: &MachineSnapshot) -> bool {
     marks::node_of(seen, machine).is_some_and(|(_, marks)| marks.selected)
 }
 
 /// Picked, and not updated yet: missing now or soon, whatever the machine's phase says.
-fn is_being_updated(seen: &DeploymentObservation, machine: &Machine) -> bool {
+fn is_being_updated(seen: &DeploymentObservation, machine: &MachineSnapshot) -> bool {
     marks::node_of(seen, machine)
         .is_some_and(|(_, marks)| marks.selected && marks.result != Some(update_result::SUCCESSFUL))
 }
@@ -62,7 +60,7 @@ pub fn under_way(seen: &DeploymentObservation, fleet: &Fleet<'_>) -> i32 {
 }
 
 /// Whether an old machine can be counted on: available, and not missing soon because it was picked.
-fn counts(seen: &DeploymentObservation, fleet: &Fleet<'_>, machine: &Machine) -> bool {
+fn counts(seen: &DeploymentObservation, fleet: &Fleet<'_>, machine: &MachineSnapshot) -> bool {
     fleet.is_available(machine) && !is_being_updated(seen, machine)
 }
 
@@ -74,21 +72,21 @@ pub fn to_spare(seen: &DeploymentObservation, fleet: &Fleet<'_>) -> i32 {
 }
 
 /// Machines of a set whose nodes may be picked, best first.
-fn candidates<'a>(seen: &'a DeploymentObservation, set: &SetState<'a>) -> Vec<(&'a Machine, &'a NodeSnapshot)> {
-    let mut machines: Vec<&Arc<Machine>> = set.kept.iter().copied().filter(|machine| has_joined(machine)).collect();
+fn candidates<'a>(seen: &'a DeploymentObservation, set: &SetState<'a>) -> Vec<(&'a MachineSnapshot, &'a NodeSnapshot)> {
+    let mut machines: Vec<&MachineSnapshot> = set.kept.iter().copied().filter(|machine| has_joined(machine)).collect();
     sort_for_deletion(&mut machines, seen.now);
     machines
         .into_iter()
         .filter_map(|machine| {
             let (node, marks) = marks::node_of(seen, machine)?;
-            (marks.candidate && !marks.selected && !marks::is_handed_over(machine)).then_some((&**machine, node))
+            (marks.candidate && !marks.selected && !marks::is_handed_over(machine)).then_some((machine, node))
         })
         .collect()
 }
 
 /// Whether there is a node to be updated: not one that is still coming, nor one that is to be replaced.
-fn has_joined(machine: &Machine) -> bool {
-    match machine.status.current_status.phase {
+fn has_joined(machine: &MachineSnapshot) -> bool {
+    match machine.phase() {
         MachinePhase::Available
         | MachinePhase::Running
         | MachinePhase::Unknown

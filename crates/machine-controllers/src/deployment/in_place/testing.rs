@@ -1,9 +1,8 @@
 //! Fleets of a few machines and their Nodes, each as far with its update as a test says.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
-use kube::ResourceExt;
 
 use super::super::plan::{Effect, Step};
 use crate::{
@@ -54,7 +53,7 @@ pub(super) fn of(size: i32, machines: &'static [Is]) -> (i32, &'static [Is]) {
 }
 
 pub(super) fn machine_of(set: &SetSnapshot, number: usize, is: Is) -> Machine {
-    let mut machine = (*machines_of(set.whole_object(), number + 1, number + 1).remove(number)).clone();
+    let mut machine = machines_of(set.whole_object(), number + 1, number + 1).remove(number).to_object();
     let labels = machine.metadata.labels.get_or_insert_default();
     if is != Is::Starting {
         labels.insert(label::NODE.to_owned(), format!("node-{}", machine.metadata.name.clone().unwrap()));
@@ -146,7 +145,7 @@ pub(super) fn fleet_of(
             if let Some(node) = node_of(&machine, *is) {
                 nodes.insert(node.metadata.name.clone().unwrap(), node.into());
             }
-            seen.machines.push(Arc::new(machine));
+            seen.machines.push(machine.into());
         }
         sets.push(seen);
     }
@@ -161,7 +160,7 @@ pub(super) fn rules(seen: &DeploymentObservation) -> Vec<String> {
         Effect::ScaleSet { set, to, .. } => format!("{} {} {to}", step.rule, set.name()),
         Effect::ChangeNode { node, .. } => format!("{} {}", step.rule, node.name()),
         Effect::MarkMachine { machine, .. } | Effect::HandOver { machine, .. } => {
-            format!("{} {}", step.rule, machine.name_any())
+            format!("{} {}", step.rule, machine.name())
         }
         _ => step.rule.to_owned(),
     };

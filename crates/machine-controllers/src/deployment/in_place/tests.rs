@@ -162,7 +162,7 @@ fn s_inpl_06_owner_and_labels_change_in_one_write() {
         _ => None,
     });
     let patch: json_patch::Patch = serde_json::from_value(patch.unwrap().into()).unwrap();
-    let mut moved = serde_json::to_value(&*seen.sets[0].machines[0]).unwrap();
+    let mut moved = serde_json::to_value(&seen.sets[0].machines[0]).unwrap();
     json_patch::patch(&mut moved, &patch).unwrap();
     let moved: Machine = serde_json::from_value(moved).unwrap();
     let owners = moved.metadata.owner_references.unwrap();
@@ -172,7 +172,7 @@ fn s_inpl_06_owner_and_labels_change_in_one_write() {
     assert_eq!(labels[label::UPDATE_RESULT], "successful");
     assert_eq!(labels[label::NODE], "node-md-old-0");
     // Whoever else has taken the machine meanwhile keeps it.
-    let mut foreign = serde_json::to_value(&*seen.sets[0].machines[0]).unwrap();
+    let mut foreign = serde_json::to_value(&seen.sets[0].machines[0]).unwrap();
     foreign["metadata"]["ownerReferences"][0]["uid"] = "uid-other".into();
     assert!(json_patch::patch(&mut foreign, &patch).is_err());
 }
@@ -182,7 +182,8 @@ fn a_label_that_only_the_old_selector_asks_for_comes_off() {
     let mut seen = fleet(Auto, of(2, &[Updated, Candidate]), of(1, &[Plain]));
     let selector = seen.sets[0].set.to_mut().spec.selector.as_mut().unwrap();
     selector.match_labels.as_mut().unwrap().insert("example.com/gone".to_owned(), "x".to_owned());
-    Arc::make_mut(&mut seen.sets[0].machines[0])
+    seen.sets[0].machines[0]
+        .to_mut()
         .metadata
         .labels
         .get_or_insert_default()
@@ -218,7 +219,7 @@ fn d_47_a_machine_of_somebody_else_with_the_same_labels_is_left_alone() {
     for set in &seen.sets {
         views.sets.apply_shared(Arc::clone(set.set.whole_object()));
     }
-    let own = (*seen.sets[0].machines[0]).clone();
+    let own = seen.sets[0].machines[0].to_object();
     let mut foreign = own.clone();
     foreign.metadata.name = Some("foreign".to_owned());
     foreign.metadata.owner_references = Some(vec![controller_reference("MachineSet", "other", "uid-other")]);
@@ -303,7 +304,7 @@ fn a_superfluous_machine_that_somebody_keeps_costs_the_healthy_one_before_it() {
     let mut seen = fleet_of(2, (1, 1), Auto, of(2, &[Candidate, Unhealthy]), of(2, &[Plain, Starting]));
     assert_eq!(rules(&seen), ["in-place/superfluous md-old 0"]);
     // Now the healthy one would go first, and one is available.
-    let status = &mut Arc::make_mut(&mut seen.sets[0].machines[1]).status.current_status;
+    let status = &mut seen.sets[0].machines[1].to_mut().status.current_status;
     status.preserve_expiry_time = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(600)));
     seen.deployment.to_mut().spec.strategy = in_place(1, 0, Auto);
     assert_eq!(rules(&seen), Vec::<String>::new());
@@ -327,7 +328,7 @@ fn marks_of_an_update_that_was_given_up_come_off_although_its_set_is_the_only_on
     views.deployments.apply(rolls);
     views.sets.apply_shared(Arc::clone(marked.sets[1].set.whole_object()));
     for machine in &marked.sets[1].machines {
-        views.machines.apply((**machine).clone());
+        views.machines.apply(machine.to_object());
     }
     for node in marked.nodes.unwrap().into_values() {
         let mut node = Node::clone(node.whole_object());
@@ -361,8 +362,8 @@ fn scaled_in(replicas: i32, old: (i32, &[Is]), new: (i32, &[Is]), named: &[&str]
     let told = deployment.metadata.annotations.get_or_insert_default();
     told.insert(annotation::LAST_REPLICA_CHANGE_BY_SCALER.to_owned(), "2026-11-21T08:01:00Z".to_owned());
     for machine in seen.sets.iter_mut().flat_map(|set| &mut set.machines) {
-        if named.contains(&machine.metadata.name.as_deref().unwrap()) {
-            let told = Arc::make_mut(machine).metadata.annotations.get_or_insert_default();
+        if named.contains(&machine.name()) {
+            let told = machine.to_mut().metadata.annotations.get_or_insert_default();
             told.insert(annotation::MACHINE_PRIORITY.to_owned(), "1".to_owned());
             told.insert(annotation::MARKED_FOR_DELETION_TIME.to_owned(), "2026-11-21T08:00:00Z".to_owned());
         }

@@ -1,7 +1,5 @@
 //! What happens in these histories, beside what the controllers decide on their own account.
 
-use std::sync::Arc;
-
 use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeSpec};
 use proptest::prelude::*;
 
@@ -12,10 +10,11 @@ use crate::{
         counts::{is_available, is_terminating, label_of},
         testing::{meta, now},
     },
+    snapshots::MachineSnapshot,
 };
 use machine_api::{
     names::{annotation, label, node_condition},
-    v1alpha1::{Machine, MachinePhase, OrchestrationType::Manual},
+    v1alpha1::{MachinePhase, OrchestrationType::Manual},
 };
 
 /// What happens next. Numbers pick one of those that it can happen to.
@@ -57,14 +56,18 @@ impl World {
     /// A machine becomes unavailable through us.
     pub(super) fn loses(&mut self, place: usize, phase: MachinePhase) {
         let was_available = is_available(&self.machines[place]);
-        Arc::make_mut(&mut self.machines[place]).status.current_status.phase = phase;
+        self.machines[place].to_mut().status.current_status.phase = phase;
         let left = i32::try_from(self.machines.iter().filter(|machine| is_available(machine)).count()).unwrap();
         if let (true, Some(least)) = (was_available, self.least_available) {
             assert!(left >= least, "{left} available, at least {least} wanted");
         }
     }
 
-    pub(super) fn nth(&self, index: usize, which: impl Fn(&Machine, Marks<'_>) -> bool) -> Option<(usize, String)> {
+    pub(super) fn nth(
+        &self,
+        index: usize,
+        which: impl Fn(&MachineSnapshot, Marks<'_>) -> bool,
+    ) -> Option<(usize, String)> {
         let all: Vec<(usize, String)> = self
             .machines
             .iter()
@@ -89,7 +92,7 @@ impl World {
         self.nodes.get_mut(node).unwrap().edit(|node| {
             node.status.get_or_insert_default().conditions = Some(vec![condition.clone()]);
         });
-        Arc::make_mut(&mut self.machines[place]).status.conditions = vec![condition];
+        self.machines[place].to_mut().status.conditions = vec![condition];
     }
 
     pub(super) fn label(&mut self, node: &str, key: &str, value: &str) {
@@ -108,10 +111,9 @@ impl World {
                 false
             }
             Happens::Joins(index) => {
-                let starts =
-                    |machine: &Machine, _: Marks<'_>| machine.status.current_status.phase == MachinePhase::Pending;
+                let starts = |machine: &MachineSnapshot, _: Marks<'_>| *machine.phase() == MachinePhase::Pending;
                 let Some((place, _)) = self.nth(*index, starts) else { return false };
-                let machine = Arc::make_mut(&mut self.machines[place]);
+                let machine = self.machines[place].to_mut();
                 let node = format!("node-{}", machine.metadata.name.clone().unwrap());
                 machine.metadata.labels.get_or_insert_default().insert(label::NODE.to_owned(), node.clone());
                 machine.status.current_status.phase = MachinePhase::Running;
@@ -120,8 +122,8 @@ impl World {
                 true
             }
             Happens::IsDrained(index) => {
-                let picked = |machine: &Machine, marks: Marks<'_>| {
-                    let ready = machine.status.current_status.phase == MachinePhase::Running;
+                let picked = |machine: &MachineSnapshot, marks: Marks<'_>| {
+                    let ready = *machine.phase() == MachinePhase::Running;
                     ready && marks.candidate && marks.selected && marks.result.is_none()
                 };
                 let Some((place, node)) = self.nth(*index, picked) else { return false };
@@ -133,22 +135,21 @@ impl World {
                 true
             }
             Happens::IsUpdated(index) => {
-                let drained = |machine: &Machine, marks: Marks<'_>| {
-                    machine.status.current_status.phase == MachinePhase::InPlaceUpdating && marks.candidate
+                let drained = |machine: &MachineSnapshot, marks: Marks<'_>| {
+                    *machine.phase() == MachinePhase::InPlaceUpdating && marks.candidate
                 };
                 let Some((place, node)) = self.nth(*index, drained) else { return false };
                 self.label(&node, label::UPDATE_RESULT, "successful");
                 self.is_told(place, &node, node_condition::REASON_UPDATE_SUCCESSFUL);
-                let machine = Arc::make_mut(&mut self.machines[place]);
+                let machine = self.machines[place].to_mut();
                 machine.status.current_status.phase = MachinePhase::InPlaceUpdateSuccessful;
                 true
             }
             Happens::Recovers(index) => {
-                let updated = |machine: &Machine, _: Marks<'_>| {
-                    machine.status.current_status.phase == MachinePhase::InPlaceUpdateSuccessful
-                };
+                let updated =
+                    |machine: &MachineSnapshot, _: Marks<'_>| *machine.phase() == MachinePhase::InPlaceUpdateSuccessful;
                 let Some((place, _)) = self.nth(*index, updated) else { return false };
-                Arc::make_mut(&mut self.machines[place]).status.current_status.phase = MachinePhase::Running;
+                self.machines[place].to_mut().status.current_status.phase = MachinePhase::Running;
                 true
             }
             Happens::Ends(index) => {
@@ -159,7 +160,7 @@ impl World {
             }
             Happens::UserPicks(index) => {
                 let manual = self.deployment.strategy().in_place_update.as_ref().unwrap().orchestration_type == Manual;
-                let candidate = |machine: &Machine, marks: Marks<'_>| {
+                let candidate = |machine: &MachineSnapshot, marks: Marks<'_>| {
                     marks.candidate && !marks.selected && !is_terminating(machine)
                 };
                 let Some((_, node)) = self.nth(*index, candidate).filter(|_| manual) else { return false };
@@ -176,7 +177,7 @@ impl World {
     /// The first write of the scaler, carried out: a machine is marked.
     pub(super) fn is_named(&mut self, index: usize) -> Option<String> {
         let (place, _) = self.nth(index, |machine, _| !is_terminating(machine))?;
-        let machine = Arc::make_mut(&mut self.machines[place]);
+        let machine = self.machines[place].to_mut();
         let annotations = machine.metadata.annotations.get_or_insert_default();
         annotations.insert(annotation::MACHINE_PRIORITY.to_owned(), "1".to_owned());
         annotations.insert(annotation::MARKED_FOR_DELETION_TIME.to_owned(), now().to_string());

@@ -1,9 +1,9 @@
 //! The cluster of these histories: what the controllers write is carried out in it, and what they may never do is checked.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
 use controller_runtime::{objects::Patch, snapshot::Snapshot};
-use machine_api::v1alpha1::{Machine, MachinePhase, MachineSet, OrchestrationType, controller_of};
+use machine_api::v1alpha1::{MachinePhase, MachineSet, OrchestrationType};
 
 use crate::{
     deployment::{
@@ -19,13 +19,13 @@ use crate::{
         observe::SetObservation,
         testing::{at, now},
     },
-    snapshots::{DeploymentSnapshot, NodeSnapshot, SetSnapshot},
+    snapshots::{DeploymentSnapshot, MachineSnapshot, NodeSnapshot, SetSnapshot},
 };
 
 pub(super) struct World {
     pub(super) deployment: DeploymentSnapshot,
     pub(super) sets: Vec<SetSnapshot>,
-    pub(super) machines: Vec<Arc<Machine>>,
+    pub(super) machines: Vec<MachineSnapshot>,
     pub(super) nodes: BTreeMap<String, NodeSnapshot>,
     /// Passes of sets that have decided, on this generation, and not acted yet.
     pub(super) waiting: BTreeMap<usize, (i64, set::plan::Plan)>,
@@ -96,8 +96,8 @@ impl World {
         self.deployment.to_mut().spec.template.spec.class.name = class.to_owned();
     }
 
-    pub(super) fn machines_of(&self, set: &SetSnapshot) -> Vec<Arc<Machine>> {
-        let of = |machine: &&Arc<Machine>| controller_of(&machine.metadata).is_some_and(|owner| owner.uid == set.uid());
+    pub(super) fn machines_of(&self, set: &SetSnapshot) -> Vec<MachineSnapshot> {
+        let of = |machine: &&MachineSnapshot| machine.controller().is_some_and(|owner| owner.uid == set.uid());
         self.machines.iter().filter(of).cloned().collect()
     }
 
@@ -210,7 +210,7 @@ impl World {
                     machine.metadata.uid = Some(format!("uid-{name}"));
                     machine.metadata.resource_version = Some("1".to_owned());
                     machine.status.current_status.phase = MachinePhase::Pending;
-                    self.machines.push(Arc::new(machine));
+                    self.machines.push(machine.into());
                 }
                 set::plan::Effect::DeleteMachine { machine: target, .. } => {
                     let Some(place) = place_of(&self.machines, &target.key.name) else { continue };

@@ -3,42 +3,25 @@
 //! Nothing is kept between scrapes, so that no series outlives its object (spec/machine-controller M-39) and objects cost
 //! nothing while nobody asks. Names and values: spec/machine-controller §13.1, spec/deployment-and-set §18.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString};
+use controller_runtime::snapshot::Snapshot;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use prometheus::{
     core::{Collector, Desc},
     proto::{Gauge, LabelPair, Metric, MetricFamily, MetricType},
 };
 
-use super::{ScrapeFailures, ScrapeKind};
-use kube_values::int_or_percent::{IntOrPercent, Rounding};
-use machine_api::v1alpha1::{
-    ConditionStatus, Machine, MachineDeployment, MachinePhase, MachineSet, MachineSummary, StrategyType,
+use crate::{
+    snapshots::{DeploymentSnapshot, MachineSnapshot, SetSnapshot},
+    views::ControlViews,
 };
-
-/// What is known of one kind at the moment of a scrape.
-#[derive(Clone, Debug, Default)]
-pub enum Listing<T> {
-    /// These objects exist.
-    Of(Vec<Arc<T>>),
-    /// This process does not watch the kind; it has nothing to say.
-    #[default]
-    NotWatched,
-    /// The objects could not be listed; counted in `mcm_misc_scrape_failure_total`.
-    Failed,
-}
-
-/// The objects that the per-object gauges show.
-#[derive(Clone, Debug, Default)]
-pub struct FleetSnapshot {
-    /// All machines.
-    pub machines: Listing<Machine>,
-    /// All sets.
-    pub sets: Listing<MachineSet>,
-    /// All deployments.
-    pub deployments: Listing<MachineDeployment>,
-}
+use kube_values::int_or_percent::{IntOrPercent, Rounding};
+use machine_api::{
+    names::machine_condition,
+    v1alpha1::{ConditionStatus, MachinePhase, MachineSummary, StrategyType},
+};
 
 /// A gauge family: name, help, label names in the order of the values.
 struct Declaration {
@@ -103,60 +86,52 @@ declarations! {
     DEPLOYMENT_FAILED: "mcm_machine_deployment_failed_machines", FAILED_MACHINE, "Failed machines of the machine deployment.";
 }
 
-pub(super) type Source = Box<dyn Fn() -> FleetSnapshot + Send + Sync>;
-
-/// Computes the per-object gauges from a snapshot at every scrape.
-pub(super) struct FleetCollector {
-    source: Source,
-    failures: ScrapeFailures,
+/// Computes the gauges of machines, sets and deployments from the views at every scrape.
+pub struct FleetMetrics {
+    views: ControlViews,
     descriptions: Vec<Desc>,
 }
 
-impl FleetCollector {
-    pub(super) fn new(source: Source, failures: ScrapeFailures) -> prometheus::Result<Self> {
+impl FleetMetrics {
+    /// Gauges of the objects in these views.
+    ///
+    /// # Errors
+    /// When a declaration has a name or labels that Prometheus does not allow; a fault of this program.
+    pub fn of(views: ControlViews) -> prometheus::Result<Self> {
         let descriptions = DECLARATIONS.iter().map(|declared| {
             let labels = declared.labels.iter().map(|label| (*label).to_owned()).collect();
             Desc::new(declared.name.to_owned(), declared.help.to_owned(), labels, std::collections::HashMap::new())
         });
-        Ok(Self { source, failures, descriptions: descriptions.collect::<Result<_, _>>()? })
+        Ok(Self { views, descriptions: descriptions.collect::<Result<_, _>>()? })
     }
 }
 
-impl Collector for FleetCollector {
+impl Collector for FleetMetrics {
     fn desc(&self) -> Vec<&Desc> {
         self.descriptions.iter().collect()
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        let snapshot = (self.source)();
         let mut scrape = Scrape::default();
-        let listed = |kind, failed: bool| self.failures.add(kind, u64::from(failed));
-        listed(ScrapeKind::Machine, matches!(snapshot.machines, Listing::Failed));
-        listed(ScrapeKind::MachineSet, matches!(snapshot.sets, Listing::Failed));
-        listed(ScrapeKind::MachineDeployment, matches!(snapshot.deployments, Listing::Failed));
-        if let Listing::Of(machines) = snapshot.machines {
-            scrape.gauge(&MACHINES, [], count(machines.len()));
-            let mut unidentified: BTreeMap<&str, usize> = BTreeMap::new();
-            for machine in &machines {
-                scrape.machine(machine);
-                let namespace = machine.metadata.namespace.as_deref().unwrap_or_default();
-                *unidentified.entry(namespace).or_default() += usize::from(is_unidentified(machine));
-            }
-            for (namespace, machines) in unidentified {
-                scrape.gauge(&MACHINES_UNIDENTIFIED, [namespace], count(machines));
-            }
+        let machines = self.views.machines.snapshot();
+        scrape.gauge(&MACHINES, [], count(machines.len()));
+        let mut unidentified: BTreeMap<&str, usize> = BTreeMap::new();
+        for machine in &machines {
+            scrape.machine(machine);
+            *unidentified.entry(machine.namespace()).or_default() += usize::from(is_unidentified(machine));
         }
-        if let Listing::Of(sets) = snapshot.sets {
-            scrape.gauge(&SETS, [], count(sets.len()));
-            for set in &sets {
-                scrape.set(set);
-            }
+        for (namespace, machines) in unidentified {
+            scrape.gauge(&MACHINES_UNIDENTIFIED, [namespace], count(machines));
         }
-        if let Listing::Of(deployments) = snapshot.deployments {
-            scrape.gauge(&DEPLOYMENTS, [], count(deployments.len()));
-            for deployment in &deployments {
-                scrape.deployment(deployment);
-            }
+        let sets = self.views.sets.snapshot();
+        scrape.gauge(&SETS, [], count(sets.len()));
+        for set in &sets {
+            scrape.set(set);
+        }
+        let deployments = self.views.deployments.snapshot();
+        scrape.gauge(&DEPLOYMENTS, [], count(deployments.len()));
+        for deployment in &deployments {
+            scrape.deployment(deployment);
         }
         scrape.into_families()
     }
@@ -172,64 +147,63 @@ impl Scrape {
         samples.insert(labels.map(str::to_owned).to_vec(), value);
     }
 
-    fn machine(&mut self, machine: &Machine) {
-        let [name, namespace] = identity(&machine.metadata);
-        let class = &machine.spec.class;
-        let node = machine.metadata.labels.as_ref().and_then(|labels| labels.get(machine_api::names::label::NODE));
+    fn machine(&mut self, machine: &MachineSnapshot) {
+        let object @ [name, namespace] = [machine.name(), machine.namespace()];
+        let class = machine.class_ref();
         let info = [
             name,
             namespace,
-            &created_at(&machine.metadata),
-            &machine.spec.provider_id,
+            &created_at(machine.created()),
+            machine.provider_id(),
             &class.api_group,
             &class.kind,
             &class.name,
-            node.map_or("", String::as_str),
+            machine.node_name(),
         ];
         self.gauge(&MACHINE_INFO, info, 1.0);
-        self.gauge(&MACHINE_PHASE, [name, namespace], phase_value(&machine.status.current_status.phase));
-        for condition in &machine.status.conditions {
+        self.gauge(&MACHINE_PHASE, object, phase_value(machine.phase()));
+        for condition in machine.conditions() {
             let status = ConditionStatus::from(condition.status.as_str());
-            self.condition(&MACHINE_CONDITION, [name, namespace], &condition.type_, &status);
+            self.condition(&MACHINE_CONDITION, object, &condition.type_, &status);
         }
     }
 
-    fn set(&mut self, set: &MachineSet) {
-        let object @ [name, namespace] = identity(&set.metadata);
+    fn set(&mut self, set: &SetSnapshot) {
+        let object @ [name, namespace] = [set.name(), set.namespace()];
         // Only the oldest sets name a class of their own.
-        let class = Some(&set.spec.machine_class).filter(|class| !class.name.is_empty());
-        let class = class.unwrap_or(&set.spec.template.spec.class);
-        let info = [name, namespace, &created_at(&set.metadata), &class.api_group, &class.kind, &class.name];
+        let class = Some(set.machine_class()).filter(|class| !class.name.is_empty());
+        let class = class.unwrap_or(&set.template().spec.class);
+        let info = [name, namespace, &created_at(set.created()), &class.api_group, &class.kind, &class.name];
+        let status = set.status();
         self.gauge(&SET_INFO, info, 1.0);
-        self.gauge(&SET_REPLICAS, object, set.spec.replicas.into());
-        self.gauge(&SET_MIN_READY, object, set.spec.min_ready_seconds.into());
-        self.gauge(&SET_STATUS_AVAILABLE, object, set.status.available_replicas.into());
-        self.gauge(&SET_STATUS_LABELLED, object, set.status.fully_labeled_replicas.into());
-        self.gauge(&SET_STATUS_READY, object, set.status.ready_replicas.into());
-        self.gauge(&SET_STATUS_REPLICAS, object, set.status.replicas.into());
-        for condition in &set.status.conditions {
+        self.gauge(&SET_REPLICAS, object, set.replicas().into());
+        self.gauge(&SET_MIN_READY, object, set.min_ready_seconds().into());
+        self.gauge(&SET_STATUS_AVAILABLE, object, status.available_replicas.into());
+        self.gauge(&SET_STATUS_LABELLED, object, status.fully_labeled_replicas.into());
+        self.gauge(&SET_STATUS_READY, object, status.ready_replicas.into());
+        self.gauge(&SET_STATUS_REPLICAS, object, status.replicas.into());
+        for condition in &status.conditions {
             self.condition(&SET_CONDITION, object, condition.condition_type.as_str(), &condition.status);
         }
-        for failed in &set.status.failed_machines {
+        for failed in &status.failed_machines {
             self.failed_machine(&SET_FAILED, object, failed);
         }
     }
 
-    fn deployment(&mut self, deployment: &MachineDeployment) {
-        let object @ [name, namespace] = identity(&deployment.metadata);
-        let (spec, status) = (&deployment.spec, &deployment.status);
-        let strategy = &spec.strategy;
-        let info = [name, namespace, &created_at(&deployment.metadata), strategy.strategy_type.as_str()];
+    fn deployment(&mut self, deployment: &DeploymentSnapshot) {
+        let object @ [name, namespace] = [deployment.name(), deployment.namespace()];
+        let (strategy, status) = (deployment.strategy(), deployment.status());
+        let info = [name, namespace, &created_at(deployment.created()), strategy.strategy_type.as_str()];
         self.gauge(&DEPLOYMENT_INFO, info, 1.0);
-        self.gauge(&DEPLOYMENT_PAUSED, object, f64::from(u8::from(spec.paused)));
-        self.gauge(&DEPLOYMENT_REPLICAS, object, spec.replicas.into());
-        self.gauge(&DEPLOYMENT_MIN_READY, object, spec.min_ready_seconds.into());
-        self.optional(&DEPLOYMENT_HISTORY, object, spec.revision_history_limit.map(f64::from));
-        self.optional(&DEPLOYMENT_DEADLINE, object, spec.progress_deadline_seconds.map(f64::from));
-        self.optional(&DEPLOYMENT_ROLLBACK, object, spec.rollback_to.as_ref().map(|to| revision_value(to.revision)));
+        self.gauge(&DEPLOYMENT_PAUSED, object, f64::from(u8::from(deployment.is_paused())));
+        self.gauge(&DEPLOYMENT_REPLICAS, object, deployment.replicas().into());
+        self.gauge(&DEPLOYMENT_MIN_READY, object, deployment.min_ready_seconds().into());
+        self.optional(&DEPLOYMENT_HISTORY, object, deployment.revision_history_limit().map(f64::from));
+        self.optional(&DEPLOYMENT_DEADLINE, object, deployment.progress_deadline_seconds().map(f64::from));
+        self.optional(&DEPLOYMENT_ROLLBACK, object, deployment.rollback_to().map(|to| revision_value(to.revision)));
         if let (StrategyType::RollingUpdate, Some(rolling)) = (&strategy.strategy_type, &strategy.rolling_update) {
             let machines = |margin: &Option<IntOrString>, rounding| {
-                margin.as_ref().map(|margin| machines_of(margin, spec.replicas, rounding))
+                margin.as_ref().map(|margin| machines_of(margin, deployment.replicas(), rounding))
             };
             self.optional(&DEPLOYMENT_SURGE, object, machines(&rolling.max_surge, Rounding::Up));
             self.optional(&DEPLOYMENT_UNAVAILABLE, object, machines(&rolling.max_unavailable, Rounding::Down));
@@ -318,21 +292,13 @@ fn family(declared: &Declaration, samples: BTreeMap<Vec<String>, f64>) -> Metric
     family
 }
 
-fn is_unidentified(machine: &Machine) -> bool {
-    machine
-        .status
-        .machine_conditions
-        .iter()
-        .any(|condition| condition.type_ == machine_api::names::machine_condition::NODE_IDENTIFIED)
-}
-
-fn identity(meta: &ObjectMeta) -> [&str; 2] {
-    [meta.name.as_deref().unwrap_or_default(), meta.namespace.as_deref().unwrap_or_default()]
+fn is_unidentified(machine: &MachineSnapshot) -> bool {
+    machine.machine_conditions().iter().any(|condition| condition.type_ == machine_condition::NODE_IDENTIFIED)
 }
 
 /// Unix seconds, as text.
-fn created_at(meta: &ObjectMeta) -> String {
-    meta.creation_timestamp.as_ref().map_or_else(|| "0".to_owned(), |time| time.0.as_second().to_string())
+fn created_at(created: Option<Timestamp>) -> String {
+    created.map_or_else(|| "0".to_owned(), |time| time.as_second().to_string())
 }
 
 /// The original's numbers; phases that it does not number are 0.
@@ -368,3 +334,6 @@ fn revision_value(revision: i64) -> f64 {
 fn count(items: usize) -> f64 {
     items as f64
 }
+
+#[cfg(test)]
+mod tests;
