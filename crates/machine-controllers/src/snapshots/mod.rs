@@ -3,6 +3,8 @@
 //! A snapshot is a cheap handle of an object in one version. Rules, indexes, routing and views read it by accessors only; they
 //! give borrowed values, so that what a snapshot holds can change without them. Where the object itself is needed, `Whole` gives
 //! it; `src/floors.rs` lists the files that ask for it.
+//!
+//! Classes and Secrets are not here: there are few of them, and drivers are given all of each, so that `Arc<K>` is their snapshot.
 
 mod attachment;
 mod budget;
