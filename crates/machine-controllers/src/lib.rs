@@ -1,7 +1,7 @@
 //! The control loops, one room each, every one built as observe → decide → act.
 //!
 //! `observe` builds a plain value from the stores, the current time included; `decide` is a pure function from that value
-//! to a plan; `act` carries the plan out through `cluster/` and `driver/` and decides nothing. What wakes a key is in each
+//! to a plan; `act` carries the plan out through the ports of `controller-runtime` and `machine-driver` and decides nothing. What wakes a key is in each
 //! room's `routing`. The views that several rooms read are in [`views`].
 
 #![forbid(unsafe_code)]

@@ -1,7 +1,8 @@
 //! Every metric that is counted where things happen: name, help, type, labels.
 //!
 //! Names, types and labels of the original are a contract; do not rename. What the original does not have is marked
-//! "ours". Per-object gauges are in [`super::fleet`], the work queues' in [`super::queue`].
+//! "ours". The gauges of single objects are in `machine-controllers`, those of the work queues in
+//! [`super::queue`].
 
 use prometheus::{DEFAULT_BUCKETS, Opts, Registry, exponential_buckets};
 

@@ -89,12 +89,13 @@ impl Kubelet {
         for attachment in looked_at_too_early {
             self.on_attachment(attachment);
         }
-        let here: Vec<Arc<str>> = self
+        let mut here: Vec<Arc<str>> = self
             .unplaced_attachments
             .iter()
             .filter(|(_, attachment)| attachment.node == node)
             .map(|(name, _)| Arc::clone(name))
             .collect();
+        here.sort();
         for name in here {
             if let Some(attachment) = self.unplaced_attachments.remove(&name) {
                 self.on_attachment(attachment);

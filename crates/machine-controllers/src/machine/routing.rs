@@ -39,7 +39,7 @@ pub fn after_machine(change: &Change<MachineSnapshot>, views: &ControlViews) -> 
         let group = newest.labels().get(label::NAME).cloned().unwrap_or_default();
         let group = qualified(newest.namespace(), &group);
         let waiting = views.machines.by_index(UNHEALTHY_BY_NAME_LABEL, &group);
-        keys.extend(waiting.iter().map(controller_runtime::snapshot::Snapshot::key));
+        keys.extend(waiting.iter().map(Snapshot::key));
     }
     keys.extend(after_claim(change, views));
     keys
@@ -245,7 +245,7 @@ pub fn after_attachment(change: &Change<AttachmentSnapshot>, views: &ControlView
 
 fn drained_on(node: &str, views: &ControlViews) -> BTreeSet<ObjectKey> {
     let machines = views.machines.by_index(BY_NODE, node);
-    machines.iter().filter(|machine| may_be_drained(machine)).map(controller_runtime::snapshot::Snapshot::key).collect()
+    machines.iter().filter(|machine| may_be_drained(machine)).map(Snapshot::key).collect()
 }
 
 /// Whether a drain of the machine's node may be under way: it is being deleted, updated in place, or has failed and is
