@@ -306,7 +306,7 @@ fn mc_137_a_successful_update_is_marked_then_stored_and_a_healthy_machine_runs()
 fn mc_138_a_failed_update_names_the_agents_reason() {
     let mut seen = in_update(MachinePhase::InPlaceUpdating, 400, &[CANDIDATE, SELECTED, FAILURE], UpdateStage::Failed);
     let NodeView::Ours(node) = &mut seen.node else { unreachable!() };
-    node.edit(|node| drop(node.annotations_mut().insert(annotation::UPDATE_FAILED_REASON.to_owned(), "x".to_owned())));
+    node.to_mut().annotations_mut().insert(annotation::UPDATE_FAILED_REASON.to_owned(), "x".to_owned());
     let machine = after(&decide(&seen), &seen.machine);
     assert_eq!(*machine.phase(), MachinePhase::InPlaceUpdateFailed);
     assert_eq!(machine.last_operation().description, "Machine m-abcde failed to update dependencies: x");

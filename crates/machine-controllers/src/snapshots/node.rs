@@ -90,9 +90,9 @@ impl NodeSnapshot {
 
 #[cfg(test)]
 impl NodeSnapshot {
-    /// Changes the Node of a test.
-    pub fn edit(&mut self, change: impl FnOnce(&mut Node)) {
-        change(std::sync::Arc::make_mut(&mut self.0));
+    /// The Node of a test, to change it.
+    pub(crate) fn to_mut(&mut self) -> &mut Node {
+        std::sync::Arc::make_mut(&mut self.0)
     }
 }
 

@@ -72,10 +72,9 @@ fn s_inpl_02_a_released_node_takes_pods_again_when_its_critical_components_are_t
     let mut seen = fleet(Auto, of(0, &[]), of(3, &[Plain, Plain, HandedOver]));
     let ours = json!({ "key": taint::PREFER_NO_SCHEDULE, "value": "True", "effect": "PreferNoSchedule" });
     let theirs = json!({ "key": "dedicated", "value": "db", "effect": "NoSchedule" });
-    seen.nodes.as_mut().unwrap().get_mut("node-md-new-2").unwrap().edit(|node| {
-        node.metadata.annotations = Some([(annotation::UPDATE_FAILED_REASON.to_owned(), "x".to_owned())].into());
-        node.spec.as_mut().unwrap().taints = Some(serde_json::from_value(json!([ours, theirs])).unwrap());
-    });
+    let node = seen.nodes.as_mut().unwrap().get_mut("node-md-new-2").unwrap().to_mut();
+    node.metadata.annotations = Some([(annotation::UPDATE_FAILED_REASON.to_owned(), "x".to_owned())].into());
+    node.spec.as_mut().unwrap().taints = Some(serde_json::from_value(json!([ours, theirs])).unwrap());
     let plan = decide(&seen);
     let Effect::ChangeNode { node, change, .. } = &plan.steps[0].effect else { panic!("{plan:?}") };
     assert_eq!(change.guard, Guard::Observed);
@@ -92,9 +91,8 @@ fn s_inpl_02_a_released_node_takes_pods_again_when_its_critical_components_are_t
 fn d_23_the_taint_of_critical_components_is_added_once() {
     let mut seen = fleet(Auto, of(0, &[]), of(3, &[Plain, Plain, HandedOver]));
     let there = json!([{ "key": taint::CRITICAL_COMPONENTS_NOT_READY, "effect": "NoSchedule" }]);
-    seen.nodes.as_mut().unwrap().get_mut("node-md-new-2").unwrap().edit(|node| {
-        node.spec.as_mut().unwrap().taints = Some(serde_json::from_value(there).unwrap());
-    });
+    seen.nodes.as_mut().unwrap().get_mut("node-md-new-2").unwrap().to_mut().spec.as_mut().unwrap().taints =
+        Some(serde_json::from_value(there).unwrap());
     let plan = decide(&seen);
     let Effect::ChangeNode { change, .. } = &plan.steps[0].effect else { panic!("{plan:?}") };
     let TaintChange::Replace(taints) = &change.taints else { panic!("{change:?}") };
@@ -264,19 +262,17 @@ fn d_14_marks_come_off_when_the_template_is_changed_back() {
 fn d_14_a_result_that_comes_after_the_marks_were_withdrawn_is_not_taken_for_that_of_the_next_update() {
     // Seed 1503: the update failed, the template was changed back, and somebody repaired the node then.
     let mut seen = fleet(Auto, of(0, &[]), of(3, &[Plain, Plain, Plain]));
-    seen.nodes.as_mut().unwrap().get_mut("node-md-new-1").unwrap().edit(|node| {
-        let labels = node.metadata.labels.get_or_insert_default();
-        labels.insert(label::UPDATE_RESULT.to_owned(), "successful".to_owned());
-    });
+    let node = seen.nodes.as_mut().unwrap().get_mut("node-md-new-1").unwrap().to_mut();
+    let labels = node.metadata.labels.get_or_insert_default();
+    labels.insert(label::UPDATE_RESULT.to_owned(), "successful".to_owned());
     assert_eq!(rules(&seen), ["in-place/release node-md-new-1"]);
     // While the Node still counts as failed, its machine controller is to take the result over first.
     for (reason, expected) in [
         (node_condition::REASON_UPDATE_FAILED, Vec::new()),
         (node_condition::REASON_UPDATE_SUCCESSFUL, vec!["in-place/release node-md-new-1"]),
     ] {
-        seen.nodes.as_mut().unwrap().get_mut("node-md-new-1").unwrap().edit(|node| {
-            node.status.get_or_insert_default().conditions = Some(vec![condition(reason)]);
-        });
+        let node = seen.nodes.as_mut().unwrap().get_mut("node-md-new-1").unwrap().to_mut();
+        node.status.get_or_insert_default().conditions = Some(vec![condition(reason)]);
         assert_eq!(rules(&seen), expected, "{reason}");
     }
 }

@@ -89,16 +89,14 @@ impl World {
             reason: Some(reason.to_owned()),
             ..NodeCondition::default()
         };
-        self.nodes.get_mut(node).unwrap().edit(|node| {
-            node.status.get_or_insert_default().conditions = Some(vec![condition.clone()]);
-        });
+        self.nodes.get_mut(node).unwrap().to_mut().status.get_or_insert_default().conditions =
+            Some(vec![condition.clone()]);
         self.machines[place].to_mut().status.conditions = vec![condition];
     }
 
     pub(super) fn label(&mut self, node: &str, key: &str, value: &str) {
-        self.nodes.get_mut(node).unwrap().edit(|node| {
-            node.metadata.labels.get_or_insert_default().insert(key.to_owned(), value.to_owned());
-        });
+        let node = self.nodes.get_mut(node).unwrap().to_mut();
+        node.metadata.labels.get_or_insert_default().insert(key.to_owned(), value.to_owned());
     }
 
     /// Whether there was anything that it could happen to.
@@ -129,9 +127,7 @@ impl World {
                 let Some((place, node)) = self.nth(*index, picked) else { return false };
                 self.loses(place, MachinePhase::InPlaceUpdating);
                 self.is_told(place, &node, node_condition::REASON_READY_FOR_UPDATE);
-                self.nodes.get_mut(&node).unwrap().edit(|node| {
-                    node.spec.get_or_insert_default().unschedulable = Some(true);
-                });
+                self.nodes.get_mut(&node).unwrap().to_mut().spec.get_or_insert_default().unschedulable = Some(true);
                 true
             }
             Happens::IsUpdated(index) => {
