@@ -9,10 +9,7 @@ use super::{
     plan::{Effect, Plan},
     template_hash::template_hash,
 };
-use crate::{
-    changes::{self, Changes},
-    set::counts::label_of,
-};
+use crate::changes::{self, Changes};
 use controller_runtime::snapshot::Whole;
 use kube_values::selector::Labels;
 use machine_api::{names::label::MACHINE_TEMPLATE_HASH, v1alpha1::MachineSet};
@@ -63,7 +60,7 @@ fn label(fleet: &Fleet<'_>, set: &SetState<'_>, plan: &mut Plan) {
         return;
     }
     let mut all_labelled = true;
-    for machine in set.machines.iter().filter(|machine| label_of(machine, MACHINE_TEMPLATE_HASH) != Some(hash)) {
+    for machine in set.machines.iter().filter(|machine| machine.label(MACHINE_TEMPLATE_HASH) != Some(hash)) {
         all_labelled = false;
         let (machine, labels) = (machine.clone(), [changes::set(MACHINE_TEMPLATE_HASH, hash)].into());
         plan.push("hash-label/machine", Effect::MarkMachine { machine, labels, annotations: Changes::new() });

@@ -15,7 +15,6 @@ use super::{
 };
 use crate::{
     changes,
-    set::counts::label_of,
     snapshots::{MachineSnapshot, NodeSnapshot},
 };
 use controller_runtime::snapshot::Snapshot;
@@ -26,7 +25,7 @@ pub fn nodes_of<'a>(
     set: &'a SetState<'_>,
     nodes: &'a BTreeMap<String, NodeSnapshot>,
 ) -> impl Iterator<Item = (&'a MachineSnapshot, &'a NodeSnapshot)> {
-    set.machines.iter().filter_map(|machine| Some((machine, nodes.get(label_of(machine, label::NODE)?)?)))
+    set.machines.iter().filter_map(|machine| Some((machine, nodes.get(machine.label(label::NODE)?)?)))
 }
 
 /// Whether a rollout has left something on the Node: marks of an update in place, the taint, the annotation.

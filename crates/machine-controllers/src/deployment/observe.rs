@@ -14,7 +14,6 @@ use super::{
 };
 use crate::{
     checked::Checked,
-    set::counts::label_of,
     snapshots::{DeploymentSnapshot, MachineSnapshot, NodeSnapshot, SetSnapshot},
     views::{BY_CONTROLLER, ControlViews, ORPHANS},
 };
@@ -123,7 +122,7 @@ fn nodes_of(
     let is_single = sets.len() < 2 && !sets.iter().any(has_marker) && !is_in_place;
     sets.iter()
         .flat_map(|seen| &seen.machines)
-        .filter_map(|machine| label_of(machine, label::NODE))
+        .filter_map(|machine| machine.label(label::NODE))
         .filter_map(|name| nodes.get(&ObjectKey::cluster_scoped(name)))
         // A rollout that was given up may have left something on Nodes of a set that is now the only one.
         .filter(|node| !is_single || bears_traces(node))

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     changes::{self, Changes},
-    set::counts::{annotation_of, is_failed, is_terminating},
+    set::counts::{is_failed, is_terminating},
     snapshots::MachineSnapshot,
 };
 use controller_runtime::snapshot::Snapshot;
@@ -71,10 +71,10 @@ fn parse<'a>(entry: &'a str, default_time: &str) -> Option<(&'a str, String)> {
 /// What the machine lacks to be deleted first.
 fn mark(machine: &MachineSnapshot, time: &str) -> Changes {
     let mut missing = Changes::new();
-    if annotation_of(machine, annotation::MACHINE_PRIORITY) != Some("1") {
+    if machine.annotation(annotation::MACHINE_PRIORITY) != Some("1") {
         missing.extend([changes::set(annotation::MACHINE_PRIORITY, "1")]);
     }
-    if annotation_of(machine, annotation::MARKED_FOR_DELETION_TIME).unwrap_or_default().is_empty() {
+    if machine.annotation(annotation::MARKED_FOR_DELETION_TIME).unwrap_or_default().is_empty() {
         missing.extend([changes::set(annotation::MARKED_FOR_DELETION_TIME, time)]);
     }
     missing

@@ -231,7 +231,7 @@ impl Observation {
 
     /// Whether our finalizer is on the machine.
     pub fn has_finalizer(&self) -> bool {
-        self.machine.metadata().finalizers.iter().any(|name| name == finalizer::MACHINE)
+        self.machine.metadata().has_finalizer(finalizer::MACHINE)
     }
 
     /// How long the machine exists, by the later of the API server's stamp and our first sight of a young machine.

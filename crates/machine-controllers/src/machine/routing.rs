@@ -73,8 +73,8 @@ fn after_claim(change: &Change<MachineSnapshot>, views: &ControlViews) -> Vec<Ob
 fn machine_update_matters(old: &MachineSnapshot, new: &MachineSnapshot) -> bool {
     let label = |machine: &MachineSnapshot, key: &str| machine.labels().get(key).cloned();
     let note = |machine: &MachineSnapshot, key: &str| machine.annotations().get(key).cloned();
-    let had_finalizer = old.metadata().finalizers.iter().any(|name| name == finalizer::MACHINE);
-    let has_finalizer = new.metadata().finalizers.iter().any(|name| name == finalizer::MACHINE);
+    let had_finalizer = old.metadata().has_finalizer(finalizer::MACHINE);
+    let has_finalizer = new.metadata().has_finalizer(finalizer::MACHINE);
     let preserved = new.annotations().contains_key(annotation::PRESERVE) && old.phase() != new.phase();
     old.uid() != new.uid()
         || old.generation() != new.generation()

@@ -41,7 +41,7 @@ pub fn vm_owner(machine: &MachineSnapshot, twins: &[MachineSnapshot]) -> VmOwner
 
 /// Whether somebody deletes the VM when the machine goes: a machine that is being deleted without our finalizer leaves it.
 fn takes_care(machine: &MachineSnapshot) -> bool {
-    !machine.is_deleting() || machine.metadata().finalizers.iter().any(|name| name == finalizer::MACHINE)
+    !machine.is_deleting() || machine.metadata().has_finalizer(finalizer::MACHINE)
 }
 
 /// The living come before those that are being deleted, then the elder, then the first by name. All but the first is fixed for

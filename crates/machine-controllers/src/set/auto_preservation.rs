@@ -9,7 +9,7 @@
 use std::cmp::Reverse;
 
 use super::{
-    counts::{annotation_of, is_auto_preserved, is_failed, is_terminating},
+    counts::{is_auto_preserved, is_failed, is_terminating},
     plan::{Effect, Keeping, Plan},
 };
 use crate::snapshots::{MachineSnapshot, SetSnapshot};
@@ -64,9 +64,8 @@ pub fn keep_failed(
 /// Whether neither the machine nor its Node says already whether it is to be kept. What the Node has said counts alone, and the
 /// controller of machines takes off what the machine says beside it.
 fn is_undecided(machine: &MachineSnapshot) -> bool {
-    let by_node = annotation_of(machine, annotation::LAST_APPLIED_NODE_PRESERVE_VALUE).unwrap_or_default();
-    by_node.is_empty()
-        && annotation_of(machine, annotation::PRESERVE).is_none_or(|value| !KNOWN_VALUES.contains(&value))
+    let by_node = machine.annotation(annotation::LAST_APPLIED_NODE_PRESERVE_VALUE).unwrap_or_default();
+    by_node.is_empty() && machine.annotation(annotation::PRESERVE).is_none_or(|value| !KNOWN_VALUES.contains(&value))
 }
 
 /// Whether the machine was kept until its time was over; for a moment that stands in the expiry alone, then in what the

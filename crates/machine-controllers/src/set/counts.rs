@@ -44,17 +44,7 @@ pub fn is_preserved_failed(machine: &MachineSnapshot) -> bool {
 
 /// Whether the machine is kept by the set's own allowance.
 pub fn is_auto_preserved(machine: &MachineSnapshot) -> bool {
-    annotation_of(machine, annotation::PRESERVE) == Some(preserve_value::AUTO_PRESERVED)
-}
-
-/// The value of an annotation.
-pub fn annotation_of<'a>(machine: &'a MachineSnapshot, key: &str) -> Option<&'a str> {
-    machine.annotation(key)
-}
-
-/// The value of a label.
-pub fn label_of<'a>(machine: &'a MachineSnapshot, key: &str) -> Option<&'a str> {
-    machine.label(key)
+    machine.annotation(annotation::PRESERVE) == Some(preserve_value::AUTO_PRESERVED)
 }
 
 /// Machines of a set by what they count as.

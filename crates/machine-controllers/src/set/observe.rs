@@ -5,12 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
-use super::{
-    back_off::Hold,
-    counts::{is_failed, label_of},
-    new_machine::without_new_names,
-    preservation::NodePreserve,
-};
+use super::{back_off::Hold, counts::is_failed, new_machine::without_new_names, preservation::NodePreserve};
 use crate::{
     checked::Checked,
     snapshots::{MachineSnapshot, NodeSnapshot, SetSnapshot},
@@ -130,7 +125,7 @@ impl SetObservation {
 
 /// What the Node of a machine says about its preservation.
 pub fn preserve_of_node(machine: &MachineSnapshot, nodes: Option<&Store<NodeSnapshot>>) -> NodePreserve {
-    let name = label_of(machine, label::NODE).unwrap_or_default();
+    let name = machine.label(label::NODE).unwrap_or_default();
     let Some(nodes) = nodes.filter(|_| !name.is_empty()) else { return NodePreserve::NoNode };
     let Some(node) = nodes.get(&ObjectKey::cluster_scoped(name)) else { return NodePreserve::NodeMissing };
     let value = node.annotation(annotation::PRESERVE);

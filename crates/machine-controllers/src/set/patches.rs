@@ -147,7 +147,7 @@ fn difference(seen: &Value, wanted: &Value) -> Option<Value> {
 
 /// Whether our finalizer is on the object.
 pub fn has_finalizer(meta: Metadata<'_>) -> bool {
-    meta.finalizers.iter().any(|present| present == finalizer::MACHINE)
+    meta.has_finalizer(finalizer::MACHINE)
 }
 
 /// Adds our finalizer; `None` when it is there.
@@ -167,7 +167,7 @@ pub fn finalizer_added(meta: Metadata<'_>) -> Option<Patch> {
 /// Whether the object was deleted with the propagation policy `Orphan` (`kubectl delete --cascade=orphan`) and its dependents still
 /// have to lose their references to it. The original deletes the dependents meanwhile.
 pub fn is_orphaning(meta: Metadata<'_>) -> bool {
-    meta.is_deleting() && meta.finalizers.iter().any(|present| present == finalizer::ORPHAN)
+    meta.is_deleting() && meta.has_finalizer(finalizer::ORPHAN)
 }
 
 /// Takes our finalizer off; `None` when it is not there.

@@ -6,7 +6,6 @@
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::counts::annotation_of;
 use crate::snapshots::MachineSnapshot;
 use machine_api::names::annotation;
 
@@ -31,9 +30,9 @@ pub fn may_terminate(machine: &MachineSnapshot, node: &NodePreserve, now: Timest
         NodePreserve::NoNode => "",
         NodePreserve::Value(value) => value.as_str(),
     };
-    let last_applied = annotation_of(machine, annotation::LAST_APPLIED_NODE_PRESERVE_VALUE).unwrap_or_default();
+    let last_applied = machine.annotation(annotation::LAST_APPLIED_NODE_PRESERVE_VALUE).unwrap_or_default();
     let effective = if on_node.is_empty() && last_applied.is_empty() {
-        annotation_of(machine, annotation::PRESERVE).unwrap_or_default()
+        machine.annotation(annotation::PRESERVE).unwrap_or_default()
     } else {
         on_node
     };

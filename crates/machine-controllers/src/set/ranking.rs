@@ -6,7 +6,7 @@ use std::borrow::Borrow;
 
 use jiff::Timestamp;
 
-use super::counts::{annotation_of, is_auto_preserved};
+use super::counts::is_auto_preserved;
 use crate::snapshots::{MachineSnapshot, Metadata, SetSnapshot};
 use controller_runtime::snapshot::Snapshot;
 use machine_api::{
@@ -58,14 +58,15 @@ pub fn is_preserved(machine: &MachineSnapshot, now: Timestamp) -> bool {
 
 /// The machine's priority; absent or unreadable means the default.
 pub fn priority(machine: &MachineSnapshot) -> i64 {
-    annotation_of(machine, annotation::MACHINE_PRIORITY)
+    machine
+        .annotation(annotation::MACHINE_PRIORITY)
         .and_then(|value| value.parse().ok())
         .unwrap_or(DEFAULT_MACHINE_PRIORITY)
 }
 
 /// Since when the machine is marked for deletion.
 pub fn marked_since(machine: &MachineSnapshot) -> Option<Timestamp> {
-    annotation_of(machine, annotation::MARKED_FOR_DELETION_TIME)?.parse().ok()
+    machine.annotation(annotation::MARKED_FOR_DELETION_TIME)?.parse().ok()
 }
 
 fn phase_rank(phase: &MachinePhase) -> u8 {
@@ -99,7 +100,7 @@ pub fn is_marked(machine: &MachineSnapshot, set: &SetSnapshot) -> bool {
 /// Whether the scaler has marked the machine no later than it last changed the size of this set or deployment.
 pub fn is_named(machine: &MachineSnapshot, scaled: Metadata<'_>) -> bool {
     // Cheapest first: hardly any machine has this priority, and all are asked.
-    if annotation_of(machine, annotation::MACHINE_PRIORITY) != Some("1") {
+    if machine.annotation(annotation::MACHINE_PRIORITY) != Some("1") {
         return false;
     }
     let scaled_at = scaled.annotations.get(annotation::LAST_REPLICA_CHANGE_BY_SCALER);

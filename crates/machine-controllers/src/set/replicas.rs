@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use super::{
-    counts::{is_failed, is_terminating, label_of},
+    counts::{is_failed, is_terminating},
     new_machine::{names, new_machine},
     observe::SetObservation,
     plan::{Effect, Next, Plan},
@@ -83,7 +83,7 @@ fn delete_superfluous(seen: &SetObservation, staying: Vec<&MachineSnapshot>, wan
     // A machine just handed over by an in-place update counts as a replica but is never chosen.
     let mut candidates: Vec<MachineSnapshot> = staying
         .into_iter()
-        .filter(|machine| label_of(machine, label::UPDATE_RESULT) != Some(update_result::SUCCESSFUL))
+        .filter(|machine| machine.label(label::UPDATE_RESULT) != Some(update_result::SUCCESSFUL))
         .cloned()
         .collect();
     let surplus = candidates.len().saturating_sub(wanted);

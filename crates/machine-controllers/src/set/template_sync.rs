@@ -4,7 +4,7 @@
 //! (spec/deployment-and-set §6.6, D-02). The name of the class never is: that is a rollout. Pure.
 
 use super::{
-    counts::{annotation_of, is_active},
+    counts::is_active,
     plan::{Effect, Plan},
 };
 use crate::snapshots::{MachineSnapshot, SetSnapshot};
@@ -35,7 +35,7 @@ fn wanted_spec(set: &SetSnapshot, machine: &MachineSnapshot) -> Option<MachineSp
         wanted.node_template = template.node_template.clone();
         wanted.configuration = template.configuration.clone();
         // The annotation overrides the template for this machine's whole life.
-        let own = annotation_of(machine, annotation::EFFECTIVE_CREATION_TIMEOUT).and_then(|text| text.parse().ok());
+        let own = machine.annotation(annotation::EFFECTIVE_CREATION_TIMEOUT).and_then(|text| text.parse().ok());
         if let Some(timeout) = own {
             wanted.configuration.creation_timeout = Some(timeout);
         }

@@ -40,6 +40,11 @@ impl<'a> Metadata<'a> {
         self.owner_references.iter().find(|owner| owner.controller == Some(true))
     }
 
+    /// Whether this finalizer holds the object.
+    pub fn has_finalizer(self, name: &str) -> bool {
+        self.finalizers.iter().any(|present| present == name)
+    }
+
     /// Whether the object is being deleted.
     pub fn is_deleting(self) -> bool {
         self.deleting_since.is_some()

@@ -17,7 +17,7 @@ use crate::{
         observe::DeploymentObservation,
         plan::{Effect, OnFailure, Plan},
     },
-    set::counts::{is_terminating, label_of},
+    set::counts::is_terminating,
     snapshots::{MachineSnapshot, NodeSnapshot},
 };
 
@@ -62,7 +62,7 @@ impl<'a> Marks<'a> {
 
 /// Whether the machine carries the sign that it was handed over to its present set and that is not finished yet.
 pub fn is_handed_over(machine: &MachineSnapshot) -> bool {
-    label_of(machine, label::UPDATE_RESULT) == Some(update_result::SUCCESSFUL)
+    machine.label(label::UPDATE_RESULT) == Some(update_result::SUCCESSFUL)
 }
 
 /// Whether the machine's mirror of its Node's condition says that the update has succeeded.
@@ -86,7 +86,7 @@ pub fn node_of<'a>(
     seen: &'a DeploymentObservation,
     machine: &MachineSnapshot,
 ) -> Option<(&'a NodeSnapshot, Marks<'a>)> {
-    let node = seen.nodes.as_ref()?.get(label_of(machine, label::NODE)?)?;
+    let node = seen.nodes.as_ref()?.get(machine.label(label::NODE)?)?;
     Some((node, Marks::of(node)))
 }
 

@@ -18,10 +18,7 @@ use self::{
     happenings::{Happens, happenings},
     world::World,
 };
-use crate::{
-    deployment::{in_place::marks::Marks, template_equality::is_equal, testing::a_quarter_of_the_cases},
-    set::counts::label_of,
-};
+use crate::deployment::{in_place::marks::Marks, template_equality::is_equal, testing::a_quarter_of_the_cases};
 use controller_runtime::snapshot::Snapshot;
 use machine_api::{
     names::label,
@@ -65,7 +62,7 @@ impl World {
         let new = self.sets.iter().find(|set| is_equal(set.template(), self.deployment.template())).unwrap();
         for machine in &self.machines {
             assert_eq!(machine.controller().map(|owner| owner.uid.as_str()), Some(new.uid()));
-            assert_eq!(label_of(machine, label::UPDATE_RESULT), None);
+            assert_eq!(machine.label(label::UPDATE_RESULT), None);
             assert_eq!(*machine.phase(), MachinePhase::Running);
         }
         for node in self.nodes.values() {

@@ -7,7 +7,7 @@ use super::world::{World, place_of};
 use crate::{
     deployment::in_place::marks::Marks,
     set::{
-        counts::{is_available, is_terminating, label_of},
+        counts::{is_available, is_terminating},
         testing::{meta, now},
     },
     snapshots::MachineSnapshot,
@@ -73,7 +73,7 @@ impl World {
             .iter()
             .enumerate()
             .filter_map(|(place, machine)| {
-                let name = label_of(machine, label::NODE).unwrap_or_default();
+                let name = machine.label(label::NODE).unwrap_or_default();
                 let marks = self.nodes.get(name).map(Marks::of).unwrap_or_default();
                 which(machine, marks).then(|| (place, name.to_owned()))
             })
