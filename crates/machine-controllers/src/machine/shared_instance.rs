@@ -29,14 +29,18 @@ pub enum VmOwner {
 
 /// Whose the VM is that this machine and these others name.
 pub fn vm_owner(machine: &MachineSnapshot, twins: &[MachineSnapshot]) -> VmOwner {
-    let best = twins.iter().filter(|twin| takes_care(twin)).min_by_key(|twin| rank(twin));
-    match best {
+    match first_owner(twins) {
         Some(twin) if rank(twin) < rank(machine) => {
             let owner = if twin.is_deleting() { VmOwner::Leaving } else { VmOwner::Living };
             owner(twin.name().to_owned())
         }
         _ => VmOwner::This,
     }
+}
+
+/// The owner of the VM that all these machines name; none where no machine takes care of it.
+pub fn first_owner<'a>(twins: impl IntoIterator<Item = &'a MachineSnapshot>) -> Option<&'a MachineSnapshot> {
+    twins.into_iter().filter(|twin| takes_care(twin)).min_by_key(|twin| rank(twin))
 }
 
 /// Whether somebody deletes the VM when the machine goes: a machine that is being deleted without our finalizer leaves it.

@@ -38,6 +38,7 @@ use machine_api::{kind::Kind, names::label, v1alpha1::MachineClass};
 use machine_controllers::{
     machine::{
         observation::{Freeze, condition, since},
+        shared_instance::first_owner,
         status_change::rfc3339,
     },
     safety::orphans::Claim,
@@ -138,8 +139,8 @@ struct Seen<'a> {
     claims: Claims,
     /// Classes that machines with a VM name and nobody has.
     missing_classes: BTreeSet<String>,
-    /// Machines by the identity of their VM.
-    by_vm: BTreeMap<String, MachineSnapshot>,
+    /// Machines by the instance of their VM; several where ids end alike.
+    by_vm: BTreeMap<String, Vec<MachineSnapshot>>,
     /// How many inventories list a VM.
     listed: BTreeMap<String, usize>,
     /// How many VMs are listed for a machine.
@@ -150,10 +151,12 @@ impl<'a> Seen<'a> {
     fn of(sources: &'a Sources, inventories: Vec<Inventory>, unusable: Vec<(Arc<MachineClass>, Incomplete)>) -> Self {
         // The machines are looked at after the lists: one that came meanwhile has its VM.
         let machines = sources.views.machines.by_index(BY_NAMESPACE, &sources.namespace);
-        let by_vm: BTreeMap<String, MachineSnapshot> = machines
-            .iter()
-            .filter_map(|machine| Some((instance_key(machine.provider_id())?, machine.clone())))
-            .collect();
+        let mut by_vm = BTreeMap::<String, Vec<MachineSnapshot>>::new();
+        for machine in &machines {
+            if let Some(instance) = instance_key(machine.provider_id()) {
+                by_vm.entry(instance).or_default().push(machine.clone());
+            }
+        }
         let (mut listed, mut vms_of) = (BTreeMap::new(), BTreeMap::<String, BTreeSet<String>>::new());
         for snapshot in inventories.iter().filter_map(|inventory| inventory.snapshot.as_ref()) {
             for vm in &*snapshot.vms {
@@ -165,7 +168,7 @@ impl<'a> Seen<'a> {
         let namesakes = vms_of.into_iter().map(|(name, vms)| (name, vms.len())).collect();
         let now = sources.clock.now();
         let claims = Claims::of(&machines);
-        let missing_classes = missing_classes(by_vm.values(), &inventories, &unusable);
+        let missing_classes = missing_classes(by_vm.values().flatten(), &inventories, &unusable);
         Self { sources, now, inventories, unusable, machines, claims, missing_classes, by_vm, listed, namesakes }
     }
 
@@ -216,7 +219,8 @@ impl<'a> Seen<'a> {
 
     fn row_of_vm(&self, inventory: &Inventory, snapshot: &ListedVms, vm: &ListedVm) -> ProviderMachine {
         let id = identity(&vm.provider_id);
-        let of_instance = instance_key(&vm.provider_id).and_then(|instance| self.by_vm.get(&instance));
+        let named = instance_key(&vm.provider_id).and_then(|instance| self.by_vm.get(&instance));
+        let of_instance = named.and_then(|twins| first_owner(twins).or_else(|| twins.first()));
         let machine = of_instance.or_else(|| self.claims.machine(&vm.machine_name));
         let claim = self.claims.on(vm);
         let number = |count: Option<&usize>| Number::of(count.copied().unwrap_or(1));

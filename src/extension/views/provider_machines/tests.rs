@@ -121,6 +121,20 @@ fn states(listing: &Listing) -> BTreeMap<String, String> {
 }
 
 #[tokio::test(start_paused = true)]
+async fn of_two_machines_with_one_vm_the_owner_is_told() {
+    let provider = Provider::listing(&[("a", "a")]);
+    let world = provider.world();
+    world.add_machine(running("a"));
+    let mut twin = running("twin");
+    twin.spec.provider_id = "cloud:///a".to_owned();
+    world.add_machine(twin);
+    world.add_node("a", "a");
+    let listing = list(&world, Freshness::Recent).await;
+    let row = &told(&listing)[0];
+    assert_eq!((&row["machineRef"]["name"], &row["nodeRef"]["name"]), (&json!("a"), &json!("a")));
+}
+
+#[tokio::test(start_paused = true)]
 async fn each_vm_and_each_machine_without_one_is_told() {
     let provider = Provider::listing(&[("a", "a"), ("x", "gone"), ("b2", "b"), ("b", "b"), ("c", "c")]);
     let world = provider.world();
