@@ -378,6 +378,17 @@ async fn watches_after_an_outage_that_end_at_once_lead_to_a_list_too() {
     assert_eq!(lists, [0, 5]);
 }
 
+/// API servers do so when a definition changes, as when the certificate of its conversion is written.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_ends_at_once_is_opened_at_once_and_the_next_times_after_pauses() {
+    let mut replies = vec![Reply::List(1, Vec::new())];
+    replies.extend(vec![Reply::Events(Vec::new()); 4]);
+    let rig = Rig::new(replies);
+    rig.run(60).await;
+    let moments: Vec<u64> = rig.asked().iter().map(|(second, _)| *second).collect();
+    assert_eq!(moments, [0, 0, 0, 0, 2, 6], "a list, a watch and its next one, and then pauses of 0.9, 1.7 and 3.5 s");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_view_is_stale_while_nobody_answers_the_request_for_its_watch() {
     let rig = Rig::new(vec![Reply::List(1, Vec::new()), Reply::Nothing]);
