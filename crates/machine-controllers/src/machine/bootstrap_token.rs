@@ -114,14 +114,17 @@ pub fn is_of(secret: &Secret, machine: &str) -> bool {
 
 /// What is to become of an existing token Secret.
 pub fn judge(secret: &Secret, machine: &str, now: Timestamp) -> Found {
-    let expired = field(secret, "expiration")
-        .and_then(|text| text.parse::<Timestamp>().ok())
-        .is_some_and(|expires| expires <= now);
+    let expired = expiry_of(secret).is_some_and(|expires| expires <= now);
     match (expired, is_of(secret, machine), field(secret, "token-id"), field(secret, "token-secret")) {
         (false, true, Some(id), Some(secret)) => Found::Reuse(Token { id, secret }),
         (true, ..) | (false, true, ..) => Found::Replace,
         (false, false, ..) => Found::Foreign,
     }
+}
+
+/// When the token of a Secret expires, if it says so.
+pub fn expiry_of(secret: &Secret) -> Option<Timestamp> {
+    field(secret, "expiration")?.parse().ok()
 }
 
 /// The token that a Secret holds, if it is whole.

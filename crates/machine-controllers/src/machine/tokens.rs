@@ -10,11 +10,14 @@ use kube::ResourceExt;
 
 use super::{
     SharedRng,
-    bootstrap_token::{Found, NAMESPACE, candidate_ids, is_of, judge, new_secret, secret_name, token_of, token_secret},
+    bootstrap_token::{
+        Found, NAMESPACE, candidate_ids, expiry_of, is_of, judge, new_secret, secret_name, token_of, token_secret,
+    },
     measures::Measures,
     memory::{HeldToken, Memory},
     observation::{Observation, SecretView, UserData, since},
     settings::MachineSettings,
+    standing::after,
 };
 use controller_runtime::{
     error::ApiError,
@@ -46,7 +49,6 @@ pub async fn ensure(
     let machine = seen.name();
     let groups = &settings.bootstrap_token_auth_extra_groups;
     let lives = seen.limits.creation;
-    let expires = seen.now.checked_add(jiff::SignedDuration::try_from(lives).unwrap_or_default()).unwrap_or(seen.now);
     let ids = candidate_ids(machine, &memory.uid);
     let mut stored = None;
     if may_have_one(seen) {
@@ -77,6 +79,8 @@ pub async fn ensure(
     let Some(token) = token_of(&stored) else {
         return Err(ApiError::Other(format!("token Secret {} is incomplete", stored.name_any())));
     };
+    // One of an earlier process ends before those that are made now. Without an end it is looked at again after the usual time.
+    let expires = expiry_of(&stored).unwrap_or_else(|| after(seen.now, lives));
     memory.token = Some(HeldToken { secret: Target::of(&*stored), token, expires });
     Ok(())
 }

@@ -5,6 +5,8 @@ use std::{collections::BTreeSet, time::Duration};
 use serde_json::{Value, json};
 
 use super::{
+    status_change::rfc3339,
+    testing::at,
     testing_cloud::Mishap,
     testing_cluster::{Luck, MACHINE, World, lock},
 };
@@ -56,6 +58,23 @@ async fn mc_099_an_expired_token_is_deleted_and_made_anew_since_nobody_may_patch
     wait(30).await;
     assert_eq!(world.phase().as_deref(), Some("Running"));
     assert_eq!(world.api.names_under(TOKENS).len(), 0);
+}
+
+/// Each VM after that end would start with a token that opens nothing, and would be given up after its creation timeout.
+#[tokio::test(start_paused = true)]
+async fn a_token_of_an_earlier_process_is_used_no_longer_than_it_says() {
+    let world = World::new(Luck::Good);
+    put_token(&world, "m-abcde", &rfc3339(at(3)));
+    *lock(&world.cloud.mishap) = Some(Mishap::Crash);
+    *lock(&world.cloud.joins_after) = Duration::from_secs(900);
+    world.make_machine();
+    wait(2).await;
+    assert_eq!(world.phase().as_deref(), Some("CrashLoopBackOff"));
+    assert_eq!(writes(&world, &format!("DELETE {OF_THE_NAME}")), 0, "it is still valid");
+    wait(300).await;
+    assert_eq!(world.phase().as_deref(), Some("Pending"));
+    assert_eq!(writes(&world, &format!("DELETE {OF_THE_NAME}")), 1);
+    assert_eq!(world.api.names_under(TOKENS).len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
