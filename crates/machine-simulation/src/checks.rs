@@ -99,6 +99,10 @@ pub struct Checks {
     scaled: BTreeSet<String>,
     /// Machines whose Nodes a user has picked for an update.
     picked_by_user: BTreeSet<String>,
+    /// Machines whose priorities users have changed since the last rest: sets may have seen the ones before.
+    prioritised: BTreeSet<String>,
+    /// Machines that have lost their labels with their Nodes since the last rest: the deployment may not have known which are updated.
+    unlinked: BTreeSet<String>,
     /// Writes up to which everything was checked.
     checked: u64,
     /// What users have done since the last rest.
@@ -174,6 +178,8 @@ impl Checks {
         self.adopted_sets.clear();
         self.deleted_by_us.clear();
         self.picked_by_user.clear();
+        self.prioritised.clear();
+        self.unlinked.clear();
         self.scaled.clear();
         self.available = available(api);
         self.orphans = orphans(api);
@@ -209,11 +215,23 @@ impl Checks {
         self.picked_by_user.insert(machine);
     }
 
-    /// A user is about to make a set so much larger, or smaller if negative: that many machines more stay, or are missing.
-    pub fn set_is_scaled(&mut self, name: &str, by: i32) {
+    /// A user changes the priority of this machine.
+    pub fn is_prioritised(&mut self, machine: String) {
+        self.prioritised.insert(machine);
+    }
+
+    /// A user takes the label with its Node off this machine.
+    pub fn is_unlinked(&mut self, machine: String) {
+        self.unlinked.insert(machine);
+    }
+
+    /// A user is about to make a set so much larger, or smaller if negative: that many machines more stay, or are missing. What a
+    /// set of a paused deployment gets, others give: scaling in proportion, as Kubernetes does it, knows no availability.
+    pub fn set_is_scaled(&mut self, api: &Api, name: &str, by: i32) {
         self.scaled.insert(name.to_owned());
         self.asked_of_sets = self.asked_of_sets.saturating_add(by.max(0));
-        self.taken += (-by).max(0);
+        let is_paused = api.deployments.values().any(|deployment| deployment.spec.paused);
+        self.taken += if is_paused { by.abs() } else { (-by).max(0) };
     }
 
     /// A user is about to delete a set: its machines go.
@@ -300,9 +318,8 @@ impl Checks {
             // It is missing already.
             return;
         }
-        let by_user = &self.picked_by_user;
-        let is_up =
-            |name: &&String| by_user.contains(*name) || !node_of(api, name).is_some_and(|node| is_being_updated(node));
+        let is_by_user = |name: &String| self.picked_by_user.contains(name) || self.unlinked.contains(name);
+        let is_up = |name: &&String| is_by_user(name) || !node_of(api, name).is_some_and(|node| is_being_updated(node));
         let left = count(available(api).iter().filter(is_up).count());
         if left + self.taken < self.least {
             let (least, taken) = (self.least, self.taken);
@@ -437,7 +454,8 @@ impl Checks {
         let name = set.map(|set| set.name.as_str()).unwrap_or_default();
         let is_too_large = self.scaled.contains(name) || !(self.adopted.is_empty() && self.adopted_sets.is_empty());
         let has_its_place = |other: &Arc<Machine>| {
-            controller_of(&other.metadata) == set && !is_terminating(other) && priority(other) > priority(machine)
+            let is_before = priority(other) > priority(machine) || self.prioritised.contains(&other.name_any());
+            controller_of(&other.metadata) == set && !is_terminating(other) && is_before
         };
         let goes_first = || priority(machine) < DEFAULT_MACHINE_PRIORITY || api.machines.values().any(has_its_place);
         let stays_for_it = |other: &Arc<Machine>| has_its_place(other) && !is_available(other);

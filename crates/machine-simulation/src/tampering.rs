@@ -45,6 +45,7 @@ pub fn apply(api: &mut Api, checks: &mut Checks, edit: Edit, now: Timestamp) {
         Edit::Unlink(pick) => {
             let is_linked = |machine: &Machine| label_of(machine, label::NODE).is_some();
             if let Some(name) = some(&api.machines, pick, is_linked) {
+                checks.is_unlinked(name.clone());
                 api.edit(&name, |machine: &mut Machine| {
                     machine.metadata.labels.get_or_insert_default().remove(label::NODE);
                 });
@@ -55,7 +56,12 @@ pub fn apply(api: &mut Api, checks: &mut Checks, edit: Edit, now: Timestamp) {
         }),
         Edit::Strays(pick, count) => strays(api, pick, count, now),
         Edit::PickNode(pick) => pick_node(api, checks, pick),
-        Edit::Prioritise(pick, priority) => change(api, pick, |machine: &mut Machine| prioritise(machine, priority)),
+        Edit::Prioritise(pick, priority) => {
+            if let Some(name) = some(&api.machines, pick, |_| true) {
+                checks.is_prioritised(name.clone());
+                api.edit(&name, |machine: &mut Machine| prioritise(machine, priority));
+            }
+        }
         Edit::ScaleSet(pick, replicas) => scale_set(api, checks, pick, replicas.into()),
         Edit::ClassOfSet(pick, number) => {
             change(api, pick, |set: &mut MachineSet| set.spec.template.spec.class.name = class(number));
@@ -114,7 +120,7 @@ fn relabel(meta: &mut ObjectMeta) {
 fn scale_set(api: &mut Api, checks: &mut Checks, pick: u16, replicas: i32) {
     if let Some(name) = some(&api.sets, pick, |_| true) {
         let before = api.sets.get(&name).map_or(0, |set| set.spec.replicas);
-        checks.set_is_scaled(&name, replicas - before);
+        checks.set_is_scaled(api, &name, replicas - before);
         api.edit(&name, |set: &mut MachineSet| set.spec.replicas = replicas);
     }
 }

@@ -53,6 +53,12 @@ fn what_went_wrong_once_holds(#[case] seed: u64) {
 #[case::a_forced_drain_looked_for_names_of_volumes_without_pause(History::of_seed(17_997))]
 #[case::a_rollout_that_went_on_cost_too_much_while_new_sets_were_refused(History::of_seed(23_393))]
 #[case::a_volume_was_forgotten_with_the_class_of_its_driver(History::of_seed(29_749))]
+#[case::a_node_joined_unseen_when_its_machine_had_lost_its_label(History::of_seed(65_268))]
+#[case::so_did_one_whose_vm_was_being_deleted(History::of_seed(95_896))]
+#[case::a_user_scaled_a_set_of_a_paused_deployment(History::of_seed(85_177))]
+#[case::a_token_of_an_earlier_process_had_expired(History::of_seed(136_646))]
+#[case::a_set_had_seen_the_priority_before(History::of_seed(109_498))]
+#[case::a_machine_that_was_picked_lost_its_label(History::of_seed(117_995))]
 #[case::another_trouble_came_after_a_creation_without_outcome(History::of_seed(8_851))]
 fn what_went_wrong_later_holds(#[case] history: History) {
     assert_eq!(run(&history, Telling::Silent).violation, None);
