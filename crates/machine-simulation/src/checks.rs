@@ -99,9 +99,9 @@ pub struct Checks {
     scaled: BTreeSet<String>,
     /// Machines whose Nodes a user has picked for an update.
     picked_by_user: BTreeSet<String>,
-    /// Machines whose priorities users have changed since the last rest: sets may have seen the ones before.
+    /// Machines whose priorities users have changed since the last rest: a set may have seen the earlier priority.
     prioritised: BTreeSet<String>,
-    /// Machines that have lost their labels with their Nodes since the last rest: the deployment may not have known which are updated.
+    /// Machines whose label with the Node users have taken off since the last rest: the deployment does not count their updates.
     unlinked: BTreeSet<String>,
     /// Writes up to which everything was checked.
     checked: u64,
@@ -216,12 +216,12 @@ impl Checks {
     }
 
     /// A user changes the priority of this machine.
-    pub fn is_prioritised(&mut self, machine: String) {
+    pub fn prioritised_by_user(&mut self, machine: String) {
         self.prioritised.insert(machine);
     }
 
     /// A user takes the label with its Node off this machine.
-    pub fn is_unlinked(&mut self, machine: String) {
+    pub fn unlinked_by_user(&mut self, machine: String) {
         self.unlinked.insert(machine);
     }
 

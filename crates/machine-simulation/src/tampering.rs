@@ -45,7 +45,7 @@ pub fn apply(api: &mut Api, checks: &mut Checks, edit: Edit, now: Timestamp) {
         Edit::Unlink(pick) => {
             let is_linked = |machine: &Machine| label_of(machine, label::NODE).is_some();
             if let Some(name) = some(&api.machines, pick, is_linked) {
-                checks.is_unlinked(name.clone());
+                checks.unlinked_by_user(name.clone());
                 api.edit(&name, |machine: &mut Machine| {
                     machine.metadata.labels.get_or_insert_default().remove(label::NODE);
                 });
@@ -58,7 +58,7 @@ pub fn apply(api: &mut Api, checks: &mut Checks, edit: Edit, now: Timestamp) {
         Edit::PickNode(pick) => pick_node(api, checks, pick),
         Edit::Prioritise(pick, priority) => {
             if let Some(name) = some(&api.machines, pick, |_| true) {
-                checks.is_prioritised(name.clone());
+                checks.prioritised_by_user(name.clone());
                 api.edit(&name, |machine: &mut Machine| prioritise(machine, priority));
             }
         }

@@ -178,7 +178,6 @@ where
             ..WatchParams::default()
         };
         let mut untold = 0;
-        let mut ended_at_once = false;
         loop {
             if untold >= UNTOLD_MAX {
                 tracing::info!(kind = self.kind, "each watch ends before it has told what happened; it lists again");
@@ -196,15 +195,10 @@ where
                     let end = self.take_events(events, &mut here, pauses, silence).await;
                     untold = if self.store.is_current() { 0 } else { untold + 1 };
                     match end {
-                        End::Closed if began.elapsed() >= AT_ONCE || here.text != before => {
-                            ended_at_once = false;
-                            continue;
-                        }
-                        // An API server ends the watches of a definition that changes. Nothing is wrong with it.
-                        End::Closed if !std::mem::replace(&mut ended_at_once, true) => continue,
+                        End::Closed if began.elapsed() >= AT_ONCE || here.text != before => continue,
                         End::Closed => Trouble {
                             text: format!("the API server ends the watch of {} at once", self.kind),
-                            cause: Cause::Other(None),
+                            cause: Cause::Ended,
                             history: Lost::No,
                         },
                         End::Silent => {
@@ -350,6 +344,10 @@ where
 
     async fn rest(&self, trouble: &Trouble, pauses: &mut Pauses) {
         let pause = pauses.after(trouble.cause, (self.random)());
+        if trouble.cause == Cause::Ended && pause.is_zero() {
+            // Nothing is wrong yet.
+            return;
+        }
         if self.health.failed(&trouble.text) {
             let error = trouble.text.as_str();
             tracing::warn!(

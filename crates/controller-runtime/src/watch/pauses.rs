@@ -18,6 +18,9 @@ pub(super) enum Cause {
     Refused,
     /// The API server can't tell what happened since. Nothing is wrong with it: the first time a list is asked for at once.
     Behind,
+    /// The API server ended the watch at once and without a word, as it does when a definition changes. The first time the watch is
+    /// opened at once.
+    Ended,
     /// Anything else, with the pause that the server wishes for.
     Other(Option<Duration>),
 }
@@ -27,20 +30,26 @@ pub(super) enum Cause {
 pub(super) struct Pauses {
     failures: u32,
     behind: u32,
+    ended: u32,
 }
 
 impl Pauses {
     /// The pause after one more failure; up to a quarter more by chance, so that watches don't come all at once.
     pub(super) fn after(&mut self, cause: Cause, random: u64) -> Duration {
-        if cause == Cause::Behind {
-            self.behind = self.behind.saturating_add(1);
-            if self.behind == 1 {
+        let again = match cause {
+            Cause::Behind => Some(&mut self.behind),
+            Cause::Ended => Some(&mut self.ended),
+            Cause::Refused | Cause::Other(_) => None,
+        };
+        if let Some(times) = again {
+            *times = times.saturating_add(1);
+            if *times == 1 {
                 return Duration::ZERO;
             }
         }
         let longest = match cause {
             Cause::Refused => LONGEST_REFUSED,
-            Cause::Behind | Cause::Other(_) => LONGEST,
+            Cause::Behind | Cause::Ended | Cause::Other(_) => LONGEST,
         };
         let pause = FIRST.saturating_mul(2_u32.saturating_pow(self.failures.min(16))).min(longest);
         self.failures = self.failures.saturating_add(1);
@@ -48,7 +57,7 @@ impl Pauses {
         let pause = pause + pause / 1024 * chance;
         match cause {
             Cause::Other(Some(wished)) => pause.max(wished.min(MOST_WISHED)),
-            Cause::Other(None) | Cause::Refused | Cause::Behind => pause,
+            Cause::Other(None) | Cause::Refused | Cause::Behind | Cause::Ended => pause,
         }
     }
 
@@ -93,6 +102,16 @@ mod tests {
         }
         assert_eq!(pauses.after(Cause::Behind, 0), Duration::ZERO);
         assert_eq!(pauses.after(Cause::Behind, 0), LONGEST);
+    }
+
+    #[test]
+    fn a_watch_that_ends_is_opened_at_once_and_the_next_times_not_before_something_was_heard() {
+        let mut pauses = Pauses::default();
+        let mut ended = || pauses.after(Cause::Ended, 0).as_millis();
+        assert_eq!([ended(), ended(), ended()], [0, 800, 1600]);
+        pauses.reset();
+        assert_eq!(pauses.after(Cause::Ended, 0), Duration::ZERO);
+        assert_eq!(pauses.after(Cause::Behind, 0), Duration::ZERO, "another cause has a first time of its own");
     }
 
     #[test]

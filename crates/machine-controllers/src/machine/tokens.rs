@@ -79,7 +79,7 @@ pub async fn ensure(
     let Some(token) = token_of(&stored) else {
         return Err(ApiError::Other(format!("token Secret {} is incomplete", stored.name_any())));
     };
-    // One of an earlier process ends before those that are made now. Without an end it is looked at again after the usual time.
+    // A token of an earlier process ends sooner than a new one. A token without an end is looked at again after the usual time.
     let expires = expiry_of(&stored).unwrap_or_else(|| after(seen.now, lives));
     memory.token = Some(HeldToken { secret: Target::of(&*stored), token, expires });
     Ok(())

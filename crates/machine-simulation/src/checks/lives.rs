@@ -215,7 +215,7 @@ impl Checks {
         let is_ill = matches!(was.phase, MachinePhase::Unknown | MachinePhase::Pending);
         if is_ill && is.phase == MachinePhase::Failed {
             // While a pass was held up the Node may have recovered.
-            if self.begun && can_be_read(after) && has_ready_node(api, cloud, after) {
+            if self.begun && names_its_node(after) && has_ready_node(api, cloud, after) {
                 self.violated("a healthy machine is given up", || format!("{name} by {rule}"));
             }
             let adopted = machine_condition::REASON_WAITING_FOR_NODE_OF_ADOPTED_VM;
@@ -247,7 +247,7 @@ impl Checks {
         let is_its_own = |node: &&Arc<Node>| {
             !own.is_empty()
                 && provider_id(node) == as_the_node_has_it(own)
-                && (can_be_read(machine) || node.labels().get(label::MACHINE_NAME) == machine.metadata.name.as_ref())
+                && (names_its_node(machine) || node.labels().get(label::MACHINE_NAME) == machine.metadata.name.as_ref())
         };
         if self.begun
             && weather == Weather::Fair
@@ -310,7 +310,7 @@ fn provider_id(node: &Node) -> &str {
 /// Whether the machine's VM runs, and its Node says that all is well.
 /// Whether a Node that the view does not show yet can be asked for by its name. Of a machine without its label nobody knows that
 /// name, until the view shows the Node and it is linked again.
-fn can_be_read(machine: &Machine) -> bool {
+fn names_its_node(machine: &Machine) -> bool {
     machine.labels().contains_key(label::NODE)
 }
 
