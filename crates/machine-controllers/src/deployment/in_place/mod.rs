@@ -104,7 +104,8 @@ pub fn step(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) ->
         return Stage::UnderWay;
     }
     let may_update = !is_frozen(seen.deployment.metadata());
-    let is_moving = size("in-place/named", fleet, without_named(fleet), plan)
+    let is_moving = size("in-place/unmade", fleet, without_unmade(fleet), plan)
+        || size("in-place/named", fleet, without_named(fleet), plan)
         || size("in-place/new", fleet, grown(fleet, new), plan)
         || (may_update && hand_over::transfer(seen, fleet, new, plan))
         || size("in-place/superfluous", fleet, shrunk(seen, fleet, new), plan)
@@ -182,6 +183,13 @@ fn is_named(fleet: &Fleet<'_>, machine: &MachineSnapshot) -> bool {
 fn must_arrive_first(fleet: &Fleet<'_>) -> bool {
     let any = |is: &dyn Fn(&MachineSnapshot) -> bool| fleet.all().flat_map(|set| &set.kept).any(|machine| is(machine));
     scaling::fewer(fleet) > 0 && any(&|machine| is_named(fleet, machine)) && any(&marks::is_handed_over)
+}
+
+/// Old sets make no machines any more. What one wants and has not got is no machine beside which others are superfluous:
+/// those would go now, and the wish with the next [`repair`].
+fn without_unmade(fleet: &Fleet<'_>) -> Sizes {
+    let old = fleet.old.iter().map(|set| set.spec().min(set.counts.staying));
+    old.chain(fleet.new.iter().map(SetState::spec)).collect()
 }
 
 /// When the scaler makes a deployment smaller, the machines that it has named go, in whichever set they are. Otherwise the new

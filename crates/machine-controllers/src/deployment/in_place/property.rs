@@ -13,9 +13,13 @@ mod world;
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
+use rstest::rstest;
 
 use self::{
-    happenings::{Happens, happenings},
+    happenings::{
+        Happens::{self, IsDrained, IsUpdated, Joins, Recovers, Set, SetDecides},
+        happenings,
+    },
     world::World,
 };
 use crate::deployment::{in_place::marks::Marks, template_equality::is_equal, testing::a_quarter_of_the_cases};
@@ -29,6 +33,13 @@ use machine_api::{
 };
 
 impl World {
+    /// One thing after the other.
+    fn happen(&mut self, history: &[Happens]) {
+        for what in history {
+            self.happens(what);
+        }
+    }
+
     /// Lets everything come to rest.
     fn settle(&mut self) {
         // Passes that have begun end; what changed meanwhile makes their sets be looked at again.
@@ -74,20 +85,30 @@ impl World {
     }
 }
 
+/// A pass of the deployment that is not broken off.
+const WHOLE: Happens = writes(usize::MAX);
+
+/// A pass of the deployment that ends after so many writes.
+const fn writes(writes: usize) -> Happens {
+    Happens::Deployment { writes, between: None }
+}
+
+/// The same, with a pass of this set after each of them.
+const fn between(writes: usize, set: usize) -> Happens {
+    Happens::Deployment { writes, between: Some(set) }
+}
+
 /// A run that once went wrong: the template turns back to a set that has decided to delete a machine and not done it yet.
 /// Grown again it seems to have that machine, and another one was picked for its update.
 #[test]
 fn a_set_that_is_turned_back_to_is_not_counted_on_for_whom_it_is_about_to_delete() {
-    use Happens::{IsDrained, IsUpdated, Joins, Recovers, Set, SetDecides};
-    let writes = |writes| Happens::Deployment { writes, between: None };
-    let whole = |between| Happens::Deployment { writes: usize::MAX, between };
     let there = [
         writes(1),
         Set(1),
         Joins(0),
-        whole(None),
+        WHOLE,
         Joins(0),
-        whole(None),
+        WHOLE,
         writes(1),
         IsDrained(0),
         IsUpdated(0),
@@ -97,20 +118,39 @@ fn a_set_that_is_turned_back_to_is_not_counted_on_for_whom_it_is_about_to_delete
         Set(1),
         writes(2),
         Recovers(0),
-        whole(Some(2)),
+        between(usize::MAX, 2),
         SetDecides(2),
     ];
-    let back = [writes(2), whole(None), writes(1), writes(1), writes(0), IsDrained(0)];
+    let back = [writes(2), WHOLE, writes(1), writes(1), writes(0), IsDrained(0)];
     let mut world = World::new(3, 2, 0, Auto);
     world.least_available = Some(3);
     for (class, history) in [("second", &there[..]), ("first", &back[..])] {
         world.turn_to(class);
-        for what in history {
-            world.happens(what);
-        }
+        world.happen(history);
     }
     world.settle();
     world.check_end();
+}
+
+/// The controller of the second set has decided to make the machines that surge allows when the template turns once more. What
+/// that set wants then is no reason to delete machines of the first one: it will not get more than it is making.
+#[rstest]
+#[case::of_two((2, 1), vec![writes(1), writes(2), SetDecides(1)], vec![writes(1), WHOLE, writes(1)])]
+#[case::of_five((5, 2), vec![writes(1), WHOLE], vec![SetDecides(1), writes(1), WHOLE, writes(1)])]
+fn no_machine_goes_beside_one_that_an_old_set_wants_and_will_not_make(
+    #[case] (replicas, surge): (i32, i32),
+    #[case] first: Vec<Happens>,
+    #[case] second: Vec<Happens>,
+) {
+    let mut world = World::new(replicas, surge, 1, Auto);
+    world.least_available = Some(replicas - 1);
+    for (class, history) in [("second", first), ("third", second)] {
+        world.turn_to(class);
+        world.happen(&history);
+    }
+    world.settle();
+    world.check_end();
+    assert!(world.deleted <= 2 * surge, "{} deleted", world.deleted);
 }
 
 proptest! {
@@ -150,14 +190,10 @@ proptest! {
         let mut world = World::new(replicas, surge, 1, if auto { Auto } else { Manual });
         let from_the_start: BTreeSet<String> = world.machines.iter().map(|machine| machine.name().to_owned()).collect();
         world.turn_to("second");
-        for what in &first {
-            world.happens(what);
-        }
+        world.happen(&first);
         let named: BTreeSet<String> = named.iter().filter_map(|index| world.is_named(*index)).collect();
         // The autoscaler's two writes are apart; what it named may move meanwhile.
-        for what in &between {
-            world.happens(what);
-        }
+        world.happen(&between);
         let before = world.deleted;
         let staying = |world: &World| named.iter().filter(|name| world.stays(name)).count();
         let fewer = i32::try_from(staying(&world)).unwrap();
@@ -186,9 +222,7 @@ proptest! {
         let surge = if auto { surge } else { 0 };
         let mut world = World::new(replicas, surge, unavailable, if auto { Auto } else { Manual });
         world.turn_to("second");
-        for what in &first {
-            world.happens(what);
-        }
+        world.happen(&first);
         world.deployment.to_mut().spec.replicas = then;
         for what in &second {
             world.happens(what);

@@ -421,6 +421,13 @@ fn d_16_a_machine_that_has_just_moved_arrives_before_named_ones_go(#[case] named
 }
 
 #[test]
+fn an_old_set_that_is_just_kept_from_growing_wants_no_more_than_it_has() {
+    let mut seen = fleet_of(3, (1, 0), Auto, of(2, &[Candidate]), of(2, &[Plain, Starting]));
+    seen.sets[0].set.to_mut().metadata.labels.as_mut().unwrap().remove(label::SCALE_UP_DISABLED);
+    assert_eq!(rules(&seen), ["in-place/block", "in-place/unmade md-old 1"]);
+}
+
+#[test]
 fn d_18_a_frozen_deployment_updates_nothing() {
     let mut seen = fleet(Auto, of(2, &[Updated, Candidate]), of(1, &[Plain]));
     seen.deployment.to_mut().metadata.labels = Some([("freeze".to_owned(), "True".to_owned())].into());
