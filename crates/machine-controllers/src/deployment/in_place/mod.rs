@@ -54,10 +54,13 @@ fn orchestration<'a>(fleet: &Fleet<'a>) -> Option<&'a OrchestrationType> {
     strategy.in_place_update.as_ref().filter(|_| is_in_place).map(|limits| &limits.orchestration_type)
 }
 
-/// Machines that a set has which is yet to be made: as many as surge allows, or none when the user picks.
+/// Machines that a set has which is yet to be made: as many as surge allows, or none when the user picks. None as well while
+/// another set may still act on an earlier size, as in [`grown`]: one that a machine has just moved to may make the machine
+/// too whose place that one takes.
 pub fn first_size(fleet: &Fleet<'_>) -> i32 {
     match orchestration(fleet) {
         Some(OrchestrationType::Manual) => 0,
+        Some(_) if fleet.settling().is_some() => 0,
         _ => rolling::new_target(fleet, 0),
     }
 }

@@ -153,6 +153,22 @@ fn no_machine_goes_beside_one_that_an_old_set_wants_and_will_not_make(
     assert!(world.deleted <= 2 * surge, "{} deleted", world.deleted);
 }
 
+/// The controller of the second set has decided to make the machine that surge allows; then an updated one moves there, and
+/// the template turns once more before the set has got its size. For a while the set has one machine more than it wants.
+#[test]
+fn a_third_set_makes_none_while_the_second_may_make_the_one_whose_place_a_moved_machine_takes() {
+    let mut world = World::new(3, 1, 1, Auto);
+    world.turn_to("second");
+    world.happen(&[writes(1), WHOLE, writes(1), SetDecides(1), IsDrained(0), IsUpdated(0), writes(1)]);
+    world.turn_to("third");
+    for what in [writes(2), Set(0), between(1, 1), between(1, 2)] {
+        world.happens(&what);
+        assert!(world.staying() <= 4, "{} machines", world.staying());
+    }
+    world.settle();
+    world.check_end();
+}
+
 proptest! {
     #![proptest_config(a_quarter_of_the_cases())]
 

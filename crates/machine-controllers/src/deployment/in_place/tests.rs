@@ -444,10 +444,13 @@ fn a_new_set_of_two_grows_beside_an_old_one_of_four(#[case] surge: i32, #[case] 
 }
 
 #[rstest]
-#[case::s_roll_16_with_nothing_when_the_user_picks(Manual, 0)]
-#[case::with_its_surge_when_the_controller_picks(Auto, 1)]
-fn the_new_set_begins(#[case] picks: OrchestrationType, #[case] expected: i32) {
+#[case::s_roll_16_with_nothing_when_the_user_picks(Manual, 1, 0)]
+#[case::with_its_surge_when_the_controller_picks(Auto, 1, 1)]
+#[case::with_nothing_while_another_may_act_on_an_earlier_size(Auto, 2, 0)]
+fn the_new_set_begins(#[case] picks: OrchestrationType, #[case] generation: i64, #[case] expected: i32) {
     let deployment = deployment(4, 0, 0).with(|d| d.spec.strategy = in_place(1, 1, picks)).build();
-    let seen = seeing_sets(deployment, vec![super::super::testing::old(4, 4)]);
+    let mut old = super::super::testing::old(4, 4);
+    old.set.to_mut().metadata.generation = Some(generation);
+    let seen = seeing_sets(deployment, vec![old]);
     assert_eq!(first_size(&Fleet::of(&seen)), expected);
 }
