@@ -56,6 +56,9 @@ fn remembered(set: &SetState<'_>, key: &str) -> Option<i32> {
 
 /// Adds the effects that bring the sets to the deployment's size, without going on with a rollout.
 pub fn step(fleet: &Fleet<'_>, plan: &mut Plan) {
+    if in_place::must_arrive_first(fleet) {
+        return;
+    }
     let active: Vec<&SetState<'_>> = fleet.all().filter(|set| set.is_active()).collect();
     if active.len() <= 1 {
         let only = active.first().copied().or(fleet.new.as_ref()).or(fleet.old.last());

@@ -182,10 +182,11 @@ fn is_named(fleet: &Fleet<'_>, machine: &MachineSnapshot) -> bool {
 }
 
 /// Whether machines are to go while others have just moved: a set that is made smaller then does not delete the machine that it
-/// is made smaller for, before the labels are off.
-fn must_arrive_first(fleet: &Fleet<'_>) -> bool {
-    let any = |is: &dyn Fn(&MachineSnapshot) -> bool| fleet.all().flat_map(|set| &set.kept).any(|machine| is(machine));
-    scaling::fewer(fleet) > 0 && any(&|machine| is_named(fleet, machine)) && any(&marks::is_handed_over)
+/// is made smaller for, before the labels are off, and [`repair`] would give it its size back. A frozen deployment is not
+/// repaired and waits for nobody.
+pub fn must_arrive_first(fleet: &Fleet<'_>) -> bool {
+    let is_small_enough = scaling::fewer(fleet) == 0 || is_frozen(fleet.deployment.metadata());
+    !is_small_enough && fleet.all().any(|set| moved_in(set) > 0)
 }
 
 /// Old sets make no machines any more. What one wants and has not got is no machine beside which others are superfluous:

@@ -413,11 +413,32 @@ fn d_16_a_named_machine_is_not_counted_when_a_set_is_repaired() {
 }
 
 #[rstest]
-#[case::the_one_that_is_named("md-new-1")]
-#[case::another_one("md-new-0")]
-fn d_16_a_machine_that_has_just_moved_arrives_before_named_ones_go(#[case] named: &str) {
-    let seen = scaled_in(3, of(2, &[Candidate, Candidate]), of(2, &[Plain, HandedOver]), &[named]);
+#[case::the_one_that_is_named(&["md-new-1"])]
+#[case::another_one(&["md-new-0"])]
+#[case::whom_nobody_has_named(&[])]
+fn d_16_a_machine_that_has_just_moved_arrives_before_others_go(#[case] named: &[&str]) {
+    let seen = scaled_in(3, of(2, &[Candidate, Candidate]), of(2, &[Plain, HandedOver]), named);
     assert_eq!(rules(&seen), ["in-place/release node-md-new-1", "in-place/finished md-new-1"]);
+}
+
+#[rstest]
+#[case::it_waits_for_the_set_to_see_its_size(2, false, &[])]
+#[case::the_machine_has_arrived(1, false, &["in-place/finished md-new-2"])]
+#[case::what_a_freeze_waits_for_goes_at_once(2, true, &["scaling/only 2"])]
+fn d_16_also_when_it_is_the_last_one(#[case] generation: i64, #[case] is_frozen: bool, #[case] expected: &[&str]) {
+    let mut seen = scaled_in(2, of(0, &[]), of(3, &[Plain, Plain, HandedOver]), &[]);
+    let set = seen.sets[1].set.to_mut();
+    set.metadata.generation = Some(generation);
+    set.metadata.annotations.get_or_insert_default().insert(annotation::DESIRED_REPLICAS.to_owned(), "3".to_owned());
+    if is_frozen {
+        seen.deployment.to_mut().metadata.labels = Some([("freeze".to_owned(), "True".to_owned())].into());
+    }
+    let sizes = |step: &Step| match &step.effect {
+        Effect::ScaleSet { to, .. } => Some(format!("{} {to}", step.rule)),
+        Effect::MarkMachine { machine, .. } => Some(format!("{} {}", step.rule, machine.name())),
+        _ => None,
+    };
+    assert_eq!(decide(&seen).steps.iter().filter_map(sizes).collect::<Vec<_>>(), expected);
 }
 
 #[test]
