@@ -10,7 +10,8 @@ use crate::{
         decide::decide,
         observe::{DeploymentObservation, SetSeen},
         patches,
-        plan::Effect,
+        plan::{Effect, Plan},
+        settling::Looks,
         testing::*,
     },
     set::{
@@ -29,6 +30,8 @@ pub(super) struct World {
     pub(super) nodes: BTreeMap<String, NodeSnapshot>,
     /// Passes of sets that have decided, on this generation, and not acted yet.
     pub(super) waiting: BTreeMap<usize, (i64, set::plan::Plan)>,
+    /// What the deployment's controller remembers of the sets.
+    pub(super) looks: Looks,
     pub(super) made: i64,
     pub(super) deleted: i32,
     pub(super) least_available: Option<i32>,
@@ -83,6 +86,7 @@ impl World {
             machines: Vec::new(),
             nodes: BTreeMap::new(),
             waiting: BTreeMap::new(),
+            looks: Looks::default(),
             made: 0,
             deleted: 0,
             least_available: None,
@@ -101,14 +105,24 @@ impl World {
         self.machines.iter().filter(of).cloned().collect()
     }
 
+    /// What the deployment's controller sees, and remembers from then on.
+    fn observe(&mut self) -> DeploymentObservation {
+        let seen = |set: &SetSnapshot| SetSeen { set: set.clone(), machines: self.machines_of(set) };
+        let sets: Vec<SetSeen> = self.sets.iter().map(seen).collect();
+        let unsettled = self.looks.take(&sets, now());
+        let nodes = Some(self.nodes.clone());
+        DeploymentObservation { sets, nodes, unsettled, ..DeploymentObservation::of(self.deployment.clone(), now()) }
+    }
+
     pub(super) fn deployment_pass(&mut self, writes: usize, between: Option<usize>) -> bool {
-        let sets = self.sets.iter().map(|set| SetSeen { set: set.clone(), machines: self.machines_of(set) }).collect();
-        let seen = DeploymentObservation {
-            sets,
-            nodes: Some(self.nodes.clone()),
-            ..DeploymentObservation::of(self.deployment.clone(), now())
-        };
-        let plan = decide(&seen);
+        let plan = decide(&self.observe());
+        let moved = self.carry_out(&plan, writes, between);
+        // The status tells of the sets as they are now, also after a write that was refused.
+        self.observe();
+        moved
+    }
+
+    fn carry_out(&mut self, plan: &Plan, writes: usize, between: Option<usize>) -> bool {
         for step in plan.steps.iter().take(writes) {
             if !self.write(&step.effect) {
                 return true;
