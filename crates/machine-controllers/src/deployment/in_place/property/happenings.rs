@@ -14,7 +14,7 @@ use crate::{
 };
 use machine_api::{
     names::{annotation, label, node_condition},
-    v1alpha1::{MachinePhase, OrchestrationType::Manual},
+    v1alpha1::{Machine, MachinePhase, OrchestrationType::Manual},
 };
 
 /// What happens next. Numbers pick one of those that it can happen to.
@@ -53,10 +53,18 @@ pub(super) fn happenings() -> impl Strategy<Value = Vec<Happens>> {
 }
 
 impl World {
+    /// The machine, for a change that gives it another version.
+    fn changed(&mut self, place: usize) -> &mut Machine {
+        let machine = self.machines[place].to_mut();
+        let version = machine.metadata.resource_version.as_deref().unwrap_or("0").parse::<u64>().unwrap() + 1;
+        machine.metadata.resource_version = Some(version.to_string());
+        machine
+    }
+
     /// A machine becomes unavailable through us.
     pub(super) fn loses(&mut self, place: usize, phase: MachinePhase) {
         let was_available = is_available(&self.machines[place]);
-        self.machines[place].to_mut().status.current_status.phase = phase;
+        self.changed(place).status.current_status.phase = phase;
         let left = i32::try_from(self.machines.iter().filter(|machine| is_available(machine)).count()).unwrap();
         if let (true, Some(least)) = (was_available, self.least_available) {
             assert!(left >= least, "{left} available, at least {least} wanted");
@@ -91,7 +99,7 @@ impl World {
         };
         self.nodes.get_mut(node).unwrap().to_mut().status.get_or_insert_default().conditions =
             Some(vec![condition.clone()]);
-        self.machines[place].to_mut().status.conditions = vec![condition];
+        self.changed(place).status.conditions = vec![condition];
     }
 
     pub(super) fn label(&mut self, node: &str, key: &str, value: &str) {
@@ -111,7 +119,7 @@ impl World {
             Happens::Joins(index) => {
                 let starts = |machine: &MachineSnapshot, _: Marks<'_>| *machine.phase() == MachinePhase::Pending;
                 let Some((place, _)) = self.nth(*index, starts) else { return false };
-                let machine = self.machines[place].to_mut();
+                let machine = self.changed(place);
                 let node = format!("node-{}", machine.metadata.name.clone().unwrap());
                 machine.metadata.labels.get_or_insert_default().insert(label::NODE.to_owned(), node.clone());
                 machine.status.current_status.phase = MachinePhase::Running;
@@ -137,7 +145,7 @@ impl World {
                 let Some((place, node)) = self.nth(*index, drained) else { return false };
                 self.label(&node, label::UPDATE_RESULT, "successful");
                 self.is_told(place, &node, node_condition::REASON_UPDATE_SUCCESSFUL);
-                let machine = self.machines[place].to_mut();
+                let machine = self.changed(place);
                 machine.status.current_status.phase = MachinePhase::InPlaceUpdateSuccessful;
                 true
             }
@@ -145,7 +153,7 @@ impl World {
                 let updated =
                     |machine: &MachineSnapshot, _: Marks<'_>| *machine.phase() == MachinePhase::InPlaceUpdateSuccessful;
                 let Some((place, _)) = self.nth(*index, updated) else { return false };
-                self.machines[place].to_mut().status.current_status.phase = MachinePhase::Running;
+                self.changed(place).status.current_status.phase = MachinePhase::Running;
                 true
             }
             Happens::Ends(index) => {

@@ -226,9 +226,12 @@ impl World {
                     machine.status.current_status.phase = MachinePhase::Pending;
                     self.machines.push(machine.into());
                 }
-                set::plan::Effect::DeleteMachine { machine: target, .. } => {
+                set::plan::Effect::DeleteMachine { machine: target, version } => {
                     let Some(place) = place_of(&self.machines, &target.key.name) else { continue };
-                    if is_terminating(&self.machines[place]) {
+                    let machine = &self.machines[place];
+                    // Refused when the machine has changed since it was chosen.
+                    let is_as_seen = version.is_none() || version.as_deref() == machine.resource_version();
+                    if is_terminating(machine) || !is_as_seen {
                         continue;
                     }
                     self.deleted += 1;
