@@ -153,6 +153,40 @@ fn no_machine_goes_beside_one_that_an_old_set_wants_and_will_not_make(
     assert!(world.deleted <= 2 * surge, "{} deleted", world.deleted);
 }
 
+/// The first set has chosen the machines that it deletes. Before they go its order of deletion changes with each Node that is
+/// drained or updated: a machine that is down seems to be the next, and another that is about to go seems to stay.
+#[rstest]
+#[case::the_chosen_one_is_updated_meanwhile(
+    (5, 2),
+    vec![writes(1), Set(1)],
+    vec![
+        Joins(0), Joins(0), writes(1), WHOLE, SetDecides(0), writes(1), Set(0), writes(1), IsDrained(0), writes(1),
+        SetDecides(3), IsUpdated(0), Recovers(0), WHOLE, writes(0), IsDrained(0), IsDrained(0),
+    ],
+)]
+#[case::another_one_is_drained_meanwhile(
+    (3, 1),
+    vec![writes(1), Set(1), Joins(0), WHOLE, WHOLE],
+    vec![
+        WHOLE, Set(2), IsDrained(0), WHOLE, IsUpdated(0), Recovers(0), SetDecides(0), IsDrained(0), WHOLE, IsDrained(0),
+        Set(0),
+    ],
+)]
+fn no_node_is_picked_beside_machines_that_a_set_has_chosen_in_another_order(
+    #[case] (replicas, surge): (i32, i32),
+    #[case] first: Vec<Happens>,
+    #[case] second: Vec<Happens>,
+) {
+    let mut world = World::new(replicas, surge, 1, Auto);
+    world.least_available = Some(replicas - 1);
+    for (class, history) in [("second", first), ("third", second)] {
+        world.turn_to(class);
+        world.happen(&history);
+    }
+    world.settle();
+    world.check_end();
+}
+
 /// The controller of the second set has decided to make the machine that surge allows; then an updated one moves there, and
 /// the template turns once more before the set has got its size. For a while the set has one machine more than it wants.
 #[test]

@@ -12,7 +12,7 @@ use crate::{
         observe::DeploymentObservation,
         plan::Plan,
     },
-    set::ranking::sort_for_deletion,
+    set::{counts::is_terminating, ranking::sort_for_deletion},
     snapshots::{MachineSnapshot, NodeSnapshot},
 };
 use machine_api::{
@@ -66,9 +66,20 @@ fn counts(seen: &DeploymentObservation, fleet: &Fleet<'_>, machine: &MachineSnap
 
 /// Available machines that may be missing for a while.
 pub fn to_spare(seen: &DeploymentObservation, fleet: &Fleet<'_>) -> i32 {
-    let old = fleet.old.iter().flat_map(|set| &set.kept).filter(|machine| counts(seen, fleet, machine));
-    let new = fleet.new.iter().flat_map(|new| &new.kept).filter(|machine| fleet.is_available(machine));
-    (i32::try_from(old.count() + new.count()).unwrap_or(i32::MAX) - fleet.min_available()).max(0)
+    let old = fleet.old.iter().map(|set| left_available(set, |machine| counts(seen, fleet, machine)));
+    let new = fleet.new.iter().map(|new| left_available(new, |machine| fleet.is_available(machine)));
+    (old.chain(new).fold(0, i32::saturating_add) - fleet.min_available()).max(0)
+}
+
+/// Machines of a set that count and are sure to be left once the set has deleted those that are too many. Which machines these
+/// are is not known: the set may have chosen them already, and a Node that was drained or updated since has changed its order.
+fn left_available(set: &SetState<'_>, counts: impl Fn(&MachineSnapshot) -> bool) -> i32 {
+    let available = set.machines.iter().filter(|machine| !is_terminating(machine) && counts(machine));
+    // A machine that has just moved is never chosen.
+    let (moved, others): (Vec<_>, Vec<_>) = available.partition(|machine| marks::is_handed_over(machine));
+    let number = |machines: usize| i32::try_from(machines).unwrap_or(i32::MAX);
+    let going = set.counts.staying - number(set.kept.len());
+    number(moved.len()) + (number(others.len()) - going).max(0)
 }
 
 /// Machines of a set whose nodes may be picked, best first.

@@ -76,3 +76,13 @@ fn as_many_are_picked_as_may_be_missing(#[case] old: &[Is], #[case] unavailable:
         .collect();
     assert_eq!(picked, expected);
 }
+
+#[rstest]
+#[case::it_deletes_nothing(of(3, &[Candidate, Candidate, Candidate]), 2)]
+#[case::one_goes(of(2, &[Candidate, Candidate, Candidate]), 1)]
+#[case::of_those_that_run_although_one_that_is_down_is_the_next(of(2, &[Candidate, Updating, Candidate]), 0)]
+#[case::none_that_has_moved(of(0, &[HandedOver, HandedOver, Unhealthy]), 1)]
+fn of_a_set_that_is_about_to_delete_any_machines_may_go(#[case] old: (i32, &'static [Is]), #[case] expected: i32) {
+    let seen = fleet_of(3, (1, 1), Auto, old, of(1, &[Plain]));
+    assert_eq!(selection::to_spare(&seen, &Fleet::of(&seen)), expected);
+}
