@@ -68,7 +68,7 @@ pub fn decide(seen: &DeploymentObservation) -> Plan {
             // are what the freeze waits for.
             scaling::step(&fleet, &mut plan);
         }
-        plan.steps.retain(|step| !step.effect.grows());
+        plan.steps.retain(|step| step.rule == in_place::REPAIR || !step.effect.grows());
     }
     plan
 }
@@ -80,7 +80,7 @@ pub fn is_frozen(meta: Metadata<'_>) -> bool {
 
 fn bring_to_size(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) {
     in_place::hand_over::finish(seen, fleet, plan);
-    if !is_frozen(seen.deployment.metadata()) && in_place::repair(fleet, plan) {
+    if in_place::repair(fleet, plan) {
         return;
     }
     in_place::unblock_growth(fleet, plan);

@@ -148,12 +148,16 @@ fn remember_size(fleet: &Fleet<'_>, plan: &mut Plan) {
     }
 }
 
+/// The rule by which a set gets the size of what it has. It makes no machine, so that a frozen deployment has it too: else a
+/// freeze would wait without end for machines that no set would delete.
+pub const REPAIR: &str = "in-place/repair";
+
 /// Mends what a pass that broke off has left, whatever the strategy; whether there was anything. Done before an old set that
 /// has become the new one may grow again: it would replace machines that have only moved.
 pub fn repair(fleet: &Fleet<'_>, plan: &mut Plan) -> bool {
     let mut mends = false;
     for (set, to) in fleet.all().zip(repaired(fleet)) {
-        mends |= fleet.mend_set("in-place/repair", set, to, plan);
+        mends |= fleet.mend_set(REPAIR, set, to, plan);
     }
     mends
 }
@@ -170,9 +174,10 @@ fn repaired(fleet: &Fleet<'_>) -> Sizes {
     fleet.all().map(repaired).collect()
 }
 
-/// Machines of a set that were handed over to it and are not released yet.
+/// Machines of a set that were handed over to it and are not released yet. The label alone says so, as it does to the set's
+/// controller: a Node that was made anew meanwhile tells of no update.
 fn moved_in(set: &SetState<'_>) -> i32 {
-    let moved = set.kept.iter().filter(|machine| marks::is_handed_over(machine) && marks::is_updated(machine)).count();
+    let moved = set.kept.iter().filter(|machine| marks::is_handed_over(machine)).count();
     i32::try_from(moved).unwrap_or(i32::MAX)
 }
 
@@ -182,11 +187,11 @@ fn is_named(fleet: &Fleet<'_>, machine: &MachineSnapshot) -> bool {
 }
 
 /// Whether machines are to go while others have just moved: a set that is made smaller then does not delete the machine that it
-/// is made smaller for, before the labels are off, and [`repair`] would give it its size back. A frozen deployment is not
-/// repaired and waits for nobody.
+/// is made smaller for, before the labels are off, and [`repair`] would give it its size back. A frozen deployment does nothing
+/// but let machines go. The labels come off as soon as the set's controller has seen a size that counts what has moved.
 pub fn must_arrive_first(fleet: &Fleet<'_>) -> bool {
-    let is_small_enough = scaling::fewer(fleet) == 0 || is_frozen(fleet.deployment.metadata());
-    !is_small_enough && fleet.all().any(|set| moved_in(set) > 0)
+    let are_to_go = scaling::fewer(fleet) > 0 || is_frozen(fleet.deployment.metadata());
+    are_to_go && fleet.all().any(|set| moved_in(set) > 0)
 }
 
 /// Old sets make no machines any more. What one wants and has not got is no machine beside which others are superfluous:

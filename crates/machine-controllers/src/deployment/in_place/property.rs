@@ -203,6 +203,27 @@ fn a_third_set_makes_none_while_the_second_may_make_the_one_whose_place_a_moved_
     world.check_end();
 }
 
+/// The hand-over of three breaks off after two have changed their owner; then the deployment is to be much smaller, and the
+/// overshoot guard freezes it.
+#[test]
+fn a_deployment_that_is_frozen_in_the_middle_of_a_hand_over_gets_rid_of_what_is_too_much() {
+    let mut world = World::new(6, 0, 3, Auto);
+    world.turn_to("second");
+    world.happen(&[WHOLE, Set(1), WHOLE, WHOLE]);
+    for what in [IsDrained(0), IsUpdated(0), Recovers(0)] {
+        world.happen(&[what.clone(), what.clone(), what]);
+    }
+    world.happen(&[writes(2)]);
+    assert_eq!(world.machines_of(&world.sets[1]).len(), 2);
+    world.deployment.to_mut().spec.replicas = 1;
+    world.freeze(true);
+    world.settle();
+    assert_eq!(world.staying(), 1);
+    world.freeze(false);
+    world.settle();
+    world.check_end();
+}
+
 proptest! {
     #![proptest_config(a_quarter_of_the_cases())]
 

@@ -52,6 +52,14 @@ fn a_pass_that_broke_off_is_repaired(
 }
 
 #[test]
+fn a_machine_that_moved_is_counted_also_when_its_node_is_made_anew() {
+    let mut seen = fleet(Auto, of(1, &[Candidate]), of(2, &[Plain, Plain, HandedOver]));
+    seen.nodes.as_mut().unwrap().remove("node-md-new-2");
+    seen.sets[1].machines[2].to_mut().status.conditions.clear();
+    assert_eq!(repaired(&Fleet::of(&seen)), [1, 3]);
+}
+
+#[test]
 fn s_inpl_02_the_node_is_released_before_the_machine_loses_its_label() {
     let mut seen = fleet(Auto, of(0, &[]), of(3, &[Plain, Plain, HandedOver]));
     assert_eq!(rules(&seen), ["in-place/release node-md-new-2", "in-place/finished md-new-2"]);
@@ -424,7 +432,8 @@ fn d_16_a_machine_that_has_just_moved_arrives_before_others_go(#[case] named: &[
 #[rstest]
 #[case::it_waits_for_the_set_to_see_its_size(2, false, &[])]
 #[case::the_machine_has_arrived(1, false, &["in-place/finished md-new-2"])]
-#[case::what_a_freeze_waits_for_goes_at_once(2, true, &["scaling/only 2"])]
+#[case::it_waits_in_a_freeze_as_well(2, true, &[])]
+#[case::it_arrives_in_a_freeze_as_well(1, true, &["in-place/finished md-new-2"])]
 fn d_16_also_when_it_is_the_last_one(#[case] generation: i64, #[case] is_frozen: bool, #[case] expected: &[&str]) {
     let mut seen = scaled_in(2, of(0, &[]), of(3, &[Plain, Plain, HandedOver]), &[]);
     let set = seen.sets[1].set.to_mut();
@@ -453,6 +462,23 @@ fn d_18_a_frozen_deployment_updates_nothing() {
     let mut seen = fleet(Auto, of(2, &[Updated, Candidate]), of(1, &[Plain]));
     seen.deployment.to_mut().metadata.labels = Some([("freeze".to_owned(), "True".to_owned())].into());
     assert_eq!(rules(&seen), Vec::<String>::new());
+}
+
+/// The hand-over of two broke off before the sets got their sizes, or the set was made smaller beside them. Its controller never
+/// deletes them, and as long as they are too many the deployment stays frozen.
+#[rstest]
+#[case::before_the_sizes(3, of(3, &[Candidate]), of(0, &[HandedOver, HandedOver]), &["in-place/repair md-old 1", "in-place/repair md-new 2"])]
+#[case::beside_a_smaller_size(1, of(0, &[]), of(1, &[Plain, HandedOver, HandedOver]), &["in-place/repair md-new 3"])]
+fn d_18_a_freeze_does_not_wait_without_end_for_machines_that_have_just_moved(
+    #[case] replicas: i32,
+    #[case] old: (i32, &'static [Is]),
+    #[case] new: (i32, &'static [Is]),
+    #[case] expected: &[&str],
+) {
+    let mut seen = fleet_of(replicas, (0, 1), Auto, old, new);
+    seen.deployment.to_mut().metadata.labels = Some([("freeze".to_owned(), "True".to_owned())].into());
+    let sizes: Vec<String> = rules(&seen).into_iter().filter(|rule| !rule.starts_with("in-place/release")).collect();
+    assert_eq!(sizes, expected);
 }
 
 #[rstest]

@@ -178,10 +178,24 @@ impl World {
         place_of(&self.machines, name).is_some_and(|place| !is_terminating(&self.machines[place]))
     }
 
+    /// The overshoot guard freezes the deployment and its sets, or thaws them.
+    pub(super) fn freeze(&mut self, is_frozen: bool) {
+        let deployment = &mut self.deployment.to_mut().metadata.labels;
+        let sets = self.sets.iter_mut().map(|set| &mut set.to_mut().metadata.labels);
+        for labels in sets.chain([deployment]) {
+            let labels = labels.get_or_insert_default();
+            if is_frozen {
+                labels.insert(label::FREEZE.to_owned(), "True".to_owned());
+            } else {
+                labels.remove(label::FREEZE);
+            }
+        }
+    }
+
     /// The first write of the scaler, carried out: a machine is marked.
     pub(super) fn is_named(&mut self, index: usize) -> Option<String> {
         let (place, _) = self.nth(index, |machine, _| !is_terminating(machine))?;
-        let machine = self.machines[place].to_mut();
+        let machine = self.changed(place);
         let annotations = machine.metadata.annotations.get_or_insert_default();
         annotations.insert(annotation::MACHINE_PRIORITY.to_owned(), "1".to_owned());
         annotations.insert(annotation::MARKED_FOR_DELETION_TIME.to_owned(), now().to_string());
