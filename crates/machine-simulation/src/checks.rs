@@ -101,8 +101,6 @@ pub struct Checks {
     picked_by_user: BTreeSet<String>,
     /// Machines whose priorities users have changed since the last rest: a set may have seen the earlier priority.
     prioritised: BTreeSet<String>,
-    /// Machines whose label with the Node users have taken off since the last rest: the deployment does not count their updates.
-    unlinked: BTreeSet<String>,
     /// Writes up to which everything was checked.
     checked: u64,
     /// What users have done since the last rest.
@@ -179,7 +177,6 @@ impl Checks {
         self.deleted_by_us.clear();
         self.picked_by_user.clear();
         self.prioritised.clear();
-        self.unlinked.clear();
         self.scaled.clear();
         self.available = available(api);
         self.orphans = orphans(api);
@@ -218,11 +215,6 @@ impl Checks {
     /// A user changes the priority of this machine.
     pub fn prioritised_by_user(&mut self, machine: String) {
         self.prioritised.insert(machine);
-    }
-
-    /// A user takes the label with its Node off this machine.
-    pub fn unlinked_by_user(&mut self, machine: String) {
-        self.unlinked.insert(machine);
     }
 
     /// A user is about to make a set so much larger, or smaller if negative: that many machines more stay, or are missing. What a
@@ -318,8 +310,9 @@ impl Checks {
             // It is missing already.
             return;
         }
-        let is_by_user = |name: &String| self.picked_by_user.contains(name) || self.unlinked.contains(name);
-        let is_up = |name: &&String| is_by_user(name) || !node_of(api, name).is_some_and(|node| is_being_updated(node));
+        let is_up = |name: &&String| {
+            self.picked_by_user.contains(*name) || !node_of(api, name).is_some_and(|node| is_being_updated(node))
+        };
         let left = count(available(api).iter().filter(is_up).count());
         if left + self.taken < self.least {
             let (least, taken) = (self.least, self.taken);

@@ -45,7 +45,6 @@ pub fn apply(api: &mut Api, checks: &mut Checks, edit: Edit, now: Timestamp) {
         Edit::Unlink(pick) => {
             let is_linked = |machine: &Machine| label_of(machine, label::NODE).is_some();
             if let Some(name) = some(&api.machines, pick, is_linked) {
-                checks.unlinked_by_user(name.clone());
                 api.edit(&name, |machine: &mut Machine| {
                     machine.metadata.labels.get_or_insert_default().remove(label::NODE);
                 });

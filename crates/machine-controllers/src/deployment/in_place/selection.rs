@@ -16,7 +16,7 @@ use crate::{
     snapshots::{MachineSnapshot, NodeSnapshot},
 };
 use machine_api::{
-    names::update_result,
+    names::{label, update_result},
     v1alpha1::{MachinePhase, OrchestrationType},
 };
 
@@ -59,9 +59,10 @@ pub fn under_way(seen: &DeploymentObservation, fleet: &Fleet<'_>) -> i32 {
     i32::try_from(picked).unwrap_or(i32::MAX)
 }
 
-/// Whether an old machine can be counted on: available, and not missing soon because it was picked.
+/// Whether an old machine can be counted on: available, and not missing soon because it was picked. A machine whose label with
+/// its Node is off does not say whether it was; its controller puts the label back.
 fn counts(seen: &DeploymentObservation, fleet: &Fleet<'_>, machine: &MachineSnapshot) -> bool {
-    fleet.is_available(machine) && !is_being_updated(seen, machine)
+    fleet.is_available(machine) && machine.label(label::NODE).is_some() && !is_being_updated(seen, machine)
 }
 
 /// Available machines that may be missing for a while.

@@ -8,7 +8,7 @@ use super::{
     testing::{Is::*, *},
 };
 use controller_runtime::snapshot::Snapshot;
-use machine_api::v1alpha1::OrchestrationType::Auto;
+use machine_api::{names::label, v1alpha1::OrchestrationType::Auto};
 
 #[rstest]
 #[case::s_inpl_09_no_candidate(of(2, &[Plain, Plain]), of(1, &[Plain]), &[])]
@@ -85,4 +85,13 @@ fn as_many_are_picked_as_may_be_missing(#[case] old: &[Is], #[case] unavailable:
 fn of_a_set_that_is_about_to_delete_any_machines_may_go(#[case] old: (i32, &'static [Is]), #[case] expected: i32) {
     let seen = fleet_of(3, (1, 1), Auto, old, of(1, &[Plain]));
     assert_eq!(selection::to_spare(&seen, &Fleet::of(&seen)), expected);
+}
+
+/// Whether such a machine was picked can't be known before its controller has put the label back.
+#[test]
+fn a_machine_without_the_label_with_its_node_is_not_counted_on() {
+    let mut seen = fleet_of(3, (1, 1), Auto, of(2, &[Candidate, Selected]), of(1, &[Plain]));
+    assert_eq!(selection::to_spare(&seen, &Fleet::of(&seen)), 0);
+    seen.sets[0].machines[1].to_mut().metadata.labels.get_or_insert_default().remove(label::NODE);
+    assert_eq!(selection::to_spare(&seen, &Fleet::of(&seen)), 0);
 }

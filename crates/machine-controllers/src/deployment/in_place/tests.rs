@@ -423,7 +423,7 @@ fn d_16_a_named_machine_is_not_counted_when_a_set_is_repaired() {
 #[rstest]
 #[case::the_one_that_is_named(&["md-new-1"])]
 #[case::another_one(&["md-new-0"])]
-#[case::whom_nobody_has_named(&[])]
+#[case::although_none_is_named(&[])]
 fn d_16_a_machine_that_has_just_moved_arrives_before_others_go(#[case] named: &[&str]) {
     let seen = scaled_in(3, of(2, &[Candidate, Candidate]), of(2, &[Plain, HandedOver]), named);
     assert_eq!(rules(&seen), ["in-place/release node-md-new-1", "in-place/finished md-new-1"]);
