@@ -25,6 +25,8 @@ const ENTRIES_TOLD: usize = 5;
 const DEPLOYMENT_NAME_MAX: usize = 51;
 /// The same for a set.
 const SET_NAME_MAX: usize = 57;
+/// Longest host name, and longest value of a label.
+const HOST_NAME_MAX: usize = 63;
 
 /// Runs all rules over the object's own metadata. Annotations are judged only when their value differs from `old`.
 pub fn rules<'a>(
@@ -229,16 +231,19 @@ impl<'a> Metadata<'a> {
         }
     }
 
-    /// META-9: names that are generated from this one stay host names.
+    /// META-9: a machine's name stays a host name, and names that are generated from this one do.
     fn name_leaves_room_for_machines(&self, found: &mut Findings) {
-        let max = match self.kind {
-            Kind::MachineDeployment => DEPLOYMENT_NAME_MAX,
-            Kind::MachineSet => SET_NAME_MAX,
-            Kind::Machine | Kind::MachineClass => return,
+        let generated =
+            "generated machine names may exceed 63 characters, which many providers and host names do not allow";
+        let own = "the name of a machine with more than 63 characters can't be the value of a label, as its bootstrap \
+                   token needs it, nor a host name";
+        let (max, detail) = match self.kind {
+            Kind::MachineDeployment => (DEPLOYMENT_NAME_MAX, generated),
+            Kind::MachineSet => (SET_NAME_MAX, generated),
+            Kind::Machine => (HOST_NAME_MAX, own),
+            Kind::MachineClass => return,
         };
         if let Some(name) = self.new.at(&["metadata", "name"]).text().filter(|name| name.len() > max) {
-            let detail =
-                "generated machine names may exceed 63 characters, which many providers and host names do not allow";
             found.warn("META-9", FieldPath::new("metadata.name"), name, detail);
         }
     }
