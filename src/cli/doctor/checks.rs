@@ -1,6 +1,7 @@
 //! What is wrong with the objects by which a cluster knows the manager. Pure: objects in, findings out.
 
 use controller_runtime::definitions::hollow;
+use jiff::Timestamp;
 use machine_api::{
     admission::manifests::{CREATE_WEBHOOK, UPDATE_WEBHOOK},
     kind::Kind,
@@ -154,8 +155,8 @@ pub fn views(read: &Read) -> Finding {
     })
 }
 
-/// A Lease of the control loops, and what watching it has shown.
-pub fn lease(namespace: &str, name: &str, read: &Read, pulse: &Pulse) -> Finding {
+/// A Lease of the control loops, and what watching it has shown; `now` by the API server's clock.
+pub fn lease(namespace: &str, name: &str, read: &Read, pulse: &Pulse, now: Timestamp) -> Finding {
     judged(format!("Lease {namespace}/{name}"), read, |object| {
         let Some(lease) = object else {
             return (
@@ -167,15 +168,16 @@ pub fn lease(namespace: &str, name: &str, read: &Read, pulse: &Pulse) -> Finding
         };
         let renewed = lease["spec"]["renewTime"].as_str().unwrap_or("never");
         match pulse {
-            Pulse::Beats { holder } => (Health::Fine, format!("held by {holder}")),
-            Pulse::Nobody => {
-                (Health::Bad, format!("nobody holds it, so that no control loop runs; last renewed {renewed}"))
-            }
+            Pulse::Beats { holder } => (Health::Fine, format!("held by {holder}{}", held_since(lease, now))),
+            Pulse::Nobody => (
+                Health::Bad,
+                format!("nobody holds it, so that no control loop of its half runs; last renewed {renewed}"),
+            ),
             Pulse::Silent { held, watched } => (
                 Health::Bad,
                 format!(
-                    "{} holds it and did not renew it for {} s, so that no control loop runs; last renewed {renewed} by \
-                     the holder's clock",
+                    "{} holds it and did not renew it for {} s, so that no control loop of its half runs; last renewed \
+                     {renewed} by the holder's clock",
                     held.holder,
                     watched.as_secs(),
                 ),
@@ -190,6 +192,21 @@ pub fn lease(namespace: &str, name: &str, read: &Read, pulse: &Pulse) -> Finding
             ),
         }
     })
+}
+
+/// How long a Lease has been held and when it was renewed. The times are of the holder's clock: they are told, and judge nothing.
+fn held_since(lease: &Value, now: Timestamp) -> String {
+    let time = |field: &str| lease["spec"][field].as_str();
+    let age = |time: &str| {
+        let passed = now.as_second() - time.parse::<Timestamp>().ok()?.as_second();
+        Some(if passed < 0 { format!("{} s ahead", -passed) } else { format!("{passed} s ago") })
+    };
+    let told = |what: &str, time: Option<&str>| {
+        let time = time?;
+        Some(format!(", {what} {time}{}", age(time).map(|age| format!(" ({age})")).unwrap_or_default()))
+    };
+    let told = [told("since", time("acquireTime")), told("renewed", time("renewTime"))];
+    told.into_iter().flatten().collect()
 }
 
 fn judged(subject: String, read: &Read, judge: impl FnOnce(Option<&Value>) -> (Health, String)) -> Finding {
@@ -325,7 +342,24 @@ mod tests {
         leased(), Pulse::Unproven { held: held(), watched: Duration::from_secs(60) }, Health::Unknown, "it lasts longer")]
     #[case::never(Read::Missing, Pulse::Nobody, Health::Off, "has ever led")]
     fn a_lease_is_judged(#[case] read: Read, #[case] pulse: Pulse, #[case] health: Health, #[case] text: &str) {
-        let found = lease("ns", "l", &read, &pulse);
+        let now = "2026-01-01T00:00:03Z".parse().unwrap();
+        let found = lease("ns", "l", &read, &pulse, now);
         assert_eq!((found.health, found.message.contains(text)), (health, true), "{}", found.message);
+    }
+
+    #[rstest]
+    #[case::by_a_clock_that_is_right(
+        "2026-01-01T01:00:02Z",
+        " (3602 s ago), renewed 2026-01-01T01:00:00.000000Z (2 s ago)"
+    )]
+    #[case::by_a_clock_that_is_ahead(
+        "2026-01-01T00:59:30Z",
+        " (3570 s ago), renewed 2026-01-01T01:00:00.000000Z (30 s ahead)"
+    )]
+    fn a_lease_tells_since_when_it_is_held(#[case] now: &str, #[case] ages: &str) {
+        let spec = json!({"acquireTime": "2026-01-01T00:00:00.000000Z", "renewTime": "2026-01-01T01:00:00.000000Z"});
+        let beats = Pulse::Beats { holder: "a".to_owned() };
+        let found = lease("ns", "l", &Read::There(json!({"spec": spec})), &beats, now.parse().unwrap());
+        assert_eq!(found.message, format!("held by a, since 2026-01-01T00:00:00.000000Z{ages}"));
     }
 }

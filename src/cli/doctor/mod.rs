@@ -1,10 +1,11 @@
 //! `mcm doctor`: whether a cluster knows the manager as it should. It reads definitions, webhook configurations, the registration of
 //! the views and the Leases, says what is wrong with them and what to do, and changes nothing.
 //!
-//! Source: spec/extension-apiserver §5.4. What is wrong is in [`checks`].
+//! Source: spec/extension-apiserver §5.4. What is wrong is in [`checks`], and [`halves`] tells who runs what.
 
 mod certificates;
 pub mod checks;
+mod halves;
 
 use std::io::Write;
 
@@ -17,6 +18,7 @@ use tokio::time::Instant;
 use self::{
     certificates::bundle_fields,
     checks::{Finding, Health, Read},
+    halves::{Runner, halves},
 };
 use super::{
     Failure,
@@ -134,17 +136,20 @@ async fn time_of(client: &Client) -> Timestamp {
     clock.now()
 }
 
+/// Each Lease, and by both of them who runs which half.
 async fn leases(client: &Client, namespace: &str) -> Vec<Finding> {
     let api = of(client, Some(namespace), "coordination.k8s.io", "v1", "Lease", "leases");
-    let looks = [names::LEASE_CONTROLLER_MANAGER, names::LEASE_MACHINE_CONTROLLER].map(async |name| {
-        let pulse = lease_watch::watch(&api, name).await;
-        let (read, pulse) = match pulse {
+    let look = async |name| {
+        let (read, pulse) = match lease_watch::watch(&api, name).await {
             Ok(pulse) => (ask(&api, name).await, pulse),
             Err(error) => (Read::Refused(error.to_string()), Pulse::Nobody),
         };
-        checks::lease(namespace, name, &read, &pulse)
-    });
-    futures::future::join_all(looks).await
+        let finding = checks::lease(namespace, name, &read, &pulse, time_of(client).await);
+        (finding, Runner::of(&read, &pulse))
+    };
+    let ((manager, runs_manager), (machines, runs_machines)) =
+        futures::future::join(look(names::LEASE_CONTROLLER_MANAGER), look(names::LEASE_MACHINE_CONTROLLER)).await;
+    vec![manager, machines, halves(namespace, &runs_manager, &runs_machines)]
 }
 
 async fn ask(api: &Api<DynamicObject>, name: &str) -> Read {
