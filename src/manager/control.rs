@@ -193,7 +193,7 @@ pub(super) async fn start(
     references.know(views.clone());
     let refusals = Refusals::default();
     let target = clusters.target.as_ref().map(|target| TargetViews::new(target, &gate));
-    common.metrics.register(FleetMetrics::of(views.clone())?)?;
+    common.metrics.register(FleetMetrics::of(views.clone(), common.settings.controllers.halves())?)?;
 
     let drivers_live = Arc::new(Latch::default());
     let live = Arc::clone(&drivers_live);

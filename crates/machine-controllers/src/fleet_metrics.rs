@@ -14,6 +14,7 @@ use prometheus::{
 };
 
 use crate::{
+    loops::Half,
     snapshots::{DeploymentSnapshot, MachineSnapshot, SetSnapshot},
     views::ControlViews,
 };
@@ -86,23 +87,25 @@ declarations! {
     DEPLOYMENT_FAILED: "mcm_machine_deployment_failed_machines", FAILED_MACHINE, "Failed machines of the machine deployment.";
 }
 
-/// Computes the gauges of machines, sets and deployments from the views at every scrape.
+/// Computes the gauges of machines, sets and deployments from the views at every scrape, each where its half runs: two processes
+/// with a half each tell nothing twice.
 pub struct FleetMetrics {
     views: ControlViews,
+    halves: Vec<Half>,
     descriptions: Vec<Desc>,
 }
 
 impl FleetMetrics {
-    /// Gauges of the objects in these views.
+    /// Gauges of the objects in these views that these halves work on.
     ///
     /// # Errors
     /// When a declaration has a name or labels that Prometheus does not allow; a fault of this program.
-    pub fn of(views: ControlViews) -> prometheus::Result<Self> {
+    pub fn of(views: ControlViews, halves: Vec<Half>) -> prometheus::Result<Self> {
         let descriptions = DECLARATIONS.iter().map(|declared| {
             let labels = declared.labels.iter().map(|label| (*label).to_owned()).collect();
             Desc::new(declared.name.to_owned(), declared.help.to_owned(), labels, std::collections::HashMap::new())
         });
-        Ok(Self { views, descriptions: descriptions.collect::<Result<_, _>>()? })
+        Ok(Self { views, halves, descriptions: descriptions.collect::<Result<_, _>>()? })
     }
 }
 
@@ -113,25 +116,14 @@ impl Collector for FleetMetrics {
 
     fn collect(&self) -> Vec<MetricFamily> {
         let mut scrape = Scrape::default();
-        let machines = self.views.machines.snapshot();
-        scrape.gauge(&MACHINES, [], count(machines.len()));
-        let mut unidentified: BTreeMap<&str, usize> = BTreeMap::new();
-        for machine in &machines {
-            scrape.machine(machine);
-            *unidentified.entry(machine.namespace()).or_default() += usize::from(is_unidentified(machine));
-        }
-        for (namespace, machines) in unidentified {
-            scrape.gauge(&MACHINES_UNIDENTIFIED, [namespace], count(machines));
-        }
-        let sets = self.views.sets.snapshot();
-        scrape.gauge(&SETS, [], count(sets.len()));
-        for set in &sets {
-            scrape.set(set);
-        }
-        let deployments = self.views.deployments.snapshot();
-        scrape.gauge(&DEPLOYMENTS, [], count(deployments.len()));
-        for deployment in &deployments {
-            scrape.deployment(deployment);
+        for half in &self.halves {
+            match half {
+                Half::MachineController => scrape.machines(&self.views.machines.snapshot()),
+                Half::ControllerManager => {
+                    scrape.sets(&self.views.sets.snapshot());
+                    scrape.deployments(&self.views.deployments.snapshot());
+                }
+            }
         }
         scrape.into_families()
     }
@@ -145,6 +137,32 @@ impl Scrape {
     fn gauge<const N: usize>(&mut self, declared: &'static Declaration, labels: [&str; N], value: f64) {
         let (_, samples) = self.0.entry(declared.name).or_insert_with(|| (declared, BTreeMap::new()));
         samples.insert(labels.map(str::to_owned).to_vec(), value);
+    }
+
+    fn machines(&mut self, machines: &[MachineSnapshot]) {
+        self.gauge(&MACHINES, [], count(machines.len()));
+        let mut unidentified: BTreeMap<&str, usize> = BTreeMap::new();
+        for machine in machines {
+            self.machine(machine);
+            *unidentified.entry(machine.namespace()).or_default() += usize::from(is_unidentified(machine));
+        }
+        for (namespace, machines) in unidentified {
+            self.gauge(&MACHINES_UNIDENTIFIED, [namespace], count(machines));
+        }
+    }
+
+    fn sets(&mut self, sets: &[SetSnapshot]) {
+        self.gauge(&SETS, [], count(sets.len()));
+        for set in sets {
+            self.set(set);
+        }
+    }
+
+    fn deployments(&mut self, deployments: &[DeploymentSnapshot]) {
+        self.gauge(&DEPLOYMENTS, [], count(deployments.len()));
+        for deployment in deployments {
+            self.deployment(deployment);
+        }
     }
 
     fn machine(&mut self, machine: &MachineSnapshot) {

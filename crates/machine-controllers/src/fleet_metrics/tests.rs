@@ -14,7 +14,7 @@ fn read<T: serde::de::DeserializeOwned>(object: Value) -> T {
 /// Metrics that show what is in the views.
 fn metrics_of(views: &ControlViews) -> Metrics {
     let metrics = Metrics::new(std::sync::Arc::new(|| std::time::Duration::ZERO)).unwrap();
-    metrics.register(FleetMetrics::of(views.clone()).unwrap()).unwrap();
+    metrics.register(FleetMetrics::of(views.clone(), Half::ALL.to_vec()).unwrap()).unwrap();
     metrics
 }
 
@@ -89,7 +89,7 @@ mcm_machine_set_status_fully_labelled_replicas name,namespace
 mcm_machine_set_status_ready_replicas name,namespace
 mcm_machine_set_status_replicas name,namespace
 mcm_machine_status_condition condition,name,namespace";
-    let collector = FleetMetrics::of(ControlViews::default()).unwrap();
+    let collector = FleetMetrics::of(ControlViews::default(), Half::ALL.to_vec()).unwrap();
     let mut found: Vec<String> = collector
         .desc()
         .iter()
@@ -169,4 +169,15 @@ fn s_met_03_a_deleted_object_leaves_no_series_behind() {
     let text = metrics.render().unwrap();
     assert_eq!(series_of_deployments(&text), 0, "{text}");
     assert!(text.contains("mcm_machine_deployment_items_total 0"));
+}
+
+#[rstest::rstest]
+#[case::of_deployments_and_sets(Half::ControllerManager, &["mcm_machine_set_", "mcm_machine_deployment_"])]
+#[case::of_machines(Half::MachineController, &["mcm_machine_items_", "mcm_machine_info", "mcm_machine_current_", "mcm_machine_status_", "mcm_machine_node_"])]
+fn a_half_tells_of_its_own_objects(#[case] half: Half, #[case] prefixes: &[&str]) {
+    let families = FleetMetrics::of(a_fleet(), vec![half]).unwrap().collect();
+    assert!(!families.is_empty());
+    for family in families {
+        assert!(prefixes.iter().any(|prefix| family.name().starts_with(prefix)), "{}", family.name());
+    }
 }
