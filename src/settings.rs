@@ -108,6 +108,15 @@ impl Settings {
         if self.drivers == DriverSelection::Only(BTreeSet::new()) {
             found.push("--drivers is empty: no machine class can be served".to_owned());
         }
+        let left_out = self.controllers.left_out();
+        if !left_out.is_empty() && self.leader_election.is_some() {
+            let names: Vec<&str> = left_out.into_iter().map(Controller::name).collect();
+            found.push(format!(
+                "--controllers leaves out {}: while this process leads, no other one runs them, because it has the Lease of \
+                 their half",
+                names.join(", ")
+            ));
+        }
         found
     }
 }

@@ -40,6 +40,15 @@ impl ControllerSet {
     }
 }
 
+impl ControllerSet {
+    /// The loops that nobody runs while this process leads: it takes the Lease of their half without running them.
+    pub fn left_out(&self) -> Vec<Controller> {
+        let halves = self.halves();
+        let of_halves = Controller::ALL.into_iter().filter(|controller| halves.contains(&controller.half()));
+        of_halves.filter(|controller| !self.contains(*controller)).collect()
+    }
+}
+
 impl FromIterator<Controller> for ControllerSet {
     fn from_iter<I: IntoIterator<Item = Controller>>(controllers: I) -> Self {
         Self(controllers.into_iter().collect())
@@ -86,5 +95,15 @@ mod tests {
         assert_eq!(ControllerSet::all().halves(), Half::ALL);
         assert_eq!(ControllerSet::from_iter([Controller::Secret]).halves(), [Half::MachineController]);
         assert_eq!(ControllerSet::none().halves(), []);
+    }
+
+    #[test]
+    fn a_half_that_is_not_whole_keeps_others_from_the_rest() {
+        let half = |half: Half| Controller::ALL.into_iter().filter(move |controller| controller.half() == half);
+        for whole in [ControllerSet::all(), ControllerSet::none(), half(Half::MachineController).collect()] {
+            assert_eq!(whole.left_out(), []);
+        }
+        let rollouts = ControllerSet::from_iter([Controller::MachineDeployment, Controller::MachineSet]);
+        assert_eq!(rollouts.left_out(), [Controller::MachineSafetyOvershooting]);
     }
 }

@@ -18,7 +18,11 @@ use controller_runtime::storage_version::ReadVersion;
 use kube_values::duration::GoDuration;
 use machine_api::names;
 
-fn half(text: &str) -> Result<Half, String> {
+/// The half that a program's name stands for.
+///
+/// # Errors
+/// When there is none.
+pub fn half(text: &str) -> Result<Half, String> {
     let named = Half::ALL.into_iter().find(|half| half.program() == text);
     named.ok_or_else(|| format!("must be {}", Half::ALL.map(Half::program).join(" or ")))
 }
@@ -112,8 +116,9 @@ pub struct ControllerArgs {
             machinesafetyorphanvms, machinesafetyapiserver"
     )]
     pub controllers: Vec<String>,
-    /// The half that the program was called as; of --controllers only its loops run
-    #[arg(long, hide = true, value_parser = half)]
+    /// Run one half beside another program that runs the other one: machine-controller-manager (deployments and sets) or
+    /// machine-controller (machines); of --controllers only its loops run
+    #[arg(long, value_parser = half, value_name = "HALF")]
     pub half: Option<Half>,
     /// Workers per queue; unset means 10 for deployments and sets, 50 for machines
     #[arg(long, value_name = "N", allow_negative_numbers = true)]

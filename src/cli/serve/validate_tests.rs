@@ -349,6 +349,17 @@ fn hardly_meant_values_warn() {
 }
 
 #[rstest]
+#[case::a_loop_that_runs_nowhere(&["--controllers=*,-machinesafetyorphanvms"], &["--controllers leaves out machinesafetyorphanvms"])]
+#[case::others_run_it_where_there_is_no_lease(&["--controllers=machine", "--leader-elect=false"], &[])]
+#[case::a_whole_half(&["--half=machine-controller"], &[])]
+#[case::none(&["--controllers=none"], &[])]
+fn a_half_that_is_not_whole_warns(#[case] flags: &[&str], #[case] beginnings: &[&str]) {
+    let warnings = serve(flags).unwrap().warnings();
+    assert_eq!(warnings.len(), beginnings.len(), "{warnings:?}");
+    assert!(warnings.iter().zip(beginnings).all(|(warning, beginning)| warning.starts_with(beginning)), "{warnings:?}");
+}
+
+#[rstest]
 #[case::d_22_d_51_both_are_off(&[], AvailabilityRule::VmExists, OldSets::Left)]
 #[case::d_22_strict_availability(&["--strict-availability"], AvailabilityRule::NodeReady, OldSets::Left)]
 #[case::d_51_old_sets_are_synced(&["--sync-old-machine-sets=true"], AvailabilityRule::VmExists, OldSets::Synced)]
