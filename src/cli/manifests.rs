@@ -9,8 +9,10 @@ use clap::{Args, ValueEnum};
 use super::{
     Failure, documents, manifests_crds, manifests_guard, manifests_views, manifests_webhooks, namespace_name,
     rbac::{self, Installation},
+    serve::args::half,
     webhook_scope::WebhookScope,
 };
+use crate::settings::Half;
 use machine_api::{
     admission::manifests::{Client, FailurePolicy, MatchConditions, StatusWebhook, WebhookManifests},
     crd::{Converter, CrdOptions, OldestServer, V1Beta1},
@@ -52,6 +54,10 @@ pub struct ManifestsArgs {
     /// With the webhook that warns of status writes by others
     #[arg(long)]
     pub status_webhook: bool,
+    /// With the rights of one half only, machine-controller-manager or machine-controller, for a process beside another program
+    /// that runs the other one (rbac)
+    #[arg(long, value_parser = half, value_name = "HALF")]
+    pub half: Option<Half>,
     /// With the rights that the virtual cloud needs (rbac)
     #[arg(long)]
     pub simulation: bool,
@@ -197,7 +203,7 @@ impl ManifestsArgs {
     }
 
     fn rbac(&self) -> Result<String, Failure> {
-        let installation = Installation { namespace: &self.namespace, scope: self.scope };
+        let installation = Installation { namespace: &self.namespace, scope: self.scope, half: self.half };
         let mut objects = rbac::manifests(&installation);
         if self.bootstrap_tokens {
             objects.extend(rbac::token_manifests(&installation));

@@ -6,9 +6,12 @@
 //!
 //! Sources: spec/machine-controller §1.1, spec/api-and-admission §10 "RBAC", spec/providers §7.4–7.6 (simulation).
 
+mod halves;
+
 use serde_json::{Value, json};
 
 use super::{manifests_webhooks::DEFAULT_NAMESPACE, webhook_scope::WebhookScope};
+use crate::settings::Half;
 use machine_api::names;
 
 /// Group of the views.
@@ -305,6 +308,8 @@ pub struct Installation<'a> {
     pub namespace: &'a str,
     /// Whether others like it may live in other namespaces: then none of them shares an object outside its own.
     pub scope: WebhookScope,
+    /// The half that the process runs, if it does not run both.
+    pub half: Option<Half>,
 }
 
 impl Installation<'_> {
@@ -329,7 +334,7 @@ pub fn manifests(installation: &Installation<'_>) -> Vec<Value> {
         // Without content: what applies it again leaves alone what the process wrote.
         object("v1", "Secret", names::CERTIFICATE_SECRET, Some(namespace), json!({ "type": "Opaque" })),
     ];
-    objects.extend(bound_role(NAME, namespace, CONTROL, namespace));
+    objects.extend(bound_role(NAME, namespace, halves::control(installation.half), namespace));
     objects.extend(bound_role(&format!("{NAME}-certificate"), namespace, CERTIFICATE, namespace));
     let configuration = installation.scope.configuration(namespace);
     let configurations = [configuration.as_str()];
@@ -342,7 +347,7 @@ pub fn manifests(installation: &Installation<'_>) -> Vec<Value> {
         .chain(OWNERS.iter().copied().filter(|_| installation.scope == WebhookScope::Cluster))
         .collect();
     objects.extend(bound_cluster_role(&outside("registrations"), &registrations, namespace));
-    objects.extend(bound_cluster_role(&outside("target"), TARGET, namespace));
+    objects.extend(bound_cluster_role(&outside("target"), halves::target(installation.half), namespace));
     objects
 }
 
@@ -546,7 +551,7 @@ mod tests {
     #[case::beside_the_usual_one(WebhookScope::Cluster, DEFAULT_NAMESPACE)]
     fn no_namespaces_rights_take_anothers_away(#[case] scope: WebhookScope, #[case] first: &str) {
         let objects = |namespace| {
-            let installation = Installation { namespace, scope };
+            let installation = Installation { namespace, scope, half: None };
             let views = views_manifests(namespace);
             [manifests(&installation), simulation_manifests(&installation), token_manifests(&installation), views]
                 .concat()
@@ -563,7 +568,7 @@ mod tests {
 
     #[test]
     fn a_manager_of_one_namespace_may_mend_its_own_registrations() {
-        let objects = manifests(&Installation { namespace: "one", scope: WebhookScope::Namespace });
+        let objects = manifests(&Installation { namespace: "one", scope: WebhookScope::Namespace, half: None });
         let registrations =
             objects.iter().find(|object| object["metadata"]["name"] == format!("{NAME}-registrations-one"));
         assert_eq!(registrations.unwrap()["rules"][0]["resourceNames"], json!(["machine-controller-manager-one"]));
@@ -575,7 +580,7 @@ mod tests {
         for grant in in_own_namespaces.filter(|grant| grant.resources.contains(&"secrets")) {
             assert!(!grant.verbs.contains(&"create"), "{}", grant.why);
         }
-        let objects = manifests(&Installation { namespace: "mcm", scope: WebhookScope::Cluster });
+        let objects = manifests(&Installation { namespace: "mcm", scope: WebhookScope::Cluster, half: None });
         let secret = objects.iter().find(|object| object["kind"] == "Secret").expect("the certificate Secret");
         assert_eq!((&secret["metadata"]["name"], secret.get("data")), (&json!(names::CERTIFICATE_SECRET), None));
         assert!(
@@ -586,7 +591,7 @@ mod tests {
 
     #[test]
     fn what_may_be_written_beside_the_nodes_is_narrowed_down_to_bootstrap_tokens() {
-        let objects = token_manifests(&Installation { namespace: "one", scope: WebhookScope::Cluster });
+        let objects = token_manifests(&Installation { namespace: "one", scope: WebhookScope::Cluster, half: None });
         let [_, bound, policy, binding] = objects.as_slice() else { panic!("{objects:?}") };
         assert_eq!(bound["metadata"]["namespace"], TOKEN_NAMESPACE);
         let of_account = policy["spec"]["matchConditions"][0]["expression"].as_str().unwrap();
@@ -597,7 +602,7 @@ mod tests {
 
     #[test]
     fn every_role_is_bound_to_the_service_account() {
-        let objects = manifests(&Installation { namespace: "mcm", scope: WebhookScope::Cluster });
+        let objects = manifests(&Installation { namespace: "mcm", scope: WebhookScope::Cluster, half: None });
         let of_kind = |kind: &str| objects.iter().filter(|object| object["kind"] == kind).count();
         assert_eq!(of_kind("Role"), of_kind("RoleBinding"));
         assert_eq!(of_kind("ClusterRole"), of_kind("ClusterRoleBinding"));

@@ -1,0 +1,201 @@
+//! What a process may do that runs one half of the loops beside another program: less than one that runs both.
+//!
+//! It reads what both halves read, because its views, its webhooks and the back-off of its sets need that, and writes what its own
+//! loops write. A test holds the halves against the whole.
+
+use super::{CONTROL, Grant, READ, TARGET};
+use crate::settings::Half;
+use machine_api::names;
+
+/// What a process may do with these halves in the namespace of the machine objects; all with none named.
+pub(super) fn control(half: Option<Half>) -> &'static [Grant<'static>] {
+    match half {
+        None => CONTROL,
+        Some(Half::ControllerManager) => CONTROL_OF_DEPLOYMENTS,
+        Some(Half::MachineController) => CONTROL_OF_MACHINES,
+    }
+}
+
+/// The same in the target cluster.
+pub(super) fn target(half: Option<Half>) -> &'static [Grant<'static>] {
+    match half {
+        None | Some(Half::MachineController) => TARGET,
+        Some(Half::ControllerManager) => TARGET_OF_DEPLOYMENTS,
+    }
+}
+
+const FINALIZERS: Grant<'_> = Grant {
+    group: names::GROUP,
+    resources: &["machinesets/finalizers", "machinedeployments/finalizers"],
+    verbs: &["update"],
+    names: &[],
+    why: "owner references with blockOwnerDeletion",
+};
+const NEW_LEASE: Grant<'_> = Grant {
+    group: "coordination.k8s.io",
+    resources: &["leases"],
+    verbs: &["create"],
+    names: &[],
+    why: "leader election; a create can't be restricted by name",
+};
+const EVENTS: Grant<'_> = Grant {
+    group: "",
+    resources: &["events"],
+    verbs: &["create", "patch"],
+    names: &[],
+    why: "what a person should see",
+};
+
+/// Deployments, sets and the guard against too many machines.
+const CONTROL_OF_DEPLOYMENTS: &[Grant<'_>] = &[
+    Grant {
+        group: names::GROUP,
+        resources: &["machines", "machinesets"],
+        verbs: &["create", "delete", "get", "list", "patch", "watch"],
+        names: &[],
+        why: "deployments own sets, sets own machines",
+    },
+    Grant {
+        group: names::GROUP,
+        resources: &["machinedeployments"],
+        verbs: &["get", "list", "patch", "watch"],
+        names: &[],
+        why: "users make and delete them; finalizers and annotations are ours",
+    },
+    Grant {
+        group: names::GROUP,
+        resources: &["machineclasses"],
+        verbs: READ,
+        names: &[],
+        why: "a change ends back-offs",
+    },
+    Grant {
+        group: names::GROUP,
+        resources: &["machinesets/status", "machinedeployments/status"],
+        verbs: &["patch"],
+        names: &[],
+        why: "what was observed and done; the status of a machine is the other half's",
+    },
+    FINALIZERS,
+    Grant {
+        group: "",
+        resources: &["secrets"],
+        verbs: READ,
+        names: &[],
+        why: "a change ends back-offs; rules over classes",
+    },
+    NEW_LEASE,
+    Grant {
+        group: "coordination.k8s.io",
+        resources: &["leases"],
+        verbs: &["get", "update"],
+        names: &[names::LEASE_CONTROLLER_MANAGER],
+        why: "leader election",
+    },
+    EVENTS,
+];
+
+/// Machines, classes, Secrets, orphans and the freeze.
+const CONTROL_OF_MACHINES: &[Grant<'_>] = &[
+    Grant {
+        group: names::GROUP,
+        resources: &["machines"],
+        verbs: &["delete", "get", "list", "patch", "watch"],
+        names: &[],
+        why: "their life; one whose Node was deleted by hand is deleted",
+    },
+    Grant {
+        group: names::GROUP,
+        resources: &["machinedeployments", "machinesets"],
+        verbs: READ,
+        names: &[],
+        why: "webhooks and views; a process works once it has read all kinds",
+    },
+    Grant {
+        group: names::GROUP,
+        resources: &["machineclasses"],
+        verbs: &["get", "list", "patch", "watch"],
+        names: &[],
+        why: "finalizers",
+    },
+    Grant {
+        group: names::GROUP,
+        resources: &["machines/status"],
+        verbs: &["patch"],
+        names: &[],
+        why: "what was observed and done",
+    },
+    Grant {
+        group: "",
+        resources: &["secrets"],
+        verbs: &["get", "list", "patch", "watch"],
+        names: &[],
+        why: "credentials and user data of classes, and the finalizer on them",
+    },
+    NEW_LEASE,
+    Grant {
+        group: "coordination.k8s.io",
+        resources: &["leases"],
+        verbs: &["get", "update"],
+        names: &[names::LEASE_MACHINE_CONTROLLER],
+        why: "leader election",
+    },
+    EVENTS,
+];
+
+/// Deployments mark and prepare the Nodes of their machines; they touch nothing else there.
+const TARGET_OF_DEPLOYMENTS: &[Grant<'_>] = &[Grant {
+    group: "",
+    resources: &["nodes"],
+    verbs: &["get", "list", "patch", "watch"],
+    names: &[],
+    why: "taints and annotations of rollouts, labels of updates in place, availability",
+}];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// Each verb on each resource; all names count as one that is empty.
+    fn rights(grants: &'static [Grant<'static>]) -> BTreeSet<[&'static str; 4]> {
+        let of_grant = |grant: &'static Grant<'static>| {
+            let names = if grant.names.is_empty() { &[""][..] } else { grant.names };
+            let triples =
+                grant.resources.iter().flat_map(move |resource| grant.verbs.iter().map(move |verb| (resource, verb)));
+            triples
+                .flat_map(move |(resource, verb)| names.iter().map(move |name| [grant.group, *resource, *verb, *name]))
+        };
+        grants.iter().flat_map(of_grant).collect()
+    }
+
+    #[test]
+    fn both_halves_together_may_do_what_the_whole_may_and_neither_may_do_more() {
+        for of in [control, target] {
+            let whole = rights(of(None));
+            let halves = Half::ALL.map(|half| rights(of(Some(half))));
+            let both: BTreeSet<_> = halves.iter().flatten().copied().collect();
+            assert_eq!(both, whole);
+        }
+        assert!(Half::ALL.map(|half| rights(control(Some(half))).len()).iter().all(|few| *few < rights(CONTROL).len()));
+    }
+
+    #[test]
+    fn neither_half_may_take_the_lease_or_the_status_of_the_other_one() {
+        let may = |half: Half, resource: &str, name: &str| {
+            rights(control(Some(half)))
+                .iter()
+                .any(|[_, of, verb, named]| (*of, *named) == (resource, name) && matches!(*verb, "patch" | "update"))
+        };
+        let (deployments, machines) = (Half::ControllerManager, Half::MachineController);
+        assert!(may(machines, "machines/status", "") && !may(deployments, "machines/status", ""));
+        assert!(may(deployments, "machinesets/status", "") && !may(machines, "machinesets/status", ""));
+        assert!(
+            may(deployments, "leases", "machine-controller-manager") && may(machines, "leases", "machine-controller")
+        );
+        assert!(
+            !may(machines, "leases", "machine-controller-manager") && !may(deployments, "leases", "machine-controller")
+        );
+    }
+}
