@@ -53,6 +53,8 @@ pub enum Rights {
     Everything,
     /// What `mcm manifests rbac --simulation` grants.
     Generated,
+    /// The same for the half of this program.
+    OfHalf(&'static str),
 }
 
 /// What an API server has beside what all have.
@@ -349,22 +351,20 @@ impl Rig {
         match rights {
             Rights::Everything => kubeconfig_path(&self.folder, &MANAGER),
             Rights::Generated => {
-                self.grant(namespace).await;
+                self.grant(namespace, &[]).await;
+                kubeconfig_path(&self.folder, &RESTRICTED)
+            }
+            Rights::OfHalf(half) => {
+                self.grant(namespace, &["--half", half]).await;
                 kubeconfig_path(&self.folder, &RESTRICTED)
             }
         }
     }
 
     /// Grants what the code says that it needs, to a user in place of the service account.
-    async fn grant(&self, namespace: &Namespace) {
-        let generated = super::manager::mcm(&[
-            "manifests",
-            "rbac",
-            "--simulation",
-            "--bootstrap-tokens",
-            "--namespace",
-            &namespace.name,
-        ]);
+    async fn grant(&self, namespace: &Namespace, further: &[&str]) {
+        let flags = ["manifests", "rbac", "--simulation", "--bootstrap-tokens", "--namespace", &namespace.name];
+        let generated = super::manager::mcm(&[&flags, further].concat());
         let views = super::manager::mcm(&["manifests", "apiservice", "--namespace", &namespace.name]);
         let mut documents = parse_documents("rbac", &generated).expect("mcm prints YAML");
         let views = parse_documents("views", &views).expect("mcm prints YAML");
