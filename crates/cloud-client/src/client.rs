@@ -1,0 +1,117 @@
+//! One call to a cloud: its turn, its request, and what follows from the answer.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::Request;
+use machine_driver::{Code, Instant, OpContext, Status};
+
+use crate::{
+    budget::{Budgets, Limits},
+    failure::{Failure, Trouble},
+    retry::{self, Next, Repeat},
+    secret::CredentialsKey,
+    transport::{Answer, Transport},
+};
+
+/// A cloud that does not answer a request for so long does not answer it at all.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// What is called.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a> {
+    /// The name of the request in metrics.
+    pub service: &'static str,
+    /// The name of the request in messages.
+    pub what: &'a str,
+    /// Whose budget it takes from.
+    pub account: CredentialsKey,
+    /// Whether it may be sent twice.
+    pub repeat: Repeat,
+}
+
+/// Sends requests to a cloud. Clones share budgets and connections.
+#[derive(Clone)]
+pub struct Client {
+    transport: Arc<dyn Transport>,
+    budgets: Arc<Budgets>,
+}
+
+impl Client {
+    /// A client that sends through this transport.
+    pub fn new(transport: impl Transport, limits: Limits) -> Self {
+        Self { transport: Arc::new(transport), budgets: Arc::new(Budgets::new(limits)) }
+    }
+
+    /// Sends the request that `build` makes, anew for each try, until `read` accepts an answer, the failure lasts or the time
+    /// of the operation is over.
+    ///
+    /// # Errors
+    /// The last failure. Its code is `DeadlineExceeded` when no answer came in time.
+    pub async fn call<T: Send>(
+        &self,
+        cx: &OpContext,
+        call: Call<'_>,
+        build: impl Fn() -> Result<Request<Bytes>, Status> + Send + Sync,
+        read: impl Fn(&Answer) -> Result<T, Failure> + Send + Sync,
+    ) -> Result<T, Failure> {
+        let mut tries = 0;
+        loop {
+            let Some(wait) = self.budgets.take(call.account, Instant::now(), cx.left()) else {
+                let message = format!("{}: too many requests of this account wait for their turn", call.what);
+                return Err(Failure::new(Code::Unavailable, message, Trouble::Throttled));
+            };
+            tokio::time::sleep(wait).await;
+            tries += 1;
+            let failure = match self.attempt(cx, call, build()?, &read).await {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => failure,
+            };
+            if failure.trouble == Trouble::Throttled {
+                self.budgets.throttled(call.account, Instant::now());
+            }
+            match retry::after(&failure, tries, call.repeat, cx.left(), rand::random()) {
+                Next::In(pause) => tokio::time::sleep(pause).await,
+                Next::GiveUp => return Err(failure),
+            }
+        }
+    }
+
+    /// One request, counted.
+    async fn attempt<T: Send>(
+        &self,
+        cx: &OpContext,
+        call: Call<'_>,
+        request: Request<Bytes>,
+        read: &(impl Fn(&Answer) -> Result<T, Failure> + Send + Sync),
+    ) -> Result<T, Failure> {
+        let mut failed = None;
+        let patience = cx.left().min(SILENCE);
+        let answered = cx.request(call.service, async {
+            let outcome = match tokio::time::timeout(patience, self.transport.send(request)).await {
+                Ok(Ok(answer)) => read(&answer).map_err(|failure| failure.asking_to_wait(&answer.headers)),
+                Ok(Err(why)) => Err(Failure::without_answer(call.what, &why)),
+                Err(_) => {
+                    let message = format!("{}: no answer within {} s", call.what, patience.as_secs_f32().round());
+                    Err(Failure::new(Code::DeadlineExceeded, message, Trouble::Passing))
+                }
+            };
+            outcome.map_err(|failure| {
+                let status = failure.status.clone();
+                failed = Some(failure);
+                status
+            })
+        });
+        answered.await.map_err(|status| failed.unwrap_or_else(|| status.into()))
+    }
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Self {
+        Self { status, reason: String::new(), trouble: Trouble::Lasting, retry_after: None }
+    }
+}
+
+#[cfg(test)]
+#[path = "client_tests.rs"]
+mod tests;

@@ -1,0 +1,133 @@
+//! Requests over HTTP/1.1 and TLS: the only place of a driver with sockets.
+
+use std::{error::Error, fs, path::PathBuf, sync::OnceLock, time::Duration};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::{HeaderValue, Request, header};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::{
+    client::{
+        legacy::{Client, Error as ClientError},
+        proxy::matcher::Matcher,
+    },
+    rt::{TokioExecutor, TokioTimer},
+};
+use rustls::{ClientConfig, RootCertStore, crypto::ring};
+use rustls_pki_types::{CertificateDer, pem::PemObject};
+
+use crate::{
+    USER_AGENT,
+    proxy::Way,
+    transport::{Answer, NoAnswer, Transport},
+};
+
+/// Longer answers are refused.
+const ANSWER_LIMIT: usize = 16 * 1024 * 1024;
+/// Idle connections that are kept for each host, and for how long.
+const IDLE_CONNECTIONS: usize = 16;
+const IDLE_TIME: Duration = Duration::from_secs(30);
+
+/// Whom the client trusts.
+#[derive(Clone, Debug, Default)]
+pub struct HttpOptions {
+    /// Certificates of authorities (PEM) that are trusted in place of the system's.
+    pub ca_file: Option<PathBuf>,
+}
+
+type Pool = Client<HttpsConnector<Way>, Full<Bytes>>;
+
+/// Sends requests over the network. Connections are kept and shared; certificates are read with the first request, so that
+/// a driver that nobody uses reads none.
+pub struct HttpTransport {
+    options: HttpOptions,
+    pool: OnceLock<Result<Pool, String>>,
+}
+
+impl HttpTransport {
+    /// A transport that trusts as the options say; proxies are those of the environment.
+    pub fn new(options: HttpOptions) -> Self {
+        Self { options, pool: OnceLock::new() }
+    }
+
+    fn pool(&self) -> Result<&Pool, NoAnswer> {
+        let pool = self.pool.get_or_init(|| open(&self.options, Matcher::from_env()));
+        pool.as_ref().map_err(|why| NoAnswer::Unusable(why.clone()))
+    }
+}
+
+#[async_trait]
+impl Transport for HttpTransport {
+    async fn send(&self, mut request: Request<Bytes>) -> Result<Answer, NoAnswer> {
+        request.headers_mut().insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
+        let answer = self.pool()?.request(request.map(Full::new)).await.map_err(|error| no_answer(&error))?;
+        let (head, body) = answer.into_parts();
+        let body = Limited::new(body, ANSWER_LIMIT).collect().await.map_err(|error| {
+            if error.is::<http_body_util::LengthLimitError>() {
+                NoAnswer::TooLong
+            } else {
+                NoAnswer::Lost(chain(error.as_ref()))
+            }
+        })?;
+        Ok(Answer { status: head.status, headers: head.headers, body: body.to_bytes() })
+    }
+}
+
+fn no_answer(error: &ClientError) -> NoAnswer {
+    if error.is_connect() { NoAnswer::NotSent(chain(error)) } else { NoAnswer::Lost(chain(error)) }
+}
+
+/// An error with its causes. None of them repeats a header or a body.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        if !text.ends_with(&next) {
+            text = format!("{text}: {next}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+fn open(options: &HttpOptions, proxies: Matcher) -> Result<Pool, String> {
+    let config = ClientConfig::builder_with_provider(ring::default_provider().into())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .with_root_certificates(roots(options)?)
+        .with_no_client_auth();
+    let tls = HttpsConnectorBuilder::new()
+        .with_tls_config(config)
+        .https_or_http()
+        .enable_http1()
+        .wrap_connector(Way::through(proxies));
+    Ok(Client::builder(TokioExecutor::new())
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(IDLE_TIME)
+        .pool_max_idle_per_host(IDLE_CONNECTIONS)
+        // Only what was never written to a connection that had been closed meanwhile.
+        .retry_canceled_requests(true)
+        .build(tls))
+}
+
+fn roots(options: &HttpOptions) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    let Some(file) = &options.ca_file else {
+        // An image without certificates speaks plain HTTP to an endpoint of its own all the same.
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        return Ok(roots);
+    };
+    let unreadable = |error: &dyn std::fmt::Display| format!("certificates of {}: {error}", file.display());
+    let pem = fs::read(file).map_err(|error| unreadable(&error))?;
+    for certificate in CertificateDer::pem_slice_iter(&pem) {
+        let certificate = certificate.map_err(|error| unreadable(&error))?;
+        roots.add(certificate).map_err(|error| unreadable(&error))?;
+    }
+    if roots.is_empty() { Err(unreadable(&"there is none in it")) } else { Ok(roots) }
+}
+
+#[cfg(test)]
+#[path = "http_transport_tests.rs"]
+mod tests;

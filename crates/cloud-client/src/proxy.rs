@@ -1,0 +1,70 @@
+//! The way to a host: straight, or through a tunnel of the proxy that the environment names.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use http::Uri;
+use hyper_util::{
+    client::{
+        legacy::connect::{HttpConnector, proxy::Tunnel},
+        proxy::matcher::Matcher,
+    },
+    rt::TokioIo,
+};
+use tokio::net::TcpStream;
+use tower_service::Service;
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// How long TCP may take to connect.
+const CONNECT: Duration = Duration::from_secs(10);
+/// Silence on a connection after which the kernel asks whether the other side still lives.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+
+/// Opens TCP connections. Those for `https` pass through the proxy of `HTTPS_PROXY` unless `NO_PROXY` names the host; plain
+/// `http` is spoken with metadata services and test endpoints only, which no proxy may answer for.
+#[derive(Clone)]
+pub struct Way {
+    tcp: HttpConnector,
+    proxies: Arc<Matcher>,
+}
+
+impl Way {
+    /// With these proxies.
+    pub fn through(proxies: Matcher) -> Self {
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        tcp.set_connect_timeout(Some(CONNECT));
+        tcp.set_keepalive(Some(KEEPALIVE));
+        Self { tcp, proxies: Arc::new(proxies) }
+    }
+}
+
+impl Service<Uri> for Way {
+    type Response = TokioIo<TcpStream>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.tcp.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, to: Uri) -> Self::Future {
+        let mut tcp = self.tcp.clone();
+        let proxy = if to.scheme_str() == Some("https") { self.proxies.intercept(&to) } else { None };
+        let Some(proxy) = proxy else {
+            return Box::pin(async move { tcp.call(to).await.map_err(Into::into) });
+        };
+        let mut tunnel = Tunnel::new(proxy.uri().clone(), tcp);
+        if let Some(login) = proxy.basic_auth() {
+            tunnel = tunnel.with_auth(login.clone());
+        }
+        Box::pin(async move { tunnel.call(to).await.map_err(Into::into) })
+    }
+}

@@ -1,0 +1,74 @@
+//! Values that nothing prints, and keys that stand for them.
+
+use std::fmt;
+
+use ring::digest;
+
+/// A secret text. `Debug` prints nothing of it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// This text.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text, for the request that needs it.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(<redacted>)")
+    }
+}
+
+/// Names credentials without holding them: the key of caches and budgets. Other credentials have another key, so that a
+/// rotated secret takes effect at once.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CredentialsKey([u8; 32]);
+
+impl CredentialsKey {
+    /// The key of credentials that consist of these parts.
+    pub fn of(parts: &[&str]) -> Self {
+        let mut hash = digest::Context::new(&digest::SHA256);
+        for part in parts {
+            // The length keeps `["ab", "c"]` and `["a", "bc"]` apart.
+            hash.update(&(part.len() as u64).to_be_bytes());
+            hash.update(part.as_bytes());
+        }
+        let mut key = [0; 32];
+        key.copy_from_slice(hash.finish().as_ref());
+        Self(key)
+    }
+}
+
+impl fmt::Debug for CredentialsKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CredentialsKey(…)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_prints_nothing() {
+        let secret = Secret::new("hunter2");
+        assert_eq!(
+            format!("{secret:?} {:?}", CredentialsKey::of(&["hunter2"])),
+            "Secret(<redacted>) CredentialsKey(…)"
+        );
+        assert_eq!(secret.reveal(), "hunter2");
+    }
+
+    #[test]
+    fn keys_tell_credentials_apart() {
+        assert_eq!(CredentialsKey::of(&["a", "b"]), CredentialsKey::of(&["a", "b"]));
+        assert_ne!(CredentialsKey::of(&["ab", "c"]), CredentialsKey::of(&["a", "bc"]));
+    }
+}
