@@ -8,13 +8,14 @@ use machine_driver::{ClassRules, Driver, Registry};
 /// The drivers of a program. Clones share them.
 #[derive(Clone, Default)]
 pub struct DriverSet {
+    clouds: Vec<Arc<dyn Driver>>,
     brought: Vec<Arc<dyn Driver>>,
 }
 
 impl DriverSet {
     /// Those that are built in, and no others.
     pub fn built_in() -> Self {
-        Self::default()
+        Self { clouds: clouds(), brought: Vec::new() }
     }
 
     /// This driver, too. It serves its `provider` strings, also one that the virtual cloud would impersonate; of two drivers
@@ -26,7 +27,8 @@ impl DriverSet {
     }
 
     /// Which driver serves which of the providers that are wanted, and the rules over their classes. `simulation` is the
-    /// virtual cloud; each driver passes through `each` first.
+    /// virtual cloud, which serves the providers that it impersonates also where a cloud's own driver is compiled in; each driver
+    /// passes through `each` first.
     pub(crate) fn registry(
         &self,
         simulation: Arc<dyn Driver>,
@@ -34,7 +36,8 @@ impl DriverSet {
         each: impl Fn(Arc<dyn Driver>) -> Arc<dyn Driver>,
     ) -> Registry {
         let mut registry = Registry::new();
-        for driver in std::iter::once(simulation).chain(self.brought.iter().cloned()).map(each) {
+        let clouds = self.clouds.iter().cloned();
+        for driver in clouds.chain([simulation]).chain(self.brought.iter().cloned()).map(each) {
             for provider in driver.info().providers.iter().filter(|provider| is_wanted(provider)) {
                 registry.register_as(provider, &driver);
             }
@@ -44,6 +47,20 @@ impl DriverSet {
         }
         registry
     }
+}
+
+/// The drivers of clouds that are compiled in. They reach nothing before the first call.
+#[cfg(feature = "aws")]
+fn clouds() -> Vec<Arc<dyn Driver>> {
+    use driver_aws::{AwsDriver, AwsOptions};
+
+    vec![Arc::new(AwsDriver::new(AwsOptions::from_environment(|name| std::env::var(name).ok())))]
+}
+
+/// No driver of a cloud is compiled in.
+#[cfg(not(feature = "aws"))]
+const fn clouds() -> Vec<Arc<dyn Driver>> {
+    Vec::new()
 }
 
 /// The rules over classes that this program knows without a driver for them.

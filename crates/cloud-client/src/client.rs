@@ -70,7 +70,7 @@ impl Client {
             if failure.trouble == Trouble::Throttled {
                 self.budgets.throttled(call.account, Instant::now());
             }
-            match retry::after(&failure, tries, call.repeat, cx.left(), rand::random()) {
+            match retry::after(&failure, tries, call.repeat, cx.left(), retry::draw()) {
                 Next::In(pause) => tokio::time::sleep(pause).await,
                 Next::GiveUp => return Err(failure),
             }

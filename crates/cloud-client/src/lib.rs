@@ -24,7 +24,7 @@ pub use budget::{Budgets, Limits};
 pub use client::{Call, Client};
 pub use failure::{Failure, Trouble};
 pub use http_transport::{HttpOptions, HttpTransport};
-pub use retry::Repeat;
+pub use retry::{Repeat, draw};
 pub use secret::{CredentialsKey, Secret};
 pub use transport::{Answer, NoAnswer, Transport};
 

@@ -45,6 +45,11 @@ pub fn after(failure: &Failure, tries: u32, repeat: Repeat, left: Duration, draw
     if pause < left { Next::In(pause) } else { Next::GiveUp }
 }
 
+/// A random number of `0..1`, for jitter.
+pub fn draw() -> f64 {
+    rand::random()
+}
+
 #[cfg(test)]
 mod tests {
     use machine_driver::Code;

@@ -1,19 +1,55 @@
-//! Amazon EC2: the shape of its classes and the rules over them.
+//! Amazon EC2: the shape of its classes, the rules over them, and the driver that makes instances.
 //!
 //! [`schema`] says which fields a `providerSpec` has and of which types, [`rules`] what must hold between them, [`secret`]
-//! what the Secrets must contain. Nothing here talks to EC2: the calls of a driver are not part of this program, so that
-//! classes of provider `AWS` are judged here and served elsewhere, or impersonated by the virtual cloud.
-//! Source: spec/providers §3.1, §3.2; messages are those of machine-controller-manager-provider-aws.
+//! what the Secrets must contain: classes are judged by these also where the driver runs elsewhere or the virtual cloud
+//! impersonates it. With the feature `driver`, [`AwsDriver`] talks to EC2: [`driver`] acts on what [`lookup`] and [`launch`]
+//! decide, [`ec2`] signs and sends requests, [`actions`] writes and reads them.
+//! Source: spec/providers §3; messages are those of machine-controller-manager-provider-aws.
 
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "driver")]
+mod actions;
+#[cfg(feature = "driver")]
+mod credentials;
+#[cfg(feature = "driver")]
+mod driver;
+#[cfg(feature = "driver")]
+mod ec2;
+#[cfg(feature = "driver")]
+mod errors;
+#[cfg(all(test, feature = "driver"))]
+mod fake_ec2;
+#[cfg(feature = "driver")]
+mod launch;
+#[cfg(feature = "driver")]
+mod lookup;
+#[cfg(feature = "driver")]
+mod options;
+#[cfg(feature = "driver")]
+mod query;
+mod regions;
 mod rules;
 mod schema;
 mod secret;
+#[cfg(feature = "driver")]
+mod sign;
+#[cfg(feature = "driver")]
+mod spec;
+#[cfg(feature = "driver")]
+mod xml;
 
 use std::{collections::BTreeSet, sync::LazyLock};
 
+#[cfg(feature = "driver")]
+pub use driver::AwsDriver;
+#[cfg(feature = "driver")]
+pub use errors::ErrorCodes;
 use machine_driver::ClassRules;
+#[cfg(feature = "driver")]
+pub use options::{AwsOptions, OwnIdentity};
+#[cfg(feature = "driver")]
+pub use regions::Variant;
 use serde_json::Value;
 
 use kube_values::{

@@ -12,6 +12,8 @@ use kube_values::{
 use machine_api::validation::Node;
 use serde_json::{Value, json};
 
+use crate::regions::is_region;
+
 /// The rule id of all findings here.
 const RULE: RuleId = "CLS-6";
 const ROOT_DEVICE: &str = "/root";
@@ -33,6 +35,11 @@ pub fn provider_spec(spec: Node<'_>, path: &FieldPath, found: &mut Findings) {
         if spec.get(field).text_or_empty() == Some("") {
             found.required(RULE, path.child(field), detail);
         }
+    }
+    // It becomes a part of the host that requests are sent to.
+    if let Some(region) = spec.get("region").text().filter(|region| !region.is_empty() && !is_region(region)) {
+        let detail = "must consist of at most 40 lower case letters, digits and hyphens between them";
+        found.invalid(RULE, path.child("region"), region, detail);
     }
     instance_profile_is_named_once(spec.get("iam"), &path.child("iam"), found);
     block_devices(spec.get("blockDevices"), &path.child("blockDevices"), found);

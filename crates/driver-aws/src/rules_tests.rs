@@ -39,6 +39,7 @@ const ONE_ROOT: &str = "providerSpec.blockDevices: Required value: Only one devi
 #[case::a_good_class(json!({}), &[])]
 #[case::no_ami(json!({"ami": ""}), &["providerSpec.ami: Required value: AMI is required"])]
 #[case::no_place(json!({"region": null, "machineType": null}), &["providerSpec.region: Required value: Region is required", "providerSpec.machineType: Required value: MachineType is required"])]
+#[case::a_host_as_region(json!({"region": "evil.example.com/"}), &["providerSpec.region: Invalid value: \"evil.example.com/\": must consist of at most 40 lower case letters, digits and hyphens between them"])]
 #[case::a11_two_profiles(json!({"iam": {"arn": "arn:x"}}), &["providerSpec.iam: Invalid value: {\"arn\":\"arn:x\",\"name\":\"nodes\"}: either IAM Name or ARN must be set"])]
 #[case::no_profile(json!({"iam": null}), &["providerSpec.iam: Invalid value: {\"arn\":\"\",\"name\":\"\"}: either IAM Name or ARN must be set"])]
 #[case::one_device_needs_no_name(json!({"blockDevices": [device("anything")]}), &[])]

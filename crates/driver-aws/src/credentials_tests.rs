@@ -1,0 +1,128 @@
+//! Where credentials come from, and which files are read for them.
+
+use cloud_client::{
+    Limits, NoAnswer, Transport,
+    http::{HeaderMap, StatusCode},
+};
+use machine_driver::async_trait;
+use rstest::rstest;
+
+use super::*;
+
+fn secret(pairs: &[(&str, &str)]) -> SecretData {
+    let mut secret = SecretData::default();
+    for (key, value) in pairs {
+        secret.set(*key, value.as_bytes().to_vec());
+    }
+    secret
+}
+
+fn keys(id: &str, key: &str) -> Source {
+    Source::Static(Credentials { id: id.to_owned(), secret: Secret::new(key), token: None, expires: None })
+}
+
+#[rstest]
+#[case::a_31_gardeners_spelling(&[("accessKeyID", " a\n"), ("secretAccessKey", "b\n")], Ok(keys("a", "b")))]
+#[case::the_older_spelling_wins(&[("accessKeyID", "a"), ("secretAccessKey", "b"), ("providerAccessKeyId", "c"), ("providerSecretAccessKey", "d")], Ok(keys("c", "d")))]
+#[case::a_blank_value_does_not_count(&[("accessKeyID", "a"), ("secretAccessKey", "b"), ("providerAccessKeyId", " ")], Ok(keys("a", "b")))]
+#[case::half_a_pair(&[("accessKeyID", "a")], Err("Mention atleast providerSecretAccessKey or secretAccessKey"))]
+#[case::a_32_a_token_without_a_role(&[("workloadIdentityTokenFile", "/t")], Err("Role ARN is required when workload identity is used"))]
+#[case::an_empty_file_name(&[("workloadIdentityTokenFile", ""), ("roleARN", "r")], Err("Workload identity token file is required"))]
+#[case::nothing(&[], Ok(Source::Instance { endpoint: "http://169.254.169.254".to_owned() }))]
+fn a_secret_names_a_source(#[case] pairs: &[(&str, &str)], #[case] expected: Result<Source, &str>) {
+    let source = Source::of(&secret(pairs), &AwsOptions::default());
+    assert_eq!(source.map_err(|status| status.message), expected.map_err(str::to_owned));
+}
+
+#[test]
+fn a_secret_names_token_files_in_their_directories_only() {
+    let (tokens, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let allowed = [tokens.path().to_owned()];
+    let write = |path: PathBuf, text: &str| {
+        fs::write(&path, text).unwrap();
+        path
+    };
+    let inside = write(tokens.path().join("token"), " t-1\n");
+    let outside = write(elsewhere.path().join("token"), "t-2");
+    let link = tokens.path().join("link");
+    std::os::unix::fs::symlink(&outside, &link).unwrap();
+    let read = |file: &Path, trust| token(file, trust, &allowed).map(|token| token.reveal().to_owned());
+    assert_eq!(read(&inside, FileTrust::Secret), Ok("t-1".to_owned()));
+    for file in [&outside, &link, &tokens.path().join("../x"), &tokens.path().join("nothing")] {
+        let refused = read(file, FileTrust::Secret).unwrap_err();
+        assert_eq!(refused.code, Code::InvalidArgument, "{}", refused.message);
+        assert!(refused.message.ends_with("is no file in a directory for tokens"), "{}", refused.message);
+    }
+    assert_eq!(read(&outside, FileTrust::Process), Ok("t-2".to_owned()));
+}
+
+/// Answers by path, and notes what was asked.
+#[derive(Clone, Default)]
+struct Giving(Arc<Mutex<Vec<String>>>);
+
+#[async_trait]
+impl Transport for Giving {
+    async fn send(&self, request: Request<Bytes>) -> Result<Answer, NoAnswer> {
+        let headers = request.headers();
+        let header = |name: &str| headers.get(name).map(|value| value.to_str().unwrap().to_owned()).unwrap_or_default();
+        let proof = header("x-aws-ec2-metadata-token") + &header("authorization");
+        let form = String::from_utf8(request.body().to_vec()).unwrap();
+        self.0.lock().unwrap().push(format!("{} {} {proof}{form}", request.method(), request.uri()));
+        let document = r#"{"Code":"Success","AccessKeyId":"a","SecretAccessKey":"b","Token":"c","Expiration":"2026-01-01T01:00:00Z"}"#;
+        let body = match request.uri().path() {
+            "/latest/api/token" => "metadata-token",
+            "/latest/meta-data/iam/security-credentials/" => "nodes\n",
+            "/latest/meta-data/iam/security-credentials/nodes" | "/v1/credentials" => document,
+            _ => {
+                "<AssumeRoleWithWebIdentityResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\"><AssumeRoleWithWebIdentityResult>\
+                 <Credentials><SessionToken>c</SessionToken><SecretAccessKey>b</SecretAccessKey><Expiration>2026-01-01T01:00:00Z</Expiration>\
+                 <AccessKeyId>a</AccessKeyId></Credentials></AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>"
+            }
+        };
+        Ok(Answer { status: StatusCode::OK, headers: HeaderMap::new(), body: body.into() })
+    }
+}
+
+#[rstest]
+#[case::instance_profile(
+    |_| Source::Instance { endpoint: "http://metadata".to_owned() },
+    &["PUT http://metadata/latest/api/token ",
+      "GET http://metadata/latest/meta-data/iam/security-credentials/ metadata-token",
+      "GET http://metadata/latest/meta-data/iam/security-credentials/nodes metadata-token"]
+)]
+#[case::pod_identity(
+    |file| Source::Container { uri: "http://agent/v1/credentials".to_owned(), token_file: Some(file) },
+    &["GET http://agent/v1/credentials t-1"]
+)]
+#[case::web_identity(
+    |file| Source::WebIdentity { file, role: "arn:r".to_owned(), trust: FileTrust::Process },
+    &["POST https://sts.eu-west-1.amazonaws.com/ Action=AssumeRoleWithWebIdentity&Version=2011-06-15&RoleArn=arn%3Ar&RoleSessionName=machine-controller-manager&WebIdentityToken=t-1"]
+)]
+#[tokio::test(start_paused = true)]
+async fn a_source_gives_credentials_that_are_kept_until_shortly_before_their_end(
+    #[case] source: fn(PathBuf) -> Source,
+    #[case] asked: &[&str],
+) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), "t-1").unwrap();
+    let (giving, source) = (Giving::default(), source(file.path().to_owned()));
+    let client = Client::new(giving.clone(), Limits::default());
+    let (cx, options, wallet) = (OpContext::within(Duration::from_secs(60)), AwsOptions::default(), Wallet::default());
+    let giver = Giver { client: &client, cx: &cx, options: &options, sts: "https://sts.eu-west-1.amazonaws.com/" };
+    let at = |time: &str| time.parse::<Timestamp>().unwrap();
+    let given = wallet.credentials(giver, &source, at("2026-01-01T00:00:00Z")).await.unwrap();
+    assert_eq!(
+        given,
+        Credentials {
+            id: "a".to_owned(),
+            secret: Secret::new("b"),
+            token: Some(Secret::new("c")),
+            expires: Some(at("2026-01-01T01:00:00Z")),
+        }
+    );
+    assert_eq!(*giving.0.lock().unwrap(), asked);
+    wallet.credentials(giver, &source, at("2026-01-01T00:54:00Z")).await.unwrap();
+    assert_eq!(giving.0.lock().unwrap().len(), asked.len(), "they are kept");
+    wallet.credentials(giver, &source, at("2026-01-01T00:56:00Z")).await.unwrap();
+    assert_eq!(giving.0.lock().unwrap().len(), 2 * asked.len(), "they are renewed in time");
+}

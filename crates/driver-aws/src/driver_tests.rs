@@ -1,0 +1,472 @@
+//! The driver against an EC2 in this process, in paused time.
+
+#![allow(clippy::needless_pass_by_value, reason = "tests build the values they pass")]
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use cloud_client::Limits;
+use k8s_openapi::api::core::v1::{AWSElasticBlockStoreVolumeSource, CSIPersistentVolumeSource, NFSVolumeSource};
+use machine_driver::contract;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    errors::ErrorCodes,
+    fake_ec2::{FakeEc2, Fault, Nic, Vm},
+};
+
+const CLUSTER: &str = "kubernetes.io/cluster/shoot";
+const ROLE: &str = "kubernetes.io/role/node";
+
+fn spec() -> Value {
+    json!({
+        "ami": "ami-1", "region": "eu-west-1", "machineType": "m5.large", "iam": {"name": "nodes"},
+        "blockDevices": [{"ebs": {"volumeSize": 50, "volumeType": "gp3"}}],
+        "networkInterfaces": [{"subnetID": "subnet-1", "securityGroupIDs": ["sg-1"]}],
+        "tags": {CLUSTER: "1", ROLE: "1"},
+    })
+}
+
+fn class(patch: Value) -> MachineClass {
+    let mut spec = spec();
+    json_patch::merge(&mut spec, &patch);
+    MachineClass { provider: AWS.to_owned(), provider_spec: spec, ..MachineClass::default() }
+}
+
+fn secret() -> SecretData {
+    let mut secret = SecretData::default();
+    for (key, value) in
+        [("accessKeyID", "AKIDEXAMPLE"), ("secretAccessKey", "wJalrXUtnFEMI"), ("userData", "#!/bin/sh")]
+    {
+        secret.set(key, value.as_bytes().to_vec());
+    }
+    secret
+}
+
+/// A driver, its EC2 and a class.
+struct Rig {
+    ec2: FakeEc2,
+    driver: AwsDriver,
+    patch: Value,
+    machine: Machine,
+}
+
+impl Rig {
+    fn new(patch: Value) -> Self {
+        Self::with(patch, AwsOptions::default())
+    }
+
+    fn with(patch: Value, options: AwsOptions) -> Self {
+        let ec2 = FakeEc2::new();
+        let driver = AwsDriver::through(Client::new(ec2.clone(), Limits { rate: 1000.0, burst: 1000.0 }), options);
+        let mut machine = Machine::default();
+        machine.metadata.name = Some("m-1".to_owned());
+        machine.metadata.uid = Some("uid-1".to_owned());
+        Self { ec2, driver, patch, machine }
+    }
+
+    fn named(mut self, provider_id: &str) -> Self {
+        provider_id.clone_into(&mut self.machine.spec.provider_id);
+        self
+    }
+
+    /// An instance of the machine that is there already.
+    fn vm(&self, id: &str, change: impl FnOnce(&mut Vm)) {
+        let tags =
+            [("Name", "m-1"), (CLUSTER, "1"), (ROLE, "1")].map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let mut vm = Vm { id: id.to_owned(), state: "running", tags: tags.into(), ..Vm::default() };
+        change(&mut vm);
+        self.ec2.state().vms.push(vm);
+    }
+
+    fn request(&self) -> MachineRequest {
+        MachineRequest {
+            machine: Arc::new(self.machine.clone()),
+            class: Arc::new(class(self.patch.clone())),
+            secret: secret(),
+        }
+    }
+
+    fn cx() -> OpContext {
+        OpContext::within(Duration::from_secs(1200))
+    }
+
+    async fn create(&self) -> Result<CreatedVm, Status> {
+        self.driver.create_machine(&Self::cx(), self.request()).await
+    }
+
+    async fn status(&self) -> Result<VmIdentity, Status> {
+        self.driver.get_machine_status(&Self::cx(), self.request()).await
+    }
+
+    async fn initialize(&self) -> Result<VmIdentity, Status> {
+        self.driver.initialize_machine(&Self::cx(), self.request()).await
+    }
+
+    async fn delete(&self) -> Result<DeletedVm, Status> {
+        self.driver.delete_machine(&Self::cx(), self.request()).await
+    }
+
+    async fn list(&self) -> Result<Vec<ListedVm>, Status> {
+        let request = ListRequest { class: Arc::new(class(self.patch.clone())), secret: secret() };
+        self.driver.list_machines(&Self::cx(), request).await
+    }
+
+    fn launches(&self) -> Vec<BTreeMap<String, String>> {
+        self.ec2.asked("RunInstances")
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_contract_of_drivers_holds() {
+    contract::holds_for(&Rig::new(json!({})).driver, class(json!({})), secret()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_01_a_02_a_creation_makes_one_instance_with_the_tags_of_the_class() {
+    let rig = Rig::new(json!({"tags": {"Name": "foo", "team": "x"}}));
+    let vm = rig.create().await.unwrap().vm;
+    assert_eq!(vm.provider_id, "aws:///eu-west-1/i-1");
+    assert_eq!(vm.node_name, "ip-i-1.eu-west-1.compute.internal");
+    let tags = rig.ec2.live()[0].tags.clone();
+    let expected = [("Name", "m-1"), (CLUSTER, "1"), (ROLE, "1"), ("team", "x")];
+    assert_eq!(tags, expected.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
+    assert_eq!(rig.ec2.state().uris[0], "https://ec2.eu-west-1.amazonaws.com/");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_03_after_a_lost_reply_the_same_instance_is_answered() {
+    let rig = Rig::new(json!({}));
+    rig.ec2.fails("RunInstances", [Fault::LostReply]);
+    assert_eq!(rig.create().await.unwrap_err().code, Code::Unavailable);
+    assert_eq!(rig.create().await.unwrap().vm.provider_id, "aws:///eu-west-1/i-1");
+    assert_eq!(rig.ec2.live().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_03_also_where_the_instance_can_not_be_found_by_its_tags_yet() {
+    let rig = Rig::new(json!({}));
+    rig.ec2.fails("RunInstances", [Fault::LostReply]);
+    rig.create().await.unwrap_err();
+    rig.ec2.fails("DescribeInstances", [Fault::Body("<R><reservationSet/></R>")]);
+    assert_eq!(rig.create().await.unwrap().vm.provider_id, "aws:///eu-west-1/i-1");
+    assert_eq!((rig.ec2.live().len(), rig.launches()[1]["ClientToken"].as_str()), (1, "uid-1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_04_an_instance_of_another_cluster_is_not_touched() {
+    let rig = Rig::new(json!({}));
+    rig.vm("i-9", |vm| {
+        vm.tags.remove(CLUSTER);
+        vm.tags.insert("kubernetes.io/cluster/other".to_owned(), "1".to_owned());
+    });
+    assert_eq!(rig.create().await.unwrap().vm.provider_id, "aws:///eu-west-1/i-2");
+    rig.delete().await.unwrap();
+    assert_eq!(rig.ec2.live().iter().map(|vm| vm.id.as_str()).collect::<Vec<_>>(), ["i-9"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_06_there_is_no_such_image() {
+    let rig = Rig::new(json!({}));
+    rig.ec2.state().no_image = true;
+    let refused = rig.create().await.unwrap_err();
+    assert_eq!((refused.code, refused.message.as_str()), (Code::NotFound, "Image ami-1 not found"));
+}
+
+#[rstest]
+#[case::a_05_no_image("DescribeImages", 400, "InvalidAMIID.NotFound", Code::InvalidArgument)]
+#[case::a_12_no_capacity("RunInstances", 500, "InsufficientInstanceCapacity", Code::ResourceExhausted)]
+#[case::a_13_no_permission("RunInstances", 403, "UnauthorizedOperation", Code::PermissionDenied)]
+#[case::a_14_bad_credentials("DescribeInstances", 401, "AuthFailure", Code::Unauthenticated)]
+#[tokio::test(start_paused = true)]
+async fn an_error_of_ec2_has_its_code(
+    #[case] action: &'static str,
+    #[case] status: u16,
+    #[case] reason: &'static str,
+    #[case] code: Code,
+) {
+    for (codes, expected) in [
+        (ErrorCodes::Fine, code),
+        (ErrorCodes::AsGo, if code == Code::ResourceExhausted { code } else { Code::Internal }),
+    ] {
+        let rig = Rig::with(json!({}), AwsOptions { error_codes: codes, ..AwsOptions::default() });
+        rig.ec2.fails(action, [Fault::Error(status, reason)]);
+        let refused = rig.create().await.unwrap_err();
+        assert_eq!(refused.code, expected);
+        assert!(refused.message.contains(&format!("api error {reason}: it fails")), "{}", refused.message);
+        assert_eq!(rig.ec2.live().len(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_12_a_launch_that_ends_for_lack_of_capacity_is_repeated_with_another_token() {
+    let rig = Rig::new(json!({}));
+    rig.ec2.state().launches = Some(("terminated", "Server.InsufficientInstanceCapacity"));
+    assert_eq!(rig.create().await.unwrap_err().code, Code::ResourceExhausted);
+    rig.ec2.state().launches = None;
+    assert_eq!(rig.create().await.unwrap().vm.provider_id, "aws:///eu-west-1/i-2");
+    let tokens: Vec<_> = rig.launches().iter().map(|launch| launch["ClientToken"].clone()).collect();
+    assert_eq!(tokens, ["uid-1", "uid-1-1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_whose_instance_ec2_has_forgotten_is_not_used_again() {
+    let rig = Rig::new(json!({}));
+    rig.ec2.fails(
+        "RunInstances",
+        [Fault::Error(400, "IdempotentInstanceTerminated"), Fault::Error(400, "IdempotentParameterMismatch")],
+    );
+    rig.create().await.unwrap();
+    assert_eq!(rig.launches()[2]["ClientToken"], "uid-1-2");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_20_an_instance_that_is_described_late_is_waited_for() {
+    let rig = Rig::new(json!({}));
+    rig.ec2.state().stale_looks = 3;
+    let began = Instant::now();
+    rig.create().await.unwrap();
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert_eq!(rig.launches().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_20_the_wait_ends_after_five_minutes() {
+    let rig = Rig::new(json!({}));
+    rig.ec2.state().stale_looks = usize::MAX;
+    let began = Instant::now();
+    let refused = rig.create().await.unwrap_err();
+    assert!(refused.message.contains("timed out waiting for eventual consistency"), "{}", refused.message);
+    assert!(began.elapsed() <= Duration::from_secs(300), "{:?}", began.elapsed());
+}
+
+fn nic(id: &str, kind: &'static str, index: usize, prefixes: usize) -> Nic {
+    Nic { id: id.to_owned(), kind, index, checks: true, prefixes }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_15_a_16_checks_are_switched_off_where_there_are_any() {
+    let rig = Rig::new(json!({"srcAndDstChecksEnabled": false}));
+    rig.vm("i-9", |vm| vm.interfaces = vec![nic("eni-1", "interface", 0, 0), nic("eni-2", "efa", 1, 0)]);
+    let before = rig.status().await.unwrap_err();
+    assert_eq!(before.code, Code::Uninitialized);
+    assert_eq!(before.partial.unwrap().provider_id, "aws:///eu-west-1/i-9");
+    rig.initialize().await.unwrap();
+    let modified = rig.ec2.asked("ModifyNetworkInterfaceAttribute");
+    assert_eq!(modified.len(), 1);
+    assert_eq!(
+        (modified[0]["NetworkInterfaceId"].as_str(), modified[0]["SourceDestCheck.Value"].as_str()),
+        ("eni-1", "false")
+    );
+    rig.status().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_17_one_interface_that_fails_does_not_stop_the_others() {
+    let rig = Rig::new(json!({"srcAndDstChecksEnabled": false}));
+    rig.vm("i-9", |vm| vm.interfaces = vec![nic("eni-1", "interface", 0, 0), nic("eni-2", "interface", 1, 0)]);
+    rig.ec2.fails("ModifyNetworkInterfaceAttribute", [Fault::Error(400, "InvalidParameterValue")]);
+    assert_eq!(rig.initialize().await.unwrap_err().code, Code::Uninitialized);
+    assert_eq!(rig.ec2.asked("ModifyNetworkInterfaceAttribute").len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_18_the_prefixes_that_are_missing_are_assigned() {
+    let rig =
+        Rig::new(json!({"networkInterfaces": [{"subnetID": "s", "securityGroupIDs": ["g"], "ipv6PrefixCount": 2}]}));
+    rig.vm("i-9", |vm| vm.interfaces = vec![nic("eni-1", "interface", 0, 1)]);
+    assert_eq!(rig.status().await.unwrap_err().code, Code::Uninitialized);
+    rig.initialize().await.unwrap();
+    assert_eq!(rig.ec2.asked("AssignIpv6Addresses")[0]["Ipv6PrefixCount"], "1");
+    rig.status().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_initialisation_without_an_instance_is_uninitialized() {
+    assert_eq!(Rig::new(json!({})).initialize().await.unwrap_err().code, Code::Uninitialized);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_19_two_instances_of_one_machine_are_told() {
+    let rig = Rig::new(json!({}));
+    rig.vm("i-8", |_| ());
+    rig.vm("i-9", |_| ());
+    let refused = rig.status().await.unwrap_err();
+    assert_eq!(refused.code, Code::OutOfRange);
+    assert!(refused.message.ends_with("IDs for all backing VMs - [i-8 i-9] "), "{}", refused.message);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_21_an_instance_that_has_ended_backs_no_machine() {
+    let rig = Rig::new(json!({})).named("aws:///eu-west-1/i-9");
+    rig.vm("i-9", |vm| vm.state = "terminated");
+    assert_eq!(rig.status().await.unwrap_err().code, Code::NotFound);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_without_its_name_is_found_by_its_id() {
+    let rig = Rig::new(json!({})).named("aws:///eu-west-1/i-9");
+    rig.vm("i-9", |vm| drop(vm.tags.remove("Name")));
+    assert_eq!(rig.status().await.unwrap().provider_id, "aws:///eu-west-1/i-9");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_22_an_instance_that_is_gone_is_deleted() {
+    let rig = Rig::new(json!({})).named("aws:///us-east-1/i-9");
+    rig.delete().await.unwrap();
+    assert_eq!(rig.ec2.state().uris[0], "https://ec2.us-east-1.amazonaws.com/", "the id says where it was");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_23_all_instances_of_the_name_are_deleted() {
+    let rig = Rig::new(json!({}));
+    rig.vm("i-8", |_| ());
+    rig.vm("i-9", |_| ());
+    rig.delete().await.unwrap();
+    assert_eq!(rig.ec2.live().len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deletion_by_id_takes_leftovers_along_and_that_of_an_orphan_does_not() {
+    for (uid, left) in [(Some("uid-1".to_owned()), 0), (None, 1)] {
+        let mut rig = Rig::new(json!({})).named("aws:///eu-west-1/i-8");
+        rig.machine.metadata.uid = uid;
+        rig.vm("i-8", |_| ());
+        rig.vm("i-9", |_| ());
+        rig.delete().await.unwrap();
+        assert_eq!(rig.ec2.live().len(), left);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_provider_id_that_names_a_host_is_refused() {
+    let rig = Rig::new(json!({})).named("aws:///evil.example.com/i-8");
+    assert_eq!(rig.delete().await.unwrap_err().code, Code::InvalidArgument);
+    assert_eq!(rig.ec2.state().log.len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_28_a_29_lists_are_whole_with_stopped_instances() {
+    let rig = Rig::new(json!({}));
+    rig.ec2.state().page = 500;
+    for number in 0..1200 {
+        rig.vm(&format!("i-{number}"), |vm| vm.state = if number % 7 == 0 { "stopped" } else { "running" });
+    }
+    rig.vm("i-gone", |vm| vm.state = "terminated");
+    let all = rig.list().await.unwrap();
+    assert_eq!((all.len(), rig.ec2.asked("DescribeInstances").len()), (1200, 3));
+    assert_eq!((all[7].provider_id.as_str(), all[7].machine_name.as_str()), ("aws:///eu-west-1/i-7", "m-1"));
+    assert!(all[7].created.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_10_a_list_without_its_second_page_is_an_error() {
+    let rig = Rig::new(json!({}));
+    rig.ec2.state().page = 1;
+    rig.vm("i-1", |_| ());
+    rig.vm("i-2", |_| ());
+    let first = "<R><reservationSet><item><instancesSet/></item></reservationSet><nextToken>1</nextToken></R>";
+    rig.ec2.fails("DescribeInstances", [Fault::Body(first), Fault::Error(400, "InvalidParameterValue")]);
+    assert_eq!(rig.list().await.unwrap_err().code, Code::InvalidArgument);
+    // A token that comes back would be asked for for ever.
+    rig.ec2.fails("DescribeInstances", [Fault::Body(first), Fault::Body(first)]);
+    assert_eq!(rig.list().await.unwrap_err().code, Code::Internal);
+}
+
+#[rstest]
+#[case::no_xml("{}")]
+#[case::cut_off("<R><reservationSet><item>")]
+#[case::another_answer("<html></html>")]
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_can_not_be_read_is_no_empty_list(#[case] body: &'static str) {
+    let rig = Rig::new(json!({}));
+    rig.ec2.fails("DescribeInstances", [Fault::Body(body)]);
+    assert_eq!(rig.list().await.unwrap_err().code, Code::Internal);
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_11_a_throttled_look_is_repeated() {
+    let rig = Rig::new(json!({}));
+    rig.vm("i-9", |_| ());
+    rig.ec2.fails("DescribeInstances", (0..3).map(|_| Fault::Error(503, "RequestLimitExceeded")));
+    rig.status().await.unwrap();
+    assert_eq!(rig.ec2.asked("DescribeInstances").len(), 4);
+    rig.ec2.fails("DescribeInstances", (0..9).map(|_| Fault::Error(503, "RequestLimitExceeded")));
+    assert_eq!(rig.status().await.unwrap_err().code, Code::Unavailable);
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_12_a_rotated_secret_signs_the_next_request() {
+    let rig = Rig::new(json!({}));
+    rig.vm("i-9", |_| ());
+    rig.status().await.unwrap();
+    let mut request = rig.request();
+    request.secret.set("accessKeyID", b"AKIDROTATED".to_vec());
+    rig.driver.get_machine_status(&Rig::cx(), request).await.unwrap();
+    let state = rig.ec2.state();
+    let signed = |at: usize| state.headers[at]["authorization"].to_str().unwrap().to_owned();
+    assert!(signed(0).contains("Credential=AKIDEXAMPLE/"), "{}", signed(0));
+    assert!(signed(1).contains("Credential=AKIDROTATED/"), "{}", signed(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_13_a_silent_ec2_is_given_up_at_the_deadline() {
+    let rig = Rig::new(json!({}));
+    rig.ec2.fails("DescribeInstances", [Fault::Silence]);
+    let began = Instant::now();
+    let cx = OpContext::within(Duration::from_secs(2));
+    let refused = rig.driver.get_machine_status(&cx, rig.request()).await.unwrap_err();
+    assert_eq!(refused.code, Code::DeadlineExceeded);
+    assert!(began.elapsed() <= Duration::from_millis(2200));
+}
+
+#[rstest]
+#[case::c_01_another_provider("aws", json!({}), Code::InvalidArgument, "requested for Provider 'aws', we only support 'AWS'")]
+#[case::c_03_a_list("AWS", json!([]), Code::Internal, "providerSpec: must be an object")]
+#[case::a_10_no_devices("AWS", json!({"blockDevices": []}), Code::InvalidArgument, "no block devices passed")]
+#[case::a_27_a_bad_annotation("AWS", json!({}), Code::Internal, "annotation machine.sapcloud.io/awsPlacement can't be read")]
+#[tokio::test(start_paused = true)]
+async fn what_can_not_be_made_is_refused_before_a_launch(
+    #[case] provider: &str,
+    #[case] patch: Value,
+    #[case] code: Code,
+    #[case] begins: &str,
+) {
+    let mut rig = Rig::new(json!({}));
+    let annotations = [("machine.sapcloud.io/awsPlacement".to_owned(), "{".to_owned())];
+    rig.machine.spec.node_template.metadata.annotations = Some(annotations.into());
+    let mut class = class(patch.clone());
+    if patch.is_array() {
+        class.provider_spec = patch;
+    }
+    provider.clone_into(&mut class.provider);
+    let request = MachineRequest { class: Arc::new(class), ..rig.request() };
+    let refused = rig.driver.create_machine(&Rig::cx(), request).await.unwrap_err();
+    assert_eq!(refused.code, code);
+    assert!(refused.message.starts_with(begins), "{}", refused.message);
+    assert_eq!(rig.launches().len(), 0);
+}
+
+#[tokio::test]
+async fn a_30_volumes_of_ebs_are_named() {
+    let ebs = |id: &str| PersistentVolumeSpec {
+        aws_elastic_block_store: Some(AWSElasticBlockStoreVolumeSource {
+            volume_id: id.to_owned(),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let csi = |driver: &str| PersistentVolumeSpec {
+        csi: Some(CSIPersistentVolumeSource {
+            driver: driver.to_owned(),
+            volume_handle: "vol-2".to_owned(),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let nfs = PersistentVolumeSpec { nfs: Some(NFSVolumeSource::default()), ..Default::default() };
+    let volumes = vec![ebs("aws://eu-west-1a/vol-1"), csi("ebs.csi.aws.com"), nfs, csi("other"), ebs("vol-3")];
+    let answer = Rig::new(json!({})).driver.get_volume_ids(&Rig::cx(), VolumeIdsRequest { volumes }).await.unwrap();
+    assert_eq!(answer, ["vol-1", "vol-2", "vol-3"]);
+}

@@ -1,0 +1,196 @@
+//! Requests to EC2 in one region with one account's credentials: signed, sent, read.
+
+use cloud_client::{
+    Answer, Bytes, Call, Client, CredentialsKey, Failure, HttpOptions, HttpTransport, Limits, Repeat, http::Request,
+};
+use jiff::Timestamp;
+use machine_driver::{Code, OpContext, SecretData, Status};
+
+use crate::{
+    actions::{self, Image, Instance, Look, Page},
+    credentials::{Giver, Source, Wallet},
+    errors,
+    options::{AwsOptions, address},
+    query::Query,
+    regions,
+    sign::{FORM, Form, sign},
+    xml::Xml,
+};
+
+/// A list has no more pages than this; beyond it the service repeats itself.
+const MOST_PAGES: usize = 1000;
+
+/// EC2, in all regions and for all accounts.
+pub struct Ec2 {
+    client: Client,
+    options: AwsOptions,
+    wallet: Wallet,
+}
+
+/// EC2 in one region for one account, during one operation.
+#[derive(Clone, Copy)]
+pub struct Session<'a> {
+    ec2: &'a Ec2,
+    pub cx: &'a OpContext,
+    pub region: &'a str,
+    source: &'a Source,
+}
+
+impl Ec2 {
+    /// EC2 as the options say.
+    pub fn new(options: AwsOptions) -> Self {
+        let transport = HttpTransport::new(HttpOptions { ca_file: options.ca_file.clone() });
+        Self::through(Client::new(transport, Limits::default()), options)
+    }
+
+    /// EC2 behind this client.
+    pub fn through(client: Client, options: AwsOptions) -> Self {
+        Self { client, options, wallet: Wallet::default() }
+    }
+
+    /// Where the credentials of a class come from.
+    pub fn source(&self, secret: &SecretData) -> Result<Source, Status> {
+        Source::of(secret, &self.options)
+    }
+
+    /// A session. The region has been checked: it becomes a part of a host.
+    pub fn session<'a>(&'a self, cx: &'a OpContext, region: &'a str, source: &'a Source) -> Session<'a> {
+        Session { ec2: self, cx, region, source }
+    }
+
+    fn url(&self, service: &str, region: &str, endpoint: Option<&String>) -> String {
+        match endpoint {
+            Some(endpoint) => endpoint.clone(),
+            None => format!("https://{}/", regions::host(service, region, self.options.variant)),
+        }
+    }
+}
+
+/// What is asked for.
+struct Ask<'a> {
+    /// The name of the request in metrics.
+    service: &'static str,
+    query: &'a Query,
+    repeat: Repeat,
+}
+
+impl Session<'_> {
+    fn account(&self) -> CredentialsKey {
+        self.source.key()
+    }
+
+    async fn ask<T: Send>(
+        &self,
+        ask: Ask<'_>,
+        read: impl Fn(&Xml<'_>) -> Option<T> + Send + Sync,
+    ) -> Result<T, Failure> {
+        let Ask { service, query, repeat } = ask;
+        let Ec2 { client, options, wallet } = self.ec2;
+        let sts = self.ec2.url("sts", self.region, options.sts_endpoint.as_ref());
+        let giver = Giver { client, cx: self.cx, options, sts: &sts };
+        let credentials = wallet.credentials(giver, self.source, Timestamp::now()).await?;
+        let url = address(&self.ec2.url("ec2", self.region, options.ec2_endpoint.as_ref()))?;
+        let host = url.authority().map(ToString::to_string).unwrap_or_default();
+        let body = query.body();
+        // Each try is signed anew: signatures are good for some minutes.
+        let build = || {
+            let form = Form { host: &host, service: "ec2", region: self.region, body: &body };
+            let signed = sign(form, &credentials, Timestamp::now());
+            let mut request = Request::post(url.clone())
+                .header("host", &host)
+                .header("content-type", FORM)
+                .header("x-amz-date", signed.date)
+                .header("authorization", signed.authorization);
+            if let Some(token) = &credentials.token {
+                request = request.header("x-amz-security-token", token.reveal());
+            }
+            // Only what stands in the credentials can be no header.
+            request.body(Bytes::from(body.clone())).map_err(|_| {
+                Status::new(Code::Unauthenticated, "the credentials hold characters that no request can carry")
+            })
+        };
+        let read = |answer: &Answer| match errors::failure("EC2", query.action(), answer, options.error_codes) {
+            Some(failure) => Err(failure),
+            None => Xml::parse(&answer.body).and_then(|xml| read(&xml)).ok_or_else(|| {
+                Failure::lasting(
+                    Code::Internal,
+                    format!("operation error EC2: {}, the answer can't be read", query.action()),
+                )
+            }),
+        };
+        let call = Call { service, what: query.action(), account: self.account(), repeat };
+        let answer = client.call(self.cx, call, build, read).await;
+        if answer.as_ref().is_err_and(|failure| failure.status.code == Code::Unauthenticated) {
+            wallet.forget(self.account());
+        }
+        answer
+    }
+
+    /// An image; `None` when there is no such image.
+    pub async fn image(&self, image: &str) -> Result<Option<Image>, Failure> {
+        let query = actions::describe_images(image);
+        let ask = Ask { service: "image_get", query: &query, repeat: Repeat::Safe };
+        self.ask(ask, |xml| {
+            xml.root().child("imagesSet")?;
+            Some(actions::read_image(xml))
+        })
+        .await
+    }
+
+    /// The instance that this request makes, or has made.
+    pub async fn launch(&self, query: &Query) -> Result<Instance, Failure> {
+        let ask = Ask { service: "instance_run", query, repeat: Repeat::Unsafe };
+        self.ask(ask, actions::read_launched).await
+    }
+
+    /// All instances that are looked for, or a failure.
+    pub async fn instances(&self, look: Look<'_>) -> Result<Vec<Instance>, Failure> {
+        let service = match look {
+            Look::Id(_) => "instance_get_by_id",
+            Look::Tags { machine: Some(_), .. } => "instance_get_by_machine",
+            Look::Tags { machine: None, .. } => "instance_get_by_tag_and_status",
+        };
+        let mut all = Vec::new();
+        let mut next: Option<String> = None;
+        for _ in 0..MOST_PAGES {
+            let query = actions::describe_instances(look, next.as_deref());
+            let ask = Ask { service, query: &query, repeat: Repeat::Safe };
+            let page: Page = self.ask(ask, actions::read_page).await?;
+            all.extend(page.instances);
+            match page.next {
+                None => return Ok(all),
+                // It would be asked for for ever, or the rest is missing.
+                Some(token) if next.as_ref() == Some(&token) => break,
+                token => next = token,
+            }
+        }
+        Err(Failure::lasting(
+            Code::Internal,
+            "operation error EC2: DescribeInstances, the pages of the list do not end",
+        ))
+    }
+
+    /// Ends instances. Those that are gone are not missed.
+    pub async fn terminate(&self, id: &str) -> Result<(), Failure> {
+        let query = actions::terminate_instances([id]);
+        let ask = Ask { service: "instance_terminate", query: &query, repeat: Repeat::Safe };
+        match self.ask(ask, |_| Some(())).await {
+            Err(failure) if failure.status.code == Code::NotFound => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    /// Lets a network interface pass on packets that are not its own. Twice is as good as once.
+    pub async fn disable_source_dest_check(&self, interface: &str) -> Result<(), Failure> {
+        let query = actions::disable_source_dest_check(interface);
+        let ask = Ask { service: "instance_disable_source_dest_check", query: &query, repeat: Repeat::Safe };
+        self.ask(ask, |_| Some(())).await
+    }
+
+    /// Gives a network interface more prefixes.
+    pub async fn assign_ipv6_prefixes(&self, interface: &str, count: usize) -> Result<(), Failure> {
+        let query = actions::assign_ipv6_prefixes(interface, count);
+        let ask = Ask { service: "instance_assign_ipv6_prefixes", query: &query, repeat: Repeat::Unsafe };
+        self.ask(ask, |_| Some(())).await
+    }
+}

@@ -1,0 +1,278 @@
+//! A small EC2 in this process, with faults: what the tests of the driver talk to.
+//!
+//! It stands behind the transport, so that time can be paused. Its XML has the form of the examples in EC2's API reference; it
+//! keeps to client tokens, filters and pages as EC2 does, and notes every request.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fmt::Write,
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use cloud_client::{
+    Answer, Bytes, NoAnswer, Transport,
+    http::{HeaderMap, Request, StatusCode},
+};
+use machine_driver::async_trait;
+
+/// What happens to one request.
+#[derive(Clone, Debug)]
+pub enum Fault {
+    /// It is refused with this status and code.
+    Error(u16, &'static str),
+    /// It is carried out, and the answer is lost.
+    LostReply,
+    /// No answer comes.
+    Silence,
+    /// This is answered in place of XML.
+    Body(&'static str),
+}
+
+/// An instance.
+#[derive(Clone, Debug, Default)]
+pub struct Vm {
+    pub id: String,
+    pub state: &'static str,
+    pub reason: &'static str,
+    pub token: String,
+    pub tags: BTreeMap<String, String>,
+    pub interfaces: Vec<Nic>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Nic {
+    pub id: String,
+    pub kind: &'static str,
+    pub index: usize,
+    pub checks: bool,
+    pub prefixes: usize,
+}
+
+pub type Parameters = BTreeMap<String, String>;
+
+#[derive(Default)]
+pub struct State {
+    pub vms: Vec<Vm>,
+    pub faults: Vec<(&'static str, VecDeque<Fault>)>,
+    pub log: Vec<(String, Parameters)>,
+    pub headers: Vec<HeaderMap>,
+    pub uris: Vec<String>,
+    pub no_image: bool,
+    /// So many looks for an id find nothing although it is there.
+    pub stale_looks: usize,
+    /// What a launch ends in.
+    pub launches: Option<(&'static str, &'static str)>,
+    pub page: usize,
+}
+
+/// EC2. Clones are one account.
+#[derive(Clone)]
+pub struct FakeEc2(Arc<Mutex<State>>);
+
+impl FakeEc2 {
+    pub fn new() -> Self {
+        Self(Arc::new(Mutex::new(State { page: 1000, ..State::default() })))
+    }
+
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    /// The next requests for an action meet these faults.
+    pub fn fails(&self, action: &'static str, faults: impl IntoIterator<Item = Fault>) {
+        self.state().faults.push((action, faults.into_iter().collect()));
+    }
+
+    /// What was asked of an action.
+    pub fn asked(&self, action: &str) -> Vec<Parameters> {
+        self.state().log.iter().filter(|(known, _)| known == action).map(|(_, parameters)| parameters.clone()).collect()
+    }
+
+    pub fn live(&self) -> Vec<Vm> {
+        self.state().vms.iter().filter(|vm| !["terminated", "shutting-down"].contains(&vm.state)).cloned().collect()
+    }
+}
+
+#[async_trait]
+impl Transport for FakeEc2 {
+    async fn send(&self, request: Request<Bytes>) -> Result<Answer, NoAnswer> {
+        let fault = {
+            let mut state = self.state();
+            state.headers.push(request.headers().clone());
+            state.uris.push(request.uri().to_string());
+            let parameters: Parameters = form_urlencoded::parse(request.body()).into_owned().collect();
+            let action = parameters["Action"].clone();
+            state.log.push((action.clone(), parameters.clone()));
+            let mut waiting = state.faults.iter_mut().filter(|(known, _)| *known == action);
+            let fault = waiting.find_map(|(_, faults)| faults.pop_front());
+            match fault {
+                None => return Ok(answer(state.carry_out(&action, &parameters))),
+                Some(Fault::Error(status, code)) => return Ok(answer(Err((status, code.to_owned())))),
+                Some(Fault::Body(body)) => return Ok(answer(Ok(body.to_owned()))),
+                Some(Fault::LostReply) => {
+                    let _ = state.carry_out(&action, &parameters);
+                    Fault::LostReply
+                }
+                Some(Fault::Silence) => Fault::Silence,
+            }
+        };
+        match fault {
+            Fault::Silence => std::future::pending().await,
+            _ => Err(NoAnswer::Lost("connection reset".to_owned())),
+        }
+    }
+}
+
+type Outcome = Result<String, (u16, String)>;
+
+fn answer(outcome: Outcome) -> Answer {
+    let (status, body) = match outcome {
+        Ok(body) => (200, body),
+        Err((status, code)) => (
+            status,
+            format!(
+                "<Response><Errors><Error><Code>{code}</Code><Message>it fails</Message></Error></Errors><RequestID>r-1</RequestID></Response>"
+            ),
+        ),
+    };
+    Answer { status: StatusCode::from_u16(status).unwrap(), headers: HeaderMap::new(), body: body.into() }
+}
+
+fn listed(parameters: &Parameters, name: &str) -> Vec<String> {
+    (1..).map_while(|number| parameters.get(&format!("{name}.{number}")).cloned()).collect()
+}
+
+impl State {
+    fn carry_out(&mut self, action: &str, parameters: &Parameters) -> Outcome {
+        match action {
+            "DescribeImages" if self.no_image => Ok("<R><imagesSet/></R>".to_owned()),
+            "DescribeImages" => Ok("<R><imagesSet><item><imageId>ami-1</imageId><rootDeviceName>/dev/sda1</rootDeviceName></item></imagesSet></R>".to_owned()),
+            "RunInstances" => self.run(parameters),
+            "DescribeInstances" => self.describe(parameters),
+            "TerminateInstances" => {
+                for id in listed(parameters, "InstanceId") {
+                    let Some(vm) = self.vms.iter_mut().find(|vm| vm.id == id) else {
+                        return Err((400, "InvalidInstanceID.NotFound".to_owned()));
+                    };
+                    vm.state = "terminated";
+                }
+                Ok("<R><instancesSet/></R>".to_owned())
+            }
+            "ModifyNetworkInterfaceAttribute" => {
+                self.nic(parameters).checks = false;
+                Ok("<R><return>true</return></R>".to_owned())
+            }
+            "AssignIpv6Addresses" => {
+                self.nic(parameters).prefixes += parameters["Ipv6PrefixCount"].parse::<usize>().unwrap();
+                Ok("<R/>".to_owned())
+            }
+            other => panic!("EC2 is not asked for {other}"),
+        }
+    }
+
+    fn nic(&mut self, parameters: &Parameters) -> &mut Nic {
+        let id = &parameters["NetworkInterfaceId"];
+        self.vms.iter_mut().flat_map(|vm| &mut vm.interfaces).find(|nic| nic.id == *id).unwrap()
+    }
+
+    fn run(&mut self, parameters: &Parameters) -> Outcome {
+        let token = &parameters["ClientToken"];
+        let known = self.vms.iter().find(|vm| vm.token == *token);
+        if let Some(vm) = known {
+            if vm.state == "terminated" {
+                return Err((400, "IdempotentInstanceTerminated".to_owned()));
+            }
+            return Ok(format!("<R><instancesSet>{}</instancesSet></R>", item(vm)));
+        }
+        let number = self.vms.len() + 1;
+        let tag = |number: usize| {
+            let key = parameters.get(&format!("TagSpecification.1.Tag.{number}.Key"))?;
+            Some((key.clone(), parameters[&format!("TagSpecification.1.Tag.{number}.Value")].clone()))
+        };
+        let nics = (1..).take_while(|at| parameters.contains_key(&format!("NetworkInterface.{at}.SubnetId")));
+        let (state, reason) = self.launches.unwrap_or(("running", ""));
+        let vm = Vm {
+            id: format!("i-{number}"),
+            state,
+            reason,
+            token: token.clone(),
+            tags: (1..).map_while(tag).collect(),
+            interfaces: nics
+                .map(|at| Nic {
+                    id: format!("eni-{number}-{at}"),
+                    kind: "interface",
+                    index: at - 1,
+                    checks: true,
+                    prefixes: 0,
+                })
+                .collect(),
+        };
+        let text = format!("<R><instancesSet>{}</instancesSet></R>", item(&Vm { state: "pending", ..vm.clone() }));
+        self.vms.push(vm);
+        Ok(text)
+    }
+
+    fn describe(&mut self, parameters: &Parameters) -> Outcome {
+        let ids = listed(parameters, "InstanceId");
+        if !ids.is_empty() {
+            let hidden = self.stale_looks > 0;
+            self.stale_looks = self.stale_looks.saturating_sub(1);
+            let found: String = self.vms.iter().filter(|vm| ids.contains(&vm.id) && !hidden).map(item).collect();
+            if found.is_empty() {
+                return Err((400, "InvalidInstanceID.NotFound".to_owned()));
+            }
+            return Ok(page(&found, None));
+        }
+        let filters = (1..).map_while(|number| {
+            let name = parameters.get(&format!("Filter.{number}.Name"))?;
+            Some((name.clone(), listed(parameters, &format!("Filter.{number}.Value"))))
+        });
+        let filters: Vec<_> = filters.collect();
+        let found: Vec<_> = self
+            .vms
+            .iter()
+            .filter(|vm| {
+                filters.iter().all(|(name, values)| match name.as_str() {
+                    "tag-key" => values.iter().any(|key| vm.tags.contains_key(key)),
+                    "instance-state-name" => values.iter().any(|state| state == vm.state),
+                    name => vm.tags.get(name.strip_prefix("tag:").unwrap()).is_some_and(|tag| values.contains(tag)),
+                })
+            })
+            .collect();
+        let from: usize = parameters.get("NextToken").map_or(0, |token| token.parse().unwrap());
+        let next = from + self.page;
+        let shown: String = found.iter().skip(from).take(self.page).map(|vm| item(vm)).collect();
+        Ok(page(&shown, (next < found.len()).then_some(next)))
+    }
+}
+
+fn page(items: &str, next: Option<usize>) -> String {
+    let next = next.map(|next| format!("<nextToken>{next}</nextToken>")).unwrap_or_default();
+    format!(
+        "<?xml version=\"1.0\"?><DescribeInstancesResponse xmlns=\"http://ec2.amazonaws.com/doc/2016-11-15/\"><requestId>r</requestId><reservationSet><item><reservationId>r-1</reservationId><groupSet/><instancesSet>{items}</instancesSet></item></reservationSet>{next}</DescribeInstancesResponse>"
+    )
+}
+
+fn item(vm: &Vm) -> String {
+    let Vm { id, state, reason, token, tags, interfaces } = vm;
+    let mut text = format!(
+        "<item><instanceId>{id}</instanceId><imageId>ami-1</imageId><instanceState><code>16</code><name>{state}</name></instanceState>\
+         <privateDnsName>ip-{id}.eu-west-1.compute.internal</privateDnsName><privateIpAddress>10.0.0.1</privateIpAddress>\
+         <launchTime>2026-01-01T00:00:00.000Z</launchTime><clientToken>{token}</clientToken>\
+         <stateReason><code>{reason}</code><message>{reason}: so it is</message></stateReason><tagSet>"
+    );
+    for (key, value) in tags {
+        let _ = write!(text, "<item><key>{key}</key><value>{value}</value></item>");
+    }
+    text.push_str("</tagSet><networkInterfaceSet>");
+    for Nic { id, kind, index, checks, prefixes } in interfaces {
+        let prefixes = "<item><ipv6Prefix>2001:db8::/80</ipv6Prefix></item>".repeat(*prefixes);
+        let _ = write!(
+            text,
+            "<item><networkInterfaceId>{id}</networkInterfaceId><interfaceType>{kind}</interfaceType><sourceDestCheck>{checks}</sourceDestCheck>\
+             <attachment><deviceIndex>{index}</deviceIndex></attachment><ipv6PrefixSet>{prefixes}</ipv6PrefixSet></item>"
+        );
+    }
+    text.push_str("</networkInterfaceSet></item>");
+    text
+}

@@ -1,0 +1,88 @@
+//! Regions and the hosts of their services.
+//!
+//! A region comes from a class or a provider id, and what users write never becomes a host of their choice: a region is letters,
+//! digits and hyphens, and a host is built of a label and the suffix of the region's partition. Only the process's own
+//! configuration names another endpoint.
+
+/// What a region may consist of.
+const LONGEST: usize = 40;
+
+/// Whether it can be the name of a region at all.
+pub fn is_region(region: &str) -> bool {
+    let allowed = |byte: u8| byte == b'-' || byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    (1..=LONGEST).contains(&region.len())
+        && region.bytes().all(allowed)
+        && !region.starts_with('-')
+        && !region.ends_with('-')
+}
+
+/// A form of the endpoints of a service.
+#[cfg(feature = "driver")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Variant {
+    /// Endpoints with cryptography after FIPS 140.
+    pub fips: bool,
+    /// Endpoints with IPv6 beside IPv4.
+    pub dual_stack: bool,
+}
+
+/// The host of a service in a region that [`is_region`] has accepted.
+#[cfg(feature = "driver")]
+pub fn host(service: &str, region: &str, variant: Variant) -> String {
+    let (suffix, dual_stack) = suffixes(region);
+    let fips = if variant.fips { "-fips" } else { "" };
+    format!("{service}{fips}.{region}.{}", if variant.dual_stack { dual_stack } else { suffix })
+}
+
+/// The suffixes of the region's partition: the usual one, and that of endpoints with IPv6.
+#[cfg(feature = "driver")]
+fn suffixes(region: &str) -> (&'static str, &'static str) {
+    let partitions = [
+        ("cn-", "amazonaws.com.cn", "api.amazonwebservices.com.cn"),
+        ("eusc-", "amazonaws.eu", "api.amazonwebservices.eu"),
+        ("us-iso-", "c2s.ic.gov", "api.aws.ic.gov"),
+        ("us-isob-", "sc2s.sgov.gov", "api.aws.scloud"),
+        ("eu-isoe-", "cloud.adc-e.uk", "api.cloud-aws.adc-e.uk"),
+        ("us-isof-", "csp.hci.ic.gov", "api.aws.hci.ic.gov"),
+    ];
+    let found = partitions.into_iter().find(|(prefix, ..)| region.starts_with(prefix));
+    found.map_or(("amazonaws.com", "api.aws"), |(_, suffix, dual_stack)| (suffix, dual_stack))
+}
+
+#[cfg(all(test, feature = "driver"))]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case("eu-west-1", true)]
+    #[case("us-gov-west-1", true)]
+    #[case::a_host("evil.example.com/", false)]
+    #[case::a_port("eu-west-1:8080", false)]
+    #[case::a_path("eu-west-1/../x", false)]
+    #[case::a_fragment("x#", false)]
+    #[case::a_login("user@host", false)]
+    #[case::a_line_break("eu-west-1\r\nhost", false)]
+    #[case::upper_case("EU-WEST-1", false)]
+    #[case::no_label("-", false)]
+    #[case::nothing("", false)]
+    #[case::too_long("a2345678901234567890123456789012345678901", false)]
+    fn what_a_user_writes_is_a_region(#[case] region: &str, #[case] expected: bool) {
+        assert_eq!(is_region(region), expected);
+    }
+
+    #[rstest]
+    #[case("eu-west-1", Variant::default(), "ec2.eu-west-1.amazonaws.com")]
+    #[case("cn-north-1", Variant::default(), "ec2.cn-north-1.amazonaws.com.cn")]
+    #[case("us-gov-west-1", Variant::default(), "ec2.us-gov-west-1.amazonaws.com")]
+    #[case("us-iso-east-1", Variant::default(), "ec2.us-iso-east-1.c2s.ic.gov")]
+    #[case("us-isob-east-1", Variant::default(), "ec2.us-isob-east-1.sc2s.sgov.gov")]
+    #[case("eusc-de-east-1", Variant::default(), "ec2.eusc-de-east-1.amazonaws.eu")]
+    #[case("us-east-1", Variant { fips: true, dual_stack: false }, "ec2-fips.us-east-1.amazonaws.com")]
+    #[case("us-east-1", Variant { fips: false, dual_stack: true }, "ec2.us-east-1.api.aws")]
+    fn a_region_has_its_host(#[case] region: &str, #[case] variant: Variant, #[case] expected: &str) {
+        assert_eq!(host("ec2", region, variant), expected);
+        assert!(is_region(region));
+    }
+}
