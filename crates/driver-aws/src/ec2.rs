@@ -90,19 +90,13 @@ impl Session<'_> {
         let giver = Giver { client, cx: self.cx, options, sts: &sts };
         let credentials = wallet.credentials(giver, self.source, Timestamp::now()).await?;
         let url = address(&self.ec2.url("ec2", self.region, options.ec2_endpoint.as_ref()))?;
-        let host = url.authority().map(ToString::to_string).unwrap_or_default();
-        let body = query.body();
+        let (target, body) = (url.to_string(), query.body());
         // Each try is signed anew: signatures are good for some minutes.
         let build = || {
-            let form = Form { host: &host, service: "ec2", region: self.region, body: &body };
-            let signed = sign(form, &credentials, Timestamp::now());
-            let mut request = Request::post(url.clone())
-                .header("host", &host)
-                .header("content-type", FORM)
-                .header("x-amz-date", signed.date)
-                .header("authorization", signed.authorization);
-            if let Some(token) = &credentials.token {
-                request = request.header("x-amz-security-token", token.reveal());
+            let form = Form { url: &target, service: "ec2", region: self.region, body: &body };
+            let mut request = Request::post(url.clone()).header("content-type", FORM);
+            for (name, value) in sign(form, &credentials, Timestamp::now())? {
+                request = request.header(name, value);
             }
             // Only what stands in the credentials can be no header.
             request.body(Bytes::from(body.clone())).map_err(|_| {

@@ -1,31 +1,26 @@
-//! Signature version 4 of a request with a form in its body.
-//!
-//! EC2 and STS take one shape of request only: `POST /` without a query. A signature of that shape is four hashes, so that
-//! the general crate for it, with eighteen crates below it that nothing else here needs, is not needed. Checked against signatures that botocore made.
+//! Signature version 4 of a request with a form in its body, by the crate `aws-sigv4`: only what it is given stands here.
 
+use std::time::SystemTime;
+
+use aws_credential_types::Credentials as Signer;
+use aws_sigv4::{
+    http_request::{self, SignableBody, SignableRequest, SigningSettings},
+    sign::v4::SigningParams,
+};
 use jiff::Timestamp;
-use ring::{digest, hmac};
+use machine_driver::{Code, Status};
+use ring::digest;
 
 use crate::credentials::Credentials;
 
 /// The content type of a form.
 pub const FORM: &str = "application/x-www-form-urlencoded; charset=utf-8";
-const ALGORITHM: &str = "AWS4-HMAC-SHA256";
-
-/// The headers that sign a form.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Signed {
-    /// `X-Amz-Date`.
-    pub date: String,
-    /// `Authorization`.
-    pub authorization: String,
-}
 
 /// What is signed.
 #[derive(Clone, Copy, Debug)]
 pub struct Form<'a> {
-    /// The host with its port, as the header says it.
-    pub host: &'a str,
+    /// Where it is sent.
+    pub url: &'a str,
     /// The name of the service in signatures.
     pub service: &'a str,
     /// The region.
@@ -34,44 +29,36 @@ pub struct Form<'a> {
     pub body: &'a str,
 }
 
-/// Signs a form at this time.
-pub fn sign(form: Form<'_>, credentials: &Credentials, at: Timestamp) -> Signed {
-    let date = at.strftime("%Y%m%dT%H%M%SZ").to_string();
-    let day = &date[..8];
-    let Form { host, service, region, body } = form;
-    let (token_header, token_name) = match &credentials.token {
-        Some(token) => (format!("x-amz-security-token:{}\n", token.reveal()), ";x-amz-security-token"),
-        None => (String::new(), ""),
-    };
-    let names = format!("content-type;host;x-amz-date{token_name}");
-    let canonical = format!(
-        "POST\n/\n\ncontent-type:{FORM}\nhost:{host}\nx-amz-date:{date}\n{token_header}\n{names}\n{}",
-        hash(body.as_bytes())
-    );
-    let scope = format!("{day}/{region}/{service}/aws4_request");
-    let to_sign = format!("{ALGORITHM}\n{date}\n{scope}\n{}", hash(canonical.as_bytes()));
-    let secret = format!("AWS4{}", credentials.secret.reveal());
-    let key = [day, region, service, "aws4_request"]
-        .iter()
-        .fold(secret.into_bytes(), |key, part| mac(&key, part.as_bytes()).as_ref().to_vec());
-    let signature = hex(mac(&key, to_sign.as_bytes()).as_ref());
-    let authorization =
-        format!("{ALGORITHM} Credential={}/{scope}, SignedHeaders={names}, Signature={signature}", credentials.id);
-    Signed { date, authorization }
+/// The headers that sign a form at this time: their names and values.
+///
+/// # Errors
+/// `Unauthenticated` for credentials that no header can carry.
+pub fn sign(form: Form<'_>, credentials: &Credentials, at: Timestamp) -> Result<Vec<(String, String)>, Status> {
+    let Form { url, service, region, body } = form;
+    let token = credentials.token.as_ref().map(|token| token.reveal().to_owned());
+    let signer = Signer::new(&credentials.id, credentials.secret.reveal(), token, None, "mcm").into();
+    let parameters = SigningParams::builder()
+        .identity(&signer)
+        .region(region)
+        .name(service)
+        .time(SystemTime::from(at))
+        .settings(SigningSettings::default())
+        .build()
+        .map_err(|error| Status::new(Code::Internal, error.to_string()))?;
+    // The hash in place of the body: what the crate does not have it can't log.
+    let body = SignableBody::Precomputed(hash(body.as_bytes()));
+    let request = SignableRequest::new("POST", url, [("content-type", FORM)].into_iter(), body);
+    let signed = request
+        .and_then(|request| http_request::sign(request, &parameters.into()))
+        .map_err(|_| Status::new(Code::Unauthenticated, "the credentials hold characters that no request can carry"))?;
+    let headers = signed.output().headers();
+    Ok(headers.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
 }
 
 /// SHA-256 in hexadecimal digits.
 pub fn hash(bytes: &[u8]) -> String {
-    hex(digest::digest(&digest::SHA256, bytes).as_ref())
-}
-
-fn mac(key: &[u8], text: &[u8]) -> hmac::Tag {
-    hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), text)
-}
-
-fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write;
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+    digest::digest(&digest::SHA256, bytes).as_ref().iter().fold(String::with_capacity(64), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
         text
     })
@@ -102,14 +89,30 @@ mod tests {
             expires: None,
         };
         let form = Form {
-            host: "ec2.eu-west-1.amazonaws.com",
+            url: "https://ec2.eu-west-1.amazonaws.com/",
             service: "ec2",
             region: "eu-west-1",
             body: "Action=DescribeRegions&Version=2016-11-15",
         };
-        let signed = sign(form, &credentials, "2015-08-30T12:36:00Z".parse().unwrap());
-        assert_eq!(signed.date, "20150830T123600Z");
+        let signed = sign(form, &credentials, "2015-08-30T12:36:00Z".parse().unwrap()).unwrap();
+        let header = |name: &str| signed.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
+        assert_eq!(header("x-amz-date"), Some("20150830T123600Z"));
+        assert_eq!(header("x-amz-security-token"), token);
         let begins = "AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/20150830/eu-west-1/ec2/aws4_request, SignedHeaders=";
-        assert_eq!(signed.authorization, format!("{begins}{ends}"));
+        assert_eq!(header("authorization"), Some(format!("{begins}{ends}").as_str()));
+    }
+
+    #[test]
+    fn a_token_that_no_header_can_carry_is_refused_without_a_word_of_it() {
+        let credentials = Credentials {
+            id: "AKIDEXAMPLE".to_owned(),
+            secret: Secret::new("s"),
+            token: Some(Secret::new("hunter2\r\nx: y")),
+            expires: None,
+        };
+        let form = Form { url: "https://ec2.eu-west-1.amazonaws.com/", service: "ec2", region: "eu-west-1", body: "" };
+        let refused = sign(form, &credentials, Timestamp::UNIX_EPOCH).unwrap_err();
+        assert_eq!(refused.code, Code::Unauthenticated);
+        assert!(!refused.message.contains("hunter2"), "{}", refused.message);
     }
 }
