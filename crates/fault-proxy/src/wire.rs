@@ -1,0 +1,152 @@
+//! The connections of the proxy.
+
+use std::{convert::Infallible, io, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures::stream;
+use http::{HeaderMap, Request, Response, header};
+use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
+use hyper::{
+    body::{Frame, Incoming},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::{TokioExecutor, TokioIo},
+};
+use tokio::{net::TcpListener, task::JoinSet};
+
+use crate::{Fault, Reply, Seen, Shared, lock};
+
+type Upstream = Client<HttpConnector, Full<Bytes>>;
+type Body = BoxBody<Bytes, io::Error>;
+
+/// Serves connections. All of them end with this future.
+pub async fn serve(listener: TcpListener, shared: Arc<Shared>) {
+    let client: Upstream = Client::builder(TokioExecutor::new()).build_http();
+    let mut connections = JoinSet::new();
+    while let Ok((stream, _)) = listener.accept().await {
+        let (client, shared) = (client.clone(), Arc::clone(&shared));
+        connections.spawn(async move {
+            let service = service_fn(|request| answer(&shared, &client, request));
+            // A connection that a fault closes ends in an error.
+            let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+        });
+        while connections.try_join_next().is_some() {}
+    }
+}
+
+/// The answer to a request. An error closes the connection.
+async fn answer(shared: &Shared, client: &Upstream, request: Request<Incoming>) -> io::Result<Response<Body>> {
+    let (head, body) = request.into_parts();
+    let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
+    let seen = Seen::new(&head, body);
+    lock(&shared.seen).push(seen.clone());
+    let (delay, fault) = faults(shared, &seen);
+    tokio::time::sleep(delay).await;
+    let closed = || io::Error::new(io::ErrorKind::ConnectionReset, "a fault");
+    match fault {
+        Some(Fault::Drop) => Err(closed()),
+        Some(Fault::Silence) => std::future::pending().await,
+        Some(Fault::Answer(reply)) => response(reply),
+        Some(Fault::Stale) => {
+            let old = lock(&shared.remembered).get(&seen.key()).cloned();
+            response(match old {
+                Some(reply) => reply,
+                None => forwarded(shared, client, &head, &seen).await?,
+            })
+        }
+        fault => {
+            let reply = forwarded(shared, client, &head, &seen).await?;
+            match fault {
+                Some(Fault::LoseReply) => Err(closed()),
+                Some(Fault::Cut(length)) => cut(reply, length),
+                _ => response(reply),
+            }
+        }
+    }
+}
+
+/// What a request meets: how long it waits, and the first fault of another kind.
+fn faults(shared: &Shared, seen: &Seen) -> (Duration, Option<Fault>) {
+    let (mut delay, mut met) = (Duration::ZERO, None);
+    for rule in lock(&shared.rules).iter_mut() {
+        // One fault happens: rules behind it are not used up.
+        if met.is_some() && !rule.is_delay() {
+            continue;
+        }
+        match rule.meet(seen) {
+            Some(Fault::Delay(more)) => delay += more,
+            Some(fault) => met = Some(fault),
+            None => {}
+        }
+    }
+    (delay, met)
+}
+
+/// The reply of what stands behind the proxy, once for each token.
+async fn forwarded(shared: &Shared, client: &Upstream, head: &http::request::Parts, seen: &Seen) -> io::Result<Reply> {
+    let token = lock(&shared.token).as_deref().map(|name| seen.parameter(name).to_owned()).unwrap_or_default();
+    let reply = if token.is_empty() {
+        sent(shared, client, head, seen).await?
+    } else {
+        let mut made = shared.made.lock().await;
+        if let Some(reply) = made.get(&token) {
+            reply.clone()
+        } else {
+            let reply = sent(shared, client, head, seen).await?;
+            // A refused request has made nothing.
+            if reply.status.is_success() {
+                made.insert(token, reply.clone());
+            }
+            reply
+        }
+    };
+    lock(&shared.remembered).entry(seen.key()).or_insert_with(|| reply.clone());
+    Ok(reply)
+}
+
+async fn sent(shared: &Shared, client: &Upstream, head: &http::request::Parts, seen: &Seen) -> io::Result<Reply> {
+    let Some(upstream) = &shared.upstream else { return Ok(Reply::new(404, "nothing is behind the proxy")) };
+    let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
+    let mut request = Request::builder().method(&head.method).uri(format!("{upstream}{path}"));
+    for (name, value) in &head.headers {
+        request = request.header(name, value);
+    }
+    let request = request.body(Full::new(seen.body.clone())).map_err(io::Error::other)?;
+    let answer = client.request(request).await.map_err(io::Error::other)?;
+    let (head, body) = answer.into_parts();
+    let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
+    Ok(Reply { status: head.status, headers: passed_on(&head.headers), body })
+}
+
+/// The headers of a reply that are not about its own connection.
+fn passed_on(headers: &HeaderMap) -> Vec<(String, String)> {
+    let of_connection = [header::CONNECTION, header::TRANSFER_ENCODING, header::CONTENT_LENGTH, header::DATE];
+    let kept = headers.iter().filter(|(name, _)| !of_connection.contains(name));
+    kept.filter_map(|(name, value)| Some((name.to_string(), value.to_str().ok()?.to_owned()))).collect()
+}
+
+fn response(reply: Reply) -> io::Result<Response<Body>> {
+    let body = Full::new(reply.body.clone()).map_err(|never: Infallible| match never {}).boxed();
+    with_head(reply, body)
+}
+
+/// The reply with the length of its whole body, of which only the beginning comes.
+fn cut(mut reply: Reply, length: usize) -> io::Result<Response<Body>> {
+    let whole = reply.body.len();
+    let begin = reply.body.slice(..length.min(whole));
+    let ends = io::Error::new(io::ErrorKind::ConnectionReset, "a fault");
+    let body = StreamBody::new(stream::iter([Ok(Frame::data(begin)), Err(ends)]));
+    reply.headers.push((header::CONTENT_LENGTH.to_string(), whole.to_string()));
+    with_head(reply, BodyExt::boxed(body))
+}
+
+fn with_head(reply: Reply, body: Body) -> io::Result<Response<Body>> {
+    let mut answer = Response::builder().status(reply.status);
+    for (name, value) in reply.headers {
+        answer = answer.header(name, value);
+    }
+    answer.body(body).map_err(io::Error::other)
+}
