@@ -5,17 +5,34 @@ use std::sync::Arc;
 use driver_aws::AwsClasses;
 use machine_driver::{ClassRules, Driver, Registry};
 
-/// The drivers of a program. Clones share them.
+use crate::settings::CloudSettings;
+
+/// The drivers of a program. Clones share those that its `main` brings.
 #[derive(Clone, Default)]
 pub struct DriverSet {
-    clouds: Vec<Arc<dyn Driver>>,
+    clouds: &'static [Cloud],
     brought: Vec<Arc<dyn Driver>>,
+}
+
+/// A cloud whose driver is compiled in.
+#[derive(Clone, Copy)]
+pub(crate) struct Cloud {
+    /// Its `provider` string.
+    pub(crate) provider: &'static str,
+    /// Its driver, which reaches nothing before the first call.
+    driver: fn(&CloudSettings) -> Arc<dyn Driver>,
 }
 
 impl DriverSet {
     /// Those that are built in, and no others.
     pub fn built_in() -> Self {
-        Self { clouds: clouds(), brought: Vec::new() }
+        Self { clouds: CLOUDS, brought: Vec::new() }
+    }
+
+    /// The same without the drivers of clouds: nothing outside this host is reached.
+    #[must_use]
+    pub(crate) fn without_clouds(self) -> Self {
+        Self { clouds: &[], ..self }
     }
 
     /// This driver, too. It serves its `provider` strings, also one that the virtual cloud would impersonate; of two drivers
@@ -31,12 +48,13 @@ impl DriverSet {
     /// passes through `each` first.
     pub(crate) fn registry(
         &self,
+        settings: &CloudSettings,
         simulation: Arc<dyn Driver>,
         is_wanted: impl Fn(&str) -> bool,
         each: impl Fn(Arc<dyn Driver>) -> Arc<dyn Driver>,
     ) -> Registry {
         let mut registry = Registry::new();
-        let clouds = self.clouds.iter().cloned();
+        let clouds = self.clouds.iter().map(|cloud| (cloud.driver)(settings));
         for driver in clouds.chain([simulation]).chain(self.brought.iter().cloned()).map(each) {
             for provider in driver.info().providers.iter().filter(|provider| is_wanted(provider)) {
                 registry.register_as(provider, &driver);
@@ -49,18 +67,29 @@ impl DriverSet {
     }
 }
 
-/// The drivers of clouds that are compiled in. They reach nothing before the first call.
+/// The clouds whose drivers are compiled in.
+pub(crate) const CLOUDS: &[Cloud] = &[
+    #[cfg(feature = "aws")]
+    Cloud { provider: driver_aws::AWS, driver: aws },
+];
+
 #[cfg(feature = "aws")]
-fn clouds() -> Vec<Arc<dyn Driver>> {
-    use driver_aws::{AwsDriver, AwsOptions};
+fn aws(settings: &CloudSettings) -> Arc<dyn Driver> {
+    use driver_aws::{AwsDriver, AwsOptions, ErrorCodes};
 
-    vec![Arc::new(AwsDriver::new(AwsOptions::from_environment(|name| std::env::var(name).ok())))]
-}
+    use crate::settings::CodeDetail;
 
-/// No driver of a cloud is compiled in.
-#[cfg(not(feature = "aws"))]
-const fn clouds() -> Vec<Arc<dyn Driver>> {
-    Vec::new()
+    let mut options = AwsOptions::from_environment(|name| std::env::var(name).ok());
+    if let Some(endpoint) = settings.endpoints.get(driver_aws::AWS) {
+        options.ec2_endpoint = Some(endpoint.clone());
+        options.sts_endpoint.get_or_insert_with(|| endpoint.clone());
+    }
+    options.identity_directories.clone_from(&settings.identity_directories);
+    options.error_codes = match settings.codes {
+        CodeDetail::Fine => ErrorCodes::Fine,
+        CodeDetail::AsGo => ErrorCodes::AsGo,
+    };
+    Arc::new(AwsDriver::new(options))
 }
 
 /// The rules over classes that this program knows without a driver for them.

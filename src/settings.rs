@@ -14,7 +14,9 @@ mod serving;
 use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf, time::Duration};
 
 use controller_runtime::storage_version::ReadVersion;
-pub use drivers::{DriverSelection, Impersonation, SimulationAdmin, SimulationSettings, SimulationState};
+pub use drivers::{
+    CloudSettings, CodeDetail, DriverSelection, Impersonation, SimulationAdmin, SimulationSettings, SimulationState,
+};
 pub use extension::{
     AuditLog, AuthenticationSettings, AuthorizationSettings, ExtensionSettings, FrontProxySettings, Lookup,
     SharedAuthority, SourceRights, ViewSelection,
@@ -82,6 +84,8 @@ pub struct Settings {
     pub cluster_name: Option<String>,
     /// Which drivers this process serves.
     pub drivers: DriverSelection,
+    /// What the process says of all clouds.
+    pub clouds: CloudSettings,
     /// The virtual cloud.
     pub simulation: SimulationSettings,
     /// How the process ends.

@@ -16,7 +16,7 @@ use super::{
     output::OutputFormat,
     validate::{self, ValidateOptions},
 };
-use crate::{DriverSet, manager::registered_drivers::RegisteredDrivers};
+use crate::{DriverSet, manager::registered_drivers::RegisteredDrivers, settings::CloudSettings};
 use driver_virtual::{SimulationOptions, Standby};
 use machine_api::validation::{ControllerUsers, Coverage, Policy, Profile};
 use machine_driver::Driver;
@@ -114,7 +114,7 @@ fn drivers(all: &DriverSet, selection: Option<&[String]>, coverage: Coverage) ->
     let simulation: Arc<dyn Driver> =
         Arc::new(Standby::new(&SimulationOptions::new(jiff::Timestamp::now())).map_err(Failure::run)?);
     let is_wanted = |provider: &str| selection.is_none_or(|wanted| wanted.iter().any(|wanted| wanted == provider));
-    let registry = all.registry(simulation, is_wanted, |driver| driver);
+    let registry = all.registry(&CloudSettings::default(), simulation, is_wanted, |driver| driver);
     Ok(RegisteredDrivers::new(registry, coverage))
 }
 

@@ -36,7 +36,7 @@ impl Drivers {
         let measured = |driver| -> Arc<dyn Driver> {
             Arc::new(Measured::new(driver, common.metrics.clone()).of_cluster(cluster.clone()))
         };
-        let registry = all.registry(Arc::<Standby>::clone(&simulation), is_wanted, measured);
+        let registry = all.registry(&common.settings.clouds, Arc::<Standby>::clone(&simulation), is_wanted, measured);
         Ok(Self { registry, simulation, options })
     }
 

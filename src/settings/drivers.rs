@@ -1,6 +1,10 @@
 //! Which drivers a process has, and the one that plays a cloud.
 
-use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    path::PathBuf,
+};
 
 /// Which drivers this process serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,6 +13,41 @@ pub enum DriverSelection {
     All,
     /// Those of these `provider` strings.
     Only(BTreeSet<String>),
+}
+
+/// What the process says of all clouds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CloudSettings {
+    /// URLs in place of the clouds' own endpoints, by `provider` string.
+    pub endpoints: BTreeMap<String, String>,
+    /// Token files that Secrets name are read below these directories only.
+    pub identity_directories: Vec<PathBuf>,
+    /// How fine the codes of failed calls are.
+    pub codes: CodeDetail,
+}
+
+impl CloudSettings {
+    /// Where token files may be unless the command line says otherwise.
+    pub const IDENTITY_DIRECTORY: &str = "/var/run/secrets/";
+}
+
+impl Default for CloudSettings {
+    fn default() -> Self {
+        Self {
+            endpoints: BTreeMap::new(),
+            identity_directories: vec![Self::IDENTITY_DIRECTORY.into()],
+            codes: CodeDetail::Fine,
+        }
+    }
+}
+
+/// How fine the codes of failed calls are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CodeDetail {
+    /// A code for each kind of failure.
+    Fine,
+    /// Those of the Go drivers.
+    AsGo,
 }
 
 /// The virtual cloud.

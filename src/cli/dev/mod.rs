@@ -235,7 +235,9 @@ async fn start(args: &DevArgs, drivers: &DriverSet, out: &mut (dyn Write + Send)
         install::no_views(&client).await.map_err(Failure::Run)?;
     }
     let settings = settings(args, &folder.path, &server, &credentials, listening.from_this_host(), ports)?;
-    let manager = keep_running(taken, settings, drivers);
+    // A class for a cloud makes nothing there: the virtual cloud plays the providers that its configuration names.
+    let drivers = drivers.clone().without_clouds();
+    let manager = keep_running(taken, settings, &drivers);
     tokio::pin!(manager);
     let style = Style::of_stdout();
     let display = async {

@@ -30,6 +30,35 @@ fn mc_129_the_check_for_vanished_vms_is_switched_on_by_its_flag() {
 }
 
 #[test]
+fn clouds_are_reached_where_they_are_unless_a_flag_says_otherwise() {
+    assert_eq!(serve(&["--target-kubeconfig=/kc"]).unwrap().clouds, CloudSettings::default());
+    let settings = serve(&[
+        "--provider-endpoint=AWS=http://127.0.0.1:5000",
+        "--workload-identity-dirs=/var/run/secrets/,/tokens",
+        "--strict-go-error-codes",
+    ]);
+    let expected = CloudSettings {
+        endpoints: [("AWS".to_owned(), "http://127.0.0.1:5000".to_owned())].into(),
+        identity_directories: vec!["/var/run/secrets/".into(), "/tokens".into()],
+        codes: CodeDetail::AsGo,
+    };
+    assert_eq!(settings.unwrap().clouds, expected);
+}
+
+#[rstest]
+#[case::no_such_cloud(&["--provider-endpoint=Aws=http://x"], "\"Aws\" is no cloud of this program")]
+#[case::no_url(&["--provider-endpoint=AWS"], "\"\" is no URL")]
+#[case::another_scheme(&["--provider-endpoint=AWS=ftp://x"], "\"ftp://x\" is no URL")]
+#[case::a_login(&["--provider-endpoint=AWS=http://me:secret@x"], "is no URL")]
+#[case::twice(&["--provider-endpoint=AWS=http://x", "--provider-endpoint=AWS=http://y"], "AWS is named twice")]
+#[case::a_relative_folder(&["--workload-identity-dirs=tokens"], "--workload-identity-dirs: the directories must begin with /")]
+fn mistakes_about_clouds_are_told_at_the_start(#[case] flags: &[&str], #[case] expected: &str) {
+    let problems = serve(flags).unwrap_err();
+    assert!(problems.len() == 1 && problems[0].contains(expected), "{problems:?}");
+    assert!(!problems[0].contains("secret@"), "{problems:?}");
+}
+
+#[test]
 fn mc_001_and_s_cli_01_defaults_are_those_of_both_go_binaries() {
     let settings = serve(&["--target-kubeconfig=/kc"]).unwrap();
     assert_eq!((settings.http.port.get(), settings.http.compat_port.map(NonZeroU16::get)), (10258, Some(10259)));

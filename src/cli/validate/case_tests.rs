@@ -7,7 +7,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::json;
 
 use super::*;
-use crate::{DriverSet, manager::registered_drivers::RegisteredDrivers};
+use crate::{DriverSet, manager::registered_drivers::RegisteredDrivers, settings::CloudSettings};
 use driver_virtual::{SimulationOptions, Standby};
 use machine_api::{
     admission::{Admission, Endpoint, ReviewAnswer},
@@ -24,7 +24,8 @@ const NAMESPACE: &str = "default";
 /// The drivers that `mcm serve` has by default.
 fn drivers() -> RegisteredDrivers {
     let simulation = Standby::new(&SimulationOptions::new(jiff::Timestamp::UNIX_EPOCH)).unwrap();
-    let registry = DriverSet::built_in().registry(Arc::new(simulation), |_| true, |driver| driver);
+    let registry =
+        DriverSet::built_in().registry(&CloudSettings::default(), Arc::new(simulation), |_| true, |driver| driver);
     RegisteredDrivers::new(registry, Coverage::Some)
 }
 
