@@ -48,6 +48,7 @@ struct Bucket {
     tokens: f64,
     rate: f64,
     seen: Instant,
+    halved: Option<Instant>,
 }
 
 impl Bucket {
@@ -78,11 +79,15 @@ impl Budgets {
         })
     }
 
-    /// The cloud has throttled these credentials: half the rate from now on, and what was saved up is gone.
-    pub fn throttled(&self, key: CredentialsKey, now: Instant) {
+    /// The cloud has throttled a request that was sent then: half the rate from now on, and what was saved up is gone. Requests
+    /// that were under way together are throttled together, and tell of one thing once.
+    pub fn throttled(&self, key: CredentialsKey, sent: Instant, now: Instant) {
         self.with(key, now, |bucket| {
-            bucket.rate = (bucket.rate / 2.0).max(LOWEST_RATE);
             bucket.tokens = bucket.tokens.min(0.0);
+            if bucket.halved.is_none_or(|halved| halved < sent) {
+                bucket.rate = (bucket.rate / 2.0).max(LOWEST_RATE);
+                bucket.halved = Some(now);
+            }
         });
     }
 
@@ -93,7 +98,7 @@ impl Budgets {
             oldest.and_then(|oldest| buckets.remove(&oldest));
         }
         let Limits { rate, burst } = self.limits;
-        let bucket = buckets.entry(key).or_insert(Bucket { tokens: burst, rate, seen: now });
+        let bucket = buckets.entry(key).or_insert(Bucket { tokens: burst, rate, seen: now, halved: None });
         bucket.catch_up(self.limits, now);
         then(bucket)
     }
@@ -124,16 +129,17 @@ mod tests {
     fn throttling_halves_the_rate_and_it_recovers() {
         let budgets = Budgets::new(Limits { rate: 8.0, burst: 1.0 });
         let now = Instant::now();
-        budgets.throttled(key("a"), now);
-        assert_eq!(budgets.take(key("a"), now, MINUTE), Some(Duration::from_millis(250)));
         for _ in 0..20 {
-            budgets.throttled(key("a"), now);
+            budgets.throttled(key("a"), now, now);
         }
-        assert_eq!(
-            budgets.take(key("a"), now, MINUTE),
-            Some(Duration::from_secs(4)),
-            "half a request per second stays"
-        );
+        assert_eq!(budgets.take(key("a"), now, MINUTE), Some(Duration::from_millis(250)), "all of them were under way at once");
+        let mut now = now;
+        for _ in 0..20 {
+            now += Duration::from_millis(1);
+            budgets.throttled(key("a"), now, now);
+        }
+        let wait = budgets.take(key("a"), now, MINUTE).unwrap();
+        assert_eq!(wait.as_secs_f64().round(), 4.0, "half a request per second stays: {wait:?}");
         let later = now + MINUTE;
         budgets.take(key("a"), later, MINUTE);
         assert_eq!(budgets.take(key("a"), later, MINUTE), Some(Duration::from_millis(125)));

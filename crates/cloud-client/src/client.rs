@@ -63,12 +63,13 @@ impl Client {
             };
             tokio::time::sleep(wait).await;
             tries += 1;
+            let sent = Instant::now();
             let failure = match self.attempt(cx, call, build()?, &read).await {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
             };
             if failure.trouble == Trouble::Throttled {
-                self.budgets.throttled(call.account, Instant::now());
+                self.budgets.throttled(call.account, sent, Instant::now());
             }
             match retry::after(&failure, tries, call.repeat, cx.left(), retry::draw()) {
                 Next::In(pause) => tokio::time::sleep(pause).await,

@@ -40,6 +40,21 @@ impl CredentialsKey {
             hash.update(&(part.len() as u64).to_be_bytes());
             hash.update(part.as_bytes());
         }
+        Self::finished(hash)
+    }
+}
+
+impl CredentialsKey {
+    /// The key of the same credentials at this place, such as a region: its budget is another one.
+    #[must_use]
+    pub fn with(self, place: &str) -> Self {
+        let mut hash = digest::Context::new(&digest::SHA256);
+        hash.update(&self.0);
+        hash.update(place.as_bytes());
+        Self::finished(hash)
+    }
+
+    fn finished(hash: digest::Context) -> Self {
         let mut key = [0; 32];
         key.copy_from_slice(hash.finish().as_ref());
         Self(key)
@@ -70,5 +85,7 @@ mod tests {
     fn keys_tell_credentials_apart() {
         assert_eq!(CredentialsKey::of(&["a", "b"]), CredentialsKey::of(&["a", "b"]));
         assert_ne!(CredentialsKey::of(&["ab", "c"]), CredentialsKey::of(&["a", "bc"]));
+        let key = CredentialsKey::of(&["a"]);
+        assert_ne!(key.with("eu-west-1"), key.with("us-east-1"));
     }
 }
