@@ -14,7 +14,7 @@ use machine_driver::{Code, OpContext, SecretData, Status};
 use serde::Deserialize;
 
 use crate::{
-    errors::{self, ErrorCodes},
+    errors,
     options::{AwsOptions, OwnIdentity},
     query::Query,
     xml::{Element, Xml},
@@ -92,6 +92,12 @@ impl Source {
                 OwnIdentity::WebIdentity { file, role } => {
                     Ok(Self::WebIdentity { file: file.clone(), role: role.clone(), trust: FileTrust::Process })
                 }
+                OwnIdentity::Keys { id, secret, token } => Ok(Self::Static(Credentials {
+                    id: id.clone(),
+                    secret: secret.clone(),
+                    token: token.clone(),
+                    expires: None,
+                })),
                 OwnIdentity::Container { uri, token_file } => {
                     Ok(Self::Container { uri: uri.clone(), token_file: token_file.clone() })
                 }
@@ -99,6 +105,11 @@ impl Source {
                 OwnIdentity::None => missing("Mention atleast providerAccessKeyId or accessKeyID"),
             },
         }
+    }
+
+    /// Whether it may give others than before.
+    pub const fn is_renewable(&self) -> bool {
+        !matches!(self, Self::Static(_))
     }
 
     /// What stands for the source in caches and budgets.
@@ -168,9 +179,9 @@ impl Wallet {
         Arc::clone(kept.entry(key).or_default())
     }
 
-    /// The cloud does not accept them any more.
-    pub fn forget(&self, key: CredentialsKey) {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+    /// The cloud does not accept these any more. Others that were given meanwhile stay.
+    pub async fn forget(&self, key: CredentialsKey, refused: &Credentials) {
+        self.slot(key).lock().await.take_if(|kept| kept == refused);
     }
 
     /// The credentials of a source, renewed in time.
@@ -241,7 +252,7 @@ impl Giver<'_> {
         query.set("WebIdentityToken", token.reveal());
         let body = Bytes::from(query.body());
         let build = || built(Request::post(self.sts).header("content-type", crate::sign::FORM), body.clone());
-        let read = |answer: &Answer| match errors::failure("STS", query.action(), answer, ErrorCodes::Fine) {
+        let read = |answer: &Answer| match errors::failure("STS", query.action(), answer) {
             Some(failure) => Err(failure),
             None => Xml::parse(&answer.body).and_then(|xml| read_role(xml.anywhere("Credentials")?)).ok_or_else(unread),
         };

@@ -111,13 +111,16 @@ impl<'a> Subject<'a> {
         let Some(place) = self.place()? else {
             return Err(Status::new(Code::NotFound, "No ProviderID found on the machine"));
         };
-        let by_id = match ec2.instances(Look::Id(place.id)).await {
-            Ok(instances) => instances,
-            Err(failure) if failure.status.code == Code::NotFound => Vec::new(),
-            Err(failure) => return Err(failure.into()),
-        };
-        let ours: Vec<_> = by_id.into_iter().filter(|instance| lookup::backs(instance, &self.owner)).collect();
+        let by_id = ec2.instance(place.id).await?;
+        let ours: Vec<_> = by_id.into_iter().filter(|instance| self.is_its(instance)).collect();
         if ours.is_empty() { Err(lookup::not_found()) } else { Ok(ours) }
+    }
+
+    /// Whether an instance that is found by its id is the machine's: its tags say so, or, where somebody has taken them away, the
+    /// token that made it.
+    fn is_its(&self, instance: &Instance) -> bool {
+        let by_token = || self.token().is_ok_and(|base| lookup::is_token_of(&base, &instance.client_token));
+        !instance.has_ended() && (lookup::backs(instance, &self.owner) || by_token())
     }
 
     /// What all tokens of the machine's creations begin with: no other machine has it.
@@ -302,18 +305,21 @@ impl Driver for AwsDriver {
         let subject = Subject::of(&self.ec2, Spec::read(&request.class)?, &request)?;
         let ec2 = subject.session(&self.ec2, cx)?;
         let place = subject.place()?;
-        if let Some(place) = place {
-            ec2.terminate(place.id).await?;
-        }
         // An orphan is one of several instances of a name: only its id is meant, and it comes without a UID.
-        if place.is_none() || subject.machine.metadata.uid.is_some() {
-            for instance in ec2.instances(subject.look(States::Live)?).await? {
-                if place.is_none_or(|place| place.id != instance.id) {
-                    ec2.terminate(&instance.id).await?;
-                }
+        let by_name = place.is_none() || subject.machine.metadata.uid.is_some();
+        let mut ending = if by_name { ec2.instances(subject.look(States::Live)?).await? } else { Vec::new() };
+        let mut foreign = None;
+        if let Some(place) = place.filter(|place| ending.iter().all(|instance| instance.id != place.id)) {
+            match ec2.instance(place.id).await?.filter(|instance| !instance.has_ended()) {
+                Some(instance) if subject.is_its(&instance) => ending.push(instance),
+                Some(instance) => foreign = Some(instance.id),
+                None => {}
             }
         }
-        Ok(DeletedVm::default())
+        for instance in &ending {
+            ec2.terminate(&instance.id).await?;
+        }
+        foreign.map_or(Ok(DeletedVm::default()), |id| Err(lookup::not_ours(&id)))
     }
 
     async fn get_machine_status(&self, cx: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status> {
@@ -381,3 +387,6 @@ fn volume_id(volume: &PersistentVolumeSpec) -> Option<String> {
 #[cfg(test)]
 #[path = "driver_tests.rs"]
 mod tests;
+#[cfg(test)]
+#[path = "wire_tests.rs"]
+mod wire_tests;

@@ -28,13 +28,13 @@ fn spec() -> Value {
     })
 }
 
-fn class(patch: Value) -> MachineClass {
+pub(super) fn class(patch: Value) -> MachineClass {
     let mut spec = spec();
     json_patch::merge(&mut spec, &patch);
     MachineClass { provider: AWS.to_owned(), provider_spec: spec, ..MachineClass::default() }
 }
 
-fn secret() -> SecretData {
+pub(super) fn secret() -> SecretData {
     let mut secret = SecretData::default();
     for (key, value) in
         [("accessKeyID", "AKIDEXAMPLE"), ("secretAccessKey", "wJalrXUtnFEMI"), ("userData", "#!/bin/sh")]
@@ -337,6 +337,80 @@ async fn a_deletion_by_id_takes_leftovers_along_and_that_of_an_orphan_does_not()
         rig.delete().await.unwrap();
         assert_eq!(rig.ec2.live().len(), left);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_of_another_is_neither_found_nor_ended_by_its_id() {
+    for uid in [Some("uid-1".to_owned()), None] {
+        let mut rig = Rig::new(json!({})).named("aws:///eu-west-1/i-9");
+        rig.machine.metadata.uid = uid;
+        rig.vm("i-9", |vm| vm.tags = [("kubernetes.io/cluster/other".to_owned(), "1".to_owned())].into());
+        assert_eq!(rig.status().await.unwrap_err().code, Code::NotFound);
+        let refused = rig.delete().await.unwrap_err();
+        assert_eq!(refused.code, Code::NotFound);
+        assert!(refused.message.contains("i-9 carries neither the tags"), "{}", refused.message);
+        assert_eq!(rig.ec2.live().len(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_whose_tags_somebody_has_taken_away_is_known_by_its_token() {
+    let rig = Rig::new(json!({})).named("aws:///eu-west-1/i-9");
+    rig.vm("i-9", |vm| {
+        vm.tags.clear();
+        "uid-1-2".clone_into(&mut vm.token);
+    });
+    assert_eq!(rig.status().await.unwrap().provider_id, "aws:///eu-west-1/i-9");
+    rig.delete().await.unwrap();
+    assert_eq!(rig.ec2.live().len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_somebody_has_ended_is_not_ended_again() {
+    let rig = Rig::new(json!({})).named("aws:///eu-west-1/i-9");
+    rig.vm("i-9", |vm| vm.state = "terminated");
+    assert_eq!(rig.status().await.unwrap_err().code, Code::NotFound);
+    rig.delete().await.unwrap();
+    assert_eq!(rig.ec2.asked("TerminateInstances").len(), 0);
+}
+
+/// The table of docs/clouds.md.
+#[tokio::test(start_paused = true)]
+async fn each_call_costs_as_many_requests_as_the_documents_say() {
+    let mut rig = Rig::new(json!({"srcAndDstChecksEnabled": false}));
+    let mut before = 0;
+    let mut cost = |rig: &Rig| {
+        let all = rig.ec2.state().log.len();
+        std::mem::replace(&mut before, all).abs_diff(all)
+    };
+    let vm = rig.create().await.unwrap().vm;
+    assert_eq!(cost(&rig), 4, "creation");
+    rig.machine.spec.provider_id = vm.provider_id;
+    rig.initialize().await.unwrap();
+    assert_eq!(cost(&rig), 2, "initialisation of one interface");
+    rig.status().await.unwrap();
+    assert_eq!(cost(&rig), 1, "status");
+    rig.list().await.unwrap();
+    assert_eq!(cost(&rig), 1, "list");
+    rig.delete().await.unwrap();
+    assert_eq!(cost(&rig), 2, "deletion");
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_05_an_orphan_is_ended_with_user_data_in_which_nothing_is_replaced() {
+    let rig = Rig::new(json!({}));
+    rig.vm("i-9", |_| ());
+    let mut secret = secret();
+    secret.set("userData", b"#!/bin/sh\njoin <<BOOTSTRAP_TOKEN>> <<MACHINE_NAME>>".to_vec());
+    let class = Arc::new(class(json!({})));
+    let request = ListRequest { class: Arc::clone(&class), secret: secret.clone() };
+    let orphan = rig.driver.list_machines(&Rig::cx(), request).await.unwrap().remove(0);
+    let mut machine = Machine::default();
+    machine.metadata.name = Some(orphan.machine_name);
+    machine.spec.provider_id = orphan.provider_id;
+    let request = MachineRequest { machine: Arc::new(machine), class, secret };
+    rig.driver.delete_machine(&Rig::cx(), request).await.unwrap();
+    assert_eq!(rig.ec2.live().len(), 0);
 }
 
 #[tokio::test(start_paused = true)]

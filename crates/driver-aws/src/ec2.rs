@@ -8,7 +8,7 @@ use machine_driver::{Code, OpContext, SecretData, Status};
 
 use crate::{
     actions::{self, Image, Instance, Look, Page},
-    credentials::{Giver, Source, Wallet},
+    credentials::{Credentials, Giver, Source, Wallet},
     errors,
     options::{AwsOptions, address},
     query::Query,
@@ -67,6 +67,7 @@ impl Ec2 {
 }
 
 /// What is asked for.
+#[derive(Clone, Copy)]
 struct Ask<'a> {
     /// The name of the request in metrics.
     service: &'static str,
@@ -75,8 +76,17 @@ struct Ask<'a> {
 }
 
 impl Session<'_> {
+    /// EC2 counts the requests of an account in each region.
     fn account(&self) -> CredentialsKey {
-        self.source.key()
+        self.source.key().with(self.region)
+    }
+
+    /// Credentials; those that were given before while they last.
+    async fn credentials(&self) -> Result<Credentials, Failure> {
+        let Ec2 { client, options, wallet } = self.ec2;
+        let sts = self.ec2.url("sts", self.region, options.sts_endpoint.as_ref());
+        let giver = Giver { client, cx: self.cx, options, sts: &sts };
+        Ok(wallet.credentials(giver, self.source, Timestamp::now()).await?)
     }
 
     async fn ask<T: Send>(
@@ -84,18 +94,36 @@ impl Session<'_> {
         ask: Ask<'_>,
         read: impl Fn(&Xml<'_>) -> Option<T> + Send + Sync,
     ) -> Result<T, Failure> {
+        let answer = match self.credentials().await {
+            Ok(credentials) => match self.sent(ask, &credentials, &read).await {
+                // What was given may end before its time, and then EC2 has done nothing.
+                Err(failure) if failure.status.code == Code::Unauthenticated && self.source.is_renewable() => {
+                    self.ec2.wallet.forget(self.source.key(), &credentials).await;
+                    let renewed = self.credentials().await?;
+                    if renewed == credentials { Err(failure) } else { self.sent(ask, &renewed, &read).await }
+                }
+                answer => answer,
+            },
+            Err(failure) => Err(failure),
+        };
+        answer.map_err(|failure| self.ec2.options.error_codes.of(failure))
+    }
+
+    async fn sent<T: Send>(
+        &self,
+        ask: Ask<'_>,
+        credentials: &Credentials,
+        read: &(impl Fn(&Xml<'_>) -> Option<T> + Send + Sync),
+    ) -> Result<T, Failure> {
         let Ask { service, query, repeat } = ask;
-        let Ec2 { client, options, wallet } = self.ec2;
-        let sts = self.ec2.url("sts", self.region, options.sts_endpoint.as_ref());
-        let giver = Giver { client, cx: self.cx, options, sts: &sts };
-        let credentials = wallet.credentials(giver, self.source, Timestamp::now()).await?;
+        let Ec2 { client, options, .. } = self.ec2;
         let url = address(&self.ec2.url("ec2", self.region, options.ec2_endpoint.as_ref()))?;
         let (target, body) = (url.to_string(), query.body());
         // Each try is signed anew: signatures are good for some minutes.
         let build = || {
             let form = Form { url: &target, service: "ec2", region: self.region, body: &body };
             let mut request = Request::post(url.clone()).header("content-type", FORM);
-            for (name, value) in sign(form, &credentials, Timestamp::now())? {
+            for (name, value) in sign(form, credentials, Timestamp::now())? {
                 request = request.header(name, value);
             }
             // Only what stands in the credentials can be no header.
@@ -103,7 +131,7 @@ impl Session<'_> {
                 Status::new(Code::Unauthenticated, "the credentials hold characters that no request can carry")
             })
         };
-        let read = |answer: &Answer| match errors::failure("EC2", query.action(), answer, options.error_codes) {
+        let read = |answer: &Answer| match errors::failure("EC2", query.action(), answer) {
             Some(failure) => Err(failure),
             None => Xml::parse(&answer.body).and_then(|xml| read(&xml)).ok_or_else(|| {
                 Failure::lasting(
@@ -113,11 +141,7 @@ impl Session<'_> {
             }),
         };
         let call = Call { service, what: query.action(), account: self.account(), repeat };
-        let answer = client.call(self.cx, call, build, read).await;
-        if answer.as_ref().is_err_and(|failure| failure.status.code == Code::Unauthenticated) {
-            wallet.forget(self.account());
-        }
-        answer
+        client.call(self.cx, call, build, read).await
     }
 
     /// An image; `None` when there is no such image.
@@ -162,6 +186,15 @@ impl Session<'_> {
             Code::Internal,
             "operation error EC2: DescribeInstances, the pages of the list do not end",
         ))
+    }
+
+    /// An instance in whatever state it is; `None` when there is none of this id.
+    pub async fn instance(&self, id: &str) -> Result<Option<Instance>, Failure> {
+        match self.instances(Look::Id(id)).await {
+            Ok(mut found) => Ok(found.pop()),
+            Err(failure) if failure.status.code == Code::NotFound => Ok(None),
+            Err(failure) => Err(failure),
+        }
     }
 
     /// Ends instances. Those that are gone are not missed.

@@ -56,14 +56,11 @@ const UNAUTHENTICATED: &[&str] = &[
 ];
 const DENIED: &[&str] = &["UnauthorizedOperation", "AccessDenied", "AccessDeniedException", "OptInRequired"];
 const PASSING: &[&str] = &["ServiceUnavailable", "InternalError", "InternalFailure", "Unavailable", "RequestTimeout"];
-const INVALID: &[&str] = &[
-    "InvalidSubnetID.NotFound",
-    "InvalidGroup.NotFound",
-    "InvalidKeyPair.NotFound",
-    "InvalidBlockDeviceMapping",
-    "InvalidSnapshot.NotFound",
-    "MissingParameter",
-];
+/// Beside all whose names begin with `Invalid`. `NoSuchEntity` is that of an instance profile.
+const INVALID: &[&str] = &["MissingParameter", "UnknownParameter", "NoSuchEntity"];
+
+/// A message for users is no longer, in characters; some hold a whole encoded decision about rights.
+const LONGEST_MESSAGE: usize = 2000;
 
 /// What stands in the stead of a code in the reason of an instance's end: the launch has failed for lack of capacity.
 const EXHAUSTED_REASONS: &[&str] =
@@ -76,37 +73,40 @@ fn is_throttling(reason: &str) -> bool {
         || reason.starts_with("Throttling")
 }
 
+impl ErrorCodes {
+    /// The failure with the code that it has for users.
+    pub fn of(self, mut failure: Failure) -> Failure {
+        // What the driver itself refuses has one code in both.
+        let ours = failure.reason.is_empty()
+            && matches!(failure.status.code, Code::InvalidArgument | Code::FailedPrecondition | Code::NotFound);
+        if self == Self::AsGo && !ours {
+            failure.status.code = match failure.reason.as_str() {
+                NO_INSTANCE => Code::NotFound,
+                reason if EXHAUSTED_AS_GO.contains(&reason) => Code::ResourceExhausted,
+                _ => Code::Internal,
+            };
+        }
+        failure
+    }
+}
+
 /// The code of an error with this name.
-fn code_of(reason: &str, codes: ErrorCodes) -> Code {
-    if reason == NO_INSTANCE {
-        return Code::NotFound;
-    }
-    if EXHAUSTED_AS_GO.contains(&reason) {
-        return Code::ResourceExhausted;
-    }
-    if codes == ErrorCodes::AsGo {
-        return Code::Internal;
-    }
+fn code_of(reason: &str) -> Code {
     match reason {
+        NO_INSTANCE => Code::NotFound,
+        _ if EXHAUSTED_AS_GO.contains(&reason) => Code::ResourceExhausted,
         _ if EXHAUSTED.contains(&reason) => Code::ResourceExhausted,
         _ if UNAUTHENTICATED.contains(&reason) => Code::Unauthenticated,
         _ if DENIED.contains(&reason) => Code::PermissionDenied,
         _ if PASSING.contains(&reason) || is_throttling(reason) => Code::Unavailable,
-        _ if INVALID.contains(&reason) => Code::InvalidArgument,
-        _ if ["InvalidAMIID.", "InvalidParameter", "InvalidInstanceID.Malformed"]
-            .iter()
-            .any(|begin| reason.starts_with(begin)) =>
-        {
-            Code::InvalidArgument
-        }
+        _ if reason.starts_with("Invalid") || INVALID.contains(&reason) => Code::InvalidArgument,
         _ => Code::Internal,
     }
 }
 
 /// The code of an answer that does not name its error: it may be a load balancer's or a proxy's.
-fn code_of_status(status: u16, codes: ErrorCodes) -> Code {
+fn code_of_status(status: u16) -> Code {
     match status {
-        _ if codes == ErrorCodes::AsGo => Code::Internal,
         401 => Code::Unauthenticated,
         403 => Code::PermissionDenied,
         429 | 500.. => Code::Unavailable,
@@ -120,7 +120,7 @@ pub fn code_of_end(reason: &str) -> Code {
 }
 
 /// The failure that an answer tells; `None` when it tells of a success.
-pub fn failure(service: &str, action: &str, answer: &Answer, codes: ErrorCodes) -> Option<Failure> {
+pub fn failure(service: &str, action: &str, answer: &Answer) -> Option<Failure> {
     if answer.status.is_success() {
         return None;
     }
@@ -131,12 +131,13 @@ pub fn failure(service: &str, action: &str, answer: &Answer, codes: ErrorCodes) 
     let id = xml.as_ref().and_then(|xml| ["RequestID", "RequestId"].iter().find_map(|name| xml.root().some_text(name)));
     let reason = error.map(|error| error.text("Code").to_owned()).unwrap_or_default();
     let said = error.map_or("the answer is no error of the service", |error| error.text("Message"));
+    let said: String = said.chars().take(LONGEST_MESSAGE).collect();
     let named = if reason.is_empty() { String::new() } else { format!("api error {reason}: ") };
     let message = format!(
         "operation error {service}: {action}, https response error StatusCode: {status}, RequestID: {}, {named}{said}",
         id.unwrap_or_default()
     );
-    let code = if reason.is_empty() { code_of_status(status, codes) } else { code_of(&reason, codes) };
+    let code = if reason.is_empty() { code_of_status(status) } else { code_of(&reason) };
     let trouble = match status {
         _ if is_throttling(&reason) => Trouble::Throttled,
         429 if reason.is_empty() => Trouble::Throttled,
@@ -183,6 +184,9 @@ mod tests {
     #[case("InternalError", 500, Code::Unavailable, Code::Internal, Trouble::Passing)]
     #[case("InvalidAMIID.NotFound", 400, Code::InvalidArgument, Code::Internal, Trouble::Lasting)]
     #[case("InvalidParameterValue", 400, Code::InvalidArgument, Code::Internal, Trouble::Lasting)]
+    #[case("InvalidSubnet.Conflict", 400, Code::InvalidArgument, Code::Internal, Trouble::Lasting)]
+    #[case("VcpuLimitExceeded", 400, Code::ResourceExhausted, Code::ResourceExhausted, Trouble::Lasting)]
+    #[case("InvalidClientTokenId", 403, Code::Unauthenticated, Code::Internal, Trouble::Lasting)]
     #[case("InvalidInstanceID.NotFound", 400, Code::NotFound, Code::NotFound, Trouble::Lasting)]
     #[case("SomethingNew", 400, Code::Internal, Code::Internal, Trouble::Lasting)]
     fn an_error_has_its_code(
@@ -192,16 +196,30 @@ mod tests {
         #[case] as_go: Code,
         #[case] trouble: Trouble,
     ) {
-        let told = |codes| failure("EC2", "RunInstances", &answer(status, &ec2(reason)), codes).unwrap();
-        let failure = told(ErrorCodes::Fine);
+        let failure = failure("EC2", "RunInstances", &answer(status, &ec2(reason))).unwrap();
         assert_eq!((failure.status.code, failure.trouble, failure.reason.as_str()), (fine, trouble, reason));
-        assert_eq!(told(ErrorCodes::AsGo).status.code, as_go);
+        assert_eq!(ErrorCodes::AsGo.of(failure.clone()).status.code, as_go);
         assert_eq!(
             failure.status.message,
             format!(
                 "operation error EC2: RunInstances, https response error StatusCode: {status}, RequestID: r-1, api error {reason}: so it is"
             )
         );
+    }
+
+    #[test]
+    fn a_message_without_end_is_cut() {
+        let long = format!("<Response><Errors><Error><Code>X</Code><Message>{}</Message></Error></Errors></Response>", "é".repeat(9000));
+        let told = failure("EC2", "RunInstances", &answer(400, &long)).unwrap().status.message;
+        assert_eq!(told.matches('é').count(), LONGEST_MESSAGE);
+    }
+
+    #[test]
+    fn in_strict_mode_a_missing_answer_is_internal_and_what_the_driver_refuses_is_not() {
+        let code = |code| ErrorCodes::AsGo.of(Failure::new(code, "", Trouble::Lasting)).status.code;
+        assert_eq!(code(Code::Unavailable), Code::Internal);
+        assert_eq!(code(Code::DeadlineExceeded), Code::Internal);
+        assert_eq!(code(Code::InvalidArgument), Code::InvalidArgument);
     }
 
     #[rstest]
@@ -226,7 +244,7 @@ mod tests {
         #[case] reason: &str,
         #[case] code: Code,
     ) {
-        let failure = failure("STS", "AssumeRole", &answer(status, body), ErrorCodes::Fine).unwrap();
+        let failure = failure("STS", "AssumeRole", &answer(status, body)).unwrap();
         assert_eq!((failure.reason.as_str(), failure.status.code), (reason, code));
     }
 }

@@ -13,6 +13,7 @@ use cloud_client::{
     Answer, Bytes, NoAnswer, Transport,
     http::{HeaderMap, Request, StatusCode},
 };
+use fault_proxy::{Reply, Seen};
 use machine_driver::async_trait;
 
 /// What happens to one request.
@@ -86,6 +87,15 @@ impl FakeEc2 {
     /// What was asked of an action.
     pub fn asked(&self, action: &str) -> Vec<Parameters> {
         self.state().log.iter().filter(|(known, _)| known == action).map(|(_, parameters)| parameters.clone()).collect()
+    }
+
+    /// The answer over a network.
+    pub fn reply(&self, seen: &Seen) -> Reply {
+        let action = seen.parameter("Action").to_owned();
+        let mut state = self.state();
+        state.log.push((action.clone(), seen.parameters.clone()));
+        let Answer { status, body, .. } = answer(state.carry_out(&action, &seen.parameters));
+        Reply::new(status.as_u16(), body)
     }
 
     pub fn live(&self) -> Vec<Vm> {

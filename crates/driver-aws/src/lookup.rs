@@ -22,12 +22,13 @@ impl<'a> Place<'a> {
         (!id.is_empty() && crate::regions::is_region(region)).then_some(Self { region, id })
     }
 
-    /// The same, where what stands in a region's place is a zone of this region: so cloud controllers write ids.
+    /// The same, where what stands in a region's place is a zone of this region: so cloud controllers write ids. A local zone adds
+    /// words to the name of its region.
     pub fn unless_a_zone_of(self, region: &'a str) -> Self {
         let zone = self
             .region
             .strip_prefix(region)
-            .is_some_and(|rest| rest.len() == 1 && rest.bytes().all(|letter| letter.is_ascii_lowercase()));
+            .is_some_and(|rest| matches!(rest.as_bytes(), [letter] if letter.is_ascii_lowercase()) || rest.starts_with('-'));
         if zone { Self { region, ..self } } else { self }
     }
 }
@@ -73,6 +74,18 @@ pub fn identity(region: &str, instance: &Instance) -> VmIdentity {
 /// The tokens of a machine's creations, in their order: the next one counts once the instance of the one before has ended.
 pub fn token(base: &str, attempt: usize) -> String {
     if attempt == 0 { base.to_owned() } else { format!("{base}-{attempt}") }
+}
+
+/// Whether a token is one of those that begin so.
+pub fn is_token_of(base: &str, token: &str) -> bool {
+    let number = |rest: &str| rest.strip_prefix('-').is_some_and(|number| number.parse::<usize>().is_ok());
+    token.strip_prefix(base).is_some_and(|rest| rest.is_empty() || number(rest))
+}
+
+/// An instance that a machine names is not the cluster's.
+pub fn not_ours(id: &str) -> Status {
+    let message = format!("instance {id} carries neither the tags of its class nor the token of its machine: it is another's and is not ended");
+    Status::new(Code::NotFound, message)
 }
 
 /// The first attempt whose token did not make one of these instances, all of which have ended.
@@ -144,6 +157,7 @@ mod tests {
     #[rstest]
     #[case("aws:///eu-west-1/i-1", Some(("eu-west-1", "i-1")))]
     #[case::as_cloud_controllers_write("aws:///eu-west-1a/i-1", Some(("eu-west-1", "i-1")))]
+    #[case::a_local_zone("aws:///eu-west-1-lax-1a/i-1", Some(("eu-west-1", "i-1")))]
     #[case::another_region("aws:///us-east-1/i-1", Some(("us-east-1", "i-1")))]
     #[case::a_host("aws:///evil.example.com/i-1", None)]
     #[case::no_region("aws:///i-1", None)]

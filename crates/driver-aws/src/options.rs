@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use cloud_client::http::Uri;
+use cloud_client::{Secret, http::Uri};
 use machine_driver::{Code, Status};
 
 use crate::{errors::ErrorCodes, regions::Variant};
@@ -48,6 +48,15 @@ pub enum OwnIdentity {
         /// The metadata service.
         endpoint: String,
     },
+    /// Keys.
+    Keys {
+        /// The id.
+        id: String,
+        /// The secret key.
+        secret: Secret,
+        /// The token that belongs to keys which end.
+        token: Option<Secret>,
+    },
     /// None.
     None,
 }
@@ -68,7 +77,10 @@ impl AwsOptions {
     pub fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Self {
         let text = |name: &str| variable(name).filter(|value| !value.trim().is_empty());
         let is_true = |name: &str| text(name).is_some_and(|value| value.eq_ignore_ascii_case("true"));
-        let own = if let (Some(file), Some(role)) = (text("AWS_WEB_IDENTITY_TOKEN_FILE"), text("AWS_ROLE_ARN")) {
+        let own = if let (Some(id), Some(secret)) = (text("AWS_ACCESS_KEY_ID"), text("AWS_SECRET_ACCESS_KEY")) {
+            let token = text("AWS_SESSION_TOKEN").map(Secret::new);
+            OwnIdentity::Keys { id, secret: Secret::new(secret), token }
+        } else if let (Some(file), Some(role)) = (text("AWS_WEB_IDENTITY_TOKEN_FILE"), text("AWS_ROLE_ARN")) {
             OwnIdentity::WebIdentity { file: file.into(), role }
         } else if let Some(uri) = text("AWS_CONTAINER_CREDENTIALS_FULL_URI") {
             let token_file = text("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE").map(PathBuf::from);
@@ -80,8 +92,8 @@ impl AwsOptions {
             OwnIdentity::Instance { endpoint }
         };
         Self {
-            ec2_endpoint: text("AWS_ENDPOINT_URL_EC2"),
-            sts_endpoint: text("AWS_ENDPOINT_URL_STS"),
+            ec2_endpoint: text("AWS_ENDPOINT_URL_EC2").or_else(|| text("AWS_ENDPOINT_URL")),
+            sts_endpoint: text("AWS_ENDPOINT_URL_STS").or_else(|| text("AWS_ENDPOINT_URL")),
             variant: Variant {
                 fips: is_true("AWS_USE_FIPS_ENDPOINT"),
                 dual_stack: is_true("AWS_USE_DUALSTACK_ENDPOINT"),
@@ -100,8 +112,15 @@ impl AwsOptions {
 /// `FailedPrecondition` when the configuration names none.
 pub fn address(endpoint: &str) -> Result<Uri, Status> {
     let address: Option<Uri> = endpoint.parse().ok();
-    address.filter(|address| address.scheme().is_some() && address.authority().is_some()).ok_or_else(|| {
-        Status::new(Code::FailedPrecondition, format!("the endpoint {endpoint:?} of the configuration is no URL"))
+    // A login would be told in messages.
+    let is_good = |authority: &str| !authority.contains('@');
+    let is_url = |address: &Uri| {
+        matches!(address.scheme_str(), Some("http" | "https"))
+            && address.authority().is_some_and(|authority| is_good(authority.as_str()))
+    };
+    address.filter(is_url).ok_or_else(|| {
+        let shown = if endpoint.contains('@') { "<redacted>" } else { endpoint };
+        Status::new(Code::FailedPrecondition, format!("the endpoint {shown:?} of the configuration is no URL"))
     })
 }
 
@@ -114,6 +133,10 @@ mod tests {
     #[rstest]
     #[case::nothing(&[], OwnIdentity::Instance { endpoint: METADATA.to_owned() })]
     #[case::no_metadata(&[("AWS_EC2_METADATA_DISABLED", "true")], OwnIdentity::None)]
+    #[case::keys(
+        &[("AWS_ACCESS_KEY_ID", "AKID"), ("AWS_SECRET_ACCESS_KEY", "s"), ("AWS_SESSION_TOKEN", "t"), ("AWS_ROLE_ARN", "arn:r")],
+        OwnIdentity::Keys { id: "AKID".to_owned(), secret: Secret::new("s"), token: Some(Secret::new("t")) }
+    )]
     #[case::a_role_of_a_service_account(
         &[("AWS_WEB_IDENTITY_TOKEN_FILE", "/t"), ("AWS_ROLE_ARN", "arn:r"), ("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://x")],
         OwnIdentity::WebIdentity { file: "/t".into(), role: "arn:r".to_owned() }

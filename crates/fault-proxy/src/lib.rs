@@ -59,9 +59,15 @@ impl Reply {
     }
 }
 
+/// What stands behind the proxy.
+enum Upstream {
+    Url(String),
+    Answers(Box<dyn Fn(&Seen) -> Reply + Send + Sync>),
+}
+
 /// What the connections share.
 struct Shared {
-    upstream: Option<String>,
+    upstream: Upstream,
     rules: Mutex<Vec<Rule>>,
     seen: Mutex<Vec<Seen>>,
     token: Mutex<Option<String>>,
@@ -84,18 +90,18 @@ impl FaultProxy {
     /// # Errors
     /// There is no port.
     pub async fn before(upstream: &str) -> io::Result<Self> {
-        Self::start(Some(upstream.trim_end_matches('/').to_owned())).await
+        Self::start(Upstream::Url(upstream.trim_end_matches('/').to_owned())).await
     }
 
-    /// A proxy before nothing: what no rule answers gets 404.
+    /// A proxy before a cloud in this process, which answers so.
     ///
     /// # Errors
     /// There is no port.
-    pub async fn alone() -> io::Result<Self> {
-        Self::start(None).await
+    pub async fn of(cloud: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> io::Result<Self> {
+        Self::start(Upstream::Answers(Box::new(cloud))).await
     }
 
-    async fn start(upstream: Option<String>) -> io::Result<Self> {
+    async fn start(upstream: Upstream) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let url = format!("http://{}", listener.local_addr()?);
         let shared = Arc::new(Shared {

@@ -1,6 +1,9 @@
 //! Each fault, seen by the client that drivers have; a second proxy stands in for the cloud.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::{Duration, Instant},
+};
 
 use cloud_client::{Answer, HttpOptions, HttpTransport, NoAnswer, Transport};
 use http::{Method, Request};
@@ -17,11 +20,11 @@ struct Rig {
 
 impl Rig {
     async fn new() -> Self {
-        let cloud = FaultProxy::alone().await.unwrap();
-        for number in 1..=9 {
-            let answer = Reply::new(200, format!("answer {number}")).with("x-cloud", "yes");
-            cloud.add(Rule::new(any, Fault::Answer(answer)).times(1));
-        }
+        let number = AtomicUsize::new(0);
+        let answer = move |_: &Seen| {
+            Reply::new(200, format!("answer {}", number.fetch_add(1, Ordering::Relaxed) + 1)).with("x-cloud", "yes")
+        };
+        let cloud = FaultProxy::of(answer).await.unwrap();
         let proxy = FaultProxy::before(cloud.url()).await.unwrap();
         Self { cloud, proxy, client: HttpTransport::new(HttpOptions::default()) }
     }

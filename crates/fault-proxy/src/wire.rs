@@ -17,14 +17,14 @@ use hyper_util::{
 };
 use tokio::{net::TcpListener, task::JoinSet};
 
-use crate::{Fault, Reply, Seen, Shared, lock};
+use crate::{Fault, Reply, Seen, Shared, Upstream, lock};
 
-type Upstream = Client<HttpConnector, Full<Bytes>>;
+type HttpClient = Client<HttpConnector, Full<Bytes>>;
 type Body = BoxBody<Bytes, io::Error>;
 
 /// Serves connections. All of them end with this future.
 pub async fn serve(listener: TcpListener, shared: Arc<Shared>) {
-    let client: Upstream = Client::builder(TokioExecutor::new()).build_http();
+    let client: HttpClient = Client::builder(TokioExecutor::new()).build_http();
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         let (client, shared) = (client.clone(), Arc::clone(&shared));
@@ -38,7 +38,7 @@ pub async fn serve(listener: TcpListener, shared: Arc<Shared>) {
 }
 
 /// The answer to a request. An error closes the connection.
-async fn answer(shared: &Shared, client: &Upstream, request: Request<Incoming>) -> io::Result<Response<Body>> {
+async fn answer(shared: &Shared, client: &HttpClient, request: Request<Incoming>) -> io::Result<Response<Body>> {
     let (head, body) = request.into_parts();
     let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
     let seen = Seen::new(&head, body);
@@ -86,7 +86,7 @@ fn faults(shared: &Shared, seen: &Seen) -> (Duration, Option<Fault>) {
 }
 
 /// The reply of what stands behind the proxy, once for each token.
-async fn forwarded(shared: &Shared, client: &Upstream, head: &http::request::Parts, seen: &Seen) -> io::Result<Reply> {
+async fn forwarded(shared: &Shared, client: &HttpClient, head: &http::request::Parts, seen: &Seen) -> io::Result<Reply> {
     let token = lock(&shared.token).as_deref().map(|name| seen.parameter(name).to_owned()).unwrap_or_default();
     let reply = if token.is_empty() {
         sent(shared, client, head, seen).await?
@@ -107,8 +107,11 @@ async fn forwarded(shared: &Shared, client: &Upstream, head: &http::request::Par
     Ok(reply)
 }
 
-async fn sent(shared: &Shared, client: &Upstream, head: &http::request::Parts, seen: &Seen) -> io::Result<Reply> {
-    let Some(upstream) = &shared.upstream else { return Ok(Reply::new(404, "nothing is behind the proxy")) };
+async fn sent(shared: &Shared, client: &HttpClient, head: &http::request::Parts, seen: &Seen) -> io::Result<Reply> {
+    let upstream = match &shared.upstream {
+        Upstream::Url(url) => url,
+        Upstream::Answers(answer) => return Ok(answer(seen)),
+    };
     let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
     let mut request = Request::builder().method(&head.method).uri(format!("{upstream}{path}"));
     for (name, value) in &head.headers {
