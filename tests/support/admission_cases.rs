@@ -51,7 +51,7 @@ pub fn base(kind: &str, name: &str, namespace: &str) -> Value {
         "MachineDeployment" => json!({"spec": {"replicas": 3, "selector": selector, "template": template,
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}}}),
         "MachineClass" => json!({"provider": "virtual", "providerSpec": {},
-            "nodeTemplate": {"capacity": {"cpu": 4, "gpu": 0, "memory": "8Gi"}, "instanceType": "t", "region": "r", "zone": "z"}}),
+            "nodeTemplate": {"capacity": {"cpu": 4, "gpu": 0, "memory": "8Gi"}, "instanceType": "t", "region": "eu-west-1", "zone": "z"}}),
         "Secret" => json!({"data": {"userData": "eA=="}}),
         other => panic!("no base object of kind {other}"),
     };

@@ -132,7 +132,11 @@ mod tests {
         for _ in 0..20 {
             budgets.throttled(key("a"), now, now);
         }
-        assert_eq!(budgets.take(key("a"), now, MINUTE), Some(Duration::from_millis(250)), "all of them were under way at once");
+        assert_eq!(
+            budgets.take(key("a"), now, MINUTE),
+            Some(Duration::from_millis(250)),
+            "all of them were under way at once"
+        );
         let mut now = now;
         for _ in 0..20 {
             now += Duration::from_millis(1);

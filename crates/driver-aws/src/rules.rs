@@ -12,7 +12,7 @@ use kube_values::{
 use machine_api::validation::Node;
 use serde_json::{Value, json};
 
-use crate::regions::is_region;
+use crate::regions::{is_known, is_region};
 
 /// The rule id of all findings here.
 const RULE: RuleId = "CLS-6";
@@ -37,9 +37,16 @@ pub fn provider_spec(spec: Node<'_>, path: &FieldPath, found: &mut Findings) {
         }
     }
     // It becomes a part of the host that requests are sent to.
-    if let Some(region) = spec.get("region").text().filter(|region| !region.is_empty() && !is_region(region)) {
-        let detail = "must consist of at most 40 lower case letters, digits and hyphens between them";
-        found.invalid(RULE, path.child("region"), region, detail);
+    match spec.get("region").text() {
+        Some(region) if !region.is_empty() && !is_region(region) => {
+            let detail = "must consist of at most 40 lower case letters, digits and hyphens between them";
+            found.invalid(RULE, path.child("region"), region, detail);
+        }
+        Some(region) if !region.is_empty() && !is_known(region) => {
+            let detail = format!("no region is known by the name {region:?}; a zone is no region");
+            found.warn(RULE, path.child("region"), region, detail);
+        }
+        _ => {}
     }
     instance_profile_is_named_once(spec.get("iam"), &path.child("iam"), found);
     block_devices(spec.get("blockDevices"), &path.child("blockDevices"), found);

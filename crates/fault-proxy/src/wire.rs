@@ -86,7 +86,12 @@ fn faults(shared: &Shared, seen: &Seen) -> (Duration, Option<Fault>) {
 }
 
 /// The reply of what stands behind the proxy, once for each token.
-async fn forwarded(shared: &Shared, client: &HttpClient, head: &http::request::Parts, seen: &Seen) -> io::Result<Reply> {
+async fn forwarded(
+    shared: &Shared,
+    client: &HttpClient,
+    head: &http::request::Parts,
+    seen: &Seen,
+) -> io::Result<Reply> {
     let token = lock(&shared.token).as_deref().map(|name| seen.parameter(name).to_owned()).unwrap_or_default();
     let reply = if token.is_empty() {
         sent(shared, client, head, seen).await?
