@@ -4,6 +4,7 @@
 //! everything else to standard error.
 
 pub mod called_as;
+pub mod clouds;
 pub mod cluster_objects;
 pub mod convert;
 pub mod dev;

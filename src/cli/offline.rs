@@ -11,6 +11,7 @@ use clap::{Args, ValueEnum};
 
 use super::{
     Failure,
+    clouds::CloudArgs,
     convert::{ConvertError, convert_documents},
     documents::Format,
     output::OutputFormat,
@@ -19,7 +20,7 @@ use super::{
 use crate::{DriverSet, manager::registered_drivers::RegisteredDrivers, settings::CloudSettings};
 use driver_virtual::{SimulationOptions, Standby};
 use machine_api::validation::{ControllerUsers, Coverage, Policy, Profile};
-use machine_driver::Driver;
+use machine_driver::{Driver, Registry};
 
 /// What `-f` calls the standard input.
 const STDIN: &str = "-";
@@ -51,6 +52,13 @@ pub struct ValidateArgs {
     /// Refuse classes of all other providers: no other process serves any
     #[arg(long)]
     pub drivers_exclusive: bool,
+    /// Ask the providers themselves about classes that the rules let pass, with the Secrets of the input or the process's own
+    /// credentials; nothing is made there
+    #[arg(long)]
+    pub ask_provider: bool,
+    /// Where and how providers are asked.
+    #[command(flatten)]
+    pub clouds: CloudArgs,
     /// For programs
     #[arg(short, long, value_name = "FORMAT")]
     pub output: Option<OutputFormat>,
@@ -101,8 +109,11 @@ impl ValidateArgs {
             },
         };
         let coverage = if self.drivers_exclusive { Coverage::All } else { Coverage::Some };
-        let drivers = self::drivers(drivers, self.drivers.as_deref(), coverage)?;
-        match validate::run(&options, &drivers, &mut io::stdin().lock(), out)? {
+        let clouds = self.clouds.settings().map_err(|problems| Failure::Usage(problems.join("\n")))?;
+        let registry = registry(drivers, &clouds, self.drivers.as_deref())?;
+        let asked = self.ask_provider.then_some(&registry);
+        let drivers = RegisteredDrivers::new(registry.clone(), coverage);
+        match validate::run(&options, &drivers, asked, &mut io::stdin().lock(), out)? {
             0 => Ok(()),
             _ => Err(Failure::Reported),
         }
@@ -110,12 +121,11 @@ impl ValidateArgs {
 }
 
 /// The rules of the drivers that `mcm serve` has with the same `--drivers`.
-fn drivers(all: &DriverSet, selection: Option<&[String]>, coverage: Coverage) -> Result<RegisteredDrivers, Failure> {
+fn registry(all: &DriverSet, clouds: &CloudSettings, selection: Option<&[String]>) -> Result<Registry, Failure> {
     let simulation: Arc<dyn Driver> =
         Arc::new(Standby::new(&SimulationOptions::new(jiff::Timestamp::now())).map_err(Failure::run)?);
     let is_wanted = |provider: &str| selection.is_none_or(|wanted| wanted.iter().any(|wanted| wanted == provider));
-    let registry = all.registry(&CloudSettings::default(), simulation, is_wanted, |driver| driver);
-    Ok(RegisteredDrivers::new(registry, coverage))
+    Ok(all.registry(clouds, simulation, is_wanted, |driver| driver))
 }
 
 impl ConvertArgs {

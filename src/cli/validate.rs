@@ -4,6 +4,7 @@
 //! of the input stand in for the caches ([`inventory`]), and `--old` turns a creation into an update. What an API server
 //! or kubectl checks by itself is checked here too: syntax of metadata, and fields nobody knows ([`unknown_fields`]).
 
+pub mod ask;
 mod inventory;
 mod report;
 mod unknown_fields;
@@ -35,6 +36,7 @@ use machine_api::{
         validate, validate_child,
     },
 };
+use machine_driver::Registry;
 
 /// What `-f` calls the standard input.
 const STDIN: &str = "-";
@@ -60,7 +62,7 @@ pub struct ValidateOptions {
     pub output: OutputFormat,
 }
 
-/// Runs the command: reads, checks, writes the report. Answers the exit code: 0 when all objects would be admitted, 1 when
+/// Runs the command: reads, checks, asks the providers of these drivers where that is wanted, writes the report. Answers the exit code: 0 when all objects would be admitted, 1 when
 /// one would not or something could not be read.
 ///
 /// # Errors
@@ -68,13 +70,18 @@ pub struct ValidateOptions {
 pub fn run(
     options: &ValidateOptions,
     providers: &dyn Providers,
+    asked: Option<&Registry>,
     stdin: &mut dyn Read,
     out: &mut dyn Write,
 ) -> io::Result<u8> {
     let (documents, mut unreadable) = read(&options.files, stdin);
     let (old, unreadable_old) = read(&options.old, stdin);
     unreadable.extend(unreadable_old);
-    let report = check(&documents, &old, unreadable, options, providers);
+    let mut report = check(&documents, &old, unreadable, options, providers);
+    if let Some(registry) = asked {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(ask::ask(&documents, &options.namespace, registry, &mut report));
+    }
     report.write(options.output, out)?;
     Ok(u8::from(!report.is_good()))
 }

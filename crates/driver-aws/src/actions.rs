@@ -1,5 +1,7 @@
 //! The actions of EC2 that the driver asks for: their requests, and what it reads of their answers.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 
 use crate::{
@@ -24,6 +26,49 @@ pub fn describe_images(image: &str) -> Query {
     let mut query = query("DescribeImages");
     query.values("ImageId", [image]);
     query
+}
+
+/// The answer to a request as `DryRun` that would have been carried out.
+pub const DRY_RUN: &str = "DryRunOperation";
+
+/// Subnets.
+pub fn describe_subnets<'a>(ids: impl IntoIterator<Item = &'a str>) -> Query {
+    let mut query = query("DescribeSubnets");
+    query.values("SubnetId", ids);
+    query
+}
+
+/// Security groups.
+pub fn describe_security_groups<'a>(ids: impl IntoIterator<Item = &'a str>) -> Query {
+    let mut query = query("DescribeSecurityGroups");
+    query.values("GroupId", ids);
+    query
+}
+
+/// A key pair.
+pub fn describe_key_pair(name: &str) -> Query {
+    let mut query = query("DescribeKeyPairs");
+    query.values("KeyName", [name]);
+    query
+}
+
+/// Where a subnet or a security group is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Network {
+    pub vpc: String,
+    /// Empty for a group, which is in all zones.
+    pub zone: String,
+}
+
+/// The answer of `DescribeSubnets` or `DescribeSecurityGroups`, by ids; `None` when it is another answer.
+pub fn read_networks(xml: &Xml<'_>, list: &str, id: &str) -> Option<BTreeMap<String, Network>> {
+    let root = xml.root();
+    root.child(list)?;
+    let network = |item: Element<'_, '_>| Network {
+        vpc: item.text("vpcId").to_owned(),
+        zone: item.text("availabilityZone").to_owned(),
+    };
+    Some(root.items(list).map(|item| (item.text(id).to_owned(), network(item))).collect())
 }
 
 /// Which instances are looked for.

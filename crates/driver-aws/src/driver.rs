@@ -13,6 +13,7 @@ use machine_driver::{
 use crate::{
     AWS, AwsClasses, SCHEMA,
     actions::{Instance, Look, States},
+    ask,
     credentials::Source,
     ec2::{Ec2, Session},
     errors,
@@ -355,6 +356,13 @@ impl Driver for AwsDriver {
         Ok(listed.collect())
     }
 
+    async fn ask_about_class(&self, cx: &OpContext, request: ListRequest) -> Result<Findings, Status> {
+        let spec = Spec::checked(&request.class)?;
+        let source = self.ec2.source(&request.secret)?;
+        let user_data = request.secret.get(SecretData::USER_DATA).unwrap_or_default();
+        ask::about(&self.ec2.session(cx, &spec.region, &source), &spec, user_data).await
+    }
+
     fn inventory_key(&self, class: &MachineClass) -> String {
         let of_owner = |spec: Spec| Some((spec.owner_tags()?, spec.region));
         match Spec::read(class).ok().and_then(of_owner) {
@@ -386,7 +394,7 @@ fn volume_id(volume: &PersistentVolumeSpec) -> Option<String> {
 
 #[cfg(test)]
 #[path = "driver_tests.rs"]
-mod tests;
+pub(crate) mod tests;
 #[cfg(test)]
 #[path = "wire_tests.rs"]
 mod wire_tests;

@@ -28,13 +28,13 @@ fn spec() -> Value {
     })
 }
 
-pub(super) fn class(patch: Value) -> MachineClass {
+pub(crate) fn class(patch: Value) -> MachineClass {
     let mut spec = spec();
     json_patch::merge(&mut spec, &patch);
     MachineClass { provider: AWS.to_owned(), provider_spec: spec, ..MachineClass::default() }
 }
 
-pub(super) fn secret() -> SecretData {
+pub(crate) fn secret() -> SecretData {
     let mut secret = SecretData::default();
     for (key, value) in
         [("accessKeyID", "AKIDEXAMPLE"), ("secretAccessKey", "wJalrXUtnFEMI"), ("userData", "#!/bin/sh")]
@@ -179,6 +179,9 @@ async fn a_06_there_is_no_such_image() {
 #[case::a_12_no_capacity("RunInstances", 500, "InsufficientInstanceCapacity", Code::ResourceExhausted)]
 #[case::a_13_no_permission("RunInstances", 403, "UnauthorizedOperation", Code::PermissionDenied)]
 #[case::a_14_bad_credentials("DescribeInstances", 401, "AuthFailure", Code::Unauthenticated)]
+#[case::a_quota_is_used_up("RunInstances", 400, "VcpuLimitExceeded", Code::ResourceExhausted)]
+#[case::no_subnet("RunInstances", 400, "InvalidSubnetID.NotFound", Code::InvalidArgument)]
+#[case::a_subnet_of_another_network("RunInstances", 400, "InvalidParameter", Code::InvalidArgument)]
 #[tokio::test(start_paused = true)]
 async fn an_error_of_ec2_has_its_code(
     #[case] action: &'static str,

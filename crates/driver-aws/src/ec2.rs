@@ -1,5 +1,7 @@
 //! Requests to EC2 in one region with one account's credentials: signed, sent, read.
 
+use std::collections::BTreeMap;
+
 use cloud_client::{
     Answer, Bytes, Call, Client, CredentialsKey, Failure, HttpOptions, HttpTransport, Limits, Repeat, http::Request,
 };
@@ -7,7 +9,7 @@ use jiff::Timestamp;
 use machine_driver::{Code, OpContext, SecretData, Status};
 
 use crate::{
-    actions::{self, Image, Instance, Look, Page},
+    actions::{self, Image, Instance, Look, Network, Page},
     credentials::{Credentials, Giver, Source, Wallet},
     errors,
     options::{AwsOptions, address},
@@ -153,6 +155,27 @@ impl Session<'_> {
             Some(actions::read_image(xml))
         })
         .await
+    }
+
+    /// Subnets, by ids.
+    pub async fn subnets(&self, ids: Vec<&str>) -> Result<BTreeMap<String, Network>, Failure> {
+        let query = actions::describe_subnets(ids);
+        let ask = Ask { service: "subnet_get", query: &query, repeat: Repeat::Safe };
+        self.ask(ask, |xml| actions::read_networks(xml, "subnetSet", "subnetId")).await
+    }
+
+    /// Security groups, by ids.
+    pub async fn security_groups(&self, ids: Vec<&str>) -> Result<BTreeMap<String, Network>, Failure> {
+        let query = actions::describe_security_groups(ids);
+        let ask = Ask { service: "security_group_get", query: &query, repeat: Repeat::Safe };
+        self.ask(ask, |xml| actions::read_networks(xml, "securityGroupInfo", "groupId")).await
+    }
+
+    /// Whether there is a key pair of this name.
+    pub async fn key_pair(&self, name: &str) -> Result<(), Failure> {
+        let query = actions::describe_key_pair(name);
+        let ask = Ask { service: "key_pair_get", query: &query, repeat: Repeat::Safe };
+        self.ask(ask, |xml| xml.root().child("keySet").map(drop)).await
     }
 
     /// The instance that this request makes, or has made.

@@ -209,7 +209,10 @@ mod tests {
 
     #[test]
     fn a_message_without_end_is_cut() {
-        let long = format!("<Response><Errors><Error><Code>X</Code><Message>{}</Message></Error></Errors></Response>", "é".repeat(9000));
+        let long = format!(
+            "<Response><Errors><Error><Code>X</Code><Message>{}</Message></Error></Errors></Response>",
+            "é".repeat(9000)
+        );
         let told = failure("EC2", "RunInstances", &answer(400, &long)).unwrap().status.message;
         assert_eq!(told.matches('é').count(), LONGEST_MESSAGE);
     }

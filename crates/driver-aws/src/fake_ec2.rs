@@ -157,7 +157,16 @@ impl State {
         match action {
             "DescribeImages" if self.no_image => Ok("<R><imagesSet/></R>".to_owned()),
             "DescribeImages" => Ok("<R><imagesSet><item><imageId>ami-1</imageId><rootDeviceName>/dev/sda1</rootDeviceName></item></imagesSet></R>".to_owned()),
+            "RunInstances" if parameters.get("DryRun").is_some_and(|dry| dry == "true") => {
+                Err((412, "DryRunOperation".to_owned()))
+            }
             "RunInstances" => self.run(parameters),
+            "DescribeSubnets" => networks(parameters, "SubnetId", ("subnetSet", "subnetId"), "InvalidSubnetID.NotFound"),
+            "DescribeSecurityGroups" => {
+                networks(parameters, "GroupId", ("securityGroupInfo", "groupId"), "InvalidGroup.NotFound")
+            }
+            "DescribeKeyPairs" if parameters["KeyName.1"] == "gone" => Err((400, "InvalidKeyPair.NotFound".to_owned())),
+            "DescribeKeyPairs" => Ok("<R><keySet/></R>".to_owned()),
             "DescribeInstances" => self.describe(parameters),
             "TerminateInstances" => {
                 for id in listed(parameters, "InstanceId") {
@@ -254,6 +263,23 @@ impl State {
         let shown: String = found.iter().skip(from).take(self.page).map(|vm| item(vm)).collect();
         Ok(page(&shown, (next < found.len()).then_some(next)))
     }
+}
+
+/// What is called `x-NAME-NETWORK-ZONE`, in that network and zone; all else is in the first ones, unless it is gone.
+fn networks(parameters: &Parameters, asked: &str, (list, id): (&str, &str), missing: &str) -> Outcome {
+    let mut text = String::new();
+    for name in listed(parameters, asked) {
+        if name.ends_with("gone") {
+            return Err((400, missing.to_owned()));
+        }
+        let mut words = name.split('-').skip(2);
+        let (network, zone) = (words.next().unwrap_or("1"), words.next().unwrap_or("a"));
+        let _ = write!(
+            text,
+            "<item><{id}>{name}</{id}><vpcId>vpc-{network}</vpcId><availabilityZone>eu-west-1{zone}</availabilityZone></item>"
+        );
+    }
+    Ok(format!("<R><{list}>{text}</{list}></R>"))
 }
 
 fn page(items: &str, next: Option<usize>) -> String {

@@ -164,7 +164,9 @@ fn every_parameter_is_one_of_ec2s_own_model() {
         }
         query
     };
-    fits(&query(everything, None));
+    let mut launch = query(everything, None);
+    launch.set("DryRun", true);
+    fits(&launch);
     fits(&query(json!({"iam": {"name": null, "arn": "arn:x"}}), None));
     for market in ["spot", "capacity-block", "interruptible-capacity-reservation"] {
         fits(&query(json!({"instanceMarketOptions": {"marketType": market}}), None));
@@ -185,6 +187,9 @@ fn every_parameter_is_one_of_ec2s_own_model() {
     let look = Look::Tags { owner: &owner, machine: Some("m"), states: States::Live };
     for query in [
         actions::describe_images("ami-1"),
+        actions::describe_subnets(["subnet-1"]),
+        actions::describe_security_groups(["sg-1"]),
+        actions::describe_key_pair("k"),
         actions::describe_instances(look, Some("next")),
         actions::describe_instances(Look::Id("i-1"), None),
         actions::terminate_instances(["i-1"]),

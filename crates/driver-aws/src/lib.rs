@@ -3,13 +3,15 @@
 //! [`schema`] says which fields a `providerSpec` has and of which types, [`rules`] what must hold between them, [`secret`]
 //! what the Secrets must contain: classes are judged by these also where the driver runs elsewhere or the virtual cloud
 //! impersonates it. With the feature `driver`, [`AwsDriver`] talks to EC2: [`driver`] acts on what [`lookup`] and [`launch`]
-//! decide, [`ec2`] signs and sends requests, [`actions`] writes and reads them.
+//! decide, [`ec2`] signs and sends requests, [`actions`] writes and reads them. [`ask`] asks EC2 about a class.
 //! Source: spec/providers §3; messages are those of machine-controller-manager-provider-aws.
 
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "driver")]
 mod actions;
+#[cfg(feature = "driver")]
+mod ask;
 #[cfg(feature = "driver")]
 mod credentials;
 #[cfg(feature = "driver")]

@@ -25,10 +25,9 @@ impl<'a> Place<'a> {
     /// The same, where what stands in a region's place is a zone of this region: so cloud controllers write ids. A local zone adds
     /// words to the name of its region.
     pub fn unless_a_zone_of(self, region: &'a str) -> Self {
-        let zone = self
-            .region
-            .strip_prefix(region)
-            .is_some_and(|rest| matches!(rest.as_bytes(), [letter] if letter.is_ascii_lowercase()) || rest.starts_with('-'));
+        let zone = self.region.strip_prefix(region).is_some_and(|rest| {
+            matches!(rest.as_bytes(), [letter] if letter.is_ascii_lowercase()) || rest.starts_with('-')
+        });
         if zone { Self { region, ..self } } else { self }
     }
 }
@@ -84,7 +83,9 @@ pub fn is_token_of(base: &str, token: &str) -> bool {
 
 /// An instance that a machine names is not the cluster's.
 pub fn not_ours(id: &str) -> Status {
-    let message = format!("instance {id} carries neither the tags of its class nor the token of its machine: it is another's and is not ended");
+    let message = format!(
+        "instance {id} carries neither the tags of its class nor the token of its machine: it is another's and is not ended"
+    );
     Status::new(Code::NotFound, message)
 }
 

@@ -157,7 +157,8 @@ impl<'a> MakeWriter<'a> for Log {
 async fn c_14_no_log_tells_a_secret() {
     let log = Log::default();
     let subscriber = tracing_subscriber::fmt().with_max_level(tracing_subscriber::filter::LevelFilter::TRACE);
-    let logging = tracing_subscriber::util::SubscriberInitExt::set_default(subscriber.with_writer(log.clone()).finish());
+    let logging =
+        tracing_subscriber::util::SubscriberInitExt::set_default(subscriber.with_writer(log.clone()).finish());
     let ec2 = FakeEc2::new();
     let behind = ec2.clone();
     let proxy = FaultProxy::of(move |seen| behind.reply(seen)).await.unwrap();
@@ -166,8 +167,12 @@ async fn c_14_no_log_tells_a_secret() {
         secret: Secret::new("the-secret-key"),
         token: Some(Secret::new("the-session-token")),
     };
-    let options =
-        AwsOptions { ec2_endpoint: Some(proxy.url().to_owned()), own, error_codes: ErrorCodes::Fine, ..AwsOptions::default() };
+    let options = AwsOptions {
+        ec2_endpoint: Some(proxy.url().to_owned()),
+        own,
+        error_codes: ErrorCodes::Fine,
+        ..AwsOptions::default()
+    };
     let driver = AwsDriver::new(options);
     let mut request = machine("m-1");
     request.secret = SecretData::default();

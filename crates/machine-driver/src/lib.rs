@@ -128,6 +128,15 @@ pub trait Driver: Send + Sync + 'static {
     /// All VMs that belong to a class's cluster and role.
     async fn list_machines(&self, cx: &OpContext, request: ListRequest) -> Result<Vec<ListedVm>, Status>;
 
+    /// What the cloud itself says of a class, for `mcm validate --ask-provider`: whether what the class names is there and a VM of it
+    /// could be made. Nothing is made. Paths start at `providerSpec`.
+    ///
+    /// # Errors
+    /// The cloud could not be asked; `Unimplemented` for a driver that never asks.
+    async fn ask_about_class(&self, _cx: &OpContext, _request: ListRequest) -> Result<Findings, Status> {
+        Err(Status::new(Code::Unimplemented, "the driver of this provider can't ask it about a class"))
+    }
+
     /// Which inventory a class belongs to: classes of one key and the same credentials get the same answer of
     /// [`Self::list_machines`], so that one call is enough for all of them. A driver whose lists depend on owner and region alone says
     /// those. What comes without a word of the driver is always right, and costs a call for each kind of class.

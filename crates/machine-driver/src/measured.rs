@@ -170,6 +170,13 @@ impl Driver for Measured {
         self.timed(Operation::ListMachines, secret, self.driver.list_machines(&cx, request)).await
     }
 
+    async fn ask_about_class(&self, cx: &OpContext, request: ListRequest) -> Result<Findings, Status> {
+        let secret = request.secret.clone();
+        let cx = self.about(cx, &request.class);
+        let answer = unless_it_crashes(self.driver.ask_about_class(&cx, request)).await;
+        answer.map_err(|status| Status { message: secret.redacted(&status.message), ..status })
+    }
+
     async fn get_volume_ids(&self, cx: &OpContext, request: VolumeIdsRequest) -> Result<Vec<String>, Status> {
         self.timed(
             Operation::GetVolumeIds,

@@ -11,8 +11,8 @@ use clap::{ArgAction, Args};
 
 pub use super::{extension::ExtensionArgs, limits::LimitArgs};
 use crate::{
-    cli::{go_flags::go_bool, logging::LoggingArgs, webhook_scope::WebhookScope},
-    settings::{CloudSettings, Half},
+    cli::{clouds::CloudArgs, go_flags::go_bool, logging::LoggingArgs, webhook_scope::WebhookScope},
+    settings::Half,
 };
 use controller_runtime::storage_version::ReadVersion;
 use kube_values::duration::GoDuration;
@@ -354,12 +354,9 @@ pub struct DriverArgs {
     /// The cluster that VMs belong to where their class's providerSpec does not say; drivers prove by it whose a VM is
     #[arg(long, value_name = "NAME")]
     pub cluster_name: Option<String>,
-    /// URL in place of a cloud's own endpoints, such as AWS=http://127.0.0.1:5000; may be repeated
-    #[arg(long, value_name = "PROVIDER=URL")]
-    pub provider_endpoint: Vec<String>,
-    /// Directories below which Secrets may name token files of workload identities, comma separated
-    #[arg(long, value_delimiter = ',', default_value = CloudSettings::IDENTITY_DIRECTORY, value_name = "DIRS")]
-    pub workload_identity_dirs: Vec<PathBuf>,
+    /// Where clouds are reached.
+    #[command(flatten)]
+    pub clouds: CloudArgs,
     /// Failed calls to clouds have the codes of the Go drivers: Internal for nearly all but lack of capacity
     #[arg(long, default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true,
           value_parser = go_bool, action = ArgAction::Set, value_name = "BOOL")]

@@ -6,7 +6,6 @@
 //! Sources: spec/machine-controller §12.2, spec/deployment-and-set §1.1 "Validation".
 
 use std::{
-    collections::BTreeMap,
     net::{IpAddr, SocketAddr},
     num::{NonZeroU16, NonZeroUsize},
     path::PathBuf,
@@ -18,14 +17,11 @@ use super::{
     problems::{Problems, address, is_media_type, port_or_off},
     simulation::simulation,
 };
-use crate::{
-    drivers::CLOUDS,
-    settings::{
-        AdmissionSettings, CertMode, ClientRate, CloudSettings, CodeDetail, ControlCluster, Controller, ControllerSet,
-        DriverSelection, HttpSettings, LateRequests, LeaderElection, Profiling, SafetySettings, ServiceReference,
-        Settings, ShutdownSettings, SniCertificate, StandbyCaches, TargetCluster, TlsCipherSuite, TlsMinVersion,
-        WebhookSettings, Workers,
-    },
+use crate::settings::{
+    AdmissionSettings, CertMode, ClientRate, CloudSettings, CodeDetail, ControlCluster, Controller, ControllerSet,
+    DriverSelection, HttpSettings, LateRequests, LeaderElection, Profiling, SafetySettings, ServiceReference, Settings,
+    ShutdownSettings, SniCertificate, StandbyCaches, TargetCluster, TlsCipherSuite, TlsMinVersion, WebhookSettings,
+    Workers,
 };
 use kube_values::duration::GoDuration;
 use machine_api::{
@@ -330,38 +326,14 @@ fn admission(args: &ServingArgs, drivers: &DriverArgs, problems: &mut Problems) 
 }
 
 fn clouds(args: &DriverArgs, problems: &mut Problems) -> CloudSettings {
-    let mut endpoints = BTreeMap::new();
-    for text in &args.provider_endpoint {
-        let (provider, url) = text.split_once('=').unwrap_or((text, ""));
-        if !CLOUDS.iter().any(|cloud| cloud.provider == provider) {
-            let known: Vec<_> = CLOUDS.iter().map(|cloud| cloud.provider).collect();
-            problems.add(format!("--provider-endpoint: {provider:?} is no cloud of this program; there are {known:?}"));
-        }
-        if !is_endpoint(url) {
-            // It may hold a login.
-            let shown = if url.contains('@') { "the value" } else { url };
-            problems.add(format!("--provider-endpoint: {shown:?} is no URL such as https://ec2.example.com"));
-        }
-        if endpoints.insert(provider.to_owned(), url.to_owned()).is_some() {
-            problems.add(format!("--provider-endpoint: {provider} is named twice"));
+    let codes = if args.strict_go_error_codes { CodeDetail::AsGo } else { CodeDetail::Fine };
+    match args.clouds.settings() {
+        Ok(settings) => CloudSettings { codes, ..settings },
+        Err(found) => {
+            found.into_iter().for_each(|problem| problems.add(problem));
+            CloudSettings::default()
         }
     }
-    let identity_directories = args.workload_identity_dirs.clone();
-    problems.unless(
-        identity_directories.iter().all(|directory| directory.is_absolute()),
-        "--workload-identity-dirs: the directories must begin with /",
-    );
-    let codes = if args.strict_go_error_codes { CodeDetail::AsGo } else { CodeDetail::Fine };
-    CloudSettings { endpoints, identity_directories, codes }
-}
-
-/// Whether requests can be sent there: a URL of a host, without a login, of which messages would tell.
-fn is_endpoint(url: &str) -> bool {
-    url.parse::<http::Uri>().is_ok_and(|url| {
-        matches!(url.scheme_str(), Some("http" | "https"))
-            && url.authority().is_some_and(|authority| !authority.as_str().contains('@'))
-            && url.query().is_none()
-    })
 }
 
 /// `*` is every loop, a name adds one, `-name` leaves one out whatever else is said, `none` stands alone.

@@ -4,7 +4,13 @@ use rstest::rstest;
 use tempfile::TempDir;
 
 use super::*;
+use machine_api::v1alpha1::MachineClass;
 use machine_api::validation::NoProviders;
+use machine_driver::{
+    Capabilities, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest, OpContext,
+    Status, VmIdentity, VolumeIdsRequest, async_trait,
+};
+use std::sync::Arc;
 
 const MACHINE: &str = "\
 apiVersion: machine.sapcloud.io/v1alpha1
@@ -47,7 +53,7 @@ impl Run {
     /// The exit code and the report, with the folder's name taken out.
     fn report(&self, stdin: &str) -> (u8, String) {
         let mut out = Vec::new();
-        let code = run(&self.options, &NoProviders, &mut stdin.as_bytes(), &mut out).unwrap();
+        let code = run(&self.options, &NoProviders, None, &mut stdin.as_bytes(), &mut out).unwrap();
         let folder = format!("{}/", self.folder.path().display());
         (code, String::from_utf8(out).unwrap().replace(&folder, ""))
     }
@@ -224,4 +230,74 @@ spec: {{class: {{kind: MachineClass, name: c1}}, nodeConditions: '{says}'}}
     assert_eq!(code, 1);
     let told = report.lines().find(|line| line.contains("Machine \"m1\"")).unwrap_or_default();
     assert!(told.contains(expected), "{report}");
+}
+
+/// A driver that says one thing of every class, or can't ask.
+struct Asked(DriverInfo);
+
+#[async_trait]
+impl Driver for Asked {
+    fn info(&self) -> &DriverInfo {
+        &self.0
+    }
+    fn validate(&self, _: &MachineClass, _: &mut Findings) {}
+    async fn ask_about_class(&self, _: &OpContext, request: ListRequest) -> Result<Findings, Status> {
+        let text = |key: &str| String::from_utf8(request.secret.get(key).unwrap_or_default().to_vec()).unwrap();
+        if text("password") != "from-the-second-secret" {
+            return Err(Status::new(Code::Unauthenticated, format!("who is {}?", text("password"))));
+        }
+        let mut found = Findings::new();
+        found.invalid("CLS-6", FieldPath::new("providerSpec").child("image"), "x", text("password"));
+        Ok(found)
+    }
+    async fn create_machine(&self, _: &OpContext, _: MachineRequest) -> Result<CreatedVm, Status> {
+        unreachable!("nothing is made")
+    }
+    async fn delete_machine(&self, _: &OpContext, _: MachineRequest) -> Result<DeletedVm, Status> {
+        unreachable!("nothing is made")
+    }
+    async fn get_machine_status(&self, _: &OpContext, _: MachineRequest) -> Result<VmIdentity, Status> {
+        unreachable!("nothing is made")
+    }
+    async fn list_machines(&self, _: &OpContext, _: ListRequest) -> Result<Vec<ListedVm>, Status> {
+        unreachable!("nothing is made")
+    }
+    async fn get_volume_ids(&self, _: &OpContext, _: VolumeIdsRequest) -> Result<Vec<String>, Status> {
+        unreachable!("nothing is made")
+    }
+}
+
+const CLASS: &str = "\
+apiVersion: machine.sapcloud.io/v1alpha1
+kind: MachineClass
+metadata: {name: c1}
+provider: asked
+providerSpec: {image: x}
+secretRef: {name: s1, namespace: default}
+credentialsSecretRef: {name: s2, namespace: default}
+";
+
+#[rstest]
+#[case::with_both_secrets(
+    "s2",
+    "in.yaml: document 0: MachineClass \"c1\": error: providerSpec.image: Invalid value: \"x\": <redacted> (CLS-6)"
+)]
+#[case::without_the_second_secret(
+    "s3",
+    "in.yaml: document 0: MachineClass \"c1\": the provider could not be asked: who is <redacted>?"
+)]
+fn providers_are_asked_with_the_secrets_of_the_input(#[case] second: &str, #[case] expected: &str) {
+    let secrets = format!(
+        "---\napiVersion: v1\nkind: Secret\nmetadata: {{name: s1}}\nstringData: {{password: from-the-first-secret}}\n\
+         ---\napiVersion: v1\nkind: Secret\nmetadata: {{name: {second}}}\ndata: {{password: ZnJvbS10aGUtc2Vjb25kLXNlY3JldA==}}\n"
+    );
+    let of = Run::of(&[("in.yaml", &format!("{CLASS}{secrets}"))]);
+    let capabilities = Capabilities::default();
+    let info = DriverInfo { name: "asked", providers: vec!["asked".to_owned()], schema: None, capabilities };
+    let mut registry = Registry::new();
+    registry.register(&(Arc::new(Asked(info)) as Arc<dyn Driver>));
+    let mut out = Vec::new();
+    let code = run(&of.options, &NoProviders, Some(&registry), &mut "".as_bytes(), &mut out).unwrap();
+    let report = String::from_utf8(out).unwrap().replace(&format!("{}/", of.folder.path().display()), "");
+    assert!(code == 1 && report.contains(expected), "{report}");
 }

@@ -1,0 +1,63 @@
+//! Where clouds are reached: flags of every command that may call one.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use clap::Args;
+
+use crate::{
+    drivers::CLOUDS,
+    settings::{CloudSettings, CodeDetail},
+};
+
+/// Flags of every command that may call a cloud.
+#[derive(Clone, Debug, Args)]
+pub struct CloudArgs {
+    /// URL in place of a cloud's own endpoints, such as AWS=http://127.0.0.1:5000; may be repeated
+    #[arg(long, value_name = "PROVIDER=URL")]
+    pub provider_endpoint: Vec<String>,
+    /// Directories below which Secrets may name token files of workload identities, comma separated
+    #[arg(long, value_delimiter = ',', default_value = CloudSettings::IDENTITY_DIRECTORY, value_name = "DIRS")]
+    pub workload_identity_dirs: Vec<PathBuf>,
+}
+
+impl CloudArgs {
+    /// What the flags say.
+    ///
+    /// # Errors
+    /// All mistakes in them.
+    pub fn settings(&self) -> Result<CloudSettings, Vec<String>> {
+        let (mut endpoints, mut problems) = (BTreeMap::new(), Vec::new());
+        for text in &self.provider_endpoint {
+            let (provider, url) = text.split_once('=').unwrap_or((text, ""));
+            if !CLOUDS.iter().any(|cloud| cloud.provider == provider) {
+                let known: Vec<_> = CLOUDS.iter().map(|cloud| cloud.provider).collect();
+                problems.push(format!(
+                    "--provider-endpoint: {provider:?} is no cloud of this program; there are {known:?}"
+                ));
+            }
+            if !is_endpoint(url) {
+                // It may hold a login.
+                let shown = if url.contains('@') { "the value" } else { url };
+                problems.push(format!("--provider-endpoint: {shown:?} is no URL such as https://ec2.example.com"));
+            }
+            if endpoints.insert(provider.to_owned(), url.to_owned()).is_some() {
+                problems.push(format!("--provider-endpoint: {provider} is named twice"));
+            }
+        }
+        if self.workload_identity_dirs.iter().any(|directory| !directory.is_absolute()) {
+            problems.push("--workload-identity-dirs: the directories must begin with /".to_owned());
+        }
+        let identity_directories = self.workload_identity_dirs.clone();
+        let settings = CloudSettings { endpoints, identity_directories, codes: CodeDetail::Fine };
+        if problems.is_empty() { Ok(settings) } else { Err(problems) }
+    }
+}
+
+/// Whether requests can be sent there: a URL of a host, without a login, of which messages would tell.
+fn is_endpoint(url: &str) -> bool {
+    url.parse::<http::Uri>().is_ok_and(|url| {
+        matches!(url.scheme_str(), Some("http" | "https"))
+            && url.authority().is_some_and(|authority| !authority.as_str().contains('@'))
+            && url.query().is_none()
+    })
+}
