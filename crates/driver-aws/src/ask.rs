@@ -139,7 +139,7 @@ impl Asked<'_> {
             // It may be over by the time a machine is made.
             Code::ResourceExhausted => self.found.warn(RULE, at, value, status.message),
             Code::InvalidArgument | Code::Internal | Code::NotFound => {
-                self.found.invalid(RULE, at, value, status.message)
+                self.found.invalid(RULE, at, value, status.message);
             }
             _ => return Err(status),
         }

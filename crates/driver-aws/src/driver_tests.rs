@@ -515,7 +515,7 @@ async fn what_can_not_be_made_is_refused_before_a_launch(
     rig.machine.spec.node_template.metadata.annotations = Some(annotations.into());
     let mut class = class(patch.clone());
     if patch.is_array() {
-        class.provider_spec = patch;
+        class.provider_spec = patch.clone();
     }
     provider.clone_into(&mut class.provider);
     let request = MachineRequest { class: Arc::new(class), ..rig.request() };
@@ -523,6 +523,8 @@ async fn what_can_not_be_made_is_refused_before_a_launch(
     assert_eq!(refused.code, code);
     assert!(refused.message.starts_with(begins), "{}", refused.message);
     assert_eq!(rig.launches().len(), 0);
+    let is_judged_by_its_class = provider != AWS || patch.is_array();
+    assert!(!is_judged_by_its_class || rig.ec2.state().log.is_empty(), "EC2 is not asked about such a class");
 }
 
 #[tokio::test]

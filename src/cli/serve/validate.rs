@@ -330,7 +330,9 @@ fn clouds(args: &DriverArgs, problems: &mut Problems) -> CloudSettings {
     match args.clouds.settings() {
         Ok(settings) => CloudSettings { codes, ..settings },
         Err(found) => {
-            found.into_iter().for_each(|problem| problems.add(problem));
+            for problem in found {
+                problems.add(problem);
+            }
             CloudSettings::default()
         }
     }
