@@ -64,6 +64,11 @@ impl SecretData {
         self.0.insert(key.into(), ByteString(value));
     }
 
+    /// All keys with their bytes, for a driver that passes them on to a process of its own.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.0.iter().map(|(key, value)| (key.as_str(), value.0.as_slice()))
+    }
+
     /// A text of the provider without any of these values, plain or in base64, whole or line by line: errors are told in
     /// statuses, events, logs and views, and a provider may repeat what it was sent.
     pub fn redacted(&self, text: &str) -> String {

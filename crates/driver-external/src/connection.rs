@@ -1,0 +1,232 @@
+//! Connections to drivers: whom they are made to is proven before anything is said.
+//!
+//! A Unix socket lies in a folder that is closed to other users, and its other end belongs to our own user or root. A host shows a
+//! certificate of the pinned authority with its name on it, and is shown ours. Source: spec/providers §9.2.
+
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    io,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use hyper_util::rt::TokioIo;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpStream, UnixStream},
+};
+use tokio_rustls::TlsConnector;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::address::Address;
+
+/// So long a connection may take.
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+/// Silence after which a connection is asked whether it is alive, and for how long.
+const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(10));
+/// The longest list of headers: messages and details of failures travel there.
+const LONGEST_HEADERS: u32 = 64 * 1024;
+/// The authority of requests; the connection is made already.
+const AUTHORITY: &str = "http://driver";
+
+/// The files for mutual TLS, in PEM; they are read for every connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The authorities of which a driver shows a certificate.
+    pub ca: PathBuf,
+    /// Our chain.
+    pub certificate: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The socket can't be trusted.
+    #[error("{0}")]
+    Untrusted(String),
+    /// A file can't be used.
+    #[error("{file}: {why}")]
+    File {
+        /// Which one.
+        file: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The other end can't be reached, or does not prove who it is.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// It speaks no HTTP/2.
+    #[error(transparent)]
+    Http(#[from] tonic::transport::Error),
+    /// It takes too long.
+    #[error("no connection within {} s", CONNECT_WITHIN.as_secs())]
+    Late,
+    /// The configuration names no files for TLS.
+    #[error("https needs --external-driver-ca-file, --external-driver-cert-file and --external-driver-key-file")]
+    NoTlsFiles,
+}
+
+/// An error with all that it was caused by.
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    let mut texts: Vec<String> = causes.map(ToString::to_string).collect();
+    texts.dedup();
+    texts.join(": ")
+}
+
+/// Why a call failed that was not answered: what it was caused by here, without codes and metadata.
+pub(crate) fn words(error: &tonic::Status) -> String {
+    std::error::Error::source(error).map_or_else(|| error.message().to_owned(), with_causes)
+}
+
+/// Connects to a driver.
+///
+/// # Errors
+/// Why there is no connection; nothing was said to a peer that did not prove who it is.
+pub async fn connect(address: &Address, files: Option<&TlsFiles>) -> Result<Channel, ConnectError> {
+    let connecting = async {
+        match address {
+            Address::Unix(path) => over(unix(path).await?).await,
+            Address::Plain(address) => over(tcp(address).await?).await,
+            Address::Tls { host, port } => {
+                let connector = TlsConnector::from(Arc::new(tls(files.ok_or(ConnectError::NoTlsFiles)?)?));
+                let name = ServerName::try_from(host.clone())
+                    .map_err(|_| ConnectError::Untrusted(format!("{host:?} is no name of a host")))?;
+                over(connector.connect(name, tcp((host.as_str(), *port)).await?).await?).await
+            }
+        }
+    };
+    tokio::time::timeout(CONNECT_WITHIN, connecting).await.map_err(|_| ConnectError::Late)?
+}
+
+/// What the files hold, as a number: another one means that a new connection is due.
+pub fn fingerprint(files: &TlsFiles) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for file in [&files.ca, &files.certificate, &files.key] {
+        std::fs::read(file).ok().hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+async fn tcp(address: impl tokio::net::ToSocketAddrs) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+async fn unix(path: &Path) -> Result<UnixStream, ConnectError> {
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let found = tokio::fs::metadata(folder)
+        .await
+        .map_err(|error| ConnectError::File { file: folder.to_owned(), why: error.to_string() })?;
+    let ours = rustix::process::geteuid().as_raw();
+    folder_is_closed(folder, found.mode(), found.uid(), ours).map_err(ConnectError::Untrusted)?;
+    let stream = UnixStream::connect(path).await?;
+    peer_is_ours(stream.peer_cred()?.uid(), ours).map_err(ConnectError::Untrusted)?;
+    Ok(stream)
+}
+
+/// Whether nobody else can put a socket into a folder.
+///
+/// # Errors
+/// Who can.
+pub(crate) fn folder_is_closed(folder: &Path, mode: u32, owner: u32, ours: u32) -> Result<(), String> {
+    if owner != ours && owner != 0 {
+        return Err(format!(
+            "the folder {} belongs to user {owner}, and this process runs as user {ours}",
+            folder.display()
+        ));
+    }
+    if mode & 0o077 != 0 {
+        return Err(format!(
+            "the folder {} is open to other users (mode {:04o}); it must be 0700",
+            folder.display(),
+            mode & 0o7777
+        ));
+    }
+    Ok(())
+}
+
+/// Whether the other end of a socket is our own user, or root.
+///
+/// # Errors
+/// Who it is.
+pub(crate) fn peer_is_ours(peer: u32, ours: u32) -> Result<(), String> {
+    if peer == ours || peer == 0 {
+        Ok(())
+    } else {
+        Err(format!("the other end of the socket is user {peer}, and this process runs as user {ours}"))
+    }
+}
+
+fn tls(files: &TlsFiles) -> Result<rustls::ClientConfig, ConnectError> {
+    let wrong = |file: &Path, why: String| ConnectError::File { file: file.to_owned(), why };
+    let mut roots = rustls::RootCertStore::empty();
+    for certificate in certificates(&files.ca)? {
+        roots.add(certificate).map_err(|error| wrong(&files.ca, error.to_string()))?;
+    }
+    let chain = certificates(&files.certificate)?;
+    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| wrong(&files.key, error.to_string()))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| ConnectError::Untrusted(error.to_string()))?
+        .with_root_certificates(roots)
+        .with_client_auth_cert(chain, key)
+        .map_err(|error| wrong(&files.certificate, error.to_string()))?;
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(config)
+}
+
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, ConnectError> {
+    let wrong = |why: String| ConnectError::File { file: file.to_owned(), why };
+    let read: Result<Vec<_>, _> =
+        CertificateDer::pem_file_iter(file).map_err(|error| wrong(error.to_string()))?.collect();
+    let read = read.map_err(|error| wrong(error.to_string()))?;
+    if read.is_empty() { Err(wrong("there is no certificate in it".to_owned())) } else { Ok(read) }
+}
+
+/// gRPC over a stream, as long as the stream lives: nothing connects anew without asking the driver who it is.
+async fn over(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Result<Channel, ConnectError> {
+    let stream = Mutex::new(Some(TokioIo::new(stream)));
+    let once = tower::service_fn(move |_: tonic::transport::Uri| {
+        let stream = stream.lock().unwrap_or_else(PoisonError::into_inner).take();
+        async { stream.ok_or_else(|| io::Error::new(io::ErrorKind::NotConnected, "the connection is lost")) }
+    });
+    let endpoint = Endpoint::from_static(AUTHORITY)
+        .http2_keep_alive_interval(KEEP_ALIVE.0)
+        .keep_alive_timeout(KEEP_ALIVE.1)
+        .keep_alive_while_idle(true)
+        .http2_max_header_list_size(LONGEST_HEADERS);
+    Ok(endpoint.connect_with_connector(once).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::ours(0o040_700, 7, true)]
+    #[case::of_root(0o040_700, 0, true)]
+    #[case::open_to_a_group(0o040_750, 7, false)]
+    #[case::open_to_all(0o041_777, 0, false)]
+    #[case::of_somebody_else(0o040_700, 8, false)]
+    fn a_folder(#[case] mode: u32, #[case] owner: u32, #[case] expected: bool) {
+        assert_eq!(folder_is_closed(Path::new("/run/mcm"), mode, owner, 7).is_ok(), expected);
+    }
+
+    #[rstest]
+    #[case::ours(7, true)]
+    #[case::root(0, true)]
+    #[case::another(8, false)]
+    fn a_peer(#[case] peer: u32, #[case] expected: bool) {
+        assert_eq!(peer_is_ours(peer, 7).is_ok(), expected);
+    }
+}
