@@ -43,6 +43,19 @@ impl DriverSet {
         self
     }
 
+    /// These drivers, too, which others hold as well.
+    #[cfg(feature = "external")]
+    pub(crate) fn with_shared(mut self, drivers: impl IntoIterator<Item = Arc<dyn Driver>>) -> Self {
+        self.brought.extend(drivers);
+        self
+    }
+
+    /// The drivers that a `main` has brought.
+    #[cfg(feature = "external")]
+    pub(crate) fn brought(&self) -> &[Arc<dyn Driver>] {
+        &self.brought
+    }
+
     /// Which driver serves which of the providers that are wanted, and the rules over their classes. `simulation` is the
     /// virtual cloud, which serves the providers that it impersonates also where a cloud's own driver is compiled in; each driver
     /// passes through `each` first.

@@ -14,6 +14,8 @@ mod serving;
 use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf, time::Duration};
 
 use controller_runtime::storage_version::ReadVersion;
+#[cfg(feature = "external")]
+pub use drivers::ExternalDriverSettings;
 pub use drivers::{
     CloudSettings, CodeDetail, DriverSelection, Impersonation, SimulationAdmin, SimulationSettings, SimulationState,
 };
@@ -86,6 +88,9 @@ pub struct Settings {
     pub drivers: DriverSelection,
     /// What the process says of all clouds.
     pub clouds: CloudSettings,
+    /// Drivers in other processes.
+    #[cfg(feature = "external")]
+    pub external: Vec<ExternalDriverSettings>,
     /// The virtual cloud.
     pub simulation: SimulationSettings,
     /// How the process ends.

@@ -10,6 +10,8 @@ pub mod convert;
 pub mod dev;
 pub mod doctor;
 pub mod documents;
+#[cfg(feature = "external")]
+pub mod driver;
 pub mod go_flags;
 pub mod kubeconfig;
 pub mod lease_watch;
@@ -75,6 +77,9 @@ pub enum Command {
     Simulate(simulate::SimulateArgs),
     /// Run a cluster of its own in one process: API server, manager and virtual cloud
     Dev(dev::DevArgs),
+    /// Serve a driver of this program to a manager in another process
+    #[cfg(feature = "external")]
+    Driver(driver::DriverArgs),
     /// Print version and platform
     Version(version::VersionArgs),
     /// Print a completion script
@@ -162,6 +167,8 @@ impl Command {
             Self::Rollback(args) => rollback::run(args, out),
             Self::Simulate(args) => simulate::run(args, out),
             Self::Dev(args) => dev::run(args, &drivers, &mut io::stdout()),
+            #[cfg(feature = "external")]
+            Self::Driver(args) => driver::run(args, &drivers),
             Self::Version(args) => version::run(*args, out),
             Self::Completion(args) => {
                 // Into memory first: the generator panics when its stream is closed.

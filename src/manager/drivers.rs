@@ -12,7 +12,7 @@ use crate::{
     DriverSet,
     settings::{self, DriverSelection, SimulationAdmin, SimulationState},
 };
-use controller_runtime::latch::Latch;
+use controller_runtime::{latch::Latch, supervisor::Supervisor};
 use driver_virtual::{self, AdminAddress, ConfigMapAccess, Impersonation, SimulationOptions, Standby, StatePlace};
 use machine_driver::{Code, Driver, Measured, Registry, answered};
 
@@ -25,13 +25,17 @@ pub(super) struct Drivers {
 }
 
 impl Drivers {
-    pub(super) fn new(common: &Common, all: &DriverSet) -> anyhow::Result<Self> {
+    pub(super) fn new(common: &Common, all: &DriverSet, tasks: &mut Supervisor) -> anyhow::Result<Self> {
         let options = options(common);
         let simulation = Arc::new(Standby::new(&options)?);
         let is_wanted = |provider: &str| match &common.settings.drivers {
             DriverSelection::All => true,
             DriverSelection::Only(providers) => providers.contains(provider),
         };
+        #[cfg(feature = "external")]
+        let all = &all.clone().with_shared(super::external::kept(common, is_wanted, tasks));
+        #[cfg(not(feature = "external"))]
+        let _ = tasks;
         let cluster = &common.settings.cluster_name;
         let measured = |driver| -> Arc<dyn Driver> {
             Arc::new(Measured::new(driver, common.metrics.clone()).of_cluster(cluster.clone()))

@@ -10,6 +10,8 @@ mod clusters;
 mod control;
 mod drivers;
 mod extension;
+#[cfg(feature = "external")]
+mod external;
 mod listeners;
 mod loops;
 mod observers;
@@ -218,7 +220,7 @@ pub async fn run_in(
     let clusters = clusters::Clusters::reach(&common, surroundings.reach).await?;
     let mut tasks = Supervisor::new(graces(common.settings.shutdown));
     timekeeping::start(&common, &mut tasks);
-    let drivers = drivers::Drivers::new(&common, &surroundings.drivers)?;
+    let drivers = drivers::Drivers::new(&common, &surroundings.drivers, &mut tasks)?;
     let references = references::CachedReferences::of_namespace(&common.settings.namespace);
     let views = match &surroundings.face {
         Face::Ports(_) => extension::prepare(&common, &clusters, &mut tasks).await?,

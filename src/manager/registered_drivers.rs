@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use kube_values::{field::Findings, json::Json};
@@ -17,24 +17,34 @@ use machine_driver::Registry;
 pub struct RegisteredDrivers {
     registry: Registry,
     coverage: Coverage,
-    schemas: Arc<BTreeMap<String, ProviderSchema>>,
+    schemas: Arc<BTreeMap<String, OnceLock<Option<ProviderSchema>>>>,
 }
 
 impl RegisteredDrivers {
     /// These drivers; `coverage` says whether they are all the cluster has. A schema that can't be compiled is left out
     /// and told in the log: classes of that provider are then judged by its other rules alone.
     pub fn new(registry: Registry, coverage: Coverage) -> Self {
-        let mut schemas = BTreeMap::new();
-        for provider in registry.judged_providers() {
-            match registry.schema(provider).map(ProviderSchema::compile) {
-                Some(Ok(schema)) => drop(schemas.insert(provider.to_owned(), schema)),
-                Some(Err(error)) => {
-                    tracing::error!(provider, error, "the driver's schema of providerSpec can't be used");
-                }
-                None => {}
-            }
+        let providers = registry.judged_providers().into_iter();
+        let schemas = providers.map(|provider| (provider.to_owned(), OnceLock::new())).collect();
+        let drivers = Self { registry, coverage, schemas: Arc::new(schemas) };
+        for provider in drivers.schemas.keys() {
+            drivers.compiled(provider);
         }
-        Self { registry, coverage, schemas: Arc::new(schemas) }
+        drivers
+    }
+
+    /// The schema of a provider. A driver in another process tells it when it is connected: the first one told is compiled, and counts.
+    fn compiled(&self, provider: &str) -> Option<&ProviderSchema> {
+        let place = self.schemas.get(provider)?;
+        if place.get().is_none() {
+            let told = self.registry.schema(provider)?;
+            let compiled = ProviderSchema::compile(told).inspect_err(|error| {
+                tracing::error!(provider, error, "the driver's schema of providerSpec can't be used");
+            });
+            // Two requests at once compile the same.
+            let _ = place.set(compiled.ok());
+        }
+        place.get()?.as_ref()
     }
 }
 
@@ -52,7 +62,7 @@ impl Providers for RegisteredDrivers {
     }
 
     fn schema(&self, provider: &str) -> Option<&ProviderSchema> {
-        self.schemas.get(provider)
+        self.compiled(provider)
     }
 
     fn missing_in_secret(&self, provider: &str, keys: &BTreeSet<String>) -> Vec<&'static str> {

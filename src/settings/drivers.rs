@@ -50,6 +50,18 @@ pub enum CodeDetail {
     AsGo,
 }
 
+/// A driver in another process.
+#[cfg(feature = "external")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExternalDriverSettings {
+    /// The `provider` string that it serves.
+    pub provider: String,
+    /// Where it listens, or which program it is.
+    pub place: driver_external::Place,
+    /// The files for mutual TLS; there wherever the place needs them.
+    pub tls: Option<driver_external::TlsFiles>,
+}
+
 /// The virtual cloud.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimulationSettings {

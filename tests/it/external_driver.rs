@@ -15,9 +15,7 @@ use serde_json::{Value, json};
 
 use crate::{
     fleet::{none_left, rolled_out, running_machines},
-    support::{
-        ManagerOptions, Namespace, Rig, TestManager, scratch::count_skipped, wait::expect, wait_until,
-    },
+    support::{ManagerOptions, Rig, TestManager, scratch::count_skipped, wait::expect, wait_until},
 };
 
 const TEST: &str = "external_driver::a_driver_in_python_serves_a_rollout_and_may_be_killed";
@@ -36,11 +34,8 @@ fn python() -> Option<String> {
 fn program(python: &str, folder: &Path) -> PathBuf {
     let program = folder.join("files-driver");
     let (pid, cloud) = (folder.join("files-driver.pid"), cloud(folder));
-    let script = format!(
-        "#!/bin/sh\necho $$ > '{}'\nexec '{python}' '{DRIVER}' --cloud '{}'\n",
-        pid.display(),
-        cloud.display()
-    );
+    let script =
+        format!("#!/bin/sh\necho $$ > '{}'\nexec '{python}' '{DRIVER}' --cloud '{}'\n", pid.display(), cloud.display());
     fs::write(&program, script).expect("the rig's folder is writable");
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("our own file");
     program
@@ -54,7 +49,9 @@ fn cloud(folder: &Path) -> PathBuf {
 fn vms(folder: &Path) -> BTreeMap<String, String> {
     let files = fs::read_dir(cloud(folder).join("shoot-a")).into_iter().flatten().flatten();
     // One that goes in this moment is gone.
-    files.filter_map(|entry| Some((entry.file_name().into_string().ok()?, fs::read_to_string(entry.path()).ok()?))).collect()
+    files
+        .filter_map(|entry| Some((entry.file_name().into_string().ok()?, fs::read_to_string(entry.path()).ok()?)))
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -119,7 +116,9 @@ async fn play_kubelets(rig: Arc<Rig>) {
             });
             let _ = rig.apply(&node.to_string()).await;
             let ready = json!({ "status": { "conditions": [{ "type": "Ready", "status": "True", "reason": "KubeletReady" }] } });
-            let _ = rig.kubectl(&["patch", "node", name, "--subresource=status", "--type=merge", "-p", &ready.to_string()]).await;
+            let _ = rig
+                .kubectl(&["patch", "node", name, "--subresource=status", "--type=merge", "-p", &ready.to_string()])
+                .await;
         }
         tokio::time::sleep(Duration::from_millis(300)).await;
     }

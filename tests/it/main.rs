@@ -28,6 +28,8 @@ mod end_to_end;
 mod example_driver;
 mod examples;
 mod extension;
+#[cfg(feature = "external")]
+mod external_driver;
 mod fleet;
 mod forgiven;
 mod go_client;

@@ -20,6 +20,8 @@ pub struct CloudMetrics {
     pub request_duration: Histograms<CloudCall<'static>>,
     /// `mcm_cloud_api_driver_request_duration_seconds`: time of successful driver methods.
     pub driver_request_duration: Histograms<DriverCall<'static>>,
+    /// `mcm_driver_up` (ours): 1 while a driver in another process serves, 0 while it is down.
+    pub driver_up: Gauges<OfDriver<'static>>,
     /// `mcm_cloud_api_driver_requests_failed_total`: failed driver methods by code.
     pub driver_requests_failed: Counters<FailedDriverCall<'static>>,
 }
@@ -193,6 +195,7 @@ impl Catalogue {
                 requests_failed: Counters::register(r, "mcm_cloud_api_requests_failed_total", "Number of cloud API requests that failed, by provider and service.")?,
                 request_duration: Histograms::register(r, "mcm_cloud_api_api_request_duration_seconds", "Duration of successful cloud API requests in seconds.", DEFAULT_BUCKETS)?,
                 driver_request_duration: Histograms::register(r, "mcm_cloud_api_driver_request_duration_seconds", "Duration of successful driver calls in seconds, by provider and operation.", DEFAULT_BUCKETS)?,
+                driver_up: Gauges::register(r, "mcm_driver_up", "Whether the driver in another process serves.")?,
                 driver_requests_failed: Counters::register(r, "mcm_cloud_api_driver_requests_failed_total", "Number of driver calls that failed, by provider, operation and code.")?,
             },
             machine: MachineMetrics {

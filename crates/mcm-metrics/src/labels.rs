@@ -134,6 +134,14 @@ label_set! {
 }
 
 label_set! {
+    /// A driver in another process.
+    pub struct OfDriver<'a> {
+        /// The provider that it serves.
+        driver: &'a str = "driver",
+    }
+}
+
+label_set! {
     /// A machine class.
     pub struct OfClass<'a> {
         /// Name of the class.

@@ -41,6 +41,7 @@ fn touch_everything(metrics: &Metrics) {
     metrics.machine.stage_duration.observe(&Stage { stage: "drain" }, Duration::from_secs(3));
     metrics.machine.api_writes.inc(&ApiWrite { object: "machine", reason: "finalizer" });
     metrics.machine.orphan_vms_deleted.inc(&OfClass { class: "pool" });
+    metrics.cloud.driver_up.set(&OfDriver { driver: "metal" }, 1.0);
     let url = url_pattern("https://api:443", "/api/v1/nodes/n");
     metrics.rest_client.latency.observe(&RestLatency { verb: "GET", url: &url }, Duration::from_millis(3));
     metrics.rest_client.requests.inc(&RestResult { code: "200", method: "GET", host: "api:443" });
@@ -123,6 +124,7 @@ mcm_conversion_requests_total counter from,result,to
 mcm_conversion_residue_dropped_total counter
 mcm_definitions_hollow gauge
 mcm_drain_pods gauge state
+mcm_driver_up gauge driver
 mcm_extension_audit_dropped_total counter
 mcm_extension_auth_config_errors_total counter key
 mcm_extension_request_duration_seconds histogram view

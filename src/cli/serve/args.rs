@@ -361,6 +361,10 @@ pub struct DriverArgs {
     #[arg(long, default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true,
           value_parser = go_bool, action = ArgAction::Set, value_name = "BOOL")]
     pub strict_go_error_codes: bool,
+    /// Drivers in other processes
+    #[cfg(feature = "external")]
+    #[command(flatten)]
+    pub external: super::external::ExternalArgs,
     /// Let the virtual cloud play the providers that its config names
     #[arg(long, default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true,
           value_parser = go_bool, action = ArgAction::Set, value_name = "BOOL")]

@@ -4,6 +4,8 @@
 
 pub mod args;
 mod extension;
+#[cfg(feature = "external")]
+mod external;
 mod limits;
 mod problems;
 mod simulation;

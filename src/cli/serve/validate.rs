@@ -139,6 +139,8 @@ impl ServeArgs {
                 Some(names) => DriverSelection::Only(problems.entries("--drivers", names).into_iter().collect()),
             },
             clouds: clouds(&self.drivers, &mut problems),
+            #[cfg(feature = "external")]
+            external: self.drivers.external.settings(&mut problems),
             simulation: simulation(&self.drivers, &mut problems),
             shutdown: ShutdownSettings {
                 delay: problems.duration(

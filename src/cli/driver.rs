@@ -1,0 +1,106 @@
+//! `mcm driver serve`: a driver of this program for a manager in another process.
+
+use std::{path::PathBuf, sync::Arc};
+
+use clap::{Args, Subcommand};
+use driver_external::{SOCKET_VARIABLE, Served};
+use machine_driver::CancellationToken;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::{
+    Failure,
+    logging::{self, LoggingArgs},
+};
+use crate::DriverSet;
+
+/// Flags of `mcm driver`.
+#[derive(Clone, Debug, Args)]
+pub struct DriverArgs {
+    /// What to do
+    #[command(subcommand)]
+    pub command: DriverCommand,
+}
+
+/// What `mcm driver` does.
+#[derive(Clone, Debug, Subcommand)]
+pub enum DriverCommand {
+    /// Serve a driver on a Unix socket, to processes of the same user and of root
+    Serve(DriverServeArgs),
+}
+
+/// Flags of `mcm driver serve`.
+#[derive(Clone, Debug, Args)]
+pub struct DriverServeArgs {
+    /// Name of the driver
+    #[arg(long, value_name = "NAME")]
+    pub driver: String,
+    /// Where to listen; the folder must be closed to other users, and is made if it is not there
+    #[arg(long, value_name = "PATH", env = SOCKET_VARIABLE)]
+    pub socket: PathBuf,
+    /// The providerSpec of every class says whose its VMs are, so that managers need no --cluster-name
+    #[arg(long)]
+    pub owner_in_class: bool,
+    /// Logs
+    #[command(flatten)]
+    pub logging: LoggingArgs,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// [`Failure::Usage`] when there is no such driver; [`Failure::Run`] when it can't be served.
+pub fn run(args: &DriverArgs, drivers: &DriverSet) -> Result<(), Failure> {
+    let DriverCommand::Serve(args) = &args.command;
+    let all = drivers.brought();
+    let named = all.iter().find(|driver| driver.info().name == args.driver).ok_or_else(|| {
+        let names: Vec<&str> = all.iter().map(|driver| driver.info().name).collect();
+        let there_are = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        Failure::Usage(format!(
+            "--driver: this program has no driver {:?} to serve; there are: {there_are}",
+            args.driver
+        ))
+    })?;
+    logging::start(&args.logging).map_err(Failure::run)?;
+    let served = Served::new(Arc::clone(named));
+    let served = if args.owner_in_class { served.reading_owners_in_classes() } else { served };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::run)?;
+    runtime.block_on(async {
+        let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let stop = CancellationToken::new();
+        tokio::spawn({
+            let stop = stop.clone();
+            async move {
+                tokio::select! {
+                    _ = terminate.recv() => {}
+                    _ = interrupt.recv() => {}
+                }
+                stop.cancel();
+            }
+        });
+        tracing::info!(driver = args.driver, socket = %args.socket.display(), "serving");
+        driver_external::serve(served, &args.socket, stop).await
+    })?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::logging::LogFormat;
+
+    #[test]
+    fn a_driver_that_is_not_there_is_told_with_those_that_are() {
+        let serve = |drivers: DriverSet| {
+            let args = DriverServeArgs {
+                driver: "tape".to_owned(),
+                socket: "/nowhere".into(),
+                owner_in_class: false,
+                logging: LoggingArgs { verbosity: 0, logging_format: LogFormat::Text },
+            };
+            run(&DriverArgs { command: DriverCommand::Serve(args) }, &drivers).unwrap_err().to_string()
+        };
+        assert!(serve(DriverSet::built_in()).ends_with("there are: none"));
+        let folder = example_driver::FolderDriver::new("/");
+        assert!(serve(DriverSet::built_in().with(folder)).ends_with("there are: folder"));
+    }
+}
