@@ -1,10 +1,11 @@
 //! The client against peers over real sockets, and any driver behind client and server. Rows E01 to E07 of spec/providers §11.5.
 
+mod golang;
 mod peer;
 mod python;
 mod tls;
 
-use std::{sync::Arc, time::Duration};
+use std::{io::Write as _, path::PathBuf, process::Command, sync::Arc, time::Duration};
 
 use driver_external::{
     Address, Served, serve,
@@ -24,6 +25,23 @@ use machine_driver::{
 use prost::Message as _;
 
 use self::peer::{Kept, Living, Peer, Script, class, code, cx, request, until};
+
+/// What a script of `scripts/` prints: the path of a program. `None`, told where nobody can miss it, when what the program needs is
+/// missing; all other failures are failures of the test.
+fn program_of(script: &str) -> Option<PathBuf> {
+    let path = format!("{}/../../scripts/{script}", env!("CARGO_MANIFEST_DIR"));
+    let ran = Command::new(path).output().expect("the script runs");
+    let told = String::from_utf8_lossy(&ran.stderr);
+    match ran.status.code() {
+        Some(0) => Some(String::from_utf8_lossy(&ran.stdout).trim().into()),
+        Some(3) => {
+            // Not eprintln!: its output is captured for tests that pass.
+            let _ = writeln!(std::io::stderr(), "SKIPPED driver-external: {}", told.lines().last().unwrap_or_default());
+            None
+        }
+        _ => panic!("scripts/{script}: {told}"),
+    }
+}
 
 fn list() -> ListRequest {
     ListRequest { class: class(), secret: SecretData::default() }

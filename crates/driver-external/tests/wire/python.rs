@@ -1,38 +1,24 @@
 //! The driver in Python of `examples/python-driver`, as a program that this process runs: another implementation of gRPC.
 
-use std::{
-    fs,
-    io::Write as _,
-    os::unix::fs::PermissionsExt as _,
-    path::Path,
-    process::{Command, Stdio},
-    time::Duration,
-};
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Command, time::Duration};
 
 use driver_external::{ExternalDriver, Options, Place};
 use machine_driver::{
     CancellationToken, Code, Driver, Machine, MachineClass, MachineRequest, OpContext, SecretData, contract,
 };
 
-use crate::peer::until;
+use crate::{peer::until, program_of};
 
 const DRIVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/python-driver/driver.py");
 
-/// A Python that has what the driver needs: the one of `MCM_TEST_PYTHON`, or `python3`.
-fn python() -> Option<String> {
-    let python = std::env::var("MCM_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let mut asked = Command::new(&python);
-    let asked = asked.args(["-c", "import grpc, grpc_tools"]).stderr(Stdio::null()).status();
-    asked.is_ok_and(|status| status.success()).then_some(python)
-}
-
 /// The driver over a cloud in this folder, as a program without arguments.
-fn program(python: &str, folder: &Path) -> std::path::PathBuf {
+fn program(python: &Path, folder: &Path) -> std::path::PathBuf {
     let (program, cloud) = (folder.join("driver"), folder.join("cloud"));
     // It tells who runs, so that a test can kill it.
     let script = format!(
-        "#!/bin/sh\necho $$ > '{}'\nexec '{python}' '{DRIVER}' --cloud '{}'\n",
+        "#!/bin/sh\necho $$ > '{}'\nexec '{}' '{DRIVER}' --cloud '{}'\n",
         folder.join("pid").display(),
+        python.display(),
         cloud.display()
     );
     fs::write(&program, script).unwrap();
@@ -42,14 +28,7 @@ fn program(python: &str, folder: &Path) -> std::path::PathBuf {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_contract_holds_for_the_driver_in_python() {
-    let Some(python) = python() else {
-        // Not eprintln!: its output is captured for tests that pass.
-        let _ = writeln!(
-            std::io::stderr(),
-            "SKIPPED driver-external: no Python with grpcio and grpcio-tools (MCM_TEST_PYTHON)"
-        );
-        return;
-    };
+    let Some(python) = program_of("test-python") else { return };
     let folder = tempfile::tempdir().unwrap();
     let driver = ExternalDriver::new(Options::new("files", Place::Program(program(&python, folder.path()))));
     let stop = CancellationToken::new();

@@ -50,22 +50,22 @@ impl AsyncWrite for Secure {
     }
 }
 
-type Authority = CertifiedIssuer<'static, KeyPair>;
+pub type Authority = CertifiedIssuer<'static, KeyPair>;
 
-fn authority() -> Authority {
+pub fn authority() -> Authority {
     let mut params = CertificateParams::default();
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
 }
 
 /// A certificate for this name, and its key.
-fn issued(authority: &Authority, name: &str) -> (rcgen::Certificate, KeyPair) {
+pub fn issued(authority: &Authority, name: &str) -> (rcgen::Certificate, KeyPair) {
     let key = KeyPair::generate().unwrap();
     (CertificateParams::new([name.to_owned()]).unwrap().signed_by(&key, authority).unwrap(), key)
 }
 
 /// The files of a client whose certificate is of this authority.
-fn files(folder: &Path, trusted: &Authority, own: &Authority) -> TlsFiles {
+pub fn files(folder: &Path, trusted: &Authority, own: &Authority) -> TlsFiles {
     let (certificate, key) = issued(own, "mcm");
     let write = |name: &str, text: String| {
         let path = folder.join(name);
