@@ -28,6 +28,9 @@ pb, services = grpc.protos_and_services("machine/driver/v1/driver.proto")
 PROVIDER = "files"
 SCHEME = "files:///"
 
+# So many calls run at once.
+THREADS = 16
+
 SCHEMA = {
     "type": "object",
     "properties": {"cluster": {"type": "string"}, "size": {"type": "string"}},
@@ -52,6 +55,8 @@ class Driver(services.DriverServicer):
             providers=[PROVIDER],
             capabilities=[pb.CREATE, pb.DELETE, pb.STATUS, pb.LIST, pb.VOLUMES, pb.VALIDATE],
             provider_spec_json_schema=json.dumps(SCHEMA).encode(),
+            # A thread is left for GetInfo and the health of the connection.
+            max_concurrency=THREADS - 2,
             node_id_compare=pb.NODE_ID_COMPARE_LAST_SEGMENT,
             create_is_idempotent=True,
             # The class says whose its VMs are: managers need no --cluster-name.
@@ -141,7 +146,7 @@ def main():
     args = parser.parse_args()
     if not args.socket:
         parser.error("--socket or MCM_DRIVER_SOCKET must say where to listen")
-    server = grpc.server(futures.ThreadPoolExecutor(max_workers=16))
+    server = grpc.server(futures.ThreadPoolExecutor(max_workers=THREADS))
     services.add_DriverServicer_to_server(Driver(args.cloud), server)
     server.add_insecure_port(f"unix://{os.path.abspath(args.socket)}")
     server.start()

@@ -236,6 +236,8 @@ pub(super) async fn start(
     // They are started once.
     let _ = parts.running.set(loops::start(&parts, tasks));
     keep_views(&parts, clusters, tasks);
+    #[cfg(feature = "external")]
+    super::external::tell_classes(&parts, tasks);
     start_drivers(&parts, clusters, live, tasks);
     Ok(parts)
 }

@@ -22,6 +22,8 @@ pub(super) struct Drivers {
     pub(super) registry: Registry,
     simulation: Arc<Standby>,
     options: SimulationOptions,
+    #[cfg(feature = "external")]
+    down: tokio::sync::watch::Receiver<super::external::Down>,
 }
 
 impl Drivers {
@@ -33,7 +35,9 @@ impl Drivers {
             DriverSelection::Only(providers) => providers.contains(provider),
         };
         #[cfg(feature = "external")]
-        let all = &all.clone().with_shared(super::external::kept(common, is_wanted, tasks));
+        let (tell_down, down) = tokio::sync::watch::channel(super::external::Down::new());
+        #[cfg(feature = "external")]
+        let all = &all.clone().with_shared(super::external::kept(common, is_wanted, &tell_down, tasks));
         #[cfg(not(feature = "external"))]
         let _ = tasks;
         let cluster = &common.settings.cluster_name;
@@ -41,7 +45,19 @@ impl Drivers {
             Arc::new(Measured::new(driver, common.metrics.clone()).of_cluster(cluster.clone()))
         };
         let registry = all.registry(&common.settings.clouds, Arc::<Standby>::clone(&simulation), is_wanted, measured);
-        Ok(Self { registry, simulation, options })
+        Ok(Self {
+            registry,
+            simulation,
+            options,
+            #[cfg(feature = "external")]
+            down,
+        })
+    }
+
+    /// Which drivers in other processes are down.
+    #[cfg(feature = "external")]
+    pub(super) fn down(&self) -> tokio::sync::watch::Receiver<super::external::Down> {
+        self.down.clone()
     }
 
     /// What the virtual cloud begins with, should this process lead.

@@ -1,27 +1,48 @@
 //! The drivers in other processes: each is connected to from the start, on every replica, since admission needs its schema.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
-use super::Common;
-use controller_runtime::supervisor::{Stage, Supervisor};
-use driver_external::{ExternalDriver, Options};
+use super::{Common, control::Parts};
+use controller_runtime::{
+    events::EventNote,
+    supervisor::{Stage, Supervisor},
+};
+use driver_external::{ExternalDriver, News, Options};
+use machine_api::names::class_reason;
 use machine_driver::Driver;
 use mcm_metrics::OfDriver;
+use tokio::sync::watch;
 
-/// The drivers of the settings whose providers are wanted; their connections are kept from now on.
-pub(super) fn kept(common: &Common, is_wanted: impl Fn(&str) -> bool, tasks: &mut Supervisor) -> Vec<Arc<dyn Driver>> {
+const COMPONENT: &str = "external-driver";
+
+/// Why drivers are down, by their providers.
+pub(super) type Down = BTreeMap<String, String>;
+
+/// The drivers of the settings whose providers are wanted; their connections are kept from now on. `down` is told which are down.
+pub(super) fn kept(
+    common: &Common,
+    is_wanted: impl Fn(&str) -> bool,
+    down: &watch::Sender<Down>,
+    tasks: &mut Supervisor,
+) -> Vec<Arc<dyn Driver>> {
     let mut all: Vec<Arc<dyn Driver>> = Vec::new();
     for settings in common.settings.external.iter().filter(|settings| is_wanted(&settings.provider)) {
-        let metrics = common.metrics.clone();
         // The metric keeps its labels for as long as it lives.
         let name: &'static str = String::leak(settings.provider.clone());
-        let tell_up =
-            move |is_up| metrics.cloud.driver_up.set(&OfDriver { driver: name }, if is_up { 1.0 } else { 0.0 });
-        tell_up(false);
+        let (metrics, down) = (common.metrics.clone(), down.clone());
+        let show = move |is_up| metrics.cloud.driver_up.set(&OfDriver { driver: name }, if is_up { 1.0 } else { 0.0 });
+        show(false);
+        let tell = move |news: &News| {
+            show(*news == News::Up);
+            down.send_modify(|down| match news {
+                News::Down { why } => drop(down.insert(name.to_owned(), why.clone())),
+                News::Up | News::Ended => drop(down.remove(name)),
+            });
+        };
         let driver = Arc::new(ExternalDriver::new(Options {
             tls: settings.tls.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            tell_up: Box::new(tell_up),
+            tell: Box::new(tell),
             ..Options::new(&settings.provider, settings.place.clone())
         }));
         if let Some(keeping) = driver.keep(tasks.stop_of(Stage::Support)) {
@@ -30,4 +51,66 @@ pub(super) fn kept(common: &Common, is_wanted: impl Fn(&str) -> bool, tasks: &mu
         all.push(driver);
     }
     all
+}
+
+/// Says on classes, while this process leads, that their driver is down, and that it is up again.
+pub(super) fn tell_classes(parts: &Arc<Parts>, tasks: &mut Supervisor) {
+    if parts.common.settings.external.is_empty() {
+        return;
+    }
+    let (parts, mut down, stop) = (Arc::clone(parts), parts.drivers.down(), tasks.stop_of(Stage::Work));
+    let telling = async move {
+        parts.ready_to_work().await;
+        let (recorder, mut before) = (parts.recorder(COMPONENT), Down::new());
+        loop {
+            let now = down.borrow_and_update().clone();
+            for (provider, note) in notes(&before, &now) {
+                let classes = parts.views.classes.snapshot();
+                for class in classes.iter().filter(|class| class.provider == provider) {
+                    recorder.note(class, note.clone());
+                }
+            }
+            before = now;
+            if down.changed().await.is_err() {
+                // All drivers are gone: there is nothing left to tell.
+                return std::future::pending().await;
+            }
+        }
+    };
+    tasks.spawn(Stage::Work, COMPONENT, async move {
+        let _ = stop.run_until_cancelled(telling).await;
+    });
+}
+
+/// What is said on the classes of providers whose drivers have gone down or come up.
+fn notes(before: &Down, now: &Down) -> Vec<(String, EventNote)> {
+    let gone = now.iter().filter(|(provider, _)| !before.contains_key(*provider)).map(|(provider, why)| {
+        let text = format!("the driver of provider {provider} is down, and its machines wait: {why}");
+        (provider.clone(), EventNote::warning(class_reason::DRIVER_DOWN, text))
+    });
+    let back = before.keys().filter(|provider| !now.contains_key(*provider)).map(|provider| {
+        let text = format!("the driver of provider {provider} is up again");
+        (provider.clone(), EventNote::normal(class_reason::DRIVER_UP, text))
+    });
+    gone.chain(back).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn down(providers: &[&str]) -> Down {
+        providers.iter().map(|provider| ((*provider).to_owned(), "connection refused".to_owned())).collect()
+    }
+
+    #[test]
+    fn each_change_is_told_once() {
+        let told = |before: &[&str], now: &[&str]| {
+            let notes = notes(&down(before), &down(now));
+            notes.iter().map(|(provider, note)| format!("{provider} {}", note.reason)).collect::<Vec<_>>()
+        };
+        assert_eq!(told(&[], &["files"]), ["files DriverDown"]);
+        assert_eq!(told(&["files"], &["files"]), [""; 0]);
+        assert_eq!(told(&["files", "tape"], &["metal", "tape"]), ["metal DriverDown", "files DriverUp"]);
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use kube_values::{field::Findings, json::Json};
@@ -11,40 +11,46 @@ use machine_api::{
     validation::{Coverage, ProviderSchema, Providers},
 };
 use machine_driver::Registry;
+use serde_json::Value;
 
 /// The drivers of this process, with their schemas compiled.
 #[derive(Clone)]
 pub struct RegisteredDrivers {
     registry: Registry,
     coverage: Coverage,
-    schemas: Arc<BTreeMap<String, OnceLock<Option<ProviderSchema>>>>,
+    schemas: Arc<Mutex<BTreeMap<String, Compiled>>>,
+}
+
+/// What a driver told, and what it compiled to; nothing when it can't be compiled.
+struct Compiled {
+    told: Value,
+    schema: Option<Arc<ProviderSchema>>,
 }
 
 impl RegisteredDrivers {
     /// These drivers; `coverage` says whether they are all the cluster has. A schema that can't be compiled is left out
     /// and told in the log: classes of that provider are then judged by its other rules alone.
     pub fn new(registry: Registry, coverage: Coverage) -> Self {
-        let providers = registry.judged_providers().into_iter();
-        let schemas = providers.map(|provider| (provider.to_owned(), OnceLock::new())).collect();
-        let drivers = Self { registry, coverage, schemas: Arc::new(schemas) };
-        for provider in drivers.schemas.keys() {
+        let drivers = Self { registry, coverage, schemas: Arc::default() };
+        for provider in drivers.registry.judged_providers() {
             drivers.compiled(provider);
         }
         drivers
     }
 
-    /// The schema of a provider. A driver in another process tells it when it is connected: the first one told is compiled, and counts.
-    fn compiled(&self, provider: &str) -> Option<&ProviderSchema> {
-        let place = self.schemas.get(provider)?;
-        if place.get().is_none() {
-            let told = self.registry.schema(provider)?;
-            let compiled = ProviderSchema::compile(told).inspect_err(|error| {
-                tracing::error!(provider, error, "the driver's schema of providerSpec can't be used");
-            });
-            // Two requests at once compile the same.
-            let _ = place.set(compiled.ok());
+    /// The schema of a provider. A driver in another process tells it when it is connected, and may tell another one when it is
+    /// connected anew.
+    fn compiled(&self, provider: &str) -> Option<Arc<ProviderSchema>> {
+        let told = self.registry.schema(provider)?;
+        let mut schemas = self.schemas.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(compiled) = schemas.get(provider).filter(|compiled| compiled.told == *told) {
+            return compiled.schema.clone();
         }
-        place.get()?.as_ref()
+        let schema = ProviderSchema::compile(told).inspect_err(|error| {
+            tracing::error!(provider, error, "the driver's schema of providerSpec can't be used");
+        });
+        let compiled = Compiled { told: told.clone(), schema: schema.ok().map(Arc::new) };
+        schemas.entry(provider.to_owned()).insert_entry(compiled).get().schema.clone()
     }
 }
 
@@ -61,7 +67,7 @@ impl Providers for RegisteredDrivers {
         self.registry.serves(provider)
     }
 
-    fn schema(&self, provider: &str) -> Option<&ProviderSchema> {
+    fn schema(&self, provider: &str) -> Option<Arc<ProviderSchema>> {
         self.compiled(provider)
     }
 

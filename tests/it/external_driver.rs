@@ -1,12 +1,12 @@
-//! The driver in Python of `examples/python-driver` serves a rollout, as a program of its own that the manager runs: from `kubectl apply`
-//! to Nodes, killed in the middle of a new class, and back to nothing. The test plays the kubelets.
+//! The driver in Python of `examples/python-driver` serves a rollout, from `kubectl apply` to Nodes, killed in the middle of a new class,
+//! and back to nothing: as a program that the manager runs, and on a socket where somebody else runs it. The test plays the kubelets.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
     sync::Arc,
     time::Duration,
 };
@@ -14,31 +14,42 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    fleet::{none_left, rolled_out, running_machines},
-    support::{ManagerOptions, Rig, TestManager, scratch::count_skipped, wait::expect, wait_until},
+    fleet::{self, none_left, rolled_out, running_machines},
+    support::{
+        ManagerOptions, Namespace, Rig, TestManager, assets, cluster_object::text, process::Process,
+        scratch::count_skipped, wait::expect, wait_until,
+    },
 };
 
-const TEST: &str = "external_driver::a_driver_in_python_serves_a_rollout_and_may_be_killed";
 const DRIVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/python-driver/driver.py");
+const PROTO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/crates/driver-external/proto");
 const MACHINES: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(120);
+const SECRET: &str = "never-to-be-logged";
 
-/// A Python that has what the driver needs: the one of `MCM_TEST_PYTHON`, or `python3`.
-fn python() -> Option<String> {
-    let python = std::env::var("MCM_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let asked = Command::new(&python).args(["-c", "import grpc, grpc_tools"]).stderr(Stdio::null()).status();
-    asked.is_ok_and(|status| status.success()).then_some(python)
+/// A Python that has what the driver needs.
+fn python(test: &str) -> Option<PathBuf> {
+    let python = assets::printed_by("test-python", "needs a Python with grpcio and grpcio-tools (scripts/test-python)");
+    python.map_err(|why| count_skipped(test, &why)).ok()
 }
 
 /// The driver over a cloud in this folder, as a program without arguments.
-fn program(python: &str, folder: &Path) -> PathBuf {
+fn program(python: &Path, source: &Path, folder: &Path) -> PathBuf {
     let program = folder.join("files-driver");
-    let (pid, cloud) = (folder.join("files-driver.pid"), cloud(folder));
-    let script =
-        format!("#!/bin/sh\necho $$ > '{}'\nexec '{python}' '{DRIVER}' --cloud '{}'\n", pid.display(), cloud.display());
+    let script = format!(
+        "#!/bin/sh\necho $$ > '{}'\nexport MCM_DRIVER_PROTO='{PROTO}'\nexec '{}' '{}' --cloud '{}' \"$@\"\n",
+        pid_file(folder).display(),
+        python.display(),
+        source.display(),
+        cloud(folder).display()
+    );
     fs::write(&program, script).expect("the rig's folder is writable");
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("our own file");
     program
+}
+
+fn pid_file(folder: &Path) -> PathBuf {
+    folder.join("files-driver.number")
 }
 
 fn cloud(folder: &Path) -> PathBuf {
@@ -54,53 +65,180 @@ fn vms(folder: &Path) -> BTreeMap<String, String> {
         .collect()
 }
 
+/// A manager whose driver for provider `files` is the one in Python.
+struct Scene {
+    rig: Arc<Rig>,
+    namespace: Namespace,
+    manager: TestManager,
+    kubelets: tokio::task::JoinHandle<()>,
+}
+
+impl Scene {
+    async fn start(rig: Arc<Rig>, namespace: Namespace, flag: String) -> Self {
+        let options = ManagerOptions { flags: vec![flag], ..ManagerOptions::default() };
+        let manager = TestManager::start(&rig, &namespace, &options).await;
+        let kubelets = tokio::spawn(play_kubelets(Arc::clone(&rig)));
+        let scene = Self { rig, namespace, manager, kubelets };
+        scene.until_up(1).await;
+        let secret = json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "files" },
+            "stringData": { "userData": "#!/bin/sh", "token": SECRET },
+        });
+        scene.apply(&secret).await;
+        for size in ["small", "large"] {
+            scene.apply(&class(&scene.namespace.name, size)).await;
+        }
+        scene.apply(&deployment("small")).await;
+        running_machines(&scene.namespace, MACHINES, PATIENCE).await;
+        scene
+    }
+
+    async fn apply(&self, object: &Value) {
+        self.namespace.apply(&object.to_string()).await.succeed();
+    }
+
+    /// Waits until the metric says that the driver is up (1) or not (0).
+    async fn until_up(&self, value: u8) {
+        let line = format!("mcm_driver_up{{driver=\"files\"}} {value}");
+        wait_until(&line, PATIENCE, || async {
+            let metrics = self.manager.http_get("/metrics").await;
+            expect(metrics.contains(&line), || self.manager.log())
+        })
+        .await;
+    }
+
+    /// Waits until both classes have an event with this reason.
+    async fn told_on_classes(&self, reason: &str) {
+        wait_until(reason, PATIENCE, || async {
+            let events = self.namespace.list("events").await;
+            let about = |event: &&Value| {
+                text(event, "/reason") == reason && text(event, "/involvedObject/kind") == "MachineClass"
+            };
+            let classes = events.iter().filter(about).map(|event| text(event, "/involvedObject/name"));
+            let classes: BTreeSet<&str> = classes.collect();
+            expect(classes == BTreeSet::from(["large", "small"]), || format!("{classes:?}\n{}", self.manager.log()))
+        })
+        .await;
+    }
+
+    /// Begins to roll the fleet over to large VMs, until the first of them is there.
+    async fn half_a_rollout(&self) {
+        self.apply(&deployment("large")).await;
+        wait_until("the first large VM", PATIENCE, || async {
+            let vms = vms(&self.rig.folder);
+            expect(vms.values().any(|size| size == "large"), || format!("{vms:?}"))
+        })
+        .await;
+    }
+
+    /// Waits for the end of the rollout: there is one VM per machine, as the driver's own folder says.
+    async fn the_other_half(&self) {
+        wait_until("the rollout", PATIENCE, || async {
+            rolled_out(&self.namespace.get("machinedeployment", "fleet").await, 3)?;
+            let (vms, machines) = (vms(&self.rig.folder), self.namespace.list("machines").await);
+            let names: BTreeSet<&str> = machines.iter().map(|machine| text(machine, "/metadata/name")).collect();
+            let are_equal = vms.keys().map(String::as_str).collect::<BTreeSet<_>>() == names;
+            expect(are_equal && vms.len() == MACHINES && vms.values().all(|size| size == "large"), || {
+                format!("{vms:?} of {names:?}")
+            })
+        })
+        .await;
+    }
+
+    /// Deletes the fleet: nothing is left at the provider, and no log has a word of the Secret.
+    async fn end(self) {
+        self.namespace.kubectl(&["delete", "machinedeployment", "fleet", "--wait=false"]).await.succeed();
+        none_left(&self.namespace, "machines", PATIENCE).await;
+        assert_eq!(vms(&self.rig.folder), BTreeMap::new(), "nothing is left at the provider");
+        self.kubelets.abort();
+        assert!(!self.manager.log().contains(SECRET), "a secret is in the log");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_driver_in_python_serves_a_rollout_and_may_be_killed() {
-    let Some(python) = python() else {
-        return count_skipped(TEST, "needs a Python with grpcio and grpcio-tools (MCM_TEST_PYTHON)");
-    };
+    const TEST: &str = "external_driver::a_driver_in_python_serves_a_rollout_and_may_be_killed";
+    let Some(python) = python(TEST) else { return };
     let Some(rig) = Rig::own(TEST).await else { return };
     rig.install_crds().await;
     let namespace = rig.namespace("files").await;
-    let exec = format!("--driver-exec=files={}", program(&python, &rig.folder).display());
-    let options = ManagerOptions { flags: vec![exec], ..ManagerOptions::default() };
-    let manager = TestManager::start(&rig, &namespace, &options).await;
-    let up = "mcm_driver_up{driver=\"files\"} 1";
-    wait_until("the driver to be up", PATIENCE, || async {
-        let metrics = manager.http_get("/metrics").await;
-        expect(metrics.contains(up), || manager.log())
-    })
-    .await;
-
-    let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "files" }, "stringData": { "userData": "#!/bin/sh", "token": "never-to-be-logged" } });
-    namespace.apply(&secret.to_string()).await.succeed();
-    for size in ["small", "large"] {
-        namespace.apply(&class(&namespace.name, size).to_string()).await.succeed();
-    }
-    let kubelets = tokio::spawn(play_kubelets(Arc::clone(&rig)));
-    namespace.apply(&deployment("small").to_string()).await.succeed();
-    running_machines(&namespace, MACHINES, PATIENCE).await;
-
-    namespace.apply(&deployment("large").to_string()).await.succeed();
-    wait_until("the first large VM", PATIENCE, || async {
-        let vms = vms(&rig.folder);
-        expect(vms.values().any(|size| size == "large"), || format!("{vms:?}"))
-    })
-    .await;
-    let pid = fs::read_to_string(rig.folder.join("files-driver.pid")).expect("the driver has begun");
+    let exec = format!("--driver-exec=files={}", program(&python, Path::new(DRIVER), &rig.folder).display());
+    let scene = Scene::start(rig, namespace, exec).await;
+    scene.half_a_rollout().await;
+    let pid = fs::read_to_string(pid_file(&scene.rig.folder)).expect("the driver has begun");
     assert!(Command::new("kill").args(["-9", pid.trim()]).status().expect("kill runs").success());
-    wait_until("the rollout", PATIENCE, || async {
-        rolled_out(&namespace.get("machinedeployment", "fleet").await, 3)?;
-        let vms = vms(&rig.folder);
-        expect(vms.len() == MACHINES && vms.values().all(|size| size == "large"), || format!("{vms:?}"))
+    scene.the_other_half().await;
+    assert_ne!(fs::read_to_string(pid_file(&scene.rig.folder)).expect("the driver has begun again"), pid);
+    scene.end().await;
+}
+
+/// The driver on a socket, run by the test; dead for so long that it counts as down, then another version of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn e05_a_driver_on_a_socket_that_is_down_is_told_and_others_go_on() {
+    const TEST: &str = "external_driver::e05_a_driver_on_a_socket_that_is_down_is_told_and_others_go_on";
+    let Some(python) = python(TEST) else { return };
+    let Some(rig) = Rig::own(TEST).await else { return };
+    rig.install_crds().await;
+    let namespace = rig.namespace("files").await;
+    let run = rig.folder.join("run");
+    fs::create_dir(&run).expect("the rig's folder is writable");
+    fs::set_permissions(&run, fs::Permissions::from_mode(0o700)).expect("our own folder");
+    let socket = run.join("files.sock");
+    let start = |source: &Path| {
+        let program = program(&python, source, &rig.folder);
+        Process::start(&rig.folder, "files-driver", &program, &["--socket".to_owned(), socket.display().to_string()])
+    };
+    let mut driver = start(Path::new(DRIVER));
+    let flag = format!("--external-driver=files=unix://{}", socket.display());
+    let scene = Scene::start(Arc::clone(&rig), namespace, flag).await;
+    let namespace = &scene.namespace;
+    scene.manager.register_webhooks(&rig, namespace).await;
+    let mut zoned = class(&namespace.name, "zoned");
+    zoned["providerSpec"]["zone"] = json!(5);
+    let judged = |class: Value| async move {
+        namespace.kubectl_with_input(&["create", "--dry-run=server", "-f", "-"], &class.to_string()).await
+    };
+    judged(zoned.clone()).await.succeed();
+
+    scene.half_a_rollout().await;
+    driver.kill();
+    scene.told_on_classes("DriverDown").await;
+    scene.until_up(0).await;
+    let log = scene.manager.log();
+    assert!(log.contains("the external driver is down"), "{log}");
+    assert_eq!(scene.manager.http("/healthz").await.0, 200);
+    namespace.apply(&fleet::manifests(&namespace.name, "others", 1, "virtual")).await.succeed();
+    wait_until("a machine of another driver", PATIENCE, || async {
+        rolled_out(&namespace.get("machinedeployment", "others").await, 1)
     })
     .await;
 
-    namespace.kubectl(&["delete", "machinedeployment", "fleet", "--wait=false"]).await.succeed();
-    none_left(&namespace, "machines", PATIENCE).await;
-    assert_eq!(vms(&rig.folder), BTreeMap::new(), "nothing is left at the provider");
-    kubelets.abort();
-    assert!(!manager.log().contains("never-to-be-logged"), "a secret is in the log");
+    // The next version of the driver knows one more field.
+    let source = fs::read_to_string(DRIVER).expect("the example is there");
+    let newer =
+        source.replace(r#""size": {"type": "string"}"#, r#""size": {"type": "string"}, "zone": {"type": "string"}"#);
+    assert_ne!(newer, source);
+    let file = rig.folder.join("newer-driver.py");
+    fs::write(&file, newer).expect("the rig's folder is writable");
+    driver = start(&file);
+    scene.told_on_classes("DriverUp").await;
+    scene.until_up(1).await;
+    let refused = judged(zoned).await;
+    assert!(refused.stderr.contains("providerSpec.zone"), "{}{}", refused.stdout, refused.stderr);
+    namespace.kubectl(&["delete", "machinedeployment", "others", "--wait=false"]).await.succeed();
+    wait_until("the machine of the other driver to go", PATIENCE, || async {
+        let left = namespace
+            .list("machines")
+            .await
+            .iter()
+            .filter(|machine| text(machine, "/spec/class/name") == "virtual")
+            .count();
+        expect(left == 0, || left.to_string())
+    })
+    .await;
+    scene.the_other_half().await;
+    scene.end().await;
+    drop(driver);
 }
 
 /// Each VM registers a Node that is Ready.

@@ -66,8 +66,24 @@ pub struct Options {
     pub version: String,
     /// A driver that is ill or away for longer is down.
     pub down_after: Duration,
-    /// Hears whenever the driver comes up or goes down; it is down at first.
-    pub tell_up: Box<dyn Fn(bool) + Send + Sync>,
+    /// So often the driver is asked whether it answers, and files for TLS are looked at.
+    pub looks_every: Duration,
+    /// Hears whenever the driver comes up or goes down.
+    pub tell: Box<dyn Fn(&News) + Send + Sync>,
+}
+
+/// What becomes of a driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum News {
+    /// It serves.
+    Up,
+    /// It is ill or away for too long.
+    Down {
+        /// What is known of the reason.
+        why: String,
+    },
+    /// Its connection is kept no more.
+    Ended,
 }
 
 impl Options {
@@ -79,7 +95,8 @@ impl Options {
             tls: None,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             down_after: DOWN_AFTER,
-            tell_up: Box::new(|_| ()),
+            looks_every: keeper::LOOKS_EVERY,
+            tell: Box::new(|_| ()),
         }
     }
 }
@@ -89,7 +106,8 @@ pub struct Shared {
     pub(crate) version: String,
     pub(crate) told: Told,
     pub(crate) link: Link,
-    pub(crate) tell_up: Box<dyn Fn(bool) + Send + Sync>,
+    pub(crate) looks_every: Duration,
+    pub(crate) tell: Box<dyn Fn(&News) + Send + Sync>,
     attempts: Attempts,
     verdicts: Mutex<BTreeMap<u64, Instant>>,
 }
@@ -117,7 +135,8 @@ impl ExternalDriver {
             version: options.version,
             told,
             link,
-            tell_up: options.tell_up,
+            looks_every: options.looks_every,
+            tell: options.tell,
             attempts: Attempts::default(),
             verdicts: Mutex::default(),
         };

@@ -47,8 +47,14 @@ pub fn to_wire(status: &Status) -> tonic::Status {
     tonic::Status::with_details(code, message, wrapped.encode_to_vec().into())
 }
 
+/// What tonic's own words for a message beyond the limit begin with; its code for that is one that means something else here.
+const TOO_LONG: [&str; 2] = ["Error, decoded message length too large", "Error, encoded message length too large"];
+
 /// A failed call as the peer answered it.
 pub fn from_wire(answer: &tonic::Status) -> Status {
+    if answer.code() == tonic::Code::OutOfRange && TOO_LONG.iter().any(|words| answer.message().starts_with(words)) {
+        return Status::new(Code::Internal, answer.message());
+    }
     let number = code_of(answer.code() as i32);
     let detail = detail(answer.details());
     let told = detail.as_ref().map(|detail| detail.machine_code).filter(|code| *code != 0).map(code_of);
@@ -156,6 +162,15 @@ mod tests {
         let wrapped = rpc::Status { code: 13, message: String::new(), details: vec![any] };
         let answer = tonic::Status::with_details(tonic::Code::Internal, "m", wrapped.encode_to_vec().into());
         assert_eq!(from_wire(&answer).code, read);
+    }
+
+    #[test]
+    fn a_message_that_is_too_long_says_nothing_of_vms() {
+        let answer = tonic::Status::out_of_range(
+            "Error, decoded message length too large: found 9 bytes, the limit is: 8 bytes",
+        );
+        assert_eq!(from_wire(&answer).code, Code::Internal);
+        assert_eq!(from_wire(&tonic::Status::out_of_range("two VMs")).code, Code::OutOfRange);
     }
 
     #[rstest]

@@ -164,7 +164,11 @@ pub(crate) fn peer_is_ours(peer: u32, ours: u32) -> Result<(), String> {
     }
 }
 
-fn tls(files: &TlsFiles) -> Result<rustls::ClientConfig, ConnectError> {
+/// What the files say.
+///
+/// # Errors
+/// Which of them can't be used.
+pub fn tls(files: &TlsFiles) -> Result<rustls::ClientConfig, ConnectError> {
     let wrong = |file: &Path, why: String| ConnectError::File { file: file.to_owned(), why };
     let mut roots = rustls::RootCertStore::empty();
     for certificate in certificates(&files.ca)? {

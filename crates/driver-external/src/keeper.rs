@@ -2,20 +2,22 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures::{Stream, StreamExt as _, stream};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
 use crate::{
     address::Address,
-    client::Shared,
-    codes,
+    client::{News, Shared},
     connection::{self, TlsFiles},
     info::{self, Accepted},
     link::{Standing, pause},
     wire::{
         driver::{GetInfoRequest, driver_client::DriverClient},
-        health::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient},
+        health::{
+            HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus, health_client::HealthClient,
+        },
     },
 };
 
@@ -23,8 +25,8 @@ use crate::{
 pub const LONGEST_MESSAGE: usize = 16 * 1024 * 1024;
 /// So long a driver may take to say who it is.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
-/// A driver without a health service is asked so often whether it answers; certificate files are looked at as often.
-const LOOKS_EVERY: Duration = Duration::from_secs(10);
+/// So often a driver is asked whether it answers, and files for TLS are looked at.
+pub const LOOKS_EVERY: Duration = Duration::from_secs(10);
 /// How often it is looked whether the driver is down.
 const TELLS_EVERY: Duration = Duration::from_millis(500);
 
@@ -35,7 +37,7 @@ pub async fn keep(shared: Arc<Shared>, address: Address, files: Option<TlsFiles>
     };
     let _ = stop.run_until_cancelled(Box::pin(keeping)).await;
     shared.link.lost(Instant::now(), "this process ends".to_owned());
-    (shared.tell_up)(false);
+    (shared.tell)(&News::Ended);
 }
 
 async fn connect_for_ever(shared: &Shared, address: &Address, files: Option<&TlsFiles>) {
@@ -69,22 +71,38 @@ async fn first_words(
     files: Option<&TlsFiles>,
 ) -> Result<(Channel, Accepted), String> {
     let channel = connection::connect(address, files).await.map_err(|error| connection::with_causes(&error))?;
-    let told = who_are_you(shared, &mut client(channel.clone())).await?;
+    let told = who_are_you(shared, &mut client(channel.clone())).await.map_err(|unanswered| unanswered.why)?;
     let before = shared.told.last().accepted.as_ref();
     let accepted =
         info::accept(shared.provider(), before, told).map_err(|refusal| format!("it is refused: {refusal}"))?;
     Ok((channel, accepted))
 }
 
+/// Why a driver did not say who it is.
+struct Unanswered {
+    why: String,
+    /// The connection is gone; else the driver is ill, and calls that run may still be answered.
+    is_lost: bool,
+}
+
 async fn who_are_you(
     shared: &Shared,
     client: &mut DriverClient<Channel>,
-) -> Result<crate::wire::driver::GetInfoResponse, String> {
+) -> Result<crate::wire::driver::GetInfoResponse, Unanswered> {
     let request =
         GetInfoRequest { mcm_version: shared.version.clone(), supported_protocols: vec![info::PROTOCOL.to_string()] };
-    let answer = tokio::time::timeout(ANSWERS_WITHIN, client.get_info(request)).await;
-    let answer = answer.map_err(|_| format!("GetInfo had no answer within {} s", ANSWERS_WITHIN.as_secs()))?;
-    answer.map(tonic::Response::into_inner).map_err(|error| format!("GetInfo: {}", codes::from_wire(&error).message))
+    match tokio::time::timeout(ANSWERS_WITHIN, client.get_info(request)).await {
+        Ok(Ok(answer)) => Ok(answer.into_inner()),
+        // What has a cause here was made here: the connection broke.
+        Ok(Err(error)) => Err(Unanswered {
+            why: format!("GetInfo: {}", connection::words(&error)),
+            is_lost: std::error::Error::source(&error).is_some(),
+        }),
+        Err(_) => {
+            let why = format!("GetInfo had no answer within {} s", ANSWERS_WITHIN.as_secs());
+            Err(Unanswered { why, is_lost: false })
+        }
+    }
 }
 
 /// A client for calls to the driver.
@@ -103,63 +121,105 @@ async fn stays(shared: &Shared, channel: Channel, accepted: Accepted, files: Opt
     shared.link.connected(client(channel.clone()), Arc::new(accepted));
     tokio::select! {
         why = watch(shared, channel) => why,
-        () = changed(files) => "the files for TLS have changed".to_owned(),
+        () = changed(shared, files) => "the files for TLS have changed".to_owned(),
     }
 }
 
-/// Waits until the files for TLS hold something else.
-async fn changed(files: Option<&TlsFiles>) {
+/// Waits until the files for TLS hold something else that can be used: one file may be written before the other.
+async fn changed(shared: &Shared, files: Option<&TlsFiles>) {
     let Some(files) = files else { return std::future::pending().await };
-    let before = connection::fingerprint(files);
-    while connection::fingerprint(files) == before {
-        tokio::time::sleep(LOOKS_EVERY).await;
+    let used = connection::fingerprint(files);
+    let mut told = used;
+    loop {
+        tokio::time::sleep(shared.looks_every).await;
+        let now = connection::fingerprint(files);
+        if now == used {
+            continue;
+        }
+        match connection::tls(files) {
+            Ok(_) => return,
+            Err(error) if told != now => {
+                let driver = shared.provider();
+                tracing::warn!(driver, %error, "changed files for TLS can't be used; the connection is kept");
+                told = now;
+            }
+            Err(_) => {}
+        }
     }
 }
 
-/// Watches the health of a driver until the connection is lost; answers why.
+/// Watches the health of a driver until the connection is lost; answers why. A driver that serves no health is well while it answers.
+///
+/// It is asked for an answer in any case: its process may be stopped, and an idle connection on which only pings travel is cut by
+/// servers of gRPC that take pings for an attack.
 async fn watch(shared: &Shared, channel: Channel) -> String {
     let mut health = HealthClient::new(channel.clone());
     let mut stream = match health.watch(HealthCheckRequest::default()).await {
-        Ok(stream) => stream.into_inner(),
-        Err(error) if error.code() == tonic::Code::Unimplemented => return ask_for_ever(shared, channel).await,
+        Ok(stream) => Some(stream.into_inner()),
+        Err(error) if error.code() == tonic::Code::Unimplemented => None,
         Err(error) => return connection::words(&error),
     };
+    let mut answers = std::pin::pin!(answers(shared, channel));
+    let (mut says, mut silent) = (None, None);
     loop {
-        match stream.message().await {
-            Ok(Some(health)) => match health.status() {
-                ServingStatus::Serving => shared.link.health(Instant::now(), None),
-                ServingStatus::ServiceUnknown => return ask_for_ever(shared, channel).await,
-                status => {
-                    shared.link.health(Instant::now(), Some(format!("it says {}", status.as_str_name())));
-                }
+        tokio::select! {
+            told = next_health(stream.as_mut()) => match told {
+                Ok(Some(health)) => match health.status() {
+                    ServingStatus::Serving | ServingStatus::ServiceUnknown => says = None,
+                    status => says = Some(format!("it says {}", status.as_str_name())),
+                },
+                Ok(None) => return "the driver has ended the watch of its health".to_owned(),
+                Err(error) if error.code() == tonic::Code::Unimplemented => stream = None,
+                Err(error) => return connection::words(&error),
             },
-            Ok(None) => return "the driver has ended the watch of its health".to_owned(),
-            Err(error) if error.code() == tonic::Code::Unimplemented => return ask_for_ever(shared, channel).await,
-            Err(error) => return connection::words(&error),
+            answer = answers.next() => match answer {
+                Some(Err(unanswered)) if unanswered.is_lost => return unanswered.why,
+                Some(Err(unanswered)) => silent = Some(unanswered.why),
+                _ => silent = None,
+            },
         }
+        shared.link.health(Instant::now(), says.clone().or_else(|| silent.clone()));
     }
 }
 
-/// Asks a driver without a health service whether it answers, until it does not.
-async fn ask_for_ever(shared: &Shared, channel: Channel) -> String {
-    let mut client = client(channel);
-    loop {
-        tokio::time::sleep(LOOKS_EVERY).await;
-        if let Err(why) = who_are_you(shared, &mut client).await {
-            return why;
-        }
+/// What the driver says of its health next; nothing, ever, when it does not say.
+async fn next_health(
+    stream: Option<&mut tonic::Streaming<HealthCheckResponse>>,
+) -> Result<Option<HealthCheckResponse>, tonic::Status> {
+    match stream {
+        Some(stream) => stream.message().await,
+        None => std::future::pending().await,
     }
+}
+
+/// Whether the driver answers, again and again.
+fn answers(shared: &Shared, channel: Channel) -> impl Stream<Item = Result<(), Unanswered>> {
+    stream::unfold(client(channel), async |mut client| {
+        tokio::time::sleep(shared.looks_every).await;
+        let answer = who_are_you(shared, &mut client).await.map(drop);
+        Some((answer, client))
+    })
 }
 
 /// Tells whenever the driver comes up or goes down.
 async fn tell_for_ever(shared: &Shared) {
-    let mut told = false;
+    let mut told = None;
     loop {
-        let is_up = matches!(shared.link.standing(Instant::now()), Standing::Up | Standing::Shaky);
-        if is_up != told {
-            told = is_up;
-            tracing::info!(driver = shared.provider(), is_up, "the external driver has come up or gone down");
-            (shared.tell_up)(is_up);
+        let now = match shared.link.standing(Instant::now()) {
+            Standing::Unseen => None,
+            Standing::Up | Standing::Shaky => Some(News::Up),
+            Standing::Down => Some(News::Down { why: shared.link.illness() }),
+        };
+        // Once for each change: why it is down may be told in other words from try to try.
+        if let Some(now) = now
+            && told.as_ref().map(std::mem::discriminant) != Some(std::mem::discriminant(&now))
+        {
+            match &now {
+                News::Up | News::Ended => tracing::info!(driver = shared.provider(), "the external driver is up"),
+                News::Down { why } => tracing::warn!(driver = shared.provider(), why, "the external driver is down"),
+            }
+            (shared.tell)(&now);
+            told = Some(now);
         }
         tokio::time::sleep(TELLS_EVERY).await;
     }

@@ -19,7 +19,7 @@ mod told;
 pub mod wire;
 
 pub use address::{Address, PlainText, WrongAddress};
-pub use client::{ExternalDriver, Options, Place};
+pub use client::{ExternalDriver, News, Options, Place};
 pub use connection::TlsFiles;
 pub use info::{Accepted, PROTOCOL, Protocol, Refusal};
 pub use link::DOWN_AFTER;

@@ -92,6 +92,8 @@ pub struct Session {
 
 struct State {
     session: Option<Session>,
+    /// The slots of all sessions, and how many the driver wanted.
+    slots: Option<(usize, Arc<Semaphore>)>,
     was_seen: bool,
     ill: Option<(Instant, String)>,
     sessions: u64,
@@ -116,7 +118,7 @@ impl Link {
     /// No connection yet.
     pub fn new(driver: &'static str, down_after: Duration, now: Instant) -> Self {
         let ill = Some((now, "it has not been connected to yet".to_owned()));
-        let state = State { session: None, was_seen: false, ill, sessions: 0 };
+        let state = State { session: None, slots: None, was_seen: false, ill, sessions: 0 };
         Self { driver, down_after, state: Mutex::new(state), changed: watch::Sender::new(()) }
     }
 
@@ -129,7 +131,13 @@ impl Link {
         {
             let mut state = self.state();
             state.sessions += 1;
-            let slots = accepted.at_once.map(|at_once| Arc::new(Semaphore::new(at_once)));
+            // Calls of an earlier connection may still run, such as after a change of certificates.
+            let slots = match (accepted.at_once, state.slots.take()) {
+                (Some(at_once), Some((before, slots))) if before == at_once => Some((at_once, slots)),
+                (at_once, _) => at_once.map(|at_once| (at_once, Arc::new(Semaphore::new(at_once)))),
+            };
+            state.slots.clone_from(&slots);
+            let slots = slots.map(|(_, slots)| slots);
             state.session = Some(Session { client, accepted, slots, number: state.sessions });
             (state.was_seen, state.ill) = (true, None);
         }
@@ -154,6 +162,11 @@ impl Link {
     /// How it stands with the driver.
     pub fn standing(&self, now: Instant) -> Standing {
         self.state().standing(self.down_after, now)
+    }
+
+    /// Why the driver is ill or away; empty when it is not.
+    pub fn illness(&self) -> String {
+        self.state().ill.as_ref().map(|(_, why)| why.clone()).unwrap_or_default()
     }
 
     /// The connection for a call.

@@ -307,6 +307,14 @@ pub mod freeze_reason {
     pub const UNFROZE_SET: &str = "UnfrozeMachineSet";
 }
 
+/// Reasons of events on classes.
+pub mod class_reason {
+    /// The driver of the class's provider is ill or away for too long.
+    pub const DRIVER_DOWN: &str = "DriverDown";
+    /// It serves again.
+    pub const DRIVER_UP: &str = "DriverUp";
+}
+
 /// Value of the label `freeze` that counts.
 pub const FROZEN: &str = "True";
 /// Priority of a machine without the annotation.

@@ -1,6 +1,7 @@
 //! The client against peers over real sockets, and any driver behind client and server. Rows E01 to E07 of spec/providers §11.5.
 
 mod golang;
+mod hostile;
 mod peer;
 mod python;
 mod tls;
@@ -300,6 +301,20 @@ async fn what_a_driver_tells_of_itself_is_used() {
     assert_eq!(driver.missing_in_secret(None, &["token".to_owned()].into_iter().collect()), ["Mention user"]);
     assert_eq!(driver.info().schema, Some(serde_json::json!({ "type": "object" })));
     assert_eq!(driver.get_volume_ids(&cx(), VolumeIdsRequest { volumes: Vec::new() }).await.unwrap(), ["vol-1"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schema_that_changes_with_a_new_connection_is_used() {
+    let mut script = Script::default();
+    script.info.provider_spec_json_schema = br#"{"type":"object"}"#.to_vec();
+    let peer = Peer::new(script);
+    let mut living = Living::new(&peer);
+    let kept = Kept::of(&living).await;
+    let before = kept.driver.info();
+    peer.script.lock().unwrap().info.provider_spec_json_schema = b"true".to_vec();
+    tokio::task::block_in_place(|| living.revive(&peer));
+    until(|| kept.driver.info().schema == Some(serde_json::json!(true))).await;
+    assert_eq!(before.schema, Some(serde_json::json!({ "type": "object" })), "whoever still holds it may go on");
 }
 
 #[tokio::test]

@@ -4,12 +4,15 @@ use std::{
     os::unix::fs::PermissionsExt as _,
     path::PathBuf,
     pin::Pin,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
 use driver_external::{
-    Address, ExternalDriver, Options, Place,
+    Address, ExternalDriver, News, Options, Place,
     wire::{
         driver::{
             DeleteMachineResponse, GetInfoRequest, GetInfoResponse, GetVolumeIDsRequest, GetVolumeIDsResponse,
@@ -41,6 +44,8 @@ pub struct Script {
     pub verdict: ValidateResponse,
     /// How long a creation takes.
     pub creation: Duration,
+    /// GetInfo has no answer any more.
+    pub silent: bool,
     /// What all failures say in `grpc-status`, in place of their number.
     pub number: Option<&'static str>,
 }
@@ -62,6 +67,7 @@ impl Default for Script {
             chunks: Vec::new(),
             verdict: ValidateResponse::default(),
             creation: Duration::ZERO,
+            silent: false,
             number: None,
         }
     }
@@ -73,6 +79,11 @@ pub struct Seen {
     pub creations: Mutex<Vec<MachineRequest>>,
     /// All calls but those for `GetInfo`.
     pub calls: Mutex<Vec<&'static str>>,
+    /// Creations that run now, and the most that ran at once.
+    pub running: AtomicUsize,
+    pub most: AtomicUsize,
+    /// Connections so far.
+    pub connections: AtomicUsize,
 }
 
 #[derive(Clone)]
@@ -181,7 +192,7 @@ impl Kept {
         let ups = Arc::<Mutex<Vec<bool>>>::default();
         let told = Arc::clone(&ups);
         let mut options = Options::new(provider, Place::At(address));
-        options.tell_up = Box::new(move |is_up| told.lock().unwrap().push(is_up));
+        options.tell = Box::new(move |news| told.lock().unwrap().push(matches!(news, News::Up)));
         change(&mut options);
         let (driver, stop) = (ExternalDriver::new(options), CancellationToken::new());
         tokio::spawn(driver.keep(stop.clone()).expect("it is kept once"));
@@ -242,7 +253,11 @@ pub fn code<T>(answer: Result<T, Status>) -> Code {
 #[tonic::async_trait]
 impl Service for Peer {
     async fn get_info(&self, _: Request<GetInfoRequest>) -> Answered<GetInfoResponse> {
-        Ok(Response::new(self.script.lock().unwrap().info.clone()))
+        let Script { silent, info, .. } = self.script.lock().unwrap().clone();
+        if silent {
+            std::future::pending().await
+        }
+        Ok(Response::new(info))
     }
 
     async fn validate(&self, _: Request<ValidateRequest>) -> Answered<ValidateResponse> {
@@ -252,7 +267,10 @@ impl Service for Peer {
     async fn create_machine(&self, request: Request<MachineRequest>) -> Answered<MachineResponse> {
         let Script { creation, status, .. } = self.script("create");
         self.seen.creations.lock().unwrap().push(request.into_inner());
+        let running = self.seen.running.fetch_add(1, Ordering::SeqCst) + 1;
+        self.seen.most.fetch_max(running, Ordering::SeqCst);
         tokio::time::sleep(creation).await;
+        self.seen.running.fetch_sub(1, Ordering::SeqCst);
         status.map(Response::new)
     }
 

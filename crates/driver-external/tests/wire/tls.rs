@@ -5,7 +5,7 @@ use std::{
     net::SocketAddr,
     path::Path,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     task::{Context, Poll},
     time::Duration,
 };
@@ -22,7 +22,8 @@ use tokio::{
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tonic::transport::server::Connected;
 
-use crate::peer::{Kept, Peer, Script, until};
+use crate::peer::{Kept, Peer, Script, cx, request, until};
+use machine_driver::Driver as _;
 
 /// A connection that tonic takes, whoever made it.
 struct Secure(TlsStream<TcpStream>);
@@ -97,11 +98,13 @@ async fn listening(peer: &Peer, authority: &Authority, name: &str) -> SocketAddr
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let acceptor = TlsAcceptor::from(Arc::new(config));
-    let connections = stream::unfold((listener, acceptor), |(listener, acceptor)| async {
+    let seen = Arc::clone(&peer.seen);
+    let connections = stream::unfold((listener, acceptor, seen), |(listener, acceptor, seen)| async {
         loop {
             let (stream, _) = listener.accept().await.unwrap();
             if let Ok(stream) = acceptor.accept(stream).await {
-                return Some((Ok(Secure(stream)), (listener, acceptor)));
+                seen.connections.fetch_add(1, Ordering::SeqCst);
+                return Some((Ok(Secure(stream)), (listener, acceptor, seen)));
             }
         }
     });
@@ -151,4 +154,34 @@ async fn a_certificate_of_another_authority_is_refused_on_both_sides() {
     let bare = told(address, None).await;
     assert!(bare.contains("--external-driver-ca-file"), "{bare}");
     assert!(peer.seen.calls.lock().unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_that_are_replaced_make_a_new_connection_once_they_can_be_used() {
+    let (authority, folder) = (authority(), tempfile::tempdir().unwrap());
+    let peer = Peer::new(Script { creation: Duration::from_secs(2), ..Script::default() });
+    let address = listening(&peer, &authority, "127.0.0.1").await;
+    let files = files(folder.path(), &authority, &authority);
+    let kept = Kept::new("scripted", at(address), |options| {
+        options.tls = Some(files.clone());
+        options.looks_every = Duration::from_millis(100);
+    });
+    until(|| kept.driver.accepted().is_some()).await;
+    let connections = || peer.seen.connections.load(Ordering::SeqCst);
+    let (cx, worker) = (cx(), request("worker-1"));
+    let replacing = async {
+        until(|| peer.seen.running.load(Ordering::SeqCst) == 1).await;
+        // The key comes first, and does not belong to the certificate that is there yet.
+        let (certificate, key) = issued(&authority, "mcm");
+        std::fs::write(&files.key, key.serialize_pem()).unwrap();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert_eq!(connections(), 1, "what can't be used is not used");
+        std::fs::write(&files.certificate, certificate.pem()).unwrap();
+        until(|| connections() == 2).await;
+        assert_eq!(peer.seen.running.load(Ordering::SeqCst), 1, "the creation still runs");
+    };
+    let (made, ()) = tokio::join!(kept.driver.create_machine(&cx, worker), replacing);
+    made.expect("a call that runs keeps its connection");
+    kept.status().await.expect("the new connection serves");
+    assert_eq!(*kept.ups.lock().unwrap(), [true], "the driver was up all the time");
 }

@@ -1,6 +1,6 @@
 //! Rules over a class (spec/api-and-admission §5.4), and the seam to the drivers' own rules.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use kube_values::syntax;
 
@@ -41,7 +41,7 @@ pub trait Providers: Send + Sync {
     }
 
     /// What the driver publishes about the shape of `providerSpec` (CLS-4, CLS-5, CLS-18).
-    fn schema(&self, _provider: &str) -> Option<&ProviderSchema> {
+    fn schema(&self, _provider: &str) -> Option<Arc<ProviderSchema>> {
         None
     }
 
@@ -82,7 +82,7 @@ pub fn rules(object: &Object<'_>, namespace: &str, providers: &dyn Providers, fo
         found.required("CLS-3", path.child("providerSpec"), "");
     }
     if let Some(provider) = provider {
-        provider_spec_has_its_shape(class, providers.schema(provider), &path, found);
+        provider_spec_has_its_shape(class, providers.schema(provider).as_deref(), &path, found);
         driver_agrees(object, provider, &path, providers, found);
     }
     for field in [user_data_ref, "credentialsSecretRef"] {
