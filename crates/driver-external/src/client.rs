@@ -42,6 +42,8 @@ const VERDICT_HOLDS: Duration = Duration::from_secs(300);
 const MOST_VERDICTS: usize = 1024;
 /// So long a verdict may take.
 const VERDICT_WITHIN: Duration = Duration::from_secs(5);
+/// What ends a call so shortly before its deadline is the deadline.
+const AT_THE_DEADLINE: Duration = Duration::from_millis(50);
 /// What begins under a leadership waits so long for the first connection.
 const FIRST_CONNECTION_WITHIN: Duration = Duration::from_secs(10);
 
@@ -192,7 +194,7 @@ impl ExternalDriver {
         limit.map_or(cx.deadline, |limit| cx.deadline.min(Instant::now() + *limit))
     }
 
-    async fn call<Q: Clone + Send + Sync, A: Send>(
+    async fn call<Q: prost::Message + Clone, A: Send>(
         &self,
         op: Op,
         deadline: Instant,
@@ -205,6 +207,14 @@ impl ExternalDriver {
             return Err(Status::new(
                 Code::Unimplemented,
                 format!("{} is not supported by this driver", op.as_str_name()),
+            ));
+        }
+        let (length, limit) = (request.encoded_len(), keeper::LONGEST_MESSAGE);
+        // Sent, it would look like a connection that broke, and be sent again for ever.
+        if length > limit {
+            return Err(Status::new(
+                Code::InvalidArgument,
+                format!("{} would be sent with {length} bytes, and the limit is {limit}", op.as_str_name()),
             ));
         }
         let _slot = match &session.slots {
@@ -236,6 +246,10 @@ impl ExternalDriver {
             // What has a cause here was made here: the connection broke.
             if std::error::Error::source(&error).is_none() {
                 return Err(told(op, codes::from_wire(&error)));
+            }
+            // Or the driver, which knows the deadline, too, has cut the call off a moment before us.
+            if deadline.saturating_duration_since(Instant::now()) < AT_THE_DEADLINE {
+                return Err(late());
             }
             let next = match after_loss(op, sent) {
                 AfterLoss::Tell => None,

@@ -109,6 +109,19 @@ async fn answers_beyond_all_limits_fail_their_call_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_request_beyond_all_limits_is_not_sent() {
+    let peer = Peer::new(Script::default());
+    let living = Living::new(&peer);
+    let kept = Kept::of(&living).await;
+    let mut large = request("worker-1");
+    large.secret.set("userData", vec![b'x'; 17 << 20]);
+    let told = kept.driver.create_machine(&cx(), large).await.unwrap_err();
+    assert_eq!(told.code, Code::InvalidArgument, "{told}");
+    assert!(peer.seen.creations.lock().unwrap().is_empty());
+    kept.status().await.expect("the connection serves on");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_driver_of_another_major_version_is_refused() {
     let mut script = Script::default();
     script.info.protocol = "2.0".to_owned();

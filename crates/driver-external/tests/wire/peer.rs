@@ -151,7 +151,8 @@ impl Living {
     /// The peer dies as a process does: its connections end in the middle of whatever is under way.
     pub fn die(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_timeout(Duration::from_secs(5));
+            // On a thread of its own: waiting here would take the wake of the test that waits here, too.
+            std::thread::spawn(|| runtime.shutdown_timeout(Duration::from_secs(5))).join().unwrap();
         }
         let _ = std::fs::remove_file(self.socket());
     }
