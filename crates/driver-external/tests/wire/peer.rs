@@ -44,7 +44,7 @@ pub struct Script {
     pub verdict: ValidateResponse,
     /// How long a creation takes.
     pub creation: Duration,
-    /// GetInfo has no answer any more.
+    /// `GetInfo` has no answer any more.
     pub silent: bool,
     /// What all failures say in `grpc-status`, in place of their number.
     pub number: Option<&'static str>,
@@ -256,7 +256,7 @@ impl Service for Peer {
     async fn get_info(&self, _: Request<GetInfoRequest>) -> Answered<GetInfoResponse> {
         let Script { silent, info, .. } = self.script.lock().unwrap().clone();
         if silent {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
         Ok(Response::new(info))
     }
