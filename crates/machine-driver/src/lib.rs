@@ -1,7 +1,7 @@
 //! The contract between the machine controller and a cloud: the [`Driver`] trait, its requests, answers and codes.
 //!
 //! Source: spec/providers §1. What a driver's author needs, and nothing else: a driver is a crate of its own; which one serves a class is
-//! decided by [`Registry`]. A driver never reads or writes machine objects. With the feature `contract`, [`contract`] holds the tests
+//! decided by [`Registry`]. A driver never reads or writes machine objects. With the feature `contract`, the module `contract` holds the tests
 //! that every driver passes.
 
 #![forbid(unsafe_code)]
