@@ -31,7 +31,7 @@ async fn half(which: &str, rig: &Arc<Rig>, namespace: &Namespace, rights: Rights
     let mut flags = vec!["--leader-elect=true".to_owned(), format!("--half={which}")];
     flags.extend_from_slice(further);
     let simulation = SWIFT_CLOUD.replace("impersonate: [AWS]\n", "");
-    let options = ManagerOptions { flags, simulation, rights };
+    let options = ManagerOptions { simulation, flags, rights };
     TestManager::start_as(&format!("{which}-{}", namespace.name), rig, namespace, &options).await
 }
 
