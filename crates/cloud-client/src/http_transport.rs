@@ -1,6 +1,6 @@
 //! Requests over HTTP/1.1 and TLS: the only place of a driver with sockets.
 
-use std::{error::Error, fs, path::PathBuf, sync::OnceLock, time::Duration};
+use std::{error::Error, path::PathBuf, sync::OnceLock, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -14,12 +14,12 @@ use hyper_util::{
     },
     rt::{TokioExecutor, TokioTimer},
 };
-use rustls::{ClientConfig, RootCertStore, crypto::ring};
-use rustls_pki_types::{CertificateDer, pem::PemObject};
 
 use crate::{
     USER_AGENT,
     proxy::Way,
+    secret::Secret,
+    tls,
     transport::{Answer, NoAnswer, Transport},
 };
 
@@ -29,11 +29,36 @@ const ANSWER_LIMIT: usize = 16 * 1024 * 1024;
 const IDLE_CONNECTIONS: usize = 16;
 const IDLE_TIME: Duration = Duration::from_secs(30);
 
-/// Whom the client trusts.
+/// Whom the client trusts, and who it says it is.
 #[derive(Clone, Debug, Default)]
 pub struct HttpOptions {
-    /// Certificates of authorities (PEM) that are trusted in place of the system's.
+    /// A file with certificates of authorities (PEM) that are trusted in place of the system's.
     pub ca_file: Option<PathBuf>,
+    /// The same as text, which counts before the file.
+    pub ca: Option<String>,
+    /// What the client shows to servers that ask for a certificate.
+    pub identity: Option<ClientIdentity>,
+    /// How the certificates of servers are checked.
+    pub server: ServerCheck,
+}
+
+/// A certificate of the client.
+#[derive(Clone, Debug)]
+pub struct ClientIdentity {
+    /// The certificate, and those between it and its authority (PEM).
+    pub certificate: String,
+    /// Its key (PEM).
+    pub key: Secret,
+}
+
+/// How the certificate of a server is checked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ServerCheck {
+    /// It must be of an authority that is trusted and name the server.
+    #[default]
+    Full,
+    /// Every certificate is accepted.
+    None,
 }
 
 type Pool = Client<HttpsConnector<Way>, Full<Bytes>>;
@@ -93,13 +118,8 @@ fn chain(error: &dyn Error) -> String {
 }
 
 fn open(options: &HttpOptions, proxies: Matcher) -> Result<Pool, String> {
-    let config = ClientConfig::builder_with_provider(ring::default_provider().into())
-        .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?
-        .with_root_certificates(roots(options)?)
-        .with_no_client_auth();
     let tls = HttpsConnectorBuilder::new()
-        .with_tls_config(config)
+        .with_tls_config(tls::config(options)?)
         .https_or_http()
         .enable_http1()
         .wrap_connector(Way::through(proxies));
@@ -110,22 +130,6 @@ fn open(options: &HttpOptions, proxies: Matcher) -> Result<Pool, String> {
         // Only what was never written to a connection that had been closed meanwhile.
         .retry_canceled_requests(true)
         .build(tls))
-}
-
-fn roots(options: &HttpOptions) -> Result<RootCertStore, String> {
-    let mut roots = RootCertStore::empty();
-    let Some(file) = &options.ca_file else {
-        // An image without certificates speaks plain HTTP to an endpoint of its own all the same.
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        return Ok(roots);
-    };
-    let unreadable = |error: &dyn std::fmt::Display| format!("certificates of {}: {error}", file.display());
-    let pem = fs::read(file).map_err(|error| unreadable(&error))?;
-    for certificate in CertificateDer::pem_slice_iter(&pem) {
-        let certificate = certificate.map_err(|error| unreadable(&error))?;
-        roots.add(certificate).map_err(|error| unreadable(&error))?;
-    }
-    if roots.is_empty() { Err(unreadable(&"there is none in it")) } else { Ok(roots) }
 }
 
 #[cfg(test)]

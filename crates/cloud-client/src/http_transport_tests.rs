@@ -3,7 +3,7 @@
 use std::{io::Write, sync::Arc};
 
 use rcgen::{CertifiedKey, generate_simple_self_signed};
-use rustls::ServerConfig;
+use rustls::{ServerConfig, crypto::ring};
 use rustls_pki_types::PrivateKeyDer;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -101,10 +101,14 @@ async fn an_authority_of_ones_own_is_trusted_and_no_other() {
     });
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(cert.pem().as_bytes()).unwrap();
-    let own = HttpTransport::new(HttpOptions { ca_file: Some(file.path().to_owned()) });
+    let own = HttpTransport::new(HttpOptions { ca_file: Some(file.path().to_owned()), ..HttpOptions::default() });
     assert_eq!(own.send(get(&url)).await.unwrap().status, 200);
     assert!(matches!(sent(&url).await, Err(NoAnswer::NotSent(_))));
-    let nothing = HttpTransport::new(HttpOptions { ca_file: Some("/nowhere.pem".into()) });
+    let by_text = HttpTransport::new(HttpOptions { ca: Some(cert.pem()), ..HttpOptions::default() });
+    assert_eq!(by_text.send(get(&url)).await.unwrap().status, 200);
+    let credulous = HttpTransport::new(HttpOptions { server: ServerCheck::None, ..HttpOptions::default() });
+    assert_eq!(credulous.send(get(&url)).await.unwrap().status, 200);
+    let nothing = HttpTransport::new(HttpOptions { ca_file: Some("/nowhere.pem".into()), ..HttpOptions::default() });
     assert!(matches!(nothing.send(get(&url)).await, Err(NoAnswer::Unusable(why)) if why.contains("/nowhere.pem")));
 }
 

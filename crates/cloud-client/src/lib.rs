@@ -13,6 +13,7 @@ mod http_transport;
 mod proxy;
 pub mod retry;
 mod secret;
+mod tls;
 mod transport;
 
 /// What a request and its answer consist of.
@@ -23,7 +24,7 @@ pub use http;
 pub use budget::{Budgets, Limits};
 pub use client::{Call, Client};
 pub use failure::{Failure, Trouble};
-pub use http_transport::{HttpOptions, HttpTransport};
+pub use http_transport::{ClientIdentity, HttpOptions, HttpTransport, ServerCheck};
 pub use retry::{Repeat, draw};
 pub use secret::{CredentialsKey, Secret};
 pub use transport::{Answer, NoAnswer, Transport};

@@ -41,7 +41,7 @@ pub struct Session<'a> {
 impl Ec2 {
     /// EC2 as the options say.
     pub fn new(options: AwsOptions) -> Self {
-        let transport = HttpTransport::new(HttpOptions { ca_file: options.ca_file.clone() });
+        let transport = HttpTransport::new(HttpOptions { ca_file: options.ca_file.clone(), ..HttpOptions::default() });
         Self::through(Client::new(transport, Limits::default()), options)
     }
 
