@@ -3,9 +3,12 @@
 use std::sync::Arc;
 
 use driver_aws::AwsClasses;
+use driver_openstack::OpenStackClasses;
 use machine_driver::{ClassRules, Driver, Registry};
 
 use crate::settings::CloudSettings;
+#[cfg(any(feature = "aws", feature = "openstack"))]
+use crate::settings::CodeDetail;
 
 /// The drivers of a program. Clones share those that its `main` brings.
 #[derive(Clone, Default)]
@@ -84,13 +87,13 @@ impl DriverSet {
 pub(crate) const CLOUDS: &[Cloud] = &[
     #[cfg(feature = "aws")]
     Cloud { provider: driver_aws::AWS, driver: aws },
+    #[cfg(feature = "openstack")]
+    Cloud { provider: driver_openstack::OPENSTACK, driver: openstack },
 ];
 
 #[cfg(feature = "aws")]
 fn aws(settings: &CloudSettings) -> Arc<dyn Driver> {
     use driver_aws::{AwsDriver, AwsOptions, ErrorCodes};
-
-    use crate::settings::CodeDetail;
 
     let mut options = AwsOptions::from_environment(|name| std::env::var(name).ok());
     if let Some(endpoint) = settings.endpoints.get(driver_aws::AWS) {
@@ -105,9 +108,21 @@ fn aws(settings: &CloudSettings) -> Arc<dyn Driver> {
     Arc::new(AwsDriver::new(options))
 }
 
+#[cfg(feature = "openstack")]
+fn openstack(settings: &CloudSettings) -> Arc<dyn Driver> {
+    use driver_openstack::{ErrorCodes, MachineStatus, OpenStackDriver, OpenStackOptions};
+
+    let codes = match settings.codes {
+        CodeDetail::Fine => ErrorCodes::Fine,
+        CodeDetail::AsGo => ErrorCodes::AsGo,
+    };
+    let endpoint = settings.endpoints.get(driver_openstack::OPENSTACK).cloned();
+    Arc::new(OpenStackDriver::new(OpenStackOptions { endpoint, status: MachineStatus::Asked, codes }))
+}
+
 /// The rules over classes that this program knows without a driver for them.
 fn known_rules() -> Vec<Arc<dyn ClassRules>> {
-    vec![Arc::new(AwsClasses)]
+    vec![Arc::new(AwsClasses), Arc::new(OpenStackClasses)]
 }
 
 #[cfg(test)]

@@ -112,11 +112,12 @@ pub fn start_quietly(verbosity: i32) -> Result<(), tracing_subscriber::util::Try
 }
 
 /// The crates of this program, as their log lines name them.
-const OURS: [&str; 17] = [
+const OURS: [&str; 18] = [
     "cloud_client",
     "controller_runtime",
     "driver_aws",
     "driver_external",
+    "driver_openstack",
     "driver_virtual",
     "fault_proxy",
     "kube_dev_server",

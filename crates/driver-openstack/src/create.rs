@@ -1,0 +1,284 @@
+//! Makes the server of a machine, with its port and volume, or takes over the one that is there.
+
+use cloud_client::{Failure, Trouble};
+use machine_driver::{Code, CreatedVm, SecretData, Status};
+use serde_json::{Value, json};
+
+use crate::{
+    bodies,
+    cloud::Session,
+    lookup::{self, Backing, Disk, State, unique},
+    neutron::NamedThing,
+    nova::Server,
+    ports, remove,
+    spec::{RootDisk, Spec},
+    subject::{Subject, Wait, built},
+};
+
+/// A creation.
+#[derive(Clone, Copy)]
+pub struct Creation<'a> {
+    pub subject: &'a Subject<'a>,
+    pub cloud: &'a Session<'a>,
+    pub name: &'a str,
+}
+
+/// What names of the class stand for.
+struct Resolved {
+    image: String,
+    flavor: String,
+    networks: Vec<String>,
+    security_groups: Vec<String>,
+}
+
+/// Why nothing was made.
+enum Refused {
+    /// What was made for the server can go.
+    Surely(Status),
+    /// There may be a server, which needs what was made for it. The core asks for it before it asks for another one
+    /// (decisions.md 58).
+    Perhaps(Status),
+}
+
+impl From<Status> for Refused {
+    fn from(status: Status) -> Self {
+        Self::Surely(status)
+    }
+}
+
+impl From<Failure> for Refused {
+    fn from(failure: Failure) -> Self {
+        Self::Surely(failure.status)
+    }
+}
+
+impl Creation<'_> {
+    /// The server of the machine.
+    ///
+    /// # Errors
+    /// What stands in its way. Nothing of what was made stays then, unless the end is unknown.
+    pub async fn run(self) -> Result<CreatedVm, Status> {
+        let found = self.cloud.servers_named(self.name).await?;
+        let server = match Backing::of(lookup::ours(found, &self.subject.owner))? {
+            Backing::Nothing => self.make().await?,
+            Backing::Ending(id) => {
+                let message = format!("server [Name={:?}, ID={id:?}] is still being deleted", self.name);
+                return Err(Status::new(Code::Aborted, message));
+            }
+            Backing::Server(server) => self.taken_over(*server).await?,
+        };
+        // The server is there whatever comes of this. The core asks for its initialisation next, which tells what fails here.
+        let _ = ports::let_pods_pass(self.subject, self.cloud, &server.id).await;
+        Ok(CreatedVm { vm: lookup::identity(self.cloud.region, &server, self.name), last_known_state: None })
+    }
+
+    /// A server that an earlier creation made.
+    async fn taken_over(&self, server: Server) -> Result<Server, Status> {
+        let outcome = match State::of(&server) {
+            State::Building => built(self.cloud, &server.id).await,
+            State::Failed => Err(lookup::fault(&server)),
+            State::Built | State::Ending | State::Gone => Ok(server),
+        };
+        match outcome {
+            Ok(server) => Ok(server),
+            Err(status) => Err(self.cleaned_up(status).await),
+        }
+    }
+
+    async fn make(&self) -> Result<Server, Status> {
+        let resolved = self.resolve().await?;
+        match self.make_of(&resolved).await {
+            Ok(server) => Ok(server),
+            Err(Refused::Perhaps(status)) => Err(status),
+            Err(Refused::Surely(status)) => Err(self.cleaned_up(status).await),
+        }
+    }
+
+    /// The failure of a creation, after which nothing of it is left.
+    async fn cleaned_up(&self, status: Status) -> Status {
+        match remove::by_name(self.subject, self.cloud, self.name).await {
+            Ok(()) => status,
+            Err(rest) => {
+                let message = format!("{} (and what was made could not be deleted: {})", status.message, rest.message);
+                Status { message, ..status }
+            }
+        }
+    }
+
+    /// Looks for what the class names, before anything is made.
+    async fn resolve(&self) -> Result<Resolved, Status> {
+        let spec = &self.subject.spec;
+        let in_networks =
+            |status: Status| prefixed(&format!("failed to resolve server [Name={:?}] networks", self.name), status);
+        let security_groups = self.security_groups().await.map_err(in_networks)?;
+        let networks = self.networks().await.map_err(in_networks)?;
+        let image = if spec.image_id.is_empty() {
+            let found = self.cloud.images_named(&spec.image_name).await?;
+            let message = format!("error resolving image ID from image name {:?}", spec.image_name);
+            unique("image", &spec.image_name, &found, |_| true).map_err(|status| prefixed(&message, status))?.id.clone()
+        } else {
+            spec.image_id.clone()
+        };
+        Ok(Resolved { image, flavor: self.flavor().await?, networks, security_groups })
+    }
+
+    async fn flavor(&self) -> Result<String, Status> {
+        let name = &self.subject.spec.flavor_name;
+        let flavors = self.cloud.flavors().await?;
+        let flavor = unique("flavor", name, &flavors, |flavor| flavor.name == *name).map_err(|status| {
+            let status = prefixed(&format!("error resolving flavor ID from flavor name {name:?}"), status);
+            // Clouds hide the flavors that they have nothing left of; the autoscaler is to try another class.
+            if status.code == Code::NotFound { Status { code: Code::ResourceExhausted, ..status } } else { status }
+        })?;
+        Ok(flavor.id.clone())
+    }
+
+    /// The security groups of a port that the driver makes; those of other ports Nova looks for.
+    async fn security_groups(&self) -> Result<Vec<String>, Status> {
+        let names: Vec<&str> = self.subject.spec.security_groups.iter().map(String::as_str).collect();
+        if names.is_empty() || !self.subject.spec.has_own_port() {
+            return Ok(Vec::new());
+        }
+        let found = self.cloud.security_groups_named(&names).await?;
+        ids("security group", &names, &found)
+    }
+
+    async fn networks(&self) -> Result<Vec<String>, Status> {
+        let spec = &self.subject.spec;
+        if spec.network_id.is_empty() {
+            return ports::network_ids(self.cloud, &spec.networks).await;
+        }
+        networks_of_subnets(self.cloud, spec).await?;
+        Ok(vec![spec.network_id.clone()])
+    }
+
+    async fn make_of(&self, resolved: &Resolved) -> Result<Server, Refused> {
+        let spec = &self.subject.spec;
+        let port = if spec.has_own_port() { Some(self.port(resolved).await?) } else { None };
+        let networks: Vec<Value> = match &port {
+            Some(port) => vec![json!({ "port": port })],
+            None => resolved.networks.iter().map(|network| json!({"uuid": network})).collect(),
+        };
+        let volume = match spec.root_disk() {
+            RootDisk::Own { size, kind } => Some(self.volume(resolved, size, kind).await?),
+            RootDisk::OfFlavor | RootDisk::MadeByNova(_) => None,
+        };
+        let body = bodies::server(&bodies::Wanted {
+            spec,
+            machine: self.name,
+            user_data: self.subject.secret.get(SecretData::USER_DATA).unwrap_or_default(),
+            flavor: &resolved.flavor,
+            image: &resolved.image,
+            networks,
+            volume: volume.as_deref(),
+        });
+        let id = match self.cloud.make_server(&body).await {
+            Ok(id) => id,
+            Err(failure) if failure.trouble == Trouble::Passing => self.made_unheard(failure).await?,
+            Err(failure) => return Err(self.deploying(failure.status).into()),
+        };
+        Ok(built(self.cloud, &id).await?)
+    }
+
+    /// The server that a request without an answer has made.
+    async fn made_unheard(&self, failure: Failure) -> Result<String, Refused> {
+        let status = self.deploying(failure.status);
+        let Ok(found) = self.cloud.servers_named(self.name).await else { return Err(Refused::Perhaps(status)) };
+        match Backing::of(lookup::ours(found, &self.subject.owner)) {
+            Ok(Backing::Server(server)) => Ok(server.id),
+            // It may still come.
+            Ok(Backing::Nothing | Backing::Ending(_)) | Err(_) => Err(Refused::Perhaps(status)),
+        }
+    }
+
+    fn deploying(&self, status: Status) -> Status {
+        prefixed(&format!("failed to deploy server [Name={:?}]", self.name), status)
+    }
+
+    /// The machine's own port: the one that is there and free, or a new one.
+    async fn port(&self, resolved: &Resolved) -> Result<String, Status> {
+        let Subject { spec, owner, .. } = self.subject;
+        let found = self.cloud.ports_named(self.name).await?;
+        let ours =
+            found.into_iter().filter(|port| lookup::owns_port(owner, port) && port.network_id == spec.network_id);
+        let (free, used): (Vec<_>, Vec<_>) = ours.partition(|port| port.device_id.is_empty());
+        let port = match (free.into_iter().next(), used.first()) {
+            (Some(port), _) => port,
+            (None, Some(used)) => {
+                let message = format!("port {} of the machine is still in use by {}", used.id, used.device_id);
+                return Err(Status::new(Code::Aborted, message));
+            }
+            (None, None) => {
+                let groups: Vec<&str> = resolved.security_groups.iter().map(String::as_str).collect();
+                self.cloud.make_port(&bodies::port(spec, owner, self.name, &groups)).await?
+            }
+        };
+        if let Some(tags) = lookup::tags_of_port(owner, &port) {
+            self.cloud.tag_port(&port.id, &tags).await?;
+        }
+        Ok(port.id)
+    }
+
+    /// The volume that the server boots from: the one that is there, or a new one.
+    async fn volume(&self, resolved: &Resolved, size: i64, kind: &str) -> Result<String, Status> {
+        let found = lookup::our_volumes(self.cloud.volumes_named(self.name).await?, &self.subject.owner);
+        let mut volume = if let Some(volume) = found.into_iter().next() {
+            volume
+        } else {
+            let body = bodies::volume(&self.subject.spec, self.name, &resolved.image, size, kind);
+            self.cloud.make_volume(&body).await?
+        };
+        let mut wait = Wait::within(self.cloud.cx);
+        loop {
+            let id = volume.id;
+            match self.cloud.volume(&id).await? {
+                None => return Err(Status::new(Code::Aborted, format!("volume {id} was deleted meanwhile"))),
+                Some(now) => match Disk::of(&now) {
+                    Disk::Ready => return Ok(id),
+                    Disk::Changing => volume = now,
+                    Disk::Broken | Disk::InUse => {
+                        let message = format!("volume {id} of the machine can't be booted from: it is {}", now.status);
+                        return Err(Status::new(Code::Internal, message));
+                    }
+                },
+            }
+            wait.pause(|| format!("volume {id} is still {}", volume.status)).await?;
+        }
+    }
+}
+
+/// That the subnets of a class are there, and in its network.
+pub async fn networks_of_subnets(cloud: &Session<'_>, spec: &Spec) -> Result<(), Status> {
+    let wanted: Vec<&str> = spec.subnets().into_iter().collect();
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let found = cloud.subnets(&wanted).await?;
+    for id in wanted {
+        let subnet = found.iter().find(|subnet| subnet.id == id);
+        let subnet =
+            subnet.ok_or_else(|| Status::new(Code::NotFound, format!("Unable to find subnet with id {id}")))?;
+        if subnet.network_id != spec.network_id {
+            let message = format!("subnet {id} is in network {}, not in {}", subnet.network_id, spec.network_id);
+            return Err(Status::new(Code::InvalidArgument, message));
+        }
+    }
+    Ok(())
+}
+
+/// The same failure, which says where it happened.
+pub fn prefixed(what: &str, status: Status) -> Status {
+    Status { message: format!("{what}: {}", status.message), ..status }
+}
+
+/// The ids that each of these names stands for.
+pub fn ids(kind: &str, names: &[&str], found: &[NamedThing]) -> Result<Vec<String>, Status> {
+    names
+        .iter()
+        .map(|name| unique(kind, name, found, |thing| thing.name == *name).map(|thing| thing.id.clone()))
+        .collect()
+}
+
+#[cfg(test)]
+#[path = "create_tests.rs"]
+mod tests;

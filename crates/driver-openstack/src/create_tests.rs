@@ -1,0 +1,284 @@
+//! Creations against an `OpenStack` in this process, in paused time.
+
+#![allow(clippy::needless_pass_by_value, reason = "tests build the values they pass")]
+
+use machine_driver::Code;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::{
+    fake_cloud::Fault,
+    test_rig::{CLUSTER, ROLE, Rig, without_port},
+};
+
+#[tokio::test(start_paused = true)]
+async fn a_creation_makes_a_port_and_a_server_and_a_deletion_leaves_nothing() {
+    let rig = Rig::new(json!({}));
+    let vm = rig.create().await.unwrap().vm;
+    assert_eq!((vm.provider_id.as_str(), vm.node_name.as_str()), ("openstack:///eu-1/s-2", "m-1"));
+    assert_eq!(vm.addresses[0].address, "10.0.0.7");
+    assert_eq!(
+        rig.cloud.requests(),
+        [
+            "POST /auth/tokens",
+            "GET /servers/detail",
+            "GET /security-groups",
+            "GET /subnets",
+            "GET /images",
+            "GET /flavors",
+            "GET /ports",
+            "POST /ports",
+            "PUT /ports/p-1/tags",
+            "POST /servers",
+            "GET /servers/s-2",
+            "GET /servers/s-2",
+            "GET /ports",
+        ]
+    );
+    let port = rig.cloud.state().ports[0].clone();
+    assert_eq!((&port["security_groups"], &port["tags"]), (&json!(["g-machines"]), &json!([CLUSTER, ROLE])));
+    assert!(rig.cloud.state().headers.iter().skip(1).all(|headers| headers.contains_key("x-auth-token")));
+    let created = rig.cloud.asked("POST /servers");
+    assert_eq!(created[0]["server"]["imageRef"], "i-linux");
+    assert_eq!(rig.status().await.unwrap(), vm);
+    rig.cloud.state().log.clear();
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty());
+    assert_eq!(
+        rig.cloud.requests(),
+        [
+            "GET /servers/detail",
+            "DELETE /servers/s-2",
+            "GET /servers/s-2",
+            "GET /servers/s-2",
+            "GET /ports",
+            "DELETE /ports/p-1"
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_name_the_microversion_that_they_are_written_for() {
+    let rig = Rig::new(json!({"rootDiskSize": 10, "rootDiskType": "ssd"}));
+    rig.create().await.unwrap();
+    let state = rig.cloud.state();
+    let of = |begin: &str| {
+        let at = state.log.iter().position(|(line, _)| line.starts_with(begin)).unwrap();
+        state.headers[at].get("openstack-api-version").map(|version| version.to_str().unwrap().to_owned())
+    };
+    assert_eq!(of("POST /servers").as_deref(), Some("compute 2.1"));
+    assert_eq!(of("POST /volumes").as_deref(), Some("volume 3.0"));
+    assert_eq!(of("POST /ports"), None);
+}
+
+#[rstest]
+#[case::in_the_answer("POST /servers", Fault::LostReply)]
+#[case::of_the_port("POST /ports", Fault::LostReply)]
+#[case::of_the_tags("PUT /ports", Fault::LostReply)]
+#[tokio::test(start_paused = true)]
+async fn a_lost_reply_makes_nothing_twice(#[case] request: &'static str, #[case] fault: Fault) {
+    let rig = Rig::new(json!({}));
+    rig.cloud.fails(request, [fault]);
+    if rig.create().await.is_err() {
+        rig.create().await.unwrap();
+    }
+    assert_eq!((rig.servers().len(), rig.ports().len()), (1, 1));
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty());
+}
+
+/// decisions.md 58: the core asks for the server before it asks for another one.
+#[tokio::test(start_paused = true)]
+async fn what_an_unknown_creation_needs_stays() {
+    let rig = Rig::new(json!({}));
+    rig.cloud.fails("POST /servers", [Fault::LostRequest]);
+    let unknown = rig.create().await.unwrap_err();
+    assert_eq!(unknown.code, Code::Unavailable);
+    assert!(
+        unknown.message.starts_with("failed to deploy server [Name=\"m-1\"]: making the server: "),
+        "{}",
+        unknown.message
+    );
+    assert_eq!(rig.ports().len(), 1, "the server may still come, and has this port");
+    assert_eq!(rig.status().await.unwrap_err().code, Code::NotFound);
+    rig.create().await.unwrap();
+    assert_eq!((rig.servers().len(), rig.ports().len()), (1, 1));
+}
+
+#[rstest]
+#[case::o_03_no_host("No valid host was found. There are not enough hosts available.", Code::ResourceExhausted)]
+#[case::something_else("disk on fire", Code::Internal)]
+#[tokio::test(start_paused = true)]
+async fn o_02_a_failed_server_is_deleted_with_its_port_and_its_volume(#[case] fault: &'static str, #[case] code: Code) {
+    let rig = Rig::new(json!({"rootDiskSize": 10, "rootDiskType": "ssd"}));
+    rig.cloud.state().becomes = ("ERROR", Some(fault));
+    let refused = rig.create().await.unwrap_err();
+    assert_eq!(refused.code, code);
+    assert_eq!(
+        refused.message,
+        format!("server [ID=\"s-3\"] reached unexpected status \"ERROR\", fault: {fault} (code 500)")
+    );
+    assert!(rig.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_can_not_be_cleaned_up_is_told_beside_the_failure() {
+    let rig = Rig::new(json!({}));
+    rig.cloud.state().becomes = ("ERROR", Some("No valid host was found."));
+    rig.cloud.fails(
+        "DELETE /ports",
+        [Fault::Error(403, r#"{"NeutronError": {"type": "PolicyNotAuthorized", "message": "no", "detail": ""}}"#)],
+    );
+    let refused = rig.create().await.unwrap_err();
+    assert_eq!(refused.code, Code::ResourceExhausted, "of the failure itself");
+    assert!(refused.message.contains("No valid host was found. (code 500) (and what was made could not be deleted: deleting the server's port: neutron answers 403 PolicyNotAuthorized"), "{}", refused.message);
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn o_04_an_unknown_flavor_is_lack_of_capacity() {
+    let rig = Rig::new(json!({"flavorName": "gone"}));
+    let refused = rig.create().await.unwrap_err();
+    assert_eq!(refused.code, Code::ResourceExhausted);
+    assert_eq!(
+        refused.message,
+        "error resolving flavor ID from flavor name \"gone\": Unable to find flavor with name gone"
+    );
+    assert!(rig.cloud.asked("POST /ports").is_empty(), "nothing is made for a class that can't be served");
+}
+
+#[rstest]
+#[case::no_image(json!({"imageName": "gone"}), Code::NotFound, "error resolving image ID from image name \"gone\": Unable to find image with name gone")]
+#[case::no_subnet(json!({"subnetIDs": ["s-7"]}), Code::NotFound, "failed to resolve server [Name=\"m-1\"] networks: Unable to find subnet with id s-7")]
+#[case::a_subnet_of_another_network(json!({"subnetID": "s-9"}), Code::InvalidArgument, "failed to resolve server [Name=\"m-1\"] networks: subnet s-9 is in network n-9, not in n-1")]
+#[case::no_security_group(json!({"securityGroups": ["gone"]}), Code::NotFound, "failed to resolve server [Name=\"m-1\"] networks: Unable to find security group with name gone")]
+#[case::no_network(json!({"networkID": null, "subnetID": null, "networks": [{"name": "gone"}]}), Code::NotFound, "failed to resolve server [Name=\"m-1\"] networks: Unable to find network with name gone")]
+#[case::no_region(json!({"region": "eu-9"}), Code::FailedPrecondition, "the catalogue has no public endpoint of the service compute in region \"eu-9\"")]
+#[tokio::test(start_paused = true)]
+async fn a_class_names_what_is_not_there(#[case] patch: Value, #[case] code: Code, #[case] message: &str) {
+    let rig = Rig::new(patch);
+    let refused = rig.create().await.unwrap_err();
+    assert_eq!((refused.code, refused.message.as_str()), (code, message));
+    assert!(rig.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_images_of_one_name_are_none() {
+    let rig = Rig::new(json!({}));
+    rig.cloud.state().images.push("linux");
+    assert_eq!(rig.create().await.unwrap_err().code, Code::OutOfRange);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_can_not_pass_yet_keep_no_server_from_being_made() {
+    let rig = Rig::new(without_port());
+    rig.cloud.fails("PUT /ports", [Fault::Error(403, "{}")]);
+    rig.create().await.unwrap();
+    assert_eq!(rig.status().await.unwrap_err().code, Code::Uninitialized);
+    rig.initialize().await.unwrap();
+    rig.status().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn networks_are_named_by_id_or_by_name_and_pods_are_in_some_of_them() {
+    let rig = Rig::new(json!({
+        "networkID": null, "subnetID": null, "networks": [{"name": "front"}, {"id": "n-7", "podNetwork": true}, {"name": "back"}],
+    }));
+    rig.create().await.unwrap();
+    let body = &rig.cloud.asked("POST /servers")[0];
+    assert_eq!(body["server"]["networks"], json!([{"uuid": "n-front"}, {"uuid": "n-7"}, {"uuid": "n-back"}]));
+    let pairs: Vec<usize> =
+        rig.cloud.state().ports.iter().map(|port| port["allowed_address_pairs"].as_array().unwrap().len()).collect();
+    assert_eq!(pairs, [0, 1, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_being_deleted_is_not_taken_over() {
+    let rig = Rig::new(json!({}));
+    rig.server("s-a", json!({"OS-EXT-STS:task_state": "deleting"}));
+    assert_eq!(rig.status().await.unwrap_err().code, Code::Aborted);
+    let refused = rig.create().await.unwrap_err();
+    assert_eq!(
+        (refused.code, refused.message.as_str()),
+        (Code::Aborted, "server [Name=\"m-1\", ID=\"s-a\"] is still being deleted")
+    );
+    assert!(rig.cloud.asked("POST").len() == 1, "only a login");
+}
+
+#[rstest]
+#[case::it_is_still_being_made("BUILD")]
+#[case::it_has_failed("ERROR")]
+#[tokio::test(start_paused = true)]
+async fn what_an_interrupted_creation_has_left_is_for_the_next_one(#[case] status: &str) {
+    let rig = Rig::new(without_port());
+    rig.server("s-a", json!({ "status": status }));
+    assert_eq!(rig.status().await.unwrap_err().code, Code::Unimplemented, "a creation is to see to it");
+    let outcome = rig.create().await;
+    if status == "ERROR" {
+        assert_eq!(outcome.unwrap_err().code, Code::Internal);
+        assert!(rig.servers().is_empty());
+    } else {
+        assert_eq!(outcome.unwrap().vm.provider_id, "openstack:///eu-1/s-a");
+    }
+}
+
+#[rstest]
+#[case("SHUTOFF")]
+#[case("REBOOT")]
+#[case("UNKNOWN")]
+#[tokio::test(start_paused = true)]
+async fn a_server_that_somebody_has_stopped_is_taken_over_and_not_deleted(#[case] status: &str) {
+    let rig = Rig::new(without_port());
+    rig.server("s-a", json!({ "status": status }));
+    rig.create().await.unwrap();
+    assert_eq!(rig.servers(), ["s-a"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_strangers_port_of_the_machines_name_is_not_taken() {
+    let rig = Rig::new(json!({}));
+    rig.port("p-foreign", json!({"tags": []}));
+    rig.create().await.unwrap();
+    assert_eq!(rig.cloud.asked("POST /servers")[0]["server"]["networks"], json!([{"port": "p-1"}]));
+    rig.delete().await.unwrap();
+    assert_eq!(rig.ports(), ["p-foreign"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_port_in_use_is_waited_for() {
+    let rig = Rig::new(json!({}));
+    rig.port("p-a", json!({"device_id": "s-gone"}));
+    let refused = rig.create().await.unwrap_err();
+    assert_eq!(
+        (refused.code, refused.message.as_str()),
+        (Code::Aborted, "port p-a of the machine is still in use by s-gone")
+    );
+    rig.create().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_of_no_use_is_deleted_and_made_anew() {
+    let rig = Rig::new(json!({"rootDiskSize": 10, "rootDiskType": "ssd"}));
+    rig.cloud.state().volumes_become = "error";
+    let refused = rig.create().await.unwrap_err();
+    assert_eq!(
+        (refused.code, refused.message.as_str()),
+        (Code::Internal, "volume v-2 of the machine can't be booted from: it is error")
+    );
+    assert!(rig.is_empty());
+    rig.cloud.state().volumes_become = "available";
+    rig.create().await.unwrap();
+    assert_eq!(rig.cloud.asked("POST /servers")[0]["server"]["block_device_mapping_v2"][0]["uuid"], "v-4");
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_name_is_made_or_deleted_once_at_a_time() {
+    let rig = Rig::new(json!({}));
+    let (made, refused) = tokio::join!(rig.create(), rig.delete());
+    made.unwrap();
+    assert_eq!(refused.unwrap_err().code, Code::Aborted);
+    rig.delete().await.unwrap();
+}

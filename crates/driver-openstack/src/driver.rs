@@ -1,0 +1,207 @@
+//! The driver: what each call of the core leads to.
+
+use cloud_client::Client;
+use kube_values::field::Findings;
+use machine_driver::{
+    Capabilities, ClassRules, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, Machine,
+    MachineClass, MachineRequest, OpContext, Owner, PersistentVolumeSpec, SameInstance, SecretData, Status, VmIdentity,
+    VolumeIdsRequest, async_trait, same_instance,
+};
+
+use crate::{
+    OPENSTACK, OpenStackClasses, SCHEMA, ask,
+    cloud::{Clouds, Session},
+    create::Creation,
+    lookup::{self, Backing, State},
+    nova::Server,
+    options::{MachineStatus, OpenStackOptions},
+    ports, remove,
+    spec::{OwnerTags, Spec},
+    subject::{Busy, Subject, built},
+};
+
+/// Makes, finds and deletes servers of `OpenStack`.
+pub struct OpenStackDriver {
+    info: DriverInfo,
+    clouds: Clouds,
+    options: OpenStackOptions,
+    busy: Busy,
+}
+
+impl OpenStackDriver {
+    /// A driver that reaches clouds over the network.
+    pub fn new(options: OpenStackOptions) -> Self {
+        Self::over(Clouds::new(), options)
+    }
+
+    /// A driver that sends all requests through this client.
+    pub fn through(client: Client, options: OpenStackOptions) -> Self {
+        Self::over(Clouds::through(client), options)
+    }
+
+    fn over(clouds: Clouds, options: OpenStackOptions) -> Self {
+        let capabilities = Capabilities { create_is_idempotent: false, lists_creation_time: true };
+        let info = DriverInfo {
+            name: "openstack",
+            providers: vec![OPENSTACK.to_owned()],
+            schema: Some(SCHEMA.clone()),
+            capabilities,
+        };
+        Self { info, clouds, options, busy: Busy::default() }
+    }
+
+    fn subject<'a>(&self, spec: Spec, machine: &'a Machine, secret: &'a SecretData) -> Result<Subject<'a>, Status> {
+        Subject::of(spec, machine, secret, &self.options)
+    }
+
+    fn told<T>(&self, outcome: Result<T, Status>) -> Result<T, Status> {
+        outcome.map_err(|status| self.options.codes.told(status))
+    }
+}
+
+/// The server of a machine.
+///
+/// # Errors
+/// `NotFound` for none, `OutOfRange` for several, `Aborted` for one that is being deleted and must not be taken over.
+async fn server(subject: &Subject<'_>, cloud: &Session<'_>) -> Result<Server, Status> {
+    let mut found = subject.servers(cloud).await?;
+    // A machine that has an id, or is being deleted itself, takes over nothing.
+    let has_its_server = subject.place()?.is_some() || subject.machine.metadata.deletion_timestamp.is_some();
+    if has_its_server && found.len() == 1 {
+        return Ok(found.remove(0));
+    }
+    match Backing::of(found)? {
+        Backing::Server(server) => Ok(*server),
+        Backing::Nothing => Err(Status::new(Code::NotFound, "no server of the machine was found")),
+        Backing::Ending(id) => Err(Status::new(Code::Aborted, format!("server [ID={id:?}] is still being deleted"))),
+    }
+}
+
+/// The node's name: that of the machine, or of the server for a machine that lost its own.
+fn node_name<'a>(subject: &Subject<'a>, server: &'a Server) -> &'a str {
+    subject.name().unwrap_or(&server.name)
+}
+
+/// A server whose ports let the addresses of pods pass.
+async fn initialized(subject: &Subject<'_>, cloud: &Session<'_>) -> Result<VmIdentity, Status> {
+    let mut server = server(subject, cloud).await?;
+    if State::of(&server) == State::Building {
+        server = built(cloud, &server.id).await?;
+    }
+    ports::let_pods_pass(subject, cloud, &server.id).await?;
+    Ok(lookup::identity(cloud.region, &server, node_name(subject, &server)))
+}
+
+/// Who the machine's server is, and whether it is whole.
+async fn status(subject: &Subject<'_>, cloud: &Session<'_>) -> Result<VmIdentity, Status> {
+    let server = server(subject, cloud).await?;
+    let state = State::of(&server);
+    if matches!(state, State::Building | State::Failed) && subject.place()?.is_none() {
+        // What an interrupted creation has left is the next creation's, which waits for the server or makes another one.
+        let message = format!("server [ID={:?}] is {}: it is not whole", server.id, server.status);
+        return Err(Status::new(Code::Unimplemented, message));
+    }
+    let identity = lookup::identity(cloud.region, &server, node_name(subject, &server));
+    if state == State::Built && !ports::pods_pass(subject, cloud, &server.id).await? {
+        let message = format!("the addresses of pods do not pass the ports of server [ID={:?}]", server.id);
+        return Err(Status::new(Code::Uninitialized, message).with_partial(identity));
+    }
+    Ok(identity)
+}
+
+#[async_trait]
+impl Driver for OpenStackDriver {
+    fn info(&self) -> &DriverInfo {
+        &self.info
+    }
+
+    fn owner(&self, class: &MachineClass) -> Option<Owner> {
+        Spec::read(class).ok()?.owner()
+    }
+
+    fn validate(&self, class: &MachineClass, found: &mut Findings) {
+        OpenStackClasses.validate(class, found);
+    }
+
+    async fn create_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<CreatedVm, Status> {
+        let subject = self.subject(Spec::checked(&request.class)?, &request.machine, &request.secret)?;
+        let name = subject.name()?;
+        if subject.secret.get(SecretData::USER_DATA).is_none_or(<[u8]>::is_empty) {
+            return Err(Status::new(Code::InvalidArgument, "data[userData]: Required value: userData is required"));
+        }
+        let _held = subject.hold(&self.busy)?;
+        let cloud = subject.session_of_class(&self.clouds, cx);
+        self.told(Creation { subject: &subject, cloud: &cloud, name }.run().await)
+    }
+
+    async fn initialize_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status> {
+        let subject = self.subject(Spec::read(&request.class)?, &request.machine, &request.secret)?;
+        let cloud = subject.session(&self.clouds, cx)?;
+        self.told(initialized(&subject, &cloud).await)
+    }
+
+    async fn delete_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<DeletedVm, Status> {
+        let subject = self.subject(Spec::read(&request.class)?, &request.machine, &request.secret)?;
+        let _held = subject.hold(&self.busy)?;
+        let cloud = subject.session(&self.clouds, cx)?;
+        self.told(remove::machine(&subject, &cloud).await)?;
+        Ok(DeletedVm::default())
+    }
+
+    async fn get_machine_status(&self, cx: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status> {
+        if self.options.status == MachineStatus::Unimplemented {
+            return Err(Status::new(Code::Unimplemented, "openstack.getMachineStatus=false"));
+        }
+        let subject = self.subject(Spec::read(&request.class)?, &request.machine, &request.secret)?;
+        let cloud = subject.session(&self.clouds, cx)?;
+        self.told(status(&subject, &cloud).await)
+    }
+
+    async fn list_machines(&self, cx: &OpContext, request: ListRequest) -> Result<Vec<ListedVm>, Status> {
+        let machine = Machine::default();
+        let subject = self.subject(Spec::read(&request.class)?, &machine, &request.secret)?;
+        let cloud = subject.session_of_class(&self.clouds, cx);
+        let servers = self.told(cloud.servers().await.map_err(Status::from))?;
+        let listed = |server: Server| ListedVm {
+            provider_id: lookup::provider_id(cloud.region, &server.id),
+            machine_name: server.name,
+            created: server.created.parse().ok(),
+        };
+        Ok(lookup::ours(servers, &subject.owner).into_iter().map(listed).collect())
+    }
+
+    async fn ask_about_class(&self, cx: &OpContext, request: ListRequest) -> Result<Findings, Status> {
+        let machine = Machine::default();
+        let subject = self.subject(Spec::checked(&request.class)?, &machine, &request.secret)?;
+        self.told(ask::about(&subject.session_of_class(&self.clouds, cx), &subject.spec).await)
+    }
+
+    fn inventory_key(&self, class: &MachineClass) -> String {
+        let key = Spec::read(class).and_then(|spec| {
+            let OwnerTags { cluster, role } = spec.owner_tags()?;
+            Ok(format!("{} {cluster} {role}", spec.region))
+        });
+        key.unwrap_or_else(|_| class.provider_spec.to_string())
+    }
+
+    fn same_instance(&self, machine: &str, node: &str) -> SameInstance {
+        same_instance::by_last_segment(machine, node)
+    }
+
+    async fn get_volume_ids(&self, _: &OpContext, request: VolumeIdsRequest) -> Result<Vec<String>, Status> {
+        Ok(request.volumes.iter().filter_map(volume_id).collect())
+    }
+}
+
+/// The driver of Cinder's volumes.
+const CSI: &str = "cinder.csi.openstack.org";
+
+fn volume_id(volume: &PersistentVolumeSpec) -> Option<String> {
+    let old = volume.cinder.as_ref().map(|cinder| &cinder.volume_id);
+    let csi = volume.csi.as_ref().filter(|csi| csi.driver == CSI).map(|csi| &csi.volume_handle);
+    old.or(csi).cloned()
+}
+
+#[cfg(test)]
+#[path = "driver_tests.rs"]
+mod tests;

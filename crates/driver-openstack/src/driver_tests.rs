@@ -1,0 +1,219 @@
+//! The calls of the driver against an `OpenStack` in this process, in paused time.
+
+#![allow(clippy::needless_pass_by_value, reason = "tests build the values they pass")]
+
+use std::time::Duration;
+
+use cloud_client::Limits;
+use k8s_openapi::api::core::v1::{CSIPersistentVolumeSource, CinderPersistentVolumeSource, NFSVolumeSource};
+use machine_driver::contract;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    ErrorCodes,
+    fake_cloud::Fault,
+    test_rig::{CLUSTER, Rig, class, secret, without_port},
+};
+
+#[rstest]
+#[case::with_a_port(json!({}))]
+#[case::without(without_port())]
+#[case::with_a_volume(json!({"rootDiskSize": 10, "rootDiskType": "ssd"}))]
+#[tokio::test(start_paused = true)]
+async fn the_contract_of_drivers_holds(#[case] patch: Value) {
+    contract::holds_for(&Rig::new(patch.clone()).driver, class(patch), secret("secret")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn o_05_a_wrong_password_is_told_by_every_call() {
+    let mut rig = Rig::new(json!({}));
+    rig.password = "wrong";
+    let codes = [
+        rig.create().await.unwrap_err(),
+        rig.status().await.unwrap_err(),
+        rig.delete().await.unwrap_err(),
+        rig.list().await.unwrap_err(),
+    ];
+    for status in codes {
+        assert_eq!(status.code, Code::Unauthenticated);
+        assert!(status.message.starts_with("logging in: keystone answers 401 Unauthorized"), "{}", status.message);
+    }
+    assert_eq!(rig.cloud.asked("POST /auth/tokens").len(), 1, "clouds lock accounts that are tried too often");
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    rig.list().await.unwrap_err();
+    assert_eq!(rig.cloud.asked("POST /auth/tokens").len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_whose_page_ended_at_what_is_gone_is_begun_anew() {
+    let rig = Rig::new(json!({}));
+    rig.cloud.state().page = 1;
+    rig.server("s-a", json!({}));
+    rig.server("s-b", json!({}));
+    let gone = Fault::Error(400, r#"{"badRequest": {"code": 400, "message": "marker [s-a] not found"}}"#);
+    rig.cloud.fails("GET /servers/detail?marker", [gone.clone(), gone.clone()]);
+    assert_eq!(rig.list().await.unwrap().len(), 2);
+    rig.cloud.fails("GET /servers/detail?marker", vec![gone; 10]);
+    assert_eq!(rig.list().await.unwrap_err().code, Code::Aborted, "whole or an error");
+}
+
+#[tokio::test(start_paused = true)]
+async fn o_01_initialisation_lets_pods_pass_in_one_update_beside_what_others_let_pass() {
+    let rig = Rig::new(json!({"subnetID": null, "podNetworkCIDRs": ["100.64.0.0/10", "10.96.0.0/12"]}));
+    rig.server("s-a", json!({}));
+    rig.port("p-a", json!({"name": "", "tags": [], "device_id": "s-a", "allowed_address_pairs": [{"ip_address": "192.168.0.1", "mac_address": "m"}]}));
+    rig.port("p-b", json!({"name": "", "network_id": "n-2", "device_id": "s-a", "allowed_address_pairs": []}));
+    let told = rig.status().await.unwrap_err();
+    assert_eq!(told.code, Code::Uninitialized);
+    assert_eq!(told.partial.unwrap().provider_id, "openstack:///eu-1/s-a");
+    rig.cloud.fails("PUT /ports", [Fault::PairBefore("192.168.0.2")]);
+    rig.create().await.unwrap();
+    let pairs = json!([
+        {"ip_address": "192.168.0.1", "mac_address": "m"}, {"ip_address": "192.168.0.2", "mac_address": "m"},
+        {"ip_address": "10.96.0.0/12"}, {"ip_address": "100.64.0.0/10"},
+    ]);
+    assert_eq!(rig.cloud.state().ports[0]["allowed_address_pairs"], pairs);
+    assert_eq!(rig.cloud.asked("PUT /ports/p-a").len(), 2, "the first one met an older revision");
+    assert_eq!(rig.cloud.asked("PUT /ports/p-b").len(), 0, "it is in no network of pods");
+    rig.initialize().await.unwrap();
+    rig.status().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn o_10_a_token_that_expires_between_polls_is_renewed_once() {
+    let rig = Rig::new(json!({}));
+    rig.cloud.state().looks = 8;
+    let expire = async {
+        tokio::time::sleep(Duration::from_secs(15)).await;
+        rig.cloud.state().expired = true;
+    };
+    let (made, ()) = tokio::join!(rig.create(), expire);
+    made.unwrap();
+    assert_eq!(rig.cloud.asked("POST /auth/tokens").len(), 2);
+    assert_eq!(rig.servers().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_is_used_for_all_calls_of_its_account_and_renewed_before_its_end() {
+    let rig = Rig::new(json!({}));
+    let (one, other) = tokio::join!(rig.list(), rig.status());
+    one.unwrap();
+    assert_eq!(other.unwrap_err().code, Code::NotFound);
+    assert_eq!(rig.cloud.asked("POST /auth/tokens").len(), 1);
+    tokio::time::sleep(Duration::from_secs(3550)).await;
+    rig.list().await.unwrap();
+    assert_eq!(rig.cloud.asked("POST /auth/tokens").len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lists_are_followed_to_their_end_by_their_links() {
+    let rig = Rig::new(json!({}));
+    rig.cloud.state().page = 2;
+    rig.cloud.state().flavors = vec!["a", "b", "c", "small"];
+    rig.cloud.state().images = vec!["x", "y", "linux"];
+    for number in 0..5 {
+        rig.server(
+            &format!("s-{number}"),
+            json!({"name": format!("other-{number}"), "created": "2026-01-01T00:00:00Z"}),
+        );
+    }
+    rig.server("s-stopped", json!({"name": "stopped", "status": "SHUTOFF"}));
+    rig.server("s-foreign", json!({"metadata": {CLUSTER: null}}));
+    rig.create().await.unwrap();
+    let listed = rig.list().await.unwrap();
+    assert_eq!(listed.len(), 7);
+    assert_eq!((listed[0].provider_id.as_str(), listed[0].machine_name.as_str()), ("openstack:///eu-1/s-0", "other-0"));
+    assert_eq!(listed[0].created, Some("2026-01-01T00:00:00Z".parse().unwrap()));
+}
+
+/// Nova leaves out servers behind one that it has just built.
+#[tokio::test(start_paused = true)]
+async fn no_page_of_servers_begins_behind_one_that_is_being_built() {
+    let rig = Rig::new(json!({}));
+    rig.cloud.state().page = 1;
+    rig.server("s-a", json!({"status": "BUILD"}));
+    rig.server("s-b", json!({}));
+    assert_eq!(rig.list().await.unwrap_err().code, Code::Aborted);
+    rig.cloud.state().servers.reverse();
+    assert_eq!(rig.list().await.unwrap().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_10_a_page_that_fails_fails_the_list() {
+    let rig = Rig::new(json!({}));
+    rig.cloud.state().page = 1;
+    rig.server("s-a", json!({}));
+    rig.server("s-b", json!({}));
+    rig.cloud.fails("GET /servers/detail?marker", [Fault::Error(403, "{}")]);
+    assert_eq!(rig.list().await.unwrap_err().code, Code::PermissionDenied);
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_13_a_cloud_that_hangs_does_not_hold_up_a_call() {
+    let rig = Rig::new(json!({}));
+    rig.cloud.fails("GET /servers", [Fault::Silence]);
+    let cx = OpContext::within(Duration::from_secs(2));
+    assert_eq!(rig.driver.get_machine_status(&cx, rig.request()).await.unwrap_err().code, Code::DeadlineExceeded);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_original_never_asks_for_a_status() {
+    let rig = Rig::new(json!({}));
+    let client = Client::new(rig.cloud.clone(), Limits::default());
+    let options = OpenStackOptions { status: MachineStatus::Unimplemented, ..OpenStackOptions::default() };
+    let driver = OpenStackDriver::through(client, options);
+    let refused = driver.get_machine_status(&Rig::cx(), rig.request()).await.unwrap_err();
+    assert_eq!(refused.code, Code::Unimplemented);
+    assert!(rig.cloud.requests().is_empty());
+}
+
+#[rstest]
+#[case::a_pause_of_the_cloud(Fault::Error(503, "busy"), Code::Unavailable)]
+#[case::no_right(Fault::Error(403, "{}"), Code::PermissionDenied)]
+#[tokio::test(start_paused = true)]
+async fn codes_can_be_those_of_the_original(#[case] fault: Fault, #[case] fine: Code) {
+    for codes in [ErrorCodes::Fine, ErrorCodes::AsGo] {
+        let rig = Rig::new(json!({}));
+        let options = OpenStackOptions { codes, ..OpenStackOptions::default() };
+        let driver = OpenStackDriver::through(Client::new(rig.cloud.clone(), Limits::default()), options);
+        rig.cloud.fails("GET /servers", vec![fault.clone(); 4]);
+        let told = driver.delete_machine(&Rig::cx(), rig.request()).await.unwrap_err().code;
+        let expected = if codes == ErrorCodes::AsGo && fine == Code::Unavailable { Code::Internal } else { fine };
+        assert_eq!(told, expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn classes_of_one_owner_and_region_share_a_list() {
+    let driver = Rig::new(json!({})).driver;
+    let key = |patch| driver.inventory_key(&class(patch));
+    assert_eq!(key(json!({})), key(json!({"flavorName": "large"})));
+    assert_ne!(key(json!({})), key(json!({"region": "eu-2"})));
+    assert_eq!(driver.owner(&class(json!({}))), Some(Owner::new("shoot", "node")));
+}
+
+#[tokio::test]
+async fn volumes_of_cinder_are_known() {
+    let of = |change: &dyn Fn(&mut PersistentVolumeSpec)| {
+        let mut volume = PersistentVolumeSpec::default();
+        change(&mut volume);
+        volume
+    };
+    let csi = |driver: &str| CSIPersistentVolumeSource {
+        driver: driver.to_owned(),
+        volume_handle: format!("handle-of-{driver}"),
+        ..CSIPersistentVolumeSource::default()
+    };
+    let volumes = vec![
+        of(&|volume| {
+            volume.cinder = Some(CinderPersistentVolumeSource { volume_id: "v-1".to_owned(), ..Default::default() })
+        }),
+        of(&|volume| volume.csi = Some(csi("cinder.csi.openstack.org"))),
+        of(&|volume| volume.csi = Some(csi("manila.csi.openstack.org"))),
+        of(&|volume| volume.nfs = Some(NFSVolumeSource::default())),
+    ];
+    let ids = Rig::new(json!({})).driver.get_volume_ids(&Rig::cx(), VolumeIdsRequest { volumes }).await.unwrap();
+    assert_eq!(ids, ["v-1", "handle-of-cinder.csi.openstack.org"]);
+}

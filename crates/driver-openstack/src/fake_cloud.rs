@@ -1,0 +1,452 @@
+//! A small `OpenStack` in this process, with faults: what the tests of the driver talk to.
+//!
+//! It stands behind the transport, so that time can be paused. Its bodies have the form of those of the real services, which the
+//! tests in `tests/` talk to; it notes every request.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use cloud_client::{
+    Answer, Bytes, NoAnswer, Transport,
+    http::{HeaderMap, Method, Request, StatusCode},
+};
+use machine_driver::async_trait;
+use serde_json::{Value, json};
+
+/// What happens to one request.
+#[derive(Clone, Debug)]
+pub enum Fault {
+    /// It is refused with this status and body.
+    Error(u16, &'static str),
+    /// It is carried out, and the answer is lost.
+    LostReply,
+    /// It is lost on its way.
+    LostRequest,
+    /// No answer comes.
+    Silence,
+    /// Somebody adds a pair to all ports just before.
+    PairBefore(&'static str),
+}
+
+/// How servers end.
+pub const ACTIVE: &str = "ACTIVE";
+
+pub struct State {
+    pub servers: Vec<Value>,
+    pub ports: Vec<Value>,
+    pub volumes: Vec<Value>,
+    /// Requests that begin with this word meet these faults.
+    pub faults: Vec<(&'static str, VecDeque<Fault>)>,
+    pub log: Vec<(String, Value)>,
+    pub headers: Vec<HeaderMap>,
+    /// So many looks find a new server in BUILD, a deleted one still there.
+    pub looks: usize,
+    /// What a new server becomes, with its fault.
+    pub becomes: (&'static str, Option<&'static str>),
+    /// What a new volume becomes.
+    pub volumes_become: &'static str,
+    pub page: usize,
+    /// Logins so far; the last one's token counts.
+    pub logins: usize,
+    /// Whether the last token is refused.
+    pub expired: bool,
+    pub flavors: Vec<&'static str>,
+    pub images: Vec<&'static str>,
+    pub made: usize,
+    pending: BTreeMap<String, usize>,
+}
+
+/// A cloud. Clones are one.
+#[derive(Clone)]
+pub struct FakeCloud(Arc<Mutex<State>>);
+
+type Outcome = Result<(u16, Value), (u16, Value)>;
+
+fn not_found(what: &str) -> Outcome {
+    Err((404, json!({"itemNotFound": {"code": 404, "message": format!("{what} could not be found.")}})))
+}
+
+impl FakeCloud {
+    pub fn new() -> Self {
+        Self(Arc::new(Mutex::new(State {
+            servers: Vec::new(),
+            ports: Vec::new(),
+            volumes: Vec::new(),
+            faults: Vec::new(),
+            log: Vec::new(),
+            headers: Vec::new(),
+            looks: 1,
+            becomes: (ACTIVE, None),
+            volumes_become: "available",
+            page: 1000,
+            logins: 0,
+            expired: false,
+            flavors: vec!["large", "small"],
+            images: vec!["linux"],
+            made: 0,
+            pending: BTreeMap::new(),
+        })))
+    }
+
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    /// The next requests that begin with this (`POST /servers`) meet these faults.
+    pub fn fails(&self, request: &'static str, faults: impl IntoIterator<Item = Fault>) {
+        self.state().faults.push((request, faults.into_iter().collect()));
+    }
+
+    /// The bodies of the requests that begin with this.
+    pub fn asked(&self, request: &str) -> Vec<Value> {
+        self.state().log.iter().filter(|(line, _)| line.starts_with(request)).map(|(_, body)| body.clone()).collect()
+    }
+
+    /// The requests so far, without their queries and the ids in them.
+    pub fn requests(&self) -> Vec<String> {
+        let state = self.state();
+        state.log.iter().map(|(line, _)| line.split('?').next().unwrap().to_owned()).collect()
+    }
+
+    pub fn ids(&self, of: impl Fn(&State) -> &Vec<Value>) -> Vec<String> {
+        of(&self.state()).iter().map(|thing| thing["id"].as_str().unwrap().to_owned()).collect()
+    }
+}
+
+#[async_trait]
+impl Transport for FakeCloud {
+    async fn send(&self, request: Request<Bytes>) -> Result<Answer, NoAnswer> {
+        let silence = {
+            let mut state = self.state();
+            let (service, line) = state.line(&request);
+            let body = serde_json::from_slice(request.body()).unwrap_or(Value::Null);
+            state.log.push((line.clone(), body.clone()));
+            state.headers.push(request.headers().clone());
+            if service != "identity" {
+                let token = request.headers()["x-auth-token"].to_str().unwrap();
+                if state.expired || token != format!("t-{}", state.logins) {
+                    let text = "This server could not verify that you are authorized";
+                    return Ok(answer(
+                        401,
+                        &if service == "image" {
+                            json!(text)
+                        } else {
+                            json!({"error": {"code": 401, "message": text, "title": "Unauthorized"}})
+                        },
+                    ));
+                }
+            }
+            let fault = state
+                .faults
+                .iter_mut()
+                .filter(|(begin, _)| line.starts_with(begin))
+                .find_map(|(_, faults)| faults.pop_front());
+            match fault {
+                Some(Fault::Error(status, body)) => return Ok(text_answer(status, body)),
+                Some(Fault::LostRequest) => return Err(NoAnswer::Lost("connection reset".to_owned())),
+                Some(Fault::Silence) => true,
+                Some(Fault::LostReply) => {
+                    let _ = state.carry_out(&request, &line, &body);
+                    return Err(NoAnswer::Lost("connection reset".to_owned()));
+                }
+                Some(Fault::PairBefore(address)) => {
+                    for port in &mut state.ports {
+                        port["allowed_address_pairs"]
+                            .as_array_mut()
+                            .unwrap()
+                            .push(json!({"ip_address": address, "mac_address": "m"}));
+                        port["revision_number"] = json!(port["revision_number"].as_u64().unwrap() + 1);
+                    }
+                    return Ok(state.answered(&request, &line, &body));
+                }
+                None => return Ok(state.answered(&request, &line, &body)),
+            }
+        };
+        assert!(silence);
+        std::future::pending().await
+    }
+}
+
+fn text_answer(status: u16, body: &str) -> Answer {
+    Answer { status: StatusCode::from_u16(status).unwrap(), headers: HeaderMap::new(), body: body.to_owned().into() }
+}
+
+fn answer(status: u16, body: &Value) -> Answer {
+    text_answer(status, &if body.is_null() { String::new() } else { body.to_string() })
+}
+
+fn queried(line: &str) -> Vec<(String, String)> {
+    let query = line.split_once('?').map_or("", |(_, query)| query);
+    form_urlencoded::parse(query.as_bytes()).into_owned().collect()
+}
+
+impl State {
+    /// The service and the request without its address.
+    fn line(&self, request: &Request<Bytes>) -> (String, String) {
+        let path = request.uri().path_and_query().unwrap().as_str();
+        let (service, path) = match path.strip_prefix('/').unwrap().split_once('/').unwrap() {
+            ("v3", rest) => ("identity", rest),
+            (service, rest) => (service, rest.split_once('/').unwrap().1),
+        };
+        (service.to_owned(), format!("{} /{path}", request.method()))
+    }
+
+    fn answered(&mut self, request: &Request<Bytes>, line: &str, body: &Value) -> Answer {
+        if line == "POST /auth/tokens" {
+            return self.log_in(body);
+        }
+        let (Ok((status, body)) | Err((status, body))) = self.carry_out(request, line, body);
+        answer(status, &body)
+    }
+
+    fn log_in(&mut self, body: &Value) -> Answer {
+        let user = &body["auth"]["identity"]["password"]["user"];
+        if user["password"] != "secret" {
+            return answer(
+                401,
+                &json!({"error": {"code": 401, "message": "The request you have made requires authentication.", "title": "Unauthorized"}}),
+            );
+        }
+        self.logins += 1;
+        self.expired = false;
+        let service = |kind: &str, version: &str| {
+            json!({"type": kind, "endpoints": [
+                {"interface": "public", "region": "eu-1", "region_id": "eu-1", "url": format!("http://cloud/{kind}/{version}")},
+                {"interface": "public", "region": "eu-2", "region_id": "eu-2", "url": format!("http://other/{kind}/{version}")},
+            ]})
+        };
+        let body = json!({"token": {"issued_at": "2026-01-01T00:00:00Z", "expires_at": "2026-01-01T01:00:00Z", "catalog": [
+            service("compute", "v2.1"), service("network", "v2.0"), service("image", "v2"), service("block-storage", "v3"),
+        ]}});
+        let mut answer = answer(201, &body);
+        answer.headers.insert("x-subject-token", format!("t-{}", self.logins).parse().unwrap());
+        answer
+    }
+
+    fn carry_out(&mut self, request: &Request<Bytes>, line: &str, body: &Value) -> Outcome {
+        let path = line.split_once(' ').unwrap().1;
+        let path = path.split('?').next().unwrap();
+        let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+        let matched = request.headers().get("if-match").map(|state| state.to_str().unwrap().to_owned());
+        match (request.method(), parts.as_slice()) {
+            (&Method::GET, ["servers", "detail"]) => Ok((200, self.page("servers", self.servers.clone(), line))),
+            (&Method::GET, ["servers", id]) => self.show_server(id),
+            (&Method::POST, ["servers"]) => self.make_server(body),
+            (&Method::DELETE, ["servers", id]) => self.delete_server(id),
+            (&Method::GET, ["flavors"]) => {
+                let flavors =
+                    self.flavors.iter().map(|name| json!({"id": format!("f-{name}"), "name": name})).collect();
+                Ok((200, self.page("flavors", flavors, line)))
+            }
+            (&Method::GET, ["images"]) => {
+                let images = self.images.iter().map(|name| json!({"id": format!("i-{name}"), "name": name})).collect();
+                Ok((200, self.page("images", images, line)))
+            }
+            (&Method::GET, ["os-keypairs"]) => Ok((200, json!({"keypairs": [{"keypair": {"name": "k"}}]}))),
+            (&Method::GET, ["os-availability-zone"]) => Ok((200, json!({"availabilityZoneInfo": [{"zoneName": "z"}]}))),
+            (&Method::GET, ["os-server-groups", "sg-1"]) => Ok((200, json!({"server_group": {"id": "sg-1"}}))),
+            (&Method::GET, ["os-server-groups", _]) => not_found("Instance group"),
+            (&Method::GET, ["types"]) => Ok((200, json!({"volume_types": [{"name": "ssd"}]}))),
+            (&Method::GET, ["networks"]) => {
+                let networks = ["front", "back", "1"].map(|name| json!({"id": format!("n-{name}"), "name": name}));
+                Ok((200, self.page("networks", networks.to_vec(), line)))
+            }
+            (&Method::GET, ["security-groups"]) => {
+                let groups = ["machines", "others"].map(|name| json!({"id": format!("g-{name}"), "name": name}));
+                Ok((200, self.page("security_groups", groups.to_vec(), line)))
+            }
+            (&Method::GET, ["subnets"]) => {
+                let subnets = [("s-1", "n-1"), ("s-2", "n-1"), ("s-9", "n-9")];
+                let subnets = subnets.map(|(id, network)| json!({"id": id, "network_id": network}));
+                Ok((200, self.page("subnets", subnets.to_vec(), line)))
+            }
+            (&Method::GET, ["ports"]) => Ok((200, self.page("ports", self.ports.clone(), line))),
+            (&Method::GET, ["ports", id]) => match self.ports.iter().find(|port| port["id"] == *id) {
+                Some(port) => Ok((200, json!({ "port": port }))),
+                None => {
+                    Err((404, json!({"NeutronError": {"type": "PortNotFound", "message": "no port", "detail": ""}})))
+                }
+            },
+            (&Method::POST, ["ports"]) => {
+                let mut port = body["port"].clone();
+                let id = self.id("p");
+                port["id"] = json!(id);
+                port["device_id"] = json!("");
+                port["tags"] = json!([]);
+                port["revision_number"] = json!(1);
+                self.ports.push(port.clone());
+                Ok((201, json!({ "port": port })))
+            }
+            (&Method::PUT, ["ports", id, "tags"]) => {
+                let port = self.ports.iter_mut().find(|port| port["id"] == *id).unwrap();
+                port["tags"] = body["tags"].clone();
+                Ok((200, body.clone()))
+            }
+            (&Method::PUT, ["ports", id]) => {
+                let port = self.ports.iter_mut().find(|port| port["id"] == *id).unwrap();
+                if matched != Some(format!("revision_number={}", port["revision_number"])) {
+                    return Err((
+                        412,
+                        json!({"NeutronError": {"type": "RevisionNumberConstraintFailed", "message": "old", "detail": ""}}),
+                    ));
+                }
+                port["allowed_address_pairs"] = body["port"]["allowed_address_pairs"].clone();
+                port["revision_number"] = json!(port["revision_number"].as_u64().unwrap() + 1);
+                Ok((200, json!({ "port": port })))
+            }
+            (&Method::DELETE, ["ports", id]) => {
+                self.ports.retain(|port| port["id"] != *id);
+                Ok((204, Value::Null))
+            }
+            (&Method::GET, ["volumes", "detail"]) => Ok((200, self.page("volumes", self.volumes.clone(), line))),
+            (&Method::GET, ["volumes", id]) => {
+                let Some(at) = self.volumes.iter().position(|volume| volume["id"] == *id) else {
+                    return not_found("Volume");
+                };
+                let volume = self.volumes[at].clone();
+                match volume["status"].as_str() {
+                    Some("creating") => self.volumes[at]["status"] = json!(self.volumes_become),
+                    Some("deleting") => drop(self.volumes.remove(at)),
+                    _ => {}
+                }
+                Ok((200, json!({ "volume": volume })))
+            }
+            (&Method::POST, ["volumes"]) => {
+                let mut volume = body["volume"].clone();
+                let id = self.id("v");
+                volume["id"] = json!(id);
+                volume["status"] = json!("creating");
+                volume["attachments"] = json!([]);
+                self.volumes.push(volume.clone());
+                Ok((202, json!({ "volume": volume })))
+            }
+            (&Method::DELETE, ["volumes", id]) => {
+                let Some(volume) = self.volumes.iter_mut().find(|volume| volume["id"] == *id) else {
+                    return not_found("Volume");
+                };
+                if volume["status"] == "in-use" {
+                    return Err((
+                        400,
+                        json!({"badRequest": {"code": 400, "message": "Invalid volume: Volume status must be available or error"}}),
+                    ));
+                }
+                volume["status"] = json!("deleting");
+                Ok((202, Value::Null))
+            }
+            other => panic!("the cloud is not asked for {other:?}"),
+        }
+    }
+
+    fn id(&mut self, kind: &str) -> String {
+        self.made += 1;
+        format!("{kind}-{}", self.made)
+    }
+
+    /// A page of a list, filtered by the query as the services do it.
+    fn page(&self, key: &str, all: Vec<Value>, line: &str) -> Value {
+        let query = queried(line);
+        let asked: Vec<_> =
+            query.iter().filter(|(name, _)| ["name", "id", "device_id"].contains(&name.as_str())).collect();
+        let found: Vec<Value> = all
+            .into_iter()
+            .filter(|thing| {
+                asked.is_empty()
+                    || asked.iter().any(|(name, value)| {
+                        thing[name]
+                            == *value
+                                .trim_start_matches("in:")
+                                .trim_start_matches('^')
+                                .trim_end_matches('$')
+                                .replace('\\', "")
+                    })
+            })
+            .collect();
+        let from: usize =
+            query.iter().find(|(name, _)| name == "marker").map_or(0, |(_, value)| value.parse().unwrap());
+        let next = from + self.page;
+        let shown: Vec<&Value> = found.iter().skip(from).take(self.page).collect();
+        let mut page = json!({ key: shown });
+        if next < found.len() {
+            let mut query: Vec<_> = query.iter().filter(|(name, _)| name != "marker").collect();
+            let marker = ("marker".to_owned(), next.to_string());
+            query.push(&marker);
+            let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
+            if key == "images" {
+                page["next"] = json!(format!("/v2/images?{query}"));
+            } else {
+                page[format!("{key}_links")] =
+                    json!([{"rel": "next", "href": format!("http://inside.example/{key}?{query}")}]);
+            }
+        }
+        page
+    }
+
+    fn make_server(&mut self, body: &Value) -> Outcome {
+        let mut server = body["server"].clone();
+        let id = self.id("s");
+        server["id"] = json!(id);
+        server["status"] = json!("BUILD");
+        server["created"] = json!("2026-01-01T00:00:00Z");
+        server["addresses"] = json!({"front": [{"addr": "10.0.0.7", "OS-EXT-IPS:type": "fixed"}]});
+        let own = server["networks"][0]["port"].as_str().map(str::to_owned);
+        if let Some(own) = own {
+            self.ports.iter_mut().find(|port| port["id"] == *own).unwrap()["device_id"] = json!(id);
+        } else {
+            for network in server["networks"].as_array().unwrap().clone() {
+                let port = self.id("p");
+                self.ports.push(json!({
+                    "id": port, "name": "", "network_id": network["uuid"], "device_id": id, "tags": [], "allowed_address_pairs": [],
+                    "revision_number": 1, "made_by_nova": true,
+                }));
+            }
+        }
+        if let Some(volume) = server["block_device_mapping_v2"][0]["uuid"].as_str()
+            && let Some(volume) = self.volumes.iter_mut().find(|known| known["id"] == *volume)
+        {
+            volume["status"] = json!("in-use");
+            volume["attachments"] = json!([{ "server_id": id }]);
+        }
+        self.pending.insert(id.clone(), self.looks);
+        self.servers.push(server);
+        Ok((202, json!({"server": {"id": id, "adminPass": "hunter2"}})))
+    }
+
+    fn show_server(&mut self, id: &str) -> Outcome {
+        let Some(at) = self.servers.iter().position(|server| server["id"] == *id) else { return not_found("Instance") };
+        let seen = self.servers[at].clone();
+        let left = self.pending.entry(id.to_owned()).or_default();
+        if *left > 0 {
+            *left -= 1;
+        }
+        if *left == 0 && seen["OS-EXT-STS:task_state"] == "deleting" {
+            self.servers.remove(at);
+            self.ports.retain(|port| port["device_id"] != *id || port.get("made_by_nova").is_none());
+            for port in self.ports.iter_mut().filter(|port| port["device_id"] == *id) {
+                port["device_id"] = json!("");
+            }
+            for volume in self.volumes.iter_mut().filter(|volume| volume["attachments"][0]["server_id"] == *id) {
+                volume["status"] = json!("available");
+                volume["attachments"] = json!([]);
+            }
+        } else if *left == 0 && seen["status"] == "BUILD" {
+            let (status, fault) = self.becomes;
+            self.servers[at]["status"] = json!(status);
+            if let Some(fault) = fault {
+                self.servers[at]["fault"] = json!({"code": 500, "message": fault, "created": "2026-01-01T00:00:00Z"});
+            }
+        }
+        Ok((200, json!({ "server": seen })))
+    }
+
+    fn delete_server(&mut self, id: &str) -> Outcome {
+        let looks = self.looks;
+        let Some(server) = self.servers.iter_mut().find(|server| server["id"] == *id) else {
+            return not_found("Instance");
+        };
+        server["OS-EXT-STS:task_state"] = json!("deleting");
+        self.pending.insert(id.to_owned(), looks);
+        Ok((204, Value::Null))
+    }
+}

@@ -1,0 +1,219 @@
+//! Keystone's answer to a login: a token, its life and the catalogue.
+
+use std::time::Duration;
+
+use cloud_client::{Answer, Failure, Secret};
+use jiff::Timestamp;
+use machine_driver::{Code, Instant, Status};
+use serde::Deserialize;
+
+/// A service of `OpenStack` that the driver asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// Keystone.
+    Identity,
+    /// Nova.
+    Compute,
+    /// Neutron.
+    Network,
+    /// Glance.
+    Image,
+    /// Cinder.
+    Volume,
+}
+
+impl Service {
+    /// Its name in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Identity => "keystone",
+            Self::Compute => "nova",
+            Self::Network => "neutron",
+            Self::Image => "glance",
+            Self::Volume => "cinder",
+        }
+    }
+
+    /// Its types in catalogues, the one that counts first.
+    const fn kinds(self) -> &'static [&'static str] {
+        match self {
+            Self::Identity => &["identity"],
+            Self::Compute => &["compute"],
+            Self::Network => &["network"],
+            Self::Image => &["image"],
+            Self::Volume => &["block-storage", "volumev3", "block-store"],
+        }
+    }
+
+    /// The version of its API that the driver speaks, where the catalogue does not name one.
+    const fn version(self) -> &'static str {
+        match self {
+            Self::Identity | Self::Volume => "v3",
+            Self::Compute => "v2.1",
+            Self::Network => "v2.0",
+            Self::Image => "v2",
+        }
+    }
+
+    /// The microversion that the driver's requests are written for.
+    pub const fn microversion(self) -> Option<&'static str> {
+        match self {
+            Self::Compute => Some("compute 2.1"),
+            Self::Volume => Some("volume 3.0"),
+            Self::Identity | Self::Network | Self::Image => None,
+        }
+    }
+}
+
+/// A token, until when it is used, and what it leads to.
+#[derive(Debug)]
+pub struct Token {
+    /// What is sent along.
+    pub secret: Secret,
+    good_until: Instant,
+    catalog: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+struct Body {
+    token: Described,
+}
+
+#[derive(Deserialize)]
+struct Described {
+    issued_at: Timestamp,
+    expires_at: Timestamp,
+    #[serde(default)]
+    catalog: Vec<Entry>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Entry {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(default)]
+    endpoints: Vec<Endpoint>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Endpoint {
+    interface: String,
+    #[serde(default)]
+    region: Option<String>,
+    #[serde(default)]
+    region_id: Option<String>,
+    url: String,
+}
+
+/// A token is not used in the last part of its life, which is no longer than this.
+const LONGEST_REST: Duration = Duration::from_secs(60);
+
+impl Token {
+    /// The token of an answer that came at this time.
+    ///
+    /// # Errors
+    /// `Internal` when it can't be read.
+    pub fn read(answer: &Answer, now: Instant) -> Result<Self, Failure> {
+        let unread = || Failure::lasting(Code::Internal, "logging in: the answer of Keystone can't be read");
+        let token = answer.headers.get("x-subject-token").and_then(|token| token.to_str().ok()).ok_or_else(unread)?;
+        let Body { token: described } = serde_json::from_slice(&answer.body).map_err(|_| unread())?;
+        // By Keystone's own clock: the one of this host may be wrong.
+        let life = described.expires_at.duration_since(described.issued_at);
+        let life = Duration::try_from(life).unwrap_or_default();
+        let rest = (life / 5).min(LONGEST_REST);
+        Ok(Self { secret: Secret::new(token), good_until: now + life.saturating_sub(rest), catalog: described.catalog })
+    }
+
+    /// Whether it can be used at this time.
+    pub fn is_good(&self, now: Instant) -> bool {
+        now < self.good_until
+    }
+
+    /// Where a service is in a region.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` when the catalogue does not have it.
+    pub fn url(&self, service: Service, region: &str) -> Result<String, Status> {
+        let of = |kind: &&str| {
+            let endpoints = self.catalog.iter().filter(|entry| entry.kind == *kind).flat_map(|entry| &entry.endpoints);
+            endpoints.into_iter().find(|endpoint| endpoint.is_public_in(region))
+        };
+        let found = service.kinds().iter().find_map(of).ok_or_else(|| {
+            let message = format!(
+                "the catalogue has no public endpoint of the service {} in region {region:?}",
+                service.kinds().first().unwrap_or(&"")
+            );
+            Status::new(Code::FailedPrecondition, message)
+        })?;
+        Ok(versioned(&found.url, service.version()))
+    }
+}
+
+impl Endpoint {
+    fn is_public_in(&self, region: &str) -> bool {
+        let names = [self.region_id.as_deref(), self.region.as_deref()];
+        self.interface == "public" && names.contains(&Some(region))
+    }
+}
+
+/// A URL with the version of an API, unless it names one.
+fn versioned(url: &str, version: &str) -> String {
+    let url = url.trim_end_matches('/');
+    let is_version =
+        |segment: &str| segment.strip_prefix('v').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    let path = url.split_once("://").map_or(url, |(_, rest)| rest);
+    if path.split('/').skip(1).any(is_version) { url.to_owned() } else { format!("{url}/{version}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use cloud_client::http::{HeaderMap, StatusCode};
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    fn token(now: Instant) -> Token {
+        let endpoint = |region: &str, interface: &str, url: &str| json!({"interface": interface, "region": region, "region_id": region, "url": url});
+        let body = json!({"token": {
+            "issued_at": "2026-01-01T00:00:00.000000Z", "expires_at": "2026-01-01T00:00:30.000000Z",
+            "catalog": [
+                {"type": "compute", "endpoints": [
+                    endpoint("a", "internal", "http://inside/v2.1"), endpoint("a", "public", "http://a/v2.1"),
+                    endpoint("b", "public", "http://b/compute/v2.1/p")]},
+                {"type": "volumev3", "endpoints": [endpoint("a", "public", "http://a/v3/p")]},
+                {"type": "network", "endpoints": [endpoint("a", "public", "http://v6.example/")]},
+                {"type": "image", "endpoints": [endpoint("a", "public", "http://a:9292/image")]},
+            ],
+        }});
+        let headers: HeaderMap = [("x-subject-token".parse().unwrap(), "t".parse().unwrap())].into_iter().collect();
+        let answer = Answer { status: StatusCode::CREATED, headers, body: body.to_string().into() };
+        Token::read(&answer, now).unwrap()
+    }
+
+    #[rstest]
+    #[case(Service::Compute, "a", Some("http://a/v2.1"))]
+    #[case(Service::Compute, "b", Some("http://b/compute/v2.1/p"))]
+    #[case::a_host_is_no_version(Service::Network, "a", Some("http://v6.example/v2.0"))]
+    #[case(Service::Image, "a", Some("http://a:9292/image/v2"))]
+    #[case::an_older_type(Service::Volume, "a", Some("http://a/v3/p"))]
+    #[case::another_region(Service::Volume, "b", None)]
+    #[case::no_region(Service::Compute, "", None)]
+    fn the_catalogue_says_where_a_service_is(
+        #[case] service: Service,
+        #[case] region: &str,
+        #[case] url: Option<&str>,
+    ) {
+        let found = token(Instant::now()).url(service, region);
+        assert_eq!(found.clone().ok().as_deref(), url);
+        assert!(url.is_some() || found.unwrap_err().code == Code::FailedPrecondition);
+    }
+
+    #[test]
+    fn a_token_is_renewed_before_its_end() {
+        let now = Instant::now();
+        let token = token(now);
+        assert!(token.is_good(now + Duration::from_secs(23)));
+        assert!(!token.is_good(now + Duration::from_secs(24)));
+    }
+}

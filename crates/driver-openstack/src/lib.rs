@@ -1,0 +1,102 @@
+//! `OpenStack`: the shape of its classes, the rules over them, and the driver that makes servers.
+//!
+//! [`schema`] says which fields a `providerSpec` has and of which types, [`rules`] what must hold between them, [`secret`]
+//! what the Secrets must contain: classes are judged by these also where the driver runs elsewhere or the virtual cloud
+//! impersonates it. With the feature `driver`, [`OpenStackDriver`] talks to the services: [`driver`] has the calls of the
+//! core, [`create`], [`ports`] and [`remove`] carry out what [`lookup`] decides and [`bodies`] spells, [`cloud`] logs in and
+//! sends requests, [`nova`], [`neutron`] and [`storage`] have one function for each. [`ask`] looks up what a class names.
+//! Source: spec/providers §6, decisions.md 55, 58 and 59; messages are those of machine-controller-manager-provider-openstack.
+
+#![forbid(unsafe_code)]
+
+#[cfg(feature = "driver")]
+mod ask;
+#[cfg(feature = "driver")]
+mod bodies;
+#[cfg(feature = "driver")]
+mod cloud;
+#[cfg(feature = "driver")]
+mod create;
+#[cfg(feature = "driver")]
+mod driver;
+#[cfg(feature = "driver")]
+mod errors;
+#[cfg(all(test, feature = "driver"))]
+mod fake_cloud;
+#[cfg(feature = "driver")]
+mod keystone;
+#[cfg(feature = "driver")]
+mod login;
+#[cfg(feature = "driver")]
+mod lookup;
+#[cfg(feature = "driver")]
+mod neutron;
+#[cfg(feature = "driver")]
+mod nova;
+#[cfg(feature = "driver")]
+mod options;
+#[cfg(feature = "driver")]
+mod ports;
+#[cfg(feature = "driver")]
+mod remove;
+mod rules;
+mod schema;
+mod secret;
+#[cfg(feature = "driver")]
+mod spec;
+#[cfg(feature = "driver")]
+mod storage;
+#[cfg(feature = "driver")]
+mod subject;
+#[cfg(all(test, feature = "driver"))]
+mod test_rig;
+
+use std::{collections::BTreeSet, sync::LazyLock};
+
+#[cfg(feature = "driver")]
+pub use driver::OpenStackDriver;
+use machine_driver::ClassRules;
+#[cfg(feature = "driver")]
+pub use options::{ErrorCodes, MachineStatus, OpenStackOptions};
+use serde_json::Value;
+
+use kube_values::{
+    field::{FieldPath, Findings},
+    json::Json,
+};
+use machine_api::{
+    v1alpha1::MachineClass,
+    validation::{Node, as_go_reads},
+};
+
+/// The `provider` string of classes for `OpenStack`.
+pub const OPENSTACK: &str = "OpenStack";
+/// What a `providerSpec` says it is.
+pub const API_VERSION: &str = "openstack.machine.gardener.cloud/v1alpha1";
+/// What a `providerSpec` says it is.
+pub const KIND: &str = "MachineProviderConfig";
+
+static SCHEMA: LazyLock<Value> = LazyLock::new(schema::provider_spec);
+
+/// The rules over classes for `OpenStack`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenStackClasses;
+
+impl ClassRules for OpenStackClasses {
+    fn provider(&self) -> &'static str {
+        OPENSTACK
+    }
+
+    fn schema(&self) -> &Value {
+        &SCHEMA
+    }
+
+    fn validate(&self, class: &MachineClass, found: &mut Findings) {
+        let spec = as_go_reads(&SCHEMA, &class.provider_spec);
+        rules::provider_spec(Node::of(&Json::from(&spec)), &FieldPath::new("providerSpec"), found);
+    }
+
+    fn missing_in_secret(&self, keys: &BTreeSet<String>) -> Vec<&'static str> {
+        secret::missing(keys)
+    }
+}

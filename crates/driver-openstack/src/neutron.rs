@@ -1,0 +1,130 @@
+//! What Neutron is asked for, and what it answers.
+
+use cloud_client::{Failure, Repeat, http::Method};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::{
+    cloud::{Ask, Session},
+    keystone::Service,
+    nova::query,
+};
+
+/// A port.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Port {
+    pub id: String,
+    pub name: String,
+    pub network_id: String,
+    /// The server that has it; empty for none.
+    pub device_id: String,
+    pub description: Option<String>,
+    pub tags: Vec<String>,
+    /// As they stand there, so that they can be sent back.
+    pub allowed_address_pairs: Vec<Value>,
+    pub revision_number: Option<u64>,
+}
+
+/// A network or a security group.
+#[derive(Clone, Debug, Deserialize)]
+pub struct NamedThing {
+    pub id: String,
+    pub name: String,
+}
+
+/// A subnet.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Subnet {
+    pub id: String,
+    pub network_id: String,
+}
+
+impl Session<'_> {
+    /// The ports of this name in the project, whoever they belong to.
+    pub async fn ports_named(&self, name: &str) -> Result<Vec<Port>, Failure> {
+        let path = format!("/ports?{}", query(&[("name", name)]));
+        let found: Vec<Port> =
+            self.list(Ask::get(Service::Network, "looking for the server's port", &path), "ports").await?;
+        Ok(found.into_iter().filter(|port| port.name == name).collect())
+    }
+
+    /// The ports of a server.
+    pub async fn ports_of(&self, server: &str) -> Result<Vec<Port>, Failure> {
+        let path = format!("/ports?{}", query(&[("device_id", server)]));
+        let found: Vec<Port> =
+            self.list(Ask::get(Service::Network, "looking for the server's ports", &path), "ports").await?;
+        Ok(found.into_iter().filter(|port| port.device_id == server).collect())
+    }
+
+    /// A port.
+    pub async fn port(&self, id: &str) -> Result<Port, Failure> {
+        self.ask(Ask::get(Service::Network, "looking at the port", &format!("/ports/{id}")), "port").await
+    }
+
+    /// Makes a port.
+    pub async fn make_port(&self, body: &Value) -> Result<Port, Failure> {
+        let ask = Ask {
+            method: &Method::POST,
+            body: Some(body),
+            repeat: Repeat::Unsafe,
+            ..Ask::get(Service::Network, "making the server's port", "/ports")
+        };
+        self.ask(ask, "port").await
+    }
+
+    /// Gives a port exactly these tags.
+    pub async fn tag_port(&self, id: &str, tags: &[&str]) -> Result<(), Failure> {
+        let body = json!({ "tags": tags });
+        let path = format!("/ports/{id}/tags");
+        let ask = Ask {
+            method: &Method::PUT,
+            body: Some(&body),
+            ..Ask::get(Service::Network, "tagging the server's port", &path)
+        };
+        self.send(ask).await.map(drop)
+    }
+
+    /// Replaces the address pairs of a port, unless somebody has changed it since it was looked at.
+    pub async fn allow_addresses(&self, port: &Port, pairs: &[Value]) -> Result<(), Failure> {
+        let body = json!({"port": {"allowed_address_pairs": pairs}});
+        let path = format!("/ports/{}", port.id);
+        let revision = port.revision_number.map(|number| format!("revision_number={number}"));
+        let ask = Ask {
+            method: &Method::PUT,
+            body: Some(&body),
+            if_match: revision.as_deref(),
+            ..Ask::get(Service::Network, "allowing addresses on the port", &path)
+        };
+        self.send(ask).await.map(drop)
+    }
+
+    /// Deletes a port.
+    pub async fn delete_port(&self, id: &str) -> Result<(), Failure> {
+        self.delete(Service::Network, "deleting the server's port", &format!("/ports/{id}")).await
+    }
+
+    /// The networks of these names.
+    pub async fn networks_named(&self, names: &[&str]) -> Result<Vec<NamedThing>, Failure> {
+        let pairs: Vec<_> =
+            names.iter().map(|name| ("name", *name)).chain([("fields", "id"), ("fields", "name")]).collect();
+        let path = format!("/networks?{}", query(&pairs));
+        self.list(Ask::get(Service::Network, "looking for the networks", &path), "networks").await
+    }
+
+    /// The security groups of these names.
+    pub async fn security_groups_named(&self, names: &[&str]) -> Result<Vec<NamedThing>, Failure> {
+        let pairs: Vec<_> =
+            names.iter().map(|name| ("name", *name)).chain([("fields", "id"), ("fields", "name")]).collect();
+        let path = format!("/security-groups?{}", query(&pairs));
+        self.list(Ask::get(Service::Network, "looking for the security groups", &path), "security_groups").await
+    }
+
+    /// The subnets with these ids.
+    pub async fn subnets(&self, ids: &[&str]) -> Result<Vec<Subnet>, Failure> {
+        let pairs: Vec<_> =
+            ids.iter().map(|id| ("id", *id)).chain([("fields", "id"), ("fields", "network_id")]).collect();
+        let path = format!("/subnets?{}", query(&pairs));
+        self.list(Ask::get(Service::Network, "looking for the subnets", &path), "subnets").await
+    }
+}

@@ -1,0 +1,113 @@
+//! Deletions, and whose servers and ports are, against an `OpenStack` in this process, in paused time.
+
+#![allow(clippy::needless_pass_by_value, reason = "tests build the values they pass")]
+
+use machine_driver::Code;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::{
+    fake_cloud::Fault,
+    test_rig::{CLUSTER, ROLE, Rig},
+};
+
+#[tokio::test(start_paused = true)]
+async fn o_06_of_two_servers_of_the_machine_none_is_deleted_or_made() {
+    let rig = Rig::new(json!({}));
+    rig.server("s-a", json!({}));
+    rig.server("s-b", json!({}));
+    for refused in [rig.create().await.unwrap_err(), rig.status().await.unwrap_err()] {
+        assert_eq!(refused.code, Code::OutOfRange);
+        assert_eq!(refused.message, "multiple servers found for the machine: [s-a, s-b]");
+    }
+    assert_eq!(rig.servers(), ["s-a", "s-b"]);
+    rig.delete().await.unwrap();
+    assert!(rig.servers().is_empty(), "a deletion by name deletes all of the machine");
+}
+
+#[rstest]
+#[case::no_metadata(json!({"metadata": {CLUSTER: null, ROLE: null}}))]
+#[case::of_another_cluster(json!({"metadata": {CLUSTER: null, "kubernetes.io-cluster-other": "1"}}))]
+#[tokio::test(start_paused = true)]
+async fn o_07_a_server_without_our_metadata_is_not_touched(#[case] change: Value) {
+    for by in ["", "openstack:///eu-1/s-a"] {
+        let rig = Rig::new(json!({})).named(by);
+        rig.server("s-a", change.clone());
+        rig.delete().await.unwrap();
+        assert_eq!(rig.servers(), ["s-a"]);
+        assert_eq!(rig.status().await.unwrap_err().code, Code::NotFound);
+        if by.is_empty() {
+            rig.create().await.unwrap();
+            assert_eq!(rig.servers().len(), 2, "it is no server of the machine");
+        }
+    }
+}
+
+#[rstest]
+#[case::it_has_failed("openstack:///eu-1/s-a", json!({"status": "ERROR"}))]
+#[case::the_controller_managers_spelling("openstack:///s-a", json!({}))]
+#[case::a_renamed_one("openstack:///eu-1/s-a", json!({"name": "other"}))]
+#[tokio::test(start_paused = true)]
+async fn a_machine_with_an_id_has_its_server_whatever_its_state(#[case] id: &str, #[case] change: Value) {
+    let rig = Rig::new(json!({})).named(id);
+    rig.server("s-a", change);
+    rig.port("p-a", json!({"device_id": "s-a"}));
+    assert_eq!(rig.status().await.unwrap().provider_id, "openstack:///eu-1/s-a");
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_id_says_where_a_server_is() {
+    let rig = Rig::new(json!({})).named("openstack:///eu-2/s-a");
+    rig.server("s-a", json!({}));
+    rig.port("p-a", json!({"device_id": "s-a"}));
+    rig.status().await.unwrap();
+    let refused = rig.named("openstack:///eu-9/s-a");
+    assert_eq!(
+        refused.delete().await.unwrap_err().code,
+        Code::FailedPrecondition,
+        "not NotFound, which would count as deleted"
+    );
+    let refused = refused.named("openstack:///../../s-a");
+    assert_eq!(refused.delete().await.unwrap_err().code, Code::InvalidArgument);
+}
+
+#[rstest]
+#[case::a_page("<html>404 Not Found</html>")]
+#[case::some_json("{\"message\": \"no Route matched with those values\"}")]
+#[tokio::test(start_paused = true)]
+async fn a_404_of_a_proxy_is_no_word_about_a_server(#[case] body: &'static str) {
+    let rig = Rig::new(json!({})).named("openstack:///eu-1/s-a");
+    rig.server("s-a", json!({}));
+    rig.cloud.fails("GET /servers/s-a", vec![Fault::Error(404, body); 8]);
+    assert_eq!(rig.status().await.unwrap_err().code, Code::Unavailable);
+    assert_eq!(rig.delete().await.unwrap_err().code, Code::Unavailable);
+    assert_eq!(rig.servers(), ["s-a"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deletion_that_hangs_is_told_and_can_be_repeated() {
+    let rig = Rig::new(json!({}));
+    rig.server("s-a", json!({}));
+    rig.cloud.state().looks = 1_000_000;
+    let refused = rig.delete().await.unwrap_err();
+    assert_eq!(refused.code, Code::DeadlineExceeded);
+    assert_eq!(refused.message, "error while waiting for server [ID=\"s-a\"] to be deleted: it is still ACTIVE");
+    rig.cloud.state().looks = 1;
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn ports_of_strangers_and_of_another_server_stay() {
+    let rig = Rig::new(json!({})).named("openstack:///eu-1/s-a");
+    rig.server("s-a", json!({}));
+    rig.server("s-b", json!({}));
+    rig.port("p-a", json!({"device_id": "s-a"}));
+    rig.port("p-b", json!({"device_id": "s-b"}));
+    rig.port("p-gone", json!({"device_id": "s-gone"}));
+    rig.port("p-foreign", json!({"tags": ["x"]}));
+    rig.delete().await.unwrap();
+    assert_eq!((rig.servers(), rig.ports()), (vec!["s-b".to_owned()], vec!["p-b".to_owned(), "p-foreign".to_owned()]));
+}
