@@ -1,0 +1,200 @@
+//! Connections that break and services that are busy: a proxy with faults stands before each service of a region.
+
+use std::time::{Duration, Instant};
+
+use cloud_client::http::Method;
+use fault_proxy::{Fault, FaultProxy, Reply, Rule, any, request};
+use machine_driver::Code;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::{
+    futures,
+    services::{Services, Subject, services},
+};
+
+/// The proxies before the services of a region.
+struct Region {
+    name: String,
+    compute: FaultProxy,
+    network: FaultProxy,
+    volume: FaultProxy,
+}
+
+impl Region {
+    /// A region of this name in the catalogue.
+    async fn new(services: &Services, name: &str) -> Self {
+        let admin = |method: &'static str, path: &'static str, body: Value| {
+            services.call("admin", method, "identity", path, body)
+        };
+        let name = format!("Region-{name}-{}", std::process::id());
+        admin("POST", "/regions", json!({"region": {"id": name}})).await;
+        let known = admin("GET", "/services", Value::Null).await;
+        let url = |service: &str| services.made["urls"][service].as_str().unwrap().to_owned();
+        let proxy = async |service: &str| FaultProxy::before(&url(service)).await.unwrap();
+        let region =
+            Self { name, compute: proxy("nova").await, network: proxy("neutron").await, volume: proxy("cinder").await };
+        for (kind, address) in [
+            ("compute", format!("{}/v2.1", region.compute.url())),
+            ("network", region.network.url().to_owned()),
+            ("image", url("glance")),
+            ("block-storage", format!("{}/v3/%(project_id)s", region.volume.url())),
+        ] {
+            let service = known["services"].as_array().unwrap().iter().find(|service| service["type"] == kind).unwrap();
+            let endpoint =
+                json!({"service_id": service["id"], "interface": "public", "url": address, "region_id": region.name});
+            admin("POST", "/endpoints", json!({"endpoint": endpoint})).await;
+        }
+        region
+    }
+
+    fn subject<'s>(&self, services: &'s Services, test: &'static str, mut patch: Value) -> Subject<'s> {
+        patch["region"] = json!(self.name);
+        Subject::new(services, "machines", test, patch)
+    }
+
+    fn clear(&self) {
+        for proxy in [&self.compute, &self.network, &self.volume] {
+            proxy.clear();
+        }
+    }
+}
+
+/// What the core does for a machine until it has its server (decisions.md 58, with a shorter wait).
+async fn brought_up(subject: &Subject<'_>) {
+    let (began, mut unknown) = (Instant::now(), None::<Instant>);
+    while began.elapsed() < Duration::from_secs(240) {
+        let Err(told) = subject.status().await else { return };
+        let waits = unknown.is_some_and(|since| since.elapsed() < Duration::from_secs(5));
+        let outcome = match told.code {
+            Code::Uninitialized => subject.initialize().await.map(drop),
+            Code::NotFound | Code::Unimplemented if waits => Ok(()),
+            Code::NotFound | Code::Unimplemented => {
+                let made = subject.create().await.map(drop);
+                unknown = made.is_err().then(Instant::now);
+                made
+            }
+            _ => Err(told),
+        };
+        if let Err(status) = outcome {
+            let passes =
+                matches!(status.code, Code::Unavailable | Code::DeadlineExceeded | Code::Aborted | Code::Internal);
+            assert!(passes, "{status}");
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    panic!("{} has no server", subject.name);
+}
+
+async fn taken_down(subject: &Subject<'_>) {
+    let began = Instant::now();
+    while let Err(status) = subject.delete().await {
+        let passes = matches!(status.code, Code::Unavailable | Code::DeadlineExceeded | Code::Aborted | Code::Internal);
+        assert!(passes && began.elapsed() < Duration::from_secs(240), "{status}");
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}
+
+#[rstest]
+#[case::of_the_server("lost-server", Method::POST, "/v2.1/servers")]
+#[case::of_the_port("lost-port", Method::POST, "/v2.0/ports")]
+#[case::of_the_tags("lost-tags", Method::PUT, "/v2.0/ports")]
+#[case::of_the_volume("lost-volume", Method::POST, "/v3/")]
+#[case::of_the_end("lost-end", Method::DELETE, "/v2")]
+#[tokio::test]
+async fn a_lost_reply_makes_nothing_twice_and_leaves_nothing(
+    #[case] test: &'static str,
+    #[case] method: Method,
+    #[case] path: &str,
+) {
+    let Some(services) = services(test) else { return };
+    let region = Region::new(&services, test).await;
+    for proxy in [&region.compute, &region.network, &region.volume] {
+        proxy.add(Rule::new(request(method.clone(), path), Fault::LoseReply).times(1));
+    }
+    let subject = region.subject(&services, test, json!({"rootDiskSize": 2, "rootDiskType": "standard"}));
+    brought_up(&subject).await;
+    let there = subject.inventory().await;
+    assert_eq!((there.servers.len(), there.ports.len(), there.volumes.len()), (1, 1, 1), "{there:?}");
+    taken_down(&subject).await;
+    subject.assert_nothing_is_left().await;
+}
+
+/// Of all requests one in eight is lost, answered and lost, cut, throttled or refused by a gateway.
+#[tokio::test]
+async fn a_bad_day_leaves_one_server_for_each_machine_and_nothing_in_the_end() {
+    let Some(services) = services("a_bad_day_leaves_one_server_for_each_machine_and_nothing_in_the_end") else {
+        return;
+    };
+    let region = Region::new(&services, "badday").await;
+    let faults = [
+        Fault::LoseReply,
+        Fault::Answer(Reply::new(429, "slow down").with("retry-after", "1")),
+        Fault::Drop,
+        Fault::Answer(Reply::new(502, "<html>Bad Gateway</html>")),
+        Fault::Cut(10),
+        Fault::Answer(Reply::new(404, "<html>no route</html>")),
+    ];
+    for proxy in [&region.compute, &region.network, &region.volume] {
+        for (fault, every) in faults.iter().zip([41, 43, 47, 53, 59, 61]) {
+            proxy.add(Rule::new(any, fault.clone()).every(every));
+        }
+    }
+    let subjects: Vec<_> = (1..=12)
+        .map(|number| {
+            let disk = if number % 3 == 0 { json!({"rootDiskSize": 2, "rootDiskType": "standard"}) } else { json!({}) };
+            Subject { name: format!("badday-{number:02}"), ..region.subject(&services, "badday", disk) }
+        })
+        .collect();
+    futures(subjects.iter().map(brought_up)).await;
+    let there = subjects[0].inventory().await;
+    let mut names: Vec<_> = there.servers.iter().map(|server| server["name"].as_str().unwrap()).collect();
+    names.sort_unstable();
+    let expected: Vec<_> = subjects.iter().map(|subject| subject.name.as_str()).collect();
+    assert_eq!(names, expected);
+    assert_eq!((there.ports.len(), there.volumes.len()), (12, 4));
+    futures(subjects.iter().map(taken_down)).await;
+    subjects[0].assert_nothing_is_left().await;
+    region.clear();
+    assert_eq!(subjects[0].list().await.unwrap(), []);
+    println!(
+        "a bad day of {} requests",
+        region.compute.seen().len() + region.network.seen().len() + region.volume.seen().len()
+    );
+}
+
+/// What a machine costs, for the documents: requests from nothing to running and back.
+#[rstest]
+#[case::with_a_port("cost-port", json!({}))]
+#[case::with_a_port_of_nova("cost-nova", json!({"subnetID": null}))]
+#[case::with_a_volume("cost-volume", json!({"rootDiskSize": 2, "rootDiskType": "standard"}))]
+#[tokio::test]
+async fn a_machine_costs_so_many_requests(#[case] test: &'static str, #[case] patch: Value) {
+    let Some(services) = services(test) else { return };
+    let region = Region::new(&services, test).await;
+    let subject = region.subject(&services, test, patch);
+    let all = || [&region.compute, &region.network, &region.volume].map(FaultProxy::seen).concat();
+    subject.status().await.unwrap_err();
+    subject.create().await.unwrap();
+    subject.initialize().await.unwrap();
+    let up = all();
+    subject.status().await.unwrap();
+    subject.delete().await.unwrap();
+    let down = all().len() - up.len();
+    // Looks at a server that is not ready yet, and further pages, are as many as the cloud is slow and its pages are short.
+    let polls = |seen: &[fault_proxy::Seen]| {
+        let looks = |seen: &&fault_proxy::Seen| {
+            seen.method == Method::GET
+                && (seen.path.starts_with("/v2.1/servers/") && !seen.path.ends_with("detail")
+                    || !seen.parameter("marker").is_empty())
+        };
+        seen.iter().filter(looks).count()
+    };
+    println!(
+        "{test}: {} up, of which {} looks or further pages; {down} down, {} in all",
+        up.len(),
+        polls(&up),
+        polls(&all())
+    );
+    subject.assert_nothing_is_left().await;
+}
