@@ -97,16 +97,16 @@ pub fn volume(spec: &Spec, machine: &str, image: &str, size: i64, kind: &str) ->
 mod tests {
     use super::*;
 
-    fn spec(change: Value) -> Spec {
+    fn spec(change: &Value) -> Spec {
         let mut spec = json!({
             "region": "r", "availabilityZone": "z", "flavorName": "f", "keyName": "k", "networkID": "n",
             "securityGroups": ["a"], "podNetworkCIDRs": ["10.0.0.0/8"], "tags": {"t": "1"},
         });
-        json_patch::merge(&mut spec, &change);
+        json_patch::merge(&mut spec, change);
         serde_json::from_value(spec).unwrap()
     }
 
-    fn made(change: Value, volume: Option<&str>) -> Value {
+    fn made(change: &Value, volume: Option<&str>) -> Value {
         server(&Wanted {
             spec: &spec(change),
             machine: "m-1",
@@ -124,8 +124,8 @@ mod tests {
             "name": "m-1", "flavorRef": "f-1", "imageRef": "i-1", "networks": [{"uuid": "n"}], "metadata": {"t": "1"}, "key_name": "k",
             "availability_zone": "z", "user_data": "IyEvYmluL3No", "security_groups": [{"name": "a"}],
         }});
-        assert_eq!(made(json!({}), None), server);
-        let more = made(json!({"useConfigDrive": true, "serverGroupID": "g", "securityGroups": []}), None);
+        assert_eq!(made(&json!({}), None), server);
+        let more = made(&json!({"useConfigDrive": true, "serverGroupID": "g", "securityGroups": []}), None);
         assert_eq!(more["server"]["config_drive"], json!(true));
         assert_eq!(more["os:scheduler_hints"], json!({"group": "g"}));
         assert_eq!(more["server"].get("security_groups"), None);
@@ -133,11 +133,11 @@ mod tests {
 
     #[test]
     fn a_server_boots_from_a_volume() {
-        let nova = made(json!({"rootDiskSize": 20}), None);
+        let nova = made(&json!({"rootDiskSize": 20}), None);
         assert_eq!(nova["server"].get("imageRef"), None);
         let expected = json!([{"boot_index": 0, "uuid": "i-1", "source_type": "image", "destination_type": "volume", "volume_size": 20, "delete_on_termination": true}]);
         assert_eq!(nova["server"]["block_device_mapping_v2"], expected);
-        let own = made(json!({"rootDiskSize": 20, "rootDiskType": "ssd"}), Some("v-1"));
+        let own = made(&json!({"rootDiskSize": 20, "rootDiskType": "ssd"}), Some("v-1"));
         assert_eq!(own["server"].get("imageRef"), None);
         let expected = json!([{"boot_index": 0, "uuid": "v-1", "source_type": "volume", "destination_type": "volume", "delete_on_termination": false}]);
         assert_eq!(own["server"]["block_device_mapping_v2"], expected);
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn o_09_a_port_has_an_address_in_each_subnet_once() {
         let owner = OwnerTags { cluster: "c".to_owned(), role: "r".to_owned() };
-        let spec = spec(json!({"subnetID": "s-2", "subnetIDs": ["s-2", "s-1"]}));
+        let spec = spec(&json!({"subnetID": "s-2", "subnetIDs": ["s-2", "s-1"]}));
         let port = port(&spec, &owner, "m-1", &["sg-1"]);
         assert_eq!(
             port,

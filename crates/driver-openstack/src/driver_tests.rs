@@ -208,7 +208,7 @@ async fn volumes_of_cinder_are_known() {
     };
     let volumes = vec![
         of(&|volume| {
-            volume.cinder = Some(CinderPersistentVolumeSource { volume_id: "v-1".to_owned(), ..Default::default() })
+            volume.cinder = Some(CinderPersistentVolumeSource { volume_id: "v-1".to_owned(), ..Default::default() });
         }),
         of(&|volume| volume.csi = Some(csi("cinder.csi.openstack.org"))),
         of(&|volume| volume.csi = Some(csi("manila.csi.openstack.org"))),

@@ -120,7 +120,7 @@ impl Transport for FakeCloud {
     async fn send(&self, request: Request<Bytes>) -> Result<Answer, NoAnswer> {
         let silence = {
             let mut state = self.state();
-            let (service, line) = state.line(&request);
+            let (service, line) = State::line(&request);
             let body = serde_json::from_slice(request.body()).unwrap_or(Value::Null);
             state.log.push((line.clone(), body.clone()));
             state.headers.push(request.headers().clone());
@@ -184,7 +184,7 @@ fn queried(line: &str) -> Vec<(String, String)> {
 
 impl State {
     /// The service and the request without its address.
-    fn line(&self, request: &Request<Bytes>) -> (String, String) {
+    fn line(request: &Request<Bytes>) -> (String, String) {
         let path = request.uri().path_and_query().unwrap().as_str();
         let (service, path) = match path.strip_prefix('/').unwrap().split_once('/').unwrap() {
             ("v3", rest) => ("identity", rest),
@@ -233,7 +233,7 @@ impl State {
         match (request.method(), parts.as_slice()) {
             (&Method::GET, ["servers", "detail"]) => Ok((200, self.page("servers", self.servers.clone(), line))),
             (&Method::GET, ["servers", id]) => self.show_server(id),
-            (&Method::POST, ["servers"]) => self.make_server(body),
+            (&Method::POST, ["servers"]) => Ok(self.make_server(body)),
             (&Method::DELETE, ["servers", id]) => self.delete_server(id),
             (&Method::GET, ["flavors"]) => {
                 let flavors =
@@ -262,6 +262,20 @@ impl State {
                 let subnets = subnets.map(|(id, network)| json!({"id": id, "network_id": network}));
                 Ok((200, self.page("subnets", subnets.to_vec(), line)))
             }
+            (method, parts) => self.carry_out_below(method, parts, matched.as_deref(), line, body),
+        }
+    }
+
+    /// What concerns ports and volumes.
+    fn carry_out_below(
+        &mut self,
+        method: &Method,
+        parts: &[&str],
+        matched: Option<&str>,
+        line: &str,
+        body: &Value,
+    ) -> Outcome {
+        match (method, parts) {
             (&Method::GET, ["ports"]) => Ok((200, self.page("ports", self.ports.clone(), line))),
             (&Method::GET, ["ports", id]) => match self.ports.iter().find(|port| port["id"] == *id) {
                 Some(port) => Ok((200, json!({ "port": port }))),
@@ -286,7 +300,7 @@ impl State {
             }
             (&Method::PUT, ["ports", id]) => {
                 let port = self.ports.iter_mut().find(|port| port["id"] == *id).unwrap();
-                if matched != Some(format!("revision_number={}", port["revision_number"])) {
+                if matched != Some(&format!("revision_number={}", port["revision_number"])) {
                     return Err((
                         412,
                         json!({"NeutronError": {"type": "RevisionNumberConstraintFailed", "message": "old", "detail": ""}}),
@@ -383,7 +397,7 @@ impl State {
         page
     }
 
-    fn make_server(&mut self, body: &Value) -> Outcome {
+    fn make_server(&mut self, body: &Value) -> (u16, Value) {
         let mut server = body["server"].clone();
         let id = self.id("s");
         server["id"] = json!(id);
@@ -410,7 +424,7 @@ impl State {
         }
         self.pending.insert(id.clone(), self.looks);
         self.servers.push(server);
-        Ok((202, json!({"server": {"id": id, "adminPass": "hunter2"}})))
+        (202, json!({"server": {"id": id, "adminPass": "hunter2"}}))
     }
 
     fn show_server(&mut self, id: &str) -> Outcome {

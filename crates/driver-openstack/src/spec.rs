@@ -188,7 +188,7 @@ mod tests {
         MachineClass { provider: provider.to_owned(), provider_spec, ..MachineClass::default() }
     }
 
-    fn of_kind(spec: Value) -> Value {
+    fn of_kind(spec: &Value) -> Value {
         json!({"apiVersion": API_VERSION, "kind": KIND, "spec": spec})
     }
 
@@ -197,7 +197,7 @@ mod tests {
     #[case::c_03_a_list("OpenStack", json!([]), "failed to decode provider spec: providerSpec: must be an object")]
     #[case::o_08_no_kind("OpenStack", json!({"apiVersion": API_VERSION, "spec": {}}), "failed to decode provider spec: providerSpec: kind \"\" of")]
     #[case::another_version("OpenStack", json!({"apiVersion": "v1", "kind": KIND}), "failed to decode provider spec: providerSpec: kind \"MachineProviderConfig\" of \"v1\"")]
-    #[case::another_type("OpenStack", of_kind(json!({"region": 4})), "failed to decode provider spec: providerSpec.spec.region: invalid type: integer `4`")]
+    #[case::another_type("OpenStack", of_kind(&json!({"region": 4})), "failed to decode provider spec: providerSpec.spec.region: invalid type: integer `4`")]
     fn a_class_is_refused(#[case] provider: &str, #[case] spec: Value, #[case] begins: &str) {
         let refused = Spec::read(&class(provider, spec)).unwrap_err();
         assert_eq!(refused.code, Code::InvalidArgument);
@@ -208,7 +208,7 @@ mod tests {
     fn deprecated_fields_count_beside_their_successors() {
         let spec = Spec::read(&class(
             "OpenStack",
-            of_kind(json!({
+            of_kind(&json!({
                 "networkID": "n", "subnetID": "s-2", "subnetIDs": ["s-3", "s-1", "s-2"], "rootDiskSize": 5, "rootDiskType": null,
                 "podNetworkCidr": "10.0.0.0/8", "podNetworkCIDRs": ["100.64.0.0/10", "10.0.0.0/8"], "fieldOfALaterVersion": 1,
                 "tags": {"kubernetes.io-cluster-shoot--a--b": "1", "kubernetes.io-role-node": "1"},
