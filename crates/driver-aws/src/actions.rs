@@ -80,6 +80,20 @@ pub enum Look<'a> {
     Tags { owner: &'a OwnerTags, machine: Option<&'a str>, states: States },
 }
 
+impl Look<'_> {
+    /// Whether an instance is one that is looked for. The filters of the request are not relied on alone: some services that speak EC2's
+    /// protocol keep one of two filters of a name, and an instance of another cluster would be taken for ours.
+    pub fn wants(self, instance: &Instance) -> bool {
+        match self {
+            Self::Id(_) => true,
+            Self::Tags { owner, machine, .. } => {
+                let is_of_machine = machine.is_none_or(|machine| instance.name() == machine);
+                is_of_machine && instance.has_tag(&owner.cluster) && instance.has_tag(&owner.role)
+            }
+        }
+    }
+}
+
 /// In which states instances are looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum States {
@@ -249,4 +263,30 @@ pub fn read_page(xml: &Xml<'_>) -> Option<Page> {
     root.child("reservationSet")?;
     let instances = root.items("reservationSet").flat_map(|reservation| reservation.items("instancesSet"));
     Some(Page { instances: instances.map(Instance::read).collect(), next: root.some_text("nextToken") })
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::ours(&["cluster", "role"], "m", true)]
+    #[case::of_another_machine(&["cluster", "role"], "n", false)]
+    #[case::of_another_cluster(&["role"], "m", false)]
+    #[case::of_another_role(&["cluster"], "m", false)]
+    fn a_04_tags_are_looked_at_whatever_the_service_has_filtered(
+        #[case] keys: &[&str],
+        #[case] name: &str,
+        #[case] expected: bool,
+    ) {
+        let owner = OwnerTags { cluster: "cluster".to_owned(), role: "role".to_owned() };
+        let mut tags = vec![("Name".to_owned(), name.to_owned())];
+        tags.extend(keys.iter().map(|key| ((*key).to_owned(), "1".to_owned())));
+        let instance = Instance { tags, ..Instance::default() };
+        let look = |machine| Look::Tags { owner: &owner, machine, states: States::Live };
+        assert_eq!(look(Some("m")).wants(&instance), expected);
+        assert_eq!(look(None).wants(&instance), keys.len() == 2);
+    }
 }

@@ -197,7 +197,7 @@ impl Session<'_> {
             let query = actions::describe_instances(look, next.as_deref());
             let ask = Ask { service, query: &query, repeat: Repeat::Safe };
             let page: Page = self.ask(ask, actions::read_page).await?;
-            all.extend(page.instances);
+            all.extend(page.instances.into_iter().filter(|instance| look.wants(instance)));
             match page.next {
                 None => return Ok(all),
                 // It would be asked for for ever, or the rest is missing.
