@@ -8,6 +8,7 @@ FOLDER is that of scripts/test-openstack, CLOUD one of its clouds.yaml. Prints J
 
 import json
 import sys
+import time
 
 import openstack
 
@@ -15,10 +16,38 @@ import openstack
 def inventory(cloud):
     project = cloud.current_project_id
     return {
-        "servers": [server.to_dict() for server in cloud.compute.servers(details=True)],
-        "ports": [port.to_dict() for port in cloud.network.ports(project_id=project)],
-        "volumes": [volume.to_dict() for volume in cloud.block_storage.volumes(details=True)],
+        "servers": servers(cloud),
+        "ports": whole(lambda: [port.to_dict() for port in cloud.network.ports(project_id=project)]),
+        "volumes": whole(lambda: [volume.to_dict() for volume in cloud.block_storage.volumes(details=True)]),
     }
+
+
+def whole(read):
+    """A list whose pages are short: others may delete what a page begins behind."""
+    for _ in range(20):
+        try:
+            return read()
+        except (openstack.exceptions.NotFoundException, openstack.exceptions.BadRequestException):
+            time.sleep(0.5)
+    raise SystemExit("the list changes faster than it can be read")
+
+
+def servers(cloud):
+    """As Nova answers them. A page behind a server that is being built leaves out others, which the SDK does not know."""
+
+    def read():
+        found, address = [], "/servers/detail"
+        while address:
+            answer = cloud.compute.get(address)
+            openstack.exceptions.raise_from_response(answer)
+            page = answer.json()
+            found += page["servers"]
+            address = next((link["href"] for link in page.get("servers_links", []) if link["rel"] == "next"), None)
+            if address and found[-1]["status"] == "BUILD":
+                raise openstack.exceptions.BadRequestException("no mark")
+        return found
+
+    return whole(read)
 
 
 def call(cloud, method, service, path, body=None):
