@@ -24,7 +24,7 @@ def inventory(cloud):
 
 def whole(read):
     """A list whose pages are short: others may delete what a page begins behind."""
-    for _ in range(20):
+    for _ in range(240):
         try:
             return read()
         except (openstack.exceptions.NotFoundException, openstack.exceptions.BadRequestException):
@@ -33,19 +33,24 @@ def whole(read):
 
 
 def servers(cloud):
-    """As Nova answers them. A page behind a server that is being built leaves out others, which the SDK does not know."""
+    """As Nova answers them, page by page until one shows nothing new.
+
+    A page lacks its link, with others to follow, where a server began to be built while the page was made. A page behind a server
+    that is being built leaves out others. The SDK knows neither.
+    """
 
     def read():
-        found, address = [], "/servers/detail"
-        while address:
-            answer = cloud.compute.get(address)
+        found, query = {}, ""
+        while True:
+            answer = cloud.compute.get("/servers/detail" + query)
             openstack.exceptions.raise_from_response(answer)
-            page = answer.json()
-            found += page["servers"]
-            address = next((link["href"] for link in page.get("servers_links", []) if link["rel"] == "next"), None)
-            if address and found[-1]["status"] == "BUILD":
-                raise openstack.exceptions.BadRequestException("no mark")
-        return found
+            page, is_linked = answer.json()["servers"], "servers_links" in answer.json()
+            if all(server["id"] in found for server in page):
+                return list(found.values())
+            if is_linked and page[-1]["status"] == "BUILD":
+                raise openstack.exceptions.BadRequestException("no page may begin there")
+            found |= {server["id"]: server for server in page}
+            query = f"?marker={page[-1]['id']}"
 
     return whole(read)
 

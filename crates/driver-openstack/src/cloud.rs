@@ -18,6 +18,7 @@ use crate::{
     errors,
     keystone::{Service, Token},
     login::Login,
+    lookup::NextPage,
 };
 
 /// A list has no more pages than this; beyond it the service repeats itself.
@@ -247,21 +248,21 @@ impl Session<'_> {
     /// # Errors
     /// Those of any page.
     pub async fn list<T: DeserializeOwned>(&self, ask: Ask<'_>, key: &str) -> Result<Vec<T>, Failure> {
-        self.list_unless(ask, key, |_| false).await
+        self.list_by(ask, key, |_, link| link.map_or(NextPage::End, NextPage::Linked)).await
     }
 
-    /// The same; `is_no_mark` says behind which things no page may begin.
+    /// The same; `next` says what follows a page and its link.
     ///
     /// # Errors
     /// Those of any page, and `Aborted` for a list that can't be read whole because it changes.
-    pub async fn list_unless<T: DeserializeOwned>(
+    pub async fn list_by<T: DeserializeOwned>(
         &self,
         ask: Ask<'_>,
         key: &str,
-        is_no_mark: impl Fn(&T) -> bool + Send + Sync,
+        next: impl Fn(&[T], Option<String>) -> NextPage + Send + Sync,
     ) -> Result<Vec<T>, Failure> {
         for beginning in 1..=MOST_BEGINNINGS {
-            if let Some(all) = self.pages(ask, key, &is_no_mark).await? {
+            if let Some(all) = self.pages(ask, key, &next).await? {
                 return Ok(all);
             }
             tokio::time::sleep(PAUSE * beginning).await;
@@ -270,12 +271,12 @@ impl Session<'_> {
         Err(Failure::lasting(Code::Aborted, message))
     }
 
-    /// All pages; `None` when a page would begin behind what is gone, or is no mark.
+    /// All pages; `None` when the list has to be begun anew.
     async fn pages<T: DeserializeOwned>(
         &self,
         ask: Ask<'_>,
         key: &str,
-        is_no_mark: &(impl Fn(&T) -> bool + Send + Sync),
+        next: &(impl Fn(&[T], Option<String>) -> NextPage + Send + Sync),
     ) -> Result<Option<Vec<T>>, Failure> {
         let (folder, query) = ask.path.split_once('?').unwrap_or((ask.path, ""));
         let (mut query, mut all) = (query.to_owned(), Vec::new());
@@ -291,17 +292,25 @@ impl Session<'_> {
             };
             let unread = || Failure::lasting(Code::Internal, unreadable(ask));
             let mut body: Value = serde_json::from_slice(&body).map_err(|_| unread())?;
-            let next = next_query(&body, key);
-            let items =
-                body.get_mut(key).map(Value::take).and_then(|items| serde_json::from_value::<Vec<T>>(items).ok());
-            all.extend(items.ok_or_else(unread)?);
-            match next {
-                None => return Ok(Some(all)),
-                Some(_) if all.last().is_some_and(is_no_mark) => return Ok(None),
+            let link = next_query(&body, key);
+            let page = body.get_mut(key).map(Value::take).and_then(|page| serde_json::from_value::<Vec<T>>(page).ok());
+            let page = page.ok_or_else(unread)?;
+            let follows = next(&page, link);
+            all.extend(page);
+            query = match follows {
+                NextPage::End => return Ok(Some(all)),
+                NextPage::First => return Ok(None),
                 // It would be asked for for ever, or the rest is missing.
-                Some(next) if next == query => break,
-                Some(next) => query = next,
-            }
+                NextPage::Linked(next) if next == query => break,
+                NextPage::Linked(next) => next,
+                NextPage::Behind(id) => {
+                    let behind = format!("marker={id}");
+                    if behind == query {
+                        return Ok(Some(all));
+                    }
+                    behind
+                }
+            };
         }
         Err(Failure::lasting(Code::Internal, format!("{}: the pages of the list do not end", ask.what)))
     }

@@ -115,7 +115,7 @@ async fn lists_are_followed_to_their_end_by_their_links() {
     rig.cloud.state().images = vec!["x", "y", "linux"];
     for number in 0..5 {
         rig.server(
-            &format!("s-{number}"),
+            &format!("s-old-{number}"),
             json!({"name": format!("other-{number}"), "created": "2026-01-01T00:00:00Z"}),
         );
     }
@@ -124,7 +124,10 @@ async fn lists_are_followed_to_their_end_by_their_links() {
     rig.create().await.unwrap();
     let listed = rig.list().await.unwrap();
     assert_eq!(listed.len(), 7);
-    assert_eq!((listed[0].provider_id.as_str(), listed[0].machine_name.as_str()), ("openstack:///eu-1/s-0", "other-0"));
+    assert_eq!(
+        (listed[0].provider_id.as_str(), listed[0].machine_name.as_str()),
+        ("openstack:///eu-1/s-old-0", "other-0")
+    );
     assert_eq!(listed[0].created, Some("2026-01-01T00:00:00Z".parse().unwrap()));
 }
 
@@ -138,6 +141,23 @@ async fn no_page_of_servers_begins_behind_one_that_is_being_built() {
     assert_eq!(rig.list().await.unwrap_err().code, Code::Aborted);
     rig.cloud.state().servers.reverse();
     assert_eq!(rig.list().await.unwrap().len(), 2);
+}
+
+/// A page of Nova is short, and lacks its link, where a server was found among those to be built and among those that are built.
+#[rstest]
+#[case::the_last_is_built(&["s-a"])]
+#[case::the_last_is_being_built(&["s-a", "s-b"])]
+#[tokio::test(start_paused = true)]
+async fn a_short_page_with_a_server_that_is_being_built_is_not_the_last(#[case] building: &[&str]) {
+    let rig = Rig::new(json!({}));
+    for id in ["s-a", "s-b", "s-c", "s-d", "s-e"] {
+        rig.server(id, json!({"status": if building.contains(&id) { "BUILD" } else { "ACTIVE" }}));
+    }
+    (rig.cloud.state().page, rig.cloud.state().found_twice) = (3, 1);
+    assert_eq!(rig.list().await.unwrap().len(), 5);
+    rig.cloud.state().servers.truncate(building.len());
+    (rig.cloud.state().page, rig.cloud.state().found_twice) = (1000, 0);
+    assert_eq!(rig.list().await.unwrap().len(), building.len(), "the list of a project that builds its first servers");
 }
 
 #[tokio::test(start_paused = true)]

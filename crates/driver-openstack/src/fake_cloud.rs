@@ -48,6 +48,8 @@ pub struct State {
     /// What a new volume becomes.
     pub volumes_become: &'static str,
     pub page: usize,
+    /// So many servers change from those that Nova is to build to those that it builds while it makes a first page.
+    pub found_twice: usize,
     /// Logins so far; the last one's token counts.
     pub logins: usize,
     /// Whether the last token is refused.
@@ -81,6 +83,7 @@ impl FakeCloud {
             becomes: (ACTIVE, None),
             volumes_become: "available",
             page: 1000,
+            found_twice: 0,
             logins: 0,
             expired: false,
             flavors: vec!["large", "small"],
@@ -377,14 +380,16 @@ impl State {
                     })
             })
             .collect();
-        let from: usize =
-            query.iter().find(|(name, _)| name == "marker").map_or(0, |(_, value)| value.parse().unwrap());
-        let next = from + self.page;
-        let shown: Vec<&Value> = found.iter().skip(from).take(self.page).collect();
+        let marker = query.iter().find(|(name, _)| name == "marker").map(|(_, value)| value);
+        let from =
+            marker.map_or(0, |marker| 1 + found.iter().position(|thing| thing["id"] == *marker.as_str()).unwrap());
+        // A server that is found twice is shown once.
+        let twice = if marker.is_none() && key == "servers" { self.found_twice } else { 0 };
+        let shown: Vec<&Value> = found.iter().skip(from).take(self.page - twice).collect();
         let mut page = json!({ key: shown });
-        if next < found.len() {
+        if let (Some(last), true) = (shown.last(), from + self.page < found.len() && twice == 0) {
             let mut query: Vec<_> = query.iter().filter(|(name, _)| name != "marker").collect();
-            let marker = ("marker".to_owned(), next.to_string());
+            let marker = ("marker".to_owned(), last["id"].as_str().unwrap().to_owned());
             query.push(&marker);
             let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
             if key == "images" {

@@ -127,6 +127,44 @@ pub fn ours(servers: Vec<Server>, owner: &OwnerTags) -> Vec<Server> {
     servers.into_iter().filter(|server| owner.own(&server.metadata) && State::of(server) != State::Gone).collect()
 }
 
+/// What follows a page of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NextPage {
+    /// Nothing.
+    End,
+    /// The page that a link of this one names by its query.
+    Linked(String),
+    /// The page that begins behind the thing with this id.
+    Behind(String),
+    /// The first page: the list is begun anew.
+    First,
+}
+
+/// What follows a page of the project's servers.
+///
+/// Nova reads the servers that it is about to build, then those that it has built or begun to build, and fills a page with
+/// them. A server that it finds in both counts twice for the size of the page and is shown once: the page is short then,
+/// lacks a link, and others follow.
+pub fn next_page(page: &[Server], link: Option<String>) -> NextPage {
+    let is_building = |server: &Server| State::of(server) == State::Building;
+    match page.last() {
+        Some(last) if link.is_none() && page.iter().any(is_building) => NextPage::Behind(last.id.clone()),
+        _ => next_page_of_a_name(page, link),
+    }
+}
+
+/// What follows a page of the servers of one name, which has room for all of them.
+///
+/// A page must not begin behind a server that is being built. When Nova begins to build that server between the two
+/// requests, the second one leaves out all servers that are still to be built.
+pub fn next_page_of_a_name(page: &[Server], link: Option<String>) -> NextPage {
+    match (page.last(), link) {
+        (_, None) => NextPage::End,
+        (Some(last), Some(_)) if State::of(last) == State::Building => NextPage::First,
+        (_, Some(link)) => NextPage::Linked(link),
+    }
+}
+
 /// What stands in the description of a port that the driver makes: a port gets its tags only after it is made, and an
 /// answer that is lost in between must not make it a stranger.
 pub fn mark(owner: &OwnerTags) -> String {

@@ -1,6 +1,6 @@
 //! What Nova is asked for, and what it answers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use cloud_client::{Failure, Repeat, http::Method};
 use machine_driver::Code;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::{
     cloud::{Ask, Session},
     keystone::Service,
-    lookup::State,
+    lookup,
 };
 
 /// A server.
@@ -64,14 +64,22 @@ impl Session<'_> {
         let pattern = format!("^{}$", name.replace('.', "\\."));
         let path = format!("/servers/detail?{}", query(&[("name", &pattern)]));
         let found: Vec<Server> = self
-            .list_unless(Ask::get(Service::Compute, "looking for the server", &path), "servers", is_no_mark)
+            .list_by(
+                Ask::get(Service::Compute, "looking for the server", &path),
+                "servers",
+                lookup::next_page_of_a_name,
+            )
             .await?;
         Ok(found.into_iter().filter(|server| server.name == name).collect())
     }
 
     /// All servers of the project. Nova ignores filters by metadata.
     pub async fn servers(&self) -> Result<Vec<Server>, Failure> {
-        self.list_unless(Ask::get(Service::Compute, "listing servers", "/servers/detail"), "servers", is_no_mark).await
+        let ask = Ask::get(Service::Compute, "listing servers", "/servers/detail");
+        let mut servers = self.list_by(ask, "servers", lookup::next_page).await?;
+        let mut seen = HashSet::new();
+        servers.retain(|server: &Server| seen.insert(server.id.clone()));
+        Ok(servers)
     }
 
     /// A server; `None` when there is none.
@@ -106,12 +114,6 @@ impl Session<'_> {
         let ask = Ask { method: &Method::DELETE, ..Ask::get(service, what, path) };
         optional(self.send(ask).await).map(drop)
     }
-}
-
-/// Nova lists what it is about to build before all else, and the built by their age. A page behind a server that is built between
-/// two pages begins at its age and leaves out all that are younger.
-fn is_no_mark(server: &Server) -> bool {
-    State::of(server) == State::Building
 }
 
 /// That something does not exist is an answer.
