@@ -15,7 +15,7 @@ use super::{
     MachineRequest, Meter, OpContext, Operation, Owner, SameInstance, SecretData, Status, VmIdentity, VolumeIdsRequest,
     unless_it_crashes,
 };
-use kube_values::field::Findings;
+use kube_values::field::{Findings, cut};
 use machine_api::v1alpha1::MachineClass;
 
 /// A driver whose calls are counted and timed, and whose errors tell no secret that it was given.
@@ -78,8 +78,17 @@ impl Measured {
         };
         let outcome = unless_it_crashes(call).await;
         running.code = Some(outcome.as_ref().err().map_or(Code::OK, |status| status.code));
-        outcome.map_err(|status| Status { message: secret.redacted(&status.message), ..status })
+        outcome.map_err(|status| told(&secret, status))
     }
+}
+
+/// A message for users is no longer, in characters; some hold a whole encoded decision about rights.
+const LONGEST_MESSAGE: usize = 2000;
+
+/// What the caller learns of a failure: no secret, and no text without end. The cut comes last: half of a secret is no secret that
+/// is known.
+fn told(secret: &SecretData, status: Status) -> Status {
+    Status { message: cut(secret.redacted(&status.message), LONGEST_MESSAGE), ..status }
 }
 
 /// A call under way; counted when it ends, however that is.
@@ -174,7 +183,7 @@ impl Driver for Measured {
         let secret = request.secret.clone();
         let cx = self.about(cx, &request.class);
         let answer = unless_it_crashes(self.driver.ask_about_class(&cx, request)).await;
-        answer.map_err(|status| Status { message: secret.redacted(&status.message), ..status })
+        answer.map_err(|status| told(&secret, status))
     }
 
     async fn get_volume_ids(&self, cx: &OpContext, request: VolumeIdsRequest) -> Result<Vec<String>, Status> {
@@ -193,6 +202,17 @@ mod tests {
 
     use super::*;
     use crate::{Capabilities, meter::told::Told};
+
+    #[test]
+    fn a_message_is_cut_after_its_secrets_are_left_out() {
+        let mut secret = SecretData::default();
+        let user_data = "user data ".repeat(1000);
+        secret.set("userData", user_data.clone().into_bytes());
+        let status = Status::new(Code::Internal, format!("malformed: {user_data} {}", "é".repeat(9000)));
+        let message = super::told(&secret, status).message;
+        assert!(message.starts_with("malformed: <redacted> é"), "{message}");
+        assert_eq!(message.chars().count(), LONGEST_MESSAGE);
+    }
 
     /// Lists well, refuses to make anything, never finishes a deletion, and crashes when it is asked about volumes.
     struct Moody(DriverInfo);

@@ -74,7 +74,10 @@ impl SecretData {
     pub fn redacted(&self, text: &str) -> String {
         let mut secrets: Vec<String> = Vec::new();
         for value in self.0.values() {
-            secrets.push(BASE64_STANDARD.encode(&value.0));
+            let encoded = BASE64_STANDARD.encode(&value.0);
+            // As it stands in a form.
+            secrets.push(encoded.replace('+', "%2B").replace('/', "%2F").replace('=', "%3D"));
+            secrets.push(encoded);
             let Ok(value) = std::str::from_utf8(&value.0) else { continue };
             secrets.push(value.trim().to_owned());
             secrets.extend(value.lines().map(str::trim).filter(|line| line.len() >= LONG_LINE).map(str::to_owned));
@@ -188,6 +191,7 @@ mod tests {
             ("no such user hunter2-and-more in eu".to_owned(), "no such user <redacted> in eu"),
             (format!("sent {encoded}, twice {encoded}"), "sent <redacted>, twice <redacted>"),
             ("bad key MIIEvQIBADANBgkqhkiG9w0, line ab".to_owned(), "bad key <redacted>, line ab"),
+            ("UserData=aHVudGVyMi1hbmQtbW9yZQ%3D%3D&x=1".to_owned(), "UserData=<redacted>&x=1"),
             ("nothing of it".to_owned(), "nothing of it"),
         ] {
             assert_eq!(secret.redacted(&text), expected);
