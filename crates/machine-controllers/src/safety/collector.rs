@@ -191,11 +191,14 @@ impl Collector {
             .iter()
             .filter_map(|machine| instance_key(machine.provider_id()))
             .collect();
+        let on_list: BTreeSet<String> = listed.iter().filter_map(|vm| instance_key(&vm.provider_id)).collect();
         let of_store = |vm: machine_driver::ListedVm| {
             let machine = views.machines.get(&ObjectKey::new(class.namespace.clone(), vm.machine_name.clone()));
-            let claim = orphans::claim_in_stores(&vm, &held, machine.as_ref());
-            if claim == Claim::Unnamed {
-                tracing::warn!(%class, vm = vm.provider_id, "the provider lists a VM without a machine's name; it is kept");
+            let claim = orphans::claim_in_stores(&vm, &held, machine.as_ref()).on_list_of(&on_list);
+            if let Some(doubt) = claim.doubt() {
+                tracing::warn!(
+                    %class, vm = vm.provider_id, machine = vm.machine_name, doubt, "a VM on the provider's list is kept"
+                );
             }
             orphans::ListedVm { provider_id: vm.provider_id, machine: vm.machine_name, created: vm.created, claim }
         };
@@ -215,11 +218,8 @@ impl Collector {
             .collect()
             .await;
         for vm in &mut vms {
-            match vm.claim {
-                Claim::Nobody | Claim::OtherVm(_) | Claim::Leaving => {
-                    vm.claim = answers.remove(&vm.provider_id).unwrap_or(Claim::Unknown);
-                }
-                Claim::Own | Claim::InCreation | Claim::Unnamed | Claim::Unknown => {}
+            if vm.claim.is_orphaned() {
+                vm.claim = answers.remove(&vm.provider_id).unwrap_or(Claim::Unknown).on_list_of(&on_list);
             }
         }
         vms

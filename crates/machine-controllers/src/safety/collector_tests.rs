@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::Time};
 use kube::client::Body;
+use rstest::rstest;
 use tokio_util::sync::CancellationToken;
 
 use machine_api::names::{annotation, finalizer};
@@ -197,6 +198,36 @@ async fn mc_241_a_vm_without_a_machine_is_deleted_at_the_second_look() {
     assert_eq!(scene.deleted(), ["v"]);
     let metrics = scene.collector.deps.metrics.render().unwrap();
     assert!(metrics.contains(r#"mcm_orphan_vms_deleted_total{class="c"} 1"#), "{metrics}");
+}
+
+/// A machine has a VM, and the list of its provider is wrong about it.
+#[rstest]
+#[case::without_an_id(&["cloud:///v", ""], 0)]
+#[case::without_an_id_alone(&[""], 0)]
+#[case::spelled_in_a_new_way(&["cloud:///v/"], 0)]
+#[case::spelled_in_a_new_way_by_part(&["cloud:///vm-v"], 0)]
+#[case::with_a_second_vm(&["cloud:///v", "cloud:///w"], 1)]
+#[tokio::test(start_paused = true)]
+async fn the_vm_of_a_machine_outlives_a_wrong_list(#[case] ids: &[&str], #[case] deleted: usize) {
+    let scene = Scene::new(&["c"]);
+    scene.late_machine("m", "cloud:///v");
+    for id in ids {
+        scene.vm("c", id, "m");
+    }
+    for _ in 0..3 {
+        scene.look("c").await;
+    }
+    assert_eq!(scene.deleted().len(), deleted, "{:?}", scene.deleted());
+    assert!(!scene.deleted().iter().any(|id| ["", "cloud:///v"].contains(&id.as_str())), "{:?}", scene.deleted());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vm_without_an_id_is_no_orphan() {
+    let scene = Scene::new(&["c"]);
+    scene.vm("c", "", "gone");
+    scene.look("c").await;
+    assert_eq!(scene.look("c").await, Duration::from_secs(900));
+    assert!(scene.deleted().is_empty(), "a deletion without an id goes by the name");
 }
 
 /// The machine that a VM was made for is gone; another one has the VM, in the spelling of its Node.

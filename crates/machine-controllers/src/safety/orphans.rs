@@ -56,10 +56,15 @@ pub enum Claim {
     Leaving,
     /// It has another one.
     OtherVm(String),
+    /// It has another one, which the list lacks. A list that spells the id of the machine's VM in a new way looks like
+    /// this: the two ids may name one VM.
+    Respelled(String),
     /// There is no such machine.
     Nobody,
     /// The provider does not tell for which machine it is.
     Unnamed,
+    /// The provider does not tell which VM it is. A deletion without an id would end a VM by its name, whichever it is.
+    Unidentified,
     /// Nobody has asked the API server, or it did not answer.
     Unknown,
 }
@@ -102,7 +107,8 @@ pub fn claim_in_stores(
     held: &BTreeSet<String>,
     machine: Option<&MachineSnapshot>,
 ) -> Claim {
-    if instance_key(&vm.provider_id).is_some_and(|instance| held.contains(&instance)) {
+    let Some(instance) = instance_key(&vm.provider_id) else { return Claim::Unidentified };
+    if held.contains(&instance) {
         Claim::Own
     } else if vm.machine_name.is_empty() {
         Claim::Unnamed
@@ -123,7 +129,30 @@ impl Claim {
     pub fn is_orphaned(&self) -> bool {
         match self {
             Self::Nobody | Self::OtherVm(_) | Self::Leaving => true,
-            Self::Own | Self::InCreation | Self::Unnamed | Self::Unknown => false,
+            Self::Own | Self::InCreation | Self::Respelled(_) | Self::Unnamed | Self::Unidentified | Self::Unknown => {
+                false
+            }
+        }
+    }
+
+    /// The claim on a VM of a list with these instances, as [`instance_key`] tells them.
+    #[must_use]
+    pub fn on_list_of(self, listed: &BTreeSet<String>) -> Self {
+        match self {
+            Self::OtherVm(own) if !instance_key(&own).is_some_and(|own| listed.contains(&own)) => Self::Respelled(own),
+            claim => claim,
+        }
+    }
+
+    /// What is wrong with the list's entry, if the VM is kept for that.
+    pub fn doubt(&self) -> Option<String> {
+        match self {
+            Self::Unnamed => Some("the entry has no machine's name".to_owned()),
+            Self::Unidentified => Some("the entry has no provider id".to_owned()),
+            Self::Respelled(own) => Some(format!(
+                "its machine has {own}, which the list lacks: the list may spell the id of one VM in another way"
+            )),
+            Self::Own | Self::InCreation | Self::Leaving | Self::OtherVm(_) | Self::Nobody | Self::Unknown => None,
         }
     }
 }

@@ -73,12 +73,14 @@ pub fn state_of_vm(claim: &Claim, namesakes: Number, inventories: Number, then: 
     match (claim, namesakes, inventories) {
         (Claim::Own, _, _) | (Claim::InCreation, Number::One, _) => State::Owned,
         (Claim::InCreation | Claim::OtherVm(_), Number::More, _) | (Claim::Leaving, _, _) => State::Duplicate,
-        (Claim::Nobody | Claim::OtherVm(_), _, Number::More) => State::Foreign,
-        (Claim::Nobody | Claim::OtherVm(_), _, Number::One) => match then {
+        (Claim::Nobody, _, Number::More) => State::Foreign,
+        (Claim::Nobody, _, Number::One) => match then {
             Then::Somebodys => State::Unknown,
             Then::Nobodys => State::Orphan,
         },
-        (Claim::Unnamed | Claim::Unknown, _, _) => State::Unknown,
+        // The list may spell the id of the machine's VM in another way.
+        (Claim::OtherVm(_) | Claim::Respelled(_), _, _)
+        | (Claim::Unnamed | Claim::Unidentified | Claim::Unknown, _, _) => State::Unknown,
     }
 }
 
@@ -142,12 +144,13 @@ mod tests {
         State::Duplicate
     )]
     #[case::the_machine_has_another_listed_one(other(), Number::More, Number::One, Then::Nobodys, State::Duplicate)]
-    #[case::the_machine_had_another_one(other(), Number::One, Number::One, Then::Nobodys, State::Orphan)]
+    #[case::the_machine_has_one_that_no_list_has(other(), Number::One, Number::One, Then::Nobodys, State::Unknown)]
     #[case::nobody_s(Claim::Nobody, Number::One, Number::One, Then::Nobodys, State::Orphan)]
     #[case::nobody_s_and_two_lists_have_it(Claim::Nobody, Number::One, Number::More, Then::Nobodys, State::Foreign)]
     #[case::two_lists_have_it_and_a_machine(Claim::Own, Number::One, Number::More, Then::Nobodys, State::Owned)]
     #[case::its_machine_has_gone_since(Claim::Nobody, Number::One, Number::One, Then::Somebodys, State::Unknown)]
     #[case::its_machine_has_another_one_since(other(), Number::One, Number::One, Then::Somebodys, State::Unknown)]
+    #[case::without_an_id(Claim::Unidentified, Number::One, Number::One, Then::Nobodys, State::Unknown)]
     #[case::without_a_name(Claim::Unnamed, Number::One, Number::One, Then::Nobodys, State::Unknown)]
     fn a_vm_is(
         #[case] claim: Claim,
