@@ -11,13 +11,14 @@ use super::{
         Answer, Call, ClassState, CreationGuarantee, KnownVm, NodeView, Observation, Purpose, SecretView,
         TargetCluster, UserData, VmOrigin, union,
     },
-    plan::{Effect, Link, Memo, Next, Say},
+    plan::{Effect, Link, Memo, Next, Say, is_linkable},
     retry::RetryPeriod,
     standing::{Waiting, after},
     status_change::{StatusChange, TimeoutClock},
     telling::tell_when_lasting,
     waits::Wait,
 };
+use kube_values::syntax::label_value;
 use machine_api::{
     names::{DEFAULT_MACHINE_PRIORITY, annotation, finalizer, machine_condition, machine_reason, stage_text},
     v1alpha1::{MachinePhase, OperationState, OperationType},
@@ -266,6 +267,14 @@ fn with_vm(seen: &Observation, vm: &KnownVm) -> CreationStep {
                 identity.node_name, identity.provider_id
             ),
         )));
+    }
+    if seen.target == TargetCluster::Present && !is_linkable(&identity.node_name) {
+        let (node, why) = (&identity.node_name, label_value(&identity.node_name).join("; "));
+        let message = format!(
+            "VM {}: no Node can be named {node:?}, for its name is a label's value: {why}",
+            identity.provider_id
+        );
+        return CreationStep::Fail(CreationFailure::driver(&Status::new(Code::Internal, message)));
     }
     if matches!(seen.flow.answer, Some(Answer::Created(Ok(_)))) && is_stale_node(seen, identity) {
         return CreationStep::DeleteStaleVm;

@@ -52,6 +52,17 @@ fn has_warning(plan: &Plan, wanted: &str) -> bool {
     plan.effects.iter().any(|effect| matches!(effect, Effect::Warn { reason, .. } if *reason == wanted))
 }
 
+/// Its VM may run, and its Node will never be known by a label.
+#[test]
+fn a_vm_whose_node_can_not_be_linked_is_told() {
+    let long = "a-very-long-name-of-a-node-which-is-longer-than-any-value-of-a-label-may-be";
+    let seen = told(machine(), 1, vec![not_found(), created(long)]);
+    let status = after(&decide(&seen), &seen.machine).status().clone();
+    assert_eq!(status.current_status.phase, MachinePhase::CrashLoopBackOff);
+    let told = &status.last_operation.description;
+    assert!(told.contains(long) && told.contains("must be no more than 63 characters"), "{told}");
+}
+
 #[test]
 fn mc_033_a_machine_without_finalizer_gets_it_and_nothing_else() {
     let mut bare = machine();

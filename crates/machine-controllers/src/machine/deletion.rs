@@ -16,7 +16,7 @@ use super::{
     deletion_stage::{DeletionStage, was_failed},
     lost_link::link_before_the_vm_goes,
     observation::{Answer, Call, Force, LastGood, NodeStep, NodeView, Observation, Purpose, TargetCluster},
-    plan::{Effect, Link, Memo, Next, Plan},
+    plan::{Effect, Link, Memo, Next, Plan, is_linkable},
     retry::{DeleteReaction, RetryPeriod, StatusReaction, after_failed_deletion, after_failed_status_in_deletion},
     shared_instance::VmOwner,
     standing::{Course, Waiting, after},
@@ -276,7 +276,7 @@ fn answered_vm(seen: &Observation) -> Option<&VmIdentity> {
 fn node_of_answered_vm(seen: &Observation) -> Option<&str> {
     let vm = answered_vm(seen)?;
     let takes_a_name = matches!(seen.flow.answer, Some(Answer::DeletedStale(_))) || is_stale_node(seen, vm);
-    (!vm.node_name.is_empty() && !takes_a_name).then_some(vm.node_name.as_str())
+    (is_linkable(&vm.node_name) && !takes_a_name).then_some(vm.node_name.as_str())
 }
 
 /// Keeps the identity of that VM when its Node can't be linked.
@@ -319,10 +319,10 @@ fn ask_status(seen: &Observation) -> Plan {
     let by_force = seen.force_deletion() == Force::Yes;
     let stage = DeletionStage::GetVmStatus;
     match &seen.flow.answer {
-        Some(Answer::Status(Ok(vm))) if !vm.node_name.is_empty() => link_node(seen, &vm.node_name, &vm.provider_id),
+        Some(Answer::Status(Ok(vm))) if is_linkable(&vm.node_name) => link_node(seen, &vm.node_name, &vm.provider_id),
         Some(Answer::Status(Ok(_))) => skip_drain(seen),
         Some(Answer::Status(Err(status))) => match after_failed_status_in_deletion(status.code) {
-            StatusReaction::MoveOn => match status.partial.as_ref().filter(|vm| !vm.node_name.is_empty()) {
+            StatusReaction::MoveOn => match status.partial.as_ref().filter(|vm| is_linkable(&vm.node_name)) {
                 Some(vm) => link_node(seen, &vm.node_name.clone(), &vm.provider_id.clone()),
                 None => match unknown_before_the_end(seen).filter(|_| status.code == Code::NotFound && !by_force) {
                     Some(outcome) => await_vm(seen, stage, outcome),

@@ -174,6 +174,18 @@ fn a_failed_deletion_of_the_vm_is_told_before_a_node_is_linked_again() {
     assert_eq!(decide(&seen).rule, "driver-failed-in-deletion");
 }
 
+/// No Node registers with it either: the kubelet writes the name on a label of its own.
+#[rstest]
+#[case::told(Answer::Status(Ok(new_vm(
+    "a-very-long-name-of-a-node-which-is-longer-than-any-value-of-a-label-may-be"
+))))]
+#[case::told_in_part(Answer::Status(Err(Status::new(Code::Uninitialized, "x").with_partial(new_vm("a-very-long-name-of-a-node-which-is-longer-than-any-value-of-a-label-may-be")))))]
+fn a_node_whose_name_is_no_label_holds_up_no_deletion(#[case] answer: Answer) {
+    let told = answered(seen(no_label(resting(DeletionStage::GetVmStatus)), 100), answer);
+    let machine = after(&decide(&told), &told.machine);
+    assert_eq!((machine.labels().get(label::NODE), DeletionStage::of(&machine)), (None, Some(DeletionStage::DeleteVm)));
+}
+
 #[test]
 fn mc_161_the_driver_tells_the_node() {
     let seen = seen(no_label(resting(DeletionStage::GetVmStatus)), 100);
@@ -513,6 +525,11 @@ fn new_vm(node: &str) -> VmIdentity {
 #[rstest]
 #[case::with_its_node("n", Some("n"), DeletionStage::Drain)]
 #[case::the_driver_names_no_node("", None, DeletionStage::GetVmStatus)]
+#[case::the_name_of_the_node_is_no_label(
+    "a-very-long-name-of-a-node-which-is-longer-than-any-value-of-a-label-may-be",
+    None,
+    DeletionStage::GetVmStatus
+)]
 fn what_the_driver_answered_about_a_vm_is_kept_when_its_machine_was_deleted_meanwhile(
     #[case] answered: &str,
     #[case] label: Option<&str>,

@@ -7,6 +7,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::NodeCondition, apimachinery::pkg::api::resource::Quantity};
+use kube_values::syntax::label_value;
 use serde::Serialize;
 
 use super::{
@@ -195,6 +196,11 @@ impl Link {
     pub fn of_node(name: &str) -> Self {
         Self { node: Some(name.to_owned()), ..Self::default() }
     }
+}
+
+/// Whether a Node of this name can be linked: the name becomes the value of a label.
+pub fn is_linkable(node: &str) -> bool {
+    !node.is_empty() && label_value(node).is_empty()
 }
 
 /// Whether a patch may hit another version than the observed one.
