@@ -17,11 +17,12 @@ use super::{
 };
 use crate::snapshots::{MachineSnapshot, SetSnapshot};
 use controller_runtime::{events::EventNote, snapshot::Snapshot};
-use kube_values::selector;
+use kube_values::{field::cut, selector};
 use machine_api::{
     names::set_reason,
     v1alpha1::{
-        ConditionStatus, MachineSetCondition, MachineSetConditionType, MachineSetStatus, MachineSummary, OperationState,
+        ConditionStatus, LastOperation, MachineSetCondition, MachineSetConditionType, MachineSetStatus, MachineSummary,
+        OperationState,
     },
 };
 
@@ -33,10 +34,19 @@ pub fn failed_machines<'a>(machines: impl IntoIterator<Item = &'a MachineSnapsho
         .map(|machine| MachineSummary {
             name: machine.name().to_owned(),
             provider_id: machine.provider_id().to_owned(),
-            last_operation: machine.last_operation().clone(),
+            last_operation: in_short(machine.last_operation()),
             owner_ref: machine.controller().map(|owner| owner.name.clone()).unwrap_or_default(),
         })
         .collect()
+}
+
+/// A description of a machine's operation in the status of its owners is no longer, in characters: all failed machines of a
+/// deployment stand in one object, for which the API server has a limit.
+const LONGEST_DESCRIPTION: usize = 300;
+
+fn in_short(operation: &LastOperation) -> LastOperation {
+    let description = cut(operation.description.clone(), LONGEST_DESCRIPTION);
+    LastOperation { description, ..operation.clone() }
 }
 
 /// The status that the set should have. `lastOperation` is left as it is.
@@ -219,6 +229,15 @@ mod tests {
         let status = written(&seeing(set(1).build(), [machine])).unwrap();
         assert_eq!(status["failedMachines"][0]["name"], "a");
         assert_eq!(status["failedMachines"][0]["ownerRef"], "set");
+    }
+
+    /// A driver repeats what its cloud says, on each of a thousand machines.
+    #[test]
+    fn what_failed_machines_say_is_short_in_the_status_of_their_owner() {
+        let operation = LastOperation { description: "x".repeat(30_000), ..LastOperation::default() };
+        assert_eq!(in_short(&operation).description.chars().count(), LONGEST_DESCRIPTION);
+        let operation = LastOperation { description: "no quota".to_owned(), ..LastOperation::default() };
+        assert_eq!(in_short(&operation), operation);
     }
 
     #[test]
