@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use machine_driver::OwnerTags;
 
 use crate::{
     query::Query,
-    spec::OwnerTags,
     xml::{Element, Xml},
 };
 
@@ -85,10 +85,10 @@ impl Look<'_> {
     /// protocol keep one of two filters of a name, and an instance of another cluster would be taken for ours.
     pub fn wants(self, instance: &Instance) -> bool {
         match self {
-            Self::Id(_) => true,
+            Self::Id(id) => instance.id == id,
             Self::Tags { owner, machine, .. } => {
                 let is_of_machine = machine.is_none_or(|machine| instance.name() == machine);
-                is_of_machine && instance.has_tag(&owner.cluster) && instance.has_tag(&owner.role)
+                is_of_machine && owner.own(|key| instance.has_tag(key))
             }
         }
     }
@@ -112,8 +112,7 @@ pub fn describe_instances(look: Look<'_>, page: Option<&str>) -> Query {
         Look::Tags { owner, machine, states } => {
             let mut filters = Vec::new();
             filters.extend(machine.map(|name| ("tag:Name", vec![name])));
-            filters.push(("tag-key", vec![owner.cluster.as_str()]));
-            filters.push(("tag-key", vec![owner.role.as_str()]));
+            filters.extend(owner.keys().map(|key| ("tag-key", vec![key])));
             if states == States::Live {
                 filters.push(("instance-state-name", LIVE.to_vec()));
             }
@@ -197,11 +196,6 @@ impl Instance {
         }
     }
 
-    /// Whether it runs or may run again.
-    pub fn is_live(&self) -> bool {
-        LIVE.contains(&self.state.as_str())
-    }
-
     /// Whether it has come to its end.
     pub fn has_ended(&self) -> bool {
         ["shutting-down", "terminated"].contains(&self.state.as_str())
@@ -271,22 +265,33 @@ mod tests {
 
     use super::*;
 
+    const CLUSTER: &str = "kubernetes.io/cluster/c";
+    const ROLE: &str = "kubernetes.io/role/node";
+
     #[rstest]
-    #[case::ours(&["cluster", "role"], "m", true)]
-    #[case::of_another_machine(&["cluster", "role"], "n", false)]
-    #[case::of_another_cluster(&["role"], "m", false)]
-    #[case::of_another_role(&["cluster"], "m", false)]
+    #[case::ours(&[CLUSTER, ROLE], "m", true)]
+    #[case::of_another_machine(&[CLUSTER, ROLE], "n", false)]
+    #[case::of_another_cluster(&[ROLE], "m", false)]
+    #[case::of_another_role(&[CLUSTER], "m", false)]
     fn a_04_tags_are_looked_at_whatever_the_service_has_filtered(
         #[case] keys: &[&str],
         #[case] name: &str,
         #[case] expected: bool,
     ) {
-        let owner = OwnerTags { cluster: "cluster".to_owned(), role: "role".to_owned() };
+        let tags = [CLUSTER, ROLE].map(str::to_owned);
+        let owner = OwnerTags::of(tags.iter(), "/cluster/", "/role/").unwrap();
         let mut tags = vec![("Name".to_owned(), name.to_owned())];
         tags.extend(keys.iter().map(|key| ((*key).to_owned(), "1".to_owned())));
         let instance = Instance { tags, ..Instance::default() };
         let look = |machine| Look::Tags { owner: &owner, machine, states: States::Live };
         assert_eq!(look(Some("m")).wants(&instance), expected);
         assert_eq!(look(None).wants(&instance), keys.len() == 2);
+    }
+
+    #[test]
+    fn an_instance_that_was_not_asked_for_is_not_wanted() {
+        let instance = |id: &str| Instance { id: id.to_owned(), ..Instance::default() };
+        assert!(Look::Id("i-1").wants(&instance("i-1")));
+        assert!(!Look::Id("i-1").wants(&instance("i-2")));
     }
 }

@@ -63,7 +63,14 @@ impl Asked<'_> {
             let mut query = run_instances(launch)?;
             query.set("DryRun", true);
             match ec2.launch(&query).await {
-                Ok(_) => {}
+                Ok(made) => {
+                    ec2.terminate(&made.id).await?;
+                    let message = format!(
+                        "the service knows no DryRun: it made instance {}, which has been ended again",
+                        made.id
+                    );
+                    return Err(Status::new(Code::FailedPrecondition, message));
+                }
                 Err(failure) if failure.reason == DRY_RUN => {}
                 Err(failure) => match place(&failure, spec) {
                     Some((at, value)) => self.take(failure, at, value)?,

@@ -33,6 +33,16 @@ async fn a_class_that_ec2_would_launch_is_fine_and_nothing_is_made() {
     assert_eq!((launch["DryRun"].as_str(), launch["ImageId"].as_str()), ("true", "ami-1"));
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_a_service_without_dry_runs_has_made_is_ended() {
+    let ec2 = FakeEc2::new();
+    let made = "<R><instancesSet><item><instanceId>i-7</instanceId></item></instancesSet></R>";
+    ec2.fails("RunInstances", [Fault::Body(made)]);
+    let refused = asked(&ec2, json!({})).await.unwrap_err();
+    assert!(refused.message.contains("it made instance i-7"), "{}", refused.message);
+    assert_eq!(ec2.asked("TerminateInstances")[0]["InstanceId.1"], "i-7");
+}
+
 fn interface(subnet: &str, group: &str) -> Value {
     json!({"subnetID": subnet, "securityGroupIDs": [group]})
 }

@@ -10,7 +10,7 @@ use std::{
 
 use cloud_client::{Answer, Bytes, Call, Client, CredentialsKey, Failure, Repeat, Secret, Trouble, http::Request};
 use jiff::Timestamp;
-use machine_driver::{Code, OpContext, SecretData, Status};
+use machine_driver::{Code, Instant, OpContext, SecretData, Status};
 use serde::Deserialize;
 
 use crate::{
@@ -168,7 +168,20 @@ pub struct Wallet {
 }
 
 /// One renewal at a time; others wait for it.
-type Slot = Arc<tokio::sync::Mutex<Option<Credentials>>>;
+type Slot = Arc<tokio::sync::Mutex<Kept>>;
+
+/// What has come of asking a source.
+#[derive(Default)]
+struct Kept {
+    credentials: Option<Credentials>,
+    /// When it last gave none, and why.
+    refused: Option<(Instant, Status)>,
+}
+
+/// A source that gives no credentials is not asked again for so long: all machines of a class wait for the answer.
+const REFUSED_FOR: Duration = Duration::from_secs(10);
+/// The metadata service is on the same host: it answers at once or not at all.
+const METADATA_PATIENCE: Duration = Duration::from_secs(2);
 
 impl Wallet {
     fn slot(&self, key: CredentialsKey) -> Slot {
@@ -181,7 +194,7 @@ impl Wallet {
 
     /// The cloud does not accept these any more. Others that were given meanwhile stay.
     pub async fn forget(&self, key: CredentialsKey, refused: &Credentials) {
-        self.slot(key).lock().await.take_if(|kept| kept == refused);
+        self.slot(key).lock().await.credentials.take_if(|kept| kept == refused);
     }
 
     /// The credentials of a source, renewed in time.
@@ -197,17 +210,23 @@ impl Wallet {
         let lasts = |credentials: &Credentials, ahead: Duration| {
             credentials.expires.is_none_or(|end| now.saturating_add(ahead).is_ok_and(|soon| soon < end))
         };
-        if let Some(credentials) = kept.as_ref().filter(|credentials| lasts(credentials, AHEAD)) {
+        if let Some(credentials) = kept.credentials.as_ref().filter(|credentials| lasts(credentials, AHEAD)) {
             return Ok(credentials.clone());
         }
-        match giver.given(source).await {
-            Ok(credentials) => {
-                *kept = Some(credentials.clone());
-                Ok(credentials)
-            }
-            // The old ones last a little longer.
-            Err(failure) => kept.clone().filter(|old| lasts(old, Duration::ZERO)).ok_or_else(|| failure.into()),
-        }
+        let refused = kept.refused.take().filter(|(since, _)| since.elapsed() < REFUSED_FOR);
+        let refused = match refused {
+            Some(refused) => refused,
+            None => match giver.given(source).await {
+                Ok(credentials) => {
+                    kept.credentials = Some(credentials.clone());
+                    return Ok(credentials);
+                }
+                Err(failure) => (Instant::now(), failure.into()),
+            },
+        };
+        kept.refused = Some(refused.clone());
+        // The old ones last a little longer.
+        kept.credentials.clone().filter(|old| lasts(old, Duration::ZERO)).ok_or(refused.1)
     }
 }
 
@@ -266,7 +285,15 @@ impl Giver<'_> {
             let request = Request::put(format!("{endpoint}/latest/api/token"));
             built(request.header("x-aws-ec2-metadata-token-ttl-seconds", "300"), Bytes::new())
         };
-        let token = self.ask(key, "instance_metadata", token, read_text).await?;
+        let asked = self.ask(key, "instance_metadata", token, read_text);
+        let Ok(token) = tokio::time::timeout(METADATA_PATIENCE, asked).await else {
+            let message = format!(
+                "the Secret has no credentials, and the process has none of its own: the metadata service of the instance, \
+                 {endpoint}, does not answer; in a container it needs a hop limit of 2"
+            );
+            return Err(Failure::lasting(Code::Unauthenticated, message));
+        };
+        let token = token?;
         let path = format!("{endpoint}/latest/meta-data/iam/security-credentials/");
         let get = |url: String| built(Request::get(url).header("x-aws-ec2-metadata-token", &token), Bytes::new());
         let role = self.ask(key, "instance_metadata", || get(path.clone()), read_text).await?;

@@ -126,3 +126,34 @@ async fn a_source_gives_credentials_that_are_kept_until_shortly_before_their_end
     wallet.credentials(giver, &source, at("2026-01-01T00:56:00Z")).await.unwrap();
     assert_eq!(giving.0.lock().unwrap().len(), 2 * asked.len(), "they are renewed in time");
 }
+
+/// Counts requests and answers none.
+#[derive(Clone, Default)]
+struct Silent(Arc<Mutex<usize>>);
+
+#[async_trait]
+impl Transport for Silent {
+    async fn send(&self, _: Request<Bytes>) -> Result<Answer, NoAnswer> {
+        *self.0.lock().unwrap() += 1;
+        std::future::pending().await
+    }
+}
+
+/// A container that is one hop too far away from its host's metadata service.
+#[tokio::test(start_paused = true)]
+async fn a_metadata_service_that_is_silent_is_told_soon_and_not_asked_by_each_machine() {
+    let (silent, source) = (Silent::default(), Source::Instance { endpoint: "http://metadata".to_owned() });
+    let client = Client::new(silent.clone(), Limits::default());
+    let (cx, options, wallet) = (OpContext::within(Duration::from_secs(60)), AwsOptions::default(), Wallet::default());
+    let giver = Giver { client: &client, cx: &cx, options: &options, sts: "" };
+    let began = Instant::now();
+    for _ in 0..3 {
+        let refused = wallet.credentials(giver, &source, Timestamp::now()).await.unwrap_err();
+        assert_eq!(refused.code, Code::Unauthenticated);
+        assert!(refused.message.contains("http://metadata, does not answer"), "{}", refused.message);
+    }
+    assert_eq!((*silent.0.lock().unwrap(), began.elapsed()), (1, METADATA_PATIENCE));
+    tokio::time::sleep(REFUSED_FOR).await;
+    wallet.credentials(giver, &source, Timestamp::now()).await.unwrap_err();
+    assert_eq!(*silent.0.lock().unwrap(), 2);
+}

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use cloud_client::{Client, Failure, Trouble};
+use jiff::Timestamp;
 use kube_values::field::Findings;
 use machine_driver::{
     Capabilities, ClassRules, Code, CreatedVm, DeletedVm, Driver, DriverInfo, Instant, ListRequest, ListedVm, Machine,
-    MachineClass, MachineRequest, OpContext, Owner, PersistentVolumeSpec, SameInstance, SecretData, Status, VmIdentity,
-    VolumeIdsRequest, async_trait, same_instance,
+    MachineClass, MachineRequest, OpContext, Owner, OwnerTags, PersistentVolumeSpec, SameInstance, SecretData, Status,
+    VmIdentity, VolumeIdsRequest, async_trait, same_instance,
 };
 
 use crate::{
@@ -18,16 +19,16 @@ use crate::{
     ec2::{Ec2, Session},
     errors,
     launch::{Launch, run_instances},
-    lookup::{self, Lacks, Place},
+    lookup::{self, Lacks, Place, VISIBLE_WITHIN},
     options::AwsOptions,
     sign,
-    spec::{OwnerTags, Spec},
+    spec::Spec,
+    unseen::Unseen,
 };
 
 /// So many tokens one creation tries.
 const MOST_ATTEMPTS: usize = 8;
-/// How long a new instance may take to be described, and the pauses between looks.
-const VISIBLE_WITHIN: Duration = Duration::from_secs(5 * 60);
+/// The pauses between looks for a new instance.
 const FIRST_LOOK: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// A client token of EC2 is no longer.
@@ -37,6 +38,7 @@ const LONGEST_TOKEN: usize = 60;
 pub struct AwsDriver {
     info: DriverInfo,
     ec2: Ec2,
+    unseen: Unseen,
 }
 
 impl AwsDriver {
@@ -54,7 +56,7 @@ impl AwsDriver {
         let capabilities = Capabilities { create_is_idempotent: true, lists_creation_time: true };
         let info =
             DriverInfo { name: "aws", providers: vec![AWS.to_owned()], schema: Some(SCHEMA.clone()), capabilities };
-        Self { info, ec2 }
+        Self { info, ec2, unseen: Unseen::default() }
     }
 }
 
@@ -113,15 +115,29 @@ impl<'a> Subject<'a> {
             return Err(Status::new(Code::NotFound, "No ProviderID found on the machine"));
         };
         let by_id = ec2.instance(place.id).await?;
+        if by_id.is_none() && self.may_be_shown_later() {
+            return Err(lookup::not_shown_yet(place.id));
+        }
         let ours: Vec<_> = by_id.into_iter().filter(|instance| self.is_its(instance)).collect();
         if ours.is_empty() { Err(lookup::not_found()) } else { Ok(ours) }
+    }
+
+    /// Whether EC2 may not show the machine's instance yet. The machine is as old as its instance, or older.
+    fn may_be_shown_later(&self) -> bool {
+        let made = self.machine.metadata.creation_timestamp.as_ref();
+        made.is_some_and(|made| lookup::may_be_shown_later(made.0, Timestamp::now()))
     }
 
     /// Whether an instance that is found by its id is the machine's: its tags say so, or, where somebody has taken them away, the
     /// token that made it.
     fn is_its(&self, instance: &Instance) -> bool {
-        let by_token = || self.token().is_ok_and(|base| lookup::is_token_of(&base, &instance.client_token));
-        !instance.has_ended() && (lookup::backs(instance, &self.owner) || by_token())
+        let is_tagged = || lookup::backs(instance, &self.owner, self.name().unwrap_or_default());
+        !instance.has_ended() && (is_tagged() || self.has_made(instance))
+    }
+
+    /// Whether a request of this machine has made an instance.
+    fn has_made(&self, instance: &Instance) -> bool {
+        self.token().is_ok_and(|base| lookup::is_token_of(&base, &instance.client_token))
     }
 
     /// What all tokens of the machine's creations begin with: no other machine has it.
@@ -137,7 +153,13 @@ impl<'a> Subject<'a> {
     }
 
     /// The instance that is launched, or that an earlier request launched. `attempt` is the first one whose token is free.
-    async fn launched(&self, ec2: &Session<'_>, root_device: &str, attempt: usize) -> Result<Instance, Status> {
+    async fn launched(
+        &self,
+        ec2: &Session<'_>,
+        unseen: &Unseen,
+        root_device: &str,
+        attempt: usize,
+    ) -> Result<Instance, Status> {
         let base = self.token()?;
         let user_data = self.secret.get(SecretData::USER_DATA).unwrap_or_default();
         for attempt in attempt..attempt + MOST_ATTEMPTS {
@@ -158,6 +180,10 @@ impl<'a> Subject<'a> {
                     // The class has changed since an earlier request with this token was sent.
                     let mut found = ec2.instances(self.look(States::Live)?).await?;
                     match found.len() {
+                        // EC2 forgets an instance that has ended, and shows a new one late.
+                        0 if unseen.known_for(&token, Instant::now()) < VISIBLE_WITHIN => {
+                            return Err(lookup::hidden_by_a_change(&token));
+                        }
                         0 => {}
                         1 => return Ok(found.remove(0)),
                         _ => return Err(lookup::too_many(&found)),
@@ -240,7 +266,7 @@ impl Driver for AwsDriver {
     }
 
     fn owner(&self, class: &MachineClass) -> Option<Owner> {
-        Spec::read(class).ok()?.owner()
+        Some(Spec::read(class).ok()?.owner_tags()?.owner().clone())
     }
 
     fn validate(&self, class: &MachineClass, found: &mut Findings) {
@@ -255,7 +281,7 @@ impl Driver for AwsDriver {
         let ec2 = self.ec2.session(cx, &subject.spec.region, &subject.source);
         // Ended ones, too: their tokens are used up.
         let (live, ended): (Vec<_>, Vec<_>) =
-            ec2.instances(subject.look(States::Any)?).await?.into_iter().partition(Instance::is_live);
+            ec2.instances(subject.look(States::Any)?).await?.into_iter().partition(|instance| !instance.has_ended());
         let instance = match live.len() {
             0 => {
                 let ami = &subject.spec.ami;
@@ -266,7 +292,7 @@ impl Driver for AwsDriver {
                     return Err(Status::new(Code::InvalidArgument, "rootDeviceName cannot be nil"));
                 };
                 let attempt = lookup::next_attempt(&subject.token()?, &ended);
-                let launched = subject.launched(&ec2, &root_device, attempt).await?;
+                let launched = subject.launched(&ec2, &self.unseen, &root_device, attempt).await?;
                 subject.visible(&ec2, launched).await?
             }
             1 => live.into_iter().next().unwrap_or_default(),
@@ -309,18 +335,24 @@ impl Driver for AwsDriver {
         // An orphan is one of several instances of a name: only its id is meant, and it comes without a UID.
         let by_name = place.is_none() || subject.machine.metadata.uid.is_some();
         let mut ending = if by_name { ec2.instances(subject.look(States::Live)?).await? } else { Vec::new() };
-        let mut foreign = None;
+        // Beside the instance that the machine names only what it has made itself goes along: a name may be written on another
+        // machine's instance by mistake. What is left is the collector's, which knows all machines.
+        if let Some(place) = place {
+            ending.retain(|instance| instance.id == place.id || subject.has_made(instance));
+        }
+        let mut unended = None;
         if let Some(place) = place.filter(|place| ending.iter().all(|instance| instance.id != place.id)) {
-            match ec2.instance(place.id).await?.filter(|instance| !instance.has_ended()) {
+            match ec2.instance(place.id).await? {
+                Some(instance) if instance.has_ended() => {}
                 Some(instance) if subject.is_its(&instance) => ending.push(instance),
-                Some(instance) => foreign = Some(instance.id),
-                None => {}
+                Some(instance) => unended = Some(lookup::not_ours(&instance.id)),
+                None => unended = subject.may_be_shown_later().then(|| lookup::not_shown_yet(place.id)),
             }
         }
         for instance in &ending {
             ec2.terminate(&instance.id).await?;
         }
-        foreign.map_or(Ok(DeletedVm::default()), |id| Err(lookup::not_ours(&id)))
+        unended.map_or(Ok(DeletedVm::default()), Err)
     }
 
     async fn get_machine_status(&self, cx: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status> {
@@ -366,7 +398,7 @@ impl Driver for AwsDriver {
     fn inventory_key(&self, class: &MachineClass) -> String {
         let of_owner = |spec: Spec| Some((spec.owner_tags()?, spec.region));
         match Spec::read(class).ok().and_then(of_owner) {
-            Some((OwnerTags { cluster, role }, region)) => format!("{region} {cluster} {role}"),
+            Some((owner, region)) => format!("{region} {owner}"),
             None => class.provider_spec.to_string(),
         }
     }

@@ -5,7 +5,11 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use cloud_client::Limits;
-use k8s_openapi::api::core::v1::{AWSElasticBlockStoreVolumeSource, CSIPersistentVolumeSource, NFSVolumeSource};
+use jiff::SignedDuration;
+use k8s_openapi::{
+    api::core::v1::{AWSElasticBlockStoreVolumeSource, CSIPersistentVolumeSource, NFSVolumeSource},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
 use machine_driver::contract;
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -13,7 +17,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     errors::ErrorCodes,
-    fake_ec2::{FakeEc2, Fault, Nic, Vm},
+    fake_ec2::{self, FakeEc2, Fault, Nic, Vm},
 };
 
 const CLUSTER: &str = "kubernetes.io/cluster/shoot";
@@ -220,8 +224,31 @@ async fn a_token_whose_instance_ec2_has_forgotten_is_not_used_again() {
         "RunInstances",
         [Fault::Error(400, "IdempotentInstanceTerminated"), Fault::Error(400, "IdempotentParameterMismatch")],
     );
+    assert_eq!(rig.create().await.unwrap_err().code, Code::Unavailable, "its instance may be shown late");
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    rig.ec2.fails(
+        "RunInstances",
+        [Fault::Error(400, "IdempotentInstanceTerminated"), Fault::Error(400, "IdempotentParameterMismatch")],
+    );
     rig.create().await.unwrap();
-    assert_eq!(rig.launches()[2]["ClientToken"], "uid-1-2");
+    assert_eq!(rig.launches()[4]["ClientToken"], "uid-1-2");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_03_an_edited_class_makes_no_second_instance_while_the_first_is_not_shown() {
+    let mut rig = Rig::new(json!({}));
+    rig.ec2.fails("RunInstances", [Fault::LostReply]);
+    rig.create().await.unwrap_err();
+    rig.patch = json!({"machineType": "m5.xlarge"});
+    rig.ec2.fails("DescribeInstances", vec![Fault::Body("<R><reservationSet/></R>"); 4]);
+    for _ in 0..2 {
+        rig.ec2.fails("RunInstances", [Fault::Error(400, "IdempotentParameterMismatch")]);
+        let refused = rig.create().await.unwrap_err();
+        assert_eq!(refused.code, Code::Unavailable);
+        assert!(refused.message.contains("uid-1 has made an instance"), "{}", refused.message);
+    }
+    assert_eq!(rig.create().await.unwrap().vm.provider_id, "aws:///eu-west-1/i-1");
+    assert_eq!(rig.ec2.live().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -321,6 +348,23 @@ async fn a_22_an_instance_that_is_gone_is_deleted() {
     assert_eq!(rig.ec2.state().uris[0], "https://ec2.us-east-1.amazonaws.com/", "the id says where it was");
 }
 
+/// EC2 shows an instance late, and one that has ended for an hour.
+#[tokio::test(start_paused = true)]
+async fn a_22_a_young_instance_that_is_not_shown_is_not_gone() {
+    let mut rig = Rig::new(json!({})).named("aws:///eu-west-1/i-9");
+    let made = |seconds| Some(Time(Timestamp::now() - SignedDuration::from_secs(seconds)));
+    rig.machine.metadata.creation_timestamp = made(10);
+    for refused in [rig.status().await.unwrap_err(), rig.delete().await.unwrap_err()] {
+        assert_eq!(refused.code, Code::Unavailable, "{}", refused.message);
+    }
+    rig.machine.metadata.creation_timestamp = made(301);
+    assert_eq!(rig.status().await.unwrap_err().code, Code::NotFound);
+    rig.delete().await.unwrap();
+    rig.machine.metadata.creation_timestamp = made(10);
+    rig.vm("i-9", |vm| vm.state = "terminated");
+    rig.delete().await.unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_23_all_instances_of_the_name_are_deleted() {
     let rig = Rig::new(json!({}));
@@ -336,9 +380,10 @@ async fn a_deletion_by_id_takes_leftovers_along_and_that_of_an_orphan_does_not()
         let mut rig = Rig::new(json!({})).named("aws:///eu-west-1/i-8");
         rig.machine.metadata.uid = uid;
         rig.vm("i-8", |_| ());
-        rig.vm("i-9", |_| ());
+        rig.vm("i-9", |vm| "uid-1-1".clone_into(&mut vm.token));
+        rig.vm("i-7", |vm| "uid-of-another".clone_into(&mut vm.token));
         rig.delete().await.unwrap();
-        assert_eq!(rig.ec2.live().len(), left);
+        assert_eq!(rig.ec2.live().len(), left + 1, "an instance of another machine has got the name by mistake");
     }
 }
 
@@ -449,12 +494,53 @@ async fn c_10_a_list_without_its_second_page_is_an_error() {
     // A token that comes back would be asked for for ever.
     rig.ec2.fails("DescribeInstances", [Fault::Body(first), Fault::Body(first)]);
     assert_eq!(rig.list().await.unwrap_err().code, Code::Internal);
+    // A page that comes back under another token as well.
+    let page = |next: usize| {
+        let item = "<item><instancesSet><item><instanceId>i-1</instanceId></item></instancesSet></item>";
+        Fault::Body(format!("<R><reservationSet>{item}</reservationSet><nextToken>{next}</nextToken></R>").leak())
+    };
+    rig.ec2.fails("DescribeInstances", [page(1), page(2), page(1)]);
+    assert_eq!(rig.list().await.unwrap_err().code, Code::Internal);
+}
+
+/// A gateway answers with a page of its own, which is XML.
+#[tokio::test(start_paused = true)]
+async fn a_page_of_a_gateway_ends_no_instance() {
+    let rig = Rig::new(json!({})).named("aws:///eu-west-1/i-9");
+    rig.vm("i-9", |_| ());
+    rig.ec2.fails("TerminateInstances", [Fault::Body("<html><body><p>Service under maintenance</p></body></html>")]);
+    assert_eq!(rig.delete().await.unwrap_err().code, Code::Internal);
+    rig.delete().await.unwrap();
+    assert_eq!(rig.ec2.live().len(), 0);
+}
+
+/// The service keeps no filter by ids.
+#[tokio::test(start_paused = true)]
+async fn an_answer_about_another_instance_ends_nothing() {
+    let rig = Rig::new(json!({})).named("aws:///eu-west-1/i-8");
+    rig.vm("i-9", |vm| drop(vm.tags.insert("Name".to_owned(), "m-2".to_owned())));
+    let other =
+        rig.ec2.state().describe(&fake_ec2::Parameters::from([("InstanceId.1".to_owned(), "i-9".to_owned())])).unwrap();
+    rig.ec2.fails("DescribeInstances", [Fault::Body("<R><reservationSet/></R>"), Fault::Body(other.leak())]);
+    rig.delete().await.unwrap();
+    assert_eq!(rig.ec2.live().len(), 1);
+}
+
+/// The machine names, by mistake, the instance of another one.
+#[tokio::test(start_paused = true)]
+async fn an_instance_with_the_name_of_another_machine_is_not_ended_by_its_id() {
+    let rig = Rig::new(json!({})).named("aws:///eu-west-1/i-9");
+    rig.vm("i-9", |vm| drop(vm.tags.insert("Name".to_owned(), "m-2".to_owned())));
+    assert_eq!(rig.status().await.unwrap_err().code, Code::NotFound);
+    assert_eq!(rig.delete().await.unwrap_err().code, Code::NotFound);
+    assert_eq!(rig.ec2.live().len(), 1);
 }
 
 #[rstest]
 #[case::no_xml("{}")]
 #[case::cut_off("<R><reservationSet><item>")]
 #[case::another_answer("<html></html>")]
+#[case::a_page_with_a_list("<html><reservationSet/></html>")]
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_can_not_be_read_is_no_empty_list(#[case] body: &'static str) {
     let rig = Rig::new(json!({}));

@@ -1,6 +1,6 @@
 //! Requests to EC2 in one region with one account's credentials: signed, sent, read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use cloud_client::{
     Answer, Bytes, Call, Client, CredentialsKey, Failure, HttpOptions, HttpTransport, Limits, Repeat, http::Request,
@@ -135,12 +135,16 @@ impl Session<'_> {
         };
         let read = |answer: &Answer| match errors::failure("EC2", query.action(), answer) {
             Some(failure) => Err(failure),
-            None => Xml::parse(&answer.body).and_then(|xml| read(&xml)).ok_or_else(|| {
-                Failure::lasting(
-                    Code::Internal,
-                    format!("operation error EC2: {}, the answer can't be read", query.action()),
-                )
-            }),
+            // A page of a gateway may be XML, too.
+            None => Xml::parse(&answer.body)
+                .filter(|xml| xml.answers(query.action()))
+                .and_then(|xml| read(&xml))
+                .ok_or_else(|| {
+                    Failure::lasting(
+                        Code::Internal,
+                        format!("operation error EC2: {}, the answer can't be read", query.action()),
+                    )
+                }),
         };
         let call = Call { service, what: query.action(), account: self.account(), repeat };
         client.call(self.cx, call, build, read).await
@@ -192,16 +196,21 @@ impl Session<'_> {
             Look::Tags { machine: None, .. } => "instance_get_by_tag_and_status",
         };
         let mut all = Vec::new();
+        let mut seen = HashSet::new();
         let mut next: Option<String> = None;
         for _ in 0..MOST_PAGES {
             let query = actions::describe_instances(look, next.as_deref());
             let ask = Ask { service, query: &query, repeat: Repeat::Safe };
             let page: Page = self.ask(ask, actions::read_page).await?;
+            // Of a page that was there already others follow for ever. A page of a filtered list may be empty.
+            let (before, shown) = (seen.len(), page.instances.len());
+            seen.extend(page.instances.iter().map(|instance| instance.id.clone()));
+            let repeats = shown > 0 && seen.len() == before;
             all.extend(page.instances.into_iter().filter(|instance| look.wants(instance)));
             match page.next {
                 None => return Ok(all),
                 // It would be asked for for ever, or the rest is missing.
-                Some(token) if next.as_ref() == Some(&token) => break,
+                Some(token) if repeats || next.as_ref() == Some(&token) => break,
                 token => next = token,
             }
         }
@@ -224,7 +233,7 @@ impl Session<'_> {
     pub async fn terminate(&self, id: &str) -> Result<(), Failure> {
         let query = actions::terminate_instances([id]);
         let ask = Ask { service: "instance_terminate", query: &query, repeat: Repeat::Safe };
-        match self.ask(ask, |_| Some(())).await {
+        match self.ask(ask, |xml| xml.root().child("instancesSet").map(drop)).await {
             Err(failure) if failure.status.code == Code::NotFound => Ok(()),
             outcome => outcome,
         }
@@ -234,7 +243,7 @@ impl Session<'_> {
     pub async fn disable_source_dest_check(&self, interface: &str) -> Result<(), Failure> {
         let query = actions::disable_source_dest_check(interface);
         let ask = Ask { service: "instance_disable_source_dest_check", query: &query, repeat: Repeat::Safe };
-        self.ask(ask, |_| Some(())).await
+        self.ask(ask, |xml| (xml.root().text("return") == "true").then_some(())).await
     }
 
     /// Gives a network interface more prefixes.

@@ -59,9 +59,6 @@ const PASSING: &[&str] = &["ServiceUnavailable", "InternalError", "InternalFailu
 /// Beside all whose names begin with `Invalid`. `NoSuchEntity` is that of an instance profile.
 const INVALID: &[&str] = &["MissingParameter", "UnknownParameter", "NoSuchEntity"];
 
-/// A message for users is no longer, in characters; some hold a whole encoded decision about rights.
-const LONGEST_MESSAGE: usize = 2000;
-
 /// What stands in the stead of a code in the reason of an instance's end: the launch has failed for lack of capacity.
 const EXHAUSTED_REASONS: &[&str] =
     &["Server.InsufficientInstanceCapacity", "Server.SpotInstanceTermination", "Client.VolumeLimitExceeded"];
@@ -131,7 +128,6 @@ pub fn failure(service: &str, action: &str, answer: &Answer) -> Option<Failure> 
     let id = xml.as_ref().and_then(|xml| ["RequestID", "RequestId"].iter().find_map(|name| xml.root().some_text(name)));
     let reason = error.map(|error| error.text("Code").to_owned()).unwrap_or_default();
     let said = error.map_or("the answer is no error of the service", |error| error.text("Message"));
-    let said: String = said.chars().take(LONGEST_MESSAGE).collect();
     let named = if reason.is_empty() { String::new() } else { format!("api error {reason}: ") };
     let message = format!(
         "operation error {service}: {action}, https response error StatusCode: {status}, RequestID: {}, {named}{said}",
@@ -205,16 +201,6 @@ mod tests {
                 "operation error EC2: RunInstances, https response error StatusCode: {status}, RequestID: r-1, api error {reason}: so it is"
             )
         );
-    }
-
-    #[test]
-    fn a_message_without_end_is_cut() {
-        let long = format!(
-            "<Response><Errors><Error><Code>X</Code><Message>{}</Message></Error></Errors></Response>",
-            "é".repeat(9000)
-        );
-        let told = failure("EC2", "RunInstances", &answer(400, &long)).unwrap().status.message;
-        assert_eq!(told.matches('é').count(), LONGEST_MESSAGE);
     }
 
     #[test]

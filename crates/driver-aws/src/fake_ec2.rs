@@ -94,7 +94,7 @@ impl FakeEc2 {
         let action = seen.parameter("Action").to_owned();
         let mut state = self.state();
         state.log.push((action.clone(), seen.parameters.clone()));
-        let Answer { status, body, .. } = answer(state.carry_out(&action, &seen.parameters));
+        let Answer { status, body, .. } = answer(&action, state.carry_out(&action, &seen.parameters));
         Reply::new(status.as_u16(), body)
     }
 
@@ -116,9 +116,9 @@ impl Transport for FakeEc2 {
             let mut waiting = state.faults.iter_mut().filter(|(known, _)| *known == action);
             let fault = waiting.find_map(|(_, faults)| faults.pop_front());
             match fault {
-                None => return Ok(answer(state.carry_out(&action, &parameters))),
-                Some(Fault::Error(status, code)) => return Ok(answer(Err((status, code.to_owned())))),
-                Some(Fault::Body(body)) => return Ok(answer(Ok(body.to_owned()))),
+                None => return Ok(answer(&action, state.carry_out(&action, &parameters))),
+                Some(Fault::Error(status, code)) => return Ok(answer(&action, Err((status, code.to_owned())))),
+                Some(Fault::Body(body)) => return Ok(answer(&action, Ok(body.to_owned()))),
                 Some(Fault::LostReply) => {
                     let _ = state.carry_out(&action, &parameters);
                     Fault::LostReply
@@ -135,9 +135,15 @@ impl Transport for FakeEc2 {
 
 type Outcome = Result<String, (u16, String)>;
 
-fn answer(outcome: Outcome) -> Answer {
+/// The answer to a request; `R` stands for the root of that request's answers.
+fn answer(action: &str, outcome: Outcome) -> Answer {
     let (status, body) = match outcome {
-        Ok(body) => (200, body),
+        Ok(body) => {
+            let body = ["<", "</"]
+                .into_iter()
+                .fold(body, |body, mark| body.replace(&format!("{mark}R>"), &format!("{mark}{action}Response>")));
+            (200, body.replace("<R/>", &format!("<{action}Response/>")))
+        }
         Err((status, code)) => (
             status,
             format!(
@@ -231,7 +237,7 @@ impl State {
         Ok(text)
     }
 
-    fn describe(&mut self, parameters: &Parameters) -> Outcome {
+    pub fn describe(&mut self, parameters: &Parameters) -> Outcome {
         let ids = listed(parameters, "InstanceId");
         if !ids.is_empty() {
             let hidden = self.stale_looks > 0;

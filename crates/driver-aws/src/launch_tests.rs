@@ -3,6 +3,7 @@
 #![allow(clippy::needless_pass_by_value, reason = "table rows build the values they pass")]
 
 use machine_api::v1alpha1::MachineClass;
+use machine_driver::OwnerTags;
 use rstest::rstest;
 use serde_json::json;
 
@@ -10,7 +11,6 @@ use super::*;
 use crate::{
     AWS,
     actions::{Look, States},
-    spec::OwnerTags,
 };
 
 fn launched(patch: Value, annotation: Option<&str>) -> Vec<(String, String)> {
@@ -183,7 +183,8 @@ fn every_parameter_is_one_of_ec2s_own_model() {
             r#"{"Affinity":"a","AvailabilityZone":"z","AvailabilityZoneId":"i","GroupName":"g","HostResourceGroupArn":"r","SpreadDomain":"s","Tenancy":"default"}"#,
         ),
     ));
-    let owner = OwnerTags { cluster: "c".to_owned(), role: "r".to_owned() };
+    let tags = ["kubernetes.io/cluster/c", "kubernetes.io/role/node"].map(str::to_owned);
+    let owner = OwnerTags::of(tags.iter(), "/cluster/", "/role/").unwrap();
     let look = Look::Tags { owner: &owner, machine: Some("m"), states: States::Live };
     for query in [
         actions::describe_images("ami-1"),

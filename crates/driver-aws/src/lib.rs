@@ -38,6 +38,7 @@ mod secret;
 mod sign;
 #[cfg(feature = "driver")]
 mod spec;
+mod unseen;
 #[cfg(feature = "driver")]
 mod xml;
 

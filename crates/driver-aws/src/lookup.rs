@@ -1,10 +1,13 @@
 //! What the instances that EC2 shows mean for a machine (spec/providers §3.5). Pure.
 
-use machine_driver::{Code, NodeAddress, Status, VmIdentity};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use machine_driver::{Code, NodeAddress, OwnerTags, Status, VmIdentity};
 
 use crate::{
     actions::{Instance, Interface},
-    spec::{NetworkInterface, OwnerTags, Spec},
+    spec::{NetworkInterface, Spec},
 };
 
 /// Where a provider id says that an instance is.
@@ -37,6 +40,29 @@ pub fn provider_id(region: &str, id: &str) -> String {
     format!("aws:///{region}/{id}")
 }
 
+/// How long EC2 may take to show a new instance to each request.
+pub const VISIBLE_WITHIN: Duration = Duration::from_secs(5 * 60);
+
+/// Whether EC2 may not show the instance of a machine yet that was made at this time.
+pub fn may_be_shown_later(made: Timestamp, now: Timestamp) -> bool {
+    Duration::try_from(now.duration_since(made)).is_ok_and(|age| age < VISIBLE_WITHIN)
+}
+
+/// EC2 does not know an instance that a young machine names. One that has ended it shows for an hour.
+pub fn not_shown_yet(id: &str) -> Status {
+    let message = format!("EC2 does not show instance {id} of the new machine yet; it is asked for again");
+    Status::new(Code::Unavailable, message)
+}
+
+/// An earlier request of a machine has made an instance that EC2 does not show.
+pub fn hidden_by_a_change(token: &str) -> Status {
+    let message = format!(
+        "an earlier request with client token {token} has made an instance that EC2 does not show yet, and the class, its Secret or the \
+         user data has changed since; no other instance is made meanwhile"
+    );
+    Status::new(Code::Unavailable, message)
+}
+
 /// Nothing backs a machine.
 pub fn not_found() -> Status {
     Status::new(Code::NotFound, "AWS plugin is returning no VM instances backing this machine object")
@@ -52,9 +78,11 @@ pub fn too_many(instances: &[Instance]) -> Status {
     Status::new(Code::OutOfRange, message)
 }
 
-/// Whether an instance that was found by its id backs a machine: EC2 shows ended ones for an hour, and an id may be anybody's.
-pub fn backs(instance: &Instance, owner: &OwnerTags) -> bool {
-    !instance.has_ended() && instance.has_tag(&owner.cluster) && instance.has_tag(&owner.role)
+/// Whether an instance that was found by its id backs a machine: EC2 shows ended ones for an hour, and an id may be that of
+/// another machine.
+pub fn backs(instance: &Instance, owner: &OwnerTags, machine: &str) -> bool {
+    let is_named = instance.name().is_empty() || instance.name() == machine;
+    !instance.has_ended() && is_named && owner.own(|key| instance.has_tag(key))
 }
 
 /// Who an instance is.

@@ -10,6 +10,7 @@ use kube_values::{
     json::Members,
 };
 use machine_api::validation::Node;
+use machine_driver::OwnerTags;
 use serde_json::{Value, json};
 
 use crate::regions::{is_known, is_region};
@@ -21,8 +22,10 @@ const DATA_DEVICE: &str = "^/dev/(sd[a-z]|xvd[a-c][a-z]?)$";
 const VOLUME_TYPES: [&str; 6] = ["gp2", "gp3", "io1", "st1", "sc1", "standard"];
 const INTERFACE_TYPES: [&str; 3] = ["interface", "efa", "efa-only"];
 const MARKET_TYPES: [&str; 3] = ["spot", "capacity-block", "interruptible-capacity-reservation"];
-const CLUSTER_TAG: &str = "kubernetes.io/cluster/";
-const ROLE_TAG: &str = "kubernetes.io/role/";
+/// The part of a tag's key before the name of a cluster.
+pub const CLUSTER_TAG: &str = "kubernetes.io/cluster/";
+/// The part of a tag's key before the name of a role.
+pub const ROLE_TAG: &str = "kubernetes.io/role/";
 
 /// Runs all rules.
 pub fn provider_spec(spec: Node<'_>, path: &FieldPath, found: &mut Findings) {
@@ -189,9 +192,11 @@ fn tags_prove_ownership(tags: Node<'_>, path: &FieldPath, found: &mut Findings) 
     if !tags.is_absent() && tags.members().is_none() {
         return;
     }
-    let named = |prefix: &str| tags.members().into_iter().flat_map(Members::iter).any(|(key, _)| key.contains(prefix));
-    for prefix in [CLUSTER_TAG, ROLE_TAG] {
-        if !named(prefix) {
+    let keys = || tags.members().into_iter().flat_map(Members::iter).map(|(key, _)| key);
+    let names_cluster = |key: &str| OwnerTags::names(key, CLUSTER_TAG);
+    let has_role = keys().any(|key| OwnerTags::names(key, ROLE_TAG) && !names_cluster(key));
+    for (prefix, is_there) in [(CLUSTER_TAG, keys().any(names_cluster)), (ROLE_TAG, has_role)] {
+        if !is_there {
             let detail = format!("Tag required of the form {prefix}****");
             found.required(RULE, FieldPath::new(format!("{}.", path.child("tags"))), detail);
         }

@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 
 use kube_values::field::Findings;
 use machine_api::{v1alpha1::MachineClass, validation::as_go_reads};
-use machine_driver::{ClassRules, Code, Owner, Status, provider_spec};
+use machine_driver::{ClassRules, Code, OwnerTags, Status, provider_spec};
 use serde::Deserialize;
 
-use crate::{AWS, AwsClasses, SCHEMA, regions};
-
-const CLUSTER_TAG: &str = "kubernetes.io/cluster/";
-const ROLE_TAG: &str = "kubernetes.io/role/";
+use crate::{
+    AWS, AwsClasses, SCHEMA, regions,
+    rules::{CLUSTER_TAG, ROLE_TAG},
+};
 
 /// What a class says of its instances.
 #[derive(Debug, Default, Deserialize)]
@@ -126,13 +126,6 @@ pub struct Placement {
     pub affinity: Option<String>,
 }
 
-/// The keys of the tags that prove whose an instance is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OwnerTags {
-    pub cluster: String,
-    pub role: String,
-}
-
 impl Spec {
     /// The spec of a class of this driver, as far as it can be read; rules are [`Self::checked`].
     ///
@@ -169,17 +162,9 @@ impl Spec {
         Ok(spec)
     }
 
-    /// The tags that prove whose an instance is; `None` when one is missing.
+    /// The keys of the tags that prove whose an instance is; `None` when one is missing.
     pub fn owner_tags(&self) -> Option<OwnerTags> {
-        let key = |part: &str| self.tags.keys().find(|key| key.contains(part)).cloned();
-        Some(OwnerTags { cluster: key(CLUSTER_TAG)?, role: key(ROLE_TAG)? })
-    }
-
-    /// Whose the instances are.
-    pub fn owner(&self) -> Option<Owner> {
-        let OwnerTags { cluster, role } = self.owner_tags()?;
-        let name = |key: &str, part: &str| key.rsplit_once(part).map(|(_, name)| name.to_owned());
-        Some(Owner::new(name(&cluster, CLUSTER_TAG)?, name(&role, ROLE_TAG)?))
+        OwnerTags::of(self.tags.keys(), CLUSTER_TAG, ROLE_TAG)
     }
 }
 
@@ -200,6 +185,8 @@ pub fn filled(text: Option<&String>) -> Option<&str> {
 mod tests {
     use rstest::rstest;
     use serde_json::{Value, json};
+
+    use machine_driver::Owner;
 
     use super::*;
 
@@ -227,6 +214,6 @@ mod tests {
         let spec = Spec::read(&class("AWS", spec)).unwrap();
         assert_eq!((spec.region.as_str(), spec.ami.as_str()), ("eu-west-1", ""));
         assert_eq!(spec.network_interfaces[0].subnet_id, "s");
-        assert_eq!(spec.owner(), Some(Owner::new("shoot--a", "node")));
+        assert_eq!(*spec.owner_tags().unwrap().owner(), Owner::new("shoot--a", "node"));
     }
 }

@@ -1,19 +1,28 @@
 //! Answers in XML: what is looked for is found by name, everything else is skipped.
 
-use roxmltree::{Document, Node};
+use roxmltree::{Document, Node, ParsingOptions};
+
+/// An answer has no more elements, attributes and texts; a page of instances with all their tags and interfaces has half as many.
+const MOST_NODES: u32 = 400_000;
 
 /// An answer of a service.
 pub struct Xml<'a>(Document<'a>);
 
 impl<'a> Xml<'a> {
-    /// Reads an answer; `None` when it is no XML.
+    /// Reads an answer; `None` when it is no XML, or too much of it.
     pub fn parse(body: &'a [u8]) -> Option<Self> {
-        Document::parse(std::str::from_utf8(body).ok()?).ok().map(Self)
+        let options = ParsingOptions { nodes_limit: MOST_NODES, ..ParsingOptions::default() };
+        Document::parse_with_options(std::str::from_utf8(body).ok()?, options).ok().map(Self)
     }
 
     /// The root element.
     pub fn root(&self) -> Element<'_, 'a> {
         Element(self.0.root_element())
+    }
+
+    /// Whether this is an answer to an action of a query API.
+    pub fn answers(&self, action: &str) -> bool {
+        self.0.root_element().tag_name().name().strip_suffix("Response") == Some(action)
     }
 
     /// The first element of this name, at any depth.
