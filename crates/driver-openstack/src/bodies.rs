@@ -1,11 +1,12 @@
 //! What the driver asks to be made: the bodies of requests. Pure.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
+use machine_driver::OwnerTags;
 use serde_json::{Map, Value, json};
 
 use crate::{
     lookup,
-    spec::{OwnerTags, RootDisk, Spec},
+    spec::{RootDisk, Spec},
 };
 
 /// What a server is made of.
@@ -145,13 +146,14 @@ mod tests {
 
     #[test]
     fn o_09_a_port_has_an_address_in_each_subnet_once() {
-        let owner = OwnerTags { cluster: "c".to_owned(), role: "r".to_owned() };
+        let tags = ["kubernetes.io-cluster-c", "kubernetes.io-role-r"].map(str::to_owned);
+        let owner = crate::spec::owner_tags(tags.iter()).unwrap();
         let spec = spec(&json!({"subnetID": "s-2", "subnetIDs": ["s-2", "s-1"]}));
         let port = port(&spec, &owner, "m-1", &["sg-1"]);
         assert_eq!(
             port,
             json!({"port": {
-                "name": "m-1", "description": "made by machine-controller-manager for c r", "network_id": "n",
+                "name": "m-1", "description": "made by machine-controller-manager for kubernetes.io-cluster-c kubernetes.io-role-r", "network_id": "n",
                 "fixed_ips": [{"subnet_id": "s-1"}, {"subnet_id": "s-2"}], "allowed_address_pairs": [{"ip_address": "10.0.0.0/8"}],
                 "security_groups": ["sg-1"],
             }})

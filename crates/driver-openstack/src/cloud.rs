@@ -11,7 +11,7 @@ use cloud_client::{
     http::{Method, Request, header},
 };
 use machine_driver::{Code, Instant, OpContext, Status};
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use crate::{
@@ -237,8 +237,8 @@ impl Session<'_> {
             .ok()
             .and_then(|mut body: Value| serde_json::from_value(body.get_mut(key)?.take()).ok());
         read.ok_or_else(|| {
-            let trouble = if ask.repeat == Repeat::Safe { Trouble::Lasting } else { Trouble::Passing };
-            Failure::new(Code::Internal, unreadable(ask), trouble)
+            // It is the answer of something in between, such as a page of a gateway.
+            Failure::new(Code::Internal, unreadable(ask), Trouble::Passing)
         })
     }
 
@@ -279,7 +279,7 @@ impl Session<'_> {
         next: &(impl Fn(&[T], Option<String>) -> NextPage + Send + Sync),
     ) -> Result<Option<Vec<T>>, Failure> {
         let (folder, query) = ask.path.split_once('?').unwrap_or((ask.path, ""));
-        let (mut query, mut all) = (query.to_owned(), Vec::new());
+        let (mut query, mut all, mut last) = (query.to_owned(), Vec::new(), Value::Null);
         for number in 0..MOST_PAGES {
             let path = if query.is_empty() { folder.to_owned() } else { format!("{folder}?{query}") };
             let body = match self.send(Ask { path: &path, ..ask }).await {
@@ -293,8 +293,13 @@ impl Session<'_> {
             let unread = || Failure::lasting(Code::Internal, unreadable(ask));
             let mut body: Value = serde_json::from_slice(&body).map_err(|_| unread())?;
             let link = next_query(&body, key);
-            let page = body.get_mut(key).map(Value::take).and_then(|page| serde_json::from_value::<Vec<T>>(page).ok());
-            let page = page.ok_or_else(unread)?;
+            let shown = body.get_mut(key).map(Value::take).ok_or_else(unread)?;
+            let page = Vec::<T>::deserialize(&shown).map_err(|_| unread())?;
+            // Of a page that was there already others follow for ever.
+            if link.is_some() && !page.is_empty() && shown == last {
+                break;
+            }
+            last = shown;
             let follows = next(&page, link);
             all.extend(page);
             query = match follows {

@@ -12,7 +12,7 @@ use crate::{
     nova::Server,
     ports, remove,
     spec::{RootDisk, Spec},
-    subject::{Subject, Wait, built},
+    subject::{Subject, Unbuilt, Wait, built},
 };
 
 /// A creation.
@@ -46,6 +46,15 @@ impl From<Status> for Refused {
     }
 }
 
+impl From<Unbuilt> for Refused {
+    fn from(unbuilt: Unbuilt) -> Self {
+        match unbuilt {
+            Unbuilt::Surely(status) => Self::Surely(status),
+            Unbuilt::Unseen(status) => Self::Perhaps(status),
+        }
+    }
+}
+
 impl From<Failure> for Refused {
     fn from(failure: Failure) -> Self {
         Self::Surely(failure.status)
@@ -76,12 +85,13 @@ impl Creation<'_> {
     async fn taken_over(&self, server: Server) -> Result<Server, Status> {
         let outcome = match State::of(&server) {
             State::Building => built(self.cloud, &server.id).await,
-            State::Failed => Err(lookup::fault(&server)),
+            State::Failed => Err(Unbuilt::Surely(lookup::fault(&server))),
             State::Built | State::Ending | State::Gone => Ok(server),
         };
         match outcome {
             Ok(server) => Ok(server),
-            Err(status) => Err(self.cleaned_up(status).await),
+            Err(Unbuilt::Surely(status)) => Err(self.cleaned_up(status).await),
+            Err(Unbuilt::Unseen(status)) => Err(status),
         }
     }
 
@@ -221,7 +231,8 @@ impl Creation<'_> {
 
     /// The volume that the server boots from: the one that is there, or a new one.
     async fn volume(&self, resolved: &Resolved, size: i64, kind: &str) -> Result<String, Status> {
-        let found = lookup::our_volumes(self.cloud.volumes_named(self.name).await?, &self.subject.owner);
+        let found =
+            lookup::our_volumes(self.cloud.volumes_named(self.name).await?, std::slice::from_ref(&self.subject.owner));
         let mut volume = if let Some(volume) = found.into_iter().next() {
             volume
         } else {

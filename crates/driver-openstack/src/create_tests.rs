@@ -282,3 +282,17 @@ async fn one_name_is_made_or_deleted_once_at_a_time() {
     assert_eq!(refused.unwrap_err().code, Code::Aborted);
     rig.delete().await.unwrap();
 }
+
+/// A gateway answers a look at the server with a page of its own, and forbids the next one.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_can_not_be_looked_at_is_left_to_the_next_creation() {
+    let rig = Rig::new(json!({}));
+    rig.cloud.fails("GET /servers/", [Fault::Error(200, "<html>maintenance</html>")]);
+    rig.create().await.unwrap();
+    rig.delete().await.unwrap();
+    rig.cloud.fails("GET /servers/", [Fault::Error(403, "{}")]);
+    assert_eq!(rig.create().await.unwrap_err().code, Code::PermissionDenied);
+    assert_eq!((rig.servers().len(), rig.ports().len()), (1, 1));
+    rig.create().await.unwrap();
+    assert_eq!((rig.servers().len(), rig.ports().len()), (1, 1));
+}

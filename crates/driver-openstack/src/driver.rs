@@ -16,7 +16,7 @@ use crate::{
     nova::Server,
     options::{MachineStatus, OpenStackOptions},
     ports, remove,
-    spec::{OwnerTags, Spec},
+    spec::Spec,
     subject::{Busy, Subject, built},
 };
 
@@ -58,6 +58,9 @@ impl OpenStackDriver {
         outcome.map_err(|status| self.options.codes.told(status))
     }
 }
+
+/// The kubelet writes its Node's name on a label, whose value is no longer.
+const LONGEST_NAME: usize = 63;
 
 /// The server of a machine.
 ///
@@ -116,7 +119,7 @@ impl Driver for OpenStackDriver {
     }
 
     fn owner(&self, class: &MachineClass) -> Option<Owner> {
-        Spec::read(class).ok()?.owner()
+        Some(Spec::read(class).ok()?.owner_tags().ok()?.owner().clone())
     }
 
     fn validate(&self, class: &MachineClass, found: &mut Findings) {
@@ -128,6 +131,12 @@ impl Driver for OpenStackDriver {
         let name = subject.name()?;
         if subject.secret.get(SecretData::USER_DATA).is_none_or(<[u8]>::is_empty) {
             return Err(Status::new(Code::InvalidArgument, "data[userData]: Required value: userData is required"));
+        }
+        if name.len() > LONGEST_NAME {
+            let message = format!(
+                "the machine's name is its Node's, and {name:?} has more than {LONGEST_NAME} characters: no Node registers with it"
+            );
+            return Err(Status::new(Code::InvalidArgument, message));
         }
         let _held = subject.hold(&self.busy)?;
         let cloud = subject.session_of_class(&self.clouds, cx);
@@ -177,10 +186,7 @@ impl Driver for OpenStackDriver {
     }
 
     fn inventory_key(&self, class: &MachineClass) -> String {
-        let key = Spec::read(class).and_then(|spec| {
-            let OwnerTags { cluster, role } = spec.owner_tags()?;
-            Ok(format!("{} {cluster} {role}", spec.region))
-        });
+        let key = Spec::read(class).and_then(|spec| Ok(format!("{} {}", spec.region, spec.owner_tags()?)));
         key.unwrap_or_else(|_| class.provider_spec.to_string())
     }
 

@@ -143,6 +143,16 @@ async fn no_page_of_servers_begins_behind_one_that_is_being_built() {
     assert_eq!(rig.list().await.unwrap().len(), 2);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_name_that_no_node_can_have_is_refused_before_anything_is_made() {
+    let mut rig = Rig::new(json!({}));
+    rig.machine.metadata.name = Some("m".repeat(64));
+    let refused = rig.create().await.unwrap_err();
+    assert_eq!(refused.code, Code::InvalidArgument, "{}", refused.message);
+    assert!(rig.is_empty());
+    rig.delete().await.unwrap();
+}
+
 /// A page of Nova is short, and lacks its link, where a server was found among those to be built and among those that are built.
 #[rstest]
 #[case::the_last_is_built(&["s-a"])]

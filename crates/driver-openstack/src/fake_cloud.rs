@@ -425,6 +425,8 @@ impl State {
             && let Some(volume) = self.volumes.iter_mut().find(|known| known["id"] == *volume)
         {
             volume["status"] = json!("in-use");
+            server["os-extended-volumes:volumes_attached"] =
+                json!([{"id": volume["id"], "delete_on_termination": false}]);
             volume["attachments"] = json!([{ "server_id": id }]);
         }
         self.pending.insert(id.clone(), self.looks);

@@ -1,9 +1,9 @@
 //! Decides what is found: whose servers, ports and volumes are, which one backs a machine, and what its state means. Pure.
 
-use machine_driver::{Code, NodeAddress, Status, VmIdentity};
+use machine_driver::{Code, NodeAddress, OwnerTags, Status, VmIdentity};
 use serde_json::{Value, json};
 
-use crate::{errors, neutron::Port, nova::Server, rules::network_of, spec::OwnerTags, storage::Volume};
+use crate::{errors, neutron::Port, nova::Server, rules::network_of, spec, storage::Volume};
 
 const PREFIX: &str = "openstack:///";
 
@@ -124,7 +124,28 @@ fn too_many(servers: &[Server]) -> Status {
 
 /// Those of the servers that are there and ours.
 pub fn ours(servers: Vec<Server>, owner: &OwnerTags) -> Vec<Server> {
-    servers.into_iter().filter(|server| owner.own(&server.metadata) && State::of(server) != State::Gone).collect()
+    servers.into_iter().filter(|server| owns(owner, server) && State::of(server) != State::Gone).collect()
+}
+
+fn owns(owner: &OwnerTags, server: &Server) -> bool {
+    owner.own(|key| server.metadata.contains_key(key))
+}
+
+/// The server that a machine names by its id; `None` when it is gone or another's.
+///
+/// The tags of a class are edited while its machines live: one that has the machine's name, and a key of the class's cluster, is
+/// the machine's whatever its other keys are.
+pub fn named_by_id(server: Server, owner: &OwnerTags, machine: &str) -> Option<Server> {
+    let is_of_cluster =
+        || server.name == machine && owner.share_a_cluster_with(|key| server.metadata.contains_key(key));
+    (State::of(&server) != State::Gone && (owns(owner, &server) || is_of_cluster())).then_some(server)
+}
+
+/// Whose the things are that were made for a machine with these servers: the class's owner, and those that the servers name, since
+/// the class may have been edited.
+pub fn owners_of(owner: &OwnerTags, servers: &[Server]) -> Vec<OwnerTags> {
+    let of_servers = servers.iter().filter_map(|server| spec::owner_tags(server.metadata.keys()));
+    [owner.clone()].into_iter().chain(of_servers).collect()
 }
 
 /// What follows a page of a list.
@@ -168,19 +189,17 @@ pub fn next_page_of_a_name(page: &[Server], link: Option<String>) -> NextPage {
 /// What stands in the description of a port that the driver makes: a port gets its tags only after it is made, and an
 /// answer that is lost in between must not make it a stranger.
 pub fn mark(owner: &OwnerTags) -> String {
-    format!("made by machine-controller-manager for {} {}", owner.cluster, owner.role)
+    format!("made by machine-controller-manager for {owner}")
 }
 
 /// Whether a port of the machine's name is ours.
 pub fn owns_port(owner: &OwnerTags, port: &Port) -> bool {
-    let is_tagged = |key: &String| port.tags.contains(key);
-    (is_tagged(&owner.cluster) && is_tagged(&owner.role)) || port.description.as_deref() == Some(&mark(owner))
+    owner.own(|key| port.tags.iter().any(|tag| tag == key)) || port.description.as_deref() == Some(&mark(owner))
 }
 
 /// The tags that a port must have in place of those it has; `None` when nothing is missing.
 pub fn tags_of_port<'t>(owner: &'t OwnerTags, port: &'t Port) -> Option<Vec<&'t str>> {
-    let missing: Vec<&str> =
-        [&owner.cluster, &owner.role].into_iter().filter(|key| !port.tags.contains(*key)).map(String::as_str).collect();
+    let missing: Vec<&str> = owner.keys().filter(|key| !port.tags.iter().any(|tag| tag == key)).collect();
     let kept = port.tags.iter().map(String::as_str);
     (!missing.is_empty()).then(|| kept.chain(missing.iter().copied()).collect())
 }
@@ -225,8 +244,9 @@ impl Disk {
 }
 
 /// Those of the volumes that are ours.
-pub fn our_volumes(volumes: Vec<Volume>, owner: &OwnerTags) -> Vec<Volume> {
-    volumes.into_iter().filter(|volume| owner.own(&volume.metadata)).collect()
+pub fn our_volumes(volumes: Vec<Volume>, owners: &[OwnerTags]) -> Vec<Volume> {
+    let is_ours = |volume: &Volume| owners.iter().any(|owner| owner.own(|key| volume.metadata.contains_key(key)));
+    volumes.into_iter().filter(is_ours).collect()
 }
 
 /// The one of this name among those that a service has found, as the original resolves names.

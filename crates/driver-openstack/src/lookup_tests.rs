@@ -8,7 +8,8 @@ use super::*;
 use crate::nova::{Address, Fault};
 
 fn owner() -> OwnerTags {
-    OwnerTags { cluster: "kubernetes.io-cluster-c".to_owned(), role: "kubernetes.io-role-node".to_owned() }
+    let keys = ["kubernetes.io-cluster-c", "kubernetes.io-role-node"].map(str::to_owned);
+    crate::spec::owner_tags(keys.iter()).unwrap()
 }
 
 #[rstest]

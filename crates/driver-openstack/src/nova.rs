@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use cloud_client::{Failure, Repeat, http::Method};
+use cloud_client::{Failure, Repeat, Trouble, http::Method};
 use machine_driver::Code;
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 use serde_json::Value;
 
 use crate::{
@@ -23,6 +23,9 @@ pub struct Server {
     pub metadata: BTreeMap<String, String>,
     pub created: String,
     pub addresses: BTreeMap<String, Vec<Address>>,
+    /// What is attached, by whomever.
+    #[serde(rename = "os-extended-volumes:volumes_attached")]
+    pub volumes: Vec<IgnoredAny>,
     pub fault: Option<Fault>,
     #[serde(rename = "OS-EXT-STS:task_state")]
     pub task_state: Option<String>,
@@ -85,7 +88,9 @@ impl Session<'_> {
     /// A server; `None` when there is none.
     pub async fn server(&self, id: &str) -> Result<Option<Server>, Failure> {
         let path = format!("/servers/{id}");
-        optional(self.ask(Ask::get(Service::Compute, "looking at the server", &path), "server").await)
+        let found: Option<Server> =
+            optional(self.ask(Ask::get(Service::Compute, "looking at the server", &path), "server").await)?;
+        about(found, id, |server| &server.id)
     }
 
     /// Asks for a server and answers its id.
@@ -112,7 +117,29 @@ impl Session<'_> {
     /// Deletes something; what is gone is not missed.
     pub(crate) async fn delete(&self, service: Service, what: &str, path: &str) -> Result<(), Failure> {
         let ask = Ask { method: &Method::DELETE, ..Ask::get(service, what, path) };
-        optional(self.send(ask).await).map(drop)
+        match optional(self.send(ask).await)? {
+            // No service says anything in its answer to a deletion.
+            Some(body) if !body.is_empty() => Err(Failure::new(
+                Code::Internal,
+                format!("{what}: the answer is none of the service"),
+                Trouble::Passing,
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A thing that was asked for by its id. Caches and gateways answer with another one.
+///
+/// # Errors
+/// `Internal` for another one.
+pub fn about<T>(found: Option<T>, id: &str, id_of: impl Fn(&T) -> &String) -> Result<Option<T>, Failure> {
+    match found {
+        Some(found) if id_of(&found) != id => {
+            let message = format!("{id} was asked for and the answer is about {}", id_of(&found));
+            Err(Failure::lasting(Code::Internal, message))
+        }
+        found => Ok(found),
     }
 }
 

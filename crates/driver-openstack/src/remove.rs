@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cloud_client::Trouble;
-use machine_driver::{Code, Instant, Status};
+use machine_driver::{Code, Instant, OwnerTags, Status};
 
 use crate::{
     cloud::Session,
@@ -39,9 +39,18 @@ async fn all(subject: &Subject<'_>, cloud: &Session<'_>, servers: &[Server]) -> 
     }
     // Nothing is looked for by an empty name.
     let Ok(name) = subject.name() else { return Ok(()) };
-    ports(subject, cloud, name).await?;
+    let owners = lookup::owners_of(&subject.owner, servers);
+    ports(&owners, cloud, name).await?;
     match subject.spec.root_disk() {
-        RootDisk::Own { .. } => volumes(subject, cloud, name).await,
+        RootDisk::Own { .. } => volumes(&owners, cloud, name).await,
+        // The class may have asked for a volume when the server was made.
+        RootDisk::OfFlavor | RootDisk::MadeByNova(_) if servers.iter().any(|server| !server.volumes.is_empty()) => {
+            match volumes(&owners, cloud, name).await {
+                // They may be volumes of pods, and the login need not know Cinder.
+                Err(status) if status.code == Code::PermissionDenied => Ok(()),
+                outcome => outcome,
+            }
+        }
         RootDisk::OfFlavor | RootDisk::MadeByNova(_) => Ok(()),
     }
 }
@@ -84,17 +93,17 @@ async fn is_in_use(cloud: &Session<'_>, server: &str) -> Result<bool, Status> {
     Ok(cloud.server(server).await?.is_some_and(|server| State::of(&server) != State::Gone))
 }
 
-async fn ports(subject: &Subject<'_>, cloud: &Session<'_>, name: &str) -> Result<(), Status> {
+async fn ports(owners: &[OwnerTags], cloud: &Session<'_>, name: &str) -> Result<(), Status> {
     for port in cloud.ports_named(name).await? {
-        if lookup::owns_port(&subject.owner, &port) && !is_in_use(cloud, &port.device_id).await? {
+        if owners.iter().any(|owner| lookup::owns_port(owner, &port)) && !is_in_use(cloud, &port.device_id).await? {
             cloud.delete_port(&port.id).await?;
         }
     }
     Ok(())
 }
 
-async fn volumes(subject: &Subject<'_>, cloud: &Session<'_>, name: &str) -> Result<(), Status> {
-    for volume in lookup::our_volumes(cloud.volumes_named(name).await?, &subject.owner) {
+async fn volumes(owners: &[OwnerTags], cloud: &Session<'_>, name: &str) -> Result<(), Status> {
+    for volume in lookup::our_volumes(cloud.volumes_named(name).await?, owners) {
         remove_volume(cloud, volume).await?;
     }
     Ok(())

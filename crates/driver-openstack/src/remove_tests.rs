@@ -111,3 +111,70 @@ async fn ports_of_strangers_and_of_another_server_stay() {
     rig.delete().await.unwrap();
     assert_eq!((rig.servers(), rig.ports()), (vec!["s-b".to_owned()], vec!["p-b".to_owned(), "p-foreign".to_owned()]));
 }
+
+/// The tags of a class are edited while its machines live.
+#[rstest]
+#[case::of_another_role(json!({"tags": {ROLE: null, "kubernetes.io-role-worker": "1"}}))]
+#[case::with_one_cluster_more(json!({"tags": {"kubernetes.io-cluster-a": "1"}}))]
+#[tokio::test(start_paused = true)]
+async fn a_machine_keeps_its_server_when_tags_of_its_class_change(#[case] edit: Value) {
+    let mut rig = Rig::new(json!({"rootDiskSize": 20, "rootDiskType": "ssd"}));
+    let id = rig.create().await.unwrap().vm.provider_id;
+    rig = rig.named(&id);
+    json_patch::merge(&mut rig.patch, &edit);
+    assert_eq!(rig.status().await.unwrap().provider_id, id);
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty(), "{:?} {:?} {:?}", rig.servers(), rig.ports(), rig.volumes());
+}
+
+/// Two clusters have one key in common.
+#[tokio::test(start_paused = true)]
+async fn a_server_of_a_cluster_with_one_key_of_ours_is_not_listed() {
+    let rig = Rig::new(json!({"tags": {"kubernetes.io-cluster-a": "1"}}));
+    rig.server("s-a", json!({"metadata": {"kubernetes.io-cluster-a": "1", CLUSTER: null}}));
+    rig.server("s-b", json!({"metadata": {"kubernetes.io-cluster-a": "1"}}));
+    let listed = rig.list().await.unwrap();
+    assert_eq!(listed.iter().map(|vm| vm.provider_id.as_str()).collect::<Vec<_>>(), ["openstack:///eu-1/s-b"]);
+}
+
+#[rstest]
+#[case::to_the_disk_of_the_flavor(json!({"rootDiskSize": null, "rootDiskType": null}))]
+#[case::to_a_volume_of_nova(json!({"rootDiskType": null}))]
+#[tokio::test(start_paused = true)]
+async fn a_volume_goes_with_its_server_when_its_class_changes(#[case] edit: Value) {
+    let mut rig = Rig::new(json!({"rootDiskSize": 20, "rootDiskType": "ssd"}));
+    let id = rig.create().await.unwrap().vm.provider_id;
+    json_patch::merge(&mut rig.patch, &edit);
+    rig = rig.named(&id);
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty(), "{:?}", rig.volumes());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_about_another_server_ends_nothing() {
+    let rig = Rig::new(json!({})).named("openstack:///eu-1/s-a");
+    rig.server("s-a", json!({}));
+    rig.server("s-b", json!({"name": "m-2"}));
+    let other = r#"{"server": {"id": "s-b", "name": "m-2", "status": "ACTIVE", "metadata": {"kubernetes.io-cluster-c": "1", "kubernetes.io-role-node": "1"}}}"#;
+    rig.cloud.fails("GET /servers/s-a", [Fault::Error(200, other)]);
+    let refused = rig.delete().await.unwrap_err();
+    assert_eq!(
+        (refused.code, refused.message.as_str()),
+        (Code::Internal, "s-a was asked for and the answer is about s-b")
+    );
+    assert_eq!(rig.servers(), ["s-a", "s-b"]);
+}
+
+/// A gateway answers a deletion with a page of its own.
+#[rstest]
+#[case::of_the_server("DELETE /servers")]
+#[case::of_the_port("DELETE /ports")]
+#[tokio::test(start_paused = true)]
+async fn a_page_of_a_gateway_is_no_deletion(#[case] request: &'static str) {
+    let rig = Rig::new(json!({}));
+    rig.create().await.unwrap();
+    rig.cloud.fails(request, [Fault::Error(200, "<html>maintenance</html>")]);
+    assert_eq!(rig.delete().await.unwrap_err().code, Code::Internal);
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty());
+}

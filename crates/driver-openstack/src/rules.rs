@@ -10,6 +10,7 @@ use kube_values::{
     json::{Json, Members},
 };
 use machine_api::validation::Node;
+use machine_driver::OwnerTags;
 
 /// The rule id of all findings here.
 const RULE: RuleId = "CLS-6";
@@ -138,10 +139,11 @@ fn tags_prove_ownership(tags: Node<'_>, path: &FieldPath, found: &mut Findings) 
     if !tags.is_absent() && tags.members().is_none() {
         return;
     }
-    let keys: Vec<&str> =
-        tags.members().into_iter().flat_map(Members::iter).map(|(key, _): (&str, &Json<'_>)| key).collect();
-    for part in [CLUSTER_TAG, ROLE_TAG] {
-        if !keys.iter().any(|key| key.contains(part)) {
+    let keys = || tags.members().into_iter().flat_map(Members::iter).map(|(key, _): (&str, &Json<'_>)| key);
+    let names_cluster = |key: &str| OwnerTags::names(key, CLUSTER_TAG);
+    let has_role = keys().any(|key| OwnerTags::names(key, ROLE_TAG) && !names_cluster(key));
+    for (part, is_there) in [(CLUSTER_TAG, keys().any(names_cluster)), (ROLE_TAG, has_role)] {
+        if !is_there {
             found.required(RULE, path.clone(), format!("Tag required of the form {part}****"));
         }
     }

@@ -39,6 +39,7 @@ const NO_IMAGE: &str = "providerSpec.spec.imageName: Required value: ImageName i
 #[case::the_older_spelling(json!({"podNetworkCIDRs": null, "podNetworkCidr": "10.0.0.0/8"}), &[])]
 #[case::no_cidr(json!({"podNetworkCIDRs": ["10.0.0.0/33", "x", "fd00::/8"]}), &["providerSpec.spec.podNetworkCIDRs[0]: Invalid value: \"10.0.0.0/33\": must be an address and the length of its prefix, such as 100.64.0.0/10", "providerSpec.spec.podNetworkCIDRs[1]: Invalid value: \"x\": must be an address and the length of its prefix, such as 100.64.0.0/10"])]
 #[case::a_disk_of_less_than_nothing(json!({"rootDiskSize": -1}), &["providerSpec.spec.rootDiskSize: Invalid value: -1: RootDiskSize can not be negative"])]
+#[case::an_empty_name(json!({"tags": {"kubernetes.io-cluster-c": null, "kubernetes.io-cluster-": "1"}}), &["providerSpec.spec.tags: Required value: Tag required of the form kubernetes.io-cluster-****"])]
 #[case::nobodys(json!({"tags": {"kubernetes.io-cluster-c": null, "kubernetes.io-role-node": null}}), &["providerSpec.spec.tags: Required value: Tag required of the form kubernetes.io-cluster-****", "providerSpec.spec.tags: Required value: Tag required of the form kubernetes.io-role-****"])]
 #[case::a_wrong_type_is_reported_elsewhere(json!({"region": 4, "tags": 4, "networkID": 4, "podNetworkCIDRs": 4}), &[])]
 fn a_class_breaks_rules(#[case] patch: Value, #[case] expected: &[&str]) {

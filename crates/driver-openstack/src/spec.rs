@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kube_values::field::Findings;
 use machine_api::{v1alpha1::MachineClass, validation::as_go_reads};
-use machine_driver::{ClassRules, Code, Owner, Status, provider_spec};
+use machine_driver::{ClassRules, Code, OwnerTags, Status, provider_spec};
 use serde::Deserialize;
 
 use crate::{
@@ -61,18 +61,9 @@ pub struct Network {
     pub pod_network: bool,
 }
 
-/// The keys of the metadata that prove whose a server or a volume is, and the tags of a port.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct OwnerTags {
-    pub cluster: String,
-    pub role: String,
-}
-
-impl OwnerTags {
-    /// Whether something with this metadata is theirs.
-    pub fn own(&self, metadata: &BTreeMap<String, String>) -> bool {
-        metadata.contains_key(&self.cluster) && metadata.contains_key(&self.role)
-    }
+/// The keys among these that name a cluster or a role; `None` when one of the two is missing.
+pub fn owner_tags<'t>(keys: impl Iterator<Item = &'t String>) -> Option<OwnerTags> {
+    OwnerTags::of(keys, CLUSTER_TAG, ROLE_TAG)
 }
 
 /// What a server boots from.
@@ -129,26 +120,17 @@ impl Spec {
         if found.denies() { Err(Status::new(Code::InvalidArgument, found.aggregate())) } else { Ok(spec) }
     }
 
-    /// The tags that prove whose a server is.
+    /// The keys of the metadata that prove whose a server or a volume is, and the tags of a port.
     ///
     /// # Errors
     /// `InvalidArgument` when one is missing: without them nothing is looked for.
     pub fn owner_tags(&self) -> Result<OwnerTags, Status> {
-        let key = |part: &str| self.tags.keys().find(|key| key.contains(part)).cloned();
-        match (key(CLUSTER_TAG), key(ROLE_TAG)) {
-            (Some(cluster), Some(role)) => Ok(OwnerTags { cluster, role }),
-            _ => Err(Status::new(
+        owner_tags(self.tags.keys()).ok_or_else(|| {
+            Status::new(
                 Code::InvalidArgument,
                 format!("providerSpec.spec.tags: tags of the form {CLUSTER_TAG}**** and {ROLE_TAG}**** are required"),
-            )),
-        }
-    }
-
-    /// Whose the servers are.
-    pub fn owner(&self) -> Option<Owner> {
-        let OwnerTags { cluster, role } = self.owner_tags().ok()?;
-        let name = |key: &str, part: &str| key.rsplit_once(part).map(|(_, name)| name.to_owned());
-        Some(Owner::new(name(&cluster, CLUSTER_TAG)?, name(&role, ROLE_TAG)?))
+            )
+        })
     }
 
     /// The subnets in which a port is made for the server, each once.
@@ -219,6 +201,6 @@ mod tests {
         assert_eq!(spec.subnets().into_iter().collect::<Vec<_>>(), ["s-1", "s-2", "s-3"]);
         assert_eq!(spec.pod_networks().into_iter().collect::<Vec<_>>(), ["10.0.0.0/8", "100.64.0.0/10"]);
         assert_eq!(spec.root_disk(), RootDisk::MadeByNova(5));
-        assert_eq!(spec.owner(), Some(Owner::new("shoot--a--b", "node")));
+        assert_eq!(*spec.owner_tags().unwrap().owner(), machine_driver::Owner::new("shoot--a--b", "node"));
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     cloud::{Ask, Session},
     keystone::Service,
     neutron::NamedThing,
-    nova::{optional, query},
+    nova::{about, optional, query},
 };
 
 /// A volume.
@@ -51,7 +51,9 @@ impl Session<'_> {
     /// A volume; `None` when there is none.
     pub async fn volume(&self, id: &str) -> Result<Option<Volume>, Failure> {
         let path = format!("/volumes/{id}");
-        optional(self.ask(Ask::get(Service::Volume, "looking at the server's volume", &path), "volume").await)
+        let found: Option<Volume> =
+            optional(self.ask(Ask::get(Service::Volume, "looking at the server's volume", &path), "volume").await)?;
+        about(found, id, |volume| &volume.id)
     }
 
     /// Makes a volume.

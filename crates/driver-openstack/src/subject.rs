@@ -7,7 +7,7 @@ use std::{
 };
 
 use cloud_client::CredentialsKey;
-use machine_driver::{Code, Instant, Machine, OpContext, SecretData, Status};
+use machine_driver::{Code, Instant, Machine, OpContext, OwnerTags, SecretData, Status};
 
 use crate::{
     cloud::{Clouds, Session},
@@ -15,7 +15,7 @@ use crate::{
     lookup::{self, Place, State},
     nova::Server,
     options::OpenStackOptions,
-    spec::{OwnerTags, Spec},
+    spec::Spec,
 };
 
 /// A machine and its class, read.
@@ -74,11 +74,12 @@ impl<'a> Subject<'a> {
 
     /// The servers of the machine: the one with its id, or those with its name. Those without our metadata are not ours.
     pub async fn servers(&self, cloud: &Session<'_>) -> Result<Vec<Server>, Status> {
-        let found = match self.place()? {
-            Some(place) => cloud.server(place.id).await?.into_iter().collect(),
-            None => cloud.servers_named(self.name()?).await?,
+        let Some(place) = self.place()? else {
+            return Ok(lookup::ours(cloud.servers_named(self.name()?).await?, &self.owner));
         };
-        Ok(lookup::ours(found, &self.owner))
+        let found = cloud.server(place.id).await?;
+        let name = self.machine.metadata.name.as_deref().unwrap_or_default();
+        Ok(found.and_then(|server| lookup::named_by_id(server, &self.owner, name)).into_iter().collect())
     }
 
     /// Keeps others from the machine's name until it is dropped.
@@ -155,7 +156,7 @@ impl Wait {
 ///
 /// # Errors
 /// The server's fault; `Aborted` when somebody deletes it meanwhile.
-pub async fn built(cloud: &Session<'_>, id: &str) -> Result<Server, Status> {
+pub async fn built(cloud: &Session<'_>, id: &str) -> Result<Server, Unbuilt> {
     let mut wait = Wait::within(cloud.cx);
     loop {
         match cloud.server(id).await {
@@ -163,16 +164,36 @@ pub async fn built(cloud: &Session<'_>, id: &str) -> Result<Server, Status> {
                 State::Building => {}
                 State::Built if server.status == "ACTIVE" => return Ok(server),
                 // A new server that is neither ACTIVE nor in ERROR has been touched by somebody.
-                State::Built | State::Failed => return Err(lookup::fault(&server)),
-                State::Ending | State::Gone => return Err(deleted_meanwhile(id)),
+                State::Built | State::Failed => return Err(Unbuilt::Surely(lookup::fault(&server))),
+                State::Ending | State::Gone => return Err(Unbuilt::Surely(deleted_meanwhile(id))),
             },
-            Ok(None) => return Err(deleted_meanwhile(id)),
+            Ok(None) => return Err(Unbuilt::Surely(deleted_meanwhile(id))),
             // What passes may pass while the wait lasts.
-            Err(failure) if failure.trouble == cloud_client::Trouble::Lasting => return Err(failure.status),
+            Err(failure) if failure.trouble == cloud_client::Trouble::Lasting => {
+                return Err(Unbuilt::Unseen(failure.status));
+            }
             Err(_) => {}
         }
         wait.pause(|| format!("error waiting for server [ID={id:?}] to reach target status: it is still being built"))
-            .await?;
+            .await
+            .map_err(Unbuilt::Surely)?;
+    }
+}
+
+/// Why a server is not built.
+#[derive(Debug)]
+pub enum Unbuilt {
+    /// It has failed, is gone, or takes too long.
+    Surely(Status),
+    /// It can't be looked at, and may be built all the same.
+    Unseen(Status),
+}
+
+impl From<Unbuilt> for Status {
+    fn from(unbuilt: Unbuilt) -> Self {
+        match unbuilt {
+            Unbuilt::Surely(status) | Unbuilt::Unseen(status) => status,
+        }
     }
 }
 
