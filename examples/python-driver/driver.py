@@ -123,7 +123,7 @@ class Driver(services.DriverServicer):
         return spec
 
     def vm(self, request, context):
-        """Cluster and machine of a request. What the machine's id says counts; the class may have been edited since."""
+        """Cluster and machine of a request, by the machine's id if it has one. It may be that of another cluster's VM, which is not touched."""
         spec = self.spec(request.machine_class, context)
         machine = json.loads(request.machine.json)
         provider_id = machine.get("spec", {}).get("providerID", "")
@@ -133,6 +133,8 @@ class Driver(services.DriverServicer):
             cluster, name = spec["cluster"], machine["metadata"].get("name", "")
         if not is_name(cluster) or not is_name(name):
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"no VM can be called {cluster}/{name}")
+        if cluster != spec["cluster"]:
+            context.abort(grpc.StatusCode.NOT_FOUND, f"VM {cluster}/{name} is not of cluster {spec['cluster']}")
         return cluster, name
 
     def identity(self, cluster, machine):

@@ -330,14 +330,23 @@ fn told(op: Op, status: Status) -> Status {
     }
 }
 
+/// The memory that a list may take, in bytes: some 400,000 VMs.
+const LARGEST_LIST: usize = 64 << 20;
+
 /// The list in these chunks, which is whole only when the last one says so.
 async fn whole_list(mut stream: tonic::Streaming<ListMachinesChunk>) -> Result<Vec<ListedVm>, tonic::Status> {
-    let mut all = Vec::new();
+    let (mut all, mut size) = (Vec::new(), 0);
     while let Some(chunk) = stream.message().await? {
         let is_last = chunk.last;
-        all.extend(convert::listed(chunk));
+        for vm in convert::listed(chunk) {
+            size += size_of::<ListedVm>() + vm.provider_id.len() + vm.machine_name.len();
+            all.push(vm);
+        }
         if is_last {
             return Ok(all);
+        }
+        if size > LARGEST_LIST {
+            return Err(tonic::Status::internal(format!("the list does not end: it has {} VMs already", all.len())));
         }
     }
     Err(tonic::Status::unavailable("the list ended before its last chunk"))
@@ -354,7 +363,9 @@ impl Driver for ExternalDriver {
             let socket = supervise::new_socket(self.shared.provider())
                 .map_err(|error| Status::new(Code::Unavailable, format!("no place for a socket: {error}")))?;
             let address = Address::Unix(socket.path().to_owned());
-            let program = supervise::run(program.clone(), self.shared.provider(), socket, stop.clone());
+            let shared = Arc::clone(&self.shared);
+            let ill_for = move || shared.link.ill_for(Instant::now());
+            let program = supervise::run(program.clone(), self.shared.provider(), socket, ill_for, stop.clone());
             let connection = keeper::keep(Arc::clone(&self.shared), address, None, stop);
             return Ok(vec![
                 DriverTask { name: "external-driver-program", run: program.boxed() },

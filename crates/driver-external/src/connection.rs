@@ -79,6 +79,11 @@ pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     texts.join(": ")
 }
 
+/// Whether a call has failed since the connection broke. An error that has a cause here was made here, and is no answer of the peer.
+pub fn is_lost(error: &tonic::Status) -> bool {
+    std::error::Error::source(error).is_some()
+}
+
 /// Why a call failed that was not answered: what it was caused by here, without codes and metadata.
 pub(crate) fn words(error: &tonic::Status) -> String {
     std::error::Error::source(error).map_or_else(|| error.message().to_owned(), with_causes)

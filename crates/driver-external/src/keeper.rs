@@ -93,10 +93,9 @@ async fn who_are_you(
         GetInfoRequest { mcm_version: shared.version.clone(), supported_protocols: vec![info::PROTOCOL.to_string()] };
     match tokio::time::timeout(ANSWERS_WITHIN, client.get_info(request)).await {
         Ok(Ok(answer)) => Ok(answer.into_inner()),
-        // What has a cause here was made here: the connection broke.
         Ok(Err(error)) => Err(Unanswered {
             why: format!("GetInfo: {}", connection::words(&error)),
-            is_lost: std::error::Error::source(&error).is_some(),
+            is_lost: connection::is_lost(&error),
         }),
         Err(_) => {
             let why = format!("GetInfo had no answer within {} s", ANSWERS_WITHIN.as_secs());
@@ -154,23 +153,34 @@ async fn changed(shared: &Shared, files: Option<&TlsFiles>) {
 /// servers of gRPC that take pings for an attack.
 async fn watch(shared: &Shared, channel: Channel) -> String {
     let mut health = HealthClient::new(channel.clone());
-    let mut stream = match health.watch(HealthCheckRequest::default()).await {
-        Ok(stream) => Some(stream.into_inner()),
-        Err(error) if error.code() == tonic::Code::Unimplemented => None,
-        Err(error) => return connection::words(&error),
-    };
+    let mut asked = client(channel.clone());
     let mut answers = std::pin::pin!(answers(shared, channel));
+    let (mut stream, mut opens_at) = (None, Some(Instant::now()));
     let (mut says, mut silent) = (None, None);
     loop {
         tokio::select! {
+            () = until(opens_at) => match opened(&mut health).await {
+                Ok(opened) => (stream, opens_at) = (Some(opened), None),
+                Err(error) if error.code() == tonic::Code::Unimplemented => opens_at = None,
+                Err(error) if connection::is_lost(&error) => return connection::words(&error),
+                Err(error) => opens_at = Some(opens_later(shared, &connection::words(&error))),
+            },
             told = next_health(stream.as_mut()) => match told {
                 Ok(Some(health)) => match health.status() {
                     ServingStatus::Serving | ServingStatus::ServiceUnknown => says = None,
                     status => says = Some(format!("it says {}", status.as_str_name())),
                 },
-                Ok(None) => return "the driver has ended the watch of its health".to_owned(),
                 Err(error) if error.code() == tonic::Code::Unimplemented => stream = None,
-                Err(error) => return connection::words(&error),
+                Err(error) if connection::is_lost(&error) => return connection::words(&error),
+                // Its health is not known then, and the driver may serve all the same.
+                ended => {
+                    let why = ended.err().map_or("it has ended".to_owned(), |error| connection::words(&error));
+                    (stream, says, opens_at) = (None, None, Some(opens_later(shared, &why)));
+                    match who_are_you(shared, &mut asked).await {
+                        Err(unanswered) if unanswered.is_lost => return unanswered.why,
+                        answer => silent = answer.err().map(|unanswered| unanswered.why),
+                    }
+                }
             },
             answer = answers.next() => match answer {
                 Some(Err(unanswered)) if unanswered.is_lost => return unanswered.why,
@@ -179,6 +189,33 @@ async fn watch(shared: &Shared, channel: Channel) -> String {
             },
         }
         shared.link.health(Instant::now(), says.clone().or_else(|| silent.clone()));
+    }
+}
+
+/// A watch of health that the driver has ended, or refused, is opened again after this time.
+const OPENS_AFTER: Duration = Duration::from_secs(30);
+
+fn opens_later(shared: &Shared, why: &str) -> Instant {
+    tracing::debug!(
+        driver = shared.provider(),
+        why,
+        "the external driver's health can't be watched; it is tried again"
+    );
+    Instant::now() + OPENS_AFTER
+}
+
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn opened(health: &mut HealthClient<Channel>) -> Result<tonic::Streaming<HealthCheckResponse>, tonic::Status> {
+    let opening = health.watch(HealthCheckRequest::default());
+    match tokio::time::timeout(ANSWERS_WITHIN, opening).await {
+        Ok(opened) => opened.map(tonic::Response::into_inner),
+        Err(_) => Err(tonic::Status::deadline_exceeded("the watch of its health had no answer")),
     }
 }
 

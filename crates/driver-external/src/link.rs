@@ -164,6 +164,11 @@ impl Link {
         self.state().standing(self.down_after, now)
     }
 
+    /// How long the driver has been ill or away; `None` when it is not.
+    pub fn ill_for(&self, now: Instant) -> Option<Duration> {
+        self.state().ill.as_ref().map(|(since, _)| now.saturating_duration_since(*since))
+    }
+
     /// Why the driver is ill or away; empty when it is not.
     pub fn illness(&self) -> String {
         self.state().ill.as_ref().map(|(_, why)| why.clone()).unwrap_or_default()

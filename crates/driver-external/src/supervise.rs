@@ -23,6 +23,10 @@ const WELL_AFTER: Duration = Duration::from_secs(60);
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// A program whose driver has been ill or silent for so long hangs.
+const HANGS_AFTER: Duration = Duration::from_secs(3 * 60);
+/// Time between two looks at the driver of a program.
+const LOOKS_EVERY: Duration = Duration::from_secs(5);
 /// So long a program may take to end; a driver has 3 s for that.
 const ENDS_WITHIN: Duration = Duration::from_secs(2);
 
@@ -68,8 +72,14 @@ pub fn restart_pause(short_lives: u32) -> Duration {
     FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(short_lives.saturating_sub(1))).min(LONGEST_PAUSE)
 }
 
-/// Runs the program until `stop`, again and again.
-pub async fn run(program: PathBuf, driver: &'static str, socket: SocketPlace, stop: CancellationToken) {
+/// Runs the program until `stop`, again and again; `ill_for` says how long its driver has been ill or silent.
+pub async fn run(
+    program: PathBuf,
+    driver: &'static str,
+    socket: SocketPlace,
+    ill_for: impl Fn() -> Option<Duration>,
+    stop: CancellationToken,
+) {
     let mut lives = 0;
     while !stop.is_cancelled() {
         let began = Instant::now();
@@ -77,9 +87,13 @@ pub async fn run(program: PathBuf, driver: &'static str, socket: SocketPlace, st
         let _ = fs::remove_file(socket.path());
         let why = match start(&program, socket.path()) {
             Err(error) => format!("it can't be started: {error}"),
-            Ok(mut child) => match stop.run_until_cancelled(child.wait()).await {
-                None => return end(child, driver).await,
-                Some(ended) => words(ended),
+            Ok(mut child) => tokio::select! {
+                ended = child.wait() => words(ended),
+                () = hangs(began, &ill_for) => {
+                    end(child, driver).await;
+                    format!("its driver has been ill or silent for {} s", HANGS_AFTER.as_secs())
+                }
+                () = stop.cancelled() => return end(child, driver).await,
             },
         };
         lives = short_lives(lives, began.elapsed());
@@ -88,6 +102,14 @@ pub async fn run(program: PathBuf, driver: &'static str, socket: SocketPlace, st
         if stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
             return;
         }
+    }
+}
+
+/// Waits until a program that began at this time hangs.
+async fn hangs(began: Instant, ill_for: impl Fn() -> Option<Duration>) {
+    // The illness may be that of an earlier life.
+    while began.elapsed() < HANGS_AFTER || ill_for().is_none_or(|ill| ill < HANGS_AFTER) {
+        tokio::time::sleep(LOOKS_EVERY).await;
     }
 }
 
@@ -169,7 +191,7 @@ mod tests {
         let (path, place) = (socket.path().to_owned(), socket.folder.clone());
         assert_eq!(fs::metadata(&place).unwrap().permissions().mode() & 0o777, 0o700);
         let stop = CancellationToken::new();
-        let running = tokio::spawn(run(program, "test", socket, stop.clone()));
+        let running = tokio::spawn(run(program, "test", socket, || None, stop.clone()));
         let lives = || fs::read_to_string(folder.path().join("lives")).unwrap_or_default();
         until(|| lives().lines().count() == 2).await;
         assert!(lives().lines().all(|line| Path::new(line) == path));
@@ -181,10 +203,24 @@ mod tests {
         assert!(!place.exists(), "the socket's folder goes, too");
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_program_hangs_once_its_driver_has_been_ill_for_minutes_of_its_own_life() {
+        let began = Instant::now();
+        let ill_before = Duration::from_secs(3600);
+        hangs(began, || Some(ill_before + began.elapsed())).await;
+        assert_eq!(began.elapsed(), HANGS_AFTER);
+        let began = Instant::now();
+        hangs(began, || began.elapsed().checked_sub(Duration::from_secs(600))).await;
+        assert_eq!(began.elapsed(), Duration::from_secs(600) + HANGS_AFTER);
+        let well = hangs(Instant::now(), || None);
+        tokio::time::timeout(Duration::from_secs(86_400), well).await.unwrap_err();
+    }
+
     #[tokio::test]
     async fn a_program_that_is_not_there_keeps_nobody_from_stopping() {
         let stop = CancellationToken::new();
-        let running = tokio::spawn(run("/no/such/driver".into(), "test", new_socket("x").unwrap(), stop.clone()));
+        let running =
+            tokio::spawn(run("/no/such/driver".into(), "test", new_socket("x").unwrap(), || None, stop.clone()));
         stop.cancel();
         tokio::time::timeout(Duration::from_secs(5), running).await.unwrap().unwrap();
     }

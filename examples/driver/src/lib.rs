@@ -43,7 +43,7 @@ struct Vm {
 }
 
 impl Vm {
-    /// The VM of a request's machine. What its id says counts; the class may have been edited since.
+    /// The VM of a request's machine, by its id if it has one. An id may be that of another cluster's VM, which is not touched.
     fn of(request: &MachineRequest) -> Result<Self, Status> {
         let spec: Spec = checked(&request.class)?;
         let named = || Some((spec.cluster.as_str(), request.machine.metadata.name.as_deref()?));
@@ -57,6 +57,12 @@ impl Vm {
             .unwrap_or_default();
         if !is_name(cluster) || !is_name(machine) {
             return Err(Status::new(Code::InvalidArgument, format!("no VM can be called {cluster:?}/{machine:?}")));
+        }
+        if cluster != spec.cluster {
+            return Err(Status::new(
+                Code::NotFound,
+                format!("VM {cluster}/{machine} is not of cluster {}", spec.cluster),
+            ));
         }
         Ok(Self { cluster: cluster.to_owned(), machine: machine.to_owned() })
     }

@@ -189,6 +189,22 @@ async fn e05_a_driver_that_is_ill_for_too_long_is_down_and_its_lists_are_errors(
     kept.driver.list_machines(&cx(), list()).await.expect("a list");
 }
 
+/// All else of the driver works.
+#[tokio::test]
+async fn e05_a_watch_of_health_that_fails_says_nothing_of_the_driver() {
+    let last = ListMachinesChunk { last: true, ..ListMachinesChunk::default() };
+    let peer = Peer::new(Script { chunks: vec![last], is_without_health: true, ..Script::default() });
+    let living = Living::new(&peer);
+    let kept =
+        Kept::new("scripted", Address::Unix(living.socket()), |options| options.down_after = Duration::from_secs(2));
+    until(|| *kept.ups.lock().unwrap() == [true]).await;
+    for _ in 0..20 {
+        kept.driver.list_machines(&cx(), list()).await.expect("a list");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(*kept.ups.lock().unwrap(), [true], "the connection is kept");
+}
+
 #[tokio::test]
 async fn e07_a_peer_that_claims_a_provider_that_nobody_gave_it_is_refused() {
     let mut script = Script::default();

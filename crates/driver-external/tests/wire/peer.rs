@@ -46,6 +46,8 @@ pub struct Script {
     pub creation: Duration,
     /// `GetInfo` has no answer any more.
     pub silent: bool,
+    /// Its watch of health fails.
+    pub is_without_health: bool,
     /// What all failures say in `grpc-status`, in place of their number.
     pub number: Option<&'static str>,
 }
@@ -68,6 +70,7 @@ impl Default for Script {
             verdict: ValidateResponse::default(),
             creation: Duration::ZERO,
             silent: false,
+            is_without_health: false,
             number: None,
         }
     }
@@ -311,6 +314,9 @@ impl Health for Peer {
     type WatchStream = Streamed<HealthCheckResponse>;
 
     async fn watch(&self, _: Request<HealthCheckRequest>) -> Answered<Self::WatchStream> {
+        if self.script.lock().unwrap().is_without_health {
+            return Err(tonic::Status::internal("no health"));
+        }
         let mut changes = self.health.subscribe();
         changes.mark_changed();
         let told = stream::unfold(changes, |mut changes| async {
