@@ -287,10 +287,10 @@ async fn one_name_is_made_or_deleted_once_at_a_time() {
 #[tokio::test(start_paused = true)]
 async fn a_server_that_can_not_be_looked_at_is_left_to_the_next_creation() {
     let rig = Rig::new(json!({}));
-    rig.cloud.fails("GET /servers/", [Fault::Error(200, "<html>maintenance</html>")]);
+    rig.cloud.fails("GET /servers/s-", [Fault::Error(200, "<html>maintenance</html>")]);
     rig.create().await.unwrap();
     rig.delete().await.unwrap();
-    rig.cloud.fails("GET /servers/", [Fault::Error(403, "{}")]);
+    rig.cloud.fails("GET /servers/s-", [Fault::Error(403, "{}")]);
     assert_eq!(rig.create().await.unwrap_err().code, Code::PermissionDenied);
     assert_eq!((rig.servers().len(), rig.ports().len()), (1, 1));
     rig.create().await.unwrap();

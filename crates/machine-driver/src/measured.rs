@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn a_message_is_cut_after_its_secrets_are_left_out() {
         let mut secret = SecretData::default();
-        let user_data = "user data ".repeat(1000);
+        let user_data = "user-data".repeat(1000);
         secret.set("userData", user_data.clone().into_bytes());
         let status = Status::new(Code::Internal, format!("malformed: {user_data} {}", "é".repeat(9000)));
         let message = super::told(&secret, status).message;

@@ -60,7 +60,7 @@ fn a_vm_whose_node_can_not_be_linked_is_told() {
     let status = after(&decide(&seen), &seen.machine).status().clone();
     assert_eq!(status.current_status.phase, MachinePhase::CrashLoopBackOff);
     let told = &status.last_operation.description;
-    assert!(told.contains(long) && told.contains("must be no more than 63 characters"), "{told}");
+    assert!(told.contains(long) && told.contains("must be no more than 63 bytes"), "{told}");
 }
 
 #[test]

@@ -210,7 +210,11 @@ async fn mc_241_a_vm_without_a_machine_is_deleted_at_the_second_look() {
 #[tokio::test(start_paused = true)]
 async fn the_vm_of_a_machine_outlives_a_wrong_list(#[case] ids: &[&str], #[case] deleted: usize) {
     let scene = Scene::new(&["c"]);
-    scene.late_machine("m", "cloud:///v");
+    scene.store(
+        format!("{MACHINES}/m"),
+        json!({"apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "Machine", "metadata": {"name": "m", "namespace": "ns", "uid": "m"},
+            "spec": {"providerID": "cloud:///v"}, "status": {"currentStatus": {"phase": "Running"}}}),
+    );
     for id in ids {
         scene.vm("c", id, "m");
     }
