@@ -1,0 +1,11 @@
+"""What a Node needs to know of its VM."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Vm:
+    provider_id: str
+    node_name: str
+    address: str
+    labels: dict = field(default_factory=dict)
