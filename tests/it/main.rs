@@ -13,6 +13,10 @@ mod aggregation_kubectl;
 mod aggregation_plans;
 mod aggregation_views;
 mod autoscaler;
+#[cfg(feature = "aws")]
+mod aws;
+#[cfg(feature = "aws")]
+mod aws_driver;
 mod certificates;
 mod command_line;
 mod conversion;

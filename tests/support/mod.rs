@@ -11,6 +11,7 @@ pub mod cluster_object;
 pub mod kubectl;
 pub mod lying;
 pub mod manager;
+pub mod moto;
 pub mod one_thread;
 pub mod ports;
 pub mod process;

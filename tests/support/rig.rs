@@ -466,7 +466,7 @@ impl Namespace {
 }
 
 /// Whether a test that needs a real API server is left out of this run, which is said and counted.
-fn is_left_out(test: &str, why: &str) -> bool {
+pub(super) fn is_left_out(test: &str, why: &str) -> bool {
     let left_out = Backend::chosen() == Backend::Dev;
     if left_out {
         scratch::count_skipped(test, &format!("needs a real API server: {why}"));
