@@ -17,6 +17,8 @@ mod autoscaler;
 mod aws;
 #[cfg(feature = "aws")]
 mod aws_driver;
+#[cfg(feature = "aws")]
+mod aws_faults;
 mod certificates;
 mod command_line;
 mod conversion;
