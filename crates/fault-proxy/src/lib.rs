@@ -14,7 +14,8 @@
 //! ```
 //!
 //! A request passes through every rule that matches it: each [`Fault::Delay`] is waited, and of the other faults the first one
-//! happens. What no rule matches is forwarded as it came, `Host` and signature included. All requests are noted.
+//! happens. What no rule matches is forwarded as it came, `Host` and signature included. All requests are noted. A cloud goes on with a
+//! request whose client is gone: so does the proxy.
 
 #![forbid(unsafe_code)]
 
@@ -31,6 +32,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use tokio::{net::TcpListener, task::JoinHandle};
 
+use rules::Matches;
 pub use rules::{Fault, Rule, Seen, action, any, request};
 
 /// A whole answer.
@@ -71,7 +73,9 @@ struct Shared {
     rules: Mutex<Vec<Rule>>,
     seen: Mutex<Vec<Seen>>,
     token: Mutex<Option<String>>,
-    /// The replies to requests with a token. It is held while such a request is forwarded, so that two of one token never are.
+    once: Mutex<Vec<Matches>>,
+    /// The replies to requests that are forwarded once, by token or by the whole request. It is held while such a request is forwarded, so
+    /// that two of a kind never are.
     made: tokio::sync::Mutex<HashMap<String, Reply>>,
     /// The first reply to each request.
     remembered: Mutex<HashMap<String, Reply>>,
@@ -109,6 +113,7 @@ impl FaultProxy {
             rules: Mutex::default(),
             seen: Mutex::default(),
             token: Mutex::default(),
+            once: Mutex::default(),
             made: tokio::sync::Mutex::default(),
             remembered: Mutex::default(),
         });
@@ -135,6 +140,12 @@ impl FaultProxy {
     /// first one got, also where that one was lost.
     pub fn keep_to_tokens(&self, parameter: &str) {
         *lock(&self.shared.token) = Some(parameter.to_owned());
+    }
+
+    /// A request that matches is not forwarded a second time once it has succeeded: it gets the reply that the first one got, also where
+    /// that one was lost.
+    pub fn forward_once(&self, matches: impl Fn(&Seen) -> bool + Send + Sync + 'static) {
+        lock(&self.shared.once).push(Arc::new(matches));
     }
 
     /// All requests so far, in their order.

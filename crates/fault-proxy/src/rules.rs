@@ -81,7 +81,7 @@ pub enum Fault {
     Silence,
 }
 
-type Matches = Arc<dyn Fn(&Seen) -> bool + Send + Sync>;
+pub(crate) type Matches = Arc<dyn Fn(&Seen) -> bool + Send + Sync>;
 
 /// A fault and the requests that meet it.
 #[derive(Clone)]

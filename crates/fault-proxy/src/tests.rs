@@ -109,6 +109,38 @@ async fn a_token_is_forwarded_once_also_after_a_lost_reply() {
 }
 
 #[tokio::test]
+async fn a_token_is_forwarded_once_also_when_the_client_is_gone_before_the_reply() {
+    let rig = Rig::new().await;
+    rig.proxy.keep_to_tokens("ClientToken");
+    rig.cloud.add(Rule::new(any, Fault::Delay(Duration::from_millis(300))).times(1));
+    let arrival = async {
+        while rig.arrived() == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::select! {
+        answer = rig.ask("Action=Run&ClientToken=t1") => panic!("an answer before the delay is over: {answer:?}"),
+        () = arrival => {}
+    }
+    assert_eq!(rig.text("Action=Run&ClientToken=t1").await, "answer 1");
+    assert_eq!(rig.arrived(), 1);
+}
+
+#[tokio::test]
+async fn what_has_succeeded_is_not_forwarded_again() {
+    let rig = Rig::new().await;
+    rig.proxy.forward_once(action("End"));
+    rig.cloud.add(Rule::new(any, Fault::Answer(Reply::new(503, ""))).times(1));
+    assert_eq!(rig.ask("Action=End&Id=1").await.unwrap().status.as_u16(), 503);
+    rig.proxy.add(Rule::new(any, Fault::LoseReply).times(1));
+    rig.ask("Action=End&Id=1").await.unwrap_err();
+    assert_eq!(rig.text("Action=End&Id=1").await, "answer 1");
+    assert_eq!(rig.text("Action=End&Id=2").await, "answer 2");
+    assert_eq!(rig.text("Action=Look&Id=1").await, "answer 3");
+    assert_eq!(rig.text("Action=Look&Id=1").await, "answer 4");
+}
+
+#[tokio::test]
 async fn every_third_request_meets_a_fault() {
     let rig = Rig::new().await;
     rig.proxy.add(Rule::new(any, Fault::Answer(Reply::new(503, ""))).every(3));

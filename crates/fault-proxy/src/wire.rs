@@ -4,7 +4,7 @@ use std::{convert::Infallible, io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures::stream;
-use http::{HeaderMap, Request, Response, header};
+use http::{HeaderMap, Request, Response, header, request::Parts};
 use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
 use hyper::{
     body::{Frame, Incoming},
@@ -38,7 +38,7 @@ pub async fn serve(listener: TcpListener, shared: Arc<Shared>) {
 }
 
 /// The answer to a request. An error closes the connection.
-async fn answer(shared: &Shared, client: &HttpClient, request: Request<Incoming>) -> io::Result<Response<Body>> {
+async fn answer(shared: &Arc<Shared>, client: &HttpClient, request: Request<Incoming>) -> io::Result<Response<Body>> {
     let (head, body) = request.into_parts();
     let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
     let seen = Seen::new(&head, body);
@@ -54,11 +54,11 @@ async fn answer(shared: &Shared, client: &HttpClient, request: Request<Incoming>
             let old = lock(&shared.remembered).get(&seen.key()).cloned();
             response(match old {
                 Some(reply) => reply,
-                None => forwarded(shared, client, &head, &seen).await?,
+                None => forwarded(shared, client, head, seen).await?,
             })
         }
         fault => {
-            let reply = forwarded(shared, client, &head, &seen).await?;
+            let reply = forwarded(shared, client, head, seen).await?;
             match fault {
                 Some(Fault::LoseReply) => Err(closed()),
                 Some(Fault::Cut(length)) => cut(reply, length),
@@ -85,34 +85,40 @@ fn faults(shared: &Shared, seen: &Seen) -> (Duration, Option<Fault>) {
     (delay, met)
 }
 
-/// The reply of what stands behind the proxy, once for each token.
-async fn forwarded(
-    shared: &Shared,
-    client: &HttpClient,
-    head: &http::request::Parts,
-    seen: &Seen,
-) -> io::Result<Reply> {
-    let token = lock(&shared.token).as_deref().map(|name| seen.parameter(name).to_owned()).unwrap_or_default();
-    let reply = if token.is_empty() {
-        sent(shared, client, head, seen).await?
-    } else {
-        let mut made = shared.made.lock().await;
-        if let Some(reply) = made.get(&token) {
-            reply.clone()
-        } else {
-            let reply = sent(shared, client, head, seen).await?;
-            // A refused request has made nothing.
-            if reply.status.is_success() {
-                made.insert(token, reply.clone());
+/// The reply of what stands behind the proxy. It is awaited to its end also when the client goes away.
+async fn forwarded(shared: &Arc<Shared>, client: &HttpClient, head: Parts, seen: Seen) -> io::Result<Reply> {
+    let (shared, client) = (Arc::clone(shared), client.clone());
+    let forwarding = tokio::spawn(async move {
+        let reply = match identity(&shared, &seen) {
+            None => sent(&shared, &client, &head, &seen).await?,
+            Some(identity) => {
+                let mut made = shared.made.lock().await;
+                if let Some(reply) = made.get(&identity) {
+                    reply.clone()
+                } else {
+                    let reply = sent(&shared, &client, &head, &seen).await?;
+                    // A refused request has made nothing.
+                    if reply.status.is_success() {
+                        made.insert(identity, reply.clone());
+                    }
+                    reply
+                }
             }
-            reply
-        }
-    };
-    lock(&shared.remembered).entry(seen.key()).or_insert_with(|| reply.clone());
-    Ok(reply)
+        };
+        lock(&shared.remembered).entry(seen.key()).or_insert_with(|| reply.clone());
+        Ok(reply)
+    });
+    forwarding.await.map_err(io::Error::other)?
 }
 
-async fn sent(shared: &Shared, client: &HttpClient, head: &http::request::Parts, seen: &Seen) -> io::Result<Reply> {
+/// What a request that is forwarded once has in common with its repetitions; `None` for any other request.
+fn identity(shared: &Shared, seen: &Seen) -> Option<String> {
+    let token = lock(&shared.token).as_deref().map(|name| seen.parameter(name).to_owned());
+    let once = || lock(&shared.once).iter().any(|matches| matches(seen)).then(|| seen.key());
+    token.filter(|token| !token.is_empty()).or_else(once)
+}
+
+async fn sent(shared: &Shared, client: &HttpClient, head: &Parts, seen: &Seen) -> io::Result<Reply> {
     let upstream = match &shared.upstream {
         Upstream::Url(url) => url,
         Upstream::Answers(answer) => return Ok(answer(seen)),
