@@ -24,7 +24,7 @@ pub const DEPLOYMENT: &str = "shoot--i034796--tre-worker-q3rb4-z1";
 pub const CLASS: &str = "shoot--i034796--tre-worker-q3rb4-z1-30c4a";
 const NEW_CLASS: &str = "shoot--i034796--tre-worker-q3rb4-z1-77777";
 const KEY_PAIR: &str = "shoot--i544024--hana-test-ssh-publickey";
-const PATIENCE: Duration = Duration::from_secs(180);
+const PATIENCE: Duration = Duration::from_secs(300);
 /// A simulated cloud that plays no provider.
 pub const NO_SIMULATION: &str = "seed: 1\nimpersonate: []\n";
 
@@ -115,7 +115,7 @@ impl Stage {
             none_left(&self.namespace, resource, PATIENCE).await;
         }
         self.account_and_cluster_are_empty().await;
-        self.namespace.kubectl(&["delete", "machineclass", "--all", "--timeout=60s"]).await.succeed();
+        self.namespace.kubectl(&["delete", "machineclass", "--all", "--timeout=300s"]).await.succeed();
     }
 }
 

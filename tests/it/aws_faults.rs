@@ -1,8 +1,8 @@
 //! A fleet on moto while replies get lost, EC2 throttles and shows what was, and the manager is killed at random moments: in the end each
 //! machine has had one instance, and nothing is left behind.
 //!
-//! The fault proxy makes the faults, and knows client tokens, as EC2 does and moto does not. `MCM_TEST_SEED` replays the moments of the kills,
-//! `MCM_AWS_FAULTS=N` chooses the number of machines.
+//! The fault proxy makes the faults, and does what EC2 does and moto does not: it knows client tokens, and a second end of an instance
+//! succeeds. `MCM_TEST_SEED` replays the moments of the kills, `MCM_AWS_FAULTS=N` chooses the number of machines.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -24,15 +24,15 @@ use crate::{
 };
 
 /// Machines in every run; the nightly part has more.
-const MACHINES: usize = 100;
+const MACHINES: usize = 30;
 const KILLS: usize = 8;
-const PATIENCE: Duration = Duration::from_secs(400);
+const PATIENCE: Duration = Duration::from_secs(900);
 /// What EC2 answers that is asked too often.
 const THROTTLED: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Response><Errors><Error><Code>RequestLimitExceeded</Code>\
     <Message>Request limit exceeded.</Message></Error></Errors><RequestID>2f4e7a10-9a63-4d0c-8b1c-0d5f6a7b8c9d</RequestID></Response>";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_03_a_12_a_fleet_has_one_instance_for_each_machine_whatever_gets_lost() {
+async fn a_03_a_fleet_has_one_instance_for_each_machine_whatever_gets_lost() {
     let Some(stage) = Stage::new("aws_faults::a_fleet_has_one_instance_for_each_machine").await else { return };
     let machines = std::env::var("MCM_AWS_FAULTS").ok().and_then(|text| text.parse().ok()).unwrap_or(MACHINES);
     let seed = std::env::var("MCM_TEST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(rand::random);
@@ -41,6 +41,8 @@ async fn a_03_a_12_a_fleet_has_one_instance_for_each_machine_whatever_gets_lost(
 
     let proxy = FaultProxy::before(&stage.moto.url).await.expect("a port");
     proxy.keep_to_tokens("ClientToken");
+    // EC2 ends an instance as often as it is asked to; moto misses its network interface the second time (InvalidNetworkInterfaceID.NotFound).
+    proxy.forward_once(action("TerminateInstances"));
     let options = ManagerOptions {
         simulation: NO_SIMULATION.to_owned(),
         flags: vec![format!("--provider-endpoint=AWS={}", proxy.url())],
@@ -71,7 +73,7 @@ async fn a_03_a_12_a_fleet_has_one_instance_for_each_machine_whatever_gets_lost(
     }
     stage.account_and_cluster_are_empty().await;
     println!("{machines} machines are gone: {}, {} of them EC2 has got", counted(&actions(&proxy)), arrived(&stage));
-    stage.namespace.kubectl(&["delete", "machineclass", CLASS, "--timeout=60s"]).await.succeed();
+    stage.namespace.kubectl(&["delete", "machineclass", CLASS, "--timeout=300s"]).await.succeed();
     assert_eq!(manager.terminate(), 0, "{}", manager.log());
 }
 
@@ -104,8 +106,6 @@ fn faults_of_deletions(proxy: &FaultProxy) {
     proxy.add(Rule::new(action("TerminateInstances"), Fault::LoseReply).every(3));
     proxy.add(Rule::new(action("TerminateInstances"), Fault::Drop).every(4));
     proxy.add(Rule::new(action("DescribeInstances"), Fault::Drop).every(17));
-    // EC2 ends an instance as often as it is asked to; moto misses its interface the second time.
-    proxy.add(Rule::new(action("TerminateInstances"), Fault::Stale));
 }
 
 /// Now and then: each time the driver halves its rate for a while.

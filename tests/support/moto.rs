@@ -110,7 +110,7 @@ impl Moto {
         let server = python.with_file_name("moto_server").display().to_string();
         arguments.extend([server, "-H".to_owned(), "127.0.0.1".to_owned(), "-p".to_owned(), port.to_string()]);
         let process = Process::start(&folder, "moto", Path::new("env"), &arguments);
-        wait_until("moto to listen", Duration::from_secs(90), || async {
+        wait_until("moto to listen", Duration::from_secs(300), || async {
             tokio::net::TcpStream::connect(("127.0.0.1", port)).await.map(drop).map_err(|_| process.log_tail())
         })
         .await;
