@@ -54,6 +54,8 @@ mod machine_life;
 mod neighbours;
 mod nightly_write_rate;
 mod one_thread;
+#[cfg(feature = "openstack")]
+mod openstack;
 mod protocol;
 mod quick_start;
 mod refusals;

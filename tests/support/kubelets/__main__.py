@@ -3,7 +3,7 @@
     python tests/support/kubelets CLOUD ENDPOINT KUBECONFIG
 
 Asks the cloud by a client that is not ours which VMs run. A VM that is new registers its Node once and keeps it Ready; the Node of
-a VM that does not run any more is removed. CLOUD is `aws`; credentials come from the environment. The process runs until it is ended.
+a VM that does not run any more is removed. CLOUD is `aws`, whose credentials come from the environment, or `openstack`, whose endpoint names them. The process runs until it is ended.
 """
 
 import importlib
@@ -14,7 +14,7 @@ from cluster import Cluster
 
 PAUSE = 0.5
 HEARTBEAT = 10
-CLOUDS = {"aws": ("aws", "Aws")}
+CLOUDS = {"aws": ("aws", "Aws"), "openstack": ("openstack_cloud", "OpenStack")}
 
 
 class Kubelets:
