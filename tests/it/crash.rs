@@ -12,14 +12,14 @@ use std::{
     time::Duration,
 };
 
-use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
+use rand::RngExt;
 use serde_json::{Value, json};
 
 use crate::{
     fleet,
     support::{
         ManagerOptions, Namespace, Rig, TestManager,
+        clouds::chance,
         cluster_object::{name, number, text},
         wait::expect,
         wait_until,
@@ -42,9 +42,7 @@ latency:
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rollout_survives_kills_at_any_moment() {
     let Some(rig) = Rig::own("crash::a_rollout_survives_kills_at_any_moment").await else { return };
-    let seed = std::env::var("MCM_TEST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(rand::random);
-    println!("MCM_TEST_SEED={seed}");
-    let mut chance = ChaCha8Rng::seed_from_u64(seed);
+    let mut chance = chance();
 
     rig.with_controller_manager().await;
     rig.install_crds().await;

@@ -56,6 +56,8 @@ mod nightly_write_rate;
 mod one_thread;
 #[cfg(feature = "openstack")]
 mod openstack;
+#[cfg(feature = "openstack")]
+mod openstack_faults;
 mod protocol;
 mod quick_start;
 mod refusals;

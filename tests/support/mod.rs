@@ -7,12 +7,15 @@
 pub mod aggregation;
 pub mod assets;
 pub mod backend;
+pub mod clouds;
 pub mod cluster_object;
 pub mod kubectl;
 pub mod lying;
 pub mod manager;
 pub mod moto;
 pub mod one_thread;
+#[cfg(feature = "openstack")]
+pub mod openstack;
 pub mod ports;
 pub mod process;
 pub mod rig;

@@ -1,6 +1,7 @@
 """The servers of OpenStack, asked for with openstacksdk."""
 
 import openstack
+from openstack.exceptions import BadRequestException, NotFoundException
 
 from vm import Vm
 
@@ -12,11 +13,28 @@ class OpenStack:
         folder, cloud = endpoint.rsplit(":", 1)
         config = openstack.config.OpenStackConfig(config_files=[f"{folder}/clouds.yaml"], load_envvars=False)
         self.cloud = openstack.connection.Connection(config=config.get_one(cloud=cloud))
+        self.known = set()
 
     def running(self):
-        for server in self.cloud.compute.servers(details=True, status="ACTIVE"):
-            if server.task_state != "deleting":
-                yield vm(server, self.cloud.config.region_name)
+        found = {server.id: server for server in self.listed()}
+        # A list whose pages are short leaves out servers while others come and go: one that has been there is asked for by its id.
+        missed = (self.server(known) for known in self.known - found.keys())
+        found |= {server.id: server for server in missed if server}
+        running = [server for server in found.values() if server.status == "ACTIVE" and server.task_state != "deleting"]
+        self.known = {server.id for server in running}
+        return [vm(server, self.cloud.config.region_name) for server in running]
+
+    def listed(self):
+        try:
+            yield from self.cloud.compute.servers(details=True, status="ACTIVE")
+        except (BadRequestException, NotFoundException):
+            pass  # The server that the next page begins behind has gone. What is left of the list is read the next time.
+
+    def server(self, server):
+        try:
+            return self.cloud.compute.get_server(server)
+        except NotFoundException:
+            return None
 
 
 def vm(server, region):
