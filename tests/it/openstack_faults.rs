@@ -51,14 +51,15 @@ async fn a_fleet_has_one_server_for_each_machine_whatever_gets_lost() {
     assert_eq!(manager.terminate(), 0, "{}", manager.log());
 }
 
-/// Each kind of fault has a beat of its own, so that they meet in changing ways.
+/// Each kind of fault has a beat of its own, so that they meet in changing ways. Whoever loses the reply to a port or a volume waits for a
+/// minute before the next try; the reply to a server is made up for at once.
 fn faults_of_creations(project: &Project) {
     bad_weather(project);
     project.identity.add(Rule::new(request(Method::POST, "/v3/auth/tokens"), Fault::LoseReply).every(3));
     lose(&project.compute, Method::POST, "/v2.1/servers", 3);
-    lose(&project.network, Method::POST, "/v2.0/ports", 4);
-    lose(&project.network, Method::PUT, "/v2.0/ports", 5);
-    lose(&project.volume, Method::POST, "/v3/", 3);
+    lose(&project.network, Method::POST, "/v2.0/ports", 9);
+    lose(&project.network, Method::PUT, "/v2.0/ports", 11);
+    lose(&project.volume, Method::POST, "/v3/", 8);
 }
 
 fn faults_of_deletions(project: &Project) {
@@ -81,8 +82,8 @@ fn bad_weather(project: &Project) {
             Reply::new(429, r#"{"overLimit": {"code": 429, "message": "slow down"}}"#).with("retry-after", "1");
         for (fault, every) in [
             (Fault::Answer(throttled), 60),
-            (Fault::Drop, 31),
-            (Fault::Cut(10), 37),
+            (Fault::Drop, 47),
+            (Fault::Cut(10), 41),
             (Fault::Answer(Reply::new(502, "<html>Bad Gateway</html>")), 43),
             (Fault::Delay(Duration::from_millis(300)), 11),
         ] {
