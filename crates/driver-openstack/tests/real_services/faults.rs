@@ -24,27 +24,15 @@ struct Region {
 impl Region {
     /// A region of this name in the catalogue.
     async fn new(services: &Services, name: &str) -> Self {
-        let admin = |method: &'static str, path: &'static str, body: Value| {
-            services.call("admin", method, "identity", path, body)
-        };
         let name = format!("Region-{name}-{}", std::process::id());
-        admin("POST", "/regions", json!({"region": {"id": name}})).await;
-        let known = admin("GET", "/services", Value::Null).await;
-        let url = |service: &str| services.made["urls"][service].as_str().unwrap().to_owned();
-        let proxy = async |service: &str| FaultProxy::before(&url(service)).await.unwrap();
+        let proxy =
+            async |service: &str| FaultProxy::before(services.made["urls"][service].as_str().unwrap()).await.unwrap();
         let region =
             Self { name, compute: proxy("nova").await, network: proxy("neutron").await, volume: proxy("cinder").await };
-        for (kind, address) in [
-            ("compute", format!("{}/v2.1", region.compute.url())),
-            ("network", region.network.url().to_owned()),
-            ("image", url("glance")),
-            ("block-storage", format!("{}/v3/%(project_id)s", region.volume.url())),
-        ] {
-            let service = known["services"].as_array().unwrap().iter().find(|service| service["type"] == kind).unwrap();
-            let endpoint =
-                json!({"service_id": service["id"], "interface": "public", "url": address, "region_id": region.name});
-            admin("POST", "/endpoints", json!({"endpoint": endpoint})).await;
-        }
+        let of = |service: &str, proxy: &FaultProxy| format!("{service}={}", proxy.url());
+        let proxies =
+            [of("compute", &region.compute), of("network", &region.network), of("block-storage", &region.volume)];
+        services.run("project.py", &["region", &region.name, &proxies[0], &proxies[1], &proxies[2]]).await;
         region
     }
 

@@ -42,16 +42,20 @@ pub struct Services {
 }
 
 impl Services {
-    /// What `tests/openstack/ask.py` prints.
-    async fn ask(&self, cloud: &str, arguments: &[&str]) -> Value {
+    /// What a program of `tests/openstack` prints.
+    pub async fn run(&self, program: &str, arguments: &[&str]) -> Value {
         // tests of a crate run in its folder
-        let program = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/openstack/ask.py");
+        let program = format!("{}/../../tests/openstack/{program}", env!("CARGO_MANIFEST_DIR"));
         let python = self.folder.parent().expect("it is in the cache").join("venv/bin/python");
-        let run =
-            Command::new(python).arg("-B").arg(program).arg(&self.folder).arg(cloud).args(arguments).output().await;
+        let run = Command::new(python).arg("-B").arg(program).arg(&self.folder).args(arguments).output().await;
         let run = run.expect("Python runs");
         assert!(run.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&run.stderr));
         serde_json::from_slice(&run.stdout).expect("it prints JSON")
+    }
+
+    /// What `ask.py` prints.
+    async fn ask(&self, cloud: &str, arguments: &[&str]) -> Value {
+        self.run("ask.py", &[&[cloud], arguments].concat()).await
     }
 
     /// One request of somebody else; it succeeds.
