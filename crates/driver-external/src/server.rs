@@ -2,7 +2,7 @@
 
 use std::{
     fs, io,
-    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _},
+    os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _},
     path::Path,
     pin::Pin,
     sync::Arc,
@@ -125,12 +125,7 @@ pub async fn serve(served: Served, socket: &Path, stop: CancellationToken) -> io
     }
     let found = fs::metadata(folder)?;
     folder_is_closed(folder, found.mode(), found.uid(), ours).map_err(io::Error::other)?;
-    if fs::symlink_metadata(socket).is_ok() {
-        if tokio::net::UnixStream::connect(socket).await.is_ok() {
-            return Err(io::Error::new(io::ErrorKind::AddrInUse, format!("somebody listens on {}", socket.display())));
-        }
-        fs::remove_file(socket)?;
-    }
+    make_room(socket).await?;
     let listener = UnixListener::bind(socket)?;
     fs::set_permissions(socket, fs::Permissions::from_mode(0o600))?;
     let connections = stream::unfold(listener, |listener| async {
@@ -151,6 +146,22 @@ pub async fn serve(served: Served, socket: &Path, stop: CancellationToken) -> io
     let ended = served.over(trusted, stop).await;
     let _ = fs::remove_file(socket);
     ended
+}
+
+/// Removes the socket of a process that is gone.
+///
+/// # Errors
+/// Something else has this name, or a process listens there.
+async fn make_room(socket: &Path) -> io::Result<()> {
+    let Ok(found) = fs::symlink_metadata(socket) else { return Ok(()) };
+    let taken = |kind, why: &str| Err(io::Error::new(kind, format!("{}: {why}", socket.display())));
+    if !found.file_type().is_socket() {
+        return taken(io::ErrorKind::AlreadyExists, "there is something that is no socket");
+    }
+    if tokio::net::UnixStream::connect(socket).await.is_ok() {
+        return taken(io::ErrorKind::AddrInUse, "another process listens there");
+    }
+    fs::remove_file(socket)
 }
 
 /// The time that is left for a call.
@@ -325,5 +336,24 @@ impl Health for Healthy {
     ) -> Result<tonic::Response<Self::WatchStream>, tonic::Status> {
         let never = stream::pending().take_until(self.0.clone().cancelled_owned());
         Ok(tonic::Response::new(stream::iter([Ok(SERVING)]).chain(never).boxed()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn room_is_made_where_a_socket_was_left_and_nowhere_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("driver.sock");
+        make_room(&path).await.unwrap();
+        let listening = UnixListener::bind(&path).unwrap();
+        assert_eq!(make_room(&path).await.unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        drop(listening);
+        make_room(&path).await.unwrap();
+        fs::write(&path, "notes").unwrap();
+        assert_eq!(make_room(&path).await.unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "notes");
     }
 }

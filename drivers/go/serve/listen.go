@@ -89,8 +89,12 @@ func unixSocket(path string) (net.Listener, error) {
 
 // removeStale removes the socket of a process that is gone.
 func removeStale(path string) error {
-	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+	found, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil
+	}
+	if err == nil && found.Mode()&fs.ModeSocket == 0 {
+		return fmt.Errorf("%s is no socket", path)
 	}
 	if other, err := net.Dial("unix", path); err == nil {
 		_ = other.Close()

@@ -161,6 +161,13 @@ func TestASocketIsClosedToOthers(t *testing.T) {
 			t.Error(of, found.Mode(), err)
 		}
 	}
+	notes := filepath.Join(folder, "run", "notes")
+	if err := os.WriteFile(notes, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unixSocket(notes); err == nil || !strings.Contains(err.Error(), "is no socket") {
+		t.Error(err)
+	}
 }
 
 func TestWhatIsMissing(t *testing.T) {
