@@ -164,7 +164,7 @@ async fn driver_calls(manager: &TestManager) -> String {
         line.starts_with("mcm_cloud_api_driver_request_duration_seconds_count")
             || line.starts_with("mcm_cloud_api_driver_requests_failed_total")
     };
-    metrics.lines().filter(is_count).map(|line| format!("  {line}\n")).collect()
+    metrics.lines().filter(is_count).collect::<Vec<_>>().join("\n")
 }
 
 /// Servers, ports and volumes are what the class says.

@@ -79,8 +79,9 @@ pub fn state_of_vm(claim: &Claim, namesakes: Number, inventories: Number, then: 
             Then::Nobodys => State::Orphan,
         },
         // The list may spell the id of the machine's VM in another way.
-        (Claim::OtherVm(_) | Claim::Respelled(_), _, _)
-        | (Claim::Unnamed | Claim::Unidentified | Claim::Unknown, _, _) => State::Unknown,
+        (Claim::OtherVm(_) | Claim::Respelled(_) | Claim::Unnamed | Claim::Unidentified | Claim::Unknown, _, _) => {
+            State::Unknown
+        }
     }
 }
 
