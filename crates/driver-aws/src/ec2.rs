@@ -243,7 +243,8 @@ impl Session<'_> {
     pub async fn disable_source_dest_check(&self, interface: &str) -> Result<(), Failure> {
         let query = actions::disable_source_dest_check(interface);
         let ask = Ask { service: "instance_disable_source_dest_check", query: &query, repeat: Repeat::Safe };
-        self.ask(ask, |xml| (xml.root().text("return") == "true").then_some(())).await
+        // EC2 says `true`; others say nothing.
+        self.ask(ask, |xml| (xml.root().text("return") != "false").then_some(())).await
     }
 
     /// Gives a network interface more prefixes.
