@@ -11,6 +11,7 @@ block-storage. The logins of clouds.yaml go to the services themselves. Prints J
 import copy
 import json
 import sys
+import time
 
 import openstack
 
@@ -50,7 +51,8 @@ def project(folder, name, into, *proxies):
     admin = connection(folder, "admin")
     own = admin.identity.create_project(name=name, domain_id="default")
     user = admin.identity.find_user(clouds["machines"]["auth"]["username"], domain_id="default")
-    admin.identity.assign_project_role_to_user(own, user, admin.identity.find_role("member"))
+    member = admin.identity.find_role("member")
+    admin.identity.assign_project_role_to_user(own, user, member)
     login = copy.deepcopy(clouds["machines"])
     login["auth"]["project_name"] = name
     # User data of a server is shown to administrators, since this version.
@@ -65,12 +67,23 @@ def project(folder, name, into, *proxies):
         "subnet": cloud.network.create_subnet(network_id=network, **subnet).id,
         "security_group": cloud.network.create_security_group(name="machines").id,
     }
-    credential = cloud.identity.create_application_credential(user, name)
+    credential = application_credential(cloud, user, name, lambda: admin.identity.assign_project_role_to_user(own, user, member))
     made |= {"machines": machines, "project": own.id, "application_credential": credential.id}
     made["application_credential_secret"] = credential.secret
     made["region"] = region(folder, name, *proxies)
     write(f"{into}/made.json", made)
     return made
+
+
+def application_credential(cloud, user, name, assign):
+    """Keystone keeps in mind which roles a user has, and may have read it while another project got its own. An assignment ends that."""
+    for _ in range(20):
+        try:
+            return cloud.identity.create_application_credential(user, name)
+        except openstack.exceptions.BadRequestException:
+            assign()
+            time.sleep(1)
+    return cloud.identity.create_application_credential(user, name)
 
 
 def ever(into):
