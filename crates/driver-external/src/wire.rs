@@ -1,23 +1,23 @@
-//! The messages and services of `proto/`, as they are generated. Requests carry Secrets, and print none of them.
+//! The messages and services of `proto/`, as they are generated (`tests/protocol.rs`). Requests carry Secrets, and print none of them.
 
 use std::fmt;
 
 /// `machine.driver.v1`: the contract between the manager and a driver.
 #[allow(missing_docs, clippy::pedantic, clippy::allow_attributes)]
 pub mod driver {
-    tonic::include_proto!("machine.driver.v1");
+    include!("generated/machine.driver.v1.rs");
 }
 
 /// `grpc.health.v1`: whether a server serves.
 #[allow(missing_docs, clippy::pedantic, clippy::allow_attributes)]
 pub mod health {
-    tonic::include_proto!("grpc.health.v1");
+    include!("generated/grpc.health.v1.rs");
 }
 
 /// `google.rpc`: what details of a failure are wrapped in.
 #[allow(missing_docs, clippy::pedantic, clippy::allow_attributes)]
 pub mod rpc {
-    tonic::include_proto!("google.rpc");
+    include!("generated/google.rpc.rs");
 }
 
 impl fmt::Debug for driver::MachineRequest {
