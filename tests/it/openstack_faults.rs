@@ -51,15 +51,15 @@ async fn a_fleet_has_one_server_for_each_machine_whatever_gets_lost() {
     assert_eq!(manager.terminate(), 0, "{}", manager.log());
 }
 
-/// Each kind of fault has a beat of its own, so that they meet in changing ways. Whoever loses the reply to a port or a volume waits for a
-/// minute before the next try; the reply to a server is made up for at once.
+/// The kinds of faults have different periods, so that they meet in changing ways. The driver looks at once for what a lost reply has made. A request
+/// that is refused or lost on its way costs a machine the minute before its next creation.
 fn faults_of_creations(project: &Project) {
     bad_weather(project);
     project.identity.add(Rule::new(request(Method::POST, "/v3/auth/tokens"), Fault::LoseReply).every(3));
     lose(&project.compute, Method::POST, "/v2.1/servers", 3);
-    lose(&project.network, Method::POST, "/v2.0/ports", 9);
+    lose(&project.network, Method::POST, "/v2.0/ports", 3);
     lose(&project.network, Method::PUT, "/v2.0/ports", 11);
-    lose(&project.volume, Method::POST, "/v3/", 8);
+    lose(&project.volume, Method::POST, "/v3/", 3);
 }
 
 fn faults_of_deletions(project: &Project) {

@@ -8,10 +8,11 @@ use crate::{
     bodies,
     cloud::Session,
     lookup::{self, Backing, Disk, State, unique},
-    neutron::NamedThing,
+    neutron::{NamedThing, Port},
     nova::Server,
     ports, remove,
     spec::{RootDisk, Spec},
+    storage::Volume,
     subject::{Subject, Unbuilt, Wait, built},
 };
 
@@ -208,19 +209,15 @@ impl Creation<'_> {
     /// The machine's own port: the one that is there and free, or a new one.
     async fn port(&self, resolved: &Resolved) -> Result<String, Status> {
         let Subject { spec, owner, .. } = self.subject;
-        let found = self.cloud.ports_named(self.name).await?;
-        let ours =
-            found.into_iter().filter(|port| lookup::owns_port(owner, port) && port.network_id == spec.network_id);
-        let (free, used): (Vec<_>, Vec<_>) = ours.partition(|port| port.device_id.is_empty());
-        let port = match (free.into_iter().next(), used.first()) {
-            (Some(port), _) => port,
-            (None, Some(used)) => {
-                let message = format!("port {} of the machine is still in use by {}", used.id, used.device_id);
-                return Err(Status::new(Code::Aborted, message));
-            }
-            (None, None) => {
-                let groups: Vec<&str> = resolved.security_groups.iter().map(String::as_str).collect();
-                self.cloud.make_port(&bodies::port(spec, owner, self.name, &groups)).await?
+        let port = if let Some(port) = self.free_port().await? {
+            port
+        } else {
+            let groups: Vec<&str> = resolved.security_groups.iter().map(String::as_str).collect();
+            match self.cloud.make_port(&bodies::port(spec, owner, self.name, &groups)).await {
+                Ok(port) => port,
+                // The request may have made it all the same; the core would wait a minute for a server before it asks again.
+                Err(failure) if failure.trouble == Trouble::Passing => self.free_port().await?.ok_or(failure)?,
+                Err(failure) => return Err(failure.into()),
             }
         };
         if let Some(tags) = lookup::tags_of_port(owner, &port) {
@@ -229,15 +226,40 @@ impl Creation<'_> {
         Ok(port.id)
     }
 
+    /// A port of the machine that an earlier request has made.
+    async fn free_port(&self) -> Result<Option<Port>, Status> {
+        let Subject { spec, owner, .. } = self.subject;
+        let found = self.cloud.ports_named(self.name).await?;
+        let ours =
+            found.into_iter().filter(|port| lookup::owns_port(owner, port) && port.network_id == spec.network_id);
+        let (free, used): (Vec<_>, Vec<_>) = ours.partition(|port| port.device_id.is_empty());
+        match (free.into_iter().next(), used.first()) {
+            (None, Some(used)) => {
+                let message = format!("port {} of the machine is still in use by {}", used.id, used.device_id);
+                Err(Status::new(Code::Aborted, message))
+            }
+            (free, _) => Ok(free),
+        }
+    }
+
+    /// A volume of the machine that an earlier request has made.
+    async fn earlier_volume(&self) -> Result<Option<Volume>, Status> {
+        let found = self.cloud.volumes_named(self.name).await?;
+        Ok(lookup::our_volumes(found, std::slice::from_ref(&self.subject.owner)).into_iter().next())
+    }
+
     /// The volume that the server boots from: the one that is there, or a new one.
     async fn volume(&self, resolved: &Resolved, size: i64, kind: &str) -> Result<String, Status> {
-        let found =
-            lookup::our_volumes(self.cloud.volumes_named(self.name).await?, std::slice::from_ref(&self.subject.owner));
-        let mut volume = if let Some(volume) = found.into_iter().next() {
+        let mut volume = if let Some(volume) = self.earlier_volume().await? {
             volume
         } else {
             let body = bodies::volume(&self.subject.spec, self.name, &resolved.image, size, kind);
-            self.cloud.make_volume(&body).await?
+            match self.cloud.make_volume(&body).await {
+                Ok(volume) => volume,
+                // As with a port.
+                Err(failure) if failure.trouble == Trouble::Passing => self.earlier_volume().await?.ok_or(failure)?,
+                Err(failure) => return Err(failure.into()),
+            }
         };
         let mut wait = Wait::within(self.cloud.cx);
         loop {

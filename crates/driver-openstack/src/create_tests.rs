@@ -87,6 +87,22 @@ async fn a_lost_reply_makes_nothing_twice(#[case] request: &'static str, #[case]
     assert!(rig.is_empty());
 }
 
+/// The core would wait a minute for a server that no request has asked for.
+#[rstest]
+#[case::of_the_port("POST /ports")]
+#[case::of_the_volume("POST /volumes")]
+#[tokio::test(start_paused = true)]
+async fn what_a_lost_reply_has_made_is_used_at_once(#[case] request: &'static str) {
+    let rig = Rig::new(json!({"rootDiskSize": 10, "rootDiskType": "ssd"}));
+    rig.cloud.fails(request, [Fault::LostReply]);
+    rig.create().await.unwrap();
+    assert_eq!(rig.cloud.asked(request).len(), 1);
+    rig.cloud.fails(request, [Fault::LostRequest]);
+    rig.delete().await.unwrap();
+    assert_eq!(rig.create().await.unwrap_err().code, Code::Unavailable);
+    assert!(rig.is_empty());
+}
+
 /// decisions.md 58: the core asks for the server before it asks for another one.
 #[tokio::test(start_paused = true)]
 async fn what_an_unknown_creation_needs_stays() {
