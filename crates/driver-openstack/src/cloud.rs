@@ -278,8 +278,8 @@ impl Session<'_> {
         key: &str,
         next: &(impl Fn(&[T], Option<String>) -> NextPage + Send + Sync),
     ) -> Result<Option<Vec<T>>, Failure> {
-        let (folder, query) = ask.path.split_once('?').unwrap_or((ask.path, ""));
-        let (mut query, mut all, mut last) = (query.to_owned(), Vec::new(), Value::Null);
+        let (folder, first) = ask.path.split_once('?').unwrap_or((ask.path, ""));
+        let (mut query, mut all, mut last) = (first.to_owned(), Vec::new(), Value::Null);
         for number in 0..MOST_PAGES {
             let path = if query.is_empty() { folder.to_owned() } else { format!("{folder}?{query}") };
             let body = match self.send(Ask { path: &path, ..ask }).await {
@@ -309,7 +309,7 @@ impl Session<'_> {
                 NextPage::Linked(next) if next == query => break,
                 NextPage::Linked(next) => next,
                 NextPage::Behind(id) => {
-                    let behind = format!("marker={id}");
+                    let behind = if first.is_empty() { format!("marker={id}") } else { format!("{first}&marker={id}") };
                     if behind == query {
                         return Ok(Some(all));
                     }

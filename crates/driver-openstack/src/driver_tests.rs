@@ -170,6 +170,20 @@ async fn a_short_page_with_a_server_that_is_being_built_is_not_the_last(#[case] 
     assert_eq!(rig.list().await.unwrap().len(), building.len(), "the list of a project that builds its first servers");
 }
 
+/// Else the machine gets a second server.
+#[tokio::test(start_paused = true)]
+async fn a_short_page_of_namesakes_does_not_hide_the_server_of_the_machine() {
+    let rig = Rig::new(json!({}));
+    for (id, status) in [("s-a", "BUILD"), ("s-b", "ACTIVE")] {
+        rig.server(id, json!({"status": status, "metadata": {CLUSTER: null}}));
+    }
+    rig.server("s-c", json!({}));
+    rig.server("s-d", json!({"name": "another"}));
+    (rig.cloud.state().page, rig.cloud.state().found_twice) = (3, 1);
+    assert!(rig.create().await.unwrap().vm.provider_id.ends_with("s-c"));
+    assert_eq!(rig.servers().len(), 4);
+}
+
 #[tokio::test(start_paused = true)]
 async fn c_10_a_page_that_fails_fails_the_list() {
     let rig = Rig::new(json!({}));

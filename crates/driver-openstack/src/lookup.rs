@@ -161,27 +161,20 @@ pub enum NextPage {
     First,
 }
 
-/// What follows a page of the project's servers.
+/// What follows a page of servers.
 ///
 /// Nova reads the servers that it is about to build, then those that it has built or begun to build, and fills a page with
 /// them. A server that it finds in both counts twice for the size of the page and is shown once: the page is short then,
 /// lacks a link, and others follow.
-pub fn next_page(page: &[Server], link: Option<String>) -> NextPage {
-    let is_building = |server: &Server| State::of(server) == State::Building;
-    match page.last() {
-        Some(last) if link.is_none() && page.iter().any(is_building) => NextPage::Behind(last.id.clone()),
-        _ => next_page_of_a_name(page, link),
-    }
-}
-
-/// What follows a page of the servers of one name, which has room for all of them.
 ///
 /// A page must not begin behind a server that is being built. When Nova begins to build that server between the two
 /// requests, the second one leaves out all servers that are still to be built.
-pub fn next_page_of_a_name(page: &[Server], link: Option<String>) -> NextPage {
+pub fn next_page(page: &[Server], link: Option<String>) -> NextPage {
+    let is_building = |server: &Server| State::of(server) == State::Building;
     match (page.last(), link) {
+        (Some(last), None) if page.iter().any(is_building) => NextPage::Behind(last.id.clone()),
         (_, None) => NextPage::End,
-        (Some(last), Some(_)) if State::of(last) == State::Building => NextPage::First,
+        (Some(last), Some(_)) if is_building(last) => NextPage::First,
         (_, Some(link)) => NextPage::Linked(link),
     }
 }

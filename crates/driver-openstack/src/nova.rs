@@ -66,22 +66,20 @@ impl Session<'_> {
         // The filter is a regular expression.
         let pattern = format!("^{}$", name.replace('.', "\\."));
         let path = format!("/servers/detail?{}", query(&[("name", &pattern)]));
-        let found: Vec<Server> = self
-            .list_by(
-                Ask::get(Service::Compute, "looking for the server", &path),
-                "servers",
-                lookup::next_page_of_a_name,
-            )
-            .await?;
+        let found = self.all_servers(Ask::get(Service::Compute, "looking for the server", &path)).await?;
         Ok(found.into_iter().filter(|server| server.name == name).collect())
     }
 
     /// All servers of the project. Nova ignores filters by metadata.
     pub async fn servers(&self) -> Result<Vec<Server>, Failure> {
-        let ask = Ask::get(Service::Compute, "listing servers", "/servers/detail");
+        self.all_servers(Ask::get(Service::Compute, "listing servers", "/servers/detail")).await
+    }
+
+    /// All servers of a list, each once: one that is just being built may stand on two pages.
+    async fn all_servers(&self, ask: Ask<'_>) -> Result<Vec<Server>, Failure> {
         let mut servers = self.list_by(ask, "servers", lookup::next_page).await?;
-        let mut seen = HashSet::new();
-        servers.retain(|server: &Server| seen.insert(server.id.clone()));
+        let mut ids = HashSet::new();
+        servers.retain(|server: &Server| ids.insert(server.id.clone()));
         Ok(servers)
     }
 
