@@ -2,16 +2,22 @@
 //!
 //! Only chosen and printed here; each part comes from the room that knows it.
 
+pub mod crds;
+pub mod guard;
+pub mod views;
+pub mod webhooks;
+
 use std::io::Write;
 
 use clap::{Args, ValueEnum};
 
 use super::{
-    Failure, documents, manifests_crds, manifests_guard, manifests_views, manifests_webhooks, namespace_name,
+    Failure, documents, namespace_name,
     rbac::{self, Installation},
     serve::args::half,
     webhook_scope::WebhookScope,
 };
+
 use crate::settings::Half;
 use machine_api::{
     admission::manifests::{Client, FailurePolicy, MatchConditions, StatusWebhook, WebhookManifests},
@@ -25,7 +31,7 @@ pub struct ManifestsArgs {
     /// Which part
     pub part: Part,
     /// Namespace of the machine objects and of the Deployment
-    #[arg(long, default_value = manifests_webhooks::DEFAULT_NAMESPACE, value_parser = namespace_name)]
+    #[arg(long, default_value = webhooks::DEFAULT_NAMESPACE, value_parser = namespace_name)]
     pub namespace: String,
     /// Name of the Service that API servers reach the webhooks through
     #[arg(long, default_value = names::WEBHOOK_CONFIGURATION, value_name = "NAME")]
@@ -131,25 +137,25 @@ impl KubernetesMinor {
 pub fn run(args: &ManifestsArgs, out: &mut dyn Write) -> Result<(), Failure> {
     let text = match args.part {
         Part::Crds => args.crds(),
-        Part::Webhooks => manifests_webhooks::webhooks_yaml(&args.webhooks()),
+        Part::Webhooks => webhooks::webhooks_yaml(&args.webhooks()),
         Part::Policies | Part::StorageGuard if args.kube_version < KubernetesMinor::POLICIES => {
             return Err(Failure::Usage(
                 "manifests: API servers before 1.30 don't know ValidatingAdmissionPolicies; leave them out there"
                     .to_owned(),
             ));
         }
-        Part::StorageGuard => manifests_guard::storage_guard_yaml(),
-        Part::Policies => manifests_webhooks::policies_yaml(&args.webhooks()),
+        Part::StorageGuard => guard::storage_guard_yaml(),
+        Part::Policies => webhooks::policies_yaml(&args.webhooks()),
         Part::Rbac => args.rbac()?,
-        Part::Apiservice => manifests_views::views_yaml(&args.views()),
-        Part::All => [args.crds(), args.rbac()?, manifests_webhooks::webhooks_yaml(&args.webhooks())].join("---\n"),
+        Part::Apiservice => views::views_yaml(&args.views()),
+        Part::All => [args.crds(), args.rbac()?, webhooks::webhooks_yaml(&args.webhooks())].join("---\n"),
     };
     Ok(out.write_all(text.as_bytes())?)
 }
 
 impl ManifestsArgs {
     fn crds(&self) -> String {
-        manifests_crds::crds_yaml(&self.crd_options())
+        crds::crds_yaml(&self.crd_options())
     }
 
     fn crd_options(&self) -> CrdOptions {
@@ -194,8 +200,8 @@ impl ManifestsArgs {
         }
     }
 
-    fn views(&self) -> manifests_views::ViewsManifests {
-        manifests_views::ViewsManifests {
+    fn views(&self) -> views::ViewsManifests {
+        views::ViewsManifests {
             namespace: self.namespace.clone(),
             service: self.service_name.clone(),
             port: SERVICE_PORT,

@@ -10,7 +10,7 @@ mod halves;
 
 use serde_json::{Value, json};
 
-use super::{manifests_webhooks::DEFAULT_NAMESPACE, webhook_scope::WebhookScope};
+use super::{manifests::webhooks::DEFAULT_NAMESPACE, webhook_scope::WebhookScope};
 use crate::settings::Half;
 use machine_api::names;
 

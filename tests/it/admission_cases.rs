@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use http_body_util::BodyExt;
 use kube::{Client, client::Body};
 use machine_api::crd::{CrdOptions, OldestServer};
-use machine_controller_manager::cli::{documents::parse_documents, manifests_crds::crds_yaml};
+use machine_controller_manager::cli::{documents::parse_documents, manifests::crds::crds_yaml};
 use serde_json::{Value, json};
 
 use crate::support::{

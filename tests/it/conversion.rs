@@ -16,7 +16,7 @@ use machine_api::{
     names::annotation,
 };
 use machine_controller_manager::{
-    cli::manifests_crds::crds_yaml,
+    cli::manifests::crds::crds_yaml,
     server::{
         Answer, Health, Reply, Reviewer, Server, ServerOptions,
         tls::{CertMode, CertificateManager, CertificateSettings, Target, plan::PlanSettings},

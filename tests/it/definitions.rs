@@ -10,7 +10,7 @@ use kube::{
     api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams},
 };
 use machine_api::crd::{CrdOptions, OldestServer};
-use machine_controller_manager::cli::manifests_crds::crds_yaml;
+use machine_controller_manager::cli::manifests::crds::crds_yaml;
 use serde_json::{Value, json};
 
 use crate::support::{Namespace, Rig, wait_until};

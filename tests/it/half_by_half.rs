@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     fleet,
-    go_halves::{GoHalf, Which},
+    go::halves::{GoHalf, Which},
     support::{
         ManagerOptions, Namespace, Rig, Rights, TestManager,
         cluster_object::{items, name, text},

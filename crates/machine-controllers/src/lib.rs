@@ -30,5 +30,6 @@ pub mod set;
 pub mod snapshots;
 #[cfg(test)]
 mod testing_api;
+pub mod times;
 pub mod views;
 pub mod wakes;

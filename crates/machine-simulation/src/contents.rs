@@ -14,7 +14,7 @@ use super::{
 };
 use machine_api::v1alpha1::MachineClass;
 use machine_controllers::machine::{
-    bootstrap_token::{Found, judge},
+    creation::bootstrap_token::{Found, judge},
     observation::{Inputs, Observation},
     plan::Plan,
 };

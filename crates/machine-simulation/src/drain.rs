@@ -22,7 +22,7 @@ use machine_controllers::{
         step::{DrainResult, How, PodAction, drain_step, learn},
         volumes::Presence,
     },
-    machine::observation::since,
+    times::since,
 };
 
 /// From the end of a pod until its replacement counts for its budget.

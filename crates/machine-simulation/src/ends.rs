@@ -6,7 +6,7 @@ use super::{api::Api, checks::Checks, played::target::node_of, volumes::is_attac
 use controller_runtime::{key::Target, snapshot::Snapshot};
 use kube::ResourceExt;
 use machine_controllers::machine::{
-    deletion_drain::{DrainMode, drain_mode},
+    deletion::drain::{DrainMode, drain_mode},
     observation::{DrainState, Observation},
     plan::Plan,
 };

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::cli::{
     documents::parse_documents,
-    manifests_views::{ViewsManifests, views_for_readers},
+    manifests::views::{ViewsManifests, views_for_readers},
 };
 
 const EXAMPLE: [&str; 2] = [

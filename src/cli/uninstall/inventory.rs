@@ -17,7 +17,7 @@ use crate::cli::{
     Failure,
     cluster_objects::{get, list, of},
     lease_watch::Held,
-    manifests_guard::guard_name,
+    manifests::guard::guard_name,
     migrate_storage::definition::{is, name_of},
     webhook_scope::WebhookScope,
 };

@@ -19,7 +19,7 @@ use kube_protocol::{
     status::{ApiStatus, Cause},
 };
 use kube_values::{duration::GoDuration, selector::Labels};
-use machine_controllers::{machine::status_change::rfc3339, snapshots::Metadata};
+use machine_controllers::{snapshots::Metadata, times::rfc3339};
 
 /// Longest text of a `Warning` header.
 const LONGEST_WARNING: usize = 120;

@@ -31,9 +31,9 @@ use machine_controllers::{
         FreezeSwitch,
         outlook::{OutlookDeps, OutlookTarget, Outlooks},
         settings::MachineSettings,
-        status_change::rfc3339,
     },
     snapshots::{AttachmentSnapshot, BudgetSnapshot, ClaimSnapshot, NodeSnapshot, PodSnapshot, VolumeSnapshot},
+    times::rfc3339,
     views::{ControlViews, node_store},
 };
 use machine_driver::Registry;

@@ -12,7 +12,8 @@ use super::{
 };
 use crate::{
     fleet::{self, describe, phase, rolled_out},
-    go_fleet, guard,
+    go::left_behind,
+    guard,
     rollout::{is_handed_over, is_selected},
     support::{
         cluster_object::{name, number, text},
@@ -352,7 +353,7 @@ async fn the_original_was_here(seed: u64, telling: Telling) -> World {
     let mut secret = manifests(FLEET, 0).remove(0);
     secret["metadata"]["name"] = json!("s");
     post(&world.stage.client, SECRETS, &secret).await;
-    go_fleet::recreate(&world.stage.client, NAMESPACE, |object| {
+    left_behind::recreate(&world.stage.client, NAMESPACE, |object| {
         let pool = text(object, "/metadata/labels/pool");
         let deployment = name(object);
         object["kind"] == "MachineClass" || POOLS.contains(&pool) || POOLS.contains(&deployment)

@@ -7,8 +7,6 @@
 mod act;
 pub mod availability;
 pub mod conditions;
-#[cfg(test)]
-mod controller_test;
 pub mod cuts;
 pub mod decide;
 pub mod fenceposts;
@@ -16,8 +14,6 @@ pub mod fleet;
 pub mod hash_label;
 pub mod history;
 pub mod in_place;
-#[cfg(test)]
-mod names_test;
 mod node_change;
 pub mod node_side_effects;
 pub mod observe;
@@ -27,20 +23,18 @@ pub mod recreate;
 pub mod revision;
 pub mod rollback;
 pub mod rolling;
-#[cfg(test)]
-mod rollout_property;
 pub mod routing;
 pub mod scaling;
 pub mod settings;
 pub mod settling;
 pub mod sizing;
 pub mod status;
-#[cfg(test)]
-mod takeover_test;
 pub mod template_equality;
 pub mod template_hash;
 #[cfg(test)]
 pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 pub mod trigger;
 pub mod validity;
 pub mod waits;

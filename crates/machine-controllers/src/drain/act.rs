@@ -15,13 +15,13 @@ use super::{
     progress::PodAnswer,
     step::{How, PodAction},
 };
-use crate::machine::measures::Measures;
 use controller_runtime::{
     error::ApiError,
     gate::{Destruction, Gate},
     key::{ObjectKey, Target},
     objects::{DeleteHow, Objects, in_time},
 };
+use mcm_metrics::{ApiWrite, Metrics};
 
 /// Pause when a busy server does not say how long.
 const BUSY: Duration = Duration::from_secs(1);
@@ -74,7 +74,7 @@ pub struct Evictor {
     pods: Objects<Arc<Pod>>,
     attachments: Objects<Arc<VolumeAttachment>>,
     slots: Semaphore,
-    measures: Option<Measures>,
+    metrics: Option<Metrics>,
 }
 
 impl Evictor {
@@ -93,13 +93,13 @@ impl Evictor {
         gate: Gate,
         at_once: usize,
     ) -> Self {
-        Self { evictions, pods, attachments, gate, slots: Semaphore::new(at_once.max(1)), measures: None }
+        Self { evictions, pods, attachments, gate, slots: Semaphore::new(at_once.max(1)), metrics: None }
     }
 
     /// The same evictor, whose requests are counted.
     #[must_use]
-    pub fn measured_by(mut self, measures: Measures) -> Self {
-        self.measures = Some(measures);
+    pub fn measured_by(mut self, metrics: Metrics) -> Self {
+        self.metrics = Some(metrics);
         self
     }
 
@@ -119,8 +119,8 @@ impl Evictor {
             How::Delete => ("pod", "drain-refused"),
             How::DeleteNow => ("pod", "drain-forced"),
         };
-        if let Some(measures) = &self.measures {
-            measures.wrote(object, rule);
+        if let Some(metrics) = &self.metrics {
+            metrics.machine.api_writes.inc(&ApiWrite { object, reason: rule });
         }
         let outcome = match action.how {
             How::Evict => self.evict(&target, rule).await,

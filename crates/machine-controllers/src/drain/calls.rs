@@ -13,9 +13,8 @@ use k8s_openapi::api::core::v1::PersistentVolumeSpec;
 use tokio::sync::Semaphore;
 
 use super::{act::Evictor, progress::PodAnswer, step::PodAction};
-use crate::machine::retry::{NamingReaction, after_failed_naming};
 use controller_runtime::{gate::Gate, tasks::SharedTasks};
-use machine_driver::{Driver, OpContext, VolumeIdsRequest, answered};
+use machine_driver::{Code, Driver, OpContext, VolumeIdsRequest, answered};
 
 /// Names of volumes that all drains of the process ask for at once.
 const PARALLEL_NAMES: usize = 32;
@@ -36,6 +35,38 @@ pub enum VolumeAnswer {
     Ids(Vec<String>),
     /// Nothing that counts: it was throttled, away or late, or could not be asked. To be asked again.
     Later,
+}
+
+/// What a failed `GetVolumeIDs` says of a volume.
+enum NamingReaction {
+    /// The driver can't name it: it is not waited for (MC-221).
+    NotNamed,
+    /// Nothing: the driver was throttled, away or late. It is asked again, and until then the volume may be the provider's.
+    AskAgain,
+}
+
+/// What a failed `GetVolumeIDs` says of the volume that was asked about.
+const fn after_failed_naming(code: Code) -> NamingReaction {
+    match code {
+        Code::Unknown
+        | Code::DeadlineExceeded
+        | Code::Aborted
+        | Code::Unavailable
+        | Code::ResourceExhausted
+        | Code::Canceled => NamingReaction::AskAgain,
+        Code::OK
+        | Code::InvalidArgument
+        | Code::NotFound
+        | Code::AlreadyExists
+        | Code::PermissionDenied
+        | Code::FailedPrecondition
+        | Code::OutOfRange
+        | Code::Unimplemented
+        | Code::Internal
+        | Code::DataLoss
+        | Code::Unauthenticated
+        | Code::Uninitialized => NamingReaction::NotNamed,
+    }
 }
 
 /// Where answers lie until the next step. Clones are the same inbox.

@@ -9,13 +9,12 @@ pub mod budgets;
 pub mod calls;
 pub mod counts;
 pub mod observe;
+pub mod order;
 pub mod pods;
 pub mod progress;
 pub mod step;
 #[cfg(test)]
-mod step_tests;
-#[cfg(test)]
-mod views_tests;
+mod tests;
 pub mod volumes;
 pub mod waiting;
 
@@ -28,22 +27,20 @@ use self::{
     calls::{Inbox, Namer, News, VolumeAnswer, Wake},
     counts::{CountedPods, PodCounts},
     observe::{DrainLimits, DrainViews, left_attached, volumes_of},
+    order::{DrainOrder, Force},
     progress::{Failure, Progress, Unnamed},
     step::{DrainResult, drain_step, learn},
 };
 use crate::{
-    machine::{
-        observation::{Force, since},
-        plan::DrainOrder,
-        settings::EVICTION_RETRY,
-        standing::after,
-    },
     snapshots::NodeSnapshot,
+    times::{after, since},
 };
 use controller_runtime::tasks::SharedTasks;
 use machine_driver::Driver;
 use mcm_metrics::Metrics;
 
+/// Evictions that were refused are tried again after this time.
+pub const EVICTION_RETRY: Duration = Duration::from_secs(20);
 /// Pause after the first attempt that failed; it doubles up to [`EVICTION_RETRY`].
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 
@@ -306,25 +303,5 @@ impl Drainer {
             };
             self.namer.ask(driver, (name, spec), &run.inbox, &drain.wake);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use rstest::rstest;
-
-    use super::{progress::PodProgress, *};
-
-    #[rstest]
-    #[case::the_first_failure_is_tried_again_soon(0, 0, 5)]
-    #[case::then_ever_more_slowly(0, 1, 10)]
-    #[case::up_to_the_time_between_evictions(0, 9, 20)]
-    #[case::a_pod_that_was_refused_is_not_asked_again_before(1, 0, 20)]
-    #[case::nor_later_than_any_other(3, 9, 20)]
-    fn the_next_attempt_waits(#[case] refusals: u32, #[case] failures_before: u32, #[case] seconds: u64) {
-        let pods = [("a", refusals), ("b", 0)]
-            .map(|(uid, refusals)| (uid.to_owned(), PodProgress { refusals, ..PodProgress::default() }));
-        let attempt = Progress { pods: pods.into(), ..Progress::default() };
-        assert_eq!(pause_after(&attempt, failures_before), Duration::from_secs(seconds));
     }
 }

@@ -13,15 +13,12 @@ use serde::Serialize;
 
 use super::{
     budgets::{BudgetState, budget_of},
+    order::Force,
     pods::{PodClass, classify},
     progress::Progress,
     volumes::{VolumePlace, place_of},
 };
-use crate::{
-    machine::observation::Force,
-    snapshots::NodeSnapshot,
-    snapshots::{AttachmentSnapshot, BudgetSnapshot, ClaimSnapshot, PodSnapshot, VolumeSnapshot},
-};
+use crate::snapshots::{AttachmentSnapshot, BudgetSnapshot, ClaimSnapshot, NodeSnapshot, PodSnapshot, VolumeSnapshot};
 use controller_runtime::{key::ObjectKey, snapshot::Snapshot};
 
 /// The views of the target cluster that only drains need.

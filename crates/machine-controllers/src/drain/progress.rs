@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::{calls::VolumeAnswer, observe::VolumeIds, step::How, waiting::Waiting};
-use crate::machine::{observation::since, standing::after};
+use crate::times::{after, since};
 use controller_runtime::key::ObjectKey;
 
 /// The pods are listed without the driver's word about their volumes after this time.

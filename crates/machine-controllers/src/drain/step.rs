@@ -9,18 +9,16 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::{
+    EVICTION_RETRY,
     budgets::BudgetState,
     observe::{DrainObservation, NodePresence, PodFacts},
+    order::Force,
     pods::PodClass,
     progress::{Attempt, End, Failure, Listed, PodAnswer, PodProgress, Progress},
     volumes::{Presence, VolumePlace},
     waiting::{Waiting, waiting_for},
 };
-use crate::machine::{
-    observation::{Force, since},
-    settings::EVICTION_RETRY,
-    standing::after,
-};
+use crate::times::{after, since};
 use controller_runtime::key::ObjectKey;
 
 /// Time beyond its grace period that a pod may take to go.

@@ -7,12 +7,13 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::{
+    EVICTION_RETRY,
     observe::DrainObservation,
     progress::PodProgress,
     step::{pod_limit, volume_limit},
     volumes::Presence,
 };
-use crate::machine::{settings::EVICTION_RETRY, standing::after, status_change::rfc3339};
+use crate::times::{after, rfc3339};
 use kube_values::duration::GoDuration;
 
 /// Whom a drain waits for.

@@ -6,19 +6,12 @@
 use super::{
     creation::creation,
     deletion::deletion,
-    frozen::frozen,
-    health::health,
-    health_timeout::timeouts,
+    health::{frozen::frozen, health, timeout::timeouts, vm_gone::vm_gone},
     in_place::{in_place_drain, in_place_marks},
-    lost_link::lost_link,
-    node_capacity,
-    node_identity::node_identity,
-    node_metadata,
+    node::{capacity, identity::node_identity, lost_link::lost_link, metadata},
     observation::{NodeSource, NodeStep, NodeView, Observation},
-    plan::{Effect, Next, Plan, Say, sooner},
+    plan::{Effect, Next, Plan, Say, sooner, waits::Wait},
     preservation::preservation,
-    vm_gone::vm_gone,
-    waits::Wait,
 };
 use machine_api::{names::machine_reason, v1alpha1::MachinePhase};
 
@@ -96,9 +89,9 @@ fn node_is_dressed(seen: &Observation) -> Say {
     if seen.troubles.at(NodeStep::Metadata).is_some() {
         return Say::Pass(Some(std::time::Duration::from_secs(5)));
     }
-    let wanted = node_metadata::wanted(seen.name(), seen.machine.node_template(), node);
+    let wanted = metadata::wanted(seen.name(), seen.machine.node_template(), node);
     let capacity =
-        seen.class.virtual_capacity.as_ref().map(|wanted| node_capacity::change(wanted, node)).unwrap_or_default();
+        seen.class.virtual_capacity.as_ref().map(|wanted| capacity::change(wanted, node)).unwrap_or_default();
     let mut effects = Vec::new();
     if !capacity.resources.is_empty() {
         effects.push(Effect::MirrorCapacity(capacity.resources));
@@ -108,7 +101,7 @@ fn node_is_dressed(seen: &Observation) -> Say {
     if !dress.is_empty() {
         effects.push(Effect::Dress { step: NodeStep::Metadata, dress: Box::new(dress) });
     }
-    if wanted.memory == node_metadata::Memory::Unreadable {
+    if wanted.memory == metadata::Memory::Unreadable {
         effects.push(Effect::Warn {
             reason: machine_reason::LAST_APPLIED_UNREADABLE,
             message: format!(

@@ -5,18 +5,18 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::{
-    bootstrap_token::Token,
-    creation_outcome::{AskedBefore, leaves_outcome_unknown},
-    node_ailments::Ailments,
-    observation::{Answer, DrainState, Flow, NodeSource, Observation, Pause, Permit, Troubles},
-    plan::DrainFlow,
+    creation::{
+        bootstrap_token::Token,
+        outcome::{AskedBefore, leaves_outcome_unknown},
+    },
+    observation::{
+        Answer, DrainState, Flow, NodeSource, Observation, Pause, Permit, Troubles, VmCheck, ailments::Ailments,
+    },
     retry::{DeleteReaction, after_failed_deletion},
-    standing::Standing,
-    telling::Stated,
-    vm_gone::VmCheck,
+    standing::{Standing, Stated},
 };
 use crate::{
-    drain::{DrainMemory, Run},
+    drain::{DrainMemory, Run, order::DrainFlow},
     news::News,
     refused_writes::RefusedWrites,
     snapshots::MachineSnapshot,

@@ -7,55 +7,15 @@
 //! Not here: orphaned VMs and the API server freeze's detection.
 
 pub mod act;
-pub mod bootstrap_token;
-pub mod class_state;
-#[cfg(test)]
-mod controller_scenarios;
-#[cfg(test)]
-mod controller_tests;
 pub mod creation;
-pub mod creation_errors;
-pub mod creation_outcome;
-#[cfg(test)]
-mod creation_tests;
 pub mod decide;
 pub mod deletion;
-pub mod deletion_drain;
-mod deletion_end;
-#[cfg(test)]
-mod deletion_flow_tests;
-pub mod deletion_stage;
-#[cfg(test)]
-mod deletion_tests;
-#[cfg(test)]
-mod deletion_waits_tests;
-#[cfg(test)]
-mod drain_scenarios;
 mod driver_calls;
-#[cfg(test)]
-mod end_of_leader_tests;
-pub mod frozen;
 pub mod health;
-#[cfg(test)]
-mod health_tests;
-pub mod health_timeout;
 pub mod in_place;
-#[cfg(test)]
-mod in_place_tests;
-pub mod lost_link;
-#[cfg(test)]
-mod lost_link_scenarios;
 pub mod measures;
 mod memory;
-pub mod node_ailments;
-pub mod node_capacity;
-pub mod node_dress;
-pub mod node_identity;
-pub mod node_metadata;
-#[cfg(test)]
-mod node_metadata_tests;
-pub mod node_ownership;
-mod node_steps;
+pub mod node;
 pub mod observation;
 pub mod observe;
 pub use observe::secrets_of;
@@ -63,44 +23,17 @@ pub mod outlook;
 pub mod patches;
 pub mod plan;
 pub mod preservation;
-mod preservation_drain;
-#[cfg(test)]
-mod preservation_tests;
 mod reconcile;
-#[cfg(test)]
-mod refusal_scenarios;
 pub mod retry;
 pub mod routing;
-#[cfg(test)]
-mod safety_tests;
 pub mod settings;
-pub mod shared_instance;
-#[cfg(test)]
-mod shared_instance_tests;
 pub mod standing;
-pub mod status_change;
-pub mod telling;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
-mod testing_cloud;
-#[cfg(test)]
-mod testing_cluster;
-#[cfg(test)]
-mod testing_views;
+mod tests;
 pub mod time_limit;
 mod tokens;
-#[cfg(test)]
-mod tokens_tests;
-pub mod user_data;
-pub mod vm_gone;
-#[cfg(test)]
-mod waiting_events_tests;
-#[cfg(test)]
-mod waiting_table_tests;
-pub mod waits;
-#[cfg(test)]
-mod waits_tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -307,11 +240,10 @@ impl MachineController {
     /// A controller; it does nothing until a queue runs [`Self::reconcile`].
     pub fn new(deps: MachineDeps) -> Self {
         let settings = deps.settings;
-        let measures = Measures::new(deps.metrics);
         let target = deps.target.map(|parts| TargetDeps {
             drainer: Drainer::new(
                 parts.drain_views,
-                parts.evictor.measured_by(measures.clone()),
+                parts.evictor.measured_by(deps.metrics.clone()),
                 Arc::clone(&deps.tasks),
                 settings.deadlines.volumes,
             ),
@@ -339,7 +271,7 @@ impl MachineController {
             rng: deps.rng,
             freeze: deps.freeze,
             settings,
-            measures,
+            measures: Measures::new(deps.metrics),
             memories: Mutex::default(),
             vanished: Mutex::default(),
             last_good: Mutex::default(),

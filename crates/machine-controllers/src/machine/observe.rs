@@ -7,24 +7,27 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 
 use super::{
-    class_state::class_state,
+    creation::user_data::{SecretsNamed, wants},
     health::conditions_changed,
-    lost_link::candidate,
     memory::{Memory, Pass},
-    node_ailments::{Ailments, Sight},
-    node_ownership::{Owner, instance_of, owner_in},
+    node::{
+        lost_link::candidate,
+        ownership::{Owner, instance_of, owner_in},
+    },
     observation::{
         AttachmentView, ClassView, CreationGuarantee, DrainState, Freeze, Inputs, LastGood, Namesake, NodeIdentity,
-        NodeView, OBSERVATION_VERSION, Observation, SecretView, Sibling, Silence, TargetCluster, force_deletion, since,
+        NodeView, OBSERVATION_VERSION, Observation, SecretView, Sibling, Silence, TargetCluster, VmCheck,
+        ailments::{Ailments, Sight},
+        class_state::class_state,
+        force_deletion,
+        shared_instance::vm_owner_in,
     },
     settings::{HealthTimeout, Limits, MachineSettings},
-    shared_instance::vm_owner_in,
-    user_data::{SecretsNamed, wants},
-    vm_gone::VmCheck,
 };
 use crate::{
     drain::observe::{DrainViews, MissingView},
     snapshots::{MachineSnapshot, NodeSnapshot},
+    times::since,
     views::{BY_NAME_LABEL, ControlViews, qualified},
 };
 use controller_runtime::{clock::Reading, key::ObjectKey, snapshot::Snapshot, store::Store};

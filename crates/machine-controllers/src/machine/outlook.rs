@@ -10,20 +10,16 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::{
     FreezeSwitch, MachineController,
-    creation::driver_wait,
-    creation_outcome::AskedBefore,
+    creation::{driver_wait, outcome::AskedBefore},
     decide::decide,
     deletion::{DeletionStep, next_deletion_step},
-    deletion_stage::DeletionStage,
     memory::{Memory, Pass},
-    node_ailments::Ailments,
-    observation::{Freeze, LastGood, NodeSource, Observation, Permit},
+    observation::{Freeze, LastGood, NodeSource, Observation, Permit, ailments::Ailments},
     observe::{Looking, Sources, TargetSources, observe},
-    plan::{Effect, Next, Plan},
+    plan::{Effect, Next, Plan, deletion_stage::DeletionStage, status_change::progressing},
     preservation,
     settings::MachineSettings,
     standing::{Standing, Waiting},
-    status_change::progressing,
     time_limit::{Limited, creation_limit, drain_limit, phase_limit},
 };
 use crate::{

@@ -8,14 +8,17 @@ use k8s_openapi::api::core::v1::NodeCondition;
 use serde_json::{Map, Value, json};
 
 use super::{
-    node_dress::NodeDress,
     observation::Observation,
-    plan::{Effect, Link, VersionGuard},
-    status_change::{Doubt, Preservation, StatusChange, TimeoutClock, rfc3339},
+    plan::{
+        Effect, Link, VersionGuard,
+        node_dress::NodeDress,
+        status_change::{Doubt, Preservation, StatusChange, TimeoutClock},
+    },
 };
 use crate::{
     finalizer_patches::without,
     snapshots::{MachineSnapshot, NodeSnapshot},
+    times::rfc3339,
 };
 use controller_runtime::{
     objects::{Part, Patch},

@@ -12,22 +12,20 @@ use jiff::Timestamp;
 use super::{
     GoodClass, MachineController,
     act::Acted,
-    creation_outcome::AskedBefore,
+    creation::{outcome::AskedBefore, user_data::filled_in},
     driver_calls::{Order, Tracked, failed},
     measures::Measurement,
     memory::{Memory, Pass},
-    observation::{Answer, Call, DrainState, Inputs, LastGood, NodeStep, Observation, Permit, Trouble, since},
+    observation::{Answer, Call, DrainState, Inputs, LastGood, NodeStep, Observation, Permit, Trouble},
     observe::{ClassSecrets, Looking, Sources, TargetSources, class_of, inputs_of, observe, secrets_of},
-    plan::{DrainOrder, Next},
+    plan::{Next, telling::SAID_AFTER, waits::Wait},
     retry::{RetryPeriod, tried_again},
     settings::CallDeadlines,
-    telling::SAID_AFTER,
-    user_data::filled_in,
-    waits::Wait,
 };
 use crate::{
-    drain::{self, Drain, Run, observe::DrainLimits, step::DrainResult},
+    drain::{self, Drain, Run, observe::DrainLimits, order::DrainOrder, step::DrainResult},
     snapshots::MachineSnapshot,
+    times::since,
     views::{BY_CLASS, qualified},
 };
 use controller_runtime::{

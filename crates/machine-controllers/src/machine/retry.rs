@@ -84,39 +84,6 @@ pub const fn after_failed_creation(code: Code) -> CreationReaction {
     CreationReaction { retry, memory }
 }
 
-/// What a failed `GetVolumeIDs` says of a volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum NamingReaction {
-    /// The driver can't name it: it is not waited for (MC-221).
-    NotNamed,
-    /// Nothing: the driver was throttled, away or late. It is asked again, and until then the volume may be the provider's.
-    AskAgain,
-}
-
-/// What a failed `GetVolumeIDs` says of the volume that was asked about.
-pub const fn after_failed_naming(code: Code) -> NamingReaction {
-    match code {
-        Code::Unknown
-        | Code::DeadlineExceeded
-        | Code::Aborted
-        | Code::Unavailable
-        | Code::ResourceExhausted
-        | Code::Canceled => NamingReaction::AskAgain,
-        Code::OK
-        | Code::InvalidArgument
-        | Code::NotFound
-        | Code::AlreadyExists
-        | Code::PermissionDenied
-        | Code::FailedPrecondition
-        | Code::OutOfRange
-        | Code::Unimplemented
-        | Code::Internal
-        | Code::DataLoss
-        | Code::Unauthenticated
-        | Code::Uninitialized => NamingReaction::NotNamed,
-    }
-}
-
 /// The reaction to a failed `GetMachineStatus` on the way to a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum StatusReaction {

@@ -9,8 +9,10 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 
 use super::{
-    MachineController, health::conditions_changed, health::is_critical_component_missing,
-    health_timeout::stands_in_the_way, in_place, node_metadata,
+    MachineController,
+    health::{conditions_changed, is_critical_component_missing, timeout::stands_in_the_way},
+    in_place,
+    node::metadata,
 };
 use crate::{
     snapshots::{AttachmentSnapshot, MachineSnapshot, NodeSnapshot, PodSnapshot},
@@ -176,8 +178,7 @@ fn node_update_matters(old: &NodeSnapshot, new: &NodeSnapshot, machine: &Machine
         || by_conditions
         || old.capacity() != new.capacity()
         || (may_be_drained(machine) && old.attached_volumes() != new.attached_volumes())
-        || (is_dressed_otherwise
-            && !node_metadata::wanted(machine.name(), machine.node_template(), new).dress.is_empty())
+        || (is_dressed_otherwise && !metadata::wanted(machine.name(), machine.node_template(), new).dress.is_empty())
 }
 
 /// Machines to look at after a change of a class.
@@ -284,5 +285,4 @@ impl MachineController {
 }
 
 #[cfg(test)]
-#[path = "routing_tests.rs"]
 mod tests;

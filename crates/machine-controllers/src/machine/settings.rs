@@ -4,13 +4,10 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use crate::snapshots::MachineSnapshot;
+use crate::{drain::EVICTION_RETRY, snapshots::MachineSnapshot};
 use kube_values::duration::GoDuration;
 use machine_api::names::annotation;
 use serde::Serialize;
-
-/// Evictions that were refused are tried again after this time.
-pub const EVICTION_RETRY: Duration = Duration::from_secs(20);
 
 /// Settings of the machine controller; the defaults are those of the flags.
 #[derive(Clone, Debug, PartialEq, Eq)]

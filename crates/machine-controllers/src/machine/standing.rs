@@ -3,14 +3,14 @@
 //!
 //! One condition `Progressing` in `status.machineConditions` says it (decisions.md 30), for every part of the controller in
 //! the words of one type, [`Standing`]. Words are only made from it: what this process knows of a wait it keeps as a value, and
-//! what another process has told stays a sentence. Whether it is worth a write is decided in [`super::telling`]. Pure.
+//! what another process has told stays a sentence. Whether it is worth a write is decided in [`super::plan::telling`]. Pure.
 
 use std::{borrow::Cow, time::Duration};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde::Serialize;
 
-use super::status_change::rfc3339;
+use crate::times::rfc3339;
 use kube_values::duration::GoDuration;
 
 /// Where a machine stands.
@@ -67,6 +67,15 @@ impl Standing {
         let on = |standing: &Self| standing.wait().map(|wait| (wait.on.clone(), wait.seen.is_empty()));
         (self.status(), self.reason(), on(self)) == (other.status(), other.reason(), on(other))
     }
+}
+
+/// What this process has last written of where a machine stands.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Stated {
+    /// What it wrote.
+    pub standing: Standing,
+    /// When, in the steady time.
+    pub at: Timestamp,
 }
 
 /// A wait, as it is told to people.
@@ -206,11 +215,6 @@ impl Waiting {
             self.limit.as_ref().map(|(limit, then)| format!("; at {} {then}", rfc3339(*limit))).unwrap_or_default();
         format!("{}waiting for {}{since}{seen}{end}{limit}", self.course.words(), self.on)
     }
-}
-
-/// `start` and `length` later.
-pub fn after(start: Timestamp, length: Duration) -> Timestamp {
-    SignedDuration::try_from(length).ok().and_then(|length| start.checked_add(length).ok()).unwrap_or(Timestamp::MAX)
 }
 
 /// When a flow of attempts goes on: the next one, and how they follow each other from there. True for as long as the

@@ -7,12 +7,8 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{
-    lost_link::was_linked,
-    observation::{Observation, since},
-    settings::HealthTimeout,
-    standing::after,
-};
+use super::{node::lost_link::was_linked, observation::Observation, settings::HealthTimeout};
+use crate::times::{after, since};
 use controller_runtime::clock::as_watched;
 use machine_api::{names::machine_condition, v1alpha1::MachinePhase};
 

@@ -1,4 +1,4 @@
-//! Makes and removes bootstrap tokens in the target cluster; what they hold and whose they are is `bootstrap_token`'s.
+//! Makes and removes bootstrap tokens in the target cluster; what they hold and whose they are is `creation::bootstrap_token`'s.
 
 use std::{
     sync::{Arc, PoisonError},
@@ -10,15 +10,15 @@ use kube::ResourceExt;
 
 use super::{
     SharedRng,
-    bootstrap_token::{
+    creation::bootstrap_token::{
         Found, NAMESPACE, candidate_ids, expiry_of, is_of, judge, new_secret, secret_name, token_of, token_secret,
     },
     measures::Measures,
     memory::{HeldToken, Memory},
-    observation::{Observation, SecretView, UserData, since},
+    observation::{Observation, SecretView, UserData},
     settings::MachineSettings,
-    standing::after,
 };
+use crate::times::{after, since};
 use controller_runtime::{
     error::ApiError,
     key::{ObjectKey, Target},

@@ -411,5 +411,4 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
-#[path = "collector_tests.rs"]
 mod tests;

@@ -14,7 +14,7 @@ use machine_api::v1alpha1::MachinePhase;
 use machine_driver::same_instance::instance_key;
 use serde::Serialize;
 
-use crate::{machine::deletion_stage::DeletionStage, snapshots::MachineSnapshot};
+use crate::{machine::plan::deletion_stage::DeletionStage, snapshots::MachineSnapshot};
 
 /// Version of the observation's serialised form.
 pub const OBSERVATION_VERSION: u32 = 1;

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::freeze::{THAW_TEXT, Thaw};
 use crate::{
-    machine::status_change::rfc3339,
     snapshots::{MachineSnapshot, NodeSnapshot},
+    times::rfc3339,
 };
 use controller_runtime::{objects::Patch, snapshot::Snapshot};
 use machine_api::{

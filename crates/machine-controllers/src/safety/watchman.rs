@@ -21,7 +21,7 @@ use super::{
     patches,
 };
 use crate::{
-    machine::{FreezeSwitch, frozen::is_under_way, observation::Freeze},
+    machine::{FreezeSwitch, health::frozen::is_under_way, observation::Freeze},
     snapshots::{MachineSnapshot, NodeSnapshot},
     views::ControlViews,
 };
@@ -270,5 +270,4 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
-#[path = "watchman_tests.rs"]
 mod tests;

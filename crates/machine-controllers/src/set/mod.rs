@@ -7,8 +7,6 @@
 mod act;
 pub mod auto_preservation;
 pub mod back_off;
-#[cfg(test)]
-mod controller_test;
 pub mod counts;
 pub mod decide;
 pub mod new_machine;
@@ -25,6 +23,8 @@ pub mod status;
 pub mod template_sync;
 #[cfg(test)]
 pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 pub mod unanswered;
 pub mod validity;
 

@@ -25,9 +25,11 @@ use machine_api::{
 use machine_controllers::{
     machine::{
         observation::{Answer, Call, Freeze, Observation},
-        plan::{Effect, Next, Plan},
+        plan::{
+            Effect, Next, Plan,
+            telling::{SAID_AFTER, told_reason},
+        },
         settings::MachineSettings,
-        telling::{SAID_AFTER, told_reason},
     },
     snapshots::{MachineSnapshot, NodeSnapshot},
 };

@@ -36,26 +36,24 @@ use machine_api::{
     names::label,
     v1alpha1::{Machine, MachinePhase},
 };
-use machine_controllers::snapshots::{BudgetSnapshot, PodSnapshot};
 use machine_controllers::{
     drain::{
+        EVICTION_RETRY,
         budgets::{BudgetState, goes_unasked},
         observe::{
             DrainLimits, DrainObservation, DrainViews, PodFacts, VolumeIds, observe, shared_volumes, volumes_of,
         },
+        order::{DrainOrder, Force},
         pods::PodClass,
         progress::Progress,
     },
     machine::{
-        deletion_drain::{DrainMode, drain_mode, drain_order},
-        observation::{Force, NodeView, Observation},
+        deletion::drain::{DrainMode, drain_mode, drain_order},
+        observation::{NodeView, Observation},
         outlook::OutlookTarget,
-        plan::DrainOrder,
-        settings::EVICTION_RETRY,
-        standing::after,
-        status_change::rfc3339,
     },
-    snapshots::MachineSnapshot,
+    snapshots::{BudgetSnapshot, MachineSnapshot, PodSnapshot},
+    times::{after, rfc3339},
     views::BY_NODE,
 };
 use machine_simulation::drain::{self, End, Forecast, Kind as WaveKind, forecast};
@@ -347,7 +345,7 @@ fn told(seen: &DrainObservation, pods: &Pods, order: &DrainOrder, foretold: Opti
     };
     let ended = foretold.map(|foretold| &foretold.end);
     let drained = ended == Some(&End::Drained);
-    let until_deadline = machine_controllers::machine::observation::since(order.deadline, seen.now);
+    let until_deadline = machine_controllers::times::since(order.deadline, seen.now);
     Status {
         mode: if forced { "Force" } else { "Normal" },
         waves,

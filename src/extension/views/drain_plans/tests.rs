@@ -9,10 +9,7 @@ use super::{
     *,
 };
 use controller_runtime::{gate::Gate, tasks::TokioTasks};
-use machine_controllers::{
-    drain::{Drain, Drainer, Run, act::Evictor, step::DrainResult},
-    machine::plan::DrainFlow,
-};
+use machine_controllers::drain::{Drain, Drainer, Run, act::Evictor, order::DrainFlow, step::DrainResult};
 
 fn world() -> World {
     let world = World::synced();

@@ -9,7 +9,7 @@ use super::{
     shape::Failure,
 };
 use machine_api::v1alpha1::OperationState;
-use machine_controllers::{machine::status_change::rfc3339, snapshots::MachineSnapshot};
+use machine_controllers::{snapshots::MachineSnapshot, times::rfc3339};
 
 /// Longest message of a failure.
 const LONGEST_MESSAGE: usize = 200;

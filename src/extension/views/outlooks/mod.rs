@@ -30,13 +30,12 @@ use machine_api::{kind::Kind, v1alpha1::LastOperation};
 use machine_controllers::{
     machine::{
         act::{Touched, name_of, touched},
-        observation::{Observation, since},
+        observation::Observation,
         outlook::{Blocker, Outlook, Sighting},
         plan::{Effect, Next},
-        standing::after,
-        status_change::rfc3339,
     },
     snapshots::{DeploymentSnapshot, MachineSnapshot, Metadata, SetSnapshot},
+    times::{after, rfc3339, since},
     views::BY_NAMESPACE,
 };
 

@@ -20,9 +20,9 @@ use crate::extension::view::Freshness;
 use controller_runtime::{clock::SharedClock, key::ObjectKey};
 use machine_api::v1alpha1::MachineClass;
 use machine_controllers::{
-    machine::observation::since,
     safety::collector::{access_to, list},
     snapshots::MachineSnapshot,
+    times::since,
     views::{BY_NAMESPACE, ControlViews},
 };
 use machine_driver::{Driver, ListedVm, Registry, SecretData};

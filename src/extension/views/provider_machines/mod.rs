@@ -36,13 +36,10 @@ use controller_runtime::{key::ObjectKey, snapshot::Snapshot};
 use kube_protocol::{request::Verb, status::ApiStatus};
 use machine_api::{kind::Kind, names::label, v1alpha1::MachineClass};
 use machine_controllers::{
-    machine::{
-        observation::{Freeze, condition, since},
-        shared_instance::first_owner,
-        status_change::rfc3339,
-    },
+    machine::observation::{Freeze, condition, shared_instance::first_owner},
     safety::orphans::Claim,
     snapshots::MachineSnapshot,
+    times::{rfc3339, since},
     views::BY_NAMESPACE,
 };
 use machine_driver::{ListedVm, same_instance::instance_key};

@@ -6,9 +6,9 @@
 use jiff::Timestamp;
 use machine_api::v1alpha1::MachinePhase;
 use machine_controllers::{
-    machine::standing::after,
     safety::orphans::{Claim, Guards, still_to_wait},
     snapshots::MachineSnapshot,
+    times::after,
 };
 
 /// What a VM is.

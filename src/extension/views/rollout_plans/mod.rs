@@ -30,12 +30,12 @@ use kube_protocol::{request::Verb, status::ApiStatus};
 use machine_api::{kind::Kind, names::label, v1alpha1::StrategyType};
 use machine_controllers::{
     deployment::{fenceposts::Fenceposts, in_place, template_equality::is_equal, template_hash::new_set_identity},
-    machine::status_change::rfc3339,
     set::{
         counts::{is_failed, is_terminating},
         ranking::is_marked,
     },
     snapshots::{DeploymentSnapshot, MachineSnapshot, SetSnapshot},
+    times::rfc3339,
     views::{BY_CONTROLLER, ORPHANS},
 };
 use machine_simulation::forecast::{self, Cut, Forecast, Stuck, forecast};

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::NodeAddress;
 use serde::Serialize;
 
-use super::Force;
+use crate::drain::order::Force;
 use machine_driver::{Code, CreatedVm, DeletedVm, Status, VmIdentity};
 
 /// A kind of driver call about one machine.
@@ -158,4 +158,18 @@ pub struct Inputs {
     pub secrets: Vec<(String, Option<String>)>,
     /// Whether the label asks for a deletion by force.
     pub force: Force,
+}
+
+/// What the driver said of the VM of an unhealthy machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub enum VmCheck {
+    /// It was not asked since the machine became unhealthy.
+    #[default]
+    NotAsked,
+    /// It knew the VM, or said something else than `NotFound`, at this steady time.
+    NoEvidence(Timestamp),
+    /// It did not know the VM at this steady time.
+    MissingOnce(Timestamp),
+    /// It did not know the VM twice.
+    Gone,
 }

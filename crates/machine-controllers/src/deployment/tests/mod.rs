@@ -1,0 +1,6 @@
+//! Tests of the whole deployment controller, and drawn rollouts.
+
+mod controller;
+mod names;
+mod rollout_property;
+mod takeover;

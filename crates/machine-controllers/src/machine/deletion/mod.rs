@@ -1,0 +1,515 @@
+//! From a machine to nothing: mark, drain, detach, delete the VM, delete the Node, let go.
+//!
+//! Source: spec/machine-controller §6. A step never starts while a driver call for the machine is in flight. Steps that
+//! need no outside wait follow each other in one pass; the status is written where the flow rests (§16.4).
+
+pub mod drain;
+mod end;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use self::{
+    drain::{DrainMode, detach, drain_mode, drain_node},
+    end::{delete_node, node_trouble},
+};
+use super::{
+    creation::{
+        errors::{Fault, InputFault, class_fault, secret_fault},
+        is_stale_node,
+        outcome::{ASKED_EVERY, UnknownOutcome, unknown_before_the_end},
+    },
+    node::lost_link::link_before_the_vm_goes,
+    observation::{
+        Answer, Call, LastGood, NodeStep, NodeView, Observation, Purpose, TargetCluster, shared_instance::VmOwner,
+    },
+    plan::{
+        Effect, Link, Memo, Next, Plan,
+        deletion_stage::{DeletionStage, was_failed},
+        is_linkable,
+        status_change::{StatusChange, TimeoutClock},
+        telling::Worth,
+        waits::Wait,
+    },
+    retry::{DeleteReaction, RetryPeriod, StatusReaction, after_failed_deletion, after_failed_status_in_deletion},
+    standing::{Course, Waiting},
+};
+use crate::{
+    drain::order::Force,
+    times::{after, rfc3339},
+};
+use kube_values::duration::GoDuration;
+use machine_api::{
+    names::{WAS_FAILED_TEXT, label, machine_condition, machine_reason},
+    v1alpha1::{MachinePhase, OperationState, OperationType},
+};
+use machine_driver::{Code, VmIdentity};
+
+/// A machine that deletes the VM of another one wakes it with its end; this is for a change that got lost.
+const OTHER_LOOKED_AT_EVERY: Duration = Duration::from_secs(30);
+
+/// The next step of a deletion.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeletionStep {
+    /// Nothing: our finalizer is gone, what is left is somebody else's.
+    NotOurs,
+    /// A driver call of this machine is in flight.
+    AwaitCall,
+    /// Let go and leave VM and Node to the machine of this name, which has the same instance and lives.
+    LeaveVm(String),
+    /// Wait for the end of the machine of this name, which has the same instance and deletes the VM.
+    AwaitOther(String),
+    /// Enter this stage; the machine becomes Terminating.
+    MarkTerminating(DeletionStage),
+    /// Link the Node that is the machine's, and become Terminating; its drain follows.
+    LinkNode(String),
+    /// Find out which Node the VM has.
+    AskStatus,
+    /// Drain the Node.
+    DrainNode,
+    /// Detach volumes by force.
+    Detach,
+    /// Delete the VM.
+    DeleteVm,
+    /// Delete the Node and let go.
+    DeleteNode,
+    /// Let go.
+    RemoveFinalizer,
+}
+
+/// The next step of a deletion. What the driver has answered in this flow counts like a stage that has been written.
+pub fn next_deletion_step(seen: &Observation) -> DeletionStep {
+    if !seen.has_finalizer() {
+        return DeletionStep::NotOurs;
+    }
+    if seen.flow.in_flight.is_some() {
+        return DeletionStep::AwaitCall;
+    }
+    match &seen.vm_owner {
+        VmOwner::Living(other) => return DeletionStep::LeaveVm(other.clone()),
+        VmOwner::Leaving(other) if seen.force_deletion() == Force::No => {
+            return DeletionStep::AwaitOther(other.clone());
+        }
+        VmOwner::Leaving(_) | VmOwner::This => {}
+    }
+    let stage = DeletionStage::of(&seen.machine);
+    if vm_is_gone(seen) && stage.is_some_and(|stage| stage <= DeletionStage::DeleteVm) {
+        return DeletionStep::DeleteNode;
+    }
+    if let Some(node) = link_before_the_vm_goes(seen, stage) {
+        return DeletionStep::LinkNode(node.to_owned());
+    }
+    let Some(stage) = stage else {
+        return match (&seen.node, seen.target) {
+            (_, TargetCluster::None) => DeletionStep::MarkTerminating(DeletionStage::DeleteVm),
+            (NodeView::NotLinked { .. }, _) => match node_of_answered_vm(seen) {
+                Some(node) => DeletionStep::LinkNode(node.to_owned()),
+                None => DeletionStep::MarkTerminating(DeletionStage::GetVmStatus),
+            },
+            _ => DeletionStep::MarkTerminating(DeletionStage::Drain),
+        };
+    };
+    match stage {
+        DeletionStage::GetVmStatus => match &seen.node {
+            NodeView::NotLinked { .. } => DeletionStep::AskStatus,
+            NodeView::NoTarget => DeletionStep::DeleteVm,
+            NodeView::Absent
+            | NodeView::Vanished
+            | NodeView::Ours(_)
+            | NodeView::Foreign { .. }
+            | NodeView::Contested { .. } => DeletionStep::DrainNode,
+        },
+        DeletionStage::Drain => DeletionStep::DrainNode,
+        DeletionStage::DeleteVolumeAttachments => DeletionStep::Detach,
+        DeletionStage::DeleteVm => DeletionStep::DeleteVm,
+        DeletionStage::DeleteNode => DeletionStep::DeleteNode,
+        DeletionStage::RemoveFinalizer => DeletionStep::RemoveFinalizer,
+    }
+}
+
+/// What to do about a machine that is being deleted.
+pub fn deletion(seen: &Observation) -> Plan {
+    match next_deletion_step(seen) {
+        DeletionStep::NotOurs => Plan::wait("deletion-not-ours", Next::Settled),
+        DeletionStep::AwaitCall => await_call(seen),
+        DeletionStep::LeaveVm(other) => leave_vm(seen, &other),
+        DeletionStep::AwaitOther(other) => await_other(seen, &other),
+        DeletionStep::MarkTerminating(stage) => mark_terminating(seen, stage),
+        DeletionStep::LinkNode(node) => link_node(seen, &node, answered_vm(seen).map_or("", |vm| &vm.provider_id)),
+        DeletionStep::AskStatus => ask_status(seen),
+        DeletionStep::DrainNode => drain_node(seen),
+        DeletionStep::Detach => detach(seen),
+        DeletionStep::DeleteVm => delete_vm(seen),
+        // The finalizer goes by one way only: what others have marked as done is looked at anew.
+        DeletionStep::DeleteNode | DeletionStep::RemoveFinalizer => delete_node(seen),
+    }
+}
+
+/// Whether the driver has said in this flow that nothing is left of the VM, and is to be believed: not while a creation may
+/// still turn out to have made one.
+pub(super) fn vm_is_gone(seen: &Observation) -> bool {
+    let is_said = match &seen.flow.answer {
+        Some(Answer::Deleted(Ok(_))) => true,
+        Some(Answer::Deleted(Err(status))) => after_failed_deletion(status.code) == DeleteReaction::Gone,
+        _ => false,
+    };
+    is_said && unknown_before_the_end(seen).is_none()
+}
+
+/// A status that keeps the flow at a stage: free text first, the stage's marker last.
+pub(super) struct Rest {
+    stage: DeletionStage,
+    state: OperationState,
+    text: String,
+    code: Option<Code>,
+    wait: Option<Waiting>,
+}
+
+/// The course of a machine that is being deleted.
+pub(super) fn course(seen: &Observation) -> Course {
+    Course::Deletion(seen.machine.deleting_since())
+}
+
+/// A wait of a machine that is being deleted.
+pub(super) fn wait_in_deletion(seen: &Observation, reason: &'static str, on: impl Into<String>) -> Waiting {
+    Waiting::on(reason, on).in_course_of(course(seen))
+}
+
+impl Rest {
+    pub(super) fn at(stage: DeletionStage, text: impl Into<String>) -> Self {
+        Self { stage, state: OperationState::Processing, text: text.into(), code: None, wait: None }
+    }
+
+    pub(super) fn failed(stage: DeletionStage, text: impl Into<String>, code: Option<Code>) -> Self {
+        Self { stage, state: OperationState::Failed, text: text.into(), code, wait: None }
+    }
+
+    /// Waits for something else than the end of the stage.
+    pub(super) fn waits(mut self, wait: Waiting) -> Self {
+        self.wait = Some(wait);
+        self
+    }
+
+    /// Whom the machine waits for.
+    fn wait(&self, seen: &Observation) -> Waiting {
+        if let Some(wait) = &self.wait {
+            return wait.clone();
+        }
+        let (reason, on) = match self.stage {
+            DeletionStage::GetVmStatus => (machine_condition::REASON_DELETING_VM, "the provider to tell its node"),
+            DeletionStage::Drain => (machine_condition::REASON_DRAINING, "its node to be drained"),
+            DeletionStage::DeleteVolumeAttachments => (machine_condition::REASON_DRAINING, "volumes to be detached"),
+            DeletionStage::DeleteVm => (machine_condition::REASON_DELETING_VM, "the provider to delete the VM"),
+            DeletionStage::DeleteNode => (machine_condition::REASON_DELETING_NODE, "its Node to be deleted"),
+            DeletionStage::RemoveFinalizer => (machine_condition::REASON_LETTING_GO, "its finalizer to be taken off"),
+        };
+        wait_in_deletion(seen, reason, on).seen(&self.text)
+    }
+
+    pub(super) fn change(&self, seen: &Observation) -> StatusChange {
+        // What the machine was before is needed once more, for the Node's condition.
+        let before = if was_failed(&seen.machine) && self.stage <= DeletionStage::Drain { WAS_FAILED_TEXT } else { "" };
+        let blank = if self.text.is_empty() { "" } else { " " };
+        StatusChange::new()
+            .phase(MachinePhase::Terminating, TimeoutClock::Inactive)
+            .operation(OperationType::Delete, self.state.clone(), format!("{before}{}{blank}", self.text))
+            .at_stage(self.stage)
+            .code(self.code)
+            .preservation_ends()
+            .waits(self.wait(seen))
+    }
+
+    pub(super) fn effect(&self, seen: &Observation) -> Effect {
+        self.change(seen).effect(seen)
+    }
+
+    /// A plan of this rule that stays at the stage, and says so where that is news.
+    pub(super) fn plan(&self, rule: &'static str, seen: &Observation, next: Next) -> Plan {
+        Plan::telling(rule, seen, self.change(seen), Worth::NewValues, next)
+    }
+}
+
+/// The length of a period for this machine.
+pub(super) fn pause_of(period: RetryPeriod, seen: &Observation) -> Duration {
+    period.length(seen.limits.resource_exhausted_retry)
+}
+
+/// No step begins while a driver call is under way. One of the machine's creation may take long, and nothing has said yet
+/// that the deletion waits for it.
+fn await_call(seen: &Observation) -> Plan {
+    let what = match seen.flow.in_flight {
+        Some(Call::Create) => "the creation of its VM",
+        Some(Call::Initialize) => "the initialisation of its VM",
+        Some(Call::DeleteStale) => "the deletion of a VM with the name of an older Node",
+        Some(Call::Status | Call::Delete) | None => return Plan::wait("deletion-awaits-driver", Next::AwaitCall),
+    };
+    let on = format!("the provider to answer about {what}, which was under way before");
+    let mut wait = wait_in_deletion(seen, machine_condition::REASON_AWAITING_DRIVER, on)
+        .ended_by("it answers; its VM is deleted then");
+    if let Some(limit) = call_limit(seen) {
+        wait = wait.at_most_until(limit, "the call ends without an answer");
+    }
+    let change = StatusChange::new().waits(wait);
+    Plan::telling("deletion-awaits-driver", seen, change, Worth::NewReason, Next::AwaitCall)
+}
+
+/// When the driver call under way ends at the latest.
+fn call_limit(seen: &Observation) -> Option<Timestamp> {
+    let calls = &seen.limits.calls;
+    let length = match seen.flow.in_flight? {
+        Call::Status => calls.status,
+        Call::Create => calls.create,
+        Call::Initialize => calls.initialize,
+        Call::Delete | Call::DeleteStale => calls.delete,
+    };
+    Some(after(seen.flow.asked_at?, length))
+}
+
+/// The stages that need a write of their own before anything is done.
+fn mark_terminating(seen: &Observation, stage: DeletionStage) -> Plan {
+    let text = if stage == DeletionStage::DeleteVm {
+        "Running without target cluster, skipping node drain and volume attachment deletion."
+    } else {
+        ""
+    };
+    let mut effects: Vec<Effect> = record_provider_id(seen).into_iter().collect();
+    effects.extend([Rest::at(stage, text).effect(seen), Effect::Remember(Memo::FlowDone)]);
+    effects.extend(forget_token(seen));
+    Plan::new("mark-terminating", effects, Next::Again)
+}
+
+/// The VM that the driver has told of since the creation began, while it is not on the machine yet. A cloud may not show it
+/// under the machine's name for minutes, so that nothing but this answer leads to it.
+fn answered_vm(seen: &Observation) -> Option<&VmIdentity> {
+    let vm = &seen.flow.vm.as_ref()?.identity;
+    seen.machine.provider_id().is_empty().then_some(vm)
+}
+
+/// The Node that this VM will have. One that has the name already and belongs to an older VM is not linked: it is neither to
+/// be drained nor to be deleted.
+fn node_of_answered_vm(seen: &Observation) -> Option<&str> {
+    let vm = answered_vm(seen)?;
+    let takes_a_name = matches!(seen.flow.answer, Some(Answer::DeletedStale(_))) || is_stale_node(seen, vm);
+    (is_linkable(&vm.node_name) && !takes_a_name).then_some(vm.node_name.as_str())
+}
+
+/// Keeps the identity of that VM when its Node can't be linked.
+fn record_provider_id(seen: &Observation) -> Option<Effect> {
+    let vm = answered_vm(seen).filter(|vm| !vm.provider_id.is_empty())?;
+    Some(Effect::Link(Link { provider_id: Some(vm.provider_id.clone()), ..Link::default() }))
+}
+
+/// A machine that never became Running may have a token left.
+fn forget_token(seen: &Observation) -> Option<Effect> {
+    let joined = matches!(
+        seen.phase(),
+        MachinePhase::Running
+            | MachinePhase::Unknown
+            | MachinePhase::Available
+            | MachinePhase::InPlaceUpdating
+            | MachinePhase::InPlaceUpdateSuccessful
+            | MachinePhase::InPlaceUpdateFailed
+    );
+    (!joined && seen.target == TargetCluster::Present).then_some(Effect::DeleteToken)
+}
+
+/// Links the Node, and records the VM's identity where the driver tells it: without it a Node of that name that belongs to an
+/// older VM would count as the machine's (M-07).
+fn link_node(seen: &Observation, node: &str, provider_id: &str) -> Plan {
+    let is_new = seen.machine.provider_id().is_empty() && !provider_id.is_empty();
+    let link = Effect::Link(Link { provider_id: is_new.then(|| provider_id.to_owned()), ..Link::of_node(node) });
+    let mut effects = vec![link, Rest::at(DeletionStage::Drain, "").effect(seen), Effect::Remember(Memo::FlowDone)];
+    effects.extend(forget_token(seen));
+    Plan::new("link-node", effects, Next::Again)
+}
+
+/// The driver knows which Node a VM has that was never recorded.
+fn ask_status(seen: &Observation) -> Plan {
+    let by_force = seen.force_deletion() == Force::Yes;
+    let stage = DeletionStage::GetVmStatus;
+    match &seen.flow.answer {
+        Some(Answer::Status(Ok(vm))) if is_linkable(&vm.node_name) => link_node(seen, &vm.node_name, &vm.provider_id),
+        Some(Answer::Status(Ok(_))) => skip_drain(seen),
+        Some(Answer::Status(Err(status))) => match after_failed_status_in_deletion(status.code) {
+            StatusReaction::MoveOn => match status.partial.as_ref().filter(|vm| is_linkable(&vm.node_name)) {
+                Some(vm) => link_node(seen, &vm.node_name.clone(), &vm.provider_id.clone()),
+                None => match unknown_before_the_end(seen).filter(|_| status.code == Code::NotFound && !by_force) {
+                    Some(outcome) => await_vm(seen, stage, outcome),
+                    None => skip_drain(seen),
+                },
+            },
+            StatusReaction::AskAgain(_) if by_force || has_waited_for_one_of_several(seen, status.code) => {
+                skip_drain(seen)
+            }
+            StatusReaction::AskAgain(period) => {
+                let text = if period == RetryPeriod::Short {
+                    format!(
+                        "Error occurred with decoding machine error status while getting VM status, aborting with retry. {status}."
+                    )
+                } else {
+                    format!("Error occurred while getting VM status, aborting without retry. machine code: {status}.")
+                };
+                failed_call(
+                    seen,
+                    Rest::failed(stage, text, Some(status.code)),
+                    period,
+                    machine_reason::VM_DELETION_FAILED,
+                )
+            }
+        },
+        _ => match (fault_of(seen), seen.paused(Purpose::Deletion)) {
+            (Some(_), _) if by_force => skip_drain(seen),
+            (Some(fault), _) => blocked(seen, stage, &fault),
+            (None, Some(pause)) => Plan::wait("deletion-paused", Next::LookAgain(pause, Wait::PauseOfDeletion)),
+            (None, None) => Plan::new("ask-vm-status", vec![Effect::Start(Call::Status)], Next::AwaitCall),
+        },
+    }
+}
+
+/// A driver that sees several VMs of the machine's name tells the Node of none, however often it is asked. They are deleted without
+/// a drain once one would have had its time.
+fn has_waited_for_one_of_several(seen: &Observation, code: Code) -> bool {
+    code == Code::OutOfRange && drain_mode(seen) == DrainMode::Forced
+}
+
+/// Without the name of a Node there is nothing to drain.
+pub(super) fn skip_drain(seen: &Observation) -> Plan {
+    let rest = Rest::at(DeletionStage::DeleteVm, "Skipping drain as nodeName is not a valid one for machine.");
+    Plan::new("drain-skipped", vec![rest.effect(seen), Effect::Remember(Memo::AnswerDone)], Next::Again)
+}
+
+/// What is missing for a driver call, unless what was good before may still serve (decisions.md 15).
+fn fault_of(seen: &Observation) -> Option<Fault> {
+    if seen.class.last_good == LastGood::Remembered {
+        return None;
+    }
+    match class_fault(seen) {
+        Some(InputFault::Fault(fault)) if fault.reason != machine_reason::NODE_TEMPLATE_INVALID => Some(fault),
+        // Neither a missing finalizer nor a bad node template matters for a VM that is to go.
+        Some(InputFault::Fault(_) | InputFault::NotReady(_)) | None => secret_fault(seen),
+    }
+}
+
+/// Waits at a stage for class or Secret, and says so.
+fn blocked(seen: &Observation, stage: DeletionStage, fault: &Fault) -> Plan {
+    let pause = pause_of(RetryPeriod::Long, seen);
+    let wait = wait_in_deletion(seen, fault.reason, "what the provider needs to delete the VM")
+        .seen(format!("{}. The VM is not released without it", fault.message))
+        .ended_by(format!(
+            "it is there; looked at again when the class, its Secrets or the machine change, and every {}",
+            GoDuration::from(pause)
+        ));
+    Rest::failed(stage, format!("{}.", fault.message), Some(fault.code))
+        .waits(wait)
+        .plan("deletion-blocked", seen, Next::LookAgain(pause, Wait::ClassOrSecret))
+        .also([Effect::Warn { reason: fault.reason, message: fault.message.clone() }])
+}
+
+/// Delete the VM. Called again after a restart, which costs an answer `NotFound`.
+fn delete_vm(seen: &Observation) -> Plan {
+    let stage = DeletionStage::DeleteVm;
+    match &seen.flow.answer {
+        Some(Answer::Deleted(Err(status))) => {
+            let (text, period) = match after_failed_deletion(status.code) {
+                DeleteReaction::Gone => return after_vm(seen),
+                DeleteReaction::SoonAgain => (
+                    format!("VM deletion failed due to - {status}. However, will re-try in the next resync."),
+                    RetryPeriod::Short,
+                ),
+                DeleteReaction::LaterAgain => {
+                    (format!("VM deletion failed due to - {status}. Aborting operation."), RetryPeriod::Long)
+                }
+            };
+            let rest = Rest::failed(stage, text, Some(status.code));
+            failed_call(seen, rest, period, machine_reason::VM_DELETION_FAILED)
+        }
+        Some(Answer::Deleted(Ok(_))) => after_vm(seen),
+        _ => match (fault_of(seen), seen.paused(Purpose::Deletion)) {
+            (Some(fault), _) => blocked(seen, stage, &fault),
+            (None, Some(pause)) => Plan::wait("deletion-paused", Next::LookAgain(pause, Wait::PauseOfDeletion)),
+            (None, None) => Plan::new("delete-vm", vec![Effect::Start(Call::Delete)], Next::AwaitCall),
+        },
+    }
+}
+
+/// The driver has said that nothing is left of the VM: the Node follows, unless a VM may still show itself.
+fn after_vm(seen: &Observation) -> Plan {
+    match unknown_before_the_end(seen) {
+        Some(outcome) => await_vm(seen, DeletionStage::DeleteVm, outcome),
+        None => delete_node(seen),
+    }
+}
+
+/// Asks the driver again in a moment for a VM that may show itself, and says why.
+fn await_vm(seen: &Observation, stage: DeletionStage, outcome: UnknownOutcome) -> Plan {
+    let text = "It is not known whether the last creation made a VM.";
+    let reason = machine_condition::REASON_WAITING_FOR_PROVIDER;
+    let wait = wait_in_deletion(seen, reason, "the provider to show whether the last creation made a VM")
+        .seen(format!("nobody knows what became of it; the provider is asked every {}", GoDuration::from(ASKED_EVERY)))
+        .ended_by("the VM is found, which is deleted then")
+        .at_most_until(outcome.ends_at(), "the machine goes");
+    Rest::at(stage, text)
+        .waits(wait)
+        .plan("vm-may-show-itself", seen, Next::LookAgain(outcome.asked_again_in(), Wait::UnknownVm))
+        .also([Effect::Remember(Memo::AnswerDone)])
+}
+
+/// Looks at nothing while another machine deletes the VM; all that belongs to a deletion is done after its end.
+fn await_other(seen: &Observation, other: &str) -> Plan {
+    let text = format!("VM {} is that of machine {other}, too, which deletes it.", seen.machine.provider_id());
+    let stage = DeletionStage::of(&seen.machine).unwrap_or(DeletionStage::GetVmStatus);
+    let on = format!("the end of machine {other}, which has the same VM and deletes it");
+    let wait = wait_in_deletion(seen, machine_condition::REASON_DELETING_VM, on)
+        .ended_by(format!("that machine is gone, or label {} is set on this one", label::FORCE_DELETION));
+    let next = Next::LookAgain(OTHER_LOOKED_AT_EVERY, Wait::OtherMachine);
+    let plan = Rest::at(stage, text).waits(wait).plan("vm-is-being-deleted", seen, next);
+    let is_news = !plan.effects.is_empty();
+    plan.also(forget_token(seen).filter(|_| is_news))
+}
+
+/// Lets go, and leaves VM and Node to another machine. The stage stays: should the other one be gone before this one is, all
+/// that belongs to a deletion is done after all.
+fn leave_vm(seen: &Observation, other: &str) -> Plan {
+    if let Some(trouble) = seen.troubles.at(NodeStep::LetGo) {
+        return node_trouble(seen, trouble);
+    }
+    let text = format!("VM {} is left to machine {other}, which names it too.", seen.machine.provider_id());
+    let stage = DeletionStage::of(&seen.machine).unwrap_or(DeletionStage::GetVmStatus);
+    let message = format!("VM and Node are neither drained nor deleted with this machine. {text}");
+    let wait =
+        wait_in_deletion(seen, machine_condition::REASON_LETTING_GO, "its finalizer to be taken off").seen(&text);
+    Rest::at(stage, text)
+        .waits(wait)
+        .plan("vm-is-anothers", seen, Next::Settled)
+        .also([Effect::Warn { reason: machine_reason::VM_LEFT_TO_ANOTHER, message }])
+        .also(forget_token(seen))
+        .also([Effect::RemoveMachineFinalizer])
+}
+
+/// Writes what a driver call failed with, and pauses.
+fn failed_call(seen: &Observation, rest: Rest, period: RetryPeriod, reason: &'static str) -> Plan {
+    let memory = match &seen.flow.answer {
+        Some(Answer::Deleted(Err(status))) => status.last_known_state.clone(),
+        _ => None,
+    };
+    let pause = pause_of(period, seen);
+    let every = GoDuration::from(pause);
+    let wait = wait_in_deletion(seen, reason, "the provider")
+        .seen(format!("it failed at {}: {}", rfc3339(seen.now), rest.text))
+        .ended_by(format!(
+            "an attempt succeeds; the next attempt follows {every} after each failure, or when the machine, its class or their \
+             Secrets change"
+        ));
+    let text = rest.text.clone();
+    let change = rest.waits(wait).change(seen).last_known_state(memory);
+    let next = Next::LookAgain(pause, Wait::CallOfDeletion);
+    Plan::telling("driver-failed-in-deletion", seen, change, Worth::NewValues, next)
+        .warning_if_written(reason, text)
+        .also([
+            Effect::Remember(Memo::FlowDone),
+            Effect::Remember(Memo::Pause(Purpose::Deletion, after(seen.steady, pause))),
+        ])
+}

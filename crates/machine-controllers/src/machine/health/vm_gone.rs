@@ -1,0 +1,156 @@
+//! Whether the VM of an unhealthy machine still exists (M-48): with `--machine-vm-gone-check` the driver is asked, and a VM
+//! that it does not know twice does not cost the whole health timeout.
+//!
+//! Only the answer `NotFound` counts, never an error, and only twice, a minute apart. That a machine may be declared Failed
+//! is still decided by its siblings (`timeout`). Pure; what was answered lives in memory and is asked anew after a
+//! restart. Source: spec/machine-controller §14, M-48; decisions.md 12.
+
+use std::time::Duration;
+
+use crate::{
+    machine::{
+        observation::{Answer, Call, ClassState, Observation, VmCheck},
+        plan::{Effect, Memo, Next, Say},
+        settings::VmGoneCheck,
+    },
+    times::since,
+};
+use machine_api::v1alpha1::MachinePhase;
+use machine_driver::Code;
+
+/// After this time in Unknown the driver is asked for the first time, and for the second time after `NotFound`.
+const FIRST_AFTER: Duration = Duration::from_secs(60);
+/// After this time it is asked again when it knew the VM, or did not answer.
+const AGAIN_AFTER: Duration = Duration::from_secs(5 * 60);
+
+/// Asks the driver when it is time, and takes in what it said.
+pub fn vm_gone(seen: &Observation) -> Say {
+    if seen.limits.vm_gone_check == VmGoneCheck::Off
+        || *seen.phase() != MachinePhase::Unknown
+        || seen.machine.provider_id().is_empty()
+    {
+        return Say::NOTHING;
+    }
+    if let Some(Answer::Status(answer)) = &seen.flow.answer {
+        let missing = matches!(answer, Err(status) if status.code == Code::NotFound);
+        let next = match (seen.vm_check, missing) {
+            (_, false) => VmCheck::NoEvidence(seen.steady),
+            (VmCheck::MissingOnce(_) | VmCheck::Gone, true) => VmCheck::Gone,
+            (VmCheck::NotAsked | VmCheck::NoEvidence(_), true) => VmCheck::MissingOnce(seen.steady),
+        };
+        let effects = vec![Effect::Remember(Memo::FlowDone), Effect::Remember(Memo::VmChecked(next))];
+        return Say::act("vm-check-answered", effects, Next::Again);
+    }
+    let Some(left) = left(seen) else { return Say::NOTHING };
+    if seen.flow.in_flight.is_some() || seen.class.state != ClassState::Usable {
+        return Say::NOTHING;
+    }
+    if !left.is_zero() {
+        return Say::Pass(Some(left));
+    }
+    Say::act("ask-whether-vm-is-gone", vec![Effect::Start(Call::Status)], Next::AwaitCall)
+}
+
+/// What is left until the driver is to be asked; never again once the VM is known to be gone.
+fn left(seen: &Observation) -> Option<Duration> {
+    let (length, elapsed) = match seen.vm_check {
+        VmCheck::NotAsked => {
+            let began = seen.machine.last_update_time().unwrap_or(seen.now);
+            (FIRST_AFTER, since(seen.now, began))
+        }
+        VmCheck::MissingOnce(asked) => (FIRST_AFTER, since(seen.steady, asked)),
+        VmCheck::NoEvidence(asked) => (AGAIN_AFTER, since(seen.steady, asked)),
+        VmCheck::Gone => return None,
+    };
+    Some(length.saturating_sub(elapsed))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::{
+        machine::{decide::decide, testing::*},
+        snapshots::MachineSnapshot,
+    };
+    use machine_api::v1alpha1::{Machine, OperationState, OperationType};
+    use machine_driver::{Status, VmIdentity};
+
+    /// Unknown since second 0, its node away, the check switched on.
+    fn unknown(second: i64, check: VmCheck) -> Observation {
+        let mut machine = in_phase(MachinePhase::Unknown, 0, OperationType::HealthCheck, OperationState::Processing);
+        machine.status.conditions = vec![condition("Ready", "Unknown")];
+        let mut seen = with_node(seen(machine, second), node(vec![condition("Ready", "Unknown")]));
+        seen.limits.vm_gone_check = VmGoneCheck::On;
+        seen.vm_check = check;
+        seen.siblings = Some(Vec::new());
+        seen
+    }
+
+    fn answered(mut seen: Observation, answer: Result<VmIdentity, Status>) -> Option<VmCheck> {
+        seen.flow.learn(Answer::Status(answer));
+        decide(&seen).effects.iter().find_map(|effect| match effect {
+            Effect::Remember(Memo::VmChecked(check)) => Some(*check),
+            _ => None,
+        })
+    }
+
+    fn missing() -> Result<VmIdentity, Status> {
+        Err(Status::new(Code::NotFound, "no VM"))
+    }
+
+    #[rstest]
+    #[case::not_in_the_first_minute(unknown(59, VmCheck::NotAsked), false)]
+    #[case::after_a_minute(unknown(60, VmCheck::NotAsked), true)]
+    #[case::a_minute_after_it_was_missing(unknown(120, VmCheck::MissingOnce(at(60))), true)]
+    #[case::not_sooner(unknown(119, VmCheck::MissingOnce(at(60))), false)]
+    #[case::five_minutes_after_it_was_there(unknown(360, VmCheck::NoEvidence(at(60))), true)]
+    #[case::not_once_it_is_known_to_be_gone(unknown(360, VmCheck::Gone), false)]
+    #[case::not_unless_switched_on(Observation { limits: crate::machine::settings::MachineSettings::default()
+        .limits_of(&Machine::default().into()), ..unknown(60, VmCheck::NotAsked) }, false)]
+    fn mc_129_the_driver_is_asked(#[case] seen: Observation, #[case] asked: bool) {
+        assert_eq!(decide(&seen).effects.contains(&Effect::Start(Call::Status)), asked);
+    }
+
+    #[rstest]
+    #[case::missing_for_the_first_time(VmCheck::NotAsked, missing(), VmCheck::MissingOnce(at(60)))]
+    #[case::missing_again(VmCheck::MissingOnce(at(0)), missing(), VmCheck::Gone)]
+    #[case::a_single_absence_then_there(
+        VmCheck::MissingOnce(at(0)),
+        Ok(VmIdentity::default()),
+        VmCheck::NoEvidence(at(60))
+    )]
+    #[case::an_error_is_no_evidence(
+        VmCheck::MissingOnce(at(0)),
+        Err(Status::new(Code::Unavailable, "busy")),
+        VmCheck::NoEvidence(at(60))
+    )]
+    fn mc_129_only_two_absences_in_a_row_count(
+        #[case] before: VmCheck,
+        #[case] answer: Result<VmIdentity, Status>,
+        #[case] expected: VmCheck,
+    ) {
+        assert_eq!(answered(unknown(60, before), answer), Some(expected));
+    }
+
+    #[test]
+    fn mc_129_a_machine_without_vm_fails_before_its_health_timeout_when_its_siblings_let_it() {
+        let mut gone = unknown(121, VmCheck::Gone);
+        assert_eq!(decide(&gone).next, Next::TakePermit);
+        gone.permit = crate::machine::observation::Permit::Held;
+        let failed = after_plan(&gone);
+        assert_eq!(*failed.phase(), MachinePhase::Failed);
+        assert!(failed.last_operation().description.contains("no VM"), "{:?}", failed.last_operation());
+        gone.siblings = Some(vec![crate::machine::observation::Sibling {
+            name: "s".to_owned(),
+            phase: "Pending".to_owned(),
+            preserved: false,
+        }]);
+        assert_eq!(*after_plan(&gone).phase(), MachinePhase::Unknown);
+    }
+
+    fn after_plan(seen: &Observation) -> MachineSnapshot {
+        crate::machine::testing::after(&decide(seen), &seen.machine)
+    }
+}

@@ -1,0 +1,444 @@
+//! The machine half of an in-place update: it marks the Node's way through the update, drains the Node once it is selected,
+//! and takes the result over.
+//!
+//! Who moves: the deployment half labels a Node as candidate and as selected, this part drains it and says `ReadyForUpdate`,
+//! the node's agent updates it and labels the result, this part mirrors that into the Node's condition and the machine's
+//! phase. The label `candidate-for-update` is the leash: without it nothing happens here, and a drain that is under way
+//! stops. Source: spec/machine-controller §5.5; the health that follows is `health`'s, the time limits are
+//! `health::timeout`'s, how pods are moved is the drain room's.
+
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::{
+    node::steps::condition_now,
+    observation::{DrainState, NodeStep, NodeView, Observation, condition},
+    plan::{
+        Effect, Next, Plan, Say,
+        status_change::{StatusChange, TimeoutClock},
+        telling::{Worth, tell_of_views, told_reason, views_wait, views_waited_for, write_if},
+        waits::Wait,
+    },
+    retry::RetryPeriod,
+    standing::{Standing, Waiting},
+    time_limit::node_limit,
+};
+use crate::{
+    drain::{
+        order::{DrainFlow, DrainOrder, Force},
+        progress::{Attempt, Failure},
+    },
+    snapshots::{MachineSnapshot, NodeSnapshot},
+    times::after,
+};
+use controller_runtime::snapshot::Snapshot;
+use machine_api::{
+    names::{annotation, label, machine_condition, machine_reason, node_condition, stage_text, update_result},
+    v1alpha1::{MachinePhase, OperationState, OperationType},
+};
+
+/// A forced drain may take this long.
+const FORCED_DRAIN: Duration = Duration::from_secs(60);
+
+/// How far the Node is: the reason of its condition `InPlaceUpdate`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum UpdateStage {
+    /// May be selected.
+    Candidate,
+    /// Selected: being drained.
+    Selected,
+    /// Drained.
+    DrainSuccessful,
+    /// The node's agent may begin.
+    ReadyForUpdate,
+    /// Updated.
+    Successful,
+    /// The update failed.
+    Failed,
+}
+
+impl UpdateStage {
+    const ALL: [Self; 6] =
+        [Self::Candidate, Self::Selected, Self::DrainSuccessful, Self::ReadyForUpdate, Self::Successful, Self::Failed];
+
+    /// The condition's reason.
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::Candidate => node_condition::REASON_CANDIDATE_FOR_UPDATE,
+            Self::Selected => node_condition::REASON_SELECTED_FOR_UPDATE,
+            Self::DrainSuccessful => node_condition::REASON_DRAIN_SUCCESSFUL,
+            Self::ReadyForUpdate => node_condition::REASON_READY_FOR_UPDATE,
+            Self::Successful => node_condition::REASON_UPDATE_SUCCESSFUL,
+            Self::Failed => node_condition::REASON_UPDATE_FAILED,
+        }
+    }
+
+    /// The stage of a Node; `None` when it was never part of an update.
+    pub fn of(node: &NodeSnapshot) -> Option<Self> {
+        let reason = condition(node.conditions(), node_condition::IN_PLACE_UPDATE)?.reason.as_deref()?;
+        Self::ALL.into_iter().find(|stage| stage.reason() == reason)
+    }
+
+    fn message(self, node: &NodeSnapshot) -> String {
+        match self {
+            Self::Candidate => "Node is a candidate for in-place update".to_owned(),
+            Self::Selected => "Node is selected for in-place update".to_owned(),
+            Self::DrainSuccessful => "Node draining successful".to_owned(),
+            Self::ReadyForUpdate => "Node is ready for in-place update".to_owned(),
+            Self::Successful => "Node in-place update successful".to_owned(),
+            Self::Failed => format!("Node in-place update failed: {}", failure_of(node)),
+        }
+    }
+}
+
+/// What the node's agent says of the update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UpdateResult {
+    /// It went well.
+    Successful,
+    /// It failed.
+    Failed,
+}
+
+/// The result on the Node's label; any other value is none.
+pub fn result_of(node: &NodeSnapshot) -> Option<UpdateResult> {
+    match node.label(label::UPDATE_RESULT) {
+        Some(update_result::SUCCESSFUL) => Some(UpdateResult::Successful),
+        Some(update_result::FAILED) => Some(UpdateResult::Failed),
+        Some(_) | None => None,
+    }
+}
+
+/// Why the node's agent failed, in its words.
+pub fn failure_of(node: &NodeSnapshot) -> &str {
+    node.annotation(annotation::UPDATE_FAILED_REASON).unwrap_or_default()
+}
+
+/// Whether the Node of this machine is being drained for an update, as far as its stored conditions tell.
+pub fn is_selected(machine: &MachineSnapshot) -> bool {
+    condition(machine.conditions(), node_condition::IN_PLACE_UPDATE)
+        .is_some_and(|condition| condition.reason.as_deref() == Some(node_condition::REASON_SELECTED_FOR_UPDATE))
+}
+
+/// The next step of an update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum InPlaceStep {
+    /// There is none.
+    None,
+    /// The Node's condition goes on to this stage.
+    Mark(UpdateStage),
+    /// Cordon and drain the Node.
+    Drain,
+}
+
+/// The next step for this Node, from its labels and its condition.
+pub fn next_in_place_step(node: &NodeSnapshot) -> InPlaceStep {
+    let has = |key: &str| node.label(key).is_some();
+    if !has(label::CANDIDATE_FOR_UPDATE) {
+        // An update that was repaired after its marks had been withdrawn; left as failed, the Node would never be a candidate
+        // again.
+        return match (UpdateStage::of(node), result_of(node)) {
+            (Some(stage), Some(UpdateResult::Successful)) if stage != UpdateStage::Successful => {
+                InPlaceStep::Mark(UpdateStage::Successful)
+            }
+            // Withdrawn before its drain had ended; left as selected, the Node would be drained as soon as it is a candidate
+            // again.
+            (Some(UpdateStage::Selected), None) if !has(label::SELECTED_FOR_UPDATE) => {
+                InPlaceStep::Mark(UpdateStage::Candidate)
+            }
+            _ => InPlaceStep::None,
+        };
+    }
+    match (UpdateStage::of(node), result_of(node)) {
+        (None, _) => InPlaceStep::Mark(UpdateStage::Candidate),
+        (Some(UpdateStage::Successful), None) if !has(label::UPDATE_RESULT) => {
+            InPlaceStep::Mark(UpdateStage::Candidate)
+        }
+        (Some(UpdateStage::Successful), Some(UpdateResult::Successful))
+        | (Some(UpdateStage::Failed), Some(UpdateResult::Failed)) => InPlaceStep::None,
+        (Some(_), Some(UpdateResult::Successful)) => InPlaceStep::Mark(UpdateStage::Successful),
+        (Some(_), Some(UpdateResult::Failed)) => InPlaceStep::Mark(UpdateStage::Failed),
+        (Some(UpdateStage::Candidate), None) if has(label::SELECTED_FOR_UPDATE) => {
+            InPlaceStep::Mark(UpdateStage::Selected)
+        }
+        (Some(UpdateStage::Selected), None) => InPlaceStep::Drain,
+        (Some(UpdateStage::DrainSuccessful), None) => InPlaceStep::Mark(UpdateStage::ReadyForUpdate),
+        // The agent's turn, or somebody's who repairs a failed update.
+        (
+            Some(UpdateStage::Candidate | UpdateStage::ReadyForUpdate | UpdateStage::Successful | UpdateStage::Failed),
+            None,
+        ) => InPlaceStep::None,
+    }
+}
+
+/// The Node whose update is this part's business: that of a machine which has one and is not about to be replaced.
+fn node_of(seen: &Observation) -> Option<&NodeSnapshot> {
+    let NodeView::Ours(node) = &seen.node else { return None };
+    let is_alive = !matches!(
+        seen.phase(),
+        MachinePhase::Unset | MachinePhase::CrashLoopBackOff | MachinePhase::Failed | MachinePhase::Terminating
+    );
+    is_alive.then_some(node)
+}
+
+/// Marks the Node's way through the update (spec §3.1, step 10).
+pub fn in_place_marks(seen: &Observation) -> Say {
+    let Some(node) = node_of(seen) else { return Say::NOTHING };
+    let InPlaceStep::Mark(stage) = next_in_place_step(node) else { return Say::NOTHING };
+    if seen.troubles.at(NodeStep::InPlaceCondition).is_some() {
+        return Say::Pass(Some(RetryPeriod::Short.length(Duration::ZERO)));
+    }
+    Say::act("in-place-mark", vec![mark(node, stage, seen.now)], Next::Again)
+}
+
+/// Drains a selected Node (spec §3.1, step 11). Machine status first, then the Node: a restart in between drains an empty
+/// node once more, but never lets the agent begin while the machine counts as Running (MC-144).
+pub fn in_place_drain(seen: &Observation) -> Say {
+    let Some(node) = node_of(seen) else { return Say::NOTHING };
+    if next_in_place_step(node) != InPlaceStep::Drain {
+        return withdrawn(seen, node);
+    }
+    if let Some(trouble) = seen.troubles.at(NodeStep::Cordon) {
+        return failed(seen, node, &trouble.error.as_str().into());
+    }
+    if !seen.troubles.is_empty() {
+        return Say::Pass(Some(RetryPeriod::Short.length(Duration::ZERO)));
+    }
+    if !node.is_cordoned() {
+        return Say::act("in-place-cordon", vec![Effect::Cordon], Next::Again);
+    }
+    match &seen.drain {
+        DrainState::Due => Say::act("in-place-drain", Vec::new(), Next::StepDrain(order(seen, node))),
+        DrainState::Warming => {
+            let began = selected_at(seen, node);
+            let lists = views_waited_for(seen, began, None);
+            let told = tell_of_views(seen, began, &lists);
+            let next = Next::LookAgain(views_wait(seen, began), Wait::UpdateViews);
+            Say::waits("in-place-drain-awaits-views", lists, told, next)
+        }
+        DrainState::Running { progress, blocked_by, waiting, attempt, wake } => {
+            let text = waiting
+                .as_ref()
+                .map_or_else(|| progress.clone(), |waiting| format!("{progress}, for {}", waiting.text()));
+            Say::Act(running(seen, node, &text, blocked_by.as_deref(), *attempt, *wake))
+        }
+        DrainState::Failed(error) => failed(seen, node, error),
+        DrainState::Drained => {
+            // Where the Node's condition is refused, the machine has begun already: once is enough.
+            let mut effects = Vec::new();
+            if *seen.phase() != MachinePhase::InPlaceUpdating {
+                effects.push(begin(seen));
+            }
+            effects.push(mark(node, UpdateStage::DrainSuccessful, seen.now));
+            Say::act("in-place-drained", effects, Next::Again)
+        }
+    }
+}
+
+/// A machine whose update was withdrawn during the drain stays in service, and waits for nothing any more.
+fn withdrawn(seen: &Observation, node: &NodeSnapshot) -> Say {
+    let is_candidate = node.label(label::CANDIDATE_FOR_UPDATE).is_some();
+    if !tells_of_drain(seen) || is_candidate || *seen.phase() != MachinePhase::Running {
+        return Say::NOTHING;
+    }
+    let text = "the update of its Node in place was withdrawn";
+    let mut change = StatusChange::new().settled(machine_condition::REASON_SETTLED, text);
+    if seen.machine.last_operation().operation == OperationType::DrainNode {
+        let text = "Drain stopped: the update in place was withdrawn".to_owned();
+        change = change.operation(OperationType::DrainNode, OperationState::Successful, text);
+    }
+    Say::act("in-place-withdrawn", vec![change.effect(seen)], Next::Again)
+}
+
+/// When the Node was selected: the clock of its drain.
+fn selected_at(seen: &Observation, node: &NodeSnapshot) -> Timestamp {
+    told_selection(node).unwrap_or(seen.now)
+}
+
+/// When the Node was selected, if its condition tells.
+fn told_selection(node: &NodeSnapshot) -> Option<Timestamp> {
+    let told = condition(node.conditions(), node_condition::IN_PLACE_UPDATE)?;
+    told.last_transition_time.as_ref().map(|time| time.0)
+}
+
+/// How the Node is drained: by force when label `force-drain` is exactly `True`, when the drain timeout has passed since the
+/// selection, or when the Node has been not Ready or read-only for five minutes.
+fn order(seen: &Observation, node: &NodeSnapshot) -> DrainOrder {
+    let asked = seen.machine.labels().get(label::FORCE_DRAIN).is_some_and(|value| value == "True");
+    let limit = node_limit(seen, seen.limits.drain, selected_at(seen, node));
+    let (force, left) = if asked || limit.has_passed() || seen.is_node_lastingly_ill() {
+        (Force::Yes, FORCED_DRAIN)
+    } else {
+        (Force::No, limit.left())
+    };
+    DrainOrder {
+        node: node.name().to_owned(),
+        node_uid: node.uid().to_owned(),
+        flow: DrainFlow::Update(told_selection(node)),
+        force,
+        deadline: after(seen.steady, left),
+    }
+}
+
+/// The condition of the Node goes on to a stage; its transition time stays when nothing but the message changed.
+fn mark(node: &NodeSnapshot, stage: UpdateStage, now: Timestamp) -> Effect {
+    let (kind, message) = (node_condition::IN_PLACE_UPDATE, stage.message(node));
+    let condition = Box::new(condition_now(node, kind, "True", stage.reason(), message, now));
+    Effect::SetNodeCondition { step: NodeStep::InPlaceCondition, condition }
+}
+
+/// The machine leaves the service of its pods until the agent is done.
+fn begin(seen: &Observation) -> Effect {
+    let wait =
+        Waiting::on(machine_condition::REASON_WAITING_FOR_UPDATE, "the node's agent to update the node in place")
+            .since(seen.now)
+            .ended_by(format!("the agent sets label {} on Node {}", label::UPDATE_RESULT, seen.node_label()))
+            .at_most_until(after(seen.now, seen.limits.in_place_update), "the update counts as failed");
+    StatusChange::new()
+        .phase(MachinePhase::InPlaceUpdating, TimeoutClock::Inactive)
+        .operation(
+            OperationType::InPlaceUpdate,
+            OperationState::Processing,
+            format!("Machine {} is undergoing an in-place update", seen.name()),
+        )
+        .waits(wait)
+        .effect(seen)
+}
+
+/// A drain under way is told once, and once more when a budget stops it; then the last operation says it, too (MC-134). An
+/// attempt that only tries again what the machine says has failed is no news.
+fn running(
+    seen: &Observation,
+    node: &NodeSnapshot,
+    text: &str,
+    blocked_by: Option<&str>,
+    attempt: Attempt,
+    wake: Duration,
+) -> Plan {
+    let wait = drain_wait(seen, node, text, blocked_by);
+    let mut change = StatusChange::new().waits(wait.clone());
+    if let Some(budget) = blocked_by {
+        let text =
+            format!("Drain is held up by PodDisruptionBudget {budget}, which refuses evictions. {}", stage_text::DRAIN);
+        change = change.operation(OperationType::DrainNode, OperationState::Processing, text);
+    }
+    let is_told = attempt == Attempt::Again && tells_of_drain(seen);
+    let write = write_if(seen, &change, Worth::NewReason).filter(|_| !is_told);
+    // A drain that moves is nothing to warn of; the condition tells.
+    let is_warned = write.is_some() && blocked_by.is_some();
+    let warning = is_warned.then(|| Effect::Warn { reason: wait.reason(), message: wait.message() });
+    let effects = write.into_iter().chain(warning).collect();
+    Plan::new("in-place-drain-running", effects, Next::LookAgain(wake, Wait::UpdateDrain)).stands(Standing::Waits(wait))
+}
+
+/// Whether the machine says that its Node is being drained for an update.
+fn tells_of_drain(seen: &Observation) -> bool {
+    matches!(
+        told_reason(&seen.machine),
+        Some(machine_condition::REASON_DRAINING_FOR_UPDATE | machine_reason::DRAIN_BLOCKED)
+    )
+}
+
+fn drain_wait(seen: &Observation, node: &NodeSnapshot, text: &str, blocked_by: Option<&str>) -> Waiting {
+    let began = selected_at(seen, node);
+    let wait = match blocked_by {
+        Some(budget) => Waiting::on(
+            machine_reason::DRAIN_BLOCKED,
+            format!("PodDisruptionBudget {budget}, which refuses evictions from Node {}", node.name()),
+        )
+        .ended_by("the budget allows them"),
+        None => Waiting::on(
+            machine_condition::REASON_DRAINING_FOR_UPDATE,
+            format!("Node {} to be drained for an in-place update", node.name()),
+        )
+        .ended_by("its pods are gone"),
+    };
+    wait.since(began).seen(text).at_most_until(after(began, seen.limits.drain), "pods are deleted by force")
+}
+
+/// A failed attempt; the phase stays (MC-134).
+fn failed(seen: &Observation, node: &NodeSnapshot, failure: &Failure) -> Say {
+    let error = &failure.text;
+    let text = format!("Drain failed due to - {error}. Will retry in next sync. {}", stage_text::DRAIN);
+    let wait = drain_wait(seen, node, &format!("the last attempt failed: {error}"), None);
+    let on = failure.named_behind(wait.whom());
+    let wait = wait.for_whom(on);
+    let message = wait.message();
+    let change = StatusChange::new().operation(OperationType::DrainNode, OperationState::Processing, text).waits(wait);
+    let next = Next::LookAgain(RetryPeriod::Short.length(Duration::ZERO), Wait::UpdateDrainFailed);
+    let warning = Effect::Warn { reason: machine_reason::DRAIN_BLOCKED, message };
+    Say::Act(Plan::telling("in-place-drain-failed", seen, change, Worth::NewValues, next).also([warning]))
+}
+
+/// What the agent's label means for the machine's phase; only while it is being updated, or after that failed.
+pub fn phase_after_update(phase: &MachinePhase, node: &NodeSnapshot) -> Option<UpdateResult> {
+    match (phase, result_of(node)) {
+        (MachinePhase::InPlaceUpdating | MachinePhase::InPlaceUpdateFailed, Some(UpdateResult::Successful)) => {
+            Some(UpdateResult::Successful)
+        }
+        (MachinePhase::InPlaceUpdating, Some(UpdateResult::Failed)) => Some(UpdateResult::Failed),
+        _ => None,
+    }
+}
+
+/// The phase that follows from the agent's result. Conditions are taken over in the same write, by the caller.
+pub fn take_result(seen: &Observation, node: &NodeSnapshot, result: UpdateResult) -> (StatusChange, Effect) {
+    let name = seen.name();
+    let change = StatusChange::new();
+    match result {
+        UpdateResult::Successful => {
+            let text = format!("Machine {name} successfully updated dependencies");
+            let wait =
+                Waiting::on(machine_condition::REASON_WAITING_FOR_NODE_READY, "the updated node to become healthy")
+                    .since(seen.now)
+                    .ended_by("the kubelet reports it Ready");
+            let change = change
+                .phase(MachinePhase::InPlaceUpdateSuccessful, TimeoutClock::Inactive)
+                .operation(OperationType::InPlaceUpdate, OperationState::Successful, text.clone())
+                .waits(wait);
+            (change, Effect::Tell { reason: machine_reason::IN_PLACE_UPDATE_SUCCESSFUL, message: text })
+        }
+        UpdateResult::Failed => {
+            let text = format!("Machine {name} failed to update dependencies: {}", failure_of(node));
+            (
+                failure(seen, change, text.clone()),
+                Effect::Warn { reason: machine_reason::IN_PLACE_UPDATE_FAILED, message: text },
+            )
+        }
+    }
+}
+
+/// The agent said nothing within the time limit.
+pub fn timed_out(seen: &Observation) -> Vec<Effect> {
+    let limit = kube_values::duration::GoDuration::from(seen.limits.in_place_update);
+    let text = format!("Machine {} failed to in-place update in {limit}.", seen.name());
+    let warn = Effect::Warn { reason: machine_reason::IN_PLACE_UPDATE_FAILED, message: text.clone() };
+    vec![failure(seen, StatusChange::new(), text).effect(seen), warn]
+}
+
+fn failure(seen: &Observation, change: StatusChange, text: String) -> StatusChange {
+    let wait = Waiting::on(machine_reason::IN_PLACE_UPDATE_FAILED, "somebody to repair the update, or a replacement")
+        .since(seen.now)
+        .seen(text.clone())
+        .ended_by(format!(
+            "label {} on Node {} becomes {}",
+            label::UPDATE_RESULT,
+            seen.node_label(),
+            update_result::SUCCESSFUL
+        ));
+    let wait = match seen.limits.health {
+        super::settings::HealthTimeout::Never => wait,
+        super::settings::HealthTimeout::After(limit) => {
+            wait.at_most_until(after(seen.now, limit), "the machine is declared Failed when its turn comes")
+        }
+    };
+    change
+        .phase(MachinePhase::InPlaceUpdateFailed, TimeoutClock::Inactive)
+        .operation(OperationType::InPlaceUpdate, OperationState::Failed, text)
+        .waits(wait)
+}

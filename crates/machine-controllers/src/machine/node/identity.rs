@@ -1,0 +1,146 @@
+//! That nobody can tell whose a Node is: said in a condition of the machine and counted from there, never a verdict.
+//!
+//! Source: decisions.md 44. Whose the Node is taken for meanwhile is decided in `ownership`.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use crate::{
+    machine::{
+        observation::{NodeIdentity, NodeView, Observation},
+        plan::{
+            Effect, Next, Say,
+            status_change::{Doubt, StatusChange},
+        },
+    },
+    snapshots::MachineSnapshot,
+};
+use machine_api::{names::machine_condition, v1alpha1::MachinePhase};
+
+/// Says that the driver can't tell whose the Node is, and takes that back once it can.
+pub fn node_identity(seen: &Observation) -> Say {
+    if *seen.phase() == MachinePhase::Unset {
+        return Say::NOTHING;
+    }
+    let stored = told(&seen.machine);
+    match (doubt(seen), stored) {
+        (Some((reason, message)), stored)
+            if stored.is_none_or(|stored| stored.reason != reason || stored.message != message) =>
+        {
+            let doubt = Doubt::Because { reason, message: message.clone() };
+            let warn = Effect::Warn { reason, message };
+            Say::act("node-not-identified", vec![tell(seen, doubt), warn], Next::Again)
+        }
+        // Only a Node that is seen takes the doubt away: one that is gone may come back.
+        (None, Some(_)) if matches!(seen.node, NodeView::Ours(_) | NodeView::Foreign { .. }) => {
+            Say::act("node-identified", vec![tell(seen, Doubt::None)], Next::Again)
+        }
+        _ => Say::NOTHING,
+    }
+}
+
+/// Why nobody can tell.
+fn doubt(seen: &Observation) -> Option<(&'static str, String)> {
+    let ours = seen.machine.provider_id();
+    match (&seen.node, &seen.node_identity) {
+        (NodeView::Contested { name, why }, _) => Some((
+            machine_condition::REASON_NODE_CONTESTED,
+            format!(
+                "whether Node {name} is this machine's can't be told: {why}; nothing is done to it for this machine"
+            ),
+        )),
+        (_, NodeIdentity::Unknown { node }) => Some((
+            machine_condition::REASON_IDS_NOT_COMPARABLE,
+            format!(
+                "the driver can't tell whether providerID {node:?} of Node {} names the same instance as {ours:?}; the label \
+                 node decides",
+                seen.node_label()
+            ),
+        )),
+        (_, NodeIdentity::Told) => None,
+    }
+}
+
+/// The condition that says so.
+fn told(machine: &MachineSnapshot) -> Option<&Condition> {
+    machine.machine_conditions().iter().find(|condition| condition.type_ == machine_condition::NODE_IDENTIFIED)
+}
+
+fn tell(seen: &Observation, doubt: Doubt) -> Effect {
+    StatusChange::new().doubt(doubt).effect(seen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::{decide::decide, plan::Plan, testing::*};
+
+    fn undecided() -> Observation {
+        let mut seen = with_node(seen(running(), 60), node(vec![condition("Ready", "True")]));
+        seen.node_identity = NodeIdentity::Unknown { node: "metal://1".to_owned() };
+        seen
+    }
+
+    fn conditions(machine: &MachineSnapshot) -> Vec<(String, String)> {
+        let all = machine.machine_conditions().iter();
+        all.map(|condition| (condition.type_.clone(), condition.reason.clone())).collect()
+    }
+
+    fn as_pairs(all: &[(&str, &str)]) -> Vec<(String, String)> {
+        all.iter().map(|(kind, reason)| ((*kind).to_owned(), (*reason).to_owned())).collect()
+    }
+
+    #[test]
+    fn ids_that_cannot_be_compared_are_told_once_and_the_machine_stays_running() {
+        let seen = undecided();
+        let plan = decide(&seen);
+        assert_eq!(plan.rule, "node-not-identified");
+        let told = after(&plan, &seen.machine);
+        assert_eq!(*told.phase(), MachinePhase::Running);
+        let expected = as_pairs(&[("NodeIdentified", "ProviderIDsNotComparable")]);
+        assert_eq!(conditions(&told), expected);
+        let again = Observation { machine: told, ..seen };
+        assert_eq!(node_identity(&again), Say::NOTHING);
+    }
+
+    #[test]
+    fn the_condition_goes_once_the_driver_can_tell_and_others_stay() {
+        let mut seen = undecided();
+        let progress =
+            crate::machine::plan::status_change::StatusChange::new().settled(machine_condition::REASON_SETTLED, "x");
+        seen.machine = after(&Plan::new("test", vec![progress.effect(&seen)], Next::Settled), &seen.machine);
+        let told = after(&decide(&seen), &seen.machine);
+        assert_eq!(conditions(&told).len(), 2);
+        seen.machine = told;
+        seen.node_identity = NodeIdentity::Told;
+        let plan = decide(&seen);
+        assert_eq!(plan.rule, "node-identified");
+        assert_eq!(conditions(&after(&plan, &seen.machine)), as_pairs(&[("Progressing", "Settled")]));
+    }
+
+    #[test]
+    fn a_node_that_another_machine_may_have_leads_to_no_verdict() {
+        let contested = || NodeView::Contested { name: "n".to_owned(), why: "machine a has it".to_owned() };
+        let mut seen = undecided();
+        seen.node = contested();
+        let told = after(&decide(&seen), &seen.machine);
+        assert_eq!(*told.phase(), MachinePhase::Running);
+        assert_eq!(conditions(&told), as_pairs(&[("NodeIdentified", "NodeContested")]));
+        seen.machine = told;
+        assert_eq!(decide(&seen).effects, [], "it is told; nothing else is done");
+
+        // Ill long enough to fail, were it known that the Node is its own.
+        let mut ill = in_phase(
+            MachinePhase::Unknown,
+            0,
+            machine_api::v1alpha1::OperationType::HealthCheck,
+            machine_api::v1alpha1::OperationState::Processing,
+        );
+        ill.status.machine_conditions = seen.machine.machine_conditions().to_vec();
+        let mut seen = crate::machine::testing::seen(ill, 100_000);
+        seen.node = contested();
+        seen.siblings = Some(Vec::new());
+        let plan = decide(&seen);
+        assert_eq!(plan.rule, "timeout-contested");
+        assert_eq!(*after(&plan, &seen.machine).phase(), MachinePhase::Unknown);
+    }
+}

@@ -1,0 +1,179 @@
+//! What the Node of a machine should carry: finalizer, machine name, the machine's template, and the memory of it.
+//!
+//! All of it goes into one write, guarded by the version because finalizers and taints are lists. Keys that
+//! neither template nor memory name are not touched. Source: spec/machine-controller §8.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::Taint;
+use machine_api::{
+    names::{annotation, finalizer, label},
+    v1alpha1::NodeTemplateSpec,
+};
+use serde::Serialize;
+
+use crate::{changes::Changes, machine::plan::node_dress::NodeDress, snapshots::NodeSnapshot};
+
+/// Keys of a template that belong to somebody else: the links and memories themselves, and the kubelet's own name.
+const PROTECTED_LABELS: [&str; 2] = [label::MACHINE_NAME, "kubernetes.io/hostname"];
+const PROTECTED_ANNOTATION_PREFIX: &str = "node.machine.sapcloud.io/last-applied-";
+
+/// What the Node lacks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wanted {
+    /// What is to change; empty when the Node is as it should be.
+    pub dress: NodeDress,
+    /// Whether the memory on the Node could be read.
+    pub memory: Memory,
+}
+
+/// Whether the memory of the last template could be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Memory {
+    /// Yes, or there is none.
+    Readable,
+    /// No: it counts as empty.
+    Unreadable,
+}
+
+/// What the Node of this machine lacks.
+pub fn wanted(machine: &str, template: &NodeTemplateSpec, node: &NodeSnapshot) -> Wanted {
+    let (memory, before) = remembered(node);
+    let finalizers = (!node.is_held() && !node.is_deleting()).then(|| {
+        let mut all = node.finalizers().to_vec();
+        all.push(finalizer::NODE.to_owned());
+        all
+    });
+
+    let template_labels = unprotected_labels(template);
+    let mut labels = changes(
+        &template_labels,
+        &keys(before.metadata.labels.as_ref()),
+        |key| node.label(key),
+        |key| PROTECTED_LABELS.contains(&key),
+    );
+    if node.label(label::MACHINE_NAME) != Some(machine) {
+        labels.insert(label::MACHINE_NAME.to_owned(), Some(machine.to_owned()));
+    }
+
+    let template_annotations = unprotected_annotations(template);
+    let mut annotations = changes(
+        &template_annotations,
+        &keys(before.metadata.annotations.as_ref()),
+        |key| node.annotation(key),
+        |key| key.starts_with(PROTECTED_ANNOTATION_PREFIX),
+    );
+    // A machine links to the node, so somebody manages it (M-56).
+    if node.annotation(annotation::NOT_MANAGED).is_some() {
+        annotations.insert(annotation::NOT_MANAGED.to_owned(), None);
+    }
+    // The memory is compared by meaning, so that what the Go binaries wrote costs no write.
+    let says_the_same = memory == Memory::Readable && meaning(&before) == meaning(template);
+    let has_memory = node.annotation(annotation::LAST_APPLIED_TEMPLATE).is_some();
+    let empty = meaning(template) == meaning(&NodeTemplateSpec::default());
+    if !says_the_same || !(has_memory || empty) {
+        annotations.insert(annotation::LAST_APPLIED_TEMPLATE.to_owned(), Some(as_memory(template)));
+    }
+
+    let taints = taints(template, &before, node.taints());
+    Wanted { dress: NodeDress { finalizers, labels, annotations, taints }, memory }
+}
+
+/// The template last applied, as the Node remembers it.
+fn remembered(node: &NodeSnapshot) -> (Memory, NodeTemplateSpec) {
+    match node.annotation(annotation::LAST_APPLIED_TEMPLATE) {
+        None => (Memory::Readable, NodeTemplateSpec::default()),
+        Some(text) => match serde_json::from_str(text) {
+            Ok(template) => (Memory::Readable, template),
+            Err(_) => (Memory::Unreadable, NodeTemplateSpec::default()),
+        },
+    }
+}
+
+/// The memory in the form that the Go binaries read.
+fn as_memory(template: &NodeTemplateSpec) -> String {
+    serde_json::to_string(template).unwrap_or_else(|_| "{}".to_owned())
+}
+
+type Pairs = BTreeMap<String, String>;
+type TaintKey = (String, String);
+
+/// What a template means for a Node.
+fn meaning(template: &NodeTemplateSpec) -> (Pairs, Pairs, BTreeMap<TaintKey, Option<String>>) {
+    let taints = template.spec.taints.iter().flatten();
+    (
+        template.metadata.labels.clone().unwrap_or_default(),
+        template.metadata.annotations.clone().unwrap_or_default(),
+        taints.map(|taint| (identity(taint), taint.value.clone().filter(|value| !value.is_empty()))).collect(),
+    )
+}
+
+fn keys(pairs: Option<&Pairs>) -> BTreeSet<String> {
+    pairs.into_iter().flatten().map(|(key, _)| key.clone()).collect()
+}
+
+fn unprotected_labels(template: &NodeTemplateSpec) -> Pairs {
+    let labels = template.metadata.labels.iter().flatten();
+    labels.filter(|(key, _)| !PROTECTED_LABELS.contains(&key.as_str())).map(|(k, v)| (k.clone(), v.clone())).collect()
+}
+
+fn unprotected_annotations(template: &NodeTemplateSpec) -> Pairs {
+    let annotations = template.metadata.annotations.iter().flatten();
+    annotations
+        .filter(|(key, _)| !key.starts_with(PROTECTED_ANNOTATION_PREFIX))
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect()
+}
+
+/// Keys to set and, with null, keys to remove.
+fn changes<'a>(
+    template: &Pairs,
+    before: &BTreeSet<String>,
+    has: impl Fn(&str) -> Option<&'a str>,
+    is_protected: fn(&str) -> bool,
+) -> Changes {
+    let removed = before
+        .iter()
+        .filter(|key| !template.contains_key(*key) && has(key).is_some() && !is_protected(key))
+        .map(|key| (key.clone(), None));
+    let set = template
+        .iter()
+        .filter(|(key, value)| has(key) != Some(value.as_str()))
+        .map(|(key, value)| (key.clone(), Some(value.clone())));
+    removed.chain(set).collect()
+}
+
+fn identity(taint: &Taint) -> TaintKey {
+    (taint.key.clone(), taint.effect.clone())
+}
+
+/// The Node's taints with those of the template, or nothing when they are there already. `timeAdded` does not count.
+fn taints(template: &NodeTemplateSpec, before: &NodeTemplateSpec, has: &[Taint]) -> Option<Vec<Taint>> {
+    let wanted: Vec<&Taint> = template.spec.taints.iter().flatten().collect();
+    let is_wanted = |taint: &Taint| wanted.iter().find(|wanted| identity(wanted) == identity(taint)).copied();
+    let was_ours: BTreeSet<TaintKey> = before.spec.taints.iter().flatten().map(identity).collect();
+    let mut changed = false;
+    let mut all = Vec::new();
+    for taint in has {
+        match is_wanted(taint) {
+            Some(wanted) if value(wanted) == value(taint) => all.push(taint.clone()),
+            Some(wanted) => {
+                changed = true;
+                all.push(wanted.clone());
+            }
+            None if was_ours.contains(&identity(taint)) => changed = true,
+            None => all.push(taint.clone()),
+        }
+    }
+    for wanted in &wanted {
+        if !all.iter().any(|taint| identity(taint) == identity(wanted)) {
+            changed = true;
+            all.push((*wanted).clone());
+        }
+    }
+    changed.then_some(all)
+}
+
+fn value(taint: &Taint) -> &str {
+    taint.value.as_deref().unwrap_or_default()
+}

@@ -1,0 +1,318 @@
+//! All that a decision about one machine may depend on, as one plain value.
+//!
+//! Built by `observe` from the stores and the in-memory flow, once per step; serialisable, so that a decision can be
+//! kept and replayed. No secret is in it. Its parts are in [`class`], [`node`] and [`flow`].
+//! Source: spec/machine-controller §15.1.
+
+pub mod ailments;
+mod class;
+pub mod class_state;
+mod flow;
+mod node;
+pub mod shared_instance;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::NodeCondition;
+use serde::Serialize;
+
+use self::{ailments::Ailments, shared_instance::VmOwner};
+pub use self::{
+    class::{ClassState, ClassView, CreationGuarantee, LastGood, SecretView, UserData},
+    flow::{Answer, Call, Flow, Inputs, KnownVm, Pause, Purpose, VmCheck, VmOrigin, union},
+    node::{AttachmentView, DrainState, Namesake, NodeIdentity, NodeSource, NodeStep, NodeView, Trouble, Troubles},
+};
+use super::{settings::Limits, standing::Stated};
+use crate::{
+    drain::{observe::MissingView, order::Force},
+    snapshots::MachineSnapshot,
+    times::since,
+};
+use controller_runtime::{
+    clock::{ClockTrouble, Step},
+    snapshot::Snapshot,
+};
+use machine_api::{
+    names::{finalizer, label},
+    v1alpha1::MachinePhase,
+};
+
+/// Version of the observation's serialised form.
+pub const OBSERVATION_VERSION: u32 = 1;
+
+/// A difference of clocks that is taken for skew: a machine first seen within this time after the API server's own stamp
+/// is timed from when it was seen (M-63).
+pub const SKEW_ALLOWANCE: Duration = Duration::from_secs(5 * 60);
+
+/// All that a decision about one machine may depend on.
+#[derive(Clone, Debug, Serialize)]
+pub struct Observation {
+    /// Version of this form.
+    pub version: u32,
+    /// The time of the decision.
+    pub now: Timestamp,
+    /// The same time as if the clock had never stepped; for what this process remembers.
+    pub steady: Timestamp,
+    /// The last step of the clock, if this process has seen any.
+    pub step: Option<Step>,
+    /// Why nothing may be concluded from the time.
+    pub clock: Option<ClockTrouble>,
+    /// When this process first saw the machine.
+    pub first_seen: Timestamp,
+    /// When this process first saw the machine being deleted.
+    pub first_seen_deleting: Option<Timestamp>,
+    /// Whether verdicts are suspended because an API server cannot be reached.
+    pub freeze: Freeze,
+    /// Which API server is silent.
+    pub silence: Silence,
+    /// Whether there is a target cluster.
+    pub target: TargetCluster,
+    /// The machine's limits.
+    pub limits: Limits,
+    /// The machine.
+    pub machine: MachineSnapshot,
+    /// Its class.
+    pub class: ClassView,
+    /// The Secrets of its class.
+    pub secrets: SecretView,
+    /// Its Node.
+    pub node: NodeView,
+    /// Whether the driver can tell that it is.
+    pub node_identity: NodeIdentity,
+    /// Whose its VM is, if other machines name that too.
+    pub vm_owner: VmOwner,
+    /// Since when nobody knows whether the last creation that had no outcome made a VM; `None` when each one had its outcome.
+    pub creation_unknown_since: Option<Timestamp>,
+    /// What the driver answered in this flow.
+    pub flow: Flow,
+    /// A pause before the next driver call.
+    pub pause: Option<Pause>,
+    /// What ends a pause when it changes.
+    pub inputs: Inputs,
+    /// What this process has last written of where the machine stands.
+    pub stated: Option<Arc<Stated>>,
+    /// The drain, as far as it was stepped in this pass.
+    pub drain: DrainState,
+    /// Volume attachments on the Node of a machine that is being deleted; `None` while they are not known.
+    pub attachments: Option<Vec<AttachmentView>>,
+    /// Views that a drain or a detachment needs and that are not complete; only while one of them waits for these.
+    pub missing_views: Vec<MissingView>,
+    /// Siblings that stand in the way of a failure; only when the question may come up.
+    pub siblings: Option<Vec<Sibling>>,
+    /// Whether the failure permit of the group is held.
+    pub permit: Permit,
+    /// Whether the Node was read from the API server in this pass.
+    pub node_source: NodeSource,
+    /// Effects on the target cluster that failed in this pass.
+    pub troubles: Troubles,
+    /// What ails the machine's Node, and since when this process has seen it.
+    pub ailments: Ailments,
+    /// Since when the Node's conditions differ from the stored ones, in the steady time.
+    pub conditions_differ_since: Option<Timestamp>,
+    /// What the driver said of the VM since the machine is unhealthy.
+    pub vm_check: VmCheck,
+}
+
+/// Whether verdicts are suspended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub enum Freeze {
+    /// No.
+    #[default]
+    Flowing,
+    /// Yes: an API server cannot be reached, what is seen may be old.
+    Frozen,
+}
+
+/// Which API server was silent when it was last asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub enum Silence {
+    /// None.
+    #[default]
+    None,
+    /// That of the target cluster alone: machines can be written to, Nodes can't be seen.
+    Target,
+    /// That of the control cluster: nothing can be written to machines.
+    Control,
+}
+
+/// Whether there is a target cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum TargetCluster {
+    /// No: machines end as Available and no node is touched.
+    None,
+    /// Yes.
+    Present,
+}
+
+/// A sibling: a machine with the same label `name`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Sibling {
+    /// Its name.
+    pub name: String,
+    /// Its phase.
+    pub phase: String,
+    /// Whether it is preserved.
+    pub preserved: bool,
+}
+
+/// Whether the failure permit of the machine's group is held by this pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub enum Permit {
+    /// No.
+    #[default]
+    NotHeld,
+    /// Yes.
+    Held,
+}
+
+impl Observation {
+    /// A machine of a target cluster of which nothing else is known yet: its class is usable, its Secrets ask for nothing,
+    /// it was first seen now.
+    pub fn of(machine: MachineSnapshot, limits: Limits, now: Timestamp) -> Self {
+        let deleting = machine.is_deleting().then_some(now);
+        Self {
+            version: OBSERVATION_VERSION,
+            now,
+            steady: now,
+            step: None,
+            clock: None,
+            first_seen: now,
+            first_seen_deleting: deleting,
+            freeze: Freeze::Flowing,
+            silence: Silence::None,
+            target: TargetCluster::Present,
+            limits,
+            class: ClassView {
+                state: ClassState::Usable,
+                virtual_capacity: Some(BTreeMap::new()),
+                creation: CreationGuarantee::Idempotent,
+                last_good: LastGood::Unknown,
+            },
+            secrets: SecretView::Present(UserData::WithoutToken),
+            node: NodeView::NotLinked { candidate: None, namesake: None },
+            node_identity: NodeIdentity::Told,
+            vm_owner: VmOwner::This,
+            creation_unknown_since: None,
+            flow: Flow::default(),
+            pause: None,
+            stated: None,
+            inputs: Inputs { machine: machine.generation(), force: force_deletion(&machine), ..Inputs::default() },
+            drain: DrainState::Due,
+            attachments: deleting.map(|_| Vec::new()),
+            missing_views: Vec::new(),
+            siblings: None,
+            permit: Permit::NotHeld,
+            node_source: NodeSource::View,
+            troubles: Troubles::default(),
+            ailments: Ailments::default(),
+            conditions_differ_since: None,
+            vm_check: VmCheck::NotAsked,
+            machine,
+        }
+    }
+
+    /// Name of the machine.
+    pub fn name(&self) -> &str {
+        self.machine.name()
+    }
+
+    /// Phase of the machine.
+    pub fn phase(&self) -> &MachinePhase {
+        self.machine.phase()
+    }
+
+    /// Name of its Node, or empty.
+    pub fn node_label(&self) -> &str {
+        self.machine.labels().get(label::NODE).map(String::as_str).unwrap_or_default()
+    }
+
+    /// Whether our finalizer is on the machine.
+    pub fn has_finalizer(&self) -> bool {
+        self.machine.metadata().has_finalizer(finalizer::MACHINE)
+    }
+
+    /// How long the machine exists, by the later of the API server's stamp and our first sight of a young machine.
+    pub fn age(&self) -> Duration {
+        let created = self.machine.created();
+        since(self.now, start(created, self.first_seen))
+    }
+
+    /// How long the machine is being deleted; `None` when it is not.
+    pub fn deleting_for(&self) -> Option<Duration> {
+        let stamped = self.machine.deleting_since()?;
+        Some(since(self.now, start(Some(stamped), self.first_seen_deleting.unwrap_or(stamped))))
+    }
+
+    /// Whether the Node has been ill for so long that its pods can't be moved gently any more (M-05).
+    pub fn is_node_lastingly_ill(&self) -> bool {
+        self.ailments.are_lasting(self.steady)
+    }
+
+    /// Whether a pause for this purpose still holds, and how long.
+    pub fn paused(&self, purpose: Purpose) -> Option<Duration> {
+        let pause = self.pause.as_ref()?;
+        let holds = pause.purpose == purpose && pause.inputs == self.inputs && pause.until > self.steady;
+        holds.then(|| since(pause.until, self.steady))
+    }
+
+    /// Whether the label asks for a deletion by force.
+    pub fn force_deletion(&self) -> Force {
+        force_deletion(&self.machine)
+    }
+}
+
+/// Whether the label `force-deletion` holds a Go boolean that is true; anything else is false.
+pub fn force_deletion(machine: &MachineSnapshot) -> Force {
+    match machine.labels().get(label::FORCE_DELETION).map(String::as_str) {
+        Some("1" | "t" | "T" | "TRUE" | "true" | "True") => Force::Yes,
+        _ => Force::No,
+    }
+}
+
+/// Where a clock starts whose stamp another machine wrote.
+fn start(stamped: Option<Timestamp>, seen: Timestamp) -> Timestamp {
+    match stamped {
+        Some(stamped) if seen > stamped && since(seen, stamped) <= SKEW_ALLOWANCE => seen,
+        Some(stamped) => stamped,
+        None => seen,
+    }
+}
+
+/// The condition of this type.
+pub fn condition<'a>(conditions: &'a [NodeCondition], kind: &str) -> Option<&'a NodeCondition> {
+    conditions.iter().find(|condition| condition.type_ == kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use kube::ResourceExt;
+    use machine_api::v1alpha1::Machine;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+    }
+
+    #[rstest]
+    #[case::seen_at_once(Some(at(0)), at(1), at(1))]
+    #[case::mc_093_this_clock_runs_ahead(Some(at(0)), at(30), at(30))]
+    #[case::this_clock_runs_behind(Some(at(0)), at(-30), at(0))]
+    #[case::mc_128_seen_long_after_by_a_new_process(Some(at(0)), at(3600), at(0))]
+    fn a_clock_starts(#[case] stamped: Option<Timestamp>, #[case] seen: Timestamp, #[case] expected: Timestamp) {
+        assert_eq!(start(stamped, seen), expected);
+    }
+
+    #[rstest]
+    #[case::mc_168_a_go_boolean("T", Force::Yes)]
+    #[case::mc_168_no_go_boolean("yes", Force::No)]
+    #[case::false_is_false("false", Force::No)]
+    fn the_label_force_deletion_is_read_as_go_does(#[case] value: &str, #[case] force: Force) {
+        let mut machine = Machine::default();
+        machine.labels_mut().insert(label::FORCE_DELETION.to_owned(), value.to_owned());
+        let machine = MachineSnapshot::from(machine);
+        assert_eq!(force_deletion(&machine), force);
+    }
+}

@@ -1,0 +1,235 @@
+//! A change of a machine's status: which fields it sets. How it is written is in `patches`, and when it isn't worth a write in
+//! [`super::telling`].
+//!
+//! Fields that a change does not name stay as they are; above all `preserveExpiryTime` (M-12). Source:
+//! spec/machine-controller §4.4; decisions.md 30.
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{NodeAddress, NodeCondition},
+    apimachinery::pkg::apis::meta::v1::{Condition, Time},
+};
+use serde::Serialize;
+
+use super::{Effect, deletion_stage::DeletionStage};
+use crate::{
+    machine::{
+        observation::Observation,
+        standing::{Standing, Waiting},
+    },
+    snapshots::MachineSnapshot,
+};
+use machine_api::{
+    names::machine_condition,
+    v1alpha1::{MachinePhase, OperationState, OperationType},
+};
+use machine_driver::Code;
+
+/// A change of a machine's status.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct StatusChange {
+    pub(crate) phase: Option<(MachinePhase, TimeoutClock)>,
+    pub(crate) operation: Option<Operation>,
+    pub(crate) conditions: Option<Vec<NodeCondition>>,
+    pub(crate) addresses: Option<Vec<NodeAddress>>,
+    pub(crate) last_known_state: Option<String>,
+    pub(crate) preservation: Option<Preservation>,
+    pub(crate) standing: Option<Standing>,
+    pub(crate) doubt: Option<Doubt>,
+}
+
+/// What becomes of a machine's preservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) enum Preservation {
+    /// It ends.
+    Ends,
+    /// It ends, and the clock of the phase starts anew.
+    Stops,
+    /// It lasts until then, and the clock of the phase starts anew.
+    Until(Timestamp),
+}
+
+/// Whether a phase is being timed, as `timeoutActive` tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum TimeoutClock {
+    /// Yes.
+    Active,
+    /// No.
+    Inactive,
+}
+
+/// A last operation to be written.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Operation {
+    /// What it is.
+    pub operation: OperationType,
+    /// Where it stands.
+    pub state: OperationState,
+    /// The code that a driver or we ourselves failed with.
+    pub code: Option<Code>,
+    /// The stage of a deletion that the description ends with.
+    pub stage: Option<DeletionStage>,
+    /// For people; during a deletion also the stage.
+    pub description: String,
+}
+
+/// What the condition `NodeIdentified` says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub enum Doubt {
+    /// Nothing: whose the Node is, is known.
+    None,
+    /// Nobody can tell whose the Node is.
+    Because {
+        /// Reason in CamelCase.
+        reason: &'static str,
+        /// Why, and what follows.
+        message: String,
+    },
+}
+
+impl StatusChange {
+    /// Nothing changes yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the phase; its clock starts anew when it differs from the stored one.
+    #[must_use]
+    pub fn phase(mut self, phase: MachinePhase, clock: TimeoutClock) -> Self {
+        self.phase = Some((phase, clock));
+        self
+    }
+
+    /// Sets the last operation.
+    #[must_use]
+    pub fn operation(mut self, operation: OperationType, state: OperationState, description: String) -> Self {
+        self.operation = Some(Operation { operation, state, code: None, stage: None, description });
+        self
+    }
+
+    /// Sets the stage of a deletion that the last operation is at; its description ends with that.
+    #[must_use]
+    pub fn at_stage(mut self, stage: DeletionStage) -> Self {
+        if let Some(operation) = &mut self.operation {
+            operation.description.push_str(stage.marker());
+            operation.stage = Some(stage);
+        }
+        self
+    }
+
+    /// Sets the code of the last operation.
+    #[must_use]
+    pub fn code(mut self, code: Option<Code>) -> Self {
+        if let Some(operation) = &mut self.operation {
+            operation.code = code;
+        }
+        self
+    }
+
+    /// Takes over the Node's conditions.
+    #[must_use]
+    pub fn conditions(mut self, conditions: &[NodeCondition]) -> Self {
+        self.conditions = Some(conditions.to_vec());
+        self
+    }
+
+    /// Sets the addresses.
+    #[must_use]
+    pub fn addresses(mut self, addresses: Vec<NodeAddress>) -> Self {
+        self.addresses = Some(addresses);
+        self
+    }
+
+    /// Sets the driver's memory, unless it is `None`.
+    #[must_use]
+    pub fn last_known_state(mut self, state: Option<String>) -> Self {
+        self.last_known_state = state;
+        self
+    }
+
+    /// Ends a preservation.
+    #[must_use]
+    pub fn preservation_ends(mut self) -> Self {
+        self.preservation = Some(Preservation::Ends);
+        self
+    }
+
+    /// Preserves the machine until then; the clock of its phase starts anew (spec §5.6).
+    #[must_use]
+    pub fn preserved_until(mut self, until: Timestamp) -> Self {
+        self.preservation = Some(Preservation::Until(until));
+        self
+    }
+
+    /// Ends a preservation; the clock of the phase starts anew (spec §5.6).
+    #[must_use]
+    pub fn preservation_stops(mut self) -> Self {
+        self.preservation = Some(Preservation::Stops);
+        self
+    }
+
+    /// Says whom the machine waits for.
+    #[must_use]
+    pub fn waits(mut self, wait: Waiting) -> Self {
+        self.standing = Some(Standing::Waits(wait));
+        self
+    }
+
+    /// Says what the machine stays in, and what would end that.
+    #[must_use]
+    pub fn rests(mut self, wait: Waiting) -> Self {
+        self.standing = Some(Standing::Rests(wait));
+        self
+    }
+
+    /// Says that the machine is where it should be.
+    #[must_use]
+    pub fn settled(mut self, reason: &'static str, text: &'static str) -> Self {
+        self.standing = Some(Standing::Settled { reason, text: text.into() });
+        self
+    }
+
+    /// Says whether anybody can tell whose the Node is.
+    #[must_use]
+    pub fn doubt(mut self, doubt: Doubt) -> Self {
+        self.doubt = Some(doubt);
+        self
+    }
+
+    /// The condition that this change writes of where the machine stands.
+    pub fn progressing(&self, at: Timestamp, machine: &MachineSnapshot) -> Option<Condition> {
+        let standing = self.standing.as_ref()?;
+        let status = standing.status();
+        let since = progressing(machine)
+            .filter(|stored| stored.status == status)
+            .map_or(at, |stored| stored.last_transition_time.0);
+        Some(Condition {
+            type_: machine_condition::PROGRESSING.to_owned(),
+            status: status.to_owned(),
+            reason: standing.reason().to_owned(),
+            message: standing.message(),
+            observed_generation: Some(machine.generation().unwrap_or_default()),
+            last_transition_time: Time(since),
+        })
+    }
+
+    /// The write of this change.
+    pub fn effect(&self, seen: &Observation) -> Effect {
+        Effect::WriteStatus { change: Box::new(self.clone()), at: seen.now }
+    }
+
+    /// Whether a list is replaced.
+    pub(crate) fn replaces_lists(&self) -> bool {
+        self.conditions.is_some() || self.addresses.is_some() || self.replaces_machine_conditions()
+    }
+
+    /// Whether the machine's own conditions are replaced.
+    pub(crate) fn replaces_machine_conditions(&self) -> bool {
+        self.standing.is_some() || self.doubt.is_some()
+    }
+}
+
+/// The condition that says whom the machine waits for.
+pub fn progressing(machine: &MachineSnapshot) -> Option<&Condition> {
+    machine.machine_conditions().iter().find(|condition| condition.type_ == machine_condition::PROGRESSING)
+}

@@ -1,0 +1,143 @@
+//! The drain of a failed machine that is preserved: as of a deletion, but behind a taint instead of a cordon.
+//!
+//! Source: spec/machine-controller §5.6 (f)–(h).
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::NodeCondition;
+
+use super::{course, ends, tell_preserved, wait_in_preservation};
+use crate::{
+    drain::{
+        order::{DrainFlow, DrainOrder, Force},
+        progress::Failure,
+    },
+    machine::{
+        deletion::drain::{drain_wait, tells_of_drain, tries_again},
+        observation::{DrainState, Observation, condition},
+        plan::{
+            Effect, Next, Plan, Say,
+            status_change::StatusChange,
+            telling::{Worth, tell_of_views, views_wait, views_waited_for},
+            waits::Wait,
+        },
+        retry::RetryPeriod,
+        time_limit::{TimeLimit, node_limit},
+    },
+    snapshots::NodeSnapshot,
+    times::{after, rfc3339},
+};
+use controller_runtime::snapshot::Snapshot;
+use kube_values::duration::GoDuration;
+use machine_api::names::{label, machine_condition, machine_reason, node_condition};
+
+/// A forced drain may take this long.
+const FORCED_DRAIN: Duration = Duration::from_secs(60);
+
+/// Whether the condition says that the drain is over.
+pub(super) fn is_drained(condition: Option<&NodeCondition>) -> bool {
+    condition
+        .and_then(|condition| condition.message.as_deref())
+        .is_some_and(|message| message.contains(node_condition::MESSAGE_PRESERVED_DRAINED))
+}
+
+/// When the machine failed or its preservation began.
+fn began(seen: &Observation) -> Timestamp {
+    seen.machine.last_update_time().unwrap_or(seen.now)
+}
+
+/// The limit before pods are deleted instead of evicted: a drain timeout after that.
+fn limit(seen: &Observation) -> TimeLimit {
+    node_limit(seen, seen.limits.drain, began(seen))
+}
+
+/// When that is over.
+fn by_force_from(seen: &Observation) -> Timestamp {
+    limit(seen).ends_at_since(began(seen), seen.now)
+}
+
+fn force(seen: &Observation) -> Force {
+    let asked = seen.machine.labels().get(label::FORCE_DRAIN).is_some_and(|value| value == "True");
+    if asked || limit(seen).has_passed() || seen.is_node_lastingly_ill() { Force::Yes } else { Force::No }
+}
+
+/// Steps the drain and writes what became of it into the Node's condition.
+pub(super) fn drain_if_due(seen: &Observation, node: &NodeSnapshot, reason: &'static str) -> Say {
+    match &seen.drain {
+        DrainState::Due => {
+            let force = force(seen);
+            let left = match force {
+                Force::No => limit(seen).left(),
+                Force::Yes => FORCED_DRAIN,
+            };
+            let failed = seen.machine.last_update_time();
+            let order = DrainOrder {
+                node: node.name().to_owned(),
+                node_uid: node.uid().to_owned(),
+                flow: DrainFlow::Preservation(failed),
+                force,
+                deadline: after(seen.steady, left),
+            };
+            Say::act("drain-preserved", Vec::new(), Next::StepDrain(order))
+        }
+        DrainState::Warming => {
+            let began = seen.machine.last_update_time().unwrap_or(seen.first_seen);
+            let next = Next::LookAgain(views_wait(seen, began), Wait::PreservationViews);
+            let lists = views_waited_for(seen, began, None);
+            let told = tell_of_views(seen, began, &lists);
+            Say::waits("drain-awaits-views", lists, told, next)
+        }
+        DrainState::Running { progress, waiting, attempt, wake, .. } => {
+            let (wait, warning) = drain_wait(progress, waiting.as_ref(), Some(by_force_from(seen)));
+            let wait = wait.in_course_of(course(seen));
+            let change = StatusChange::new().waits(wait.clone());
+            let mut effects: Vec<Effect> = tells_of_drain(seen, &change, *attempt).into_iter().collect();
+            effects.extend(warning.filter(|_| !tries_again(seen, *attempt)));
+            Say::waits("drain-preserved", wait, effects, Next::LookAgain(*wake, Wait::PreservationDrain))
+        }
+        DrainState::Drained => ended(seen, node, reason, "True", node_condition::MESSAGE_PRESERVED_DRAINED, None),
+        DrainState::Failed(error) => {
+            ended(seen, node, reason, "False", node_condition::MESSAGE_PRESERVED_NOT_DRAINED, Some(error))
+        }
+    }
+}
+
+/// The end of an attempt. A failed one is told on the Node and on the machine, and repeated.
+fn ended(
+    seen: &Observation,
+    node: &NodeSnapshot,
+    reason: &'static str,
+    status: &str,
+    text: &str,
+    error: Option<&Failure>,
+) -> Say {
+    let until = ends(seen).map(rfc3339).unwrap_or_default();
+    let message = format!("{text} Machine preserved until {until}.");
+    let stored = condition(node.conditions(), node_condition::PRESERVED);
+    let is_told = stored.is_some_and(|stored| {
+        stored.status == status
+            && stored.reason.as_deref() == Some(reason)
+            && stored.message.as_deref() == Some(message.as_str())
+    });
+    let told = (!is_told).then(|| tell_preserved(node, status, reason, &message, seen.now));
+    let Some(error) = error else {
+        return Say::act("preserved-and-drained", told.into_iter().collect(), Next::Again);
+    };
+    let pause = RetryPeriod::Short.length(seen.limits.resource_exhausted_retry);
+    let wait = wait_in_preservation(
+        seen,
+        machine_condition::REASON_DRAIN_FAILED,
+        error.named_behind("its node to be drained"),
+    )
+    .seen(&error.text)
+    .ended_by(format!("what fails the drain has ended; attempts go on every {}", GoDuration::from(pause)))
+    .at_most_until(by_force_from(seen), "pods are deleted by force");
+    let next = Next::LookAgain(pause, Wait::PreservationDrainFailed);
+    let change = StatusChange::new().waits(wait);
+    let mut plan = Plan::telling("preserved-not-drained", seen, change, Worth::NewValues, next)
+        .warning_if_written(machine_reason::DRAIN_BLOCKED, format!("drain failed: {}", error.text));
+    // The Node first: what is told of it there is part of the preservation.
+    plan.effects.splice(0..0, told);
+    Say::Act(plan)
+}

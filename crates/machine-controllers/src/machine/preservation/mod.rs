@@ -1,0 +1,412 @@
+//! Keeping a failed machine, its VM and its Node, for somebody to look at.
+//!
+//! What the annotations on Machine and Node say together is decided here, and what follows on both: the end of the time, the
+//! marks on the Node, the drain of a failed one, and how all of it is taken back. Who chooses machines to keep by itself, and
+//! who does not delete them, is the set room's business. Source: spec/machine-controller §5.6, M-12, M-19.
+
+mod drain;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Taint;
+
+use self::drain::{drain_if_due, is_drained};
+use super::{
+    health::timeout::failed_wait,
+    node::steps::condition_now,
+    observation::{NodeStep, Observation, condition},
+    plan::{
+        Effect, Next, Plan, Say, VersionGuard,
+        node_dress::NodeDress,
+        status_change::{StatusChange, progressing},
+        telling::{Worth, write_if},
+        waits::Wait,
+    },
+    retry::{RetryPeriod, tried_again},
+    standing::{Course, Waiting},
+};
+use crate::{
+    snapshots::NodeSnapshot,
+    times::{after, rfc3339, since},
+};
+use controller_runtime::clock::as_watched;
+use kube_values::duration::GoDuration;
+use machine_api::{
+    names::{annotation, machine_condition, machine_reason, node_condition, preserve_value, taint},
+    v1alpha1::MachinePhase,
+};
+
+/// What an annotation `preserve` asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// Nothing is said.
+    Nothing,
+    /// `false`.
+    No,
+    /// `now`.
+    Now,
+    /// `when-failed`.
+    WhenFailed,
+    /// `auto-preserved`, which the set controller writes.
+    Auto,
+}
+
+impl Wish {
+    /// What a value means; `None` when it is none of the known ones.
+    pub fn of(value: &str) -> Option<Self> {
+        match value {
+            "" => Some(Self::Nothing),
+            preserve_value::FALSE => Some(Self::No),
+            preserve_value::NOW => Some(Self::Now),
+            preserve_value::WHEN_FAILED => Some(Self::WhenFailed),
+            preserve_value::AUTO_PRESERVED => Some(Self::Auto),
+            _ => None,
+        }
+    }
+}
+
+/// Which of the two annotations counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Speaker {
+    /// The Machine's.
+    Machine,
+    /// The Node's, also when it was taken off.
+    Node,
+}
+
+/// What is to become of annotations when a preservation stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Annotations {
+    /// They stay.
+    Stay,
+    /// They have had their effect and go.
+    Go,
+}
+
+/// What becomes of a machine's preservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It stops, if it had begun.
+    Stop(Annotations),
+    /// It begins or goes on.
+    Preserve,
+}
+
+/// What follows from a wish, from whether the time is over, and from whether the machine has failed.
+pub fn verdict(wish: Wish, is_over: IsOver, phase: &MachinePhase) -> Verdict {
+    let has_failed = *phase == MachinePhase::Failed;
+    match (wish, is_over) {
+        (Wish::Now, IsOver::No) => Verdict::Preserve,
+        (Wish::WhenFailed | Wish::Auto, IsOver::No) if has_failed => Verdict::Preserve,
+        (Wish::Nothing | Wish::No, _) | (Wish::WhenFailed, IsOver::No) => Verdict::Stop(Annotations::Stay),
+        (Wish::Now | Wish::WhenFailed, IsOver::Yes) | (Wish::Auto, _) => Verdict::Stop(Annotations::Go),
+    }
+}
+
+/// Whether the time of a preservation is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IsOver {
+    /// Yes.
+    Yes,
+    /// No, or it has not begun.
+    No,
+}
+
+/// The annotations that matter, as text.
+struct Said<'a> {
+    machine: Option<&'a str>,
+    node: Option<&'a str>,
+    last_applied: &'a str,
+}
+
+fn said(seen: &Observation) -> Said<'_> {
+    let own = seen.machine.annotations();
+    Said {
+        machine: own.get(annotation::PRESERVE).map(String::as_str),
+        node: seen.node.ours().and_then(|node| node.annotation(annotation::PRESERVE)),
+        last_applied: own.get(annotation::LAST_APPLIED_NODE_PRESERVE_VALUE).map(String::as_str).unwrap_or_default(),
+    }
+}
+
+/// The end of the preservation, if it has begun.
+pub(super) fn ends(seen: &Observation) -> Option<Timestamp> {
+    seen.machine.preserve_expiry_time()
+}
+
+/// What is left of the preservation, if it has begun; after a step of the clock it must have been watched for a while.
+fn time_left(seen: &Observation) -> Option<Duration> {
+    let end = ends(seen)?;
+    if end > seen.now {
+        return Some(since(end, seen.now));
+    }
+    let length = seen.limits.preserve;
+    Some(length.saturating_sub(as_watched(length.saturating_add(since(seen.now, end)), length, seen.step)))
+}
+
+/// What becomes of the machine's preservation, step by step.
+pub fn preservation(seen: &Observation) -> Say {
+    let said = said(seen);
+    if ends(seen).is_none() && said.machine.is_none() && said.node.is_none() && said.last_applied.is_empty() {
+        return Say::NOTHING;
+    }
+    if let Some(unknown) = said.node.filter(|value| Wish::of(value).is_none()) {
+        // Somebody means something by it; nothing is changed before it is known what.
+        return warn_of(seen, unknown, "Node");
+    }
+    if let Some(unknown) = said.machine.filter(|value| Wish::of(value).is_none())
+        && ends(seen).is_none()
+        && said.node.is_none()
+        && said.last_applied.is_empty()
+    {
+        return warn_of(seen, unknown, "Machine");
+    }
+    if seen.troubles.at(NodeStep::Preservation).is_some() {
+        return in_trouble(seen);
+    }
+    let (wish, speaker) = wish(seen, &said);
+    let is_over = if time_left(seen).is_some_and(|left| left.is_zero()) { IsOver::Yes } else { IsOver::No };
+    match verdict(wish, is_over, seen.phase()) {
+        Verdict::Stop(annotations) if ends(seen).is_some() => stop(seen, annotations),
+        Verdict::Stop(Annotations::Go) => let_go(seen),
+        Verdict::Stop(_) => remember_the_nodes_value(&said, speaker).unwrap_or(Say::NOTHING),
+        Verdict::Preserve => preserve(seen, wish)
+            .or_else(|| lift_taint(seen))
+            .or_else(|| remember_the_nodes_value(&said, speaker))
+            .unwrap_or_else(|| Say::Pass(time_left(seen))),
+    }
+}
+
+/// The wish that counts: the Node's, unless nothing is said there and nothing was.
+fn wish(seen: &Observation, said: &Said<'_>) -> (Wish, Speaker) {
+    let node = said.node.unwrap_or_default();
+    let (value, speaker) = if seen.node.ours().is_none() || (node.is_empty() && said.last_applied.is_empty()) {
+        (said.machine.unwrap_or_default(), Speaker::Machine)
+    } else {
+        (node, Speaker::Node)
+    };
+    // An unknown value of the machine counts as none.
+    (Wish::of(value).unwrap_or(Wish::Nothing), speaker)
+}
+
+/// Tells of a value that nobody knows, once, without standing in the way of a creation.
+fn warn_of(seen: &Observation, value: &str, place: &str) -> Say {
+    if seen.machine.provider_id().is_empty() {
+        return Say::NOTHING;
+    }
+    let message = format!(
+        "annotation {} on the {place} is {value:?} and changes nothing; known values are now, when-failed and false",
+        annotation::PRESERVE
+    );
+    let warn = Effect::Warn { reason: machine_reason::PRESERVE_VALUE_UNKNOWN, message };
+    let pause = RetryPeriod::Long.length(seen.limits.resource_exhausted_retry);
+    Say::act("preserve-value-unknown", vec![warn], Next::LookAgain(pause, Wait::PreserveValue))
+}
+
+/// A write on the Node failed: say so, and try again soon.
+fn in_trouble(seen: &Observation) -> Say {
+    let error = seen.troubles.at(NodeStep::Preservation).map(|trouble| trouble.error.as_str()).unwrap_or_default();
+    let pause = RetryPeriod::Short.length(seen.limits.resource_exhausted_retry);
+    let wait = wait_in_preservation(seen, machine_condition::REASON_PRESERVED, "its Node to be marked as preserved")
+        .seen(error)
+        .ended_by(format!("a write succeeds; {}", tried_again(GoDuration::from(pause))));
+    let next = Next::LookAgain(pause, Wait::PreservationMarks);
+    let change = StatusChange::new().waits(wait);
+    Say::Act(Plan::telling("preservation-failed", seen, change, Worth::NewValues, next))
+}
+
+/// A wait of a machine that is preserved.
+pub(super) fn wait_in_preservation(seen: &Observation, reason: &'static str, on: impl Into<String>) -> Waiting {
+    Waiting::on(reason, on).in_course_of(course(seen))
+}
+
+/// The course of a machine that is preserved.
+pub(super) fn course(seen: &Observation) -> Course {
+    Course::Preservation { until: ends(seen), since: kept_since(seen) }
+}
+
+/// What a failed machine that is kept since then waits for.
+fn kept(since: Timestamp, end: Timestamp) -> Waiting {
+    Waiting::on(machine_condition::REASON_PRESERVED, "somebody to look at the machine, which has failed")
+        .in_course_of(Course::Preservation { until: Some(end), since })
+        .ended_by(format!("its node recovers, or annotation {} is set to false", annotation::PRESERVE))
+        .at_most_until(end, "it is not kept any longer")
+}
+
+/// Since when: the machine failed, or its preservation began.
+fn kept_since(seen: &Observation) -> Timestamp {
+    seen.machine.last_update_time().unwrap_or(seen.now)
+}
+
+/// One step towards a machine that is preserved; `None` when it is.
+fn preserve(seen: &Observation, wish: Wish) -> Option<Say> {
+    let has_failed = *seen.phase() == MachinePhase::Failed;
+    let Some(end) = ends(seen) else { return Some(begin(seen, has_failed)) };
+    if let Some(node) = seen.node.ours()
+        && !node.is_deleting()
+    {
+        let stored = condition(node.conditions(), node_condition::PRESERVED);
+        let is_due = has_failed && !is_drained(stored);
+        if is_due || stored.is_none_or(|stored| stored.status != "True") {
+            if let Some(dress) = marks(node, is_due) {
+                let mark = dressing(dress);
+                return Some(Say::act("mark-preserved", vec![mark], Next::Again));
+            }
+            if is_due {
+                return Some(drain_if_due(seen, node, reason_of(wish)));
+            }
+            let text = format!("Machine preserved until {}.", rfc3339(end));
+            let told = tell_preserved(node, "True", reason_of(wish), &text, seen.now);
+            return Some(Say::act("tell-preserved", vec![told], Next::Again));
+        }
+    }
+    if !has_failed {
+        return None;
+    }
+    let change = StatusChange::new().rests(kept(kept_since(seen), end));
+    write_if(seen, &change, Worth::NewValues).map(|told| Say::act("explain-preserved", vec![told], Next::Again))
+}
+
+/// The time begins.
+fn begin(seen: &Observation, has_failed: bool) -> Say {
+    let end = after(seen.now, seen.limits.preserve);
+    let mut change = StatusChange::new().preserved_until(end);
+    if has_failed {
+        change = change.rests(kept(seen.now, end));
+    }
+    let told = format!("the machine is preserved until {}", rfc3339(end));
+    Say::act(
+        "begin-preservation",
+        vec![change.effect(seen), Effect::Tell { reason: machine_reason::PRESERVED, message: told }],
+        Next::Again,
+    )
+}
+
+fn reason_of(wish: Wish) -> &'static str {
+    match wish {
+        Wish::Auto => node_condition::REASON_PRESERVED_BY_MCM,
+        Wish::Nothing | Wish::No | Wish::Now | Wish::WhenFailed => node_condition::REASON_PRESERVED_BY_USER,
+    }
+}
+
+/// What the Node of a preserved machine lacks: cluster-autoscaler's annotation, unless somebody has set it already, and the
+/// taint once the machine has failed.
+fn marks(node: &NodeSnapshot, is_due: bool) -> Option<NodeDress> {
+    let mut dress = NodeDress::default();
+    if node.annotation(annotation::SCALE_DOWN_DISABLED) != Some("true") {
+        for key in [annotation::SCALE_DOWN_DISABLED, annotation::SCALE_DOWN_DISABLED_BY_MCM] {
+            dress.annotations.insert(key.to_owned(), Some("true".to_owned()));
+        }
+    }
+    if is_due && !is_tainted(node) {
+        let mut taints = node.taints().to_vec();
+        taints.push(Taint { key: taint::PRESERVED.to_owned(), effect: "NoSchedule".to_owned(), ..Taint::default() });
+        dress.taints = Some(taints);
+    }
+    dress.unless_empty()
+}
+
+/// The write on a Node for a preservation.
+fn dressing(dress: NodeDress) -> Effect {
+    Effect::Dress { step: NodeStep::Preservation, dress: Box::new(dress) }
+}
+
+fn is_tainted(node: &NodeSnapshot) -> bool {
+    node.taints().iter().any(|mark| mark.key == taint::PRESERVED)
+}
+
+fn without_taint(node: &NodeSnapshot) -> Vec<Taint> {
+    node.taints().iter().filter(|mark| mark.key != taint::PRESERVED).cloned().collect()
+}
+
+/// The condition `Preserved`; its transition time stays while status and reason do.
+pub(super) fn tell_preserved(node: &NodeSnapshot, status: &str, reason: &str, message: &str, now: Timestamp) -> Effect {
+    let kind = node_condition::PRESERVED;
+    let condition = Box::new(condition_now(node, kind, status, reason, message.to_owned(), now));
+    Effect::SetNodeCondition { step: NodeStep::Preservation, condition }
+}
+
+/// Takes everything back that a preservation has done; the machine's own status last, so that what fails is done again.
+fn stop(seen: &Observation, annotations: Annotations) -> Say {
+    let mut effects = Vec::new();
+    if let Some(node) = seen.node.ours() {
+        let is_preserved = condition(node.conditions(), node_condition::PRESERVED)
+            .is_some_and(|stored| stored.reason.as_deref() != Some(node_condition::REASON_PRESERVATION_STOPPED));
+        if is_preserved {
+            let reason = node_condition::REASON_PRESERVATION_STOPPED;
+            effects.push(tell_preserved(node, "False", reason, "", seen.now));
+        }
+        effects.extend(unmarked(node, annotations).map(dressing));
+    }
+    effects.extend(own_annotations_go(seen, VersionGuard::Any).filter(|_| annotations == Annotations::Go));
+    let mut change = StatusChange::new().preservation_stops();
+    if progressing(&seen.machine).is_some_and(|stored| stored.reason == machine_condition::REASON_PRESERVED) {
+        let (reason, text) = (machine_reason::PRESERVATION_STOPPED, "the machine is not preserved any longer");
+        change = if *seen.phase() == MachinePhase::Failed {
+            change.waits(failed_wait(seen, reason, text))
+        } else {
+            change.settled(reason, text)
+        };
+    }
+    effects.push(change.effect(seen));
+    effects.push(Effect::Tell {
+        reason: machine_reason::PRESERVATION_STOPPED,
+        message: "the machine is not preserved any longer".to_owned(),
+    });
+    Say::act("stop-preservation", effects, Next::Again)
+}
+
+/// A machine that its set wanted to keep runs again before its preservation has begun. The annotations go all the same: they
+/// would use the set's allowance up for as long as the machine lives (MC-149). The original leaves them.
+fn let_go(seen: &Observation) -> Say {
+    let node = seen.node.ours().and_then(|node| unmarked(node, Annotations::Go));
+    // A user may have decided meanwhile.
+    let effects = node.map(dressing).into_iter().chain(own_annotations_go(seen, VersionGuard::Observed));
+    Say::act("let-recovered-go", effects.collect(), Next::Again)
+}
+
+/// What the machine says of its preservation, taken off.
+fn own_annotations_go(seen: &Observation, guard: VersionGuard) -> Option<Effect> {
+    let own = seen.machine.annotations();
+    let mine = [annotation::PRESERVE, annotation::LAST_APPLIED_NODE_PRESERVE_VALUE];
+    if !mine.iter().any(|key| own.contains_key(*key)) {
+        return None;
+    }
+    Some(Effect::ForgetPreservation(guard))
+}
+
+/// The Node without what a preservation has put on it. A user's own annotation for cluster-autoscaler stays.
+fn unmarked(node: &NodeSnapshot, annotations: Annotations) -> Option<NodeDress> {
+    let has = |key: &str| node.annotation(key);
+    let mut dress = NodeDress::default();
+    let mut gone = |key: &str| dress.annotations.insert(key.to_owned(), None);
+    if has(annotation::SCALE_DOWN_DISABLED_BY_MCM) == Some("true") {
+        gone(annotation::SCALE_DOWN_DISABLED);
+        gone(annotation::SCALE_DOWN_DISABLED_BY_MCM);
+    }
+    if annotations == Annotations::Go && has(annotation::PRESERVE).is_some() {
+        gone(annotation::PRESERVE);
+    }
+    dress.taints = is_tainted(node).then(|| without_taint(node));
+    dress.unless_empty()
+}
+
+/// A machine that runs again takes pods again, preserved or not.
+fn lift_taint(seen: &Observation) -> Option<Say> {
+    let node = seen.node.ours().filter(|node| *seen.phase() == MachinePhase::Running && is_tainted(node))?;
+    let lift = dressing(NodeDress::of_taints(without_taint(node)));
+    Some(Say::act("lift-preserved-taint", vec![lift], Next::Again))
+}
+
+/// What the Node says is remembered on the machine, so that its removal is noticed even by another process; the machine's
+/// own annotation goes, as it does not count any longer.
+fn remember_the_nodes_value(said: &Said<'_>, speaker: Speaker) -> Option<Say> {
+    let value = said.node.unwrap_or_default();
+    if speaker == Speaker::Machine || (said.machine.is_none() && said.last_applied == value) {
+        return None;
+    }
+    let remember = Effect::RememberNodesWish(value.to_owned());
+    Some(Say::act("remember-preserve-value", vec![remember], Next::Again))
+}

@@ -1,0 +1,340 @@
+//! What a plan foretells and what then happens, on a real API server with budgets: a drain, and an update in place.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use futures::TryStreamExt;
+use kube::core::WatchEvent;
+use serde_json::{Value, json};
+
+use super::views::with_a_fleet;
+use crate::{
+    fleet::rolled_out,
+    rollout::{an_agent_updates, is_handed_over, is_selected},
+    support::{
+        Namespace, Rig,
+        cluster_object::{items, name, number, text},
+        wait::expect,
+        wait_until,
+    },
+};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn pod(name: &str, node: &str, app: &str, further: &Value) -> Value {
+    let mut pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": name, "labels": { "app": app } },
+        "spec": {
+            "nodeName": node,
+            // No kubelet confirms the end of these pods.
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{ "name": "main", "image": "example.com/x" }],
+        },
+    });
+    json_patch::merge(&mut pod, further);
+    pod
+}
+
+fn budget(app: &str, at_least: u32) -> Value {
+    json!({
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": { "name": app },
+        "spec": { "minAvailable": at_least, "selector": { "matchLabels": { "app": app } } },
+    })
+}
+
+/// A pod with a volume of its own, which is attached to the node.
+fn database(namespace: &str, pod_name: &str, node: &str, priority: &str) -> Vec<Value> {
+    let volumes = json!([{ "name": "data", "persistentVolumeClaim": { "claimName": pod_name } }]);
+    let further = json!({ "spec": { "priorityClassName": priority, "volumes": volumes } });
+    vec![
+        json!({
+            "apiVersion": "v1", "kind": "PersistentVolume", "metadata": { "name": format!("pv-{pod_name}") },
+            "spec": {
+                "capacity": { "storage": "1Gi" }, "accessModes": ["ReadWriteOnce"], "storageClassName": "",
+                "csi": { "driver": "virtual.csi.sapcloud.io", "volumeHandle": format!("vol-{pod_name}") },
+                "claimRef": { "namespace": namespace, "name": pod_name },
+            },
+        }),
+        json!({
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": { "name": pod_name },
+            "spec": {
+                "accessModes": ["ReadWriteOnce"], "storageClassName": "", "volumeName": format!("pv-{pod_name}"),
+                "resources": { "requests": { "storage": "1Gi" } },
+            },
+        }),
+        json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": { "name": pod_name },
+            "spec": {
+                "attacher": "virtual.csi.sapcloud.io", "nodeName": node,
+                "source": { "persistentVolumeName": format!("pv-{pod_name}") },
+            },
+        }),
+        pod(pod_name, node, pod_name, &further),
+    ]
+}
+
+async fn is_ready(namespace: &Namespace, pod: &str) {
+    let ready = json!({ "status": { "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] } });
+    let ready = ready.to_string();
+    namespace.kubectl(&["patch", "pod", pod, "--subresource=status", "--type=merge", "-p", &ready]).await.succeed();
+}
+
+async fn budget_says(namespace: &Namespace, name: &str, healthy: i64, allowed: i64) {
+    wait_until(&format!("budget {name} to count its pods"), PATIENCE, || async {
+        let status = namespace.get("poddisruptionbudget", name).await["status"].clone();
+        let is_so = number(&status, "/currentHealthy") == healthy && number(&status, "/disruptionsAllowed") == allowed;
+        expect(is_so, || status.to_string())
+    })
+    .await;
+}
+
+/// All kinds of pods on a node: two without anything, two under a budget that lets one go at a time, one under a budget that
+/// lets none go now, one under the same budget that does not run, two with volumes, and two that no drain touches.
+async fn pods_of_all_kinds(rig: &Rig, namespace: &Namespace, node: &str) {
+    let agents = json!({
+        "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": { "name": "agent" },
+        "spec": {
+            "selector": { "matchLabels": { "app": "agent" } },
+            "template": {
+                "metadata": { "labels": { "app": "agent" } },
+                "spec": { "containers": [{ "name": "main", "image": "example.com/x" }] },
+            },
+        },
+    });
+    namespace.apply(&agents.to_string()).await.succeed();
+    let uid = text(&namespace.get("daemonset", "agent").await, "/metadata/uid").to_owned();
+    let owner =
+        json!([{ "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "uid": uid, "controller": true }]);
+    for (class, value) in [("views-low", 1), ("views-high", 9)] {
+        let class = json!({
+            "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": { "name": class }, "value": value,
+        });
+        rig.apply(&class.to_string()).await.succeed();
+    }
+    let plain = json!({});
+    let mut all = vec![
+        pod("plain-1", node, "plain", &plain),
+        pod("plain-2", node, "plain", &plain),
+        pod("web-1", node, "web", &plain),
+        pod("web-2", node, "web", &plain),
+        pod("web-3", "elsewhere", "web", &plain),
+        // Becomes ready later. Without it the budget would count two pods once one has gone, need both, and count as misconfigured.
+        pod("web-4", "elsewhere", "web", &plain),
+        pod("held-1", node, "held", &plain),
+        pod("held-2", "elsewhere", "held", &plain),
+        // Fails later, and the API server does not ask the budget of a pod that does not run.
+        pod("held-3", node, "held", &plain),
+        pod("agent-1", node, "agent", &json!({ "metadata": { "ownerReferences": owner } })),
+        pod(
+            "mirror",
+            node,
+            "mirror",
+            &json!({ "metadata": { "annotations": { "kubernetes.io/config.mirror": "x" } } }),
+        ),
+        budget("web", 2),
+        budget("held", 1),
+    ];
+    all.extend(database(&namespace.name, "db-low", node, "views-low"));
+    all.extend(database(&namespace.name, "db-high", node, "views-high"));
+    namespace.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": all }).to_string()).await.succeed();
+    for ready in ["web-1", "web-2", "web-3", "held-1"] {
+        is_ready(namespace, ready).await;
+    }
+    wait_until("the kubelet to start the pod that is to fail", PATIENCE, || async {
+        let phase = namespace.get("pod", "held-3").await["status"]["phase"].clone();
+        expect(phase == "Running", || phase.to_string())
+    })
+    .await;
+    let failed = json!({ "status": { "phase": "Failed", "conditions": [{ "type": "Ready", "status": "False" }] } });
+    let failed = failed.to_string();
+    namespace
+        .kubectl(&["patch", "pod", "held-3", "--subresource=status", "--type=merge", "-p", &failed])
+        .await
+        .succeed();
+    budget_says(namespace, "web", 3, 1).await;
+    budget_says(namespace, "held", 1, 0).await;
+    for volume in ["db-low", "db-high"] {
+        wait_until("the volumes to be attached", PATIENCE, || async {
+            let attachment = rig.kubectl(&["get", "volumeattachment", volume, "-o", "json"]).await.json();
+            expect(attachment["status"]["attached"] == true, || attachment["status"].to_string())
+        })
+        .await;
+    }
+}
+
+/// Names of pods in the order in which they go.
+type Gone = Arc<Mutex<Vec<String>>>;
+
+async fn follow_pods(rig: &Rig, namespace: &Namespace) -> Gone {
+    let gone = Gone::default();
+    let now =
+        rig.kubectl(&["get", "--raw", &format!("/api/v1/namespaces/{}/pods?limit=1", namespace.name)]).await.json();
+    let version = text(&now, "/metadata/resourceVersion");
+    let path = format!("/api/v1/namespaces/{}/pods?watch=1&resourceVersion={version}", namespace.name);
+    let request = http::Request::get(path).body(Vec::new()).expect("a request");
+    let (client, told) = (rig.client().await, Arc::clone(&gone));
+    tokio::spawn(async move {
+        let events = client.request_events::<Value>(request).await.expect("a watch");
+        let mut events = std::pin::pin!(events);
+        while let Ok(Some(event)) = events.try_next().await {
+            if let WatchEvent::Deleted(pod) = event {
+                told.lock().expect("nobody panics with it").push(name(&pod).to_owned());
+            }
+        }
+    });
+    gone
+}
+
+async fn wait_for(gone: &Gone, what: &str, pods: &[&str]) {
+    wait_until(what, PATIENCE, || async {
+        let gone = gone.lock().expect("nobody panics with it").clone();
+        expect(pods.iter().all(|pod| gone.iter().any(|name| name == pod)), || format!("gone: {gone:?}"))
+    })
+    .await;
+}
+
+fn names(list: &Value) -> Vec<String> {
+    let all = list.as_array().map(Vec::as_slice).unwrap_or_default();
+    all.iter().map(|one| text(one, "/name").to_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_is_what_a_drain_does() {
+    let Some((world, machines)) = with_a_fleet("aggregation::drains::a_plan_is_what_a_drain_does", &[]).await else {
+        return;
+    };
+    let (rig, namespace, machine) = (&world.rig, &world.namespace, machines[0].as_str());
+    rig.with_controller_manager().await;
+    let node = text(&namespace.get("machine", machine).await, "/metadata/labels/node").to_owned();
+    pods_of_all_kinds(rig, namespace, &node).await;
+
+    let plan = wait_until("the plan to know all pods", PATIENCE, || async {
+        let answer = namespace.kubectl(&["get", "drainplan", machine, "-o", "json"]).await;
+        let plan = if answer.succeeded() { answer.json() } else { return Err(answer.stderr) };
+        let knows_all = plan["status"]["totals"] == json!({ "pods": 8, "withVolumes": 2, "ignored": 2, "blocked": 1 });
+        expect(knows_all, || plan["status"].to_string()).map(|()| plan.clone())
+    })
+    .await;
+    let status = &plan["status"];
+    let mut ignored = names(&status["ignored"]);
+    ignored.sort();
+    assert_eq!(ignored, ["agent-1", "mirror"], "{status:#}");
+    assert_eq!(names(&status["blocked"]), ["held-1"], "{status:#}");
+    let blocked = &status["blocked"][0];
+    assert_eq!((&blocked["budget"]["name"], &blocked["misconfigured"]), (&json!("held"), &json!(false)));
+    let waves = status["waves"].as_array().expect("waves");
+    let planned: Vec<Vec<String>> = waves.iter().map(|wave| names(&wave["pods"])).collect();
+    let wave_of = |pod: &str| {
+        let found = planned.iter().position(|wave| wave.iter().any(|name| name == pod));
+        found.unwrap_or_else(|| panic!("{pod} in {planned:?}"))
+    };
+    assert!(wave_of("plain-1") == wave_of("plain-2") && wave_of("web-1") != wave_of("web-2"), "{planned:?}");
+    assert_eq!(wave_of("held-3"), wave_of("plain-1"), "what does not run is held by no budget: {planned:?}");
+    assert!(wave_of("db-high") < wave_of("db-low"), "{planned:?}");
+    assert!(planned.concat().iter().all(|name| name != "held-1"), "{planned:?}");
+    for (pod, kind) in [("plain-1", "EvictParallel"), ("db-high", "EvictSerial")] {
+        assert_eq!(waves[wave_of(pod)]["kind"], kind, "{pod}");
+    }
+
+    let gone = follow_pods(rig, namespace).await;
+    namespace.kubectl(&["delete", "machine", machine, "--wait=false"]).await.succeed();
+    wait_for(&gone, "the pods that nothing holds", &["plain-1", "plain-2", "held-3", "db-high"]).await;
+    wait_until("one pod of the budget to go", PATIENCE, || async {
+        let gone = gone.lock().expect("nobody panics with it").clone();
+        expect(gone.iter().any(|name| name.starts_with("web-")), || format!("gone: {gone:?}"))
+    })
+    .await;
+    let seen = gone.lock().expect("nobody panics with it").clone();
+    assert_eq!(seen.iter().filter(|name| name.starts_with("web-")).count(), 1, "one at a time, as planned: {seen:?}");
+    assert!(!seen.iter().any(|name| name == "db-low"), "one volume after the other, as planned: {seen:?}");
+    // What the attach-detach controller of a real cluster does once the pod is gone.
+    rig.kubectl(&["delete", "volumeattachment", "db-high", "--wait=false"]).await.succeed();
+    wait_for(&gone, "the other volume", &["db-low"]).await;
+    rig.kubectl(&["delete", "volumeattachment", "db-low", "--wait=false"]).await.succeed();
+    // What a kubelet elsewhere does for the pod that takes the place of the one that went.
+    is_ready(namespace, "web-4").await;
+    wait_until("the other pod of the budget to go", PATIENCE, || async {
+        let gone = gone.lock().expect("nobody panics with it").clone();
+        let done = ["web-1", "web-2"].iter().all(|pod| gone.iter().any(|name| name == pod));
+        let budget = namespace.get("poddisruptionbudget", "web").await["status"].clone();
+        let told = namespace.get("machine", machine).await["status"]["machineConditions"].clone();
+        expect(done, || format!("gone: {gone:?}; {budget}; {told}"))
+    })
+    .await;
+    let seen = gone.lock().expect("nobody panics with it").clone();
+    assert!(!seen.iter().any(|name| name == "held-1"), "the blocked one stays: {seen:?}");
+    wait_until("the machine to wait for the same pod and budget", PATIENCE, || async {
+        let left = namespace.get("machine", machine).await;
+        let told = text(&left, "/status/machineConditions/0/message");
+        expect(told.contains("held-1") && told.contains("/held"), || told.to_owned())
+    })
+    .await;
+    // Its budget has something to give once its other pod is ready.
+    is_ready(namespace, "held-2").await;
+    wait_for(&gone, "the blocked pod", &["held-1"]).await;
+
+    wait_until("the machine to go", PATIENCE, || async {
+        let left = namespace.list("machines").await;
+        expect(left.iter().all(|left| name(left) != machine), || format!("{} left", left.len()))
+    })
+    .await;
+    let done = gone.lock().expect("nobody panics with it").clone();
+    let order = |prefix: &str, names: &[String]| -> Vec<String> {
+        names.iter().filter(|name| name.starts_with(prefix)).cloned().collect()
+    };
+    assert_eq!(order("db-", &done), order("db-", &planned.concat()), "{done:?}");
+    let mut all: Vec<String> = [planned.concat(), names(&status["blocked"])].concat();
+    let (drained, later) = done.split_at(all.len().min(done.len()));
+    let mut drained = drained.to_vec();
+    all.sort();
+    drained.sort();
+    assert_eq!(drained, all, "the planned ones and no others went");
+    // The development server takes the pods of a Node along with it, as the collector of a whole cluster does.
+    assert!(later.iter().all(|pod| ignored.contains(pod)), "{done:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_is_what_an_update_in_place_does() {
+    let Some((world, _)) = with_a_fleet("aggregation::drains::an_update_in_place", &[]).await else { return };
+    let (rig, namespace) = (&world.rig, &world.namespace);
+    rig.with_controller_manager().await;
+    let limits = json!({ "maxSurge": 0, "maxUnavailable": 1, "orchestrationType": "Auto" });
+    let strategy = json!({ "type": "InPlaceUpdate", "rollingUpdate": null, "inPlaceUpdate": limits });
+    let change = json!({ "spec": { "strategy": strategy } }).to_string();
+    namespace.kubectl(&["patch", "machinedeployment", "pool", "--type=merge", "-p", &change]).await.succeed();
+    let mut template = namespace.get("machinedeployment", "pool").await["spec"]["template"].clone();
+    template["metadata"]["labels"]["round"] = json!("2");
+    let review = json!({
+        "apiVersion": "views.machine.sapcloud.io/v1alpha1", "kind": "RolloutPlan", "metadata": { "name": "what-if" },
+        "spec": { "machineDeploymentName": "pool", "proposed": { "template": template } },
+    });
+    let file = rig.folder.join("in-place.json");
+    std::fs::write(&file, review.to_string()).expect("the rig's folder is writable");
+    let file = file.display().to_string();
+    // The view may not have seen the strategy yet.
+    let plan = wait_until("a plan of two updates", PATIENCE, || async {
+        let plan = namespace.kubectl(&["create", "-f", &file, "-o", "json"]).await.json();
+        expect(names(&plan["status"]["toUpdate"]).len() == 2, || plan.to_string()).map(|()| plan.clone())
+    })
+    .await;
+    let status = &plan["status"];
+    assert_eq!((status.get("stuck"), &status["toReplace"], &status["minAvailable"]), (None, &json!([]), &json!(1)));
+
+    let change = json!({ "spec": { "template": template } }).to_string();
+    namespace.kubectl(&["patch", "machinedeployment", "pool", "--type=merge", "-p", &change]).await.succeed();
+    let order = Mutex::new(Vec::new());
+    wait_until("all machines to be updated", PATIENCE, || async {
+        let nodes = items(&rig.kubectl(&["get", "nodes", "-o", "json"]).await.json());
+        for node in nodes.iter().filter(|node| is_selected(node) && is_handed_over(node)) {
+            order.lock().expect("nobody panics with it").push(name(node).to_owned());
+            an_agent_updates(rig, name(node)).await;
+        }
+        rolled_out(&namespace.get("machinedeployment", "pool").await, 2)
+    })
+    .await;
+    let planned = status["toUpdate"].as_array().expect("machines").iter().map(|one| text(one, "/node").to_owned());
+    assert_eq!(order.into_inner().expect("nobody panics with it"), planned.collect::<Vec<_>>(), "{status:#}");
+}

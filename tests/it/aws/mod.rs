@@ -1,0 +1,280 @@
+//! The program makes instances of EC2: kubectl, a real API server, `mcm serve`, moto with its checks on, kubelets that ask moto with boto3.
+//!
+//! The manifests are those of the design notes. Three things in them belong to the account that they were taken from, and are those of
+//! moto's account here: keys, subnet and security group.
+
+mod driver;
+mod faults;
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use serde_json::{Value, json};
+
+use crate::{
+    fleet::{none_left, rolled_out, running_machines},
+    refusals::Seed,
+    support::{
+        ManagerOptions, Namespace, Rig, Rights, TestManager,
+        cluster_object::{condition, items, name, text},
+        moto::{self, Moto, PROFILE, ROOT_DEVICE, Types},
+        wait::expect,
+        wait_until,
+    },
+};
+
+const NAMESPACE: &str = "shoot--i034796--tre";
+pub const DEPLOYMENT: &str = "shoot--i034796--tre-worker-q3rb4-z1";
+pub const CLASS: &str = "shoot--i034796--tre-worker-q3rb4-z1-30c4a";
+const NEW_CLASS: &str = "shoot--i034796--tre-worker-q3rb4-z1-77777";
+const KEY_PAIR: &str = "shoot--i544024--hana-test-ssh-publickey";
+const PATIENCE: Duration = Duration::from_secs(300);
+/// A simulated cloud that plays no provider.
+pub const NO_SIMULATION: &str = "seed: 1\nimpersonate: []\n";
+
+/// A cluster, a cloud and a manager of machines there.
+pub struct Stage {
+    pub rig: Arc<Rig>,
+    pub moto: Moto,
+    pub namespace: Namespace,
+    _kubelets: crate::support::process::Process,
+}
+
+impl Stage {
+    pub async fn new(test: &str) -> Option<Self> {
+        let moto = Moto::start(test, Types::Any).await?;
+        let rig = Rig::own(test).await?;
+        rig.with_controller_manager().await;
+        rig.install_crds().await;
+        let kubelets = moto.kubelets(rig.admin_kubeconfig());
+        let namespace = rig.namespace_named(NAMESPACE).await;
+        Some(Self { rig, moto, namespace, _kubelets: kubelets })
+    }
+
+    pub async fn apply_secrets_and_class(&self) {
+        let secrets = include_str!("../../manifests/secrets.yaml");
+        let keys = &self.moto.manager;
+        let secrets = secrets.replace("not-a-key", &keys.id).replace("not-a-secret", &keys.secret);
+        self.namespace.apply(&secrets).await.succeed();
+        self.namespace.apply(&self.class(CLASS).to_string()).await.succeed();
+    }
+
+    fn class(&self, name: &str) -> Value {
+        let mut class = Seed::Class.object();
+        class["metadata"]["name"] = json!(name);
+        let interface = &mut class["providerSpec"]["networkInterfaces"][0];
+        interface["subnetID"] = json!(self.moto.subnet);
+        interface["securityGroupIDs"] = json!([self.moto.group]);
+        class
+    }
+
+    async fn instances(&self) -> Vec<Value> {
+        self.moto.inventory().await["instances"].as_array().cloned().unwrap_or_default()
+    }
+
+    async fn scale(&self, replicas: usize) {
+        let replicas = format!("--replicas={replicas}");
+        self.namespace.kubectl(&["scale", "machinedeployment", DEPLOYMENT, &replicas]).await.succeed();
+    }
+
+    /// Waits until the account has as many instances as there are machines, each for one of them, and nothing beside.
+    async fn each_machine_has_its_instance(&self, count: usize) -> Vec<Value> {
+        let machines = running_machines(&self.namespace, count, PATIENCE).await;
+        let wanted: BTreeSet<_> = machines.iter().map(|machine| id_of(text(machine, "/spec/providerID"))).collect();
+        wait_until("one instance for each machine", PATIENCE, || async {
+            let inventory = self.moto.inventory().await;
+            let found = inventory["instances"].as_array().cloned().unwrap_or_default();
+            let ids: BTreeSet<_> = found.iter().map(|instance| text(instance, "/InstanceId").to_owned()).collect();
+            let number = |what: &str| inventory[what].as_array().map_or(0, Vec::len);
+            let whole = ids == wanted && (number("interfaces"), number("volumes")) == (count, count);
+            expect(whole, || format!("machines of {wanted:?}; {}", summary(&inventory)))
+        })
+        .await;
+        machines
+    }
+
+    /// Waits until nothing is left, neither in the account nor of Nodes.
+    pub async fn account_and_cluster_are_empty(&self) {
+        wait_until("an empty account", PATIENCE, || async {
+            let inventory = self.moto.inventory().await;
+            let left =
+                ["instances", "interfaces", "volumes"].map(|what| inventory[what].as_array().map_or(0, Vec::len));
+            expect(left == [0, 0, 0], || summary(&inventory))
+        })
+        .await;
+        wait_until("the last node to go", PATIENCE, || async {
+            let nodes = self.nodes().await;
+            expect(nodes.is_empty(), || format!("{:?}", nodes.iter().map(name).collect::<Vec<_>>()))
+        })
+        .await;
+    }
+
+    async fn nodes(&self) -> Vec<Value> {
+        items(&self.rig.kubectl(&["get", "nodes", "-o", "json"]).await.json())
+    }
+
+    async fn everything_goes(&self) {
+        self.namespace.kubectl(&["delete", "machinedeployment", DEPLOYMENT, "--wait=false"]).await.succeed();
+        for resource in ["machines", "machinesets", "machinedeployments"] {
+            none_left(&self.namespace, resource, PATIENCE).await;
+        }
+        self.account_and_cluster_are_empty().await;
+        self.namespace.kubectl(&["delete", "machineclass", "--all", "--timeout=300s"]).await.succeed();
+    }
+}
+
+fn id_of(provider_id: &str) -> String {
+    provider_id.rsplit('/').next().unwrap_or_default().to_owned()
+}
+
+/// An inventory in a few words.
+fn summary(inventory: &Value) -> String {
+    let of = |what: &str, id: &str| {
+        let all = inventory[what].as_array().into_iter().flatten();
+        all.map(|one| text(one, id).to_owned()).collect::<Vec<_>>()
+    };
+    format!(
+        "instances {:?}, interfaces {:?}, volumes {:?}",
+        of("instances", "/InstanceId"),
+        of("interfaces", "/NetworkInterfaceId"),
+        of("volumes", "/VolumeId")
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_manifests_of_the_design_notes_become_instances_and_go_again() {
+    let Some(stage) = Stage::new("aws::the_manifests_of_the_design_notes_become_instances").await else { return };
+    let endpoint = format!("--provider-endpoint=AWS={}", stage.moto.url);
+    let options = ManagerOptions {
+        simulation: NO_SIMULATION.to_owned(),
+        // Everything that is ever logged, to see that no secret is in it.
+        flags: vec![endpoint, "-v=10".to_owned()],
+        rights: Rights::Generated,
+    };
+    let mut manager = TestManager::start(&stage.rig, &stage.namespace, &options).await;
+    manager.register_webhooks(&stage.rig, &stage.namespace).await;
+    stage.apply_secrets_and_class().await;
+    let mut deployment = Seed::Deployment.object();
+    deployment["spec"]["replicas"] = json!(3);
+    stage.namespace.apply(&deployment.to_string()).await.succeed();
+
+    let machines = stage.each_machine_has_its_instance(3).await;
+    let user_data = instances_are_as_the_class_says(&stage, &machines).await;
+    nodes_are_of_their_machines(&stage, &machines).await;
+    let asked = stage.moto.asked_by(&stage.moto.manager);
+    println!("requests to EC2 until 3 machines run: {}", counted(&asked));
+
+    it_rolls_to_another_type(&stage).await;
+    stage.scale(1).await;
+    stage.each_machine_has_its_instance(1).await;
+    stage.everything_goes().await;
+    let asked = stage.moto.asked_by(&stage.moto.manager);
+    println!("requests to EC2 for 6 machines until all are gone: {}", counted(&asked));
+
+    c_14_no_secret_is_logged(&manager.log(), &stage, &user_data);
+    assert_eq!(manager.terminate(), 0, "{}", manager.log());
+}
+
+/// How often each action was asked for.
+pub fn counted(actions: &[String]) -> String {
+    let names: BTreeSet<_> = actions.iter().collect();
+    let counts = names.iter().map(|name| format!("{name} {}", actions.iter().filter(|action| action == name).count()));
+    format!("{} in all, {}", actions.len(), counts.collect::<Vec<_>>().join(", "))
+}
+
+/// Checks the instances against the class, as boto3 shows them, and returns what their user data says.
+async fn instances_are_as_the_class_says(stage: &Stage, machines: &[Value]) -> Vec<String> {
+    let inventory = stage.moto.inventory().await;
+    let class = stage.class(CLASS);
+    let mut told = Vec::new();
+    for machine in machines {
+        let (id, machine) = (id_of(text(machine, "/spec/providerID")), name(machine));
+        let one = |what: &str, pointer: &str| {
+            let mut all = inventory[what].as_array().into_iter().flatten();
+            all.find(|one| text(one, pointer) == id).cloned().unwrap_or_else(|| panic!("{what} of {id}: {inventory}"))
+        };
+        let instance = one("instances", "/InstanceId");
+        let mut tags = class["providerSpec"]["tags"].clone();
+        tags["Name"] = json!(machine);
+        assert_eq!(tags_of(&instance), tags);
+        for (pointer, expected) in [
+            ("/State/Name", "running"),
+            ("/ImageId", moto::IMAGE),
+            ("/InstanceType", "p2.xlarge"),
+            ("/KeyName", KEY_PAIR),
+            ("/RootDeviceName", ROOT_DEVICE),
+            ("/BlockDeviceMappings/0/DeviceName", ROOT_DEVICE),
+        ] {
+            assert_eq!(text(&instance, pointer), expected, "{pointer}");
+        }
+        assert!(text(&instance, "/IamInstanceProfile/Arn").ends_with(PROFILE), "{instance}");
+        let volume = one("volumes", "/Attachments/0/InstanceId");
+        assert_eq!(
+            (&volume["Size"], text(&volume, "/VolumeType"), &volume["Encrypted"]),
+            (&json!(50), "gp3", &json!(true))
+        );
+        assert_eq!(tags_of(&volume), tags);
+        let interface = one("interfaces", "/Attachment/InstanceId");
+        assert_eq!(text(&interface, "/SubnetId"), stage.moto.subnet);
+        assert_eq!(text(&interface, "/Groups/0/GroupId"), stage.moto.group);
+        assert_eq!(interface["SourceDestCheck"], json!(false), "srcAndDstChecksEnabled is false in the class");
+        let user_data = stage.moto.aws(&["user-data", &id]).await;
+        let user_data = user_data.as_str().expect("a text").to_owned();
+        let wanted =
+            user_data.starts_with("#!/bin/sh\njoin --token ") && user_data.contains(&format!(" --name {machine}"));
+        assert!(wanted && !user_data.contains("<<"), "{user_data}");
+        told.push(user_data);
+    }
+    told
+}
+
+fn tags_of(resource: &Value) -> Value {
+    let tags = resource["Tags"].as_array().into_iter().flatten();
+    Value::Object(tags.map(|tag| (text(tag, "/Key").to_owned(), tag["Value"].clone())).collect())
+}
+
+/// Nodes have the private DNS name of their instance, and its id as AWS's own controller writes it: with the zone.
+async fn nodes_are_of_their_machines(stage: &Stage, machines: &[Value]) {
+    let (nodes, instances) = (stage.nodes().await, stage.instances().await);
+    assert_eq!(nodes.len(), machines.len());
+    for machine in machines {
+        let id = id_of(text(machine, "/spec/providerID"));
+        assert_eq!(text(machine, "/spec/providerID"), format!("aws:///eu-west-1/{id}"));
+        let instance = instances.iter().find(|instance| text(instance, "/InstanceId") == id).expect("its instance");
+        let node = nodes.iter().find(|node| name(node) == text(instance, "/PrivateDnsName")).expect("its node");
+        assert_eq!(text(node, "/spec/providerID"), format!("aws:///eu-west-1c/{id}"));
+        assert_eq!(text(machine, "/metadata/labels/node"), name(node));
+        assert_eq!(text(node, "/metadata/labels/node.gardener.cloud~1machine-name"), name(machine));
+        assert_eq!(text(node, "/metadata/labels/worker.gardener.cloud~1pool"), "worker-q3rb4");
+        assert_eq!(condition(node, "Ready"), "True");
+    }
+}
+
+async fn it_rolls_to_another_type(stage: &Stage) {
+    let mut class = stage.class(NEW_CLASS);
+    class["providerSpec"]["machineType"] = json!("m5.large");
+    class["nodeTemplate"]["instanceType"] = json!("m5.large");
+    stage.namespace.apply(&class.to_string()).await.succeed();
+    let class = json!({ "kind": "MachineClass", "name": NEW_CLASS });
+    let change = json!({ "spec": { "template": { "spec": { "class": class } } } }).to_string();
+    stage.namespace.kubectl(&["patch", "machinedeployment", DEPLOYMENT, "--type=merge", "-p", &change]).await.succeed();
+    wait_until("the rollout", 2 * PATIENCE, || async {
+        rolled_out(&stage.namespace.get("machinedeployment", DEPLOYMENT).await, 3)
+    })
+    .await;
+    stage.each_machine_has_its_instance(3).await;
+    for instance in stage.instances().await {
+        assert_eq!(text(&instance, "/InstanceType"), "m5.large");
+    }
+}
+
+fn c_14_no_secret_is_logged(log: &str, stage: &Stage, user_data: &[String]) {
+    assert!(log.contains("CreateMachine") || log.contains("create"), "something is logged");
+    let tokens =
+        user_data.iter().filter_map(|text| text.split_whitespace().skip_while(|word| *word != "--token").nth(1));
+    for secret in
+        tokens.map(|token| token.split_once('.').expect("a token").1).chain([&*stage.moto.manager.secret, "#!/bin/sh"])
+    {
+        let line = log.lines().find(|line| line.contains(secret));
+        assert!(line.is_none(), "a secret is in the log: {line:?}");
+    }
+}

@@ -1,0 +1,93 @@
+//! A fleet on the services of `OpenStack` while replies get lost, connections break, services throttle, and the manager is killed at random
+//! moments: in the end each machine has one server, and nothing is left behind.
+//!
+//! `MCM_TEST_SEED` replays the moments of the kills, `MCM_OPENSTACK_FAULTS=N` chooses the number of machines.
+
+use std::time::Duration;
+
+use fault_proxy::{Fault, FaultProxy, Reply, Rule, any, request};
+use http::Method;
+
+use crate::{
+    openstack::Stage,
+    support::{
+        ManagerOptions, TestManager,
+        clouds::{NO_SIMULATION, chance, counted, killed, number},
+        openstack::Project,
+    },
+};
+
+/// Machines in every run; the nightly part has more.
+const MACHINES: usize = 12;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fleet_has_one_server_for_each_machine_whatever_gets_lost() {
+    let Some(stage) = Stage::new("openstack::faults::a_fleet_has_one_server_for_each_machine").await else { return };
+    let machines = number("MCM_OPENSTACK_FAULTS").unwrap_or(MACHINES);
+    let patience = Duration::from_secs(300 + 12 * machines as u64);
+    let kills = (machines / 8).clamp(4, 10);
+    let mut chance = chance();
+    let options = ManagerOptions { simulation: NO_SIMULATION.to_owned(), ..ManagerOptions::default() };
+    let mut manager = TestManager::start(&stage.rig, &stage.namespace, &options).await;
+    let project = &stage.project;
+
+    faults_of_creations(project);
+    stage.apply_machines(machines).await;
+    killed(&mut manager, kills, &mut chance).await;
+    stage.each_machine_has_its_server(machines, patience).await;
+    println!("{machines} machines run, {kills} kills: {}", counted(&project.asked()));
+
+    faults_of_deletions(project);
+    stage.delete_the_deployment().await;
+    killed(&mut manager, kills, &mut chance).await;
+    stage.nothing_is_left(patience).await;
+    println!("{machines} machines are gone, {kills} more kills: {}", counted(&project.asked()));
+    let ever = project.servers_ever().await;
+    let ever = ever.as_object().into_iter().flat_map(|names| names.values());
+    println!(
+        "servers that the names have had: {:?}",
+        ever.map(|ids| ids.as_array().map_or(0, Vec::len)).collect::<Vec<_>>()
+    );
+    assert_eq!(manager.terminate(), 0, "{}", manager.log());
+}
+
+/// The kinds of faults have different periods, so that they meet in changing ways. The driver looks at once for what a lost reply has made. A request
+/// that is refused or lost on its way costs a machine the minute before its next creation.
+fn faults_of_creations(project: &Project) {
+    bad_weather(project);
+    project.identity.add(Rule::new(request(Method::POST, "/v3/auth/tokens"), Fault::LoseReply).every(3));
+    lose(&project.compute, Method::POST, "/v2.1/servers", 3);
+    lose(&project.network, Method::POST, "/v2.0/ports", 3);
+    lose(&project.network, Method::PUT, "/v2.0/ports", 11);
+    lose(&project.volume, Method::POST, "/v3/", 3);
+}
+
+fn faults_of_deletions(project: &Project) {
+    bad_weather(project);
+    lose(&project.compute, Method::DELETE, "/v2.1/servers", 3);
+    lose(&project.network, Method::DELETE, "/v2.0/ports", 3);
+    lose(&project.volume, Method::DELETE, "/v3/", 3);
+}
+
+/// The request is done, its reply is lost.
+fn lose(proxy: &FaultProxy, method: Method, path: &str, every: usize) {
+    proxy.add(Rule::new(request(method, path), Fault::LoseReply).every(every));
+}
+
+/// Connections that break, services that throttle, gateways that refuse.
+fn bad_weather(project: &Project) {
+    project.clear();
+    for proxy in [&project.compute, &project.network, &project.volume] {
+        let throttled =
+            Reply::new(429, r#"{"overLimit": {"code": 429, "message": "slow down"}}"#).with("retry-after", "1");
+        for (fault, every) in [
+            (Fault::Answer(throttled), 60),
+            (Fault::Drop, 47),
+            (Fault::Cut(10), 41),
+            (Fault::Answer(Reply::new(502, "<html>Bad Gateway</html>")), 43),
+            (Fault::Delay(Duration::from_millis(300)), 11),
+        ] {
+            proxy.add(Rule::new(any, fault).every(every));
+        }
+    }
+}

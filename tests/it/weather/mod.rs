@@ -1,0 +1,315 @@
+//! What the tests of bad weather share: a manager with a cloud that can be told to misbehave, and the questions that are
+//! asked when the sky is clear again.
+//!
+//! Clear means: the wanted machines run, each has one VM and each VM a machine, no VM was ordered twice for a machine, and
+//! whoever is not where it should be says why.
+
+mod api_server;
+mod clock;
+mod drain;
+mod lists;
+mod nodes;
+mod provider;
+mod stages;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    sync::{Arc, Mutex, OnceLock},
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use tokio::{sync::OnceCell, time::Instant};
+
+use crate::{
+    fleet::{self, describe, phase},
+    support::{
+        ManagerOptions, Namespace, Rig, TestManager,
+        cluster_object::{name, text},
+        manager, ports,
+        wait::expect,
+        wait_until,
+    },
+};
+
+/// Long enough for a busy machine with two cores.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+/// Name of the deployment, and of its class.
+pub const FLEET: &str = "weather";
+/// A cloud with latencies that let a test see what happens.
+const CLOUD: &str = "\
+seed: 11
+latency:
+  create: {constant: 100ms}
+  boot: {constant: 100ms}
+  ready: {constant: 50ms}
+  delete: {constant: 100ms}
+  api: {constant: 5ms}
+nodes: {reregister: 1h}
+";
+
+/// The control plane that most of these tests share: they wait more than they work, and keep apart by namespace.
+pub async fn sky(test: &str) -> Option<Arc<Rig>> {
+    static SKY: OnceLock<Arc<Rig>> = OnceLock::new();
+    static READY: OnceCell<()> = OnceCell::const_new();
+    let rig = Rig::shared_in(&SKY, test).await?;
+    let ready = async {
+        rig.with_controller_manager().await;
+        rig.install_crds().await;
+    };
+    READY.get_or_init(|| ready).await;
+    Some(rig)
+}
+
+/// The flags by which a manager sees both clusters through a kubeconfig.
+pub fn through(kubeconfig: &Path) -> [String; 2] {
+    ["control", "target"].map(|which| format!("--{which}-kubeconfig={}", kubeconfig.display()))
+}
+
+/// A manager in a place of its own.
+pub struct Weather {
+    pub rig: Arc<Rig>,
+    pub namespace: Namespace,
+    pub manager: TestManager,
+    pub cloud: Cloud,
+}
+
+impl Weather {
+    /// A namespace on the control plane that these tests share, a manager with these flags beside the usual ones, and no
+    /// machine yet.
+    pub async fn begin(test: &str, flags: &[&str]) -> Option<Self> {
+        let rig = sky(test).await?;
+        Some(Self::over(rig, flags).await)
+    }
+
+    /// The same on a control plane of its own, to which anything may happen.
+    pub async fn alone(test: &str, flags: &[&str]) -> Option<Self> {
+        let rig = Rig::own(test).await?;
+        rig.install_crds().await;
+        Some(Self::over(rig, flags).await)
+    }
+
+    /// A namespace and a manager on this control plane.
+    pub async fn over(rig: Arc<Rig>, flags: &[&str]) -> Self {
+        Self::with_cloud(rig, CLOUD, flags).await
+    }
+
+    /// The same with this simulation.
+    pub async fn with_cloud(rig: Arc<Rig>, simulation: &str, flags: &[&str]) -> Self {
+        let namespace = rig.namespace("weather").await;
+        let port = ports::free_port();
+        // Each manager keeps its VMs to itself; without a state they would be those of all simulated Nodes.
+        let state = rig.folder.join(format!("{}.vms.json", namespace.name));
+        let mut all = vec![
+            format!("--simulation-admin=127.0.0.1:{port}"),
+            format!("--simulation-state=json:{}", state.display()),
+        ];
+        all.extend(flags.iter().map(|flag| (*flag).to_owned()));
+        let options = ManagerOptions { simulation: simulation.to_owned(), flags: all, ..ManagerOptions::default() };
+        let manager = TestManager::start(&rig, &namespace, &options).await;
+        let cloud = Cloud { port };
+        wait_until("the cloud to live", PATIENCE, || cloud.lives()).await;
+        Self { rig, namespace, manager, cloud }
+    }
+
+    /// Wants so many machines from now on.
+    pub async fn want(&self, replicas: u32) {
+        self.namespace.apply(&fleet::manifests(&self.namespace.name, FLEET, replicas, FLEET)).await.succeed();
+    }
+
+    /// Waits until so many machines run and everything is as it should be; answers them.
+    pub async fn clears_up(&self, replicas: usize) -> Vec<Value> {
+        let machines = fleet::running_machines(&self.namespace, replicas, PATIENCE).await;
+        wait_until("every VM to have its machine, and every machine its VM", PATIENCE, || async {
+            let machines = self.namespace.list("machines").await;
+            let wanted: BTreeSet<String> = machines.iter().map(|m| text(m, "/spec/providerID").to_owned()).collect();
+            let vms: BTreeSet<String> =
+                self.cloud.vms().await.iter().map(|vm| text(vm, "/providerID").to_owned()).collect();
+            expect(wanted == vms && wanted.len() == replicas, || format!("machines have {wanted:#?}\nVMs {vms:#?}"))
+        })
+        .await;
+        self.nobody_had_two_vms().await;
+        machines
+    }
+
+    /// No machine ever had a second VM ordered.
+    pub async fn nobody_had_two_vms(&self) {
+        for (machine, vms) in self.cloud.happened("ordered").await {
+            assert_eq!(vms.len(), 1, "several VMs were ordered for machine {machine}: {vms:?}");
+        }
+    }
+
+    /// Every machine that does not run says whom it waits for.
+    pub async fn everyone_explains(&self) {
+        wait_until("every machine that does not run to say why", PATIENCE, || async {
+            let machines = self.namespace.list("machines").await;
+            let silent: Vec<String> = machines
+                .iter()
+                .filter(|machine| phase(machine) != "Running" && explanation(machine).is_empty())
+                .map(describe)
+                .collect();
+            expect(silent.is_empty(), || silent.join("\n"))
+        })
+        .await;
+    }
+
+    /// The first machine that a question holds for.
+    pub async fn some_machine(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
+        wait_until(what, PATIENCE, || async {
+            let machines = self.namespace.list("machines").await;
+            let found = machines.iter().find(|machine| holds(machine)).cloned();
+            found.ok_or_else(|| machines.iter().map(|machine| machine["status"].to_string() + "\n").collect())
+        })
+        .await
+    }
+
+    /// Lets the API server's Nodes tell what the node lifecycle controller would tell of them.
+    pub async fn nodes_show(&self, nodes: &[&str], ready: &str) {
+        let client = self.rig.client().await;
+        let api = kube::Api::<k8s_openapi::api::core::v1::Node>::all(client);
+        let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let reason = if ready == "True" { "KubeletReady" } else { "NodeStatusUnknown" };
+        let condition = json!({"type": "Ready", "status": ready, "reason": reason, "message": "told by the test",
+            "lastHeartbeatTime": now, "lastTransitionTime": now});
+        let patch = kube::api::Patch::Strategic(json!({"status": {"conditions": [condition]}}));
+        for node in nodes {
+            let parameters = kube::api::PatchParams::default();
+            let patched: kube::Result<_> = api.patch_status(node, &parameters, &patch).await;
+            // A Node whose machine was replaced meanwhile needs no news.
+            assert!(!matches!(&patched, Err(error) if !is_not_found(error)), "{patched:?}");
+        }
+    }
+}
+
+fn is_not_found(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 404)
+}
+
+/// So long a machine may stand still without a word: the controller speaks after a minute.
+const SILENT_FOR: Duration = Duration::from_secs(80);
+
+/// Watches whether machines stand still without saying why.
+#[derive(Default)]
+pub struct Silences(Mutex<BTreeMap<String, (String, Instant)>>);
+
+impl Silences {
+    /// One look at all machines; panics when one is stuck and gives no reason.
+    pub fn look(&self, machines: &[Value]) {
+        let mut seen = self.0.lock().expect("nobody panics with the lock in hand, but for a machine that is stuck");
+        let present: BTreeSet<&str> = machines.iter().map(|machine| text(machine, "/metadata/uid")).collect();
+        seen.retain(|uid, _| present.contains(uid.as_str()));
+        for machine in machines {
+            let version = text(machine, "/metadata/resourceVersion").to_owned();
+            let entry = seen.entry(text(machine, "/metadata/uid").to_owned());
+            let (last, since) = entry.or_insert_with(|| (version.clone(), Instant::now()));
+            if *last != version {
+                (*last, *since) = (version, Instant::now());
+            }
+            let is_there = phase(machine) == "Running" && machine["metadata"]["deletionTimestamp"].is_null();
+            assert!(
+                is_there || since.elapsed() < SILENT_FOR || !explanation(machine).is_empty(),
+                "stuck without a reason: {}",
+                describe(machine)
+            );
+        }
+    }
+}
+
+/// What a machine's condition says; empty when there is none.
+pub fn explanation(machine: &Value) -> String {
+    let conditions =
+        machine.pointer("/status/machineConditions").and_then(Value::as_array).cloned().unwrap_or_default();
+    let progress = conditions.iter().find(|condition| text(condition, "/type") == "Progressing");
+    progress.map(|condition| text(condition, "/message").to_owned()).unwrap_or_default()
+}
+
+/// Name of the Node of a machine.
+pub fn node_of(machine: &Value) -> &str {
+    text(machine, "/metadata/labels/node")
+}
+
+/// The cloud's remote control.
+pub struct Cloud {
+    port: u16,
+}
+
+impl Cloud {
+    /// The cloud whose remote control listens on this port of loopback.
+    pub fn at(port: u16) -> Self {
+        Self { port }
+    }
+
+    /// Whether it answers.
+    pub async fn lives(&self) -> Result<(), String> {
+        self.ask("GET", "/vms", "").await.map(drop)
+    }
+
+    async fn ask(&self, method: &str, path: &str, body: &str) -> Result<String, String> {
+        match manager::request(self.port, method, path, body).await {
+            Ok((status, body)) if status < 300 => Ok(body),
+            Ok((status, body)) => Err(format!("{method} {path}: {status} {body}")),
+            Err(error) => Err(format!("{method} {path}: {error}")),
+        }
+    }
+
+    async fn must(&self, method: &str, path: &str, body: &Value) -> Value {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let answer = self.ask(method, path, &body).await.unwrap_or_else(|error| panic!("{error}"));
+        serde_json::from_str(&answer).unwrap_or(Value::String(answer))
+    }
+
+    /// From now on calls fail by these rules.
+    pub async fn fails(&self, rules: Value) {
+        self.must("PUT", "/failures", &rules).await;
+    }
+
+    /// From now on no call fails.
+    pub async fn is_well(&self) {
+        self.fails(json!([])).await;
+    }
+
+    /// Something happens to the VM of a machine.
+    pub async fn does(&self, machine: &str, action: &str) {
+        self.must("POST", &format!("/vms/{machine}/{action}"), &Value::Null).await;
+    }
+
+    /// A VM that has no machine, made ten minutes ago; its identity.
+    pub async fn makes_orphan(&self, namespace: &str, name: &str) -> String {
+        let order = json!({"namespace": namespace, "name": name, "class": FLEET, "age": "10m"});
+        text(&self.must("POST", "/orphans", &order).await, "/providerID").to_owned()
+    }
+
+    /// The VMs that exist.
+    pub async fn vms(&self) -> Vec<Value> {
+        let answer = self.must("GET", "/vms", &Value::Null).await;
+        answer["vms"].as_array().cloned().unwrap_or_default()
+    }
+
+    /// The VMs to which something happened, by `namespace/name` of their machines.
+    pub async fn happened(&self, what: &str) -> BTreeMap<String, BTreeSet<String>> {
+        let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for event in self.events_of(what).await {
+            let vm = text(&event, "/id").to_owned();
+            found.entry(text(&event, "/machine").to_owned()).or_default().insert(vm);
+        }
+        found
+    }
+
+    /// All events of one kind since the cloud lives.
+    pub async fn events_of(&self, what: &str) -> Vec<Value> {
+        let mut answer = self.must("GET", "/events", &Value::Null).await;
+        let Value::Array(all) = answer["events"].take() else { return Vec::new() };
+        all.into_iter().filter(|event| event["what"] == what).collect()
+    }
+
+    /// The text of the simulation's own metrics.
+    pub async fn metrics(&self) -> String {
+        self.ask("GET", "/metrics", "").await.unwrap_or_else(|error| panic!("{error}"))
+    }
+}
+
+/// Names of machines.
+pub fn names(machines: &[Value]) -> BTreeSet<String> {
+    machines.iter().map(|machine| name(machine).to_owned()).collect()
+}
