@@ -131,7 +131,7 @@ mod tests {
 
     use async_trait::async_trait;
     use driver_aws::AWS;
-    use driver_virtual::{SimulationOptions, Standby};
+    use driver_virtual::{SimulationOptions, VirtualCloud};
     use kube_values::field::Findings;
     use machine_api::v1alpha1::MachineClass;
     use machine_driver::{
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(missing(None), 3);
         assert_eq!(missing(Some(&served)), 3);
         let options = SimulationOptions::new(jiff::Timestamp::UNIX_EPOCH);
-        let played: Arc<dyn Driver> = Arc::new(Standby::new(&options).unwrap());
+        let played: Arc<dyn Driver> = Arc::new(VirtualCloud::new(&options).unwrap());
         assert_eq!(missing(Some(&played)), 0, "a simulated cloud asks for no credentials");
     }
 }

@@ -18,7 +18,7 @@ use super::{
     validate::{self, ValidateOptions},
 };
 use crate::{DriverSet, manager::registered_drivers::RegisteredDrivers, settings::CloudSettings};
-use driver_virtual::{SimulationOptions, Standby};
+use driver_virtual::{SimulationOptions, VirtualCloud};
 use machine_api::validation::{ControllerUsers, Coverage, Policy, Profile};
 use machine_driver::{Driver, Registry};
 
@@ -123,7 +123,7 @@ impl ValidateArgs {
 /// The rules of the drivers that `mcm serve` has with the same `--drivers`.
 fn registry(all: &DriverSet, clouds: &CloudSettings, selection: Option<&[String]>) -> Result<Registry, Failure> {
     let simulation: Arc<dyn Driver> =
-        Arc::new(Standby::new(&SimulationOptions::new(jiff::Timestamp::now())).map_err(Failure::run)?);
+        Arc::new(VirtualCloud::new(&SimulationOptions::new(jiff::Timestamp::now())).map_err(Failure::run)?);
     let is_wanted = |provider: &str| selection.is_none_or(|wanted| wanted.iter().any(|wanted| wanted == provider));
     Ok(all.registry(clouds, simulation, is_wanted, |driver| driver))
 }

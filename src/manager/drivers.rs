@@ -13,14 +13,14 @@ use crate::{
     settings::{self, DriverSelection, SimulationAdmin, SimulationState},
 };
 use controller_runtime::{latch::Latch, supervisor::Supervisor};
-use driver_virtual::{self, AdminAddress, ConfigMapAccess, Impersonation, SimulationOptions, Standby, StatePlace};
+use driver_virtual::{self, AdminAddress, ConfigMapAccess, Impersonation, SimulationOptions, StatePlace, VirtualCloud};
 use machine_driver::{Code, Driver, Measured, Registry, answered};
 
 /// The drivers of this process. Admission asks them about classes on every replica; their clouds live with the leader.
 #[derive(Clone)]
 pub(super) struct Drivers {
     pub(super) registry: Registry,
-    simulation: Arc<Standby>,
+    simulation: Arc<VirtualCloud>,
     options: SimulationOptions,
     #[cfg(feature = "external")]
     down: tokio::sync::watch::Receiver<super::external::Down>,
@@ -29,7 +29,7 @@ pub(super) struct Drivers {
 impl Drivers {
     pub(super) fn new(common: &Common, all: &DriverSet, tasks: &mut Supervisor) -> anyhow::Result<Self> {
         let options = options(common);
-        let simulation = Arc::new(Standby::new(&options)?);
+        let simulation = Arc::new(VirtualCloud::new(&options)?);
         let is_wanted = |provider: &str| match &common.settings.drivers {
             DriverSelection::All => true,
             DriverSelection::Only(providers) => providers.contains(provider),
@@ -44,7 +44,8 @@ impl Drivers {
         let measured = |driver| -> Arc<dyn Driver> {
             Arc::new(Measured::new(driver, common.metrics.clone()).of_cluster(cluster.clone()))
         };
-        let registry = all.registry(&common.settings.clouds, Arc::<Standby>::clone(&simulation), is_wanted, measured);
+        let registry =
+            all.registry(&common.settings.clouds, Arc::<VirtualCloud>::clone(&simulation), is_wanted, measured);
         Ok(Self {
             registry,
             simulation,

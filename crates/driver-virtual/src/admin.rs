@@ -19,9 +19,9 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    cloud::{Cloud, Life, MachineCall, Vm, VmRef},
+    cloud::{Cloud, MachineCall, Vm, VmRef},
     config::SimulationConfig,
-    reader::duration_of,
+    reader::{duration_at, objects},
     rules::FailureRule,
     shared::Shared,
     template::VmTemplate,
@@ -74,21 +74,14 @@ pub async fn serve(
     shutdown: CancellationToken,
 ) -> io::Result<BoxFuture<'static, ()>> {
     let router = router(shared);
-    let log = |result: io::Result<()>| {
-        if let Err(error) = result {
-            tracing::error!(%error, "the simulation's admin API has ended");
-        }
-    };
     Ok(match address {
         AdminAddress::Loopback(address) => {
             let listener = TcpListener::bind(address).await?;
             tracing::info!(address = %listener.local_addr()?, "simulation admin API");
-            Box::pin(async move {
-                log(axum::serve(listener, router).with_graceful_shutdown(shutdown.cancelled_owned()).await);
-            })
+            Box::pin(run(listener, router, shutdown))
         }
         AdminAddress::Unix(path) => {
-            // A socket that a killed process left behind is in nobody's use; any other file is somebody's.
+            // A socket that a killed process left behind is in no use; any other file may be.
             let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
             if is_socket && tokio::net::UnixStream::connect(path).await.is_err() {
                 std::fs::remove_file(path)?;
@@ -96,11 +89,21 @@ pub async fn serve(
             let listener = UnixListener::bind(path)?;
             let path = path.clone();
             Box::pin(async move {
-                log(axum::serve(listener, router).with_graceful_shutdown(shutdown.cancelled_owned()).await);
+                run(listener, router, shutdown).await;
                 drop(std::fs::remove_file(path));
             })
         }
     })
+}
+
+async fn run<L>(listener: L, router: Router, shutdown: CancellationToken)
+where
+    L: axum::serve::Listener,
+    L::Addr: fmt::Debug,
+{
+    if let Err(error) = axum::serve(listener, router).with_graceful_shutdown(shutdown.cancelled_owned()).await {
+        tracing::error!(%error, "the simulation's admin API has ended");
+    }
 }
 
 fn router(shared: Arc<Shared>) -> Router {
@@ -167,13 +170,7 @@ async fn show_metrics(State(shared): State<Arc<Shared>>) -> Response {
         cloud.advance(now);
         let mut lives = BTreeMap::from([("creating", 0), ("running", 0), ("stopping", 0), ("gone", 0)]);
         for (_, vm, _) in cloud.vms() {
-            let life = match vm.life {
-                Life::Creating { .. } => "creating",
-                Life::Running => "running",
-                Life::Stopping { .. } => "stopping",
-                Life::Gone { .. } => "gone",
-            };
-            *lives.entry(life).or_insert(0) += 1;
+            *lives.entry(vm.life.word()).or_insert(0) += 1;
         }
         let mut text = "# HELP virtual_cloud_vms VMs of the simulation.\n# TYPE virtual_cloud_vms gauge\n".to_owned();
         text.extend(lives.iter().map(|(life, vms)| format!("virtual_cloud_vms{{life=\"{life}\"}} {vms}\n")));
@@ -270,7 +267,7 @@ async fn make_orphan(
         ..MachineCall::default()
     };
     let mut found = Findings::new();
-    let age = duration_of(&order.age, &FieldPath::new("age"), &mut found)
+    let age = duration_at(&order.age, &FieldPath::new("age"), &mut found)
         .ok_or_else(|| Refusal(StatusCode::UNPROCESSABLE_ENTITY, found.aggregate()))?;
     let age = jiff::SignedDuration::try_from(age).unwrap_or_default();
     let made = shared.with(|cloud, now| {
@@ -288,7 +285,7 @@ async fn replace_failures(
     Json(rules): Json<Vec<Value>>,
 ) -> Result<Json<Value>, Refusal> {
     let mut found = Findings::new();
-    let rules = FailureRule::read_all(&rules, &FieldPath::new("failures"), &mut found);
+    let rules = objects(&rules, &FieldPath::new("failures"), &mut found, FailureRule::read);
     if found.denies() {
         return Err(Refusal(StatusCode::UNPROCESSABLE_ENTITY, found.aggregate()));
     }
@@ -304,7 +301,7 @@ async fn replace_failures(
 /// Body `{"by": "2m"}`; only for a virtual clock.
 async fn advance_clock(State(shared): State<Arc<Shared>>, Json(body): Json<Value>) -> Result<Json<Value>, Refusal> {
     let mut found = Findings::new();
-    let by = body.get("by").and_then(|by| duration_of(by, &FieldPath::new("by"), &mut found));
+    let by = body.get("by").and_then(|by| duration_at(by, &FieldPath::new("by"), &mut found));
     let by: Duration = by.ok_or_else(|| {
         Refusal(
             StatusCode::UNPROCESSABLE_ENTITY,

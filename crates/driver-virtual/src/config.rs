@@ -139,7 +139,7 @@ pub struct NodeSettings {
     pub node_name: NodeNaming,
     /// How their provider ids are spelled.
     pub provider_id: NodeIdSpelling,
-    /// After so long a Node that somebody deleted under a running VM registers again.
+    /// After so long a Node that was deleted under a running VM registers again.
     pub reregister: Duration,
     /// Whether Nodes of VMs that are gone are deleted, as a cloud controller manager does.
     pub ccm: bool,

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{
     draw::unit,
-    reader::{Section, duration_of},
+    reader::{Section, duration, duration_at, object},
 };
 use kube_values::field::{FieldPath, Findings};
 
@@ -70,59 +70,46 @@ impl Distribution {
     /// Reads `2s`, `{constant: 2s}`, `{uniform: [1s, 2s]}`, `{normal: {mean: 25s, sd: 5s}}` or
     /// `{lognormal: {p50: 2s, p99: 8s}}`.
     pub(super) fn read(value: &Value, path: &FieldPath, found: &mut Findings) -> Option<Self> {
-        let Value::Object(_) = value else { return duration_of(value, path, found).map(Self::Constant) };
-        let mut section = Section::of(value, path, found)?;
-        let known = ["constant", "uniform", "normal", "lognormal"];
-        let mut read = Vec::new();
-        for word in known {
-            if let Some((value, path)) = section.take(word) {
-                read.push(Self::read_kind(word, value, &path, found));
+        if !value.is_object() {
+            return duration_at(value, path, found).map(Self::Constant);
+        }
+        let read = object(value, path, found, |section| {
+            if section.map().len() != 1 {
+                section.invalid("must be a duration or exactly one of constant, uniform, normal, lognormal");
+                return None;
             }
-        }
-        section.finish(found);
-        if let [one] = read.as_slice() {
-            return *one;
-        }
-        let detail = "must be a duration or exactly one of constant, uniform, normal, lognormal";
-        found.invalid(super::reader::RULE, path.clone(), value.clone(), detail);
-        None
+            let uniform = "must be a list of two durations, the shorter one first";
+            section
+                .duration("constant")
+                .map(Self::Constant)
+                .or_else(|| section.value("uniform", uniform, Self::uniform))
+                .or_else(|| section.object("normal", Self::normal).flatten())
+                .or_else(|| section.object("lognormal", Self::log_normal).flatten())
+        });
+        read.flatten()
     }
 
-    fn read_kind(word: &str, value: &Value, path: &FieldPath, found: &mut Findings) -> Option<Self> {
-        match word {
-            "constant" => duration_of(value, path, found).map(Self::Constant),
-            "uniform" => {
-                let bounds: Option<Vec<Duration>> = value.as_array().and_then(|bounds| {
-                    bounds.iter().enumerate().map(|(at, bound)| duration_of(bound, &path.index(at), found)).collect()
-                });
-                match bounds.as_deref() {
-                    Some(&[min, max]) if min <= max => Some(Self::Uniform { min, max }),
-                    _ => {
-                        let detail = "must be a list of two durations, the shorter one first";
-                        found.invalid(super::reader::RULE, path.clone(), value.clone(), detail);
-                        None
-                    }
-                }
-            }
-            "normal" => two(value, path, ["mean", "sd"], found).map(|[mean, sd]| Self::Normal { mean, sd }),
-            _ => {
-                let [p50, p99] = two(value, path, ["p50", "p99"], found)?;
-                if p99 < p50 {
-                    found.invalid(super::reader::RULE, path.child("p99"), value.clone(), "must not be less than p50");
-                    return None;
-                }
-                Some(Self::LogNormal { p50, p99 })
-            }
+    fn uniform(bounds: &Value) -> Option<Self> {
+        let bounds: Option<Vec<Duration>> = bounds.as_array()?.iter().map(duration).collect();
+        match bounds?.as_slice() {
+            &[min, max] if min <= max => Some(Self::Uniform { min, max }),
+            _ => None,
         }
     }
-}
 
-/// Reads two durations that must both be there.
-fn two(value: &Value, path: &FieldPath, names: [&str; 2], found: &mut Findings) -> Option<[Duration; 2]> {
-    let mut section = Section::of(value, path, found)?;
-    let [first, second] = names.map(|name| section.required_duration(name, found));
-    section.finish(found);
-    Some([first?, second?])
+    fn normal(section: &mut Section<'_, '_>) -> Option<Self> {
+        let (mean, sd) = (section.required_duration("mean"), section.required_duration("sd"));
+        Some(Self::Normal { mean: mean?, sd: sd? })
+    }
+
+    fn log_normal(section: &mut Section<'_, '_>) -> Option<Self> {
+        let (p50, p99) = (section.required_duration("p50"), section.required_duration("p99"));
+        let (p50, p99) = (p50?, p99?);
+        if p99 < p50 {
+            section.invalid_key("p99", format!("{p99:?}"), "must not be less than p50");
+        }
+        Some(Self::LogNormal { p50, p99 })
+    }
 }
 
 fn seconds(seconds: f64) -> Duration {

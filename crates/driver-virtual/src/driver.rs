@@ -3,7 +3,10 @@
 //! Every call may be dropped at any await: the cloud's own state is changed in one step under its lock, a VM that was
 //! ordered appears without its caller, and the next create finds it.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, PoisonError},
+};
 
 use async_trait::async_trait;
 use serde_json::json;
@@ -11,17 +14,17 @@ use serde_json::json;
 use super::{
     VirtualCloud,
     cloud::{Admission, Cloud, MachineCall, Verdict},
-    config::{Scope, SimulationConfig},
+    config::Scope,
     reader::RULE,
     rules::{Operation, ShortList},
-    shared::Knowledge,
+    shared::Shared,
     template::VmTemplate,
 };
 use kube_values::field::{FieldPath, Findings};
 use machine_api::v1alpha1::MachineClass;
 use machine_driver::{
-    Capabilities, ClassRules, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest,
-    OpContext, Owner, SameInstance, Status, VmIdentity, VolumeIdsRequest,
+    CancellationToken, Capabilities, ClassRules, Code, CreatedVm, DeletedVm, Driver, DriverInfo, DriverTask,
+    ListRequest, ListedVm, MachineRequest, OpContext, Owner, SameInstance, Status, VmIdentity, VolumeIdsRequest,
 };
 
 #[cfg(test)]
@@ -57,22 +60,15 @@ pub(super) fn driver_info(impersonated: Vec<String>) -> DriverInfo {
     }
 }
 
-/// The rules over a class; `base` is the configuration that the class's `sim` is laid over.
-pub(super) fn validate_class(base: &SimulationConfig, class: &MachineClass, found: &mut Findings) {
-    let path = FieldPath::new("providerSpec");
-    let spec = &class.provider_spec;
-    if !spec.is_object() && !spec.is_null() {
-        found.invalid(RULE, path, spec.clone(), "must be an object");
-        return;
-    }
-    if let Some(sim) = spec.get("sim") {
-        drop(base.overlaid(sim, &path.child("sim"), Scope::Class, found));
-    }
-}
-
 impl VirtualCloud {
-    /// What every operation checks first.
-    async fn check(&self, class: &MachineClass) -> Result<(), Status> {
+    pub(crate) fn shared(&self) -> Result<&Arc<Shared>, Status> {
+        let elsewhere = || Status::new(Code::Unavailable, "the virtual cloud lives on the replica that leads");
+        self.life.get().ok_or_else(elsewhere)
+    }
+
+    /// The cloud, if it serves this class; what every operation asks first.
+    async fn serving(&self, class: &MachineClass) -> Result<&Arc<Shared>, Status> {
+        let shared = self.shared()?;
         let served = &self.info.providers;
         if !served.contains(&class.provider) {
             let wanted = served.join("' or '");
@@ -85,25 +81,26 @@ impl VirtualCloud {
             let message = format!("error while validating ProviderSpec {}", found.aggregate());
             return Err(Status::new(Code::InvalidArgument, message));
         }
-        match self.shared.known().await {
-            Knowledge::Complete => Ok(()),
-            Knowledge::Rebuilding => Err(Status::new(
-                Code::Unavailable,
-                "the virtual cloud still rebuilds its VMs from the Nodes of the target cluster, which does not answer",
-            )),
+        if !shared.knows_its_vms().await {
+            let message =
+                "the virtual cloud still rebuilds its VMs from the Nodes of the target cluster, which does not answer";
+            return Err(Status::new(Code::Unavailable, message));
         }
+        Ok(shared)
     }
+}
 
+impl Shared {
     /// Lets a call pass rate limit and failure rules; answers the failure that it ends with although it is done.
     async fn admit(&self, operation: Operation, call: &MachineCall) -> Result<(Admission, Option<Status>), Status> {
-        let admission = self.shared.with(|cloud, now| cloud.admit(operation, call, now));
+        let admission = self.with(|cloud, now| cloud.admit(operation, call, now));
         if let Some(hang) = admission.hang {
-            self.shared.sleep(hang).await;
+            self.sleep(hang).await;
         }
         match &admission.verdict {
             Verdict::Go | Verdict::Shorten(_) | Verdict::Repeat => Ok((admission, None)),
             Verdict::FailBefore(status) => {
-                self.shared.sleep(admission.latency).await;
+                self.sleep(admission.latency).await;
                 Err(status.clone())
             }
             Verdict::FailAfter(status) => {
@@ -113,81 +110,66 @@ impl VirtualCloud {
         }
     }
 
-    /// Makes a VM.
-    async fn make(&self, call: &MachineCall) -> Result<CreatedVm, Status> {
+    async fn create(&self, call: &MachineCall) -> Result<CreatedVm, Status> {
         let (admission, failure) = self.admit(Operation::Create, call).await?;
         if admission.verdict == Verdict::Repeat {
             // Whatever came of the first, its answer is lost.
-            drop(self.shared.with(|cloud, now| cloud.create(call, now)));
+            drop(self.with(|cloud, now| cloud.create(call, now)));
         }
-        let step = match self.shared.with(|cloud, now| cloud.create(call, now)) {
+        let step = match self.with(|cloud, now| cloud.create(call, now)) {
             Ok(step) => step,
             Err(refusal) => {
-                self.shared.sleep(admission.latency).await;
+                self.sleep(admission.latency).await;
                 return Err(refusal);
             }
         };
-        self.shared.clock.sleep_until(step.exists_at).await;
-        let created = self.shared.with(|cloud, now| cloud.created(step.vm, now));
+        self.clock.sleep_until(step.exists_at).await;
+        let created = self.with(|cloud, now| cloud.created(step.vm, now));
         self.keep().await?;
-        match failure {
-            Some(failure) => {
-                self.shared.sleep(admission.late).await;
-                Err(failure)
-            }
-            None => created,
-        }
+        self.end(&admission, failure).await?;
+        created
     }
 
-    /// Initialises it.
-    async fn initialise(&self, call: &MachineCall) -> Result<VmIdentity, Status> {
+    async fn initialize(&self, call: &MachineCall) -> Result<VmIdentity, Status> {
         let (admission, _) = self.admit(Operation::Initialize, call).await?;
-        self.shared.sleep(admission.latency).await;
+        self.sleep(admission.latency).await;
         if admission.verdict == Verdict::Repeat {
-            drop(self.shared.with(|cloud, now| cloud.initialize(call, now)));
+            drop(self.with(|cloud, now| cloud.initialize(call, now)));
         }
-        let answer = self.shared.with(|cloud, now| cloud.initialize(call, now));
+        let answer = self.with(|cloud, now| cloud.initialize(call, now));
         self.keep().await?;
         answer
     }
 
-    /// Removes it.
-    async fn remove(&self, call: &MachineCall) -> Result<DeletedVm, Status> {
+    async fn delete(&self, call: &MachineCall) -> Result<DeletedVm, Status> {
         let (admission, failure) = self.admit(Operation::Delete, call).await?;
-        let gone_at = match self.shared.with(|cloud, now| cloud.delete(call, now)) {
+        let gone_at = match self.with(|cloud, now| cloud.delete(call, now)) {
             Ok(gone_at) => gone_at,
             Err(not_found) => {
-                self.shared.sleep(admission.latency).await;
+                self.sleep(admission.latency).await;
                 return Err(not_found);
             }
         };
-        self.shared.clock.sleep_until(gone_at).await;
-        self.shared.with(Cloud::advance);
+        self.clock.sleep_until(gone_at).await;
+        self.with(Cloud::advance);
         self.keep().await?;
         if admission.verdict == Verdict::Repeat {
-            self.shared.with(|cloud, now| cloud.delete(call, now))?;
+            self.with(|cloud, now| cloud.delete(call, now))?;
         }
-        match failure {
-            Some(failure) => {
-                self.shared.sleep(admission.late).await;
-                Err(failure)
-            }
-            None => Ok(DeletedVm::default()),
-        }
+        self.end(&admission, failure).await?;
+        Ok(DeletedVm::default())
     }
 
-    /// Finds it.
-    async fn find(&self, call: &MachineCall) -> Result<VmIdentity, Status> {
+    async fn status(&self, call: &MachineCall) -> Result<VmIdentity, Status> {
         let (admission, _) = self.admit(Operation::Status, call).await?;
-        self.shared.sleep(admission.latency).await;
-        self.shared.with(|cloud, now| cloud.status(call, now))
+        self.sleep(admission.latency).await;
+        self.with(|cloud, now| cloud.status(call, now))
     }
 
-    /// Lists those of a cluster and role.
     async fn list(&self, call: &MachineCall) -> Result<Vec<ListedVm>, Status> {
         let (admission, _) = self.admit(Operation::List, call).await?;
-        self.shared.sleep(admission.latency).await;
-        let mut listed = self.shared.with(|cloud, now| cloud.list(call, now));
+        self.sleep(admission.latency).await;
+        let mut listed = self.with(|cloud, now| cloud.list(call, now));
         match admission.verdict {
             Verdict::Shorten(ShortList::Empty) => listed.clear(),
             Verdict::Shorten(ShortList::Half) => listed = listed.into_iter().step_by(2).collect(),
@@ -198,24 +180,15 @@ impl VirtualCloud {
 
     /// What is answered must be on disk.
     async fn keep(&self) -> Result<(), Status> {
-        self.shared.commit().await.map_err(|error| Status::new(Code::Internal, error.to_string()))
+        self.commit().await.map_err(|error| Status::new(Code::Internal, error.to_string()))
     }
-}
 
-/// A list shows the VMs of a cluster and role.
-pub(super) fn inventory_key(class: &MachineClass) -> String {
-    owner(class).to_string()
-}
-
-/// What the tags of a class say, in the spelling of any provider; without them the namespace and the class.
-pub(super) fn owner(class: &MachineClass) -> Owner {
-    let VmTemplate { cluster, role, .. } = VmTemplate::of_class(class);
-    Owner { cluster, role }
-}
-
-/// All clouds that it plays write ids that end in what names the instance.
-pub(super) fn same_instance(machine: &str, node: &str) -> SameInstance {
-    machine_driver::same_instance::by_last_segment(machine, node)
+    /// The end of a call that is done: its failure, if there is one, comes late.
+    async fn end(&self, admission: &Admission, failure: Option<Status>) -> Result<(), Status> {
+        let Some(failure) = failure else { return Ok(()) };
+        self.sleep(admission.late).await;
+        Err(failure)
+    }
 }
 
 #[async_trait]
@@ -224,21 +197,46 @@ impl Driver for VirtualCloud {
         &self.info
     }
 
+    /// From now on the cloud lives here.
+    async fn begin(&self, stop: CancellationToken) -> Result<Vec<DriverTask>, Status> {
+        if self.life.get().is_some() {
+            return Ok(Vec::new());
+        }
+        // A try that was given up is made again with the same.
+        let beginning = self.beginning.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some((options, target)) = beginning else {
+            return Err(Status::new(Code::FailedPrecondition, "it is not known what the virtual cloud begins with"));
+        };
+        let begun = self.live(options, target, stop).await;
+        begun.map_err(|error| Status::new(Code::FailedPrecondition, error.to_string()))
+    }
+
     fn validate(&self, class: &MachineClass, found: &mut Findings) {
-        let base = self.shared.with(|cloud, _| Arc::clone(cloud.config()));
-        validate_class(&base, class, found);
+        let path = FieldPath::new("providerSpec");
+        let spec = &class.provider_spec;
+        if !spec.is_object() && !spec.is_null() {
+            found.invalid(RULE, path, spec.clone(), "must be an object");
+        } else if let Some(sim) = spec.get("sim") {
+            // What is laid over the configuration of the whole simulation.
+            let base = self.life.get().map(|shared| shared.with(|cloud, _| Arc::clone(cloud.config())));
+            drop(base.as_deref().unwrap_or(&self.config).overlaid(sim, &path.child("sim"), Scope::Class, found));
+        }
     }
 
+    /// What the tags of a class say, in the spelling of any provider; without them the namespace and the class.
     fn owner(&self, class: &MachineClass) -> Option<Owner> {
-        Some(owner(class))
+        let VmTemplate { cluster, role, .. } = VmTemplate::of_class(class);
+        Some(Owner { cluster, role })
     }
 
+    /// A list shows the VMs of a cluster and role.
     fn inventory_key(&self, class: &MachineClass) -> String {
-        inventory_key(class)
+        self.owner(class).map(|owner| owner.to_string()).unwrap_or_default()
     }
 
+    /// All clouds that it plays write ids that end in what names the instance.
     fn same_instance(&self, machine: &str, node: &str) -> SameInstance {
-        same_instance(machine, node)
+        machine_driver::same_instance::by_last_segment(machine, node)
     }
 
     /// A simulated cloud asks for no credentials, whichever provider it plays.
@@ -247,50 +245,44 @@ impl Driver for VirtualCloud {
     }
 
     async fn create_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<CreatedVm, Status> {
-        self.check(&request.class).await?;
-        let call = MachineCall::about_machine(&request);
+        let (shared, call) = (self.serving(&request.class).await?, MachineCall::about_machine(&request));
         if call.machine.is_empty() {
             return Err(Status::new(Code::InvalidArgument, "the machine has no name"));
         }
-        cx.request(Operation::Create.as_str(), self.make(&call)).await
+        cx.request(Operation::Create.as_str(), shared.create(&call)).await
     }
 
     async fn initialize_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status> {
-        self.check(&request.class).await?;
-        let call = MachineCall::about_machine(&request);
-        cx.request(Operation::Initialize.as_str(), self.initialise(&call)).await
+        let (shared, call) = (self.serving(&request.class).await?, MachineCall::about_machine(&request));
+        cx.request(Operation::Initialize.as_str(), shared.initialize(&call)).await
     }
 
     async fn delete_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<DeletedVm, Status> {
-        self.check(&request.class).await?;
-        let call = MachineCall::about_machine(&request);
-        cx.request(Operation::Delete.as_str(), self.remove(&call)).await
+        let (shared, call) = (self.serving(&request.class).await?, MachineCall::about_machine(&request));
+        cx.request(Operation::Delete.as_str(), shared.delete(&call)).await
     }
 
     async fn get_machine_status(&self, cx: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status> {
-        self.check(&request.class).await?;
-        let call = MachineCall::about_machine(&request);
-        cx.request(Operation::Status.as_str(), self.find(&call)).await
+        let (shared, call) = (self.serving(&request.class).await?, MachineCall::about_machine(&request));
+        cx.request(Operation::Status.as_str(), shared.status(&call)).await
     }
 
     async fn list_machines(&self, cx: &OpContext, request: ListRequest) -> Result<Vec<ListedVm>, Status> {
-        self.check(&request.class).await?;
-        let call = MachineCall {
-            namespace: request.class.metadata.namespace.clone().unwrap_or_default(),
-            template: VmTemplate::of_class(&request.class),
-            ..MachineCall::default()
-        };
-        cx.request(Operation::List.as_str(), self.list(&call)).await
+        let shared = self.serving(&request.class).await?;
+        let namespace = request.class.metadata.namespace.clone().unwrap_or_default();
+        let call = MachineCall { namespace, template: VmTemplate::of_class(&request.class), ..MachineCall::default() };
+        cx.request(Operation::List.as_str(), shared.list(&call)).await
     }
 
     async fn get_volume_ids(&self, cx: &OpContext, request: VolumeIdsRequest) -> Result<Vec<String>, Status> {
+        let shared = self.shared()?;
         let pass = async {
-            let (admission, _) = self.admit(Operation::Volumes, &MachineCall::default()).await?;
-            self.shared.sleep(admission.latency).await;
+            let (admission, _) = shared.admit(Operation::Volumes, &MachineCall::default()).await?;
+            shared.sleep(admission.latency).await;
             Ok(())
         };
         cx.request(Operation::Volumes.as_str(), pass).await?;
-        let config = self.shared.with(|cloud, _| Arc::clone(cloud.config()));
+        let config = shared.with(|cloud, _| Arc::clone(cloud.config()));
         Ok(request.volumes.iter().filter_map(|volume| volume_id(volume, &config.volumes.drivers)).collect())
     }
 }
@@ -320,14 +312,11 @@ fn volume_id(volume: &k8s_openapi::api::core::v1::PersistentVolumeSpec, drivers:
         let known = CLOUDS.contains(&csi.driver.as_str()) || drivers.contains(&csi.driver);
         return known.then(|| csi.volume_handle.clone());
     }
-    if let Some(disk) = &volume.aws_elastic_block_store {
-        return Some(disk.volume_id.clone());
-    }
-    if let Some(disk) = &volume.azure_disk {
-        return Some(disk.disk_name.clone());
-    }
-    if let Some(disk) = &volume.gce_persistent_disk {
-        return Some(disk.pd_name.clone());
-    }
-    volume.cinder.as_ref().map(|disk| disk.volume_id.clone())
+    let in_tree = [
+        volume.aws_elastic_block_store.as_ref().map(|disk| &disk.volume_id),
+        volume.azure_disk.as_ref().map(|disk| &disk.disk_name),
+        volume.gce_persistent_disk.as_ref().map(|disk| &disk.pd_name),
+        volume.cinder.as_ref().map(|disk| &disk.volume_id),
+    ];
+    in_tree.into_iter().flatten().next().cloned()
 }

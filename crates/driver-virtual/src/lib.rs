@@ -16,18 +16,16 @@ mod draw;
 mod driver;
 mod kubelet;
 mod persistence;
-mod quantity;
 mod reader;
 mod reload;
 mod rules;
 mod shared;
-mod standby;
 mod template;
 
 use std::{
     fmt,
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
 use jiff::Timestamp;
@@ -41,15 +39,8 @@ pub use config::{
 };
 pub use distribution::Distribution;
 pub use persistence::{ConfigMapAccess, InvalidStatePlace, StateError, StatePlace};
-pub use standby::Standby;
 
-use self::{
-    clock::Clock,
-    cloud::Cloud,
-    kubelet::Kubelet,
-    persistence::Keeper,
-    shared::{Knowledge, Shared},
-};
+use self::{clock::Clock, cloud::Cloud, kubelet::Kubelet, persistence::Keeper, shared::Shared};
 use machine_driver::{DriverInfo, DriverTask};
 
 /// Providers that are impersonated when simulation is enabled and the configuration does not say otherwise.
@@ -137,11 +128,16 @@ pub enum SimulationError {
     },
 }
 
-/// A running simulation; the driver of the provider `virtual` and of those it impersonates.
+/// The driver of the provider `virtual` and of those it impersonates: its rules always, its VMs once it lives.
+///
+/// Admission runs on every replica and asks drivers about classes; a simulation lives with the leader alone.
 pub struct VirtualCloud {
     info: DriverInfo,
-    shared: Arc<Shared>,
-    tasks: Mutex<Vec<DriverTask>>,
+    /// What classes are judged by until it lives.
+    config: SimulationConfig,
+    /// What it begins with, and the target cluster where its Nodes live.
+    beginning: Mutex<Option<(SimulationOptions, Option<kube::Client>)>>,
+    life: OnceLock<Arc<Shared>>,
 }
 
 impl fmt::Debug for VirtualCloud {
@@ -151,19 +147,73 @@ impl fmt::Debug for VirtualCloud {
 }
 
 impl VirtualCloud {
-    /// The tasks that must run for VMs to boot, for Nodes to live and for the admin API to answer. Handed out once.
-    pub fn take_tasks(&self) -> Vec<DriverTask> {
-        std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner))
+    /// The rules under these options. Nothing is opened or bound.
+    ///
+    /// # Errors
+    /// [`SimulationError`] when the configuration file can't be read or is wrong.
+    pub fn new(options: &SimulationOptions) -> Result<Self, SimulationError> {
+        let (config, _) = configuration(options)?;
+        let info = driver::driver_info(impersonated(options, &config)?);
+        Ok(Self { info, config, beginning: Mutex::default(), life: OnceLock::new() })
+    }
+
+    /// What the cloud begins with, should this process lead. Without a target cluster VMs have no Nodes.
+    pub fn may_begin(&self, options: SimulationOptions, target: Option<kube::Client>) {
+        *self.beginning.lock().unwrap_or_else(PoisonError::into_inner) = Some((options, target));
     }
 
     /// How many VMs there are.
     pub fn vm_count(&self) -> usize {
-        self.shared.with(|cloud, _| cloud.len())
+        self.life.get().map_or(0, |shared| shared.with(|cloud, _| cloud.len()))
+    }
+
+    /// Reads configuration and state and binds the admin API, so that a mistake is reported at once; everything that goes on
+    /// is in the tasks.
+    async fn live(
+        &self,
+        options: SimulationOptions,
+        target: Option<kube::Client>,
+        shutdown: CancellationToken,
+    ) -> Result<Vec<DriverTask>, SimulationError> {
+        let (config, text) = configuration(&options)?;
+        let impersonated = impersonated(&options, &config)?;
+        let seed = if config.seed == 0 { options.entropy } else { config.seed };
+        tracing::info!(seed, impersonated = impersonated.join(","), "virtual cloud starts");
+        let clock = Clock::new(config.clock, options.origin);
+        let place = options.state.clone().or_else(|| config.persistence.clone()).unwrap_or_default();
+        let mut cloud = Cloud::new(Arc::new(config), seed, options.origin);
+        let access = options.config_maps.as_ref();
+        let keeper = Keeper::open(&place, &mut cloud, options.origin, access, options.entropy).await?;
+        let knows_its_vms = target.is_none() || keeper.keeps();
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let notices = target.is_some().then_some(sender);
+        let shared = Arc::new(Shared::new(cloud, clock, keeper, notices, knows_its_vms));
+
+        let mut tasks: Vec<DriverTask> = Vec::new();
+        let timers = shared::run_timers(Arc::clone(&shared), shutdown.clone());
+        tasks.push(DriverTask { name: "virtual-cloud-timers", run: Box::pin(timers) });
+        if let Some(path) = options.config {
+            let reload = reload::run(path, text, options.defaults, Arc::clone(&shared), shutdown.clone());
+            tasks.push(DriverTask { name: "virtual-cloud-config", run: Box::pin(reload) });
+        }
+        if let Some(client) = target {
+            let kubelet = Kubelet::new(Arc::clone(&shared), client, receiver);
+            tasks.push(DriverTask { name: "virtual-cloud-kubelet", run: Box::pin(kubelet.run(shutdown.clone())) });
+        }
+        if let Some(address) = options.admin {
+            let serving = admin::serve(&address, Arc::clone(&shared), shutdown)
+                .await
+                .map_err(|source| SimulationError::Admin { address: address.clone(), source })?;
+            tasks.push(DriverTask { name: "virtual-cloud-admin", run: serving });
+        }
+        // A cloud lives once: `begin` sees to that.
+        let _ = self.life.set(shared);
+        Ok(tasks)
     }
 }
 
-/// Starts a simulation. Reads its configuration and its state and binds the admin API, so that what is wrong is told
-/// at once; everything that goes on is in [`VirtualCloud::take_tasks`]. Without a target cluster VMs have no Nodes.
+/// Starts a simulation. VMs boot, Nodes live and the admin API answers as long as its tasks run. Without a target cluster VMs have
+/// no Nodes.
 ///
 /// Meant to be called by the process that leads: with state `none` the Nodes are read once, when the tasks begin.
 ///
@@ -173,41 +223,10 @@ pub async fn start(
     options: SimulationOptions,
     target: Option<kube::Client>,
     shutdown: CancellationToken,
-) -> Result<Arc<VirtualCloud>, SimulationError> {
-    let (config, text) = configuration(&options)?;
-    let impersonated = impersonated(&options, &config)?;
-    let seed = if config.seed == 0 { options.entropy } else { config.seed };
-    tracing::info!(seed, impersonated = impersonated.join(","), "virtual cloud starts");
-    let clock = Clock::new(config.clock, options.origin);
-    let place = options.state.clone().or_else(|| config.persistence.clone()).unwrap_or_default();
-    let mut cloud = Cloud::new(Arc::new(config), seed, options.origin);
-    let access = options.config_maps.as_ref();
-    let keeper = Keeper::open(&place, &mut cloud, options.origin, access, options.entropy).await?;
-    let rebuilds = target.is_some() && !keeper.keeps();
-    let knowledge = if rebuilds { Knowledge::Rebuilding } else { Knowledge::Complete };
-    let (sender, receiver) = mpsc::unbounded_channel();
-    let notices = target.is_some().then_some(sender);
-    let shared = Arc::new(Shared::new(cloud, clock, keeper, notices, knowledge));
-
-    let mut tasks: Vec<DriverTask> = Vec::new();
-    let timers = shared::run_timers(Arc::clone(&shared), shutdown.clone());
-    tasks.push(DriverTask { name: "virtual-cloud-timers", run: Box::pin(timers) });
-    if let Some(path) = options.config {
-        let reload = reload::run(path, text, options.defaults, Arc::clone(&shared), shutdown.clone());
-        tasks.push(DriverTask { name: "virtual-cloud-config", run: Box::pin(reload) });
-    }
-    if let Some(client) = target {
-        let kubelet = Kubelet::new(Arc::clone(&shared), client, receiver);
-        tasks.push(DriverTask { name: "virtual-cloud-kubelet", run: Box::pin(kubelet.run(shutdown.clone())) });
-    }
-    if let Some(address) = options.admin {
-        let serving = admin::serve(&address, Arc::clone(&shared), shutdown)
-            .await
-            .map_err(|source| SimulationError::Admin { address: address.clone(), source })?;
-        tasks.push(DriverTask { name: "virtual-cloud-admin", run: serving });
-    }
-    let info = driver::driver_info(impersonated);
-    Ok(Arc::new(VirtualCloud { info, shared, tasks: Mutex::new(tasks) }))
+) -> Result<(Arc<VirtualCloud>, Vec<DriverTask>), SimulationError> {
+    let cloud = VirtualCloud::new(&options)?;
+    let tasks = cloud.live(options, target, shutdown).await?;
+    Ok((Arc::new(cloud), tasks))
 }
 
 /// The configuration that holds at the start, and the text of the file it came from.

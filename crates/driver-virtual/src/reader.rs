@@ -14,132 +14,196 @@ use serde_json::{Map, Value};
 /// The rule id of all findings about a simulation's configuration.
 pub const RULE: RuleId = "SIM-1";
 
+const DURATION: &str = "must be a duration such as \"30s\", \"10m\" or 0";
+
 /// One object of the tree and which of its keys were asked for.
-pub struct Section<'a> {
+pub struct Section<'a, 'f> {
     map: &'a Map<String, Value>,
     path: FieldPath,
-    known: Vec<&'a str>,
+    asked: Vec<&'a str>,
+    found: &'f mut Findings,
 }
 
-impl<'a> Section<'a> {
-    /// The object at `path`; a finding when it is none.
-    pub fn of(value: &'a Value, path: &FieldPath, found: &mut Findings) -> Option<Self> {
-        let Value::Object(map) = value else {
-            found.invalid(RULE, path.clone(), value.clone(), "must be an object");
-            return None;
-        };
-        Some(Self { map, path: path.clone(), known: Vec::new() })
+/// Reads an object; keys that `read` does not ask for are reported.
+pub fn object<'a, T>(
+    value: &'a Value,
+    path: &FieldPath,
+    found: &mut Findings,
+    read: impl FnOnce(&mut Section<'a, '_>) -> T,
+) -> Option<T> {
+    let Value::Object(map) = value else {
+        found.invalid(RULE, path.clone(), value.clone(), "must be an object");
+        return None;
+    };
+    let mut section = Section { map, path: path.clone(), asked: Vec::new(), found };
+    let result = read(&mut section);
+    for key in map.keys().filter(|key| !section.asked.contains(&key.as_str())) {
+        section.found.forbidden(RULE, path.child(key), "no such key; see the simulation's configuration reference");
+    }
+    Some(result)
+}
+
+/// Reads a list of objects; what `read` makes nothing of is left out.
+pub fn objects<'a, T>(
+    list: &'a [Value],
+    path: &FieldPath,
+    found: &mut Findings,
+    mut read: impl FnMut(usize, &mut Section<'a, '_>) -> Option<T>,
+) -> Vec<T> {
+    let one =
+        |(at, value): (usize, &'a Value)| object(value, &path.index(at), found, |section| read(at, section)).flatten();
+    list.iter().enumerate().filter_map(one).collect()
+}
+
+/// A value that was read takes the place of the target's.
+pub fn set<T>(target: &mut T, read: Option<T>) {
+    if let Some(read) = read {
+        *target = read;
+    }
+}
+
+impl<'a> Section<'a, '_> {
+    /// The whole object.
+    pub const fn map(&self) -> &'a Map<String, Value> {
+        self.map
+    }
+
+    /// Whether there is a value under a key; `null` counts as absent.
+    pub fn has(&self, key: &str) -> bool {
+        self.map.get(key).is_some_and(|value| !value.is_null())
     }
 
     /// The value under a key together with its path; `null` counts as absent.
-    pub fn take(&mut self, key: &str) -> Option<(&'a Value, FieldPath)> {
+    fn take(&mut self, key: &str) -> Option<(&'a Value, FieldPath)> {
         let (name, value) = self.map.get_key_value(key)?;
-        self.known.push(name);
+        self.asked.push(name);
         (!value.is_null()).then(|| (value, self.path.child(key)))
     }
 
-    /// The object under a key.
-    pub fn section(&mut self, key: &str, found: &mut Findings) -> Option<Self> {
+    /// What `read` makes of the value under a key.
+    pub fn read<T>(
+        &mut self,
+        key: &str,
+        read: impl FnOnce(&'a Value, &FieldPath, &mut Findings) -> Option<T>,
+    ) -> Option<T> {
         let (value, path) = self.take(key)?;
-        Section::of(value, &path, found)
+        read(value, &path, self.found)
     }
 
-    /// The elements of the list under a key.
-    pub fn list(&mut self, key: &str, found: &mut Findings) -> Option<(&'a [Value], FieldPath)> {
+    /// The value under a key, as `read` understands it. A value that `read` does not understand is a finding that says what the value must be.
+    pub fn value<T>(&mut self, key: &str, must: &str, read: impl FnOnce(&'a Value) -> Option<T>) -> Option<T> {
         let (value, path) = self.take(key)?;
-        let Value::Array(list) = value else {
-            found.invalid(RULE, path, value.clone(), "must be a list");
-            return None;
-        };
-        Some((list, path))
-    }
-
-    /// A duration; absent leaves the target alone.
-    pub fn duration(&mut self, key: &str, target: &mut Duration, found: &mut Findings) {
-        if let Some((value, path)) = self.take(key)
-            && let Some(read) = duration_of(value, &path, found)
-        {
-            *target = read;
+        let read = read(value);
+        if read.is_none() {
+            self.found.invalid(RULE, path, value.clone(), must);
         }
+        read
     }
 
-    /// A duration that may be absent.
-    pub fn optional_duration(&mut self, key: &str, found: &mut Findings) -> Option<Duration> {
-        let (value, path) = self.take(key)?;
-        duration_of(value, &path, found)
+    /// What `read` makes of the object under a key.
+    pub fn object<T>(&mut self, key: &str, read: impl FnOnce(&mut Section<'a, '_>) -> T) -> Option<T> {
+        self.read(key, |value, path, found| object(value, path, found, read))
+    }
+
+    /// What `read` makes of the objects in the list under a key.
+    pub fn objects<T>(
+        &mut self,
+        key: &str,
+        read: impl FnMut(usize, &mut Section<'a, '_>) -> Option<T>,
+    ) -> Option<Vec<T>> {
+        let list = self.value(key, "must be a list", Value::as_array)?;
+        Some(objects(list, &self.path.child(key), self.found, read))
+    }
+
+    /// A duration.
+    pub fn duration(&mut self, key: &str) -> Option<Duration> {
+        self.value(key, DURATION, duration)
     }
 
     /// A duration that must be there.
-    pub fn required_duration(&mut self, key: &str, found: &mut Findings) -> Option<Duration> {
-        let Some((value, path)) = self.take(key) else {
-            found.required(RULE, self.path.child(key), "must be a duration such as \"30s\"");
-            return None;
-        };
-        duration_of(value, &path, found)
-    }
-
-    /// A text that may be absent.
-    pub fn text(&mut self, key: &str, found: &mut Findings) -> Option<String> {
-        let (value, path) = self.take(key)?;
-        let Value::String(text) = value else {
-            found.invalid(RULE, path, value.clone(), "must be a string");
-            return None;
-        };
-        Some(text.clone())
-    }
-
-    /// A whole number that may be absent.
-    pub fn number(&mut self, key: &str, found: &mut Findings) -> Option<u64> {
-        let (value, path) = self.take(key)?;
-        let number = value.as_u64();
-        if number.is_none() {
-            found.invalid(RULE, path, value.clone(), "must be a whole number of 0 or more");
+    pub fn required_duration(&mut self, key: &str) -> Option<Duration> {
+        if !self.has(key) {
+            self.required(key, "must be a duration such as \"30s\"");
         }
-        number
+        self.duration(key)
+    }
+
+    /// A text.
+    pub fn text(&mut self, key: &str) -> Option<String> {
+        self.value(key, "must be a string", |value| value.as_str().map(str::to_owned))
+    }
+
+    /// What one of some words stands for.
+    pub fn word<T: Copy>(&mut self, key: &str, words: &[(&str, T)]) -> Option<T> {
+        let text = self.text(key)?;
+        let found = words.iter().find(|(word, _)| *word == text);
+        if found.is_none() {
+            let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+            self.found.not_supported(RULE, self.path.child(key), text, &words);
+        }
+        found.map(|(_, meaning)| *meaning)
+    }
+
+    /// A whole number.
+    pub fn number(&mut self, key: &str) -> Option<u64> {
+        self.value(key, "must be a whole number of 0 or more", Value::as_u64)
     }
 
     /// A number from 0 to 1.
-    pub fn rate(&mut self, key: &str, found: &mut Findings) -> Option<f64> {
-        let (value, path) = self.take(key)?;
-        let rate = value.as_f64().filter(|rate| (0.0..=1.0).contains(rate));
-        if rate.is_none() {
-            found.invalid(RULE, path, value.clone(), "must be a number from 0 to 1");
-        }
-        rate
+    pub fn rate(&mut self, key: &str) -> Option<f64> {
+        let rate = |value: &Value| value.as_f64().filter(|rate| (0.0..=1.0).contains(rate));
+        self.value(key, "must be a number from 0 to 1", rate)
     }
 
-    /// A switch; absent leaves the target alone.
-    pub fn switch(&mut self, key: &str, target: &mut bool, found: &mut Findings) {
-        if let Some((value, path)) = self.take(key) {
-            match value.as_bool() {
-                Some(read) => *target = read,
-                None => found.invalid(RULE, path, value.clone(), "must be true or false"),
-            }
+    /// A switch.
+    pub fn switch(&mut self, key: &str) -> Option<bool> {
+        self.value(key, "must be true or false", Value::as_bool)
+    }
+
+    /// A list of texts that are not empty.
+    pub fn names(&mut self, key: &str, must: &str) -> Option<Vec<String>> {
+        let name = |name: &Value| name.as_str().filter(|name| !name.is_empty()).map(str::to_owned);
+        self.value(key, must, |value| value.as_array()?.iter().map(name).collect())
+    }
+
+    /// A key that must be there is missing.
+    pub fn required(&mut self, key: &str, detail: &str) {
+        self.found.required(RULE, self.path.child(key), detail);
+    }
+
+    /// A key that may not be there, if it is.
+    pub fn forbid(&mut self, key: &str, detail: &str) {
+        if let Some((_, path)) = self.take(key) {
+            self.found.forbidden(RULE, path, detail);
         }
     }
 
-    /// The path of a key of this object.
-    pub fn path_of(&self, key: &str) -> FieldPath {
-        self.path.child(key)
+    /// The value under a key does not go with others.
+    pub fn invalid_key(&mut self, key: &str, value: impl Into<Value>, detail: &str) {
+        self.found.invalid(RULE, self.path.child(key), value.into(), detail);
     }
 
-    /// Reports the keys that nobody asked for.
-    pub fn finish(self, found: &mut Findings) {
-        for key in self.map.keys().filter(|key| !self.known.contains(&key.as_str())) {
-            found.forbidden(RULE, self.path.child(key), "no such key; see the simulation's configuration reference");
-        }
+    /// The whole object is wrong.
+    pub fn invalid(&mut self, detail: &str) {
+        self.found.invalid(RULE, self.path.clone(), Value::Object(self.map.clone()), detail);
     }
 }
 
 /// A Go-style duration that is not negative; the number 0 is one too.
-pub fn duration_of(value: &Value, path: &FieldPath, found: &mut Findings) -> Option<Duration> {
+pub fn duration(value: &Value) -> Option<Duration> {
     let read = match value {
         Value::String(text) => text.parse::<GoDuration>().ok().filter(|length| !length.is_negative()),
         Value::Number(number) if number.as_u64() == Some(0) => Some(GoDuration::ZERO),
         _ => None,
     };
-    if read.is_none() {
-        found.invalid(RULE, path.clone(), value.clone(), "must be a duration such as \"30s\", \"10m\" or 0");
-    }
     read.map(GoDuration::to_std)
+}
+
+/// A [`duration`], with a finding when it is none.
+pub fn duration_at(value: &Value, path: &FieldPath, found: &mut Findings) -> Option<Duration> {
+    let read = duration(value);
+    if read.is_none() {
+        found.invalid(RULE, path.clone(), value.clone(), DURATION);
+    }
+    read
 }

@@ -4,11 +4,7 @@ use std::{fmt, time::Duration};
 
 use serde_json::Value;
 
-use super::{
-    draw::Fingerprint,
-    reader::{RULE, Section},
-};
-use kube_values::field::{FieldPath, Findings};
+use super::{draw::Fingerprint, reader::Section};
 use machine_driver::{Code, Status};
 
 /// What a call of the cloud does.
@@ -136,8 +132,8 @@ impl Pattern {
     }
 
     /// Reads the keys `class`, `machine`, `region`, `zone` and `machineType`.
-    pub(super) fn read(section: &mut Section<'_>, found: &mut Findings) -> Self {
-        let mut glob = |key| section.text(key, found).map(Glob);
+    pub(super) fn read(section: &mut Section<'_, '_>) -> Self {
+        let mut glob = |key| section.text(key).map(Glob);
         Self {
             class: glob("class"),
             machine: glob("machine"),
@@ -220,99 +216,72 @@ impl FailureRule {
         Status::new(self.code, filled)
     }
 
-    /// Reads the list `failures`.
-    pub(super) fn read_all(list: &[Value], path: &FieldPath, found: &mut Findings) -> Vec<Self> {
-        list.iter().enumerate().filter_map(|(at, value)| Self::read(value, at, &path.index(at), found)).collect()
-    }
-
-    fn read(value: &Value, at: usize, path: &FieldPath, found: &mut Findings) -> Option<Self> {
-        let mut section = Section::of(value, path, found)?;
-        let operation = read_operation(&mut section, found);
-        let pattern = Pattern::read(&mut section, found);
-        let rate = section.rate("rate", found).unwrap_or(1.0);
-        let count = section.number("count", found);
-        let from = section.optional_duration("from", found).unwrap_or_default();
-        let to = section.optional_duration("to", found);
-        let code = read_code(&mut section, found);
-        let message = section.text("message", found);
-        let hang = section.optional_duration("for", found);
-        let word = section.text("effect", found);
-        let (effect, default_code) = match word.as_deref() {
-            None | Some("error") => (FailureEffect::Error, None),
-            Some("created-but-error") => {
-                if operation != Some(Operation::Create) {
-                    found.invalid(RULE, section.path_of("op"), Value::Null, "effect created-but-error needs op create");
-                }
-                (FailureEffect::DoneButError(hang.unwrap_or_default()), Some(Code::Unknown))
-            }
-            Some("deleted-but-error") => {
-                if operation != Some(Operation::Delete) {
-                    found.invalid(RULE, section.path_of("op"), Value::Null, "effect deleted-but-error needs op delete");
-                }
-                (FailureEffect::DoneButError(hang.unwrap_or_default()), Some(Code::Unknown))
-            }
-            Some(list @ ("empty-list" | "partial-list")) => {
-                if operation != Some(Operation::List) {
-                    found.invalid(RULE, section.path_of("op"), Value::Null, format!("effect {list} needs op list"));
-                }
-                let short = if list == "empty-list" { ShortList::Empty } else { ShortList::Half };
-                (FailureEffect::ShortList(short), Some(Code::Unknown))
-            }
-            Some("auth-failure") => (FailureEffect::Error, Some(Code::Unauthenticated)),
-            Some("hang") => {
-                let Some(length) = hang else {
-                    found.required(RULE, section.path_of("for"), "effect hang needs how long");
-                    return None;
-                };
-                (FailureEffect::Hang(length), Some(Code::DeadlineExceeded))
-            }
-            Some("repeated") => (FailureEffect::Repeated, Some(Code::Unknown)),
-            Some(other) => {
-                let words = [
-                    "error",
-                    "created-but-error",
-                    "deleted-but-error",
-                    "empty-list",
-                    "partial-list",
-                    "hang",
-                    "repeated",
-                    "auth-failure",
-                ];
-                found.not_supported(RULE, section.path_of("effect"), other, &words);
-                return None;
-            }
-        };
-        let code = code.or(default_code);
-        if code.is_none() {
-            found.required(RULE, section.path_of("code"), "name of a machine code such as ResourceExhausted");
+    /// Reads the element of this number of the list `failures`.
+    pub(super) fn read(at: usize, section: &mut Section<'_, '_>) -> Option<Self> {
+        let operations = Operation::ALL.map(|operation| (operation.as_str(), Some(operation)));
+        let operation = section.word("op", &[&operations[..], &[("any", None)]].concat()).flatten();
+        let pattern = Pattern::read(section);
+        let rate = section.rate("rate").unwrap_or(1.0);
+        let count = section.number("count");
+        let from = section.duration("from").unwrap_or_default();
+        let to = section.duration("to");
+        let codes: Vec<(&str, Code)> = Code::ALL.iter().skip(1).map(|code| (code.as_str(), *code)).collect();
+        let has_code = section.has("code");
+        let code = section.word("code", &codes);
+        let message = section.text("message");
+        let length = section.duration("for");
+        let effect = section.word("effect", &EFFECTS.map(|effect| (effect.word, effect))).unwrap_or(EFFECTS[0]);
+        if effect.of.is_some() && effect.of != operation {
+            let wanted = effect.of.map_or("any", Operation::as_str);
+            section.invalid_key("op", Value::Null, &format!("effect {} needs op {wanted}", effect.word));
         }
-        section.finish(found);
+        if effect.word == "hang" && length.is_none() {
+            section.required("for", "effect hang needs how long");
+        }
+        let code = code.or(effect.code);
+        if code.is_none() && !has_code {
+            section.required("code", "name of a machine code such as ResourceExhausted");
+        }
         let mut id = Fingerprint::new();
         id.add(&(at as u64).to_le_bytes());
-        id.add(value.to_string().as_bytes());
+        id.add(Value::Object(section.map().clone()).to_string().as_bytes());
+        let effect = (effect.made)(length.unwrap_or_default());
         Some(Self { id: id.value(), operation, pattern, rate, count, from, to, effect, code: code?, message })
     }
 }
 
-fn read_operation(section: &mut Section<'_>, found: &mut Findings) -> Option<Operation> {
-    let word = section.text("op", found)?;
-    let operation = Operation::ALL.into_iter().find(|operation| operation.as_str() == word);
-    if operation.is_none() && word != "any" {
-        let words: Vec<&str> = Operation::ALL.iter().map(|operation| operation.as_str()).chain(["any"]).collect();
-        found.not_supported(RULE, section.path_of("op"), word, &words);
-    }
-    operation
+/// An effect as it is written in a rule.
+#[derive(Clone, Copy)]
+struct EffectWord {
+    word: &'static str,
+    /// The operation that it is possible with; none for all.
+    of: Option<Operation>,
+    /// The code of the failure where the rule names none.
+    code: Option<Code>,
+    /// The effect of this length.
+    made: fn(Duration) -> FailureEffect,
 }
 
-fn read_code(section: &mut Section<'_>, found: &mut Findings) -> Option<Code> {
-    let word = section.text("code", found)?;
-    let code = Code::from_name(&word).filter(|code| *code != Code::OK);
-    if code.is_none() {
-        let words: Vec<&str> = Code::ALL.iter().skip(1).map(|code| code.as_str()).collect();
-        found.not_supported(RULE, section.path_of("code"), word, &words);
-    }
-    code
+const fn effect(
+    word: &'static str,
+    of: Option<Operation>,
+    code: Option<Code>,
+    made: fn(Duration) -> FailureEffect,
+) -> EffectWord {
+    EffectWord { word, of, code, made }
 }
+
+/// The first holds where the rule names none.
+const EFFECTS: [EffectWord; 8] = [
+    effect("error", None, None, |_| FailureEffect::Error),
+    effect("created-but-error", Some(Operation::Create), Some(Code::Unknown), FailureEffect::DoneButError),
+    effect("deleted-but-error", Some(Operation::Delete), Some(Code::Unknown), FailureEffect::DoneButError),
+    effect("empty-list", Some(Operation::List), Some(Code::Unknown), |_| FailureEffect::ShortList(ShortList::Empty)),
+    effect("partial-list", Some(Operation::List), Some(Code::Unknown), |_| FailureEffect::ShortList(ShortList::Half)),
+    effect("hang", None, Some(Code::DeadlineExceeded), FailureEffect::Hang),
+    effect("repeated", None, Some(Code::Unknown), |_| FailureEffect::Repeated),
+    effect("auth-failure", None, Some(Code::Unauthenticated), |_| FailureEffect::Error),
+];
 
 /// What becomes of a new VM, beside the plain path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -329,6 +298,19 @@ pub enum Outcome {
     Uninitialized,
 }
 
+impl Outcome {
+    /// The word of the configuration.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::NeverJoins => "never-joins",
+            Self::JoinsThenNotReady(_) => "joins-then-notready",
+            Self::DuplicateVm => "duplicate-vm",
+            Self::Vanishes(_) => "vanishes",
+            Self::Uninitialized => "uninitialized",
+        }
+    }
+}
+
 /// One rule of `outcomes`; the first that hits decides.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OutcomeRule {
@@ -341,43 +323,33 @@ pub struct OutcomeRule {
 }
 
 impl OutcomeRule {
-    /// Reads the list `outcomes`.
-    pub(super) fn read_all(list: &[Value], path: &FieldPath, found: &mut Findings) -> Vec<Self> {
-        list.iter().enumerate().filter_map(|(at, value)| Self::read(value, &path.index(at), found)).collect()
-    }
-
-    fn read(value: &Value, path: &FieldPath, found: &mut Findings) -> Option<Self> {
-        let mut section = Section::of(value, path, found)?;
-        let pattern = Pattern::read(&mut section, found);
-        let rate = section.rate("rate", found).unwrap_or(1.0);
-        let after = section.optional_duration("after", found).unwrap_or_default();
-        let Some(word) = section.text("effect", found) else {
-            found.required(RULE, section.path_of("effect"), "what becomes of the VM");
-            return None;
-        };
-        let outcome = match word.as_str() {
-            "never-joins" => Outcome::NeverJoins,
-            "joins-then-notready" => Outcome::JoinsThenNotReady(after),
-            "duplicate-vm" => Outcome::DuplicateVm,
-            "vanishes" => Outcome::Vanishes(after),
-            "uninitialized" => Outcome::Uninitialized,
-            other => {
-                let words = ["never-joins", "joins-then-notready", "duplicate-vm", "vanishes", "uninitialized"];
-                found.not_supported(RULE, section.path_of("effect"), other, &words);
-                return None;
-            }
-        };
-        section.finish(found);
+    /// Reads an element of the list `outcomes`.
+    pub(super) fn read(section: &mut Section<'_, '_>) -> Option<Self> {
+        let pattern = Pattern::read(section);
+        let rate = section.rate("rate").unwrap_or(1.0);
+        let after = section.duration("after").unwrap_or_default();
+        if !section.has("effect") {
+            section.required("effect", "what becomes of the VM");
+        }
+        let outcomes = [
+            Outcome::NeverJoins,
+            Outcome::JoinsThenNotReady(after),
+            Outcome::DuplicateVm,
+            Outcome::Vanishes(after),
+            Outcome::Uninitialized,
+        ];
+        let outcome = section.word("effect", &outcomes.map(|outcome| (outcome.word(), outcome)))?;
         Some(Self { pattern, rate, outcome })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use kube_values::field::{FieldPath, Findings};
     use rstest::rstest;
     use serde_json::json;
 
-    use super::*;
+    use super::{super::reader::objects, *};
 
     const SUBJECT: Subject<'_> =
         Subject { class: "pool", machine: "m-7", region: "sim-1", zone: "sim-1b", machine_type: "spot.large" };
@@ -393,9 +365,14 @@ mod tests {
         assert_eq!(Glob(pattern.to_owned()).matches(text), fits);
     }
 
+    fn read(value: &Value, found: &mut Findings) -> Option<FailureRule> {
+        let list = std::slice::from_ref(value);
+        objects(list, &FieldPath::new("failures"), found, FailureRule::read).pop()
+    }
+
     fn rule(value: &Value) -> FailureRule {
         let mut found = Findings::new();
-        let rule = FailureRule::read(value, 0, &FieldPath::new("failures[0]"), &mut found);
+        let rule = read(value, &mut found);
         assert_eq!(found.aggregate(), "[]");
         rule.unwrap()
     }
@@ -435,7 +412,7 @@ mod tests {
     #[case::a_lost_reply_of_a_delete(json!({"op": "delete", "effect": "created-but-error"}), "needs op create")]
     fn a_wrong_rule_is_refused_with_its_key(#[case] written: Value, #[case] words: &str) {
         let mut found = Findings::new();
-        FailureRule::read(&written, 0, &FieldPath::new("failures[0]"), &mut found);
+        read(&written, &mut found);
         assert!(found.aggregate().contains(words), "{}", found.aggregate());
     }
 }

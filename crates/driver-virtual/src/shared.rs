@@ -16,16 +16,7 @@ use super::{
 };
 
 /// How long a driver call waits for the VMs to be rebuilt after the start.
-const REBUILD_PATIENCE: Duration = Duration::from_secs(10);
-
-/// Whether the cloud knows its VMs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Knowledge {
-    /// Its VMs are being rebuilt from the Nodes of the target cluster.
-    Rebuilding,
-    /// It does.
-    Complete,
-}
+const REBUILD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One simulation.
 #[derive(Debug)]
@@ -36,7 +27,8 @@ pub struct Shared {
     keeper: Keeper,
     deadline_moved: Notify,
     notices: Option<mpsc::UnboundedSender<NodeNotice>>,
-    knowledge: watch::Sender<Knowledge>,
+    /// Whether the cloud knows its VMs, instead of rebuilding them from the Nodes of the target cluster.
+    knows_its_vms: watch::Sender<bool>,
 }
 
 impl Shared {
@@ -46,7 +38,7 @@ impl Shared {
         clock: Clock,
         keeper: Keeper,
         notices: Option<mpsc::UnboundedSender<NodeNotice>>,
-        knowledge: Knowledge,
+        knows_its_vms: bool,
     ) -> Self {
         Self {
             cloud: Mutex::new(cloud),
@@ -54,7 +46,7 @@ impl Shared {
             keeper,
             deadline_moved: Notify::new(),
             notices,
-            knowledge: watch::Sender::new(knowledge),
+            knows_its_vms: watch::Sender::new(knows_its_vms),
         }
     }
 
@@ -88,11 +80,7 @@ impl Shared {
     /// # Errors
     /// When it could not be written.
     pub async fn commit(&self) -> Result<(), StateError> {
-        if !self.keeper.keeps() {
-            return Ok(());
-        }
-        let revision = self.lock().revision();
-        self.keeper.commit(revision, |take| take(&mut self.lock())).await
+        self.keeper.commit(|| self.lock()).await
     }
 
     /// Whether VMs are remembered over a restart.
@@ -101,18 +89,15 @@ impl Shared {
     }
 
     /// The cloud knows its VMs from now on.
-    pub fn knows_its_vms(&self) {
-        self.knowledge.send_replace(Knowledge::Complete);
+    pub fn has_rebuilt(&self) {
+        self.knows_its_vms.send_replace(true);
     }
 
     /// Waits a while until the cloud knows its VMs; answers whether it does.
-    pub async fn known(&self) -> Knowledge {
-        let mut knowledge = self.knowledge.subscribe();
-        let complete = knowledge.wait_for(|knowledge| *knowledge == Knowledge::Complete);
-        match tokio::time::timeout(REBUILD_PATIENCE, complete).await {
-            Ok(Ok(_)) => Knowledge::Complete,
-            _ => Knowledge::Rebuilding,
-        }
+    pub async fn knows_its_vms(&self) -> bool {
+        let mut known = self.knows_its_vms.subscribe();
+        let known = known.wait_for(|known| *known);
+        matches!(tokio::time::timeout(REBUILD_TIMEOUT, known).await, Ok(Ok(_)))
     }
 
     /// Waits by the simulation's clock. Safe to drop.

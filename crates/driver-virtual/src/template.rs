@@ -10,7 +10,8 @@ use k8s_openapi::{api::core::v1::Taint, apimachinery::pkg::api::resource::Quanti
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{quantity, rules::Subject};
+use super::rules::Subject;
+use kube_values::quantity;
 use machine_api::v1alpha1::{Machine, MachineClass, NodeTemplate};
 use machine_driver::same_instance::last_segment;
 
@@ -149,7 +150,7 @@ impl VmTemplate {
 
     /// Thousandths of cores.
     pub fn milli_cores(&self) -> u64 {
-        let cores = self.capacity.get("cpu").and_then(|cpu| quantity::parse(&cpu.0)).unwrap_or(1000);
+        let cores = self.capacity.get("cpu").and_then(thousandths).unwrap_or(1000);
         u64::try_from(cores).unwrap_or(0)
     }
 
@@ -209,6 +210,11 @@ impl InstanceId {
     }
 }
 
+/// A resource in thousandths; `None` when it is no quantity.
+pub fn thousandths(resource: &Quantity) -> Option<i128> {
+    quantity::Quantity::try_from(resource).ok()?.thousandths()
+}
+
 /// Resources of a Node: those of the class, `gpu` under its real name and only when there are some.
 fn capacity_of(node: &NodeTemplate) -> BTreeMap<String, Quantity> {
     let mut capacity = BTreeMap::new();
@@ -217,7 +223,7 @@ fn capacity_of(node: &NodeTemplate) -> BTreeMap<String, Quantity> {
     }
     for (name, value) in node.capacity.iter().chain(&node.virtual_capacity) {
         if name == "gpu" {
-            if quantity::parse(&value.0).is_none_or(|count| count > 0) {
+            if thousandths(value).is_none_or(|count| count > 0) {
                 capacity.insert("nvidia.com/gpu".to_owned(), value.clone());
             }
         } else {

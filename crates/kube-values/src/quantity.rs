@@ -81,6 +81,20 @@ impl Quantity {
         self.amount.negative
     }
 
+    /// The amount in thousandths, rounded away from zero, as Go's `MilliValue` has it; `None` when it does not fit.
+    pub fn thousandths(&self) -> Option<i128> {
+        let Decimal { negative, digits, exponent } = &self.amount;
+        let power = exponent + 3;
+        let cut = usize::try_from(-power).unwrap_or(0).min(digits.len());
+        let (kept, rest) = digits.split_at(digits.len() - cut);
+        let whole = kept.iter().try_fold(0_i128, |sum, digit| sum.checked_mul(10)?.checked_add(i128::from(*digit)))?;
+        // A number of digits never ends with a zero, so that something was cut off.
+        let whole = if rest.is_empty() { whole } else { whole + 1 };
+        let factor = if whole == 0 { 1 } else { 10_i128.checked_pow(u32::try_from(power.max(0)).ok()?)? };
+        let magnitude = whole.checked_mul(factor)?;
+        Some(if *negative { -magnitude } else { magnitude })
+    }
+
     /// Both amounts together. Keeps this one's way of writing, unless it is nothing.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::*;
 use crate::{DriverSet, manager::registered_drivers::RegisteredDrivers, settings::CloudSettings};
-use driver_virtual::{SimulationOptions, Standby};
+use driver_virtual::{SimulationOptions, VirtualCloud};
 use machine_api::{
     admission::{Admission, Endpoint, ReviewAnswer},
     validation::{ControllerUsers, Coverage, NoReferences, Profile, References},
@@ -23,7 +23,7 @@ const NAMESPACE: &str = "default";
 
 /// The drivers that `mcm serve` has by default.
 fn drivers() -> RegisteredDrivers {
-    let simulation = Standby::new(&SimulationOptions::new(jiff::Timestamp::UNIX_EPOCH)).unwrap();
+    let simulation = VirtualCloud::new(&SimulationOptions::new(jiff::Timestamp::UNIX_EPOCH)).unwrap();
     let registry =
         DriverSet::built_in().registry(&CloudSettings::default(), Arc::new(simulation), |_| true, |driver| driver);
     RegisteredDrivers::new(registry, Coverage::Some)

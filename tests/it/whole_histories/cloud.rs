@@ -80,8 +80,8 @@ impl Provider {
     /// The cloud begins, with kubelets that reach the API server through this client.
     pub async fn begin(seed: u64, promise: history::Provider, now: Timestamp, kubelets: kube::Client) -> Self {
         let options = SimulationOptions { defaults: config(seed), ..SimulationOptions::new(now) };
-        let cloud = start(options, Some(kubelets), CancellationToken::new()).await.expect("the cloud begins");
-        for task in cloud.take_tasks() {
+        let (cloud, tasks) = start(options, Some(kubelets), CancellationToken::new()).await.expect("the cloud begins");
+        for task in tasks {
             tokio::spawn(task.run);
         }
         let capabilities = Capabilities {

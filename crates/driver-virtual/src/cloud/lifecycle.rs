@@ -14,7 +14,7 @@ use crate::{
     clock::later,
     config::{NodeNaming, SimulationConfig},
     distribution::exponential,
-    draw::{Fingerprint, Question},
+    draw::Question,
     rules::Outcome,
     template::{InstanceId, VmTemplate},
 };
@@ -86,42 +86,26 @@ impl Cloud {
 
     /// Makes the next VM of a machine; the caller has taken quota and idempotency into account.
     pub(super) fn order(&mut self, key: &Arc<str>, template: VmTemplate, now: Timestamp) -> VmRef {
-        let config = Arc::clone(&self.config);
-        let number = self.fleet.intern(template, |template| super::config_for(&config, template));
+        let number = self.intern(template);
         let vm = self.new_vm(key, number);
         self.add(vm, now)
     }
 
     /// A VM with an identity that no other one has.
-    fn new_vm(&mut self, key: &Arc<str>, template: u32) -> Vm {
+    fn new_vm(&mut self, key: &Arc<str>, template: u64) -> Vm {
         let facts = self.fleet.template(template);
         let machine = key.split_once('/').map_or(&**key, |(_, name)| name);
         loop {
             let book = self.fleet.book(key);
             book.made += 1;
             let generation = book.made;
-            let provider_id = facts.provider_id(machine, self.instance_id(key, generation)).into_boxed_str();
+            let provider_id = facts.provider_id(machine, self.instance_id(key, generation));
             // An identity built of the machine's name may still be held by a VM that only a lagging list shows.
             let taken = self.fleet.by_provider_id(&provider_id).and_then(|vm| self.fleet.get(vm));
             if taken.is_some_and(|vm| vm.is_alive() && *vm.key != **key) {
                 continue;
             }
-            return Vm {
-                serial: 0,
-                generation,
-                key: Arc::clone(key),
-                provider_id,
-                node_name: None,
-                template,
-                address: 0,
-                twin: None,
-                created: Timestamp::UNIX_EPOCH,
-                life: Life::Running,
-                node: NodeStage::Absent,
-                heartbeat: Heartbeat::Beating,
-                initialisation: Initialisation::Done,
-                joining: Joining::Joins,
-            };
+            return Vm { template, ..Vm::new(key, generation, provider_id) };
         }
     }
 
@@ -138,10 +122,9 @@ impl Cloud {
         let until = later(now, self.lasts(&vm, Step::Create));
         vm.life = Life::Creating { until };
         vm.created = now;
-        let hint = address_hint(&vm.provider_id);
         let id = vm.provider_id.clone();
         let template = vm.template;
-        let reference = self.fleet.insert(vm, hint);
+        let reference = self.fleet.insert(vm);
         self.name_node(reference, template);
         self.events.push(now, key, Happening::Ordered { id });
         self.at(until, reference, Due::Exists);
@@ -151,7 +134,7 @@ impl Cloud {
     }
 
     /// Gives the Node a name of its own where the configuration wants it.
-    fn name_node(&mut self, reference: VmRef, template: u32) {
+    fn name_node(&mut self, reference: VmRef, template: u64) {
         if self.fleet.config(template).nodes.node_name != NodeNaming::PrivateDns {
             return;
         }
@@ -167,7 +150,7 @@ impl Cloud {
 
     /// Something about the VM must be kept.
     pub(super) fn changed(&mut self, vm: VmRef) {
-        self.changes.revision += 1;
+        self.revision += 1;
         self.changes.vms.push(vm);
     }
 
@@ -195,7 +178,7 @@ impl Cloud {
         self.happened(reference, at, |vm| Happening::Running { id: vm.provider_id.clone() });
         let outcome = self.outcome_of(reference);
         if let Some(outcome) = outcome {
-            self.events.push(at, Arc::clone(&key), Happening::Outcome { effect: word_of(outcome) });
+            self.events.push(at, Arc::clone(&key), Happening::Outcome { effect: outcome.word() });
         }
         match outcome {
             Some(Outcome::NeverJoins) => self.update(reference, |vm| vm.joining = Joining::Never),
@@ -212,7 +195,7 @@ impl Cloud {
 
     /// A second VM for the same machine, as a cloud makes it that lost the first request. It has no kubelet, since two
     /// cannot register under one name.
-    fn add_twin(&mut self, key: &Arc<str>, template: u32, at: Timestamp) {
+    fn add_twin(&mut self, key: &Arc<str>, template: u64, at: Timestamp) {
         let facts = self.fleet.template(template);
         let mut twin = self.new_vm(key, template);
         if self.fleet.by_provider_id(&twin.provider_id).is_some() {
@@ -222,8 +205,7 @@ impl Cloud {
         twin.created = at;
         twin.joining = Joining::Never;
         let id = twin.provider_id.clone();
-        let hint = address_hint(&twin.provider_id);
-        let reference = self.fleet.insert(twin, hint);
+        let reference = self.fleet.insert(twin);
         self.events.push(at, Arc::clone(key), Happening::Running { id });
         self.changed(reference);
     }
@@ -272,17 +254,29 @@ impl Cloud {
         rule.map(|(_, rule)| rule.outcome)
     }
 
-    fn boots(&mut self, reference: VmRef, at: Timestamp) {
-        let Some(vm) = self.fleet.get_mut(reference) else { return };
-        if vm.life != Life::Running || vm.node != NodeStage::Absent {
-            return;
-        }
-        vm.node = NodeStage::Registered;
-        self.happened(reference, at, |_| Happening::NodeRegisters);
-        self.await_ready(reference, at);
+    /// Brings the Node of a running VM from a stage to another one; answers whether it was there.
+    fn moves(
+        &mut self,
+        reference: VmRef,
+        at: Timestamp,
+        from: impl FnOnce(NodeStage) -> bool,
+        (to, happening): (NodeStage, Happening),
+    ) -> bool {
+        let running = self.fleet.get_mut(reference).filter(|vm| vm.life == Life::Running);
+        let Some(vm) = running.filter(|vm| from(vm.node)) else { return false };
+        vm.node = to;
+        self.happened(reference, at, |_| happening);
+        true
     }
 
-    /// A Node that is ready at once is told only once, so that one write shows it.
+    fn boots(&mut self, reference: VmRef, at: Timestamp) {
+        let boots = (NodeStage::Registered, Happening::NodeRegisters);
+        if self.moves(reference, at, |node| node == NodeStage::Absent, boots) {
+            self.await_ready(reference, at);
+        }
+    }
+
+    /// A Node that is ready at once is announced only once, so that one write shows it.
     fn await_ready(&mut self, reference: VmRef, registered: Timestamp) {
         let Some(length) = self.fleet.get(reference).map(|vm| self.lasts(vm, Step::Ready)) else { return };
         if length.is_zero() {
@@ -294,12 +288,10 @@ impl Cloud {
     }
 
     fn becomes_ready(&mut self, reference: VmRef, at: Timestamp) {
-        let Some(vm) = self.fleet.get_mut(reference) else { return };
-        if vm.life != Life::Running || vm.node != NodeStage::Registered {
+        let ready = (NodeStage::Ready, Happening::NodeReady);
+        if !self.moves(reference, at, |node| node == NodeStage::Registered, ready) {
             return;
         }
-        vm.node = NodeStage::Ready;
-        self.happened(reference, at, |_| Happening::NodeReady);
         if let Some(Outcome::JoinsThenNotReady(after)) = self.outcome_of(reference) {
             self.at(later(at, after), reference, Due::Breaks);
         }
@@ -308,26 +300,20 @@ impl Cloud {
 
     /// The Node is ready again after it was not.
     pub fn recovers(&mut self, reference: VmRef, at: Timestamp) {
-        let Some(vm) = self.fleet.get_mut(reference) else { return };
-        if vm.life != Life::Running || vm.node != NodeStage::Broken {
-            return;
+        let ready = (NodeStage::Ready, Happening::NodeReady);
+        if self.moves(reference, at, |node| node == NodeStage::Broken, ready) {
+            self.tell(reference, NodeWish::Show);
+            self.changed(reference);
         }
-        vm.node = NodeStage::Ready;
-        self.happened(reference, at, |_| Happening::NodeReady);
-        self.tell(reference, NodeWish::Show);
-        self.changed(reference);
     }
 
     /// The Node becomes not ready and stays so until it [recovers](Self::recovers).
     pub fn breaks(&mut self, reference: VmRef, at: Timestamp) {
-        let Some(vm) = self.fleet.get_mut(reference) else { return };
-        if vm.life != Life::Running || vm.node == NodeStage::Absent {
-            return;
+        let broken = (NodeStage::Broken, Happening::NodeNotReady);
+        if self.moves(reference, at, |node| node != NodeStage::Absent, broken) {
+            self.tell(reference, NodeWish::Show);
+            self.changed(reference);
         }
-        vm.node = NodeStage::Broken;
-        self.happened(reference, at, |_| Happening::NodeNotReady);
-        self.tell(reference, NodeWish::Show);
-        self.changed(reference);
     }
 
     /// The kubelet hangs from now on.
@@ -380,7 +366,7 @@ impl Cloud {
         self.happened(reference, at, |vm| Happening::Gone { id: vm.provider_id.clone() });
         self.tell(reference, NodeWish::Gone);
         self.fleet.discharge(template);
-        self.changes.revision += 1;
+        self.revision += 1;
         self.changes.gone.push(id);
         self.changes.machines.push(key);
         if lag.is_zero() {
@@ -398,23 +384,8 @@ impl Cloud {
     }
 }
 
-/// Where the search for an address begins: the same for a VM that is rebuilt from its identity.
-pub(super) fn address_hint(provider_id: &str) -> u64 {
-    Fingerprint::of(provider_id) & 0xf_ffff
-}
-
 /// The name that EC2 gives a host of this address.
 fn private_dns(address: Ipv4Addr, region: &str) -> String {
     let [a, b, c, d] = address.octets();
     format!("ip-{a}-{b}-{c}-{d}.{region}.compute.internal")
-}
-
-const fn word_of(outcome: Outcome) -> &'static str {
-    match outcome {
-        Outcome::NeverJoins => "never-joins",
-        Outcome::JoinsThenNotReady(_) => "joins-then-notready",
-        Outcome::DuplicateVm => "duplicate-vm",
-        Outcome::Vanishes(_) => "vanishes",
-        Outcome::Uninitialized => "uninitialized",
-    }
 }

@@ -25,7 +25,7 @@ use jiff::Timestamp;
 pub use event::{Event, Happening};
 pub use lifecycle::{NodeNotice, NodeWish};
 pub use requests::{MachineCall, Target};
-pub use restore::{Entry, Exchange, KnownNode};
+pub use restore::{Entry, FORMAT, KnownVm};
 pub use vm::{Heartbeat, Life, NodeStage, Vm, VmRef, machine_key};
 
 use self::{event::EventLog, fleet::Fleet, lifecycle::Timer};
@@ -51,8 +51,11 @@ pub struct Cloud {
     tokens: Option<Tokens>,
     events: EventLog,
     notices: Vec<NodeNotice>,
+    /// Grows with everything that must be kept.
+    revision: u64,
     changes: Changes,
-    adoption: restore::Adoption,
+    /// Whether the Nodes of the target cluster were taken over.
+    has_adopted: bool,
 }
 
 /// The rate limit's bucket.
@@ -65,7 +68,6 @@ struct Tokens {
 /// What has changed and must be kept.
 #[derive(Debug, Default)]
 struct Changes {
-    revision: u64,
     vms: Vec<VmRef>,
     gone: Vec<Box<str>>,
     machines: Vec<Arc<str>>,
@@ -138,8 +140,9 @@ impl Cloud {
             tokens: None,
             events: EventLog::default(),
             notices: Vec::new(),
+            revision: 0,
             changes: Changes::default(),
-            adoption: restore::Adoption::default(),
+            has_adopted: false,
         }
     }
 
@@ -159,7 +162,7 @@ impl Cloud {
     /// Failure rules with a count begin anew.
     pub fn forget_hits(&mut self) {
         self.hits.clear();
-        self.changes.revision += 1;
+        self.revision += 1;
     }
 
     /// How many VMs there are, those about to appear and to vanish included.
@@ -206,7 +209,7 @@ impl Cloud {
 
     /// Grows with everything that must be kept.
     pub const fn revision(&self) -> u64 {
-        self.changes.revision
+        self.revision
     }
 
     /// What the Node of a VM needs to know; `None` when the VM runs no more.
@@ -298,7 +301,7 @@ impl Cloud {
         let (_, rule) = rule?;
         if rule.count.is_some() {
             *self.hits.entry(rule.id).or_default() += 1;
-            self.changes.revision += 1;
+            self.revision += 1;
         }
         Some((rule.effect.clone(), rule.status(operation, subject)))
     }
@@ -314,6 +317,12 @@ impl Cloud {
             tokens.left -= 1.0;
         }
         granted
+    }
+
+    /// The number of a template.
+    fn intern(&mut self, template: VmTemplate) -> u64 {
+        let base = Arc::clone(&self.config);
+        self.fleet.intern(template, |template| config_for(&base, template))
     }
 
     /// The configuration for VMs of a template.

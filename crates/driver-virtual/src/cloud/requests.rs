@@ -52,7 +52,7 @@ impl Cloud {
     /// Orders the VM of a machine, or finds the one that was ordered before.
     ///
     /// # Errors
-    /// `Aborted` while an earlier VM of the machine still ends, `AlreadyExists` when its VM belongs to somebody else,
+    /// `Aborted` while an earlier VM of the machine still ends, `AlreadyExists` when its VM belongs to another owner,
     /// `ResourceExhausted` when a quota is used up.
     pub fn create(&mut self, call: &MachineCall, now: Timestamp) -> Result<CreateStep, Status> {
         self.advance(now);
@@ -219,7 +219,7 @@ impl Cloud {
     }
 
     /// The VMs of a machine that belong to its class's owner, and how many belong to another one. A VM of which only
-    /// the identity was known is told here whose it is.
+    /// the identity was known gets its owner here.
     fn vms_of(&mut self, call: &MachineCall) -> (Vec<VmRef>, usize) {
         // No look-up is ever built from an empty name.
         if call.machine.is_empty() {
@@ -246,8 +246,7 @@ impl Cloud {
             return;
         }
         let template = VmTemplate { region: known.region.clone(), zone: known.zone.clone(), ..wanted.clone() };
-        let config = Arc::clone(&self.config);
-        let number = self.fleet.intern(template, |template| super::config_for(&config, template));
+        let number = self.intern(template);
         self.fleet.rebind(reference, key, number);
         self.changed(reference);
     }

@@ -5,7 +5,9 @@ use std::{sync::Arc, time::Duration};
 use jiff::Timestamp;
 use rstest::rstest;
 
-use super::{Cloud, Entry, Happening, Life, MachineCall, NodeStage, NodeWish, Target, Verdict, Vm};
+use super::{
+    Cloud, Entry, Happening, KnownVm, Life, MachineCall, NodeStage, NodeWish, Target, Verdict, Vm, machine_key,
+};
 use crate::{clock::later, config::SimulationConfig, rules::Operation, template::VmTemplate};
 use machine_driver::{Code, Status};
 
@@ -374,18 +376,27 @@ fn counters_survive_so_that_no_identity_is_given_twice() {
     assert_ne!(create(&mut again, "m", START).unwrap(), first);
 }
 
+/// The records of all VMs, in an order that hangs on nothing.
+fn records(cloud: &Cloud) -> Vec<String> {
+    let snapshot = cloud.snapshot();
+    let mut vms: Vec<String> =
+        snapshot.iter().filter(|entry| matches!(entry, Entry::Vm(_))).map(Entry::to_json).collect();
+    vms.sort();
+    vms
+}
+
 #[test]
 fn changes_replayed_over_a_snapshot_give_the_same_cloud() {
     let mut cloud = a_cloud("latency: {delete: 1m}");
     create(&mut cloud, "a", START).unwrap();
     let mut entries = cloud.snapshot();
-    cloud.drop_changes();
+    drop(cloud.take_changes());
     create(&mut cloud, "b", START).unwrap();
     cloud.delete(&a_call("a"), START).unwrap();
     entries.extend(cloud.take_changes());
     let mut again = a_cloud("");
     again.restore(entries);
-    assert_eq!(again.exchange(), cloud.exchange());
+    assert_eq!(records(&again), records(&cloud));
     again.advance(at(60));
     assert_eq!(&*the_vm(&again).key, "shoot/b");
 }
@@ -395,17 +406,21 @@ fn changes_replayed_over_a_snapshot_give_the_same_cloud() {
 #[case::of_any_namespace("elsewhere")]
 fn a_vm_of_the_exchange_format_is_adopted_by_its_machines_name(#[case] namespace: &str) {
     let mut cloud = a_cloud("latency: {boot: 5s}");
-    let exchange = serde_json::from_str(
-        r#"{"version":1,"vms":[{"name":"m","providerID":"virtual:///r/z/i-1","nodeName":"m","created":"1970-01-01T00:00:00Z"}]}"#,
-    );
-    cloud.restore_exchange(exchange.unwrap(), at(100));
+    cloud.adopt(KnownVm {
+        node_name: "m".to_owned(),
+        provider_id: "virtual:///r/z/i-1".to_owned(),
+        key: machine_key("", "m"),
+        template: None,
+        created: START,
+        stage: NodeStage::Absent,
+    });
     let call = MachineCall { namespace: namespace.to_owned(), ..a_call("m") };
     assert_eq!(cloud.list(&call, at(100)).len(), 1);
     let step = cloud.create(&call, at(100)).unwrap();
     assert_eq!(cloud.created(step.vm, at(100)).unwrap().vm.provider_id, "virtual:///r/z/i-1");
     let vm = the_vm(&cloud);
     assert_eq!((vm.namespace(), vm.node), (namespace, NodeStage::Ready));
-    assert_eq!(cloud.exchange().vms[0].provider_id, "virtual:///r/z/i-1");
+    assert!(records(&cloud)[0].contains("virtual:///r/z/i-1"), "{:?}", records(&cloud));
 }
 
 #[test]

@@ -2,21 +2,22 @@
 
 use std::time::Duration;
 
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::api::resource;
 use serde_json::Value;
 
 use super::{
     ClockMode, NodeIdSpelling, NodeNaming, NodeSettings, Quota, QuotaLimit, RateLimit, Scope, SimulationConfig, Spot,
-    VolumeSettings,
 };
 use crate::{
     distribution::Distribution,
     persistence::StatePlace,
-    quantity,
-    reader::{RULE, Section},
+    reader::{Section, object, set},
     rules::{FailureRule, OutcomeRule, Pattern},
 };
-use kube_values::field::{FieldPath, Findings};
+use kube_values::{
+    field::{FieldPath, Findings},
+    quantity::Quantity,
+};
 
 /// Keys that exist once per simulation.
 const GLOBAL_KEYS: [&str; 6] = ["seed", "clock", "quota", "rateLimit", "persistence", "impersonate"];
@@ -49,98 +50,60 @@ impl SimulationConfig {
     #[must_use]
     pub fn overlaid(&self, value: &Value, path: &FieldPath, scope: Scope, found: &mut Findings) -> Self {
         let mut config = self.clone();
-        if value.is_null() {
-            return config;
+        if !value.is_null() {
+            object(value, path, found, |section| config.read(section, scope));
         }
-        let Some(mut section) = Section::of(value, path, found) else { return config };
-        match scope {
-            Scope::Simulation => config.read_global(&mut section, found),
-            Scope::Class => {
-                for key in GLOBAL_KEYS {
-                    if let Some((_, path)) = section.take(key) {
-                        found.forbidden(RULE, path, "may only be set for the whole simulation");
-                    }
-                }
-            }
-        }
-        config.read_latency(&mut section, found);
-        if let Some(mut part) = section.section("consistency", found) {
-            part.duration("listLag", &mut config.consistency.list_lag, found);
-            part.duration("getLag", &mut config.consistency.get_lag, found);
-            part.finish(found);
-        }
-        if let Some((list, path)) = section.list("failures", found) {
-            config.failures = FailureRule::read_all(list, &path, found);
-        }
-        if let Some((list, path)) = section.list("outcomes", found) {
-            config.outcomes = OutcomeRule::read_all(list, &path, found);
-        }
-        if let Some(part) = section.section("spot", found) {
-            config.spot = Spot::read(part, found);
-        }
-        if let Some(part) = section.section("nodes", found) {
-            config.nodes.read(part, found);
-        }
-        if let Some(mut part) = section.section("pods", found) {
-            part.switch("run", &mut config.pods.run, found);
-            part.duration("startLatency", &mut config.pods.start_latency, found);
-            part.duration("terminationLatency", &mut config.pods.termination_latency, found);
-            part.switch("honourTerminationGrace", &mut config.pods.honour_termination_grace, found);
-            part.finish(found);
-        }
-        if let Some(part) = section.section("volumes", found) {
-            config.volumes.read(part, found);
-        }
-        section.finish(found);
         config
     }
 
-    fn read_global(&mut self, section: &mut Section<'_>, found: &mut Findings) {
-        if let Some(seed) = section.number("seed", found) {
-            self.seed = seed;
-        }
-        if let Some((value, path)) = section.take("clock") {
-            match ClockMode::read(value) {
-                Some(mode) => self.clock = mode,
-                None => found.invalid(RULE, path, value.clone(), "must be real, virtual or virtual(rate: NUMBER)"),
+    fn read(&mut self, section: &mut Section<'_, '_>, scope: Scope) {
+        match scope {
+            Scope::Simulation => self.read_global(section),
+            Scope::Class => {
+                for key in GLOBAL_KEYS {
+                    section.forbid(key, "may only be set for the whole simulation");
+                }
             }
         }
-        if let Some((list, path)) = section.list("quota", found) {
-            self.quota = list.iter().enumerate().filter_map(|(at, v)| Quota::read(v, &path.index(at), found)).collect();
-        }
-        if let Some(mut part) = section.section("rateLimit", found) {
-            self.rate_limit = RateLimit::read(&mut part, found);
-            part.finish(found);
-        }
-        if let Some(part) = section.section("persistence", found) {
-            self.persistence = read_persistence(part, found);
-        }
-        if let Some((list, path)) = section.list("impersonate", found) {
-            let names: Vec<String> = list.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect();
-            if names.len() != list.len() || names.iter().any(String::is_empty) {
-                found.invalid(RULE, path, Value::from(list.to_vec()), "must be a list of provider names such as AWS");
-            }
-            self.impersonate = Some(names);
-        }
+        section.object("latency", |part| {
+            set(&mut self.latency.create, part.read("create", Distribution::read));
+            set(&mut self.latency.boot, part.read("boot", Distribution::read));
+            set(&mut self.latency.ready, part.read("ready", Distribution::read));
+            set(&mut self.latency.delete, part.read("delete", Distribution::read));
+            set(&mut self.latency.api, part.read("api", Distribution::read));
+        });
+        section.object("consistency", |part| {
+            set(&mut self.consistency.list_lag, part.duration("listLag"));
+            set(&mut self.consistency.get_lag, part.duration("getLag"));
+        });
+        set(&mut self.failures, section.objects("failures", FailureRule::read));
+        set(&mut self.outcomes, section.objects("outcomes", |_, part| OutcomeRule::read(part)));
+        set(&mut self.spot, section.object("spot", Spot::read));
+        section.object("nodes", |part| self.nodes.read(part));
+        section.object("pods", |part| {
+            set(&mut self.pods.run, part.switch("run"));
+            set(&mut self.pods.start_latency, part.duration("startLatency"));
+            set(&mut self.pods.termination_latency, part.duration("terminationLatency"));
+            set(&mut self.pods.honour_termination_grace, part.switch("honourTerminationGrace"));
+        });
+        section.object("volumes", |part| {
+            set(&mut self.volumes.attach, part.duration("attach"));
+            set(&mut self.volumes.detach, part.duration("detach"));
+            set(&mut self.volumes.max_per_node, part.number("maxPerNode"));
+            self.volumes.drivers.extend(part.names("drivers", "must be a list of CSI drivers").unwrap_or_default());
+        });
     }
 
-    fn read_latency(&mut self, section: &mut Section<'_>, found: &mut Findings) {
-        let Some(mut part) = section.section("latency", found) else { return };
-        let targets = [
-            ("create", &mut self.latency.create),
-            ("boot", &mut self.latency.boot),
-            ("ready", &mut self.latency.ready),
-            ("delete", &mut self.latency.delete),
-            ("api", &mut self.latency.api),
-        ];
-        for (key, target) in targets {
-            if let Some((value, path)) = part.take(key)
-                && let Some(read) = Distribution::read(value, &path, found)
-            {
-                *target = read;
-            }
+    fn read_global(&mut self, section: &mut Section<'_, '_>) {
+        set(&mut self.seed, section.number("seed"));
+        let clock = "must be real, virtual or virtual(rate: NUMBER)";
+        set(&mut self.clock, section.value("clock", clock, ClockMode::read));
+        set(&mut self.quota, section.objects("quota", |_, part| Quota::read(part)));
+        set(&mut self.rate_limit, section.object("rateLimit", RateLimit::read));
+        set(&mut self.persistence, section.object("persistence", read_persistence));
+        if let Some(names) = section.names("impersonate", "must be a list of provider names such as AWS") {
+            self.impersonate = Some(names);
         }
-        part.finish(found);
     }
 }
 
@@ -164,16 +127,13 @@ impl ClockMode {
 }
 
 impl Quota {
-    fn read(value: &Value, path: &FieldPath, found: &mut Findings) -> Option<Self> {
-        let mut section = Section::of(value, path, found)?;
-        let pattern = Pattern::read(&mut section, found);
-        let limits = (section.number("max", found), section.number("vcpus", found));
-        section.finish(found);
-        let limit = match limits {
+    fn read(section: &mut Section<'_, '_>) -> Option<Self> {
+        let pattern = Pattern::read(section);
+        let limit = match (section.number("max"), section.number("vcpus")) {
             (Some(max), None) => QuotaLimit::Machines(max),
             (None, Some(vcpus)) => QuotaLimit::Vcpus(vcpus),
             _ => {
-                found.invalid(RULE, path.clone(), value.clone(), "must have either max or vcpus");
+                section.invalid("must have either max or vcpus");
                 return None;
             }
         };
@@ -182,116 +142,67 @@ impl Quota {
 }
 
 impl Spot {
-    fn read(mut section: Section<'_>, found: &mut Findings) -> Option<Self> {
-        let mut pattern = Pattern::default();
-        if let Some(mut part) = section.section("match", found) {
-            pattern = Pattern::read(&mut part, found);
-            part.finish(found);
-        }
-        let mean = section.required_duration("meanTimeToInterrupt", found);
-        let notice = section.optional_duration("notice", found).unwrap_or(Duration::from_secs(120));
-        section.finish(found);
+    fn read(section: &mut Section<'_, '_>) -> Option<Self> {
+        let pattern = section.object("match", Pattern::read).unwrap_or_default();
+        let mean = section.required_duration("meanTimeToInterrupt");
+        let notice = section.duration("notice").unwrap_or(Duration::from_secs(120));
         Some(Self { pattern, mean_time_to_interrupt: mean?, notice })
     }
 }
 
 impl RateLimit {
-    fn read(section: &mut Section<'_>, found: &mut Findings) -> Option<Self> {
-        let mut positive = |key| {
-            let (value, path) = section.take(key)?;
-            let number = value.as_f64().filter(|number| *number > 0.0);
-            if number.is_none() {
-                found.invalid(RULE, path, value.clone(), "must be a number above 0");
-            }
-            number
-        };
-        let (qps, burst) = (positive("qps"), positive("burst"));
-        let qps = qps?;
-        Some(Self { qps, burst: burst.unwrap_or(qps).max(1.0) })
+    fn read(section: &mut Section<'_, '_>) -> Option<Self> {
+        let positive = |value: &Value| value.as_f64().filter(|number| *number > 0.0);
+        let mut number = |key| section.value(key, "must be a number above 0", positive);
+        let (qps, burst) = (number("qps"), number("burst"));
+        Some(Self { qps: qps?, burst: burst.or(qps)?.max(1.0) })
     }
 }
 
 impl NodeSettings {
-    fn read(&mut self, mut section: Section<'_>, found: &mut Findings) {
-        section.duration("leaseInterval", &mut self.lease_interval, found);
-        section.duration("leaseDuration", &mut self.lease_duration, found);
-        section.duration("statusPeriod", &mut self.status_period, found);
-        section.duration("reregister", &mut self.reregister, found);
-        section.switch("ccm", &mut self.ccm, found);
-        if let Some(word) = section.text("nodeName", found) {
-            match word.as_str() {
-                "machine-name" => self.node_name = NodeNaming::MachineName,
-                "private-dns" => self.node_name = NodeNaming::PrivateDns,
-                other => {
-                    found.not_supported(RULE, section.path_of("nodeName"), other, &["machine-name", "private-dns"]);
-                }
+    fn read(&mut self, section: &mut Section<'_, '_>) {
+        set(&mut self.lease_interval, section.duration("leaseInterval"));
+        set(&mut self.lease_duration, section.duration("leaseDuration"));
+        set(&mut self.status_period, section.duration("statusPeriod"));
+        set(&mut self.reregister, section.duration("reregister"));
+        set(&mut self.ccm, section.switch("ccm"));
+        let naming = [("machine-name", NodeNaming::MachineName), ("private-dns", NodeNaming::PrivateDns)];
+        set(&mut self.node_name, section.word("nodeName", &naming));
+        let spelling = [("cloud", NodeIdSpelling::Cloud), ("machine", NodeIdSpelling::Machine)];
+        set(&mut self.provider_id, section.word("providerID", &spelling));
+        section.object("allocatableReserved", |part| {
+            for name in part.map().keys() {
+                let amount = part.value(name, "must be a quantity such as \"80m\" or \"1Gi\"", quantity);
+                self.allocatable_reserved.extend(amount.map(|amount| (name.clone(), amount)));
             }
-        }
-        if let Some(word) = section.text("providerID", found) {
-            match word.as_str() {
-                "cloud" => self.provider_id = NodeIdSpelling::Cloud,
-                "machine" => self.provider_id = NodeIdSpelling::Machine,
-                other => found.not_supported(RULE, section.path_of("providerID"), other, &["cloud", "machine"]),
-            }
-        }
-        if let Some((Value::Object(map), path)) = section.take("allocatableReserved") {
-            for (name, value) in map {
-                let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-                if quantity::parse(&text).is_none() {
-                    found.invalid(
-                        RULE,
-                        path.child(name),
-                        value.clone(),
-                        "must be a quantity such as \"80m\" or \"1Gi\"",
-                    );
-                }
-                self.allocatable_reserved.insert(name.clone(), Quantity(text));
-            }
-        }
+        });
         if !self.lease_interval.is_zero() && self.lease_interval >= self.lease_duration {
             let detail = "must be longer than leaseInterval, else the lease runs out between two renewals";
-            found.invalid(RULE, section.path_of("leaseDuration"), format!("{:?}", self.lease_duration), detail);
+            section.invalid_key("leaseDuration", format!("{:?}", self.lease_duration), detail);
         }
-        section.finish(found);
     }
 }
 
-impl VolumeSettings {
-    fn read(&mut self, mut section: Section<'_>, found: &mut Findings) {
-        section.duration("attach", &mut self.attach, found);
-        section.duration("detach", &mut self.detach, found);
-        if let Some(max) = section.number("maxPerNode", found) {
-            self.max_per_node = max;
-        }
-        if let Some((list, path)) = section.list("drivers", found) {
-            for (at, name) in list.iter().enumerate() {
-                match name.as_str() {
-                    Some(name) => self.drivers.push(name.to_owned()),
-                    None => found.invalid(RULE, path.index(at), name.clone(), "must be the name of a CSI driver"),
-                }
-            }
-        }
-        section.finish(found);
-    }
+fn quantity(value: &Value) -> Option<resource::Quantity> {
+    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    text.parse::<Quantity>().is_ok().then_some(resource::Quantity(text))
 }
 
-fn read_persistence(mut section: Section<'_>, found: &mut Findings) -> Option<StatePlace> {
-    let kind = section.text("kind", found).unwrap_or_else(|| "none".to_owned());
-    let path = section.text("path", found);
-    let place = match (kind.as_str(), path) {
-        ("none", _) => Some(StatePlace::None),
-        ("file" | "json" | "configMap", None) => {
-            found.required(RULE, section.path_of("path"), format!("kind {kind} needs to know where"));
+fn read_persistence(section: &mut Section<'_, '_>) -> Option<StatePlace> {
+    type Place = fn(String) -> StatePlace;
+    let places: [(&str, Option<Place>); 4] = [
+        ("none", None),
+        ("file", Some(|path| StatePlace::File(path.into()))),
+        ("json", Some(|path| StatePlace::Json(path.into()))),
+        ("configMap", Some(StatePlace::ConfigMap)),
+    ];
+    let path = section.text("path");
+    match (section.word("kind", &places).flatten(), path) {
+        (None, _) => Some(StatePlace::None),
+        (Some(place), Some(path)) => Some(place(path)),
+        (Some(_), None) => {
+            section.required("path", "this kind needs to know where");
             None
         }
-        ("file", Some(path)) => Some(StatePlace::File(path.into())),
-        ("json", Some(path)) => Some(StatePlace::Json(path.into())),
-        ("configMap", Some(name)) => Some(StatePlace::ConfigMap(name)),
-        (other, _) => {
-            found.not_supported(RULE, section.path_of("kind"), other, &["none", "file", "json", "configMap"]);
-            None
-        }
-    };
-    section.finish(found);
-    place
+    }
 }

@@ -23,7 +23,7 @@ fn options(text: &str) -> SimulationOptions {
 }
 
 async fn a_cloud(options: SimulationOptions) -> Arc<VirtualCloud> {
-    start(options, None, CancellationToken::new()).await.unwrap()
+    start(options, None, CancellationToken::new()).await.unwrap().0
 }
 
 fn class(provider: &str, spec: Value) -> MachineClass {
@@ -65,13 +65,13 @@ async fn it_keeps_the_contract_of_drivers(#[case] provider: &str, #[case] spec: 
     machine_driver::contract::holds_for(&*cloud, class(provider, spec), SecretData::default()).await;
 }
 
-/// As its stand-in of a process that does not lead.
+/// Also in a process that does not lead.
 #[tokio::test(start_paused = true)]
 async fn it_says_whose_the_vms_of_a_class_are() {
     let tags = json!({ "kubernetes.io/cluster/shoot": "1", "kubernetes.io/role/node": "1" });
     let class = class("virtual", json!({ "tags": tags }));
     let owner = a_cloud(options("{}")).await.owner(&class);
-    let standby = crate::Standby::new(&options("{}")).unwrap().owner(&class);
+    let standby = VirtualCloud::new(&options("{}")).unwrap().owner(&class);
     assert!(owner.is_some());
     assert_eq!(owner.map(|owner| owner.to_string()), standby.map(|owner| owner.to_string()));
 }
@@ -188,7 +188,7 @@ outcomes: [{rate: 0.05, effect: duplicate-vm}, {rate: 0.05, effect: never-joins}
             });
         }
         calls.join_all().await;
-        serde_json::to_value(cloud.shared.with(|cloud, _| cloud.events())).unwrap()
+        serde_json::to_value(cloud.shared().unwrap().with(|cloud, _| cloud.events())).unwrap()
     })
 }
 
@@ -200,7 +200,8 @@ fn v01_the_number_of_threads_does_not_change_the_events() {
 }
 
 async fn a_kept_cloud(place: StatePlace) -> Result<Arc<VirtualCloud>, SimulationError> {
-    start(SimulationOptions { state: Some(place), ..options("") }, None, CancellationToken::new()).await
+    let options = SimulationOptions { state: Some(place), ..options("") };
+    start(options, None, CancellationToken::new()).await.map(|(cloud, _)| cloud)
 }
 
 fn places(directory: &Path) -> [StatePlace; 2] {
@@ -285,4 +286,17 @@ async fn a_call_that_arrives_twice_makes_one_vm_and_tells_that_it_is_gone() {
     assert_eq!(cloud.initialize_machine(&cx(), request("m")).await, Ok(made.vm));
     let answer = cloud.delete_machine(&cx(), request("m")).await.unwrap_err();
     assert_eq!(answer.code, Code::NotFound, "the second answer: {answer}");
+}
+
+#[tokio::test]
+async fn it_begins_once_it_is_told_with_what_and_only_once() {
+    let standby = VirtualCloud::new(&options("")).unwrap();
+    let stop = CancellationToken::new();
+    assert_eq!(code(standby.begin(stop.clone()).await.map(drop)), Code::FailedPrecondition);
+    assert_eq!(code(standby.shared()), Code::Unavailable, "it lives elsewhere");
+    standby.may_begin(options(""), None);
+    drop(standby.begin(stop.clone()));
+    assert!(!standby.begin(stop.clone()).await.unwrap().is_empty(), "a try that was given up does not count");
+    assert!(standby.shared().is_ok());
+    assert!(standby.begin(stop).await.unwrap().is_empty(), "a cloud lives once");
 }

@@ -4,14 +4,13 @@
 
 use std::{sync::Arc, time::Duration};
 
+use controller_runtime::{error::ApiError, key::ObjectKey, snapshot::Snapshot};
 use futures::{FutureExt, future::BoxFuture};
-use kube::runtime::watcher;
-use serde_json::json;
+use k8s_openapi::api::{core::v1::PersistentVolume, storage::v1::VolumeAttachment};
+use serde_json::{Value, json};
 
 use super::{
-    CallError, Done, Job, Kubelet, UNPLACED, back_off,
-    brief::AttachmentBrief,
-    log_call_error, log_watch_error,
+    BY_NODE, Done, Job, Kubelet, back_off, log_call_error,
     target::{PatchKind, Target},
     volumes::AttachedVolume,
 };
@@ -33,25 +32,19 @@ pub(super) enum Attaching {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whose {
     Ours,
-    /// Its Node is not known: it may be gone, or somebody else's.
+    /// Its Node is not known: it may be gone, or not be simulated.
     Unclear,
 }
 
-/// An attachment and the work on it.
+/// The work on an attachment.
 #[derive(Debug)]
 pub(super) struct AttachmentRecord {
-    brief: AttachmentBrief,
+    uid: String,
     whose: Whose,
     begun: Option<Attaching>,
-    volume: Option<AttachedVolume>,
+    /// The volume that it attaches, once that is known.
+    pub(super) volume: Option<AttachedVolume>,
     failures: u32,
-}
-
-impl AttachmentRecord {
-    /// The volume, when it is attached to this node.
-    pub(super) fn shown_on(&self, node: &str) -> Option<&AttachedVolume> {
-        self.volume.as_ref().filter(|_| self.brief.node == node && self.brief.attached)
-    }
 }
 
 /// A call about an attachment that has ended.
@@ -59,84 +52,53 @@ impl AttachmentRecord {
 pub(super) struct AttachmentDone {
     name: Arc<str>,
     step: Attaching,
-    result: Result<Option<AttachedVolume>, CallError>,
+    result: Result<Option<AttachedVolume>, ApiError>,
 }
 
 impl Kubelet {
-    pub(super) fn on_attachment_event(&mut self, event: watcher::Result<watcher::Event<AttachmentBrief>>) {
-        match event {
-            Err(error) => log_watch_error("volumeattachments", &error),
-            Ok(watcher::Event::Init | watcher::Event::InitDone) => {}
-            Ok(watcher::Event::InitApply(attachment) | watcher::Event::Apply(attachment)) => {
-                self.on_attachment(attachment);
-            }
-            Ok(watcher::Event::Delete(attachment)) => {
-                self.unplaced_attachments.remove(attachment.name());
-                if let Some(record) = self.attachments.remove(attachment.name()) {
-                    self.volumes_changed(&record.brief.node);
-                }
-            }
-        }
-    }
-
-    /// Takes up the attachments to a Node that were seen before it was known. One that was being let go of then, as after a
-    /// restart, was taken for somebody else's.
+    /// Takes up the attachments to a Node that were there before it was known. One that was being let go of then, as after a
+    /// restart, was taken for a foreign one.
     pub(super) fn place_attachments(&mut self, node: &str) {
-        let unclear = |record: &AttachmentRecord| record.whose == Whose::Unclear && record.brief.node == node;
-        let mut looked_at_too_early: Vec<AttachmentBrief> =
-            self.attachments.extract_if(|_, record| unclear(record)).map(|(_, record)| record.brief).collect();
-        looked_at_too_early.sort_by(|one, other| one.name().cmp(other.name()));
-        for attachment in looked_at_too_early {
-            self.on_attachment(attachment);
-        }
-        let mut here: Vec<Arc<str>> = self
-            .unplaced_attachments
-            .iter()
-            .filter(|(_, attachment)| attachment.node == node)
-            .map(|(name, _)| Arc::clone(name))
-            .collect();
-        here.sort();
-        for name in here {
-            if let Some(attachment) = self.unplaced_attachments.remove(&name) {
-                self.on_attachment(attachment);
+        for attachment in self.watched_attachments.by_index(BY_NODE, node) {
+            let name = attachment.name();
+            if self.attachments.get(name).is_some_and(|record| record.whose == Whose::Unclear) {
+                self.attachments.remove(name);
             }
+            self.on_attachment(&attachment, true);
         }
     }
 
-    fn on_attachment(&mut self, brief: AttachmentBrief) {
-        let settings = self.config().volumes.clone();
-        if !settings.drivers.contains(&brief.attacher) {
+    pub(super) fn on_attachment(&mut self, attachment: &Arc<VolumeAttachment>, is_there: bool) {
+        let (spec, settings) = (&attachment.spec, self.config().volumes.clone());
+        let is_deleting = attachment.metadata.deletion_timestamp.is_some();
+        let name: Arc<str> = Arc::from(attachment.name());
+        if !is_there {
+            if self.attachments.remove(&name).is_some() {
+                self.volumes_changed(&spec.node_name);
+            }
             return;
         }
-        let name: Arc<str> = Arc::from(brief.name());
-        if self.attachments.get(&name).is_some_and(|known| known.brief.uid() != brief.uid()) {
+        if !settings.drivers.contains(&spec.attacher) {
+            return;
+        }
+        if self.attachments.get(&name).is_some_and(|known| known.uid != attachment.uid()) {
             self.attachments.remove(&name);
         }
         let known = self.attachments.get(&name).map(|known| known.whose);
-        let whose = if self.nodes.contains_key(brief.node.as_str()) { Some(Whose::Ours) } else { known };
-        if whose.is_none() && !brief.deleting {
-            if self.unplaced_attachments.len() < UNPLACED {
-                self.unplaced_attachments.insert(name, brief);
-            }
-            return;
-        }
-        self.unplaced_attachments.remove(&name);
-        let whose = whose.unwrap_or(Whose::Unclear);
-        let record = self.attachments.entry(Arc::clone(&name)).or_insert_with(|| AttachmentRecord {
-            brief: brief.clone(),
-            whose,
-            begun: None,
-            volume: None,
-            failures: 0,
-        });
-        (record.brief, record.whose) = (brief, whose);
-        let (step, latency, operation) = match (record.brief.deleting, record.brief.attached) {
+        let whose = match known {
+            _ if self.nodes.contains_key(spec.node_name.as_str()) => Whose::Ours,
+            Some(known) => known,
+            None if is_deleting => Whose::Unclear,
+            None => return,
+        };
+        let new =
+            || AttachmentRecord { uid: attachment.uid().to_owned(), whose, begun: None, volume: None, failures: 0 };
+        let record = self.attachments.entry(Arc::clone(&name)).or_insert_with(new);
+        record.whose = whose;
+        let (step, latency, operation) = match (is_deleting, is_attached(attachment)) {
             (false, false) => (Attaching::Attach, settings.attach, Some(Operation::Attach)),
             (false, true) if record.volume.is_none() => (Attaching::LookUp, Duration::ZERO, None),
-            (false, true) => {
-                let node = record.brief.node.clone();
-                return self.volumes_changed(&node);
-            }
+            (false, true) => return self.volumes_changed(&spec.node_name),
             (true, _) => (Attaching::Detach, settings.detach, Some(Operation::Detach)),
         };
         if record.begun == Some(step) {
@@ -157,13 +119,13 @@ impl Kubelet {
 
     pub(super) fn begin_attachment(&mut self, name: &Arc<str>, step: Attaching) -> Option<BoxFuture<'static, Done>> {
         let record = self.attachments.get(name).filter(|record| record.begun == Some(step))?;
-        let (target, name) = (self.target.clone(), Arc::clone(name));
-        let (brief, whose) = (record.brief.clone(), record.whose);
+        let attachment = self.watched_attachments.get(&ObjectKey::cluster_scoped(&**name))?;
+        let (target, name, whose) = (self.target.clone(), Arc::clone(name), record.whose);
         let work = async move {
             let result = match step {
-                Attaching::Attach => attach(&target, &brief).await,
-                Attaching::LookUp => volume_of(&target, &brief).await,
-                Attaching::Detach => detach(&target, &brief, whose).await.map(|()| None),
+                Attaching::Attach => attach(&target, &attachment).await,
+                Attaching::LookUp => volume_of(&target, &attachment).await,
+                Attaching::Detach => detach(&target, &attachment, whose).await.map(|()| None),
             };
             Done::Attachment(AttachmentDone { name, step, result })
         };
@@ -174,13 +136,13 @@ impl Kubelet {
         let AttachmentDone { name, step, result } = done;
         let Some(record) = self.attachments.get_mut(&name) else { return };
         match result {
-            Ok(volume) => {
-                if step != Attaching::Detach {
-                    record.volume = volume;
-                    let node = record.brief.node.clone();
-                    self.volumes_changed(&node);
+            Ok(volume) if step != Attaching::Detach => {
+                record.volume = volume;
+                if let Some(attachment) = self.watched_attachments.get(&ObjectKey::cluster_scoped(&*name)) {
+                    self.volumes_changed(&attachment.spec.node_name);
                 }
             }
+            Ok(_) => {}
             Err(error) if error.is_not_found() => {}
             Err(error) => {
                 log_call_error("volumeattachment", &name, &error);
@@ -193,53 +155,52 @@ impl Kubelet {
     }
 }
 
-fn path_of(brief: &AttachmentBrief) -> String {
-    format!("/apis/storage.k8s.io/v1/volumeattachments/{}", brief.name())
+/// Whether a volume is attached.
+pub(super) fn is_attached(attachment: &VolumeAttachment) -> bool {
+    attachment.status.as_ref().is_some_and(|status| status.attached)
 }
 
-/// The finalizer of the attacher, and those of others.
-fn finalizers(brief: &AttachmentBrief) -> (String, Vec<String>) {
-    let ours = format!("external-attacher/{}", brief.attacher.replace('.', "-"));
-    let others = brief.finalizers.iter().filter(|other| **other != ours).cloned().collect();
-    (ours, others)
+fn path_of(attachment: &Arc<VolumeAttachment>) -> String {
+    format!("/apis/storage.k8s.io/v1/volumeattachments/{}", attachment.name())
 }
 
-async fn set_finalizers(target: &Target, brief: &AttachmentBrief, finalizers: &[String]) -> Result<(), CallError> {
-    let metadata = json!({"uid": brief.uid(), "resourceVersion": brief.resource_version(), "finalizers": finalizers});
-    target.patch(&path_of(brief), PatchKind::Merge, &json!({"metadata": metadata})).await
-}
-
-async fn attach(target: &Target, brief: &AttachmentBrief) -> Result<Option<AttachedVolume>, CallError> {
-    let volume = volume_of(target, brief).await?;
-    let (ours, others) = finalizers(brief);
-    if others.len() == brief.finalizers.len() {
-        let all: Vec<String> = others.into_iter().chain([ours]).collect();
-        set_finalizers(target, brief, &all).await?;
+/// Adds the finalizer of the attacher, or takes it off; the finalizers of others stay.
+async fn finalize(target: &Target, attachment: &Arc<VolumeAttachment>, wanted: bool) -> Result<(), ApiError> {
+    let ours = format!("external-attacher/{}", attachment.spec.attacher.replace('.', "-"));
+    let mut finalizers = attachment.metadata.finalizers.clone().unwrap_or_default();
+    if finalizers.contains(&ours) == wanted {
+        return Ok(());
     }
+    if wanted {
+        finalizers.push(ours);
+    } else {
+        finalizers.retain(|other| *other != ours);
+    }
+    let metadata =
+        json!({"uid": attachment.uid(), "resourceVersion": attachment.resource_version(), "finalizers": finalizers});
+    target.patch(&path_of(attachment), PatchKind::Merge, &json!({"metadata": metadata})).await
+}
+
+async fn attach(target: &Target, attachment: &Arc<VolumeAttachment>) -> Result<Option<AttachedVolume>, ApiError> {
+    let volume = volume_of(target, attachment).await?;
+    finalize(target, attachment, true).await?;
     let patch = json!({"status": {"attached": true}});
-    target.patch(&format!("{}/status", path_of(brief)), PatchKind::Merge, &patch).await?;
+    target.patch(&format!("{}/status", path_of(attachment)), PatchKind::Merge, &patch).await?;
     Ok(volume)
 }
 
 /// The volume that an attachment is about; `None` when the cluster does not know it, or it is an inline one.
-async fn volume_of(target: &Target, brief: &AttachmentBrief) -> Result<Option<AttachedVolume>, CallError> {
-    let Some(name) = &brief.volume else { return Ok(None) };
-    match target.get(&format!("/api/v1/persistentvolumes/{name}")).await {
-        Ok(volume) => Ok(AttachedVolume::of(&volume, &brief.attacher)),
-        Err(error) if error.is_not_found() => Ok(None),
-        Err(error) => Err(error),
-    }
+async fn volume_of(target: &Target, attachment: &Arc<VolumeAttachment>) -> Result<Option<AttachedVolume>, ApiError> {
+    let Some(name) = &attachment.spec.source.persistent_volume_name else { return Ok(None) };
+    let volume: Option<PersistentVolume> = target.get(&format!("/api/v1/persistentvolumes/{name}")).await?;
+    Ok(volume.and_then(|volume| AttachedVolume::of(&volume, &attachment.spec.attacher)))
 }
 
-/// Lets go of the attachment. One whose Node is there without being ours is somebody else's to detach.
-async fn detach(target: &Target, brief: &AttachmentBrief, whose: Whose) -> Result<(), CallError> {
-    if whose == Whose::Unclear {
-        match target.get(&format!("/api/v1/nodes/{}", brief.node)).await {
-            Ok(_) => return Ok(()),
-            Err(error) if error.is_not_found() => {}
-            Err(error) => return Err(error),
-        }
+/// Lets go of the attachment. One whose Node is there without being ours is a foreign one.
+async fn detach(target: &Target, attachment: &Arc<VolumeAttachment>, whose: Whose) -> Result<(), ApiError> {
+    let node = format!("/api/v1/nodes/{}", attachment.spec.node_name);
+    if whose == Whose::Unclear && target.get::<Value>(&node).await?.is_some() {
+        return Ok(());
     }
-    let (_, others) = finalizers(brief);
-    if others.len() == brief.finalizers.len() { Ok(()) } else { set_finalizers(target, brief, &others).await }
+    finalize(target, attachment, false).await
 }

@@ -8,9 +8,7 @@
 //! Source: spec/providers §7.4–§7.6.
 
 mod attachments;
-mod brief;
 mod deadlines;
-mod node_reads;
 mod nodes;
 mod objects;
 mod pods;
@@ -18,23 +16,34 @@ mod target;
 #[cfg(test)]
 mod tests;
 mod volumes;
+mod watched;
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     fmt::Debug,
-    sync::Arc,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
+use controller_runtime::{
+    error::ApiError,
+    key::ObjectKey,
+    snapshot::Snapshot,
+    store::{Change, Store},
+    watch::{Poison, Scope, Watches, Watching},
+};
 use futures::{
     StreamExt,
-    future::BoxFuture,
-    stream::{BoxStream, FuturesUnordered},
+    future::{BoxFuture, join3},
+    stream::FuturesUnordered,
 };
-use kube::{
-    Api, Resource,
-    runtime::{WatchStreamExt, watcher},
-};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::{
     sync::mpsc,
     time::{Instant, sleep_until},
@@ -43,24 +52,24 @@ use tokio_util::sync::CancellationToken;
 
 use self::{
     attachments::{Attaching, AttachmentRecord},
-    brief::{AttachmentBrief, NodeBrief, PodBrief},
     deadlines::Deadlines,
     nodes::{NodeJob, NodeRecord},
     pods::{PodRecord, PodStep},
-    target::{CallError, Target},
+    target::Target,
+    watched::{NodeFacts, PodFacts, Watched},
 };
 use super::{cloud::NodeNotice, config::SimulationConfig, draw::Fingerprint, shared::Shared};
 
 /// Calls to the target cluster at a time.
 const CONCURRENCY: usize = 64;
-/// Pods, and attachments, on nodes that are not known yet; beyond it they are forgotten.
-const UNPLACED: usize = 10_000;
+/// The index by the Node that an object is about.
+const BY_NODE: &str = "node";
 
 /// Something to do against the target cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Job {
     Node(Arc<str>, NodeJob),
-    Pod(Arc<str>, PodStep),
+    Pod(ObjectKey, PodStep),
     Attachment(Arc<str>, Attaching),
 }
 
@@ -72,22 +81,26 @@ enum Done {
     Attachment(attachments::AttachmentDone),
 }
 
+/// An object that has changed, and whether it is still there.
+#[derive(Debug)]
+enum Event {
+    Node(Watched<NodeFacts>, bool),
+    Pod(Watched<PodFacts>, bool),
+    Attachment(Arc<VolumeAttachment>, bool),
+}
+
 /// The kubelets of all simulated VMs.
 pub struct Kubelet {
     shared: Arc<Shared>,
     target: Target,
-    notices: Option<mpsc::UnboundedReceiver<NodeNotice>>,
+    notices: mpsc::UnboundedReceiver<NodeNotice>,
     version: String,
-    /// In order, as are the unplaced pods: what is done about several of them must not depend on a hash.
+    watched_nodes: Arc<Store<Watched<NodeFacts>>>,
+    watched_pods: Arc<Store<Watched<PodFacts>>>,
+    watched_attachments: Arc<Store<Arc<VolumeAttachment>>>,
     nodes: BTreeMap<Arc<str>, NodeRecord>,
-    /// Simulated Nodes that were there at the start and whose VM has not been told of yet.
-    found: HashMap<String, NodeBrief>,
-    /// Names seen since a watch began anew; `None` while none begins.
-    relisted: Option<Vec<NodeBrief>>,
-    pods: HashMap<Arc<str>, PodRecord>,
-    unplaced: BTreeMap<Arc<str>, PodBrief>,
+    pods: HashMap<ObjectKey, PodRecord>,
     attachments: HashMap<Arc<str>, AttachmentRecord>,
-    unplaced_attachments: HashMap<Arc<str>, AttachmentBrief>,
     queue: VecDeque<Job>,
     deadlines: Deadlines<Job>,
     in_flight: FuturesUnordered<BoxFuture<'static, Done>>,
@@ -99,15 +112,14 @@ impl Kubelet {
         Self {
             shared,
             target: Target::new(client),
-            notices: Some(notices),
+            notices,
             version: "v0.0.0-virtual".to_owned(),
+            watched_nodes: Arc::new(Store::new(Vec::new())),
+            watched_pods: Arc::new(Store::new(vec![(BY_NODE, |pod| vec![pod.facts.node.clone()])])),
+            watched_attachments: Arc::new(Store::new(vec![(BY_NODE, |found| vec![found.spec.node_name.clone()])])),
             nodes: BTreeMap::new(),
-            found: HashMap::new(),
-            relisted: None,
             pods: HashMap::new(),
-            unplaced: BTreeMap::new(),
             attachments: HashMap::new(),
-            unplaced_attachments: HashMap::new(),
             queue: VecDeque::new(),
             deadlines: Deadlines::new(),
             in_flight: FuturesUnordered::new(),
@@ -116,24 +128,29 @@ impl Kubelet {
 
     /// Works until the end. Calls in flight are given up then.
     pub async fn run(self, shutdown: CancellationToken) {
-        tokio::select! {
-            biased;
-            () = shutdown.cancelled() => {}
-            () = self.work() => {}
-        }
+        shutdown.run_until_cancelled(Box::pin(self.work())).await;
     }
 
     async fn work(mut self) {
-        let Some(mut notices) = self.notices.take() else { return };
-        if let Ok(version) = self.target.get("/version").await
-            && let Some(version) = version.get("gitVersion").and_then(serde_json::Value::as_str)
+        if let Ok(Some(version)) = self.target.get::<Value>("/version").await
+            && let Some(version) = version.get("gitVersion").and_then(Value::as_str)
         {
             self.version = format!("{version}-virtual");
         }
-        let mut nodes = self.watch::<NodeBrief>(watcher::Config::default());
-        let mut pods = self.watch::<PodBrief>(watcher::Config::default().fields("spec.nodeName!="));
-        let mut attachments = self.watch::<AttachmentBrief>(watcher::Config::default());
-        let mut listed = Listed::NotYet;
+        let drawn = AtomicU64::new(0);
+        let jitter = move || Fingerprint::of(&drawn.fetch_add(1, Ordering::Relaxed).to_string());
+        // The watch itself logs what it can't decode.
+        let watches = Watches::new(Arc::new(|_: &Poison| ()), jitter);
+        let (sender, mut events) = mpsc::unbounded_channel();
+        let bound = all().with_fields("spec.nodeName!=");
+        let mut feeds = pin!(join3(
+            self.watch(&watches, "nodes", all(), &self.watched_nodes, &sender, Event::Node),
+            self.watch(&watches, "pods", bound, &self.watched_pods, &sender, Event::Pod),
+            self.watch(&watches, "volumeattachments", all(), &self.watched_attachments, &sender, Event::Attachment),
+        ));
+        let nodes = Arc::clone(&self.watched_nodes);
+        let mut listed = pin!(nodes.wait_synced());
+        let mut knows_nodes = false;
         loop {
             self.start_jobs();
             let deadline = self.deadlines.next();
@@ -148,17 +165,20 @@ impl Kubelet {
                         self.queue.push_back(job);
                     }
                 }
-                Some(event) = nodes.next() => {
-                    if self.on_node_event(event) == Listed::Once {
-                        listed = Listed::Once;
-                    }
+                _ = &mut feeds => return,
+                Some(event) = events.recv() => match event {
+                    Event::Node(node, is_there) => self.on_node(&node, is_there),
+                    Event::Pod(pod, is_there) => self.on_pod(&pod, is_there),
+                    Event::Attachment(attachment, is_there) => self.on_attachment(&attachment, is_there),
+                },
+                () = &mut listed, if !knows_nodes => {
+                    knows_nodes = true;
+                    self.on_all_nodes();
                 }
-                Some(event) = pods.next() => self.on_pod_event(event),
-                Some(event) = attachments.next() => self.on_attachment_event(event),
                 // Before the Nodes are known, each would be made again only to be refused.
-                Some(notice) = notices.recv(), if listed == Listed::Once => {
+                Some(notice) = self.notices.recv(), if knows_nodes => {
                     let mut all = vec![notice];
-                    while let Ok(notice) = notices.try_recv() {
+                    while let Ok(notice) = self.notices.try_recv() {
                         all.push(notice);
                     }
                     // No Node may show a VM that a killed process would forget.
@@ -173,20 +193,35 @@ impl Kubelet {
         }
     }
 
-    fn watch<K>(&self, config: watcher::Config) -> BoxStream<'static, watcher::Result<watcher::Event<K>>>
+    /// Keeps a store equal to the target cluster, and sends what changes.
+    fn watch<S: Snapshot>(
+        &self,
+        watches: &Watches,
+        kind: &'static str,
+        watching: Watching<S::Object, S::Object>,
+        store: &Arc<Store<S>>,
+        events: &mpsc::UnboundedSender<Event>,
+        event: fn(S, bool) -> Event,
+    ) -> impl Future<Output = ()> + use<S>
     where
-        K: Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + Debug + Send + 'static,
+        S::Object: DeserializeOwned + Clone + Debug,
     {
-        let config = config.any_semantic().timeout(180);
-        watcher(Api::all(self.target.client()), config).default_backoff().boxed()
+        let events = events.clone();
+        store.set_listeners(vec![Box::new(move |change: &Change<S>| {
+            if let Some(object) = change.newest() {
+                // Its receiver lives as long as the watch.
+                drop(events.send(event(object.clone(), change.new.is_some())));
+            }
+        })]);
+        watches.clone().keep(kind, self.target.client(), watching, Arc::clone(store), CancellationToken::new())
     }
 
     fn start_jobs(&mut self) {
         while self.in_flight.len() < CONCURRENCY {
             let Some(job) = self.queue.pop_front() else { return };
             let begun = match job {
-                Job::Node(name, job) => self.begin_node(&name, &job),
-                Job::Pod(path, step) => self.begin_pod(&path, step),
+                Job::Node(name, job) => self.begin_node(&name, job),
+                Job::Pod(key, step) => self.begin_pod(&key, step),
                 Job::Attachment(name, step) => self.begin_attachment(&name, step),
             };
             self.in_flight.extend(begun);
@@ -215,11 +250,8 @@ impl Kubelet {
     }
 }
 
-/// Whether all Nodes of the target cluster were seen once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Listed {
-    NotYet,
-    Once,
+fn all<K>() -> Watching<K, K> {
+    Watching::objects(Scope::Cluster, |_| ())
 }
 
 async fn wait(deadline: Option<Instant>) {
@@ -244,12 +276,8 @@ fn back_off(name: &str, failures: u32) -> Duration {
     longest.mul_f64(0.5 + spread(name, failures) / 2.0)
 }
 
-fn log_watch_error(kind: &str, error: &watcher::Error) {
-    tracing::warn!(kind, %error, "watch of the target cluster is interrupted");
-}
-
-fn log_call_error(what: &str, name: &str, error: &CallError) {
-    if error.is_final() {
+fn log_call_error(what: &str, name: &str, error: &ApiError) {
+    if target::is_final(error) {
         tracing::error!(what, name, %error, "the target cluster refuses a simulated object");
     } else {
         tracing::debug!(what, name, %error, "call failed and is repeated");

@@ -2,17 +2,15 @@
 
 use std::{sync::Arc, time::Duration};
 
+use controller_runtime::{error::ApiError, key::ObjectKey};
 use futures::{FutureExt, future::BoxFuture};
-use kube::runtime::watcher;
+use k8s_openapi::api::core::v1::Node;
 
 use super::{
-    CallError, Done, Job, Kubelet, Listed, back_off,
-    brief::{NodeBrief, Shown},
-    log_call_error, log_watch_error,
-    node_reads::{read, remove},
-    objects, spread,
-    target::{PatchKind, Target},
-    volumes::{Listing, NodeVolumes},
+    Done, Job, Kubelet, back_off, log_call_error, objects, spread,
+    target::{PatchKind, Target, is_conflict, is_final},
+    volumes::NodeVolumes,
+    watched::{NodeFacts, Shown, Watched},
 };
 use crate::cloud::{Happening, Heartbeat, NodeNotice, NodeView, NodeWish, VmRef};
 
@@ -40,46 +38,34 @@ pub(super) enum NodeJob {
     Remove(Box<str>),
 }
 
-/// Whether the Node is in the API.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Presence {
-    Absent,
-    Shows(Shown),
-}
-
-/// Whether something goes on for the Node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Activity {
-    Idle,
-    Writing,
-    /// It must be looked at again after the write.
-    WritingOutdated,
+/// Whether something is being written of a Node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Writing {
+    #[default]
+    No,
+    Yes,
+    /// What is to be written has changed since the write began.
+    Outdated,
 }
 
 /// Whether heartbeats are set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Beats {
+    #[default]
     NotYet,
     Regular,
     Frozen,
 }
 
-/// Whether the Lease is in the API.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lease {
-    Missing,
-    Exists,
-}
-
 /// What is known of a Node of a running VM.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct NodeRecord {
     pub(super) vm: VmRef,
-    uid: Box<str>,
-    presence: Presence,
-    activity: Activity,
+    /// What it shows; none while it is not in the API, as far as is known.
+    shows: Option<Shown>,
+    writing: Writing,
     beats: Beats,
-    lease: Lease,
+    has_lease: bool,
     failures: u32,
     refusals: u32,
     beat: u32,
@@ -87,78 +73,61 @@ pub(super) struct NodeRecord {
     pub(super) pods_started: u8,
     /// The volumes that it shows.
     pub(super) volumes: NodeVolumes,
-    /// Whether they are being written.
-    pub(super) listing: Listing,
+    pub(super) writing_volumes: Writing,
 }
 
 impl NodeRecord {
-    fn new(vm: VmRef) -> Self {
-        Self {
-            vm,
-            uid: Box::default(),
-            presence: Presence::Absent,
-            activity: Activity::Idle,
-            beats: Beats::NotYet,
-            lease: Lease::Missing,
-            failures: 0,
-            refusals: 0,
-            beat: 0,
-            pods_started: 0,
-            volumes: NodeVolumes::default(),
-            listing: Listing::default(),
-        }
-    }
-
     /// Whether the Node is in the API, as far as is known.
     pub(super) fn is_shown(&self) -> bool {
-        self.presence != Presence::Absent
+        self.shows.is_some()
     }
 
     /// Whether the kubelet of the Node works.
     pub(super) fn works(&self) -> bool {
         self.beats != Beats::Frozen
     }
+
+    /// Takes a Node for its own.
+    fn adopt(&mut self, node: &NodeFacts) {
+        self.shows = Some(node.ready);
+        self.volumes = node.volumes.clone();
+    }
 }
+
+/// What a call about a Node came to.
+#[derive(Debug)]
+pub(super) enum Effect {
+    /// The Node was made, for the VM of this identity.
+    Posted(Shown, Box<str>),
+    Patched(Shown),
+    /// There is another Node of its name.
+    Found(Watched<NodeFacts>),
+    ShowsVolumes(NodeVolumes),
+    Done,
+}
+
+/// What comes of a call about a Node.
+pub(super) type Call = BoxFuture<'static, Result<Effect, ApiError>>;
 
 /// A call about a Node that has ended.
 #[derive(Debug)]
 pub(super) struct NodeDone {
     name: Arc<str>,
     vm: Option<VmRef>,
-    result: NodeResult,
-}
-
-#[derive(Debug)]
-enum NodeResult {
-    Posted(Shown, Box<str>),
-    Patched(Shown),
-    Missing,
-    Found(Box<NodeBrief>),
-    ShowFailed(CallError),
-    Leased(Result<(), CallError>),
-    Beaten(Result<(), CallError>),
-    Listed(NodeVolumes, Result<(), CallError>),
-    Removed(Box<str>, Result<(), CallError>),
-}
-
-impl Done {
-    /// The volumes of a Node were written, or not.
-    pub(super) fn volumes(name: Arc<str>, vm: VmRef, volumes: NodeVolumes, result: Result<(), CallError>) -> Self {
-        Self::Node(NodeDone { name, vm: Some(vm), result: NodeResult::Listed(volumes, result) })
-    }
+    job: NodeJob,
+    result: Result<Effect, ApiError>,
 }
 
 impl Kubelet {
     pub(super) fn on_notice(&mut self, notice: NodeNotice) {
         let name: Arc<str> = Arc::from(notice.node);
+        let is_known = self.nodes.get(&name).is_some_and(|record| record.vm == notice.vm);
         match notice.wish {
             NodeWish::Show => {
-                let known = self.nodes.get(&name).is_some_and(|record| record.vm == notice.vm);
-                if !known {
-                    let mut record = NodeRecord::new(notice.vm);
-                    if let Some(brief) = self.found.remove(&*name) {
-                        record.uid = brief.uid().into();
-                        self.adopt_presence(&mut record, &brief);
+                if !is_known {
+                    let mut record = NodeRecord { vm: notice.vm, ..NodeRecord::default() };
+                    if let Some(node) = self.watched(&name).filter(|node| self.is_ours(notice.vm, node)) {
+                        record.adopt(&node.facts);
                     }
                     self.nodes.insert(Arc::clone(&name), record);
                     self.place_pods(&name);
@@ -167,7 +136,7 @@ impl Kubelet {
                 self.queue.push_back(Job::Node(name, NodeJob::Show));
             }
             NodeWish::Stop | NodeWish::Gone => {
-                if self.nodes.get(&name).is_some_and(|record| record.vm == notice.vm) {
+                if is_known {
                     self.nodes.remove(&name);
                 }
                 if notice.wish == NodeWish::Gone && self.config().nodes.ccm {
@@ -178,103 +147,66 @@ impl Kubelet {
         }
     }
 
-    /// Takes a Node for ours when it shows our VM.
-    fn adopt_presence(&self, record: &mut NodeRecord, brief: &NodeBrief) {
-        let view = self.shared.with(|cloud, _| cloud.node_view(record.vm));
-        let ours = view.zip(brief.simulated.as_ref()).is_some_and(|(view, node)| view.provider_id == node.provider_id);
-        if ours {
-            record.presence = Presence::Shows(brief.ready);
-            record.volumes = brief.volumes.clone();
-        }
+    /// The Node of this name.
+    fn watched(&self, name: &str) -> Option<Watched<NodeFacts>> {
+        self.watched_nodes.get(&ObjectKey::cluster_scoped(name))
     }
 
-    pub(super) fn on_node_event(&mut self, event: watcher::Result<watcher::Event<NodeBrief>>) -> Listed {
-        match event {
-            Err(error) => log_watch_error("nodes", &error),
-            Ok(watcher::Event::Init) => self.relisted = Some(Vec::new()),
-            Ok(watcher::Event::InitApply(node)) => {
-                if let Some(relisted) = &mut self.relisted {
-                    relisted.push(node);
-                }
-            }
-            Ok(watcher::Event::InitDone) => {
-                self.on_all_nodes();
-                return Listed::Once;
-            }
-            Ok(watcher::Event::Apply(node)) => self.on_node_seen(&node),
-            Ok(watcher::Event::Delete(node)) => {
-                let name: Arc<str> = Arc::from(node.name());
-                self.on_node_deleted(&name);
-            }
-        }
-        Listed::NotYet
+    /// Whether a Node is that of our VM.
+    fn is_ours(&self, vm: VmRef, node: &Watched<NodeFacts>) -> bool {
+        let view = self.shared.with(|cloud, _| cloud.node_view(vm));
+        let both = view.zip(node.facts.simulated.as_ref());
+        both.is_some_and(|(view, node)| view.provider_id == node.provider_id)
     }
 
-    fn on_all_nodes(&mut self) {
-        let nodes = self.relisted.take().unwrap_or_default();
-        let rebuilds = !self.shared.keeps();
-        let mut present = std::collections::HashSet::new();
-        for node in nodes {
-            present.insert(node.name().to_owned());
-            if self.nodes.contains_key(node.name()) {
-                self.on_node_seen(&node);
-            } else if node.simulated.is_some() {
-                self.found.insert(node.name().to_owned(), node);
-            }
-        }
-        let missing: Vec<Arc<str>> =
-            self.nodes.keys().filter(|name| !present.contains(&***name)).map(Arc::clone).collect();
-        for name in missing {
-            self.on_node_deleted(&name);
-        }
-        if rebuilds {
-            let mut found: Vec<&NodeBrief> = self.found.values().collect();
-            found.sort_by(|a, b| a.name().cmp(b.name()));
+    /// All Nodes of the target cluster are known.
+    pub(super) fn on_all_nodes(&self) {
+        if !self.shared.keeps() {
+            let nodes = self.watched_nodes.snapshot();
             self.shared
-                .with(|cloud, now| cloud.adopt_once(found.iter().filter_map(|node| node.known(now)).collect(), now));
+                .with(|cloud, now| cloud.adopt_once(nodes.iter().filter_map(|node| node.known(now)).collect(), now));
         }
-        self.shared.knows_its_vms();
+        self.shared.has_rebuilt();
     }
 
-    fn on_node_seen(&mut self, node: &NodeBrief) {
-        let Some((name, record)) = self.nodes.get_key_value(node.name()) else { return };
+    pub(super) fn on_node(&mut self, node: &Watched<NodeFacts>, is_there: bool) {
+        let after = self.config().nodes.reregister;
+        let Some((name, _)) = self.nodes.get_key_value(node.key.name.as_str()) else { return };
         let name = Arc::clone(name);
-        let (presence, uid) = (record.presence, &*record.uid != node.uid());
         let Some(record) = self.nodes.get_mut(&name) else { return };
-        if uid {
-            record.uid = node.uid().into();
-        }
-        // Others (the node lifecycle controller) took our word for lost: say it again.
-        if node.ready == Shown::Unknown && matches!(presence, Presence::Shows(_)) {
-            record.presence = Presence::Shows(Shown::Unknown);
+        let is_shown = record.is_shown();
+        if !is_there {
+            // The Lease goes with its Node.
+            record.has_lease = false;
+            if is_shown {
+                record.shows = None;
+                record.volumes = NodeVolumes::default();
+                self.schedule(after, Job::Node(name, NodeJob::Show));
+            }
+        } else if is_shown && node.facts.ready == Shown::Unknown {
+            // Others (the node lifecycle controller) took our word for lost: say it again.
+            record.shows = Some(Shown::Unknown);
             self.queue.push_back(Job::Node(name, NodeJob::Show));
         }
     }
 
-    fn on_node_deleted(&mut self, name: &Arc<str>) {
-        self.found.remove(&**name);
-        let after = self.config().nodes.reregister;
-        let Some(record) = self.nodes.get_mut(name) else { return };
-        // The Lease goes with its Node.
-        record.lease = Lease::Missing;
-        record.uid = Box::default();
-        if record.presence != Presence::Absent {
-            record.presence = Presence::Absent;
-            record.volumes = NodeVolumes::default();
-            self.schedule(after, Job::Node(Arc::clone(name), NodeJob::Show));
-        }
+    pub(super) fn begin_node(&mut self, name: &Arc<str>, job: NodeJob) -> Option<BoxFuture<'static, Done>> {
+        let call = self.call_for(name, &job)?;
+        let (name, vm) = (Arc::clone(name), self.nodes.get(name).map(|record| record.vm));
+        Some(async move { Done::Node(NodeDone { name, vm, job, result: call.await }) }.boxed())
     }
 
-    pub(super) fn begin_node(&mut self, name: &Arc<str>, job: &NodeJob) -> Option<BoxFuture<'static, Done>> {
-        let (target, name) = (self.target.clone(), Arc::clone(name));
-        let path = format!("/api/v1/nodes/{name}");
+    fn call_for(&mut self, name: &Arc<str>, job: &NodeJob) -> Option<Call> {
+        let (target, name, path) = (self.target.clone(), Arc::clone(name), format!("/api/v1/nodes/{name}"));
         if let NodeJob::Remove(provider_id) = job {
-            let (provider_id, running) = (provider_id.clone(), self.nodes.contains_key(&name));
-            let work = async move {
-                let result = if running { Ok(()) } else { remove(&target, &path, &provider_id).await };
-                Done::Node(NodeDone { name, vm: None, result: NodeResult::Removed(provider_id, result) })
+            let (provider_id, runs) = (provider_id.clone(), self.nodes.contains_key(&name));
+            let removal = async move {
+                if !runs {
+                    remove(&target, &path, &provider_id).await?;
+                }
+                Ok(Effect::Done)
             };
-            return Some(work.boxed());
+            return Some(removal.boxed());
         }
         let vm = self.nodes.get(&name)?.vm;
         let (view, now) = self.shared.with(|cloud, now| (cloud.node_view(vm), now));
@@ -282,6 +214,7 @@ impl Kubelet {
             self.nodes.remove(&name);
             return None;
         };
+        let uid = self.watched(&name).map(|node| node.uid.clone());
         let record = self.nodes.get_mut(&name)?;
         if view.heartbeat == Heartbeat::Frozen {
             record.beats = Beats::Frozen;
@@ -292,159 +225,148 @@ impl Kubelet {
                 // The heart of an earlier VM of the name; this one has its own.
                 return None;
             }
-            if record.presence == Presence::Absent || record.uid.is_empty() {
+            if !record.is_shown() || uid.is_none() {
                 // A Lease must not outlive its Node, so it waits until the watch has shown whose it is.
                 self.schedule(NOT_YET, Job::Node(name, job.clone()));
                 return None;
             }
         }
-        if *job == NodeJob::Volumes {
-            return self.begin_volumes(&name);
-        }
-        let done = move |name, result| Done::Node(NodeDone { name, vm: Some(vm), result });
         match job {
-            NodeJob::Show if record.activity != Activity::Idle => {
-                record.activity = Activity::WritingOutdated;
+            NodeJob::Volumes => self.begin_volumes(&name, path),
+            NodeJob::Show if record.writing != Writing::No => {
+                record.writing = Writing::Outdated;
                 None
             }
             NodeJob::Show => {
                 let wanted = objects::wanted_readiness(view.stage);
-                let presence = record.presence;
-                if presence == Presence::Shows(wanted) {
+                let shows = record.shows;
+                if shows == Some(wanted) {
                     self.begin_beats(&name);
                     return None;
                 }
-                record.activity = Activity::Writing;
+                record.writing = Writing::Yes;
                 let version = self.version.clone();
-                let work = async move {
-                    let result = match presence {
-                        Presence::Absent => register(&target, &path, &view, &version, now).await,
-                        Presence::Shows(_) => {
-                            let patch = objects::node_readiness(view.stage, now);
-                            match target.patch(&format!("{path}/status"), PatchKind::Strategic, &patch).await {
-                                Ok(()) => NodeResult::Patched(wanted),
-                                Err(error) if error.is_not_found() => NodeResult::Missing,
-                                Err(error) => NodeResult::ShowFailed(error),
-                            }
-                        }
-                    };
-                    done(name, result)
+                let show = async move {
+                    if shows.is_none() {
+                        return register(&target, &path, &view, &version, now).await;
+                    }
+                    let patch = objects::node_readiness(view.stage, now);
+                    target.patch(&format!("{path}/status"), PatchKind::Strategic, &patch).await?;
+                    Ok(Effect::Patched(wanted))
                 };
-                Some(work.boxed())
+                Some(show.boxed())
             }
             NodeJob::Lease(_) => {
-                let (lease, uid) = (record.lease, record.uid.clone());
+                let (has_lease, uid) = (record.has_lease, uid.unwrap_or_default());
                 let duration = view.config.nodes.lease_duration.as_secs();
-                let work = async move {
+                let renew = async move {
                     let all = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
                     let path = format!("{all}/{name}");
                     let made = objects::lease(&name, &uid, duration, now).to_string().into_bytes();
                     let renewal = objects::lease_renewal(now);
-                    let mut result = match lease {
-                        Lease::Exists => target.patch(&path, PatchKind::Merge, &renewal).await,
-                        Lease::Missing => target.create(all, made.clone()).await,
+                    let mut result = if has_lease {
+                        target.patch(&path, PatchKind::Merge, &renewal).await
+                    } else {
+                        target.create(all, made.clone()).await
                     };
-                    // The other of the two is right when somebody else made or deleted it.
-                    if result.as_ref().is_err_and(CallError::is_not_found) && lease == Lease::Exists {
+                    // The other of the two is right when another client made or deleted it.
+                    if result.as_ref().is_err_and(ApiError::is_not_found) && has_lease {
                         result = target.create(all, made).await;
-                    } else if result.as_ref().is_err_and(CallError::is_conflict) {
+                    } else if result.as_ref().is_err_and(is_conflict) {
                         result = target.patch(&path, PatchKind::Merge, &renewal).await;
                     }
-                    done(name, NodeResult::Leased(result))
+                    result.map(|()| Effect::Done)
                 };
-                Some(work.boxed())
+                Some(renew.boxed())
             }
             NodeJob::Heartbeat(_) => {
                 let patch = objects::node_heartbeat(view.stage, now);
-                let work = async move {
-                    let result = target.patch(&format!("{path}/status"), PatchKind::Strategic, &patch).await;
-                    done(name, NodeResult::Beaten(result))
+                let beat = async move {
+                    target.patch(&format!("{path}/status"), PatchKind::Strategic, &patch).await?;
+                    Ok(Effect::Done)
                 };
-                Some(work.boxed())
+                Some(beat.boxed())
             }
-            NodeJob::Remove(_) | NodeJob::Volumes => None,
+            NodeJob::Remove(_) => None,
         }
     }
 
     pub(super) fn on_node_done(&mut self, done: NodeDone) {
-        let NodeDone { name, vm, result } = done;
-        if let NodeResult::Removed(provider_id, result) = result {
+        let NodeDone { name, vm, job, result } = done;
+        if let NodeJob::Remove(_) = job {
             if let Err(error) = result {
                 log_call_error("remove node", &name, &error);
-                self.schedule(OCCUPIED, Job::Node(name, NodeJob::Remove(provider_id)));
+                self.schedule(OCCUPIED, Job::Node(name, job));
             }
             return;
         }
-        let record = self.nodes.get_mut(&name).filter(|record| Some(record.vm) == vm);
-        let Some(record) = record else {
-            // The VM ended while its Node was being registered: nobody else knows of this Node.
-            if let NodeResult::Posted(_, provider_id) = result {
+        let Some(record) = self.nodes.get_mut(&name).filter(|record| Some(record.vm) == vm) else {
+            // The VM ended while its Node was being registered: nothing else knows of this Node.
+            if let Ok(Effect::Posted(_, provider_id)) = result {
                 self.queue.push_back(Job::Node(name, NodeJob::Remove(provider_id)));
             }
             return;
         };
-        match result {
-            NodeResult::Leased(result) => {
-                match result {
-                    Ok(()) => record.lease = Lease::Exists,
-                    Err(error) => log_call_error("lease", &name, &error),
-                }
-                self.next_beat(&name, NodeJob::Lease);
-            }
-            NodeResult::Beaten(result) => {
-                if let Err(error) = result {
-                    log_call_error("node status", &name, &error);
-                }
-                self.next_beat(&name, NodeJob::Heartbeat);
-            }
-            NodeResult::Listed(volumes, result) => self.on_volumes_done(name, volumes, result),
-            NodeResult::Posted(shown, _) | NodeResult::Patched(shown) => {
-                record.failures = 0;
-                record.presence = Presence::Shows(shown);
+        match job {
+            NodeJob::Volumes => self.on_volumes_done(name, result),
+            NodeJob::Show => {
                 // What came meanwhile, and whether there is anything left to do, is looked at again.
-                record.activity = Activity::Idle;
+                record.writing = Writing::No;
+                self.on_shown(name, result);
+            }
+            beat => {
+                match result {
+                    Ok(_) => record.has_lease |= matches!(beat, NodeJob::Lease(_)),
+                    Err(error) => log_call_error("node's heartbeat", &name, &error),
+                }
+                self.next_beat(&name, beat);
+            }
+        }
+    }
+
+    fn on_shown(&mut self, name: Arc<str>, result: Result<Effect, ApiError>) {
+        let Some(record) = self.nodes.get_mut(&name) else { return };
+        match result {
+            Ok(Effect::Posted(shown, _) | Effect::Patched(shown)) => {
+                record.failures = 0;
+                record.shows = Some(shown);
                 self.queue.push_back(Job::Node(Arc::clone(&name), NodeJob::Show));
                 self.queue.push_back(Job::Node(name, NodeJob::Volumes));
             }
-            NodeResult::Missing => {
-                record.activity = Activity::Idle;
-                record.presence = Presence::Absent;
+            Ok(Effect::Found(node)) => self.on_name_taken(name, &node),
+            Ok(_) => {}
+            Err(error) if error.is_not_found() => {
+                record.shows = None;
                 let after = self.config().nodes.reregister;
                 self.schedule(after, Job::Node(name, NodeJob::Show));
             }
-            NodeResult::Found(node) => {
-                record.activity = Activity::Idle;
-                self.on_name_taken(&name, &node);
-            }
-            NodeResult::ShowFailed(error) => {
-                record.activity = Activity::Idle;
+            Err(error) => {
                 record.failures += 1;
-                let after = back_off(&name, if error.is_final() { 6 } else { record.failures });
+                let after = back_off(&name, if is_final(&error) { 6 } else { record.failures });
                 log_call_error("node", &name, &error);
                 self.schedule(after, Job::Node(name, NodeJob::Show));
             }
-            NodeResult::Removed(..) => {}
         }
     }
 
     /// A Node of our name was there before us.
-    fn on_name_taken(&mut self, name: &Arc<str>, node: &NodeBrief) {
-        let Some(mut record) = self.nodes.remove(name) else { return };
-        self.adopt_presence(&mut record, node);
+    fn on_name_taken(&mut self, name: Arc<str>, node: &Watched<NodeFacts>) {
+        let Some(vm) = self.nodes.get(&name).map(|record| record.vm) else { return };
+        let is_ours = self.is_ours(vm, node);
+        let Some(record) = self.nodes.get_mut(&name) else { return };
         let mut after = OCCUPIED;
-        if record.presence != Presence::Absent {
-            record.uid = node.uid().into();
+        if is_ours {
+            record.adopt(&node.facts);
             after = Duration::ZERO;
-        } else if node.simulated.is_none() {
+        } else if node.facts.simulated.is_none() {
             after = REFUSED;
             record.refusals += 1;
             if record.refusals == 1 {
                 tracing::warn!(node = %name, "FailedPrecondition: a Node of this name exists and is not simulated; it is left alone");
-                self.shared.with(|cloud, now| cloud.note(record.vm, Happening::NodeRefused, now));
+                self.shared.with(|cloud, now| cloud.note(vm, Happening::NodeRefused, now));
             }
         }
-        self.nodes.insert(Arc::clone(name), record);
-        self.schedule(after, Job::Node(Arc::clone(name), NodeJob::Show));
+        self.schedule(after, Job::Node(name, NodeJob::Show));
     }
 
     /// Sets the first heartbeats of a Node, spread evenly over their intervals by its name.
@@ -464,10 +386,9 @@ impl Kubelet {
     }
 
     /// Sets the next heartbeat: leases within 4 %, statuses within 10 % of their interval.
-    fn next_beat(&mut self, name: &Arc<str>, job: impl FnOnce(VmRef) -> NodeJob) {
+    fn next_beat(&mut self, name: &Arc<str>, job: NodeJob) {
         let nodes = &self.config().nodes;
         let Some(record) = self.nodes.get_mut(name) else { return };
-        let job = job(record.vm);
         let (interval, width) = match job {
             NodeJob::Lease(_) => (nodes.lease_interval, 0.04),
             _ => (nodes.status_period, 0.1),
@@ -483,16 +404,33 @@ impl Kubelet {
 }
 
 /// Makes the Node, or reads the one that has its name.
-async fn register(target: &Target, path: &str, view: &NodeView, version: &str, now: jiff::Timestamp) -> NodeResult {
+async fn register(
+    target: &Target,
+    path: &str,
+    view: &NodeView,
+    version: &str,
+    now: jiff::Timestamp,
+) -> Result<Effect, ApiError> {
     let body = objects::node(view, version, now).to_string().into_bytes();
-    let shown = objects::wanted_readiness(view.stage);
     match target.create("/api/v1/nodes", body).await {
-        Ok(()) => NodeResult::Posted(shown, view.provider_id.as_str().into()),
-        Err(error) if error.is_conflict() => match read(target, path).await {
-            Ok(Some(node)) => NodeResult::Found(Box::new(node)),
-            Ok(None) => NodeResult::ShowFailed(error),
-            Err(error) => NodeResult::ShowFailed(error),
-        },
-        Err(error) => NodeResult::ShowFailed(error),
+        Ok(()) => Ok(Effect::Posted(objects::wanted_readiness(view.stage), view.provider_id.as_str().into())),
+        Err(error) if is_conflict(&error) => {
+            target.get::<Node>(path).await?.map(|node| Effect::Found(Watched::new(&node))).ok_or(error)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Deletes a simulated Node whose VM has this identity; an empty identity fits all.
+async fn remove(target: &Target, path: &str, provider_id: &str) -> Result<(), ApiError> {
+    let Some(node) = target.get::<Node>(path).await? else { return Ok(()) };
+    let node = Watched::<NodeFacts>::new(&node);
+    let simulated = node.facts.simulated.as_ref();
+    if !simulated.is_some_and(|simulated| provider_id.is_empty() || simulated.provider_id == provider_id) {
+        return Ok(());
+    }
+    match target.delete(path, &node.uid).await {
+        Err(error) if !error.is_not_found() && !is_conflict(&error) => Err(error),
+        _ => Ok(()),
     }
 }

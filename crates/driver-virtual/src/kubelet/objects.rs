@@ -6,14 +6,13 @@ use std::{collections::BTreeMap, net::Ipv4Addr};
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::brief::{ContainerBrief, PodBrief, Shown};
+use super::watched::{ContainerFacts, PodFacts, Shown, Watched};
 use crate::{
     NodeIdSpelling,
     cloud::{NodeStage, NodeView},
-    quantity,
-    template::VmTemplate,
+    template::{VmTemplate, thousandths},
 };
 use machine_api::names::{annotation, label};
 
@@ -91,10 +90,20 @@ fn owner_of(template: &VmTemplate) -> String {
 
 fn allocatable(view: &NodeView) -> BTreeMap<&str, Quantity> {
     let reserved = &view.config.nodes.allocatable_reserved;
-    let left = |name: &String, have: &Quantity| {
-        reserved.get(name).map_or_else(|| have.clone(), |less| quantity::minus(have, less))
-    };
+    let left =
+        |name: &String, have: &Quantity| reserved.get(name).map_or_else(|| have.clone(), |less| minus(have, less));
     view.template.capacity.iter().map(|(name, have)| (name.as_str(), left(name, have))).collect()
+}
+
+/// What is left of a resource, not below zero: in thousandths, unless it is whole, and in `Ki` where those are whole.
+fn minus(capacity: &Quantity, reserved: &Quantity) -> Quantity {
+    let (Some(have), Some(less)) = (thousandths(capacity), thousandths(reserved)) else { return capacity.clone() };
+    let left = (have - less).max(0);
+    Quantity(match left / 1000 {
+        _ if left % 1000 != 0 => format!("{left}m"),
+        whole if whole > 0 && whole % 1024 == 0 => format!("{}Ki", whole / 1024),
+        whole => whole.to_string(),
+    })
 }
 
 fn condition(kind: &str, status: &str, reason: &str, message: &str, at: &str) -> Value {
@@ -168,36 +177,38 @@ pub enum PodShows {
 }
 
 /// The patch of a Pod's status.
-pub fn pod_status(pod: &PodBrief, shows: PodShows, host: Ipv4Addr, address: Ipv4Addr, now: Timestamp) -> Value {
+pub fn pod_status(
+    pod: &Watched<PodFacts>,
+    shows: PodShows,
+    host: Ipv4Addr,
+    address: Ipv4Addr,
+    now: Timestamp,
+) -> Value {
     let at = seconds(now);
     let condition = |kind: &str, ready: bool| {
-        let mut fields = Map::new();
-        fields.insert("type".to_owned(), json!(kind));
-        fields.insert("status".to_owned(), json!(if ready { "True" } else { "False" }));
-        fields.insert("lastTransitionTime".to_owned(), json!(at));
+        let status = if ready { "True" } else { "False" };
+        let mut condition = json!({"type": kind, "status": status, "lastTransitionTime": at});
         if !ready {
-            fields.insert("reason".to_owned(), json!("PodCompleted"));
+            condition["reason"] = json!("PodCompleted");
         }
-        Value::Object(fields)
+        condition
     };
     let running = shows == PodShows::Running;
     let completed = json!({"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": at, "finishedAt": at}});
-    let status = |container: &ContainerBrief, runs: bool| {
+    let status = |container: &ContainerFacts, runs: bool| {
         json!({
             "name": container.name, "image": container.image, "imageID": format!("virtual://{}", container.image),
-            "containerID": format!("virtual://{}/{}", pod.uid(), container.name), "ready": runs, "started": runs,
+            "containerID": format!("virtual://{}/{}", pod.uid, container.name), "ready": runs, "started": runs,
             "restartCount": 0, "state": if runs { json!({"running": {"startedAt": at}}) } else { completed.clone() },
         })
     };
-    let mut init_statuses = Vec::new();
-    for container in &pod.init {
-        let stays = container.restart_policy.as_deref() == Some("Always");
-        let mut shown = status(container, running && stays);
-        if !stays && let Some(fields) = shown.as_object_mut() {
-            fields.insert("ready".to_owned(), json!(true));
+    let init_status = |container: &ContainerFacts| {
+        let mut shown = status(container, running && container.stays);
+        if !container.stays {
+            shown["ready"] = json!(true);
         }
-        init_statuses.push(shown);
-    }
+        shown
+    };
     let mut conditions = vec![
         condition("PodReadyToStartContainers", running),
         condition("Initialized", true),
@@ -205,9 +216,9 @@ pub fn pod_status(pod: &PodBrief, shows: PodShows, host: Ipv4Addr, address: Ipv4
         condition("ContainersReady", running),
         condition("PodScheduled", true),
     ];
-    conditions.extend(pod.gates.iter().map(|gate| condition(gate, true)));
+    conditions.extend(pod.facts.gates.iter().map(|gate| condition(gate, true)));
     json!({
-        "metadata": {"uid": pod.uid()},
+        "metadata": {"uid": pod.uid},
         "status": {
             "phase": if running { "Running" } else { "Succeeded" },
             "conditions": conditions,
@@ -216,8 +227,8 @@ pub fn pod_status(pod: &PodBrief, shows: PodShows, host: Ipv4Addr, address: Ipv4
             "podIP": address.to_string(),
             "podIPs": [{"ip": address.to_string()}],
             "startTime": at,
-            "initContainerStatuses": init_statuses,
-            "containerStatuses": pod.containers.iter().map(|container| status(container, running)).collect::<Vec<_>>(),
+            "initContainerStatuses": pod.facts.init.iter().map(init_status).collect::<Vec<_>>(),
+            "containerStatuses": pod.facts.containers.iter().map(|container| status(container, running)).collect::<Vec<_>>(),
         },
     })
 }
@@ -230,4 +241,21 @@ fn seconds(at: Timestamp) -> String {
 /// Kubernetes' micro time.
 fn micros(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::cores("4", "80m", "3920m")]
+    #[case::memory("8Gi", "1Gi", "7340032Ki")]
+    #[case::not_below_zero("512Mi", "1Gi", "0")]
+    #[case::whole_cores("4", "1", "3")]
+    #[case::no_number("many", "1", "many")]
+    fn what_is_reserved_is_taken_off(#[case] capacity: &str, #[case] reserved: &str, #[case] left: &str) {
+        assert_eq!(minus(&Quantity(capacity.to_owned()), &Quantity(reserved.to_owned())).0, left);
+    }
 }

@@ -2,7 +2,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -33,11 +36,17 @@ struct ApiServer {
     objects: Arc<Mutex<BTreeMap<String, Value>>>,
     writes: Arc<Mutex<Vec<String>>>,
     changes: broadcast::Sender<(String, Value)>,
+    version: Arc<AtomicU64>,
 }
 
 impl ApiServer {
     fn new() -> Self {
-        Self { objects: Arc::default(), writes: Arc::default(), changes: broadcast::Sender::new(1000) }
+        Self {
+            objects: Arc::default(),
+            writes: Arc::default(),
+            changes: broadcast::Sender::new(1000),
+            version: Arc::default(),
+        }
     }
 
     fn client(&self) -> kube::Client {
@@ -77,6 +86,12 @@ impl ApiServer {
             }
             _ => (if self.delete(&path) { 200 } else { 404 }, json!({})),
         };
+        let failure = |reason: &str| json!({"kind": "Status", "status": "Failure", "reason": reason, "code": code});
+        let answer = match code {
+            404 => failure("NotFound"),
+            409 => failure("AlreadyExists"),
+            _ => answer,
+        };
         let mut response = Response::new(Full::from(answer.to_string()).boxed_unsync());
         *response.status_mut() = StatusCode::from_u16(code).unwrap();
         response
@@ -100,7 +115,8 @@ impl ApiServer {
             .filter(|(at, _)| kind_of(at) == path)
             .map(|(_, object)| object.clone())
             .collect();
-        (200, json!({"metadata": {"resourceVersion": "1"}, "items": items}))
+        let version = self.version.load(Ordering::Relaxed).to_string();
+        (200, json!({"metadata": {"resourceVersion": version}, "items": items}))
     }
 
     fn watch(&self, path: String) -> Answer {
@@ -109,7 +125,9 @@ impl ApiServer {
             Some((change, changes))
         });
         let lines = changes.filter_map(move |(at, event)| {
-            let line = (kind_of(&at) == path).then(|| Bytes::from(format!("{event}\n")));
+            // As an API server writes it, with the type first.
+            let line = (kind_of(&at) == path)
+                .then(|| Bytes::from(format!("{{\"type\":{},\"object\":{}}}\n", event["type"], event["object"])));
             std::future::ready(line.map(|line| Ok::<_, std::convert::Infallible>(Frame::data(line))))
         });
         StreamBody::new(lines).boxed_unsync()
@@ -120,7 +138,7 @@ impl ApiServer {
     }
 
     fn put(&self, path: &str, mut object: Value) -> Value {
-        object["metadata"]["resourceVersion"] = json!("2");
+        object["metadata"]["resourceVersion"] = json!(self.next_version());
         if object["metadata"]["uid"].is_null() {
             object["metadata"]["uid"] = json!("uid");
         }
@@ -130,8 +148,15 @@ impl ApiServer {
         object
     }
 
+    fn next_version(&self) -> String {
+        (self.version.fetch_add(1, Ordering::Relaxed) + 1).to_string()
+    }
+
     fn delete(&self, path: &str) -> bool {
-        let gone = self.objects.lock().unwrap().remove(path);
+        let mut gone = self.objects.lock().unwrap().remove(path);
+        if let Some(gone) = &mut gone {
+            gone["metadata"]["resourceVersion"] = json!(self.next_version());
+        }
         let event = gone.as_ref().map(|object| json!({"type": "DELETED", "object": object}));
         event.map(|event| self.changes.send((path.to_owned(), event))).is_some()
     }
@@ -162,8 +187,8 @@ async fn a_cloud(server: &ApiServer, text: &str) -> Arc<VirtualCloud> {
     let quiet = "nodes: {leaseInterval: 0, statusPeriod: 0}";
     let defaults = SimulationConfig::without_latency().overlaid_by_text(quiet).unwrap().overlaid_by_text(text).unwrap();
     let options = SimulationOptions { defaults, ..SimulationOptions::new(Timestamp::UNIX_EPOCH) };
-    let cloud = start(options, Some(server.client()), CancellationToken::new()).await.unwrap();
-    for task in cloud.take_tasks() {
+    let (cloud, tasks) = start(options, Some(server.client()), CancellationToken::new()).await.unwrap();
+    for task in tasks {
         tokio::spawn(task.run);
     }
     cloud
@@ -251,7 +276,7 @@ async fn v08_a_real_node_of_the_name_is_left_alone() {
     seconds(100).await;
     assert!(server.take_writes().iter().all(|write| write == POST_NODE));
     assert_eq!(server.ready("m"), None);
-    let events = serde_json::to_string(&cloud.shared.with(|cloud, _| cloud.events())).unwrap();
+    let events = serde_json::to_string(&cloud.shared().unwrap().with(|cloud, _| cloud.events())).unwrap();
     assert_eq!(events.matches("nodeRefused").count(), 1);
 }
 

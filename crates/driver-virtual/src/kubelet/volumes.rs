@@ -1,17 +1,26 @@
 //! The volumes that simulated Nodes show: those that are attached, by their attachments, and those that are in use, by the
 //! Pods that claim them.
 //!
-//! In a real cluster the attach-detach controller writes the one list and the kubelet the other; here nobody else does.
+//! In a real cluster the attach-detach controller writes the one list and the kubelet the other; here the kubelet writes both.
 //! Source: spec/providers §7.6.
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use futures::{FutureExt, future::BoxFuture};
+use controller_runtime::{error::ApiError, snapshot::Snapshot};
+use futures::FutureExt;
+use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume};
 use serde_json::{Value, json};
 
-use super::{CallError, Done, Job, Kubelet, back_off, log_call_error, nodes::NodeJob, target::PatchKind};
+use super::{
+    BY_NODE, Job, Kubelet,
+    attachments::is_attached,
+    back_off, log_call_error,
+    nodes::{Call, Effect, NodeJob, Writing},
+    pods::PodRecord,
+    target::{PatchKind, is_final},
+};
 
-/// A volume as Nodes call it, and who may use it.
+/// A volume as Nodes call it, and the claim that uses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct AttachedVolume {
     /// `kubernetes.io/csi/<driver>^<handle>`.
@@ -22,15 +31,12 @@ pub(super) struct AttachedVolume {
 
 impl AttachedVolume {
     /// The volume behind a `PersistentVolume` of this driver; `None` when it is another driver's.
-    pub(super) fn of(volume: &Value, driver: &str) -> Option<Self> {
-        let csi = volume.pointer("/spec/csi")?;
-        if csi.get("driver").and_then(Value::as_str) != Some(driver) {
-            return None;
-        }
-        let handle = csi.get("volumeHandle").and_then(Value::as_str)?;
-        let claim = |field: &str| volume.pointer(&format!("/spec/claimRef/{field}")).and_then(Value::as_str);
-        let claim = claim("namespace").zip(claim("name")).map(|(namespace, name)| format!("{namespace}/{name}"));
-        Some(Self { unique_name: format!("kubernetes.io/csi/{driver}^{handle}"), claim })
+    pub(super) fn of(volume: &PersistentVolume, driver: &str) -> Option<Self> {
+        let spec = volume.spec.as_ref()?;
+        let csi = spec.csi.as_ref().filter(|csi| csi.driver == driver)?;
+        let bound = |claim: &ObjectReference| Some(format!("{}/{}", claim.namespace.as_ref()?, claim.name.as_ref()?));
+        let unique_name = format!("kubernetes.io/csi/{driver}^{}", csi.volume_handle);
+        Some(Self { unique_name, claim: spec.claim_ref.as_ref().and_then(bound) })
     }
 }
 
@@ -50,16 +56,6 @@ impl NodeVolumes {
     }
 }
 
-/// Whether the lists of a Node are being written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Listing {
-    #[default]
-    Idle,
-    Writing,
-    /// They have changed since the write began.
-    Outdated,
-}
-
 impl Kubelet {
     /// Lets a Node of ours show its volumes, if they have changed.
     pub(super) fn volumes_changed(&mut self, node: &str) {
@@ -69,44 +65,48 @@ impl Kubelet {
     }
 
     fn volumes_of(&self, node: &str) -> NodeVolumes {
+        let attachments = self.watched_attachments.by_index(BY_NODE, node);
+        let attached = attachments.iter().filter(|attachment| is_attached(attachment));
         let attached: Vec<&AttachedVolume> =
-            self.attachments.values().filter_map(|attachment| attachment.shown_on(node)).collect();
-        let claims: BTreeSet<&str> = self.pods.values().flat_map(|pod| pod.claims_on(node)).collect();
-        let is_used = |volume: &&&AttachedVolume| volume.claim.as_deref().is_some_and(|claim| claims.contains(claim));
+            attached.filter_map(|attachment| self.attachments.get(attachment.name())?.volume.as_ref()).collect();
+        let pods = self.watched_pods.by_index(BY_NODE, node);
+        let working = pods.iter().filter(|pod| self.pods.get(&pod.key).is_some_and(PodRecord::uses_volumes));
+        let claims: BTreeSet<&String> = working.flat_map(|pod| &pod.facts.claims).collect();
+        let is_used = |volume: &&&AttachedVolume| volume.claim.as_ref().is_some_and(|claim| claims.contains(claim));
         NodeVolumes {
             in_use: attached.iter().filter(is_used).map(|volume| volume.unique_name.clone()).collect(),
             attached: attached.iter().map(|volume| volume.unique_name.clone()).collect(),
         }
     }
 
-    pub(super) fn begin_volumes(&mut self, name: &Arc<str>) -> Option<BoxFuture<'static, Done>> {
+    pub(super) fn begin_volumes(&mut self, name: &Arc<str>, path: String) -> Option<Call> {
         let wanted = self.volumes_of(name);
         let record = self.nodes.get_mut(name).filter(|record| record.is_shown())?;
-        if record.listing != Listing::Idle {
-            record.listing = Listing::Outdated;
+        if record.writing_volumes != Writing::No {
+            record.writing_volumes = Writing::Outdated;
             return None;
         }
         if record.volumes == wanted {
             return None;
         }
-        record.listing = Listing::Writing;
-        let (target, name, vm) = (self.target.clone(), Arc::clone(name), record.vm);
-        let work = async move {
-            let path = format!("/api/v1/nodes/{name}/status");
-            let result = target.patch(&path, PatchKind::Merge, &wanted.patch()).await;
-            Done::volumes(name, vm, wanted, result)
+        record.writing_volumes = Writing::Yes;
+        let target = self.target.clone();
+        let write = async move {
+            target.patch(&format!("{path}/status"), PatchKind::Merge, &wanted.patch()).await?;
+            Ok(Effect::ShowsVolumes(wanted))
         };
-        Some(work.boxed())
+        Some(write.boxed())
     }
 
-    pub(super) fn on_volumes_done(&mut self, name: Arc<str>, written: NodeVolumes, result: Result<(), CallError>) {
+    pub(super) fn on_volumes_done(&mut self, name: Arc<str>, result: Result<Effect, ApiError>) {
         let Some(record) = self.nodes.get_mut(&name) else { return };
-        let outdated = record.listing == Listing::Outdated;
-        record.listing = Listing::Idle;
+        let is_outdated = std::mem::take(&mut record.writing_volumes) == Writing::Outdated;
         match result {
-            Ok(()) => {
-                record.volumes = written;
-                if outdated {
+            Ok(effect) => {
+                if let Effect::ShowsVolumes(volumes) = effect {
+                    record.volumes = volumes;
+                }
+                if is_outdated {
                     self.queue.push_back(Job::Node(name, NodeJob::Volumes));
                 }
             }
@@ -114,7 +114,7 @@ impl Kubelet {
             Err(error) if error.is_not_found() => {}
             Err(error) => {
                 log_call_error("node's volumes", &name, &error);
-                let after = back_off(&name, if error.is_final() { 6 } else { 1 });
+                let after = back_off(&name, if is_final(&error) { 6 } else { 1 });
                 self.schedule(after, Job::Node(name, NodeJob::Volumes));
             }
         }
@@ -129,13 +129,14 @@ mod tests {
 
     #[test]
     fn a_volume_is_called_by_driver_and_handle() {
-        let volume = json!({"spec": {
+        let volume = |spec: Value| serde_json::from_value::<PersistentVolume>(json!({ "spec": spec })).unwrap();
+        let ours = volume(json!({
             "csi": {"driver": DRIVER, "volumeHandle": "vol-1"}, "claimRef": {"namespace": "ns", "name": "data"},
-        }});
-        let found = AttachedVolume::of(&volume, DRIVER).unwrap();
+        }));
+        let found = AttachedVolume::of(&ours, DRIVER).unwrap();
         assert_eq!(found.unique_name, "kubernetes.io/csi/virtual.csi.sapcloud.io^vol-1");
         assert_eq!(found.claim.as_deref(), Some("ns/data"));
-        assert_eq!(AttachedVolume::of(&volume, "other"), None);
-        assert_eq!(AttachedVolume::of(&json!({"spec": {"nfs": {}}}), DRIVER), None);
+        assert_eq!(AttachedVolume::of(&ours, "other"), None);
+        assert_eq!(AttachedVolume::of(&volume(json!({"nfs": {"path": "/", "server": "s"}})), DRIVER), None);
     }
 }

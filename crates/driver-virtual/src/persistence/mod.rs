@@ -1,5 +1,4 @@
-//! Where a simulation keeps its VMs over a restart of the process: nowhere, in a journal (a file or `ConfigMaps`), or in
-//! the exchange format.
+//! Where a simulation keeps its VMs over a restart of the process: nowhere, or in a journal, which one of three sinks stores.
 //!
 //! A real cloud outlives its clients, so a create or delete is on disk before its call returns. Writes are gathered:
 //! callers that wait for the disk at the same time share one write and one sync.
@@ -7,25 +6,31 @@
 //! Source: spec/providers §7.7, decision 26.
 
 mod config_maps;
-mod exchange;
-mod journal;
-mod lock;
+mod file;
+mod files;
+mod json;
+mod shards;
+#[cfg(test)]
+mod stored_tests;
+#[cfg(test)]
+mod testing;
 
 use std::{
-    fmt, io,
-    path::{Path, PathBuf},
+    fmt,
+    path::PathBuf,
     str::FromStr,
     sync::{
-        Arc,
+        Arc, MutexGuard,
         atomic::{AtomicU64, Ordering},
     },
 };
 
+use async_trait::async_trait;
 use jiff::Timestamp;
 
 pub use self::config_maps::ConfigMapAccess;
-use self::{config_maps::ConfigMaps, journal::Journal, lock::WriterLock};
-use super::cloud::{Cloud, Entry, Exchange};
+use self::{config_maps::ConfigMaps, file::JournalFile, json::FleetFile};
+use super::cloud::{Cloud, Entry};
 
 /// Where a simulation keeps its state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -75,22 +80,14 @@ impl fmt::Display for StatePlace {
 /// Why the state cannot be read or kept.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// The file system refused.
-    #[error("cannot {action} the simulation's state {path:?}: {source}")]
-    Io {
+    /// The file system or the API server refused, or what is there is something else.
+    #[error("cannot {action} the simulation's state{place}: {problem}")]
+    Failed {
         /// What was tried.
         action: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What it said.
-        source: io::Error,
-    },
-    /// The file holds something else.
-    #[error("cannot read the simulation's state {path:?}: {problem}; move the file away to start with an empty cloud")]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
+        /// The file or the `ConfigMap`, with what parts it from the words before.
+        place: String,
+        /// What is wrong, and what to do about it.
         problem: String,
     },
     /// Another process writes it.
@@ -104,64 +101,25 @@ pub enum StateError {
     /// The process ends while it writes.
     #[error("the simulation's state was not written: the process is ending")]
     Interrupted,
-    /// The API server refused, or did not answer in time (`source` is none then).
-    #[error(
-        "cannot {action} the simulation's state, ConfigMap {namespace}/{name}: {}",
-        source.as_ref().map_or_else(|| "the API server did not answer".to_owned(), |source| advice(source))
-    )]
-    ConfigMap {
-        /// What was tried.
-        action: &'static str,
-        /// Its namespace.
-        namespace: String,
-        /// Its name.
-        name: String,
-        /// What the API server said.
-        source: Option<Box<kube::Error>>,
-    },
-    /// The `ConfigMap` holds something else.
-    #[error(
-        "cannot read the simulation's state, ConfigMap {namespace}/{name}: {problem}; delete it to start with an empty \
-         cloud, or choose another name"
-    )]
-    UnreadableConfigMap {
-        /// Its namespace.
-        namespace: String,
-        /// Its name.
-        name: String,
-        /// What is wrong.
-        problem: String,
-    },
     /// Another process has taken the `ConfigMap` over.
-    #[error(
-        "another process writes the simulation's state, ConfigMap {namespace}/{name}, from now on; stop one of them"
-    )]
+    #[error("another process writes the simulation's state, ConfigMap {object}, from now on; stop one of them")]
     Taken {
-        /// Its namespace.
-        namespace: String,
-        /// Its name.
-        name: String,
+        /// Namespace and name.
+        object: String,
     },
-    /// The `ConfigMap` belongs to somebody else.
+    /// The `ConfigMap` belongs to something else.
     #[error(
-        "ConfigMap {namespace}/{name} exists and is no simulation's state; choose another name in \
-         --simulation-state=configmap:NAME"
+        "ConfigMap {object} exists and is no simulation's state; choose another name in --simulation-state=configmap:NAME"
     )]
     NotOurs {
-        /// Its namespace.
-        namespace: String,
-        /// Its name.
-        name: String,
+        /// Namespace and name.
+        object: String,
     },
     /// There are more VMs than can be kept.
-    #[error(
-        "the simulation's state does not fit into {most} ConfigMaps {namespace}/{name}; use --simulation-state=file:PATH"
-    )]
+    #[error("the simulation's state does not fit into {most} ConfigMaps {object}; use --simulation-state=file:PATH")]
     Full {
-        /// Their namespace.
-        namespace: String,
-        /// Name of the first.
-        name: String,
+        /// Namespace and name of the first.
+        object: String,
         /// How many are used at most.
         most: usize,
     },
@@ -173,43 +131,47 @@ pub enum StateError {
     },
 }
 
-/// What the API server said, and what to do about it where that is known.
-fn advice(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) if status.code == 403 => {
-            format!("{error}; grant what `mcm manifests rbac --simulation` prints")
-        }
-        error => error.to_string(),
-    }
-}
+/// A place that a journal is kept in. What is written is durable on return. After a failure nothing is known of what is stored:
+/// the next write is a snapshot.
+#[async_trait]
+trait Sink: fmt::Debug + Send {
+    /// Whether the next write should be a snapshot, although the last write succeeded.
+    fn wants_snapshot(&self) -> bool;
 
-impl StateError {
-    fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
-        let path = path.to_owned();
-        move |source| Self::Io { action, path, source }
-    }
+    /// Adds changes.
+    async fn append(&mut self, changes: &[Entry]) -> Result<(), StateError>;
+
+    /// Puts a snapshot in the place of everything.
+    async fn replace(&mut self, snapshot: &[Entry]) -> Result<(), StateError>;
 }
 
 #[derive(Debug)]
-enum Store {
-    Nothing,
-    Journal(Journal),
-    Exchange { path: PathBuf, _lock: WriterLock },
-    ConfigMaps(ConfigMaps),
+struct Journal {
+    sink: Box<dyn Sink>,
+    /// Whether the last write succeeded.
+    is_known: bool,
 }
 
-/// What a store needs to write, taken from the cloud in one moment.
-enum Work {
-    Changes { changes: Vec<Entry>, snapshot: Option<Vec<Entry>> },
-    Exchange(Exchange),
+impl Journal {
+    fn wants_snapshot(&self) -> bool {
+        !self.is_known || self.sink.wants_snapshot()
+    }
+
+    async fn write(&mut self, entries: &[Entry], is_snapshot: bool) -> Result<(), StateError> {
+        self.is_known = false;
+        let written = if is_snapshot { self.sink.replace(entries) } else { self.sink.append(entries) };
+        written.await?;
+        self.is_known = true;
+        Ok(())
+    }
 }
 
 /// Keeps a cloud's state.
 #[derive(Debug)]
 pub struct Keeper {
-    store: Arc<tokio::sync::Mutex<Store>>,
+    /// None where VMs are not remembered.
+    journal: Option<Arc<tokio::sync::Mutex<Journal>>>,
     durable: Arc<AtomicU64>,
-    keeps: bool,
 }
 
 impl Keeper {
@@ -225,110 +187,72 @@ impl Keeper {
         access: Option<&ConfigMapAccess>,
         writer: u64,
     ) -> Result<Self, StateError> {
-        let store = match place {
-            StatePlace::None => Store::Nothing,
+        let sink: Option<Box<dyn Sink>> = match place {
+            StatePlace::None => None,
             StatePlace::ConfigMap(name) => {
                 let access = access.ok_or_else(|| StateError::NoCluster { name: name.clone() })?;
-                let (maps, entries) = ConfigMaps::open(access, name, writer).await?;
+                let (sink, entries) = ConfigMaps::open(access, name, writer).await?;
                 cloud.restore(entries);
-                Store::ConfigMaps(maps)
+                Some(Box::new(sink))
             }
             StatePlace::File(path) => {
-                let (journal, entries) = Journal::open(path)?;
+                let (sink, entries) = JournalFile::open(path)?;
                 cloud.restore(entries);
-                Store::Journal(journal)
+                Some(Box::new(sink))
             }
             StatePlace::Json(path) => {
-                let lock = WriterLock::take(path)?;
-                if let Some(document) = exchange::read(path)? {
-                    cloud.restore_exchange(document, now);
+                let (sink, fleet) = FleetFile::open(path, now)?;
+                for vm in fleet {
+                    cloud.adopt(vm);
                 }
-                exchange::write(path, &cloud.exchange())?;
-                Store::Exchange { path: path.clone(), _lock: lock }
+                Some(Box::new(sink))
             }
         };
         cloud.advance(now);
-        let mut keeper = Self {
-            keeps: !matches!(store, Store::Nothing),
-            store: Arc::new(tokio::sync::Mutex::new(store)),
-            durable: Arc::new(AtomicU64::new(cloud.revision())),
-        };
+        let durable = Arc::new(AtomicU64::new(cloud.revision()));
+        let Some(sink) = sink else { return Ok(Self { journal: None, durable }) };
         // Starting from a snapshot keeps what is stored from growing over restarts.
-        match Arc::get_mut(&mut keeper.store).map(tokio::sync::Mutex::get_mut) {
-            Some(Store::Journal(journal)) => journal.write_snapshot(&cloud.snapshot())?,
-            Some(Store::ConfigMaps(maps)) => maps.write_snapshot(&cloud.snapshot()).await?,
-            _ => {}
-        }
-        cloud.drop_changes();
-        Ok(keeper)
+        let mut journal = Journal { sink, is_known: false };
+        journal.write(&cloud.snapshot(), true).await?;
+        drop(cloud.take_changes());
+        Ok(Self { journal: Some(Arc::new(tokio::sync::Mutex::new(journal))), durable })
     }
 
     /// Whether VMs are remembered at all.
     pub const fn keeps(&self) -> bool {
-        self.keeps
+        self.journal.is_some()
     }
 
-    /// Waits until everything up to `revision` is on disk. Safe to drop: a write that has begun is finished.
+    /// Waits until everything that has happened is stored. Safe to drop: a write that has begun is finished.
     ///
     /// # Errors
-    /// When it could not be written; the changes are written with the next commit then.
-    pub async fn commit<F, R>(&self, revision: u64, with_cloud: F) -> Result<(), StateError>
-    where
-        F: FnOnce(&mut dyn FnMut(&mut Cloud)) -> R,
-    {
-        if !self.keeps || self.durable.load(Ordering::Acquire) >= revision {
+    /// When it could not be written; it is written with the next commit then.
+    pub async fn commit<'a>(&self, cloud: impl Fn() -> MutexGuard<'a, Cloud>) -> Result<(), StateError> {
+        let Some(journal) = &self.journal else { return Ok(()) };
+        let revision = cloud().revision();
+        let is_durable = || self.durable.load(Ordering::Acquire) >= revision;
+        if is_durable() {
             return Ok(());
         }
-        let mut store = Arc::clone(&self.store).lock_owned().await;
-        if self.durable.load(Ordering::Acquire) >= revision {
+        let mut journal = Arc::clone(journal).lock_owned().await;
+        if is_durable() {
             return Ok(());
         }
-        let (mut work, mut reached) = (None, revision);
-        with_cloud(&mut |cloud| {
-            reached = cloud.revision();
-            let whole = match &*store {
-                Store::Journal(journal) => Some(journal.wants_snapshot()),
-                Store::ConfigMaps(maps) => Some(maps.wants_snapshot()),
-                Store::Exchange { .. } | Store::Nothing => None,
-            };
-            work = Some(if let Some(whole) = whole {
-                let snapshot = whole.then(|| cloud.snapshot());
-                Work::Changes { changes: cloud.take_changes(), snapshot }
-            } else {
-                cloud.drop_changes();
-                Work::Exchange(cloud.exchange())
-            });
-        });
-        let Some(work) = work else { return Ok(()) };
+        let is_snapshot = journal.wants_snapshot();
+        let (reached, entries) = {
+            let mut cloud = cloud();
+            // A snapshot holds the changes, too.
+            let changes = cloud.take_changes();
+            (cloud.revision(), if is_snapshot { cloud.snapshot() } else { changes })
+        };
         let durable = Arc::clone(&self.durable);
         // A task of its own: what has begun is finished even if the caller is dropped.
-        let write = async move {
-            let (written, _held) = if let Store::ConfigMaps(maps) = &mut *store {
-                let written = match work {
-                    Work::Changes { changes, snapshot } => maps.write(changes, snapshot).await,
-                    Work::Exchange(_) => Ok(()),
-                };
-                (written, store)
-            } else {
-                let on_disk = move || (write_file(&mut store, work), store);
-                tokio::task::spawn_blocking(on_disk).await.map_err(|_| StateError::Interrupted)?
-            };
-            if written.is_ok() {
-                durable.store(reached, Ordering::Release);
-            }
-            written
-        };
-        let ended = |_| StateError::Interrupted;
-        tokio::spawn(write).await.map_err(ended)?
-    }
-}
-
-/// Writes to the disk; blocks.
-fn write_file(store: &mut Store, work: Work) -> Result<(), StateError> {
-    match (store, work) {
-        (Store::Journal(journal), Work::Changes { changes, snapshot }) => journal.write(changes, snapshot),
-        (Store::Exchange { path, .. }, Work::Exchange(document)) => exchange::write(path, &document),
-        _ => Ok(()),
+        let write = tokio::spawn(async move {
+            journal.write(&entries, is_snapshot).await?;
+            durable.store(reached, Ordering::Release);
+            Ok(())
+        });
+        write.await.map_err(|_| StateError::Interrupted)?
     }
 }
 
@@ -337,19 +261,6 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-
-    #[test]
-    fn files_of_the_state_are_nobody_elses_to_read() {
-        use std::os::unix::fs::PermissionsExt;
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("state.json");
-        exchange::replace(&path, b"{}").unwrap();
-        let _lock = lock::WriterLock::take(&path).unwrap();
-        for file in std::fs::read_dir(folder.path()).unwrap() {
-            let file = file.unwrap();
-            assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{}", file.path().display());
-        }
-    }
 
     #[rstest]
     #[case::none("none", Ok(StatePlace::None))]

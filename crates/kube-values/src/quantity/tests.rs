@@ -181,3 +181,19 @@ fn amounts_are_added(#[case] one: &str, #[case] other: &str, #[case] times: u64,
     let read = |text: &str| text.parse::<Quantity>().unwrap();
     assert_eq!(read(one).plus(&read(other).times(times)).to_string(), sum);
 }
+
+#[rstest]
+#[case::cores("4", Some(4_000))]
+#[case::millicores("80m", Some(80))]
+#[case::a_fraction("1.5", Some(1_500))]
+#[case::gibibytes("1Gi", Some(1_073_741_824_000))]
+#[case::decimal("2k", Some(2_000_000))]
+#[case::an_exponent("1e3", Some(1_000_000))]
+#[case::tiny_is_rounded_up("1n", Some(1))]
+#[case::a_bit_more_is_rounded_up("1234567n", Some(2))]
+#[case::negative_is_rounded_away_from_zero("-1500u", Some(-2))]
+#[case::nothing("0", Some(0))]
+#[case::too_much("1e400", None)]
+fn a_quantity_is_counted_in_thousandths(#[case] text: &str, #[case] value: Option<i128>) {
+    assert_eq!(quantity(text).thousandths(), value);
+}

@@ -18,13 +18,11 @@ pub const MOST: usize = 32;
 /// What happens to one key: a new value, or `None` when it goes.
 pub type Changes = BTreeMap<String, Option<String>>;
 
-const SIMULATION: &str = "simulation";
-const HITS: &str = "hits";
 const VM: &str = "vm.";
 
 /// Where records stand.
 #[derive(Debug, Default)]
-pub struct Layout {
+pub struct Shards {
     sizes: Vec<usize>,
     homes: BTreeMap<String, Home>,
 }
@@ -51,35 +49,26 @@ pub struct NoRoom;
 
 /// The entries as changes of keys; a later entry replaces an earlier one.
 pub fn changes_of(entries: &[Entry]) -> Changes {
-    let key = |entry: &Entry| match entry {
-        Entry::Simulation { .. } => SIMULATION.to_owned(),
-        Entry::Template { id, .. } => format!("template.{id:016x}"),
-        Entry::Vm(vm) => format!("{VM}{:016x}", Fingerprint::of(vm.provider_id())),
-        Entry::Gone { provider_id } => format!("{VM}{:016x}", Fingerprint::of(provider_id)),
-        Entry::Machine { key, .. } => format!("machine.{:016x}", Fingerprint::of(key)),
-        Entry::Hits { .. } => HITS.to_owned(),
+    let named = |kind: &str, name: &str| format!("{kind}{:016x}", Fingerprint::of(name));
+    let change = |entry: &Entry| match entry {
+        Entry::Gone { provider_id } => (named(VM, provider_id), None),
+        Entry::Vm(vm) => (named(VM, &vm.provider_id), Some(entry.to_json())),
+        Entry::Machine { key, .. } => (named("machine.", key), Some(entry.to_json())),
+        Entry::Template { id, .. } => (format!("template.{id:016x}"), Some(entry.to_json())),
+        Entry::Simulation { .. } => ("simulation".to_owned(), Some(entry.to_json())),
+        Entry::Hits { .. } => ("hits".to_owned(), Some(entry.to_json())),
     };
-    let value = |entry: &Entry| match entry {
-        Entry::Gone { .. } => None,
-        entry => serde_json::to_string(entry).ok(),
-    };
-    entries.iter().map(|entry| (key(entry), value(entry))).collect()
+    entries.iter().map(change).collect()
 }
 
 /// The entries that records hold, in the order in which they must be read; the error names the key.
 pub fn entries_of<'a>(records: impl Iterator<Item = (&'a String, &'a String)>) -> Result<Vec<Entry>, String> {
-    let mut read = Vec::new();
-    for (key, value) in records {
-        let entry: Entry = serde_json::from_str(value).map_err(|error| format!("key {key:?}: {error}"))?;
-        if let Entry::Simulation { version, .. } = entry
-            && version != 1
-        {
-            return Err(format!("version {version} is unknown, this program reads version 1"));
-        }
-        read.push((rank(key), key, entry));
-    }
-    read.sort_by(|(a, first, _), (b, second, _)| (a, first).cmp(&(b, second)));
-    Ok(read.into_iter().map(|(_, _, entry)| entry).collect())
+    let mut records: Vec<_> = records.collect();
+    records.sort_by_key(|(key, _)| (rank(key), *key));
+    let read = |(key, value): (&String, &String)| {
+        Entry::of_json(value.as_bytes()).map_err(|problem| format!("key {key:?}: {problem}"))
+    };
+    records.into_iter().map(read).collect()
 }
 
 /// VMs come last: what they refer to must be there.
@@ -87,7 +76,7 @@ fn rank(key: &str) -> u8 {
     u8::from(key.starts_with(VM))
 }
 
-impl Layout {
+impl Shards {
     /// Takes in a `ConfigMap` as it was read; they come in their order.
     pub fn read<'a>(&mut self, records: impl Iterator<Item = (&'a String, &'a String)>) {
         let shard = self.sizes.len();
@@ -188,67 +177,67 @@ mod tests {
         (key.to_owned(), Some("x".repeat(size)))
     }
 
-    fn apply(layout: &mut Layout, changes: &Changes) -> Vec<usize> {
-        let writes = layout.plan(changes).unwrap();
+    fn apply(shards: &mut Shards, changes: &Changes) -> Vec<usize> {
+        let writes = shards.plan(changes).unwrap();
         for write in &writes {
-            layout.done(write);
+            shards.done(write);
         }
         writes.iter().map(|write| write.shard).collect()
     }
 
     #[test]
     fn a_small_cloud_is_one_config_map_and_one_request() {
-        let mut layout = Layout::default();
-        assert_eq!(apply(&mut layout, &[set("vm.1", 10), set("template.1", 10)].into()), [0]);
-        assert_eq!(layout.shards(), 1);
+        let mut shards = Shards::default();
+        assert_eq!(apply(&mut shards, &[set("vm.1", 10), set("template.1", 10)].into()), [0]);
+        assert_eq!(shards.shards(), 1);
     }
 
     #[test]
     fn what_is_there_already_costs_no_request() {
-        let mut layout = Layout::default();
+        let mut shards = Shards::default();
         let changes: Changes = [set("vm.1", 10)].into();
-        apply(&mut layout, &changes);
-        assert_eq!(layout.plan(&changes), Ok(Vec::new()));
-        assert_eq!(layout.plan(&[("vm.2".to_owned(), None)].into()), Ok(Vec::new()));
+        apply(&mut shards, &changes);
+        assert_eq!(shards.plan(&changes), Ok(Vec::new()));
+        assert_eq!(shards.plan(&[("vm.2".to_owned(), None)].into()), Ok(Vec::new()));
     }
 
     #[test]
     fn none_grows_beyond_its_limit_and_room_is_used_again() {
-        let mut layout = Layout::default();
+        let mut shards = Shards::default();
         let half = FULL / 2;
         let many: Changes = (0..5).map(|n| set(&format!("machine.{n}"), half - 20)).collect();
-        assert_eq!(apply(&mut layout, &many), [0, 1, 2]);
-        assert!(layout.sizes.iter().all(|size| *size <= FULL), "{:?}", layout.sizes);
-        apply(&mut layout, &[("machine.0".to_owned(), None)].into());
-        assert_eq!(apply(&mut layout, &[set("machine.9", half - 20)].into()), [0]);
+        assert_eq!(apply(&mut shards, &many), [0, 1, 2]);
+        assert!(shards.sizes.iter().all(|size| *size <= FULL), "{:?}", shards.sizes);
+        apply(&mut shards, &[("machine.0".to_owned(), None)].into());
+        assert_eq!(apply(&mut shards, &[set("machine.9", half - 20)].into()), [0]);
     }
 
     #[test]
     fn what_vms_refer_to_is_written_before_them() {
-        let mut layout = Layout::default();
-        apply(&mut layout, &[set("machine.1", FULL - 100)].into());
+        let mut shards = Shards::default();
+        apply(&mut shards, &[set("machine.1", FULL - 100)].into());
         // The VM fits beside the machine, its template does not.
         let changes: Changes = [set("vm.1", 20), set("template.1", 500)].into();
-        let writes = layout.plan(&changes).unwrap();
+        let writes = shards.plan(&changes).unwrap();
         let keys: Vec<_> = writes.iter().flat_map(|write| write.changes.keys()).collect();
         assert_eq!(keys, ["template.1", "vm.1"]);
     }
 
     #[test]
     fn a_cloud_that_is_too_big_is_refused_and_changes_nothing() {
-        let mut layout = Layout::default();
+        let mut shards = Shards::default();
         let all: Changes = (0..MOST).map(|n| set(&format!("vm.{n:03}"), FULL - 10)).collect();
-        apply(&mut layout, &all);
-        assert_eq!(layout.plan(&[set("vm.999", 100)].into()), Err(NoRoom));
-        assert_eq!(layout.shards(), MOST);
+        apply(&mut shards, &all);
+        assert_eq!(shards.plan(&[set("vm.999", 100)].into()), Err(NoRoom));
+        assert_eq!(shards.shards(), MOST);
     }
 
     #[test]
     fn the_difference_removes_what_is_wanted_no_more() {
-        let mut layout = Layout::default();
-        apply(&mut layout, &[set("vm.1", 10), set("vm.2", 10)].into());
-        let difference = layout.difference([set("vm.2", 10)].into());
-        let writes = layout.plan(&difference).unwrap();
+        let mut shards = Shards::default();
+        apply(&mut shards, &[set("vm.1", 10), set("vm.2", 10)].into());
+        let difference = shards.difference([set("vm.2", 10)].into());
+        let writes = shards.plan(&difference).unwrap();
         assert_eq!(writes, [Write { shard: 0, changes: [("vm.1".to_owned(), None)].into() }]);
     }
 
