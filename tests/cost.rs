@@ -110,6 +110,8 @@ fn allowed(sample: &Sample, answer: usize) -> usize {
 #[test]
 fn the_memory_of_a_review_is_bounded() {
     let mut failed = Vec::new();
+    // The first review of a process makes the shapes of fields of the schemas, once.
+    samples(1, 1).first().map(answer);
     for sample in samples(1, 1) {
         let read = reading(&sample);
         let (cost, length) = measured(|| answer(&sample));

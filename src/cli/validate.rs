@@ -32,8 +32,8 @@ use machine_api::{
     kind::{ApiVersion, Kind},
     names,
     validation::{
-        Change, Policy, Providers, References, User, ValidationRequest, controlling_owner, object_metadata_syntax,
-        validate, validate_child,
+        Change, Policy, Providers, References, TYPE, User, ValidationRequest, controlling_owner,
+        object_metadata_syntax, validate, validate_child,
     },
 };
 use machine_driver::Registry;
@@ -141,15 +141,15 @@ fn question(object: &Value) -> Option<Result<(Kind, ApiVersion), Findings>> {
     match (kind, ours, version) {
         (Some(kind), true, Some(version)) => return Some(Ok((kind, version))),
         (Some(_), false, _) if text("apiVersion").is_empty() => {
-            found.required("TYPE", FieldPath::new("apiVersion"), "such as \"machine.sapcloud.io/v1alpha1\"");
+            found.required(TYPE.id, FieldPath::new("apiVersion"), "such as \"machine.sapcloud.io/v1alpha1\"");
         }
         (_, false, _) => return None,
         (_, true, None) => {
             let versions = [names::API_VERSION_V1ALPHA1, names::API_VERSION_V1BETA1];
-            found.not_supported("TYPE", FieldPath::new("apiVersion"), text("apiVersion"), &versions);
+            found.not_supported(TYPE.id, FieldPath::new("apiVersion"), text("apiVersion"), &versions);
         }
         (None, true, Some(_)) => {
-            found.not_supported("TYPE", FieldPath::new("kind"), text("kind"), &Kind::ALL.map(Kind::as_str));
+            found.not_supported(TYPE.id, FieldPath::new("kind"), text("kind"), &Kind::ALL.map(Kind::as_str));
         }
     }
     Some(Err(found))

@@ -139,7 +139,7 @@ impl Parts {
                 Severity::Existing => RuleLevel::Ratcheted,
                 Severity::Skipped => RuleLevel::Skipped,
             };
-            self.metrics.admission.rules.inc(&RuleHit { rule, level, kind, operation });
+            self.metrics.admission.rules.inc(&RuleHit { rule: rule.as_str(), level, kind, operation });
         }
         if facts.verdict == Verdict::Failed {
             self.complain(|held_back| {

@@ -30,8 +30,6 @@ pub struct Case {
     /// Objects that the caches know; nothing if they are not asked.
     pub others: Option<Vec<Value>>,
     pub terminating: bool,
-    /// Rules that find something.
-    pub rules: Vec<String>,
 }
 
 /// All cases of the parsed table, for objects of this namespace.
@@ -72,7 +70,7 @@ struct Vocabulary<'a> {
 
 impl Vocabulary<'_> {
     fn case(&self, line: &Value) -> Case {
-        const KNOWN: [&str; 14] = [
+        const KNOWN: [&str; 13] = [
             "id",
             "kind",
             "old",
@@ -86,7 +84,6 @@ impl Vocabulary<'_> {
             "becomes",
             "others",
             "terminating",
-            "rule",
         ];
         let fields = line.as_object().expect("a case is a map");
         for field in fields.keys() {
@@ -108,10 +105,6 @@ impl Vocabulary<'_> {
             policy: flag("policy"),
             becomes: fields.get("becomes").map(|value| self.value(value)),
             others: fields.get("others").and_then(Value::as_array).map(|others| self.others(others)),
-            rules: match fields.get("rule") {
-                Some(Value::String(rule)) => vec![rule.clone()],
-                _ => self.texts(fields, "rule").unwrap_or_default(),
-            },
             id,
             kind,
             terminating,

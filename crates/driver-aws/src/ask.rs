@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use cloud_client::Failure;
 use kube_values::field::{FieldPath, Findings, RuleId};
+use machine_api::validation::CLS_6;
 use machine_driver::{Code, Machine, Status};
 
 use crate::{
@@ -15,7 +16,7 @@ use crate::{
 };
 
 /// The rule of the findings: the driver's own word over a class.
-const RULE: RuleId = "CLS-6";
+const RULE: RuleId = CLS_6.id;
 /// The name of the machine that the launch is for.
 const NAME: &str = "mcm-validate";
 /// A shorter value may stand in any message.

@@ -9,14 +9,14 @@ use kube_values::{
     field::{FieldPath, Findings, RuleId},
     json::Members,
 };
-use machine_api::validation::Node;
+use machine_api::validation::{CLS_6, Node};
 use machine_driver::OwnerTags;
 use serde_json::{Value, json};
 
 use crate::regions::{is_known, is_region};
 
 /// The rule id of all findings here.
-const RULE: RuleId = "CLS-6";
+const RULE: RuleId = CLS_6.id;
 const ROOT_DEVICE: &str = "/root";
 const DATA_DEVICE: &str = "^/dev/(sd[a-z]|xvd[a-c][a-z]?)$";
 const VOLUME_TYPES: [&str; 6] = ["gp2", "gp3", "io1", "st1", "sc1", "standard"];

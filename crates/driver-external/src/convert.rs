@@ -315,6 +315,7 @@ fn read_json<T: DeserializeOwned>(field: &str, json: &[u8]) -> Result<T, Status>
 
 #[cfg(test)]
 mod tests {
+    use kube_values::field::RuleId;
     use rstest::rstest;
     use serde_json::json;
 
@@ -394,9 +395,14 @@ mod tests {
     #[test]
     fn what_is_found_in_a_class_comes_over_the_wire() {
         let mut found = Findings::new();
-        found.required("X-1", FieldPath::new("providerSpec").child("size"), "say how large");
-        found.invalid("X-2", FieldPath::new("providerSpec").child("zone"), "z9", "there is no such zone");
-        found.warn("X-3", FieldPath::new("providerSpec").child("old"), "x", "is not used any more");
+        found.required(RuleId::declare("X-1"), FieldPath::new("providerSpec").child("size"), "say how large");
+        found.invalid(
+            RuleId::declare("X-2"),
+            FieldPath::new("providerSpec").child("zone"),
+            "z9",
+            "there is no such zone",
+        );
+        found.warn(RuleId::declare("X-3"), FieldPath::new("providerSpec").child("old"), "x", "is not used any more");
         let told = refusal(wire_findings(&found)).unwrap();
         assert_eq!(
             told,

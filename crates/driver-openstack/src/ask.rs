@@ -2,6 +2,7 @@
 
 use cloud_client::Failure;
 use kube_values::field::{FieldPath, Findings, RuleId};
+use machine_api::validation::CLS_6;
 use machine_driver::{Code, Status};
 use serde::Deserialize;
 
@@ -16,7 +17,7 @@ use crate::{
 };
 
 /// The rule of the findings: the driver's own word over a class.
-const RULE: RuleId = "CLS-6";
+const RULE: RuleId = CLS_6.id;
 
 #[derive(Deserialize)]
 struct KeyPair {

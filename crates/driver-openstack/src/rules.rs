@@ -9,11 +9,11 @@ use kube_values::{
     field::{FieldPath, Findings, RuleId},
     json::{Json, Members},
 };
-use machine_api::validation::Node;
+use machine_api::validation::{CLS_6, Node};
 use machine_driver::OwnerTags;
 
 /// The rule id of all findings here.
-const RULE: RuleId = "CLS-6";
+const RULE: RuleId = CLS_6.id;
 /// Parts of the keys of the tags that prove whose a server is.
 pub const CLUSTER_TAG: &str = "kubernetes.io-cluster-";
 pub const ROLE_TAG: &str = "kubernetes.io-role-";

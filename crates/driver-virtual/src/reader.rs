@@ -12,7 +12,7 @@ use kube_values::{
 use serde_json::{Map, Value};
 
 /// The rule id of all findings about a simulation's configuration.
-pub const RULE: RuleId = "SIM-1";
+pub const RULE: RuleId = RuleId::declare("SIM-1");
 
 const DURATION: &str = "must be a duration such as \"30s\", \"10m\" or 0";
 

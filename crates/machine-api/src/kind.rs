@@ -64,6 +64,9 @@ pub enum ApiVersion {
 }
 
 impl ApiVersion {
+    /// All versions.
+    pub const ALL: [Self; 2] = [Self::V1alpha1, Self::V1beta1];
+
     /// The version's name.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -74,7 +77,7 @@ impl ApiVersion {
 
     /// The version of this name, if it is ours.
     pub fn from_name(name: &str) -> Option<Self> {
-        [Self::V1alpha1, Self::V1beta1].into_iter().find(|version| version.as_str() == name)
+        Self::ALL.into_iter().find(|version| version.as_str() == name)
     }
 }
 

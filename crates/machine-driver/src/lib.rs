@@ -33,7 +33,7 @@ pub use jiff::Timestamp;
 /// The address of a VM and the volumes of a drain.
 pub use k8s_openapi::api::core::v1::{NodeAddress, PersistentVolumeSpec};
 /// What [`Driver::validate`] finds, and where.
-pub use kube_values::field::{FieldPath, Findings};
+pub use kube_values::field::{FieldPath, Findings, RuleId};
 pub use life::DriverTask;
 /// What went wrong in a call, and what follows from it.
 pub use machine_api::machine_code::Code;

@@ -10,8 +10,8 @@ use std::{
 
 use machine_driver::{
     Capabilities, Code, CreatedVm, DeletedVm, Driver, DriverInfo, FieldPath, Findings, ListRequest, ListedVm,
-    MachineClass, MachineRequest, OpContext, Owner, SameInstance, Status, VmIdentity, VolumeIdsRequest, async_trait,
-    provider_spec, same_instance,
+    MachineClass, MachineRequest, OpContext, Owner, RuleId, SameInstance, Status, VmIdentity, VolumeIdsRequest,
+    async_trait, provider_spec, same_instance,
 };
 use serde::Deserialize;
 use serde_json::json;
@@ -20,6 +20,8 @@ use serde_json::json;
 pub const PROVIDER: &str = "folder";
 /// What its ids begin with; cluster and machine follow: `folder:///shoot-a/worker-1`.
 const SCHEME: &str = "folder:///";
+/// The rule over classes beyond their schema.
+const CLUSTER_IS_A_FOLDER: RuleId = RuleId::declare("FOLDER-1");
 
 /// Serves the classes of provider `folder`.
 pub struct FolderDriver {
@@ -140,7 +142,7 @@ impl Driver for FolderDriver {
             && !is_name(&cluster)
         {
             found.invalid(
-                "FOLDER-1",
+                CLUSTER_IS_A_FOLDER,
                 FieldPath::new("providerSpec").child("cluster"),
                 cluster,
                 "must be the name of a folder",

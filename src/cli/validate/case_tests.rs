@@ -1,7 +1,7 @@
 //! Every case of `tests/fixtures/admission-cases.yaml`, asked of the webhooks' code and of `mcm validate`: both must give
 //! the expected answer, and the same one.
 
-use std::{cell::RefCell, sync::Arc};
+use std::{cell::RefCell, fs, sync::Arc};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::json;
@@ -9,9 +9,10 @@ use serde_json::json;
 use super::*;
 use crate::{DriverSet, manager::registered_drivers::RegisteredDrivers, settings::CloudSettings};
 use driver_virtual::{SimulationOptions, VirtualCloud};
+use kube_values::field::{RuleId, Severity};
 use machine_api::{
-    admission::{Admission, Endpoint, ReviewAnswer},
-    validation::{ControllerUsers, Coverage, NoReferences, Profile, References},
+    admission::{Admission, Endpoint},
+    validation::{ControllerUsers, Coverage, Leniency, Level, NoReferences, Profile, RULES, References},
 };
 
 #[path = "../../../tests/support/admission_cases.rs"]
@@ -48,16 +49,9 @@ struct Said {
     warnings: Vec<String>,
 }
 
-/// What is wrong when not all rules that a case names are among those that found something in it.
-fn unnamed(case: &Case, answer: &ReviewAnswer) -> Option<String> {
-    let found: Vec<&str> = answer.facts.rules.iter().map(|(rule, _)| *rule).collect();
-    let missing: Vec<_> = case.rules.iter().filter(|rule| !found.contains(&rule.as_str())).collect();
-    (!missing.is_empty()).then(|| format!("names {missing:?}, which found nothing; those that did: {found:?}"))
-}
-
-/// What the webhooks answer: defaults first, then the rules over the result. Also the defaulted object, and which rules of the
-/// case found nothing.
-fn webhooks(case: &Case, drivers: &RegisteredDrivers) -> (Said, Option<Value>, Option<String>) {
+/// What the webhooks answer: defaults first, then the rules over the result. Also the defaulted object, and the rules that found
+/// something.
+fn webhooks(case: &Case, drivers: &RegisteredDrivers) -> (Said, Option<Value>, Vec<(RuleId, Severity)>) {
     let references: Arc<dyn References> = match known(case) {
         Some(others) => Arc::new(Inventory::of(others.iter(), NAMESPACE)),
         None => Arc::new(NoReferences),
@@ -68,7 +62,7 @@ fn webhooks(case: &Case, drivers: &RegisteredDrivers) -> (Said, Option<Value>, O
         (Some(_), Some(_)) => "UPDATE",
         (Some(_), None) => "DELETE",
     };
-    let unnamed_rules = RefCell::new(None);
+    let rules = RefCell::new(Vec::new());
     let ask = |endpoint: Endpoint, object: &Option<Value>| -> Value {
         let kind = json!({"group": "machine.sapcloud.io", "version": "v1alpha1", "kind": case.kind});
         let review = json!({
@@ -81,7 +75,7 @@ fn webhooks(case: &Case, drivers: &RegisteredDrivers) -> (Said, Option<Value>, O
         let answer = admission.review(endpoint, review.to_string().as_bytes());
         assert_eq!(answer.status, 200, "{}", case.id);
         if endpoint == Endpoint::Validate {
-            *unnamed_rules.borrow_mut() = unnamed(case, &answer);
+            *rules.borrow_mut() = answer.facts.rules.clone();
         }
         serde_json::from_slice::<Value>(&answer.body).unwrap()["response"].take()
     };
@@ -101,7 +95,7 @@ fn webhooks(case: &Case, drivers: &RegisteredDrivers) -> (Said, Option<Value>, O
     let denials: Vec<_> = texts(&answer["status"]["details"]["causes"]).iter().map(cause).collect();
     assert_eq!(answer["allowed"], denials.is_empty(), "{}", case.id);
     let warnings = texts(&answer["warnings"]).iter().map(|text| text.as_str().unwrap().to_owned()).collect();
-    (Said { denials, warnings }, object, unnamed_rules.into_inner())
+    (Said { denials, warnings }, object, rules.into_inner())
 }
 
 /// What `mcm validate` says of the same: the other documents of the input are its cache.
@@ -134,8 +128,7 @@ fn every_case_is_answered_alike_by_webhook_and_command_line() {
         let mut complain = |complaint: Option<String>| {
             wrong.extend(complaint.map(|complaint| format!("{}: {complaint}", case.id)));
         };
-        let (said, object, unnamed) = webhooks(case, &drivers);
-        complain(unnamed);
+        let (said, object, _) = webhooks(case, &drivers);
         complain(mismatch("denials of the webhook", &case.deny, &said.denials, fits));
         complain(mismatch("warnings of the webhook", &case.warn, &said.warnings, fits_warning));
         if let (Some(wanted), Some(object)) = (&case.becomes, &object) {
@@ -148,6 +141,48 @@ fn every_case_is_answered_alike_by_webhook_and_command_line() {
     }
     assert!(cases.len() > 160, "the table lost cases: {}", cases.len());
     assert!(wrong.is_empty(), "{} differences:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// The table and the declarations of the rules name each other: no line can go, and no rule can come, without the other.
+#[test]
+fn every_rule_names_the_cases_that_show_it() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/crates/machine-api/src/validation");
+    let files = fs::read_dir(folder).unwrap().map(|file| fs::read_to_string(file.unwrap().path()).unwrap());
+    let sources: String = files.collect();
+    let is_test = |name: &str| ["fn ", "#[case::"].iter().any(|before| sources.contains(&format!("{before}{name}(")));
+    let parsed = parse_documents("cases", include_str!("../../../tests/fixtures/admission-cases.yaml")).unwrap();
+    let (cases, drivers) = (cases(&parsed[0].value, NAMESPACE), drivers());
+    let mut wrong = Vec::new();
+    for case in &cases {
+        let (_, _, found) = webhooks(case, &drivers);
+        for (id, severity) in found {
+            let rule = RULES.iter().find(|rule| rule.id == id).expect("only declared rules find anything");
+            let is_of_level = match severity {
+                Severity::Deny => rule.level != Level::Warn,
+                Severity::Warn => rule.level != Level::Refuse || rule.leniency != Leniency::None,
+                Severity::Existing | Severity::Skipped => true,
+            };
+            if !rule.cases.contains(&case.id.as_str()) || !is_of_level {
+                wrong.push(format!(
+                    "rule {id} gives {severity:?} in case {}, which its declaration does not say",
+                    case.id
+                ));
+            }
+        }
+        let is_named = RULES.iter().any(|rule| rule.cases.contains(&case.id.as_str()));
+        if !is_named && case.becomes.is_none() {
+            wrong.push(format!("case {} shows no default, and no rule names it", case.id));
+        }
+    }
+    for rule in RULES {
+        let is_there = |name: &str| cases.iter().any(|case| case.id == name) || is_test(name);
+        let lost = rule.cases.iter().filter(|name| !is_there(name));
+        wrong.extend(lost.map(|name| format!("rule {} names {name}, which is neither a case nor a test", rule.id)));
+        if rule.cases.is_empty() {
+            wrong.push(format!("rule {} names no case", rule.id));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]

@@ -83,7 +83,7 @@ fn severity(finding: &Finding) -> &'static str {
 fn finding_value(finding: &Finding) -> Value {
     json!({
         "severity": severity(finding),
-        "rule": finding.rule,
+        "rule": finding.rule.as_str(),
         "field": finding.error.path.as_str(),
         "reason": finding.error.kind.cause_reason(),
         "message": finding.warning(),

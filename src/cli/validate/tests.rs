@@ -247,7 +247,12 @@ impl Driver for Asked {
             return Err(Status::new(Code::Unauthenticated, format!("who is {}?", text("password"))));
         }
         let mut found = Findings::new();
-        found.invalid("CLS-6", FieldPath::new("providerSpec").child("image"), "x", text("password"));
+        found.invalid(
+            machine_api::validation::CLS_6.id,
+            FieldPath::new("providerSpec").child("image"),
+            "x",
+            text("password"),
+        );
         Ok(found)
     }
     async fn create_machine(&self, _: &OpContext, _: MachineRequest) -> Result<CreatedVm, Status> {

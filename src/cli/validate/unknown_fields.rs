@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use kube_values::{
-    field::{FieldPath, Findings},
+    field::{FieldPath, Findings, RuleId},
     syntax,
 };
 use machine_api::{
@@ -13,7 +13,7 @@ use machine_api::{
 };
 use serde_json::{Map, Value};
 
-const RULE: &str = "SCHEMA";
+const RULE: RuleId = RuleId::declare("SCHEMA");
 /// Members of every object that the API server itself defines.
 const FRAME: [&str; 3] = ["apiVersion", "kind", "metadata"];
 

@@ -8,7 +8,7 @@ use kube_protocol::{
     resource::{Cell, Column, GroupVersionKind, Resource, ResourceScope},
     status::ApiStatus,
 };
-use machine_api::crd::structural_of_answers;
+use machine_api::schema::structural_of_answers;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Value, json};

@@ -25,8 +25,28 @@ const RECOGNISED_MAX: usize = 1 << 16;
 /// Bytes of all errors in one line.
 const AGGREGATE_MAX: usize = 4096;
 
-/// The name of a rule of spec/api-and-admission §5, such as `STR-7`, or of a driver's own.
-pub type RuleId = &'static str;
+/// The id of a rule, such as `STR-7`. A finding carries one, and only the declaration of a rule makes one, so that a finding of a
+/// rule that is not declared does not compile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RuleId(&'static str);
+
+impl RuleId {
+    /// The id that a declaration gives its rule.
+    pub const fn declare(id: &'static str) -> Self {
+        Self(id)
+    }
+
+    /// The id as answers, logs and metrics spell it.
+    pub const fn as_str(self) -> &'static str {
+        self.0
+    }
+}
+
+impl fmt::Display for RuleId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
 
 /// What a rule's finding means for the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -326,7 +346,7 @@ impl Findings {
             let mut denials = std::mem::take(&mut left_out.denials);
             if self.forgiven.is_empty()
                 && self.recognised == Recognised::Many
-                && !self.left_out.contains_key(rule)
+                && !self.left_out.contains_key(&rule)
                 && self.recognised() + denials.len() <= RECOGNISED_MAX
             {
                 self.left_out.insert(rule, LeftOut { denials, ..left_out });
@@ -351,19 +371,19 @@ impl Findings {
     pub fn retain_denials(&mut self, is_wanted: impl Fn(RuleId) -> bool) {
         self.counted.are_stale = true;
         self.kept.retain(|finding| finding.denies() && is_wanted(finding.rule));
-        self.left_out.retain(|rule, left_out| is_wanted(rule) && left_out.denied() > 0);
+        self.left_out.retain(|rule, left_out| is_wanted(*rule) && left_out.denied() > 0);
         self.left_out.values_mut().for_each(|left_out| left_out.warnings = 0);
     }
 
     /// Turns the refusals of some rules that were left out into warnings.
     pub fn let_left_out_pass(&mut self, is_meant: impl Fn(RuleId) -> bool) {
-        self.left_out.iter_mut().filter(|(rule, _)| is_meant(rule)).for_each(|(_, left_out)| left_out.pass());
+        self.left_out.iter_mut().filter(|(rule, _)| is_meant(**rule)).for_each(|(_, left_out)| left_out.pass());
     }
 
     /// Turns the refusals of a rule that were left out into warnings, if `is_forgiven` says so of the one place that holds all
     /// of them: their own if they have the same, else the fields around them.
     pub fn forgive_left_out(&mut self, is_forgiven: impl Fn(RuleId, &FieldPath) -> bool) {
-        for (rule, left_out) in &mut self.left_out {
+        for (&rule, left_out) in &mut self.left_out {
             if left_out.refused_in.as_ref().is_some_and(|place| is_forgiven(rule, place)) {
                 left_out.pass();
             }
@@ -520,6 +540,8 @@ mod tests {
 
     use super::*;
 
+    const RULE: RuleId = RuleId::declare("RULE-1");
+
     fn bad(number: usize) -> Findings {
         bad_from(0, number)
     }
@@ -532,7 +554,7 @@ mod tests {
 
     fn add(first: usize, end: usize, found: &mut Findings) {
         for number in first..end {
-            found.invalid("MCH-7", FieldPath::new("a").key(&format!("k{number}")), "x", "bad");
+            found.invalid(RULE, FieldPath::new("a").key(&format!("k{number}")), "x", "bad");
         }
     }
 
@@ -560,7 +582,7 @@ mod tests {
     fn warnings_do_not_push_errors_out() {
         let mut found = Findings::new();
         for _ in 0..1_000 {
-            found.warn("META-4", FieldPath::new("a"), "x", "odd");
+            found.warn(RULE, FieldPath::new("a"), "x", "odd");
         }
         found.append(bad(2));
         assert_eq!((found.denied(), found.errors().count(), found.warned()), (2, 2, 1_000));
@@ -571,7 +593,7 @@ mod tests {
         let mut found = Findings::new();
         let long = "x".repeat(100_000);
         for _ in 0..100 {
-            found.invalid("MCH-7", FieldPath::new("a").key(&long), long.as_str(), long.clone());
+            found.invalid(RULE, FieldPath::new("a").key(&long), long.as_str(), long.clone());
         }
         let length: usize = found.iter().map(|finding| finding.error.to_string().len()).sum();
         assert!(length < 51 * 2_000, "{length}");
@@ -657,7 +679,7 @@ mod tests {
     fn what_a_rule_looked_at_besides_counts() {
         let with_inputs = |before: Findings, inputs: &str| {
             let mut found = Findings::forgiving(before);
-            found.given(&inputs).invalid("SEL-6", FieldPath::new("a"), "x", "bad");
+            found.given(&inputs).invalid(RULE, FieldPath::new("a"), "x", "bad");
             found
         };
         let before = with_inputs(Findings::new(), "1");
@@ -669,7 +691,7 @@ mod tests {
     fn two_long_values_that_differ_at_the_end_are_two_problems() {
         let of = |before: Findings, end: &str| {
             let mut found = Findings::forgiving(before);
-            found.invalid("MCH-10", FieldPath::new("a"), "x".repeat(5_000) + end, "bad");
+            found.invalid(RULE, FieldPath::new("a"), "x".repeat(5_000) + end, "bad");
             found
         };
         let before = of(Findings::new(), "a");

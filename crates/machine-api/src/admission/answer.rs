@@ -319,7 +319,7 @@ fn one_line(text: &str) -> String {
 fn skipped(found: &Findings) -> Option<AuditAnnotations> {
     let skipped = |finding: &&Finding| finding.severity == Severity::Skipped;
     let rules: BTreeSet<_> = found.iter().filter(skipped).map(|finding| finding.rule).collect();
-    let rules: Vec<_> = rules.into_iter().collect();
+    let rules: Vec<_> = rules.into_iter().map(RuleId::as_str).collect();
     (!rules.is_empty()).then(|| AuditAnnotations { skipped: rules.join(",") })
 }
 

@@ -11,12 +11,14 @@ mod expressions;
 
 use serde_json::{Value, json};
 
-use self::expressions::{Check, STATIC_CHECKS, TRANSITION_CHECKS, VARIABLES};
+use self::expressions::VARIABLES;
 use super::manifests::{CONTENT_CHANGED, NOT_DELETING, Scope, WebhookManifests};
 use crate::{
     kind::{ApiVersion, Kind},
     names,
+    validation::{PolicyCel, RULES, Subject},
 };
+use kube_values::field::RuleId;
 
 /// What the names of the policies, and of their bindings, end with; they begin with that of the webhook configurations.
 pub const SUFFIXES: [&str; 3] = ["static", "transitions", "status"];
@@ -41,7 +43,10 @@ pub fn policies(manifests: &WebhookManifests) -> Vec<Value> {
         let rest = conditions.iter().map(|(name, expression)| condition(name, expression));
         own().into_iter().chain(rest).collect::<Vec<_>>()
     };
-    let checks = |checks: &[Check]| checks.iter().map(validation).collect::<Vec<_>>();
+    let mut transitions = expressions_over(|subject| subject == Subject::Change);
+    transitions.sort_by_key(|(rule, _)| *rule);
+    let objects = expressions_over(|subject| matches!(subject, Subject::Object(_)));
+    let written = expressions_over(|subject| subject == Subject::Status);
     let statuses = [Kind::Machine, Kind::MachineSet, Kind::MachineDeployment];
     let all = [
         Policy {
@@ -51,7 +56,7 @@ pub fn policies(manifests: &WebhookManifests) -> Vec<Value> {
             actions: &["Deny"],
             conditions: with_own(&[("not-deleting", NOT_DELETING), ("content-changed", &changed)]),
             variables: VARIABLES,
-            validations: checks(STATIC_CHECKS),
+            validations: objects.iter().map(validation).collect(),
         },
         Policy {
             suffix: SUFFIXES[1],
@@ -63,7 +68,7 @@ pub fn policies(manifests: &WebhookManifests) -> Vec<Value> {
                 ("content-changed", CONTENT_CHANGED),
             ]),
             variables: VARIABLES,
-            validations: checks(TRANSITION_CHECKS),
+            validations: transitions.iter().map(validation).collect(),
         },
         Policy {
             suffix: SUFFIXES[2],
@@ -72,10 +77,7 @@ pub fn policies(manifests: &WebhookManifests) -> Vec<Value> {
             actions: &["Warn", "Audit"],
             conditions: with_own(&[("not-deleting", NOT_DELETING)]),
             variables: &[],
-            validations: vec![json!({
-                "expression": "false",
-                "message": "status: is written by the machine controller manager (STS-1)",
-            })],
+            validations: written.iter().map(validation).collect(),
         },
     ];
     all.iter().flat_map(|policy| [policy.manifest(manifests), policy.binding(manifests)]).collect()
@@ -135,13 +137,20 @@ fn condition(name: &str, expression: &str) -> Value {
     json!({ "name": name, "expression": expression })
 }
 
+/// The expressions of all rules over some subjects, in the order of the rules.
+fn expressions_over(is_meant: impl Fn(Subject) -> bool) -> Vec<(RuleId, &'static PolicyCel)> {
+    let all = RULES.iter().flat_map(|rule| rule.policy_cel.iter().map(|cel| (rule.id, cel)));
+    all.filter(|(_, cel)| is_meant(cel.subject)).collect()
+}
+
 /// The message ends with the rule's name: a policy's denial has no causes.
-fn validation(check: &Check) -> Value {
-    let expression = match check.part {
-        Some(part) => format!("variables.{part} == variables.old_{part} || ({})", check.expression),
-        None => check.expression.to_owned(),
+fn validation((rule, cel): &(RuleId, &PolicyCel)) -> Value {
+    let expression = expressions::with_patterns(cel.expression);
+    let expression = match cel.subject {
+        Subject::Object(variable) => format!("variables.{variable} == variables.old_{variable} || ({expression})"),
+        Subject::Change | Subject::Status => expression,
     };
-    json!({ "expression": expression, "message": format!("{} ({})", check.message, check.rule) })
+    json!({ "expression": expression, "message": format!("{} ({rule})", cel.message) })
 }
 
 #[cfg(test)]
@@ -149,7 +158,6 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::validation::is_rule;
 
     #[test]
     fn every_policy_has_a_binding_and_lets_the_controllers_through() {
@@ -177,16 +185,15 @@ mod tests {
     }
 
     #[test]
-    fn checks_carry_rules_and_variables_that_exist() {
+    fn expressions_read_variables_that_exist() {
         let variables: BTreeSet<&str> = VARIABLES.iter().map(|(name, _)| *name).collect();
-        for check in STATIC_CHECKS.iter().chain(TRANSITION_CHECKS) {
-            assert!(is_rule(check.rule), "{}", check.rule);
-            if let Some(part) = check.part {
-                assert!(variables.contains(part) && variables.contains(format!("old_{part}").as_str()), "{part}");
+        for (rule, cel) in expressions_over(|_| true) {
+            if let Subject::Object(name) = cel.subject {
+                assert!(variables.contains(name) && variables.contains(format!("old_{name}").as_str()), "{name}");
             }
-            for used in check.expression.split("variables.").skip(1) {
+            for used in cel.expression.split("variables.").skip(1) {
                 let name: String = used.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
-                assert!(variables.contains(name.as_str()), "{}: {name}", check.rule);
+                assert!(variables.contains(name.as_str()), "{rule}: {name}");
             }
         }
     }

@@ -257,7 +257,7 @@ fn metrics_are_told_who_found_what() {
             kind: Some(crate::kind::Kind::Machine),
             operation: Some(Operation::Create),
             verdict: Verdict::Denied,
-            rules: vec![("MCH-7", kube_values::field::Severity::Deny)],
+            rules: vec![(kube_values::field::RuleId::declare("MCH-7"), kube_values::field::Severity::Deny)],
             failure: String::new(),
         }
     );

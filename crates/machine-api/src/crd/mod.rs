@@ -1,20 +1,16 @@
 //! The four definitions (`CustomResourceDefinition`), made from the Rust types (spec/api-and-admission §2, §6).
 //!
-//! [`shape`] turns a type into a schema, [`nodes`] holds the nodes where a type says too much or too little, [`rules`]
-//! the bounds and CEL rules. Names, columns and subresources are here. The files below `crds/` are what
-//! [`definitions`] answers to the default options; a test compares them.
+//! [`crate::schema`] makes the schemas of the types, [`rules`] adds the bounds and the CEL of the rules. Names, columns and
+//! subresources are here. The files below `crds/` are what [`definitions`] answers to the default options; a test compares them.
 
-pub mod nodes;
 mod rules;
-mod shape;
 
-pub use rules::rule_ids;
 use serde_json::{Value, json};
-pub use shape::structural_of_answers;
 
 use crate::{
     kind::{ApiVersion, Kind},
-    names, v1alpha1, v1beta1,
+    names, schema,
+    validation::Part,
 };
 
 /// What the definitions depend on.
@@ -144,30 +140,13 @@ const MACHINE_CLASS: Listing = Listing {
 
 /// The four definitions, in the order `Machine`, `MachineSet`, `MachineDeployment`, `MachineClass`.
 pub fn definitions(options: &CrdOptions) -> Vec<Value> {
-    vec![
-        definition(&MACHINE, options, &machine_v1alpha1(options.servers), &machine_v1beta1(options.servers)),
-        definition(
-            &MACHINE_SET,
-            options,
-            &machine_set_v1alpha1(options.servers),
-            &machine_set_v1beta1(options.servers),
-        ),
-        definition(
-            &MACHINE_DEPLOYMENT,
-            options,
-            &machine_deployment_v1alpha1(options.servers),
-            &machine_deployment_v1beta1(options.servers),
-        ),
-        definition(
-            &MACHINE_CLASS,
-            options,
-            &machine_class_v1alpha1(options.servers),
-            &machine_class_v1beta1(options.servers),
-        ),
-    ]
+    [MACHINE, MACHINE_SET, MACHINE_DEPLOYMENT, MACHINE_CLASS]
+        .iter()
+        .map(|listing| definition(listing, options))
+        .collect()
 }
 
-fn definition(listing: &Listing, options: &CrdOptions, v1alpha1: &Value, v1beta1: &Value) -> Value {
+fn definition(listing: &Listing, options: &CrdOptions) -> Value {
     let kind = listing.kind;
     let served = options.v1beta1 != V1Beta1::NotServed;
     json!({
@@ -191,7 +170,7 @@ fn definition(listing: &Listing, options: &CrdOptions, v1alpha1: &Value, v1beta1
                     "name": names::V1ALPHA1,
                     "served": true,
                     "storage": true,
-                    "schema": {"openAPIV3Schema": v1alpha1},
+                    "schema": {"openAPIV3Schema": schema(kind, ApiVersion::V1alpha1, options.servers)},
                     "subresources": subresources(listing, ApiVersion::V1alpha1),
                     "additionalPrinterColumns": columns(listing, ApiVersion::V1alpha1),
                 },
@@ -199,7 +178,7 @@ fn definition(listing: &Listing, options: &CrdOptions, v1alpha1: &Value, v1beta1
                     "name": names::V1BETA1,
                     "served": served,
                     "storage": false,
-                    "schema": {"openAPIV3Schema": v1beta1},
+                    "schema": {"openAPIV3Schema": schema(kind, ApiVersion::V1beta1, options.servers)},
                     "subresources": subresources(listing, ApiVersion::V1beta1),
                     "additionalPrinterColumns": columns(listing, ApiVersion::V1beta1),
                 },
@@ -267,129 +246,61 @@ fn columns(listing: &Listing, version: ApiVersion) -> Value {
         .collect()
 }
 
-/// Adds demands that stored objects might not keep; only where the API server forgives what is stored.
-fn demand(servers: OldestServer, schema: &mut Value, demands: impl FnOnce(&mut Value)) {
-    if servers == OldestServer::Ratcheting {
-        demands(schema);
+fn schema(kind: Kind, version: ApiVersion, servers: OldestServer) -> Value {
+    let mut schema = schema::of(kind, version);
+    if matches!(kind, Kind::MachineSet | Kind::MachineDeployment) {
+        // A zero that Go leaves out must still be readable through the scale subresource.
+        rules::existing_node(&mut schema, "spec", "replicas").insert("default".to_owned(), json!(0));
     }
-}
-
-/// A zero that Go leaves out must still be readable through the scale subresource.
-fn replicas_default_to_zero(schema: &mut Value) {
-    rules::existing_node(schema, "spec", "replicas").insert("default".to_owned(), json!(0));
-}
-
-fn machine_v1alpha1(servers: OldestServer) -> Value {
-    let mut schema = shape::structural::<v1alpha1::Machine>();
-    demand(servers, &mut schema, |schema| {
-        machine_spec_v1alpha1(schema, "spec");
-        bound_specification(schema);
-    });
+    // Stored objects might not keep the demands, which only some API servers forgive.
+    if servers == OldestServer::Ratcheting {
+        match kind {
+            Kind::Machine => machine_spec(&mut schema, version, "spec"),
+            Kind::MachineSet | Kind::MachineDeployment => scaled_spec(&mut schema, kind, version),
+            Kind::MachineClass => machine_class(&mut schema, version),
+        }
+        bound_specification(&mut schema);
+    }
     schema
 }
 
-fn machine_spec_v1alpha1(schema: &mut Value, root: &str) {
-    rules::bound(schema, root, rules::MACHINE_SPEC_V1ALPHA1);
-    rules::validate(schema, &format!("{root}.class"), rules::CLASS_REFERENCE_CEL);
+fn machine_spec(schema: &mut Value, version: ApiVersion, root: &str) {
+    let (bounds, class) = match version {
+        ApiVersion::V1alpha1 => (rules::MACHINE_SPEC_V1ALPHA1, "class"),
+        ApiVersion::V1beta1 => (rules::MACHINE_SPEC_V1BETA1, "classRef"),
+    };
+    rules::bound(schema, root, bounds);
+    rules::validate(schema, &format!("{root}.{class}"), Part::ClassReference);
 }
 
-fn machine_v1beta1(servers: OldestServer) -> Value {
-    let mut schema = shape::structural::<v1beta1::Machine>();
-    demand(servers, &mut schema, |schema| {
-        machine_spec_v1beta1(schema, "spec");
-        bound_specification(schema);
-    });
-    schema
-}
-
-fn machine_spec_v1beta1(schema: &mut Value, root: &str) {
-    rules::bound(schema, root, rules::MACHINE_SPEC_V1BETA1);
-    rules::validate(schema, &format!("{root}.classRef"), rules::CLASS_REFERENCE_CEL);
-}
-
-fn machine_set_v1alpha1(servers: OldestServer) -> Value {
-    let mut schema = shape::structural::<v1alpha1::MachineSet>();
-    replicas_default_to_zero(&mut schema);
-    demand(servers, &mut schema, |schema| {
-        machine_set_spec(schema);
-        machine_spec_v1alpha1(schema, "spec.template.spec");
-        bound_specification(schema);
-    });
-    schema
-}
-
-fn machine_set_v1beta1(servers: OldestServer) -> Value {
-    let mut schema = shape::structural::<v1beta1::MachineSet>();
-    replicas_default_to_zero(&mut schema);
-    demand(servers, &mut schema, |schema| {
-        machine_set_spec(schema);
-        machine_spec_v1beta1(schema, "spec.template.spec");
-        bound_specification(schema);
-    });
-    schema
-}
-
-fn machine_set_spec(schema: &mut Value) {
+fn scaled_spec(schema: &mut Value, kind: Kind, version: ApiVersion) {
     rules::bound(schema, "spec", rules::SET_SPEC);
-    rules::validate(schema, "spec", rules::SET_SPEC_CEL);
-    rules::validate(schema, "spec", rules::SET_SELECTOR_CEL);
+    rules::validate(schema, "spec", Part::ScaledSpec);
+    if kind == Kind::MachineSet {
+        rules::validate(schema, "spec", Part::SetSpec);
+    } else {
+        rules::bound(schema, "spec", rules::DEPLOYMENT_SPEC);
+        let of_version = match version {
+            ApiVersion::V1alpha1 => rules::DEPLOYMENT_SPEC_V1ALPHA1,
+            ApiVersion::V1beta1 => rules::DEPLOYMENT_SPEC_V1BETA1,
+        };
+        rules::bound(schema, "spec", of_version);
+        rules::validate(schema, "spec", Part::DeploymentSpec);
+    }
+    machine_spec(schema, version, "spec.template.spec");
 }
 
-fn machine_deployment_v1alpha1(servers: OldestServer) -> Value {
-    let mut schema = shape::structural::<v1alpha1::MachineDeployment>();
-    replicas_default_to_zero(&mut schema);
-    demand(servers, &mut schema, |schema| {
-        machine_deployment_spec(schema);
-        rules::bound(schema, "spec", rules::DEPLOYMENT_SPEC_V1ALPHA1);
-        machine_spec_v1alpha1(schema, "spec.template.spec");
-        bound_specification(schema);
-    });
-    schema
-}
-
-fn machine_deployment_v1beta1(servers: OldestServer) -> Value {
-    let mut schema = shape::structural::<v1beta1::MachineDeployment>();
-    replicas_default_to_zero(&mut schema);
-    demand(servers, &mut schema, |schema| {
-        machine_deployment_spec(schema);
-        rules::bound(schema, "spec", rules::DEPLOYMENT_SPEC_V1BETA1);
-        machine_spec_v1beta1(schema, "spec.template.spec");
-        bound_specification(schema);
-    });
-    schema
-}
-
-fn machine_deployment_spec(schema: &mut Value) {
-    rules::bound(schema, "spec", rules::SET_SPEC);
-    rules::bound(schema, "spec", rules::DEPLOYMENT_SPEC);
-    rules::validate(schema, "spec", rules::SET_SPEC_CEL);
-    rules::validate(schema, "spec", rules::DEPLOYMENT_SPEC_CEL);
-}
-
-fn machine_class_v1alpha1(servers: OldestServer) -> Value {
-    let mut schema = shape::structural::<v1alpha1::MachineClass>();
-    demand(servers, &mut schema, |schema| {
-        node_template(schema, "nodeTemplate");
-        secret_references(schema, "", ["secretRef", "credentialsSecretRef"]);
-        bound_specification(schema);
-    });
-    schema
-}
-
-fn machine_class_v1beta1(servers: OldestServer) -> Value {
-    let mut schema = shape::structural::<v1beta1::MachineClass>();
-    demand(servers, &mut schema, |schema| {
-        node_template(schema, "spec.nodeTemplate");
-        secret_references(schema, "spec", ["userDataSecretRef", "credentialsSecretRef"]);
-        bound_specification(schema);
-    });
-    schema
-}
-
-fn secret_references(schema: &mut Value, root: &str, fields: [&str; 2]) {
-    for field in fields {
+fn machine_class(schema: &mut Value, version: ApiVersion) {
+    let (root, user_data) = match version {
+        ApiVersion::V1alpha1 => ("", "secretRef"),
+        ApiVersion::V1beta1 => ("spec", "userDataSecretRef"),
+    };
+    for field in [user_data, "credentialsSecretRef"] {
         rules::bound(schema, &format!("{root}.{field}"), rules::SECRET_REFERENCE);
     }
+    let template = format!("{root}.nodeTemplate");
+    rules::bound(schema, &template, rules::NODE_TEMPLATE);
+    rules::validate(schema, &template, Part::ClassNodeTemplate);
 }
 
 /// Bounds all that users write. A status is never bounded: no write of a controller may fail for what is stored.
@@ -401,11 +312,6 @@ fn bound_specification(schema: &mut Value) {
             rules::bound_all(node);
         }
     }
-}
-
-fn node_template(schema: &mut Value, root: &str) {
-    rules::bound(schema, root, rules::NODE_TEMPLATE);
-    rules::validate(schema, root, rules::NODE_TEMPLATE_CEL);
 }
 
 #[cfg(test)]

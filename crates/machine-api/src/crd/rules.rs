@@ -1,14 +1,13 @@
-//! What the definitions demand beyond the shape of the fields: bounds, patterns, words and CEL rules.
+//! What the definitions demand beyond the shape of the fields: bounds, patterns, words and the CEL of the rules.
 //!
 //! These hold while the webhook is down (spec/api-and-admission §2.4 and §6.2). Everything here must be true for every
 //! object that works with the original, and must forgive stored violations: the API server does so per schema node
 //! since 1.30, so that rules sit on scalars where they can, and rules on objects compare with `oldSelf` themselves.
-//! A rule's id is that of the webhook's rule with the same text.
+//! CEL is declared with the rule of the webhook that says the same.
 
-use std::collections::BTreeSet;
-
-use kube_values::{field::RuleId, int_or_percent::NOT_A_PERCENTAGE};
 use serde_json::{Map, Value, json};
+
+use crate::validation::{CrdCel, Part, RULES, Reason};
 
 /// Where a demand sits: `spec.replicas`; `[]` is a list's element, `{}` a map's value, the empty path the object itself.
 type NodePath = &'static str;
@@ -29,30 +28,8 @@ pub(super) enum Bound {
     Length(u32),
 }
 
-/// How a CEL violation is classified; the API server knows only these.
-#[derive(Clone, Copy)]
-pub(super) enum Reason {
-    Required,
-    Invalid,
-    Forbidden,
-}
-
-/// One CEL rule.
-pub(super) struct CelRule {
-    /// The webhook rule that says the same.
-    pub rule: RuleId,
-    pub node: NodePath,
-    pub expression: &'static str,
-    pub reason: Reason,
-    pub message: &'static str,
-    /// The field below the node that is at fault, if the node is an object.
-    pub field_path: Option<&'static str>,
-}
-
 const DURATION: &str = r"^[+]?(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$";
 const QUANTITY: &str = r"^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$";
-const RFC_1123: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
-const CAPACITY: &str = "MachineClass NodeTemplate Capacity should mandatorily have CPU, GPU and Memory configured";
 
 /// Bounds of a machine specification, in the words of v1alpha1.
 pub(super) const MACHINE_SPEC_V1ALPHA1: &[(NodePath, Bound)] = &[
@@ -115,229 +92,6 @@ pub(super) const SECRET_REFERENCE: &[(NodePath, Bound)] =
 pub(super) const NODE_TEMPLATE: &[(NodePath, Bound)] =
     &[("capacity.{}", Bound::Quantity), ("virtualCapacity.{}", Bound::Quantity)];
 
-/// Rules for a reference to a class.
-pub(super) const CLASS_REFERENCE_CEL: &[CelRule] = &[
-    CelRule {
-        rule: "MCH-3",
-        node: "kind",
-        expression: "self in ['', 'MachineClass']",
-        reason: Reason::Invalid,
-        message: "supported values: \"MachineClass\"",
-        field_path: None,
-    },
-    CelRule {
-        rule: "MCH-4",
-        node: "apiGroup",
-        expression: "self in ['', 'machine.sapcloud.io']",
-        reason: Reason::Invalid,
-        message: "supported values: \"machine.sapcloud.io\"",
-        field_path: None,
-    },
-    CelRule {
-        rule: "MCH-5",
-        node: "name",
-        expression: "self == '' || self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$') && size(self) <= 253",
-        reason: Reason::Invalid,
-        message: RFC_1123,
-        field_path: None,
-    },
-    CelRule {
-        rule: "MCH-2",
-        node: "",
-        expression: "has(self.name) && self.name != '' || (oldSelf.hasValue() && (!has(oldSelf.value().name) || oldSelf.value().name == ''))",
-        reason: Reason::Required,
-        message: "Name is required",
-        field_path: Some(".name"),
-    },
-];
-
-/// Rules for the specification of a set or deployment; the texts that name the kind come from [`empty_selector`].
-pub(super) const SET_SPEC_CEL: &[CelRule] = &[
-    CelRule {
-        rule: "SEL-1",
-        node: "",
-        expression: "has(self.selector) || (oldSelf.hasValue() && !has(oldSelf.value().selector))",
-        reason: Reason::Required,
-        message: "must be specified",
-        field_path: Some(".selector"),
-    },
-    CelRule {
-        rule: "MCH-22",
-        node: "template.spec.providerID",
-        expression: "self == ''",
-        reason: Reason::Forbidden,
-        message: "may not be set in a template",
-        field_path: None,
-    },
-];
-
-const fn empty_selector(message: &'static str) -> CelRule {
-    CelRule {
-        rule: "SEL-2",
-        node: "",
-        expression: "!has(self.selector) || (has(self.selector.matchLabels) && size(self.selector.matchLabels) > 0) || (has(self.selector.matchExpressions) && size(self.selector.matchExpressions) > 0) || (oldSelf.hasValue() && has(oldSelf.value().selector) && self.selector == oldSelf.value().selector)",
-        reason: Reason::Invalid,
-        message,
-        field_path: Some(".selector"),
-    }
-}
-
-/// What a set demands of its selector.
-pub(super) const SET_SELECTOR_CEL: &[CelRule] = &[empty_selector("empty selector is invalid for machine set")];
-
-/// What must hold of a setting of a strategy, unless another type is chosen than the one that it belongs to, or the same was
-/// stored before.
-macro_rules! setting_rule {
-    ($settings:literal, $setting:literal, $other:literal, $demand:expr) => {
-        concat!(
-            "(has(self.type) && self.type in ['Recreate', '",
-            $other,
-            "'])",
-            " || !has(self.",
-            $settings,
-            ") || !has(self.",
-            $settings,
-            ".",
-            $setting,
-            ")",
-            " || ",
-            $demand,
-            " || (oldSelf.hasValue() && has(oldSelf.value().",
-            $settings,
-            ") && has(oldSelf.value().",
-            $settings,
-            ".",
-            $setting,
-            ")",
-            " && oldSelf.value().",
-            $settings,
-            ".",
-            $setting,
-            " == self.",
-            $settings,
-            ".",
-            $setting,
-            ")"
-        )
-    };
-}
-
-macro_rules! percent_string {
-    ($settings:literal, $margin:literal, $other:literal) => {
-        CelRule {
-            rule: "STR-7",
-            node: "strategy",
-            expression: setting_rule!(
-                $settings,
-                $margin,
-                $other,
-                concat!(
-                    "type(self.",
-                    $settings,
-                    ".",
-                    $margin,
-                    ") == int || self.",
-                    $settings,
-                    ".",
-                    $margin,
-                    ".matches('^[0-9]+%$')"
-                )
-            ),
-            reason: Reason::Invalid,
-            message: NOT_A_PERCENTAGE,
-            field_path: Some(concat!(".", $settings, ".", $margin)),
-        }
-    };
-}
-
-macro_rules! not_negative_count {
-    ($settings:literal, $margin:literal, $other:literal) => {
-        CelRule {
-            rule: "STR-8",
-            node: "strategy",
-            expression: setting_rule!(
-                $settings,
-                $margin,
-                $other,
-                concat!("type(self.", $settings, ".", $margin, ") != int || self.", $settings, ".", $margin, " >= 0")
-            ),
-            reason: Reason::Invalid,
-            message: "must be greater than or equal to 0",
-            field_path: Some(concat!(".", $settings, ".", $margin)),
-        }
-    };
-}
-
-/// What a deployment demands beside [`SET_SPEC_CEL`].
-pub(super) const DEPLOYMENT_SPEC_CEL: &[CelRule] = &[
-    empty_selector("empty selector is invalid for machine deployment"),
-    CelRule {
-        rule: "REP-4",
-        node: "",
-        expression: "!has(self.progressDeadlineSeconds) || self.progressDeadlineSeconds > (has(self.minReadySeconds) ? self.minReadySeconds : 0) || (oldSelf.hasValue() && has(oldSelf.value().progressDeadlineSeconds) && oldSelf.value().progressDeadlineSeconds == self.progressDeadlineSeconds)",
-        reason: Reason::Invalid,
-        message: "must be greater than minReadySeconds",
-        field_path: Some(".progressDeadlineSeconds"),
-    },
-    percent_string!("rollingUpdate", "maxSurge", "InPlaceUpdate"),
-    percent_string!("rollingUpdate", "maxUnavailable", "InPlaceUpdate"),
-    percent_string!("inPlaceUpdate", "maxSurge", "RollingUpdate"),
-    percent_string!("inPlaceUpdate", "maxUnavailable", "RollingUpdate"),
-    not_negative_count!("rollingUpdate", "maxSurge", "InPlaceUpdate"),
-    not_negative_count!("rollingUpdate", "maxUnavailable", "InPlaceUpdate"),
-    not_negative_count!("inPlaceUpdate", "maxSurge", "RollingUpdate"),
-    not_negative_count!("inPlaceUpdate", "maxUnavailable", "RollingUpdate"),
-    CelRule {
-        rule: "STR-12",
-        node: "strategy",
-        expression: setting_rule!(
-            "inPlaceUpdate",
-            "orchestrationType",
-            "RollingUpdate",
-            "self.inPlaceUpdate.orchestrationType in ['', 'Auto', 'Manual']"
-        ),
-        reason: Reason::Invalid,
-        message: "supported values: \"Auto\", \"Manual\"",
-        field_path: Some(".inPlaceUpdate.orchestrationType"),
-    },
-];
-
-/// Rules for a class's node template; one per resource, so that each missing one is named.
-pub(super) const NODE_TEMPLATE_CEL: &[CelRule] = &[
-    mandatory_resource(
-        "'cpu' in self.capacity || (oldSelf.hasValue() && !('cpu' in oldSelf.value().capacity))",
-        ".capacity['cpu']",
-    ),
-    mandatory_resource(
-        "'gpu' in self.capacity || (oldSelf.hasValue() && !('gpu' in oldSelf.value().capacity))",
-        ".capacity['gpu']",
-    ),
-    mandatory_resource(
-        "'memory' in self.capacity || (oldSelf.hasValue() && !('memory' in oldSelf.value().capacity))",
-        ".capacity['memory']",
-    ),
-];
-
-const fn mandatory_resource(expression: &'static str, field_path: &'static str) -> CelRule {
-    CelRule {
-        rule: "CLS-10",
-        node: "",
-        expression,
-        reason: Reason::Required,
-        message: CAPACITY,
-        field_path: Some(field_path),
-    }
-}
-
-/// The webhook rules that hold in the definitions too, by CEL.
-pub fn rule_ids() -> BTreeSet<RuleId> {
-    [CLASS_REFERENCE_CEL, SET_SPEC_CEL, SET_SELECTOR_CEL, DEPLOYMENT_SPEC_CEL, NODE_TEMPLATE_CEL]
-        .into_iter()
-        .flatten()
-        .map(|rule| rule.rule)
-        .collect()
-}
-
 impl Bound {
     fn add_to(&self, node: &mut Map<String, Value>) {
         let additions = match self {
@@ -361,27 +115,40 @@ impl Bound {
     }
 }
 
-impl CelRule {
-    fn add_to(&self, node: &mut Map<String, Value>) {
-        let mut rule = json!({
-            "rule": self.expression,
-            "message": self.message,
-            "reason": match self.reason {
-                Reason::Required => "FieldValueRequired",
-                Reason::Invalid => "FieldValueInvalid",
-                Reason::Forbidden => "FieldValueForbidden",
-            },
-        });
-        if let Some(field_path) = self.field_path {
-            rule["fieldPath"] = json!(field_path);
-        }
-        if self.expression.contains("oldSelf") {
-            rule["optionalOldSelf"] = json!(true);
-        }
-        let rules = node.entry("x-kubernetes-validations").or_insert_with(|| json!([]));
-        if let Value::Array(rules) = rules {
-            rules.push(rule);
-        }
+/// The expression as a definition has it. A setting of a strategy is not judged while another type is chosen than the one that it
+/// belongs to, or if the same was stored before.
+fn expression(cel: &CrdCel) -> String {
+    let (Some(other), Some(field)) = (cel.other_strategy, cel.field_path) else { return cel.expression.to_owned() };
+    let settings = field.rsplit_once('.').map_or(field, |(settings, _)| settings);
+    let demand = cel.expression.replace("<field>", field);
+    format!(
+        "(has(self.type) && self.type in ['Recreate', '{other}']) || !has(self{settings}) || !has(self{field}) || {demand} \
+         || (oldSelf.hasValue() && has(oldSelf.value(){settings}) && has(oldSelf.value(){field}) \
+         && oldSelf.value(){field} == self{field})"
+    )
+}
+
+fn add_to(node: &mut Map<String, Value>, cel: &CrdCel) {
+    let expression = expression(cel);
+    let compares = expression.contains("oldSelf");
+    let mut rule = json!({
+        "rule": expression,
+        "message": cel.message,
+        "reason": match cel.reason {
+            Reason::Required => "FieldValueRequired",
+            Reason::Invalid => "FieldValueInvalid",
+            Reason::Forbidden => "FieldValueForbidden",
+        },
+    });
+    if let Some(field_path) = cel.field_path {
+        rule["fieldPath"] = json!(field_path);
+    }
+    if compares {
+        rule["optionalOldSelf"] = json!(true);
+    }
+    let rules = node.entry("x-kubernetes-validations").or_insert_with(|| json!([]));
+    if let Value::Array(rules) = rules {
+        rules.push(rule);
     }
 }
 
@@ -417,10 +184,10 @@ pub(super) fn bound_all(node: &mut Value) {
     }
 }
 
-/// Adds CEL rules to the nodes below `root`.
-pub(super) fn validate(schema: &mut Value, root: &str, rules: &[CelRule]) {
-    for rule in rules {
-        rule.add_to(existing_node(schema, root, rule.node));
+/// Adds the CEL of all rules over a part to the nodes below `root`, where the part is.
+pub(super) fn validate(schema: &mut Value, root: &str, part: Part) {
+    for cel in RULES.iter().flat_map(|rule| rule.crd_cel).filter(|cel| cel.part == part) {
+        add_to(existing_node(schema, root, cel.node), cel);
     }
 }
 

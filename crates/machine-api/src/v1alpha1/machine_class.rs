@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{SecretReference, resource};
-use crate::crd::nodes;
+use crate::schema::nodes;
 use kube_values::serde_helpers::{is_default, null_as_default};
 
 /// How VMs of a kind are made. The payload is at the top level; there is neither `spec` nor a status subresource.

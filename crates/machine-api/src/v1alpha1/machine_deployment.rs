@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{ConditionStatus, MachineSummary, MachineTemplateSpec, resource};
-use crate::crd::nodes;
+use crate::schema::nodes;
 use kube_values::{
     serde_helpers::{is_default, null_as_default},
     string_enum,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::MachineSpec;
 use crate::{
-    crd::nodes,
+    schema::nodes,
     v1alpha1::{OperationState, OperationType},
 };
 use kube_values::{

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{ClassReference, NodeTemplateSpec, Operation};
 use crate::{
-    crd::nodes,
+    schema::nodes,
     v1alpha1::{MachinePhase, resource},
 };
 use kube_values::{

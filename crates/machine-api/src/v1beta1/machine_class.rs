@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    crd::nodes,
+    schema::nodes,
     v1alpha1::{MachineClassStatus, NodeTemplate, SecretReference, resource},
 };
 

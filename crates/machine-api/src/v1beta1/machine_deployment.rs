@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{FailedMachine, MachineTemplateSpec};
 use crate::{
-    crd::nodes,
+    schema::nodes,
     v1alpha1::{InPlaceUpdate, RollingUpdate, StrategyType, resource},
 };
 use kube_values::serde_helpers::{is_default, null_as_default};

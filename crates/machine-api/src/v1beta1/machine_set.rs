@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{FailedMachine, MachineTemplateSpec, Operation};
-use crate::{crd::nodes, v1alpha1::resource};
+use crate::{schema::nodes, v1alpha1::resource};
 use kube_values::serde_helpers::{is_default, null_as_default};
 
 /// Keeps a number of equal machines.

@@ -121,7 +121,7 @@ fn selecting(labels: &[(&str, &str)], value: &str) -> Value {
 fn what_defaulting_fills_in_is_demanded(#[case] patch: Value, #[case] rule: &str) {
     let object = super::fixtures::object(MachineDeployment, &patch);
     let found = super::static_findings(MachineDeployment, &Json::from(&object));
-    assert_eq!(found.iter().map(|finding| finding.rule).collect::<Vec<_>>(), [rule]);
+    assert_eq!(found.iter().map(|finding| finding.rule.as_str()).collect::<Vec<_>>(), [rule]);
 }
 
 #[rstest]
@@ -152,7 +152,7 @@ fn status_rules(kind: super::Kind, old: &Value, new: &Value, user: &str) -> Vec<
         providers: &super::NoProviders,
         references: &super::NoReferences,
     });
-    found.iter().map(|finding| finding.rule).collect()
+    found.iter().map(|finding| finding.rule.as_str()).collect()
 }
 
 /// Controllers go on acting on what the original acted on.
@@ -196,7 +196,7 @@ fn more_than_all_machines_are_refused_in_v1beta1_only() {
                 providers: &super::NoProviders,
                 references: &super::NoReferences,
             });
-            found.iter().filter(|finding| finding.denies() && finding.rule == "STR-9").count()
+            found.iter().filter(|finding| finding.denies() && finding.rule == super::strategy::STR_9.id).count()
         })
     };
     assert_eq!(denials(super::ApiVersion::V1alpha1), [0, 0]);

@@ -31,7 +31,7 @@ impl Providers for TwoDrivers {
 
     fn check(&self, provider: &str, class: &Json<'_>, found: &mut Findings) {
         if provider == "AWS" && class.get("providerSpec").and_then(|spec| spec.get("ami")).is_none() {
-            found.required("CLS-6", FieldPath::new("providerSpec.ami"), "AMI is required");
+            found.required(super::CLS_6.id, FieldPath::new("providerSpec.ami"), "AMI is required");
         }
     }
 }

@@ -4,7 +4,12 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use kube_values::syntax;
 
-use super::{Object, node::Node, provider_schema::ProviderSchema};
+use super::{
+    Object,
+    node::Node,
+    provider_schema::ProviderSchema,
+    rule::{CrdCel, Part, Rule, check, original, refuses, refuses_or_warns, required, warns},
+};
 use crate::kind::ApiVersion;
 use kube_values::{
     field::{FieldPath, Findings, Located, PathRef},
@@ -71,6 +76,8 @@ impl Providers for NoProviders {
     fn check(&self, _provider: &str, _class: &Json<'_>, _found: &mut Findings) {}
 }
 
+pub const CLS_3: Rule = refuses("CLS-3", "There is a provider specification.", &["V117"]);
+
 /// Runs all static rules of a class.
 pub fn rules(object: &Object<'_>, namespace: &str, providers: &dyn Providers, found: &mut Findings) {
     let (class, path, user_data_ref) = match object.version {
@@ -79,7 +86,7 @@ pub fn rules(object: &Object<'_>, namespace: &str, providers: &dyn Providers, fo
     };
     let provider = provider_is_served(class, &path, providers, found);
     if class.get("providerSpec").is_absent() {
-        found.required("CLS-3", path.child("providerSpec"), "");
+        found.required(CLS_3.id, path.child("providerSpec"), "");
     }
     if let Some(provider) = provider {
         provider_spec_has_its_shape(class, providers.schema(provider).as_deref(), &path, found);
@@ -110,6 +117,9 @@ fn provider_spec_has_its_shape(
     schema.compare_with_node_template(spec, class.get("nodeTemplate"), (&spec_path, &template_path), found);
 }
 
+/// The rule of what a driver finds.
+pub const CLS_6: Rule = refuses_or_warns("CLS-6", "The driver has no objection to the class.", &["V118", "V133b"]);
+
 /// CLS-6. Drivers know classes in the shape of v1alpha1; for a v1beta1 class their paths are led back to where the user
 /// wrote the fields.
 fn driver_agrees(
@@ -136,6 +146,13 @@ fn driver_agrees(
     found.append(own);
 }
 
+pub const CLS_1: Rule = Rule {
+    policy_cel: &[check("provider", "!variables.is_class || variables.provider != ''", "provider: name of the driver")],
+    ..refuses("CLS-1", "The provider is set.", &["V115", "V135"])
+};
+
+pub const CLS_2: Rule = refuses_or_warns("CLS-2", "A driver serves the provider.", &["V116", "V116b", "V116c"]);
+
 /// CLS-1 and CLS-2; returns the provider when it can be judged. Names are compared case-sensitively, as the registry does. One
 /// that is unknown here may be served by another process, and so is refused only where it is a mistake for certain.
 fn provider_is_served<'a>(
@@ -147,29 +164,29 @@ fn provider_is_served<'a>(
     let path = path.child("provider");
     let provider = class.get("provider").text_or_empty()?;
     if provider.is_empty() {
-        found.required("CLS-1", path, "name of the driver");
+        found.required(CLS_1.id, path, "name of the driver");
         return None;
     }
     let names = providers.names();
     if names.is_empty() || names.contains(&provider) {
         if !providers.serves(provider) {
-            found.warn("CLS-2", path, provider, not_registered(provider));
+            found.warn(CLS_2.id, path, provider, not_registered(provider));
         }
         return Some(provider);
     }
     match Unknown::of(provider, &names) {
         Unknown::Misspelt(meant) => {
             found.invalid(
-                "CLS-2",
+                CLS_2.id,
                 path,
                 provider,
                 format!("did you mean {meant:?}? Names of drivers are case-sensitive"),
             );
         }
-        Unknown::Gone => found.invalid("CLS-2", path, provider, "this cloud exists no more"),
+        Unknown::Gone => found.invalid(CLS_2.id, path, provider, "this cloud exists no more"),
         Unknown::Elsewhere => match providers.coverage() {
-            Coverage::All => found.not_supported("CLS-2", path, provider, &names),
-            Coverage::Some => found.warn("CLS-2", path, provider, not_registered(provider)),
+            Coverage::All => found.not_supported(CLS_2.id, path, provider, &names),
+            Coverage::Some => found.warn(CLS_2.id, path, provider, not_registered(provider)),
         },
     }
     None
@@ -217,23 +234,67 @@ fn not_registered(provider: &str) -> String {
     format!("no driver for provider {provider:?} is registered here")
 }
 
+pub const CLS_7: Rule = Rule {
+    policy_cel: &[check(
+        "secrets",
+        "!variables.is_class || variables.secrets.all(r, r.?name.orValue('') != '')",
+        "secretRef, credentialsSecretRef: name is required",
+    )],
+    ..refuses("CLS-7", "A reference to a Secret has a name.", &["V129"])
+};
+
+pub const CLS_8: Rule = Rule {
+    policy_cel: &[check(
+        "secrets",
+        "!variables.is_class || variables.secrets.all(r, r.?namespace.orValue('') != '')",
+        "secretRef, credentialsSecretRef: namespace is required",
+    )],
+    ..refuses_or_warns(
+        "CLS-8",
+        "A reference to a Secret has a namespace, which is the one that is watched.",
+        &["CLS-8"],
+    )
+};
+
 /// CLS-7 and CLS-8.
 fn secret_reference_is_complete(reference: Node<'_>, path: &FieldPath, watched: &str, found: &mut Findings) {
     if reference.members().is_none() {
         return;
     }
     if reference.get("name").text_or_empty() == Some("") {
-        found.required("CLS-7", path.child("name"), "");
+        found.required(CLS_7.id, path.child("name"), "");
     }
     match reference.get("namespace").text_or_empty() {
-        Some("") => found.required("CLS-8", path.child("namespace"), ""),
+        Some("") => found.required(CLS_8.id, path.child("namespace"), ""),
         Some(namespace) if !watched.is_empty() && namespace != watched => {
             let detail = format!("secrets outside the watched namespace {watched:?} are not seen");
-            found.warn("CLS-8", path.child("namespace"), namespace, detail);
+            found.warn(CLS_8.id, path.child("namespace"), namespace, detail);
         }
         Some(_) | None => {}
     }
 }
+
+pub const CLS_11: Rule = Rule {
+    policy_cel: &[check(
+        "node_template",
+        "!variables.is_class || size(variables.node_template) == 0 || ['instanceType', 'region', 'zone'].all(f, variables.node_template[?f].orValue('') != '')",
+        "nodeTemplate: MachineClass NodeTemplate Instance Type, region and zone cannot be empty",
+    )],
+    ..original("CLS-11", "The node template has an instance type, a region and a zone.", &["V122"])
+};
+
+pub const CLS_14: Rule = Rule {
+    policy_cel: &[check(
+        "node_template",
+        "['capacity', 'virtualCapacity'].all(f, variables.node_template[?f].orValue({}).all(k, k.matches(<name>)))",
+        "nodeTemplate: names of resources must be qualified names",
+    )],
+    ..refuses_or_warns(
+        "CLS-14",
+        "The name of a resource is a qualified name, in `virtualCapacity` that of an extended resource.",
+        &["V127"],
+    )
+};
 
 fn node_template(template: Node<'_>, path: &FieldPath, found: &mut Findings) {
     if template.members().is_none() {
@@ -242,7 +303,7 @@ fn node_template(template: Node<'_>, path: &FieldPath, found: &mut Findings) {
     capacity_is_complete(template.get("capacity"), &path.child("capacity"), found);
     for field in ["instanceType", "region", "zone"] {
         if template.get(field).text_or_empty() == Some("") {
-            found.required("CLS-11", path.child(field), PLACE_TEXT);
+            found.required(CLS_11.id, path.child(field), PLACE_TEXT);
         }
     }
     for field in ["capacity", "virtualCapacity"] {
@@ -252,15 +313,37 @@ fn node_template(template: Node<'_>, path: &FieldPath, found: &mut Findings) {
             let path = path.key(resource);
             amount_is_a_quantity(value, path, found);
             for objection in syntax::qualified_name(resource) {
-                found.invalid("CLS-14", path, resource, objection);
+                found.invalid(CLS_14.id, path, resource, objection);
             }
             if field_is_virtual && !resource.contains('/') {
-                found.warn("CLS-14", path, resource, "is not an extended resource");
+                found.warn(CLS_14.id, path, resource, "is not an extended resource");
             }
         }
     }
     architecture_is_known(template, path, found);
 }
+
+const fn capacity_has(field_path: &'static str, expression: &'static str) -> CrdCel {
+    required(Part::ClassNodeTemplate, field_path, expression, CAPACITY_TEXT)
+}
+
+pub const CLS_10: Rule = Rule {
+    crd_cel: &[
+        capacity_has(
+            ".capacity['cpu']",
+            "'cpu' in self.capacity || (oldSelf.hasValue() && !('cpu' in oldSelf.value().capacity))",
+        ),
+        capacity_has(
+            ".capacity['gpu']",
+            "'gpu' in self.capacity || (oldSelf.hasValue() && !('gpu' in oldSelf.value().capacity))",
+        ),
+        capacity_has(
+            ".capacity['memory']",
+            "'memory' in self.capacity || (oldSelf.hasValue() && !('memory' in oldSelf.value().capacity))",
+        ),
+    ],
+    ..original("CLS-10", "The node template says how much CPU, GPU and memory a machine has.", &["V120", "V121"])
+};
 
 /// CLS-10: whoever scales from zero needs all three.
 fn capacity_is_complete(capacity: Node<'_>, path: &FieldPath, found: &mut Findings) {
@@ -269,10 +352,14 @@ fn capacity_is_complete(capacity: Node<'_>, path: &FieldPath, found: &mut Findin
     }
     for resource in ["cpu", "gpu", "memory"] {
         if capacity.get(resource).is_absent() {
-            found.required("CLS-10", path.key(resource), CAPACITY_TEXT);
+            found.required(CLS_10.id, path.key(resource), CAPACITY_TEXT);
         }
     }
 }
+
+pub const CLS_12: Rule = original("CLS-12", "The amount of a resource is a quantity.", &["V123", "V124", "V126"]);
+
+pub const CLS_13: Rule = refuses("CLS-13", "The amount of a resource is not negative.", &["V125", "CLS-13"]);
 
 /// CLS-12 and CLS-13.
 fn amount_is_a_quantity(value: &Json<'_>, path: PathRef<'_>, found: &mut Findings) {
@@ -283,19 +370,21 @@ fn amount_is_a_quantity(value: &Json<'_>, path: PathRef<'_>, found: &mut Finding
         Json::Bool(_) | Json::List(_) | Json::Object(_) => Err(InvalidQuantity::Format),
     };
     match amount {
-        Err(_) => found.invalid("CLS-12", path, value, QUANTITY_TEXT),
+        Err(_) => found.invalid(CLS_12.id, path, value, QUANTITY_TEXT),
         Ok(amount) if Quantity::is_negative(&amount) => {
-            found.invalid("CLS-13", path, value, "must be greater than or equal to 0");
+            found.invalid(CLS_13.id, path, value, "must be greater than or equal to 0");
         }
         Ok(_) => {}
     }
 }
 
+pub const CLS_15: Rule = warns("CLS-15", "The architecture is known.", &["CLS-15"]);
+
 /// CLS-15.
 fn architecture_is_known(template: Node<'_>, path: &FieldPath, found: &mut Findings) {
     let architecture = template.get("architecture").text().filter(|name| !matches!(*name, "amd64" | "arm64"));
     if let Some(name) = architecture {
-        found.warn("CLS-15", path.child("architecture"), name, format!("unknown architecture {name:?}"));
+        found.warn(CLS_15.id, path.child("architecture"), name, format!("unknown architecture {name:?}"));
     }
 }
 

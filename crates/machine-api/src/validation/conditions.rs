@@ -7,10 +7,24 @@ use std::{collections::HashSet, fmt};
 
 use kube_values::syntax;
 
-use super::node::Node;
+use super::{
+    node::Node,
+    rule::{Rule, check, refuses},
+};
 use kube_values::field::{FieldPath, Findings, FirstFew, PathRef, quoted};
 
-const RULE: &str = "MCH-10";
+pub const MCH_10: Rule = Rule {
+    policy_cel: &[check(
+        "conditions",
+        "variables.conditions == '' || variables.conditions.split(',').all(e, e.matches(<name>) && variables.conditions.split(',').exists_one(f, f == e))",
+        "nodeConditions: must be condition types, each once, separated by commas without blanks",
+    )],
+    ..refuses(
+        "MCH-10",
+        "Each node condition is a condition type and stands there once.",
+        &["V22", "V23", "V24", "V25", "V26", "V27", "V28", "V29"],
+    )
+};
 
 /// The comma-separated form. The empty string is valid: it disables the checks. One finding for all entries that are wrong,
 /// one for all that stand there twice.
@@ -30,11 +44,11 @@ pub fn text_names_conditions(conditions: Node<'_>, path: impl Fn() -> FieldPath,
         }
     }
     if !objections.is_empty() {
-        found.invalid(RULE, path(), text, objections.joined("; "));
+        found.invalid(MCH_10.id, path(), text, objections.joined("; "));
     }
     if let Some(entry) = twice {
         let detail = if others.is_empty() { String::new() } else { format!("and so are {}", others.joined(", ")) };
-        found.given(&text).duplicate(RULE, path(), entry, detail);
+        found.given(&text).duplicate(MCH_10.id, path(), entry, detail);
     }
 }
 
@@ -45,9 +59,9 @@ pub fn list_names_conditions(conditions: Node<'_>, path: PathRef<'_>, found: &mu
         let Some(entry) = entry.as_str() else { continue };
         let is_first = seen.insert(entry);
         if !is_wellformed(entry) {
-            found.invalid(RULE, path.index(index), entry, Objection(entry));
+            found.invalid(MCH_10.id, path.index(index), entry, Objection(entry));
         } else if !is_first {
-            found.duplicate(RULE, path.index(index), entry, "");
+            found.duplicate(MCH_10.id, path.index(index), entry, "");
         }
     }
 }

@@ -7,7 +7,7 @@
 
 use kube_values::syntax;
 
-use super::{Change, ValidationRequest, node::Node};
+use super::{Change, ValidationRequest, node::Node, selector::SEL_6};
 use crate::{
     kind::{ApiVersion, Kind},
     names::{GROUP, label},
@@ -81,7 +81,7 @@ pub fn forgive_what_the_owner_says(request: &ValidationRequest<'_>, owner: &Json
 
 fn is_inherited(owner_kind: Kind, child: Node<'_>, owner: Node<'_>, rule: RuleId, path: &FieldPath) -> bool {
     // The one rule that looks at two places.
-    let second = if rule == "SEL-6" { Some("spec.selector") } else { None };
+    let second = if rule == SEL_6.id { Some("spec.selector") } else { None };
     let mut places = second.into_iter().chain([path.as_str()]);
     places.all(|path| {
         let Some(place) = Place::parse(path) else { return false };

@@ -5,7 +5,12 @@ use std::str::FromStr;
 
 use kube_values::syntax;
 
-use super::{Object, conditions, labels, node::Node, node_template};
+use super::{
+    Object, conditions, labels,
+    node::Node,
+    node_template,
+    rule::{CrdCel, Part, Reason, Rule, check, original, refuses, required, value, warns},
+};
 use crate::{
     kind::{ApiVersion, Kind},
     names,
@@ -14,6 +19,9 @@ use kube_values::{
     duration::GoDuration,
     field::{FieldPath, Findings, Located, PathRef},
 };
+
+/// What an API server says of a name.
+const RFC_1123: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
 
 /// What a time limit may be.
 #[derive(Clone, Copy)]
@@ -69,53 +77,122 @@ fn class_is_referred_to(version: ApiVersion, spec: Node<'_>, path: &FieldPath, f
     class_is_named(class, path, found);
 }
 
+pub const MCH_24: Rule = Rule {
+    policy_cel: &[check(
+        "template_metadata",
+        "variables.template_metadata.?labels.orValue({}).all(k, k.matches(<name>) && variables.template_metadata.labels[k].matches(<label>)) && variables.template_metadata.?annotations.orValue({}).all(k, k.lowerAscii().matches(<name>)) && variables.template_metadata.?finalizers.orValue([]).all(f, f.contains('/') && f.matches(<name>))",
+        "spec.template.metadata: labels, annotations and finalizers must be well formed",
+    )],
+    ..refuses("MCH-24", "The labels, annotations and finalizers of a template are well-formed.", &["MCH-24"])
+};
+
+pub const MCH_25: Rule = warns("MCH-25", "A template has no name.", &["MCH-25"]);
+
 /// Rules over the metadata of a machine template: MCH-24, MCH-25.
 pub fn template_rules(object: &Object<'_>, found: &mut Findings) {
     let metadata = object.root().at(&["spec", "template", "metadata"]);
     let path = PathRef::new("spec.template.metadata");
-    labels::labels_are_wellformed("MCH-24", metadata.get("labels"), path.child("labels"), found);
-    labels::annotations_are_wellformed("MCH-24", metadata.get("annotations"), path.child("annotations"), found);
-    labels::finalizers_are_qualified("MCH-24", metadata.get("finalizers"), path.child("finalizers"), found);
+    labels::labels_are_wellformed(MCH_24.id, metadata.get("labels"), path.child("labels"), found);
+    labels::annotations_are_wellformed(MCH_24.id, metadata.get("annotations"), path.child("annotations"), found);
+    labels::finalizers_are_qualified(MCH_24.id, metadata.get("finalizers"), path.child("finalizers"), found);
     for field in ["name", "namespace", "generateName"] {
         if let Some(value) = metadata.get(field).text().filter(|value| !value.is_empty()) {
-            found.warn("MCH-25", path.child(field), value, "is ignored in a template");
+            found.warn(MCH_25.id, path.child(field), value, "is ignored in a template");
         }
     }
 }
 
+pub const MCH_4: Rule = Rule {
+    crd_cel: &[value(
+        Part::ClassReference,
+        "apiGroup",
+        "self in ['', 'machine.sapcloud.io']",
+        "supported values: \"machine.sapcloud.io\"",
+    )],
+    ..refuses("MCH-4", "The API group of the class is `machine.sapcloud.io`.", &["V7"])
+};
+
 /// MCH-4: there is no other group of classes.
 fn class_group_is_ours(class: Node<'_>, path: impl Fn() -> FieldPath, found: &mut Findings) {
     if let Some(group) = class.get("apiGroup").text().filter(|group| !group.is_empty() && *group != names::GROUP) {
-        found.not_supported("MCH-4", path().child("apiGroup"), group, &[names::GROUP]);
+        found.not_supported(MCH_4.id, path().child("apiGroup"), group, &[names::GROUP]);
     }
 }
+
+pub const MCH_1: Rule = Rule {
+    policy_cel: &[check(
+        "class",
+        "variables.is_class || variables.class.?kind.orValue('') != ''",
+        "class.kind: Kind is required",
+    )],
+    ..original("MCH-1", "The kind of the class is set.", &["V2", "V3", "V140"])
+};
+
+pub const MCH_3: Rule = Rule {
+    crd_cel: &[value(
+        Part::ClassReference,
+        "kind",
+        "self in ['', 'MachineClass']",
+        "supported values: \"MachineClass\"",
+    )],
+    ..refuses("MCH-3", "The kind of the class is `MachineClass`.", &["V5", "V53"])
+};
 
 /// MCH-1 and MCH-3: there is one kind of class. The in-tree kinds of old are gone; machines naming them never reconcile.
 fn class_kind_is_machine_class(class: Node<'_>, path: impl Fn() -> FieldPath, found: &mut Findings) {
     match class.get("kind").text_or_empty() {
-        Some("") => found.required("MCH-1", path().child("kind"), "Kind is required"),
+        Some("") => found.required(MCH_1.id, path().child("kind"), "Kind is required"),
         Some(names::MACHINE_CLASS_KIND) | None => {}
-        Some(other) => found.not_supported("MCH-3", path().child("kind"), other, &[names::MACHINE_CLASS_KIND]),
+        Some(other) => found.not_supported(MCH_3.id, path().child("kind"), other, &[names::MACHINE_CLASS_KIND]),
     }
 }
+
+pub const MCH_2: Rule = Rule {
+    crd_cel: &[required(
+        Part::ClassReference,
+        ".name",
+        "has(self.name) && self.name != '' || (oldSelf.hasValue() && (!has(oldSelf.value().name) || oldSelf.value().name == ''))",
+        "Name is required",
+    )],
+    policy_cel: &[check("class", "variables.is_class || variables.class_name != ''", "class.name: Name is required")],
+    ..original("MCH-2", "The name of the class is set.", &["V2", "V3", "V140"])
+};
+
+pub const MCH_5: Rule = Rule {
+    crd_cel: &[value(
+        Part::ClassReference,
+        "name",
+        "self == '' || self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$') && size(self) <= 253",
+        RFC_1123,
+    )],
+    ..refuses("MCH-5", "The name of the class is a name that an object can have.", &["V6"])
+};
 
 /// MCH-2 and MCH-5: the class is named, by a name that an object can have.
 fn class_is_named(class: Node<'_>, path: impl Fn() -> FieldPath, found: &mut Findings) {
     match class.get("name").text_or_empty() {
-        Some("") => found.required("MCH-2", path().child("name"), "Name is required"),
+        Some("") => found.required(MCH_2.id, path().child("name"), "Name is required"),
         Some(name) => {
             for objection in syntax::dns1123_subdomain(name) {
-                found.invalid("MCH-5", path().child("name"), name, objection);
+                found.invalid(MCH_5.id, path().child("name"), name, objection);
             }
         }
         None => {}
     }
 }
 
+pub const MCH_22: Rule = Rule {
+    crd_cel: &[CrdCel {
+        reason: Reason::Forbidden,
+        ..value(Part::ScaledSpec, "template.spec.providerID", "self == ''", "may not be set in a template")
+    }],
+    ..refuses("MCH-22", "A template has no provider id.", &["V85"])
+};
+
 /// MCH-22: a provider id in a template would give all machines the same VM.
 fn template_has_no_provider_id(spec: Node<'_>, path: &FieldPath, found: &mut Findings) {
     if let Some(id) = spec.get("providerID").text().filter(|id| !id.is_empty()) {
-        found.given(&id).forbidden("MCH-22", path.child("providerID"), "may not be set in a template");
+        found.given(&id).forbidden(MCH_22.id, path.child("providerID"), "may not be set in a template");
     }
 }
 
@@ -139,29 +216,42 @@ fn time_limits_are_durations(version: ApiVersion, settings: Node<'_>, path: &Fie
     }
 }
 
+pub const MCH_7: Rule = original(
+    "MCH-7",
+    "A time limit is a duration as Go reads it.",
+    &["V10", "V11", "V12", "V16", "V17", "V17b", "V18", "V86", "V137", "V139"],
+);
+
+pub const MCH_8: Rule =
+    refuses("MCH-8", "A time limit is above zero. That of a drain may be zero.", &["V13", "V14", "V15"]);
+
 /// MCH-7: a duration as Go reads it. MCH-8: of a length that makes sense.
 fn time_limit_is_a_duration(text: &str, bound: Bound, path: impl Fn() -> FieldPath, found: &mut Findings) {
     let duration = match GoDuration::from_str(text) {
         Ok(duration) => duration,
-        Err(error) => return found.invalid("MCH-7", path(), text, error.to_string()),
+        Err(error) => return found.invalid(MCH_7.id, path(), text, error.to_string()),
     };
     match bound {
         Bound::FromZero if duration.is_negative() => {
-            found.invalid("MCH-8", path(), text, "must be greater than or equal to 0");
+            found.invalid(MCH_8.id, path(), text, "must be greater than or equal to 0");
         }
         Bound::AboveZero if duration <= GoDuration::ZERO => {
-            found.invalid("MCH-8", path(), text, "must be greater than 0");
+            found.invalid(MCH_8.id, path(), text, "must be greater than 0");
         }
         Bound::FromZero | Bound::AboveZero => {}
     }
 }
 
+pub const MCH_9: Rule = refuses("MCH-9", "The number of retries of evictions is not negative.", &["V20", "V21"]);
+
 /// MCH-9.
 fn max_evict_retries_is_not_negative(settings: Node<'_>, path: &FieldPath, found: &mut Findings) {
     if let Some(retries) = settings.get("maxEvictRetries").integer().filter(|retries| *retries < 0) {
-        found.invalid("MCH-9", path.child("maxEvictRetries"), retries, "must be greater than or equal to 0");
+        found.invalid(MCH_9.id, path.child("maxEvictRetries"), retries, "must be greater than or equal to 0");
     }
 }
+
+pub const MCH_23: Rule = warns("MCH-23", "Machines that have failed are replaced.", &["MCH-23"]);
 
 /// MCH-23: a deployment that switches health off and does not update in place never gets rid of a broken machine.
 fn failed_machines_are_replaced(object: &Object<'_>, settings: Node<'_>, path: &FieldPath, found: &mut Findings) {
@@ -172,6 +262,6 @@ fn failed_machines_are_replaced(object: &Object<'_>, settings: Node<'_>, path: &
     let in_place = object.root().at(&["spec", "strategy", "type"]).text() == Some("InPlaceUpdate");
     if object.kind == Kind::MachineDeployment && off && !in_place {
         let value = settings.get(field).value_or_null();
-        found.warn("MCH-23", path.child(field), value, "failed machines will never be replaced");
+        found.warn(MCH_23.id, path.child(field), value, "failed machines will never be replaced");
     }
 }

@@ -6,14 +6,19 @@ use std::str::FromStr;
 use kube_values::syntax;
 use serde_json::Value;
 
-use super::{Object, ValidationRequest, labels, node::Node, rules};
+use super::{
+    Object, ValidationRequest, labels,
+    node::Node,
+    rule::{Rule, check, refuses, refuses_or_warns, warns},
+    rules,
+};
 use crate::{
     kind::Kind,
     names::{annotation, finalizer, label},
 };
 use kube_values::{
     duration::GoDuration,
-    field::{FieldPath, Findings, FirstFew, Located, quoted},
+    field::{FieldPath, Findings, FirstFew, Located, RuleId, quoted},
     json::{Json, Members},
 };
 
@@ -38,16 +43,16 @@ pub fn rules<'a>(
     let annotations = |object: Node<'a>| object.at(&["metadata", "annotations"]);
     let (new, old_annotations) = (object.root(), annotations(Node::of_option(old)));
     let metadata = Metadata { kind: object.kind, new, annotations: annotations(new), old_annotations };
-    metadata.priority_is_a_number(found);
-    metadata.preserve_is_a_known_word(request, found);
-    metadata.trigger_deletion_is_readable(found);
-    metadata.creation_timeout_is_a_duration(found);
-    metadata.times_are_times(found);
-    metadata.freeze_is_true(found);
+    priority_is_a_number(&metadata, found);
+    preserve_is_a_known_word(&metadata, request, found);
+    trigger_deletion_is_readable(&metadata, found);
+    creation_timeout_is_a_duration(&metadata, found);
+    times_are_times(&metadata, found);
+    freeze_is_true(&metadata, found);
     if old.is_none() {
-        metadata.name_leaves_room_for_machines(found);
+        name_leaves_room_for_machines(&metadata, found);
     }
-    metadata.admission_annotations_are_known(found);
+    admission_annotations_are_known(&metadata, found);
 }
 
 /// The ids in the value of the skip annotation.
@@ -80,6 +85,8 @@ fn same_members(left: &Members<'_>, right: &Members<'_>, does_not_count: impl Fn
         && right.keys().all(|key| does_not_count(key) || left.contains_key(key))
 }
 
+pub const META_10: Rule = warns("META-10", "The finalizer is not removed by hand.", &["M8"]);
+
 /// META-10: our finalizer is not taken off by hand.
 pub fn finalizer_stays(request: &ValidationRequest<'_>, old: &Json<'_>, new: &Json<'_>, found: &mut Findings) {
     let has = |object: &Json<'_>| {
@@ -90,16 +97,16 @@ pub fn finalizer_stays(request: &ValidationRequest<'_>, old: &Json<'_>, new: &Js
     }
     let path = FieldPath::new("metadata.finalizers");
     if !is_terminating(old) {
-        found.warn("META-10", path, finalizer::MACHINE, "the controller will add it again");
+        found.warn(META_10.id, path, finalizer::MACHINE, "the controller will add it again");
     } else if request.kind == Kind::Machine {
-        found.warn("META-10", path, finalizer::MACHINE, "the virtual machine may be orphaned");
+        found.warn(META_10.id, path, finalizer::MACHINE, "the virtual machine may be orphaned");
     }
 }
 
 /// Syntax of the object's own name, labels, annotations and finalizers, which an API server checks by itself. For callers
 /// that have none at hand, such as `mcm validate`.
 pub fn object_metadata_syntax(object: &Json<'_>, found: &mut Findings) {
-    const RULE: &str = "META";
+    const RULE: RuleId = RuleId::declare("META");
     let path = FieldPath::new("metadata");
     let metadata = Node::of(object).get("metadata");
     match (metadata.get("name"), metadata.get("generateName")) {
@@ -139,142 +146,196 @@ impl<'a> Metadata<'a> {
     fn label(&self, key: &str) -> Option<&'a str> {
         self.new.get("metadata").get("labels").get(key).text()
     }
+}
 
-    fn path_of_annotation(key: &str) -> FieldPath {
-        FieldPath::new("metadata.annotations").key(key)
+fn path_of_annotation(key: &str) -> FieldPath {
+    FieldPath::new("metadata.annotations").key(key)
+}
+
+pub const META_1: Rule = Rule {
+    policy_cel: &[check(
+        "priority",
+        "!variables.is_machine || variables.priority == '' || variables.priority.matches('^[+-]?[0-9]{1,19}$')",
+        "metadata.annotations[machinepriority.machine.sapcloud.io]: must be an integer",
+    )],
+    ..refuses(
+        "META-1",
+        "The priority of a machine is an integer.",
+        &["V56a", "V56b", "V56c", "V57", "V58a", "V58b", "V58c", "V59"],
+    )
+};
+
+/// META-1: the priority is a number as Go's `Atoi` reads it; empty means the default.
+fn priority_is_a_number(metadata: &Metadata<'_>, found: &mut Findings) {
+    let value = metadata.annotation(annotation::MACHINE_PRIORITY).filter(|value| !value.is_empty());
+    let Some(value) = value.filter(|_| metadata.kind == Kind::Machine) else { return };
+    if i64::from_str(value).is_err() {
+        let path = path_of_annotation(annotation::MACHINE_PRIORITY);
+        found.invalid(META_1.id, path, value, "must be an integer");
     }
+}
 
-    /// META-1: the priority is a number as Go's `Atoi` reads it; empty means the default.
-    fn priority_is_a_number(&self, found: &mut Findings) {
-        let value = self.annotation(annotation::MACHINE_PRIORITY).filter(|value| !value.is_empty());
-        let Some(value) = value.filter(|_| self.kind == Kind::Machine) else { return };
-        if i64::from_str(value).is_err() {
-            let path = Self::path_of_annotation(annotation::MACHINE_PRIORITY);
-            found.invalid("META-1", path, value, "must be an integer");
+pub const META_2: Rule = Rule {
+    policy_cel: &[check(
+        "preserve",
+        "!variables.is_machine || variables.preserve in ['', 'auto-preserved', 'false', 'now', 'when-failed']",
+        "metadata.annotations[node.machine.sapcloud.io/preserve]: supported values: \"auto-preserved\", \"false\", \"now\", \"when-failed\"",
+    )],
+    ..refuses_or_warns(
+        "META-2",
+        "The annotation that preserves a machine holds one of its words.",
+        &["V60", "V61", "V62", "V65"],
+    )
+};
+
+pub const META_3: Rule = warns("META-3", "The word `auto-preserved` is left to the set controller.", &["V63", "V64"]);
+
+/// META-2 and META-3: preservation is asked for in one of four words, one of which belongs to a controller.
+fn preserve_is_a_known_word(metadata: &Metadata<'_>, request: &ValidationRequest<'_>, found: &mut Findings) {
+    let Some(value) = metadata.annotation(annotation::PRESERVE).filter(|_| metadata.kind == Kind::Machine) else {
+        return;
+    };
+    let path = path_of_annotation(annotation::PRESERVE);
+    match value {
+        "" => found.warn(META_2.id, path, value, "empty value has no effect; remove the annotation"),
+        "auto-preserved" if !request.comes_from_controller() => {
+            let detail = "is reserved for the MachineSet controller; it counts against autoPreserveFailedMachineMax";
+            found.warn(META_3.id, path, value, detail);
         }
+        value if PRESERVE_VALUES.contains(&value) => {}
+        other => found.not_supported(META_2.id, path, other, &PRESERVE_VALUES),
     }
+}
 
-    /// META-2 and META-3: preservation is asked for in one of four words, one of which belongs to a controller.
-    fn preserve_is_a_known_word(&self, request: &ValidationRequest<'_>, found: &mut Findings) {
-        let Some(value) = self.annotation(annotation::PRESERVE).filter(|_| self.kind == Kind::Machine) else { return };
-        let path = Self::path_of_annotation(annotation::PRESERVE);
-        match value {
-            "" => found.warn("META-2", path, value, "empty value has no effect; remove the annotation"),
-            "auto-preserved" if !request.comes_from_controller() => {
-                let detail =
-                    "is reserved for the MachineSet controller; it counts against autoPreserveFailedMachineMax";
-                found.warn("META-3", path, value, detail);
-            }
-            value if PRESERVE_VALUES.contains(&value) => {}
-            other => found.not_supported("META-2", path, other, &PRESERVE_VALUES),
-        }
+pub const META_4: Rule = warns("META-4", "The autoscaler's list of machines to delete can be read.", &["V67", "V68"]);
+
+/// META-4: the autoscaler's list of machines to delete can be read. Never refused: it comes with a replica change.
+fn trigger_deletion_is_readable(metadata: &Metadata<'_>, found: &mut Findings) {
+    let Some(value) = metadata.annotation(annotation::TRIGGER_DELETION) else { return };
+    if metadata.kind != Kind::MachineDeployment || value.is_empty() {
+        return;
     }
-
-    /// META-4: the autoscaler's list of machines to delete can be read. Never refused: it comes with a replica change.
-    fn trigger_deletion_is_readable(&self, found: &mut Findings) {
-        let Some(value) = self.annotation(annotation::TRIGGER_DELETION) else { return };
-        if self.kind != Kind::MachineDeployment || value.is_empty() {
-            return;
-        }
-        let mut told = 0;
-        for entry in value.split(',') {
-            // The entry comes last: a warning is a short line, of which the end may be missing.
-            let objection = match entry.split_once('~') {
-                Some((name, time)) if !name.is_empty() && is_rfc3339(time) => continue,
-                None if !entry.is_empty() => "without time",
-                _ => "ignored, not <machine>~<time>",
-            };
-            if told < ENTRIES_TOLD {
-                let detail = format!("{objection}: {}", quoted(entry));
-                found.warn("META-4", Self::path_of_annotation(annotation::TRIGGER_DELETION), Value::Null, detail);
-            } else {
-                found.leave_out_warning("META-4");
-            }
-            told += 1;
-        }
-    }
-
-    /// META-5: the effective creation timeout is a duration above zero.
-    fn creation_timeout_is_a_duration(&self, found: &mut Findings) {
-        let Some(value) = self.annotation(annotation::EFFECTIVE_CREATION_TIMEOUT) else { return };
-        if self.kind == Kind::MachineClass {
-            return;
-        }
-        let path = Self::path_of_annotation(annotation::EFFECTIVE_CREATION_TIMEOUT);
-        match GoDuration::from_str(value) {
-            Err(error) => found.invalid("META-5", path, value, error.to_string()),
-            Ok(duration) if duration <= GoDuration::ZERO => {
-                found.invalid("META-5", path, value, "must be greater than 0");
-            }
-            Ok(_) => {}
-        }
-    }
-
-    /// META-6: times that controllers exchange are times.
-    fn times_are_times(&self, found: &mut Findings) {
-        for key in [annotation::MARKED_FOR_DELETION_TIME, annotation::LAST_REPLICA_CHANGE_BY_SCALER] {
-            if let Some(value) = self.annotation(key).filter(|value| !is_rfc3339(value)) {
-                let detail = "is not an RFC 3339 time and will be ignored";
-                found.warn("META-6", Self::path_of_annotation(key), value, detail);
-            }
-        }
-    }
-
-    /// META-7: only one word freezes.
-    fn freeze_is_true(&self, found: &mut Findings) {
-        if !matches!(self.kind, Kind::MachineSet | Kind::MachineDeployment) {
-            return;
-        }
-        if let Some(value) = self.label(label::FREEZE).filter(|value| *value != "True") {
-            let path = FieldPath::new("metadata.labels").key(label::FREEZE);
-            found.warn("META-7", path, value, "only the value \"True\" freezes the object");
-        }
-    }
-
-    /// META-9: a machine's name stays a host name, and names that are generated from this one do.
-    fn name_leaves_room_for_machines(&self, found: &mut Findings) {
-        let generated =
-            "generated machine names may exceed 63 characters, which many providers and host names do not allow";
-        let own = "the name of a machine with more than 63 characters can't be the value of a label, as its bootstrap \
-                   token needs it, nor a host name";
-        let (max, detail) = match self.kind {
-            Kind::MachineDeployment => (DEPLOYMENT_NAME_MAX, generated),
-            Kind::MachineSet => (SET_NAME_MAX, generated),
-            Kind::Machine => (HOST_NAME_MAX, own),
-            Kind::MachineClass => return,
+    let mut told = 0;
+    for entry in value.split(',') {
+        // The entry comes last: a warning is a short line, of which the end may be missing.
+        let objection = match entry.split_once('~') {
+            Some((name, time)) if !name.is_empty() && is_rfc3339(time) => continue,
+            None if !entry.is_empty() => "without time",
+            _ => "ignored, not <machine>~<time>",
         };
-        if let Some(name) = self.new.at(&["metadata", "name"]).text().filter(|name| name.len() > max) {
-            found.warn("META-9", FieldPath::new("metadata.name"), name, detail);
+        if told < ENTRIES_TOLD {
+            let detail = format!("{objection}: {}", quoted(entry));
+            found.warn(META_4.id, path_of_annotation(annotation::TRIGGER_DELETION), Value::Null, detail);
+        } else {
+            found.leave_out_warning(META_4.id);
+        }
+        told += 1;
+    }
+}
+
+pub const META_5: Rule = Rule {
+    policy_cel: &[check(
+        "creation_timeout",
+        r"variables.is_class || variables.creation_timeout == '' || variables.creation_timeout.matches('^[+]?(([0-9]+([.][0-9]*)?|[.][0-9]+)(ns|us|µs|μs|ms|s|m|h))+$') && variables.creation_timeout.matches('[1-9]')",
+        "metadata.annotations[node.machine.sapcloud.io/effective-creation-timeout]: must be a duration such as \"30s\", \"10m\" or \"1h30m\", greater than 0",
+    )],
+    ..refuses("META-5", "The effective creation timeout is a duration above zero.", &["V66a", "V66b", "V66c"])
+};
+
+/// META-5: the effective creation timeout is a duration above zero.
+fn creation_timeout_is_a_duration(metadata: &Metadata<'_>, found: &mut Findings) {
+    let Some(value) = metadata.annotation(annotation::EFFECTIVE_CREATION_TIMEOUT) else { return };
+    if metadata.kind == Kind::MachineClass {
+        return;
+    }
+    let path = path_of_annotation(annotation::EFFECTIVE_CREATION_TIMEOUT);
+    match GoDuration::from_str(value) {
+        Err(error) => found.invalid(META_5.id, path, value, error.to_string()),
+        Ok(duration) if duration <= GoDuration::ZERO => {
+            found.invalid(META_5.id, path, value, "must be greater than 0");
+        }
+        Ok(_) => {}
+    }
+}
+
+pub const META_6: Rule =
+    warns("META-6", "The times that controllers exchange in annotations are RFC 3339 times.", &["META-6"]);
+
+/// META-6: times that controllers exchange are times.
+fn times_are_times(metadata: &Metadata<'_>, found: &mut Findings) {
+    for key in [annotation::MARKED_FOR_DELETION_TIME, annotation::LAST_REPLICA_CHANGE_BY_SCALER] {
+        if let Some(value) = metadata.annotation(key).filter(|value| !is_rfc3339(value)) {
+            let detail = "is not an RFC 3339 time and will be ignored";
+            found.warn(META_6.id, path_of_annotation(key), value, detail);
         }
     }
+}
 
-    /// META-11: what asks something of admission must be understood by it.
-    fn admission_annotations_are_known(&self, found: &mut Findings) {
-        for (key, _) in self.annotations.texts() {
-            if !key.starts_with(annotation::ADMISSION_PREFIX) {
-                continue;
-            }
-            let Some(value) = self.annotation(key) else { continue };
-            let path = Self::path_of_annotation(key);
-            match key {
-                annotation::INJECT_CA => {}
-                annotation::ADMISSION_SKIP => {
-                    let mut objections = FirstFew::default();
-                    for id in skip_list(value).filter(|id| !rules::is_skippable(id)) {
-                        objections.add(|| match rules::known(id) {
-                            Some(id) => {
-                                let others = rules::skippable_ids().collect::<Vec<_>>().join(", ");
-                                format!("rule {id} cannot be skipped; those that can are {others}")
-                            }
-                            None => format!("unknown rule {}", quoted(id)),
-                        });
-                    }
-                    if !objections.is_empty() {
-                        found.invalid("META-11", path, value, objections.joined("; "));
-                    }
+pub const META_7: Rule = warns("META-7", "The label `freeze` has the value `True` or is absent.", &["V112"]);
+
+/// META-7: only one word freezes.
+fn freeze_is_true(metadata: &Metadata<'_>, found: &mut Findings) {
+    if !matches!(metadata.kind, Kind::MachineSet | Kind::MachineDeployment) {
+        return;
+    }
+    if let Some(value) = metadata.label(label::FREEZE).filter(|value| *value != "True") {
+        let path = FieldPath::new("metadata.labels").key(label::FREEZE);
+        found.warn(META_7.id, path, value, "only the value \"True\" freezes the object");
+    }
+}
+
+pub const META_9: Rule =
+    warns("META-9", "The name leaves room for the names that are made of it.", &["META-9", "META-9b"]);
+
+/// META-9: a machine's name stays a host name, and names that are generated from this one do.
+fn name_leaves_room_for_machines(metadata: &Metadata<'_>, found: &mut Findings) {
+    let generated =
+        "generated machine names may exceed 63 characters, which many providers and host names do not allow";
+    let own = "the name of a machine with more than 63 characters can't be the value of a label, as its bootstrap \
+               token needs it, nor a host name";
+    let (max, detail) = match metadata.kind {
+        Kind::MachineDeployment => (DEPLOYMENT_NAME_MAX, generated),
+        Kind::MachineSet => (SET_NAME_MAX, generated),
+        Kind::Machine => (HOST_NAME_MAX, own),
+        Kind::MachineClass => return,
+    };
+    if let Some(name) = metadata.new.at(&["metadata", "name"]).text().filter(|name| name.len() > max) {
+        found.warn(META_9.id, FieldPath::new("metadata.name"), name, detail);
+    }
+}
+
+pub const META_11: Rule = refuses(
+    "META-11",
+    "Annotations for admission are known, and the rules that they skip may be skipped.",
+    &["V138", "V139"],
+);
+
+/// META-11: what asks something of admission must be understood by it.
+fn admission_annotations_are_known(metadata: &Metadata<'_>, found: &mut Findings) {
+    for (key, _) in metadata.annotations.texts() {
+        if !key.starts_with(annotation::ADMISSION_PREFIX) {
+            continue;
+        }
+        let Some(value) = metadata.annotation(key) else { continue };
+        let path = path_of_annotation(key);
+        match key {
+            annotation::INJECT_CA => {}
+            annotation::ADMISSION_SKIP => {
+                let mut objections = FirstFew::default();
+                for id in skip_list(value).filter(|id| !rules::named(id).is_some_and(Rule::is_skippable)) {
+                    objections.add(|| match rules::named(id) {
+                        Some(_) => {
+                            let others = rules::skippable_ids().map(RuleId::as_str).collect::<Vec<_>>().join(", ");
+                            format!("rule {id} cannot be skipped; those that can are {others}")
+                        }
+                        None => format!("unknown rule {}", quoted(id)),
+                    });
                 }
-                _ => found.invalid("META-11", path, value, "unknown annotation"),
+                if !objections.is_empty() {
+                    found.invalid(META_11.id, path, value, objections.joined("; "));
+                }
             }
+            _ => found.invalid(META_11.id, path, value, "unknown annotation"),
         }
     }
 }

@@ -18,6 +18,7 @@ mod provider_schema;
 mod references;
 mod replicas;
 mod residue;
+mod rule;
 mod rules;
 mod selector;
 mod status;
@@ -53,6 +54,8 @@ mod cases;
 mod cases_class;
 #[cfg(test)]
 mod fixtures;
+#[cfg(test)]
+mod reference_tests;
 
 use std::collections::BTreeSet;
 
@@ -60,15 +63,17 @@ use serde::Serialize;
 use serde_json::Value;
 
 pub use self::{
-    class::{Coverage, NoProviders, Providers},
+    class::{CLS_6, Coverage, NoProviders, Providers},
     inheritance::{OwnerKey, controlling_owner},
     metadata::object_metadata_syntax,
     node::Node,
     provider_schema::{ProviderSchema, as_go_reads},
     references::{ClassFact, Holder, HolderFact, NoReferences, References, SecretFact, SelectingFact},
-    rules::{is_rule, stops_controllers},
+    rule::{CrdCel, Leniency, Level, Original, Part, PolicyCel, Reason, Rule, Subject},
+    rules::{RULES, stops_controllers},
     selector::selects,
     status::status_findings,
+    types::TYPE,
 };
 use super::{
     kind::{ApiVersion, Kind},
@@ -325,7 +330,7 @@ pub fn reconcile_findings_of(kind: Kind, object: &impl Serialize) -> Findings {
         Ok(object) => reconcile_findings(kind, &Json::from(&object)),
         Err(error) => {
             let mut found = Findings::new();
-            found.invalid(types::TYPE, FieldPath::default(), Value::Null, error.to_string());
+            found.invalid(types::TYPE.id, FieldPath::default(), Value::Null, error.to_string());
             found
         }
     }
@@ -402,9 +407,9 @@ fn rules_that_stop_controllers(object: &Object<'_>, found: &mut Findings) {
 fn honour_skips(new: &Json<'_>, found: &mut Findings) {
     let skips = Node::of(new).at(&["metadata", "annotations"]).get(annotation::ADMISSION_SKIP).text();
     let Some(skips) = skips else { return };
-    let asked: BTreeSet<RuleId> = metadata::skip_list(skips).filter_map(rules::known).collect();
+    let asked: BTreeSet<RuleId> = metadata::skip_list(skips).filter_map(rules::named).map(|rule| rule.id).collect();
     for finding in found.iter_mut() {
-        if finding.severity == Severity::Deny && rules::is_skippable(finding.rule) && asked.contains(finding.rule) {
+        if finding.severity == Severity::Deny && rules::is_skippable(finding.rule) && asked.contains(&finding.rule) {
             finding.severity = Severity::Skipped;
         }
     }

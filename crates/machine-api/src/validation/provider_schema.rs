@@ -14,15 +14,20 @@ use jsonschema::{
 use kube_values::syntax;
 use serde_json::{Map, Value};
 
-use super::node::Node;
-use kube_values::field::{FieldPath, Findings, RuleId};
+use super::{
+    node::Node,
+    rule::{Rule, refuses, warns},
+};
+use kube_values::field::{FieldPath, Findings};
 
-/// A value is not as the schema wants it.
-const SHAPE: RuleId = "CLS-4";
-/// A field that the schema does not know.
-const UNKNOWN: RuleId = "CLS-5";
-/// A field says something else than the class's node template.
-const NODE_TEMPLATE: RuleId = "CLS-18";
+pub const CLS_4: Rule = refuses(
+    "CLS-4",
+    "The fields of the provider specification have the types that the driver demands.",
+    &["V118", "V119"],
+);
+pub const CLS_5: Rule =
+    warns("CLS-5", "The driver knows the fields of the provider specification.", &["V118", "V118b"]);
+pub const CLS_18: Rule = warns("CLS-18", "The node template says the same as the provider specification.", &["CLS-18"]);
 /// Keyword of a property that says the same as a field of `nodeTemplate`, whose name is its value.
 const SAME_AS: &str = "x-node-template";
 /// Deepest nesting that is looked through for unknown fields.
@@ -54,12 +59,12 @@ impl ProviderSchema {
         }
         walk(&self.schema, &self.schema, &read, path, 0, &mut |path, name, known| {
             if found.warnings_are_full() {
-                return found.leave_out_warning(UNKNOWN);
+                return found.leave_out_warning(CLS_5.id);
             }
             let meant = syntax::nearest(name, known.keys().map(String::as_str));
             let hint = meant.map(|meant| format!(" (did you mean {meant:?}?)")).unwrap_or_default();
             let detail = format!("unknown field \"{}\"{hint}", path.child(name));
-            found.warn(UNKNOWN, FieldPath::default(), Value::Null, detail);
+            found.warn(CLS_5.id, FieldPath::default(), Value::Null, detail);
         });
     }
 
@@ -75,7 +80,7 @@ impl ProviderSchema {
         compare(&self.schema, provider_spec, spec_path, &mut |field, value, path| {
             let template = node_template.get(field).text().filter(|text| !text.is_empty());
             if let Some(text) = template.filter(|text| *text != value) {
-                found.warn(NODE_TEMPLATE, template_path.child(field), text, format!("differs from {path}"));
+                found.warn(CLS_18.id, template_path.child(field), text, format!("differs from {path}"));
             }
         });
     }
@@ -140,21 +145,21 @@ fn objection(error: &ValidationError<'_>, path: &FieldPath, found: &mut Findings
     let value = error.instance().as_ref();
     match error.kind() {
         ValidationErrorKind::Required { property } => {
-            found.required(SHAPE, child(&path, property.as_str().unwrap_or_default()), "");
+            found.required(CLS_4.id, child(&path, property.as_str().unwrap_or_default()), "");
         }
         ValidationErrorKind::Type { kind } => {
             let detail = format!("expected {}, got {}", type_names(kind), type_name(value));
-            found.invalid(SHAPE, path, value.clone(), detail);
+            found.invalid(CLS_4.id, path, value.clone(), detail);
         }
         ValidationErrorKind::Enum { options } => {
             let words: Vec<Cow<'_, str>> = options.as_array().into_iter().flatten().map(word).collect();
             let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
-            found.not_supported(SHAPE, path, value.clone(), &words);
+            found.not_supported(CLS_4.id, path, value.clone(), &words);
         }
         // Unknown fields are told as warnings, whatever the schema thinks of them: the driver ignores them.
         ValidationErrorKind::AdditionalProperties { .. } | ValidationErrorKind::UnevaluatedProperties { .. } => {}
         // The text of the schema, without the value: that may be one that must not be shown.
-        _ => found.invalid(SHAPE, path, value.clone(), error.masked().to_string()),
+        _ => found.invalid(CLS_4.id, path, value.clone(), error.masked().to_string()),
     }
 }
 

@@ -7,21 +7,23 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::{Change, Dependents, OwnerKey, ValidationRequest, node::Node, transitions};
+use super::{
+    Change, Dependents, OwnerKey, ValidationRequest,
+    node::Node,
+    rule::{Rule, refuses_or_warns, skippable, warns},
+    transitions,
+};
 use crate::{
     kind::{ApiVersion, Kind},
     names::{annotation, finalizer},
 };
 use kube_values::{
-    field::{FieldPath, Findings, RuleId},
+    field::{FieldPath, Findings},
     json::Json,
 };
 
 /// Key of the user data in a Secret.
 const USER_DATA: &str = "userData";
-/// The rule name of what is said about deletions.
-const DELETE: RuleId = "DELETE";
-
 /// What is known of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClassFact {
@@ -128,22 +130,24 @@ pub fn rules(request: &ValidationRequest<'_>, found: &mut Findings) {
     let step = Facts { request, old: Node::of_option(request.change.old_object()), new: Node::of(new) };
     match request.kind {
         Kind::Machine => {
-            step.class_exists(&["spec"], found);
-            step.provider_id_is_held_once(found);
-            step.machine_is_not_adopted(found);
+            class_exists(&step, &["spec"], found);
+            provider_id_is_held_once(&step, found);
+            machine_is_not_adopted(&step, found);
         }
         Kind::MachineSet | Kind::MachineDeployment => {
-            step.class_exists(&["spec", "template", "spec"], found);
-            step.machines_are_selected_once(found);
+            class_exists(&step, &["spec", "template", "spec"], found);
+            machines_are_selected_once(&step, found);
         }
         Kind::MachineClass => {
-            step.secrets_exist(found);
+            secrets_exist(&step, found);
             if let Change::Update { .. } = request.change {
-                step.class_in_use_is_stable(found);
+                class_in_use_is_stable(&step, found);
             }
         }
     }
 }
+
+pub const DELETE: Rule = warns("DELETE", "A deletion takes nothing along.", &["V134"]);
 
 /// What a deletion sets off (§5.6). Never refused.
 pub fn deletion_is_announced(
@@ -154,7 +158,7 @@ pub fn deletion_is_announced(
 ) {
     let Some(old) = old.map(Node::of) else { return };
     let name = old.at(&["metadata", "name"]).text().unwrap_or_default();
-    let mut say = |detail: String| found.warn(DELETE, FieldPath::default(), Value::Null, detail);
+    let mut say = |detail: String| found.warn(DELETE.id, FieldPath::default(), Value::Null, detail);
     match request.kind {
         Kind::MachineClass => {
             let machines = request.references.machines_of_class(request.namespace, name).unwrap_or_default();
@@ -220,83 +224,6 @@ impl<'a> Facts<'a> {
         (self.old.at(place).text() != Some(new)).then_some(new)
     }
 
-    /// MCH-6: never refused, since the order in which manifests are applied is free.
-    fn class_exists(&self, spec: &[&str], found: &mut Findings) {
-        let class = match self.request.version {
-            ApiVersion::V1alpha1 => "class",
-            ApiVersion::V1beta1 => "classRef",
-        };
-        let place = [spec, &[class, "name"]].concat();
-        let Some(name) = self.fresh(&place) else { return };
-        let namespace = self.request.namespace;
-        let detail = match self.request.references.machine_class(namespace, name) {
-            Some(ClassFact::Missing) => format!("MachineClass {name:?} not found in namespace {namespace:?}"),
-            Some(ClassFact::Terminating) => format!("MachineClass {name:?} is being deleted"),
-            Some(ClassFact::Present) | None => return,
-        };
-        found.warn("MCH-6", FieldPath::new(place.join(".")), name, detail);
-    }
-
-    /// MCH-21: two machines with one VM would both delete it. Names of instances are no more than names: what only may be one VM
-    /// is not refused.
-    fn provider_id_is_held_once(&self, found: &mut Findings) {
-        let Some(id) = self.fresh(&["spec", "providerID"]) else { return };
-        let own = self.new.at(&["metadata", "name"]).text().unwrap_or_default();
-        let path = FieldPath::new("spec.providerID");
-        match self.request.references.holder_of_provider_id(self.request.namespace, id, own).flatten() {
-            Some(HolderFact::Holds(holder)) if holder.provider_id == id => found.duplicate("MCH-21", path, id, ""),
-            Some(HolderFact::Holds(Holder { name, provider_id })) => {
-                let detail = format_args!("it is the instance of Machine {name:?}, spelled {provider_id:?} there");
-                found.duplicate("MCH-21", path, id, detail);
-            }
-            Some(HolderFact::MayHold(Holder { name, .. })) => {
-                found.warn("MCH-21", path, id, format_args!("may be the instance of Machine {name:?}"));
-            }
-            None => {}
-        }
-    }
-
-    /// MCH-26: a set takes whatever its selector selects and nobody controls.
-    fn machine_is_not_adopted(&self, found: &mut Findings) {
-        let labels = ["metadata", "labels"];
-        let is_controlled = |machine: Node<'_>| {
-            let owners = machine.at(&["metadata", "ownerReferences"]).elements();
-            owners.iter().any(|owner| Node::of(owner).get("controller").is_true())
-        };
-        let as_before = self.old.at(&labels).value() == self.new.at(&labels).value();
-        if is_controlled(self.new) || (self.old.is_present() && as_before && !is_controlled(self.old)) {
-            return;
-        }
-        let selecting = self.request.references.selecting(self.request.namespace, self.new.at(&labels));
-        if let Some(set) = selecting.into_iter().flatten().find(|fact| fact.kind == Kind::MachineSet) {
-            let detail =
-                format!("will be adopted by MachineSet {:?} and may be deleted to match its replicas", set.name);
-            found.warn("MCH-26", FieldPath::new("metadata.labels"), Value::Null, detail);
-        }
-    }
-
-    /// SEL-8: two owners of the same machines delete each other's.
-    fn machines_are_selected_once(&self, found: &mut Findings) {
-        let (labels, selector) = (["spec", "template", "metadata", "labels"], ["spec", "selector"]);
-        let same = |place: &[&str]| self.old.at(place).value() == self.new.at(place).value();
-        if self.old.is_present() && same(&labels) && same(&selector) {
-            return;
-        }
-        let kind = self.request.kind;
-        let name = self.new.at(&["metadata", "name"]).text().unwrap_or_default();
-        let owner = transitions::controller(self.new, Kind::MachineDeployment);
-        let is_another = |fact: &SelectingFact| match fact.kind {
-            Kind::MachineDeployment => owner != Some(&fact.name),
-            _ => !fact.is_controlled,
-        };
-        let selecting = self.request.references.selecting(self.request.namespace, self.new.at(&labels));
-        let others = selecting.into_iter().flatten().filter(|fact| (fact.kind, fact.name.as_str()) != (kind, name));
-        for other in others.filter(is_another).take(3) {
-            let detail = format!("also selects machines of {} {:?}", other.kind, other.name);
-            found.warn("SEL-8", FieldPath::new("spec.selector"), Value::Null, detail);
-        }
-    }
-
     /// The class as v1alpha1 places it, and the path in front of it.
     fn class(&self, object: Node<'a>) -> (Node<'a>, FieldPath) {
         match self.request.version {
@@ -304,63 +231,154 @@ impl<'a> Facts<'a> {
             ApiVersion::V1beta1 => (object.get("spec"), FieldPath::new("spec")),
         }
     }
+}
 
-    /// CLS-9. Keys of all Secrets count together, as the driver gets them merged.
-    fn secrets_exist(&self, found: &mut Findings) {
-        let (class, path) = self.class(self.new);
-        let mut keys = BTreeSet::new();
-        let mut all_are_known = true;
-        let mut first = None;
-        for field in ["secretRef", "userDataSecretRef", "credentialsSecretRef"] {
-            let reference = class.get(field);
-            let (Some(name), Some(namespace)) = (reference.get("name").text(), reference.get("namespace").text())
-            else {
-                continue;
-            };
-            first = first.or(Some(field));
-            match self.request.references.secret(namespace, name) {
-                Some(SecretFact::Missing) => {
-                    all_are_known = false;
-                    let detail = format!("Secret \"{namespace}/{name}\" not found");
-                    found.warn("CLS-9", path.child(field), Value::Null, detail);
-                }
-                Some(SecretFact::Holding(held)) => keys.extend(held),
-                None => all_are_known = false,
+pub const MCH_6: Rule = warns("MCH-6", "The class exists.", &["V8", "V9"]);
+
+/// MCH-6: never refused, since the order in which manifests are applied is free.
+fn class_exists(facts: &Facts<'_>, spec: &[&str], found: &mut Findings) {
+    let class = match facts.request.version {
+        ApiVersion::V1alpha1 => "class",
+        ApiVersion::V1beta1 => "classRef",
+    };
+    let place = [spec, &[class, "name"]].concat();
+    let Some(name) = facts.fresh(&place) else { return };
+    let namespace = facts.request.namespace;
+    let detail = match facts.request.references.machine_class(namespace, name) {
+        Some(ClassFact::Missing) => format!("MachineClass {name:?} not found in namespace {namespace:?}"),
+        Some(ClassFact::Terminating) => format!("MachineClass {name:?} is being deleted"),
+        Some(ClassFact::Present) | None => return,
+    };
+    found.warn(MCH_6.id, FieldPath::new(place.join(".")), name, detail);
+}
+
+pub const MCH_21: Rule = refuses_or_warns("MCH-21", "No two machines have the same instance.", &["V42", "V43", "V44"]);
+
+/// MCH-21: two machines with one VM would both delete it. Names of instances are no more than names: what only may be one VM
+/// is not refused.
+fn provider_id_is_held_once(facts: &Facts<'_>, found: &mut Findings) {
+    let Some(id) = facts.fresh(&["spec", "providerID"]) else { return };
+    let own = facts.new.at(&["metadata", "name"]).text().unwrap_or_default();
+    let path = FieldPath::new("spec.providerID");
+    match facts.request.references.holder_of_provider_id(facts.request.namespace, id, own).flatten() {
+        Some(HolderFact::Holds(holder)) if holder.provider_id == id => found.duplicate(MCH_21.id, path, id, ""),
+        Some(HolderFact::Holds(Holder { name, provider_id })) => {
+            let detail = format_args!("it is the instance of Machine {name:?}, spelled {provider_id:?} there");
+            found.duplicate(MCH_21.id, path, id, detail);
+        }
+        Some(HolderFact::MayHold(Holder { name, .. })) => {
+            found.warn(MCH_21.id, path, id, format_args!("may be the instance of Machine {name:?}"));
+        }
+        None => {}
+    }
+}
+
+pub const MCH_26: Rule = warns("MCH-26", "A machine without an owner is not selected by a set.", &["MCH-26"]);
+
+/// MCH-26: a set adopts all machines that its selector selects and that have no controller.
+fn machine_is_not_adopted(facts: &Facts<'_>, found: &mut Findings) {
+    let labels = ["metadata", "labels"];
+    let is_controlled = |machine: Node<'_>| {
+        let owners = machine.at(&["metadata", "ownerReferences"]).elements();
+        owners.iter().any(|owner| Node::of(owner).get("controller").is_true())
+    };
+    let as_before = facts.old.at(&labels).value() == facts.new.at(&labels).value();
+    if is_controlled(facts.new) || (facts.old.is_present() && as_before && !is_controlled(facts.old)) {
+        return;
+    }
+    let selecting = facts.request.references.selecting(facts.request.namespace, facts.new.at(&labels));
+    if let Some(set) = selecting.into_iter().flatten().find(|fact| fact.kind == Kind::MachineSet) {
+        let detail = format!("will be adopted by MachineSet {:?} and may be deleted to match its replicas", set.name);
+        found.warn(MCH_26.id, FieldPath::new("metadata.labels"), Value::Null, detail);
+    }
+}
+
+pub const SEL_8: Rule = warns("SEL-8", "No two sets or deployments select the same machines.", &["SEL-8"]);
+
+/// SEL-8: two owners of the same machines delete each other's.
+fn machines_are_selected_once(facts: &Facts<'_>, found: &mut Findings) {
+    let (labels, selector) = (["spec", "template", "metadata", "labels"], ["spec", "selector"]);
+    let same = |place: &[&str]| facts.old.at(place).value() == facts.new.at(place).value();
+    if facts.old.is_present() && same(&labels) && same(&selector) {
+        return;
+    }
+    let kind = facts.request.kind;
+    let name = facts.new.at(&["metadata", "name"]).text().unwrap_or_default();
+    let owner = transitions::controller(facts.new, Kind::MachineDeployment);
+    let is_another = |fact: &SelectingFact| match fact.kind {
+        Kind::MachineDeployment => owner != Some(&fact.name),
+        _ => !fact.is_controlled,
+    };
+    let selecting = facts.request.references.selecting(facts.request.namespace, facts.new.at(&labels));
+    let others = selecting.into_iter().flatten().filter(|fact| (fact.kind, fact.name.as_str()) != (kind, name));
+    for other in others.filter(is_another).take(3) {
+        let detail = format!("also selects machines of {} {:?}", other.kind, other.name);
+        found.warn(SEL_8.id, FieldPath::new("spec.selector"), Value::Null, detail);
+    }
+}
+
+pub const CLS_9: Rule = warns("CLS-9", "The Secrets exist and hold what the driver needs.", &["V130"]);
+
+/// CLS-9. Keys of all Secrets count together, as the driver gets them merged.
+fn secrets_exist(facts: &Facts<'_>, found: &mut Findings) {
+    let (class, path) = facts.class(facts.new);
+    let mut keys = BTreeSet::new();
+    let mut all_are_known = true;
+    let mut first = None;
+    for field in ["secretRef", "userDataSecretRef", "credentialsSecretRef"] {
+        let reference = class.get(field);
+        let (Some(name), Some(namespace)) = (reference.get("name").text(), reference.get("namespace").text()) else {
+            continue;
+        };
+        first = first.or(Some(field));
+        match facts.request.references.secret(namespace, name) {
+            Some(SecretFact::Missing) => {
+                all_are_known = false;
+                let detail = format!("Secret \"{namespace}/{name}\" not found");
+                found.warn(CLS_9.id, path.child(field), Value::Null, detail);
             }
-        }
-        let Some(path) = first.filter(|_| all_are_known).map(|field| path.child(field)) else { return };
-        if !keys.contains(USER_DATA) {
-            found.warn("CLS-9", path.clone(), Value::Null, "no userData found in the referenced secrets");
-        }
-        let provider = class.get("provider").text().unwrap_or_default();
-        // Said above, in words that fit every provider.
-        let missing = self.request.providers.missing_in_secret(provider, &keys);
-        for detail in missing.into_iter().filter(|detail| !detail.ends_with(USER_DATA)) {
-            found.warn("CLS-9", path.clone(), Value::Null, detail);
+            Some(SecretFact::Holding(held)) => keys.extend(held),
+            None => all_are_known = false,
         }
     }
+    let Some(path) = first.filter(|_| all_are_known).map(|field| path.child(field)) else { return };
+    if !keys.contains(USER_DATA) {
+        found.warn(CLS_9.id, path.clone(), Value::Null, "no userData found in the referenced secrets");
+    }
+    let provider = class.get("provider").text().unwrap_or_default();
+    // Said above, in words that fit every provider.
+    let missing = facts.request.providers.missing_in_secret(provider, &keys);
+    for detail in missing.into_iter().filter(|detail| !detail.ends_with(USER_DATA)) {
+        found.warn(CLS_9.id, path.clone(), Value::Null, detail);
+    }
+}
 
-    /// CLS-16 and CLS-17.
-    fn class_in_use_is_stable(&self, found: &mut Findings) {
-        let name = self.new.at(&["metadata", "name"]).text().unwrap_or_default();
-        let Some(machines) = self.request.references.machines_of_class(self.request.namespace, name) else { return };
-        if machines.is_empty() {
-            return;
-        }
-        let ((old, _), (new, path)) = (self.class(self.old), self.class(self.new));
-        if old.get("provider").text() != new.get("provider").text() {
-            let value = new.get("provider").value_or_null();
-            let detail = "field is immutable while machines use the class";
-            found.invalid("CLS-16", path.child("provider"), value, detail);
-        }
-        for field in ["providerSpec", "secretRef", "userDataSecretRef", "credentialsSecretRef"] {
-            if old.get(field).value() != new.get(field).value() {
-                let detail = format!(
-                    "used by {} machines: they are not re-created, but will be deleted with the new values",
-                    machines.len()
-                );
-                found.warn("CLS-17", path.child(field), Value::Null, detail);
-            }
+pub const CLS_16: Rule =
+    skippable("CLS-16", "A class that machines use keeps its provider.", &["V132", "V132b", "V133"]);
+
+pub const CLS_17: Rule =
+    warns("CLS-17", "A class that machines use keeps its specification and its Secrets.", &["V131", "V132", "V132b"]);
+
+/// CLS-16 and CLS-17.
+fn class_in_use_is_stable(facts: &Facts<'_>, found: &mut Findings) {
+    let name = facts.new.at(&["metadata", "name"]).text().unwrap_or_default();
+    let Some(machines) = facts.request.references.machines_of_class(facts.request.namespace, name) else { return };
+    if machines.is_empty() {
+        return;
+    }
+    let ((old, _), (new, path)) = (facts.class(facts.old), facts.class(facts.new));
+    if old.get("provider").text() != new.get("provider").text() {
+        let value = new.get("provider").value_or_null();
+        let detail = "field is immutable while machines use the class";
+        found.invalid(CLS_16.id, path.child("provider"), value, detail);
+    }
+    for field in ["providerSpec", "secretRef", "userDataSecretRef", "credentialsSecretRef"] {
+        if old.get(field).value() != new.get(field).value() {
+            let detail = format!(
+                "used by {} machines: they are not re-created, but will be deleted with the new values",
+                machines.len()
+            );
+            found.warn(CLS_17.id, path.child(field), Value::Null, detail);
         }
     }
 }

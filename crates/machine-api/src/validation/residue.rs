@@ -3,7 +3,12 @@
 //! The API server stores what conversion makes of both, so that is what must be right. Without this rule a request in
 //! v1beta1 could store what the same rules refuse in v1alpha1.
 
-use super::{Object, Profile, ValidationRequest, node::Node, rules, static_rules};
+use super::{
+    Object, Profile, ValidationRequest,
+    node::Node,
+    rule::{Rule, refuses},
+    rules, static_rules,
+};
 use crate::{
     conversion,
     kind::ApiVersion,
@@ -14,7 +19,11 @@ use kube_values::{
     json::Json,
 };
 
-const RULE: &str = "META-12";
+pub const META_12: Rule = refuses(
+    "META-12",
+    "What an object of v1beta1 keeps for v1alpha1 is as right as the rest of it.",
+    &["meta_12_a_forged_residue_is_refused"],
+);
 
 /// What the annotation would restore is as right as the rest. An annotation that was there before is not judged again.
 pub fn restores_nothing_wrong(
@@ -31,7 +40,7 @@ pub fn restores_nothing_wrong(
         if text.is_some_and(|text| before.get(key).text() != Some(text)) {
             // Conversion ignores it.
             let path = FieldPath::new("metadata.annotations").key(key);
-            found.too_long(RULE, path, conversion::MAX_RESIDUE_BYTES);
+            found.too_long(META_12.id, path, conversion::MAX_RESIDUE_BYTES);
         }
     }
     let readable = now.get(key).text().filter(|text| text.len() <= conversion::MAX_RESIDUE_BYTES);
@@ -52,7 +61,7 @@ pub fn restores_nothing_wrong(
         let mut errors = FirstFew::default();
         restored.errors().for_each(|error| errors.add(|| error.to_string()));
         let path = FieldPath::new("metadata.annotations").key(key);
-        found.given(&carried).forbidden(RULE, path, format_args!("would store {}", errors.joined("; ")));
+        found.given(&carried).forbidden(META_12.id, path, format_args!("would store {}", errors.joined("; ")));
     }
 }
 

@@ -6,22 +6,44 @@ use std::collections::BTreeMap;
 use kube_values::syntax;
 use serde_json::json;
 
-use super::{Object, labels, node::Node};
+use super::{
+    Object, labels,
+    node::Node,
+    rule::{Part, Rule, check, field, original, refuses, required},
+};
 use crate::{kind::Kind, names::label};
 use kube_values::{
     field::{Findings, PathRef, RuleId},
     json::{Json, Members},
 };
 
-/// The rule that a selector selects what its owner makes.
-const TEMPLATE_IS_SELECTED: RuleId = "SEL-6";
+/// The demand on a selector, in the definitions of sets and of deployments.
+const SELECTS_SOMETHING: &str = "!has(self.selector) || (has(self.selector.matchLabels) && size(self.selector.matchLabels) > 0) || (has(self.selector.matchExpressions) && size(self.selector.matchExpressions) > 0) || (oldSelf.hasValue() && has(oldSelf.value().selector) && self.selector == oldSelf.value().selector)";
+
+pub const SEL_1: Rule = Rule {
+    crd_cel: &[required(
+        Part::ScaledSpec,
+        ".selector",
+        "has(self.selector) || (oldSelf.hasValue() && !has(oldSelf.value().selector))",
+        "must be specified",
+    )],
+    ..original("SEL-1", "There is a selector.", &["V69", "V82"])
+};
+
+pub const SEL_2: Rule = Rule {
+    crd_cel: &[
+        field(Part::SetSpec, ".selector", SELECTS_SOMETHING, "empty selector is invalid for machine set"),
+        field(Part::DeploymentSpec, ".selector", SELECTS_SOMETHING, "empty selector is invalid for machine deployment"),
+    ],
+    ..original("SEL-2", "The selector is not empty.", &["V70", "V71"])
+};
 
 /// Runs all rules of a selector.
 pub fn rules(object: &Object<'_>, found: &mut Findings) {
     let selector = object.root().at(&["spec", "selector"]);
     let path = PathRef::new("spec.selector");
     if selector.is_absent() {
-        return found.required("SEL-1", path, "");
+        return found.required(SEL_1.id, path, "");
     }
     let Some(members) = selector.members() else { return };
     if is_empty(selector) {
@@ -29,9 +51,9 @@ pub fn rules(object: &Object<'_>, found: &mut Findings) {
             Kind::MachineDeployment => "machine deployment",
             Kind::Machine | Kind::MachineSet | Kind::MachineClass => "machine set",
         };
-        return found.invalid("SEL-2", path, json!({}), format!("empty selector is invalid for {whom}"));
+        return found.invalid(SEL_2.id, path, json!({}), format!("empty selector is invalid for {whom}"));
     }
-    labels::labels_are_wellformed("SEL-5", selector.get("matchLabels"), path.child("matchLabels"), found);
+    labels::labels_are_wellformed(SEL_5.id, selector.get("matchLabels"), path.child("matchLabels"), found);
     // Counted apart: what an update is forgiven is wrong all the same.
     let mut in_expressions = Findings::new();
     let path = path.child("matchExpressions");
@@ -56,33 +78,69 @@ fn is_empty(selector: Node<'_>) -> bool {
     nothing(selector.get("matchLabels")) && nothing(selector.get("matchExpressions"))
 }
 
+pub const SEL_3: Rule = Rule {
+    policy_cel: &[check(
+        "expressions",
+        "variables.expressions.all(e, e.?operator.orValue('') in ['In', 'NotIn', 'Exists', 'DoesNotExist'])",
+        "spec.selector.matchExpressions: not a valid selector operator",
+    )],
+    ..original("SEL-3", "The operator of an expression is known.", &["V75"])
+};
+
+pub const SEL_4: Rule = Rule {
+    policy_cel: &[check(
+        "expressions",
+        "variables.expressions.all(e, e.?operator.orValue('') in ['In', 'NotIn'] ? size(e.?values.orValue([])) > 0 : size(e.?values.orValue([])) == 0)",
+        "spec.selector.matchExpressions: values must be specified when `operator` is 'In' or 'NotIn', and only then",
+    )],
+    ..original("SEL-4", "An expression has the values that its operator needs, and no others.", &["V76", "V77"])
+};
+
+pub const SEL_5: Rule = Rule {
+    policy_cel: &[check(
+        "selector",
+        "variables.match_labels.all(k, k.matches(<name>) && variables.match_labels[k].matches(<label>)) && variables.expressions.all(e, e.?key.orValue('').matches(<name>) && e.?values.orValue([]).all(v, v.matches(<label>)))",
+        "spec.selector: keys must be qualified names and values label values",
+    )],
+    ..refuses("SEL-5", "Keys are qualified names, and values are label values.", &["SEL-5"])
+};
+
 /// SEL-3, SEL-4, SEL-5.
 fn expression_is_wellformed(expression: Node<'_>, path: PathRef<'_>, found: &mut Findings) {
     let values = expression.get("values");
     let are_missing = values.value().is_none_or(|values| values.as_array().is_some_and(<[_]>::is_empty));
     match expression.get("operator").text_or_empty() {
         Some("In" | "NotIn") if are_missing => {
-            found.required("SEL-4", path.child("values"), "must be specified when `operator` is 'In' or 'NotIn'");
+            found.required(SEL_4.id, path.child("values"), "must be specified when `operator` is 'In' or 'NotIn'");
         }
         Some("Exists" | "DoesNotExist") if !values.elements().is_empty() => {
             let detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
-            found.given(&values.value()).forbidden("SEL-4", path.child("values"), detail);
+            found.given(&values.value()).forbidden(SEL_4.id, path.child("values"), detail);
         }
         Some("In" | "NotIn" | "Exists" | "DoesNotExist") | None => {}
-        Some(other) => found.invalid("SEL-3", path.child("operator"), other, "not a valid selector operator"),
+        Some(other) => found.invalid(SEL_3.id, path.child("operator"), other, "not a valid selector operator"),
     }
     if let Some(key) = expression.get("key").text_or_empty() {
         for objection in syntax::qualified_name(key) {
-            found.invalid("SEL-5", path.child("key"), key, objection);
+            found.invalid(SEL_5.id, path.child("key"), key, objection);
         }
     }
     let path = path.child("values");
     for (index, value) in values.elements().iter().enumerate() {
         for objection in value.as_str().map(syntax::label_value).unwrap_or_default() {
-            found.invalid("SEL-5", path.index(index), value, objection);
+            found.invalid(SEL_5.id, path.index(index), value, objection);
         }
     }
 }
+
+pub const SEL_6: Rule = Rule {
+    policy_cel: &[check(
+        "selection",
+        "variables.match_labels.all(k, variables.selection[1][?k].orValue('') == variables.match_labels[k] && k in variables.selection[1]) && variables.expressions.all(e, e.operator == 'In' ? (e.key in variables.selection[1] && variables.selection[1][e.key] in e.values) : e.operator == 'NotIn' ? !(e.key in variables.selection[1] && variables.selection[1][e.key] in e.values) : e.operator == 'Exists' ? e.key in variables.selection[1] : !(e.key in variables.selection[1]))",
+        "spec.template.metadata.labels: `selector` does not match template `labels`",
+    )],
+    ..original("SEL-6", "The selector selects the labels of the template.", &["V72", "V73", "V74", "V81"])
+};
 
 /// SEL-6: machines made from the template belong to the selector; else they would be made without end.
 fn template_is_selected(object: &Object<'_>, selector: Node<'_>, whole: &Members<'_>, found: &mut Findings) {
@@ -95,7 +153,7 @@ fn template_is_selected(object: &Object<'_>, selector: Node<'_>, whole: &Members
         let labels = labels.value().unwrap_or(&none);
         let path = PathRef::new("spec.template.metadata.labels");
         let detail = "`selector` does not match template `labels`";
-        found.given(&(whole, labels)).invalid(TEMPLATE_IS_SELECTED, path, labels, detail);
+        found.given(&(whole, labels)).invalid(SEL_6.id, path, labels, detail);
     }
 }
 
@@ -104,7 +162,7 @@ fn template_is_selected(object: &Object<'_>, selector: Node<'_>, whole: &Members
 pub fn original_acts_on(object: &Json<'_>, rule: RuleId) -> bool {
     let spec = Node::of(object).get("spec");
     let labels = spec.at(&["template", "metadata", "labels"]);
-    rule == TEMPLATE_IS_SELECTED && labels_match(spec.get("selector"), labels)
+    rule == SEL_6.id && labels_match(spec.get("selector"), labels)
 }
 
 fn labels_match(selector: Node<'_>, labels: Node<'_>) -> bool {

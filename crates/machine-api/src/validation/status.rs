@@ -2,7 +2,11 @@
 
 use serde_json::Value;
 
-use super::{ValidationRequest, node::Node};
+use super::{
+    ValidationRequest,
+    node::Node,
+    rule::{PolicyCel, Rule, Subject, warns},
+};
 use crate::{
     kind::{ApiVersion, Kind},
     v1alpha1::{ConditionStatus, MachinePhase, OperationState, OperationType},
@@ -12,13 +16,22 @@ use kube_values::{
     json::Members,
 };
 
+pub const STS_1: Rule = Rule {
+    policy_cel: &[PolicyCel {
+        subject: Subject::Status,
+        expression: "false",
+        message: "status: is written by the machine controller manager",
+    }],
+    ..warns("STS-1", "The status is written by controllers only.", &["sts_1_written_by_somebody"])
+};
+
 /// All that is suspicious about a status write.
 pub fn status_findings(request: &ValidationRequest<'_>) -> Findings {
     let mut found = Findings::new();
     let Some(new) = request.change.new_object().map(Node::of) else { return found };
     if !request.comes_from_controller() {
         let detail = "is written by the machine controller manager";
-        found.warn("STS-1", FieldPath::new("status"), Value::Null, detail);
+        found.warn(STS_1.id, FieldPath::new("status"), Value::Null, detail);
     }
     if request.version == ApiVersion::V1alpha1 {
         words_are_known(request.kind, new.get("status"), &mut found);
@@ -27,12 +40,14 @@ pub fn status_findings(request: &ValidationRequest<'_>) -> Findings {
     found
 }
 
+pub const STS_2: Rule = warns("STS-2", "The words of a status are known.", &["sts_2_an_unknown_phase"]);
+
 /// STS-2.
 fn words_are_known(kind: Kind, status: Node<'_>, found: &mut Findings) {
     let mut check = |place: &[&str], words: &[&str]| {
         if let Some(word) = status.at(place).text().filter(|word| !words.contains(word)) {
             let path = FieldPath::new(format!("status.{}", place.join(".")));
-            found.warn("STS-2", path, word, format!("unknown value {word:?}"));
+            found.warn(STS_2.id, path, word, format!("unknown value {word:?}"));
         }
     };
     if kind == Kind::Machine {
@@ -49,10 +64,12 @@ fn words_are_known(kind: Kind, status: Node<'_>, found: &mut Findings) {
             Node::of(condition).get("status").text().filter(|word| !ConditionStatus::WORDS.contains(word))
         {
             let path = FieldPath::new("status").child(conditions).index(index).child("status");
-            found.warn("STS-2", path, word, format!("unknown value {word:?}"));
+            found.warn(STS_2.id, path, word, format!("unknown value {word:?}"));
         }
     }
 }
+
+pub const STS_3: Rule = warns("STS-3", "The counts of a status are possible.", &["sts_3_a_negative_count_in_a_status"]);
 
 /// STS-3.
 fn numbers_are_possible(object: Node<'_>, found: &mut Findings) {
@@ -62,13 +79,13 @@ fn numbers_are_possible(object: Node<'_>, found: &mut Findings) {
         status.members().into_iter().flat_map(Members::iter).filter(|(name, _)| name.ends_with("eplicas"))
     {
         if let Some(number) = Node::of(value).integer().filter(|number| *number < 0) {
-            found.warn("STS-3", path.child(name), number, "is negative");
+            found.warn(STS_3.id, path.child(name), number, "is negative");
         }
     }
     let generation = object.at(&["metadata", "generation"]).integer();
     if let (Some(observed), Some(generation)) = (status.get("observedGeneration").integer(), generation)
         && observed > generation
     {
-        found.warn("STS-3", path.child("observedGeneration"), observed, "is larger than metadata.generation");
+        found.warn(STS_3.id, path.child("observedGeneration"), observed, "is larger than metadata.generation");
     }
 }

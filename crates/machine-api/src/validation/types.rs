@@ -4,15 +4,27 @@
 //! behind it for older schemas, parts that preserve unknown fields, stored poison values and `mcm validate`. Unknown
 //! fields are nobody's business here: the API server prunes them.
 
-use super::node::{Node, integer};
-use crate::kind::{ApiVersion, Kind};
+use std::{collections::BTreeMap, sync::LazyLock};
+
+use serde_json::Value;
+
+use super::{
+    machine_spec::MCH_24,
+    node::{Node, integer},
+    node_template::MCH_11,
+    rule::{Rule, original},
+};
+use crate::{
+    kind::{ApiVersion, Kind},
+    schema,
+};
 use kube_values::{
     field::{Findings, PathRef, RuleId},
     json::{Json, Members},
 };
 
 /// The rule of a wrong type where no other rule names the field.
-pub const TYPE: RuleId = "TYPE";
+pub const TYPE: Rule = original("TYPE", "Every known field has its JSON type.", &["V19", "M15", "M23"]);
 
 /// What type a field has.
 enum Shape {
@@ -25,17 +37,32 @@ enum Shape {
     Map,
     /// An object whose values are texts; the rule is that of a value that is none.
     TextMap(RuleId),
-    List(&'static Shape),
-    Object(&'static [(&'static str, Shape)]),
+    List(Box<Shape>),
+    Object(Fields),
 }
 
+/// The fields that are checked, in the order in which mistakes are reported.
+type Fields = Vec<(String, Shape)>;
+
 use Shape::{Boolean, Int32, Int64, IntOrText, List, Map, Object, Text, TextMap};
+
+/// The order in which mistakes are reported, for all kinds together. Fields that are not listed come last, by name.
+#[rustfmt::skip]
+const ORDER: &[&str] = &[
+    "metadata", "apiGroup", "key", "value", "effect", "kind", "name", "generateName", "namespace", "matchLabels", "labels", "annotations",
+    "provider", "providerSpec", "secretRef", "userDataSecretRef", "credentialsSecretRef",
+    "replicas", "selector", "machineClass", "template", "type", "rollingUpdate", "strategy", "class", "classRef", "providerID", "nodeTemplate",
+    "drainTimeout", "healthTimeout", "creationTimeout", "inPlaceUpdateTimeout", "machinePreserveTimeout", "preserveTimeout",
+    "disableHealthTimeout", "healthCheck", "maxEvictRetries", "nodeConditions", "unhealthyNodeConditions",
+    "maxSurge", "maxUnavailable", "minReadySeconds", "revisionHistoryLimit", "paused", "rollbackTo", "progressDeadlineSeconds",
+    "capacity", "virtualCapacity", "instanceType", "region", "zone",
+];
 
 /// Adds a finding for every known field of an object that has the wrong JSON type. `null` counts as absent, except as an
 /// element of a list.
 pub fn fields_have_their_types(kind: Kind, version: ApiVersion, object: &Json<'_>, found: &mut Findings) {
     if !object.is_object() {
-        found.mistyped(TYPE, PathRef::new(""), object, "must be an object");
+        found.mistyped(TYPE.id, PathRef::new(""), object, "must be an object");
         return;
     }
     let shapes = shape_of(kind, version);
@@ -49,24 +76,67 @@ pub fn fields_have_their_types(kind: Kind, version: ApiVersion, object: &Json<'_
     }
 }
 
-fn shape_of(kind: Kind, version: ApiVersion) -> &'static [(&'static str, Shape)] {
-    match (kind, version) {
-        (Kind::Machine, ApiVersion::V1alpha1) => MACHINE,
-        (Kind::Machine, ApiVersion::V1beta1) => MACHINE_BETA,
-        (Kind::MachineSet, ApiVersion::V1alpha1) => MACHINE_SET,
-        (Kind::MachineSet, ApiVersion::V1beta1) => MACHINE_SET_BETA,
-        (Kind::MachineDeployment, ApiVersion::V1alpha1) => MACHINE_DEPLOYMENT,
-        (Kind::MachineDeployment, ApiVersion::V1beta1) => MACHINE_DEPLOYMENT_BETA,
-        (Kind::MachineClass, ApiVersion::V1alpha1) => MACHINE_CLASS,
-        (Kind::MachineClass, ApiVersion::V1beta1) => MACHINE_CLASS_BETA,
+fn shape_of(kind: Kind, version: ApiVersion) -> &'static [(String, Shape)] {
+    static SHAPES: LazyLock<BTreeMap<(Kind, ApiVersion), Fields>> = LazyLock::new(|| {
+        let all = Kind::ALL.into_iter().flat_map(|kind| ApiVersion::ALL.map(|version| (kind, version)));
+        all.map(|(kind, version)| ((kind, version), fields(&schema::of(kind, version), ""))).collect()
+    });
+    &SHAPES[&(kind, version)]
+}
+
+/// The fields that the schema of an object declares, but those of a status, and those that the Node of a machine does not get.
+fn fields(schema: &Value, path: &str) -> Fields {
+    let is_judged = |name: &str| match path {
+        "" => !["apiVersion", "kind", "status"].contains(&name),
+        path => !path.ends_with("nodeTemplate.spec") || name == "taints",
+    };
+    let declared = schema["properties"].as_object().into_iter().flatten().filter(|(name, _)| is_judged(name));
+    let mut fields: Fields = declared
+        .map(|(name, schema)| (name.clone(), shape(schema, format!("{path}.{name}").trim_start_matches('.'))))
+        .collect();
+    fields.sort_by_key(|(name, _)| ORDER.iter().position(|known| known == name).unwrap_or(ORDER.len()));
+    fields
+}
+
+fn shape(schema: &Value, path: &str) -> Shape {
+    const OF_TEMPLATES: [&str; 6] = ["name", "generateName", "namespace", "labels", "annotations", "finalizers"];
+    // The API server knows the schema of metadata.
+    if path == "metadata" {
+        return metadata(&[&OF_TEMPLATES[..], &["deletionTimestamp", "ownerReferences"]].concat(), TYPE.id);
+    } else if path.ends_with("nodeTemplate.metadata") {
+        return metadata(&["labels", "annotations"], MCH_11.id);
+    } else if path.ends_with("template.metadata") {
+        return metadata(&OF_TEMPLATES, MCH_24.id);
+    }
+    match schema["type"].as_str() {
+        Some("string") => Text,
+        Some("boolean") => Boolean,
+        Some("integer") if schema["format"] == "int64" => Int64,
+        Some("integer") => Int32,
+        Some("array") => List(Box::new(shape(&schema["items"], path))),
+        Some(_) if schema["properties"].is_object() => Object(fields(schema, path)),
+        Some(_) if schema["additionalProperties"]["type"] == "string" => TextMap(TYPE.id),
+        Some(_) => Map,
+        None => IntOrText,
     }
 }
 
+/// Metadata of which these fields are judged.
+fn metadata(names: &[&str], rule: RuleId) -> Shape {
+    let shape = |name: &str| match name {
+        "labels" | "annotations" => TextMap(rule),
+        "finalizers" => List(Box::new(Text)),
+        "ownerReferences" => List(Box::new(Map)),
+        _ => Text,
+    };
+    Object(names.iter().map(|name| ((*name).to_owned(), shape(name))).collect())
+}
+
 /// Whether all known members have their types.
-fn members_fit(shapes: &[(&str, Shape)], object: &Json<'_>) -> bool {
+fn members_fit(fields: &[(String, Shape)], object: &Json<'_>) -> bool {
     object.as_object().is_some_and(|members| {
         members.iter().all(|(name, value)| {
-            let shape = shapes.iter().find(|(known, _)| *known == name).map(|(_, shape)| shape);
+            let shape = fields.iter().find(|(known, _)| known == name).map(|(_, shape)| shape);
             value.is_null() || shape.is_none_or(|shape| shape.fits(value))
         })
     })
@@ -99,16 +169,16 @@ impl Shape {
             Map | TextMap(_) | Object(_) if !value.is_object() => "must be an object",
             List(_) if !value.is_array() => "must be a list",
             Text | Boolean | Int32 | Int64 | IntOrText | Map => return,
-            TextMap(rule) => return values_are_texts(rule, node, path, found),
+            TextMap(rule) => return values_are_texts(*rule, node, path, found),
             List(element) => return elements_have_their_type(element, value, path, found),
             Object(fields) => {
-                for (name, shape) in *fields {
+                for (name, shape) in fields {
                     shape.check(node.get(name), path.child(name), found);
                 }
                 return;
             }
         };
-        found.mistyped(TYPE, path, value, expected);
+        found.mistyped(TYPE.id, path, value, expected);
     }
 }
 
@@ -123,192 +193,11 @@ fn values_are_texts(rule: RuleId, map: Node<'_>, path: PathRef<'_>, found: &mut 
 fn elements_have_their_type(element: &Shape, list: &Json<'_>, path: PathRef<'_>, found: &mut Findings) {
     for (index, value) in list.as_array().into_iter().flatten().enumerate() {
         if value.is_null() {
-            found.mistyped(TYPE, path.index(index), value, "must not be null");
+            found.mistyped(TYPE.id, path.index(index), value, "must not be null");
         }
         element.check(Node::of(value), path.index(index), found);
     }
 }
-
-const METADATA: Shape = Object(&[
-    ("name", Text),
-    ("generateName", Text),
-    ("namespace", Text),
-    ("labels", TextMap(TYPE)),
-    ("annotations", TextMap(TYPE)),
-    ("finalizers", List(&Text)),
-    ("deletionTimestamp", Text),
-    ("ownerReferences", List(&Map)),
-]);
-
-const TEMPLATE_METADATA: Shape = Object(&[
-    ("name", Text),
-    ("generateName", Text),
-    ("namespace", Text),
-    ("labels", TextMap("MCH-24")),
-    ("annotations", TextMap("MCH-24")),
-    ("finalizers", List(&Text)),
-]);
-
-const CLASS: Shape = Object(&[("apiGroup", Text), ("kind", Text), ("name", Text)]);
-
-const TAINT: Shape = Object(&[("key", Text), ("value", Text), ("effect", Text), ("timeAdded", Text)]);
-
-const NODE_TEMPLATE: Shape = Object(&[
-    ("metadata", Object(&[("labels", TextMap("MCH-11")), ("annotations", TextMap("MCH-11"))])),
-    ("spec", Object(&[("taints", List(&TAINT))])),
-]);
-
-const MACHINE_SPEC: Shape = Object(&[
-    ("class", CLASS),
-    ("providerID", Text),
-    ("nodeTemplate", NODE_TEMPLATE),
-    ("drainTimeout", Text),
-    ("healthTimeout", Text),
-    ("creationTimeout", Text),
-    ("inPlaceUpdateTimeout", Text),
-    ("machinePreserveTimeout", Text),
-    ("disableHealthTimeout", Boolean),
-    ("maxEvictRetries", Int32),
-    ("nodeConditions", Text),
-]);
-
-const MACHINE_SPEC_BETA: Shape = Object(&[
-    ("classRef", CLASS),
-    ("providerID", Text),
-    ("nodeTemplate", NODE_TEMPLATE),
-    (
-        "lifecycle",
-        Object(&[
-            ("drainTimeout", Text),
-            ("healthTimeout", Text),
-            ("creationTimeout", Text),
-            ("inPlaceUpdateTimeout", Text),
-            ("preserveTimeout", Text),
-            ("healthCheck", Text),
-            ("maxEvictRetries", Int32),
-            ("unhealthyNodeConditions", List(&Text)),
-        ]),
-    ),
-]);
-
-const SELECTOR: Shape = Object(&[
-    ("matchLabels", TextMap(TYPE)),
-    ("matchExpressions", List(&Object(&[("key", Text), ("operator", Text), ("values", List(&Text))]))),
-]);
-
-const ROLLING_UPDATE: Shape = Object(&[("maxSurge", IntOrText), ("maxUnavailable", IntOrText)]);
-
-const IN_PLACE_UPDATE: Shape =
-    Object(&[("maxSurge", IntOrText), ("maxUnavailable", IntOrText), ("orchestrationType", Text)]);
-
-const STRATEGY: Shape =
-    Object(&[("type", Text), ("rollingUpdate", ROLLING_UPDATE), ("inPlaceUpdate", IN_PLACE_UPDATE)]);
-
-const TEMPLATE: Shape = Object(&[("metadata", TEMPLATE_METADATA), ("spec", MACHINE_SPEC)]);
-const TEMPLATE_BETA: Shape = Object(&[("metadata", TEMPLATE_METADATA), ("spec", MACHINE_SPEC_BETA)]);
-
-const MACHINE: &[(&str, Shape)] = &[("metadata", METADATA), ("spec", MACHINE_SPEC)];
-const MACHINE_BETA: &[(&str, Shape)] = &[("metadata", METADATA), ("spec", MACHINE_SPEC_BETA)];
-
-const MACHINE_SET: &[(&str, Shape)] = &[
-    ("metadata", METADATA),
-    (
-        "spec",
-        Object(&[
-            ("replicas", Int32),
-            ("selector", SELECTOR),
-            ("machineClass", CLASS),
-            ("template", TEMPLATE),
-            ("minReadySeconds", Int32),
-            ("autoPreserveFailedMachineMax", Int32),
-        ]),
-    ),
-];
-
-const MACHINE_SET_BETA: &[(&str, Shape)] = &[
-    ("metadata", METADATA),
-    (
-        "spec",
-        Object(&[
-            ("replicas", Int32),
-            ("selector", SELECTOR),
-            ("template", TEMPLATE_BETA),
-            ("minReadySeconds", Int32),
-            ("autoPreserveFailedMachineMax", Int32),
-        ]),
-    ),
-];
-
-const MACHINE_DEPLOYMENT: &[(&str, Shape)] = &[
-    ("metadata", METADATA),
-    (
-        "spec",
-        Object(&[
-            ("replicas", Int32),
-            ("selector", SELECTOR),
-            ("template", TEMPLATE),
-            ("strategy", STRATEGY),
-            ("minReadySeconds", Int32),
-            ("revisionHistoryLimit", Int32),
-            ("paused", Boolean),
-            ("rollbackTo", Object(&[("revision", Int64)])),
-            ("progressDeadlineSeconds", Int32),
-            ("autoPreserveFailedMachineMax", Int32),
-        ]),
-    ),
-];
-
-const MACHINE_DEPLOYMENT_BETA: &[(&str, Shape)] = &[
-    ("metadata", METADATA),
-    (
-        "spec",
-        Object(&[
-            ("replicas", Int32),
-            ("selector", SELECTOR),
-            ("template", TEMPLATE_BETA),
-            ("strategy", STRATEGY),
-            ("minReadySeconds", Int32),
-            ("revisionHistoryLimit", Int32),
-            ("paused", Boolean),
-            ("progressDeadlineSeconds", Int32),
-            ("autoPreserveFailedMachineMax", Int32),
-        ]),
-    ),
-];
-
-const SECRET_REFERENCE: Shape = Object(&[("name", Text), ("namespace", Text)]);
-
-const CLASS_NODE_TEMPLATE: Shape = Object(&[
-    ("capacity", Map),
-    ("virtualCapacity", Map),
-    ("instanceType", Text),
-    ("region", Text),
-    ("zone", Text),
-    ("architecture", Text),
-]);
-
-const MACHINE_CLASS: &[(&str, Shape)] = &[
-    ("metadata", METADATA),
-    ("provider", Text),
-    ("providerSpec", Map),
-    ("secretRef", SECRET_REFERENCE),
-    ("credentialsSecretRef", SECRET_REFERENCE),
-    ("nodeTemplate", CLASS_NODE_TEMPLATE),
-];
-
-const MACHINE_CLASS_BETA: &[(&str, Shape)] = &[
-    ("metadata", METADATA),
-    (
-        "spec",
-        Object(&[
-            ("provider", Text),
-            ("providerSpec", Map),
-            ("userDataSecretRef", SECRET_REFERENCE),
-            ("credentialsSecretRef", SECRET_REFERENCE),
-            ("nodeTemplate", CLASS_NODE_TEMPLATE),
-        ]),
-    ),
-];
 
 #[cfg(test)]
 mod tests {
@@ -334,18 +223,19 @@ mod tests {
         assert_eq!(found.errors().map(ToString::to_string).collect::<Vec<_>>(), expected);
     }
 
+    #[allow(clippy::needless_pass_by_value, reason = "table rows build the values they pass")]
     #[rstest]
-    #[case::text(&Text)]
-    #[case::boolean(&Boolean)]
-    #[case::int32(&Int32)]
-    #[case::int64(&Int64)]
-    #[case::int_or_text(&IntOrText)]
-    #[case::map(&Map)]
-    #[case::text_map(&TextMap(TYPE))]
-    #[case::list(&List(&Text))]
-    #[case::list_of_maps(&List(&Map))]
-    #[case::object(&METADATA)]
-    fn the_quick_look_and_the_report_agree(#[case] shape: &Shape) {
+    #[case::text(Text)]
+    #[case::boolean(Boolean)]
+    #[case::int32(Int32)]
+    #[case::int64(Int64)]
+    #[case::int_or_text(IntOrText)]
+    #[case::map(Map)]
+    #[case::text_map(TextMap(TYPE.id))]
+    #[case::list(List(Box::new(Text)))]
+    #[case::list_of_maps(List(Box::new(Map)))]
+    #[case::object(shape(&json!({}), "metadata"))]
+    fn the_quick_look_and_the_report_agree(#[case] shape: Shape) {
         let values = [
             json!("x"),
             json!(true),

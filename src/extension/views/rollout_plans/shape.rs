@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::super::common::Incomplete;
 use kube_values::duration::GoDuration;
-use machine_api::crd::nodes;
+use machine_api::schema::nodes;
 
 /// What a change of a deployment would do, machine by machine. The name is the deployment's unless a review says another.
 #[derive(Clone, Debug, Serialize, JsonSchema)]

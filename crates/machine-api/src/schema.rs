@@ -1,13 +1,35 @@
 //! From a Rust type to the structural schema that Kubernetes wants.
 //!
 //! The types derive `JsonSchema`, so that a field added to a type is declared without another line. JSON Schema can say
-//! more than a structural schema may; what differs is rewritten here. Bounds and rules are added by [`super::rules`].
+//! more than a structural schema may; what differs is rewritten here. [`nodes`] holds the nodes where a type says too
+//! much or too little. Bounds and rules are added by [`crate::crd`].
+
+pub mod nodes;
 
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
+use crate::{
+    kind::{ApiVersion, Kind},
+    v1alpha1, v1beta1,
+};
+
+/// The schema of the objects of a kind in a version.
+pub fn of(kind: Kind, version: ApiVersion) -> Value {
+    match (kind, version) {
+        (Kind::Machine, ApiVersion::V1alpha1) => structural::<v1alpha1::Machine>(),
+        (Kind::Machine, ApiVersion::V1beta1) => structural::<v1beta1::Machine>(),
+        (Kind::MachineSet, ApiVersion::V1alpha1) => structural::<v1alpha1::MachineSet>(),
+        (Kind::MachineSet, ApiVersion::V1beta1) => structural::<v1beta1::MachineSet>(),
+        (Kind::MachineDeployment, ApiVersion::V1alpha1) => structural::<v1alpha1::MachineDeployment>(),
+        (Kind::MachineDeployment, ApiVersion::V1beta1) => structural::<v1beta1::MachineDeployment>(),
+        (Kind::MachineClass, ApiVersion::V1alpha1) => structural::<v1alpha1::MachineClass>(),
+        (Kind::MachineClass, ApiVersion::V1beta1) => structural::<v1beta1::MachineClass>(),
+    }
+}
+
 /// The schema of a kind: the type's own, with `apiVersion` and `kind`, and without anything an API server refuses.
-pub fn structural<T: JsonSchema>() -> Value {
+fn structural<T: JsonSchema>() -> Value {
     made_of::<T>(SchemaSettings::draft07())
 }
 
