@@ -4,20 +4,14 @@ use http::Method;
 use rstest::rstest;
 
 use super::*;
-use crate::extension::testing::TestView;
-use kube_protocol::{
-    answer::AnswerBody,
-    request::{Target, classify},
-};
+use crate::extension::testing::{self, TestView};
 
-const BASE: &str = "/apis/views.machine.sapcloud.io/v1alpha1";
 const NOW: &str = "2026-01-01T00:00:00Z";
 
 fn pages() -> Pages {
     Pages::new(|| 7)
 }
 
-/// Asks, and answers code, body and warnings.
 async fn ask_in(
     pages: &Pages,
     shape: Shape,
@@ -26,22 +20,7 @@ async fn ask_in(
     query: &str,
     body: &str,
 ) -> (u16, Value, Vec<String>) {
-    let (view, query) = (TestView::served(), Query::parse(Some(query)));
-    let Target::Resource(request) = classify(&method, &format!("{BASE}{path}"), &query).unwrap() else { panic!() };
-    let who = Identity { user: "alice".to_owned(), ..Identity::default() };
-    let (headers, body) = (HeaderMap::new(), Bytes::copy_from_slice(body.as_bytes()));
-    let now = NOW.parse().unwrap();
-    let call =
-        Call { view: &view, request: &request, query: &query, headers: &headers, body: &body, who: &who, shape, now };
-    let answered = match call.task() {
-        Ok(task) => call.carry_out(task, pages).await,
-        Err(refused) => Err(refused),
-    };
-    match answered {
-        Ok(Answer { status, body: AnswerBody::Value(value), warnings, .. }) => (status.as_u16(), value, warnings),
-        Ok(_) => panic!("views answer objects"),
-        Err(refused) => (refused.code, json!(refused.message), refused.warnings),
-    }
+    testing::ask(&TestView::served(), pages, shape, (method, path, query), body, NOW).await
 }
 
 async fn ask(method: Method, path: &str, query: &str, body: &str) -> (u16, Value, Vec<String>) {

@@ -1,8 +1,10 @@
-//! What the tests of this room share: authorities and certificates, and a view that answers as it is told.
+//! What the tests of this room share: authorities and certificates, a view that answers as it is told, and how a view is asked.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use bytes::Bytes;
+use http::{HeaderMap, Method};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
     date_time_ymd,
@@ -10,11 +12,18 @@ use rcgen::{
 use rustls_pki_types::CertificateDer;
 use serde_json::{Value, json};
 
-use super::view::{Answer, Description, Freshness, GROUP, Listing, Question, SourceRight, VERSION, View};
+use super::{
+    authentication::identity::Identity,
+    desk::Call,
+    pages::Pages,
+    view::{Answer, Description, Freshness, GROUP, Listing, Question, SourceRight, VERSION, View},
+};
 use crate::server::tls::Authorities;
 use kube_protocol::{
+    answer::AnswerBody,
     jsonpath::JsonPath,
-    request::Verb,
+    negotiate::Shape,
+    request::{Query, Target, Verb, classify},
     resource::{Cell, Column, GroupVersionKind, Resource, ResourceScope},
     status::ApiStatus,
 };
@@ -175,5 +184,34 @@ impl View for TestView {
             return Err(ApiStatus::bad_request("as asked"));
         }
         Ok(Answer { object: review, warnings: Vec::new() })
+    }
+}
+
+/// Asks a view, and answers code, body and warnings.
+pub(in crate::extension) async fn ask(
+    view: &Arc<dyn View>,
+    pages: &Pages,
+    shape: Shape,
+    (method, path, query): (Method, &str, &str),
+    body: &str,
+    now: &str,
+) -> (u16, Value, Vec<String>) {
+    let query = Query::parse(Some(query));
+    let Target::Resource(request) = classify(&method, &format!("/apis/{GROUP}/{VERSION}{path}"), &query).unwrap()
+    else {
+        panic!("{path} is no resource")
+    };
+    let who = Identity { user: "alice".to_owned(), ..Identity::default() };
+    let (headers, body) = (HeaderMap::new(), Bytes::copy_from_slice(body.as_bytes()));
+    let now = now.parse().unwrap();
+    let call = Call { view, request: &request, query: &query, headers: &headers, body: &body, who: &who, shape, now };
+    let answered = match call.task() {
+        Ok(task) => call.carry_out(task, pages).await,
+        Err(refused) => Err(refused),
+    };
+    match answered.map(|answer| (answer.status, answer.body, answer.warnings)) {
+        Ok((status, AnswerBody::Value(value), warnings)) => (status.as_u16(), value, warnings),
+        Ok(_) => panic!("views answer objects"),
+        Err(refused) => (refused.code, json!(refused.message), refused.warnings),
     }
 }

@@ -16,6 +16,8 @@ mod provider_machines;
 mod rollout_plans;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod tests;
 mod turns;
 
 use std::sync::Arc;

@@ -8,7 +8,7 @@ pub mod inventory;
 mod shape;
 mod states;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

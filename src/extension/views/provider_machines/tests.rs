@@ -22,7 +22,7 @@ use machine_driver::{
 use mcm_metrics::Metrics;
 
 /// A provider that lists what it is told, slowly; classes whose spec says `other` have an inventory of their own.
-struct Provider {
+pub(in crate::extension::views) struct Provider {
     info: DriverInfo,
     vms: Mutex<Vec<ListedVm>>,
     fails: Mutex<Option<DriverStatus>>,
@@ -30,7 +30,7 @@ struct Provider {
 }
 
 impl Provider {
-    fn listing(vms: &[(&str, &str)]) -> Arc<Self> {
+    pub(in crate::extension::views) fn listing(vms: &[(&str, &str)]) -> Arc<Self> {
         let vm = |(id, name): &(&str, &str)| ListedVm {
             provider_id: format!("cloud:///{id}"),
             machine_name: (*name).to_owned(),
@@ -49,7 +49,7 @@ impl Provider {
         })
     }
 
-    fn world(self: &Arc<Self>) -> World {
+    pub(in crate::extension::views) fn world(self: &Arc<Self>) -> World {
         let mut drivers = Registry::new();
         let driver: Arc<dyn Driver> = Arc::<Self>::clone(self);
         drivers.register(&driver);
