@@ -38,8 +38,8 @@ use super::{
     registry::Registry,
     view::{SourceRight, View},
 };
-use crate::{server::Guest, settings::SourceRights};
-use kube_listener::{BodyReader, Peer, ShownChain};
+use crate::{server::FallbackHandler, settings::SourceRights};
+use kube_listener::{BodyReader, Peer, PeerCertificates};
 use kube_protocol::{
     answer::{Answer, AnswerBody, refused, written},
     health,
@@ -133,7 +133,7 @@ impl Learnt {
 }
 
 #[async_trait]
-impl Guest for Front {
+impl FallbackHandler for Front {
     async fn answer(&self, request: Request<Body>) -> Response<Body> {
         let began = Instant::now();
         let (mut head, body) = request.into_parts();
@@ -165,11 +165,11 @@ impl Guest for Front {
         let code = response.status().as_u16();
         self.note(&learnt, code, began);
         if let Some(peer) = peer.as_ref().filter(|_| learnt.record.way == Some(Way::FrontProxy)) {
-            peer.is_front_proxy();
+            peer.mark_as_front_proxy();
         }
         // Whoever is not known shall not hold a connection to try again on, nor one who did not send what was announced.
         if let Some(peer) = peer.filter(|_| !learnt.is_from_somebody() || matches!(code, 401 | 408 | 413)) {
-            peer.end_connection();
+            peer.close_connection();
         }
         response
     }
@@ -242,7 +242,7 @@ impl Front {
     ) -> Result<Answer, ApiStatus> {
         let target = classify(&head.method, head.uri.path(), query)?;
         learnt.warnings = authentication::warnings(&head.headers);
-        let nothing_shown = ShownChain::default();
+        let nothing_shown = PeerCertificates::default();
         let chain = peer.map_or(&nothing_shown, |peer| &peer.certificates);
         let now = (self.parts.clock)();
         let caller = self.parts.authentication.identify(chain, &mut head.headers, now).await?;

@@ -38,7 +38,7 @@ use self::randomness::Random;
 pub use self::randomness::Randomness;
 use crate::{
     DriverSet,
-    server::{Health, Reviewer, Taken},
+    server::{Health, ReservedPorts, Reviewer},
     settings::{Settings, ShutdownSettings},
 };
 use controller_runtime::{
@@ -99,10 +99,10 @@ pub struct Surroundings {
 
 impl Surroundings {
     /// Those of production: clusters and ports as the settings say, and the clock and the randomness of the system.
-    fn of_a_process(taken: Taken, drivers: DriverSet) -> Self {
+    fn of_a_process(reserved: ReservedPorts, drivers: DriverSet) -> Self {
         Self {
             reach: Reach::Settings,
-            face: Face::Ports(taken),
+            face: Face::Ports(reserved),
             clock: Arc::new(SystemClock::new()),
             randomness: Randomness::OperatingSystem,
             drivers,
@@ -126,7 +126,7 @@ pub enum Reach {
 /// How admission and conversion are reached.
 pub enum Face {
     /// On the ports that the settings name, beside health and metrics; some may have been taken before.
-    Ports(Taken),
+    Ports(ReservedPorts),
     /// In this process: no port is taken and no certificate made; whoever starts the manager is given what answers.
     Given(Box<dyn FnOnce(Arc<dyn Reviewer>) + Send>),
 }
@@ -143,17 +143,17 @@ pub struct SpoiltViews;
 /// lost lease, or a task that failed. When it was cut off by a second signal. [`SpoiltViews`] when another manager has to begin in
 /// its place.
 pub async fn run(settings: Settings, drivers: DriverSet) -> anyhow::Result<()> {
-    run_over(Taken::default(), settings, drivers).await
+    run_over(ReservedPorts::default(), settings, drivers).await
 }
 
 /// The same where some of the ports that the settings name have been taken before.
 ///
 /// # Errors
 /// As [`run`].
-pub async fn run_over(taken: Taken, settings: Settings, drivers: DriverSet) -> anyhow::Result<()> {
+pub async fn run_over(reserved: ReservedPorts, settings: Settings, drivers: DriverSet) -> anyhow::Result<()> {
     // The first one wins, and a second call tells nothing new.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let surroundings = Surroundings::of_a_process(taken, drivers);
+    let surroundings = Surroundings::of_a_process(reserved, drivers);
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut asked = async move || {
@@ -257,7 +257,7 @@ mod tests {
     fn a_process_draws_its_tokens_from_the_operating_system() {
         let _ = rustls::crypto::ring::default_provider().install_default();
         assert_eq!(
-            Surroundings::of_a_process(Taken::default(), DriverSet::built_in()).randomness,
+            Surroundings::of_a_process(ReservedPorts::default(), DriverSet::built_in()).randomness,
             Randomness::OperatingSystem
         );
     }

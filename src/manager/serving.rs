@@ -12,7 +12,7 @@ use crate::{
     extension::front::Front,
     manager::registered_drivers::RegisteredDrivers,
     server::{
-        ClientCertificates, Profiling, Server, ServerOptions, Taken, TlsVersion,
+        ClientCertificates, Profiling, ReservedPorts, Server, ServerOptions, TlsVersion,
         tls::{
             AuthorityFile, CertMode, CertificateManager, CertificateSettings, ClockOffset, LiveAuthorities, NamedBy,
             POLL_INTERVAL, PairFiles, SniPair, Target, WallClock, plan::PlanSettings, serving_names,
@@ -48,7 +48,7 @@ pub(super) async fn start(
             take(reviewer);
             Ok(())
         }
-        Face::Ports(taken) => listen(common, clusters, taken, reviewer, views, tasks).await,
+        Face::Ports(reserved) => listen(common, clusters, reserved, reviewer, views, tasks).await,
     }
 }
 
@@ -66,7 +66,7 @@ fn clock_offset(common: &Common) -> ClockOffset {
 async fn listen(
     common: &Arc<Common>,
     clusters: &Clusters,
-    taken: Taken,
+    reserved: ReservedPorts,
     reviewer: Arc<AdmissionReviewer>,
     views: Option<Arc<Front>>,
     tasks: &mut Supervisor,
@@ -98,9 +98,10 @@ async fn listen(
         shutdown_timeout: settings.shutdown.timeout,
         late_requests: settings.shutdown.late_requests,
     };
-    let mut server = Server::bind_over(taken, options, &certificates.handle(), &common.health, &common.metrics).await?;
+    let mut server =
+        Server::bind_over(reserved, options, &certificates.handle(), &common.health, &common.metrics).await?;
     if let Some(views) = views {
-        server = server.with_guest(views);
+        server = server.with_fallback(views);
     }
     let serve_stop = tasks.stop_of(Stage::Serve);
     tasks.spawn(Stage::Serve, "server", server.run(reviewer, serve_stop));

@@ -1,4 +1,4 @@
-//! How hands are shaken on the TLS port. Source: spec/extension-apiserver §4.3.
+//! The TLS settings of the listener. Source: spec/extension-apiserver §4.3.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::{
     tls::{AnyHolder, LiveAuthorities},
 };
 
-/// The oldest TLS version that is spoken.
+/// The oldest TLS version that is accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsVersion {
     /// `VersionTLS12`.
@@ -24,16 +24,16 @@ pub enum TlsVersion {
     V1_3,
 }
 
-/// Whether callers must show a certificate. Most API servers have none to show, so the default is not to ask.
+/// Whether clients must send a certificate. Most API servers have none, so that the default is not to ask.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientCertificates {
-    /// They are not asked.
+    /// No client is asked for a certificate.
     NotAsked,
-    /// Whoever has one may show it; what it is worth is decided with each request.
+    /// A client may send one. Each request decides which authorities must have issued it.
     Asked,
-    /// Webhooks answer only callers with a certificate of these authorities. Health needs none.
+    /// Webhooks answer only clients with a certificate of these authorities. Requests for health need none.
     DemandedByWebhooks {
-        /// The authorities of this moment.
+        /// The present authorities.
         authorities: LiveAuthorities,
     },
 }

@@ -1,7 +1,7 @@
-//! What makes this replica ready, and what it only tells about.
+//! The checks of this process: those that decide on readiness, and those that are only shown.
 //!
-//! Readiness gates nothing but what its absence would break: an unready pod takes admission with it. So missing CRDs, cold
-//! caches or an unreachable API server are told in `/readyz?verbose` and gate nothing. Source: decisions on readiness;
+//! A pod that is not ready answers no reviews. So only that decides on readiness what makes reviews impossible. Missing CRDs, empty caches or an
+//! unreachable API server are shown by `/readyz?verbose` and decide nothing. Source: decisions on readiness;
 //! spec/extension-apiserver §2.12, §4.6.
 
 use std::{
@@ -14,7 +14,7 @@ use std::{
 pub enum Gate {
     /// While it fails, the replica is not ready.
     Readiness,
-    /// It is shown, and decides nothing.
+    /// It is only shown.
     None,
 }
 
@@ -33,42 +33,42 @@ struct Entry {
 }
 
 #[derive(Debug, Default)]
-struct Board {
+struct Checks {
     entries: Mutex<Vec<Entry>>,
     dead: Mutex<Option<String>>,
 }
 
 /// The checks of a process. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct Health(Arc<Board>);
+pub struct Health(Arc<Checks>);
 
-/// One check; whoever holds it says how it stands.
+/// One check. Its holder sets its state.
 #[derive(Clone)]
 pub struct Check {
-    board: Arc<Board>,
+    checks: Arc<Checks>,
     name: Arc<str>,
 }
 
-/// How readiness stands.
+/// Whether the process is ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// Requests may come.
+    /// It can answer requests.
     Ready,
-    /// They should not.
+    /// It cannot.
     NotReady,
 }
 
 impl Health {
-    /// Adds a check that fails with `reason` until it is told otherwise. A check of the same name is replaced.
+    /// Adds a check that fails with `reason` until it is set. It replaces a check of the same name.
     pub fn check(&self, name: &str, gate: Gate, reason: &str) -> Check {
         let mut entries = self.0.entries.lock().unwrap_or_else(PoisonError::into_inner);
         entries.retain(|entry| entry.name != name);
         let state = State::Failing(reason.to_owned());
         entries.push(Entry { name: name.to_owned(), gate, state, has_passed: false });
-        Check { board: Arc::clone(&self.0), name: name.into() }
+        Check { checks: Arc::clone(&self.0), name: name.into() }
     }
 
-    /// The process can do nothing useful any more and should be started anew; `/healthz` answers 500 from now on.
+    /// Says that the process has to be restarted. From now on `/healthz` answers 500.
     pub fn declare_dead(&self, reason: &str) {
         *self.0.dead.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.to_owned());
     }
@@ -88,7 +88,7 @@ impl Health {
         }
     }
 
-    /// Why a check fails, if there is one of this name and it does.
+    /// Why the check of this name fails; none if it passes or does not exist.
     pub fn failure_of(&self, name: &str) -> Option<String> {
         let entries = self.0.entries.lock().unwrap_or_else(PoisonError::into_inner);
         entries.iter().find(|entry| entry.name == name).and_then(|entry| match &entry.state {
@@ -97,7 +97,7 @@ impl Health {
         })
     }
 
-    /// All checks, one per line, in the format of Kubernetes' own components.
+    /// All checks, one a line, in the format of the components of Kubernetes.
     pub fn report(&self) -> String {
         let entries = self.0.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let mut text = "[+]ping ok\n".to_owned();
@@ -119,24 +119,24 @@ impl Health {
 }
 
 impl Check {
-    /// It is as it should be.
+    /// The check passes from now on.
     pub fn pass(&self) {
         self.set(State::Passing);
     }
 
-    /// It is not, and this is why.
+    /// The check fails from now on, for this reason.
     pub fn fail(&self, reason: &str) {
         self.set(State::Failing(reason.to_owned()));
     }
 
-    /// Whether it ever passed.
+    /// Whether the check has ever passed.
     pub fn has_passed(&self) -> bool {
-        let entries = self.board.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let entries = self.checks.entries.lock().unwrap_or_else(PoisonError::into_inner);
         entries.iter().any(|entry| entry.name == *self.name && entry.has_passed)
     }
 
     fn set(&self, state: State) {
-        let mut entries = self.board.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.checks.entries.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = entries.iter_mut().find(|entry| entry.name == *self.name) {
             entry.has_passed |= matches!(state, State::Passing);
             entry.state = state;

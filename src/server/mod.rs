@@ -1,20 +1,19 @@
-//! The process's network face: listeners, routing, certificates, health, readiness and metrics.
+//! The HTTP server of the process: listeners, routing, certificates, health, readiness and metrics.
 //!
 //! One TLS port answers admission and conversion reviews (HTTP/2 and HTTP/1.1); plain ports answer `/healthz`, `/readyz`,
-//! `/metrics` and `/configz`. What lives here: accepting, limits, timeouts, draining, certificates. What does not: the
-//! reviews themselves (`admission/`), which come in as a [`Reviewer`] over bytes, and the views (`extension/`), which come in as
-//! a [`Guest`] over requests.
+//! `/metrics` and `/configz`. What lives here: listeners, limits, timeouts, shutdown, certificates. What does not: the reviews (crate `machine-api`), which a
+//! [`Reviewer`] answers over bytes, and the views (`extension/`), which a [`FallbackHandler`] answers.
 //! Sources: spec/api-and-admission §9, §11, spec/extension-apiserver §4, spec/deployment-and-set §1.3.
 
-mod guest;
+mod fallback;
 mod handshake;
 pub mod health;
 mod log_limit;
 mod observer;
 mod plain;
+mod reserved_ports;
 mod routes;
 mod status;
-mod taken;
 pub mod tls;
 mod webhooks;
 
@@ -25,17 +24,17 @@ use tokio::{net::TcpListener, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
 
-pub use guest::Guest;
+pub use fallback::FallbackHandler;
 pub use handshake::{ClientCertificates, TlsVersion};
 pub use health::{Check, Gate, Health, Readiness};
 pub use log_limit::LogLimit;
 pub use plain::Profiling;
-pub use taken::Taken;
+pub use reserved_ports::ReservedPorts;
 pub use webhooks::{Answer, Lookup, Reply, Reviewer, answer_at};
 
 use self::{
     handshake::tls_acceptor,
-    observer::Told,
+    observer::ConnectionObserver,
     routes::{Late, Routes},
     tls::CertificateHandle,
     webhooks::{Callers, Webhooks},
@@ -44,11 +43,10 @@ use crate::settings::LateRequests;
 use kube_listener::{Acceptor, ConnectionLimits, RequestLimits, Stop};
 use mcm_metrics::{Listener, Metrics};
 
-/// Where and how to listen.
+/// Addresses and limits of the server.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// TLS listener of webhooks and conversion (`--secure-address`, `--secure-port`); none switches it off. Port 0 takes
-    /// any free port.
+    /// TLS listener of the webhooks (`--secure-address`, `--secure-port`); none switches it off. Port 0 means any free port.
     pub secure: Option<SocketAddr>,
     /// Plain listeners (`--address` with `--port` and `--compat-port`).
     pub plain: Vec<SocketAddr>,
@@ -56,20 +54,20 @@ pub struct ServerOptions {
     pub connections: ConnectionLimits,
     /// Limits of requests.
     pub requests: RequestLimits,
-    /// Oldest TLS version that is spoken (`--tls-min-version`).
+    /// Oldest TLS version that is accepted (`--tls-min-version`).
     pub tls_min_version: TlsVersion,
-    /// Cipher suites that are spoken, the preferred first (`--tls-cipher-suites`).
+    /// Cipher suites that are accepted, the preferred first (`--tls-cipher-suites`).
     pub tls_cipher_suites: Vec<SupportedCipherSuite>,
-    /// Whether callers of webhooks must show a certificate (`--webhook-client-ca`).
+    /// Whether clients of webhooks must send a certificate (`--webhook-client-ca`).
     pub client_certificates: ClientCertificates,
-    /// Whether `/debug/pprof` is asked for (`--profiling`).
+    /// Whether `/debug/pprof` is served (`--profiling`).
     pub profiling: Profiling,
-    /// How long requests are still served as usual after readiness has gone (`--shutdown-delay-duration`, 5 s): callers
-    /// must learn first that this replica is going.
+    /// How long requests are served as usual after the replica is not ready any more (`--shutdown-delay-duration`, 5 s), so that clients learn of it
+    /// first.
     pub shutdown_delay: Duration,
-    /// How long requests in flight may take to finish after that (`--shutdown-timeout`, 30 s).
+    /// How long requests in flight may take after that (`--shutdown-timeout`, 30 s).
     pub shutdown_timeout: Duration,
-    /// What becomes of requests that come while others finish (`--shutdown-send-retry-after`).
+    /// What happens to requests that come meanwhile (`--shutdown-send-retry-after`).
     pub late_requests: LateRequests,
 }
 
@@ -94,16 +92,16 @@ impl Default for ServerOptions {
 /// Why the server cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// The address cannot be listened on.
+    /// The address cannot be bound.
     #[error("cannot listen on {address} for {purpose}: {error}; free the port or choose another one with {flag}")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What was to be served there.
+        /// What the address is for.
         purpose: &'static str,
-        /// What the system said.
+        /// The error of the system.
         error: std::io::Error,
-        /// How to choose another address.
+        /// The flag that sets the address.
         flag: &'static str,
     },
     /// The TLS settings contradict each other or cannot be read.
@@ -111,7 +109,7 @@ pub enum BindError {
     Tls(String),
 }
 
-/// A server whose ports are taken but which does not answer yet.
+/// A server whose ports are bound and which does not answer yet.
 pub struct Server {
     options: ServerOptions,
     secure: Option<(TcpListener, SocketAddr, tokio_rustls::TlsAcceptor)>,
@@ -121,30 +119,30 @@ pub struct Server {
     accepting: Option<Check>,
     staying: Check,
     callers: Callers,
-    guest: Option<Arc<dyn Guest>>,
+    fallback: Option<Arc<dyn FallbackHandler>>,
 }
 
 impl Server {
-    /// Takes all ports, so that a busy one is found before anything else starts. Registers the readiness checks
+    /// Binds all ports, so that a port in use is reported before anything else starts. Registers the readiness checks
     /// `tls-listener` and `shutdown`.
     ///
     /// # Errors
-    /// When a port is taken or the TLS settings are wrong.
+    /// When a port is in use or the TLS settings are wrong.
     pub async fn bind(
         options: ServerOptions,
         certificate: &CertificateHandle,
         health: &Health,
         metrics: &Metrics,
     ) -> Result<Self, BindError> {
-        Self::bind_over(Taken::default(), options, certificate, health, metrics).await
+        Self::bind_over(ReservedPorts::default(), options, certificate, health, metrics).await
     }
 
-    /// The same where some of the ports have been taken before.
+    /// The same with ports that were reserved before.
     ///
     /// # Errors
     /// As [`Server::bind`].
     pub async fn bind_over(
-        mut taken: Taken,
+        mut reserved: ReservedPorts,
         options: ServerOptions,
         certificate: &CertificateHandle,
         health: &Health,
@@ -152,12 +150,12 @@ impl Server {
     ) -> Result<Self, BindError> {
         let mut plain = Vec::new();
         for address in &options.plain {
-            plain.push(listen(&mut taken, *address, "health and metrics", "--port or --compat-port").await?);
+            plain.push(listen(&mut reserved, *address, "health and metrics", "--port or --compat-port").await?);
         }
         let secure = match options.secure {
             None => None,
             Some(address) => {
-                let (listener, local) = listen(&mut taken, address, "webhooks", "--secure-port").await?;
+                let (listener, local) = listen(&mut reserved, address, "webhooks", "--secure-port").await?;
                 let acceptor = tls_acceptor(
                     certificate.resolver(),
                     options.tls_min_version,
@@ -171,31 +169,31 @@ impl Server {
         let accepting = secure.as_ref().map(|_| health.check("tls-listener", Gate::Readiness, "not accepting yet"));
         let staying = health.check("shutdown", Gate::Readiness, "not started");
         let (health, metrics) = (health.clone(), metrics.clone());
-        Ok(Self { options, secure, plain, health, metrics, accepting, staying, callers, guest: None })
+        Ok(Self { options, secure, plain, health, metrics, accepting, staying, callers, fallback: None })
     }
 
-    /// Lets somebody answer what comes to the TLS port and is not for the webhooks, health included.
+    /// Sets the handler of all requests on the TLS port that are not for webhooks, those for health included.
     #[must_use]
-    pub fn with_guest(mut self, guest: Arc<dyn Guest>) -> Self {
-        self.guest = Some(guest);
+    pub fn with_fallback(mut self, fallback: Arc<dyn FallbackHandler>) -> Self {
+        self.fallback = Some(fallback);
         self
     }
 
-    /// Where webhooks are served.
+    /// The address of the webhooks.
     pub fn secure_address(&self) -> Option<SocketAddr> {
         self.secure.as_ref().map(|(_, local, _)| *local)
     }
 
-    /// Where health and metrics are served, in the order of the options.
+    /// The addresses of health and metrics, in the order of the options.
     pub fn plain_addresses(&self) -> Vec<SocketAddr> {
         self.plain.iter().map(|(_, local)| *local).collect()
     }
 
-    /// Serves until `shutdown`, then drains: readiness goes first, requests go on being served for the delay, then no
-    /// connection is accepted and requests in flight finish, bounded by the timeout; or connections are accepted meanwhile, and
-    /// who asks over them is told to come again. The plain listeners stay to the end.
+    /// Serves until `shutdown`, then drains. First the replica is not ready, and requests are served as usual for the delay. Then the requests in flight
+    /// are finished within the timeout, while new connections are not accepted, or requests over them are asked to retry. The plain listeners serve to
+    /// the end.
     pub async fn run(self, reviewer: Arc<dyn Reviewer>, shutdown: CancellationToken) {
-        let Self { options, secure, plain, health, metrics, accepting, staying, callers, guest } = self;
+        let Self { options, secure, plain, health, metrics, accepting, staying, callers, fallback } = self;
         let (secure_stop, plain_stop) = (Stop::default(), Stop::default());
         let (secure_tasks, plain_tasks) = (TaskTracker::new(), TaskTracker::new());
         let late = Late::default();
@@ -203,14 +201,14 @@ impl Server {
             listener,
             tls,
             limits: options.connections,
-            observer: Arc::new(Told::new(metrics.clone(), which)),
+            observer: Arc::new(ConnectionObserver::new(metrics.clone(), which)),
             tasks: tasks.clone(),
         };
         let plain_router = plain::router(health.clone(), metrics.clone(), options.profiling);
         for (listener, local) in plain {
             info!(address = %local, "serving health and metrics");
             let acceptor = acceptor(listener, Listener::Plain, None, &plain_tasks);
-            let routes = Routes { webhooks: None, guest: None, other: plain_router.clone(), late: Late::default() };
+            let routes = Routes { webhooks: None, fallback: None, other: plain_router.clone(), late: Late::default() };
             plain_tasks.spawn(acceptor.run(Arc::new(routes), plain_stop.clone()));
         }
         if let Some((listener, local, tls)) = secure {
@@ -218,7 +216,7 @@ impl Server {
             let webhooks = Webhooks::new(reviewer, options.requests, callers, metrics.clone());
             let other = webhooks::router(health.clone());
             let acceptor = acceptor(listener, Listener::Secure, Some(tls), &secure_tasks);
-            let routes = Routes { webhooks: Some(webhooks), guest, other, late: late.clone() };
+            let routes = Routes { webhooks: Some(webhooks), fallback, other, late: late.clone() };
             secure_tasks.spawn(acceptor.run(Arc::new(routes), secure_stop.clone()));
         }
         if let Some(accepting) = accepting {
@@ -232,7 +230,7 @@ impl Server {
         if options.late_requests == LateRequests::AreToldToRetry {
             late.begins.cancel();
             late.in_time.close();
-            // What does not finish in time is cut off below.
+            // Requests that are not finished by then are aborted below.
             let _ = tokio::time::timeout_at(deadline, late.in_time.wait()).await;
         }
         drain(&secure_tasks, &secure_stop, deadline, "webhooks").await;
@@ -242,13 +240,13 @@ impl Server {
 }
 
 async fn listen(
-    taken: &mut Taken,
+    reserved: &mut ReservedPorts,
     address: SocketAddr,
     purpose: &'static str,
     flag: &'static str,
 ) -> Result<(TcpListener, SocketAddr), BindError> {
     let failed = |error| BindError::Listen { address, purpose, error, flag };
-    let listener = match taken.give(address) {
+    let listener = match reserved.take(address) {
         Some(listener) => listener.set_nonblocking(true).and_then(|()| TcpListener::from_std(listener)),
         None => TcpListener::bind(address).await,
     };

@@ -1,4 +1,4 @@
-//! What metrics and log tell of a listener's connections.
+//! Counts the connections of a listener in metrics and logs its requests.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -10,21 +10,21 @@ use tracing::{debug, warn};
 use super::LogLimit;
 use mcm_metrics::{self as metrics, Listener, Metrics, OfListener, Rejected};
 
-/// Counts connections in metrics, and logs requests without their bodies.
-pub(super) struct Told {
+/// Counts connections in metrics and logs requests without their bodies.
+pub(super) struct ConnectionObserver {
     metrics: Metrics,
     listener: Listener,
-    /// Bounds what is logged of failed requests.
-    complaints: LogLimit,
+    /// Limits the log lines of failed requests.
+    failures: LogLimit,
 }
 
-impl Told {
+impl ConnectionObserver {
     pub(super) fn new(metrics: Metrics, listener: Listener) -> Self {
-        Self { metrics, listener, complaints: LogLimit::default() }
+        Self { metrics, listener, failures: LogLimit::default() }
     }
 }
 
-impl Observer for Told {
+impl Observer for ConnectionObserver {
     fn opened(&self) {
         self.metrics.server.connections.add(&OfListener { listener: self.listener }, 1.0);
     }
@@ -44,9 +44,9 @@ impl Observer for Told {
 
     fn answered(&self, peer: SocketAddr, method: &Method, path: &str, status: StatusCode, took: Duration) {
         let code = status.as_u16();
-        // A health check that answers "no" has done its work.
+        // A health check that answers 500 has not failed: that is its answer.
         if status.is_server_error() && !is_health(path) {
-            if let Some(held_back) = self.complaints.permit(Instant::now()) {
+            if let Some(held_back) = self.failures.permit(Instant::now()) {
                 warn!(%peer, %method, path, status = code, ?took, held_back, "request failed");
             }
         } else {

@@ -1,4 +1,4 @@
-//! Who answers what on a listener, also while it is ending.
+//! Which handler answers a request on a listener, also during the shutdown.
 
 use std::sync::Arc;
 
@@ -9,29 +9,29 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt;
 
 use super::{
-    Guest,
+    FallbackHandler,
     status::Refusal,
     webhooks::{self, Webhooks},
 };
 
-/// What is served on a listener.
+/// The handlers of a listener.
 pub(super) struct Routes {
     /// The webhooks, if this is their port.
     pub(super) webhooks: Option<Arc<Webhooks>>,
-    /// Who answers what is not for the webhooks, if anybody does.
-    pub(super) guest: Option<Arc<dyn Guest>>,
-    /// Everything else.
+    /// Answers requests that are not for webhooks, if there is such a handler.
+    pub(super) fallback: Option<Arc<dyn FallbackHandler>>,
+    /// Answers all other requests.
     pub(super) other: Router,
-    /// Who comes too late.
+    /// Requests that come too late.
     pub(super) late: Late,
 }
 
-/// Requests that come while the listener is ending but still open (`--shutdown-send-retry-after`). Clones share it.
+/// Requests that come during the shutdown, while the listener is still open (`--shutdown-send-retry-after`). Clones share it.
 #[derive(Clone, Default)]
 pub(super) struct Late {
-    /// From here on requests are late.
+    /// Cancelled at the moment after which requests are late.
     pub(super) begins: CancellationToken,
-    /// Requests that were not.
+    /// Tracks the requests that came before that.
     pub(super) in_time: TaskTracker,
 }
 
@@ -43,16 +43,18 @@ impl Handler for Routes {
         } else {
             let in_time = self.late.in_time.token();
             if self.late.begins.is_cancelled() {
-                return ended(&request, Refusal::Late);
+                return refuse_and_close(&request, Refusal::Late);
             }
             Some(in_time)
         };
-        match (&self.webhooks, webhooks::asked(&request), &self.guest) {
+        match (&self.webhooks, webhooks::of_request(&request), &self.fallback) {
             (Some(webhooks), Some(webhook), _) => webhooks::review(Arc::clone(webhooks), webhook, request).await,
-            // While the connection is ending, reviews are still answered: the API server would refuse a user's write for want of
-            // one. Whoever reads views is asked to come again, which leads to another replica.
-            (_, None, Some(_)) if is_left(&request) && !is_health(path) => ended(&request, Refusal::Leaving),
-            (_, None, Some(guest)) if !webhooks::is_path(path) => guest.answer(request).await,
+            // Reviews are answered to the end: without them the API server would refuse writes of users. A client of views is asked to retry, which
+            // leads to another replica.
+            (_, None, Some(_)) if is_shutting_down(&request) && !is_health(path) => {
+                refuse_and_close(&request, Refusal::Leaving)
+            }
+            (_, None, Some(fallback)) if !webhooks::is_path(path) => fallback.answer(request).await,
             _ => match self.other.clone().oneshot(request).await {
                 Ok(response) => response,
                 Err(never) => match never {},
@@ -61,14 +63,14 @@ impl Handler for Routes {
     }
 }
 
-fn is_left(request: &Request<Body>) -> bool {
-    request.extensions().get::<Peer>().is_some_and(Peer::is_left)
+fn is_shutting_down(request: &Request<Body>) -> bool {
+    request.extensions().get::<Peer>().is_some_and(Peer::is_shutting_down)
 }
 
-/// A refusal after which the caller is to come over another connection.
-fn ended(request: &Request<Body>, refusal: Refusal) -> Response<Body> {
+/// A refusal after which the client has to open another connection.
+fn refuse_and_close(request: &Request<Body>, refusal: Refusal) -> Response<Body> {
     if let Some(peer) = request.extensions().get::<Peer>() {
-        peer.end_connection();
+        peer.close_connection();
     }
     refusal.response(request.version())
 }

@@ -2,24 +2,24 @@
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header::ALLOW};
-use kube_listener::refusal::{failure, last_answer, soon_again};
+use kube_listener::refusal::{failure, with_connection_close, with_retry_after};
 
-/// Why a request was not answered as asked.
+/// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// A client certificate is demanded and none was shown.
+    /// A client certificate is required, and the client has sent none.
     Unauthorized,
-    /// There is nothing at this path.
+    /// No resource has this path.
     NotFound,
-    /// Not by this method; POST only.
+    /// The method is not POST.
     MethodNotAllowed,
-    /// The body is not JSON by its type.
+    /// The content type is not JSON.
     UnsupportedMediaType,
-    /// The process is ending.
+    /// The process is shutting down.
     Leaving,
-    /// The process is ending and takes nothing new.
+    /// The process is shutting down and takes no new requests.
     Late,
-    /// It passes the limits of any listener.
+    /// A limit of the listener is exceeded.
     Limit(kube_listener::Refusal),
 }
 
@@ -32,13 +32,13 @@ impl From<kube_listener::Refusal> for Refusal {
 impl Refusal {
     /// The answer over this version of HTTP.
     pub(super) fn response(self, version: http::Version) -> Response {
-        let ends_connection = match self {
+        let closes_connection = match self {
             Self::Leaving | Self::Late => true,
-            Self::Limit(refusal) => refusal.ends_connection(),
+            Self::Limit(refusal) => refusal.closes_connection(),
             Self::Unauthorized | Self::NotFound | Self::MethodNotAllowed | Self::UnsupportedMediaType => false,
         };
         let response = self.into_response();
-        if ends_connection { last_answer(response, version) } else { response }
+        if closes_connection { with_connection_close(response, version) } else { response }
     }
 }
 
@@ -75,7 +75,7 @@ impl IntoResponse for Refusal {
                 response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
                 response
             }
-            Self::Leaving | Self::Late => soon_again(response),
+            Self::Leaving | Self::Late => with_retry_after(response),
             _ => response,
         }
     }
@@ -88,9 +88,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_sent_away_is_told_when_to_come_again() {
+    fn a_client_of_a_server_that_shuts_down_is_asked_to_retry() {
         for (refusal, code) in
-            [(Refusal::Leaving, 503), (kube_listener::Refusal::Busy.into(), 503), (Refusal::Late, 429)]
+            [(Refusal::Leaving, 503), (kube_listener::Refusal::TooManyRequests.into(), 503), (Refusal::Late, 429)]
         {
             let response = refusal.into_response();
             assert_eq!((response.status().as_u16(), response.headers()[RETRY_AFTER].as_bytes()), (code, &b"1"[..]));

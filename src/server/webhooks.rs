@@ -1,7 +1,7 @@
-//! The TLS listener's paths: `/mutate`, `/validate`, `/validate-status`, `/convert`.
+//! The webhooks on the TLS listener: `/mutate`, `/validate`, `/validate-status`, `/convert`.
 //!
-//! What lives here: everything around a review that is the same for all of them, namely type, size, number, deadline and
-//! panics. What does not: the review itself, which comes in as a [`Reviewer`] over bytes.
+//! What lives here: what all reviews have in common, which is content type, size, concurrency, deadline and panics. What does not: the review itself, which
+//! a [`Reviewer`] answers over bytes.
 //! Source: spec/api-and-admission §9, cases §12.4.
 
 use std::{
@@ -31,27 +31,27 @@ use kube_values::duration::GoDuration;
 use machine_api::names::webhook_path;
 use mcm_metrics::{Listener, Metrics, OfWebhook, Panicked, Rejected, Rejection, Webhook};
 
-/// What a reviewer answers. The body is JSON.
+/// The answer of a reviewer. The body is JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// HTTP status; 200 also for a denial.
     pub status: u16,
-    /// The review, or a `Status` that says why there is none.
+    /// The review, or a `Status` that says why it failed.
     pub body: Vec<u8>,
 }
 
-/// Answers reviews. Called with whole bodies of bounded size; must not block on anything but the CPU.
+/// Answers reviews. It is called with whole bodies of bounded size and must not wait for I/O.
 pub trait Reviewer: Send + Sync + 'static {
-    /// Answers a review to this webhook: an `AdmissionReview`, or a `ConversionReview` to [`Webhook::Convert`]. Of many
-    /// objects it converts no further one once `given_up` says that nobody waits for the answer any more.
+    /// Answers a review to this webhook: an `AdmissionReview`, or a `ConversionReview` to [`Webhook::Convert`]. A conversion of many objects stops once
+    /// `given_up` says that the client does not wait any more.
     fn review(&self, webhook: Webhook, given_up: &dyn Fn() -> bool, body: &[u8]) -> Reply;
 }
 
-/// What a reviewer comes to.
+/// The reply of a reviewer.
 pub enum Reply {
     /// The answer.
     Answer(Answer),
-    /// It depends on an object that has to be read first.
+    /// The answer depends on an object that has to be read first.
     Later(Lookup),
 }
 
@@ -61,42 +61,42 @@ impl From<Answer> for Reply {
     }
 }
 
-/// Answers a body with an object that was read for it.
+/// Answers a review with the object that was read for it.
 pub type AnswerWith = Box<dyn FnOnce(&[u8], Option<Value>) -> Answer + Send>;
 
 /// An object that has to be read before a review can be answered.
 pub struct Lookup {
-    /// Reads it, within a time of its own; nothing if there is none, or none could be read.
+    /// Reads the object within a timeout of its own; none if it does not exist or could not be read.
     pub read: BoxFuture<'static, Option<Value>>,
-    /// Answers the same body with what was read.
+    /// Answers the same review with the object.
     pub answer: AnswerWith,
 }
 
-/// Subtracted from a caller's timeout, so that the answer still reaches it.
+/// Subtracted from the timeout of a client, so that the answer reaches it in time.
 const ANSWER_MARGIN: Duration = Duration::from_millis(200);
 
 pub(super) struct Webhooks {
     reviewer: Arc<dyn Reviewer>,
-    admission: Places,
-    conversion: Places,
+    admission: ReviewLimits,
+    conversion: ReviewLimits,
     limits: RequestLimits,
     callers: Callers,
     metrics: Metrics,
-    complaints: LogLimit,
+    panics: LogLimit,
 }
 
-/// The places of one kind of reviews. Admission and conversion have their own, since a write of an object may need both, and
-/// a flood of one must not keep the other out.
-struct Places {
+/// The limits of one kind of reviews. Admission and conversion have separate limits, because one write of an object may need both, and many reviews of one
+/// kind must not keep the other kind out.
+struct ReviewLimits {
     in_flight: Semaphore,
     large_bodies: LargeBodies,
     /// Large reviews that are being answered.
     large_reviews: Arc<Semaphore>,
-    /// Longest body in bytes.
+    /// Most bytes of a body.
     body_bytes: usize,
 }
 
-impl Places {
+impl ReviewLimits {
     fn new(in_flight: usize, body_bytes: usize, large_bytes: usize, large_at_a_time: usize) -> Self {
         Self {
             in_flight: Semaphore::new(in_flight),
@@ -107,25 +107,25 @@ impl Places {
     }
 }
 
-/// Who may call.
+/// Which clients may call.
 #[derive(Clone, Debug)]
 pub(super) enum Callers {
-    Anybody,
-    KnownTo(LiveAuthorities),
+    All,
+    VerifiedBy(LiveAuthorities),
 }
 
 impl Callers {
     pub(super) fn of(client_certificates: &ClientCertificates) -> Self {
         match client_certificates {
-            ClientCertificates::NotAsked | ClientCertificates::Asked => Self::Anybody,
-            ClientCertificates::DemandedByWebhooks { authorities } => Self::KnownTo(authorities.clone()),
+            ClientCertificates::NotAsked | ClientCertificates::Asked => Self::All,
+            ClientCertificates::DemandedByWebhooks { authorities } => Self::VerifiedBy(authorities.clone()),
         }
     }
 
     fn include(&self, peer: Option<&Peer>) -> bool {
         match self {
-            Self::Anybody => true,
-            Self::KnownTo(authorities) => {
+            Self::All => true,
+            Self::VerifiedBy(authorities) => {
                 peer.is_some_and(|peer| authorities.get().vouch_for(&peer.certificates, Timestamp::now()).is_ok())
             }
         }
@@ -141,13 +141,13 @@ impl Webhooks {
     ) -> Arc<Self> {
         Arc::new(Self {
             reviewer,
-            admission: Places::new(
+            admission: ReviewLimits::new(
                 limits.admission_in_flight,
                 limits.admission_bytes,
                 limits.large_admission_bytes,
                 limits.large_at_a_time,
             ),
-            conversion: Places::new(
+            conversion: ReviewLimits::new(
                 limits.conversion_in_flight,
                 limits.conversion_bytes,
                 limits.large_bytes,
@@ -156,12 +156,12 @@ impl Webhooks {
             limits,
             callers,
             metrics,
-            complaints: LogLimit::default(),
+            panics: LogLimit::default(),
         })
     }
 }
 
-/// The paths and what answers there.
+/// The path of each webhook.
 const PATHS: [(&str, Webhook); 4] = [
     (webhook_path::MUTATE, Webhook::Mutate),
     (webhook_path::VALIDATE, Webhook::Validate),
@@ -169,19 +169,18 @@ const PATHS: [(&str, Webhook); 4] = [
     (webhook_path::CONVERT, Webhook::Convert),
 ];
 
-/// The webhook that a request is for; none if it is for something else, or not sent by POST.
-pub(super) fn asked<B>(request: &http::Request<B>) -> Option<Webhook> {
+/// The webhook of a request; none if the path is not a webhook or the method is not POST.
+pub(super) fn of_request<B>(request: &http::Request<B>) -> Option<Webhook> {
     let found = PATHS.iter().find(|(path, _)| *path == request.uri().path())?;
     (request.method() == http::Method::POST).then_some(found.1)
 }
 
-/// Whether a path belongs to the webhooks, whatever the method.
+/// Whether a path is that of a webhook, whatever the method.
 pub(super) fn is_path(path: &str) -> bool {
     PATHS.iter().any(|(own, _)| *own == path)
 }
 
-/// What is served on the port of the webhooks beside the reviews, which don't come this way: routing would be a tenth of
-/// their cost.
+/// Answers all other requests on the port of the webhooks. Reviews do not take this way, because routing would be a tenth of their cost.
 pub(super) fn router(health: Health) -> Router {
     let mut router = Router::new();
     for (path, _) in PATHS {
@@ -190,7 +189,7 @@ pub(super) fn router(health: Health) -> Router {
     router.merge(health_routes(health)).fallback(async || Refusal::NotFound)
 }
 
-/// One review from head to answer.
+/// Answers one review.
 pub(super) async fn review(webhooks: Arc<Webhooks>, webhook: Webhook, request: Request) -> Response {
     let began = Instant::now();
     let version = request.version();
@@ -220,60 +219,66 @@ async fn answer(
     if !is_json(request.headers().get(CONTENT_TYPE)) {
         return Err(Refusal::UnsupportedMediaType);
     }
-    let places = match webhook {
+    let review_limits = match webhook {
         Webhook::Convert => &webhooks.conversion,
         Webhook::Mutate | Webhook::Validate | Webhook::ValidateStatus => &webhooks.admission,
     };
-    let _permit = places.in_flight.try_acquire().map_err(|_| Limit::Busy)?;
+    let _permit = review_limits.in_flight.try_acquire().map_err(|_| Limit::TooManyRequests)?;
     let deadline = began + budget(request.uri().query(), webhooks.limits.default_timeout);
-    let collected =
-        body::collect(request.into_body(), places.body_bytes, deadline, &webhooks.limits, &places.large_bodies).await?;
+    let collected = body::collect(
+        request.into_body(),
+        review_limits.body_bytes,
+        deadline,
+        &webhooks.limits,
+        &review_limits.large_bodies,
+    )
+    .await?;
     if Instant::now() >= deadline {
         return Err(Limit::Timeout.into());
     }
     let reviewer = Arc::clone(&webhooks.reviewer);
-    let work = Work { webhooks, webhook, places, deadline };
+    let work = Work { webhooks, webhook, limits: review_limits, deadline };
     let (reply, collected) =
         work.run(collected, move |given_up, body| reviewer.review(webhook, given_up, body)).await?;
     let lookup = match reply {
         Reply::Answer(answer) => return Ok(answer),
         Reply::Later(lookup) => lookup,
     };
-    // What is left then is for the answer.
-    let patience = deadline.saturating_duration_since(Instant::now()) / 2;
-    let read = timeout(patience, lookup.read).await.ok().flatten();
+    // The other half of the time is for the answer.
+    let for_lookup = deadline.saturating_duration_since(Instant::now()) / 2;
+    let read = timeout(for_lookup, lookup.read).await.ok().flatten();
     let (answer, _) = work.run(collected, move |_, body| (lookup.answer)(body, read)).await?;
     Ok(answer)
 }
 
-/// What is worked on, where, and until when.
+/// Work of a review, with its limits and its deadline.
 struct Work<'a> {
     webhooks: &'a Arc<Webhooks>,
     webhook: Webhook,
-    places: &'a Places,
+    limits: &'a ReviewLimits,
     deadline: Instant,
 }
 
 impl Work<'_> {
-    /// Does some work over a body: here, or in a thread of its own where it may take long. Gives the body back.
+    /// Works on a body and returns the body too. The work on a large body is done on a blocking thread, because it may take long.
     async fn run<T: Send + 'static>(
         &self,
         collected: Collected,
         work: impl FnOnce(&dyn Fn() -> bool, &[u8]) -> T + Send + 'static,
     ) -> Result<(T, Collected), Refusal> {
-        let Self { webhooks, webhook, places, deadline } = *self;
+        let Self { webhooks, webhook, limits, deadline } = *self;
         if collected.bytes.len() <= webhooks.limits.inline_bytes {
             let done = guarded(webhooks, webhook, deadline, |given_up| work(given_up, &collected.bytes))?;
             return Ok((done, collected));
         }
-        let turn = timeout_at(deadline, Arc::clone(&places.large_reviews).acquire_owned()).await;
-        let turn = turn.map_err(|_| Limit::Timeout)?;
-        let behind = Arc::clone(webhooks);
+        let permit = timeout_at(deadline, Arc::clone(&limits.large_reviews).acquire_owned()).await;
+        let large = permit.map_err(|_| Limit::Timeout)?;
+        let webhooks = Arc::clone(webhooks);
         let work = tokio::task::spawn_blocking(move || {
-            // Given back when the work is over, also when its caller has gone; it ends soon after the deadline.
-            let (_turn, Collected { bytes, place }) = (turn, collected);
-            guarded(&behind, webhook, deadline, |given_up| work(given_up, &bytes))
-                .map(|done| (done, Collected { bytes, place }))
+            // The permits are held until the work is done, also when the client has gone. The work ends soon after the deadline.
+            let (_large, Collected { bytes, permit }) = (large, collected);
+            guarded(&webhooks, webhook, deadline, |given_up| work(given_up, &bytes))
+                .map(|done| (done, Collected { bytes, permit }))
         });
         match timeout_at(deadline, work).await {
             Ok(Ok(done)) => done,
@@ -283,7 +288,7 @@ impl Work<'_> {
     }
 }
 
-/// What a reviewer answers at a path, for callers in this process, which read nothing for it; none where there is no webhook.
+/// The answer of a reviewer at a path, for callers in this process, which look up no object; none if the path is not a webhook.
 pub fn answer_at(reviewer: &dyn Reviewer, path: &str, body: &[u8]) -> Option<Answer> {
     let (_, webhook) = PATHS.iter().find(|(known, _)| *known == path)?;
     Some(match reviewer.review(*webhook, &|| false, body) {
@@ -292,7 +297,7 @@ pub fn answer_at(reviewer: &dyn Reviewer, path: &str, body: &[u8]) -> Option<Ans
     })
 }
 
-/// Does some work of a review; a panic there ends this request and nothing else.
+/// Does work of a review. A panic fails this review alone.
 fn guarded<T>(
     webhooks: &Webhooks,
     webhook: Webhook,
@@ -304,7 +309,7 @@ fn guarded<T>(
         return Err(Limit::Timeout.into());
     }
     catch_unwind(AssertUnwindSafe(|| work(&given_up))).map_err(|_| {
-        if let Some(held_back) = webhooks.complaints.permit(Instant::now()) {
+        if let Some(held_back) = webhooks.panics.permit(Instant::now()) {
             error!(?webhook, held_back, "a review panicked; the caller gets a failure and the process goes on");
         }
         webhooks.metrics.server.panics.inc(&Panicked { webhook });
@@ -318,7 +323,7 @@ fn is_json(content_type: Option<&HeaderValue>) -> bool {
     essence.is_some_and(|essence| essence.trim().eq_ignore_ascii_case("application/json"))
 }
 
-/// How long the answer may take: the caller's `timeout`, which the API server sends with every call, less the margin.
+/// How long the answer may take: the `timeout` of the client, which the API server sends with every call, less the margin.
 fn budget(query: Option<&str>, default: Duration) -> Duration {
     let asked = query
         .into_iter()
@@ -341,7 +346,7 @@ fn answer_response(answer: Answer) -> Response {
 fn count(metrics: &Metrics, refusal: Refusal) {
     let Refusal::Limit(limit) = refusal else { return };
     let reason = match limit {
-        Limit::Busy => Rejection::InFlightLimit,
+        Limit::TooManyRequests => Rejection::InFlightLimit,
         Limit::TooLarge { .. } => Rejection::BodyTooLarge,
         Limit::RequestTimeout => Rejection::BodyTooSlow,
         _ => return,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kube::Resource;
+use kube::{Resource, runtime::watcher};
 
 /// A failed API call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -112,6 +112,18 @@ impl From<kube::Error> for ApiError {
             kube::Error::Api(status) => from_status(&status),
             kube::Error::SerdeError(error) => Self::Other(format!("unreadable answer of the API server: {error}")),
             other => Self::Unavailable(chain(&other)),
+        }
+    }
+}
+
+impl From<watcher::Error> for ApiError {
+    fn from(error: watcher::Error) -> Self {
+        match error {
+            watcher::Error::InitialListFailed(error)
+            | watcher::Error::WatchStartFailed(error)
+            | watcher::Error::WatchFailed(error) => error.into(),
+            watcher::Error::WatchError(status) => from_status(&status),
+            watcher::Error::NoResourceVersion => Self::Other(error.to_string()),
         }
     }
 }

@@ -210,7 +210,7 @@ impl Handler for Door {
         let holds_on = matches!(response.status(), StatusCode::REQUEST_TIMEOUT | StatusCode::PAYLOAD_TOO_LARGE);
         if let Some(peer) = peer.filter(|_| holds_on) {
             // What was announced may still be coming.
-            peer.end_connection();
+            peer.close_connection();
         }
         response
     }

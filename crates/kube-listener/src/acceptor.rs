@@ -1,4 +1,4 @@
-//! Accepts connections, gives them places and shakes hands.
+//! Accepts connections within the limits and does the TLS handshake.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -12,43 +12,43 @@ use tracing::{debug, error};
 
 use super::{
     Handler, Observer, Peer, Stop,
-    answering::{Connection, serve},
-    patience::Patient,
-    places::{Place, Places},
-    talk::{Protocol, Talk},
+    activity::{Activity, Protocol},
+    connection::{Connection, serve},
+    limiter::{ConnectionLimiter, ConnectionPermit},
+    timeouts::TimeoutStream,
 };
 use crate::{ConnectionLimits, Rejection};
 
 /// A listener and what its connections share.
 pub struct Acceptor {
-    /// Where they come from.
+    /// The listener.
     pub listener: TcpListener,
-    /// How hands are shaken; none for plain HTTP.
+    /// Does the TLS handshake; none for plain HTTP.
     pub tls: Option<TlsAcceptor>,
-    /// What they may ask for.
+    /// The limits of each connection.
     pub limits: ConnectionLimits,
-    /// Who is told of them.
+    /// Receives what happens on connections.
     pub observer: Arc<dyn Observer>,
-    /// Where each of them runs.
+    /// Tracks the task of each connection.
     pub tasks: TaskTracker,
 }
 
-/// A connection is open until this is dropped.
-struct Open {
+/// An open connection. It counts as closed when this is dropped.
+struct OpenConnection {
     observer: Arc<dyn Observer>,
-    place: Arc<Place>,
+    permit: Arc<ConnectionPermit>,
 }
 
-impl Drop for Open {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.observer.closed();
     }
 }
 
 impl Acceptor {
-    /// Accepts until `stop.graceful`; the port is free afterwards.
+    /// Accepts connections until `stop.graceful`. The port is free afterwards.
     pub async fn run<H: Handler>(self, handler: Arc<H>, stop: Stop) {
-        let places = Arc::new(Places::default());
+        let limiter = Arc::new(ConnectionLimiter::default());
         let mut failures = 0;
         loop {
             let accepted = tokio::select! {
@@ -58,7 +58,7 @@ impl Acceptor {
             match accepted {
                 Ok((stream, address)) => {
                     failures = 0;
-                    self.admit(stream, address, &places, &handler, &stop);
+                    self.admit(stream, address, &limiter, &handler, &stop);
                 }
                 Err(failed) => {
                     failures += 1;
@@ -76,12 +76,12 @@ impl Acceptor {
         &self,
         stream: TcpStream,
         address: SocketAddr,
-        places: &Arc<Places>,
+        limiter: &Arc<ConnectionLimiter>,
         handler: &Arc<H>,
         stop: &Stop,
     ) {
-        let place = match places.enter(address.ip(), &self.limits) {
-            Ok(place) => place,
+        let permit = match limiter.acquire(address.ip(), &self.limits) {
+            Ok(permit) => permit,
             Err(reason) => {
                 self.observer.rejected(reason);
                 debug!(peer = %address, ?reason, "closed a connection at once");
@@ -89,7 +89,7 @@ impl Acceptor {
             }
         };
         self.observer.opened();
-        let open = Open { observer: Arc::clone(&self.observer), place: Arc::new(place) };
+        let open = OpenConnection { observer: Arc::clone(&self.observer), permit: Arc::new(permit) };
         let (tls, limits, handler, stop) = (self.tls.clone(), self.limits, Arc::clone(handler), stop.clone());
         let mut cut = stop.cut.subscribe();
         self.tasks.spawn(async move {
@@ -102,7 +102,7 @@ impl Acceptor {
     }
 }
 
-impl Open {
+impl OpenConnection {
     async fn serve<H: Handler>(
         self,
         stream: TcpStream,
@@ -116,27 +116,27 @@ impl Open {
         if let Err(error) = stream.set_nodelay(true) {
             debug!(peer = %address, "cannot set TCP_NODELAY: {error}");
         }
-        let talk = Talk::new(limits);
-        let stream = Patient::new(stream, limits.write, talk.clone());
+        let activity = Activity::new(limits);
+        let stream = TimeoutStream::new(stream, limits.write, activity.clone());
         let connection = |protocol, certificates| Connection {
             protocol,
             peer: Peer {
-                leaving: stop.graceful.clone(),
-                place: Some(Arc::clone(&self.place)),
+                shutdown: stop.graceful.clone(),
+                permit: Some(Arc::clone(&self.permit)),
                 ..Peer::new(address, certificates)
             },
-            talk,
+            activity,
             observer: Arc::clone(&self.observer),
             limits,
         };
         let Some(tls) = tls else {
             return serve(stream, connection(Protocol::Http1, Vec::new()), handler, &stop).await;
         };
-        let shaken = tokio::select! {
-            shaken = timeout(limits.handshake, tls.accept(stream)) => shaken,
+        let handshake = tokio::select! {
+            handshake = timeout(limits.handshake, tls.accept(stream)) => handshake,
             () = stop.graceful.cancelled() => return,
         };
-        match shaken {
+        match handshake {
             Ok(Ok(stream)) => {
                 let session = stream.get_ref().1;
                 let certificates = session.peer_certificates().map(<[_]>::to_vec).unwrap_or_default();
@@ -158,8 +158,8 @@ impl Open {
     }
 }
 
-/// How long to wait after `accept` failed for the nth time in a row. A connection that broke before it was accepted says
-/// nothing about the next; when descriptors or memory run out, trying again at once would only burn the CPU.
+/// How long to wait after `accept` failed for the nth time in a row. A connection that broke before it was accepted says nothing about the next one.
+/// When descriptors or memory run out, an immediate retry would only use CPU time.
 fn accept_pause(error: &io::Error, failures: u32) -> Duration {
     match error.kind() {
         io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted => {
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[rstest]
-    #[case::a_broken_connection_is_none_of_our_business(io::ErrorKind::ConnectionAborted, 5, 0)]
+    #[case::a_broken_connection_delays_nothing(io::ErrorKind::ConnectionAborted, 5, 0)]
     #[case::without_descriptors_we_wait(io::ErrorKind::Other, 1, 10)]
     #[case::and_wait_longer(io::ErrorKind::Other, 4, 80)]
     #[case::but_never_longer_than_a_second(io::ErrorKind::Other, 100, 1_000)]

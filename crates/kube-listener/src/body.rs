@@ -1,4 +1,4 @@
-//! Reads a request's body within its limits of size, time and memory.
+//! Reads the body of a request within limits of size, time and memory.
 
 use std::sync::Arc;
 
@@ -13,28 +13,28 @@ use tokio::{
 use crate::{Refusal, RequestLimits};
 use kube_protocol::status::ApiStatus;
 
-/// Bytes that all large bodies of one kind together may take; counted in KiB.
+/// The memory for all large bodies of one kind, counted in KiB.
 #[derive(Clone)]
 pub struct LargeBodies(Arc<Semaphore>);
 
 impl LargeBodies {
-    /// Room for so many bytes.
+    /// Memory for so many bytes.
     pub fn of(bytes: usize) -> Self {
         Self(Arc::new(Semaphore::new(bytes / 1024)))
     }
 }
 
-/// A body, and its place among the large ones, if it is one.
+/// A body, with its share of the memory for large bodies.
 pub struct Collected {
     /// All of it.
     pub bytes: Bytes,
-    /// Held for as long as the body is in memory.
-    pub place: Option<OwnedSemaphorePermit>,
+    /// Held while the body is in memory; none for a small body.
+    pub permit: Option<OwnedSemaphorePermit>,
 }
 
-/// Collects a body of at most `limit` bytes before `deadline`. A declared length above the limit is refused unread; a
-/// sender that stops or trickles is given up. What counts against the memory of large bodies is what has arrived, not what
-/// was announced, so that announcing costs others nothing.
+/// Collects a body of at most `limit` bytes before `deadline`. A declared length above the limit is refused unread. A client that stops or sends too
+/// slowly is disconnected. The bytes that have arrived count against the memory for large bodies, and not the declared length: a client that only
+/// declares a large body must not take memory from others.
 pub async fn collect(
     mut body: Body,
     limit: usize,
@@ -49,12 +49,12 @@ pub async fn collect(
     let started = Instant::now();
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
-    let mut place: Option<OwnedSemaphorePermit> = None;
+    let mut permit: Option<OwnedSemaphorePermit> = None;
     loop {
         let received = first.len() + rest.len();
-        let patience =
-            limits.body_grace.saturating_add(earned(received, limits.body_bytes_per_second)).min(limits.body);
-        let give_up = started + patience;
+        let allowed =
+            limits.body_grace.saturating_add(time_for(received, limits.body_bytes_per_second)).min(limits.body);
+        let give_up = started + allowed;
         let frame = match timeout_at(give_up.min(deadline), body.frame()).await {
             Ok(None) => break,
             Ok(Some(Ok(frame))) => frame,
@@ -68,16 +68,16 @@ pub async fn collect(
             return Err(Refusal::TooLarge { limit });
         }
         if received > limits.inline_bytes {
-            widen(&mut place, received, large)?;
+            reserve(&mut permit, received, large)?;
         }
-        // Most bodies come in one piece, which is then not copied.
+        // Most bodies come in one piece, which needs no copy.
         if first.is_empty() && rest.is_empty() {
             first = data;
         } else {
             if rest.is_empty() {
-                // What is only announced gets no memory either.
-                let announced = usize::try_from(declared.lower()).unwrap_or(0).min(limits.inline_bytes);
-                rest.reserve(announced.max(received));
+                // A declared length alone gets no memory either.
+                let declared = usize::try_from(declared.lower()).unwrap_or(0).min(limits.inline_bytes);
+                rest.reserve(declared.max(received));
                 rest.extend_from_slice(&first);
                 first = Bytes::new();
             }
@@ -85,22 +85,22 @@ pub async fn collect(
         }
     }
     let bytes = if rest.is_empty() { first } else { rest.freeze() };
-    Ok(Collected { bytes, place })
+    Ok(Collected { bytes, permit })
 }
 
-/// Takes as much of the large bodies' memory as a body of this length needs.
-fn widen(place: &mut Option<OwnedSemaphorePermit>, length: usize, large: &LargeBodies) -> Result<(), Refusal> {
-    let held = place.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-    let missing = u32::try_from(length.div_ceil(1024).saturating_sub(held)).map_err(|_| Refusal::Busy)?;
-    let more = Arc::clone(&large.0).try_acquire_many_owned(missing).map_err(|_| Refusal::Busy)?;
-    match place {
-        Some(place) => place.merge(more),
-        None => *place = Some(more),
+/// Takes as much of the memory for large bodies as a body of this length needs.
+fn reserve(permit: &mut Option<OwnedSemaphorePermit>, length: usize, large: &LargeBodies) -> Result<(), Refusal> {
+    let held = permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+    let missing = u32::try_from(length.div_ceil(1024).saturating_sub(held)).map_err(|_| Refusal::TooManyRequests)?;
+    let more = Arc::clone(&large.0).try_acquire_many_owned(missing).map_err(|_| Refusal::TooManyRequests)?;
+    match permit {
+        Some(permit) => permit.merge(more),
+        None => *permit = Some(more),
     }
     Ok(())
 }
 
-/// Reads bodies for others than the webhooks, with limits of its own.
+/// Reads the bodies of requests that are not for webhooks, with limits of its own.
 pub struct BodyReader {
     limits: RequestLimits,
     large: LargeBodies,
@@ -115,24 +115,24 @@ impl BodyReader {
     /// Reads a body of at most `limit` bytes before `deadline`.
     ///
     /// # Errors
-    /// 413 for one that is larger, 408 for one that comes too slowly, 400 for one that breaks off, 429 when too many large
-    /// ones are being read, 504 when the deadline has passed.
+    /// 413 for a larger body, 408 for a body that comes too slowly, 400 for a body that breaks off, 429 when too many large bodies are being read,
+    /// 504 when the deadline has passed.
     pub async fn read(&self, body: Body, limit: usize, deadline: Instant) -> Result<Bytes, ApiStatus> {
-        let refused = |refusal| match refusal {
+        let status = |refusal| match refusal {
             Refusal::TooLarge { limit } => ApiStatus::too_large(limit),
             Refusal::RequestTimeout => ApiStatus::new(408, "Timeout", "the request's body did not arrive in time"),
             Refusal::Timeout => ApiStatus::new(504, "Timeout", "the request's body did not arrive within its deadline"),
-            Refusal::Busy => {
+            Refusal::TooManyRequests => {
                 ApiStatus::new(429, "TooManyRequests", "too many large bodies are being read; try again").retry_after(1)
             }
             _ => ApiStatus::bad_request("the request's body could not be read to its end"),
         };
-        collect(body, limit, deadline, &self.limits, &self.large).await.map(|read| read.bytes).map_err(refused)
+        collect(body, limit, deadline, &self.limits, &self.large).await.map(|read| read.bytes).map_err(status)
     }
 }
 
-/// The time that a sender has earned by what it has sent.
-fn earned(received: usize, bytes_per_second: u32) -> std::time::Duration {
+/// The time that so many bytes may take.
+fn time_for(received: usize, bytes_per_second: u32) -> std::time::Duration {
     let millis = (received as u64).saturating_mul(1000) / u64::from(bytes_per_second.max(1));
     std::time::Duration::from_millis(millis)
 }

@@ -1,22 +1,22 @@
-//! The listener of an API server: connections accepted, kept within their limits, and ended; with or without TLS, for whoever
-//! answers requests; and bodies read within limits of size, time and memory.
+//! The listener of an API server, with or without TLS: it accepts connections, keeps them within limits, gives their requests to a [`Handler`], and
+//! closes them. [`body`] reads the bodies of requests within limits of size, time and memory.
 //!
-//! Our own loop, because no ready server gives all of this together: a deadline for handshakes, a cap on connections, patience
-//! when file descriptors run out, a maximal age, the caller's certificate with every request, and an end by a deadline.
-//! What lives here knows nothing of what is asked but whether it is about health. Source: spec/extension-apiserver §4.3–§4.6,
+//! The crate has an accept loop of its own, because no server library offers all of this together: a deadline for handshakes, a limit of connections,
+//! back-off when file descriptors run out, a maximal age, the certificates of the client with every request, and a shutdown by a deadline. The
+//! listener reads of a path only whether it asks for health. Source: spec/extension-apiserver §4.3–§4.6,
 //! spec/api-and-admission §11.6, §11.8.
 
 #![forbid(unsafe_code)]
 
 mod acceptor;
-mod answering;
+mod activity;
 pub mod body;
+mod connection;
+mod limiter;
 mod limits;
-mod patience;
-mod places;
+mod peer_certificates;
 pub mod refusal;
-mod shown;
-mod talk;
+mod timeouts;
 
 use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -26,100 +26,101 @@ use rustls_pki_types::CertificateDer;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use self::places::Place;
+use self::limiter::ConnectionPermit;
 pub use self::{
     acceptor::Acceptor,
     body::BodyReader,
     limits::{ConnectionLimits, Http2Limits, Limits, RequestLimits},
+    peer_certificates::PeerCertificates,
     refusal::Refusal,
-    shown::ShownChain,
 };
 
-/// Answers the requests of a listener's connections.
+/// Answers the requests of a listener.
 pub trait Handler: Send + Sync + 'static {
-    /// One request from head to answer. It carries its [`Peer`] as an extension.
+    /// Answers one request. It carries its [`Peer`] as an extension.
     fn answer(&self, request: Request<Body>) -> impl Future<Output = Response<Body>> + Send;
 }
 
-/// Who sent a request; an extension of every request.
+/// The client of a request; an extension of every request.
 #[derive(Clone)]
 pub struct Peer {
-    /// Where the connection comes from.
+    /// The address of the client.
     pub address: SocketAddr,
-    /// The certificates that the caller has shown, its own first. It holds the key of that one; whether anybody vouches for
-    /// it is not checked yet.
-    pub certificates: ShownChain,
-    ending: CancellationToken,
-    /// Cancelled when the listener's connections are to end.
-    leaving: CancellationToken,
-    place: Option<Arc<Place>>,
+    /// The certificates that the client has sent, its own first. The client has proven that it holds the key of its own. No authority has been asked
+    /// yet.
+    pub certificates: PeerCertificates,
+    /// Cancelled when the connection is to be closed.
+    close: CancellationToken,
+    /// Cancelled when the listener shuts down.
+    shutdown: CancellationToken,
+    permit: Option<Arc<ConnectionPermit>>,
 }
 
 impl Peer {
-    /// A caller at this address with these certificates.
+    /// A client at this address with these certificates.
     pub fn new(address: SocketAddr, certificates: Vec<CertificateDer<'static>>) -> Self {
         Self {
             address,
             certificates: certificates.into(),
-            ending: CancellationToken::new(),
-            leaving: CancellationToken::new(),
-            place: None,
+            close: CancellationToken::new(),
+            shutdown: CancellationToken::new(),
+            permit: None,
         }
     }
 
-    /// Lets the connection end once the requests on it are answered.
-    pub fn end_connection(&self) {
-        self.ending.cancel();
+    /// Closes the connection once its requests are answered.
+    pub fn close_connection(&self) {
+        self.close.cancel();
     }
 
-    /// Says that the caller is a front proxy. Its connection does not count against the limit of its address any more.
-    pub fn is_front_proxy(&self) {
-        if let Some(place) = &self.place {
-            place.is_of_proxy();
+    /// Marks the client as a front proxy. From now on its connection does not count against the limit of its address.
+    pub fn mark_as_front_proxy(&self) {
+        if let Some(permit) = &self.permit {
+            permit.mark_as_proxy();
         }
     }
 
-    /// Whether the connection is ending because the listener is.
-    pub fn is_left(&self) -> bool {
-        self.leaving.is_cancelled()
+    /// Whether the listener shuts down.
+    pub fn is_shutting_down(&self) -> bool {
+        self.shutdown.is_cancelled()
     }
 }
 
-/// How serving ends. Clones share it.
+/// Stops a listener. Clones share it.
 #[derive(Clone, Default)]
 pub struct Stop {
-    /// No new connections; those that are open finish what they are doing.
+    /// No new connections are accepted. Open connections are closed once their requests are answered.
     pub graceful: CancellationToken,
-    /// Open connections end now.
+    /// Open connections are closed at once.
     pub abort: CancellationToken,
-    /// Told when the connections of the moment are to end, and new ones are taken.
+    /// Changes when all present connections are to be closed at once, while new ones are accepted.
     pub cut: watch::Sender<()>,
 }
 
-/// Why a connection was turned away before any handler saw a request of it.
+/// Why a connection was refused before a handler saw a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rejection {
-    /// As many connections as allowed are open.
+    /// The limit of all connections is reached.
     ConnectionLimit,
-    /// One peer has as many connections as allowed.
+    /// The limit of connections of one address is reached.
     PeerConnectionLimit,
     /// The TLS handshake failed or took too long.
     Handshake,
 }
 
-/// Is told what happens on connections.
+/// Receives what happens on connections.
 pub trait Observer: Send + Sync + 'static {
-    /// One is open.
+    /// A connection was opened.
     fn opened(&self);
-    /// One is open no more.
+    /// A connection was closed.
     fn closed(&self);
-    /// Something was turned away.
+    /// A connection was refused.
     fn rejected(&self, reason: Rejection);
-    /// A request got its answer.
+    /// A request was answered.
     fn answered(&self, peer: SocketAddr, method: &Method, path: &str, status: StatusCode, took: Duration);
 }
 
-/// Nobody wants to know.
+/// Ignores everything.
 impl Observer for () {
     fn opened(&self) {}
     fn closed(&self) {}
@@ -127,7 +128,7 @@ impl Observer for () {
     fn answered(&self, _: SocketAddr, _: &Method, _: &str, _: StatusCode, _: Duration) {}
 }
 
-/// Whether a path is asked for to learn how the process is.
+/// Whether a path asks for the health of the process.
 pub fn is_health(path: &str) -> bool {
     let first = path.strip_prefix('/').map(|path| path.split('/').next().unwrap_or_default());
     matches!(first, Some("healthz" | "livez" | "readyz"))

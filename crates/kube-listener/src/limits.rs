@@ -1,74 +1,72 @@
-//! How much callers may ask for, with the values that hold unless flags say otherwise.
+//! The limits of connections and requests, with their defaults.
 //!
-//! Not here, because nobody should turn it: how deep JSON may be nested (128 for reviews, which the stack bears; 100 for all else,
-//! which clients bear), and in how many seconds resets and pings are counted. Source: spec/extension-apiserver §4.4,
+//! Two limits are constants elsewhere, because no user has to change them: the nesting of JSON (128 for reviews, which the stack allows; 100 for all
+//! else, which clients allow), and the seconds in which resets and pings are counted. Source: spec/extension-apiserver §4.4,
 //! spec/api-and-admission §9.12, §9.13, §11.8.
 
 use std::time::Duration;
 
-/// How much callers may ask for.
+/// The limits of connections and requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Of connections; each listener has its own.
+    /// Limits of connections. Each listener has its own.
     pub connections: ConnectionLimits,
-    /// Of requests to webhooks and views.
+    /// Limits of requests to webhooks and views.
     pub requests: RequestLimits,
 }
 
 /// Limits of one listener's connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
-    /// A TLS handshake takes no longer.
+    /// The longest TLS handshake.
     pub handshake: Duration,
-    /// The head of a request arrives within this: the first one after the handshake, a later one after its first byte. HTTP/1.1
-    /// only; with HTTP/2 a head that does not end answers no ping either.
+    /// The longest time for the head of a request. For the first head it begins with the handshake, for a later head with its first byte. HTTP/1.1
+    /// only: over HTTP/2 a client that does not complete a head does not answer pings either.
     pub header: Duration,
-    /// A connection on which nothing is asked for so long is ended gracefully.
+    /// A connection without a request for so long is closed gracefully.
     pub idle: Duration,
-    /// Who reads nothing of an answer for so long is cut off.
+    /// A client that reads nothing of an answer for so long is disconnected.
     pub write: Duration,
-    /// Bytes of a request's head, at least 8 KiB.
+    /// Most bytes of the head of a request, at least 8 KiB.
     pub header_bytes: u32,
-    /// Fields of a request's head. Those of one name count once, as the many groups of a user that a front proxy tells; but over
-    /// HTTP/1.1 each counts.
+    /// Most fields of the head of a request. Fields of the same name count once, for a front proxy sends many fields for the groups of a user. Over
+    /// HTTP/1.1 each field counts.
     pub header_fields: usize,
-    /// Bytes of a request's path and query.
+    /// Most bytes of the path and query of a request.
     pub path_bytes: usize,
-    /// Connections in all; further ones are closed at once.
+    /// Most connections. Further ones are closed at once.
     pub connections: usize,
-    /// Connections above [`Self::connections`] that are asked for health and nothing else, so that a crowd of callers does not
-    /// look like a dead process.
+    /// Connections above [`Self::connections`] that are for requests for health only, so that many clients do not make the process look dead.
     pub kept_for_health: usize,
-    /// Connections of one address, those of front proxies not counted: each of them brings the requests of many.
+    /// Most connections of one address. Those of front proxies do not count, because each of them carries the requests of many users.
     pub connections_per_peer: usize,
-    /// A connection is ended gracefully at this age, so that no caller holds on to an old certificate. Up to a tenth
-    /// comes on top, so that connections made together don't end together.
+    /// The age at which a connection is closed gracefully, so that no client keeps an old certificate. Up to a tenth is added, so that connections
+    /// that were opened together are not closed together.
     pub max_age: Duration,
-    /// So long after that it is cut off, whatever is still under way on it: who opens no window for an answer would hold it for
-    /// ever.
+    /// The time after that until the connection is closed at once: a client that does not read its answers would keep it for ever.
     pub linger: Duration,
-    /// What only HTTP/2 has.
+    /// Limits of HTTP/2.
     pub http2: Http2Limits,
 }
 
 /// Limits of one HTTP/2 connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Http2Limits {
-    /// Concurrent requests.
+    /// Most concurrent requests.
     pub streams: u32,
-    /// Bytes that a caller may send ahead on a stream.
+    /// Bytes that a client may send on a stream before they are read.
     pub stream_window: u32,
-    /// Bytes that a caller may send ahead on all streams.
+    /// Bytes that a client may send on all streams before they are read.
     pub connection_window: u32,
-    /// Bytes of a frame, from 16 KiB to 16 MiB - 1.
+    /// Most bytes of a frame, from 16 KiB to 16 MiB - 1.
     pub frame_bytes: u32,
-    /// How often a caller is asked whether it is still there.
+    /// The interval of pings to the client.
     pub ping_interval: Duration,
-    /// How long it may take to say so.
+    /// The longest time for the answer to a ping.
     pub ping_timeout: Duration,
-    /// Requests that a caller may take back unanswered within ten seconds.
+    /// Requests that a client may reset within ten seconds.
     pub resets: u32,
-    /// Messages a second that are no request, such as pings, while nothing is being answered.
+    /// Messages a second that are no request, such as pings, while no request is being answered.
     pub pings_per_second: u32,
 }
 
@@ -110,33 +108,33 @@ impl Default for Http2Limits {
 /// Limits of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestLimits {
-    /// Bytes of an admission review.
+    /// Most bytes of an admission review.
     pub admission_bytes: usize,
-    /// Bytes of a conversion review, which carries many objects.
+    /// Most bytes of a conversion review, which carries many objects.
     pub conversion_bytes: usize,
-    /// Bytes of any other request's body.
+    /// Most bytes of the body of any other request.
     pub other_bytes: usize,
-    /// Admission reviews at a time (`--max-inflight-admission`).
+    /// Most admission reviews at a time (`--max-inflight-admission`).
     pub admission_in_flight: usize,
-    /// Conversion reviews at a time: a limit of its own, since one write of an object may need both.
+    /// Most conversion reviews at a time. The limit is separate, because one write of an object may need both.
     pub conversion_in_flight: usize,
-    /// A body arrives within this ...
+    /// The longest time for a body.
     pub body: Duration,
-    /// ... and after this grace never slower than [`Self::body_bytes_per_second`].
+    /// After this time a body must come at [`Self::body_bytes_per_second`] or faster.
     pub body_grace: Duration,
-    /// The slowest sender that is waited for.
+    /// The lowest rate of a body.
     pub body_bytes_per_second: u32,
-    /// How long a review takes whose caller does not say.
+    /// The deadline of a review whose client gives none.
     pub default_timeout: Duration,
-    /// Reviews up to this many bytes are answered where they arrive; larger ones don't hold up other connections.
+    /// Reviews of at most so many bytes are answered on the thread of their connection. Larger reviews must not delay other connections.
     pub inline_bytes: usize,
-    /// Bytes of all larger bodies but those of admission that are being received or answered; beyond that, large ones are
-    /// asked to come back.
+    /// Memory for all larger bodies that are being received or answered, except those of admission. Beyond it a large body is refused, and the client
+    /// is asked to retry.
     pub large_bytes: usize,
-    /// The same for admission reviews: a memory of their own, so that conversions never keep them out.
+    /// The same for admission reviews. The memory is separate, so that conversions never keep admission out.
     pub large_admission_bytes: usize,
-    /// Larger reviews that are answered at a time, conversions and admission reviews each; the others wait as long as their
-    /// callers do. What is made of a body in memory is several times its size.
+    /// Larger reviews that are answered at a time, for conversion and for admission each. The others wait until their deadlines. In memory a decoded body
+    /// takes several times its size.
     pub large_at_a_time: usize,
 }
 

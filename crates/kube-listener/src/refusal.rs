@@ -1,4 +1,4 @@
-//! What a listener does not answer as asked, as Kubernetes clients expect to be told: by a `Status` object.
+//! Why the listener itself refuses a request, and the `Status` object that says so to Kubernetes clients.
 
 use axum::{
     body::Body,
@@ -10,7 +10,7 @@ use http::{
 };
 use serde_json::json;
 
-/// Why a request was not answered as asked, whatever it asks for.
+/// Why the listener refuses a request, whatever its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The body did not arrive in time.
@@ -25,8 +25,8 @@ pub enum Refusal {
     /// A handler panicked.
     Panic,
     /// As many requests as allowed are in flight.
-    Busy,
-    /// The caller's deadline is about to pass.
+    TooManyRequests,
+    /// The deadline of the client is about to pass.
     Timeout,
     /// The path has more bytes than this.
     PathTooLong {
@@ -38,8 +38,8 @@ pub enum Refusal {
         /// The limit.
         limit: usize,
     },
-    /// All connections are taken but those that are kept for health.
-    Crowded,
+    /// All connections are in use, except those that are kept for health.
+    TooManyConnections,
 }
 
 impl Refusal {
@@ -61,7 +61,7 @@ impl Refusal {
                 "InternalError",
                 "the request could not be answered because of a fault in the server; see its log".to_owned(),
             ),
-            Self::Busy => (
+            Self::TooManyRequests => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "ServiceUnavailable",
                 "too many requests are being answered; try again".to_owned(),
@@ -81,7 +81,7 @@ impl Refusal {
                 "RequestHeaderFieldsTooLarge",
                 format!("the request's head has more than {limit} fields"),
             ),
-            Self::Crowded => (
+            Self::TooManyConnections => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "ServiceUnavailable",
                 "too many connections are open; try again".to_owned(),
@@ -89,23 +89,23 @@ impl Refusal {
         }
     }
 
-    /// Whether nothing more is read from the connection.
-    pub const fn ends_connection(self) -> bool {
+    /// Whether the connection is closed after the answer.
+    pub const fn closes_connection(self) -> bool {
         match self {
             Self::RequestTimeout
             | Self::TooLarge { .. }
             | Self::BadBody
             | Self::PathTooLong { .. }
             | Self::TooManyFields { .. }
-            | Self::Crowded => true,
-            Self::Panic | Self::Busy | Self::Timeout => false,
+            | Self::TooManyConnections => true,
+            Self::Panic | Self::TooManyRequests | Self::Timeout => false,
         }
     }
 
     /// The answer over this version of HTTP.
     pub(crate) fn response(self, version: Version) -> Response {
         let response = self.into_response();
-        if self.ends_connection() { last_answer(response, version) } else { response }
+        if self.closes_connection() { with_connection_close(response, version) } else { response }
     }
 }
 
@@ -113,11 +113,15 @@ impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let (code, reason, message) = self.parts();
         let response = failure(code, reason, &message);
-        if matches!(self, Self::Busy | Self::Crowded) { soon_again(response) } else { response }
+        if matches!(self, Self::TooManyRequests | Self::TooManyConnections) {
+            with_retry_after(response)
+        } else {
+            response
+        }
     }
 }
 
-/// An answer that is a `Status` object about a failure.
+/// An answer that is a `Status` object of a failure.
 pub fn failure(code: StatusCode, reason: &str, message: &str) -> Response {
     let status = json!({
         "kind": "Status",
@@ -134,14 +138,14 @@ pub fn failure(code: StatusCode, reason: &str, message: &str) -> Response {
     response
 }
 
-/// The answer, with the advice to ask again in a second.
-pub fn soon_again(mut response: Response) -> Response {
+/// The answer, with a `Retry-After` of one second.
+pub fn with_retry_after(mut response: Response) -> Response {
     response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
     response
 }
 
-/// The answer, as the last of its connection. HTTP/2 knows no `Connection` header.
-pub fn last_answer(mut response: Response, version: Version) -> Response {
+/// The answer, with `Connection: close`. HTTP/2 has no such header.
+pub fn with_connection_close(mut response: Response, version: Version) -> Response {
     if version < Version::HTTP_2 {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
@@ -153,8 +157,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_finds_no_place_is_told_when_to_come_again() {
-        for refusal in [Refusal::Busy, Refusal::Crowded] {
+    fn a_client_that_exceeds_a_limit_is_asked_to_retry() {
+        for refusal in [Refusal::TooManyRequests, Refusal::TooManyConnections] {
             let response = refusal.into_response();
             assert_eq!((response.status().as_u16(), response.headers()[RETRY_AFTER].as_bytes()), (503, &b"1"[..]));
         }

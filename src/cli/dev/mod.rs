@@ -31,7 +31,7 @@ use super::{
     logging,
     serve::{args::ServeArgs, validate::Surroundings},
 };
-use crate::{DriverSet, manager, server::Taken, settings::Settings};
+use crate::{DriverSet, manager, server::ReservedPorts, settings::Settings};
 use kube_dev_server::{
     AuthorizationMode, CONTEXT, Credentials, DevServer, DevServerOptions, Limits, Listening, Reach, StandIn, Storage,
     write_private,
@@ -226,7 +226,7 @@ async fn start(args: &DevArgs, drivers: &DriverSet, out: &mut (dyn Write + Send)
     }
 
     // Health and metrics, and webhooks. The ports stay taken until the manager answers there.
-    let (taken, ports) = Taken::of_loopback()?;
+    let (reserved, ports) = ReservedPorts::of_loopback()?;
     let client = server.client("mcm-dev-installer", NAMESPACE);
     install::manifests(&client, &format!("https://127.0.0.1:{}", ports[1])).await.map_err(Failure::Run)?;
     if args.extension_apiserver {
@@ -237,7 +237,7 @@ async fn start(args: &DevArgs, drivers: &DriverSet, out: &mut (dyn Write + Send)
     let settings = settings(args, &folder.path, &server, &credentials, listening.from_this_host(), ports)?;
     // A class for a cloud makes nothing there: the virtual cloud plays the providers that its configuration names.
     let drivers = drivers.clone().without_clouds();
-    let manager = keep_running(taken, settings, &drivers);
+    let manager = keep_running(reserved, settings, &drivers);
     tokio::pin!(manager);
     let style = Style::of_stdout();
     let display = async {
@@ -283,10 +283,10 @@ async fn start(args: &DevArgs, drivers: &DriverSet, out: &mut (dyn Write + Send)
 
 /// Runs a manager until it is told to end, and another one when it ends so that all is read anew: with the process the cluster
 /// would be gone.
-async fn keep_running(mut taken: Taken, settings: Settings, drivers: &DriverSet) -> anyhow::Result<()> {
+async fn keep_running(mut reserved: ReservedPorts, settings: Settings, drivers: &DriverSet) -> anyhow::Result<()> {
     loop {
-        match manager::run_over(taken, settings.clone(), drivers.clone()).await {
-            Err(error) if error.is::<manager::SpoiltViews>() => taken = Taken::default(),
+        match manager::run_over(reserved, settings.clone(), drivers.clone()).await {
+            Err(error) if error.is::<manager::SpoiltViews>() => reserved = ReservedPorts::default(),
             ended => return ended,
         }
     }

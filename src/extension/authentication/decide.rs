@@ -12,7 +12,7 @@ use super::{
     headers::{Bearer, HeaderFault, Token, asks_to_impersonate, bearer},
     identity::Identity,
 };
-use kube_listener::ShownChain;
+use kube_listener::PeerCertificates;
 use kube_protocol::status::ApiStatus;
 
 /// How somebody became known.
@@ -74,7 +74,7 @@ pub enum Shown {
 /// [`HeaderFault`] when a trusted proxy contradicts itself.
 pub fn front_proxy(
     config: &AuthConfig,
-    chain: &ShownChain,
+    chain: &PeerCertificates,
     headers: &HeaderMap,
     now: Timestamp,
 ) -> Result<Opinion, HeaderFault> {
@@ -90,7 +90,7 @@ pub fn front_proxy(
 }
 
 /// Who a certificate of the clients' authority names.
-pub fn client_certificate(config: &AuthConfig, chain: &ShownChain, now: Timestamp) -> Opinion {
+pub fn client_certificate(config: &AuthConfig, chain: &PeerCertificates, now: Timestamp) -> Opinion {
     let Some(authorities) = config.clients().filter(|_| !chain.is_empty()) else { return Opinion::None };
     if authorities.vouch_for(chain, now).is_err() {
         return Opinion::Rejected;
@@ -104,7 +104,7 @@ pub fn client_certificate(config: &AuthConfig, chain: &ShownChain, now: Timestam
 /// [`HeaderFault`] when a trusted proxy contradicts itself.
 pub fn without_asking(
     config: &AuthConfig,
-    chain: &ShownChain,
+    chain: &PeerCertificates,
     headers: &HeaderMap,
     now: Timestamp,
 ) -> Result<Step, HeaderFault> {

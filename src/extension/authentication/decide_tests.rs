@@ -57,9 +57,9 @@ impl World {
         Self { clients, proxies, foreign, config }
     }
 
-    fn chain(&self, shows: Shows) -> ShownChain {
+    fn chain(&self, shows: Shows) -> PeerCertificates {
         let (certificate, _) = match shows {
-            Shows::Nothing => return ShownChain::default(),
+            Shows::Nothing => return PeerCertificates::default(),
             Shows::Proxy(name) => self.proxies.certify(name, &[], Usage::Client, 2030),
             Shows::ProxyServing(name) => self.proxies.certify(name, &[], Usage::Server, 2030),
             Shows::ProxyExpired(name) => self.proxies.certify(name, &[], Usage::Client, 2025),
@@ -83,7 +83,7 @@ fn headers(text: &str) -> HeaderMap {
 }
 
 /// Who it is, as `user [groups] way`, or the HTTP status of the refusal. A token of alice is known, and no other.
-fn decided(config: &AuthConfig, chain: &ShownChain, text: &str) -> String {
+fn decided(config: &AuthConfig, chain: &PeerCertificates, text: &str) -> String {
     let Ok(step) = without_asking(config, chain, &headers(text), NOW.parse().unwrap()) else { return "400".to_owned() };
     let caller: Result<Caller, ApiStatus> = match step {
         Step::Decided(caller) => Ok(caller),

@@ -24,7 +24,7 @@ use self::{
     headers::{Bearer, bearer},
     tokens::Tokens,
 };
-use kube_listener::ShownChain;
+use kube_listener::PeerCertificates;
 use kube_protocol::status::ApiStatus;
 
 /// Finds out who sends requests.
@@ -43,7 +43,7 @@ impl Authentication {
     /// be somebody else, 503 when a token can't be reviewed now.
     pub async fn identify(
         &self,
-        chain: &ShownChain,
+        chain: &PeerCertificates,
         headers: &mut HeaderMap,
         now: Timestamp,
     ) -> Result<Caller, ApiStatus> {
@@ -64,7 +64,7 @@ impl Authentication {
     async fn ask(
         &self,
         config: &AuthConfig,
-        chain: &ShownChain,
+        chain: &PeerCertificates,
         headers: &HeaderMap,
         now: Timestamp,
     ) -> Result<Caller, ApiStatus> {

@@ -9,8 +9,8 @@ use tokio::{
 };
 
 use super::{
+    fallback::Counting,
     floods::{END_HEADERS, END_STREAM, HEAD, HEADERS, begin, frame, stream},
-    guest::Counting,
     rig::{Rig, head, options, soon, until},
 };
 use crate::{
@@ -46,7 +46,7 @@ fn late(nth: u32) -> Vec<u8> {
 
 #[tokio::test]
 async fn who_comes_late_is_sent_to_another_replica() {
-    let mut rig = Rig::start_with_guest(options(), Arc::new(Counting)).await;
+    let mut rig = Rig::start_with_fallback(options(), Arc::new(Counting)).await;
     let (mut reading, mut writing) = begin(&rig, &[]).await;
     writing.write_all(&late(0)).await.unwrap();
     let mut heard = Vec::new();

@@ -6,7 +6,7 @@ use tokio::net::TcpStream;
 
 use super::rig::{Rig, get_on, options, test_metrics};
 use crate::server::{
-    Gate, Health, Profiling, Server, ServerOptions, Taken,
+    Gate, Health, Profiling, ReservedPorts, Server, ServerOptions,
     tls::{CertMode, CertificateManager, plan::PlanSettings},
 };
 
@@ -53,12 +53,12 @@ async fn profiles_that_are_asked_for_say_why_there_are_none() {
 
 #[tokio::test]
 async fn a_port_that_was_taken_for_the_server_is_nobody_elses_and_the_server_answers_there() {
-    let (taken, [plain]) = Taken::of_loopback().unwrap();
+    let (reserved, [plain]) = ReservedPorts::of_loopback().unwrap();
     let plain = SocketAddr::from(([127, 0, 0, 1], plain));
     assert!(std::net::TcpListener::bind(plain).is_err(), "nobody else can have it");
     // This caller comes before the server, and waits.
     let early = TcpStream::connect(plain).await.unwrap();
-    let rig = Rig::start_over(taken, ServerOptions { plain: vec![plain], ..options() }).await;
+    let rig = Rig::start_over(reserved, ServerOptions { plain: vec![plain], ..options() }).await;
     assert_eq!(rig.plain, plain);
     assert_eq!(get_on(early, "/healthz").await, (200, "OK".to_owned()));
 }

@@ -18,10 +18,10 @@ use tokio::{
 use tokio_rustls::client::TlsStream;
 
 use super::{
-    guest::Counting,
+    fallback::Counting,
     rig::{Rig, options, soon},
 };
-use crate::server::{Guest, ServerOptions};
+use crate::server::{FallbackHandler, ServerOptions};
 use kube_listener::ConnectionLimits;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -86,7 +86,7 @@ async fn still_answers(rig: &Rig) {
 struct Reached(AtomicUsize);
 
 #[async_trait]
-impl Guest for Reached {
+impl FallbackHandler for Reached {
     async fn answer(&self, _: Request<Body>) -> Response<Body> {
         self.0.fetch_add(1, Ordering::Relaxed);
         Response::new(Body::empty())
@@ -96,8 +96,8 @@ impl Guest for Reached {
 #[tokio::test]
 async fn th_10_streams_that_are_reset_at_once_end_the_connection() {
     const FLOOD: u32 = 100_000;
-    let guest = Arc::new(Reached::default());
-    let rig = Rig::start_with_guest(options(), Arc::<Reached>::clone(&guest)).await;
+    let fallback = Arc::new(Reached::default());
+    let rig = Rig::start_with_fallback(options(), Arc::<Reached>::clone(&fallback)).await;
     let (reading, mut writing) = begin(&rig, &[]).await;
     let flood = tokio::spawn(async move {
         for thousand in 0..FLOOD / 1_000 {
@@ -114,7 +114,7 @@ async fn th_10_streams_that_are_reset_at_once_end_the_connection() {
     let codes = goodbyes(reading).await;
     assert!(codes.contains(&ENHANCE_YOUR_CALM), "{codes:?}");
     soon(flood).await.unwrap();
-    let reached = guest.0.load(Ordering::Relaxed);
+    let reached = fallback.0.load(Ordering::Relaxed);
     assert!(reached < 10_000, "the connection ends long before all is asked: {reached}");
     still_answers(&rig).await;
 }
@@ -124,7 +124,7 @@ async fn th_10_streams_that_are_reset_at_once_end_the_connection() {
 struct Waiting(AtomicUsize);
 
 #[async_trait]
-impl Guest for Waiting {
+impl FallbackHandler for Waiting {
     async fn answer(&self, _: Request<Body>) -> Response<Body> {
         self.0.fetch_add(1, Ordering::Relaxed);
         std::future::pending().await
@@ -133,15 +133,15 @@ impl Guest for Waiting {
 
 #[tokio::test]
 async fn th_10_requests_that_are_taken_back_while_they_are_answered_end_the_connection() {
-    let guest = Arc::new(Waiting::default());
+    let fallback = Arc::new(Waiting::default());
     let mut options = options();
     options.connections.http2.resets = 3;
-    let rig = Rig::start_with_guest(options, Arc::<Waiting>::clone(&guest)).await;
+    let rig = Rig::start_with_fallback(options, Arc::<Waiting>::clone(&fallback)).await;
     let (reading, mut writing) = begin(&rig, &[]).await;
     for nth in 0..4 {
         writing.write_all(&frame(HEADERS, END_STREAM | END_HEADERS, stream(nth), HEAD)).await.unwrap();
         let wanted = usize::try_from(nth).unwrap() + 1;
-        super::rig::until(|| guest.0.load(Ordering::Relaxed) == wanted).await;
+        super::rig::until(|| fallback.0.load(Ordering::Relaxed) == wanted).await;
         writing.write_all(&frame(RST_STREAM, 0, stream(nth), &8_u32.to_be_bytes())).await.unwrap();
     }
     goodbyes(reading).await;
@@ -150,7 +150,7 @@ async fn th_10_requests_that_are_taken_back_while_they_are_answered_end_the_conn
 
 #[tokio::test]
 async fn th_11_a_head_without_an_end_ends_the_connection() {
-    let rig = Rig::start_with_guest(options(), Arc::new(Counting)).await;
+    let rig = Rig::start_with_fallback(options(), Arc::new(Counting)).await;
     let (reading, mut writing) = begin(&rig, &[]).await;
     let flood = tokio::spawn(async move {
         let _ = writing.write_all(&frame(HEADERS, END_STREAM, 1, HEAD)).await;
@@ -176,7 +176,7 @@ async fn th_11_a_head_without_an_end_ends_the_connection() {
 async fn th_11_who_asks_for_answers_and_reads_none_is_cut_off(#[case] asks: Vec<u8>) {
     // What the system itself buffers is bounded too; when it is full, the server stops reading, and then its patience ends.
     let connections = ConnectionLimits { write: Duration::from_millis(200), ..ConnectionLimits::default() };
-    let rig = Rig::start_with_guest(ServerOptions { connections, ..options() }, Arc::new(Counting)).await;
+    let rig = Rig::start_with_fallback(ServerOptions { connections, ..options() }, Arc::new(Counting)).await;
     let (_unread, mut writing) = begin(&rig, &[]).await;
     let flood = tokio::spawn(async move {
         let many = asks.repeat(1_000);
@@ -188,7 +188,7 @@ async fn th_11_who_asks_for_answers_and_reads_none_is_cut_off(#[case] asks: Vec<
 
 #[tokio::test]
 async fn th_11_who_only_pings_is_cut_off_even_if_every_answer_is_read() {
-    let rig = Rig::start_with_guest(options(), Arc::new(Counting)).await;
+    let rig = Rig::start_with_fallback(options(), Arc::new(Counting)).await;
     let (reading, mut writing) = begin(&rig, &[]).await;
     let flood = tokio::spawn(async move {
         let many = frame(PING, 0, 0, &[7; 8]).repeat(1_000);
@@ -203,7 +203,7 @@ async fn th_11_who_only_pings_is_cut_off_even_if_every_answer_is_read() {
 async fn th_11_answers_that_nobody_takes_do_not_hold_a_connection_for_ever() {
     let age = Duration::from_millis(100);
     let connections = ConnectionLimits { max_age: age, linger: age, ..ConnectionLimits::default() };
-    let rig = Rig::start_with_guest(ServerOptions { connections, ..options() }, Arc::new(Counting)).await;
+    let rig = Rig::start_with_fallback(ServerOptions { connections, ..options() }, Arc::new(Counting)).await;
     // SETTINGS_INITIAL_WINDOW_SIZE is 0: no byte of any body may be sent.
     let (reading, mut writing) = begin(&rig, &[0, 4, 0, 0, 0, 0]).await;
     let asked: Vec<u8> = (0..100).flat_map(|nth| frame(HEADERS, END_STREAM | END_HEADERS, stream(nth), HEAD)).collect();

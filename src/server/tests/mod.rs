@@ -3,8 +3,8 @@
 mod certificates;
 mod draining;
 mod endpoints;
+mod fallback;
 mod floods;
-mod guest;
 mod hostile;
 mod reviews;
 mod rig;

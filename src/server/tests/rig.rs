@@ -19,7 +19,7 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use tokio_util::sync::CancellationToken;
 
 use crate::server::{
-    Answer, Guest, Health, Lookup, Reply, Reviewer, Server, ServerOptions, Taken,
+    Answer, FallbackHandler, Health, Lookup, Reply, ReservedPorts, Reviewer, Server, ServerOptions,
     tls::{CertMode, CertificateHandle, CertificateManager, CertificateSettings, plan::PlanSettings},
 };
 
@@ -134,31 +134,31 @@ impl Rig {
     }
 
     pub(super) async fn start_with_settings(options: ServerOptions, settings: CertificateSettings) -> Self {
-        Self::start_serving(Taken::default(), options, settings, None).await
+        Self::start_serving(ReservedPorts::default(), options, settings, None).await
     }
 
-    pub(super) async fn start_over(taken: Taken, options: ServerOptions) -> Self {
+    pub(super) async fn start_over(reserved: ReservedPorts, options: ServerOptions) -> Self {
         let dev = CertMode::Dev { settings: PlanSettings::for_names(names()), targets: Vec::new() };
-        Self::start_serving(taken, options, certificate_settings(dev), None).await
+        Self::start_serving(reserved, options, certificate_settings(dev), None).await
     }
 
-    pub(super) async fn start_with_guest(options: ServerOptions, guest: Arc<dyn Guest>) -> Self {
+    pub(super) async fn start_with_fallback(options: ServerOptions, fallback: Arc<dyn FallbackHandler>) -> Self {
         let dev = CertMode::Dev { settings: PlanSettings::for_names(names()), targets: Vec::new() };
-        Self::start_serving(Taken::default(), options, certificate_settings(dev), Some(guest)).await
+        Self::start_serving(ReservedPorts::default(), options, certificate_settings(dev), Some(fallback)).await
     }
 
     async fn start_serving(
-        taken: Taken,
+        reserved: ReservedPorts,
         options: ServerOptions,
         settings: CertificateSettings,
-        guest: Option<Arc<dyn Guest>>,
+        fallback: Option<Arc<dyn FallbackHandler>>,
     ) -> Self {
         let (health, metrics) = (Health::default(), test_metrics());
         let manager = CertificateManager::new(None, settings, &metrics, &health).unwrap();
         let certificate = manager.handle();
-        let mut server = Server::bind_over(taken, options, &certificate, &health, &metrics).await.unwrap();
-        if let Some(guest) = guest {
-            server = server.with_guest(guest);
+        let mut server = Server::bind_over(reserved, options, &certificate, &health, &metrics).await.unwrap();
+        if let Some(fallback) = fallback {
+            server = server.with_fallback(fallback);
         }
         let (secure, plain) = (server.secure_address().unwrap(), server.plain_addresses()[0]);
         let shutdown = CancellationToken::new();

@@ -1,65 +1,18 @@
-//! Calls to the Kubernetes API with a time limit, and what their failures mean here.
+//! The deadline of calls to the Kubernetes API, and the waits between them.
 
 use std::{future::Future, time::Duration};
 
-use kube::runtime::watcher;
+use controller_runtime::error::ApiError;
 
-/// No call takes longer.
+/// The deadline of a call.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Why a call failed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum CallError {
-    /// The object is not there, or is another one by now.
-    #[error("not found")]
-    NotFound,
-    /// This process may not do that.
-    #[error("forbidden: {0}")]
-    Forbidden(String),
-    /// Somebody else was faster.
-    #[error("conflict")]
-    Conflict,
-    /// No answer in time.
-    #[error("no answer within {}s", CALL_TIMEOUT.as_secs())]
-    TimedOut,
-    /// Anything else.
-    #[error("{0}")]
-    Other(String),
-}
-
-impl From<&kube::Error> for CallError {
-    fn from(error: &kube::Error) -> Self {
-        match error {
-            kube::Error::Api(status) => match status.code {
-                403 => Self::Forbidden(status.message.clone()),
-                404 => Self::NotFound,
-                409 => Self::Conflict,
-                // A patch that names the UID of an object that was made anew meanwhile.
-                422 if status.message.contains("metadata.uid") => Self::NotFound,
-                _ => Self::Other(status.message.clone()),
-            },
-            other => Self::Other(other.to_string()),
-        }
-    }
-}
-
-impl From<&watcher::Error> for CallError {
-    fn from(error: &watcher::Error) -> Self {
-        match error {
-            watcher::Error::InitialListFailed(error)
-            | watcher::Error::WatchStartFailed(error)
-            | watcher::Error::WatchFailed(error) => error.into(),
-            other => Self::Other(other.to_string()),
-        }
-    }
-}
-
-/// Waits for a call, but not for ever.
-pub async fn call<T>(future: impl Future<Output = kube::Result<T>>) -> Result<T, CallError> {
+/// The result of a call within its deadline.
+pub async fn call<T>(future: impl Future<Output = kube::Result<T>>) -> Result<T, ApiError> {
     match tokio::time::timeout(CALL_TIMEOUT, future).await {
         Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(error)) => Err(CallError::from(&error)),
-        Err(_) => Err(CallError::TimedOut),
+        Ok(Err(error)) => Err(error.into()),
+        Err(_) => Err(ApiError::TimedOut(CALL_TIMEOUT)),
     }
 }
 

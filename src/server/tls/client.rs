@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
-use kube_listener::ShownChain;
+use kube_listener::PeerCertificates;
 use rustls::{
     DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme,
     client::danger::HandshakeSignatureValid,
@@ -140,16 +140,16 @@ impl Authorities {
     ///
     /// # Errors
     /// With what is wrong with the chain.
-    pub fn vouch_for(&self, chain: &ShownChain, now: Timestamp) -> Result<(), String> {
+    pub fn vouch_for(&self, chain: &PeerCertificates, now: Timestamp) -> Result<(), String> {
         let (own, intermediates) = chain.split_first().ok_or("no certificate was shown")?;
-        if chain.is_known_to(&self.verifier, now) {
+        if chain.is_verified_by(&self.verifier, now) {
             return Ok(());
         }
         let at = now;
         let now = UnixTime::since_unix_epoch(Duration::from_secs(u64::try_from(now.as_second()).unwrap_or(0)));
         match self.verifier.verify_client_cert(own, intermediates, now) {
             Ok(_) => {
-                chain.remember(&self.verifier, at);
+                chain.set_verified_by(&self.verifier, at);
                 Ok(())
             }
             Err(error) => Err(error.to_string()),
@@ -192,7 +192,7 @@ mod tests {
         CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
     }
 
-    fn chain_of(authority: &CertifiedIssuer<'static, KeyPair>) -> ShownChain {
+    fn chain_of(authority: &CertifiedIssuer<'static, KeyPair>) -> PeerCertificates {
         let mut params = CertificateParams::default();
         params.not_before = date_time_ymd(2020, 1, 1);
         params.not_after = date_time_ymd(2030, 1, 1);
@@ -214,10 +214,10 @@ mod tests {
             Authorities::from_pem(foreign.pem().as_bytes()).unwrap(),
         );
         let now = at("2026-01-01T00:00:00Z");
-        assert!(good.vouch_for(&chain, now).is_ok() && chain.is_known_to(&good.verifier, now));
+        assert!(good.vouch_for(&chain, now).is_ok() && chain.is_verified_by(&good.verifier, now));
         assert!(good.vouch_for(&chain.clone(), now).is_ok());
-        assert!(bad.vouch_for(&chain, now).is_err() && !chain.is_known_to(&bad.verifier, now));
-        assert_eq!(chain.verdicts(), 1);
+        assert!(bad.vouch_for(&chain, now).is_err() && !chain.is_verified_by(&bad.verifier, now));
+        assert_eq!(chain.verifications(), 1);
 
         let last = at("2029-12-31T23:59:59Z");
         assert!(good.vouch_for(&chain, last).is_ok());
@@ -227,7 +227,7 @@ mod tests {
 
         // Authorities that are read anew are others.
         let again = Authorities::from_pem(own.pem().as_bytes()).unwrap();
-        assert!(!chain.is_known_to(&again.verifier, now) && again.vouch_for(&chain, now).is_ok());
+        assert!(!chain.is_verified_by(&again.verifier, now) && again.vouch_for(&chain, now).is_ok());
         drop(good);
         assert!(again.vouch_for(&chain, last).is_ok());
     }
@@ -245,7 +245,7 @@ mod tests {
         let authorities = Authorities::from_pem(root.pem().as_bytes()).unwrap();
         let now = at("2026-01-01T00:00:00Z");
         assert!(authorities.vouch_for(&leaf, now).is_err(), "nobody knows who signed it");
-        let whole: ShownChain = vec![leaf[0].clone(), between.der().clone()].into();
+        let whole: PeerCertificates = vec![leaf[0].clone(), between.der().clone()].into();
         assert!(authorities.vouch_for(&whole, now).is_ok());
     }
 

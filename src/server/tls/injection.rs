@@ -28,10 +28,11 @@ use tracing::{debug, error, info, warn};
 use super::{
     Entropy, Shared, WallClock,
     bundle::{Haste, TargetKind, Verdict, url_hosts, verdict},
-    calls::{CallError, back_off, call},
+    calls::{back_off, call},
     contest::{Contest, Meaning},
     plan::Published,
 };
+use controller_runtime::error::ApiError;
 use machine_api::names;
 
 /// How long a bundle that is not ours but usable is left alone: the Secret it was made from may be about to arrive.
@@ -134,7 +135,7 @@ pub(super) struct Injection {
     pub(super) shared: Shared,
 }
 
-type Events = BoxStream<'static, (usize, Result<Option<Box<DynamicObject>>, CallError>)>;
+type Events = BoxStream<'static, (usize, Result<Option<Box<DynamicObject>>, ApiError>)>;
 
 impl Injection {
     /// Keeps the bundles in order until `shutdown`; `published` hears when all of them are.
@@ -181,9 +182,9 @@ impl Injection {
         let mut refusals = 0;
         watch_object(watched.api.clone(), &watched.target.name)
             .default_backoff()
-            .map(move |event| event.map(|found| found.map(Box::new)).map_err(|error| CallError::from(&error)))
+            .map(move |event| event.map(|found| found.map(Box::new)).map_err(ApiError::from))
             .flat_map(move |event| {
-                refusals = if matches!(event, Err(CallError::Forbidden(_))) { refusals + 1 } else { 0 };
+                refusals = if matches!(event, Err(ApiError::Forbidden(_))) { refusals + 1 } else { 0 };
                 let pause = if refusals < REFUSALS { Duration::ZERO } else { SELDOM };
                 // Nothing is asked for until the pause is over.
                 let rest = stream::once(tokio::time::sleep(pause)).filter_map(|()| std::future::ready(None));
@@ -242,12 +243,12 @@ impl Injection {
                 watched.see(Ok(Some(Box::new(written))));
             }
             // The watch brings what there is now.
-            Err(CallError::NotFound | CallError::Conflict) => {
+            Err(ApiError::NotFound(_) | ApiError::Conflict(_)) => {
                 debug!(object = %watched.target, "changed while its CA bundle was being written");
                 watched.failures += 1;
                 watched.repair_at = Some((now + back_off(watched.failures, (self.entropy)()), haste));
             }
-            Err(error @ CallError::Forbidden(_)) => watched.see(Err(error)),
+            Err(error @ ApiError::Forbidden(_)) => watched.see(Err(error)),
             Err(error) => {
                 warn!(object = %watched.target, "cannot write the CA bundle: {error}; trying again");
                 watched.failures += 1;
@@ -303,7 +304,7 @@ impl Watched {
     }
 
     /// Takes an event in; reports what changes for the worse, once.
-    fn see(&mut self, event: Result<Option<Box<DynamicObject>>, CallError>) {
+    fn see(&mut self, event: Result<Option<Box<DynamicObject>>, ApiError>) {
         let target = &self.target;
         match event {
             Ok(Some(object)) => match serde_json::to_value(&*object) {
@@ -327,8 +328,8 @@ impl Watched {
                 self.sight = Sight::Absent;
             }
             // The resource itself is not served, as on a server without aggregation.
-            Err(CallError::NotFound) => self.sight = Sight::Absent,
-            Err(CallError::Forbidden(why)) => {
+            Err(ApiError::NotFound(_) | ApiError::NotServed(_)) => self.sight = Sight::Absent,
+            Err(ApiError::Forbidden(why)) => {
                 if self.refusal == Refusal::NotReported {
                     self.refusal = Refusal::Reported;
                     warn!(

@@ -21,9 +21,10 @@ use tracing::{error, info, warn};
 use super::{
     Entropy, Shared, WallClock,
     authority::CertSecret,
-    calls::{CallError, back_off, call, fraction_of},
+    calls::{back_off, call, fraction_of},
     plan::{CertPlan, PlanSettings, Publication, Published, RenewReason, carry_out, plan},
 };
+use controller_runtime::error::ApiError;
 use machine_api::names::{CERTIFICATE_FIELD_MANAGER, annotation};
 
 /// Steps that can wait do so for a random part of this, so that replicas rarely race.
@@ -80,7 +81,7 @@ impl SelfManaged {
                 event = events.next() => match event {
                     Some(Ok(found)) => (seen, reported) = (Seen::Known(found.map(Box::new)), None),
                     Some(Err(error)) => {
-                        self.report_once(CallError::from(&error), "watch", &mut reported);
+                        self.report_once(ApiError::from(error), "watch", &mut reported);
                         seen = self.read(&mut reported).await;
                     }
                     None => return,
@@ -152,7 +153,7 @@ impl SelfManaged {
                     failures += 1;
                     self.report(&problem, "write");
                     // The loser of a race learns at once what the winner wrote, lest it undo the winner's CA bundles.
-                    if problem == CallError::Conflict && failures <= 3 {
+                    if lost_a_race(&problem) && failures <= 3 {
                         seen = self.read(&mut reported).await;
                         look_again = Instant::now();
                     } else {
@@ -204,7 +205,7 @@ impl SelfManaged {
         }
     }
 
-    async fn write(&self, found: Option<&Secret>, desired: &CertSecret) -> Result<Secret, CallError> {
+    async fn write(&self, found: Option<&Secret>, desired: &CertSecret) -> Result<Secret, ApiError> {
         let params = PostParams { field_manager: Some(CERTIFICATE_FIELD_MANAGER.to_owned()), ..PostParams::default() };
         let mut secret = found.cloned().unwrap_or_else(|| Secret {
             metadata: ObjectMeta {
@@ -231,7 +232,7 @@ impl SelfManaged {
     }
 
     /// Reads the Secret, because the watch or a write failed.
-    async fn read(&self, reported: &mut Option<CallError>) -> Seen {
+    async fn read(&self, reported: &mut Option<ApiError>) -> Seen {
         match call(self.api.get_opt(&self.name)).await {
             Ok(found) => Seen::Known(found.map(Box::new)),
             Err(error) => {
@@ -243,18 +244,18 @@ impl SelfManaged {
     }
 
     /// Reports a problem unless it is the one reported last.
-    fn report_once(&self, problem: CallError, verb: &str, reported: &mut Option<CallError>) {
+    fn report_once(&self, problem: ApiError, verb: &str, reported: &mut Option<ApiError>) {
         if reported.as_ref() != Some(&problem) {
             self.report(&problem, verb);
             *reported = Some(problem);
         }
     }
 
-    fn report(&self, problem: &CallError, verb: &str) {
+    fn report(&self, problem: &ApiError, verb: &str) {
         let secret = self.display();
         match problem {
-            CallError::Conflict => info!(%secret, "another replica wrote the certificate Secret first"),
-            CallError::Forbidden(why) => error!(
+            problem if lost_a_race(problem) => info!(%secret, "another replica wrote the certificate Secret first"),
+            ApiError::Forbidden(why) => error!(
                 %secret,
                 "may not {verb} the certificate Secret: {why}; grant get, list, watch and update on it, apply the empty \
                  Secret that `mcm manifests rbac` prints, or run with --cert-mode=files"
@@ -266,6 +267,11 @@ impl SelfManaged {
     fn display(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }
+}
+
+/// Whether another replica was faster.
+fn lost_a_race(problem: &ApiError) -> bool {
+    matches!(problem, ApiError::Conflict(_) | ApiError::AlreadyExists(_))
 }
 
 /// A Secret that was spoilt is put back before anything else is done with it: a replica that finds nothing usable would make a

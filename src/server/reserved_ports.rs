@@ -1,16 +1,16 @@
-//! Ports that are taken before there is a server: somebody had to know their numbers first.
+//! Ports that are bound before the server starts, because their numbers must be known first.
 
 use std::{
     io,
     net::{Ipv4Addr, SocketAddr, TcpListener},
 };
 
-/// Listeners that were bound before the server. Who connects meanwhile waits instead of being refused.
+/// Listeners that were bound before the server. A client that connects in the meantime waits and is not refused.
 #[derive(Debug, Default)]
-pub struct Taken(Vec<TcpListener>);
+pub struct ReservedPorts(Vec<TcpListener>);
 
-impl Taken {
-    /// Takes free ports of 127.0.0.1; the answer names them. Nobody else can get one of them from here on.
+impl ReservedPorts {
+    /// Binds free ports of 127.0.0.1 and returns their numbers. No other process can get them from now on.
     ///
     /// # Errors
     /// When no port is free.
@@ -25,8 +25,8 @@ impl Taken {
         Ok((Self(listeners), ports))
     }
 
-    /// Gives away the listener of an address.
-    pub(super) fn give(&mut self, address: SocketAddr) -> Option<TcpListener> {
+    /// Takes out the listener of an address.
+    pub(super) fn take(&mut self, address: SocketAddr) -> Option<TcpListener> {
         let at = self.0.iter().position(|listener| listener.local_addr().is_ok_and(|local| local == address))?;
         Some(self.0.swap_remove(at))
     }

@@ -1,4 +1,4 @@
-//! Answers the requests of one connection until it ends, grows old, has nothing to ask or is stopped.
+//! Answers the requests of one connection until it ends, reaches its maximal age, is idle for too long or is stopped.
 
 use std::{
     convert::Infallible,
@@ -27,17 +27,18 @@ use tokio::{
 use tracing::{debug, error};
 
 use super::{
-    Handler, Observer, Peer, Stop, is_health,
-    places::Admitted,
-    talk::{Asked, Protocol, Talk},
+    Handler, Observer, Peer, Stop,
+    activity::{Activity, Protocol, RequestGuard},
+    is_health,
+    limiter::Scope,
 };
 use crate::{ConnectionLimits, Refusal, Rejection};
 
-/// A connection over which requests may come.
+/// A connection whose requests are answered.
 pub(super) struct Connection {
     pub(super) protocol: Protocol,
     pub(super) peer: Peer,
-    pub(super) talk: Talk,
+    pub(super) activity: Activity,
     pub(super) observer: Arc<dyn Observer>,
     pub(super) limits: ConnectionLimits,
 }
@@ -47,30 +48,30 @@ where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     H: Handler,
 {
-    let Connection { protocol, peer, talk, observer, limits } = connection;
-    talk.begins(protocol);
-    let (address, asked_to_end, heard) = (peer.address, peer.ending.clone(), talk.clone());
+    let Connection { protocol, peer, activity, observer, limits } = connection;
+    activity.start(protocol);
+    let (address, close_requested, client) = (peer.address, peer.close.clone(), activity.clone());
     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-        let mut asked = talk.request();
+        let mut guard = activity.request();
         let (handler, peer, observer) = (Arc::clone(&handler), peer.clone(), Arc::clone(&observer));
         async move {
-            let mut answered = answer(&*handler, &*observer, &peer, &limits, request).await;
-            if protocol == Protocol::Http1 && peer.ending.is_cancelled() {
-                answered.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            let mut response = answer(&*handler, &*observer, &peer, &limits, request).await;
+            if protocol == Protocol::Http1 && peer.close.is_cancelled() {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
-            asked.answered();
-            Ok::<_, Infallible>(answered.map(|body| OnItsWay { body, _asked: asked }))
+            guard.set_answered();
+            Ok::<_, Infallible>(response.map(|body| ResponseBody { body, _guard: guard }))
         }
     });
     let builder = http_builder(protocol, &limits);
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(io), service));
-    // The port spreads connections that were made together.
+    // Connections that were opened together are not closed together: their ports differ.
     let spread = limits.max_age.mul_f64(f64::from(address.port() % 64) / 640.0);
-    let mut old_age = std::pin::pin!(sleep(limits.max_age + spread));
-    // Whoever does not take the answers to what is under way is not waited for without end.
+    let mut max_age = std::pin::pin!(sleep(limits.max_age + spread));
+    // A client that does not read its answers must not keep a closing connection open.
     let mut cut_off = std::pin::pin!(sleep(limits.max_age + spread + limits.linger));
-    let mut idleness = std::pin::pin!(sleep(limits.idle));
-    let mut ending = false;
+    let mut idle_timer = std::pin::pin!(sleep(limits.idle));
+    let mut closing = false;
     loop {
         tokio::select! {
             ended = connection.as_mut() => {
@@ -79,52 +80,52 @@ where
                 }
                 return;
             }
-            () = stop.graceful.cancelled(), if !ending => {}
-            () = asked_to_end.cancelled(), if !ending => {}
-            () = old_age.as_mut(), if !ending => {}
-            () = idleness.as_mut(), if !ending => {
+            () = stop.graceful.cancelled(), if !closing => {}
+            () = close_requested.cancelled(), if !closing => {}
+            () = max_age.as_mut(), if !closing => {}
+            () = idle_timer.as_mut(), if !closing => {
                 let now = Instant::now();
-                // The next time is never later than idleness could end: while something is answered, it has not begun.
-                let ends = heard.idleness_ends().unwrap_or(now + limits.idle);
-                if ends > now {
-                    idleness.set(sleep_until(ends));
+                // While a request is being answered the idle time has not begun, so that this is never too late.
+                let deadline = client.idle_deadline().unwrap_or(now + limits.idle);
+                if deadline > now {
+                    idle_timer.set(sleep_until(deadline));
                     continue;
                 }
             }
             () = cut_off.as_mut() => {
-                debug!(peer = %address, "cut off an old connection whose requests do not end");
+                debug!(peer = %address, "closed a connection of the maximal age whose requests do not end");
                 return;
             }
-            () = heard.worn_out().cancelled() => {
-                debug!(peer = %address, "cut off a connection that takes back what it asks for");
+            () = client.exhausted().cancelled() => {
+                debug!(peer = %address, "closed a connection whose client resets its requests");
                 return;
             }
             () = stop.abort.cancelled() => return,
         }
-        ending = true;
+        closing = true;
         connection.as_mut().graceful_shutdown();
     }
 }
 
-/// Why a request gets no answer, whatever it asks for, if so.
+/// Why a request is refused before its handler sees it, if so.
 fn refusal<B>(request: &Request<B>, peer: &Peer, limits: &ConnectionLimits) -> Option<Refusal> {
     let path_bytes = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
-    let admitted = peer.place.as_ref().map_or(Admitted::Fully, |place| place.admitted);
+    let scope = peer.permit.as_ref().map_or(Scope::All, |permit| permit.scope);
     if path_bytes > limits.path_bytes {
         Some(Refusal::PathTooLong { limit: limits.path_bytes })
     } else if request.headers().keys_len() > limits.header_fields {
         Some(Refusal::TooManyFields { limit: limits.header_fields })
-    } else if admitted == Admitted::ForHealth && !is_health(request.uri().path()) {
-        Some(Refusal::Crowded)
+    } else if scope == Scope::Health && !is_health(request.uri().path()) {
+        Some(Refusal::TooManyConnections)
     } else {
-        if admitted == Admitted::ForHealth {
-            peer.end_connection();
+        if scope == Scope::Health {
+            peer.close_connection();
         }
         None
     }
 }
 
-/// The answer to a request; a panic of its handler ends nothing else.
+/// The answer to a request. A panic of its handler fails this request alone.
 async fn answer<H: Handler>(
     handler: &H,
     observer: &dyn Observer,
@@ -133,11 +134,11 @@ async fn answer<H: Handler>(
     request: Request<Incoming>,
 ) -> Response<Body> {
     let (began, method, uri) = (Instant::now(), request.method().clone(), request.uri().clone());
-    let answered = if let Some(refusal) = refusal(&request, peer, limits) {
-        if refusal == Refusal::Crowded {
+    let response = if let Some(refusal) = refusal(&request, peer, limits) {
+        if refusal == Refusal::TooManyConnections {
             observer.rejected(Rejection::ConnectionLimit);
         }
-        peer.end_connection();
+        peer.close_connection();
         refusal.response(request.version())
     } else {
         let mut request = request.map(Body::new);
@@ -147,17 +148,17 @@ async fn answer<H: Handler>(
             Refusal::Panic.into_response()
         })
     };
-    observer.answered(peer.address, &method, uri.path(), answered.status(), began.elapsed());
-    answered
+    observer.answered(peer.address, &method, uri.path(), response.status(), began.elapsed());
+    response
 }
 
-/// A body that is being sent; its request is over when this is dropped.
-struct OnItsWay {
+/// A body that is being sent. Its request ends when the body is dropped.
+struct ResponseBody {
     body: Body,
-    _asked: Asked,
+    _guard: RequestGuard,
 }
 
-impl HttpBody for OnItsWay {
+impl HttpBody for ResponseBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -180,7 +181,7 @@ impl HttpBody for OnItsWay {
 fn http_builder(protocol: Protocol, limits: &ConnectionLimits) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     let http2 = &limits.http2;
-    // Heads have their own deadline, which idle connections have not.
+    // `TimeoutStream` has the deadline of heads: hyper would also count the idle time before a head.
     builder
         .http1()
         .timer(TokioTimer::new())

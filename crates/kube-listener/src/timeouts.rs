@@ -1,5 +1,5 @@
-//! A connection whose other side must go on reading, and must come to say what it wants: who reads nothing for a while is cut off,
-//! so that answers don't pile up, and so is whose request has begun and does not arrive.
+//! Timeouts of a stream: a client that reads nothing for a while is disconnected, so that answers do not pile up. A client whose request has begun
+//! and does not arrive is disconnected too.
 //!
 //! Source: spec/extension-apiserver §8 (TH-07, TH-09, TH-11).
 
@@ -16,50 +16,50 @@ use tokio::{
     time::{Instant, Sleep, sleep, sleep_until},
 };
 
-use super::talk::Talk;
+use super::activity::Activity;
 
-/// A stream that fails when a write makes no progress for too long, when the head of a request does not come to its end, or when
-/// too much comes that is no request.
-pub(super) struct Patient<I> {
+/// A stream that fails when a write makes no progress for too long, when the head of a request is not complete in time, or when the client sends too
+/// many bytes that are no request.
+pub(super) struct TimeoutStream<I> {
     stream: I,
-    talk: Talk,
-    patience: Duration,
+    activity: Activity,
+    write_timeout: Duration,
     /// Runs while a write waits.
-    timer: Option<Pin<Box<Sleep>>>,
-    /// Runs while a head is under way.
+    write_timer: Option<Pin<Box<Sleep>>>,
+    /// Runs while a head is being received.
     head_timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl<I> Patient<I> {
-    pub(super) fn new(stream: I, patience: Duration, talk: Talk) -> Self {
-        Self { stream, talk, patience, timer: None, head_timer: None }
+impl<I> TimeoutStream<I> {
+    pub(super) fn new(stream: I, write_timeout: Duration, activity: Activity) -> Self {
+        Self { stream, activity, write_timeout, write_timer: None, head_timer: None }
     }
 
-    /// What a write came to, or the end of patience.
-    fn judge<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    /// The result of a write, or the timeout.
+    fn check_write<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
-            self.timer = None;
+            self.write_timer = None;
             return written;
         }
-        let patience = self.patience;
-        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(patience)));
+        let timeout = self.write_timeout;
+        let timer = self.write_timer.get_or_insert_with(|| Box::pin(sleep(timeout)));
         if timer.deadline() <= Instant::now() || timer.as_mut().poll(context).is_ready() {
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the other side does not read")));
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read")));
         }
         Poll::Pending
     }
 
-    /// Waits for the rest of a head, or not any more.
-    fn wait_for_head(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Some(ends) = self.talk.head_ends() else {
+    /// Fails when the deadline of a head has passed.
+    fn check_head(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Some(deadline) = self.activity.head_deadline() else {
             self.head_timer = None;
             return Poll::Pending;
         };
-        let timer = self.head_timer.get_or_insert_with(|| Box::pin(sleep_until(ends)));
-        if timer.deadline() != ends {
-            timer.as_mut().reset(ends);
+        let timer = self.head_timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        if timer.deadline() != deadline {
+            timer.as_mut().reset(deadline);
         }
-        if ends <= Instant::now() || timer.as_mut().poll(context).is_ready() {
+        if deadline <= Instant::now() || timer.as_mut().poll(context).is_ready() {
             return Poll::Ready(Err(io::Error::new(
                 io::ErrorKind::TimedOut,
                 "the head of a request did not come in time",
@@ -69,21 +69,21 @@ impl<I> Patient<I> {
     }
 }
 
-impl<I: AsyncRead + Unpin> AsyncRead for Patient<I> {
+impl<I: AsyncRead + Unpin> AsyncRead for TimeoutStream<I> {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = into.filled().len();
         match Pin::new(&mut self.stream).poll_read(context, into) {
-            Poll::Ready(Ok(())) => Poll::Ready(self.talk.hears(into.filled().len().saturating_sub(before))),
+            Poll::Ready(Ok(())) => Poll::Ready(self.activity.receive(into.filled().len().saturating_sub(before))),
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            Poll::Pending => self.wait_for_head(context),
+            Poll::Pending => self.check_head(context),
         }
     }
 }
 
-impl<I: AsyncWrite + Unpin> AsyncWrite for Patient<I> {
+impl<I: AsyncWrite + Unpin> AsyncWrite for TimeoutStream<I> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.judge(context, written)
+        self.check_write(context, written)
     }
 
     fn poll_write_vectored(
@@ -92,7 +92,7 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Patient<I> {
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
-        self.judge(context, written)
+        self.check_write(context, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -101,12 +101,12 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Patient<I> {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(context);
-        self.judge(context, flushed)
+        self.check_write(context, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let closed = Pin::new(&mut self.stream).poll_shutdown(context);
-        self.judge(context, closed)
+        self.check_write(context, closed)
     }
 }
 
@@ -114,34 +114,34 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Patient<I> {
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
-    use super::{super::talk::Protocol, *};
+    use super::{super::activity::Protocol, *};
     use crate::ConnectionLimits;
 
     #[tokio::test(start_paused = true)]
-    async fn th_07_a_head_that_trickles_is_given_up_in_time() {
+    async fn th_07_a_head_that_trickles_times_out() {
         let (ours, mut theirs) = duplex(16);
-        let talk = Talk::new(ConnectionLimits::default());
-        talk.begins(Protocol::Http1);
+        let activity = Activity::new(ConnectionLimits::default());
+        activity.start(Protocol::Http1);
         let began = Instant::now();
-        let mut ours = Patient::new(ours, Duration::from_secs(60), talk);
+        let mut ours = TimeoutStream::new(ours, Duration::from_secs(60), activity);
         let sending = async {
             while theirs.write_all(b"x").await.is_ok() {
                 tokio::time::sleep(Duration::from_secs(9)).await;
             }
         };
-        let mut heard = Vec::new();
+        let mut received = Vec::new();
         tokio::select! {
-            read = ours.read_to_end(&mut heard) => assert_eq!(read.unwrap_err().kind(), io::ErrorKind::TimedOut),
+            read = ours.read_to_end(&mut received) => assert_eq!(read.unwrap_err().kind(), io::ErrorKind::TimedOut),
             () = sending => unreachable!("our end is open"),
         }
-        assert_eq!((heard.len(), began.elapsed().as_secs()), (2, 10));
+        assert_eq!((received.len(), began.elapsed().as_secs()), (2, 10));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn th_09_who_does_not_read_is_cut_off() {
+    async fn th_09_a_client_that_does_not_read_is_disconnected() {
         let (ours, _theirs) = duplex(16);
         let began = Instant::now();
-        let failed = Patient::new(ours, Duration::from_secs(60), Talk::new(ConnectionLimits::default()))
+        let failed = TimeoutStream::new(ours, Duration::from_secs(60), Activity::new(ConnectionLimits::default()))
             .write_all(&[0; 64])
             .await
             .unwrap_err();
@@ -149,9 +149,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_reads_slowly_is_waited_for() {
+    async fn a_client_that_reads_slowly_is_not_disconnected() {
         let (ours, mut theirs) = duplex(16);
-        let mut ours = Patient::new(ours, Duration::from_secs(60), Talk::new(ConnectionLimits::default()));
+        let mut ours = TimeoutStream::new(ours, Duration::from_secs(60), Activity::new(ConnectionLimits::default()));
         let reading = async {
             let mut bytes = [0; 8];
             for _ in 0..8 {

@@ -13,18 +13,18 @@ use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
 use super::rig::{Raw, Rig, client_config, connect_with, options, soon, until};
-use crate::server::{ClientCertificates, Guest, ServerOptions, tls::Authorities};
+use crate::server::{ClientCertificates, FallbackHandler, ServerOptions, tls::Authorities};
 use kube_listener::Peer;
 
 /// Tells how many certificates its caller has shown, and ends the connection when asked to.
 pub(super) struct Counting;
 
 #[async_trait]
-impl Guest for Counting {
+impl FallbackHandler for Counting {
     async fn answer(&self, request: Request<Body>) -> Response<Body> {
         let peer = request.extensions().get::<Peer>().unwrap();
         if request.uri().path() == "/end" {
-            peer.end_connection();
+            peer.close_connection();
         }
         Response::new(Body::from(format!("{} certificates", peer.certificates.len())))
     }
@@ -37,8 +37,8 @@ fn asking() -> ServerOptions {
 const GET: &str = "GET /apis HTTP/1.1\r\nHost: mcm\r\n\r\n";
 
 #[tokio::test]
-async fn a_guest_answers_what_is_for_no_webhook() {
-    let rig = Rig::start_with_guest(asking(), Arc::new(Counting)).await;
+async fn the_fallback_answers_what_is_for_no_webhook() {
+    let rig = Rig::start_with_fallback(asking(), Arc::new(Counting)).await;
     let mut caller = rig.h1().await;
     caller.send(GET).await;
     assert!(caller.response().await.ends_with("0 certificates"));
@@ -46,7 +46,7 @@ async fn a_guest_answers_what_is_for_no_webhook() {
     caller.send("GET /mutate HTTP/1.1\r\nHost: mcm\r\n\r\n").await;
     assert!(caller.response().await.starts_with("HTTP/1.1 405"));
     caller.send("GET /healthz HTTP/1.1\r\nHost: mcm\r\n\r\n").await;
-    assert!(caller.response().await.ends_with("0 certificates"), "health is the guest's too");
+    assert!(caller.response().await.ends_with("0 certificates"), "health is the fallback's too");
 }
 
 #[rstest::rstest]
@@ -55,7 +55,7 @@ async fn a_guest_answers_what_is_for_no_webhook() {
 #[case::two_lengths("Content-Length: 0\r\nContent-Length: 5\r\n")]
 #[tokio::test]
 async fn th_19_what_two_servers_could_read_differently_is_read_by_nobody(#[case] line: &str) {
-    let rig = Rig::start_with_guest(asking(), Arc::new(Counting)).await;
+    let rig = Rig::start_with_fallback(asking(), Arc::new(Counting)).await;
     let mut caller = rig.h1().await;
     caller.send(&format!("POST /apis HTTP/1.1\r\nHost: mcm\r\n{line}\r\nhello")).await;
     let rest = caller.rest().await;
@@ -63,8 +63,8 @@ async fn th_19_what_two_servers_could_read_differently_is_read_by_nobody(#[case]
 }
 
 #[tokio::test]
-async fn a_guest_can_let_a_connection_end() {
-    let rig = Rig::start_with_guest(asking(), Arc::new(Counting)).await;
+async fn the_fallback_can_let_a_connection_end() {
+    let rig = Rig::start_with_fallback(asking(), Arc::new(Counting)).await;
     let client = rig.h2().await;
     let mut caller = rig.h1().await;
     caller.send(&GET.replace("/apis", "/end")).await;
@@ -114,7 +114,7 @@ async fn show(
 
 #[tokio::test]
 async fn any_certificate_is_taken_from_whoever_holds_its_key() {
-    let rig = Rig::start_with_guest(asking(), Arc::new(Counting)).await;
+    let rig = Rig::start_with_fallback(asking(), Arc::new(Counting)).await;
     let (certificate, key) = a_certificate();
     let mut caller = Raw(show(&rig, certificate, &key).await.unwrap());
     caller.send(GET).await;
@@ -123,7 +123,7 @@ async fn any_certificate_is_taken_from_whoever_holds_its_key() {
 
 #[tokio::test]
 async fn a_session_that_is_taken_up_again_still_carries_the_certificate() {
-    let rig = Rig::start_with_guest(asking(), Arc::new(Counting)).await;
+    let rig = Rig::start_with_fallback(asking(), Arc::new(Counting)).await;
     let (certificate, key) = a_certificate();
     let config = showing(&rig, certificate, &key);
     for handshake in [HandshakeKind::Full, HandshakeKind::Resumed] {
@@ -137,7 +137,7 @@ async fn a_session_that_is_taken_up_again_still_carries_the_certificate() {
 
 #[tokio::test]
 async fn a_certificate_of_somebody_else_is_worth_no_connection() {
-    let rig = Rig::start_with_guest(asking(), Arc::new(Counting)).await;
+    let rig = Rig::start_with_fallback(asking(), Arc::new(Counting)).await;
     let ((certificate, _), (_, another_key)) = (a_certificate(), a_certificate());
     // With TLS 1.3 the client learns of the refusal after it believes the handshake to be over.
     if let Ok(stream) = show(&rig, certificate, &another_key).await {
