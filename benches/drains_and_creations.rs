@@ -1,10 +1,10 @@
-//! How long a creation waits for its driver call while many drains are under way: p50, p99 and the longest.
+//! Measures how long a creation waits for its driver call while many drains run: p50, p99 and the maximum.
 //!
-//! The real controller, queue, lanes and limits of the default flags (20 calls per second per lane); both clusters are played
-//! in this process, each call taking 3 ms. A disruption budget refuses every eviction, so that no drain ever ends. What is
-//! measured is the time from the store's change (what a watch event does) to the driver's `create_machine`.
+//! The controller, the queue and the clients with the default rates (20 calls per second per client) are real. Both clusters are
+//! simulated in this process, and each call takes 3 ms. A disruption budget refuses every eviction, so that no drain ever ends. The
+//! measured time begins with the change in the store, as after a watch event, and ends with the driver's `create_machine`.
 //!
-//! A scenario program, not a test: `cargo bench --bench drains_and_creations` prints, nothing passes or fails by time.
+//! This is a program, not a test: `cargo bench --bench drains_and_creations` prints figures, and no figure is a failure.
 
 use std::{
     collections::HashMap,
@@ -64,14 +64,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Runs `drains` drains that never end, then makes machines and prints how long their driver calls took to come.
+/// Runs `drains` drains that never end, then creates machines and prints the time until their driver calls.
 async fn measure(drains: usize) -> Result<(), Box<dyn std::error::Error>> {
     let world = World::new(drains)?;
     let stop = CancellationToken::new();
     let running = world.start(stop.clone())?;
     let began = Instant::now();
-    // All drains are under way once each machine says which budget holds it up.
-    while world.told() < drains {
+    // All drains are running once each machine reports the budget that blocks it.
+    while world.blocked() < drains {
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     println!("{drains} drains under way after {:.1?}", began.elapsed());
@@ -99,20 +99,20 @@ async fn measure(drains: usize) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// The cloud: makes VMs at once and notes when it was asked to.
+/// The cloud. It makes VMs at once and records the time until each call.
 #[derive(Default)]
 struct Cloud {
     wanted: Mutex<HashMap<String, Instant>>,
     waited: Mutex<Vec<Duration>>,
 }
 
-struct Cloudy {
+struct CloudDriver {
     info: DriverInfo,
     cloud: Arc<Cloud>,
 }
 
 #[async_trait]
-impl Driver for Cloudy {
+impl Driver for CloudDriver {
     fn info(&self) -> &DriverInfo {
         &self.info
     }
@@ -139,7 +139,7 @@ impl Driver for Cloudy {
     }
 }
 
-/// One pod on every node that is drained, and a budget over all of them.
+/// One pod on every drained node, and a budget that covers all of them.
 struct Pods {
     on: HashMap<String, PodSnapshot>,
     budget: BudgetSnapshot,
@@ -230,16 +230,16 @@ impl World {
         Ok(Self { views, nodes, pods, cloud: Arc::default(), refused: Arc::default() })
     }
 
-    /// How many machines say that a budget holds them up.
-    fn told(&self) -> usize {
-        let is_told = |machine: &MachineSnapshot| {
+    /// The number of machines that report that a budget blocks them.
+    fn blocked(&self) -> usize {
+        let is_blocked = |machine: &MachineSnapshot| {
             machine
                 .status()
                 .machine_conditions
                 .iter()
                 .any(|condition| condition.reason == machine_condition::REASON_DRAIN_BLOCKED)
         };
-        self.views.machines.snapshot().iter().filter(|machine| is_told(machine)).count()
+        self.views.machines.snapshot().iter().filter(|machine| is_blocked(machine)).count()
     }
 
     fn start(&self, stop: CancellationToken) -> Result<tokio::task::JoinHandle<()>, Box<dyn std::error::Error>> {
@@ -254,7 +254,7 @@ impl World {
         let (sender, mut events) = tokio::sync::mpsc::channel(64);
         tokio::spawn(async move { while events.recv().await.is_some() {} });
         let mut drivers = Registry::new();
-        let driver: Arc<dyn Driver> = Arc::new(Cloudy {
+        let driver: Arc<dyn Driver> = Arc::new(CloudDriver {
             info: DriverInfo {
                 name: "cloudy",
                 providers: vec!["cloudy".to_owned()],
@@ -298,8 +298,8 @@ impl World {
         }));
         let woken = Arc::clone(&queue);
         let route = controller.wakes().machines;
-        let heard = route.map(|route| listener(route, &self.views, move |wake| woken.add(wake.key)));
-        self.views.machines.set_listeners(heard.into_iter().collect());
+        let listening = route.map(|route| listener(route, &self.views, move |wake| woken.add(wake.key)));
+        self.views.machines.set_listeners(listening.into_iter().collect());
         for machine in self.views.machines.snapshot() {
             queue.add(machine.key());
         }
@@ -309,7 +309,7 @@ impl World {
         })))
     }
 
-    /// The API servers of both clusters: what is in the stores is what they hold.
+    /// The API servers of both clusters. The stores are their database.
     fn api(&self) -> kube::Client {
         let (machines, nodes) = (Arc::clone(&self.views.machines), Arc::clone(&self.nodes));
         let refused = Arc::clone(&self.refused);
@@ -343,7 +343,7 @@ impl World {
     }
 }
 
-/// A machine as a set makes it.
+/// A machine of a set.
 fn machine(name: &str, more: &Value, status: &Value) -> Value {
     let mut machine = json!({
         "metadata": {
@@ -364,7 +364,7 @@ fn object<K: serde::de::DeserializeOwned>(value: Value) -> Result<K, serde_json:
     serde_json::from_value(value)
 }
 
-/// What an API server answers to a read or a patch.
+/// The answer of an API server to a read or a patch.
 fn answer<K: serde::Serialize>(stored: Option<&K>, method: &Method, part: Option<&str>, body: &Value) -> (u16, Value) {
     let Some(Ok(mut object)) = stored.map(serde_json::to_value) else {
         return (

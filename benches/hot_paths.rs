@@ -1,6 +1,6 @@
-//! Figures of the paths that thousands of machines go through: the store's index, the work queue, an admission review, a view.
+//! Measures the code that runs for thousands of machines: the store's index, an admission review, a view.
 //!
-//! A scenario program, not a test: `cargo bench` prints, nothing passes or fails by time.
+//! This is a program, not a test: `cargo bench` prints times, and no time is a failure.
 
 use std::{sync::Arc, time::Instant};
 
@@ -41,12 +41,12 @@ use machine_controllers::{
 };
 use machine_driver::Registry;
 
-/// As in the program itself.
+/// The allocator of the program.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const MACHINES: usize = 10_000;
-/// Machines of a page, as kubectl asks for them.
+/// Machines of a page. kubectl requests pages of this size.
 const PAGE: usize = 500;
 
 fn main() {
@@ -77,7 +77,7 @@ fn store() {
     println!("store: {found} machines found by class in {:?}", began.elapsed());
 }
 
-/// What views cost in a namespace of many machines, without the bytes on the wire.
+/// Measures views in a namespace with many machines, without the network.
 fn views() {
     let (views, nodes) = (ControlViews::default(), node_store());
     let begin = || {
@@ -160,8 +160,8 @@ fn views() {
     }
 }
 
-/// Tells the first so many machines of a list as a request for a page of them does; how many that were, and what is kept for
-/// the others.
+/// Renders the first machines of a list, like a request for a page. Returns their number, and the size of the data that is kept for
+/// the other pages.
 async fn told(outlooks: &OutlookView, most: usize) -> Result<(usize, usize), ApiStatus> {
     let (labels, fields) = (LabelSelector::default(), FieldSelector::default());
     let everything = Selection { labels: &labels, fields: &fields, own: &[] };
@@ -176,7 +176,7 @@ fn template(class: &str) -> serde_json::Value {
     })
 }
 
-/// A deployment of all machines, its set, and how the set owns them.
+/// A deployment of all machines, its set, and the owner reference of the machines.
 fn rollout() -> serde_json::Result<(MachineDeployment, MachineSet, OwnerReference)> {
     let owner = |kind: &str, name: &str| {
         serde_json::json!({ "apiVersion": "machine.sapcloud.io/v1alpha1", "kind": kind, "name": name,

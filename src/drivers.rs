@@ -1,4 +1,4 @@
-//! The drivers of a program: those that are built in, and those that its `main` brings.
+//! The drivers of a program: the built-in ones, and those that its `main` adds.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use crate::settings::CloudSettings;
 #[cfg(any(feature = "aws", feature = "openstack"))]
 use crate::settings::CodeDetail;
 
-/// The drivers of a program. Clones share those that its `main` brings.
+/// The drivers of a program. Clones share the drivers that `main` adds.
 #[derive(Clone, Default)]
 pub struct DriverSet {
     clouds: &'static [Cloud],
-    brought: Vec<Arc<dyn Driver>>,
+    added: Vec<Arc<dyn Driver>>,
 }
 
 /// A cloud whose driver is compiled in.
@@ -22,56 +22,55 @@ pub struct DriverSet {
 pub(crate) struct Cloud {
     /// Its `provider` string.
     pub(crate) provider: &'static str,
-    /// Its driver, which reaches nothing before the first call.
+    /// Makes its driver, which sends no request before the first call.
     driver: fn(&CloudSettings) -> Arc<dyn Driver>,
 }
 
 impl DriverSet {
-    /// Those that are built in, and no others.
+    /// The built-in drivers only.
     pub fn built_in() -> Self {
-        Self { clouds: CLOUDS, brought: Vec::new() }
+        Self { clouds: CLOUDS, added: Vec::new() }
     }
 
-    /// The same without the drivers of clouds: nothing outside this host is reached.
+    /// The same set without the drivers of clouds, so that no request leaves this host.
     #[must_use]
     pub(crate) fn without_clouds(self) -> Self {
         Self { clouds: &[], ..self }
     }
 
-    /// This driver, too. It serves its `provider` strings, also one that the virtual cloud would impersonate; of two drivers
-    /// with the same string the later one serves it.
+    /// Adds a driver. It serves its `provider` strings, even those that the virtual cloud would impersonate. When two drivers
+    /// have the same string, the later one serves it.
     #[must_use]
     pub fn with(mut self, driver: impl Driver) -> Self {
-        self.brought.push(Arc::new(driver));
+        self.added.push(Arc::new(driver));
         self
     }
 
-    /// These drivers, too, which others hold as well.
+    /// Adds drivers that are shared with other parts of the process.
     #[cfg(feature = "external")]
     pub(crate) fn with_shared(mut self, drivers: impl IntoIterator<Item = Arc<dyn Driver>>) -> Self {
-        self.brought.extend(drivers);
+        self.added.extend(drivers);
         self
     }
 
-    /// The drivers that a `main` has brought.
+    /// The drivers that `main` has added.
     #[cfg(feature = "external")]
-    pub(crate) fn brought(&self) -> &[Arc<dyn Driver>] {
-        &self.brought
+    pub(crate) fn added(&self) -> &[Arc<dyn Driver>] {
+        &self.added
     }
 
-    /// Which driver serves which of the providers that are wanted, and the rules over their classes. `simulation` is the
-    /// virtual cloud, which serves the providers that it impersonates also where a cloud's own driver is compiled in; each driver
-    /// passes through `each` first.
+    /// The drivers of the wanted providers, and the rules over their classes. `simulation` is the virtual cloud. It serves the
+    /// providers that it impersonates, even when their own driver is compiled in. `wrap` is applied to each driver.
     pub(crate) fn registry(
         &self,
         settings: &CloudSettings,
         simulation: Arc<dyn Driver>,
         is_wanted: impl Fn(&str) -> bool,
-        each: impl Fn(Arc<dyn Driver>) -> Arc<dyn Driver>,
+        wrap: impl Fn(Arc<dyn Driver>) -> Arc<dyn Driver>,
     ) -> Registry {
         let mut registry = Registry::new();
         let clouds = self.clouds.iter().map(|cloud| (cloud.driver)(settings));
-        for driver in clouds.chain([simulation]).chain(self.brought.iter().cloned()).map(each) {
+        for driver in clouds.chain([simulation]).chain(self.added.iter().cloned()).map(wrap) {
             for provider in driver.info().providers.iter().filter(|provider| is_wanted(provider)) {
                 registry.register_as(provider, &driver);
             }
@@ -120,7 +119,7 @@ fn openstack(settings: &CloudSettings) -> Arc<dyn Driver> {
     Arc::new(OpenStackDriver::new(OpenStackOptions { endpoint, status: MachineStatus::Asked, codes }))
 }
 
-/// The rules over classes that this program knows without a driver for them.
+/// The rules over classes that apply even without a driver for the provider.
 fn known_rules() -> Vec<Arc<dyn ClassRules>> {
     vec![Arc::new(AwsClasses), Arc::new(OpenStackClasses)]
 }
@@ -142,7 +141,7 @@ mod tests {
 
     use super::*;
 
-    /// A driver of its own for a provider whose rules are known.
+    /// A driver for a provider whose class rules are known.
     struct Served(DriverInfo);
 
     #[async_trait]
@@ -180,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn cls_9_what_a_secret_lacks_is_told_also_when_a_driver_serves_the_provider() {
+    fn cls_9_missing_keys_of_a_secret_are_found_also_when_a_driver_serves_the_provider() {
         let info = DriverInfo {
             name: "aws",
             providers: vec![AWS.to_owned()],

@@ -1,8 +1,8 @@
-//! Keeps the house in order: which room may import which, where nothing may wait, call or look at a clock, and where patches are
-//! made.
+//! Checks the structure of the sources: which room may import which, which files may not wait, call or read a clock, and where patches
+//! are made.
 //!
-//! Reads the sources as text, comments and strings apart. A failure names the file and the word; either the file belongs
-//! elsewhere, or `docs/architecture.md` and the tables below are to be changed with it, on purpose.
+//! The tests read the sources as text, without comments. A failure names the file and the word. Then either the file belongs
+//! elsewhere, or the tables below and `docs/architecture.md` have to change with it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,42 +10,42 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The rooms of the binary's package from the ground up. A room imports only rooms that stand before it, so that no two need
-/// each other. Between crates Cargo sees to that.
+/// The rooms of the binary's package. A room imports only rooms that come before it, so that there are no circles. Between crates Cargo
+/// prevents circles.
 const ROOMS: [&str; 6] = ["settings", "drivers", "server", "extension", "manager", "cli"];
 
-/// Rooms and crates that compute and nothing else.
+/// Rooms and crates with pure functions only.
 const PURE_ROOMS: [&str; 5] = ["kube-values", "machine-api", "kube-protocol", "mcm-metrics", "settings"];
 
-/// It polls what waits by hand, so that it depends on nothing outside either.
+/// The crate that polls futures by hand, so that it does not depend on anything outside the process either.
 const PLAYING: &str = "machine-simulation";
 
 /// The files of `machine-controllers` that act, wait or run a loop, beside the `mod.rs` of a room; every other one decides or
 /// observes.
 const ACTING: [&str; 8] = ["act", "loops", "reconcile", "driver_calls", "tokens", "calls", "collector", "watchman"];
 
-/// What only a file that acts has, or one that plays what acts.
+/// Words that are allowed only in files that act, and in the simulation.
 const WAITING: [&str; 3] = ["async fn", ".await", "tokio::"];
 
-/// What only a file that acts has.
+/// Words that are allowed only in files that act.
 const IMPURE: [&str; 6] = ["kube::Client", "kube::Api", "Instant::now", "Timestamp::now", "SystemTime", "rand::rng"];
 
-/// Where effects are verbs: what they write is made in the `patches.rs` of a room and nowhere else.
+/// The sources in which only the `patches.rs` of a room makes what effects write.
 const VERBAL: &str = "machine-controllers/src/";
 
-/// Rooms that take their effects apart, in `act.rs` and `patches.rs`: deployments, machines, the overshoot guard, sets.
+/// The number of rooms that match on their effects in `act.rs` and `patches.rs`: deployments, machines, the overshoot guard, sets.
 const ROOMS_WITH_EFFECTS: usize = 4;
 
-/// So many effects may be asked for beside those places, such as whether a plan makes machines.
+/// The number of effects that other files may match on, for example to find out whether a plan makes machines.
 const FEW_EFFECTS: usize = 3;
 
-/// What only `patches.rs` of such a room has.
+/// Words that are allowed only in the `patches.rs` of a room.
 const WRITTEN: [&str; 2] = ["json!", "Patch"];
 
-/// How a text is taken apart.
+/// Functions that parse a text.
 const READING: [&str; 5] = ["contains(", "starts_with(", "split", "find(", "strip_"];
 
-/// The files that read a text of a status: what the original stored there, or its text before ours is put behind it again.
+/// The files that read a text of a status. They read texts that the Go original stored, or the original's text to which ours is appended.
 const READERS: [&str; 6] = [
     "machine/creation/mod.rs",
     "machine/plan/deletion_stage.rs",
@@ -55,7 +55,7 @@ const READERS: [&str; 6] = [
     "deployment/waits.rs",
 ];
 
-/// The files that need the whole object of a snapshot; every other one reads it by accessors.
+/// The files that need the whole object of a snapshot. All others read it through accessors.
 const WHOLE: [&str; 10] = [
     "machine-controllers/src/checked.rs",
     "machine-controllers/src/deployment/hash_label.rs",
@@ -71,9 +71,9 @@ const WHOLE: [&str; 10] = [
 
 #[derive(Clone)]
 struct Source {
-    /// Below `src/` or `crates/`.
+    /// Path below `src/` or `crates/`.
     path: PathBuf,
-    /// Without comments.
+    /// Text without comments.
     code: String,
 }
 
@@ -83,7 +83,7 @@ impl Source {
         first.as_os_str().to_string_lossy().trim_end_matches(".rs").to_owned()
     }
 
-    /// Whether the file is compiled for tests only, as far as its name tells.
+    /// Whether the file is compiled for tests only, by its name.
     fn is_test(&self) -> bool {
         let path = self.path.to_string_lossy();
         ["test", "property", "scenarios"].iter().any(|word| path.contains(word))
@@ -129,10 +129,10 @@ fn paths_of<'a>(tree: &'a str, before: &str, found: &mut Vec<String>) -> &'a str
     rest.strip_prefix('}').unwrap_or(rest)
 }
 
-/// Whether the code has this word, and not only a longer one that begins so.
+/// Whether the code has this word, and not only a longer word with this beginning.
 fn says(code: &str, word: &str) -> bool {
-    let goes_on = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    code.match_indices(word).any(|(position, _)| !code[position + word.len()..].starts_with(goes_on))
+    let continues = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    code.match_indices(word).any(|(position, _)| !code[position + word.len()..].starts_with(continues))
 }
 
 fn word(text: &str) -> String {
@@ -214,7 +214,7 @@ fn no_two_rooms_of_the_controllers_need_each_other() {
 }
 
 #[test]
-fn what_decides_does_not_wait_call_or_look_at_a_clock() {
+fn files_that_decide_do_not_wait_call_or_read_a_clock() {
     let mut wrong = Vec::new();
     let all = [sources_below("src"), sources_below("crates")].concat();
     for source in all.iter().filter(|source| !source.is_test()) {
@@ -248,7 +248,7 @@ fn patches_are_made_in_one_file_of_a_room() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// What a snapshot holds can only shrink where nothing asks for all of it.
+/// A snapshot can hold less than its object only where no file needs the whole object.
 #[test]
 fn few_files_ask_for_the_whole_object_of_a_snapshot() {
     let all = [sources_below("crates"), sources_below("src")].concat();
@@ -258,7 +258,7 @@ fn few_files_ask_for_the_whole_object_of_a_snapshot() {
     assert_eq!(files, BTreeSet::from(WHOLE.map(str::to_owned)));
 }
 
-/// A driver's author reads one page.
+/// Authors of drivers read only this page.
 #[test]
 fn the_page_on_drivers_names_every_call() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -271,7 +271,7 @@ fn the_page_on_drivers_names_every_call() {
     assert!(unnamed.is_empty(), "docs/drivers.md does not name {unnamed:?}");
 }
 
-/// What the controllers know is a value; the sentences made of it are for people.
+/// The controllers decide on values. The texts made of these values are for people only.
 #[test]
 fn only_texts_of_the_original_are_read_back() {
     let mut readers = BTreeSet::new();
@@ -294,11 +294,11 @@ fn only_texts_of_the_original_are_read_back() {
     assert_eq!(readers.len(), READERS.len(), "{readers:?} read one; the others need no place in the list");
 }
 
-/// An effect that is added shall not compile before it is written and carried out, and nothing else may have to know it.
+/// A new effect must not compile before it is written and carried out, and no other file may need to know it.
 #[test]
-fn effects_are_taken_apart_where_they_are_carried_out() {
+fn only_files_that_carry_out_effects_match_on_them() {
     let mut wrong = Vec::new();
-    let mut taken_apart = 0;
+    let mut matching = 0;
     let knows_effects = |source: &Source| source.room() != "driver-virtual";
     let all = [sources_below("crates"), sources_below("src")];
     for source in all.into_iter().flatten().filter(knows_effects) {
@@ -311,16 +311,16 @@ fn effects_are_taken_apart_where_they_are_carried_out() {
             .collect();
         let is_carried_out = ["patches.rs", "act.rs"].iter().any(|name| source.path.ends_with(name));
         if arms.len() > FEW_EFFECTS && is_carried_out {
-            taken_apart += 1;
+            matching += 1;
         } else if arms.len() > FEW_EFFECTS && !source.is_test() {
             wrong.push(format!("{}: {arms:?}", source.path.display()));
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
-    assert!(taken_apart >= 2 * ROOMS_WITH_EFFECTS, "{taken_apart}");
+    assert!(matching >= 2 * ROOMS_WITH_EFFECTS, "{matching}");
 }
 
-/// Whether the name of an effect that begins here is followed by `=>` or another alternative.
+/// Whether the text starts with an effect in a pattern: `=>` or another alternative follows its name.
 fn is_pattern(rest: &str) -> bool {
     let after_name = rest.trim_start_matches(|c: char| c.is_alphanumeric() || c == '_').trim_start();
     let closing = match after_name.chars().next() {

@@ -1,6 +1,6 @@
 //! Kubernetes machine controller manager: the library behind the `mcm` binary.
 //!
-//! A room imports only rooms below it; `floors` (a test) holds the order, `docs/architecture.md` describes the house.
+//! A room imports only rooms below it. The test module `floors` checks this order, and `docs/architecture.md` describes the rooms.
 
 #![forbid(unsafe_code)]
 
@@ -17,7 +17,7 @@ use std::process::ExitCode;
 
 pub use drivers::DriverSet;
 
-/// Runs the command line of this process with these drivers. A binary with a driver of its own needs no more than this:
+/// Runs the command line of this process with these drivers. The `main` of a binary with its own driver needs only this call:
 ///
 /// ```no_run
 /// use machine_controller_manager::{DriverSet, run_with};

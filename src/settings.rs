@@ -1,8 +1,8 @@
-//! What a running manager is told to do: plain, checked values, free of flag syntax.
+//! The settings of a manager: plain, checked values without flag syntax.
 //!
-//! `cli/serve` reads flags and makes one [`Settings`] of them; every other room takes the part it needs and never looks at
-//! a flag. Ground floor: nothing here reads a file, a clock or the environment. A duration is never negative, a list never
-//! holds an empty entry, and what must not be zero has no spelling for zero.
+//! `cli/serve` reads the flags and makes one [`Settings`] from them. Every other room takes the part that it needs and reads no
+//! flag. Nothing here reads a file, a clock or the environment. A duration is never negative, a list has no empty entry, and a
+//! value that must not be zero has a type without zero.
 //!
 //! Sources: spec/machine-controller §12, spec/deployment-and-set §1.1, the names of our own flags.
 
@@ -20,8 +20,8 @@ pub use drivers::{
     CloudSettings, CodeDetail, DriverSelection, Impersonation, SimulationAdmin, SimulationSettings, SimulationState,
 };
 pub use extension::{
-    AuditLog, AuthenticationSettings, AuthorizationSettings, ExtensionSettings, FrontProxySettings, Lookup,
-    SharedAuthority, SourceRights, ViewSelection,
+    AuditLog, AuthenticationSettings, AuthorizationSettings, ExtensionSettings, FrontProxySettings, SharedAuthority,
+    SourceRights, ViewSelection,
 };
 use kube_listener::Limits;
 pub use loops::{Controller, ControllerSet, Half, LeaderElection, StandbyCaches, Workers};
@@ -33,40 +33,40 @@ pub use serving::{
     TlsMinVersion, WebhookSettings,
 };
 
-/// Everything `mcm serve` is told.
+/// All settings of `mcm serve`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Where the machine objects live.
+    /// The cluster with the machine objects.
     pub control: ControlCluster,
-    /// Where the Nodes live.
+    /// The cluster with the Nodes.
     pub target: TargetCluster,
-    /// The one namespace whose machine objects are managed; the Leases live there too.
+    /// The namespace whose machine objects are managed. The Leases are there too.
     pub namespace: String,
-    /// Client-side rate of each client.
+    /// Rate limit of each client.
     pub client_rate: ClientRate,
-    /// Which version of the machine kinds is watched.
+    /// The version of the machine kinds that is watched.
     pub read_version: ReadVersion,
-    /// How old a cache may grow before it is listed again.
+    /// Maximum age of a cache before it is listed again.
     pub min_resync_period: Duration,
     /// The plain HTTP listener for health and metrics.
     pub http: HttpSettings,
-    /// The TLS listener of webhooks and conversion; absent when it is switched off.
+    /// The TLS listener of webhooks and conversion; none when it is off.
     pub secure: Option<SocketAddr>,
     /// Where the serving certificate comes from.
     pub certificates: CertMode,
-    /// Further certificates for callers that ask for certain names.
+    /// Further certificates for callers that request certain names (SNI).
     pub sni_certificates: Vec<SniCertificate>,
-    /// DNS names and IP addresses on the self-made certificate, beside those of the Service.
+    /// DNS names and IP addresses on the self-signed certificate, in addition to those of the Service.
     pub extra_certificate_names: Vec<String>,
-    /// The Service that API servers reach the TLS listener through.
+    /// The Service through which API servers reach the TLS listener.
     pub service: ServiceReference,
-    /// The extension API server; absent when it is switched off.
+    /// The extension API server; none when it is off.
     pub extension: Option<ExtensionSettings>,
-    /// How much callers may ask for.
+    /// Limits of connections and requests.
     pub limits: Limits,
-    /// Who may call webhooks.
+    /// The webhooks' callers and TLS.
     pub webhooks: WebhookSettings,
-    /// What admission does.
+    /// Admission.
     pub admission: AdmissionSettings,
     /// The control loops of this process.
     pub controllers: ControllerSet,
@@ -74,19 +74,19 @@ pub struct Settings {
     pub workers: Workers,
     /// Whether a replica that does not lead keeps its caches warm.
     pub standby_caches: StandbyCaches,
-    /// Leader election; absent when it is switched off.
+    /// Leader election; none when it is off.
     pub leader_election: Option<LeaderElection>,
     /// Timeouts of machines.
     pub machine: MachineSettings,
-    /// What the deployment and set loops do beyond the plain rules.
+    /// Options of the deployment and set loops.
     pub rollout: DeploymentSettings,
     /// Periods of the safety loops.
     pub safety: SafetySettings,
-    /// Whose VMs are where a class says nothing of that; with the namespace of the class.
+    /// Name of the cluster. Together with the namespace it is the owner of VMs whose class names no owner.
     pub cluster_name: Option<String>,
-    /// Which drivers this process serves.
+    /// The drivers of this process.
     pub drivers: DriverSelection,
-    /// What the process says of all clouds.
+    /// Settings of all clouds.
     pub clouds: CloudSettings,
     /// Drivers in other processes.
     #[cfg(feature = "external")]
@@ -98,7 +98,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// What is allowed but hardly meant, one sentence each; for the log at the start.
+    /// Settings that are allowed but probably a mistake, one sentence each. They are logged at the start.
     pub fn warnings(&self) -> Vec<String> {
         let mut found = Vec::new();
         if self.machine.pv_detach_timeout > self.machine.drain_timeout {
@@ -130,69 +130,69 @@ impl Settings {
     }
 }
 
-/// How the control cluster is reached.
+/// Access to the control cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControlCluster {
-    /// By the service account of the pod.
+    /// With the service account of the pod.
     InCluster,
-    /// By a kubeconfig file.
+    /// With a kubeconfig file.
     Kubeconfig(PathBuf),
 }
 
-/// How the target cluster is reached.
+/// Access to the target cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TargetCluster {
-    /// There is none: no node, pod or volume is ever touched.
+    /// There is no target cluster: no Node, Pod or volume is changed.
     None,
-    /// By the service account of the pod.
+    /// With the service account of the pod.
     InCluster,
-    /// By a kubeconfig file.
+    /// With a kubeconfig file.
     Kubeconfig(PathBuf),
 }
 
-/// A token bucket on the client's side. Each client has its own; Leases and events never wait behind it.
+/// A token bucket on the client's side. Each client has its own, so that Leases and events never wait for other requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ClientRate {
     /// Requests per second, greater than 0.
     pub qps: f32,
-    /// Requests that may go at once; 0 counts as 1.
+    /// Requests that may be sent at once; 0 counts as 1.
     pub burst: u32,
 }
 
 /// Periods and limits of the safety loops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SafetySettings {
-    /// Machines above the wanted number before a set is frozen, and below it before the freeze ends.
+    /// How many machines above the desired number freeze a set, and how many below that threshold end the freeze.
     pub margins: Margins,
     /// Period of the overshoot check.
     pub overshooting_period: Duration,
     /// Period of the search for VMs without a Machine.
     pub orphan_vms_period: Duration,
-    /// How long an API server may be silent before the machine loops freeze, and the period of that check, which is never less.
+    /// How long an API server may be unresponsive before the machine loops freeze, and the period of the check, which is at least that long.
     pub api_servers: freeze::Limits,
-    /// How long a watch may be silent before it is opened anew.
+    /// How long a watch may receive nothing before it is opened again.
     pub watch_silence: Duration,
 }
 
 /// How the process ends after SIGTERM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShutdownSettings {
-    /// How long requests are still taken after readiness went.
+    /// How long the server still accepts requests after it became unready.
     pub delay: Duration,
-    /// How long requests and effects in flight may take after that.
+    /// How long running requests and effects may take after that.
     pub timeout: Duration,
-    /// How long driver calls that run may still take.
+    /// How long running driver calls may still take.
     pub driver_drain: Duration,
-    /// What becomes of requests that come meanwhile.
+    /// The answer to requests that come meanwhile.
     pub late_requests: LateRequests,
 }
 
-/// What becomes of requests that come to a process that is ending, while earlier ones finish.
+/// The answer to requests that come while the process finishes earlier ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LateRequests {
-    /// The port is closed to them.
+    /// None: the port is closed.
     #[default]
     FindNobody,
-    /// They are answered 429 with `Retry-After` on a connection that ends (`--shutdown-send-retry-after`).
+    /// 429 with `Retry-After`, and then the connection is closed (`--shutdown-send-retry-after`).
     AreToldToRetry,
 }

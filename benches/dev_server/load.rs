@@ -1,4 +1,4 @@
-//! Objects as a fleet has them, and who writes many of them at a time.
+//! Objects of a fleet, and writers that create many of them at a time.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -13,7 +13,7 @@ pub const MACHINES: &str = "/apis/machine.sapcloud.io/v1alpha1/namespaces/defaul
 pub const NODES: &str = "/api/v1/nodes";
 pub const PODS: &str = "/api/v1/namespaces/default/pods";
 
-/// A server with the definitions, and clients of it.
+/// A server with the definitions, and its clients.
 pub struct Cluster {
     pub server: DevServer,
     _listening: Listening,
@@ -21,7 +21,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts one. Helpers that look at every object are on, as in `mcm dev`.
+    /// Starts a server. The built-in controllers that read every object are on, as in `mcm dev`.
     pub async fn start(storage: Storage) -> anyhow::Result<Self> {
         let server = DevServer::start(DevServerOptions { storage, ..DevServerOptions::default() })?;
         let (listening, credentials) = server.listen(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
@@ -31,25 +31,25 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Without a socket.
+    /// A client without a socket.
     pub fn inside(&self) -> kube::Client {
         self.server.client("bench", "default")
     }
 
-    /// Over TLS.
+    /// A client over TLS.
     pub async fn outside(&self) -> anyhow::Result<kube::Client> {
         client_of(&self.kubeconfig).await
     }
 }
 
-/// A client that does not wait between its requests.
+/// A client without a rate limit.
 pub async fn client_of(kubeconfig: &str) -> anyhow::Result<kube::Client> {
     let file = Kubeconfig::from_yaml(kubeconfig)?;
     let config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
     Ok(kube::Client::try_from(config)?)
 }
 
-/// The definitions, v1alpha1 alone, so that nobody is asked to convert.
+/// Installs the definitions with v1alpha1 only, so that no conversion is needed.
 pub async fn install(client: &kube::Client) -> anyhow::Result<()> {
     for definition in definitions(&CrdOptions::default()) {
         create(client, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &serde_json::to_value(definition)?)
@@ -65,7 +65,7 @@ pub async fn create(client: &kube::Client, path: &str, object: &Value) -> anyhow
     Ok(())
 }
 
-/// Creates so many objects, so many at a time.
+/// Creates `count` objects with `at_a_time` concurrent writers.
 pub async fn fill(
     client: &kube::Client,
     path: &'static str,
@@ -94,7 +94,7 @@ pub fn config_map(number: usize) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": format!("map-{number}")}, "data": {"key": "value"}})
 }
 
-/// A machine as it runs: some 2 kB.
+/// A typical running machine of about 2 kB.
 pub fn machine(number: usize) -> Value {
     let set = format!("set-{}", number / 100);
     json!({
@@ -148,7 +148,7 @@ pub fn pod(number: usize) -> Value {
     })
 }
 
-/// Reads a body to its end; how many bytes it had.
+/// Reads a body to its end. Returns the number of bytes.
 pub async fn drain(
     mut body: impl futures::Stream<Item = Result<bytes::Bytes, impl std::fmt::Display>> + Unpin,
 ) -> usize {
@@ -159,12 +159,12 @@ pub async fn drain(
     length
 }
 
-/// The value below which such a share of all lies.
+/// A percentile of sorted values.
 pub fn share(sorted: &[Duration], percent: usize) -> Duration {
     sorted.get((sorted.len() * percent / 100).min(sorted.len().saturating_sub(1))).copied().unwrap_or_default()
 }
 
-/// A folder that ends with the figure.
+/// A temporary folder that is removed after the measurement.
 pub fn folder() -> anyhow::Result<tempfile::TempDir> {
     Ok(tempfile::tempdir()?)
 }

@@ -1,21 +1,21 @@
-//! Figures of the development server. A scenario program, not a test: it prints, nothing passes or fails by time.
+//! Measures the development server. This is a program, not a test: it prints figures, and no figure is a failure.
 //!
 //! `cargo bench --bench dev_server -- SCENARIO…` with
-//! - `start`: from the start of the process to its word that it is ready, with memory and with a data folder;
-//! - `memory`: what a process takes, idle and with 10,000 machines, 10,000 Nodes and 30,000 pods;
+//! - `start`: time from the start of the process until it prints that it is ready, in memory and with a data folder;
+//! - `memory`: memory of a process, idle and with 10,000 machines, 10,000 Nodes and 30,000 pods;
 //! - `creates`, `durable`: creations per second, without sockets and over TLS;
-//! - `get`: how long reads take beside a moderate load;
-//! - `list`: a list of 10,000 machines;
-//! - `watch`: 1,000 watchers, and how long after its write each event reaches them;
-//! - `fleet`: 10,000 virtual machines in 100 deployments, until all run.
+//! - `get`: time of reads under a moderate load;
+//! - `list`: time of a list of 10,000 machines;
+//! - `watch`: 1,000 watchers, and the delay of each event after its write;
+//! - `fleet`: time until 10,000 virtual machines in 100 deployments run.
 //!
-//! Without a scenario: all of them, in this order. Figures of a machine that does something else are of no use.
+//! Without an argument all scenarios run in this order. The figures are only valid on an otherwise idle computer.
 
 mod load;
 mod process;
 mod traffic;
 
-/// As in the program itself.
+/// The allocator of the program.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -23,13 +23,14 @@ const SCENARIOS: [&str; 8] = ["start", "memory", "creates", "durable", "get", "l
 
 fn main() -> anyhow::Result<()> {
     // cargo passes --bench.
-    let asked: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
-    if let Some(unknown) = asked.iter().find(|name| !SCENARIOS.contains(&name.as_str())) {
+    let selected: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
+    if let Some(unknown) = selected.iter().find(|name| !SCENARIOS.contains(&name.as_str())) {
         anyhow::bail!("{unknown} is none of {}", SCENARIOS.join(", "));
     }
     let _ = rustls::crypto::ring::default_provider().install_default();
-    for scenario in SCENARIOS.iter().filter(|name| asked.is_empty() || asked.iter().any(|asked| asked == *name)) {
-        // Each has a runtime of its own, so that none inherits the tasks of another.
+    for scenario in SCENARIOS.iter().filter(|name| selected.is_empty() || selected.iter().any(|chosen| chosen == *name))
+    {
+        // Each scenario has its own runtime, so that it does not share tasks with another one.
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         runtime.block_on(async {
             match *scenario {

@@ -1,4 +1,4 @@
-//! The program as a process of its own: how long it takes to begin, and what it takes of memory.
+//! Measures the program as a separate process: the time of its start, and its memory.
 
 use std::{
     fs,
@@ -21,7 +21,7 @@ const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 /// Deployments of a hundred machines.
 const DEPLOYMENTS: usize = 100;
 
-/// A running `mcm dev`; it ends when this is dropped.
+/// A running `mcm dev`. Dropping it ends the process.
 struct Dev {
     child: Child,
     kubeconfig: PathBuf,
@@ -30,14 +30,14 @@ struct Dev {
 
 impl Drop for Dev {
     fn drop(&mut self) {
-        // SIGTERM, so that it takes its folder away.
+        // SIGTERM lets the process remove its folder.
         let _ = Command::new("kill").arg(self.child.id().to_string()).status();
         let _ = self.child.wait();
     }
 }
 
 impl Dev {
-    /// Starts one, and waits for the line that says that it answers.
+    /// Starts a process, and waits for a line of its output that contains `word`.
     fn start(folder: &Path, flags: &[&str], word: &str) -> anyhow::Result<Self> {
         let kubeconfig = folder.join("kubeconfig");
         let began = Instant::now();
@@ -51,7 +51,7 @@ impl Dev {
         let mut lines = BufReader::new(out).lines();
         while let Some(line) = lines.next() {
             if line?.contains(word) {
-                // It must not wait for somebody who reads.
+                // The output must be read, so that the process never waits for a reader.
                 std::thread::spawn(move || lines.for_each(drop));
                 return Ok(Self { child, kubeconfig, ready: began.elapsed() });
             }
@@ -92,7 +92,7 @@ pub async fn start() -> anyhow::Result<()> {
     drop(cluster);
     let size = fs::metadata(data.join("objects.redb"))?.len() / 1024 / 1024;
     let data = format!("--data-dir={}", data.display());
-    // The thread that keeps the file ends on its own.
+    // The thread that writes the file needs a moment to end.
     tokio::time::sleep(Duration::from_secs(1)).await;
     for _ in 0..3 {
         let dev = Dev::start(folder.path(), &["--api-server-only", &data], "Kubernetes API at")?;
@@ -163,7 +163,7 @@ pub async fn fleet() -> anyhow::Result<()> {
         create(&client, &format!("{BASE}/machinedeployments"), &deployment(number)).await?;
     }
     loop {
-        // Their deployments count them, so that nobody lists ten thousand machines meanwhile.
+        // The deployments count their machines, so that this loop does not list ten thousand machines.
         let request = Request::get(format!("{BASE}/machinedeployments")).body(Vec::new())?;
         let list: Value = client.request(request).await?;
         let available = list["items"].as_array().into_iter().flatten();

@@ -1,4 +1,4 @@
-//! Requests to a server in this process.
+//! Measures requests to a server in this process.
 
 use std::{
     sync::{Arc, Mutex},
@@ -63,11 +63,11 @@ pub async fn durable() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A request every so often until the end; how long each took.
+/// Makes a request every `period` for `length`. Returns the time of each.
 async fn paced<F: Future<Output = anyhow::Result<()>>>(
     period: Duration,
     length: Duration,
-    ask: impl Fn(usize) -> F,
+    request: impl Fn(usize) -> F,
 ) -> anyhow::Result<Vec<Duration>> {
     let (began, mut took) = (Instant::now(), Vec::new());
     let mut ticks = tokio::time::interval(period);
@@ -77,9 +77,9 @@ async fn paced<F: Future<Output = anyhow::Result<()>>>(
         if began.elapsed() >= length {
             break;
         }
-        let asked = Instant::now();
-        ask(number).await?;
-        took.push(asked.elapsed());
+        let sent = Instant::now();
+        request(number).await?;
+        took.push(sent.elapsed());
     }
     Ok(took)
 }
@@ -164,22 +164,22 @@ pub async fn watch() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One watcher in so many tells how late its events were.
+/// One watcher in this number measures the delay of its events.
 const MEASURED: usize = 20;
 
-/// How long after its write each event was read by one watcher.
-struct Told {
+/// The delays of events at one watcher. Dropping it adds them to those of all watchers.
+struct Delays {
     own: Vec<Duration>,
     all: Arc<Mutex<Vec<Duration>>>,
 }
 
-impl Drop for Told {
+impl Drop for Delays {
     fn drop(&mut self) {
         self.all.lock().unwrap_or_else(std::sync::PoisonError::into_inner).append(&mut self.own);
     }
 }
 
-/// Lets machines be made and so many watch; prints how long after its creation was answered each event was read.
+/// Creates machines at a rate while watchers read their events; prints the delay of the events after the writes.
 async fn watched(
     client: &kube::Client,
     cluster: &Cluster,
@@ -189,7 +189,7 @@ async fn watched(
 ) -> anyhow::Result<()> {
     const LENGTH: Duration = Duration::from_secs(6);
     let began = Instant::now();
-    // When each machine was there, in microseconds since the beginning, by its number.
+    // The time of each machine's write by its number, in microseconds since the beginning.
     let written: Arc<Vec<std::sync::atomic::AtomicU64>> = Arc::new((0..100_000).map(|_| 0.into()).collect());
     let lags: Arc<Mutex<Vec<Duration>>> = Arc::default();
     let mut tasks = tokio::task::JoinSet::new();
@@ -202,10 +202,10 @@ async fn watched(
         tasks.spawn(async move {
             let Ok(answer) = client.send(request).await else { return };
             let mut body = answer.into_body().into_data_stream();
-            let (mut line, mut told) = (Vec::new(), Told { own: Vec::new(), all: lags });
+            let (mut line, mut delays) = (Vec::new(), Delays { own: Vec::new(), all: lags });
             while let Some(Ok(part)) = body.next().await {
                 read.fetch_add(part.len(), std::sync::atomic::Ordering::Relaxed);
-                // The others only read: here it is the server that is measured.
+                // The other watchers only read, so that they take little time from the server.
                 if watcher % MEASURED != 0 {
                     continue;
                 }
@@ -215,7 +215,7 @@ async fn watched(
                         if let Some(number) = number_of(&line) {
                             let at = written[number].load(std::sync::atomic::Ordering::Relaxed);
                             let now = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
-                            told.own.push(Duration::from_micros(now.saturating_sub(at)));
+                            delays.own.push(Duration::from_micros(now.saturating_sub(at)));
                         }
                         line.clear();
                     }
@@ -226,7 +226,7 @@ async fn watched(
     tokio::time::sleep(Duration::from_secs(2)).await;
     let writer = cluster.inside();
     let write = |number: usize| {
-        // Before the write: a watcher may read of it before its writer does.
+        // The time is stored before the write, because a watcher may read the event before the writer reads the answer.
         let now = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
         written[number].store(now, std::sync::atomic::Ordering::Relaxed);
         let writer = writer.clone();
@@ -248,7 +248,7 @@ async fn watched(
     Ok(())
 }
 
-/// The number of the machine that an event is about.
+/// The number of the machine in an event.
 fn number_of(line: &[u8]) -> Option<usize> {
     let name = b"\"name\":\"set-";
     let at = line.windows(name.len()).position(|window| window == name)? + name.len();

@@ -1,4 +1,4 @@
-//! What reviews of objects at the limits take of a processor, in one thread and without a network. None should take more than
+//! Measures the processor time of reviews of objects at the limits, in one thread and without network. None should take more than
 //! 50 ms.
 
 use std::{hint::black_box, time::Duration};
@@ -33,10 +33,10 @@ pub fn run() {
     println!("{quick} of {} within {WANTED:?}", times.len());
 }
 
-/// The most that a review should take.
+/// The most processor time that a review should take.
 const WANTED: Duration = Duration::from_millis(50);
 
-/// What some work takes each time, over so many times that the clock of the scheduler, which counts ticks, is fine enough.
+/// The mean processor time of some work. The work runs so often that the scheduler's clock, which counts ticks, is exact enough.
 fn mean(work: impl Fn()) -> Duration {
     let before = processor_time();
     let mut times = 0;
@@ -50,7 +50,7 @@ fn mean(work: impl Fn()) -> Duration {
     }
 }
 
-/// How long this thread has had a processor, by Linux.
+/// The processor time of this thread, as Linux reports it.
 fn processor_time() -> Duration {
     let statistics = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux tells the times of threads");
     let nanoseconds = statistics.split(' ').next().and_then(|number| number.parse().ok()).expect("it is a number");

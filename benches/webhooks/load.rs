@@ -1,4 +1,4 @@
-//! A caller that keeps its connections busy, and the figures of the process that answers.
+//! A client that keeps its connections busy, and the figures of the server process.
 
 use std::{
     fs,
@@ -14,16 +14,16 @@ use tokio_rustls::client::TlsStream;
 
 use super::trusting;
 
-/// What to do.
+/// Options of the client.
 pub struct Options {
     address: SocketAddr,
     path: String,
     body: Vec<u8>,
     connections: u32,
     length: Duration,
-    /// Calls per second over all connections; none means as many as are answered.
+    /// Calls per second over all connections; none means no limit.
     rate: Option<u32>,
-    /// The process that answers, for its CPU time and memory.
+    /// The server process, for its CPU time and memory.
     pid: u32,
 }
 
@@ -57,10 +57,10 @@ impl Options {
     }
 }
 
-/// Calls for a while and prints one line.
+/// Makes calls for a while and prints one line.
 pub fn run(options: &Options) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    // Not counted: handshakes and the first calls.
+    // Handshakes and the first calls do not count.
     runtime.block_on(call_for(options, Duration::from_secs(1)));
     let before = cpu_time(options.pid);
     let began = Instant::now();
@@ -91,8 +91,8 @@ async fn call_for(options: &Options, length: Duration) -> Vec<Duration> {
     futures::future::join_all(calls).await.concat()
 }
 
-/// One call after the other on one connection; answers how long each took. At a fixed rate calls are due evenly, those of
-/// the connections one after the other, and a call that begins late counts from when it should have begun.
+/// Makes calls on one connection, one after the other, and returns the time of each. With a fixed rate the calls of all connections
+/// are evenly distributed, and the time of a late call counts from when it was due.
 async fn one_connection(options: &Options, number: u32, end: Instant) -> Vec<Duration> {
     let mut stream = connect(options.address).await;
     let head = format!(
@@ -107,7 +107,7 @@ async fn one_connection(options: &Options, number: u32, end: Instant) -> Vec<Dur
     let mut answer = Vec::new();
     while Instant::now() < end {
         if let Some(pause) = pause {
-            // Timers know whole milliseconds: with them all connections would call at once, a thousand times a second.
+            // Timers have a resolution of one millisecond. With them all connections would call at the same moments.
             while Instant::now() < due {
                 tokio::task::yield_now().await;
             }
@@ -146,11 +146,11 @@ async fn connect(address: SocketAddr) -> TlsStream<TcpStream> {
     trusting::connect(stream).await.expect("a handshake")
 }
 
-/// CPU time of all threads of a process, in the kernel and outside.
+/// CPU time of all threads of a process, in kernel and user mode.
 fn cpu_time(pid: u32) -> Duration {
     const TICKS_PER_SECOND: u64 = 100;
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The second field is the program's name, in brackets and perhaps with blanks.
+    // The second field is the program's name in brackets. It may contain blanks.
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let ticks = |place: usize| fields.get(place).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
     Duration::from_millis((ticks(11) + ticks(12)) * 1000 / TICKS_PER_SECOND)

@@ -1,8 +1,8 @@
-//! Figures of the webhooks. A scenario program, not a test: it prints, nothing passes or fails by time.
+//! Measures the webhooks. This is a program, not a test: it prints figures, and no figure is a failure.
 //!
-//! Without arguments (`cargo bench --bench webhooks`): the pure rules and the conversion, in one thread, without a
-//! network. With `limits`: the same of objects at the limits, each once. With `load …`: calls a running server as an API server does, over TLS and HTTP/1.1 with keep-alive;
-//! `scripts/bench-webhook` gives it a server and a core of its own.
+//! Without arguments (`cargo bench --bench webhooks`) it measures the rules and the conversion in one thread, without network. With
+//! `limits` it measures objects at the limits. With `load …` it calls a running server like an API server, over TLS and HTTP/1.1 with
+//! keep-alive; `scripts/bench-webhook` starts the server and gives each of them a core.
 
 mod limits;
 mod load;
@@ -10,7 +10,7 @@ mod pure;
 #[path = "../../tests/support/trusting.rs"]
 mod trusting;
 
-/// As in the program itself.
+/// The allocator of the program.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

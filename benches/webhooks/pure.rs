@@ -1,4 +1,4 @@
-//! What reviews cost without a network.
+//! Measures reviews without network.
 
 use std::{hint::black_box, time::Instant};
 
@@ -41,7 +41,7 @@ fn time(what: &str, rounds: u32, mut work: impl FnMut() -> Vec<u8>) {
     println!("{what}: {:.1?}", began.elapsed() / rounds);
 }
 
-/// A thousand machines as the original stores them.
+/// A thousand machines, as the Go original stores them.
 fn stored_machines() -> Vec<Value> {
     let list: Value = serde_json::from_str(include_str!("../../tests/fixtures/go/machines.json")).expect("JSON");
     let machines = list["items"].as_array().expect("a list");
@@ -56,7 +56,7 @@ fn conversion(objects: &[Value], from: &str, to: &str) -> Vec<u8> {
     if from == "v1alpha1" {
         return review(objects, to).into_bytes();
     }
-    // The fixtures are v1alpha1: first the other way.
+    // The fixtures are v1alpha1, so that they are converted in the other direction first.
     let converted = convert(review(objects, from).as_bytes()).body;
     let converted: Value = serde_json::from_slice(&converted).expect("JSON");
     review(converted["response"]["convertedObjects"].as_array().expect("a list"), to).into_bytes()

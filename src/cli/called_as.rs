@@ -1,8 +1,8 @@
-//! The names of the Go programs: called by one of them, the program needs no subcommand and serves as that half.
+//! Handles the names of the Go programs. When the program is called by one of them, it needs no subcommand and serves as that half.
 //!
-//! A pod that was written for the Go binaries, as Gardener's, has a container for each half, with that half's flags and the
-//! command `./machine-controller-manager`. Both containers share an address, so that each half listens on its own port only,
-//! and neither opens a TLS port unless its flags say so: the Go programs have none.
+//! A pod for the Go binaries, such as Gardener's, has a container for each half, with that half's flags and the command
+//! `./machine-controller-manager`. Both containers share an address, so that each half listens only on its own port. Neither opens a
+//! TLS port unless its flags say so, because the Go programs have none.
 
 use std::{ffi::OsString, path::Path};
 
@@ -10,18 +10,19 @@ use crate::settings::Half;
 
 /// Subcommand that a half runs.
 const SERVE: &str = "serve";
-/// What a half does without: a second health port, webhooks, views, and the time that callers of those need to go elsewhere.
+/// Flags that switch off what a half does not have: a second health port, webhooks, views, and the delay at shutdown for their
+/// callers.
 const WITHOUT: [&str; 4] =
     ["--compat-port=0", "--secure-port=0", "--extension-apiserver=false", "--shutdown-delay-duration=0s"];
 
-/// The half that a program's name stands for.
+/// The half with this program name.
 fn half_of(program: &OsString) -> Option<Half> {
     let name = Path::new(program).file_name()?.to_str()?;
     Half::ALL.into_iter().find(|half| half.program() == name)
 }
 
-/// The command line with the subcommand and the defaults of the half that the program was called as; any other is left as it
-/// is, also one that names a subcommand. What the caller gives comes later, and holds.
+/// The command line, completed with the subcommand and the defaults of the half whose name the program was called by. Any other
+/// command line stays unchanged, and so does one with a subcommand. The caller's flags come last, so that they override the defaults.
 pub fn completed(arguments: Vec<OsString>) -> Vec<OsString> {
     let Some(half) = arguments.first().and_then(half_of) else { return arguments };
     let mut arguments = arguments.into_iter();
@@ -52,7 +53,7 @@ mod tests {
     #[rstest]
     #[case::from_the_working_directory("./machine-controller-manager", "--port=10258")]
     #[case::by_its_path("/bin/machine-controller", "--port=10259")]
-    fn a_half_is_known_by_its_name(#[case] program: &str, #[case] port: &str) {
+    fn the_name_of_the_program_selects_a_half(#[case] program: &str, #[case] port: &str) {
         let completed = completed(line(&[program, "--safety-up=2"]));
         assert_eq!(completed[..2], line(&[program, "serve"]));
         for flag in [port, "--secure-port=0", "--shutdown-delay-duration=0s"] {

@@ -1,4 +1,4 @@
-//! Where clouds are reached: flags of every command that may call one.
+//! The flags of every command that may call a cloud.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -12,16 +12,16 @@ use crate::{
 /// Flags of every command that may call a cloud.
 #[derive(Clone, Debug, Args)]
 pub struct CloudArgs {
-    /// URL in place of a cloud's own endpoints, such as AWS=http://127.0.0.1:5000; may be repeated
+    /// URL that replaces the endpoints of a cloud, such as AWS=http://127.0.0.1:5000; may be repeated
     #[arg(long, value_name = "PROVIDER=URL")]
     pub provider_endpoint: Vec<String>,
-    /// Directories below which Secrets may name token files of workload identities, comma separated
+    /// Directories for token files of workload identities, comma separated; Secrets may name files below them only
     #[arg(long, value_delimiter = ',', default_value = CloudSettings::IDENTITY_DIRECTORY, value_name = "DIRS")]
     pub workload_identity_dirs: Vec<PathBuf>,
 }
 
 impl CloudArgs {
-    /// What the flags say.
+    /// The settings of the flags.
     ///
     /// # Errors
     /// All mistakes in them.
@@ -36,7 +36,7 @@ impl CloudArgs {
                 ));
             }
             if !is_endpoint(url) {
-                // It may hold a login.
+                // The value may contain a password.
                 let shown = if url.contains('@') { "the value" } else { url };
                 problems.push(format!("--provider-endpoint: {shown:?} is no URL such as https://ec2.example.com"));
             }
@@ -53,7 +53,7 @@ impl CloudArgs {
     }
 }
 
-/// Whether requests can be sent there: a URL of a host, without a login, of which messages would tell.
+/// Whether requests can be sent to this URL. It must have no user or password, because messages contain it.
 fn is_endpoint(url: &str) -> bool {
     url.parse::<http::Uri>().is_ok_and(|url| {
         matches!(url.scheme_str(), Some("http" | "https"))

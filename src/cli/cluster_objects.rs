@@ -1,4 +1,4 @@
-//! Reading objects of any kind, for commands that look a cluster over. A kind that is not there has no objects.
+//! Reads objects of any kind, for commands that inspect a cluster. A kind that does not exist has no objects.
 
 use kube::{
     Api, Client,
@@ -9,7 +9,7 @@ use kube::{
 use super::Failure;
 use controller_runtime::error::ApiError;
 
-/// The objects of a kind, of a namespace or of the whole cluster.
+/// The API of a kind, for a namespace or for the whole cluster.
 pub fn of(
     client: &Client,
     namespace: Option<&str>,
@@ -25,30 +25,30 @@ pub fn of(
     }
 }
 
-/// Reads an object, if it is there.
+/// Reads an object, if it exists.
 ///
 /// # Errors
-/// When the API server does not say.
+/// When the object can't be read.
 pub async fn read(api: &Api<DynamicObject>, name: &str) -> Result<Option<DynamicObject>, ApiError> {
     match api.get_opt(name).await {
-        // Not even the kind is there.
+        // The kind does not exist.
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
         read => read.map_err(ApiError::from),
     }
 }
 
-/// As [`read`], for commands that can't do without it.
+/// The same as [`read`], with an error that ends a command.
 ///
 /// # Errors
-/// When the API server does not say; the text names the object.
+/// When the object can't be read; the text names it.
 pub async fn get(api: &Api<DynamicObject>, name: &str) -> Result<Option<DynamicObject>, Failure> {
     read(api, name).await.map_err(|error| Failure::run(anyhow::anyhow!("cannot read {name}: {error}")))
 }
 
-/// All objects.
+/// Lists all objects.
 ///
 /// # Errors
-/// When the API server does not say; the text names what was listed.
+/// When the objects can't be listed; the text names the list.
 pub async fn list(api: &Api<DynamicObject>) -> Result<Vec<DynamicObject>, Failure> {
     let mut params = ListParams::default().limit(500);
     let mut objects = Vec::new();
@@ -61,7 +61,7 @@ pub async fn list(api: &Api<DynamicObject>) -> Result<Vec<DynamicObject>, Failur
                     None => return Ok(objects),
                 }
             }
-            // Not even the kind is there.
+            // The kind does not exist.
             Err(ApiError::NotFound(_) | ApiError::NotServed(_)) => return Ok(objects),
             Err(error) => {
                 let url = api.resource_url();

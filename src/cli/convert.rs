@@ -1,4 +1,4 @@
-//! `mcm convert`: objects in a file to another version, without a cluster.
+//! `mcm convert`: converts objects in a file to another version, without a cluster.
 
 use std::fmt;
 
@@ -12,16 +12,16 @@ use machine_api::{
     names,
 };
 
-/// Why a text could not be converted. Nothing is written then.
+/// Why a text could not be converted. The command then writes nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum ConvertError {
-    /// It is no YAML or JSON.
+    /// The text is neither YAML nor JSON.
     #[error(transparent)]
     Unreadable(#[from] DocumentError),
-    /// There is no such version.
+    /// The version does not exist.
     #[error("version {0:?} is not known; use v1alpha1 or v1beta1")]
     UnknownVersion(String),
-    /// Some objects could not be converted; all of them are named.
+    /// The objects that could not be converted.
     #[error("{}", Lines(.0))]
     Objects(Vec<ObjectError>),
     /// The result could not be written.
@@ -33,9 +33,9 @@ pub enum ConvertError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{object}: {reason}")]
 pub struct ObjectError {
-    /// Source, document and, as far as known, kind and name.
+    /// Source, document, and kind and name if they are known.
     pub object: String,
-    /// What is wrong with it.
+    /// What is wrong with the object.
     pub reason: ConversionError,
 }
 
@@ -50,8 +50,8 @@ impl fmt::Display for Lines<'_> {
     }
 }
 
-/// Converts every object of ours in a text to `to`, which is a version (`v1beta1`) or group and version. Lists stay
-/// lists. Objects of other groups, such as the Secrets beside a class, stay as they are.
+/// Converts every object of our kinds in a text to `to`, which is a version (`v1beta1`) or a group and version. Lists stay lists.
+/// Objects of other groups, such as Secrets, stay unchanged.
 pub fn convert_documents(source_name: &str, input: &str, to: &str, format: Format) -> Result<String, ConvertError> {
     let to = desired_version(to)?;
     let mut converted = Vec::new();

@@ -1,8 +1,7 @@
-//! Reading and writing the documents that commands work on: YAML or JSON text, several documents per text.
+//! Reads and writes the documents of commands: YAML or JSON text, several documents per text.
 //!
-//! Reading is strict where a mistake would otherwise be swallowed: duplicate keys are refused, and every error names the
-//! source and the document. What a document means is not decided here; only kind `List` is known, because kubectl
-//! writes it around several objects.
+//! Reading is strict, so that it hides no mistake: duplicate keys are refused, and every error names the source and the document.
+//! The meaning of a document does not matter here, except for kind `List`, in which kubectl wraps several objects.
 
 use std::fmt;
 
@@ -15,11 +14,11 @@ use serde_json::{Map, Value};
 /// One document of an input.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Document {
-    /// Where it was read: a file name, or `stdin`.
+    /// The source: a file name, or `stdin`.
     pub source: String,
-    /// Its place in the source, counted from 0; empty documents count.
+    /// Index in the source, counted from 0. Empty documents count.
     pub index: usize,
-    /// What it says; usually an object.
+    /// The content, usually an object.
     pub value: Value,
 }
 
@@ -27,9 +26,9 @@ pub struct Document {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{source_name}: document {index}: {reason}")]
 pub struct DocumentError {
-    /// Where it was read.
+    /// The source: a file name, or `stdin`.
     pub source_name: String,
-    /// Place of the document in the source, counted from 0.
+    /// Index of the document in the source, counted from 0.
     pub index: usize,
     /// What is wrong, with line and column.
     pub reason: String,
@@ -38,7 +37,7 @@ pub struct DocumentError {
 /// An object inside a document: the document itself, or an item of a `List`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ObjectRef<'a> {
-    /// Its place in the list, if the document is one.
+    /// Index in the list, if the document is a list.
     pub item: Option<usize>,
     /// The object.
     pub value: &'a Value,
@@ -55,7 +54,7 @@ impl Document {
         }
     }
 
-    /// How messages name an object of this document: `file.yaml: document 0, item 2: Machine "shoot/m1"`.
+    /// The name of an object of this document in messages: `file.yaml: document 0, item 2: Machine "shoot/m1"`.
     pub fn describe(&self, object: ObjectRef<'_>) -> String {
         let item = object.item.map(|item| format!(", item {item}")).unwrap_or_default();
         let place = format!("{}: document {}{item}", self.source, self.index);
@@ -73,12 +72,13 @@ pub fn list_items(value: &Value) -> Option<&Vec<Value>> {
     if kind.ends_with("List") { value.get("items")?.as_array() } else { None }
 }
 
-/// Reads every document of a YAML or JSON text; documents without content (only comments, or nothing) are left out but
-/// counted. Concatenated JSON objects, as `jq -c` writes them, are documents too.
+/// Reads every document of a YAML or JSON text. Documents without content (empty, or only comments) are skipped, but counted.
+/// Concatenated JSON objects, as `jq -c` writes them, are documents too.
 pub fn parse_documents(source_name: &str, text: &str) -> Result<Vec<Document>, DocumentError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if text.trim_start().starts_with('{') {
-        // A YAML flow mapping starts like JSON; whichever reads it wins, and JSON explains what neither can.
+        // A YAML flow mapping starts like JSON. The text is read with the parser that accepts it. If neither does, the error is
+        // that of JSON.
         return parse_json(source_name, text).or_else(|error| parse_yaml(source_name, text).map_err(|_| error));
     }
     parse_yaml(source_name, text)
@@ -107,7 +107,7 @@ fn parse_yaml(source_name: &str, text: &str) -> Result<Vec<Document>, DocumentEr
             index,
             reason: format!("is no YAML: {}", explain(piece, first_line, &error)),
         })?;
-        // `...` ends a document without starting one, so that a piece may hold several; they share its index.
+        // `...` ends a document without starting one. A piece may therefore have several documents; they share its index.
         documents.extend(read.into_iter().filter(|value| !value.is_null()).map(|value| Document {
             source: source_name.to_owned(),
             index,
@@ -117,8 +117,8 @@ fn parse_yaml(source_name: &str, text: &str) -> Result<Vec<Document>, DocumentEr
     Ok(documents)
 }
 
-/// Cuts at document markers, which YAML allows at the start of a line only, block scalars included. Yields the number of
-/// lines before each piece.
+/// Splits the text at document markers. YAML allows them only at the start of a line, even in block scalars. Returns each piece with
+/// the number of lines before it.
 fn pieces(text: &str) -> Vec<(usize, &str)> {
     let mut pieces = Vec::new();
     let (mut start, mut first_line, mut offset) = (0, 0, 0);
@@ -127,7 +127,7 @@ fn pieces(text: &str) -> Vec<(usize, &str)> {
         let marker =
             line.strip_prefix("---").is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']));
         if marker {
-            // What precedes the first marker is no document of its own when it holds only comments and directives.
+            // Comments and directives before the first marker are no document.
             if !(pieces.is_empty() && directives_only) {
                 pieces.push((first_line, &text[start..offset]));
                 (start, first_line) = (offset, number);
@@ -142,7 +142,7 @@ fn pieces(text: &str) -> Vec<(usize, &str)> {
     pieces
 }
 
-/// The parser's message with the line numbers of the whole text, without the picture of the lines around.
+/// The parser's message with the line numbers of the whole text, without the snippet of the text.
 fn explain(piece: &str, first_line: usize, error: &serde_saphyr::Error) -> String {
     let padded = "\n".repeat(first_line) + piece;
     match read_piece(&padded) {
@@ -151,7 +151,7 @@ fn explain(piece: &str, first_line: usize, error: &serde_saphyr::Error) -> Strin
     }
 }
 
-/// Reads scalars as kubectl does, whose YAML is that of Go's `sigs.k8s.io/yaml`: `yes` is a boolean and `0644` octal.
+/// Reads scalars like kubectl, which uses Go's `sigs.k8s.io/yaml`: `yes` is a boolean, and `0644` is octal.
 fn read_piece(piece: &str) -> Result<Vec<Value>, serde_saphyr::Error> {
     let mut values: Vec<Value> =
         serde_saphyr::from_multiple_with_options(piece, serde_saphyr::options! { legacy_octal_numbers: true })?;
@@ -159,11 +159,11 @@ fn read_piece(piece: &str) -> Result<Vec<Value>, serde_saphyr::Error> {
     Ok(values)
 }
 
-/// Go writes the number `3.0` as `3` into JSON, and an API server takes it for an integer.
+/// Go writes the number `3.0` as `3` into JSON, and an API server reads it as an integer.
 fn write_whole_numbers_as_integers(value: &mut Value) {
     match value {
         Value::Number(number) => {
-            // Beyond 2^53 a float says nothing about the last digits.
+            // Beyond 2^53 a float does not have the last digits.
             const EXACT: f64 = 9_007_199_254_740_992.0;
             let whole = number.as_f64().filter(|_| number.is_f64()).filter(|it| it.fract() == 0.0 && it.abs() <= EXACT);
             #[allow(clippy::cast_possible_truncation)]
@@ -177,7 +177,7 @@ fn write_whole_numbers_as_integers(value: &mut Value) {
     }
 }
 
-/// How documents are written.
+/// The format of written documents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
     /// YAML, `---` between documents.
@@ -190,15 +190,15 @@ pub enum Format {
 /// Why values could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// YAML cannot say it.
+    /// The value has no YAML form.
     #[error("cannot be written as YAML: {0}")]
     Yaml(#[from] serde_saphyr::ser::Error),
-    /// JSON cannot say it.
+    /// The value has no JSON form.
     #[error("cannot be written as JSON: {0}")]
     Json(#[from] serde_json::Error),
 }
 
-/// The documents as text that ends with a line end.
+/// The documents as text with a line end at the end.
 pub fn write_documents(values: &[Value], format: Format) -> Result<String, WriteError> {
     let text = match (format, values) {
         (Format::Yaml, values) => return Ok(to_yaml(values)?),
@@ -228,7 +228,7 @@ pub fn to_yaml<'a>(values: impl IntoIterator<Item = &'a Value>) -> Result<String
     Ok(text)
 }
 
-/// JSON that refuses duplicate keys, of which `Value` would silently keep the last.
+/// JSON without duplicate keys. `Value` would silently keep the last one of them.
 struct UniqueKeys(Value);
 
 impl<'de> Deserialize<'de> for UniqueKeys {
@@ -334,7 +334,7 @@ mod tests {
     #[case::a_duration_is_text("5m", json!("5m"))]
     #[case::quoted("\"5\"", json!("5"))]
     #[case::nothing("", json!(null))]
-    fn scalars_mean_what_kubectl_takes_them_for(#[case] text: &str, #[case] value: Value) {
+    fn scalars_are_read_like_kubectl_reads_them(#[case] text: &str, #[case] value: Value) {
         assert_eq!(read(&format!("a: {text}\n")), [(0, json!({ "a": value }))]);
     }
 
@@ -348,7 +348,7 @@ mod tests {
     #[case::duplicate_keys_in_yaml("a: 1\na: 2\n", 0, "duplicate")]
     #[case::duplicate_keys_in_json("{\"a\": 1, \"a\": 2}", 0, "duplicate")]
     #[case::truncated_json("{\"a\": {\"b\": 1}", 0, "is no JSON")]
-    fn what_is_wrong_is_said(#[case] text: &str, #[case] index: usize, #[case] words: &str) {
+    fn errors_name_the_document_and_the_reason(#[case] text: &str, #[case] index: usize, #[case] words: &str) {
         let error = parse_documents("pool.yaml", text).unwrap_err();
         assert_eq!(error.index, index, "{error}");
         assert!(error.to_string().starts_with("pool.yaml: document "), "{error}");
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_the_objects_it_holds() {
+    fn a_list_consists_of_its_items() {
         let text = "kind: List\nitems:\n- kind: Machine\n  metadata: {name: m, namespace: shoot}\n- 5\n";
         let document = parse_documents("f", text).unwrap().remove(0);
         let names: Vec<_> = document.objects().into_iter().map(|object| document.describe(object)).collect();
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn written_documents_are_read_back() {
         let value = json!({
             "words": ["yes", "on", "y", "null", "~", "1", "1.5", "0x1f", "0644", "1_000", "0o17", "+1", "0b11", ".5", "1e3", "", " padded ", "a: b", "#c", "- d", "---", "é\tü"],
             "text": "line one\nline two\n", "no final line end": "a\nb", "empty": {}, "none": [], "null": null,
@@ -383,7 +383,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_written_so_that_it_is_read_back(
+        fn any_text_is_read_back_as_it_was_written(
             words in proptest::collection::vec("[-+0-9a-fonysexbE_.:#,~!&*%@`'\"|>?\\[\\]{} \t\n]{0,8}|\\PC{0,8}", 0..4),
             key in "[-0-9a-zYN.:#/ ]{1,6}",
         ) {

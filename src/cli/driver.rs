@@ -1,4 +1,4 @@
-//! `mcm driver serve`: a driver of this program for a manager in another process.
+//! `mcm driver serve`: serves a driver of this program to a manager in another process.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -16,12 +16,12 @@ use crate::DriverSet;
 /// Flags of `mcm driver`.
 #[derive(Clone, Debug, Args)]
 pub struct DriverArgs {
-    /// What to do
+    /// The subcommand
     #[command(subcommand)]
     pub command: DriverCommand,
 }
 
-/// What `mcm driver` does.
+/// The subcommands of `mcm driver`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum DriverCommand {
     /// Serve a driver on a Unix socket, to processes of the same user and of root
@@ -34,10 +34,10 @@ pub struct DriverServeArgs {
     /// Name of the driver
     #[arg(long, value_name = "NAME")]
     pub driver: String,
-    /// Where to listen; the folder must be closed to other users, and is made if it is not there
+    /// Path of the Unix socket; its directory must not be accessible to other users, and is created if it is missing
     #[arg(long, value_name = "PATH", env = SOCKET_VARIABLE)]
     pub socket: PathBuf,
-    /// The providerSpec of every class says whose its VMs are, so that managers need no --cluster-name
+    /// The providerSpec of every class names the owner of its VMs, so that managers need no --cluster-name
     #[arg(long)]
     pub owner_in_class: bool,
     /// Logs
@@ -51,14 +51,11 @@ pub struct DriverServeArgs {
 /// [`Failure::Usage`] when there is no such driver; [`Failure::Run`] when it can't be served.
 pub fn run(args: &DriverArgs, drivers: &DriverSet) -> Result<(), Failure> {
     let DriverCommand::Serve(args) = &args.command;
-    let all = drivers.brought();
+    let all = drivers.added();
     let named = all.iter().find(|driver| driver.info().name == args.driver).ok_or_else(|| {
         let names: Vec<&str> = all.iter().map(|driver| driver.info().name).collect();
-        let there_are = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-        Failure::Usage(format!(
-            "--driver: this program has no driver {:?} to serve; there are: {there_are}",
-            args.driver
-        ))
+        let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        Failure::Usage(format!("--driver: this program has no driver {:?} to serve; there are: {known}", args.driver))
     })?;
     logging::start(&args.logging).map_err(Failure::run)?;
     let served = Served::new(Arc::clone(named));
@@ -89,7 +86,7 @@ mod tests {
     use crate::cli::logging::LogFormat;
 
     #[test]
-    fn a_driver_that_is_not_there_is_told_with_those_that_are() {
+    fn an_unknown_driver_is_refused_with_the_list_of_known_ones() {
         let serve = |drivers: DriverSet| {
             let args = DriverServeArgs {
                 driver: "tape".to_owned(),

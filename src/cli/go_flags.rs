@@ -1,12 +1,13 @@
-//! Flags as Go programs take them, brought into the form that clap reads.
+//! Rewrites flags in the style of Go programs into the form that clap reads.
 //!
-//! Deployments written for the Go binaries start this one unchanged: underscores in flag names count as dashes, one dash
-//! before a long name counts as two, and a boolean is `--flag`, `--flag=true` or `--flag=f`. The flags themselves are
-//! declared in [`super::serve::args`].
+//! Deployments for the Go binaries can start this one unchanged: underscores in flag names count as dashes, one dash before a long
+//! name counts as two, and a boolean is `--flag`, `--flag=true` or `--flag=f`. The flags themselves are declared in
+//! [`super::serve::args`].
 
 use std::ffi::OsString;
 
-/// Rewrites the arguments of a Go-style command line. `is_long` tells the names of long flags; what follows `--` stays.
+/// Rewrites the arguments of a Go-style command line. `is_long` says whether a long flag has this name. Arguments after `--` stay
+/// unchanged.
 pub fn normalise(arguments: impl IntoIterator<Item = OsString>, is_long: impl Fn(&str) -> bool) -> Vec<OsString> {
     let mut flags_ended = false;
     arguments
@@ -21,7 +22,7 @@ pub fn normalise(arguments: impl IntoIterator<Item = OsString>, is_long: impl Fn
         .collect()
 }
 
-/// The argument with its flag name as declared; nothing when it is fine as it is.
+/// The argument with the declared name of its flag. None when the argument needs no change.
 fn normalised(text: &str, is_long: impl Fn(&str) -> bool) -> Option<String> {
     let (name, value) = match text.split_once('=') {
         Some((name, value)) => (name, Some(value)),
@@ -36,10 +37,10 @@ fn normalised(text: &str, is_long: impl Fn(&str) -> bool) -> Option<String> {
     Some(value.map_or_else(|| format!("--{bare}"), |value| format!("--{bare}={value}")))
 }
 
-/// A boolean in the words of Go's `strconv.ParseBool`.
+/// A boolean with the spellings of Go's `strconv.ParseBool`.
 ///
 /// # Errors
-/// When the text is none of them.
+/// When the text has another spelling.
 pub fn go_bool(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),

@@ -1,4 +1,4 @@
-//! How commands that talk to a cluster and are not `serve` find it.
+//! The flags that select the cluster of a command. `serve` has its own flags.
 
 use std::{ffi::OsStr, future::Future, path::PathBuf};
 
@@ -11,24 +11,24 @@ use kube::{
 use super::Failure;
 use controller_runtime::error::chain;
 
-/// Which cluster.
+/// The cluster of a command.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ClusterArgs {
-    /// Kubeconfig of the cluster that stores the machines; unset means what kubectl would use, or the pod's service account
+    /// Kubeconfig of the cluster with the machine objects; unset means that of kubectl, or the service account of the pod
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig; unset means its current one
+    /// Context of the kubeconfig; unset means the current one
     #[arg(long, value_name = "NAME")]
     pub context: Option<String>,
 }
 
 impl ClusterArgs {
-    /// A client of this cluster. Nothing is asked yet.
+    /// A client of this cluster. It sends no request yet.
     ///
     /// # Errors
     /// When the configuration can't be read or used; the text says which and why.
     pub async fn connect(&self) -> Result<Client, Failure> {
-        // The first one wins, and a second call tells nothing new.
+        // Only the first call in a process succeeds. A later call would install the same provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
         let unusable = |what: &str, error: &dyn std::error::Error| {
@@ -40,7 +40,7 @@ impl ClusterArgs {
                 let read = Kubeconfig::read_from(path).map_err(|error| unusable(&what, &error))?;
                 Config::from_custom_kubeconfig(read, &options).await.map_err(|error| unusable(&what, &error))?
             }
-            (None, context) => match (those_that_are_there(std::env::var_os(KUBECONFIG).as_deref()), context) {
+            (None, context) => match (existing(std::env::var_os(KUBECONFIG).as_deref()), context) {
                 (Some(paths), _) => {
                     let what = format!("the files of {KUBECONFIG}");
                     let read = merged(&paths).map_err(|error| unusable(&what, &error))?;
@@ -59,25 +59,24 @@ impl ClusterArgs {
     }
 }
 
-/// What lists kubeconfigs, for kubectl too.
+/// The environment variable that lists kubeconfigs, as for kubectl.
 const KUBECONFIG: &str = "KUBECONFIG";
 
-/// Of several listed files those that are there, if some are and others are not. kubectl passes over the others, and `kube`
-/// refuses them.
-fn those_that_are_there(list: Option<&OsStr>) -> Option<Vec<PathBuf>> {
+/// The existing files of a list, if some exist and others do not. kubectl ignores missing files, but `kube` refuses them.
+fn existing(list: Option<&OsStr>) -> Option<Vec<PathBuf>> {
     let listed = || std::env::split_paths(list.unwrap_or_default()).filter(|path| !path.as_os_str().is_empty());
-    let there: Vec<PathBuf> = listed().filter(|path| path.exists()).collect();
-    (!there.is_empty() && there.len() < listed().count()).then_some(there)
+    let existing: Vec<PathBuf> = listed().filter(|path| path.exists()).collect();
+    (!existing.is_empty() && existing.len() < listed().count()).then_some(existing)
 }
 
 fn merged(paths: &[PathBuf]) -> Result<Kubeconfig, KubeconfigError> {
     paths.iter().try_fold(Kubeconfig::default(), |all, path| all.merge(Kubeconfig::read_from(path)?))
 }
 
-/// Runs the work of a command until it ends or SIGINT or SIGTERM comes; then `interrupted` says what that means.
+/// Runs the work of a command until it ends, or until SIGINT or SIGTERM comes. `interrupted` is the error after a signal.
 ///
 /// # Errors
-/// What the work says, or the interruption.
+/// The error of the work, or the interruption.
 pub fn run_interruptibly<T>(
     work: impl Future<Output = Result<T, Failure>>,
     interrupted: &'static str,
@@ -101,7 +100,7 @@ mod tests {
 
     use super::*;
 
-    /// What `openssl x509 -req` makes without extensions.
+    /// A certificate that `openssl x509 -req` makes without extensions.
     const OF_VERSION_1: &str = "\
 -----BEGIN CERTIFICATE-----\n\
 MIIBFzCBvwIUG8vxUHMxTanw/fIsNAJqBInL2ZUwCgYIKoZIzj0EAwIwDjEMMAoG\n\
@@ -119,18 +118,18 @@ Q4sc4dRQd4LnAiBXwJbKJSQn2JD55zqs3bn42m6oQYSwyV01keno3mc8BQ==\n\
     #[case::all_are_there(&["there", "too"], &[])]
     #[case::none_is_there(&["missing"], &[])]
     #[case::nothing_is_listed(&[], &[])]
-    fn missing_files_of_a_list_are_passed_over(#[case] listed: &[&str], #[case] taken: &[&str]) {
+    fn missing_files_of_a_list_are_ignored(#[case] listed: &[&str], #[case] expected: &[&str]) {
         let folder = tempfile::tempdir().expect("a folder");
         for name in ["there", "too"] {
             std::fs::write(folder.path().join(name), "").expect("the folder is writable");
         }
         let path = |name: &&str| if name.is_empty() { PathBuf::new() } else { folder.path().join(name) };
         let list = std::env::join_paths(listed.iter().map(path)).expect("plain names");
-        assert_eq!(those_that_are_there(Some(&list)).unwrap_or_default(), taken.iter().map(path).collect::<Vec<_>>());
+        assert_eq!(existing(Some(&list)).unwrap_or_default(), expected.iter().map(path).collect::<Vec<_>>());
     }
 
     #[tokio::test]
-    async fn a_client_certificate_of_version_1_is_told_as_what_it_is() {
+    async fn a_client_certificate_of_version_1_is_named_as_such() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("kubeconfig");
         let key = rcgen::KeyPair::generate().expect("a key").serialize_pem();

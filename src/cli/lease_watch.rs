@@ -1,5 +1,5 @@
-//! Whether somebody renews a Lease. The answer comes from watching the Lease on this process's own monotonic clock: its
-//! `renewTime` was written by another clock, and is only compared with itself.
+//! Finds out whether a Lease is renewed, by watching it for a time measured on this process's monotonic clock. Another clock wrote
+//! `renewTime`, so that it is only compared with its earlier value.
 
 use std::time::Duration;
 
@@ -10,102 +10,102 @@ use tokio::time::Instant;
 use super::cluster_objects::read;
 use controller_runtime::error::ApiError;
 
-/// Pause between two looks at a Lease.
-pub const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// A Lease is watched for so much longer than it lasts: a renewal may be on its way.
+/// Pause between two reads of a Lease.
+pub const READ_PERIOD: Duration = Duration::from_secs(1);
+/// How much longer than its duration a Lease is watched, since a renewal may be under way.
 const MARGIN: Duration = Duration::from_secs(2);
-/// A Lease is watched for this time at most, however long it says that it lasts.
-const WATCH_AT_MOST: Duration = Duration::from_secs(60);
-/// What a Lease lasts that does not say so.
-const USUAL_DURATION: Duration = Duration::from_secs(15);
+/// The longest time for which a Lease is watched, whatever its duration.
+const MAX_WATCH: Duration = Duration::from_secs(60);
+/// The duration of a Lease that gives none.
+const DEFAULT_DURATION: Duration = Duration::from_secs(15);
 
-/// A Lease that somebody holds, as it was read.
+/// A Lease with a holder, as it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// Who holds it.
+    /// Name of the holder.
     pub holder: String,
-    /// When it was renewed, by the holder's clock.
+    /// Time of the last renewal, by the holder's clock.
     renewed: Value,
-    /// How often it changed hands.
+    /// Number of changes of the holder.
     transitions: Value,
-    /// How long it lasts after a renewal.
-    lasts: Duration,
+    /// Duration after a renewal.
+    duration: Duration,
 }
 
 impl Held {
-    /// Reads the specification of a Lease; nothing when nobody holds it.
+    /// Reads the specification of a Lease; none when it has no holder.
     pub fn read(spec: &Value) -> Option<Self> {
         let holder = spec["holderIdentity"].as_str().filter(|holder| !holder.is_empty())?;
-        let lasts = spec["leaseDurationSeconds"].as_u64().filter(|seconds| *seconds > 0);
+        let duration = spec["leaseDurationSeconds"].as_u64().filter(|seconds| *seconds > 0);
         Some(Self {
             holder: holder.to_owned(),
             renewed: spec["renewTime"].clone(),
             transitions: spec["leaseTransitions"].clone(),
-            lasts: lasts.map_or(USUAL_DURATION, Duration::from_secs),
+            duration: duration.map_or(DEFAULT_DURATION, Duration::from_secs),
         })
     }
 }
 
-/// What watching a Lease has shown.
+/// The result of watching a Lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Pulse {
-    /// Nobody holds it.
-    Nobody,
-    /// It changed while it was watched.
-    Beats {
-        /// Who holds it now.
+pub enum LeaseState {
+    /// The Lease has no holder.
+    Free,
+    /// The Lease changed while it was watched.
+    Renewed {
+        /// Name of the holder now.
         holder: String,
     },
-    /// It is held, and did not change for longer than it lasts.
-    Silent {
-        /// What it said all the time.
+    /// The Lease has a holder, and did not change for longer than its duration.
+    NotRenewed {
+        /// Its content during the whole watch.
         held: Held,
-        /// How long it was watched.
+        /// How long the watch was.
         watched: Duration,
     },
-    /// It is held, and did not change; but it lasts longer than it was watched.
+    /// The Lease has a holder and did not change, but its duration is longer than the watch.
     Unproven {
-        /// What it said all the time.
+        /// Its content during the whole watch.
         held: Held,
-        /// How long it was watched.
+        /// How long the watch was.
         watched: Duration,
     },
 }
 
-/// What a first and a later look at a Lease show together; nothing while it must be watched further.
-pub fn pulse(first: Option<&Held>, latest: Option<&Held>, watched: Duration) -> Option<Pulse> {
-    let Some(held) = latest else { return Some(Pulse::Nobody) };
+/// The result of two reads of a Lease; none while the watch must go on.
+pub fn state(first: Option<&Held>, latest: Option<&Held>, watched: Duration) -> Option<LeaseState> {
+    let Some(held) = latest else { return Some(LeaseState::Free) };
     if first != Some(held) {
-        return Some(Pulse::Beats { holder: held.holder.clone() });
+        return Some(LeaseState::Renewed { holder: held.holder.clone() });
     }
-    if watched > held.lasts + MARGIN {
-        return Some(Pulse::Silent { held: held.clone(), watched });
+    if watched > held.duration + MARGIN {
+        return Some(LeaseState::NotRenewed { held: held.clone(), watched });
     }
-    (watched >= WATCH_AT_MOST).then(|| Pulse::Unproven { held: held.clone(), watched })
+    (watched >= MAX_WATCH).then(|| LeaseState::Unproven { held: held.clone(), watched })
 }
 
-/// The Lease's holder, if it has one.
+/// Reads the Lease, if it has a holder.
 ///
 /// # Errors
-/// When the API server does not say.
-pub async fn look(leases: &Api<DynamicObject>, name: &str) -> Result<Option<Held>, ApiError> {
+/// When the Lease can't be read.
+pub async fn read_held(leases: &Api<DynamicObject>, name: &str) -> Result<Option<Held>, ApiError> {
     Ok(read(leases, name).await?.and_then(|lease| Held::read(&lease.data["spec"])))
 }
 
-/// Watches a Lease until it is known whether somebody renews it: a few seconds if so, else a little longer than it lasts.
+/// Watches a Lease until it is known whether it is renewed. This takes a few seconds if so, else a little longer than its duration.
 ///
 /// # Errors
-/// When the API server does not say.
-pub async fn watch(leases: &Api<DynamicObject>, name: &str) -> Result<Pulse, ApiError> {
+/// When the Lease can't be read.
+pub async fn watch(leases: &Api<DynamicObject>, name: &str) -> Result<LeaseState, ApiError> {
     let began = Instant::now();
-    let first = look(leases, name).await?;
+    let first = read_held(leases, name).await?;
     let mut latest = first.clone();
     loop {
-        if let Some(pulse) = pulse(first.as_ref(), latest.as_ref(), began.elapsed()) {
-            return Ok(pulse);
+        if let Some(state) = state(first.as_ref(), latest.as_ref(), began.elapsed()) {
+            return Ok(state);
         }
-        tokio::time::sleep(LOOK_EVERY).await;
-        latest = look(leases, name).await?;
+        tokio::time::sleep(READ_PERIOD).await;
+        latest = read_held(leases, name).await?;
     }
 }
 
@@ -116,38 +116,43 @@ mod tests {
 
     use super::*;
 
-    fn held(holder: &str, renewed: &str, lasts: u64) -> Option<Held> {
-        Held::read(&json!({"holderIdentity": holder, "renewTime": renewed, "leaseDurationSeconds": lasts}))
+    fn held(holder: &str, renewed: &str, duration: u64) -> Option<Held> {
+        Held::read(&json!({"holderIdentity": holder, "renewTime": renewed, "leaseDurationSeconds": duration}))
     }
 
     const LONG_AGO: &str = "2019-01-01T00:00:00.000000Z";
     const LATER: &str = "2019-01-01T00:00:02.000000Z";
 
-    /// No row has a "now": neither the reader's clock nor the holder's decides anything.
+    /// No case has a "now", because neither the reader's clock nor the holder's clock decides anything.
     #[rstest]
-    #[case::nobody_holds_it(None, None, 0, Some("nobody"))]
-    #[case::it_was_released(held("", LONG_AGO, 15), held("", LONG_AGO, 15), 0, Some("nobody"))]
-    #[case::one_look_proves_nothing(held("a", LONG_AGO, 15), held("a", LONG_AGO, 15), 0, None)]
+    #[case::no_holder(None, None, 0, Some("free"))]
+    #[case::it_was_released(held("", LONG_AGO, 15), held("", LONG_AGO, 15), 0, Some("free"))]
+    #[case::one_read_proves_nothing(held("a", LONG_AGO, 15), held("a", LONG_AGO, 15), 0, None)]
     #[case::its_duration_is_not_over(held("a", LONG_AGO, 15), held("a", LONG_AGO, 15), 16, None)]
-    #[case::its_duration_is_over(held("a", LONG_AGO, 15), held("a", LONG_AGO, 15), 18, Some("silent"))]
-    #[case::renewed_by_a_clock_that_is_years_behind(held("a", LONG_AGO, 15), held("a", LATER, 15), 2, Some("beats"))]
-    #[case::renewed_by_a_clock_that_went_back(held("a", LATER, 15), held("a", LONG_AGO, 15), 2, Some("beats"))]
-    #[case::taken_by_another(held("a", LONG_AGO, 15), held("b", LONG_AGO, 15), 2, Some("beats"))]
-    #[case::taken_while_watched(None, held("b", LONG_AGO, 15), 2, Some("beats"))]
-    #[case::given_back_while_watched(held("a", LONG_AGO, 15), None, 2, Some("nobody"))]
+    #[case::its_duration_is_over(held("a", LONG_AGO, 15), held("a", LONG_AGO, 15), 18, Some("not renewed"))]
+    #[case::renewed_by_a_clock_that_is_years_behind(held("a", LONG_AGO, 15), held("a", LATER, 15), 2, Some("renewed"))]
+    #[case::renewed_by_a_clock_that_went_back(held("a", LATER, 15), held("a", LONG_AGO, 15), 2, Some("renewed"))]
+    #[case::acquired_by_another(held("a", LONG_AGO, 15), held("b", LONG_AGO, 15), 2, Some("renewed"))]
+    #[case::acquired_while_watched(None, held("b", LONG_AGO, 15), 2, Some("renewed"))]
+    #[case::released_while_watched(held("a", LONG_AGO, 15), None, 2, Some("free"))]
     #[case::it_lasts_too_long_to_be_watched(held("a", LONG_AGO, 3600), held("a", LONG_AGO, 3600), 60, Some("unproven"))]
-    #[case::without_a_duration_it_has_the_usual_one(held("a", LONG_AGO, 0), held("a", LONG_AGO, 0), 18, Some("silent"))]
-    fn a_lease_lives_while_it_changes(
+    #[case::without_a_duration_it_has_the_default(
+        held("a", LONG_AGO, 0),
+        held("a", LONG_AGO, 0),
+        18,
+        Some("not renewed")
+    )]
+    fn a_lease_is_renewed_while_it_changes(
         #[case] first: Option<Held>,
         #[case] latest: Option<Held>,
         #[case] seconds: u64,
         #[case] expected: Option<&str>,
     ) {
-        let found = pulse(first.as_ref(), latest.as_ref(), Duration::from_secs(seconds)).map(|pulse| match pulse {
-            Pulse::Nobody => "nobody",
-            Pulse::Beats { .. } => "beats",
-            Pulse::Silent { .. } => "silent",
-            Pulse::Unproven { .. } => "unproven",
+        let found = state(first.as_ref(), latest.as_ref(), Duration::from_secs(seconds)).map(|state| match state {
+            LeaseState::Free => "free",
+            LeaseState::Renewed { .. } => "renewed",
+            LeaseState::NotRenewed { .. } => "not renewed",
+            LeaseState::Unproven { .. } => "unproven",
         });
         assert_eq!(found, expected);
     }

@@ -1,7 +1,7 @@
-//! Logs of the process: where they go, how much, in which shape.
+//! Logs of the process.
 //!
-//! Like klog, everything goes to standard error and `-v` says how much. Our own crate speaks earlier than the libraries
-//! below it: their chatter at a level is rarely what was asked for.
+//! As with klog, all logs go to standard error, and `-v` sets the verbosity. At the same verbosity the libraries log less than our
+//! own crates, because their details are rarely wanted.
 
 use std::{
     fmt::{self, Write},
@@ -19,26 +19,26 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-/// How much is logged, and in which shape.
+/// Verbosity and format of logs.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Logs")]
 pub struct LoggingArgs {
-    /// Verbosity: 0 to 3 tell what happens, 4 and 5 also why, 6 and more everything
+    /// Verbosity: 0 to 3 log what happens, 4 and 5 also why, 6 and more log everything
     #[arg(short = 'v', long = "v", default_value = "0", value_name = "LEVEL", allow_negative_numbers = true)]
     pub verbosity: i32,
-    /// Shape of the lines
+    /// Format of the lines
     #[arg(long, default_value = "text", value_name = "FORMAT")]
     pub logging_format: LogFormat,
 }
 
-/// Shape of a log line.
+/// Format of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// For people.
     Text,
     /// One JSON object per line.
     Json,
-    /// As Go programs log, for collectors that know their lines.
+    /// The format of Go programs (klog), for log collectors that parse it.
     Klog,
 }
 
@@ -67,7 +67,7 @@ where
     }
 }
 
-/// One line, whatever the text holds: a collector takes every line for an entry of its own.
+/// One line, even if the text has several. A log collector treats every line as one entry.
 fn klog_line(level: Level, now: Timestamp, pid: u32, source: &str, text: &str) -> String {
     let severity = match level {
         Level::ERROR => 'E',
@@ -81,10 +81,10 @@ fn klog_line(level: Level, now: Timestamp, pid: u32, source: &str, text: &str) -
     line
 }
 
-/// Starts to log. Called once, by the command that owns the process.
+/// Starts logging. The command calls it once.
 ///
 /// # Errors
-/// When something else in the process logs already.
+/// When the process has a logger already.
 pub fn start(args: &LoggingArgs) -> Result<(), tracing_subscriber::util::TryInitError> {
     let registry = tracing_subscriber::registry().with(filter(args.verbosity));
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
@@ -97,10 +97,10 @@ pub fn start(args: &LoggingArgs) -> Result<(), tracing_subscriber::util::TryInit
     }
 }
 
-/// Starts to log for a command that people watch: at verbosity 0 only what is wrong is told.
+/// Starts logging for an interactive command: at verbosity 0 it logs only warnings and errors.
 ///
 /// # Errors
-/// When something else in the process logs already.
+/// When the process has a logger already.
 pub fn start_quietly(verbosity: i32) -> Result<(), tracing_subscriber::util::TryInitError> {
     let filter = if verbosity == 0 {
         filter(0).with_targets(OURS.map(|name| (name, LevelFilter::WARN)))
@@ -111,7 +111,7 @@ pub fn start_quietly(verbosity: i32) -> Result<(), tracing_subscriber::util::Try
     tracing_subscriber::registry().with(filter).with(lines).try_init()
 }
 
-/// The crates of this program, as their log lines name them.
+/// The crates of this program, by their names in log lines.
 const OURS: [&str; 18] = [
     "cloud_client",
     "controller_runtime",
@@ -133,7 +133,7 @@ const OURS: [&str; 18] = [
     "mcm_metrics",
 ];
 
-/// What is logged at a verbosity.
+/// The log levels at a verbosity.
 fn filter(verbosity: i32) -> Targets {
     let (ours, theirs) = match verbosity {
         ..=3 => (LevelFilter::INFO, LevelFilter::WARN),
@@ -144,9 +144,9 @@ fn filter(verbosity: i32) -> Targets {
     Targets::new()
         .with_targets(OURS.map(|name| (name, ours)))
         .with_default(theirs)
-        // It logs whole objects that it can't decode, Secrets among them. Who called tells what went wrong.
+        // At WARN it logs whole objects that it can't decode, even Secrets. Our callers log the error themselves.
         .with_target("kube_client::client", LevelFilter::ERROR)
-        // It repeats what whoever watches tells, with the whole answer, at each attempt.
+        // At WARN it logs each failed attempt with the whole answer. Our watches log the error themselves.
         .with_target("kube_runtime::watcher", LevelFilter::ERROR)
 }
 
@@ -189,10 +189,14 @@ mod tests {
 
     #[rstest]
     #[case::quiet(0, Level::INFO, Level::WARN)]
-    #[case::the_reasons(4, Level::DEBUG, Level::INFO)]
+    #[case::reasons(4, Level::DEBUG, Level::INFO)]
     #[case::everything_of_ours(6, Level::TRACE, Level::INFO)]
-    #[case::and_of_the_libraries(10, Level::TRACE, Level::DEBUG)]
-    fn verbosity_opens_our_levels_before_the_libraries(#[case] v: i32, #[case] ours: Level, #[case] theirs: Level) {
+    #[case::everything_of_the_libraries(10, Level::TRACE, Level::DEBUG)]
+    fn our_crates_log_more_than_the_libraries_at_the_same_verbosity(
+        #[case] v: i32,
+        #[case] ours: Level,
+        #[case] theirs: Level,
+    ) {
         let filter = filter(v);
         assert!(filter.would_enable("machine_api", &ours));
         assert!(filter.would_enable("hyper", &theirs));

@@ -1,6 +1,6 @@
-//! `mcm manifests`: everything a cluster must know before the manager runs, generated from the code.
+//! `mcm manifests`: prints the objects that a cluster needs before the manager runs, generated from the code.
 //!
-//! Only chosen and printed here; each part comes from the room that knows it.
+//! This file selects and prints the parts. Other files make them.
 
 pub mod crds;
 pub mod guard;
@@ -28,47 +28,48 @@ use machine_api::{
 /// Flags of `mcm manifests`.
 #[derive(Clone, Debug, Args)]
 pub struct ManifestsArgs {
-    /// Which part
+    /// The part to print
     pub part: Part,
     /// Namespace of the machine objects and of the Deployment
     #[arg(long, default_value = webhooks::DEFAULT_NAMESPACE, value_parser = namespace_name)]
     pub namespace: String,
-    /// Name of the Service that API servers reach the webhooks through
+    /// Name of the Service through which API servers reach the webhooks
     #[arg(long, default_value = names::WEBHOOK_CONFIGURATION, value_name = "NAME")]
     pub service_name: String,
-    /// Base URL of the webhooks instead of the Service, for API servers that reach no Services
+    /// Base URL of the webhooks instead of the Service, for API servers that can't reach Services
     #[arg(long, value_name = "URL", value_parser = webhook_url)]
     pub webhook_url: Option<String>,
-    /// Let clients see a further version of our kinds; it needs the conversion webhook
+    /// Serve a further version of our kinds; it needs the conversion webhook
     #[arg(long, value_name = "VERSION")]
     pub serve: Option<ServedVersion>,
-    /// Oldest API server that must be able to take them, such as 1.29
+    /// Oldest API server that has to accept the manifests, such as 1.29
     #[arg(long, default_value = "1.30", value_name = "VERSION", value_parser = kubernetes_minor)]
     pub kube_version: KubernetesMinor,
-    /// Whose objects the webhooks judge; with "namespace" everything outside the namespace is named after it (webhooks, rbac)
+    /// Namespaces that the webhooks cover; with "namespace" the names of objects outside the namespace contain its name (webhooks,
+    /// rbac)
     #[arg(long, default_value = "cluster", value_name = "SCOPE")]
     pub scope: WebhookScope,
-    /// User names whose requests the webhooks don't see; unset means the service account
+    /// Users whose requests are not sent to the webhooks; unset means the service account
     #[arg(long, value_delimiter = ',', value_name = "USERS")]
     pub controller_users: Option<Vec<String>>,
-    /// What happens to a creation while no webhook answers; Ignore where objects are made while the manager is at 0
+    /// What happens to a creation while no webhook answers; use Ignore if objects are created while the manager has 0 replicas
     #[arg(long, default_value = "fail", ignore_case = true, value_name = "POLICY")]
     pub create_failure_policy: Unanswered,
     /// What happens to an update while no webhook answers
     #[arg(long, default_value = "ignore", ignore_case = true, value_name = "POLICY")]
     pub update_failure_policy: Unanswered,
-    /// With the webhook that warns of status writes by others
+    /// Include the webhook that warns about status writes of other users
     #[arg(long)]
     pub status_webhook: bool,
-    /// With the rights of one half only, machine-controller-manager or machine-controller, for a process beside another program
-    /// that runs the other one (rbac)
+    /// Include the rights of one half only, machine-controller-manager or machine-controller, for a process beside another program
+    /// that runs the other half (rbac)
     #[arg(long, value_parser = half, value_name = "HALF")]
     pub half: Option<Half>,
-    /// With the rights that the virtual cloud needs (rbac)
+    /// Include the rights of the virtual cloud (rbac)
     #[arg(long)]
     pub simulation: bool,
-    /// With the rights that classes need whose user data asks for a bootstrap token, in kube-system of the cluster with the
-    /// Nodes, and a policy that narrows them down (rbac)
+    /// Include the rights for classes whose user data needs a bootstrap token, in kube-system of the cluster with the Nodes, and a
+    /// policy that restricts them to bootstrap tokens (rbac)
     #[arg(long)]
     pub bootstrap_tokens: bool,
 }
@@ -80,22 +81,22 @@ pub enum Part {
     Crds,
     /// Admission webhooks; the process writes the CA bundle into them
     Webhooks,
-    /// Optional `ValidatingAdmissionPolicies` that hold while no webhook answers; they need Kubernetes 1.30
+    /// Optional `ValidatingAdmissionPolicies` that work while no webhook answers; they need Kubernetes 1.30
     Policies,
-    /// A policy that keeps the converter of what is stored as v1beta1; it needs Kubernetes 1.30
+    /// A policy that protects the conversion webhook while objects are stored as v1beta1; it needs Kubernetes 1.30
     StorageGuard,
-    /// What the process may do, and its service account
+    /// The service account of the process and its rights
     Rbac,
-    /// Registration of the views, the rights they need, and roles for their readers; read apiservice/README.md first
+    /// Registration of the views, their rights, and roles for their readers; read apiservice/README.md first
     Apiservice,
-    /// All of these but the policies, the guard and the views
+    /// All parts except the policies, the guard and the views
     All,
 }
 
 /// What happens to a request while no webhook answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Unanswered {
-    /// It goes on; the definitions still judge it
+    /// It is allowed; the definitions still validate it
     Ignore,
     /// It is refused
     Fail,
@@ -122,11 +123,11 @@ pub enum ServedVersion {
 pub struct KubernetesMinor(u32);
 
 impl KubernetesMinor {
-    /// Since then API servers forgive violations that were stored before a rule existed.
+    /// From this version on, API servers accept violations that were stored before a rule existed.
     const RATCHETING: Self = Self(30);
-    /// Since then webhooks may have conditions.
+    /// From this version on, webhooks may have match conditions.
     const MATCH_CONDITIONS: Self = Self(28);
-    /// Since then there are policies without a feature gate.
+    /// From this version on, policies need no feature gate.
     const POLICIES: Self = Self(30);
 }
 
@@ -224,7 +225,7 @@ impl ManifestsArgs {
 /// Port of the Service in front of the TLS listener.
 const SERVICE_PORT: u16 = 443;
 
-/// API servers call webhooks over TLS only, and refuse a URL with anything behind the path.
+/// API servers call webhooks over TLS only, and refuse a URL with a query or a fragment.
 fn webhook_url(text: &str) -> Result<String, String> {
     let uri: http::Uri = text.parse().map_err(|_| "must be a URL such as https://127.0.0.1:9443".to_owned())?;
     let is_plain = uri.scheme_str() == Some("https") && uri.query().is_none() && !text.contains('#');
@@ -235,7 +236,7 @@ fn webhook_url(text: &str) -> Result<String, String> {
     }
 }
 
-/// Whether nothing else is there, and the port is one.
+/// Whether the authority consists of a host and optionally a valid port.
 fn is_host_and_port(authority: &http::uri::Authority) -> bool {
     let host = authority.host();
     let rest = authority.as_str().strip_prefix(host);
@@ -271,8 +272,8 @@ mod tests {
     #[case::an_empty_port("https://host:", false)]
     #[case::a_user("https://me@host", false)]
     #[case::no_host("https://:9443", false)]
-    fn a_webhook_url_is_one_that_api_servers_take(#[case] text: &str, #[case] taken: bool) {
-        assert_eq!(webhook_url(text).is_ok(), taken);
+    fn only_urls_that_api_servers_accept_are_accepted(#[case] text: &str, #[case] accepted: bool) {
+        assert_eq!(webhook_url(text).is_ok(), accepted);
     }
 
     #[derive(clap::Parser)]

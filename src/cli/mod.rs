@@ -1,7 +1,7 @@
-//! The subcommands. Their work is done in plain functions over text and values; only `main.rs` knows the process.
+//! The subcommands. Plain functions over text and values do their work; only `main.rs` deals with the process.
 //!
-//! Exit codes: 0 fine, 1 the input or the run is bad, 2 wrong usage. What a program may read goes to standard output,
-//! everything else to standard error.
+//! Exit codes: 0 success, 1 bad input or a failed run, 2 wrong usage. Output for programs goes to standard output, everything else
+//! to standard error.
 
 pub mod called_as;
 pub mod clouds;
@@ -63,15 +63,15 @@ pub enum Command {
     Convert(offline::ConvertArgs),
     /// Store all objects of a cluster in another version
     MigrateStorage(migrate_storage::MigrateStorageArgs),
-    /// Say what is wrong with the objects by which a cluster knows the manager, and what to do
+    /// Check the objects that connect a cluster with the manager, and report what is wrong and what to do
     Doctor(doctor::DoctorArgs),
-    /// Take webhooks, policies, conversion, finalizers and certificate off a cluster again, and name what stays; asks first
+    /// Remove webhooks, policies, conversion, finalizers and certificate from a cluster, and list what remains; asks for confirmation
     Uninstall(uninstall::UninstallArgs),
-    /// Bring the template of an earlier revision of a deployment back
+    /// Restore the template of an earlier revision of a deployment
     Rollback(rollback::RollbackArgs),
-    /// Let histories of a simulated control plane happen and check what must always hold
+    /// Run random histories of a simulated control plane and check the rules that must always hold
     Simulate(simulate::SimulateArgs),
-    /// Run a cluster of its own in one process: API server, manager and virtual cloud
+    /// Run a cluster in one process: API server, manager and virtual cloud
     Dev(dev::DevArgs),
     /// Serve a driver of this program to a manager in another process
     #[cfg(feature = "external")]
@@ -85,20 +85,20 @@ pub enum Command {
 /// Flags of `mcm completion`.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct CompletionArgs {
-    /// The shell that is to read it
+    /// The shell that the script is for
     pub shell: clap_complete::Shell,
 }
 
-/// Why a command did not do what it was asked for.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The command line is wrong.
     #[error("{0}")]
     Usage(String),
-    /// What was given to the command is bad; the text says what, where and what to do.
+    /// The input is bad. The text says what is wrong, where, and what to do.
     #[error("{0}")]
     Input(String),
-    /// What was given to the command is bad, and the command's own output has said so.
+    /// The input is bad, and the command's own output has reported it.
     #[error("")]
     Reported,
     /// The run failed.
@@ -126,13 +126,13 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Runs the command of a command line, its first argument being the program's name, with the drivers of the program.
+/// Runs the command of a command line with the drivers of the program. The first argument is the name of the program.
 pub fn run(arguments: impl IntoIterator<Item = OsString>, drivers: DriverSet) -> ExitCode {
     let cli = match Cli::try_parse_from(normalised(called_as::completed(arguments.into_iter().collect()))) {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version come this way too; clap knows which stream and code each one gets. A closed stream is no
-            // reason to fail: nobody reads.
+            // Help and version are such errors too; clap chooses stream and exit code for each. A closed stream is not a failure,
+            // because it has no reader.
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
@@ -167,7 +167,7 @@ impl Command {
             Self::Driver(args) => driver::run(args, &drivers),
             Self::Version(args) => version::run(*args, out),
             Self::Completion(args) => {
-                // Into memory first: the generator panics when its stream is closed.
+                // The script goes into memory first, because the generator panics when its stream is closed.
                 let mut script = Vec::new();
                 clap_complete::generate(args.shell, &mut Cli::command(), "mcm", &mut script);
                 Ok(out.write_all(&script)?)
@@ -176,7 +176,7 @@ impl Command {
     }
 }
 
-/// The command line with Go-style flags of `serve` brought into clap's form; other commands are new and need no such help.
+/// The command line with Go-style flags of `serve` rewritten for clap. Other commands do not exist in Go and need no rewriting.
 pub(crate) fn normalised(arguments: Vec<OsString>) -> Vec<OsString> {
     if arguments.get(1).is_none_or(|command| command != "serve") {
         return arguments;
@@ -192,24 +192,24 @@ pub(crate) fn normalised(arguments: Vec<OsString>) -> Vec<OsString> {
 /// The name of a namespace, which is a DNS label (RFC 1123).
 ///
 /// # Errors
-/// What is wrong with it.
+/// A text that says what is wrong with the name.
 pub fn namespace_name(text: &str) -> Result<String, String> {
     let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     if text.is_empty() {
         return Err("must not be empty".to_owned());
     }
-    let fits = text.len() <= 63 && !text.starts_with('-') && !text.ends_with('-') && text.bytes().all(is_inner);
-    if fits {
+    let is_name = text.len() <= 63 && !text.starts_with('-') && !text.ends_with('-') && text.bytes().all(is_inner);
+    if is_name {
         Ok(text.to_owned())
     } else {
         Err(format!("{text:?} is no name of a namespace: at most 63 lower case letters, digits and inner dashes"))
     }
 }
 
-/// The name of an object, as an API server takes it: anything else would become part of a path.
+/// The name of an object, as an API server accepts it. Any other text could change the path of a request.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A text that says what is wrong with the name.
 pub fn object_name(text: &str) -> Result<String, String> {
     if text.is_empty() {
         return Err("must not be empty".to_owned());
@@ -220,7 +220,7 @@ pub fn object_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// Whether the reader of our output has gone away, as `| head` does.
+/// Whether the reader has closed our output, as `| head` does.
 fn is_closed_pipe(cause: &anyhow::Error) -> bool {
     cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_usage_has_an_exit_code_of_its_own() {
+    fn wrong_usage_has_its_own_exit_code() {
         let line = ["mcm", "serve", "--no-such-flag"].map(OsString::from);
         assert_eq!(run(line, DriverSet::built_in()), ExitCode::from(2));
     }

@@ -1,4 +1,4 @@
-//! The commands that work on files alone: `mcm validate` and `mcm convert`. Their flags, and where text comes from and goes.
+//! The commands that work on files only: `mcm validate` and `mcm convert`, with their flags, input and output.
 
 use std::{
     fs,
@@ -22,7 +22,7 @@ use driver_virtual::{SimulationOptions, VirtualCloud};
 use machine_api::validation::{ControllerUsers, Coverage, Policy, Profile};
 use machine_driver::{Driver, Registry};
 
-/// What `-f` calls the standard input.
+/// The value of `-f` for the standard input.
 const STDIN: &str = "-";
 
 /// Flags of `mcm validate`.
@@ -31,35 +31,35 @@ pub struct ValidateArgs {
     /// File or folder with manifests, or - for the standard input; may be repeated
     #[arg(short = 'f', long = "filename", required = true, value_name = "FILE|DIR|-")]
     pub files: Vec<PathBuf>,
-    /// File or folder with the objects as they are stored: what is found there is checked as an update
+    /// File or folder with the stored objects; objects that are found there are checked as updates
     #[arg(long, value_name = "FILE|DIR")]
     pub old: Vec<PathBuf>,
-    /// User who asks
+    /// User of the request
     #[arg(long = "as", default_value = "", value_name = "USER")]
     pub user: String,
-    /// Namespace of objects that name none
+    /// Namespace of objects without namespace
     #[arg(short, long, default_value = "default")]
     pub namespace: String,
-    /// How rules with two levels answer: compat (warn) or strict (deny)
+    /// Level of the rules that have two levels: compat (warn) or strict (deny)
     #[arg(long, default_value = "compat", value_name = "PROFILE")]
     pub admission_profile: Profile,
-    /// User names that count as controllers, comma separated
+    /// Users that count as controllers, comma separated
     #[arg(long, value_delimiter = ',', value_name = "USERS")]
     pub controller_users: Vec<String>,
-    /// Providers that this process serves, comma separated; all known ones if absent
+    /// Providers that this process serves, comma separated; unset means all known ones
     #[arg(long, value_delimiter = ',', value_name = "PROVIDERS")]
     pub drivers: Option<Vec<String>>,
-    /// Refuse classes of all other providers: no other process serves any
+    /// Refuse classes of all other providers, because no other process serves them
     #[arg(long)]
     pub drivers_exclusive: bool,
-    /// Ask the providers themselves about classes that the rules let pass, with the Secrets of the input or the process's own
-    /// credentials; nothing is made there
+    /// Check classes that pass the rules also with their providers, with the Secrets of the input or the credentials of this
+    /// process; this creates nothing at the providers
     #[arg(long)]
     pub ask_provider: bool,
-    /// Where and how providers are asked.
+    /// Endpoints of clouds.
     #[command(flatten)]
     pub clouds: CloudArgs,
-    /// For programs
+    /// Output for programs
     #[arg(short, long, value_name = "FORMAT")]
     pub output: Option<OutputFormat>,
 }
@@ -70,10 +70,10 @@ pub struct ConvertArgs {
     /// File with manifests, or - for the standard input
     #[arg(short = 'f', long = "filename", value_name = "FILE|-")]
     pub file: PathBuf,
-    /// The version wanted
+    /// The target version
     #[arg(long, value_name = "VERSION")]
     pub to: TargetVersion,
-    /// Shape of the result
+    /// Format of the result
     #[arg(short, long, default_value = "yaml", value_name = "FORMAT")]
     pub output: OutputFormat,
 }
@@ -81,7 +81,7 @@ pub struct ConvertArgs {
 /// A version of our kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum TargetVersion {
-    /// The stored one
+    /// The stored version
     V1alpha1,
     /// Its successor
     V1beta1,
@@ -120,7 +120,7 @@ impl ValidateArgs {
     }
 }
 
-/// The rules of the drivers that `mcm serve` has with the same `--drivers`.
+/// The class rules that `mcm serve` has with the same `--drivers`.
 fn registry(all: &DriverSet, clouds: &CloudSettings, selection: Option<&[String]>) -> Result<Registry, Failure> {
     let simulation: Arc<dyn Driver> =
         Arc::new(VirtualCloud::new(&SimulationOptions::new(jiff::Timestamp::now())).map_err(Failure::run)?);
@@ -129,7 +129,7 @@ fn registry(all: &DriverSet, clouds: &CloudSettings, selection: Option<&[String]
 }
 
 impl ConvertArgs {
-    /// Converts the manifests and writes them; writes nothing unless all could be converted.
+    /// Converts the manifests and writes them. If one can't be converted, nothing is written.
     ///
     /// # Errors
     /// [`Failure::Input`] with every object that could not be converted.
@@ -148,7 +148,7 @@ impl ConvertArgs {
     }
 }
 
-/// The text of a file or of the standard input, and how messages call it.
+/// The text of a file or of the standard input, and its name in messages.
 fn read(file: &Path) -> Result<(String, String), Failure> {
     if file.as_os_str() == STDIN {
         let mut text = String::new();

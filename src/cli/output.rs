@@ -1,4 +1,4 @@
-//! Output that a program may read: `-o json` and `-o yaml`.
+//! Output for programs: `-o json` and `-o yaml`.
 
 use std::io::Write;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{Failure, documents};
 
-/// Shape of the output.
+/// Format of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OutputFormat {
     /// One JSON value, indented.
@@ -17,7 +17,7 @@ pub enum OutputFormat {
 }
 
 impl OutputFormat {
-    /// Writes a value in this shape.
+    /// Writes a value in this format.
     ///
     /// # Errors
     /// When the value can't be serialised or the stream is closed.

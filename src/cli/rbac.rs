@@ -1,8 +1,8 @@
-//! What the process may do: one typed list, and the RBAC objects made of it.
+//! The rights of the process: one typed list, and the RBAC objects made of it.
 //!
-//! Every grant says why it exists; who writes a new kind of request adds its grant here and nowhere else. Objects are patched
-//! and never written back whole, so nearly nothing may `update`. Rules with `resourceNames` are kept apart from those without,
-//! since RBAC joins what stands in one rule.
+//! Every grant says why it exists. A new kind of request needs a grant here and nowhere else. The process patches objects and does not
+//! replace them, so that nearly no grant has `update`. Rules with `resourceNames` are separate from those without, because the names
+//! of a rule apply to all of its resources.
 //!
 //! Sources: spec/machine-controller §1.1, spec/api-and-admission §10 "RBAC", spec/providers §7.4–7.6 (simulation).
 
@@ -20,29 +20,29 @@ const VIEWS: &str = crate::extension::view::GROUP;
 const WEBHOOKS: &str = "admissionregistration.k8s.io";
 /// Name of the service account and prefix of all roles.
 const NAME: &str = names::WEBHOOK_CONFIGURATION;
-/// The label that all of our objects carry.
+/// The label of all our objects.
 const APP_LABEL: &str = "app.kubernetes.io/name";
-/// Where bootstrap tokens live, in the target cluster.
+/// Namespace of bootstrap tokens in the target cluster.
 const TOKEN_NAMESPACE: &str = "kube-system";
-/// Where kubelets, and simulated ones, renew their Leases.
+/// Namespace of the Leases of kubelets, including simulated ones.
 const NODE_LEASE_NAMESPACE: &str = "kube-node-lease";
 
-/// One thing the process does, and why.
+/// One action of the process, and its reason.
 #[derive(Clone, Copy)]
 struct Grant<'a> {
     group: &'static str,
     resources: &'static [&'static str],
     verbs: &'static [&'static str],
-    /// Names it is restricted to; empty means every name.
+    /// The only allowed names; empty means every name.
     names: &'a [&'a str],
-    /// Why, for the reader of this list.
+    /// The reason, for readers of this list.
     #[allow(dead_code)]
     why: &'static str,
 }
 
 const READ: &[&str] = &["get", "list", "watch"];
 
-/// In the namespace of the machine objects (control cluster).
+/// Rights in the namespace of the machine objects (control cluster).
 const CONTROL: &[Grant<'_>] = &[
     Grant {
         group: names::GROUP,
@@ -102,10 +102,11 @@ const CONTROL: &[Grant<'_>] = &[
     },
 ];
 
-/// In the namespace of the process: its certificate.
+/// Rights in the namespace of the process, for its certificate.
 ///
-/// Nothing here creates Secrets: a create can't be restricted by name, and whoever may create Secrets in a namespace and read
-/// them has the token of every service account there. The manifests hold the Secret without content, and the process fills it.
+/// None of them creates Secrets, because a create can't be restricted by name. With the right to create and read Secrets in a namespace,
+/// a process could get the token of every service account there. The manifests contain the Secret without content, and the process fills
+/// it.
 const CERTIFICATE: &[Grant<'_>] = &[Grant {
     group: "",
     resources: &["secrets"],
@@ -114,7 +115,7 @@ const CERTIFICATE: &[Grant<'_>] = &[Grant {
     why: "certificate and CA of the webhooks",
 }];
 
-/// Cluster-wide in the control cluster: our own registrations, whose `caBundle` the process keeps right.
+/// Cluster-wide rights in the control cluster, for our own registrations, whose `caBundle` the process maintains.
 const REGISTRATIONS: &[Grant<'_>] = &[
     Grant {
         group: WEBHOOKS,
@@ -137,7 +138,7 @@ const REGISTRATIONS: &[Grant<'_>] = &[
     },
 ];
 
-/// Cluster-wide in the control cluster, where objects of all namespaces are judged.
+/// Cluster-wide rights in the control cluster, for admission in all namespaces.
 const OWNERS: &[Grant<'_>] = &[Grant {
     group: names::GROUP,
     resources: &["machinedeployments", "machinesets"],
@@ -146,7 +147,7 @@ const OWNERS: &[Grant<'_>] = &[Grant {
     why: "whether a new machine or set has its mistakes from its owner; nothing is read in other namespaces otherwise",
 }];
 
-/// Cluster-wide in the control cluster, for the views only.
+/// Cluster-wide rights in the control cluster, for the views only.
 const VIEWS_REGISTRATION: &[Grant<'_>] = &[Grant {
     group: "apiregistration.k8s.io",
     resources: &["apiservices"],
@@ -155,7 +156,7 @@ const VIEWS_REGISTRATION: &[Grant<'_>] = &[Grant {
     why: "caBundle of the views",
 }];
 
-/// Who may read which views: name of the role, whether it becomes part of a role that people have, and its rules.
+/// The roles of readers of views: name of the role, the user role that includes it, if any, and its rules.
 const READERS: [(&str, Option<&str>, &[Grant<'_>]); 3] = [
     (
         "mcm-views-reader",
@@ -196,12 +197,12 @@ const READERS: [(&str, Option<&str>, &[Grant<'_>]); 3] = [
             resources: &["drainplans"],
             verbs: &["get"],
             names: &[],
-            why: "it tells names of pods of the target cluster, so nobody has it unasked",
+            why: "it shows names of pods of the target cluster, so no user role includes it",
         }],
     ),
 ];
 
-/// Cluster-wide in the target cluster.
+/// Cluster-wide rights in the target cluster.
 const TARGET: &[Grant<'_>] = &[
     Grant {
         group: "",
@@ -248,8 +249,8 @@ const TARGET: &[Grant<'_>] = &[
     },
 ];
 
-/// In [`TOKEN_NAMESPACE`] of the target cluster, for classes whose user data asks for a bootstrap token. RBAC knows no prefixes
-/// of names; [`token_policy`] does.
+/// Rights in [`TOKEN_NAMESPACE`] of the target cluster, for classes whose user data needs a bootstrap token. RBAC can't restrict names by
+/// prefix; [`token_policy`] does it.
 const TOKENS: &[Grant<'_>] = &[Grant {
     group: "",
     resources: &["secrets"],
@@ -258,7 +259,7 @@ const TOKENS: &[Grant<'_>] = &[Grant {
     why: "one bootstrap token per machine that joins; their names are not known before",
 }];
 
-/// Cluster-wide in the target cluster, for the virtual cloud only.
+/// Cluster-wide rights in the target cluster, for the virtual cloud only.
 const SIMULATION: &[Grant<'_>] = &[
     Grant {
         group: "",
@@ -283,7 +284,7 @@ const SIMULATION: &[Grant<'_>] = &[
     },
 ];
 
-/// In [`NODE_LEASE_NAMESPACE`] of the target cluster, for the virtual cloud only.
+/// Rights in [`NODE_LEASE_NAMESPACE`] of the target cluster, for the virtual cloud only.
 const SIMULATION_LEASES: &[Grant<'_>] = &[Grant {
     group: "coordination.k8s.io",
     resources: &["leases"],
@@ -292,7 +293,7 @@ const SIMULATION_LEASES: &[Grant<'_>] = &[Grant {
     why: "heartbeats of simulated kubelets",
 }];
 
-/// In the namespace of the machine objects, for the virtual cloud only.
+/// Rights in the namespace of the machine objects, for the virtual cloud only.
 const SIMULATION_STATE: &[Grant<'_>] = &[Grant {
     group: "",
     resources: &["configmaps"],
@@ -301,37 +302,37 @@ const SIMULATION_STATE: &[Grant<'_>] = &[Grant {
     why: "VMs remembered with --simulation-state=configmap:NAME; found by label, their number is not known before",
 }];
 
-/// Whose rights they are.
+/// The installation that gets the rights.
 #[derive(Clone, Copy, Debug)]
 pub struct Installation<'a> {
-    /// Where the process and the machine objects live.
+    /// Namespace of the process and of the machine objects.
     pub namespace: &'a str,
-    /// Whether others like it may live in other namespaces: then none of them shares an object outside its own.
+    /// Whether other namespaces may have installations too. Then the installations share no object outside their namespaces.
     pub scope: WebhookScope,
     /// The half that the process runs, if it does not run both.
     pub half: Option<Half>,
 }
 
 impl Installation<'_> {
-    /// Name of an object outside the namespace. Only the usual namespace has the plain names: those of any other carry its
-    /// name, since a binding that is applied for a second namespace would take the rights of the first one away.
+    /// Name of an object outside the namespace. Names for the default namespace are plain. Those for any other namespace contain its
+    /// name. Otherwise a binding for a second namespace would replace that of the first one and remove its rights.
     fn name_outside(&self, part: &str) -> String {
         name_outside(self.namespace, self.scope, part)
     }
 }
 
 fn name_outside(namespace: &str, scope: WebhookScope, part: &str) -> String {
-    let is_usual = scope == WebhookScope::Cluster && namespace == DEFAULT_NAMESPACE;
-    if is_usual { format!("{NAME}-{part}") } else { format!("{NAME}-{part}-{namespace}") }
+    let is_default = scope == WebhookScope::Cluster && namespace == DEFAULT_NAMESPACE;
+    if is_default { format!("{NAME}-{part}") } else { format!("{NAME}-{part}-{namespace}") }
 }
 
-/// The RBAC objects of an installation in one cluster that is both control and target cluster; without the virtual cloud.
+/// The RBAC objects of an installation in a cluster that is both control and target cluster, without the virtual cloud.
 pub fn manifests(installation: &Installation<'_>) -> Vec<Value> {
     let namespace = installation.namespace;
     let outside = |part: &str| installation.name_outside(part);
     let mut objects = vec![
         object("v1", "ServiceAccount", NAME, Some(namespace), json!({})),
-        // Without content: what applies it again leaves alone what the process wrote.
+        // The Secret has no content here, so that applying it again does not remove the content that the process wrote.
         object("v1", "Secret", names::CERTIFICATE_SECRET, Some(namespace), json!({ "type": "Opaque" })),
     ];
     objects.extend(bound_role(NAME, namespace, halves::control(installation.half), namespace));
@@ -351,8 +352,7 @@ pub fn manifests(installation: &Installation<'_>) -> Vec<Value> {
     objects
 }
 
-/// What classes need that ask for bootstrap tokens, on top of [`manifests`]: the rights, and a policy that narrows them down to
-/// bootstrap tokens.
+/// The additional objects for classes that need bootstrap tokens: the rights, and a policy that restricts them to bootstrap tokens.
 pub fn token_manifests(installation: &Installation<'_>) -> Vec<Value> {
     let namespace = installation.namespace;
     let name = installation.name_outside("tokens");
@@ -361,7 +361,7 @@ pub fn token_manifests(installation: &Installation<'_>) -> Vec<Value> {
     objects
 }
 
-/// The account may write no Secrets but bootstrap tokens where it may write any.
+/// A policy that lets the service account write bootstrap tokens only.
 fn token_policy(name: &str, namespace: &str) -> [Value; 2] {
     let account = format!("system:serviceaccount:{namespace}:{NAME}");
     let is_token = "variables.secret.metadata.name.startsWith('bootstrap-token-') && variables.secret.type == \
@@ -387,7 +387,7 @@ fn token_policy(name: &str, namespace: &str) -> [Value; 2] {
     ]
 }
 
-/// What the virtual cloud needs on top of [`manifests`].
+/// The additional objects for the virtual cloud.
 pub fn simulation_manifests(installation: &Installation<'_>) -> Vec<Value> {
     let namespace = installation.namespace;
     let outside = installation.name_outside("simulation");
@@ -397,12 +397,12 @@ pub fn simulation_manifests(installation: &Installation<'_>) -> Vec<Value> {
     objects
 }
 
-/// What the views need on top of [`manifests`], all of it in the control cluster.
+/// The additional objects for the views, all in the control cluster.
 pub fn views_manifests(namespace: &str) -> Vec<Value> {
     let outside = |part: &str| name_outside(namespace, WebhookScope::Cluster, part);
     let reader = "extension-apiserver-authentication-reader";
     let mut objects = vec![
-        // Whom the API server trusts.
+        // To read the authorities that the API server trusts.
         object(
             RBAC,
             "RoleBinding",
@@ -410,7 +410,7 @@ pub fn views_manifests(namespace: &str) -> Vec<Value> {
             Some("kube-system"),
             binding("Role", reader, namespace),
         ),
-        // Whose token it is, and who may do what.
+        // To create token reviews and access reviews.
         object(
             RBAC,
             "ClusterRoleBinding",
@@ -423,7 +423,7 @@ pub fn views_manifests(namespace: &str) -> Vec<Value> {
     objects
 }
 
-/// Roles for people.
+/// The roles of readers of views.
 pub fn reader_roles() -> Vec<Value> {
     let role = |(name, part_of, grants): &(&str, Option<&str>, &[Grant<'_>])| {
         let mut role = object(RBAC, "ClusterRole", name, None, json!({ "rules": rules(grants) }));
@@ -471,7 +471,7 @@ fn binding(role_kind: &str, role: &str, account_namespace: &str) -> Value {
     })
 }
 
-/// An object with our label; `body` holds what is not metadata.
+/// An object with our label. `body` has everything except the metadata.
 fn object(api_version: &str, kind: &str, name: &str, namespace: Option<&str>, body: Value) -> Value {
     let mut object = json!({
         "apiVersion": api_version,
@@ -525,20 +525,20 @@ mod tests {
     }
 
     #[test]
-    fn secrets_outside_the_own_namespaces_are_never_listed() {
+    fn secrets_outside_our_namespaces_are_never_listed() {
         let cluster_wide = REGISTRATIONS.iter().chain(TARGET).chain(SIMULATION);
         assert!(cluster_wide.flat_map(|grant| grant.resources).all(|resource| *resource != "secrets"));
         assert!(TOKENS.iter().all(|grant| !grant.verbs.contains(&"list")));
     }
 
     #[test]
-    fn a_bootstrap_token_is_made_found_and_deleted_and_never_changed() {
-        // What has expired is deleted and made anew: `controllers::machine::tokens`.
+    fn a_bootstrap_token_is_created_read_and_deleted_but_never_changed() {
+        // An expired token is deleted and created again: `machine_controllers::machine::tokens`.
         assert!(TOKENS.iter().all(|grant| grant.verbs == ["create", "delete", "get"]));
     }
 
     #[test]
-    fn readers_may_only_read_and_ask() {
+    fn readers_may_only_read_and_create_plans() {
         let verbs = READERS.iter().flat_map(|(_, _, grants)| grants.iter()).flat_map(|grant| grant.verbs);
         assert!(verbs.into_iter().all(|verb| matches!(*verb, "get" | "list" | "create")));
         let roles = reader_roles();
@@ -547,9 +547,9 @@ mod tests {
     }
 
     #[rstest]
-    #[case::with_webhooks_each(WebhookScope::Namespace, "one")]
-    #[case::beside_the_usual_one(WebhookScope::Cluster, DEFAULT_NAMESPACE)]
-    fn no_namespaces_rights_take_anothers_away(#[case] scope: WebhookScope, #[case] first: &str) {
+    #[case::with_their_own_webhooks(WebhookScope::Namespace, "one")]
+    #[case::beside_the_default_namespace(WebhookScope::Cluster, DEFAULT_NAMESPACE)]
+    fn installations_of_two_namespaces_share_no_object(#[case] scope: WebhookScope, #[case] first: &str) {
         let objects = |namespace| {
             let installation = Installation { namespace, scope, half: None };
             let views = views_manifests(namespace);
@@ -567,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manager_of_one_namespace_may_mend_its_own_registrations() {
+    fn a_manager_of_one_namespace_may_patch_its_own_registrations() {
         let objects = manifests(&Installation { namespace: "one", scope: WebhookScope::Namespace, half: None });
         let registrations =
             objects.iter().find(|object| object["metadata"]["name"] == format!("{NAME}-registrations-one"));
@@ -575,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_may_make_secrets_where_he_may_read_them() {
+    fn no_role_may_create_secrets_where_it_may_read_them() {
         let in_own_namespaces = CONTROL.iter().chain(CERTIFICATE).chain(SIMULATION_STATE);
         for grant in in_own_namespaces.filter(|grant| grant.resources.contains(&"secrets")) {
             assert!(!grant.verbs.contains(&"create"), "{}", grant.why);
@@ -585,12 +585,12 @@ mod tests {
         assert_eq!((&secret["metadata"]["name"], secret.get("data")), (&json!(names::CERTIFICATE_SECRET), None));
         assert!(
             objects.iter().all(|object| object["metadata"]["namespace"] != TOKEN_NAMESPACE),
-            "that is a part of its own"
+            "only token_manifests has such objects"
         );
     }
 
     #[test]
-    fn what_may_be_written_beside_the_nodes_is_narrowed_down_to_bootstrap_tokens() {
+    fn a_policy_restricts_secrets_in_the_target_cluster_to_bootstrap_tokens() {
         let objects = token_manifests(&Installation { namespace: "one", scope: WebhookScope::Cluster, half: None });
         let [_, bound, policy, binding] = objects.as_slice() else { panic!("{objects:?}") };
         assert_eq!(bound["metadata"]["namespace"], TOKEN_NAMESPACE);

@@ -1,8 +1,8 @@
-//! `mcm rollback`: brings the template of an earlier revision of a deployment back.
+//! `mcm rollback`: restores the template of an earlier revision of a deployment.
 //!
-//! The successor of `spec.rollbackTo` (spec/deployment-and-set D-37): the same revision, template and annotations, chosen
-//! by the same functions as the controller's, but written at once by the user who asks, with an answer on the terminal
-//! instead of in events. The controller then rolls out as after any other change of the template.
+//! It is the successor of `spec.rollbackTo` (spec/deployment-and-set D-37). The controller's functions choose the same revision,
+//! template and annotations. The difference: the command writes the template itself, with the user's rights, and prints the result
+//! instead of writing events. The controller then rolls out as after any other change of the template.
 
 use std::{fmt::Write as _, io::Write};
 
@@ -28,7 +28,7 @@ use machine_controllers::{
     snapshots::{DeploymentSnapshot, SetSnapshot},
 };
 
-/// How often the change is tried while others change the deployment too.
+/// How often the change is tried when other clients change the deployment too.
 const TRIES: usize = 5;
 
 /// Flags of `mcm rollback`.
@@ -37,13 +37,13 @@ pub struct RollbackArgs {
     /// Name of the `MachineDeployment`
     #[arg(value_name = "DEPLOYMENT", value_parser = object_name)]
     pub deployment: String,
-    /// The revision to go back to; 0 is the one before the present one
+    /// The revision to restore; 0 means the one before the current one
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(i64).range(0..))]
     pub to_revision: i64,
-    /// Namespace of the deployment; unset means the one of the kubeconfig's context
+    /// Namespace of the deployment; unset means that of the kubeconfig's context
     #[arg(short, long, value_name = "NAMESPACE", value_parser = namespace_name)]
     pub namespace: Option<String>,
-    /// Say what would be done, and do nothing
+    /// Print what would be done, and change nothing
     #[arg(long)]
     pub dry_run: bool,
     /// The cluster
@@ -51,14 +51,14 @@ pub struct RollbackArgs {
     pub cluster: ClusterArgs,
 }
 
-/// Goes back to the revision that is asked for, and says what came of it.
+/// Restores the revision and prints the result.
 ///
 /// # Errors
-/// [`Failure::Input`] when there is no such deployment or revision; [`Failure::Run`] when the API server does not do it.
+/// [`Failure::Input`] when the deployment or the revision does not exist; [`Failure::Run`] when a request fails.
 pub fn run(args: &RollbackArgs, out: &mut dyn Write) -> Result<(), Failure> {
-    let said =
+    let result =
         run_interruptibly(roll_back(args), "interrupted; whether the deployment was changed is shown by kubectl get")?;
-    Ok(writeln!(out, "{said}")?)
+    Ok(writeln!(out, "{result}")?)
 }
 
 async fn roll_back(args: &RollbackArgs) -> Result<String, Failure> {
@@ -70,7 +70,7 @@ async fn roll_back(args: &RollbackArgs) -> Result<String, Failure> {
     let mut refused = None;
     for _ in 0..TRIES {
         match attempt(args, &key, &client, &deployments).await? {
-            Ok(said) => return Ok(said),
+            Ok(result) => return Ok(result),
             Err(conflict) => refused = Some(conflict),
         }
     }
@@ -78,7 +78,7 @@ async fn roll_back(args: &RollbackArgs) -> Result<String, Failure> {
     Err(Failure::Input(format!("machinedeployment {key} keeps changing ({why}); stop what changes it and try again")))
 }
 
-/// One try; the inner error is a conflict with somebody else's change.
+/// One try. The inner error is a conflict with the change of another client.
 async fn attempt(
     args: &RollbackArgs,
     key: &ObjectKey,
@@ -126,7 +126,7 @@ async fn attempt(
     }
 }
 
-/// Says that there is no such revision, and which there are.
+/// The message that the revision does not exist, with the revisions that exist.
 fn no_such_revision(deployment: &DeploymentSnapshot, sets: &[&SetSnapshot], wish: Wish) -> String {
     let mut revisions: Vec<(i64, &SetSnapshot)> =
         sets.iter().filter_map(|set| Some((revision_of(set.metadata()).filter(|r| *r > 0)?, *set))).collect();
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_revision_is_answered_with_those_that_there_are() {
+    fn a_missing_revision_is_answered_with_the_existing_ones() {
         let of_class =
             |class: &str| json!({ "metadata": {}, "spec": { "class": { "kind": "MachineClass", "name": class } } });
         let deployment = DeploymentSnapshot::of(

@@ -1,6 +1,6 @@
-//! `mcm simulate`: lets histories of a simulated control plane happen, and tells one of them line by line.
+//! `mcm simulate`: runs histories of a simulated control plane, and prints one of them line by line.
 //!
-//! For those who change the rules: what a seed shows on one machine it shows on every other.
+//! It is for developers who change the rules. A seed gives the same history on every computer.
 
 use std::{
     io::Write,
@@ -22,31 +22,31 @@ use machine_simulation::{
     run as happen, shortened,
 };
 
-/// So many failures are shown; further ones are only counted.
-const SHOWN: usize = 3;
+/// The number of failures that are printed in full.
+const PRINTED: usize = 3;
 
 /// Flags of `mcm simulate`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct SimulateArgs {
-    /// The history to tell, or the first one of many
+    /// Seed of the history to print, or of the first one with --histories
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Let so many histories happen, one per seed, and tell only those in which something happens that must not
+    /// Run this number of histories, one per seed, and print only those that break a rule
     #[arg(long)]
     pub histories: Option<u64>,
-    /// Play short stories once for each call in them, at which the process ends
+    /// Run short stories once for each call in them, with the process ending at that call
     #[arg(long, conflicts_with_all = ["histories", "seed"])]
     pub every_call: bool,
-    /// Play lives of single machines instead of histories of a whole control plane
+    /// Run lives of single machines instead of histories of a whole control plane
     #[arg(long, conflicts_with = "every_call")]
     pub lives: bool,
-    /// Histories at once [default: as many as there are processors]
+    /// Number of histories at the same time [default: the number of processors]
     #[arg(long)]
     pub threads: Option<NonZeroUsize>,
-    /// Tell a failing history as it is, without looking for a shorter one
+    /// Print a failing history unchanged, without a search for a shorter one
     #[arg(long)]
     pub whole: bool,
-    /// Take this guard away from the controllers, to see what it is good for
+    /// Remove this guard from the controllers, to see what it prevents
     #[arg(long, value_name = "GUARD")]
     pub without: Option<Guard>,
 }
@@ -58,7 +58,7 @@ impl SimulateArgs {
     }
 }
 
-/// What many histories came to.
+/// The sum over many histories.
 #[derive(Debug, Default)]
 struct Sum {
     passes: AtomicU64,
@@ -70,21 +70,21 @@ struct Sum {
 /// Runs the command.
 ///
 /// # Errors
-/// [`Failure::Reported`] when something happened that must not.
+/// [`Failure::Reported`] when a history breaks a rule.
 pub fn run(args: &SimulateArgs, out: &mut dyn Write) -> Result<(), Failure> {
     match args.histories {
         None if args.every_call => every_call(args, out),
-        None => tell(args, out),
+        None => one(args, out),
         Some(count) => many(args, count, out),
     }
 }
 
-fn tell(args: &SimulateArgs, out: &mut dyn Write) -> Result<(), Failure> {
+fn one(args: &SimulateArgs, out: &mut dyn Write) -> Result<(), Failure> {
     let history = args.history(args.seed);
-    let told = happen(&history, Telling::Aloud);
-    let Some(violation) = &told.violation else {
-        show(args.seed, &history, &told.lines, out)?;
-        writeln!(out, "nothing happened that must not: {} passes, {} writes", told.passes, told.changes)?;
+    let outcome = happen(&history, Telling::Aloud);
+    let Some(violation) = &outcome.violation else {
+        show(args.seed, &history, &outcome.lines, out)?;
+        writeln!(out, "nothing happened that must not: {} passes, {} writes", outcome.passes, outcome.changes)?;
         return Ok(());
     };
     fail(args, args.seed, violation, out)?;
@@ -95,7 +95,7 @@ fn every_call(args: &SimulateArgs, out: &mut dyn Write) -> Result<(), Failure> {
     let mut failed = 0;
     for story in Story::all() {
         let (times, broken) = story.played(args.without);
-        for Broken { doom, violation, lines } in broken.iter().take(SHOWN) {
+        for Broken { doom, violation, lines } in broken.iter().take(PRINTED) {
             writeln!(out, "{}\n{doom}: {}: {}\n", lines.join("\n"), violation.rule, violation.text)?;
         }
         writeln!(out, "{}: played {times} times, {} failed", story.name, broken.len())?;
@@ -123,10 +123,10 @@ fn many(args: &SimulateArgs, count: u64, out: &mut dyn Write) -> Result<(), Fail
     let took = began.elapsed().as_secs_f64();
     let mut failed = sum.failed.into_inner().unwrap_or_default();
     failed.sort_by_key(|(seed, _)| *seed);
-    for (seed, violation) in failed.iter().take(SHOWN) {
+    for (seed, violation) in failed.iter().take(PRINTED) {
         fail(args, *seed, violation, out)?;
     }
-    for (seed, violation) in failed.iter().skip(SHOWN) {
+    for (seed, violation) in failed.iter().skip(PRINTED) {
         writeln!(out, "seed {seed}: {}: {}", violation.rule, violation.text)?;
     }
     let (passes, changes) = (sum.passes.into_inner(), sum.changes.into_inner());
@@ -142,23 +142,23 @@ fn many(args: &SimulateArgs, count: u64, out: &mut dyn Write) -> Result<(), Fail
 
 impl Sum {
     fn add(&self, history: &History) {
-        let told = happen(history, Telling::Silent);
-        self.passes.fetch_add(told.passes, Ordering::Relaxed);
-        self.changes.fetch_add(told.changes, Ordering::Relaxed);
-        self.seconds.fetch_add(u64::try_from(told.seconds).unwrap_or(0), Ordering::Relaxed);
-        if let (Some(violation), Ok(mut failed)) = (told.violation, self.failed.lock()) {
+        let outcome = happen(history, Telling::Silent);
+        self.passes.fetch_add(outcome.passes, Ordering::Relaxed);
+        self.changes.fetch_add(outcome.changes, Ordering::Relaxed);
+        self.seconds.fetch_add(u64::try_from(outcome.seconds).unwrap_or(0), Ordering::Relaxed);
+        if let (Some(violation), Ok(mut failed)) = (outcome.violation, self.failed.lock()) {
             failed.push((history.seed, violation));
         }
     }
 }
 
-/// Tells a failing history, shortened unless it is wanted whole.
+/// Prints a failing history, shortened unless `--whole` is given.
 fn fail(args: &SimulateArgs, seed: u64, violation: &Violation, out: &mut dyn Write) -> Result<(), Failure> {
     let whole = args.history(seed);
     let history = if args.whole { whole.clone() } else { shortened(&whole, violation) };
-    let told = happen(&history, Telling::Aloud);
-    show(seed, &history, &told.lines, out)?;
-    let violation = told.violation.as_ref().unwrap_or(violation);
+    let outcome = happen(&history, Telling::Aloud);
+    show(seed, &history, &outcome.lines, out)?;
+    let violation = outcome.violation.as_ref().unwrap_or(violation);
     writeln!(out, "seed {seed}: {}: {}", violation.rule, violation.text)?;
     let without = args.without.map(|guard| format!(" --without {guard}")).unwrap_or_default();
     let (left, all) = (history.len(), whole.len());
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_history_is_told_and_many_are_summed_up() {
+    fn one_history_is_printed_and_many_are_summed_up() {
         let mut out = Vec::new();
         run(&args(1, None), &mut out).unwrap();
         let text = String::from_utf8(std::mem::take(&mut out)).unwrap();

@@ -1,8 +1,8 @@
-//! `mcm validate`: what admission would say about manifests, without a cluster.
+//! `mcm validate`: checks manifests with the rules of admission, without a cluster.
 //!
-//! The same defaults and the same rules as the webhooks run over every object of ours in the input; the other documents
-//! of the input stand in for the caches ([`inventory`]), and `--old` turns a creation into an update. What an API server
-//! or kubectl checks by itself is checked here too: syntax of metadata, and fields nobody knows ([`unknown_fields`]).
+//! The defaults and rules of the webhooks run over every object of our kinds in the input. The other documents of the input replace
+//! the caches ([`inventory`]), and `--old` turns a creation into an update. The command also makes the checks of an API server and of
+//! kubectl: syntax of metadata, and unknown fields ([`unknown_fields`]).
 
 pub mod ask;
 mod inventory;
@@ -38,35 +38,35 @@ use machine_api::{
 };
 use machine_driver::Registry;
 
-/// What `-f` calls the standard input.
+/// The value of `-f` for the standard input.
 const STDIN: &str = "-";
-/// Most bytes of one input: a pipe or a device may never end.
+/// Maximum size of one input in bytes. A pipe or a device may never end.
 const LONGEST_INPUT: u64 = 256 << 20;
-/// Files that are read from a folder.
+/// Extensions of the files that are read from a folder.
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
 
-/// What is to be checked, and how.
+/// The input of the command, and how to check it.
 #[derive(Clone, Debug, Default)]
 pub struct ValidateOptions {
     /// Files, folders, or `-`.
     pub files: Vec<PathBuf>,
-    /// Objects as they are stored: what is found here is checked as an update.
+    /// Stored objects. An object that is found here is checked as an update.
     pub old: Vec<PathBuf>,
-    /// Who asks; empty for nobody in particular.
+    /// The user of the request; empty means no particular user.
     pub user: String,
-    /// Namespace of objects that name none.
+    /// Namespace of objects without namespace.
     pub namespace: String,
-    /// Profile, and who counts as a controller.
+    /// Profile, and the users that count as controllers.
     pub policy: Policy,
-    /// How the report is written.
+    /// Format of the report.
     pub output: OutputFormat,
 }
 
-/// Runs the command: reads, checks, asks the providers of these drivers where that is wanted, writes the report. Answers the exit code: 0 when all objects would be admitted, 1 when
-/// one would not or something could not be read.
+/// Runs the command: reads the input, checks it, checks it with the providers of `asked` if there are any, and writes the report.
+/// Returns the exit code: 0 when all objects would be admitted, 1 when one would not or when an input could not be read.
 ///
 /// # Errors
-/// Only when the report cannot be written.
+/// When the report can't be written.
 pub fn run(
     options: &ValidateOptions,
     providers: &dyn Providers,
@@ -86,7 +86,7 @@ pub fn run(
     Ok(u8::from(!report.is_good()))
 }
 
-/// Checks all objects of ours in the documents against each other and against their old states.
+/// Checks all objects of our kinds in the documents against each other and against their old states.
 pub fn check(
     documents: &[Document],
     old: &[Document],
@@ -122,8 +122,8 @@ pub fn check(
     Report { objects: objects.collect(), passed_over: passed_over.collect(), unreadable }
 }
 
-/// What is said of an object that has the name of a kind of ours in another group. It may be one of Cluster API, or its group
-/// is mistyped.
+/// The note about an object that has the name of one of our kinds but another group. It may belong to Cluster API, or its group may be
+/// mistyped.
 fn passed_over(document: &Document, object: ObjectRef<'_>) -> Option<String> {
     let text = |field: &str| object.value.get(field).and_then(Value::as_str).unwrap_or_default();
     let (group, _) = text("apiVersion").split_once('/')?;
@@ -131,7 +131,7 @@ fn passed_over(document: &Document, object: ObjectRef<'_>) -> Option<String> {
     is_another.then(|| format!("{} is of group {group}, not {}: not checked", document.describe(object), names::GROUP))
 }
 
-/// What the object is. Nothing, if it is none of ours; an error, if it wants to be one of ours and is not.
+/// Kind and version of an object. None for other kinds; an error if the kind or the version is wrong.
 fn question(object: &Value) -> Option<Result<(Kind, ApiVersion), Findings>> {
     let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
     let kind = Kind::from_name(text("kind"));
@@ -208,7 +208,7 @@ fn change<'a>(old: Option<&'a Json<'a>>, new: &'a Json<'a>) -> Change<'a> {
     old.map_or(Change::Create { new }, |old| Change::Update { old, new })
 }
 
-/// All documents of the files, and what could not be read; one bad file does not stop the others.
+/// All documents of the files, and the errors. A bad file does not stop the others.
 fn read(paths: &[PathBuf], stdin: &mut dyn Read) -> (Vec<Document>, Vec<String>) {
     let (mut documents, mut unreadable) = (Vec::new(), Vec::new());
     for path in paths {
@@ -235,7 +235,7 @@ fn read(paths: &[PathBuf], stdin: &mut dyn Read) -> (Vec<Document>, Vec<String>)
     (documents, unreadable)
 }
 
-/// The text of an input of at most so many bytes.
+/// The text of an input with at most `longest` bytes.
 fn read_text(input: impl Read, longest: u64) -> io::Result<String> {
     let mut text = String::new();
     let length = input.take(longest + 1).read_to_string(&mut text)?;
@@ -253,7 +253,7 @@ fn parse(source: &str, text: &str, documents: &mut Vec<Document>, unreadable: &m
     }
 }
 
-/// The file itself, or the manifests directly in a folder, by name.
+/// The file itself, or the manifests directly in a folder, sorted by name.
 fn files_below(path: &Path) -> io::Result<Vec<PathBuf>> {
     if !fs::metadata(path)?.is_dir() {
         return Ok(vec![path.to_owned()]);

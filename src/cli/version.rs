@@ -11,17 +11,17 @@ use machine_api::names;
 /// Flags of `mcm version`.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct VersionArgs {
-    /// For programs
+    /// Output for programs
     #[arg(short, long, value_name = "FORMAT")]
     pub output: Option<OutputFormat>,
 }
 
-/// What `mcm version -o json` says.
+/// The output of `mcm version -o json`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Answer {
     version: &'static str,
-    /// The commit it was built from, when the build was told.
+    /// The commit of the sources, if the build knew it.
     #[serde(skip_serializing_if = "Option::is_none")]
     git_commit: Option<&'static str>,
     platform: String,
@@ -36,7 +36,7 @@ struct Answer {
 pub fn run(args: VersionArgs, out: &mut dyn Write) -> Result<(), Failure> {
     let answer = Answer {
         version: env!("CARGO_PKG_VERSION"),
-        // An image that is built without the argument has it empty.
+        // The variable is empty in an image that is built without the argument.
         git_commit: option_env!("MCM_GIT_COMMIT").filter(|commit| !commit.is_empty()),
         platform: format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH),
         storage_version: names::API_VERSION_V1ALPHA1,

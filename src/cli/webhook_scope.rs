@@ -1,19 +1,19 @@
-//! Whose objects the webhooks of an installation judge, and what it is called by outside its namespace.
+//! The namespaces that the webhooks of an installation cover, and the names of its objects outside its namespace.
 
 use clap::ValueEnum;
 use machine_api::{admission::manifests::Scope, names};
 
-/// Whose objects the webhooks judge.
+/// The namespaces that the webhooks cover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum WebhookScope {
-    /// Those of every namespace
+    /// Every namespace
     Cluster,
-    /// Those of `--namespace`, by configurations of its own, so that each namespace can have a manager
+    /// Only `--namespace`, with its own webhook configurations, so that each namespace can have a manager
     Namespace,
 }
 
 impl WebhookScope {
-    /// The same for an installation in this namespace.
+    /// The scope of an installation in this namespace.
     pub fn of(self, namespace: &str) -> Scope {
         match self {
             Self::Cluster => Scope::Cluster,
@@ -21,7 +21,7 @@ impl WebhookScope {
         }
     }
 
-    /// The name of an object outside the namespace of an installation. Where each namespace has one, they must not share it.
+    /// The name of an object outside the namespace of an installation. When each namespace has its own installation, the names differ.
     pub fn name_outside(self, namespace: &str, name: &str) -> String {
         match self {
             Self::Cluster => name.to_owned(),

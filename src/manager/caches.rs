@@ -1,5 +1,5 @@
-//! Views of the machine objects, kept equal to what the API server holds: by replicas that lead, that stand by, and by
-//! processes that only serve. What is asked of the views is the business of the loops, of admission and of the extension.
+//! Keeps the views of the machine objects equal to the API server's objects: in leaders, in standby replicas, and in processes
+//! without control loops. The loops, admission and the extension API server read these views.
 
 use std::{fmt::Debug, future::Future, sync::Arc};
 
@@ -13,7 +13,7 @@ use super::{
     references::CachedReferences,
     stream,
     target::TargetViews,
-    views::{Seen, inventories},
+    views::{ClusterState, inventories},
 };
 use crate::{extension::views::Standing, settings::StandbyCaches};
 use controller_runtime::{
@@ -30,15 +30,15 @@ use machine_api::kind::{ApiVersion, Kind};
 use machine_controllers::views::ControlViews;
 use machine_driver::Registry;
 
-/// When watches begin: at once, or with leadership.
+/// When watches begin: at once, or once the process leads.
 #[derive(Clone)]
-pub(super) struct Begin {
+pub(super) struct WatchStart {
     leadership: Option<Leadership>,
     stop: CancellationToken,
 }
 
-impl Begin {
-    /// Warm replicas begin at once, cold ones when they lead.
+impl WatchStart {
+    /// With warm caches watches begin at once, with cold caches once the replica leads.
     pub(super) fn of(standby: StandbyCaches, leadership: &Leadership, stop: CancellationToken) -> Self {
         let leadership = match standby {
             StandbyCaches::Warm => None,
@@ -47,43 +47,43 @@ impl Begin {
         Self { leadership, stop }
     }
 
-    /// Does the work once it is time.
-    pub(super) async fn then(self, work: impl Future<Output = ()>) {
+    /// Runs the watch once it may begin.
+    pub(super) async fn run(self, watch: impl Future<Output = ()>) {
         if let Some(leadership) = &self.leadership
             && self.stop.run_until_cancelled(leadership.won()).await.is_none()
         {
             return;
         }
-        work.await;
+        watch.await;
     }
 }
 
-/// Keeps the views of a process without control loops, so that its rules and views know other objects too; answers what it sees
-/// then. Nothing ends here when the API server is silent: what is not known is not judged.
-pub(super) fn only_to_answer(
+/// Keeps the caches of a process without control loops, and returns what the computed views read. Admission needs the caches for
+/// rules over several objects. When the API server does not answer, the process goes on, and these rules are skipped.
+pub(super) fn keep_without_controllers(
     common: &Arc<Common>,
     clusters: &Clusters,
     drivers: Registry,
     references: &CachedReferences,
     tasks: &mut Supervisor,
-) -> Option<Seen> {
+) -> Option<ClusterState> {
     if common.settings.secure.is_none() || common.settings.standby_caches == StandbyCaches::Cold {
         return None;
     }
     let views = ControlViews::default();
-    references.know(views.clone());
-    let begin = Begin { leadership: None, stop: tasks.stop_of(Stage::Support) };
-    // The watch itself logs what can't be decoded; events about it are told by those who act on objects.
+    references.use_stores(views.clone());
+    let begin = WatchStart { leadership: None, stop: tasks.stop_of(Stage::Support) };
+    // The watch itself logs objects that can't be decoded. Only processes with control loops write events about them.
     let watches = keep_views(common, clusters, &views, &begin, Arc::new(|_| ()), tasks);
-    super::told::tell(common, clusters, watches.clone(), None, tasks);
-    // Only views look at the target cluster here, and nothing ever writes to it.
-    let shown = clusters.target.as_ref().filter(|_| common.settings.extension.is_some());
-    let target = shown.map(|cluster| {
+    super::diagnostics::start(common, clusters, watches.clone(), None, tasks);
+    // Only the extension API server reads the target cluster here, and nothing writes to it.
+    let target = clusters.target.as_ref().filter(|_| common.settings.extension.is_some());
+    let target = target.map(|cluster| {
         let target = TargetViews::new(cluster, &Gate::closed());
         target.keep(&watches, cluster, &begin, tasks);
         target
     });
-    Some(Seen {
+    Some(ClusterState {
         common: Arc::clone(common),
         inventories: inventories(common, &views, &drivers),
         views,
@@ -94,18 +94,18 @@ pub(super) fn only_to_answer(
     })
 }
 
-/// Keeps all views of the control cluster; answers the watches, for those who watch more.
+/// Keeps all views of the control cluster. The caller can add more watches to the returned ones.
 pub(super) fn keep_views(
     common: &Common,
     clusters: &Clusters,
     views: &ControlViews,
-    begin: &Begin,
+    begin: &WatchStart,
     on_poison: OnPoison,
     tasks: &mut Supervisor,
 ) -> Watches {
     let watches = Watches::new(on_poison, common.random_source(stream::WATCHES))
         .silent_after(common.settings.safety.watch_silence);
-    let kept = Kept {
+    let kept = ControlWatches {
         watches: watches.clone(),
         client: clusters.control.client(Purpose::Watches),
         scope: Scope::Namespace(common.settings.namespace.clone()),
@@ -115,32 +115,32 @@ pub(super) fn keep_views(
     tasks.spawn(
         Stage::Support,
         "watch of machines",
-        begin.clone().then(kept.clone().machine_kind(Kind::Machine, Arc::clone(&views.machines))),
+        begin.clone().run(kept.clone().machine_kind(Kind::Machine, Arc::clone(&views.machines))),
     );
     tasks.spawn(
         Stage::Support,
         "watch of machinesets",
-        begin.clone().then(kept.clone().machine_kind(Kind::MachineSet, Arc::clone(&views.sets))),
+        begin.clone().run(kept.clone().machine_kind(Kind::MachineSet, Arc::clone(&views.sets))),
     );
     tasks.spawn(
         Stage::Support,
         "watch of machinedeployments",
-        begin.clone().then(kept.clone().machine_kind(Kind::MachineDeployment, Arc::clone(&views.deployments))),
+        begin.clone().run(kept.clone().machine_kind(Kind::MachineDeployment, Arc::clone(&views.deployments))),
     );
     tasks.spawn(
         Stage::Support,
         "watch of machineclasses",
-        begin.clone().then(kept.clone().machine_kind(Kind::MachineClass, Arc::clone(&views.classes))),
+        begin.clone().run(kept.clone().machine_kind(Kind::MachineClass, Arc::clone(&views.classes))),
     );
     let secrets = Watching::objects(kept.scope.clone(), prune::common);
     let secrets = kept.watches.keep("secrets", kept.client, secrets, Arc::clone(&views.secrets), kept.stop);
-    tasks.spawn(Stage::Support, "watch of secrets", begin.clone().then(secrets));
+    tasks.spawn(Stage::Support, "watch of secrets", begin.clone().run(secrets));
     watches
 }
 
-/// How the views of the control cluster are kept.
+/// The watches of the control cluster, with everything that they share.
 #[derive(Clone)]
-struct Kept {
+struct ControlWatches {
     watches: Watches,
     client: kube::Client,
     scope: Scope,
@@ -148,14 +148,14 @@ struct Kept {
     stop: CancellationToken,
 }
 
-impl Kept {
-    /// Watches a kind in the version that is stored, and begins anew when that changes.
+impl ControlWatches {
+    /// Watches a kind in the stored version, and starts a new watch when the stored version changes.
     async fn machine_kind<S>(self, kind: Kind, store: Arc<Store<S>>)
     where
         S: Snapshot<Object: DeserializeOwned + Clone + Debug>,
     {
         let stop = self.stop.clone();
-        // A kind whose version is not known yet is told of as one that is not listed.
+        // Until the version is known, `/readyz?verbose` reports the kind as not listed.
         self.watches.announce(kind.plural());
         let forever = async {
             let mut version = self.versions.first(kind).await;

@@ -1,9 +1,9 @@
-//! The control and the target cluster as the flags name them.
+//! The clients of the control cluster and of the target cluster.
 
 use std::{path::Path, sync::Arc};
 
 use super::{
-    Common, Reach,
+    ClusterAccess, Common,
     observers::{CallMetrics, ControlCalls},
 };
 use crate::settings::{ControlCluster, TargetCluster};
@@ -17,18 +17,18 @@ const EMBEDDED: &str = "embedded";
 
 /// Clients of both clusters.
 pub(super) struct Clusters {
-    /// Where the machine objects live.
+    /// The cluster with the machine objects.
     pub(super) control: Cluster,
-    /// Where the Nodes live; none without a target.
+    /// The cluster with the Nodes; none without a target cluster.
     pub(super) target: Option<Cluster>,
 }
 
 impl Clusters {
-    /// Makes the clients. Nothing is asked of the servers yet.
-    pub(super) async fn reach(common: &Common, reach: Reach) -> anyhow::Result<Self> {
-        match reach {
-            Reach::Settings => Self::configured(common).await,
-            Reach::Clients { control, target } => {
+    /// Makes the clients. They send no request yet.
+    pub(super) async fn connect(common: &Common, access: ClusterAccess) -> anyhow::Result<Self> {
+        match access {
+            ClusterAccess::Settings => Self::configured(common).await,
+            ClusterAccess::Clients { control, target } => {
                 let over = |client: &kube::Client, settings| Cluster::over(client, client, EMBEDDED, &settings);
                 Ok(Self {
                     control: over(&control, of_control(common)),
@@ -56,7 +56,7 @@ impl Clusters {
         Ok(Self { control, target })
     }
 
-    /// The control cluster by another kubeconfig, if one is given.
+    /// The control cluster through another kubeconfig, if there is one.
     pub(super) async fn control_by(&self, common: &Common, kubeconfig: Option<&Path>) -> anyhow::Result<Cluster> {
         let Some(path) = kubeconfig else { return Ok(self.control.clone()) };
         let config = config::load(&Source::File(path.to_owned())).await?;
@@ -80,7 +80,7 @@ fn of_control(common: &Common) -> ClientSettings {
     ClientSettings { rate: rate(common), observer: Some(Arc::new(observer)) }
 }
 
-/// A target's own time is compared with itself only.
+/// The clock does not follow the target cluster's time.
 fn of_target(common: &Common) -> ClientSettings {
     ClientSettings { rate: rate(common), observer: Some(Arc::new(CallMetrics::new(common.metrics.clone()))) }
 }

@@ -1,4 +1,4 @@
-//! The control loops of one process: views kept by watches, queues woken by changes, leadership, and the loops themselves.
+//! The control loops of one process, with the views that watches keep, the queues that changes fill, and leadership.
 
 use std::{
     fmt::Debug,
@@ -12,14 +12,14 @@ use tokio::sync::OnceCell;
 
 use super::{
     Common,
-    caches::{self, Begin},
+    caches::{self, WatchStart},
     clusters::Clusters,
+    diagnostics,
     drivers::Drivers,
     loops,
     references::CachedReferences,
     stream,
     target::TargetViews,
-    told,
     views::inventories,
 };
 use crate::{extension::views::Inventories, settings::Half};
@@ -46,7 +46,7 @@ use machine_controllers::{
     views::ControlViews,
 };
 
-/// Component of events that no controller tells.
+/// Component of events that come from no controller.
 const COMPONENT: &str = "machine-controller-manager";
 /// Reason of the event about an object that can't be decoded.
 const UNDECODABLE: &str = "Undecodable";
@@ -59,29 +59,30 @@ pub(super) struct Parts {
     pub(super) gate: Gate,
     pub(super) leadership: Leadership,
     pub(super) notes: tokio::sync::mpsc::Sender<events::Pending>,
-    /// Machine objects, each half through a client with a rate of its own.
+    /// The machine objects as the controller manager's half writes them. Each half has a client with its own rate.
     pub(super) rollout: Writers,
+    /// The machine objects as the machine controller's half writes them.
     pub(super) machines: Writers,
-    /// Clients that only ask whether the API servers answer.
+    /// Clients that only check whether the API servers answer.
     pub(super) probes: Probes,
     /// Secrets of the control namespace.
     pub(super) secrets: Objects<Arc<Secret>>,
-    /// What the control cluster has refused to write.
+    /// Writes that the control cluster has refused.
     pub(super) refusals: Refusals,
-    /// The drivers; their clouds live once `drivers_live` says so.
+    /// The drivers. They can be called once `drivers_live` is open.
     pub(super) drivers: Drivers,
     drivers_live: Arc<Latch>,
-    /// What providers list.
+    /// The VMs that providers list.
     pub(super) inventories: Arc<Inventories>,
-    /// What the loops are, once they are there.
+    /// The loops, once they are started.
     pub(super) running: OnceLock<loops::Running>,
-    /// Reads what the views are compared with when this process begins to lead.
+    /// Reads the live lists that the views are compared with when this process begins to lead.
     catching_up: kube::Client,
     caught_up: OnceCell<()>,
 }
 
 impl Parts {
-    /// Waits until this process leads, its drivers live and its views are complete.
+    /// Waits until this process leads, its drivers have begun and its views are complete.
     pub(super) async fn ready_to_work(&self) {
         self.leadership.won().await;
         let views = &self.views;
@@ -101,13 +102,13 @@ impl Parts {
         self.drivers_live.opened().await;
     }
 
-    /// Waits while a view is replaced because history went back: what was decided on the rest of it would be about objects
-    /// that may be there again, or never were (decisions.md 45).
+    /// Waits while a view is replaced because the API server's history went back. A decision on a view that is half replaced could
+    /// concern objects that exist again, or that never existed (decisions.md 45).
     pub(super) async fn views_are_whole(&self) {
         are_whole(&self.views, self.target.as_ref()).await;
     }
 
-    /// What the predecessor wrote last must be seen, or it is done twice.
+    /// Waits until the views show what the previous leader wrote last. Otherwise this process would do it a second time.
     async fn catch_up(&self) {
         let (client, namespace) = (&self.catching_up, self.common.settings.namespace.as_str());
         let machines: Api<Machine> = Api::namespaced(client.clone(), namespace);
@@ -127,14 +128,14 @@ impl Parts {
     }
 }
 
-/// Clients for probes; they never wait behind other calls.
+/// Clients for probes. A probe never waits for another call.
 pub(super) struct Probes {
     pub(super) control: kube::Client,
     /// None without a target cluster.
     pub(super) target: Option<kube::Client>,
 }
 
-/// Reads and writes the four kinds.
+/// Reads and writes the four machine kinds.
 pub(super) struct Writers {
     pub(super) machines: Objects<MachineSnapshot>,
     pub(super) sets: Objects<SetSnapshot>,
@@ -143,7 +144,7 @@ pub(super) struct Writers {
 }
 
 impl Writers {
-    /// Written through one client, read through another.
+    /// Writes with `client` and reads with `reader`.
     fn new(
         client: &kube::Client,
         reader: &kube::Client,
@@ -160,7 +161,7 @@ impl Writers {
     }
 }
 
-/// Objects of the control cluster whose answers go into this store.
+/// Objects of the control cluster. The answers of the API server go into `store`.
 fn objects<S>(client: &kube::Client, reader: &kube::Client, gate: &Gate, store: &Arc<Store<S>>) -> Objects<S>
 where
     S: Snapshot<Object: Serialize + DeserializeOwned + Clone + Debug>,
@@ -177,9 +178,9 @@ pub(super) async fn start(
     references: &CachedReferences,
     tasks: &mut Supervisor,
 ) -> anyhow::Result<Arc<Parts>> {
-    // Webhooks answer already; without an API server no loop can do anything useful.
+    // Webhooks answer already. The loops need an API server.
     clusters.control_preflight().reachable().await?;
-    tell_what_is_missing(clusters).await;
+    log_what_is_missing(clusters).await;
 
     let (notes, pending) = events::channel();
     let stop = tasks.stop_of(Stage::Support);
@@ -190,13 +191,13 @@ pub(super) async fn start(
     let gate = Gate::open_while(leadership.clone())
         .draining_calls(tasks.stop_of(Stage::Work), common.settings.shutdown.driver_drain);
     let views = ControlViews::default();
-    references.know(views.clone());
+    references.use_stores(views.clone());
     let refusals = Refusals::default();
     let target = clusters.target.as_ref().map(|target| TargetViews::new(target, &gate));
     common.metrics.register(FleetMetrics::of(views.clone(), common.settings.controllers.halves())?)?;
 
     let drivers_live = Arc::new(Latch::default());
-    let live = Arc::clone(&drivers_live);
+    let begun = Arc::clone(&drivers_live);
     let rollout = clusters.control.client(Purpose::Rollout);
     let parts = Arc::new(Parts {
         common: Arc::clone(common),
@@ -232,18 +233,18 @@ pub(super) async fn start(
         catching_up: clusters.control.client(Purpose::Watches),
         caught_up: OnceCell::new(),
     });
-    // Listeners first: a change that comes before them would wake nobody.
-    // They are started once.
+    // Listeners come before the watches, because a change without listener would wake no loop.
+    // `start` runs once, so that the cell is empty.
     let _ = parts.running.set(loops::start(&parts, tasks));
     keep_views(&parts, clusters, tasks);
     #[cfg(feature = "external")]
-    super::external::tell_classes(&parts, tasks);
-    start_drivers(&parts, clusters, live, tasks);
+    super::external::report_on_classes(&parts, tasks);
+    start_drivers(&parts, clusters, begun, tasks);
     Ok(parts)
 }
 
-/// What is missing is told and waited for: it may be installed at any moment.
-async fn tell_what_is_missing(clusters: &Clusters) {
+/// Logs missing kinds and an unreachable target cluster. The loops wait for them, since they can appear at any moment.
+async fn log_what_is_missing(clusters: &Clusters) {
     if let Err(error) = clusters.control_preflight().serves_machine_kinds().await {
         tracing::error!("{error}");
     }
@@ -291,8 +292,8 @@ fn lead(
     leadership
 }
 
-/// Keeps all views equal to what the API servers hold, on every replica: a standby is warm when it begins to lead, unless
-/// it was told to stay cold.
+/// Keeps all views equal to the API servers' objects. Every replica does so, unless `--standby-caches` says that a replica without
+/// leadership keeps no caches.
 fn keep_views(parts: &Arc<Parts>, clusters: &Clusters, tasks: &mut Supervisor) {
     let notes = parts.notes.clone();
     let on_poison = move |poison: &Poison| {
@@ -301,18 +302,19 @@ fn keep_views(parts: &Arc<Parts>, clusters: &Clusters, tasks: &mut Supervisor) {
             .note_about(poison.object.clone(), EventNote::warning(UNDECODABLE, text));
     };
     let stop = tasks.stop_of(Stage::Support);
-    let begin = Begin::of(parts.common.settings.standby_caches, &parts.leadership, stop);
+    let begin = WatchStart::of(parts.common.settings.standby_caches, &parts.leadership, stop);
     let watches = caches::keep_views(&parts.common, clusters, &parts.views, &begin, Arc::new(on_poison), tasks);
-    told::tell(&parts.common, clusters, watches.clone(), Some(parts.gate.clone()), tasks);
+    diagnostics::start(&parts.common, clusters, watches.clone(), Some(parts.gate.clone()), tasks);
     if let (Some(target), Some(cluster)) = (&parts.target, &clusters.target) {
         target.keep(&watches, cluster, &begin, tasks);
     }
 }
 
-/// The drivers begin with leadership: a simulated cloud must not live twice. Only the half that calls them leads them.
-fn start_drivers(parts: &Arc<Parts>, clusters: &Clusters, live: Arc<Latch>, tasks: &mut Supervisor) {
+/// Starts the drivers once this process leads, because a simulated cloud must not run twice. Only the half that calls drivers starts
+/// them.
+fn start_drivers(parts: &Arc<Parts>, clusters: &Clusters, begun: Arc<Latch>, tasks: &mut Supervisor) {
     if !parts.common.settings.controllers.halves().contains(&Half::MachineController) {
-        live.open();
+        begun.open();
         return;
     }
     let stop = tasks.stop_of(Stage::Support);
@@ -321,12 +323,12 @@ fn start_drivers(parts: &Arc<Parts>, clusters: &Clusters, live: Arc<Latch>, task
         client: clusters.control.client(Purpose::Simulation),
         namespace: parts.common.settings.namespace.clone(),
     };
-    parts.drivers.simulation_may_begin(target, state);
+    parts.drivers.set_simulation_clients(target, state);
     let parts = Arc::clone(parts);
     tasks.spawn_fallible(Stage::Support, "drivers", async move {
         match stop.run_until_cancelled(parts.leadership.won()).await {
             None => Ok(()),
-            Some(()) => parts.drivers.live(&stop, &live).await,
+            Some(()) => parts.drivers.run(&stop, &begun).await,
         }
     });
 }
@@ -349,13 +351,13 @@ mod tests {
     use rstest::rstest;
     use tokio::time::timeout;
 
-    use super::{super::target::tests::unasked_views, *};
+    use super::{super::target::tests::unanswered_views, *};
     use controller_runtime::store::{History, Store};
 
     /// All views of a process.
     struct Views<'a>(&'a ControlViews, &'a TargetViews);
 
-    /// The list that replaces a view because history went back; `end` is its last page.
+    /// A list that replaces a view because history went back. `end` is the last page of the list.
     struct Replacing {
         end: Box<dyn FnOnce()>,
     }
@@ -386,7 +388,7 @@ mod tests {
     #[case::budgets(|views: Views<'_>| replace(views.1.budgets.store()))]
     #[tokio::test(start_paused = true)]
     async fn a_pass_waits_while_a_view_is_replaced(#[case] replace: fn(Views<'_>) -> Replacing) {
-        let (views, target) = (ControlViews::default(), unasked_views());
+        let (views, target) = (ControlViews::default(), unanswered_views());
         assert!(is_over(are_whole(&views, Some(&target))).await, "nothing is replaced");
         let replacing = replace(Views(&views, &target));
         assert!(!is_over(are_whole(&views, Some(&target))).await, "half of the view is of another history");

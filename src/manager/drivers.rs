@@ -1,4 +1,4 @@
-//! Which drivers this process has, and their life: they begin and end with its leadership.
+//! The drivers of this process. They begin when it wins leadership, and end with it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ use controller_runtime::{latch::Latch, supervisor::Supervisor};
 use driver_virtual::{self, AdminAddress, ConfigMapAccess, Impersonation, SimulationOptions, StatePlace, VirtualCloud};
 use machine_driver::{Code, Driver, Measured, Registry, answered};
 
-/// The drivers of this process. Admission asks them about classes on every replica; their clouds live with the leader.
+/// The drivers of this process. Admission uses their class rules on every replica; only the leader lets them begin.
 #[derive(Clone)]
 pub(super) struct Drivers {
     pub(super) registry: Registry,
@@ -35,9 +35,9 @@ impl Drivers {
             DriverSelection::Only(providers) => providers.contains(provider),
         };
         #[cfg(feature = "external")]
-        let (tell_down, down) = tokio::sync::watch::channel(super::external::Down::new());
+        let (report_down, down) = tokio::sync::watch::channel(super::external::Down::new());
         #[cfg(feature = "external")]
-        let all = &all.clone().with_shared(super::external::kept(common, is_wanted, &tell_down, tasks));
+        let all = &all.clone().with_shared(super::external::connect_all(common, is_wanted, &report_down, tasks));
         #[cfg(not(feature = "external"))]
         let _ = tasks;
         let cluster = &common.settings.cluster_name;
@@ -55,44 +55,44 @@ impl Drivers {
         })
     }
 
-    /// Which drivers in other processes are down.
+    /// The drivers in other processes that are down.
     #[cfg(feature = "external")]
     pub(super) fn down(&self) -> tokio::sync::watch::Receiver<super::external::Down> {
         self.down.clone()
     }
 
-    /// What the virtual cloud begins with, should this process lead.
-    pub(super) fn simulation_may_begin(&self, target: Option<kube::Client>, state: ConfigMapAccess) {
+    /// Sets what the virtual cloud needs to begin once this process leads.
+    pub(super) fn set_simulation_clients(&self, target: Option<kube::Client>, state: ConfigMapAccess) {
         let options = SimulationOptions { config_maps: Some(state), ..self.options.clone() };
         self.simulation.may_begin(options, target);
     }
 
-    /// The drivers live from now on, until `stop` and the end of their tasks; `begun` is opened once all have begun, or have had
-    /// the time for it.
+    /// Runs the drivers until `stop` and the end of their tasks. `begun` is opened once all drivers have begun, or after
+    /// [`BEGIN_WITHIN`].
     ///
     /// # Errors
-    /// That of a driver that can't ever begin.
-    pub(super) async fn live(&self, stop: &CancellationToken, begun: &Latch) -> anyhow::Result<()> {
-        live_all(self.registry.drivers(), stop, begun).await
+    /// The error of a driver that can never begin.
+    pub(super) async fn run(&self, stop: &CancellationToken, begun: &Latch) -> anyhow::Result<()> {
+        run_all(self.registry.drivers(), stop, begun).await
     }
 }
 
-async fn live_all(drivers: Vec<Arc<dyn Driver>>, stop: &CancellationToken, begun: &Latch) -> anyhow::Result<()> {
+async fn run_all(drivers: Vec<Arc<dyn Driver>>, stop: &CancellationToken, begun: &Latch) -> anyhow::Result<()> {
     let (stop, wanted) = (stop.child_token(), drivers.len());
-    let (tell, mut told) = mpsc::channel(wanted.max(1));
-    let lives = drivers.into_iter().map(|driver| {
-        let (tell, stop) = (tell.clone(), stop.clone());
+    let (has_begun, mut beginnings) = mpsc::channel(wanted.max(1));
+    let runs = drivers.into_iter().map(|driver| {
+        let (has_begun, stop) = (has_begun.clone(), stop.clone());
         async move {
-            // One that can't ever begin ends the others in good order.
-            live(driver, tell, stop.clone()).await.inspect_err(|_| stop.cancel())
+            // A driver that can never begin stops the others, so that they end in order.
+            run(driver, has_begun, stop.clone()).await.inspect_err(|_| stop.cancel())
         }
     });
-    let lives = join_all(lives.collect::<Vec<_>>());
-    drop(tell);
+    let runs = join_all(runs.collect::<Vec<_>>());
+    drop(has_begun);
     let opening = async {
         let all = async {
             for _ in 0..wanted {
-                if told.recv().await.is_none() {
+                if beginnings.recv().await.is_none() {
                     return;
                 }
             }
@@ -104,26 +104,26 @@ async fn live_all(drivers: Vec<Arc<dyn Driver>>, stop: &CancellationToken, begun
             begun.open();
         }
     };
-    let (lived, ()) = tokio::join!(lives, opening);
-    lived.into_iter().collect::<anyhow::Result<()>>()?;
-    // A process without any driver leads, too.
+    let (ended, ()) = tokio::join!(runs, opening);
+    ended.into_iter().collect::<anyhow::Result<()>>()?;
+    // A process without drivers leads too.
     stop.cancelled().await;
     Ok(())
 }
 
-/// Loops wait so long for drivers to begin.
+/// How long loops wait for drivers to begin.
 const BEGIN_WITHIN: Duration = Duration::from_secs(30);
-/// So long one try may take.
+/// Deadline of one try to begin.
 const TRY_WITHIN: Duration = Duration::from_secs(5 * 60);
-/// Pause before a driver that could not begin tries again; it doubles with each try.
+/// Pause before a driver that could not begin is tried again. It doubles with each try.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// The longest such pause.
+/// The longest pause between two tries.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// So long the end of a driver may take.
+/// Deadline of a driver's end.
 const END_WITHIN: Duration = Duration::from_secs(3);
 
-/// A driver from its beginning to its end; `begun` hears of it once it has begun.
-async fn live(driver: Arc<dyn Driver>, begun: mpsc::Sender<()>, stop: CancellationToken) -> anyhow::Result<()> {
+/// Runs a driver from its beginning to its end. Sends one message to `begun` once the driver has begun.
+async fn run(driver: Arc<dyn Driver>, begun: mpsc::Sender<()>, stop: CancellationToken) -> anyhow::Result<()> {
     let name = driver.info().name;
     let mut pause = FIRST_PAUSE;
     let tasks = loop {
@@ -141,7 +141,7 @@ async fn live(driver: Arc<dyn Driver>, begun: mpsc::Sender<()>, stop: Cancellati
         }
         pause = (2 * pause).min(LONGEST_PAUSE);
     };
-    // There is room for each.
+    // The channel has room for a message of each driver.
     let _ = begun.try_send(());
     join_all(tasks.into_iter().map(|task| task.run)).await;
     stop.cancelled().await;
@@ -151,7 +151,7 @@ async fn live(driver: Arc<dyn Driver>, begun: mpsc::Sender<()>, stop: Cancellati
     Ok(())
 }
 
-/// Whether a driver that failed so may begin after all.
+/// Whether a driver whose begin failed with this code can begin later.
 fn may_begin_later(code: Code) -> bool {
     [Code::Unavailable, Code::DeadlineExceeded, Code::Aborted, Code::ResourceExhausted, Code::Unknown].contains(&code)
 }
@@ -194,29 +194,29 @@ mod tests {
 
     use super::*;
 
-    /// A driver that fails to begin with these codes first, and notes what happens to it.
-    struct Living {
+    /// A driver whose first tries to begin fail with given codes. It records its calls.
+    struct Recording {
         info: DriverInfo,
         fails: Mutex<Vec<Code>>,
-        diary: Arc<Mutex<Vec<&'static str>>>,
+        record: Arc<Mutex<Vec<&'static str>>>,
     }
 
-    impl Living {
+    impl Recording {
         fn failing(codes: &[Code]) -> (Arc<Self>, Arc<Mutex<Vec<&'static str>>>) {
-            let diary = Arc::<Mutex<Vec<&'static str>>>::default();
+            let record = Arc::<Mutex<Vec<&'static str>>>::default();
             let info = DriverInfo {
-                name: "living",
-                providers: vec!["living".to_owned()],
+                name: "recording",
+                providers: vec!["recording".to_owned()],
                 schema: None,
                 capabilities: Capabilities::default(),
             };
             let fails = Mutex::new(codes.iter().rev().copied().collect());
-            (Arc::new(Self { info, fails, diary: Arc::clone(&diary) }), diary)
+            (Arc::new(Self { info, fails, record: Arc::clone(&record) }), record)
         }
     }
 
     #[async_trait]
-    impl Driver for Living {
+    impl Driver for Recording {
         fn info(&self) -> &DriverInfo {
             &self.info
         }
@@ -224,17 +224,17 @@ mod tests {
             if let Some(code) = self.fails.lock().unwrap().pop() {
                 return Err(Status::new(code, "no room"));
             }
-            self.diary.lock().unwrap().push("begins");
-            let diary = Arc::clone(&self.diary);
+            self.record.lock().unwrap().push("begins");
+            let record = Arc::clone(&self.record);
             let run = Box::pin(async move {
-                diary.lock().unwrap().push("task runs");
+                record.lock().unwrap().push("task runs");
                 stop.cancelled().await;
-                diary.lock().unwrap().push("task ends");
+                record.lock().unwrap().push("task ends");
             });
             Ok(vec![DriverTask { name: "of-a-test", run }])
         }
         async fn end(&self) {
-            self.diary.lock().unwrap().push("ends");
+            self.record.lock().unwrap().push("ends");
         }
         fn validate(&self, _: &MachineClass, _: &mut Findings) {}
         async fn create_machine(&self, _: &OpContext, _: MachineRequest) -> Result<CreatedVm, Status> {
@@ -256,68 +256,68 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_driver_begins_and_ends_with_its_tasks() {
-        let (driver, diary) = Living::failing(&[Code::Unavailable, Code::Aborted]);
-        let (stop, (begun, mut told)) = (CancellationToken::new(), mpsc::channel(1));
+        let (driver, record) = Recording::failing(&[Code::Unavailable, Code::Aborted]);
+        let (stop, (begun, mut beginnings)) = (CancellationToken::new(), mpsc::channel(1));
         let started = Instant::now();
-        let life = tokio::spawn(live(driver, begun, stop.clone()));
-        assert_eq!(told.recv().await, Some(()), "it has begun");
+        let running = tokio::spawn(run(driver, begun, stop.clone()));
+        assert_eq!(beginnings.recv().await, Some(()), "it has begun");
         assert_eq!(started.elapsed(), Duration::from_secs(3), "at the third try, after pauses of 1 and 2 s");
         tokio::task::yield_now().await;
         stop.cancel();
-        life.await.unwrap().unwrap();
-        assert_eq!(*diary.lock().unwrap(), ["begins", "task runs", "task ends", "ends"]);
+        running.await.unwrap().unwrap();
+        assert_eq!(*record.lock().unwrap(), ["begins", "task runs", "task ends", "ends"]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_driver_that_can_never_begin_ends_the_process_and_says_why() {
-        let (driver, diary) = Living::failing(&[Code::FailedPrecondition]);
-        let error = live(driver, mpsc::channel(1).0, CancellationToken::new()).await.unwrap_err();
-        assert_eq!(error.to_string(), "driver living can't begin: no room");
-        assert!(diary.lock().unwrap().is_empty());
+        let (driver, record) = Recording::failing(&[Code::FailedPrecondition]);
+        let error = run(driver, mpsc::channel(1).0, CancellationToken::new()).await.unwrap_err();
+        assert_eq!(error.to_string(), "driver recording can't begin: no room");
+        assert!(record.lock().unwrap().is_empty());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_process_without_drivers_lives_until_it_stops() {
+    async fn a_process_without_drivers_runs_until_it_stops() {
         let (stop, begun) = (CancellationToken::new(), Latch::default());
-        let mut lives = std::pin::pin!(live_all(Vec::new(), &stop, &begun));
-        assert!(timeout(Duration::from_secs(3600), &mut lives).await.is_err());
+        let mut running = std::pin::pin!(run_all(Vec::new(), &stop, &begun));
+        assert!(timeout(Duration::from_secs(3600), &mut running).await.is_err());
         timeout(Duration::from_millis(1), begun.opened()).await.expect("loops work meanwhile");
         stop.cancel();
-        lives.await.unwrap();
+        running.await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]
     async fn where_one_driver_can_never_begin_the_others_end_and_no_loop_begins() {
-        let (good, diary) = Living::failing(&[]);
-        let (bad, _) = Living::failing(&[Code::Unavailable, Code::FailedPrecondition]);
+        let (good, record) = Recording::failing(&[]);
+        let (bad, _) = Recording::failing(&[Code::Unavailable, Code::FailedPrecondition]);
         let (stop, begun) = (CancellationToken::new(), Latch::default());
-        live_all(vec![good, bad], &stop, &begun).await.unwrap_err();
-        assert_eq!(*diary.lock().unwrap(), ["begins", "task runs", "task ends", "ends"]);
+        run_all(vec![good, bad], &stop, &begun).await.unwrap_err();
+        assert_eq!(*record.lock().unwrap(), ["begins", "task runs", "task ends", "ends"]);
         assert!(timeout(Duration::from_secs(60), begun.opened()).await.is_err());
     }
 
     #[tokio::test(start_paused = true)]
     async fn loops_wait_half_a_minute_for_a_driver_that_is_slow_to_begin() {
-        let (slow, _) = Living::failing(&[Code::Unavailable; 10]);
+        let (slow, _) = Recording::failing(&[Code::Unavailable; 10]);
         let (stop, begun) = (CancellationToken::new(), Latch::default());
-        let lives = async { live_all(vec![slow], &stop, &begun).await.unwrap() };
+        let running = async { run_all(vec![slow], &stop, &begun).await.unwrap() };
         let opened = async {
             let started = Instant::now();
             begun.opened().await;
             stop.cancel();
             started.elapsed()
         };
-        assert_eq!(tokio::join!(lives, opened).1, BEGIN_WITHIN);
+        assert_eq!(tokio::join!(running, opened).1, BEGIN_WITHIN);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_process_that_stops_does_not_wait_for_a_driver_to_begin() {
-        let (driver, diary) = Living::failing(&[Code::Unavailable; 100]);
+        let (driver, record) = Recording::failing(&[Code::Unavailable; 100]);
         let stop = CancellationToken::new();
-        let life = tokio::spawn(live(driver, mpsc::channel(1).0, stop.clone()));
+        let running = tokio::spawn(run(driver, mpsc::channel(1).0, stop.clone()));
         tokio::time::sleep(Duration::from_secs(70)).await;
         stop.cancel();
-        timeout(Duration::from_millis(1), life).await.unwrap().unwrap().unwrap();
-        assert!(diary.lock().unwrap().is_empty(), "what has not begun does not end");
+        timeout(Duration::from_millis(1), running).await.unwrap().unwrap().unwrap();
+        assert!(record.lock().unwrap().is_empty(), "a driver that has not begun does not end");
     }
 }

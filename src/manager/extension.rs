@@ -1,4 +1,4 @@
-//! The extension API server of a process: put together before anything is served, opened once the views have their caches.
+//! The extension API server of a process. It is made before anything is served, and serves views once their caches exist.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::{
     Common,
     clusters::Clusters,
     stream,
-    views::{Seen, sources},
+    views::{ClusterState, sources},
 };
 use crate::{
     extension::{
@@ -33,7 +33,7 @@ use crate::{
         views::views,
     },
     server::tls::{Authorities, AuthorityFile, POLL_INTERVAL},
-    settings::{AuthenticationSettings, ExtensionSettings, FrontProxySettings, Lookup},
+    settings::{AuthenticationSettings, ExtensionSettings, FrontProxySettings},
 };
 use controller_runtime::{
     clients::{Cluster, Purpose},
@@ -41,7 +41,7 @@ use controller_runtime::{
 };
 use kube_listener::BodyReader;
 
-/// Puts the server together and starts what it needs; none when it is switched off or nothing listens.
+/// Makes the server and starts its tasks. None when the extension API server is off or there is no TLS listener.
 pub(super) async fn prepare(
     common: &Arc<Common>,
     clusters: &Clusters,
@@ -100,7 +100,7 @@ pub(super) async fn prepare(
         },
         metrics: common.metrics.clone(),
         clock: Arc::new(Timestamp::now),
-        // Whoever guesses an id could read somebody's list; so it does not come from the seed of the process.
+        // A caller that guesses an id could read another caller's list, so the ids do not come from the seed of the process.
         entropy: Arc::new(rand::random),
     });
     let asked = contact.keep(clusters.control.client(Purpose::Discovery), tasks.stop_of(Stage::Support));
@@ -108,11 +108,11 @@ pub(super) async fn prepare(
     Ok(Some(Arc::new(front)))
 }
 
-/// Serves the views from now on, over what this process sees of its clusters. One that sees nothing has no views.
-pub(super) fn open(front: &Front, seen: Option<&Seen>) {
-    let stores = seen.map(|seen| {
-        let nodes = seen.target.as_ref().map(|target| Arc::clone(&target.node_store));
-        (seen.views.clone(), nodes)
+/// Serves the views from now on. Without a state of the clusters there are no views.
+pub(super) fn open(front: &Front, state: Option<&ClusterState>) {
+    let stores = state.map(|state| {
+        let nodes = state.target.as_ref().map(|target| Arc::clone(&target.node_store));
+        (state.views.clone(), nodes)
     });
     let caches = move || {
         let (views, nodes) = stores.as_ref()?;
@@ -129,24 +129,25 @@ pub(super) fn open(front: &Front, seen: Option<&Seen>) {
         .collect();
         (!cold.is_empty()).then(|| format!("not listed yet: {}", cold.join(", ")))
     };
-    let opened = front.open(Registry::new(seen.map(chosen).unwrap_or_default()), Box::new(caches));
-    debug_assert!(opened, "a server is opened once");
+    let opened = front.open(Registry::new(state.map(selected_views).unwrap_or_default()), Box::new(caches));
+    debug_assert!(opened, "views are opened once");
 }
 
-/// The views of this process, those left out that `--views` does not name.
-fn chosen(seen: &Seen) -> Vec<Arc<dyn View>> {
-    let Some(settings) = &seen.common.settings.extension else { return Vec::new() };
-    let mut views = views(&sources(seen));
+/// The views that `--views` selects.
+fn selected_views(state: &ClusterState) -> Vec<Arc<dyn View>> {
+    let Some(settings) = &state.common.settings.extension else { return Vec::new() };
+    let mut views = views(&sources(state));
     views.retain(|view| settings.views.includes(&view.resource().plural));
     views
 }
 
-/// A digester whose key nobody knows; not from the seed of the process, for the same reason.
+/// A digester with a random key. The key does not come from the seed of the process, so that it can't be guessed.
 fn secret_digester() -> Digester {
     Digester::new(rand::random())
 }
 
-/// Whom to trust: what flags say, and what the `ConfigMap` says for the rest. Files that flags name are followed.
+/// The trusted authorities and front proxies: those of the flags, and for the rest those of the `ConfigMap`. Changes of the files
+/// that flags name are taken over.
 async fn trust(
     common: &Arc<Common>,
     settings: &ExtensionSettings,
@@ -156,7 +157,7 @@ async fn trust(
 ) -> anyhow::Result<Arc<ArcSwap<AuthConfig>>> {
     let files = Files::of(&settings.authentication);
     let start = AuthConfig::fixed(fixed(&settings.authentication, &files).await?);
-    let reads = start.reads_config_map() && settings.authentication.lookup == Lookup::Done;
+    let reads = start.reads_config_map() && settings.authentication.reads_config_map;
     let config = Arc::new(ArcSwap::from_pointee(start));
     files.follow(&config, tasks);
     if reads {
@@ -187,13 +188,13 @@ impl Files {
         }
     }
 
-    /// Takes over what changes in them.
+    /// Takes over changes of the files.
     fn follow(self, config: &Arc<ArcSwap<AuthConfig>>, tasks: &mut Supervisor) {
-        let mut follow = |file: Option<AuthorityFile>, name, put: fn(&AuthConfig, Authorities) -> AuthConfig| {
+        let mut follow = |file: Option<AuthorityFile>, name, with: fn(&AuthConfig, Authorities) -> AuthConfig| {
             let Some(file) = file else { return };
             let config = Arc::clone(config);
             let take = move |authorities: Authorities| {
-                config.rcu(|before| put(before, authorities.clone()));
+                config.rcu(|before| with(before, authorities.clone()));
             };
             tasks.spawn(Stage::Support, name, file.follow(POLL_INTERVAL, take, tasks.stop_of(Stage::Support)));
         };

@@ -1,4 +1,4 @@
-//! The drivers in other processes: each is connected to from the start, on every replica, since admission needs its schema.
+//! The drivers in other processes. Every replica connects to each of them at the start, because admission needs their schemas.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -15,11 +15,11 @@ use tokio::sync::watch;
 
 const COMPONENT: &str = "external-driver";
 
-/// Why drivers are down, by their providers.
+/// The reasons why drivers are down, by provider.
 pub(super) type Down = BTreeMap<String, String>;
 
-/// The drivers of the settings whose providers are wanted; their connections are kept from now on. `down` is told which are down.
-pub(super) fn kept(
+/// Makes the drivers of the wanted providers and starts to keep their connections. `down` receives the drivers that are down.
+pub(super) fn connect_all(
     common: &Common,
     is_wanted: impl Fn(&str) -> bool,
     down: &watch::Sender<Down>,
@@ -27,13 +27,14 @@ pub(super) fn kept(
 ) -> Vec<Arc<dyn Driver>> {
     let mut all: Vec<Arc<dyn Driver>> = Vec::new();
     for settings in common.settings.external.iter().filter(|settings| is_wanted(&settings.provider)) {
-        // The metric keeps its labels for as long as it lives.
+        // The metric needs a label that lives as long as the process.
         let name: &'static str = String::leak(settings.provider.clone());
         let (metrics, down) = (common.metrics.clone(), down.clone());
-        let show = move |is_up| metrics.cloud.driver_up.set(&OfDriver { driver: name }, if is_up { 1.0 } else { 0.0 });
-        show(false);
-        let tell = move |news: &News| {
-            show(*news == News::Up);
+        let set_metric =
+            move |is_up| metrics.cloud.driver_up.set(&OfDriver { driver: name }, if is_up { 1.0 } else { 0.0 });
+        set_metric(false);
+        let report = move |news: &News| {
+            set_metric(*news == News::Up);
             down.send_modify(|down| match news {
                 News::Down { why } => drop(down.insert(name.to_owned(), why.clone())),
                 News::Up | News::Ended => drop(down.remove(name)),
@@ -42,7 +43,7 @@ pub(super) fn kept(
         let driver = Arc::new(ExternalDriver::new(Options {
             tls: settings.tls.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            tell: Box::new(tell),
+            tell: Box::new(report),
             ..Options::new(&settings.provider, settings.place.clone())
         }));
         if let Some(keeping) = driver.keep(tasks.stop_of(Stage::Support)) {
@@ -53,13 +54,13 @@ pub(super) fn kept(
     all
 }
 
-/// Says on classes, while this process leads, that their driver is down, and that it is up again.
-pub(super) fn tell_classes(parts: &Arc<Parts>, tasks: &mut Supervisor) {
+/// Writes events about classes while this process leads: their driver is down, or up again.
+pub(super) fn report_on_classes(parts: &Arc<Parts>, tasks: &mut Supervisor) {
     if parts.common.settings.external.is_empty() {
         return;
     }
     let (parts, mut down, stop) = (Arc::clone(parts), parts.drivers.down(), tasks.stop_of(Stage::Work));
-    let telling = async move {
+    let reporting = async move {
         parts.ready_to_work().await;
         let (recorder, mut before) = (parts.recorder(COMPONENT), Down::new());
         loop {
@@ -72,17 +73,17 @@ pub(super) fn tell_classes(parts: &Arc<Parts>, tasks: &mut Supervisor) {
             }
             before = now;
             if down.changed().await.is_err() {
-                // All drivers are gone: there is nothing left to tell.
+                // All drivers are gone: there are no more events to write.
                 return std::future::pending().await;
             }
         }
     };
     tasks.spawn(Stage::Work, COMPONENT, async move {
-        let _ = stop.run_until_cancelled(telling).await;
+        let _ = stop.run_until_cancelled(reporting).await;
     });
 }
 
-/// What is said on the classes of providers whose drivers have gone down or come up.
+/// The events for the classes of providers whose drivers have gone down or come up.
 fn notes(before: &Down, now: &Down) -> Vec<(String, EventNote)> {
     let gone = now.iter().filter(|(provider, _)| !before.contains_key(*provider)).map(|(provider, why)| {
         let text = format!("the driver of provider {provider} is down, and its machines wait: {why}");
@@ -104,13 +105,13 @@ mod tests {
     }
 
     #[test]
-    fn each_change_is_told_once() {
-        let told = |before: &[&str], now: &[&str]| {
+    fn each_change_is_reported_once() {
+        let reported = |before: &[&str], now: &[&str]| {
             let notes = notes(&down(before), &down(now));
             notes.iter().map(|(provider, note)| format!("{provider} {}", note.reason)).collect::<Vec<_>>()
         };
-        assert_eq!(told(&[], &["files"]), ["files DriverDown"]);
-        assert_eq!(told(&["files"], &["files"]), [""; 0]);
-        assert_eq!(told(&["files", "tape"], &["metal", "tape"]), ["metal DriverDown", "files DriverUp"]);
+        assert_eq!(reported(&[], &["files"]), ["files DriverDown"]);
+        assert_eq!(reported(&["files"], &["files"]), [""; 0]);
+        assert_eq!(reported(&["files", "tape"], &["metal", "tape"]), ["metal DriverDown", "files DriverUp"]);
     }
 }

@@ -1,4 +1,4 @@
-//! Collects who wants to hear of changes, kind by kind, and attaches them to the views.
+//! Collects the listeners of each kind and attaches them to the views.
 
 use std::sync::Arc;
 
@@ -31,29 +31,29 @@ pub(super) struct Listeners {
 }
 
 impl Listeners {
-    /// Lets changes wake a loop through its queue.
+    /// Adds the listeners that put the keys of a loop into its queue.
     pub(super) fn wake(&mut self, looped: &Loop, queue: &Queue, parts: &Parts) {
         let (routes, kind) = (looped.wakes.clone(), looped.controller.kind());
-        self.machines.extend(routes.machines.map(|route| wakes(route, kind, queue, parts)));
-        self.sets.extend(routes.sets.map(|route| wakes(route, kind, queue, parts)));
-        self.deployments.extend(routes.deployments.map(|route| wakes(route, kind, queue, parts)));
-        self.classes.extend(routes.classes.map(|route| wakes(route, kind, queue, parts)));
-        self.secrets.extend(routes.secrets.map(|route| wakes(route, kind, queue, parts)));
-        self.nodes.extend(routes.nodes.map(|route| wakes(route, kind, queue, parts)));
-        self.pods.extend(routes.pods.map(|route| wakes(route, kind, queue, parts)));
-        self.attachments.extend(routes.attachments.map(|route| wakes(route, kind, queue, parts)));
+        self.machines.extend(routes.machines.map(|route| queueing(route, kind, queue, parts)));
+        self.sets.extend(routes.sets.map(|route| queueing(route, kind, queue, parts)));
+        self.deployments.extend(routes.deployments.map(|route| queueing(route, kind, queue, parts)));
+        self.classes.extend(routes.classes.map(|route| queueing(route, kind, queue, parts)));
+        self.secrets.extend(routes.secrets.map(|route| queueing(route, kind, queue, parts)));
+        self.nodes.extend(routes.nodes.map(|route| queueing(route, kind, queue, parts)));
+        self.pods.extend(routes.pods.map(|route| queueing(route, kind, queue, parts)));
+        self.attachments.extend(routes.attachments.map(|route| queueing(route, kind, queue, parts)));
     }
 
-    /// Attaches all of them; to be called once, before the watches begin.
+    /// Attaches all listeners. The caller calls it once, before the watches begin.
     pub(super) fn attach(mut self, parts: &Parts) {
         let views = &parts.views;
-        hear_first(&mut self.machines, &parts.refusals);
-        hear_first(&mut self.sets, &parts.refusals);
-        hear_first(&mut self.deployments, &parts.refusals);
-        hear_first(&mut self.classes, &parts.refusals);
-        hear_first(&mut self.secrets, &parts.refusals);
+        end_refusals_first(&mut self.machines, &parts.refusals);
+        end_refusals_first(&mut self.sets, &parts.refusals);
+        end_refusals_first(&mut self.deployments, &parts.refusals);
+        end_refusals_first(&mut self.classes, &parts.refusals);
+        end_refusals_first(&mut self.secrets, &parts.refusals);
         if let Some(target) = &parts.target {
-            hear_first(&mut self.nodes, &target.refusals);
+            end_refusals_first(&mut self.nodes, &target.refusals);
         }
         let mut attached = views.machines.set_listeners(self.machines)
             & views.sets.set_listeners(self.sets)
@@ -69,14 +69,14 @@ impl Listeners {
     }
 }
 
-/// Refusals hear of a change before whoever is woken by it: what was refused of the object may be tried again then.
-fn hear_first(listeners: &mut Vec<Listener<impl Snapshot>>, refusals: &Refusals) {
+/// Adds `refusals` as the first listener: a change ends the refusals of writes to the object before it wakes a loop.
+fn end_refusals_first(listeners: &mut Vec<Listener<impl Snapshot>>, refusals: &Refusals) {
     let refusals = refusals.clone();
     listeners.insert(0, Box::new(move |change| refusals.see(change)));
 }
 
-/// A listener that puts what a change wakes into the queue of a loop.
-fn wakes<S: 'static>(route: Route<S>, kind: Option<Kind>, queue: &Queue, parts: &Parts) -> Listener<S> {
+/// A listener that puts the keys that a change wakes into the queue of a loop.
+fn queueing<S: 'static>(route: Route<S>, kind: Option<Kind>, queue: &Queue, parts: &Parts) -> Listener<S> {
     let (queue, refusals) = (Arc::clone(queue), parts.refusals.clone());
     listener(route, &parts.views, move |Wake { key, after, strength }| {
         if let (Strength::EndsRefusals, Some(kind)) = (strength, kind) {

@@ -1,7 +1,6 @@
-//! The loops of this process: each controller is made of what the process has, and gets a queue and workers. What wakes a loop is
-//! in [`machine_controllers::loops`].
+//! Makes the controllers of this process and gives each a queue and workers. [`machine_controllers::loops`] says what wakes a loop.
 //!
-//! A loop begins when this process leads, its drivers live and its views are complete.
+//! A loop begins when this process leads, its drivers have begun and its views are complete.
 
 use std::{
     sync::{Arc, Mutex},
@@ -33,17 +32,17 @@ use machine_controllers::{
     set::{self, SetController, SetDeps},
 };
 
-/// What a loop is to look at.
+/// The keys that a loop has to process.
 pub(super) type Queue = Arc<WorkQueue<ObjectKey>>;
 
-/// The loops that somebody besides themselves asks.
+/// The parts of the loops that computed views read.
 #[derive(Clone, Default)]
 pub(super) struct Running {
-    /// Whether they are frozen.
+    /// Whether the loops are frozen.
     pub(super) freeze: FreezeSwitch,
-    /// The loop of machines, if it is on.
+    /// The controller of machines, if it is on.
     pub(super) machines: Option<Arc<MachineController>>,
-    /// The loop that deletes orphaned VMs, if it is on.
+    /// The controller that deletes orphaned VMs, if it is on.
     pub(super) collector: Option<Arc<Collector>>,
 }
 
@@ -51,38 +50,38 @@ pub(super) struct Running {
 pub(super) fn start(parts: &Arc<Parts>, tasks: &mut Supervisor) -> Running {
     let freeze = FreezeSwitch::doubting(Arc::clone(&parts.common.clock));
     let (running, machine_queue) = (Running { freeze: freeze.clone(), ..Running::default() }, None);
-    let mut starting = Starting { parts, tasks, listeners: Listeners::default(), freeze, machine_queue, running };
+    let mut starter = LoopStarter { parts, tasks, listeners: Listeners::default(), freeze, machine_queue, running };
     for controller in parts.common.settings.controllers.iter() {
         match controller {
-            Controller::MachineDeployment => starting.deployments(),
-            Controller::MachineSet => starting.sets(),
-            Controller::MachineSafetyOvershooting => starting.overshooting(),
-            Controller::Machine => starting.machines(),
-            Controller::MachineClass => starting.classes(),
-            Controller::Secret => starting.secrets(),
-            Controller::MachineSafetyOrphanVms => starting.collector(),
-            Controller::MachineSafetyApiServer => starting.watchman(),
-            // A Node's events wake its machine; the finalizer of the Node is part of the machine's own pass.
+            Controller::MachineDeployment => starter.deployments(),
+            Controller::MachineSet => starter.sets(),
+            Controller::MachineSafetyOvershooting => starter.overshooting(),
+            Controller::Machine => starter.machines(),
+            Controller::MachineClass => starter.classes(),
+            Controller::Secret => starter.secrets(),
+            Controller::MachineSafetyOrphanVms => starter.collector(),
+            Controller::MachineSafetyApiServer => starter.watchman(),
+            // Events of a Node wake its machine, and the machine's pass handles the finalizer of the Node.
             Controller::Node => {}
         }
     }
-    starting.listeners.attach(parts);
-    starting.running
+    starter.listeners.attach(parts);
+    starter.running
 }
 
-struct Starting<'a> {
+struct LoopStarter<'a> {
     parts: &'a Arc<Parts>,
     tasks: &'a mut Supervisor,
     listeners: Listeners,
     /// Whether the loops are frozen.
     freeze: FreezeSwitch,
-    /// The queue of machines, once it is there.
+    /// The queue of machines, once it is made.
     machine_queue: Option<Queue>,
-    /// What has been started.
+    /// The parts that have been started.
     running: Running,
 }
 
-impl Starting<'_> {
+impl LoopStarter<'_> {
     fn deployments(&mut self) {
         let parts = self.parts;
         let views = &parts.views;
@@ -161,7 +160,7 @@ impl Starting<'_> {
         }));
         self.running.machines = Some(Arc::clone(&controller));
         let run = Loop::machines(&controller);
-        // A call to a cloud that has begun may end and be recorded.
+        // A call to a cloud that has begun may still end, and its answer is recorded.
         self.run_in(queue, run, async move { controller.finish().await });
     }
 
@@ -210,7 +209,7 @@ impl Starting<'_> {
         self.run(Loop::orphans(&collector));
     }
 
-    /// Without a target cluster there is nothing whose health could be misjudged (spec/machine-controller §9.3).
+    /// Without a target cluster there are no Nodes, and no health could be misjudged (spec/machine-controller §9.3).
     fn watchman(&mut self) {
         let parts = self.parts;
         let Some(target) = &parts.probes.target else { return };
@@ -242,7 +241,7 @@ impl Starting<'_> {
         self.run_in(queue, run, async {});
     }
 
-    /// Runs a loop, and `last` once its queue has stopped, still within the time that work has to end.
+    /// Runs a loop. Once its queue has stopped, `last` runs. Both have to end within the time that the process grants to its work.
     fn run_in(&mut self, queue: Queue, run: Loop, last: impl Future<Output = ()> + Send + 'static) {
         let controller = run.controller;
         self.listeners.wake(&run, &queue, self.parts);
@@ -258,20 +257,23 @@ impl Starting<'_> {
         self.tasks.spawn(Stage::Work, controller.name(), async move {
             if stop.run_until_cancelled(parts.ready_to_work()).await.is_some() {
                 tracing::info!(controller = controller.name(), workers, "working");
-                let whole = move |key| {
+                let pass = move |key| {
                     let (parts, run) = (Arc::clone(&parts), run.clone());
-                    async move { once(parts.views_are_whole(), || run.pass(key)).await }
+                    async move { pass_once(parts.views_are_whole(), || run.pass(key)).await }
                 };
-                queue.run(workers.get(), stop, whole).await;
+                queue.run(workers.get(), stop, pass).await;
                 last.await;
             }
         });
     }
 }
 
-/// The pass, once this is so.
-async fn once<Fut: Future<Output = Outcome>>(is_so: impl Future<Output = ()>, pass: impl FnOnce() -> Fut) -> Outcome {
-    is_so.await;
+/// Runs the pass once the condition holds.
+async fn pass_once<Fut: Future<Output = Outcome>>(
+    condition: impl Future<Output = ()>,
+    pass: impl FnOnce() -> Fut,
+) -> Outcome {
+    condition.await;
     pass().await
 }
 
@@ -291,16 +293,16 @@ mod tests {
 
     #[tokio::test]
     async fn no_pass_begins_before_the_views_are_whole() {
-        let (tell, told) = tokio::sync::oneshot::channel::<()>();
+        let (views_are_whole, wait_whole) = tokio::sync::oneshot::channel::<()>();
         let begun = std::sync::atomic::AtomicBool::new(false);
         let pass = || async {
             begun.store(true, std::sync::atomic::Ordering::Relaxed);
             Outcome::Settled
         };
-        let mut waits = std::pin::pin!(once(async { drop(told.await) }, pass));
+        let mut waits = std::pin::pin!(pass_once(async { drop(wait_whole.await) }, pass));
         assert_eq!(futures::poll!(&mut waits), std::task::Poll::Pending);
         assert!(!begun.load(std::sync::atomic::Ordering::Relaxed));
-        drop(tell);
+        drop(views_are_whole);
         assert_eq!(waits.await, Outcome::Settled);
         assert!(begun.load(std::sync::atomic::Ordering::Relaxed));
     }

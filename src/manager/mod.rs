@@ -1,13 +1,13 @@
-//! One manager: its clusters, views, servers and control loops, and the tasks that keep them going.
+//! One manager: its clusters, views, servers and control loops, and the tasks that run them.
 //!
-//! This room only puts parts together; what any part does is decided in its own room. Everything hangs off one call of
-//! [`run`]: there is no process-wide state, so that several managers in one process stay possible. Order of the start:
-//! configuration, ports, certificates, webhooks, then clusters, watches, leadership and loops; webhooks are served before
-//! and without leadership (design: who runs where).
+//! This room only connects the parts; each part makes its decisions in its own room. [`run`] holds all state. There is no
+//! process-wide state, so that one process can run several managers. The start has this order: configuration, ports, certificates,
+//! webhooks, clusters, watches, leadership, loops. Webhooks are served before leadership is won and without it.
 
 mod caches;
 mod clusters;
 mod control;
+mod diagnostics;
 mod drivers;
 mod extension;
 #[cfg(feature = "external")]
@@ -15,7 +15,7 @@ mod external;
 mod listeners;
 mod loops;
 mod observers;
-mod owner_places;
+mod owner_read_limiter;
 mod randomness;
 mod references;
 pub mod registered_drivers;
@@ -23,7 +23,6 @@ mod reviewer;
 mod serving;
 mod target;
 mod timekeeping;
-mod told;
 mod views;
 
 use std::{sync::Arc, time::Duration};
@@ -53,19 +52,19 @@ struct Common {
     clock: SharedClock,
     metrics: Metrics,
     health: Health,
-    /// Where names, jitter, tokens and serial numbers come from.
+    /// The source of names, jitter, tokens and serial numbers.
     randomness: Randomness,
-    /// Cancelled when what this manager has read can't be trusted any more, and another one could read it anew.
-    views_spoilt: CancellationToken,
+    /// Cancelled when the caches may hold hollow objects and a new manager can read the complete ones.
+    caches_corrupt: CancellationToken,
 }
 
 impl Common {
-    /// A random generator of its own for a part; parts do not disturb each other.
+    /// The random generator of one part. Each part has its own, so that the draws of one part do not change those of another.
     fn random(&self, part: u64) -> Random {
         self.randomness.of_part(part)
     }
 
-    /// A source of random numbers that may be called from anywhere.
+    /// The generator of one part, as a function that any thread can call.
     fn random_source(&self, part: u64) -> impl Fn() -> u64 + Send + Sync + 'static {
         self.randomness.source_of_part(part)
     }
@@ -83,26 +82,26 @@ mod stream {
     pub const IDENTITY: u64 = 8;
 }
 
-/// What a manager works in. None of it belongs to the process, so that a test can rule all of it.
-pub struct Surroundings {
-    /// How the clusters are reached.
-    pub reach: Reach,
-    /// How others reach admission and conversion.
-    pub face: Face,
-    /// What time it is. Waits go by tokio's clock.
+/// Everything that a manager takes from outside. None of it is global to the process, so that a test can replace all of it.
+pub struct Environment {
+    /// How the manager reaches its clusters.
+    pub cluster_access: ClusterAccess,
+    /// How callers reach admission and conversion.
+    pub endpoints: Endpoints,
+    /// The time of day. Waits use tokio's clock.
     pub clock: SharedClock,
-    /// Where all randomness comes from.
+    /// The source of all random numbers.
     pub randomness: Randomness,
-    /// Which drivers there are.
+    /// The drivers of the program.
     pub drivers: DriverSet,
 }
 
-impl Surroundings {
-    /// Those of production: clusters and ports as the settings say, and the clock and the randomness of the system.
-    fn of_a_process(reserved: ReservedPorts, drivers: DriverSet) -> Self {
+impl Environment {
+    /// The environment of production: clusters and ports from the settings, clock and random numbers from the operating system.
+    fn of_process(reserved: ReservedPorts, drivers: DriverSet) -> Self {
         Self {
-            reach: Reach::Settings,
-            face: Face::Ports(reserved),
+            cluster_access: ClusterAccess::Settings,
+            endpoints: Endpoints::Ports(reserved),
             clock: Arc::new(SystemClock::new()),
             randomness: Randomness::OperatingSystem,
             drivers,
@@ -111,170 +110,169 @@ impl Surroundings {
 }
 
 /// How a manager reaches its clusters.
-pub enum Reach {
-    /// As the settings say: by kubeconfig or as a service account.
+pub enum ClusterAccess {
+    /// As the settings say: with a kubeconfig or as a service account.
     Settings,
     /// Through given transports: an embedded API server, or a layer that injects faults.
     Clients {
-        /// Where the machine objects live.
+        /// The cluster with the machine objects.
         control: kube::Client,
-        /// Where the Nodes live; none without a target.
+        /// The cluster with the Nodes; none without a target cluster.
         target: Option<kube::Client>,
     },
 }
 
-/// How admission and conversion are reached.
-pub enum Face {
-    /// On the ports that the settings name, beside health and metrics; some may have been taken before.
+/// How callers reach admission and conversion.
+pub enum Endpoints {
+    /// On the ports that the settings name, beside health and metrics. Some of these ports may be bound already.
     Ports(ReservedPorts),
-    /// In this process: no port is taken and no certificate made; whoever starts the manager is given what answers.
-    Given(Box<dyn FnOnce(Arc<dyn Reviewer>) + Send>),
+    /// In this process, without port or certificate. The function receives the reviewer that answers.
+    InProcess(Box<dyn FnOnce(Arc<dyn Reviewer>) + Send>),
 }
 
-/// Why a manager ends by itself although no part of it failed: what it holds can't be trusted, and the next one reads all anew.
+/// Why a manager ends although no part of it failed: its caches may hold hollow objects, and the next manager reads all objects again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}", told::SPOILT_VIEWS)]
-pub struct SpoiltViews;
+#[error("{}", diagnostics::CORRUPT_CACHES)]
+pub struct CorruptCaches;
 
-/// Runs a manager until SIGTERM or SIGINT, then drains it; a further signal, a second later or more, ends it at once.
+/// Runs a manager until SIGTERM or SIGINT, then drains it. A further signal ends it at once, if it comes a second later or more.
 ///
 /// # Errors
-/// When it can't do anything useful: bad configuration, a busy port, an API server that can't be reached at the start, a
-/// lost lease, or a task that failed. When it was cut off by a second signal. [`SpoiltViews`] when another manager has to begin in
-/// its place.
+/// When the manager can't work: bad configuration, a port in use, an API server that can't be reached at the start, a lost
+/// lease, or a failed task. When a second signal ended it. [`CorruptCaches`] when the caller has to start a new manager.
 pub async fn run(settings: Settings, drivers: DriverSet) -> anyhow::Result<()> {
     run_over(ReservedPorts::default(), settings, drivers).await
 }
 
-/// The same where some of the ports that the settings name have been taken before.
+/// The same as [`run`], with ports of the settings that are bound already.
 ///
 /// # Errors
 /// As [`run`].
 pub async fn run_over(reserved: ReservedPorts, settings: Settings, drivers: DriverSet) -> anyhow::Result<()> {
-    // The first one wins, and a second call tells nothing new.
+    // Only the first call in a process succeeds. A later call would install the same provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let surroundings = Surroundings::of_a_process(reserved, drivers);
+    let environment = Environment::of_process(reserved, drivers);
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut asked = async move || {
+    let mut next_signal = async move || {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
     };
     let stop = CancellationToken::new();
-    let mut running = std::pin::pin!(run_in(settings, surroundings, stop.clone().cancelled_owned()));
+    let mut running = std::pin::pin!(run_in(settings, environment, stop.clone().cancelled_owned()));
     tokio::select! {
         ended = &mut running => return ended,
-        () = asked() => stop.cancel(),
+        () = next_signal() => stop.cancel(),
     }
     tokio::select! {
         ended = running => ended,
-        () = asked_again(asked) => Err(anyhow::anyhow!("told to stop for the second time: ended at once, whatever was under way")),
+        () = second_signal(next_signal) => Err(anyhow::anyhow!("stopped by a second signal: ended at once, and aborted everything that was running")),
     }
 }
 
-/// Signals so soon after the first one are the same wish: `timeout` and supervisors signal a process and its group.
-const SAME_WISH: Duration = Duration::from_secs(1);
+/// A signal within this time after the first one is a repetition: `timeout` and supervisors signal a process and its group.
+const REPETITION: Duration = Duration::from_secs(1);
 
-/// Waits until the process, which has just been asked to stop, is asked for the second time.
-async fn asked_again(mut asked: impl AsyncFnMut()) {
+/// Waits for a second signal after the first one, which has just come.
+async fn second_signal(mut next_signal: impl AsyncFnMut()) {
     let first = Instant::now();
     loop {
-        asked().await;
-        if first.elapsed() >= SAME_WISH {
+        next_signal().await;
+        if first.elapsed() >= REPETITION {
             return;
         }
-        tracing::debug!("asked to stop again within a second: the same wish");
+        tracing::debug!("ignored a signal within a second after the first one");
     }
 }
 
-/// What drivers answered while the process is stopping may take so long to be recorded.
+/// How long recording the answers of drivers may take while the process is stopping.
 const RECORDING: Duration = Duration::from_secs(10);
 
 /// How long the parts of a process may take to end.
 fn graces(settings: ShutdownSettings) -> Graces {
-    // The server keeps to its own times; a little more lets it say what it had to cut off.
+    // The server keeps its own deadlines. Two seconds more let it log the requests that it had to abort.
     let serve = settings.delay.saturating_add(settings.timeout).saturating_add(Duration::from_secs(2));
     Graces { work: settings.timeout.max(settings.driver_drain.saturating_add(RECORDING)), serve }
 }
 
-/// Runs a manager in given surroundings until `stop` ends, then drains it.
+/// Runs a manager in the given environment until `stop` ends, then drains it.
 ///
 /// # Errors
 /// As [`run`].
 pub async fn run_in(
     settings: Settings,
-    surroundings: Surroundings,
+    environment: Environment,
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let started = Instant::now();
     let common = Arc::new(Common {
-        clock: surroundings.clock,
+        clock: environment.clock,
         metrics: Metrics::new(Arc::new(move || started.elapsed()))?,
         health: Health::default(),
-        randomness: surroundings.randomness,
-        views_spoilt: CancellationToken::new(),
+        randomness: environment.randomness,
+        caches_corrupt: CancellationToken::new(),
         settings,
     });
-    let clusters = clusters::Clusters::reach(&common, surroundings.reach).await?;
+    let clusters = clusters::Clusters::connect(&common, environment.cluster_access).await?;
     let mut tasks = Supervisor::new(graces(common.settings.shutdown));
     timekeeping::start(&common, &mut tasks);
-    let drivers = drivers::Drivers::new(&common, &surroundings.drivers, &mut tasks)?;
+    let drivers = drivers::Drivers::new(&common, &environment.drivers, &mut tasks)?;
     let references = references::CachedReferences::of_namespace(&common.settings.namespace);
-    let views = match &surroundings.face {
-        Face::Ports(_) => extension::prepare(&common, &clusters, &mut tasks).await?,
-        Face::Given(_) => None,
+    let views = match &environment.endpoints {
+        Endpoints::Ports(_) => extension::prepare(&common, &clusters, &mut tasks).await?,
+        Endpoints::InProcess(_) => None,
     };
-    serving::start(&common, &clusters, &drivers, &references, surroundings.face, views.clone(), &mut tasks).await?;
-    let seen = if common.settings.controllers.is_empty() {
-        caches::only_to_answer(&common, &clusters, drivers.registry, &references, &mut tasks)
+    serving::start(&common, &clusters, &drivers, &references, environment.endpoints, views.clone(), &mut tasks).await?;
+    let state = if common.settings.controllers.is_empty() {
+        caches::keep_without_controllers(&common, &clusters, drivers.registry, &references, &mut tasks)
     } else {
         let parts = control::start(&common, &clusters, drivers, &references, &mut tasks).await?;
-        Some(views::Seen::of(&parts))
+        Some(views::ClusterState::of(&parts))
     };
     if let Some(views) = &views {
-        extension::open(views, seen.as_ref());
+        extension::open(views, state.as_ref());
     }
-    let asked = async {
+    let stop_requested = async {
         tokio::select! {
             biased;
             () = stop => {}
-            () = common.views_spoilt.cancelled() => {}
+            () = common.caches_corrupt.cancelled() => {}
         }
     };
-    tasks.run(asked).await?;
+    tasks.run(stop_requested).await?;
     tracing::info!("stopped");
-    if common.views_spoilt.is_cancelled() { Err(SpoiltViews.into()) } else { Ok(()) }
+    if common.caches_corrupt.is_cancelled() { Err(CorruptCaches.into()) } else { Ok(()) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The names that a seed draws are seen by everybody, and would tell the tokens that it draws.
+    /// Names are public. With a seed, the tokens could be computed from the names.
     #[test]
     fn a_process_draws_its_tokens_from_the_operating_system() {
         let _ = rustls::crypto::ring::default_provider().install_default();
         assert_eq!(
-            Surroundings::of_a_process(ReservedPorts::default(), DriverSet::built_in()).randomness,
+            Environment::of_process(ReservedPorts::default(), DriverSet::built_in()).randomness,
             Randomness::OperatingSystem
         );
     }
 
     #[rstest::rstest]
-    #[case::a_moment_later_is_the_same_wish(&[3, 700], None)]
-    #[case::seconds_later_is_a_second_wish(&[3000], Some(3000))]
+    #[case::a_moment_later_is_a_repetition(&[3, 700], None)]
+    #[case::seconds_later_is_a_second_signal(&[3000], Some(3000))]
     #[case::after_a_double_signal_too(&[3, 5000], Some(5000))]
     #[tokio::test(start_paused = true)]
     async fn a_further_signal(#[case] signals: &[u64], #[case] ends_after: Option<u64>) {
         let began = Instant::now();
         let mut signals = signals.iter().map(|after| began + Duration::from_millis(*after));
-        let asked = async || match signals.next() {
+        let next_signal = async || match signals.next() {
             Some(at) => tokio::time::sleep_until(at).await,
             None => std::future::pending().await,
         };
-        let ended = tokio::time::timeout(Duration::from_secs(60), asked_again(asked)).await;
+        let ended = tokio::time::timeout(Duration::from_secs(60), second_signal(next_signal)).await;
         assert_eq!(ended.ok().map(|()| began.elapsed()), ends_after.map(Duration::from_millis));
     }
 }

@@ -1,4 +1,4 @@
-//! Where the runtime of the controllers tells metrics what it does.
+//! Observers that count the calls of the controllers' clients in metrics.
 
 use controller_runtime::{
     clients::{Call, CallResult, ObserveCall},
@@ -28,7 +28,7 @@ impl ObserveCall for CallMetrics {
     }
 }
 
-/// The same of the control cluster, whose API server's time the process keeps to.
+/// The same for the control cluster. The clock of the process follows the time of its API server.
 pub(super) struct ControlCalls {
     metrics: CallMetrics,
     clock: SharedClock,

@@ -1,27 +1,27 @@
-//! Where the random numbers of a manager come from.
+//! The source of a manager's random numbers.
 
 use std::sync::{Mutex, PoisonError};
 
 use rand::{CryptoRng, Rng, SeedableRng, rand_core::UnwrapErr, rngs::SysRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Where all randomness comes from.
+/// The source of all random numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Randomness {
-    /// The operating system: names that everybody sees tell nothing about tokens and serial numbers.
+    /// The operating system. Public names then reveal nothing about tokens and serial numbers.
     OperatingSystem,
-    /// A seed: the same one draws the same numbers. For tests and simulations only.
+    /// A seed. The same seed gives the same numbers. For tests and simulations only.
     Seeded(u64),
 }
 
-/// A source that may make secrets, unless it was seeded.
+/// A generator. It may make secrets unless it has a seed.
 pub(super) type Random = Box<dyn CryptoRng + Send>;
 
 impl Randomness {
-    /// A generator for a part of the process; parts do not disturb each other.
+    /// The generator of one part of the process. The draws of one part do not change those of another.
     pub(super) fn of_part(self, part: u64) -> Random {
         match self {
-            // It fails only where the system has no such source; then nothing secret may be made.
+            // It fails only on a system without random source. Then the process must not make secrets.
             Self::OperatingSystem => Box::new(UnwrapErr(SysRng)),
             Self::Seeded(seed) => {
                 let mut random = ChaCha8Rng::seed_from_u64(seed);
@@ -31,7 +31,7 @@ impl Randomness {
         }
     }
 
-    /// A source of random numbers that may be called from anywhere.
+    /// The generator of one part, as a function that any thread can call.
     pub(super) fn source_of_part(self, part: u64) -> impl Fn() -> u64 + Send + Sync + 'static {
         let random = Mutex::new(self.of_part(part));
         move || random.lock().unwrap_or_else(PoisonError::into_inner).next_u64()
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_draws_the_same_numbers_again_and_other_ones_for_each_part() {
+    fn a_seed_repeats_its_numbers_and_each_part_has_its_own() {
         let draw = |part| Randomness::Seeded(7).source_of_part(part)();
         assert_eq!((draw(1), draw(2)), (draw(1), draw(2)));
         assert_ne!(draw(1), draw(2));

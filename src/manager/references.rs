@@ -1,7 +1,7 @@
-//! What admission may know of other objects: the stores that the watches keep.
+//! Answers the questions of admission about other objects from the stores that the watches keep.
 //!
-//! Nothing is asked of an API server here. A store whose first list is not complete or a namespace that is not
-//! watched gives no answer, and then the rules say nothing.
+//! No request goes to an API server here. There is no answer while the first list of a store is incomplete, and none for a
+//! namespace that is not watched. The rules then find nothing.
 
 use std::{
     collections::BTreeSet,
@@ -23,25 +23,25 @@ use machine_driver::same_instance::{holder_among, instance_key};
 use serde::Serialize;
 use serde_json::Value;
 
-/// The stores of one namespace, once there are any.
+/// The stores of one namespace, once they exist.
 pub(super) struct CachedReferences {
     namespace: String,
     views: OnceLock<ControlViews>,
 }
 
 impl CachedReferences {
-    /// Nothing is known yet of this namespace, and never will be of another.
+    /// References without stores: there are no answers yet for this namespace, and never any for another one.
     pub(super) fn of_namespace(namespace: &str) -> Arc<Self> {
         Arc::new(Self { namespace: namespace.to_owned(), views: OnceLock::new() })
     }
 
-    /// From now on these stores are asked. A second call changes nothing.
-    pub(super) fn know(&self, views: ControlViews) {
-        // Views are made once in a process's life.
+    /// Answers from these stores from now on. A second call changes nothing.
+    pub(super) fn use_stores(&self, views: ControlViews) {
+        // A process makes its views once.
         let _ = self.views.set(views);
     }
 
-    /// The store, if it is complete and holds the namespace.
+    /// The store, if its first list is complete and it holds the namespace.
     fn store<S: Snapshot>(
         &self,
         namespace: &str,
@@ -64,8 +64,8 @@ impl References for CachedReferences {
 
     fn holder_of_provider_id(&self, namespace: &str, provider_id: &str, except: &str) -> Option<Option<HolderFact>> {
         let machines = self.store(namespace, |views| &views.machines)?;
-        let alike = instance_key(provider_id).map(|instance| machines.by_index(BY_INSTANCE, &instance));
-        let mut others = alike.unwrap_or_default();
+        let same_instance = instance_key(provider_id).map(|instance| machines.by_index(BY_INSTANCE, &instance));
+        let mut others = same_instance.unwrap_or_default();
         others.retain(|machine| !machine.is_deleting() && machine.name() != except);
         let ids = others.iter().map(|machine| (machine.name(), machine.provider_id()));
         Some(holder_among(provider_id, ids))
@@ -131,8 +131,8 @@ impl References for CachedReferences {
     fn owner(&self, key: &OwnerKey) -> Option<Value> {
         let object = ObjectKey::new(&key.namespace, &key.name);
         match key.kind {
-            Kind::MachineSet => told(&self.store(&key.namespace, |views| &views.sets)?.get(&object)?),
-            Kind::MachineDeployment => told(&self.store(&key.namespace, |views| &views.deployments)?.get(&object)?),
+            Kind::MachineSet => as_json(&self.store(&key.namespace, |views| &views.sets)?.get(&object)?),
+            Kind::MachineDeployment => as_json(&self.store(&key.namespace, |views| &views.deployments)?.get(&object)?),
             Kind::Machine | Kind::MachineClass => None,
         }
     }
@@ -143,7 +143,7 @@ impl References for CachedReferences {
     }
 }
 
-fn told(object: &impl Serialize) -> Option<Value> {
+fn as_json(object: &impl Serialize) -> Option<Value> {
     serde_json::to_value(object).ok()
 }
 
@@ -151,7 +151,7 @@ fn is_terminating<K: Resource>(object: &K) -> bool {
     object.meta().deletion_timestamp.is_some()
 }
 
-/// Names in order, without repetition.
+/// The names in order, each once.
 fn names(objects: &[impl Snapshot]) -> Vec<String> {
     let names: BTreeSet<String> = objects.iter().map(|object| object.name().to_owned()).collect();
     names.into_iter().collect()
@@ -175,7 +175,7 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
-    /// A deployment `d1` with its set and two machines of class `c1`, one of them terminating; a Secret; all complete.
+    /// A deployment `d1` with its set, two machines of class `c1` (one is terminating) and a Secret. The first lists are not complete.
     fn views() -> ControlViews {
         let views = ControlViews::default();
         views.machines.list_begins();
@@ -194,11 +194,11 @@ mod tests {
         let mut set = json!({"metadata": meta("s1"), "spec": {"selector": selector, "template": template}});
         set["metadata"]["ownerReferences"] = owned("MachineDeployment", "d1");
         views.sets.apply(object(set));
-        for (name, leaving) in [("m1", Value::Null), ("m2", json!("2026-01-01T00:00:00Z"))] {
+        for (name, deleted_at) in [("m1", Value::Null), ("m2", json!("2026-01-01T00:00:00Z"))] {
             let mut machine =
                 json!({"metadata": meta(name), "spec": {"class": {"name": "c1"}, "providerID": format!("id-{name}")}});
             machine["metadata"]["ownerReferences"] = owned("MachineSet", "s1");
-            machine["metadata"]["deletionTimestamp"] = leaving;
+            machine["metadata"]["deletionTimestamp"] = deleted_at;
             views.machines.apply(object(machine));
         }
         views.classes.apply(object(json!({"metadata": meta("c1"), "provider": "virtual", "providerSpec": {}})));
@@ -219,7 +219,7 @@ mod tests {
         let views = views();
         complete(&views);
         let references = CachedReferences::of_namespace("ns");
-        references.know(views);
+        references.use_stores(views);
         assert_eq!(references.machine_class("ns", "c1"), Some(ClassFact::Present));
         assert_eq!(references.machine_class("ns", "c2"), Some(ClassFact::Missing));
         let holder = Holder { name: "m1".to_owned(), provider_id: "id-m1".to_owned() };
@@ -230,7 +230,7 @@ mod tests {
         let may_hold = Some(Some(HolderFact::MayHold(holder)));
         assert_eq!(references.holder_of_provider_id("ns", "x:///id-m1", "m9"), may_hold);
         assert_eq!(references.holder_of_provider_id("ns", "id-m1", "m1"), Some(None), "its own");
-        assert_eq!(references.holder_of_provider_id("ns", "id-m2", "m9"), Some(None), "v44: the holder leaves");
+        assert_eq!(references.holder_of_provider_id("ns", "id-m2", "m9"), Some(None), "v44: the holder is terminating");
         assert_eq!(references.machines_of_class("ns", "c1"), Some(vec!["m1".to_owned(), "m2".to_owned()]));
         for (kind, name) in [(Kind::MachineDeployment, "d1"), (Kind::MachineSet, "s1")] {
             assert_eq!(references.machines_of(kind, "ns", name).map(|machines| machines.len()), Some(2));
@@ -261,7 +261,7 @@ mod tests {
         let references = CachedReferences::of_namespace("ns");
         assert_eq!(references.machine_class("ns", "c1"), None, "no stores");
         let views = views();
-        references.know(views.clone());
+        references.use_stores(views.clone());
         assert_eq!(references.machine_class("ns", "c1"), None, "the first list is not complete");
         assert_eq!(references.secret("ns", "s"), None);
         complete(&views);

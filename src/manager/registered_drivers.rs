@@ -1,4 +1,4 @@
-//! The drivers' own rules over classes, as admission asks for them.
+//! The class rules of the drivers, in the form that admission needs.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,15 +21,15 @@ pub struct RegisteredDrivers {
     schemas: Arc<Mutex<BTreeMap<String, Compiled>>>,
 }
 
-/// What a driver told, and what it compiled to; nothing when it can't be compiled.
+/// A driver's schema, and its compiled form; none when it can't be compiled.
 struct Compiled {
-    told: Value,
+    source: Value,
     schema: Option<Arc<ProviderSchema>>,
 }
 
 impl RegisteredDrivers {
-    /// These drivers; `coverage` says whether they are all the cluster has. A schema that can't be compiled is left out
-    /// and told in the log: classes of that provider are then judged by its other rules alone.
+    /// These drivers; `coverage` says whether they are all drivers of the cluster. A schema that can't be compiled is logged and left
+    /// out: only the other rules of its provider then apply.
     pub fn new(registry: Registry, coverage: Coverage) -> Self {
         let drivers = Self { registry, coverage, schemas: Arc::default() };
         for provider in drivers.registry.judged_providers() {
@@ -38,18 +38,18 @@ impl RegisteredDrivers {
         drivers
     }
 
-    /// The schema of a provider. A driver in another process tells it when it is connected, and may tell another one when it is
-    /// connected anew.
+    /// The schema of a provider. A driver in another process sends its schema when it is connected, and may send another one with a
+    /// later connection.
     fn compiled(&self, provider: &str) -> Option<Arc<ProviderSchema>> {
-        let told = self.registry.schema(provider)?;
+        let source = self.registry.schema(provider)?;
         let mut schemas = self.schemas.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(compiled) = schemas.get(provider).filter(|compiled| compiled.told == *told) {
+        if let Some(compiled) = schemas.get(provider).filter(|compiled| compiled.source == *source) {
             return compiled.schema.clone();
         }
-        let schema = ProviderSchema::compile(told).inspect_err(|error| {
+        let schema = ProviderSchema::compile(source).inspect_err(|error| {
             tracing::error!(provider, error, "the driver's schema of providerSpec can't be used");
         });
-        let compiled = Compiled { told: told.clone(), schema: schema.ok().map(Arc::new) };
+        let compiled = Compiled { source: source.clone(), schema: schema.ok().map(Arc::new) };
         schemas.entry(provider.to_owned()).insert_entry(compiled).get().schema.clone()
     }
 }
@@ -75,7 +75,7 @@ impl Providers for RegisteredDrivers {
         self.registry.missing_in_secret(provider, keys)
     }
 
-    /// Asks the driver, if the class can be read at all. What keeps it from being read has been found by its type.
+    /// Runs the driver's rules if the class can be decoded. The rules over its type find why it can't be decoded.
     fn check(&self, provider: &str, class: &Json<'_>, found: &mut Findings) {
         if let Ok(class) = serde_json::from_value::<MachineClass>(class.to_value()) {
             self.registry.validate_class(provider, &class, found);

@@ -1,4 +1,4 @@
-//! Hands reviews from the server to admission, and counts what came of them.
+//! Passes reviews from the server to admission, and counts their results.
 
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
@@ -8,7 +8,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::owner_places::OwnerPlaces;
+use super::owner_read_limiter::OwnerReadLimiter;
 use crate::server::{Answer, LogLimit, Lookup, Reply, Reviewer};
 use kube_values::field::Severity;
 use machine_api::{
@@ -24,8 +24,8 @@ use mcm_metrics::{
     RuleHit, RuleLevel, Webhook,
 };
 
-/// How long the owner of an object may take to be read; its creation is refused then, and its controller comes again.
-const OWNER_WAIT: Duration = Duration::from_secs(1);
+/// Deadline for reading the owner of a new object. After that the object is refused, and its controller tries again.
+const OWNER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Admission behind the server's listener.
 #[derive(Clone)]
@@ -34,16 +34,16 @@ pub(super) struct AdmissionReviewer(Arc<Parts>);
 struct Parts {
     admission: Admission,
     metrics: Metrics,
-    /// Reads owners that the watches do not show.
+    /// Reads owners that are not in the caches.
     owners: kube::Client,
-    places: OwnerPlaces,
-    complaints: LogLimit,
+    owner_reads: OwnerReadLimiter,
+    log_limit: LogLimit,
 }
 
 impl AdmissionReviewer {
     pub(super) fn new(admission: Admission, metrics: Metrics, owners: kube::Client) -> Self {
-        let (places, complaints) = (OwnerPlaces::default(), LogLimit::default());
-        Self(Arc::new(Parts { admission, metrics, owners, places, complaints }))
+        let (owner_reads, log_limit) = (OwnerReadLimiter::default(), LogLimit::default());
+        Self(Arc::new(Parts { admission, metrics, owners, owner_reads, log_limit }))
     }
 
     fn admit(&self, endpoint: Endpoint, body: &[u8]) -> Reply {
@@ -62,17 +62,17 @@ impl AdmissionReviewer {
 }
 
 impl Parts {
-    /// The owner as it is stored now.
+    /// The owner as the API server stores it now.
     async fn read(&self, key: &OwnerKey) -> Option<Value> {
-        let why = match self.places.take(&key.namespace) {
-            Ok(_place) => match timeout(OWNER_WAIT, self.get(key)).await {
+        let why = match self.owner_reads.acquire(&key.namespace) {
+            Ok(_permit) => match timeout(OWNER_TIMEOUT, self.get(key)).await {
                 Ok(Ok(owner)) => return owner,
                 Ok(Err(error)) => error.to_string(),
-                Err(_) => format!("there was no answer within {OWNER_WAIT:?}"),
+                Err(_) => format!("there was no answer within {OWNER_TIMEOUT:?}"),
             },
             Err(full) => full.to_string(),
         };
-        self.complain(|held_back| {
+        self.log_limited(|held_back| {
             tracing::warn!(
                 kind = %key.kind, namespace = key.namespace, name = key.name, why, held_back,
                 "the owner of a new object could not be read, so that its mistakes are not forgiven"
@@ -90,9 +90,9 @@ impl Parts {
         }
     }
 
-    /// Writes a line about something that a stranger can bring about, unless there was one just now.
-    fn complain(&self, write: impl FnOnce(u64)) {
-        if let Some(held_back) = self.complaints.permit(tokio::time::Instant::now()) {
+    /// Logs a problem that any caller of the webhooks can cause, at a limited rate.
+    fn log_limited(&self, write: impl FnOnce(u64)) {
+        if let Some(held_back) = self.log_limit.permit(tokio::time::Instant::now()) {
             write(held_back);
         }
     }
@@ -142,7 +142,7 @@ impl Parts {
             self.metrics.admission.rules.inc(&RuleHit { rule: rule.as_str(), level, kind, operation });
         }
         if facts.verdict == Verdict::Failed {
-            self.complain(|held_back| {
+            self.log_limited(|held_back| {
                 tracing::warn!(?endpoint, why = facts.failure, held_back, "a review could not be judged");
             });
         }
@@ -156,7 +156,7 @@ impl Parts {
         metrics.objects.add(&(), facts.objects);
         if !facts.losses.is_empty() {
             metrics.residue_dropped.add(&(), facts.losses.len() as u64);
-            self.complain(|held_back| {
+            self.log_limited(|held_back| {
                 tracing::warn!(
                     losses = ?facts.losses,
                     held_back,
@@ -166,14 +166,14 @@ impl Parts {
             });
         }
         if result == Outcome::Failure {
-            self.complain(|held_back| {
+            self.log_limited(|held_back| {
                 tracing::warn!(why = facts.failure, held_back, "objects could not be converted");
             });
         }
     }
 }
 
-/// A version as the metrics know it.
+/// The label of a version in metrics.
 fn version_label(version: Option<ApiVersion>) -> VersionLabel {
     match version {
         Some(ApiVersion::V1alpha1) => VersionLabel::V1alpha1,
@@ -182,7 +182,7 @@ fn version_label(version: Option<ApiVersion>) -> VersionLabel {
     }
 }
 
-/// An object as controllers read it, and so as they copy it.
+/// A stored object, as the controllers read it and copy its template.
 async fn stored<K>(client: kube::Client, key: &OwnerKey) -> kube::Result<Option<Value>>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned + Serialize,
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
     use machine_api::validation::Policy;
 
-    /// An API server with a set `s1` in every namespace but `crowded`, of which it never says anything.
+    /// An API server with a set `s1` in every namespace. It never answers requests for the namespace `crowded`.
     async fn owners(request: Request<kube::client::Body>) -> Result<Response<Body>, Infallible> {
         let namespace = request.uri().path().split('/').nth(5).unwrap_or_default().to_owned();
         if namespace == "crowded" {
@@ -252,7 +252,7 @@ mod tests {
             Reply::Answer(answer) => panic!("answered at once: {}", String::from_utf8_lossy(&answer.body)),
         };
         let mut crowd: Vec<_> = (0..100).map(|_| reading("crowded").read).collect();
-        // Each is on its way, or was turned away.
+        // Each read is either running or refused.
         for read in &mut crowd {
             drop(futures::poll!(read));
         }

@@ -1,11 +1,11 @@
-//! The network face: ports, certificates, admission, conversion, views, health and metrics. Needs no leadership.
+//! The servers of a process: ports, certificates, admission, conversion, views, health and metrics. They need no leadership.
 
 use std::{net::SocketAddr, sync::Arc};
 
 use rustls::{SupportedCipherSuite, crypto::ring::cipher_suite as suites};
 
 use super::{
-    Common, Face, clusters::Clusters, drivers::Drivers, references::CachedReferences, reviewer::AdmissionReviewer,
+    Common, Endpoints, clusters::Clusters, drivers::Drivers, references::CachedReferences, reviewer::AdmissionReviewer,
     stream,
 };
 use crate::{
@@ -30,29 +30,29 @@ use machine_api::{
     validation::{ControllerUsers, Policy},
 };
 
-/// Takes all ports, prepares the certificate and starts answering; or hands over what answers.
+/// Binds all ports, prepares the certificate and starts the server. Without ports, passes the reviewer to the caller.
 pub(super) async fn start(
     common: &Arc<Common>,
     clusters: &Clusters,
     drivers: &Drivers,
     references: &Arc<CachedReferences>,
-    face: Face,
+    endpoints: Endpoints,
     views: Option<Arc<Front>>,
     tasks: &mut Supervisor,
 ) -> anyhow::Result<()> {
     let owners = clusters.control.client(Purpose::Owners);
     let admission = admission(common, drivers, references);
     let reviewer = Arc::new(AdmissionReviewer::new(admission, common.metrics.clone(), owners));
-    match face {
-        Face::Given(take) => {
-            take(reviewer);
+    match endpoints {
+        Endpoints::InProcess(receive) => {
+            receive(reviewer);
             Ok(())
         }
-        Face::Ports(reserved) => listen(common, clusters, reserved, reviewer, views, tasks).await,
+        Endpoints::Ports(reserved) => listen(common, clusters, reserved, reviewer, views, tasks).await,
     }
 }
 
-/// The time of certificates is that of the API server, which judges them.
+/// Certificates follow the time of the API server, because the API server validates them.
 fn certificate_clock(common: &Common) -> WallClock {
     let clock = Arc::clone(&common.clock);
     Arc::new(move || clock.now())
@@ -110,7 +110,7 @@ async fn listen(
     Ok(())
 }
 
-/// Readers of views may show a certificate; callers of webhooks must where their authorities are named.
+/// Readers of views may present a client certificate. Callers of webhooks must present one when `--webhook-client-ca` is given.
 async fn client_certificates(
     webhooks: &settings::WebhookSettings,
     views: Option<&Arc<Front>>,
@@ -157,7 +157,7 @@ fn certificate_settings(common: &Common) -> anyhow::Result<CertificateSettings> 
         if settings.secure.is_some() { Target::all(&settings.webhooks.configuration, api_service) } else { Vec::new() }
     };
     let mode = match &settings.certificates {
-        // Nobody will see it, so that none is kept.
+        // There is no TLS listener, so the certificate is not stored.
         settings::CertMode::SelfManaged if settings.secure.is_none() => {
             CertMode::Dev { settings: plan()?, targets: Vec::new() }
         }
@@ -178,13 +178,13 @@ fn certificate_settings(common: &Common) -> anyhow::Result<CertificateSettings> 
         settings::CertMode::Dev => CertMode::Dev { settings: plan()?, targets: targets() },
     };
     let entropy = common.random_source(stream::CERTIFICATES);
-    let sni = settings.sni_certificates.iter().map(|told| SniPair {
+    let sni = settings.sni_certificates.iter().map(|configured| SniPair {
         files: PairFiles {
-            certificate: told.certificate.clone(),
-            key: told.private_key.clone(),
+            certificate: configured.certificate.clone(),
+            key: configured.private_key.clone(),
             named_by: NamedBy::SniFlag,
         },
-        names: told.names.clone(),
+        names: configured.names.clone(),
         interval: POLL_INTERVAL,
     });
     Ok(CertificateSettings {

@@ -1,10 +1,10 @@
-//! Views of the target cluster, and what writes to it.
+//! Views of the target cluster, and the clients that write to it.
 
 use std::sync::{Arc, OnceLock};
 
 use k8s_openapi::api::core::v1::Secret;
 
-use super::caches::Begin;
+use super::caches::WatchStart;
 use controller_runtime::{
     clients::{Cluster, Purpose},
     gate::Gate,
@@ -47,21 +47,21 @@ fn volume_of_attachment(attachment: &AttachmentSnapshot) -> Vec<String> {
     attachment.volume_name().map(str::to_owned).into_iter().collect()
 }
 
-/// What is known of the target cluster. What only drains need is watched from the first drain on.
+/// The views of the target cluster. Kinds that only drains need are watched from the first drain on.
 #[derive(Clone)]
 pub(super) struct TargetViews {
     pub(super) evictions: kube::Client,
     pub(super) node_store: Arc<Store<NodeSnapshot>>,
     pub(super) nodes: Objects<NodeSnapshot>,
     pub(super) bootstrap_tokens: Objects<Arc<Secret>>,
-    /// What the target cluster has refused to write.
+    /// Writes that the target cluster has refused.
     pub(super) refusals: Refusals,
     pub(super) pods: Lazy<PodSnapshot>,
     pub(super) volumes: Lazy<VolumeSnapshot>,
     pub(super) claims: Lazy<ClaimSnapshot>,
     pub(super) attachments: Lazy<AttachmentSnapshot>,
     pub(super) budgets: Lazy<BudgetSnapshot>,
-    /// The watches, once they are kept: they know what a list fails with.
+    /// The watches, once they run. They know why a list fails.
     watches: Arc<OnceLock<Watches>>,
 }
 
@@ -91,7 +91,7 @@ impl TargetViews {
         }
     }
 
-    /// Waits until all views are of one history.
+    /// Waits until no view is being replaced because history went back.
     pub(super) async fn wait_whole(&self) {
         self.node_store.wait_whole().await;
         self.pods.store().wait_whole().await;
@@ -102,8 +102,8 @@ impl TargetViews {
     }
 
     /// Starts the watches.
-    pub(super) fn keep(&self, watches: &Watches, cluster: &Cluster, begin: &Begin, tasks: &mut Supervisor) {
-        // Whoever keeps them twice has the same watches.
+    pub(super) fn keep(&self, watches: &Watches, cluster: &Cluster, begin: &WatchStart, tasks: &mut Supervisor) {
+        // A second call has the same watches.
         let _ = self.watches.set(watches.clone());
         let stop = tasks.stop_of(Stage::Support);
         let client = || cluster.client(Purpose::Watches);
@@ -111,7 +111,7 @@ impl TargetViews {
         tasks.spawn(
             Stage::Support,
             "watch of nodes",
-            begin.clone().then(watches.clone().keep(
+            begin.clone().run(watches.clone().keep(
                 "nodes",
                 client(),
                 nodes,
@@ -143,28 +143,28 @@ impl TargetViews {
 }
 
 impl TargetViews {
-    /// The kinds that drains need, and whether each is listed completely and fed at present. Whether a drain is to be forced is
-    /// told by the Node.
+    /// The kinds that drains need, each with whether its view is listed completely and current. Nodes are among them because the Node
+    /// decides whether a drain is forced.
     fn listed(&self) -> [(&'static str, bool); 6] {
         [
-            ("nodes", is_fed(&self.node_store)),
-            ("pods", is_fed(self.pods.store())),
-            ("persistentvolumes", is_fed(self.volumes.store())),
-            ("persistentvolumeclaims", is_fed(self.claims.store())),
-            ("volumeattachments", is_fed(self.attachments.store())),
-            ("poddisruptionbudgets", is_fed(self.budgets.store())),
+            ("nodes", is_usable(&self.node_store)),
+            ("pods", is_usable(self.pods.store())),
+            ("persistentvolumes", is_usable(self.volumes.store())),
+            ("persistentvolumeclaims", is_usable(self.claims.store())),
+            ("volumeattachments", is_usable(self.attachments.store())),
+            ("poddisruptionbudgets", is_usable(self.budgets.store())),
         ]
     }
 }
 
-/// Whether a view was listed, and its watch has a connection.
-fn is_fed(store: &Store<impl Snapshot>) -> bool {
+/// Whether a view is complete and its watch has a connection.
+fn is_usable(store: &Store<impl Snapshot>) -> bool {
     store.is_synced() && store.is_current()
 }
 
 impl DrainViews for TargetViews {
     fn ready(&self) -> bool {
-        // All are asked, so that all begin.
+        // `&` evaluates all operands, so that all watches begin.
         let complete = self.pods.begin()
             & self.volumes.begin()
             & self.claims.begin()
@@ -223,62 +223,62 @@ pub(super) mod tests {
     use super::*;
     use controller_runtime::clients::{ClientSettings, Rate};
 
-    /// Views of a target cluster that answers nothing.
-    pub(in crate::manager) fn unasked_views() -> TargetViews {
-        let unasked = tower::service_fn(|_: Request<Body>| async {
+    /// Views of a target cluster that never answers.
+    pub(in crate::manager) fn unanswered_views() -> TargetViews {
+        let unresponsive = tower::service_fn(|_: Request<Body>| async {
             std::future::pending::<()>().await;
             Ok::<_, kube::Error>(Response::new(Body::empty()))
         });
-        let client = kube::Client::new(unasked, "ns");
+        let client = kube::Client::new(unresponsive, "ns");
         let settings = ClientSettings { rate: Rate { qps: 1.0, burst: 1 }, observer: None };
         let gate = Gate::open_until(CancellationToken::new());
         TargetViews::new(&Cluster::over(&client, &client, "test", &settings), &gate)
     }
 
-    /// What becomes of a view.
+    /// What happens to a view.
     #[derive(Clone, Copy)]
-    enum Comes {
+    enum Event {
         List,
         Connection,
         Outage,
     }
 
-    fn learns(store: &Store<impl Snapshot>, news: Comes) {
-        match news {
-            Comes::List => {
+    fn apply(store: &Store<impl Snapshot>, event: Event) {
+        match event {
+            Event::List => {
                 store.list_begins();
                 store.list_ends();
             }
-            Comes::Connection => store.set_current(true),
-            Comes::Outage => store.set_current(false),
+            Event::Connection => store.set_current(true),
+            Event::Outage => store.set_current(false),
         }
     }
 
     #[rstest]
-    #[case::nodes("nodes", |views: &TargetViews, news| learns(&views.node_store, news))]
-    #[case::pods("pods", |views: &TargetViews, news| learns(views.pods.store(), news))]
-    #[case::volumes("persistentvolumes", |views: &TargetViews, news| learns(views.volumes.store(), news))]
-    #[case::claims("persistentvolumeclaims", |views: &TargetViews, news| learns(views.claims.store(), news))]
-    #[case::attachments("volumeattachments", |views: &TargetViews, news| learns(views.attachments.store(), news))]
-    #[case::budgets("poddisruptionbudgets", |views: &TargetViews, news| learns(views.budgets.store(), news))]
+    #[case::nodes("nodes", |views: &TargetViews, event| apply(&views.node_store, event))]
+    #[case::pods("pods", |views: &TargetViews, event| apply(views.pods.store(), event))]
+    #[case::volumes("persistentvolumes", |views: &TargetViews, event| apply(views.volumes.store(), event))]
+    #[case::claims("persistentvolumeclaims", |views: &TargetViews, event| apply(views.claims.store(), event))]
+    #[case::attachments("volumeattachments", |views: &TargetViews, event| apply(views.attachments.store(), event))]
+    #[case::budgets("poddisruptionbudgets", |views: &TargetViews, event| apply(views.budgets.store(), event))]
     #[tokio::test]
-    async fn a_kind_is_listed_while_its_own_view_is_complete_and_fed(
+    async fn a_kind_is_listed_while_its_own_view_is_complete_and_current(
         #[case] kind: &'static str,
-        #[case] learns: fn(&TargetViews, Comes),
+        #[case] apply: fn(&TargetViews, Event),
     ) {
-        let views = unasked_views();
+        let views = unanswered_views();
         let listed = || {
             let listed = views.listed().into_iter().filter(|(_, is_listed)| *is_listed);
             listed.map(|(kind, _)| kind).collect::<Vec<_>>()
         };
         assert_eq!(listed(), [""; 0], "nothing is known at first");
-        learns(&views, Comes::Connection);
+        apply(&views, Event::Connection);
         assert_eq!(listed(), [""; 0], "the first list is not complete");
-        learns(&views, Comes::List);
+        apply(&views, Event::List);
         assert_eq!(listed(), [kind]);
-        learns(&views, Comes::Outage);
-        assert_eq!(listed(), [""; 0], "what the view shows grows old");
-        learns(&views, Comes::Connection);
+        apply(&views, Event::Outage);
+        assert_eq!(listed(), [""; 0], "the view is outdated");
+        apply(&views, Event::Connection);
         assert_eq!(listed(), [kind]);
     }
 }

@@ -1,4 +1,4 @@
-//! Looks at the clock each second, so that a step is noticed when nobody else looks, and tells how it stands.
+//! Reads the clock each second, so that a step is noticed when no other part reads the clock, and reports its state.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,10 +11,10 @@ use controller_runtime::{
 
 /// Name of the check in `/readyz?verbose`.
 const CHECK: &str = "clock";
-/// Pause between two looks.
+/// Pause between two reads.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Starts looking.
+/// Starts the task.
 pub(super) fn start(common: &Arc<Common>, tasks: &mut Supervisor) {
     let (common, stop) = (Arc::clone(common), tasks.stop_of(Stage::Support));
     let check = common.health.check(CHECK, Gate::None, "not looked at yet");

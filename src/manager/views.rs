@@ -1,4 +1,4 @@
-//! What the computed views are made from: the stores, drivers and controllers of this process.
+//! The sources of the computed views: the stores, drivers and controllers of this process.
 
 use std::sync::Arc;
 
@@ -15,32 +15,32 @@ use machine_controllers::{
 };
 use machine_driver::Registry;
 
-/// What providers list. The loop that looks for orphans tells it what it has learned.
+/// The VMs that providers list. The controller that looks for orphans adds its lists.
 pub(super) fn inventories(common: &Common, views: &ControlViews, drivers: &Registry) -> Arc<Inventories> {
     let usual = InventorySettings::default();
-    let settings = common.settings.extension.as_ref().map_or(usual, |told| InventorySettings {
-        max_age: told.inventory_max_age,
-        at_once: told.inventories_at_a_time,
+    let settings = common.settings.extension.as_ref().map_or(usual, |extension| InventorySettings {
+        max_age: extension.inventory_max_age,
+        at_once: extension.inventories_at_a_time,
         ..usual
     });
     Arc::new(Inventories::new(views.clone(), drivers.clone(), Arc::clone(&common.clock), settings))
 }
 
-/// What a process sees of its clusters, whether it acts on it or only serves.
-pub(super) struct Seen {
+/// What a process knows of its clusters, with control loops or without.
+pub(super) struct ClusterState {
     pub(super) common: Arc<Common>,
     pub(super) views: ControlViews,
     pub(super) target: Option<TargetViews>,
     pub(super) drivers: Registry,
     pub(super) inventories: Arc<Inventories>,
-    /// Never leading where there are no loops.
+    /// Whether this process leads. A process without loops never leads.
     pub(super) standing: StandingNow,
-    /// The loops that views ask; none where there are none.
+    /// The loops that views read. Empty in a process without loops.
     pub(super) running: loops::Running,
 }
 
-impl Seen {
-    /// What a process with control loops sees.
+impl ClusterState {
+    /// The state of a process with control loops.
     pub(super) fn of(parts: &Parts) -> Self {
         let leadership = parts.leadership.clone();
         Self {
@@ -56,37 +56,37 @@ impl Seen {
 }
 
 /// The sources of the views.
-pub(super) fn sources(seen: &Seen) -> Sources {
-    let settings = &seen.common.settings;
-    let target = seen.target.as_ref().map(|target| {
+pub(super) fn sources(state: &ClusterState) -> Sources {
+    let settings = &state.common.settings;
+    let target = state.target.as_ref().map(|target| {
         let drains: Arc<dyn DrainViews> = Arc::new(target.clone());
         OutlookTarget { nodes: Arc::clone(&target.node_store), drains }
     });
     let references = CachedReferences::of_namespace(&settings.namespace);
-    references.know(seen.views.clone());
+    references.use_stores(state.views.clone());
     Sources {
-        views: seen.views.clone(),
+        views: state.views.clone(),
         namespace: settings.namespace.clone(),
-        clock: Arc::clone(&seen.common.clock),
-        standing: Arc::clone(&seen.standing),
+        clock: Arc::clone(&state.common.clock),
+        standing: Arc::clone(&state.standing),
         outlooks: Outlooks::new(OutlookDeps {
-            views: seen.views.clone(),
+            views: state.views.clone(),
             target,
-            drivers: seen.drivers.clone(),
+            drivers: state.drivers.clone(),
             settings: settings.machine.clone(),
-            freeze: seen.running.freeze.clone(),
-            controller: seen.running.machines.clone(),
+            freeze: state.running.freeze.clone(),
+            controller: state.running.machines.clone(),
         }),
-        inventories: Arc::clone(&seen.inventories),
-        collector: seen.running.collector.clone(),
-        plans_at_a_time: settings.extension.as_ref().map_or(1, |told| told.plans_at_a_time),
+        inventories: Arc::clone(&state.inventories),
+        collector: state.running.collector.clone(),
+        plans_at_a_time: settings.extension.as_ref().map_or(1, |extension| extension.plans_at_a_time),
         rollouts: settings.rollout,
         admission: Judges {
             policy: Policy {
                 profile: settings.admission.profile,
                 controllers: ControllerUsers::named(settings.admission.controller_users.clone()),
             },
-            providers: Arc::new(RegisteredDrivers::new(seen.drivers.clone(), settings.admission.providers)),
+            providers: Arc::new(RegisteredDrivers::new(state.drivers.clone(), settings.admission.providers)),
             references,
         },
     }

@@ -1,4 +1,4 @@
-//! Which drivers a process has, and the one that plays a cloud.
+//! Settings of drivers, of all clouds and of the virtual cloud.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -6,28 +6,28 @@ use std::{
     path::PathBuf,
 };
 
-/// Which drivers this process serves.
+/// The drivers of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DriverSelection {
-    /// All that are compiled in.
+    /// All drivers that are compiled in.
     All,
-    /// Those of these `provider` strings.
+    /// The drivers of these `provider` strings.
     Only(BTreeSet<String>),
 }
 
-/// What the process says of all clouds.
+/// Settings of all clouds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CloudSettings {
-    /// URLs in place of the clouds' own endpoints, by `provider` string.
+    /// URLs that replace the clouds' own endpoints, by `provider` string.
     pub endpoints: BTreeMap<String, String>,
-    /// Token files that Secrets name are read below these directories only.
+    /// The only directories below which token files named in Secrets are read.
     pub identity_directories: Vec<PathBuf>,
-    /// How fine the codes of failed calls are.
+    /// The codes of failed calls.
     pub codes: CodeDetail,
 }
 
 impl CloudSettings {
-    /// Where token files may be unless the command line says otherwise.
+    /// The default directory of token files.
     pub const IDENTITY_DIRECTORY: &str = "/var/run/secrets/";
 }
 
@@ -41,12 +41,12 @@ impl Default for CloudSettings {
     }
 }
 
-/// How fine the codes of failed calls are.
+/// The codes of failed calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodeDetail {
     /// A code for each kind of failure.
     Fine,
-    /// Those of the Go drivers.
+    /// The codes of the Go drivers.
     AsGo,
 }
 
@@ -54,50 +54,50 @@ pub enum CodeDetail {
 #[cfg(feature = "external")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExternalDriverSettings {
-    /// The `provider` string that it serves.
+    /// The `provider` string that the driver serves.
     pub provider: String,
-    /// Where it listens, or which program it is.
+    /// Its address, or the program to start.
     pub place: driver_external::Place,
-    /// The files for mutual TLS; there wherever the place needs them.
+    /// The files for mutual TLS. Always present when the place needs them.
     pub tls: Option<driver_external::TlsFiles>,
 }
 
 /// The virtual cloud.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimulationSettings {
-    /// Whether classes of real providers may be simulated.
+    /// Whether the virtual cloud may serve classes of real providers.
     pub impersonation: Impersonation,
-    /// File with latencies, failures and quota; re-read when it changes.
+    /// File with latencies, failures and quota. It is read again when it changes.
     pub config: Option<PathBuf>,
-    /// Where the VMs are remembered.
+    /// Where the VMs are stored.
     pub state: SimulationState,
-    /// Where the simulation can be steered from.
+    /// The listener of the simulation's admin API.
     pub admin: Option<SimulationAdmin>,
 }
 
 /// Whether the virtual cloud may serve other providers' classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Impersonation {
-    /// It serves provider `virtual` only.
+    /// The virtual cloud serves only provider `virtual`.
     Refused,
-    /// The simulation config names the providers it plays.
+    /// The virtual cloud also serves the providers that the simulation config names.
     Allowed,
 }
 
-/// Where the virtual cloud remembers its VMs.
+/// Where the virtual cloud stores its VMs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SimulationState {
-    /// Nowhere: rebuilt from the simulated Nodes at the start.
+    /// Nowhere. At the start the VMs are rebuilt from the simulated Nodes.
     None,
     /// In a journal.
     File(PathBuf),
-    /// In `ConfigMaps` of this name prefix.
+    /// In `ConfigMaps` with this name prefix.
     ConfigMap(String),
-    /// In one JSON document that is written whole.
+    /// In one JSON document that is always written completely.
     Json(PathBuf),
 }
 
-/// Where the simulation can be steered from: never beyond this host.
+/// The listener of the simulation's admin API. Only this host can reach it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SimulationAdmin {
     /// A TCP port of the loopback interface.

@@ -1,33 +1,33 @@
-//! What the extension API server is told. Source: spec/extension-apiserver §1.5, §3.1, §3.2, §3.6, §4.4.
+//! Settings of the extension API server. Source: spec/extension-apiserver §1.5, §3.1, §3.2, §3.6, §4.4.
 
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
 /// The extension API server of views.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExtensionSettings {
-    /// Which views are served (`--views`).
+    /// The views that are served (`--views`).
     pub views: ViewSelection,
-    /// Whether a reader must be allowed to read what a view is computed from (`--views-check-source-rbac`).
+    /// Whether a reader of a view needs the right to read the view's sources (`--views-check-source-rbac`).
     pub source_rights: SourceRights,
-    /// How old what is known of the provider's VMs may be (`--inventory-max-age`).
+    /// Maximum age of a list of the provider's VMs (`--inventory-max-age`).
     pub inventory_max_age: Duration,
-    /// Who asks.
+    /// Decides who a caller is.
     pub authentication: AuthenticationSettings,
-    /// What they may.
+    /// Decides what a caller may do.
     pub authorization: AuthorizationSettings,
-    /// Where requests are written down, if anywhere (`--audit-log-path`).
+    /// The audit log, if there is one (`--audit-log-path`).
     pub audit_log: Option<AuditLog>,
-    /// Requests at a time (`--max-requests-inflight`).
+    /// Maximum number of requests at a time (`--max-requests-inflight`).
     pub requests_in_flight: usize,
-    /// No request takes longer (`--request-timeout`).
+    /// Deadline of a request (`--request-timeout`).
     pub request_timeout: Duration,
-    /// Plans of a view that are computed at a time (`--max-plans-inflight`).
+    /// Maximum number of plans that a view computes at a time (`--max-plans-inflight`).
     pub plans_at_a_time: usize,
-    /// Inventories that providers are asked for at a time (`--max-inventories-inflight`).
+    /// Maximum number of inventories that are requested from providers at a time (`--max-inventories-inflight`).
     pub inventories_at_a_time: usize,
 }
 
-/// Which views are served.
+/// The views that are served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ViewSelection {
     /// All.
@@ -46,49 +46,40 @@ impl ViewSelection {
     }
 }
 
-/// Whether a reader of a view must also be allowed to read what it is computed from.
+/// Whether a reader of a view also needs the right to read the objects that the view is computed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourceRights {
-    /// Yes.
+    /// The reader needs it.
     Checked,
-    /// The right on the view is enough.
+    /// The right to read the view is enough.
     NotChecked,
 }
 
-/// Who asks.
+/// Settings that decide who a caller is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthenticationSettings {
-    /// Another kubeconfig for reviews of tokens and for the `ConfigMap`; unset means the control cluster's.
+    /// Another kubeconfig for token reviews and for the `ConfigMap`. None means that of the control cluster.
     pub kubeconfig: Option<PathBuf>,
-    /// Whether the `ConfigMap` of the API server is read.
-    pub lookup: Lookup,
-    /// How long reviews of tokens are remembered.
+    /// Whether the `ConfigMap` `extension-apiserver-authentication` is read. Off with `--authentication-skip-lookup`.
+    pub reads_config_map: bool,
+    /// How long token reviews are cached.
     pub token_time_to_live: Duration,
-    /// Whom tokens must be meant for; empty: for the API server.
+    /// Audiences that tokens must have. Empty means that of the API server.
     pub audiences: Vec<String>,
-    /// Authorities of clients, instead of those of the `ConfigMap`.
+    /// Certificate authorities of clients, instead of those of the `ConfigMap`.
     pub client_ca: Option<PathBuf>,
     /// Front proxies, instead of those of the `ConfigMap`.
     pub front_proxy: Option<FrontProxySettings>,
-    /// Whether one authority may stand for clients and front proxies.
+    /// Whether clients and front proxies may have the same authority.
     pub shared_authority: SharedAuthority,
-}
-
-/// Whether the `ConfigMap` `extension-apiserver-authentication` is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lookup {
-    /// It is.
-    Done,
-    /// It is not (`--authentication-skip-lookup`).
-    Skipped,
 }
 
 /// Front proxies as flags name them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrontProxySettings {
-    /// Who vouches for them, PEM.
+    /// PEM file with their certificate authorities.
     pub ca: PathBuf,
-    /// Their names; empty: any.
+    /// Allowed common names. Empty means any.
     pub allowed_names: Vec<String>,
     /// Headers with the user's name.
     pub user_headers: Vec<String>,
@@ -96,30 +87,30 @@ pub struct FrontProxySettings {
     pub uid_headers: Vec<String>,
     /// Headers with groups.
     pub group_headers: Vec<String>,
-    /// Beginnings of headers with anything else.
+    /// Prefixes of headers with further attributes of the user.
     pub extra_prefixes: Vec<String>,
 }
 
-/// Whether one authority may stand for clients and for front proxies while any of its certificates is believed.
+/// Whether clients and front proxies may have the same authority when the front proxies' names are not limited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SharedAuthority {
-    /// No: whoever has any certificate of it could claim to be anybody.
+    /// No: every client with a certificate of this authority could act as any user.
     #[default]
     Refused,
     /// Yes (`--allow-shared-front-proxy-ca`).
     Allowed,
 }
 
-/// What callers may.
+/// Settings that decide what a caller may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthorizationSettings {
-    /// Another kubeconfig for reviews of access; unset means the control cluster's.
+    /// Another kubeconfig for access reviews. None means that of the control cluster.
     pub kubeconfig: Option<PathBuf>,
-    /// How long allowances are remembered.
+    /// How long allowed requests are cached.
     pub allowed_time_to_live: Duration,
-    /// How long refusals are remembered.
+    /// How long refused requests are cached.
     pub refused_time_to_live: Duration,
-    /// Paths that nobody needs a right for.
+    /// Paths that need no right.
     pub open_paths: Vec<String>,
 }
 
@@ -128,6 +119,6 @@ pub struct AuthorizationSettings {
 pub enum AuditLog {
     /// Standard output.
     Stdout,
-    /// Behind what this file holds.
+    /// Appended to this file.
     File(PathBuf),
 }

@@ -1,4 +1,4 @@
-//! Which control loops a process runs, and how one of several processes comes to run them.
+//! Settings of control loops and of leader election.
 
 use std::{collections::BTreeSet, num::NonZeroUsize, time::Duration};
 
@@ -41,7 +41,7 @@ impl ControllerSet {
 }
 
 impl ControllerSet {
-    /// The loops that nobody runs while this process leads: it takes the Lease of their half without running them.
+    /// The loops that no process runs while this one leads: it holds the Lease of their half without running them.
     pub fn left_out(&self) -> Vec<Controller> {
         let halves = self.halves();
         let of_halves = Controller::ALL.into_iter().filter(|controller| halves.contains(&controller.half()));
@@ -67,22 +67,22 @@ pub struct Workers {
 /// Whether a replica that does not lead keeps its caches warm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StandbyCaches {
-    /// It does: it takes over at once and can answer whatever reads.
+    /// It does. It takes over at once, and serves views meanwhile.
     Warm,
-    /// It does not: it needs less memory, and lists everything when it begins to lead.
+    /// It does not. It needs less memory, and lists all objects when it begins to lead.
     Cold,
 }
 
-/// How leadership is won and kept; lease > renew deadline > 1.2 × retry period.
+/// Times of leader election; lease > renew deadline > 1.2 × retry period.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaderElection {
-    /// Name of the host, which in a pod is the pod's; the holder's name in the Leases begins with it.
+    /// Name of the host; in a pod the name of the pod. The holder's name in the Leases begins with it.
     pub host_name: String,
-    /// How long others wait before they take over.
+    /// How long other replicas wait before they take over.
     pub lease_duration: Duration,
     /// How long the leader tries to renew before it gives up.
     pub renew_deadline: Duration,
-    /// Wait between two tries.
+    /// Pause between two tries.
     pub retry_period: Duration,
 }
 
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_half_that_is_not_whole_keeps_others_from_the_rest() {
+    fn the_lease_of_a_half_keeps_other_processes_from_loops_that_are_left_out() {
         let half = |half: Half| Controller::ALL.into_iter().filter(move |controller| controller.half() == half);
         for whole in [ControllerSet::all(), ControllerSet::none(), half(Half::MachineController).collect()] {
             assert_eq!(whole.left_out(), []);

@@ -1,4 +1,4 @@
-//! The listeners: who may call them, by which certificate they are known, and what admission answers there.
+//! Settings of the listeners, of their certificates and of admission.
 
 use std::{net::IpAddr, num::NonZeroU16, path::PathBuf};
 
@@ -7,20 +7,21 @@ use machine_api::{
     validation::{Coverage, Profile},
 };
 
-/// Who may call webhooks.
+/// The callers of webhooks, and TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebhookSettings {
-    /// PEM file of the authorities of which callers must show a certificate; most API servers have none to show.
+    /// PEM file with certificate authorities. When it is set, callers must present a certificate of one of them; most API servers
+    /// have no client certificate.
     pub client_authorities: Option<PathBuf>,
-    /// Name of both webhook configurations, whose `caBundle` is kept right.
+    /// Name of both webhook configurations, whose `caBundle` this process maintains.
     pub configuration: String,
-    /// The oldest TLS version that is spoken.
+    /// The minimum TLS version.
     pub tls_min_version: TlsMinVersion,
-    /// Cipher suites that are spoken.
+    /// The allowed cipher suites.
     pub tls_cipher_suites: Vec<TlsCipherSuite>,
 }
 
-/// A cipher suite, by the names that Go and IANA give it.
+/// A cipher suite, with its name in Go and at IANA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsCipherSuite {
     /// `TLS_AES_256_GCM_SHA384`.
@@ -44,7 +45,7 @@ pub enum TlsCipherSuite {
 }
 
 impl TlsCipherSuite {
-    /// All that are spoken unless some are named, the strongest first.
+    /// All suites, the strongest first. They are the default.
     pub const ALL: [Self; 9] = [
         Self::Tls13Aes256,
         Self::Tls13Aes128,
@@ -72,7 +73,7 @@ impl TlsCipherSuite {
         }
     }
 
-    /// The suite of a name; Go's old names of two of them end before the hash.
+    /// The suite with this name. Go's old names of two suites lack the hash at the end.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|suite| {
             let own = suite.as_str();
@@ -80,13 +81,13 @@ impl TlsCipherSuite {
         })
     }
 
-    /// Whether it is one of TLS 1.3.
+    /// Whether the suite belongs to TLS 1.3.
     pub const fn is_of_tls13(self) -> bool {
         matches!(self, Self::Tls13Aes256 | Self::Tls13Aes128 | Self::Tls13ChaCha20)
     }
 }
 
-/// The oldest TLS version that is spoken, by Go's names.
+/// The minimum TLS version, with Go's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsMinVersion {
     /// `VersionTLS12`.
@@ -102,9 +103,9 @@ pub struct HttpSettings {
     pub address: IpAddr,
     /// Port for health, readiness and metrics.
     pub port: NonZeroU16,
-    /// A second listener where the Go machine controller had its own; absent when it is switched off.
+    /// Port of a second listener, where the Go machine controller has its own; none when it is off.
     pub compat_port: Option<NonZeroU16>,
-    /// Whether profiles can be asked for.
+    /// What `/debug/pprof` serves.
     pub profiling: Profiling,
 }
 
@@ -115,34 +116,34 @@ pub enum Profiling {
     Off,
     /// Profiles.
     On,
-    /// Profiles, and contention is measured.
+    /// Profiles, with contention.
     WithContention,
 }
 
 /// Where the serving certificate comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CertMode {
-    /// Made and rotated by the process, kept in a Secret.
+    /// The process makes and rotates it, and stores it in a Secret.
     SelfManaged,
-    /// Read from files that somebody else rotates.
+    /// The process reads it from files that something else rotates.
     Files {
         /// PEM file with the certificate chain.
         certificate: PathBuf,
         /// PEM file with the private key.
         private_key: PathBuf,
     },
-    /// Made at the start, kept in memory only.
+    /// The process makes it at the start and keeps it in memory only.
     Dev,
 }
 
-/// A certificate for callers that ask for certain names.
+/// A certificate for callers that request certain names (SNI).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SniCertificate {
     /// PEM file with the certificate chain.
     pub certificate: PathBuf,
     /// PEM file with the private key.
     pub private_key: PathBuf,
-    /// Names, and patterns whose first label is `*`; none means those that the certificate is valid for.
+    /// Names, and patterns whose first label is `*`. Empty means the names in the certificate.
     pub names: Vec<String>,
 }
 
@@ -151,19 +152,19 @@ pub struct SniCertificate {
 pub struct ServiceReference {
     /// Name of the Service.
     pub name: String,
-    /// Its namespace; the certificate Secret lives there too.
+    /// Its namespace. The Secret with the certificate is there too.
     pub namespace: String,
 }
 
-/// What admission does.
+/// Settings of admission.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdmissionSettings {
     /// How strict the rules with two levels are.
     pub profile: Profile,
-    /// User names that the webhooks treat as controllers.
+    /// Users that the webhooks treat as controllers.
     pub controller_users: Vec<String>,
-    /// Whether new objects get our finalizer in admission already.
+    /// Whether admission adds our finalizer to new objects.
     pub finalizers: FinalizerDefault,
-    /// Whether a class of a provider that is not served here is a mistake.
+    /// Whether a class of a provider without driver in this process is a mistake.
     pub providers: Coverage,
 }

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 use example_driver::{FolderDriver, PROVIDER};
 use machine_controller_manager::{
     DriverSet,
-    manager::{Face, Surroundings, run_in},
+    manager::{Endpoints, Environment, run_in},
     server::Reviewer,
 };
 use serde_json::{Value, json};
@@ -39,10 +39,10 @@ async fn rollout(cloud: &Path) {
     install(client).await;
     let (stop, stopped) = oneshot::channel::<()>();
     let (give, given) = oneshot::channel::<Arc<dyn Reviewer>>();
-    let face = Face::Given(Box::new(|reviewer| drop(give.send(reviewer))));
-    let surroundings = Surroundings {
+    let endpoints = Endpoints::InProcess(Box::new(|reviewer| drop(give.send(reviewer))));
+    let environment = Environment {
         drivers: DriverSet::built_in().with(FolderDriver::new(cloud)),
-        ..stage.surroundings(&stage.managers_client(), face, 1)
+        ..stage.environment(&stage.managers_client(), endpoints, 1)
     };
     let story = async {
         answer_webhooks(server, given.await.expect("the manager gives its reviewer"));
@@ -68,7 +68,7 @@ async fn rollout(cloud: &Path) {
         until(client, || vms(cloud), "large").await;
         drop(stop);
     };
-    let running = run_in(settings(&[]), surroundings, async { drop(stopped.await) });
+    let running = run_in(settings(&[]), environment, async { drop(stopped.await) });
     let (ended, ()) = tokio::join!(running, story);
     ended.expect("the manager ends well");
 }

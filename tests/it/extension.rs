@@ -116,7 +116,7 @@ async fn xa_155_xa_163_who_is_believed() {
     assert_eq!(told.code, 405, "{}", told.text);
     let review = r#"{"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1"}"#;
     let path = format!("{GROUP_VERSION}/namespaces/x/nothings");
-    assert_eq!(world.caller(Some(&proxy)).await.ask("POST", &path, &root, review).await.code, 404);
+    assert_eq!(world.caller(Some(&proxy)).await.send("POST", &path, &root, review).await.code, 404);
 }
 
 #[tokio::test(flavor = "multi_thread")]

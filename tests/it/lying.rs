@@ -51,7 +51,7 @@ impl Life {
         self.weather.manager.kill();
         let (liar, kubeconfig) = self.weather.rig.liar().await;
         for lie in lies {
-            liar.tells(lie);
+            liar.add(lie);
         }
         self.liar = liar;
         let clusters = through(&kubeconfig);
@@ -126,14 +126,14 @@ async fn a_404_of_a_gateway_to_a_write_of_a_node_costs_no_machine() {
     let Some(life) = Life::begins("lying::a_404_to_a_node", &[]).await else { return };
     let path = format!("/api/v1/nodes/{}", node_of(&life.born[0]));
     let lies = [Lie::Answers(Answer::page(404)), Lie::Answers(Answer::status(404, "NotFound"))];
-    let told = lies.map(|lie| life.liar.tells(Rule::about(path.as_str(), lie).method(Method::PATCH)));
+    let told = lies.map(|lie| life.liar.add(Rule::about(path.as_str(), lie).method(Method::PATCH)));
     // Of the deployment, since its sets take back what only a machine says.
     let told_to_all = json!({"nodeTemplate": {"metadata": {"labels": {"told": "yes"}}}});
     let patch = json!({"spec": {"template": {"spec": told_to_all}}}).to_string();
     let patched = ["patch", "machinedeployment", FLEET, "--type=merge", "-p", patch.as_str()];
     life.weather.namespace.kubectl(&patched).await.succeed();
     for told in told {
-        life.liar.told(told, 1, PATIENCE).await;
+        life.liar.applied(told, 1, PATIENCE).await;
     }
     wait_until("the Node to get its label all the same", PATIENCE, || async {
         let node = life.weather.rig.kubectl(&["get", "node", node_of(&life.born[0]), "-o", "json"]).await.json();
@@ -148,9 +148,9 @@ async fn a_404_of_a_gateway_to_a_write_of_a_node_costs_no_machine() {
 async fn a_404_of_a_gateway_to_a_write_of_a_machine_hides_no_machine() {
     let Some(life) = Life::begins("lying::a_404_to_a_machine", &[]).await else { return };
     let path = format!("/machines/{}/status", life.first());
-    let told = life.liar.tells(Rule::about(path, Lie::Answers(Answer::page(404))).method(Method::PATCH));
+    let told = life.liar.add(Rule::about(path, Lie::Answers(Answer::page(404))).method(Method::PATCH));
     life.weather.nodes_show(&[node_of(&life.born[0])], "Unknown").await;
-    life.liar.told(told, 1, PATIENCE).await;
+    life.liar.applied(told, 1, PATIENCE).await;
     life.weather.nodes_show(&[node_of(&life.born[0])], "True").await;
     life.all_is_as_before().await;
     life.goes_on_to_its_end().await;
@@ -161,13 +161,13 @@ async fn a_gateway_without_a_backend_ends_nothing() {
     let flags =
         ["--machine-safety-apiserver-statuscheck-timeout=3s", "--machine-safety-apiserver-statuscheck-period=3s"];
     let Some(life) = Life::begins("lying::a_gateway", &flags).await else { return };
-    let told = life.liar.tells(Rule::about("/", Lie::Answers(Answer::page(404))).times(usize::MAX));
+    let told = life.liar.add(Rule::about("/", Lie::Answers(Answer::page(404))).times(usize::MAX));
     wait_until("the loops to freeze", PATIENCE, || async {
         let metrics = life.weather.manager.http_get("/metrics").await;
         expect(metrics.contains("mcm_machine_controller_frozen 1"), || "they flow".to_owned())
     })
     .await;
-    life.liar.stops(told);
+    life.liar.end(told);
     life.all_is_as_before().await;
     life.goes_on_to_its_end().await;
 }
@@ -179,11 +179,11 @@ async fn answers_that_are_lost_or_late_do_nothing_twice() {
     let nodes = Rule::about("/api/v1/nodes/", Lie::Lost).method(Method::PATCH).times(2);
     let late = Rule::about("/api/v1/nodes/", Lie::Held(Duration::from_secs(3))).method(Method::GET).times(2);
     let created = Rule::about("/machines", Lie::Lost).method(Method::POST).without("/machines/");
-    let told = [machines, nodes, late, created].map(|rule| life.liar.tells(rule));
+    let told = [machines, nodes, late, created].map(|rule| life.liar.add(rule));
     let machine = life.first().to_owned();
     life.deletes(&machine).await;
-    life.liar.told(told[0], 3, PATIENCE).await;
-    life.liar.told(told[3], 1, PATIENCE).await;
+    life.liar.applied(told[0], 3, PATIENCE).await;
+    life.liar.applied(told[3], 1, PATIENCE).await;
     life.goes_on_to_its_end().await;
 }
 
@@ -193,11 +193,11 @@ async fn lists_and_writes_that_are_refused_for_a_while_only_take_longer() {
     let busy =
         Rule::about("/machine", Lie::Answers(Answer::status(429, "TooManyRequests"))).without("watch=true").times(5);
     let away = Rule::about("/api/v1/nodes", Lie::Answers(Answer::page(503))).without("watch=true").times(5);
-    let told = [busy, away].map(|rule| life.liar.tells(rule));
+    let told = [busy, away].map(|rule| life.liar.add(rule));
     let machine = life.first().to_owned();
     life.deletes(&machine).await;
-    life.liar.told(told[0], 5, PATIENCE).await;
-    life.liar.told(told[1], 5, PATIENCE).await;
+    life.liar.applied(told[0], 5, PATIENCE).await;
+    life.liar.applied(told[1], 5, PATIENCE).await;
     life.goes_on_to_its_end().await;
 }
 
@@ -250,10 +250,10 @@ fn everywhere(lie: &Lie) -> [Rule; 3] {
 async fn a_leader_that_dies_behind_lies_is_taken_over_behind_lies(#[case] short: &str, #[case] lie: Lie) {
     let test = format!("lying::taken_over_behind_lies_{short}");
     let Some(mut life) = Life::begins(&test, &["--leader-elect=true"]).await else { return };
-    let told = everywhere(&lie).map(|rule| life.liar.tells(rule));
+    let told = everywhere(&lie).map(|rule| life.liar.add(rule));
     let machine = life.first().to_owned();
     life.deletes(&machine).await;
-    life.liar.told(told[0], 4, PATIENCE).await;
+    life.liar.applied(told[0], 4, PATIENCE).await;
     life.is_taken_over(everywhere(&lie)).await;
     life.goes_on_to_its_end().await;
 }
@@ -271,9 +271,9 @@ async fn events_of_long_ago_bring_nobody_back() {
     .await;
     life.weather.clears_up(2).await;
     let lines = vec![json!({"type": "MODIFIED", "object": old})];
-    let told = life.liar.tells(Rule::about("/machines?", Lie::Replays(lines)).with("watch=true").times(2));
+    let told = life.liar.add(Rule::about("/machines?", Lie::Replays(lines)).with("watch=true").times(2));
     life.liar.falls_silent();
-    life.liar.told(told, 1, PATIENCE).await;
+    life.liar.applied(told, 1, PATIENCE).await;
     let now = life.weather.clears_up(2).await;
     assert!(!names(&now).contains(&machine));
     life.goes_on_to_its_end().await;

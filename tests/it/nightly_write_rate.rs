@@ -11,7 +11,7 @@ use crate::{
     support::{
         Rig,
         cluster_object::{name, text},
-        lying::{Liar, Tried},
+        lying::{Liar, WriteAttempt},
         manager::mcm,
         ports,
         wait::expect,
@@ -80,8 +80,8 @@ impl Refused {
         .await;
     }
 
-    fn counts(&self) -> Vec<Tried> {
-        self.liar.take_tried()
+    fn counts(&self) -> Vec<WriteAttempt> {
+        self.liar.take_attempts()
     }
 }
 

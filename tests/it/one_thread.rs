@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use machine_api::crd::{CrdOptions, definitions};
 use machine_controller_manager::{
-    manager::{Face, run_in},
+    manager::{Endpoints, run_in},
     server::Reviewer,
 };
 
@@ -79,12 +79,12 @@ fn s_cli_09_while_only_machines_are_served_no_loop_begins() {
         });
         post(client, &format!("{MACHINE_PATH}/machines"), &machine).await;
         let (stop, stopped) = oneshot::channel::<()>();
-        let surroundings = stage.surroundings(&stage.managers_client(), Face::Given(Box::new(drop)), 1);
+        let environment = stage.environment(&stage.managers_client(), Endpoints::InProcess(Box::new(drop)), 1);
         let story = async {
             tokio::time::sleep(Duration::from_secs(600)).await;
             drop(stop);
         };
-        let running = run_in(settings(&["--leader-elect=false"]), surroundings, async { drop(stopped.await) });
+        let running = run_in(settings(&["--leader-elect=false"]), environment, async { drop(stopped.await) });
         let (ended, ()) = tokio::join!(running, story);
         ended.expect("the manager waits and ends well");
         let left = list(client, &format!("{MACHINE_PATH}/machines")).await;
@@ -106,8 +106,8 @@ async fn tell(seed: u64, machines: u32) -> History {
     let (stop, stopped) = oneshot::channel::<()>();
     let (give, given) = oneshot::channel::<Arc<dyn Reviewer>>();
     // Nobody waits for a reviewer but this test.
-    let face = Face::Given(Box::new(|reviewer| drop(give.send(reviewer))));
-    let surroundings = stage.surroundings(&stage.managers_client(), face, seed);
+    let endpoints = Endpoints::InProcess(Box::new(|reviewer| drop(give.send(reviewer))));
+    let environment = stage.environment(&stage.managers_client(), endpoints, seed);
     let story = async {
         answer_webhooks(server, given.await.expect("the manager gives its reviewer"));
         create(client, machines).await;
@@ -123,7 +123,7 @@ async fn tell(seed: u64, machines: u32) -> History {
         assert_eq!(nodes.len(), 0, "{nodes:?}");
         drop(stop);
     };
-    let running = run_in(settings(&[]), surroundings, async { drop(stopped.await) });
+    let running = run_in(settings(&[]), environment, async { drop(stopped.await) });
     let (ended, ()) = tokio::join!(running, story);
     ended.expect("the manager ends well");
     let lasted = stage.clock.now().duration_since(began);

@@ -47,7 +47,7 @@ async fn readiness_goes_first_then_the_lease_and_a_second_signal_ends_it_at_once
     tokio::time::sleep_until(asked + Duration::from_secs(2)).await;
     manager.signal("TERM");
     assert_eq!(manager.wait(PATIENCE), 1);
-    assert!(manager.log().contains("told to stop for the second time"), "{}", manager.log());
+    assert!(manager.log().contains("stopped by a second signal"), "{}", manager.log());
 }
 
 /// The lines by which a process says that it leads.

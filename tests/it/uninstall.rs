@@ -66,8 +66,8 @@ async fn everything_of_the_manager_goes_and_the_objects_stay() {
         "would delete APIService v1alpha1.views.machine.sapcloud.io",
         "would delete ValidatingWebhookConfiguration machine-controller-manager",
         "would stop serving v1beta1 of machines.machine.sapcloud.io",
-        "would take the finalizer off MachineDeployment pool",
-        "would take the finalizer off Node ",
+        "would remove the finalizer from MachineDeployment pool",
+        "would remove the finalizer from Node ",
         "1 machines have a VM",
     ] {
         assert!(said.contains(line), "{line:?} missing in:\n{said}");
@@ -112,7 +112,7 @@ async fn everything_of_the_manager_goes_and_the_objects_stay() {
     assert_eq!(secret.succeed(), "");
     let (code, said, _) = uninstall(&arguments, "").await;
     assert_eq!(code, 0, "{said}");
-    assert!(said.starts_with("nothing is left that this command takes off\n"), "{said}");
+    assert!(said.starts_with("nothing is left that this command removes\n"), "{said}");
     assert!(said.contains(&format!("left: Lease {}/machine-controller\n", namespace.name)), "{said}");
     namespace.kubectl(&["delete", "lease", "machine-controller"]).await.succeed();
     arguments.pop();
@@ -226,7 +226,7 @@ async fn what_belongs_to_the_manager_of_another_namespace_stays() {
     assert!(wrong.get("machine", "m").await["metadata"]["finalizers"].is_array());
     let (code, said, errors) = uninstall(&of(&wrong, &["--target-kubeconfig=none"]), "").await;
     assert_eq!(code, 0, "{said}{errors}");
-    assert!(said.contains("done: take the finalizer off Machine m"), "{said}");
+    assert!(said.contains("done: remove the finalizer from Machine m"), "{said}");
     assert!(said.contains("left: ValidatingWebhookConfiguration machine-controller-manager: it calls"), "{said}");
     assert!(said.contains("left: ValidatingAdmissionPolicy machine-controller-manager-static: it is of"), "{said}");
     assert_eq!(registrations().await, 8);

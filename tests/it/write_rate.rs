@@ -12,7 +12,7 @@ use std::{
 
 use kube_dev_server::{DevServer, InProcess};
 use machine_controller_manager::{
-    manager::{Face, run_in},
+    manager::{Endpoints, run_in},
     server::{Reviewer, answer_at},
 };
 
@@ -28,7 +28,7 @@ use crate::{
     },
     support::{
         cluster_object::{name, number, text},
-        lying::Tried,
+        lying::WriteAttempt,
         one_thread::{MACHINE_PATH, NAMESPACE, Stage, WEBHOOKS, install, list, play, post, settings},
         scratch::count_ran,
         wait::expect,
@@ -168,7 +168,7 @@ async fn evictions_refused_for(hours_in_all: usize, guard: Guard) -> Vec<Count> 
             })
             .await;
         let mut hour = hours[hours.len() - 1].next();
-        hour.of(&world.take_tried());
+        hour.of(&world.take_attempts());
         hours.push(hour);
     }
     let waiting = world.ours("machines").await;
@@ -189,7 +189,7 @@ pub struct Count {
 
 impl Count {
     /// A count that begins after these, which only tell what events are about.
-    pub fn after(tried: &[Tried]) -> Self {
+    pub fn after(tried: &[WriteAttempt]) -> Self {
         let mut before = Self::default();
         before.of(tried);
         before.next()
@@ -200,7 +200,7 @@ impl Count {
     }
 
     /// Counts these, too.
-    pub fn of(&mut self, tried: &[Tried]) {
+    pub fn of(&mut self, tried: &[WriteAttempt]) {
         for write in tried {
             if let Some(pod) = write.path.strip_suffix("/eviction") {
                 let pod = pod.rsplit('/').next().unwrap_or_default().to_owned();
@@ -219,7 +219,7 @@ impl Count {
 
     /// What a write is about: `resource/name`, without the subresource. A creation is about the owner of what it makes, if there
     /// is one, since each try has another name; an event about the object that it tells of.
-    fn object_of(&mut self, write: &Tried) -> String {
+    fn object_of(&mut self, write: &WriteAttempt) -> String {
         let body: Value = serde_json::from_slice(&write.body).unwrap_or_default();
         let word = |pointer: &str| text(&body, pointer).to_lowercase();
         let mut parts: Vec<&str> = write.path.trim_matches('/').split('/').collect();
@@ -252,8 +252,8 @@ async fn refused_for_hours() -> Vec<Writes> {
     install(client).await;
     let (stop, stopped) = oneshot::channel::<()>();
     let (give, given) = oneshot::channel::<Arc<dyn Reviewer>>();
-    let face = Face::Given(Box::new(|reviewer| drop(give.send(reviewer))));
-    let surroundings = stage.surroundings(&stage.managers_client(), face, 7);
+    let endpoints = Endpoints::InProcess(Box::new(|reviewer| drop(give.send(reviewer))));
+    let environment = stage.environment(&stage.managers_client(), endpoints, 7);
     let story = async {
         let refused = Arc::new(Mutex::new(Writes::new()));
         refuse(server, given.await.expect("the manager gives its reviewer"), &refused);
@@ -286,7 +286,7 @@ async fn refused_for_hours() -> Vec<Writes> {
         drop(stop);
         hours
     };
-    let running = run_in(settings(&["--leader-elect=false"]), surroundings, async { drop(stopped.await) });
+    let running = run_in(settings(&["--leader-elect=false"]), environment, async { drop(stopped.await) });
     let (ended, hours) = tokio::join!(running, story);
     ended.expect("the manager ends well");
     hours

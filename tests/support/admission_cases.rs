@@ -1,6 +1,6 @@
-//! The table of `tests/fixtures/admission-cases.yaml`, read for whoever asks its questions.
+//! Reads the table of `tests/fixtures/admission-cases.yaml`.
 //!
-//! Both the unit tests and the tests against a real API server include this file; it knows neither of them.
+//! Both the unit tests and the tests against a real API server include this file, so that it depends on neither.
 
 use serde_json::{Map, Value, json};
 
@@ -15,19 +15,19 @@ pub struct Case {
     pub kind: String,
     /// The stored object of an update or deletion.
     pub old: Option<Value>,
-    /// The object as it is to be; nothing for a deletion.
+    /// The new object; none for a deletion.
     pub new: Option<Value>,
     pub user: String,
     pub profile: String,
     pub deny: Vec<String>,
     pub warn: Vec<String>,
-    /// What the API server says alone, if it refuses.
+    /// The errors of an API server without webhooks, if it refuses the object.
     pub live: Option<Vec<String>>,
-    /// Whether the optional policies refuse it.
+    /// Whether the optional policies refuse the object.
     pub policy: bool,
-    /// What the object holds after defaulting.
+    /// Fields of the object after defaulting.
     pub becomes: Option<Value>,
-    /// Objects that the caches know; nothing if they are not asked.
+    /// Objects in the caches; none if there are no caches.
     pub others: Option<Vec<Value>>,
     pub terminating: bool,
 }
@@ -135,7 +135,7 @@ impl Vocabulary<'_> {
         Some(texts.iter().map(|text| self.text(text.as_str().expect("a text"))).collect())
     }
 
-    /// A text with the words put in.
+    /// A text with its placeholders replaced.
     fn text(&self, text: &str) -> String {
         let mut out = text.replace("<ns>", self.namespace);
         for part in ["words", "values"] {
@@ -148,7 +148,7 @@ impl Vocabulary<'_> {
         out
     }
 
-    /// A value with the values put in.
+    /// A value with its placeholders replaced.
     fn value(&self, value: &Value) -> Value {
         match value {
             Value::String(text) => {
@@ -167,7 +167,7 @@ impl Vocabulary<'_> {
     }
 }
 
-/// Whether a text is the expected one; `…` in the expected stands for anything.
+/// Whether a text is the expected one. `…` in the expected text matches anything.
 pub fn fits(expected: &str, text: &str) -> bool {
     let mut pieces = expected.split('…');
     let Some(mut rest) = text.strip_prefix(pieces.next().unwrap_or_default()) else { return false };
@@ -180,7 +180,7 @@ pub fn fits(expected: &str, text: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// The same for a warning, which is cut where API servers would.
+/// The same for a warning, which is truncated at the length that API servers allow.
 pub fn fits_warning(expected: &str, text: &str) -> bool {
     match text.strip_suffix('…').filter(|text| text.chars().count() == 119) {
         Some(cut) => {
@@ -191,13 +191,13 @@ pub fn fits_warning(expected: &str, text: &str) -> bool {
     }
 }
 
-/// What is wrong with a list of texts, if something is.
+/// The difference between a list of texts and the expected one, if there is one.
 pub fn mismatch(what: &str, expected: &[String], texts: &[String], fits: fn(&str, &str) -> bool) -> Option<String> {
     let all = expected.len() == texts.len() && expected.iter().zip(texts).all(|(want, have)| fits(want, have));
     (!all).then(|| format!("{what}:\n    {}\n  expected:\n    {}", texts.join("\n    "), expected.join("\n    ")))
 }
 
-/// Whether an object holds all that is wanted; `null` stands for nothing.
+/// Whether an object has all wanted fields. `null` means that the field is absent.
 pub fn holds(object: &Value, wanted: &Value) -> bool {
     match wanted {
         Value::Null => object.is_null(),

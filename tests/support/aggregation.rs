@@ -1,4 +1,4 @@
-//! An API server that aggregates, callers with certificates, and the registration of a manager's views.
+//! An API server with aggregation, clients with certificates, and the registration of a manager's views.
 
 use std::{fs, path::Path, sync::Arc, time::Duration};
 
@@ -26,10 +26,10 @@ use super::{
 
 /// The registration of the views.
 pub const API_SERVICE: &str = "v1alpha1.views.machine.sapcloud.io";
-/// Where the API server tells whom to trust.
+/// The `ConfigMap` with the authorities that the API server publishes.
 pub const TRUST: &str = "extension-apiserver-authentication";
 
-/// An authority of certificates for callers.
+/// A certificate authority for callers.
 pub struct CallerAuthority(CertifiedIssuer<'static, KeyPair>);
 
 /// A certificate and its key.
@@ -80,24 +80,24 @@ impl CallerAuthority {
     }
 }
 
-/// The authorities of an API server that aggregates, whichever it is.
+/// The certificate authorities of an API server with aggregation.
 pub struct Aggregation {
-    /// Of its clients.
+    /// The authority of its clients.
     pub clients: CallerAuthority,
-    /// Of itself towards extensions.
+    /// The authority of its own certificate for extension API servers.
     pub proxies: CallerAuthority,
 }
 
-/// The name that the API server has towards extensions.
+/// The API server's common name in that certificate.
 pub const PROXY: &str = "front-proxy-client";
 
 impl Aggregation {
-    /// Makes both.
+    /// Makes both authorities.
     pub fn new() -> Self {
         Self { clients: CallerAuthority::new("rig clients"), proxies: CallerAuthority::new("rig proxies") }
     }
 
-    /// Puts both where the development server keeps its authorities.
+    /// Writes both to the files of the development server's authorities.
     pub fn write_for_dev(&self, data: &Path) {
         for (name, authority) in [("ca", &self.clients), ("front-proxy-ca", &self.proxies)] {
             let write = |ending: &str, text: String| fs::write(data.join(format!("{name}.{ending}")), text);
@@ -105,7 +105,7 @@ impl Aggregation {
         }
     }
 
-    /// Writes the files that the API server's flags name; the flags.
+    /// Writes the files for the API server's flags, and returns these flags.
     pub fn flags(&self, folder: &Path) -> Vec<String> {
         let write = |name: &str, text: &str| {
             let path = folder.join(name);
@@ -126,7 +126,7 @@ impl Aggregation {
     }
 }
 
-/// Lets the API server send whoever asks for views to a manager on loopback, and waits until it does.
+/// Registers the views of a manager on loopback, and waits until the API server forwards requests to it.
 pub async fn register_views(rig: &Arc<Rig>, namespace: &Namespace, manager: &TestManager) {
     let service = json!({
         "apiVersion": "v1", "kind": "Service",
@@ -136,7 +136,7 @@ pub async fn register_views(rig: &Arc<Rig>, namespace: &Namespace, manager: &Tes
     let printed = mcm(&["manifests", "apiservice", "--namespace", &namespace.name]);
     let mut objects: Vec<Value> =
         parse_documents("apiservice", &printed).expect("mcm prints YAML").into_iter().map(|one| one.value).collect();
-    // The rig has granted these to a user in place of the service account.
+    // The rig has created these bindings for a user, because the tests use no service account.
     objects.retain(|object| !object["kind"].as_str().is_some_and(|kind| kind.ends_with("Binding")));
     for object in &mut objects {
         if object["kind"] == "APIService" {
@@ -162,22 +162,22 @@ pub async fn available(rig: &Rig) -> Value {
 /// One connection to the TLS port of a manager.
 pub struct Caller(SendRequest<Full<Bytes>>);
 
-/// What was answered.
+/// An answer.
 #[derive(Debug)]
-pub struct Told {
+pub struct Answer {
     pub code: u16,
     pub headers: HeaderMap,
     pub text: String,
 }
 
-impl Told {
+impl Answer {
     pub fn header(&self, name: &str) -> &str {
         self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
     }
 }
 
 impl Caller {
-    /// Connects, with a certificate or without. The server's own is not what is tested here, but it is checked.
+    /// Connects, with a certificate or without. The client verifies the certificate of the server.
     pub async fn open(rig: &Rig, namespace: &Namespace, port: u16, holder: Option<&Holder>) -> Self {
         let secret = rig
             .kubectl(&["get", "secret", "machine-controller-manager-certs", "-n", &namespace.name, "-o", "json"])
@@ -211,30 +211,30 @@ impl Caller {
         Self(sender)
     }
 
-    /// Asks by GET.
-    pub async fn get(&mut self, path: &str, headers: &[(&str, &str)]) -> Told {
-        self.ask("GET", path, headers, "").await
+    /// Sends a GET request.
+    pub async fn get(&mut self, path: &str, headers: &[(&str, &str)]) -> Answer {
+        self.send("GET", path, headers, "").await
     }
 
-    /// Asks.
-    pub async fn ask(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Told {
+    /// Sends a request.
+    pub async fn send(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
         let mut request = Request::builder().method(method).uri(path).header("host", "mcm");
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
         let request = request.body(Full::new(Bytes::copy_from_slice(body.as_bytes()))).expect("a request");
-        let asked = async {
+        let answered = async {
             self.0.ready().await.expect("the connection lives");
             let response = self.0.send_request(request).await.expect("an answer");
             let (head, body) = response.into_parts();
             let text = String::from_utf8_lossy(&body.collect().await.expect("a body").to_bytes()).into_owned();
-            Told { code: head.status.as_u16(), headers: head.headers, text }
+            Answer { code: head.status.as_u16(), headers: head.headers, text }
         };
-        tokio::time::timeout(Duration::from_secs(60), asked).await.expect("an answer in time")
+        tokio::time::timeout(Duration::from_secs(60), answered).await.expect("an answer in time")
     }
 }
 
-/// What a Secret holds under a key.
+/// The text of a key of a Secret.
 pub fn decoded(value: &Value) -> String {
     use base64::Engine;
     let bytes = base64::prelude::BASE64_STANDARD.decode(value.as_str().unwrap_or_default()).unwrap_or_default();

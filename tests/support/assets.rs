@@ -1,14 +1,14 @@
-//! Where etcd, kube-apiserver, kube-controller-manager and kubectl are.
+//! Finds etcd, kube-apiserver, kube-controller-manager and kubectl.
 //!
-//! `KUBEBUILDER_ASSETS` names the folder, as every Kubernetes developer knows it; else `scripts/test-assets` finds or builds
-//! it, which takes minutes once and needs Go.
+//! `KUBEBUILDER_ASSETS` names their folder, as in other Kubernetes projects. Otherwise `scripts/test-assets` finds or builds them, which
+//! takes some minutes the first time and needs Go.
 
 use std::{
     path::PathBuf,
     process::{Command, Stdio},
 };
 
-/// The path that a script of `scripts/` prints, or `otherwise` when it has nothing to offer.
+/// The path that a script of `scripts/` prints, or the error `otherwise` when it fails or prints nothing.
 pub fn printed_by(script: &str, otherwise: &str) -> Result<PathBuf, String> {
     let script = format!("{}/scripts/{script}", env!("CARGO_MANIFEST_DIR"));
     let run = Command::new(&script)

@@ -1,7 +1,7 @@
-//! Which API server a test runs on: a real kube-apiserver over etcd, or the development server of `mcm dev`.
+//! The API server of a test: a real kube-apiserver with etcd, or the development server of `mcm dev`.
 //!
-//! Both are processes of their own with the same users and RBAC, so that a test need not know which one it is on. What can
-//! be tried on one only says so where it asks for its rig ([`super::rig::Rig::own_real`]).
+//! Both are separate processes with the same users and RBAC, so that a test runs on either. A test that needs a real one says so when
+//! it requests its rig ([`super::rig::Rig::own_real`]).
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ use super::{aggregation::Aggregation, ports::free_port, process::Process};
 
 /// The binary under test.
 const MCM: &str = env!("CARGO_BIN_EXE_mcm");
-/// Which backend tests take that can run on both.
+/// The environment variable with the backend of tests that run on both.
 const VARIABLE: &str = "MCM_TEST_BACKEND";
 
 /// An API server to test on.
@@ -30,7 +30,7 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// The one that `MCM_TEST_BACKEND` names; a real one when it says nothing.
+    /// The backend in `MCM_TEST_BACKEND`; a real API server if the variable is unset.
     pub fn chosen() -> Self {
         match std::env::var(VARIABLE).as_deref() {
             Err(_) | Ok("" | "real") => Self::Real,
@@ -40,7 +40,7 @@ impl Backend {
     }
 }
 
-/// A running API server, with its store, and how it is started.
+/// A running API server with its store, and the command that starts it.
 pub struct ApiServer {
     pub process: Process,
     pub url: String,
@@ -50,7 +50,7 @@ pub struct ApiServer {
     name: &'static str,
     program: PathBuf,
     arguments: Vec<String>,
-    /// Ends after the API server does.
+    /// It ends after the API server.
     _etcd: Option<Process>,
 }
 
@@ -61,7 +61,7 @@ pub struct Credentials {
 }
 
 impl ApiServer {
-    /// Starts kube-apiserver over an etcd of its own, with further flags.
+    /// Starts kube-apiserver with its own etcd and with further flags.
     pub fn start_real(assets: &Path, folder: &Path, credentials: &Credentials, further: Vec<String>) -> Self {
         let (client_port, peer_port, port) = (free_port(), free_port(), free_port());
         let data = folder.join(format!("etcd-{client_port}"));
@@ -115,8 +115,8 @@ impl ApiServer {
         }
     }
 
-    /// Starts the development server, with a data folder so that it can be restarted, and with authorities of the rig if a
-    /// test signs certificates. None if it ends at once.
+    /// Starts the development server. It has a data folder, so that it can be restarted, and the authorities of the rig if a test signs
+    /// certificates. None if the process ends at once.
     pub fn start_dev(folder: &Path, authorities: Option<&Aggregation>, further: Vec<String>) -> Option<Self> {
         let port = free_port();
         let kubeconfig = folder.join("dev.kubeconfig");
@@ -144,14 +144,14 @@ impl ApiServer {
         Some(Self { process, url, authority, folder: folder.to_path_buf(), name, program, arguments, _etcd: None })
     }
 
-    /// Kills it and starts it anew over what it has stored.
+    /// Kills the API server and starts it again with the same data.
     pub fn restart(&mut self) {
         self.process.kill();
         self.process = Process::start(&self.folder, self.name, &self.program, &self.arguments);
     }
 }
 
-/// The authority that the development server has written into its kubeconfig.
+/// Waits for the kubeconfig of the development server, and returns the certificate authority in it.
 fn wait_for_authority(kubeconfig: &Path, process: &mut Process) -> Option<String> {
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {

@@ -1,4 +1,4 @@
-//! What tests of the whole program on a cloud share: counts of what was asked, and a manager that is killed at random moments.
+//! Shared by the tests of the whole program with a cloud: counts of requests, and a manager that is killed at random moments.
 
 use std::{collections::BTreeMap, env, time::Duration};
 
@@ -7,32 +7,32 @@ use rand_chacha::ChaCha8Rng;
 
 use super::TestManager;
 
-/// A simulated cloud that plays no provider.
+/// The configuration of a virtual cloud that serves no other provider.
 pub const NO_SIMULATION: &str = "seed: 1\nimpersonate: []\n";
 
-/// How often each of these was asked for.
-pub fn counted(asked: &[String]) -> String {
+/// The number of requests of each kind, as text.
+pub fn counted(requests: &[String]) -> String {
     let mut counts = BTreeMap::<_, usize>::new();
-    for one in asked {
+    for one in requests {
         *counts.entry(one).or_default() += 1;
     }
     let counts: Vec<_> = counts.iter().map(|(one, count)| format!("{one} {count}")).collect();
-    format!("{} in all, {}", asked.len(), counts.join(", "))
+    format!("{} in all, {}", requests.len(), counts.join(", "))
 }
 
-/// What an environment variable chooses.
+/// The number in an environment variable.
 pub fn number(variable: &str) -> Option<usize> {
     env::var(variable).ok()?.parse().ok()
 }
 
-/// Random numbers that `MCM_TEST_SEED` repeats.
+/// A random generator. The same `MCM_TEST_SEED` gives the same numbers.
 pub fn chance() -> ChaCha8Rng {
     let seed = env::var("MCM_TEST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(rand::random);
     println!("MCM_TEST_SEED={seed}");
     ChaCha8Rng::seed_from_u64(seed)
 }
 
-/// Kills the manager so often, at random moments; in the end it runs.
+/// Kills and restarts the manager `kills` times, at random moments. At the end it runs.
 pub async fn killed(manager: &mut TestManager, kills: usize, chance: &mut ChaCha8Rng) {
     for _ in 0..kills {
         tokio::time::sleep(Duration::from_millis(chance.random_range(1000..6000))).await;

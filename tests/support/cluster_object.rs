@@ -1,4 +1,4 @@
-//! Short questions to objects as kubectl prints them in JSON.
+//! Reads fields of objects that kubectl prints as JSON.
 
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ pub fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Number at a JSON pointer; 0 when it is absent, as Go leaves it out.
+/// Number at a JSON pointer; 0 when it is absent, because Go omits zeros.
 pub fn number(object: &Value, pointer: &str) -> i64 {
     object.pointer(pointer).and_then(Value::as_i64).unwrap_or_default()
 }
@@ -22,7 +22,7 @@ pub fn items(list: &Value) -> Vec<Value> {
     list.get("items").and_then(Value::as_array).cloned().unwrap_or_default()
 }
 
-/// Whether the object carries a finalizer.
+/// Whether the object has a finalizer.
 pub fn has_finalizer(object: &Value, finalizer: &str) -> bool {
     object
         .pointer("/metadata/finalizers")
@@ -30,7 +30,7 @@ pub fn has_finalizer(object: &Value, finalizer: &str) -> bool {
         .is_some_and(|finalizers| finalizers.iter().any(|entry| entry == finalizer))
 }
 
-/// Status of a condition of a Node; empty when it has none of that type.
+/// Status of a condition; empty when the object has no condition of this type.
 pub fn condition<'a>(object: &'a Value, condition_type: &str) -> &'a str {
     object
         .pointer("/status/conditions")

@@ -1,4 +1,4 @@
-//! kubectl, as a person runs it.
+//! Runs kubectl.
 
 use std::{path::PathBuf, process::Stdio};
 
@@ -11,11 +11,11 @@ pub struct Kubectl {
     pub program: PathBuf,
     pub kubeconfig: PathBuf,
     pub namespace: Option<String>,
-    /// kubectl caches discovery below HOME; the tests have their own.
+    /// HOME of kubectl, which caches discovery there.
     pub home: PathBuf,
 }
 
-/// What a run of kubectl said.
+/// The result of a run of kubectl.
 #[derive(Clone, Debug)]
 pub struct Answer {
     command: String,
@@ -29,7 +29,7 @@ impl Kubectl {
         self.run_with(&[], arguments, input).await
     }
 
-    /// With further environment variables.
+    /// Runs kubectl with further environment variables.
     pub async fn run_with(&self, variables: &[(&str, &str)], arguments: &[&str], input: Option<&str>) -> Answer {
         let mut command = Command::new(&self.program);
         command.envs(variables.iter().copied());
@@ -41,7 +41,7 @@ impl Kubectl {
         let mut child = command.spawn().expect("kubectl starts");
         let mut stdin = child.stdin.take().expect("stdin is piped");
         let input = input.unwrap_or_default().to_owned();
-        // Beside the reading, so that neither pipe can fill up; kubectl may end without reading all.
+        // Writing and reading run at the same time, so that no pipe fills up. kubectl may end before it has read everything.
         let writing = tokio::spawn(async move {
             let _ = stdin.write_all(input.as_bytes()).await;
         });
@@ -57,7 +57,7 @@ impl Kubectl {
 }
 
 impl Answer {
-    /// Whether kubectl was content.
+    /// Whether the exit code was 0.
     pub fn succeeded(&self) -> bool {
         self.succeeded
     }

@@ -1,4 +1,4 @@
-//! `mcm serve` as a process of its own, the way it runs in production: killed, restarted, terminated.
+//! `mcm serve` as a separate process, as in production. Tests can kill, restart and terminate it.
 
 use std::{
     path::{Path, PathBuf},
@@ -22,14 +22,14 @@ use super::{
 /// The binary under test.
 const MCM: &str = env!("CARGO_BIN_EXE_mcm");
 
-/// What a manager is started with, beside clusters, namespace and ports.
+/// Options of a manager, in addition to clusters, namespace and ports.
 #[derive(Clone, Debug)]
 pub struct ManagerOptions {
-    /// Text of the simulation config; the default has no latency at all and plays AWS.
+    /// Text of the simulation config. The default has no latencies and serves AWS.
     pub simulation: String,
-    /// Further flags; a later flag wins over an earlier one.
+    /// Further flags. A later flag overrides an earlier one.
     pub flags: Vec<String>,
-    /// What it may do.
+    /// Rights of the manager.
     pub rights: Rights,
 }
 
@@ -39,7 +39,7 @@ impl Default for ManagerOptions {
     }
 }
 
-/// A cloud without latencies, which plays AWS beside `virtual`.
+/// A virtual cloud without latencies that serves AWS in addition to `virtual`.
 pub const SWIFT_CLOUD: &str = "\
 seed: 1
 impersonate: [AWS]
@@ -67,7 +67,7 @@ impl TestManager {
         Self::start_as(&format!("mcm-{}", namespace.name), rig, namespace, options).await
     }
 
-    /// The same under a name of its own, for a namespace that has several managers.
+    /// The same with a given name, for a namespace with several managers.
     pub async fn start_as(name: &str, rig: &Arc<Rig>, namespace: &Namespace, options: &ManagerOptions) -> Self {
         let (http_port, secure_port) = (free_port(), free_port());
         let name = name.to_owned();
@@ -101,7 +101,7 @@ impl TestManager {
         manager
     }
 
-    /// Waits until `/readyz` is 200; panics with the log if the process ends before.
+    /// Waits until `/readyz` answers 200. Panics with the log if the process ends before.
     pub async fn wait_until_ready(&mut self) {
         let port = self.http_port;
         for _ in 0..600 {
@@ -123,17 +123,17 @@ impl TestManager {
         body
     }
 
-    /// Changes the simulation from the next start on, or sooner: the file is watched.
+    /// Changes the simulation config. The manager reads it again when the file changes.
     pub fn simulate(&self, simulation: &str) {
         std::fs::write(simulation_file(&self.folder, &self.name), simulation).expect("the rig's folder is writable");
     }
 
-    /// SIGKILL: no goodbye of any kind.
+    /// Ends the process with SIGKILL.
     pub fn kill(&mut self) {
         self.process.kill();
     }
 
-    /// Starts again with the same flags after [`Self::kill`] or [`Self::terminate`]; does not wait.
+    /// Starts the process again with the same flags after [`Self::kill`] or [`Self::terminate`]. Does not wait until it is ready.
     pub fn restart(&mut self) {
         self.process = Process::start(&self.folder, &self.name, Path::new(MCM), &self.arguments);
     }
@@ -149,7 +149,7 @@ impl TestManager {
         self.process.signal(name);
     }
 
-    /// Its exit code, once it has ended.
+    /// Waits for the end of the process and returns its exit code.
     pub fn wait(&mut self, timeout: Duration) -> i32 {
         self.process.wait(timeout)
     }
@@ -159,13 +159,13 @@ impl TestManager {
         get(self.http_port, path).await.expect("the plain port answers")
     }
 
-    /// SIGTERM, and the exit code of the orderly end.
+    /// Ends the process with SIGTERM, and returns its exit code.
     pub fn terminate(&mut self) -> i32 {
         self.process.signal("TERM");
         self.process.wait(Duration::from_secs(60))
     }
 
-    /// Memory that it holds now.
+    /// Resident memory.
     pub fn resident_mib(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.pid())).unwrap_or_default();
         let resident =
@@ -173,22 +173,22 @@ impl TestManager {
         resident.unwrap_or(0_u64) / 1024
     }
 
-    /// Stops the process where it stands (SIGSTOP).
+    /// Suspends the process (SIGSTOP).
     pub fn suspend(&self) {
         self.process.signal("STOP");
     }
 
-    /// Lets a suspended process go on.
+    /// Resumes a suspended process (SIGCONT).
     pub fn resume(&self) {
         self.process.signal("CONT");
     }
 
-    /// What it has logged so far.
+    /// The log so far.
     pub fn log(&self) -> String {
         self.process.log()
     }
 
-    /// Registers the webhooks of this manager by URL, and waits until they judge.
+    /// Registers the webhooks of this manager by URL, and waits until they answer.
     pub async fn register_webhooks(&self, rig: &Arc<Rig>, namespace: &Namespace) {
         self.register_webhooks_of("cluster", rig, namespace).await;
     }
@@ -198,7 +198,7 @@ impl TestManager {
         let url = format!("--webhook-url=https://127.0.0.1:{}", self.secure_port);
         let manifests = mcm(&["manifests", "webhooks", "--namespace", &namespace.name, "--scope", scope, &url]);
         rig.apply(&manifests).await.succeed();
-        // An object that only a webhook refuses: its text proves that certificate, URL and rules are in place.
+        // Only a webhook refuses this object. The text of the error proves that certificate, URL and rules work.
         let probe = "{apiVersion: machine.sapcloud.io/v1alpha1, kind: Machine, metadata: {name: probe, annotations: \
                      {machinepriority.machine.sapcloud.io: high}}, spec: {class: {kind: MachineClass, name: c}}}";
         let file = rig.folder.join("webhook-probe.yaml");

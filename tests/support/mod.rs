@@ -1,8 +1,8 @@
-//! The rig of the tests against an API server of its own: a real one or the development server, kubectl and `mcm`.
+//! The test environment (rig) with an API server, kubectl and `mcm`. The API server is a real one or the development server.
 //!
-//! Nothing outlives the tests: every process hangs on a rope ([`process`]) that breaks when the test binary ends, however it
-//! ends, and the scratch folder goes with it ([`scratch`]). Without the programs ([`assets`]) a test says so and is
-//! counted as skipped.
+//! Nothing remains after the tests. Every process has a pipe to the test binary ([`process`]) and is killed when the test binary ends,
+//! in every case. Then the scratch folder is removed ([`scratch`]). Without the programs ([`assets`]) a test prints that it is skipped,
+//! and is counted.
 
 pub mod aggregation;
 pub mod assets;

@@ -1,7 +1,8 @@
-//! moto, which plays EC2, with an account in it; and the kubelets of the VMs that run there.
+//! moto, a simulation of EC2, with one account, and the kubelets of its VMs.
 //!
-//! Signatures, rights, images and (unless the seeds' retired type is asked for) instance types are checked. The account is made and asked by
-//! `tests/clouds/aws.py`, which uses boto3: nothing that is tested takes part. `scripts/test-clouds` installs both.
+//! moto checks signatures, rights, images and instance types. The last check is off for tests with the retired instance type of the
+//! seeds. `tests/clouds/aws.py` creates and reads the account with boto3, independently of the tested code. `scripts/test-clouds`
+//! installs both.
 
 use std::{
     fs,
@@ -26,7 +27,7 @@ const KEY_PAIR: &str = "shoot--i544024--hana-test-ssh-publickey";
 
 static PYTHON: OnceLock<Result<PathBuf, String>> = OnceLock::new();
 
-/// The Python with clouds and clients of clouds; `None` without it, which is said and counted.
+/// The Python installation with clouds and their clients. `None` without it; then the test prints that it is skipped, and is counted.
 pub async fn python(test: &str) -> Option<PathBuf> {
     if is_left_out(test, "clouds are the same beside either") {
         return None;
@@ -42,8 +43,8 @@ pub async fn python(test: &str) -> Option<PathBuf> {
     }
 }
 
-/// The rights that the documents ask for, as moto can read them: it knows no resources and no conditions, and denies what a statement with
-/// a condition allows.
+/// The rights of the documentation in a form that moto supports. moto ignores resources, and denies everything in a statement with a
+/// condition.
 pub fn policy() -> Value {
     let mut policy: Value =
         serde_json::from_str(include_str!("../../docs/aws-policy.json")).expect("the policy is JSON");
@@ -54,16 +55,16 @@ pub fn policy() -> Value {
     policy
 }
 
-/// Which instance types are there.
+/// The instance types that moto accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Types {
-    /// Those that EC2 offers.
+    /// The types that EC2 offers.
     Offered,
-    /// Any: EC2 has retired the one of the seeds' class.
+    /// Any type, because EC2 has retired the type of the seeds' class.
     Any,
 }
 
-/// Keys of a user of the account.
+/// The access keys of a user of the account.
 #[derive(Clone, Debug)]
 pub struct Keys {
     pub id: String,
@@ -91,7 +92,7 @@ pub struct Moto {
 }
 
 impl Moto {
-    /// A cloud for one test alone; it ends with the test.
+    /// Starts a cloud for one test only. It ends with the test.
     pub async fn start(test: &str, types: Types) -> Option<Self> {
         let python = python(test).await?;
         let (folder, port) = (scratch::subfolder("moto"), free_port());
@@ -130,36 +131,36 @@ impl Moto {
         })
     }
 
-    /// What a command of `tests/clouds/aws.py` prints, run by the owner of the account.
+    /// Runs a command of `tests/clouds/aws.py` as the owner of the account, and returns its output.
     pub async fn aws(&self, arguments: &[&str]) -> Value {
         run_aws(&self.python, &self.url, &self.owner, arguments).await
     }
 
-    /// What there is: `instances`, `interfaces`, `volumes`.
+    /// The resources of the account: `instances`, `interfaces`, `volumes`.
     pub async fn inventory(&self) -> Value {
         self.aws(&["inventory"]).await
     }
 
-    /// A further user with this policy.
+    /// Creates a further user with this policy.
     pub async fn user(&self, name: &str, policy: &Value) -> Keys {
         Keys::of(&self.aws(&["user", name, &policy.to_string()]).await)
     }
 
-    /// The actions that moto was asked for by these keys, in their order.
-    pub fn asked_by(&self, keys: &Keys) -> Vec<String> {
+    /// The actions of the requests with these keys, in their order.
+    pub fn actions_of(&self, keys: &Keys) -> Vec<String> {
         let forms = self.forms_of(keys);
         let action = |form: &String| form.split('&').find_map(|pair| pair.strip_prefix("Action=").map(str::to_owned));
         forms.iter().map(|form| action(form).unwrap_or_default()).collect()
     }
 
-    /// The requests of these keys, as they came.
+    /// The bodies of the requests with these keys.
     pub fn forms_of(&self, keys: &Keys) -> Vec<String> {
         let log = fs::read_to_string(self.folder.join("requests.jsonl")).unwrap_or_default();
         let requests = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         requests.filter(|request| request["headers"].to_string().contains(&keys.id)).map(|it| form_of(&it)).collect()
     }
 
-    /// Lets every instance that runs here have its Node in a cluster.
+    /// Starts the kubelets, so that every running instance has a Node in the cluster.
     pub fn kubelets(&self, kubeconfig: &Path) -> Process {
         let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/kubelets");
         let mut arguments: Vec<String> =

@@ -1,4 +1,4 @@
-//! API server, managers and virtual cloud in one thread on paused time, without a socket: what the tests of that kind share.
+//! Shared by the tests that run API server, managers and virtual cloud in one thread on paused time, without sockets.
 
 use std::{future::Future, sync::Arc};
 
@@ -14,42 +14,42 @@ use machine_api::{
 use machine_controller_manager::{
     DriverSet,
     cli::serve::{args::ServeArgs, validate},
-    manager::{Face, Randomness, Reach, Surroundings},
+    manager::{ClusterAccess, Endpoints, Environment, Randomness},
     server::{Reviewer, answer_at},
     settings::Settings,
 };
 use serde_json::Value;
 
-/// Where everything happens.
+/// The namespace of all objects.
 pub const NAMESPACE: &str = "default";
-/// Where webhooks would be, if anything listened.
+/// The URL of the webhooks. No server listens there.
 pub const WEBHOOKS: &str = "https://webhooks.example.com:443";
-/// Where the objects of our kinds are.
+/// The path of the objects of our kinds.
 pub const MACHINE_PATH: &str = "/apis/machine.sapcloud.io/v1alpha1/namespaces/default";
-/// How patches are written.
+/// The content type of patches.
 const MERGE: &str = "application/merge-patch+json";
 
-/// Plays a story on paused time. Time alone is enabled: whoever opened a socket here would panic.
+/// Runs a story on paused time. The runtime has timers only, so that opening a socket would panic.
 pub fn play<T>(story: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.expect("a runtime").block_on(story)
 }
 
-/// A cluster of one thread: its API server, its time, and the test that looks on.
+/// A cluster in one thread: its API server, its clock, and the client of the test.
 #[derive(Clone)]
 pub struct Stage {
     pub server: Arc<DevServer>,
-    /// Of the test; nobody lies to it.
+    /// The client of the test. It gets only true answers.
     pub client: kube::Client,
     pub clock: SharedClock,
 }
 
 impl Stage {
-    /// A cluster without definitions or managers, at the beginning of a year. One seed is one history.
+    /// A cluster without definitions or managers. Its time begins with a year. The same seed gives the same history.
     pub fn new(seed: u64) -> Self {
         let clock: SharedClock = Arc::new(TokioClock::starting_at("2026-01-01T00:00:00Z".parse().expect("a time")));
-        let told = Arc::clone(&clock);
-        let now: Arc<dyn Fn() -> Timestamp + Send + Sync> = Arc::new(move || told.now());
+        let read = Arc::clone(&clock);
+        let now: Arc<dyn Fn() -> Timestamp + Send + Sync> = Arc::new(move || read.now());
         let options = DevServerOptions { seed, clock: now, ..DevServerOptions::default() };
         let server = Arc::new(DevServer::start(options).expect("memory is there"));
         let client = server.client("tester", NAMESPACE);
@@ -61,11 +61,11 @@ impl Stage {
         self.server.client("manager", NAMESPACE)
     }
 
-    /// What a manager is surrounded by that sees both clusters through one client.
-    pub fn surroundings(&self, client: &kube::Client, face: Face, seed: u64) -> Surroundings {
-        Surroundings {
-            reach: Reach::Clients { control: client.clone(), target: Some(client.clone()) },
-            face,
+    /// The environment of a manager with one client for both clusters.
+    pub fn environment(&self, client: &kube::Client, endpoints: Endpoints, seed: u64) -> Environment {
+        Environment {
+            cluster_access: ClusterAccess::Clients { control: client.clone(), target: Some(client.clone()) },
+            endpoints,
             clock: Arc::clone(&self.clock),
             randomness: Randomness::Seeded(seed),
             drivers: DriverSet::built_in(),
@@ -73,7 +73,7 @@ impl Stage {
     }
 }
 
-/// As `mcm serve` would be told, with leader election unless a flag says otherwise; clusters and ports in it are not used.
+/// The settings of `mcm serve` with these flags. Clusters and ports in them are not used.
 pub fn settings(more: &[&str]) -> Settings {
     #[derive(Parser)]
     struct Serving {
@@ -82,11 +82,11 @@ pub fn settings(more: &[&str]) -> Settings {
     }
     let flags = ["serve", "--namespace=default", "--enable-simulation", "--kube-api-qps=1000", "--kube-api-burst=1000"];
     let flags = flags.iter().chain(more);
-    let surroundings = validate::Surroundings { host_name: "one-thread".to_owned(), pod_namespace: None };
-    Serving::parse_from(flags).args.validate(&surroundings).expect("the flags are right")
+    let host = validate::HostInfo { host_name: "one-thread".to_owned(), pod_namespace: None };
+    Serving::parse_from(flags).args.validate(&host).expect("the flags are right")
 }
 
-/// From now on webhooks are answered in this thread.
+/// Lets the reviewer answer webhooks in this thread.
 pub fn answer_webhooks(server: &DevServer, reviewer: Arc<dyn Reviewer>) {
     let handler: InProcess = Arc::new(move |path, body| match answer_at(&*reviewer, path, body) {
         Some(answer) => (answer.status, answer.body),
@@ -95,7 +95,7 @@ pub fn answer_webhooks(server: &DevServer, reviewer: Arc<dyn Reviewer>) {
     server.answer_webhooks(WEBHOOKS.trim_start_matches("https://"), handler);
 }
 
-/// Definitions and webhook configurations, as `mcm manifests` prints them.
+/// Installs the definitions and webhook configurations of `mcm manifests`.
 pub async fn install(client: &kube::Client) {
     let options = CrdOptions { v1beta1: V1Beta1::Served(Converter::Url(WEBHOOKS.to_owned())), ..CrdOptions::default() };
     for definition in definitions(&options) {
@@ -111,20 +111,20 @@ pub async fn install(client: &kube::Client) {
     post(client, &format!("{base}/validatingwebhookconfigurations"), &manifests.validating()).await;
 }
 
-/// What a list holds.
+/// The objects of a list.
 pub async fn list(client: &kube::Client, path: &str) -> Vec<Value> {
     let answer = send(client, "GET", path, &Value::Null).await.expect("the list is answered");
     answer["items"].as_array().cloned().unwrap_or_default()
 }
 
-/// Makes an object.
+/// Creates an object.
 pub async fn post(client: &kube::Client, path: &str, object: &Value) {
     if let Err(error) = send(client, "POST", path, object).await {
         panic!("POST {path} {}: {error}", object["metadata"]["name"]);
     }
 }
 
-/// Asks, and answers what came back; a refusal as text.
+/// Sends a request. Returns the answer, or an error as text.
 pub async fn send(client: &kube::Client, method: &str, path: &str, body: &Value) -> Result<Value, String> {
     let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
     let request = Request::builder()
@@ -135,7 +135,7 @@ pub async fn send(client: &kube::Client, method: &str, path: &str, body: &Value)
     answer.map(|text| serde_json::from_str(&text).expect("JSON")).map_err(|error| error.to_string())
 }
 
-/// Revision, place and object of a line of the journal; the object is `deleted` once it is.
+/// Revision, path and object of a line of the journal. The object is `deleted` after a deletion.
 pub fn line(written: &str) -> Option<(u64, &str, &str)> {
     let mut parts = written.splitn(3, ' ');
     Some((parts.next()?.parse().ok()?, parts.next()?, parts.next()?))

@@ -1,7 +1,7 @@
-//! A project on the services of `OpenStack`, which `scripts/test-openstack` runs, and the kubelets of the servers there.
+//! A project in the services of `OpenStack` that `scripts/test-openstack` runs, and the kubelets of its servers.
 //!
-//! Fault proxies stand before the services in the region of the project's class: they count what the program asks for. The project is made and
-//! asked by `tests/openstack`, which uses openstacksdk: nothing that is tested takes part.
+//! In the region of the project's class there are fault proxies before the services. They count the requests of the program.
+//! `tests/openstack` creates and reads the project with openstacksdk, independently of the tested code.
 
 use std::{
     env, fs,
@@ -15,11 +15,11 @@ use tokio::process::Command;
 
 use super::{process::Process, rig::is_left_out, scratch, wait_until};
 
-/// The folder of `scripts/test-openstack`.
+/// The environment variable with the folder of `scripts/test-openstack`.
 const SERVICES: &str = "MCM_TEST_OPENSTACK";
-/// Both keys that tell whose a server, port or volume is.
+/// The keys of the tags that identify the owner of a server, port or volume.
 pub const TAGS: [&str; 2] = ["kubernetes.io-cluster-whole-program", "kubernetes.io-role-node"];
-/// What the machines' servers get, before its placeholders are filled in.
+/// The user data of the servers, with its placeholders.
 const USER_DATA: &str = "#!/bin/sh\njoin --token <<BOOTSTRAP_TOKEN>> --name <<MACHINE_NAME>>\n";
 
 /// A project of one test.
@@ -34,7 +34,7 @@ pub struct Project {
 }
 
 impl Project {
-    /// An empty project; `None` where the services do not run, which is said and counted.
+    /// An empty project. `None` if the services do not run; then the test prints that it is skipped, and is counted.
     pub async fn new(test: &str) -> Option<Self> {
         if is_left_out(test, "clouds are the same beside either") {
             return None;
@@ -56,7 +56,7 @@ impl Project {
         for (service, proxy) in [("compute", &compute), ("network", &network), ("block-storage", &volume)] {
             arguments.push(format!("{service}={}", proxy.url()));
         }
-        run(&python, "project.py", &arguments).await.unwrap_or_else(|told| panic!("project.py: {told}"));
+        run(&python, "project.py", &arguments).await.unwrap_or_else(|error| panic!("project.py: {error}"));
         let made = read(&folder, "made.json");
         Some(Self { folder, python, made, identity, compute, network, volume })
     }
@@ -65,12 +65,12 @@ impl Project {
         [&self.identity, &self.compute, &self.network, &self.volume]
     }
 
-    /// The region in which the proxies stand before the services.
+    /// The region with the proxies before the services.
     pub fn region(&self) -> &str {
         text_of(&self.made["region"])
     }
 
-    /// What must not be told to anybody.
+    /// Texts that must never appear in logs or objects.
     pub fn secret_words(&self) -> [&str; 2] {
         [text_of(&self.made["application_credential_secret"]), "#!/bin/sh"]
     }
@@ -85,7 +85,7 @@ impl Project {
         }})
     }
 
-    /// A class whose servers have a port and a volume of the driver's.
+    /// A class whose servers have a port and a volume that the driver creates.
     pub fn class(&self, name: &str, namespace: &str, flavor: &str) -> Value {
         let machines = &self.made["machines"];
         json!({
@@ -110,41 +110,41 @@ impl Project {
         (of("subnet"), of("security_group"))
     }
 
-    /// `servers`, `ports` and `volumes` of the project. Lists that change while they are read are read again.
+    /// `servers`, `ports` and `volumes` of the project. If they change while they are read, they are read again.
     pub async fn inventory(&self) -> Value {
         let arguments = [&*self.folder.display().to_string(), "machines", "inventory"].map(str::to_owned);
         wait_until("an inventory of the project", Duration::from_secs(180), || run(&self.python, "ask.py", &arguments))
             .await
     }
 
-    /// What a GET of an administrator answers.
+    /// The answer to a GET request of an administrator.
     pub async fn get(&self, service: &str, path: &str) -> Value {
         let arguments = [&*self.folder.display().to_string(), "admin", "call", "GET", service, path].map(str::to_owned);
         let mut answer =
-            run(&self.python, "ask.py", &arguments).await.unwrap_or_else(|told| panic!("GET {path}: {told}"));
+            run(&self.python, "ask.py", &arguments).await.unwrap_or_else(|error| panic!("GET {path}: {error}"));
         assert_eq!(answer["status"], json!(200), "GET {path}: {answer}");
         answer["body"].take()
     }
 
-    /// Ids of the servers that each name has ever had.
+    /// The ids of all servers that have ever existed, by name.
     pub async fn servers_ever(&self) -> Value {
         let arguments = [self.folder.display().to_string(), "ever".to_owned()];
-        run(&self.python, "project.py", &arguments).await.unwrap_or_else(|told| panic!("project.py: {told}"))
+        run(&self.python, "project.py", &arguments).await.unwrap_or_else(|error| panic!("project.py: {error}"))
     }
 
-    /// What the program has asked the services for, in a few kinds.
-    pub fn asked(&self) -> Vec<String> {
+    /// The kinds of the program's requests to the services.
+    pub fn requests(&self) -> Vec<String> {
         self.proxies().iter().flat_map(|proxy| proxy.seen()).map(|seen| kind(&seen)).collect()
     }
 
-    /// No faults any more.
+    /// Ends all faults.
     pub fn clear(&self) {
         for proxy in self.proxies() {
             proxy.clear();
         }
     }
 
-    /// Lets every server that runs here have its Node in a cluster.
+    /// Starts the kubelets, so that every running server has a Node in the cluster.
     pub fn kubelets(&self, kubeconfig: &Path) -> Process {
         let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/kubelets").to_owned();
         let endpoint = format!("{}:machines", self.folder.display());
@@ -153,7 +153,7 @@ impl Project {
     }
 }
 
-/// Method and path, with stars for ids; further pages and looks at one server are kinds of their own.
+/// Method and path, with stars for ids. Further pages of a list are a kind of their own.
 fn kind(seen: &Seen) -> String {
     let segment = |segment: &str| if segment.len() >= 32 { "*".to_owned() } else { segment.to_owned() };
     let path: Vec<_> = seen.path.split('/').map(segment).collect();
@@ -170,7 +170,7 @@ fn read(folder: &Path, file: &str) -> Value {
     serde_json::from_slice(&text).expect("it is JSON")
 }
 
-/// What a program of `tests/openstack` prints, or what it says where it fails.
+/// Runs a program of `tests/openstack`. Returns its output, or its error output if it fails.
 async fn run(python: &Path, program: &str, arguments: &[String]) -> Result<Value, String> {
     let program = format!("{}/tests/openstack/{program}", env!("CARGO_MANIFEST_DIR"));
     let mut command = Command::new(python);

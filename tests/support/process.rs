@@ -1,7 +1,7 @@
-//! A process on a rope: it dies when the test lets go of it, and when the test binary dies.
+//! A process that is killed when the test drops it, and when the test binary ends.
 //!
-//! A shell is its parent and holds the other end of a pipe of ours. When the pipe closes, by a drop or by the end of the
-//! test binary, the shell kills its child; when the child ends, so does the shell, with the child's exit code.
+//! Its parent is a shell that reads a pipe from the test binary. The pipe closes when the test drops the process and when the test binary
+//! ends. Then the shell kills its child. When the child ends first, the shell ends too, with the child's exit code.
 
 use std::{
     fs::{self, File},
@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-const ROPE: &str = r#"
+const SHELL: &str = r#"
 exec 3<&0
 pid_file=$1; shift
 "$@" </dev/null 3<&- & child=$!
@@ -31,14 +31,14 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a program; `folder` takes its log and pid under `name`. The log of an earlier start is continued.
+    /// Starts a program. Its log and pid are written to `folder` under `name`. The log is appended to that of an earlier start.
     pub fn start(folder: &Path, name: &str, program: &Path, arguments: &[String]) -> Self {
         let log = folder.join(format!("{name}.log"));
         let pid_file = folder.join(format!("{name}.pid"));
         let _ = fs::remove_file(&pid_file);
         let output = File::options().create(true).append(true).open(&log).expect("the log file opens");
         let shell = Command::new("sh")
-            .args(["-c", ROPE, "rope"])
+            .args(["-c", SHELL, "rope"])
             .arg(&pid_file)
             .arg(program)
             .args(arguments)
@@ -57,7 +57,7 @@ impl Process {
         self.pid
     }
 
-    /// What it has printed so far.
+    /// The output so far.
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
@@ -97,7 +97,7 @@ impl Process {
         }
     }
 
-    /// SIGKILL, and waits for the end.
+    /// Sends SIGKILL and waits for the end.
     pub fn kill(&mut self) {
         if self.ended().is_none() {
             self.signal("KILL");
@@ -108,7 +108,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Letting go of the rope is the kill; the wait makes sure that a port is free again when the test goes on.
+        // Closing the pipe kills the process. Waiting makes sure that its ports are free when the test goes on.
         drop(self.shell.stdin.take());
         let _ = self.shell.wait();
     }

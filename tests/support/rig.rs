@@ -1,7 +1,7 @@
-//! A control plane of its own: an API server on loopback ([`super::backend`]), and on request kube-controller-manager.
+//! The control plane of tests: an API server on loopback ([`super::backend`]), and on request kube-controller-manager.
 //!
-//! Most tests share one ([`Rig::shared`]) and keep apart by namespace. A test that needs the cluster for itself, because it
-//! registers webhooks or counts requests, takes [`Rig::own`].
+//! Most tests share one ([`Rig::shared`]) and use different namespaces. A test that needs a cluster alone, because it registers webhooks
+//! or counts requests, uses [`Rig::own`].
 
 use std::{
     collections::BTreeSet,
@@ -36,34 +36,34 @@ struct User {
     token: &'static str,
 }
 
-/// Who runs kubectl.
+/// The user of kubectl.
 const ADMIN: User = User { name: "admin", group: "system:masters", token: "rig-admin-token" };
-/// Who runs `mcm`: users of their own, so that admission judges their requests like anybody's. This one may do everything.
+/// The user of `mcm` with all rights. It is a user of its own, so that admission makes no exception for it.
 const MANAGER: User = User { name: "mcm-under-test", group: "rig-managers", token: "rig-manager-token" };
-/// This one may do what `mcm manifests rbac` grants in the namespaces of [`Rig::grant`], and nothing else.
+/// The user of `mcm` with only the rights of `mcm manifests rbac` in the namespaces of [`Rig::grant`].
 const RESTRICTED: User = User { name: "mcm-restricted", group: "rig-restricted", token: "rig-restricted-token" };
-/// Somebody who may do nothing unless a test says so.
+/// A user without rights. Tests can give it some.
 const ALICE: User = User { name: "alice", group: "rig-people", token: "rig-alice-token" };
 const USERS: [&User; 4] = [&ADMIN, &MANAGER, &RESTRICTED, &ALICE];
 
-/// What `mcm` may do in a test.
+/// The rights of `mcm` in a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rights {
-    /// Everything.
+    /// All rights.
     Everything,
-    /// What `mcm manifests rbac --simulation` grants.
+    /// The rights of `mcm manifests rbac --simulation`.
     Generated,
-    /// The same for the half of this program.
+    /// The same rights, for the half with this program name.
     OfHalf(&'static str),
 }
 
-/// What an API server has beside what all have.
+/// Special properties of an API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Extras {
     None,
-    /// It sends requests on to extensions, and tests sign certificates of callers.
+    /// It forwards requests to extension API servers, and tests sign certificates of callers.
     Aggregation,
-    /// Nobody collects objects whose owners are gone: the development server would.
+    /// It has no garbage collection, which the development server has by default.
     NoGarbageCollection,
 }
 
@@ -72,7 +72,7 @@ pub struct Rig {
     pub folder: PathBuf,
     pub assets: PathBuf,
     backend: Backend,
-    /// Authorities of callers, if the API server aggregates.
+    /// Authorities of callers, if the API server has aggregation.
     pub aggregation: Option<Aggregation>,
     kubectl: Kubectl,
     controller_manager: OnceLock<Process>,
@@ -90,26 +90,26 @@ static ASSETS: OnceLock<Result<PathBuf, String>> = OnceLock::new();
 static SHARED: OnceLock<Arc<Rig>> = OnceLock::new();
 
 impl Rig {
-    /// The control plane that the tests of this binary share, on the backend that is chosen; `None` if there are no programs
-    /// to run one, which is said and counted.
+    /// The control plane that the tests of this binary share, with the selected backend. `None` without the programs; then the test
+    /// prints that it is skipped, and is counted.
     pub async fn shared(test: &str) -> Option<Arc<Self>> {
         Self::shared_in(&SHARED, test).await
     }
 
-    /// A control plane that some tests share, kept in their cell.
+    /// A control plane that some tests share. It is stored in their cell.
     pub async fn shared_in(cell: &'static OnceLock<Arc<Self>>, test: &str) -> Option<Arc<Self>> {
         let assets = assets_for(test).await?;
         let start = move || Arc::new(Self::start(Backend::chosen(), Extras::None, &assets));
         Some(blocking(move || Arc::clone(cell.get_or_init(start))).await)
     }
 
-    /// One more control plane of the same kind, for a test that needs two.
+    /// A second control plane of the same kind, for a test that needs two.
     pub async fn another(&self) -> Arc<Self> {
         let (backend, assets) = (self.backend, self.assets.clone());
         Arc::new(blocking(move || Self::start(backend, Extras::None, &assets)).await)
     }
 
-    /// A control plane for one test alone, on the backend that is chosen.
+    /// A control plane for one test only, with the selected backend.
     pub async fn own(test: &str) -> Option<Arc<Self>> {
         Self::own_on(Backend::chosen(), test).await
     }
@@ -119,19 +119,19 @@ impl Rig {
         if is_left_out(test, why) { None } else { Self::own(test).await }
     }
 
-    /// A control plane for one test alone, on a backend of its choice.
+    /// A control plane for one test only, with this backend.
     pub async fn own_on(backend: Backend, test: &str) -> Option<Arc<Self>> {
         let assets = assets_for(test).await?;
         Some(Arc::new(blocking(move || Self::start(backend, Extras::None, &assets)).await))
     }
 
-    /// A control plane for one test alone whose API server sends requests on to extensions.
+    /// A control plane for one test only whose API server forwards requests to extension API servers.
     pub async fn aggregating(test: &str) -> Option<Arc<Self>> {
         let assets = assets_for(test).await?;
         Some(Arc::new(blocking(move || Self::start(Backend::chosen(), Extras::Aggregation, &assets)).await))
     }
 
-    /// A control plane for one test alone where objects outlive their owners until [`Rig::with_controller_manager`].
+    /// A control plane for one test only without garbage collection until [`Rig::with_controller_manager`].
     pub async fn without_garbage_collection(test: &str) -> Option<Arc<Self>> {
         let assets = assets_for(test).await?;
         let start = move || Self::start(Backend::chosen(), Extras::NoGarbageCollection, &assets);
@@ -140,7 +140,7 @@ impl Rig {
 
     fn start(backend: Backend, extras: Extras, assets: &Path) -> Self {
         let folder = scratch::subfolder("rig");
-        // A port that was free a moment ago may be taken when it is needed: try again with others.
+        // Another process may bind a free port before the API server does. Then other ports are tried.
         for _ in 0..3 {
             if let Some(rig) = Self::try_start(backend, extras, assets, &folder) {
                 return rig;
@@ -191,11 +191,11 @@ impl Rig {
             controller_manager: OnceLock::new(),
             api_server: Mutex::new(api_server),
         };
-        rig.let_managers_do_everything();
+        rig.grant_managers_all_rights();
         Some(rig)
     }
 
-    fn let_managers_do_everything(&self) {
+    fn grant_managers_all_rights(&self) {
         let made = std::process::Command::new(&self.kubectl.program)
             .arg("--kubeconfig")
             .arg(&self.kubectl.kubeconfig)
@@ -207,8 +207,8 @@ impl Rig {
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     }
 
-    /// Starts kube-controller-manager with garbage collection, namespace deletion and the arithmetic of disruption budgets.
-    /// The development server does all that itself.
+    /// Starts kube-controller-manager with garbage collection, namespace deletion and disruption budgets. The development server has
+    /// these controllers itself.
     pub async fn with_controller_manager(self: &Arc<Self>) {
         if self.backend == Backend::Dev {
             return;
@@ -235,23 +235,22 @@ impl Rig {
         .await;
     }
 
-    /// Stops the API server where it stands (SIGSTOP): connections stay open and nothing answers.
+    /// Suspends the API server (SIGSTOP): connections stay open, and it does not answer.
     pub fn suspend_api_server(&self) {
         self.api_server.lock().expect("no test panics with the API server in hand").process.signal("STOP");
     }
 
-    /// Lets a suspended API server go on.
+    /// Resumes a suspended API server (SIGCONT).
     pub fn resume_api_server(&self) {
         self.api_server.lock().expect("no test panics with the API server in hand").process.signal("CONT");
     }
 
-    /// Kills the API server: connections break, and nobody answers at its address.
+    /// Kills the API server: connections break, and new ones are refused.
     pub fn stop_api_server(&self) {
         self.api_server.lock().expect("no test panics with the API server in hand").process.kill();
     }
 
-    /// Kills the API server, if it runs, and starts it anew: watches break, and what happened before its start it can't tell
-    /// again.
+    /// Kills the API server, if it runs, and starts it again: watches break, and it can't repeat events from before its start.
     pub async fn restart_api_server(self: &Arc<Self>) {
         let rig = Arc::clone(self);
         blocking(move || {
@@ -271,7 +270,7 @@ impl Rig {
         self.kubectl.run(arguments, None).await
     }
 
-    /// kubectl as somebody who may do nothing unless a test says so.
+    /// kubectl as a user without rights, unless a test gives it some.
     pub async fn kubectl_as_alice(&self, arguments: &[&str]) -> Answer {
         let kubectl = Kubectl { kubeconfig: kubeconfig_path(&self.folder, &ALICE), ..self.kubectl.clone() };
         kubectl.run(arguments, None).await
@@ -298,7 +297,7 @@ impl Rig {
         self.namespace_named(&unique).await
     }
 
-    /// A new namespace of that very name; for tests with a control plane of their own.
+    /// A new namespace with exactly this name, for tests with their own control plane.
     pub async fn namespace_named(&self, name: &str) -> Namespace {
         self.kubectl(&["create", "namespace", name]).await.succeed();
         Namespace {
@@ -307,7 +306,7 @@ impl Rig {
         }
     }
 
-    /// Installs the CRDs as `mcm manifests crds` prints them, and waits until all are served.
+    /// Installs the CRDs of `mcm manifests crds`, and waits until all are served.
     pub async fn install_crds(&self) {
         let crds = super::manager::mcm(&["manifests", "crds"]);
         self.apply(&crds).await.succeed();
@@ -321,7 +320,7 @@ impl Rig {
         }
     }
 
-    /// Which API server it is.
+    /// The kind of API server.
     pub fn backend(&self) -> Backend {
         self.backend
     }
@@ -331,7 +330,7 @@ impl Rig {
         &self.kubectl.kubeconfig
     }
 
-    /// A proxy in front of the API server, and the kubeconfig by which a manager reaches the API server through it.
+    /// A lying proxy before the API server, and a kubeconfig for the manager that uses it.
     pub async fn liar(&self) -> (Liar, PathBuf) {
         let url = self.api_server.lock().expect("no test panics with the API server in hand").url.clone();
         let liar = Liar::before(&url).await;
@@ -346,7 +345,7 @@ impl Rig {
         (liar, path)
     }
 
-    /// Kubeconfig of the user that `mcm` runs as in a namespace.
+    /// Kubeconfig of the user of `mcm` in a namespace.
     pub async fn manager_kubeconfig(&self, namespace: &Namespace, rights: Rights) -> PathBuf {
         match rights {
             Rights::Everything => kubeconfig_path(&self.folder, &MANAGER),
@@ -361,7 +360,7 @@ impl Rig {
         }
     }
 
-    /// Grants what the code says that it needs, to a user in place of the service account.
+    /// Grants the rights of the manifests to a user, because the tests use no service account.
     async fn grant(&self, namespace: &Namespace, further: &[&str]) {
         let flags = ["manifests", "rbac", "--simulation", "--bootstrap-tokens", "--namespace", &namespace.name];
         let generated = super::manager::mcm(&[&flags, further].concat());
@@ -369,7 +368,7 @@ impl Rig {
         let mut documents = parse_documents("rbac", &generated).expect("mcm prints YAML");
         let views = parse_documents("views", &views).expect("mcm prints YAML");
         documents.extend(views.into_iter().filter(|document| document.value["kind"] != "APIService"));
-        // The development server has no policies; they narrow down what a service account may do, which is not used here.
+        // The development server has no policies. The policies restrict the service account, which the tests do not use.
         documents.retain(|document| !document.value["kind"].as_str().is_some_and(|kind| kind.contains("Policy")));
         for document in &mut documents {
             if let Some(subjects) = document.value.get_mut("subjects") {
@@ -381,7 +380,7 @@ impl Rig {
         self.apply(&granted).await.succeed();
     }
 
-    /// A client with the rights of alice, who has none unless a test says so.
+    /// A client of alice, who has no rights unless a test gives her some.
     pub async fn client_of_alice(&self) -> kube::Client {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let path = kubeconfig_path(&self.folder, &ALICE);
@@ -390,19 +389,19 @@ impl Rig {
         kube::Client::try_from(config.expect("the kubeconfig is complete")).expect("a client")
     }
 
-    /// A client with the rights of the admin. It belongs to the runtime of the test that asks for it.
+    /// A client of the administrator. It belongs to the runtime of the test.
     pub async fn client(&self) -> kube::Client {
         kube::Client::try_from(self.config().await).expect("a client")
     }
 
-    /// The same, without kube's retries: an answer is an answer.
+    /// The same client without kube's retries, so that the test gets every answer.
     pub async fn client_without_retries(&self) -> kube::Client {
         let mut config = self.config().await;
         config.default_retry = false;
         kube::Client::try_from(config).expect("a client")
     }
 
-    /// A client that shows some token.
+    /// A client with this token.
     pub async fn client_with_token(&self, token: &str) -> kube::Client {
         let mut config = self.config().await;
         config.default_retry = false;
@@ -411,7 +410,7 @@ impl Rig {
     }
 
     async fn config(&self) -> kube::Config {
-        // Several crypto providers may be linked; the first test to come chooses, the others find it chosen.
+        // Only the first call in a process succeeds. A later call would install the same provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let file = kube::config::Kubeconfig::read_from(&self.kubectl.kubeconfig).expect("the kubeconfig is readable");
         let config = kube::Config::from_custom_kubeconfig(file, &kube::config::KubeConfigOptions::default()).await;
@@ -430,17 +429,17 @@ impl Namespace {
         self.kubectl.run(&["apply", "-f", "-"], Some(manifest)).await
     }
 
-    /// kubectl in this namespace, with something to read.
+    /// kubectl in this namespace, with standard input.
     pub async fn kubectl_with_input(&self, arguments: &[&str], input: &str) -> Answer {
         self.kubectl.run(arguments, Some(input)).await
     }
 
-    /// `kubectl edit` in this namespace, with a program in place of a person's editor.
+    /// `kubectl edit` in this namespace, with a program as editor.
     pub async fn edit(&self, object: &str, editor: &str) -> Answer {
         self.kubectl.run_with(&[("KUBE_EDITOR", editor)], &["edit", object], None).await
     }
 
-    /// `kubectl get … --watch` in this namespace: what it has printed so far is its log.
+    /// `kubectl get … --watch` in this namespace. Its output is in its log.
     pub fn watching(&self, resource: &str, name: &str) -> Process {
         let Kubectl { program, kubeconfig, home, .. } = &self.kubectl;
         let mut arguments = vec!["get".to_owned(), resource.to_owned(), name.to_owned(), "--watch".to_owned()];
@@ -465,7 +464,7 @@ impl Namespace {
     }
 }
 
-/// Whether a test that needs a real API server is left out of this run, which is said and counted.
+/// Whether a test that needs a real API server is skipped in this run. Then the test prints so, and is counted.
 pub(super) fn is_left_out(test: &str, why: &str) -> bool {
     let left_out = Backend::chosen() == Backend::Dev;
     if left_out {
@@ -487,7 +486,7 @@ async fn assets_for(test: &str) -> Option<PathBuf> {
     }
 }
 
-/// Runs what blocks off the runtime's threads.
+/// Runs blocking work on another thread than those of the runtime.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| match error.try_into_panic() {
         Ok(panic) => std::panic::resume_unwind(panic),

@@ -1,7 +1,7 @@
-//! The scratch folder of this test binary, and the count of the tests that ran.
+//! The scratch folder of this test binary, and the counts of tests.
 //!
-//! A small shell process, the janitor, holds the other end of a pipe of ours. When the test binary has ended it waits for
-//! the processes of the rig, prints the closing summary and removes the folder. `MCM_TEST_KEEP=1` keeps the folder.
+//! A small shell process reads a pipe from the test binary. When the test binary has ended, the shell waits for the processes of the
+//! rig, prints a summary and removes the folder. `MCM_TEST_KEEP=1` keeps the folder.
 
 use std::{
     fs::{self, OpenOptions},
@@ -12,7 +12,7 @@ use std::{
     sync::OnceLock,
 };
 
-const JANITOR: &str = r#"
+const CLEANUP: &str = r#"
 while read -r _; do :; done
 for file in "$1"/*/*.pid "$1"/*.pid; do
   [ -f "$file" ] || continue
@@ -30,8 +30,8 @@ if [ -n "${MCM_TEST_KEEP:-}" ]; then echo "kept: $1" >&2; else rm -rf "$1"; fi
 
 struct Scratch {
     folder: PathBuf,
-    /// Its stdin is the rope, closed by the end of this process.
-    _janitor: Child,
+    /// Its standard input is the pipe, which closes when this process ends.
+    _cleanup: Child,
 }
 
 static SCRATCH: OnceLock<Scratch> = OnceLock::new();
@@ -43,34 +43,34 @@ pub fn folder() -> &'static Path {
 
 fn start() -> Scratch {
     let folder = tempfile::Builder::new().prefix("mcm-it-").tempdir().expect("a temporary folder").keep();
-    let janitor = Command::new("sh")
-        .args(["-c", JANITOR, "janitor"])
+    let cleanup = Command::new("sh")
+        .args(["-c", CLEANUP, "cleanup"])
         .arg(&folder)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
-        // A signal to the group of the tests, such as Ctrl-C, must not reach those who clean up.
+        // A signal to the process group of the tests, such as Ctrl-C, must not end the cleanup.
         .process_group(0)
         .spawn()
         .expect("sh runs");
-    Scratch { folder, _janitor: janitor }
+    Scratch { folder, _cleanup: cleanup }
 }
 
-/// A test that found its API server.
+/// Counts a test that has an API server.
 pub fn count_ran(test: &str) {
     append("ran", test);
 }
 
-/// A test that had to be skipped; says why where nobody can miss it.
+/// Counts a skipped test, and prints the reason.
 pub fn count_skipped(test: &str, why: &str) {
     append("skipped", test);
-    // Not eprintln!: its output is captured for tests that pass.
+    // This is not eprintln!, whose output is captured in tests that pass.
     let _ = writeln!(std::io::stderr(), "SKIPPED {test}: {why}");
 }
 
 fn append(list: &str, test: &str) {
     let path = folder().join(list);
     let mut file = OpenOptions::new().create(true).append(true).open(&path).expect("the scratch folder is writable");
-    // One write per line, so that parallel tests do not mix theirs.
+    // One write per line, so that lines of parallel tests do not mix.
     file.write_all(format!("{test}\n").as_bytes()).expect("the scratch folder is writable");
 }
 

@@ -1,4 +1,4 @@
-//! A caller on the TLS port that writes what it likes.
+//! A client of the TLS port that can send any bytes.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::trusting;
 
-/// An HTTP/1.1 connection that trusts anybody: what is tested through it is not the certificate.
+/// An HTTP/1.1 connection that trusts any certificate. The tests that use it do not test certificates.
 pub struct SecureConnection(TlsStream<TcpStream>);
 
 impl SecureConnection {
@@ -41,9 +41,9 @@ impl SecureConnection {
         self.0.flush().await.expect("it is sent");
     }
 
-    /// Sends and reads one answer, head and body; what came so far if the server closes.
-    pub async fn exchange(&mut self, request: &[u8], patience: Duration) -> String {
-        // A server that refuses a body need not read it.
+    /// Sends a request and reads one answer with head and body. If the server closes the connection, returns the bytes so far.
+    pub async fn exchange(&mut self, request: &[u8], deadline: Duration) -> String {
+        // The answer is read while the request is sent, because a server that refuses a body may not read it.
         let mut answer = Vec::new();
         let (mut reader, mut writer) = tokio::io::split(&mut self.0);
         let writing = async {
@@ -64,7 +64,7 @@ impl SecureConnection {
                 () = reading => {}
             }
         };
-        assert!(timeout(patience, exchange).await.is_ok(), "no answer within {patience:?}");
+        assert!(timeout(deadline, exchange).await.is_ok(), "no answer within {deadline:?}");
         String::from_utf8_lossy(&answer).into_owned()
     }
 }

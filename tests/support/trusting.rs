@@ -1,5 +1,4 @@
-//! A TLS client that trusts anybody: what is tested or measured through it is not the certificate. Shared by the tests and
-//! by `benches/webhooks`.
+//! A TLS client that trusts any certificate. The tests and `benches/webhooks` use it where they do not test certificates.
 
 use std::sync::Arc;
 
@@ -12,12 +11,12 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-/// Shakes hands over a connection; HTTP/1.1 will be spoken on it.
+/// Makes a TLS handshake on a connection for HTTP/1.1.
 pub async fn connect(stream: TcpStream) -> std::io::Result<TlsStream<TcpStream>> {
     TlsConnector::from(config()).connect(name(), stream).await
 }
 
-/// The settings of such a client. It prefers the cipher that Go's clients prefer, and so API servers.
+/// The settings of the client. It prefers the cipher suite that Go's clients, and therefore API servers, prefer.
 pub fn config() -> Arc<ClientConfig> {
     let mut provider = ring::default_provider();
     provider.cipher_suites.sort_by_key(|suite| suite.suite() != CipherSuite::TLS13_AES_128_GCM_SHA256);
@@ -25,21 +24,21 @@ pub fn config() -> Arc<ClientConfig> {
         .with_safe_default_protocol_versions()
         .expect("protocol versions")
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Anybody))
+        .with_custom_certificate_verifier(Arc::new(TrustAny))
         .with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Arc::new(config)
 }
 
-/// The server's name as these clients give it.
+/// The server name that the client sends.
 pub fn name() -> ServerName<'static> {
     ServerName::try_from("localhost").expect("a name")
 }
 
 #[derive(Debug)]
-struct Anybody;
+struct TrustAny;
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for TrustAny {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

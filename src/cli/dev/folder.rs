@@ -1,7 +1,7 @@
-//! Where the files of one run are kept: the data folder, or one that ends with the process.
+//! The folder for the files of one run: the data folder, or a temporary one that is removed at the end.
 //!
-//! A process that is killed can't take its folder away; the next one does. Which folders are in use is told by a lock that
-//! ends with its process, however that ends.
+//! A process that is killed can't remove its folder. The next process does. A file lock marks the folders in use; the lock ends with
+//! its process in every case.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -18,12 +18,12 @@ const LOCK: &str = "lock";
 /// The folder of a run.
 pub(super) struct Folder {
     pub(super) path: PathBuf,
-    /// Held as long as the folder is in use; none for a data folder, which stays.
+    /// Held while the folder is in use. None for a data folder, which is never removed.
     lock: Option<File>,
 }
 
 impl Folder {
-    /// The data folder, or a new one among the temporary files.
+    /// The data folder, or a new folder in the directory of temporary files.
     pub(super) fn open(data: Option<&Path>) -> io::Result<Self> {
         match data {
             Some(path) => {
@@ -40,18 +40,18 @@ impl Folder {
         let lock = File::create(path.join(LOCK))?;
         lock.lock()?;
         let folder = Self { path, lock: Some(lock) };
-        folder.clear_away_the_dead(parent);
+        folder.remove_abandoned(parent);
         Ok(folder)
     }
 
-    /// Removes folders of this user that processes have left which are no more. What can't be removed stays.
-    fn clear_away_the_dead(&self, parent: &Path) {
+    /// Removes folders of this user whose processes have ended. A folder that can't be removed stays.
+    fn remove_abandoned(&self, parent: &Path) {
         let Ok(own) = fs::metadata(&self.path) else { return };
         for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
             let path = entry.path();
             let is_ours = entry.file_name().to_str().is_some_and(is_name)
                 && fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir() && found.uid() == own.uid());
-            if is_ours && path != self.path && is_dead(&path) {
+            if is_ours && path != self.path && is_abandoned(&path) {
                 let _ = fs::remove_dir_all(&path);
             }
         }
@@ -61,7 +61,7 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         if self.lock.is_some() {
-            // What is left behind the next one takes away.
+            // The next process removes what remains.
             let _ = fs::remove_dir_all(&self.path);
         }
     }
@@ -73,14 +73,14 @@ fn private(recursive: bool) -> fs::DirBuilder {
     builder
 }
 
-/// Whether it is a name that [`Folder::temporary`] gives.
+/// Whether [`Folder::temporary`] gives such names.
 fn is_name(name: &str) -> bool {
     name.strip_prefix(PREFIX)
         .is_some_and(|rest| rest.len() == DIGITS && rest.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
-/// Whether the process that made a folder is no more. One without a lock may be in the making.
-fn is_dead(folder: &Path) -> bool {
+/// Whether the process of a folder has ended. A folder without lock may just be created.
+fn is_abandoned(folder: &Path) -> bool {
     let Ok(lock) = File::open(folder.join(LOCK)) else { return false };
     match lock.try_lock() {
         Ok(()) => true,
@@ -96,7 +96,7 @@ mod tests {
 
     #[rstest]
     #[case::ours("mcm-dev-0123abcd", true)]
-    #[case::somebody_elses("mcm-dev-data", false)]
+    #[case::foreign("mcm-dev-data", false)]
     #[case::longer("mcm-dev-0123abcd0", false)]
     #[case::other("other", false)]
     fn names(#[case] name: &str, #[case] expected: bool) {
@@ -104,21 +104,21 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_ends_with_its_run_and_what_the_dead_have_left_is_cleared_away() {
+    fn a_run_removes_its_folder_and_those_of_ended_processes() {
         let parent = tempfile::tempdir().unwrap();
-        let living = Folder::temporary(parent.path()).unwrap();
-        let [dead, half_made, foreign] =
+        let in_use = Folder::temporary(parent.path()).unwrap();
+        let [abandoned, incomplete, foreign] =
             ["mcm-dev-00000001", "mcm-dev-00000002", "mcm-dev-data"].map(|name| parent.path().join(name));
-        for path in [&dead, &half_made, &foreign] {
+        for path in [&abandoned, &incomplete, &foreign] {
             fs::create_dir(path).unwrap();
         }
-        for path in [&dead, &foreign] {
+        for path in [&abandoned, &foreign] {
             fs::write(path.join(LOCK), "").unwrap();
             fs::write(path.join("kubeconfig"), "left").unwrap();
         }
         let own = Folder::temporary(parent.path()).unwrap();
-        assert!(!dead.exists());
-        assert!(living.path.exists() && own.path.exists() && half_made.exists() && foreign.exists());
+        assert!(!abandoned.exists());
+        assert!(in_use.path.exists() && own.path.exists() && incomplete.exists() && foreign.exists());
         let path = own.path.clone();
         drop(own);
         assert!(!path.exists());

@@ -1,4 +1,4 @@
-//! Puts definitions, webhook configurations, the registration of the views and the example into the cluster, as `kubectl apply` would.
+//! Applies definitions, webhook configurations, the registration of the views and the example to the cluster, like `kubectl apply`.
 
 use std::time::Duration;
 
@@ -22,10 +22,10 @@ const EXAMPLE: [&str; 2] = [
 ];
 const MANAGER: &str = "mcm-dev";
 const API_SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
-/// How long webhooks and views may take to answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Deadline until webhooks and views answer.
+const READY_WITHIN: Duration = Duration::from_secs(30);
 
-/// Definitions with v1beta1 served, and the webhooks, reached at a URL.
+/// Applies definitions that serve v1beta1, and webhook configurations for a URL.
 pub(super) async fn manifests(client: &kube::Client, webhooks: &str) -> anyhow::Result<()> {
     let options = CrdOptions { v1beta1: V1Beta1::Served(Converter::Url(webhooks.to_owned())), ..CrdOptions::default() };
     for definition in definitions(&options) {
@@ -42,7 +42,7 @@ pub(super) async fn manifests(client: &kube::Client, webhooks: &str) -> anyhow::
     apply(client, &format!("{base}/validatingwebhookconfigurations"), &validating).await
 }
 
-/// Registers the views of a manager at a port of this host, as they are registered anywhere.
+/// Registers the views of a manager at a port of this host, with the same manifests as in any cluster.
 pub(super) async fn views(client: &kube::Client, port: u16) -> anyhow::Result<()> {
     let manifests = ViewsManifests {
         namespace: super::NAMESPACE.to_owned(),
@@ -66,7 +66,7 @@ pub(super) async fn views(client: &kube::Client, port: u16) -> anyhow::Result<()
     Ok(())
 }
 
-/// Takes back what an earlier run over the same data has registered: nobody answers there.
+/// Removes the registration of an earlier run with the same data, because no server answers it.
 pub(super) async fn no_views(client: &kube::Client) -> anyhow::Result<()> {
     let request = Request::delete(format!("{API_SERVICES}/{}", names::API_SERVICE)).body(Vec::new())?;
     match client.request_text(request).await {
@@ -75,7 +75,7 @@ pub(super) async fn no_views(client: &kube::Client) -> anyhow::Result<()> {
     }
 }
 
-/// Waits until the manager has written the authority of its certificate into everything that calls it.
+/// Waits until the manager has written the authority of its certificate into all `caBundle` fields.
 pub(super) async fn webhooks_answer(client: &kube::Client) -> anyhow::Result<()> {
     let paths = [
         "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
@@ -93,7 +93,7 @@ pub(super) async fn webhooks_answer(client: &kube::Client) -> anyhow::Result<()>
     .await
 }
 
-/// Waits until the API server sends who asks for views to the manager.
+/// Waits until the API server forwards requests for views to the manager.
 pub(super) async fn views_answer(client: &kube::Client) -> anyhow::Result<()> {
     until("the views are not available", async || {
         let path = format!("{API_SERVICES}/{}", names::API_SERVICE);
@@ -104,18 +104,18 @@ pub(super) async fn views_answer(client: &kube::Client) -> anyhow::Result<()> {
     .await
 }
 
-async fn until(otherwise: &str, holds: impl AsyncFn() -> anyhow::Result<bool>) -> anyhow::Result<()> {
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+async fn until(problem: &str, holds: impl AsyncFn() -> anyhow::Result<bool>) -> anyhow::Result<()> {
+    let deadline = tokio::time::Instant::now() + READY_WITHIN;
     while !holds().await? {
         if tokio::time::Instant::now() > deadline {
-            bail!("{otherwise} after {} s; run with -v 1 to see why", PATIENCE.as_secs());
+            bail!("{problem} after {} s; run with -v 1 to see why", READY_WITHIN.as_secs());
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     Ok(())
 }
 
-/// A class of the virtual cloud and a deployment of it.
+/// Applies a class of the virtual cloud and a deployment of it.
 pub(super) async fn example(client: &kube::Client) -> anyhow::Result<()> {
     for text in EXAMPLE {
         for document in parse_documents("example", text)? {
@@ -132,7 +132,7 @@ pub(super) async fn example(client: &kube::Client) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The name of a deployment, if there is one.
+/// The name of any deployment, if there is one.
 pub(super) async fn some_deployment(client: &kube::Client) -> anyhow::Result<Option<String>> {
     let path = "/apis/machine.sapcloud.io/v1alpha1/namespaces/default/machinedeployments?limit=1";
     let list: Value = client.request(Request::get(path).body(Vec::new())?).await?;

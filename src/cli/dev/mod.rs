@@ -1,7 +1,7 @@
-//! `mcm dev`: a cluster of its own in one process, for a first run and for trying things out.
+//! `mcm dev`: a complete cluster in one process, for a first run and for experiments.
 //!
-//! The embedded API server, webhooks, all control loops and the virtual cloud. Nothing is hard-wired: definitions and webhook
-//! configurations are the ones that `mcm manifests` prints, and the manager is a client over TLS like any other.
+//! It runs the embedded API server, webhooks, all control loops and the virtual cloud. There are no short cuts: definitions and webhook
+//! configurations are those of `mcm manifests`, and the manager is a client over TLS like any other.
 //! Source: spec/extension-apiserver §6.1.
 
 mod folder;
@@ -23,13 +23,13 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use self::{
     folder::Folder,
-    progress::{Hints, Style, When},
+    progress::{Hints, Style},
 };
 use super::{
     Failure,
     go_flags::go_bool,
     logging,
-    serve::{args::ServeArgs, validate::Surroundings},
+    serve::{args::ServeArgs, validate::HostInfo},
 };
 use crate::{DriverSet, manager, server::ReservedPorts, settings::Settings};
 use kube_dev_server::{
@@ -40,11 +40,11 @@ use kube_values::duration::GoDuration;
 
 /// The namespace of the machine objects.
 const NAMESPACE: &str = "default";
-/// So long requests under way have when the process is told to end.
-const PARTING: Duration = Duration::from_secs(5);
-/// The manager's own user, so that admission judges its requests like anybody's.
+/// How long running requests may take when the process ends.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// The manager's user. It has no exceptions in admission.
 const MANAGER: &str = "mcm-dev-manager";
-/// What the virtual cloud takes for its work (decision 41).
+/// Latencies of the virtual cloud (decision 41).
 const SIMULATION: &str = "\
 latency:
   create: {constant: 1s}
@@ -57,28 +57,15 @@ latency:
 /// Values of `--authorization-mode`, in the spelling of kube-apiserver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Authorization {
-    /// Whoever is known may do everything.
+    /// Every authenticated user may do everything.
     #[value(name = "AlwaysAllow")]
     AlwaysAllow,
-    /// What roles and bindings allow.
+    /// Roles and bindings decide.
     #[value(name = "RBAC")]
     Rbac,
 }
 
-/// Whether views are served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Views {
-    Served,
-    LeftOut,
-}
-
-impl DevArgs {
-    fn views(&self) -> Views {
-        if self.extension_apiserver { Views::Served } else { Views::LeftOut }
-    }
-}
-
-/// A controller by its name.
+/// The controller with this name.
 fn stand_in(name: &str) -> Result<StandIn, String> {
     let found = StandIn::NAMED.iter().find(|(known, _)| *known == name);
     found.map(|(_, stand_in)| *stand_in).ok_or_else(|| {
@@ -87,16 +74,16 @@ fn stand_in(name: &str) -> Result<StandIn, String> {
     })
 }
 
-/// Where the API server listens.
+/// Address of the API server.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct ListenArgs {
-    /// Port of the API server; 0 takes any free one
+    /// Port of the API server; 0 means any free port
     #[arg(long, default_value = "0")]
     pub port: u16,
-    /// Address of the API server; one that other hosts reach needs --insecure-listen-anywhere
+    /// Address of the API server; an address that other hosts can reach needs --insecure-listen-anywhere
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST), value_name = "IP")]
     pub address: IpAddr,
-    /// Let other hosts reach the API server: whoever has a kubeconfig or token of it may do everything
+    /// Allow an address that other hosts can reach; every user with a kubeconfig or token of this API server may do everything
     #[arg(long)]
     pub insecure_listen_anywhere: bool,
 }
@@ -107,22 +94,23 @@ impl ListenArgs {
     }
 }
 
-/// How much the API server takes on. The manager beside it has its own limits, which are those of `mcm serve`.
+/// Limits of the API server. The manager has the default limits of `mcm serve`.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct LimitArgs {
-    /// Requests to the API server at a time that only read; 0 means no limit. Administrators and health checks are not counted
+    /// Maximum number of concurrent reading requests to the API server; 0 means no limit. Those of administrators and health checks
+    /// do not count
     #[arg(long, default_value = "400", value_name = "N")]
     pub max_requests_inflight: usize,
-    /// Requests to the API server at a time that may write; as above
+    /// Maximum number of concurrent writing requests to the API server; the same exceptions apply
     #[arg(long, default_value = "200", value_name = "N")]
     pub max_mutating_requests_inflight: usize,
-    /// Watches of the API server at a time, whoever opens them; 0 means no limit
+    /// Maximum number of concurrent watches of all users; 0 means no limit
     #[arg(long, default_value = "10000", value_name = "N")]
     pub max_watches: usize,
-    /// No request to the API server takes longer, whatever its caller says; watches excepted
+    /// Deadline of a request to the API server, even if its caller allows a longer one; watches have no deadline
     #[arg(long, default_value = "1m", value_parser = positive_duration, value_name = "DURATION")]
     pub request_timeout: Duration,
-    /// Connections to the API server at a time
+    /// Maximum number of connections to the API server
     #[arg(long, default_value = "2000", value_name = "N")]
     pub max_connections: NonZeroUsize,
 }
@@ -139,7 +127,7 @@ impl LimitArgs {
     }
 }
 
-/// A duration that is some.
+/// A duration greater than zero.
 fn positive_duration(text: &str) -> Result<Duration, String> {
     let duration = text.parse::<GoDuration>().map_err(|error| error.to_string())?.to_std();
     if duration.is_zero() { Err("it must be more than 0".to_owned()) } else { Ok(duration) }
@@ -151,48 +139,48 @@ pub struct DevArgs {
     /// Apply an example: a class of the virtual cloud and a deployment of three machines
     #[arg(long)]
     pub example: bool,
-    /// Keep all objects in this folder; without it they end with the process
+    /// Keep all objects in this folder; unset means in memory only
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// Where the kubeconfig is written; unset means the data folder, or a folder that ends with the process
+    /// File for the kubeconfig; unset means a file in the data folder, or in a temporary folder that is removed at the end
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Where the API server listens.
+    /// Address of the API server.
     #[command(flatten)]
     pub listen: ListenArgs,
-    /// How much the API server takes on.
+    /// Limits of the API server.
     #[command(flatten)]
     pub limits: LimitArgs,
-    /// Only the API server: no definitions, webhooks, controllers or virtual cloud
+    /// Run only the API server, without definitions, webhooks, controllers and virtual cloud
     #[arg(long, conflicts_with_all = ["example", "simulation_config"])]
     pub api_server_only: bool,
-    /// What callers with credentials may do: everything, or what roles and bindings allow
+    /// Rights of authenticated users: all rights, or those of roles and bindings
     #[arg(long, value_enum, default_value = "AlwaysAllow", value_name = "MODE")]
     pub authorization_mode: Authorization,
-    /// Controllers that the API server does not stand in for, comma separated: garbage-collection, namespaces, budgets,
-    /// nodes, aggregated-roles, account-tokens, default-accounts, event-ttl
+    /// Built-in controllers to switch off, comma separated: garbage-collection, namespaces, budgets, nodes, aggregated-roles,
+    /// account-tokens, default-accounts, event-ttl
     #[arg(long, value_delimiter = ',', value_parser = stand_in, value_name = "CONTROLLERS")]
     pub without: Vec<StandIn>,
-    /// Further callers: one line token,user,uid,"group,group" each
+    /// File with further users, one line token,user,uid,"group,group" each
     #[arg(long, value_name = "FILE")]
     pub token_auth_file: Option<PathBuf>,
-    /// Serve computed views, such as machineoutlooks, behind the API server
+    /// Serve computed views, such as machineoutlooks, through the API server
     #[arg(long, default_value = "true", default_missing_value = "true", num_args = 0..=1, require_equals = true,
           value_parser = go_bool, action = ArgAction::Set, value_name = "BOOL")]
     pub extension_apiserver: bool,
-    /// Latencies, failures and quota of the virtual cloud; re-read when it changes
+    /// File with latencies, failures and quota of the virtual cloud; read again when it changes
     #[arg(long, value_name = "FILE")]
     pub simulation_config: Option<PathBuf>,
-    /// Unix socket that takes orders for tests of clients: refusals, delays, frozen watches, lost history, lost connections,
-    /// a wrong clock; docs/testing.md lists them
+    /// Unix socket for commands that test clients: refusals, delays, frozen watches, lost history, lost connections, a wrong clock;
+    /// docs/testing.md lists them
     #[arg(long, value_name = "SOCKET")]
     pub test_hooks: Option<PathBuf>,
-    /// Verbosity of the log: 0 tells only what is wrong, 1 what happens, 4 also why
+    /// Verbosity of the log: 0 logs only problems, 1 what happens, 4 also why
     #[arg(short = 'v', long = "v", default_value = "0", value_name = "LEVEL")]
     pub verbosity: i32,
 }
 
-/// Runs until it is told to stop.
+/// Runs until a signal stops it.
 ///
 /// # Errors
 /// [`Failure::Run`] when the data folder or a port can't be used.
@@ -200,14 +188,14 @@ pub fn run(args: &DevArgs, drivers: &DriverSet, out: &mut (dyn Write + Send)) ->
     logging::start_quietly(args.verbosity).map_err(Failure::run)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::run)?;
     let ended = runtime.block_on(start(args, drivers, out));
-    // What still computes somewhere is not waited for.
+    // Do not wait for blocking tasks that still run.
     runtime.shutdown_background();
     ended
 }
 
 async fn start(args: &DevArgs, drivers: &DriverSet, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
     let began = std::time::Instant::now();
-    // The first one wins, and a second call tells nothing new.
+    // Only the first call in a process succeeds. A later call would install the same provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let folder = Folder::open(args.data_dir.as_deref())?;
     let server = server(args)?;
@@ -225,7 +213,7 @@ async fn start(args: &DevArgs, drivers: &DriverSet, out: &mut (dyn Write + Send)
         return serve_alone(listening, &kubeconfig, out).await;
     }
 
-    // Health and metrics, and webhooks. The ports stay taken until the manager answers there.
+    // Two ports: for health and metrics, and for webhooks. They stay bound until the manager uses them.
     let (reserved, ports) = ReservedPorts::of_loopback()?;
     let client = server.client("mcm-dev-installer", NAMESPACE);
     install::manifests(&client, &format!("https://127.0.0.1:{}", ports[1])).await.map_err(Failure::Run)?;
@@ -235,7 +223,7 @@ async fn start(args: &DevArgs, drivers: &DriverSet, out: &mut (dyn Write + Send)
         install::no_views(&client).await.map_err(Failure::Run)?;
     }
     let settings = settings(args, &folder.path, &server, &credentials, listening.from_this_host(), ports)?;
-    // A class for a cloud makes nothing there: the virtual cloud plays the providers that its configuration names.
+    // Classes of real clouds create nothing there. The virtual cloud serves the providers that its configuration names.
     let drivers = drivers.clone().without_clouds();
     let manager = keep_running(reserved, settings, &drivers);
     tokio::pin!(manager);
@@ -258,11 +246,11 @@ async fn start(args: &DevArgs, drivers: &DriverSet, out: &mut (dyn Write + Send)
         }
         out.flush()?;
         let deployment = install::some_deployment(&client).await?;
-        let when = if args.example { When::FirstRunning } else { When::AtOnce };
-        let hints = Hints { text: hints(&kubeconfig, deployment.as_deref(), args.views()), when };
+        let text = hints(&kubeconfig, deployment.as_deref(), args.extension_apiserver);
+        let hints = Hints { text, wait_for_machine: args.example };
         progress::show(&client, out, style, began, hints).await
     };
-    // Nobody reading the progress is no reason to end; the end of the manager is.
+    // When the progress can't be printed any more, the cluster goes on. It ends with the manager.
     let ended = tokio::select! {
         ended = &mut manager => ended,
         shown = display => match shown {
@@ -274,19 +262,19 @@ async fn start(args: &DevArgs, drivers: &DriverSet, out: &mut (dyn Write + Send)
         },
     };
     if style == Style::Redrawn {
-        // What the shell prints next begins a line.
+        // The shell's next output begins a new line.
         let _ = writeln!(out);
     }
-    listening.end(PARTING).await;
+    listening.end(DRAIN_TIMEOUT).await;
     ended.map_err(Failure::Run)
 }
 
-/// Runs a manager until it is told to end, and another one when it ends so that all is read anew: with the process the cluster
-/// would be gone.
+/// Runs a manager until a signal stops it. When a manager ends because its caches are corrupt, a new one starts, because the end of the
+/// process would end the cluster too.
 async fn keep_running(mut reserved: ReservedPorts, settings: Settings, drivers: &DriverSet) -> anyhow::Result<()> {
     loop {
         match manager::run_over(reserved, settings.clone(), drivers.clone()).await {
-            Err(error) if error.is::<manager::SpoiltViews>() => reserved = ReservedPorts::default(),
+            Err(error) if error.is::<manager::CorruptCaches>() => reserved = ReservedPorts::default(),
             ended => return ended,
         }
     }
@@ -314,7 +302,7 @@ fn server(args: &DevArgs) -> Result<DevServer, Failure> {
     Ok(server)
 }
 
-/// The API server by itself, until SIGTERM or SIGINT.
+/// Runs only the API server, until SIGTERM or SIGINT.
 async fn serve_alone(listening: Listening, kubeconfig: &Path, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -325,7 +313,7 @@ async fn serve_alone(listening: Listening, kubeconfig: &Path, out: &mut (dyn Wri
         _ = interrupt.recv() => {}
     }
     tokio::select! {
-        () = listening.end(PARTING) => {}
+        () = listening.end(DRAIN_TIMEOUT) => {}
         // A second signal ends at once.
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
@@ -334,15 +322,12 @@ async fn serve_alone(listening: Listening, kubeconfig: &Path, out: &mut (dyn Wri
 }
 
 /// The next three commands to try.
-fn hints(kubeconfig: &Path, deployment: Option<&str>, views: Views) -> String {
+fn hints(kubeconfig: &Path, deployment: Option<&str>, has_views: bool) -> String {
     let commands = match deployment {
         Some(name) => [
             "get machinedeployments,machines,nodes".to_owned(),
             format!("scale machinedeployment {name} --replicas=5"),
-            match views {
-                Views::Served => "get machineoutlooks".to_owned(),
-                Views::LeftOut => "explain machinedeployment.spec.strategy".to_owned(),
-            },
+            if has_views { "get machineoutlooks" } else { "explain machinedeployment.spec.strategy" }.to_owned(),
         ],
         None => [
             "api-resources --api-group=machine.sapcloud.io".to_owned(),
@@ -354,7 +339,7 @@ fn hints(kubeconfig: &Path, deployment: Option<&str>, views: Views) -> String {
     format!("try in a second terminal:\n  export KUBECONFIG={}\n{commands}", kubeconfig.display())
 }
 
-/// The settings of `mcm serve` for this cluster, by its own flags.
+/// The settings of `mcm serve` for this cluster, from its flags.
 fn settings(
     args: &DevArgs,
     folder: &Path,
@@ -400,18 +385,18 @@ fn settings(
         format!("--simulation-state={state}"),
     ];
     let parsed = Serving::try_parse_from(flags).map_err(Failure::run)?;
-    let surroundings = Surroundings { host_name: "mcm-dev".to_owned(), pod_namespace: None };
-    parsed.args.validate(&surroundings).map_err(|problems| Failure::Usage(problems.join("\n")))
+    let host = HostInfo { host_name: "mcm-dev".to_owned(), pod_namespace: None };
+    parsed.args.validate(&host).map_err(|problems| Failure::Usage(problems.join("\n")))
 }
 
-/// The flags of `serve` as a command line of their own.
+/// A command line with the flags of `serve` only.
 #[derive(Parser)]
 struct Serving {
     #[command(flatten)]
     args: ServeArgs,
 }
 
-/// Writes the kubeconfig, but never over somebody else's.
+/// Writes the kubeconfig, but never over a file that `mcm dev` has not written.
 fn write_kubeconfig(path: &Path, text: &str) -> Result<(), Failure> {
     let is_foreign = fs::read_to_string(path).is_ok_and(|old| !old.trim().is_empty() && !old.contains(CONTEXT));
     if is_foreign {
@@ -430,7 +415,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kubeconfig_of_somebody_else_stays() {
+    fn a_foreign_kubeconfig_stays() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("config");
         fs::write(&path, "apiVersion: v1\ncurrent-context: production\n").unwrap();
@@ -448,12 +433,12 @@ mod tests {
     }
 
     #[test]
-    fn hints_are_three_commands_that_fit_what_there_is() {
+    fn hints_are_three_commands_that_fit_the_cluster() {
         let commands = |text: &str| text.lines().filter(|line| line.starts_with("  kubectl ")).count();
-        let with = hints(Path::new("/k"), Some("pool"), Views::Served);
+        let with = hints(Path::new("/k"), Some("pool"), true);
         assert!(with.contains("export KUBECONFIG=/k") && with.contains("scale machinedeployment pool"), "{with}");
         assert!(with.contains("machineoutlooks") && commands(&with) == 3, "{with}");
-        assert!(!hints(Path::new("/k"), Some("pool"), Views::LeftOut).contains("machineoutlooks"));
-        assert_eq!(commands(&hints(Path::new("/k"), None, Views::Served)), 3);
+        assert!(!hints(Path::new("/k"), Some("pool"), false).contains("machineoutlooks"));
+        assert_eq!(commands(&hints(Path::new("/k"), None, true)), 3);
     }
 }

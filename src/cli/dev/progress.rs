@@ -1,4 +1,4 @@
-//! Shows machines as they become Running: redrawn on a terminal, as lines elsewhere.
+//! Prints the progress of machines: one line that is redrawn on a terminal, else a line per change.
 
 use std::{
     collections::BTreeMap,
@@ -13,9 +13,9 @@ use kube::{
 };
 use machine_api::v1alpha1::Machine;
 
-/// Begins the line anew. It does not wrap: what has wrapped can't be taken back.
+/// Clears the line and switches wrapping off, because a wrapped line can't be cleared.
 const REDRAW: &str = "\r\x1b[2K\x1b[?7l";
-/// Lets others wrap again.
+/// Switches wrapping on again.
 const WRAP: &str = "\x1b[?7h";
 
 /// How progress is written.
@@ -28,29 +28,21 @@ pub(super) enum Style {
 }
 
 impl Style {
-    /// For a terminal that can do it, lines for anything else.
+    /// Redrawn on a terminal that supports it, else lines.
     pub(super) fn of_stdout() -> Self {
         let can_move = std::env::var_os("TERM").is_none_or(|terminal| terminal != "dumb");
         if std::io::stdout().is_terminal() && can_move { Self::Redrawn } else { Self::Lines }
     }
 }
 
-/// What to try next.
+/// Commands to try next.
 pub(super) struct Hints {
     pub(super) text: String,
-    pub(super) when: When,
+    /// Whether the hints come only after the first machine is Running.
+    pub(super) wait_for_machine: bool,
 }
 
-/// When hints are of use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum When {
-    /// At once: there is nothing to wait for.
-    AtOnce,
-    /// When there is a machine to look at.
-    FirstRunning,
-}
-
-/// Follows the machines until nobody reads any more. The hints come once.
+/// Follows the machines until the output is closed. The hints are printed once.
 pub(super) async fn show(
     client: &kube::Client,
     out: &mut (dyn Write + Send),
@@ -64,7 +56,7 @@ pub(super) async fn show(
     let mut hints = Some(hints);
     let mut drawn = false;
     while let Some(change) = changes.try_next().await? {
-        let told = match change {
+        let news = match change {
             watcher::Event::Apply(machine) | watcher::Event::InitApply(machine) => {
                 let phase = phase(&machine);
                 let name = machine.name_any();
@@ -79,7 +71,7 @@ pub(super) async fn show(
             watcher::Event::Init | watcher::Event::InitDone => None,
         };
         let runs = phases.values().any(|phase| phase == "Running");
-        if let Some(line) = told {
+        if let Some(line) = news {
             let seconds = began.elapsed().as_secs_f64();
             match style {
                 Style::Lines => writeln!(out, "{seconds:7.1} s  {line}")?,
@@ -87,7 +79,7 @@ pub(super) async fn show(
             }
             drawn = true;
         }
-        if let Some(hints) = hints.take_if(|hints| runs || hints.when == When::AtOnce) {
+        if let Some(hints) = hints.take_if(|hints| runs || !hints.wait_for_machine) {
             let newline = if style == Style::Redrawn && drawn { "\n" } else { "" };
             write!(out, "{newline}{}", hints.text)?;
         }

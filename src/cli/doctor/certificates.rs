@@ -1,7 +1,7 @@
-//! Whether callers can trust the serving certificate: its dates, and the authorities in the `caBundle` fields. Pure.
+//! Checks whether callers can trust the serving certificate: its dates, and the authorities in the `caBundle` fields. Pure functions.
 //!
-//! That a `caBundle` is filled says little: a replica whose clock was ahead makes certificates that are valid later, and another
-//! tool may have put an old bundle back.
+//! A filled `caBundle` proves little: a replica whose clock was ahead makes certificates that become valid later, and another tool
+//! may have restored an old bundle.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use jiff::Timestamp;
@@ -11,12 +11,12 @@ use serde_json::Value;
 use super::checks::{Finding, Health, Read};
 use crate::server::tls::{authority::CertSecret, material::Certificate};
 
-/// A `caBundle` field: where it stands and what it holds.
+/// A `caBundle` field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BundleField {
-    /// The object and the place in it.
+    /// The object and the position of the field in it.
     pub place: String,
-    /// Base64 of PEM, as the field holds it.
+    /// The value of the field, which is Base64 of PEM.
     pub content: String,
 }
 
@@ -37,14 +37,14 @@ pub fn bundle_fields(subject: &str, read: &Read) -> Vec<BundleField> {
     entries.chain(conversion).collect()
 }
 
-/// The namespace of the Service that webhooks are called through, which is that of the certificate Secret, too.
+/// The namespace of the webhooks' Service. The Secret with the certificate is in this namespace too.
 pub fn service_namespace(read: &Read) -> Option<String> {
     let Read::There(object) = read else { return None };
     let mut entries = object["webhooks"].as_array()?.iter();
     entries.find_map(|entry| entry["clientConfig"]["service"]["namespace"].as_str()).map(str::to_owned)
 }
 
-/// The serving certificate and whom callers trust, at this moment.
+/// Checks the serving certificate and the authorities that callers trust, at the time `now`.
 pub fn certificate(subject: String, secret: &Read, fields: &[BundleField], now: Timestamp) -> Finding {
     let (health, message) = match secret {
         Read::Refused(why) => (Health::Unknown, format!("cannot be read: {why}")),
@@ -54,10 +54,10 @@ pub fn certificate(subject: String, secret: &Read, fields: &[BundleField], now: 
         ),
         Read::There(object) => match content_of(object) {
             Ok(content) => judge(&content, fields, now),
-            Err(why) => (Health::Bad, format!("{why}; a running manager writes it anew")),
+            Err(why) => (Health::Bad, format!("{why}; a running manager writes it again")),
         },
     };
-    // Bundles that nobody can use are wrong, whoever fills them.
+    // A bundle without a valid authority is wrong in every mode.
     match bundles_without_authority(fields, now) {
         Some(why) if health != Health::Bad => Finding { subject, health: Health::Bad, message: why },
         _ => Finding { subject, health, message },
@@ -148,9 +148,9 @@ mod tests {
     #[rstest]
     #[case::in_order(SignedDuration::ZERO, SignedDuration::ZERO, Health::Fine, "trusted by all 1 caBundle fields")]
     #[case::made_eight_hours_ahead(HOUR * 8, HOUR * 8, Health::Bad, "not valid before 2026-06-01T19:55:00Z")]
-    #[case::over(HOUR * -9000, HOUR * -9000, Health::Bad, "was not renewed")]
+    #[case::expired(HOUR * -9000, HOUR * -9000, Health::Bad, "was not renewed")]
     #[case::another_bundle(SignedDuration::ZERO, HOUR * -1, Health::Bad, "the caBundle of webhooks, hook trusts no authority")]
-    fn a_certificate_is(
+    fn a_certificate_is_checked(
         #[case] made_at: SignedDuration,
         #[case] bundle_at: SignedDuration,
         #[case] health: Health,
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_secret_the_bundles_are_looked_at_all_the_same() {
+    fn without_the_secret_the_bundles_are_still_checked() {
         let judged = |at: SignedDuration| {
             let fields = bundle_fields("webhooks", &webhooks(&made(now() + at)));
             certificate("Secret".to_owned(), &Read::Missing, &fields, now()).health
@@ -173,9 +173,9 @@ mod tests {
     }
 
     #[test]
-    fn a_spoilt_secret_is_bad_and_its_namespace_is_that_of_the_service() {
-        let spoilt = Read::There(json!({ "data": { "tls.crt": "" } }));
-        assert_eq!(certificate("Secret".to_owned(), &spoilt, &[], now()).health, Health::Bad);
+    fn an_unreadable_secret_is_bad_and_its_namespace_is_that_of_the_service() {
+        let unreadable = Read::There(json!({ "data": { "tls.crt": "" } }));
+        assert_eq!(certificate("Secret".to_owned(), &unreadable, &[], now()).health, Health::Bad);
         assert_eq!(service_namespace(&webhooks(&made(now()))).as_deref(), Some("there"));
     }
 }

@@ -1,4 +1,4 @@
-//! What is wrong with the objects by which a cluster knows the manager. Pure: objects in, findings out.
+//! Checks the objects that connect a cluster with the manager. Pure functions from objects to findings.
 
 use controller_runtime::definitions::hollow;
 use jiff::Timestamp;
@@ -10,18 +10,18 @@ use machine_api::{
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::cli::{lease_watch::Pulse, migrate_storage::definition::name_of};
+use crate::cli::{lease_watch::LeaseState, migrate_storage::definition::name_of};
 
-/// How a thing is.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Health {
-    /// As it should be.
+    /// The object is right.
     Fine,
-    /// Not there, or off; somebody may want it so.
+    /// The object is missing or switched off, which may be intended.
     Off,
-    /// The API server does not say.
+    /// The object could not be read.
     Unknown,
-    /// To be mended.
+    /// The object must be repaired.
     Bad,
 }
 
@@ -37,35 +37,35 @@ impl Health {
     }
 }
 
-/// What is found out about one thing.
+/// The result of checking one object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// Kind and name.
     pub subject: String,
-    /// How it is.
+    /// The result.
     pub health: Health,
-    /// Why, and what to do.
+    /// The reason, and what to do.
     pub message: String,
 }
 
-/// What the API server says of an object.
+/// The result of reading an object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Read {
-    /// It is there.
+    /// The object exists.
     There(Value),
-    /// There is none.
+    /// The object does not exist.
     Missing,
-    /// Why that is not known.
+    /// The object could not be read, for this reason.
     Refused(String),
 }
 
-/// The namespace that was asked for, if it is not there: nothing that is said about it would tell that it is mistyped.
+/// A finding if the namespace does not exist. The other findings would not show that its name is mistyped.
 pub fn namespace(name: &str, read: &Read) -> Option<Finding> {
     let message = "is not there: give that of the machine objects with --namespace".to_owned();
     (*read == Read::Missing).then(|| Finding { subject: format!("Namespace {name}"), health: Health::Bad, message })
 }
 
-/// A definition of ours.
+/// Checks a definition of our kinds.
 pub fn definition(kind: Kind, read: &Read) -> Finding {
     let subject = format!("CustomResourceDefinition {}", name_of(kind));
     judged(subject, read, |object| {
@@ -95,7 +95,7 @@ pub fn definition(kind: Kind, read: &Read) -> Finding {
     })
 }
 
-/// A webhook configuration of ours.
+/// Checks a webhook configuration of ours.
 pub fn webhooks(kind: &str, name: &str, read: &Read) -> Finding {
     judged(format!("{kind} {name}"), read, |object| {
         let Some(object) = object else {
@@ -115,7 +115,7 @@ pub fn webhooks(kind: &str, name: &str, read: &Read) -> Finding {
             (Health::Fine, format!("{} webhooks{}", all.len(), unanswered(all)))
         } else {
             let message = format!(
-                "no caBundle for {}, so that nobody can be called; a running manager fills it in (--cert-mode)",
+                "no caBundle for {}, so that API servers can't call them; a running manager fills it in (--cert-mode)",
                 bare.join(", ")
             );
             (Health::Bad, message)
@@ -123,18 +123,19 @@ pub fn webhooks(kind: &str, name: &str, read: &Read) -> Finding {
     })
 }
 
-/// What becomes of creations and updates while nobody answers.
+/// What happens to creations and updates while no replica answers.
 fn unanswered(webhooks: &[Value]) -> String {
-    let told = [("creations", CREATE_WEBHOOK), ("updates", UPDATE_WEBHOOK)].into_iter().filter_map(|(what, name)| {
-        let webhook = webhooks.iter().find(|webhook| webhook["name"] == name)?;
-        let policy = webhook["failurePolicy"].as_str().unwrap_or("Fail");
-        Some(format!("{what} {} ({policy})", if policy == "Ignore" { "pass" } else { "are refused" }))
-    });
-    let told: Vec<String> = told.collect();
-    if told.is_empty() { String::new() } else { format!("; while no replica answers {}", told.join(" and ")) }
+    let outcomes =
+        [("creations", CREATE_WEBHOOK), ("updates", UPDATE_WEBHOOK)].into_iter().filter_map(|(what, name)| {
+            let webhook = webhooks.iter().find(|webhook| webhook["name"] == name)?;
+            let policy = webhook["failurePolicy"].as_str().unwrap_or("Fail");
+            Some(format!("{what} {} ({policy})", if policy == "Ignore" { "pass" } else { "are refused" }))
+        });
+    let outcomes: Vec<String> = outcomes.collect();
+    if outcomes.is_empty() { String::new() } else { format!("; while no replica answers {}", outcomes.join(" and ")) }
 }
 
-/// The registration of the views. One that is not available stalls more than the views (spec/extension-apiserver §5.4).
+/// Checks the registration of the views. An unavailable registration blocks more than the views (spec/extension-apiserver §5.4).
 pub fn views(read: &Read) -> Finding {
     judged(format!("APIService {}", names::API_SERVICE), read, |object| {
         let Some(object) = object else {
@@ -146,7 +147,7 @@ pub fn views(read: &Read) -> Finding {
             Err(why) => (
                 Health::Bad,
                 format!(
-                    "is not Available: {why}. While that is so no namespace of the cluster can be deleted: mend it, or `kubectl \
+                    "is not Available: {why}. While that is so no namespace of the cluster can be deleted: repair it, or `kubectl \
                      delete apiservice {}`",
                     names::API_SERVICE
                 ),
@@ -155,8 +156,8 @@ pub fn views(read: &Read) -> Finding {
     })
 }
 
-/// A Lease of the control loops, and what watching it has shown; `now` by the API server's clock.
-pub fn lease(namespace: &str, name: &str, read: &Read, pulse: &Pulse, now: Timestamp) -> Finding {
+/// Checks a Lease of the control loops by the result of watching it. `now` is the time of the API server's clock.
+pub fn lease(namespace: &str, name: &str, read: &Read, state: &LeaseState, now: Timestamp) -> Finding {
     judged(format!("Lease {namespace}/{name}"), read, |object| {
         let Some(lease) = object else {
             return (
@@ -167,13 +168,13 @@ pub fn lease(namespace: &str, name: &str, read: &Read, pulse: &Pulse, now: Times
             );
         };
         let renewed = lease["spec"]["renewTime"].as_str().unwrap_or("never");
-        match pulse {
-            Pulse::Beats { holder } => (Health::Fine, format!("held by {holder}{}", held_since(lease, now))),
-            Pulse::Nobody => (
+        match state {
+            LeaseState::Renewed { holder } => (Health::Fine, format!("held by {holder}{}", held_since(lease, now))),
+            LeaseState::Free => (
                 Health::Bad,
-                format!("nobody holds it, so that no control loop of its half runs; last renewed {renewed}"),
+                format!("it has no holder, so that no control loop of its half runs; last renewed {renewed}"),
             ),
-            Pulse::Silent { held, watched } => (
+            LeaseState::NotRenewed { held, watched } => (
                 Health::Bad,
                 format!(
                     "{} holds it and did not renew it for {} s, so that no control loop of its half runs; last renewed \
@@ -182,7 +183,7 @@ pub fn lease(namespace: &str, name: &str, read: &Read, pulse: &Pulse, now: Times
                     watched.as_secs(),
                 ),
             ),
-            Pulse::Unproven { held, watched } => (
+            LeaseState::Unproven { held, watched } => (
                 Health::Unknown,
                 format!(
                     "{} holds it and did not renew it for {} s, but it lasts longer than that",
@@ -194,19 +195,19 @@ pub fn lease(namespace: &str, name: &str, read: &Read, pulse: &Pulse, now: Times
     })
 }
 
-/// How long a Lease has been held and when it was renewed. The times are of the holder's clock: they are told, and judge nothing.
+/// How long the holder has had a Lease, and when the Lease was renewed. The times come from the holder's clock, so that they are only
+/// printed and decide nothing.
 fn held_since(lease: &Value, now: Timestamp) -> String {
     let time = |field: &str| lease["spec"][field].as_str();
     let age = |time: &str| {
         let passed = now.as_second() - time.parse::<Timestamp>().ok()?.as_second();
         Some(if passed < 0 { format!("{} s ahead", -passed) } else { format!("{passed} s ago") })
     };
-    let told = |what: &str, time: Option<&str>| {
+    let text = |what: &str, time: Option<&str>| {
         let time = time?;
         Some(format!(", {what} {time}{}", age(time).map(|age| format!(" ({age})")).unwrap_or_default()))
     };
-    let told = [told("since", time("acquireTime")), told("renewed", time("renewTime"))];
-    told.into_iter().flatten().collect()
+    [text("since", time("acquireTime")), text("renewed", time("renewTime"))].into_iter().flatten().collect()
 }
 
 fn judged(subject: String, read: &Read, judge: impl FnOnce(Option<&Value>) -> (Health, String)) -> Finding {
@@ -218,7 +219,7 @@ fn judged(subject: String, read: &Read, judge: impl FnOnce(Option<&Value>) -> (H
     Finding { subject, health, message }
 }
 
-/// Whether a condition is True; else, and also then, why.
+/// The reason of a condition that is True; else the reason why it is not.
 fn holds(object: &Value, wanted: &str) -> Result<String, String> {
     let all = object["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
     let Some(condition) = all.iter().find(|condition| condition["type"] == wanted) else {
@@ -270,14 +271,14 @@ mod tests {
     #[rstest]
     #[case::it_is_there(defined(&good(), &json!({"strategy": "None"})), Health::Fine, "stored as v1alpha1")]
     #[case::it_converts(defined(&good(), &by_webhook("Q0E=")), Health::Fine, "stored as v1alpha1")]
-    #[case::nobody_can_convert(defined(&good(), &by_webhook("")), Health::Bad, "no caBundle")]
-    #[case::its_converter_was_taken_away(hollow_definition(), Health::Bad, "mcm manifests crds --serve v1beta1")]
+    #[case::conversion_without_bundle(defined(&good(), &by_webhook("")), Health::Bad, "no caBundle")]
+    #[case::its_converter_was_removed(hollow_definition(), Health::Bad, "mcm manifests crds --serve v1beta1")]
     #[case::it_is_missing(Read::Missing, Health::Bad, "mcm manifests crds")]
     #[case::its_names_are_taken(
         defined(&[condition("NamesAccepted", "False")], &Value::Null), Health::Bad, "NamesAccepted: Because: it is so")]
     #[case::it_is_new(defined(&good()[..1], &Value::Null), Health::Bad, "has not said so yet")]
-    #[case::nobody_may_look(Read::Refused("forbidden".to_owned()), Health::Unknown, "cannot be read: forbidden")]
-    fn a_definition_is_judged(#[case] read: Read, #[case] health: Health, #[case] text: &str) {
+    #[case::forbidden(Read::Refused("forbidden".to_owned()), Health::Unknown, "cannot be read: forbidden")]
+    fn a_definition_is_checked(#[case] read: Read, #[case] health: Health, #[case] text: &str) {
         let found = definition(Kind::Machine, &read);
         assert_eq!((found.health, found.message.contains(text)), (health, true), "{}", found.message);
         assert_eq!(found.subject, "CustomResourceDefinition machines.machine.sapcloud.io");
@@ -292,7 +293,7 @@ mod tests {
     #[case::both_can_be_called(configured(&["Q0E=", "Q0E="]), Health::Fine, "2 webhooks")]
     #[case::one_has_no_bundle(configured(&["Q0E=", ""]), Health::Bad, "no caBundle for a.b")]
     #[case::there_is_none(Read::Missing, Health::Off, "nothing is checked")]
-    fn webhooks_are_judged(#[case] read: Read, #[case] health: Health, #[case] text: &str) {
+    fn webhooks_are_checked(#[case] read: Read, #[case] health: Health, #[case] text: &str) {
         let found = webhooks("ValidatingWebhookConfiguration", "c", &read);
         assert_eq!((found.health, found.message.contains(text)), (health, true), "{}", found.message);
     }
@@ -300,14 +301,14 @@ mod tests {
     #[test]
     fn the_choice_of_failure_policies_is_named() {
         let webhook = |name: &str, policy: Value| json!({"name": name, "failurePolicy": policy, "clientConfig": {"caBundle": "Q0E="}});
-        let told = |create: Value, update: Value| {
+        let message = |create: Value, update: Value| {
             let all = json!([webhook(CREATE_WEBHOOK, create), webhook(UPDATE_WEBHOOK, update)]);
             webhooks("ValidatingWebhookConfiguration", "c", &Read::There(json!({"webhooks": all}))).message
         };
         let usual = "2 webhooks; while no replica answers creations are refused (Fail) and updates pass (Ignore)";
-        assert_eq!(told(json!("Fail"), json!("Ignore")), usual);
+        assert_eq!(message(json!("Fail"), json!("Ignore")), usual);
         let gardener = "2 webhooks; while no replica answers creations pass (Ignore) and updates are refused (Fail)";
-        assert_eq!(told(json!("Ignore"), Value::Null), gardener, "Fail is what the API server takes for nothing");
+        assert_eq!(message(json!("Ignore"), Value::Null), gardener, "Fail is the API server's default");
     }
 
     fn registered(conditions: &[Value]) -> Read {
@@ -317,9 +318,9 @@ mod tests {
     #[rstest]
     #[case::available(registered(&[condition("Available", "True")]), Health::Fine, "Available (Because)")]
     #[case::down(registered(&[condition("Available", "False")]), Health::Bad, "no namespace of the cluster can be deleted")]
-    #[case::not_asked_yet(registered(&[]), Health::Bad, "has not said so yet")]
+    #[case::not_checked_yet(registered(&[]), Health::Bad, "has not said so yet")]
     #[case::there_are_no_views(Read::Missing, Health::Off, "no views")]
-    fn the_registration_of_views_is_judged(#[case] read: Read, #[case] health: Health, #[case] text: &str) {
+    fn the_registration_of_views_is_checked(#[case] read: Read, #[case] health: Health, #[case] text: &str) {
         let found = views(&read);
         assert_eq!((found.health, found.message.contains(text)), (health, true), "{}", found.message);
     }
@@ -334,16 +335,16 @@ mod tests {
     }
 
     #[rstest]
-    #[case::renewed(leased(), Pulse::Beats { holder: "a".to_owned() }, Health::Fine, "held by a")]
+    #[case::renewed(leased(), LeaseState::Renewed { holder: "a".to_owned() }, Health::Fine, "held by a")]
     #[case::not_renewed(
-        leased(), Pulse::Silent { held: held(), watched: Duration::from_secs(18) }, Health::Bad, "did not renew it for 18 s")]
-    #[case::released(leased(), Pulse::Nobody, Health::Bad, "last renewed 2026-01-01T00:00:00.000000Z")]
+        leased(), LeaseState::NotRenewed { held: held(), watched: Duration::from_secs(18) }, Health::Bad, "did not renew it for 18 s")]
+    #[case::released(leased(), LeaseState::Free, Health::Bad, "last renewed 2026-01-01T00:00:00.000000Z")]
     #[case::watched_too_shortly(
-        leased(), Pulse::Unproven { held: held(), watched: Duration::from_secs(60) }, Health::Unknown, "it lasts longer")]
-    #[case::never(Read::Missing, Pulse::Nobody, Health::Off, "has ever led")]
-    fn a_lease_is_judged(#[case] read: Read, #[case] pulse: Pulse, #[case] health: Health, #[case] text: &str) {
+        leased(), LeaseState::Unproven { held: held(), watched: Duration::from_secs(60) }, Health::Unknown, "it lasts longer")]
+    #[case::never(Read::Missing, LeaseState::Free, Health::Off, "has ever led")]
+    fn a_lease_is_checked(#[case] read: Read, #[case] state: LeaseState, #[case] health: Health, #[case] text: &str) {
         let now = "2026-01-01T00:00:03Z".parse().unwrap();
-        let found = lease("ns", "l", &read, &pulse, now);
+        let found = lease("ns", "l", &read, &state, now);
         assert_eq!((found.health, found.message.contains(text)), (health, true), "{}", found.message);
     }
 
@@ -356,10 +357,10 @@ mod tests {
         "2026-01-01T00:59:30Z",
         " (3570 s ago), renewed 2026-01-01T01:00:00.000000Z (30 s ahead)"
     )]
-    fn a_lease_tells_since_when_it_is_held(#[case] now: &str, #[case] ages: &str) {
+    fn the_message_of_a_lease_has_its_times(#[case] now: &str, #[case] ages: &str) {
         let spec = json!({"acquireTime": "2026-01-01T00:00:00.000000Z", "renewTime": "2026-01-01T01:00:00.000000Z"});
-        let beats = Pulse::Beats { holder: "a".to_owned() };
-        let found = lease("ns", "l", &Read::There(json!({"spec": spec})), &beats, now.parse().unwrap());
+        let renewed = LeaseState::Renewed { holder: "a".to_owned() };
+        let found = lease("ns", "l", &Read::There(json!({"spec": spec})), &renewed, now.parse().unwrap());
         assert_eq!(found.message, format!("held by a, since 2026-01-01T00:00:00.000000Z{ages}"));
     }
 }

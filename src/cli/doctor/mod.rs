@@ -1,7 +1,7 @@
-//! `mcm doctor`: whether a cluster knows the manager as it should. It reads definitions, webhook configurations, the registration of
-//! the views and the Leases, says what is wrong with them and what to do, and changes nothing.
+//! `mcm doctor`: checks the objects that connect a cluster with the manager. It reads definitions, webhook configurations, the
+//! registration of the views and the Leases, reports what is wrong with them and what to do, and changes nothing.
 //!
-//! Source: spec/extension-apiserver §5.4. What is wrong is in [`checks`], and [`halves`] tells who runs what.
+//! Source: spec/extension-apiserver §5.4. The checks are in [`checks`] and [`certificates`]; [`halves`] finds the programs that run.
 
 mod certificates;
 pub mod checks;
@@ -24,7 +24,7 @@ use super::{
     Failure,
     cluster_objects::{of, read},
     kubeconfig::{ClusterArgs, run_interruptibly},
-    lease_watch::{self, Pulse},
+    lease_watch::{self, LeaseState},
     migrate_storage::definition::name_of,
     namespace_name,
     output::OutputFormat,
@@ -42,29 +42,29 @@ pub struct DoctorArgs {
     /// The cluster with the machine objects
     #[command(flatten)]
     pub cluster: ClusterArgs,
-    /// Namespace of the machine objects; unset means the one of the kubeconfig's context
+    /// Namespace of the machine objects; unset means that of the kubeconfig's context
     #[arg(short, long, value_name = "NAMESPACE", value_parser = namespace_name)]
     pub namespace: Option<String>,
-    /// Whose webhooks these are: of every namespace, or of --namespace alone
+    /// Namespaces that the webhooks cover: all, or --namespace only
     #[arg(long, default_value = "cluster", value_name = "SCOPE")]
     pub scope: WebhookScope,
-    /// For programs
+    /// Output for programs
     #[arg(short, long, value_name = "FORMAT")]
     pub output: Option<OutputFormat>,
 }
 
-/// What `mcm doctor -o json` says.
+/// The output of `mcm doctor -o json`.
 #[derive(Debug, Serialize)]
 struct Answer {
     findings: Vec<Finding>,
 }
 
-/// Looks the cluster over and says what it finds.
+/// Checks the cluster and prints the findings.
 ///
 /// # Errors
-/// [`Failure::Reported`] when something is to be mended; else when the cluster can't be asked.
+/// [`Failure::Reported`] when an object must be repaired; another error when the cluster can't be read.
 pub fn run(args: &DoctorArgs, out: &mut dyn Write) -> Result<(), Failure> {
-    let findings = run_interruptibly(look_over(args), "interrupted; nothing was changed")?;
+    let findings = run_interruptibly(check(args), "interrupted; nothing was changed")?;
     let is_bad = findings.iter().any(|finding| finding.health == Health::Bad);
     if let Some(format) = args.output {
         format.write(&Answer { findings }, out)?;
@@ -76,9 +76,9 @@ pub fn run(args: &DoctorArgs, out: &mut dyn Write) -> Result<(), Failure> {
     if is_bad { Err(Failure::Reported) } else { Ok(()) }
 }
 
-async fn look_over(args: &DoctorArgs) -> Result<Vec<Finding>, Failure> {
+async fn check(args: &DoctorArgs) -> Result<Vec<Finding>, Failure> {
     let client = args.cluster.connect().await?;
-    // Without this every finding would be the same.
+    // Without an API server every finding would be the same error.
     let version = client.apiserver_version().await;
     version.map_err(|error| Failure::run(anyhow::anyhow!("cannot ask the API server: {error}")))?;
     let namespace = args.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
@@ -120,35 +120,34 @@ async fn findings(client: &Client, namespace: &str, scope: WebhookScope) -> Vec<
     findings
 }
 
-/// The time by the API server's clock, which decides whether it trusts a certificate; by the clock of this computer where the API
-/// server does not tell.
+/// The time of the API server's clock, because the API server validates certificates. If it sends no date, the time of this computer.
 async fn time_of(client: &Client) -> Timestamp {
     let clock = SystemClock::new();
     let sent = Instant::now();
-    let told = async {
+    let date = async {
         let request = http::Request::get("/version").body(Body::empty()).ok()?;
         let answer = tokio::time::timeout(CALL_TIMEOUT, client.send(request)).await.ok()?.ok()?;
         date_of(answer.headers().get(http::header::DATE)?.to_str().ok()?)
     };
-    if let Some(date) = told.await {
+    if let Some(date) = date.await {
         clock.heard(date, sent);
     }
     clock.now()
 }
 
-/// Each Lease, and by both of them who runs which half.
+/// The findings about each Lease, and about the programs that run the halves.
 async fn leases(client: &Client, namespace: &str) -> Vec<Finding> {
     let api = of(client, Some(namespace), "coordination.k8s.io", "v1", "Lease", "leases");
-    let look = async |name| {
-        let (read, pulse) = match lease_watch::watch(&api, name).await {
-            Ok(pulse) => (ask(&api, name).await, pulse),
-            Err(error) => (Read::Refused(error.to_string()), Pulse::Nobody),
+    let watch = async |name| {
+        let (read, state) = match lease_watch::watch(&api, name).await {
+            Ok(state) => (ask(&api, name).await, state),
+            Err(error) => (Read::Refused(error.to_string()), LeaseState::Free),
         };
-        let finding = checks::lease(namespace, name, &read, &pulse, time_of(client).await);
-        (finding, Runner::of(&read, &pulse))
+        let finding = checks::lease(namespace, name, &read, &state, time_of(client).await);
+        (finding, Runner::of(&read, &state))
     };
     let ((manager, runs_manager), (machines, runs_machines)) =
-        futures::future::join(look(names::LEASE_CONTROLLER_MANAGER), look(names::LEASE_MACHINE_CONTROLLER)).await;
+        futures::future::join(watch(names::LEASE_CONTROLLER_MANAGER), watch(names::LEASE_MACHINE_CONTROLLER)).await;
     vec![manager, machines, halves(namespace, &runs_manager, &runs_machines)]
 }
 
@@ -170,12 +169,12 @@ mod tests {
     use super::*;
     use crate::server::tls::plan::{CertPlan, PlanSettings, carry_out};
 
-    /// The time in a header.
+    /// The time in the format of a header.
     fn date(time: Timestamp) -> String {
         jiff::fmt::rfc2822::DateTimePrinter::new().timestamp_to_rfc9110_string(&time).expect("a time of our days")
     }
 
-    /// A cluster of nothing but a certificate that was made now, by the API server's clock, which shows so much more than ours.
+    /// A cluster with a certificate only. The certificate was made now by the API server's clock, which is ahead of ours by `ahead`.
     fn cluster(ahead: SignedDuration) -> Client {
         let settings = PlanSettings::for_names(["mcm.ns.svc".to_owned()].into());
         let at = Timestamp::now() + ahead;
@@ -203,10 +202,10 @@ mod tests {
     #[case::a_year_ahead(24 * 365)]
     #[case::a_year_behind(-24 * 365)]
     #[tokio::test(start_paused = true)]
-    async fn certificates_are_judged_by_the_api_servers_clock(#[case] hours: i64) {
+    async fn certificates_are_checked_by_the_api_servers_clock(#[case] hours: i64) {
         let client = cluster(SignedDuration::from_hours(hours));
         let all = findings(&client, "ns", WebhookScope::Cluster).await;
-        let found = all.iter().find(|finding| finding.subject.starts_with("Secret")).expect("it is looked at");
+        let found = all.iter().find(|finding| finding.subject.starts_with("Secret")).expect("it is checked");
         assert!(found.health == Health::Fine && found.message.starts_with("valid until"), "{found:?}");
     }
 }

@@ -12,16 +12,16 @@ pub fn crds_yaml(options: &CrdOptions) -> String {
     crd_files(options).into_iter().map(|file| file.text).collect::<Vec<_>>().join("---\n")
 }
 
-/// A definition as a file of its own.
+/// The file of a definition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CrdFile {
     /// Name of the file below `crds/`.
     pub name: String,
-    /// What the file holds.
+    /// Content of the file.
     pub text: String,
 }
 
-/// All definitions, a file per kind.
+/// A file for each definition.
 pub fn crd_files(options: &CrdOptions) -> Vec<CrdFile> {
     definitions(options).iter().map(file).collect()
 }
@@ -45,7 +45,7 @@ mod tests {
 
     /// `UPDATE_CRDS=1 cargo test` writes the files.
     #[test]
-    fn the_committed_files_are_what_the_types_say() {
+    fn the_committed_files_are_those_of_the_types() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("crds");
         let update = std::env::var_os("UPDATE_CRDS").is_some();
         for file in crd_files(&CrdOptions::default()) {
@@ -57,13 +57,13 @@ mod tests {
             let committed = fs::read_to_string(&path).unwrap_or_default();
             assert!(committed == file.text, "{} is stale: run UPDATE_CRDS=1 cargo test crds", path.display());
         }
-        // kubectl's list of them is the only file beside.
+        // The only other file is kustomize's list of them.
         let expected = crd_files(&CrdOptions::default()).len() + 1;
         assert_eq!(fs::read_dir(&folder).unwrap().count(), expected, "a file in crds/ that nothing generates");
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn written_definitions_are_read_back() {
         let options = CrdOptions::default();
         let read: Vec<_> =
             parse_documents("crds", &crds_yaml(&options)).unwrap().into_iter().map(|it| it.value).collect();

@@ -1,4 +1,5 @@
-//! `mcm manifests storage-guard`: a policy by which the API server refuses to take the converter away from what is stored.
+//! `mcm manifests storage-guard`: a policy with which the API server refuses to remove the conversion webhook while stored objects
+//! need it.
 //!
 //! Source: spec/packaging §3.3; what it prevents is in [`controller_runtime::definitions`].
 
@@ -66,7 +67,7 @@ mod tests {
 
     /// `UPDATE_WEBHOOKS=1 cargo test` writes the file.
     #[test]
-    fn the_committed_guard_is_what_the_code_says() {
+    fn the_committed_guard_is_that_of_the_code() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/components/v1beta1/guard.yaml");
         if std::env::var_os("UPDATE_WEBHOOKS").is_some() {
             fs::write(&path, storage_guard_yaml()).unwrap();

@@ -1,6 +1,6 @@
-//! What a definition says of its versions, and what follows for a migration.
+//! The versions in a definition, and what a migration has to do.
 //!
-//! Pure: looks at a `CustomResourceDefinition` as it is stored and answers what is left to do, or the patch that does it.
+//! Pure functions from a stored `CustomResourceDefinition` to the remaining step, or to the patch for it.
 //! Source: spec/api-and-admission §8.6.
 
 use machine_api::{
@@ -9,14 +9,14 @@ use machine_api::{
 };
 use serde_json::{Value, json};
 
-/// What a migration to a version has to do with one kind.
+/// The next step of a migration for one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// All objects are stored in the version, and the definition says so.
+    /// None: all objects are stored in the version, and the definition says so.
     Done,
-    /// New writes are stored in the version; objects that were not written since may not be.
+    /// Rewrite the objects. New writes are stored in the version, but older objects may not be.
     Rewrite,
-    /// The definition names another storage version.
+    /// Switch the storage version, because the definition names another one.
     Switch,
 }
 
@@ -31,7 +31,7 @@ pub enum Obstacle {
         /// The version.
         version: &'static str,
     },
-    /// Clients can't ask for one of the versions.
+    /// One of the versions is not served.
     #[error("{definition}: {version} is not served; apply the output of `mcm manifests crds --serve v1beta1` first")]
     NotServed {
         /// Name of the definition.
@@ -39,7 +39,7 @@ pub enum Obstacle {
         /// The version.
         version: &'static str,
     },
-    /// Nobody converts.
+    /// There is no conversion webhook.
     #[error(
         "{definition}: has no conversion webhook, and without one objects would be read wrongly; apply the output of \
          `mcm manifests crds --serve v1beta1` and keep `mcm serve` running"
@@ -55,7 +55,7 @@ pub fn name_of(kind: Kind) -> String {
     format!("{}.{}", kind.plural(), names::GROUP)
 }
 
-/// What is left to do until all objects of a definition's kind are stored as `to`.
+/// The next step until all objects of the definition's kind are stored as `to`.
 pub fn next_step(definition: &Value, to: ApiVersion) -> Result<Step, Obstacle> {
     let name = || definition["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     if place(definition, to).is_none() {
@@ -65,7 +65,7 @@ pub fn next_step(definition: &Value, to: ApiVersion) -> Result<Step, Obstacle> {
     if stores && definition["status"]["storedVersions"] == json!([to.as_str()]) {
         return Ok(Step::Done);
     }
-    // Until the last object is rewritten, every read of one in the other version needs the converter.
+    // Until the last object is rewritten, reads of objects in the other version need the conversion webhook.
     if definition["spec"]["conversion"]["strategy"] != "Webhook" {
         return Err(Obstacle::NoConverter { definition: name() });
     }
@@ -77,7 +77,7 @@ pub fn next_step(definition: &Value, to: ApiVersion) -> Result<Step, Obstacle> {
     Ok(if stores { Step::Rewrite } else { Step::Switch })
 }
 
-/// The JSON patch that makes `to` the storage version of a definition; it fails when the versions moved meanwhile.
+/// The JSON patch that makes `to` the storage version of a definition. It fails when the order of the versions has changed.
 pub fn switch_patch(definition: &Value, to: ApiVersion) -> Value {
     let mut patch = Vec::new();
     for (place, version) in versions(definition).iter().enumerate() {
@@ -88,8 +88,8 @@ pub fn switch_patch(definition: &Value, to: ApiVersion) -> Value {
     Value::Array(patch)
 }
 
-/// The JSON patch of the status that says that all objects are stored as `to`. It fails when the storage version, or what
-/// the status said, changed since `definition` was read.
+/// The JSON patch of the status that records that all objects are stored as `to`. It fails when the storage version or the recorded
+/// versions have changed since `definition` was read.
 pub fn stored_versions_patch(definition: &Value, to: ApiVersion) -> Option<Value> {
     let place = place(definition, to)?;
     Some(json!([
@@ -100,12 +100,12 @@ pub fn stored_versions_patch(definition: &Value, to: ApiVersion) -> Option<Value
     ]))
 }
 
-/// Whether a version's flag is set.
+/// Whether this flag of a version is set.
 pub fn is(definition: &Value, version: ApiVersion, flag: &str) -> bool {
     place(definition, version).is_some_and(|place| versions(definition)[place][flag] == true)
 }
 
-/// Place of a version in the definition.
+/// Index of a version in the definition.
 pub fn place(definition: &Value, version: ApiVersion) -> Option<usize> {
     versions(definition).iter().position(|entry| entry["name"] == version.as_str())
 }
@@ -138,19 +138,14 @@ mod tests {
     #[case::the_way_back("v1beta1", &["v1beta1"], V1alpha1, Step::Switch)]
     #[case::the_way_back_interrupted("v1alpha1", &["v1beta1", "v1alpha1"], V1alpha1, Step::Rewrite)]
     #[case::nothing_to_go_back_from("v1alpha1", &["v1alpha1"], V1alpha1, Step::Done)]
-    #[case::a_false_statement_is_not_believed("v1alpha1", &["v1beta1"], V1beta1, Step::Switch)]
-    fn what_is_left_to_do(
-        #[case] storage: &str,
-        #[case] stored: &[&str],
-        #[case] to: ApiVersion,
-        #[case] expected: Step,
-    ) {
+    #[case::a_false_stored_version_is_ignored("v1alpha1", &["v1beta1"], V1beta1, Step::Switch)]
+    fn the_next_step(#[case] storage: &str, #[case] stored: &[&str], #[case] to: ApiVersion, #[case] expected: Step) {
         assert_eq!(next_step(&a_definition(storage, stored), to), Ok(expected));
     }
 
     #[rstest]
     #[case::beta_is_not_served("/spec/versions/1/served", json!(false), "v1beta1 is not served")]
-    #[case::nobody_converts("/spec/conversion/strategy", json!("None"), "has no conversion webhook")]
+    #[case::no_conversion_webhook("/spec/conversion/strategy", json!("None"), "has no conversion webhook")]
     #[case::beta_is_unknown("/spec/versions/1/name", json!("v2"), "defines no v1beta1")]
     fn obstacles_are_named_before_anything_is_changed(#[case] place: &str, #[case] value: Value, #[case] words: &str) {
         let mut definition = a_definition("v1alpha1", &["v1alpha1"]);
@@ -177,10 +172,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stored_is_only_said_of_the_definition_that_was_seen() {
-        let seen = a_definition("v1beta1", &["v1alpha1", "v1beta1"]);
-        let patch = stored_versions_patch(&seen, V1beta1).unwrap();
-        assert_eq!(patched(&seen, patch.clone()).unwrap(), a_definition("v1beta1", &["v1beta1"]));
+    fn the_stored_versions_are_only_recorded_in_an_unchanged_definition() {
+        let read = a_definition("v1beta1", &["v1alpha1", "v1beta1"]);
+        let patch = stored_versions_patch(&read, V1beta1).unwrap();
+        assert_eq!(patched(&read, patch.clone()).unwrap(), a_definition("v1beta1", &["v1beta1"]));
         assert!(patched(&a_definition("v1alpha1", &["v1alpha1", "v1beta1"]), patch.clone()).is_err());
         assert!(patched(&a_definition("v1beta1", &["v1beta1", "v1alpha1"]), patch).is_err());
     }

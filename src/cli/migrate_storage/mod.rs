@@ -1,9 +1,9 @@
 //! `mcm migrate-storage`: stores all objects of the four kinds in another version.
 //!
-//! What lives here: flags, the order of the steps, and the report. What a definition's versions mean is decided in
-//! [`definition`]; [`passes`] rewrites the objects. Nothing is remembered outside the cluster: whoever runs the command
-//! again after an interruption goes on where it stopped, since a kind that is done is passed over and an object that is
-//! stored in the version already costs a patch that writes nothing. Source: spec/api-and-admission §8.6.
+//! This file has the flags, the order of the steps, and the report. [`definition`] decides the next step of a kind, and [`passes`]
+//! rewrites the objects. All state is in the cluster, so that a second run after an interruption goes on where the first one stopped:
+//! it skips kinds that are done, and an object that is stored in the version already costs a patch that writes nothing.
+//! Source: spec/api-and-admission §8.6.
 
 pub mod definition;
 mod passes;
@@ -30,64 +30,64 @@ use machine_api::kind::{ApiVersion, Kind};
 /// Flags of `mcm migrate-storage`.
 #[derive(Clone, Debug, Args)]
 pub struct MigrateStorageArgs {
-    /// The version that all objects are to be stored in
+    /// The version in which all objects shall be stored
     #[arg(long, value_name = "VERSION")]
     pub to: TargetVersion,
     /// The cluster
     #[command(flatten)]
     pub cluster: ClusterArgs,
-    /// Objects rewritten per second, at most
+    /// Maximum number of objects that are rewritten per second
     #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub rate: u32,
-    /// Seconds that all API servers get to notice the converter before the storage version changes, and the new storage
-    /// version before objects are rewritten
+    /// Seconds to wait until all API servers know the converter, before the storage version changes, and again until they know
+    /// the new storage version, before objects are rewritten
     #[arg(long, default_value_t = 10, value_name = "SECONDS")]
     pub settle: u64,
-    /// Say what would be done, and do nothing
+    /// Print what would be done, and change nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// For programs
+    /// Output for programs
     #[arg(short, long, value_name = "FORMAT")]
     pub output: Option<OutputFormat>,
 }
 
-/// What came of one kind.
+/// The result for one kind.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KindReport {
     /// Plural name of the kind.
     pub resource: &'static str,
-    /// The version that is stored now, or would be.
+    /// The version in which objects are stored now, or would be.
     pub version: &'static str,
-    /// How far it came.
+    /// How far the migration came.
     pub outcome: KindOutcome,
-    /// Objects that were looked at in the last pass.
+    /// Number of objects in the last pass.
     pub objects: usize,
-    /// Objects that were stored in another version, or not yet as the definition wants them.
+    /// Number of objects that were stored in another version, or not yet in the form of the definition.
     pub rewritten: usize,
-    /// How often all objects were gone through.
+    /// Number of passes over all objects.
     pub passes: usize,
 }
 
-/// How far a kind came.
+/// How far the migration of a kind came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KindOutcome {
-    /// It was so before.
+    /// All objects were stored in the version before.
     AlreadyDone,
     /// All objects are stored in the version, and the definition says so.
     Migrated,
-    /// Only said, not done.
+    /// Nothing: a dry run.
     WouldSwitchAndRewrite,
-    /// Only said, not done.
+    /// Nothing: a dry run.
     WouldRewrite,
 }
 
 /// Runs the migration and writes the report; progress goes to standard error.
 ///
 /// # Errors
-/// When something stands in the way, when objects could not be rewritten, or when it was interrupted. Whatever was done
-/// stays; the next run goes on from there.
+/// When a definition is not ready, when objects could not be rewritten, or when a signal came. Finished work stays, and the next run
+/// goes on from there.
 pub fn run(args: &MigrateStorageArgs, out: &mut dyn Write) -> Result<(), Failure> {
     let reports = run_interruptibly(
         async { migrate(args, args.cluster.connect().await?).await },
@@ -127,7 +127,7 @@ async fn migrate(args: &MigrateStorageArgs, client: Client) -> Result<Vec<KindRe
         let switches: Vec<Kind> =
             steps.iter().filter(|(_, step)| *step == Step::Switch).map(|(kind, _)| *kind).collect();
         if !switches.is_empty() {
-            // An API server that goes on by a definition without the converter would tell its watchers hollow objects.
+            // An API server that still uses a definition without the converter would send hollow objects to its watches.
             eprintln!("waiting {} s until every API server knows the converter", args.settle);
             tokio::time::sleep(settle).await;
         }

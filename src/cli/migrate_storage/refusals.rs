@@ -1,21 +1,21 @@
-//! What a refused rewrite proves, and what to advise. Pure.
+//! What follows from a refused rewrite, and the advice to the user. Pure functions.
 
 use controller_runtime::error::ApiError;
 use kube::core::Status;
 
-/// Whose fault it is that an object could not be rewritten.
+/// The cause of a failed rewrite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Blame {
-    /// The API server's, or its conversion webhook's: the object may be as it should be.
+pub(super) enum Cause {
+    /// The API server or its conversion webhook. The object may be right.
     Server,
-    /// The object's: rules refuse it.
+    /// The object: rules refuse it.
     Object,
-    /// That of whoever runs the command, or of something that stands between it and the API server.
+    /// The user of the command, or a gateway between the command and the API server.
     Caller,
 }
 
-impl Blame {
-    /// By the error that the last try ended with.
+impl Cause {
+    /// The cause of this error, which the last try returned.
     pub(super) const fn of(error: &ApiError) -> Self {
         match error {
             ApiError::Invalid(_) => Self::Object,
@@ -31,9 +31,9 @@ impl Blame {
     }
 }
 
-/// Whether the next try may find what this one did not: an API server, or a converter, that is away for a moment.
-/// kube-apiserver answers 500 when it can't reach the conversion webhook.
-pub(super) const fn is_passing(error: &ApiError) -> bool {
+/// Whether the next try may succeed, because the API server or the converter may be away for a moment only. kube-apiserver answers 500
+/// when it can't reach the conversion webhook.
+pub(super) const fn is_temporary(error: &ApiError) -> bool {
     matches!(
         error,
         ApiError::TooManyRequests(_)
@@ -44,12 +44,12 @@ pub(super) const fn is_passing(error: &ApiError) -> bool {
     )
 }
 
-/// What to do, by whose fault the failures are. Nobody is told to delete an object for what a server failed at.
-pub(super) fn advice(blames: &[Blame]) -> &'static str {
-    if blames.contains(&Blame::Server) {
+/// The advice for these causes. It never suggests to delete an object when a server failed.
+pub(super) fn advice(causes: &[Cause]) -> &'static str {
+    if causes.contains(&Cause::Server) {
         "See that `mcm serve` runs and that the API server reaches its conversion webhook (`mcm doctor`), then run the same \
          command again: it goes on where it stopped"
-    } else if blames.contains(&Blame::Caller) {
+    } else if causes.contains(&Cause::Caller) {
         "See that the user of the kubeconfig may patch these objects, and that nothing between here and the API server \
          answers in its place; then run the same command again"
     } else {
@@ -57,29 +57,29 @@ pub(super) fn advice(blames: &[Blame]) -> &'static str {
     }
 }
 
-/// An object as a live read shows it.
+/// The result of a live read of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Live {
-    /// The API server says that there is none.
+    /// The API server confirms that the object does not exist.
     Gone,
-    /// It is there.
+    /// The object exists.
     There { uid: String, version: String },
-    /// It does not say.
+    /// The read failed.
     Unknown(ApiError),
 }
 
 /// What follows for an object whose rewrite was refused with 404, 409 or 422.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It is gone, or was written or made since it was listed, and that is later than the switch.
+    /// None: the object is gone, or was written or created since it was listed, which was after the switch.
     NotNeeded,
-    /// It is as it was listed: the refusal stands.
+    /// The rewrite failed: the object is unchanged since it was listed.
     Refused,
-    /// Nobody knows.
+    /// It is not known, because the live read failed.
     Unknown(ApiError),
 }
 
-/// Judges a refusal by the object itself.
+/// What follows from a refusal, by the current state of the object.
 pub(super) fn after_refusal(uid: &str, version: &str, live: &Live) -> Verdict {
     match live {
         Live::Gone => Verdict::NotNeeded,
@@ -89,7 +89,7 @@ pub(super) fn after_refusal(uid: &str, version: &str, live: &Live) -> Verdict {
     }
 }
 
-/// Whether an answer is the API server's own, and says that this very object does not exist.
+/// Whether the answer comes from the API server and says that this object does not exist.
 pub(super) fn proves_absence(status: &Status, name: &str) -> bool {
     status.code == 404
         && status.reason == "NotFound"
@@ -110,11 +110,11 @@ mod tests {
     #[rstest]
     #[case::deleted_since(Live::Gone, Verdict::NotNeeded)]
     #[case::written_since(there("u", "8"), Verdict::NotNeeded)]
-    #[case::made_anew(there("v", "9"), Verdict::NotNeeded)]
+    #[case::created_again(there("v", "9"), Verdict::NotNeeded)]
     #[case::a_gateway_answered(there("u", "7"), Verdict::Refused)]
     #[case::a_gateway_answers_all(
         Live::Unknown(ApiError::NotFound("page".to_owned())), Verdict::Unknown(ApiError::NotFound("page".to_owned())))]
-    fn a_refusal_counts_only_as_far_as_the_object_confirms_it(#[case] live: Live, #[case] expected: Verdict) {
+    fn a_refusal_counts_only_if_the_object_confirms_it(#[case] live: Live, #[case] expected: Verdict) {
         assert_eq!(after_refusal("u", "7", &live), expected);
     }
 
@@ -124,7 +124,7 @@ mod tests {
     #[case::the_kind_is_gone(404, "NotFound", None, false)]
     #[case::a_page_of_a_gateway(404, "", None, false)]
     #[case::another_code(410, "NotFound", Some("m"), false)]
-    fn absence_is_proved_by_name(
+    fn only_the_objects_name_in_the_answer_proves_absence(
         #[case] code: u16,
         #[case] reason: &str,
         #[case] name: Option<&str>,
@@ -143,26 +143,26 @@ mod tests {
     }
 
     #[rstest]
-    #[case::the_converter_is_away(&[Blame::Object, Blame::Server], false, "mcm serve")]
-    #[case::a_gateway(&[Blame::Caller, Blame::Object], false, "may patch")]
-    #[case::rules_refuse_it(&[Blame::Object], true, "Correct")]
-    fn deletion_is_never_the_advice_for_a_server_that_failed(
-        #[case] blames: &[Blame],
+    #[case::the_converter_is_away(&[Cause::Object, Cause::Server], false, "mcm serve")]
+    #[case::a_gateway(&[Cause::Caller, Cause::Object], false, "may patch")]
+    #[case::rules_refuse_it(&[Cause::Object], true, "Correct")]
+    fn the_advice_never_is_deletion_when_a_server_failed(
+        #[case] causes: &[Cause],
         #[case] deletes: bool,
         #[case] words: &str,
     ) {
-        let advice = advice(blames);
+        let advice = advice(causes);
         assert!(advice.contains("delete") == deletes && advice.contains(words), "{advice}");
     }
 
     #[test]
-    fn an_answer_of_500_and_above_is_the_servers() {
+    fn the_server_is_the_cause_of_answers_of_500_and_above() {
         let server = [
             ApiError::ServerFault(String::new()),
             ApiError::Unavailable(String::new()),
             ApiError::TooManyRequests(None),
         ];
-        assert!(server.iter().all(|error| is_passing(error) && Blame::of(error) == Blame::Server));
-        assert!(!is_passing(&ApiError::Invalid(String::new())));
+        assert!(server.iter().all(|error| is_temporary(error) && Cause::of(error) == Cause::Server));
+        assert!(!is_temporary(&ApiError::Invalid(String::new())));
     }
 }

@@ -1,13 +1,14 @@
-//! What a process may do that runs one half of the loops beside another program: less than one that runs both.
+//! The rights of a process that runs one half of the loops beside another program. They are fewer than those of a process with both
+//! halves.
 //!
-//! It reads what both halves read, because its views, its webhooks and the back-off of its sets need that, and writes what its own
-//! loops write. A test holds the halves against the whole.
+//! The process reads what both halves read, because its views, its webhooks and the back-off of its sets need it. It writes only what
+//! its own loops write. A test compares the halves with the whole.
 
 use super::{CONTROL, Grant, READ, TARGET};
 use crate::settings::Half;
 use machine_api::names;
 
-/// What a process may do with these halves in the namespace of the machine objects; all with none named.
+/// The rights in the namespace of the machine objects; `None` means both halves.
 pub(super) fn control(half: Option<Half>) -> &'static [Grant<'static>] {
     match half {
         None => CONTROL,
@@ -16,7 +17,7 @@ pub(super) fn control(half: Option<Half>) -> &'static [Grant<'static>] {
     }
 }
 
-/// The same in the target cluster.
+/// The rights in the target cluster.
 pub(super) fn target(half: Option<Half>) -> &'static [Grant<'static>] {
     match half {
         None | Some(Half::MachineController) => TARGET,
@@ -46,7 +47,7 @@ const EVENTS: Grant<'_> = Grant {
     why: "what a person should see",
 };
 
-/// Deployments, sets and the guard against too many machines.
+/// For deployments, sets and the guard against too many machines.
 const CONTROL_OF_DEPLOYMENTS: &[Grant<'_>] = &[
     Grant {
         group: names::GROUP,
@@ -95,7 +96,7 @@ const CONTROL_OF_DEPLOYMENTS: &[Grant<'_>] = &[
     EVENTS,
 ];
 
-/// Machines, classes, Secrets, orphans and the freeze.
+/// For machines, classes, Secrets, orphans and the freeze.
 const CONTROL_OF_MACHINES: &[Grant<'_>] = &[
     Grant {
         group: names::GROUP,
@@ -143,7 +144,7 @@ const CONTROL_OF_MACHINES: &[Grant<'_>] = &[
     EVENTS,
 ];
 
-/// Deployments mark and prepare the Nodes of their machines; they touch nothing else there.
+/// The deployment loop marks and prepares the Nodes of its machines. It changes nothing else in the target cluster.
 const TARGET_OF_DEPLOYMENTS: &[Grant<'_>] = &[Grant {
     group: "",
     resources: &["nodes"],
@@ -158,7 +159,7 @@ mod tests {
 
     use super::*;
 
-    /// Each verb on each resource; all names count as one that is empty.
+    /// Each verb on each resource. A grant for all names has one entry with an empty name.
     fn rights(grants: &'static [Grant<'static>]) -> BTreeSet<[&'static str; 4]> {
         let of_grant = |grant: &'static Grant<'static>| {
             let names = if grant.names.is_empty() { &[""][..] } else { grant.names };
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn both_halves_together_may_do_what_the_whole_may_and_neither_may_do_more() {
+    fn both_halves_together_have_exactly_the_rights_of_the_whole() {
         for of in [control, target] {
             let whole = rights(of(None));
             let halves = Half::ALL.map(|half| rights(of(Some(half))));

@@ -1,5 +1,4 @@
-//! The flags of the extension API server, and what they mean together. Names are those of Go's library, so that operators know
-//! them.
+//! The flags of the extension API server, and their settings. The names are those of Go's library, which operators know.
 //!
 //! Source: spec/extension-apiserver §1.7, §3.1, §3.6, §4.4.
 
@@ -12,68 +11,68 @@ use crate::{
     cli::go_flags::go_bool,
     extension::{authentication::config::header_name, authorization::decide::OpenPaths},
     settings::{
-        AuditLog, AuthenticationSettings, AuthorizationSettings, ExtensionSettings, FrontProxySettings, Lookup,
+        AuditLog, AuthenticationSettings, AuthorizationSettings, ExtensionSettings, FrontProxySettings,
         SharedAuthority, SourceRights, ViewSelection,
     },
 };
 use kube_values::duration::GoDuration;
 use machine_api::names;
 
-/// The extension API server.
+/// Flags of the extension API server.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Views (extension API server)")]
-#[allow(clippy::struct_excessive_bools)] // flags are what they are; `Settings` knows enums
+#[allow(clippy::struct_excessive_bools)] // one per flag; `Settings` has enums
 pub struct ExtensionArgs {
-    /// Serve views on the TLS port, for an API server that aggregates
+    /// Serve views on the TLS port, for the aggregation layer of the API server
     #[arg(long, default_value = "true", default_missing_value = "true", num_args = 0..=1, require_equals = true,
           value_parser = go_bool, action = ArgAction::Set, value_name = "BOOL")]
     pub extension_apiserver: bool,
     /// Views to serve, comma separated; unset means all
     #[arg(long, value_delimiter = ',', value_name = "VIEWS")]
     pub views: Option<Vec<String>>,
-    /// Readers of a view must be allowed to read what it is computed from, too
+    /// A reader of a view also needs the right to read the objects that the view is computed from
     #[arg(long, default_value = "true", default_missing_value = "true", num_args = 0..=1, require_equals = true,
           value_parser = go_bool, action = ArgAction::Set, value_name = "BOOL")]
     pub views_check_source_rbac: bool,
-    /// How old what is known of the provider's VMs may be
+    /// Maximum age of the list of a provider's VMs
     #[arg(long, default_value = "30s", value_name = "DURATION", allow_hyphen_values = true)]
     pub inventory_max_age: GoDuration,
-    /// Kubeconfig for reviews of tokens; unset means the control cluster's
+    /// Kubeconfig for token reviews; unset means that of the control cluster
     #[arg(long, value_name = "FILE")]
     pub authentication_kubeconfig: Option<PathBuf>,
-    /// Do not read kube-system/extension-apiserver-authentication, which says whom to believe
+    /// Do not read kube-system/extension-apiserver-authentication, which names the trusted authorities
     #[arg(long, default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true,
           value_parser = go_bool, action = ArgAction::Set, value_name = "BOOL")]
     pub authentication_skip_lookup: bool,
-    /// Always so here: what can't be read closes the views and nothing else
+    /// Always true here: a failed lookup makes only the views unavailable
     #[arg(long, hide = true, default_value = "true", default_missing_value = "true", num_args = 0..=1,
           require_equals = true, value_parser = go_bool, action = ArgAction::Set, value_name = "BOOL")]
     pub authentication_tolerate_lookup_failure: bool,
-    /// How long reviews of tokens are remembered
+    /// How long token reviews are cached
     #[arg(long, default_value = "10s", value_name = "DURATION", allow_hyphen_values = true)]
     pub authentication_token_webhook_cache_ttl: GoDuration,
-    /// Whom tokens must be meant for, comma separated; unset means the API server
+    /// Audiences of tokens, comma separated; unset means that of the API server
     #[arg(long, value_delimiter = ',', value_name = "AUDIENCES")]
     pub api_audiences: Vec<String>,
-    /// Kubeconfig for reviews of access; unset means the control cluster's
+    /// Kubeconfig for access reviews; unset means that of the control cluster
     #[arg(long, value_name = "FILE")]
     pub authorization_kubeconfig: Option<PathBuf>,
-    /// How long allowances are remembered
+    /// How long allowed requests are cached
     #[arg(long, default_value = "10s", value_name = "DURATION", allow_hyphen_values = true)]
     pub authorization_webhook_cache_authorized_ttl: GoDuration,
-    /// How long refusals are remembered
+    /// How long refused requests are cached
     #[arg(long, default_value = "10s", value_name = "DURATION", allow_hyphen_values = true)]
     pub authorization_webhook_cache_unauthorized_ttl: GoDuration,
-    /// Paths that need no right, comma separated; "*" at the end means all that begin so
+    /// Paths that need no right, comma separated; "*" at the end matches all paths with this prefix
     #[arg(long, value_delimiter = ',', default_value = "/healthz,/readyz,/livez", value_name = "PATHS")]
     pub authorization_always_allow_paths: Vec<String>,
-    /// Authorities of clients in PEM, instead of those that the API server names
+    /// Certificate authorities of clients in PEM, instead of those that the API server publishes
     #[arg(long, value_name = "FILE")]
     pub client_ca_file: Option<PathBuf>,
-    /// Authorities of front proxies in PEM; then nothing about front proxies is taken from the API server
+    /// Certificate authorities of front proxies in PEM; the front proxies that the API server publishes are then ignored
     #[arg(long, value_name = "FILE")]
     pub requestheader_client_ca_file: Option<PathBuf>,
-    /// Names of front proxies; unset means any of their authorities
+    /// Allowed common names of front proxies; unset means any
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     pub requestheader_allowed_names: Vec<String>,
     /// Headers with the user's name
@@ -85,32 +84,32 @@ pub struct ExtensionArgs {
     /// Headers with groups
     #[arg(long, value_delimiter = ',', default_value = "x-remote-group", value_name = "HEADERS")]
     pub requestheader_group_headers: Vec<String>,
-    /// Beginnings of headers with anything else that is known of the user
+    /// Prefixes of headers with further attributes of the user
     #[arg(long, value_delimiter = ',', default_value = "x-remote-extra-", value_name = "PREFIXES")]
     pub requestheader_extra_headers_prefix: Vec<String>,
-    /// Believe front proxies of any name although clients have certificates of the same authority
+    /// Trust front proxies of any name even if clients have certificates of the same authority
     #[arg(long, default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true,
           value_parser = go_bool, action = ArgAction::Set, value_name = "BOOL")]
     pub allow_shared_front_proxy_ca: bool,
-    /// Write a line per request to this file, "-" for standard output
+    /// File to which a line per request is written; "-" means standard output
     #[arg(long, value_name = "FILE")]
     pub audit_log_path: Option<PathBuf>,
-    /// Requests to views that are answered at the same time
+    /// Maximum number of concurrent requests to views
     #[arg(long, default_value = "200", value_name = "N", allow_negative_numbers = true)]
     pub max_requests_inflight: i64,
-    /// No request to a view takes longer
+    /// Deadline of a request to a view
     #[arg(long, default_value = "1m", value_name = "DURATION", allow_hyphen_values = true)]
     pub request_timeout: GoDuration,
-    /// Plans of a view that are computed at the same time; further ones wait a little
+    /// Maximum number of plans that a view computes at the same time; further ones wait briefly
     #[arg(long, default_value = "2", value_name = "N", allow_negative_numbers = true)]
     pub max_plans_inflight: i64,
-    /// Inventories that providers are asked for at the same time; further ones wait a little
+    /// Maximum number of inventories that are requested from providers at the same time; further ones wait briefly
     #[arg(long, default_value = "8", value_name = "N", allow_negative_numbers = true)]
     pub max_inventories_inflight: i64,
 }
 
 impl ExtensionArgs {
-    /// What the flags say; none when it is switched off.
+    /// The settings; none when the extension API server is off.
     pub(super) fn settings(&self, problems: &mut Problems) -> Option<ExtensionSettings> {
         let authentication = self.authentication(problems);
         let open_paths = self.authorization_always_allow_paths.clone();
@@ -182,7 +181,7 @@ impl ExtensionArgs {
         }
         AuthenticationSettings {
             kubeconfig: self.authentication_kubeconfig.clone(),
-            lookup: if self.authentication_skip_lookup { Lookup::Skipped } else { Lookup::Done },
+            reads_config_map: !self.authentication_skip_lookup,
             token_time_to_live: problems.duration(
                 self.authentication_token_webhook_cache_ttl,
                 "--authentication-token-webhook-cache-ttl: must not be negative",
@@ -199,7 +198,7 @@ impl ExtensionArgs {
     }
 }
 
-/// Names of headers, which a list that means nothing has none of.
+/// The entries of a flag that lists header names.
 fn headers(problems: &mut Problems, flag: &str, entries: &[String]) -> Vec<String> {
     let entries = problems.entries(flag, entries);
     for why in entries.iter().filter(|entry| !entry.is_empty()).filter_map(|entry| header_name(entry).err()) {
@@ -215,7 +214,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        cli::{Cli, Command, serve::validate::Surroundings},
+        cli::{Cli, Command, serve::validate::HostInfo},
         settings::Settings,
     };
 
@@ -223,7 +222,7 @@ mod tests {
         let line = ["mcm", "serve"].into_iter().chain(flags.iter().copied()).map(Into::into);
         let cli = Cli::try_parse_from(crate::cli::normalised(line.collect())).expect("flags parse");
         let Command::Serve(args) = cli.command else { panic!("not serve") };
-        args.validate(&Surroundings { host_name: "host-1".to_owned(), pod_namespace: None })
+        args.validate(&HostInfo { host_name: "host-1".to_owned(), pod_namespace: None })
     }
 
     #[test]
@@ -235,7 +234,7 @@ mod tests {
         assert_eq!(settings.authorization.refused_time_to_live, ten_seconds);
         assert_eq!(settings.authorization.open_paths, ["/healthz", "/readyz", "/livez"]);
         assert_eq!((settings.views, settings.source_rights), (ViewSelection::All, SourceRights::Checked));
-        assert_eq!((settings.authentication.lookup, settings.authentication.front_proxy), (Lookup::Done, None));
+        assert_eq!((settings.authentication.reads_config_map, settings.authentication.front_proxy), (true, None));
         assert_eq!(
             (settings.requests_in_flight, settings.request_timeout.as_secs(), settings.audit_log),
             (200, 60, None)
@@ -244,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn it_can_be_switched_off_and_restricted() {
+    fn the_server_can_be_switched_off_and_restricted() {
         assert_eq!(serve(&["--extension-apiserver=false"]).unwrap().extension, None);
         let settings = serve(&["--views=machineoutlooks", "--audit-log-path=-"]).unwrap().extension.unwrap();
         assert!(settings.views.includes("machineoutlooks") && !settings.views.includes("drainplans"));
@@ -263,7 +262,7 @@ mod tests {
     #[case::blank_member(&["--requestheader-client-ca-file=/ca", "--requestheader-allowed-names=a, "], "the list has an empty entry")]
     #[case::no_header(&["--requestheader-client-ca-file=/ca", "--requestheader-group-headers=a b"], "can't be the name of a header")]
     #[case::names_alone(&["--requestheader-allowed-names=a"], "counts with --requestheader-client-ca-file only")]
-    #[case::nobody_at_a_time(&["--max-requests-inflight=0"], "must be at least 1")]
+    #[case::no_request_at_a_time(&["--max-requests-inflight=0"], "must be at least 1")]
     #[case::no_plan_at_a_time(&["--max-plans-inflight=0"], "--max-plans-inflight: must be at least 1")]
     #[case::no_inventory_at_a_time(&["--max-inventories-inflight=-1"], "--max-inventories-inflight: must be at least 1")]
     #[case::no_time(&["--request-timeout=0s"], "must be greater than zero")]

@@ -11,26 +11,26 @@ use crate::{cli::go_flags::go_bool, settings::ExternalDriverSettings};
 /// Drivers in other processes.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ExternalArgs {
-    /// Driver in another process that serves a provider, also one that is compiled in; may be repeated
+    /// Driver in another process for a provider, even if a driver for it is compiled in; may be repeated
     #[arg(long, value_name = "PROVIDER=unix:///PATH|https://HOST:PORT")]
     pub external_driver: Vec<String>,
-    /// Authorities, in PEM, of which drivers behind https show a certificate with their host on it
+    /// Certificate authorities in PEM for drivers behind https; the driver's certificate must name its host
     #[arg(long, value_name = "FILE")]
     pub external_driver_ca_file: Option<PathBuf>,
-    /// Certificate chain, in PEM, that is shown to them
+    /// Certificate chain in PEM that this process presents to these drivers
     #[arg(long, value_name = "FILE")]
     pub external_driver_cert_file: Option<PathBuf>,
-    /// Its private key, in PEM
+    /// Private key of that certificate, in PEM
     #[arg(long, value_name = "FILE")]
     pub external_driver_key_file: Option<PathBuf>,
-    /// Program that serves a provider on a socket, which its environment names; it runs on the leader only; may be repeated
+    /// Program that serves a provider on the socket in its environment; only the leader runs it; may be repeated
     #[arg(
         long,
-        help = "Program that serves a provider on the socket that MCM_DRIVER_SOCKET names; it runs on the leader only; may be repeated",
+        help = "Program that serves a provider on the socket in MCM_DRIVER_SOCKET; only the leader runs it; may be repeated",
         value_name = "PROVIDER=/PATH"
     )]
     pub driver_exec: Vec<String>,
-    /// Let --external-driver name http://127.0.0.1:PORT, where every user of this host can read the secrets that are sent
+    /// Allow http://127.0.0.1:PORT in --external-driver, although every user of this host could read the secrets on it
     #[arg(long, default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true,
           value_parser = go_bool, action = ArgAction::Set, value_name = "BOOL")]
     pub insecure_driver: bool,
@@ -65,9 +65,9 @@ impl ExternalArgs {
                 }
             }
         }
-        let mut seen = BTreeSet::new();
+        let mut providers = BTreeSet::new();
         for settings in &read {
-            if !seen.insert(&settings.provider) {
+            if !providers.insert(&settings.provider) {
                 problems
                     .add(format!("--external-driver, --driver-exec: provider {:?} is named twice", settings.provider));
             }
@@ -98,7 +98,7 @@ impl ExternalArgs {
     }
 }
 
-/// A program by its absolute path: which file it is must not hang on where this process was started.
+/// A program by its absolute path. A relative path would depend on the directory in which this process was started.
 fn program(path: &str) -> Result<Place, String> {
     if path.starts_with('/') { Ok(Place::Program(path.into())) } else { Err("must be an absolute path".to_owned()) }
 }
@@ -141,9 +141,9 @@ mod tests {
     #[case::https_without_files(&["metal=https://driver:443"], &[], "needs --external-driver-ca-file")]
     #[case::one_provider_twice(&["metal=unix:///a"], &["metal=/b"], "named twice")]
     #[case::a_relative_program(&[], &["metal=b"], "must be an absolute path")]
-    fn a_wrong_flag_is_told(#[case] external: &[&str], #[case] exec: &[&str], #[case] told: &str) {
+    fn a_wrong_flag_is_reported(#[case] external: &[&str], #[case] exec: &[&str], #[case] expected: &str) {
         let problems = read(&args(external, exec)).unwrap_err().join("\n");
-        assert!(problems.contains(told), "{problems}");
+        assert!(problems.contains(expected), "{problems}");
     }
 
     #[test]

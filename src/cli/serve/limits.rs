@@ -1,4 +1,4 @@
-//! The flags that say how much callers may ask for, and what is no limit at all.
+//! The flags of limits, and the values that are allowed.
 //!
 //! Source: spec/extension-apiserver §4.4.
 
@@ -14,97 +14,97 @@ use kube_values::duration::GoDuration;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Limits (all ports)")]
 pub struct LimitArgs {
-    /// A TLS handshake takes no longer
+    /// Deadline of a TLS handshake
     #[arg(long, default_value = "10s", value_name = "DURATION", allow_hyphen_values = true)]
     pub tls_handshake_timeout: GoDuration,
-    /// The head of a request arrives within this
+    /// Deadline for the head of a request
     #[arg(long, default_value = "10s", value_name = "DURATION", allow_hyphen_values = true)]
     pub read_header_timeout: GoDuration,
-    /// A connection on which nothing is asked for so long is ended
+    /// Time without a request after which a connection is closed
     #[arg(long, default_value = "1m30s", value_name = "DURATION", allow_hyphen_values = true)]
     pub idle_timeout: GoDuration,
-    /// Who takes nothing of an answer for so long is cut off
+    /// Time for which a client reads nothing of an answer before its connection is closed
     #[arg(long, default_value = "1m", value_name = "DURATION", allow_hyphen_values = true)]
     pub write_timeout: GoDuration,
-    /// A connection is ended at this age once its requests are answered; up to a tenth comes on top
+    /// Age at which a connection is closed once its requests are answered; up to a tenth is added at random
     #[arg(long, default_value = "10m", value_name = "DURATION", allow_hyphen_values = true)]
     pub max_connection_age: GoDuration,
-    /// Connections of a port
+    /// Maximum number of connections per port
     #[arg(long, default_value = "1000", value_name = "N", allow_negative_numbers = true)]
     pub max_connections: i64,
-    /// Connections of one address, those of front proxies not counted
+    /// Maximum number of connections per address; those of front proxies do not count
     #[arg(long, default_value = "200", value_name = "N", allow_negative_numbers = true)]
     pub max_connections_per_address: i64,
-    /// Connections beyond --max-connections that may ask for health only
+    /// Connections beyond --max-connections, for health requests only
     #[arg(long, default_value = "16", value_name = "N", allow_negative_numbers = true)]
     pub max_health_connections: i64,
-    /// Bytes of a request's head
+    /// Maximum size of a request's head
     #[arg(long, default_value = "65536", value_name = "BYTES", allow_negative_numbers = true)]
     pub max_header_bytes: i64,
-    /// Fields of a request's head
+    /// Maximum number of fields in a request's head
     #[arg(long, default_value = "200", value_name = "N", allow_negative_numbers = true)]
     pub max_header_fields: i64,
-    /// Bytes of a request's path and query
+    /// Maximum size of a request's path and query
     #[arg(long, default_value = "16384", value_name = "BYTES", allow_negative_numbers = true)]
     pub max_path_bytes: i64,
-    /// Concurrent requests on an HTTP/2 connection
+    /// Maximum number of concurrent requests on an HTTP/2 connection
     #[arg(long, default_value = "100", value_name = "N", allow_negative_numbers = true)]
     pub http2_max_streams_per_connection: i64,
-    /// Bytes that may be sent ahead on an HTTP/2 stream
+    /// Flow-control window of an HTTP/2 stream
     #[arg(long, default_value = "262144", value_name = "BYTES", allow_negative_numbers = true)]
     pub http2_stream_window: i64,
-    /// Bytes that may be sent ahead on an HTTP/2 connection
+    /// Flow-control window of an HTTP/2 connection
     #[arg(long, default_value = "1048576", value_name = "BYTES", allow_negative_numbers = true)]
     pub http2_connection_window: i64,
-    /// Bytes of an HTTP/2 frame
+    /// Maximum size of an HTTP/2 frame
     #[arg(long, default_value = "262144", value_name = "BYTES", allow_negative_numbers = true)]
     pub http2_max_frame_bytes: i64,
-    /// How often the other side of an HTTP/2 connection is asked whether it is there
+    /// Interval of pings on an HTTP/2 connection
     #[arg(long, default_value = "30s", value_name = "DURATION", allow_hyphen_values = true)]
     pub http2_ping_interval: GoDuration,
-    /// How long it may take to say so
+    /// Deadline for the answer to such a ping
     #[arg(long, default_value = "10s", value_name = "DURATION", allow_hyphen_values = true)]
     pub http2_ping_timeout: GoDuration,
-    /// Requests that may be taken back unanswered on an HTTP/2 connection within 10 seconds
+    /// Maximum number of requests that a client may reset before their answer on an HTTP/2 connection within 10 seconds
     #[arg(long, default_value = "100", value_name = "N", allow_negative_numbers = true)]
     pub http2_max_resets: i64,
-    /// Messages a second, such as pings, that an HTTP/2 connection may send while it asks for nothing
+    /// Maximum number of messages per second, such as pings, on an HTTP/2 connection without requests
     #[arg(long, default_value = "2", value_name = "N", allow_negative_numbers = true)]
     pub http2_max_pings_per_second: i64,
-    /// A body arrives within this
+    /// Deadline for the body of a request
     #[arg(long, default_value = "30s", value_name = "DURATION", allow_hyphen_values = true)]
     pub body_timeout: GoDuration,
-    /// How long a body may come slower than --min-body-rate
+    /// How long a body may arrive more slowly than --min-body-rate
     #[arg(long, default_value = "5s", value_name = "DURATION", allow_hyphen_values = true)]
     pub body_grace_period: GoDuration,
-    /// Bytes a second at which a body comes at least
+    /// Minimum rate at which a body arrives, in bytes per second
     #[arg(long, default_value = "1024", value_name = "BYTES", allow_negative_numbers = true)]
     pub min_body_rate: i64,
-    /// Bytes of an admission review
+    /// Maximum size of an admission review
     #[arg(long, default_value = "8388608", value_name = "BYTES", allow_negative_numbers = true)]
     pub max_admission_bytes: i64,
-    /// Bytes of a conversion review
+    /// Maximum size of a conversion review
     #[arg(long, default_value = "67108864", value_name = "BYTES", allow_negative_numbers = true)]
     pub max_conversion_bytes: i64,
-    /// Bytes of any other request's body
+    /// Maximum size of the body of any other request
     #[arg(long, default_value = "3145728", value_name = "BYTES", allow_negative_numbers = true)]
     pub max_request_bytes: i64,
-    /// Admission reviews that are answered at a time; further ones are asked to come back
+    /// Maximum number of concurrent admission reviews; callers of further ones have to retry
     #[arg(long, default_value = "200", value_name = "N", allow_negative_numbers = true)]
     pub max_inflight_admission: i64,
-    /// Conversion reviews that are answered at a time; further ones are asked to come back
+    /// Maximum number of concurrent conversion reviews; callers of further ones have to retry
     #[arg(long, default_value = "50", value_name = "N", allow_negative_numbers = true)]
     pub max_inflight_conversion: i64,
-    /// A review takes no longer, whatever its caller says
+    /// Deadline of a review, even if its caller allows a longer one
     #[arg(long, default_value = "30s", value_name = "DURATION", allow_hyphen_values = true)]
     pub review_timeout: GoDuration,
 }
 
 impl LimitArgs {
-    /// What the flags say.
+    /// The settings of the flags.
     pub(super) fn settings(&self, problems: &mut Problems) -> Limits {
         let read = &mut Reader(problems);
-        let usual = RequestLimits::default();
+        let defaults = RequestLimits::default();
         let admission_bytes = read.number("--max-admission-bytes", self.max_admission_bytes);
         let conversion_bytes = read.number("--max-conversion-bytes", self.max_conversion_bytes);
         Limits {
@@ -127,9 +127,9 @@ impl LimitArgs {
             requests: RequestLimits {
                 admission_bytes,
                 conversion_bytes,
-                // What one review may have must fit into what all may have.
-                large_bytes: usual.large_bytes.max(conversion_bytes),
-                large_admission_bytes: usual.large_admission_bytes.max(admission_bytes),
+                // The memory for all reviews must be enough for one review.
+                large_bytes: defaults.large_bytes.max(conversion_bytes),
+                large_admission_bytes: defaults.large_admission_bytes.max(admission_bytes),
                 other_bytes: read.number("--max-request-bytes", self.max_request_bytes),
                 admission_in_flight: read.number("--max-inflight-admission", self.max_inflight_admission),
                 conversion_in_flight: read.number("--max-inflight-conversion", self.max_inflight_conversion),
@@ -137,7 +137,7 @@ impl LimitArgs {
                 body_grace: read.time("--body-grace-period", self.body_grace_period),
                 body_bytes_per_second: read.within("--min-body-rate", self.min_body_rate, 1, u32::MAX),
                 default_timeout: read.time("--review-timeout", self.review_timeout),
-                ..usual
+                ..defaults
             },
         }
     }
@@ -163,7 +163,7 @@ impl LimitArgs {
     }
 }
 
-/// Reads what must not be zero.
+/// Reads values that must not be zero.
 struct Reader<'a>(&'a mut Problems);
 
 impl Reader<'_> {
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn unless_flags_say_otherwise_the_limits_of_the_specification_hold() {
+    fn the_defaults_are_the_limits_of_the_specification() {
         assert_eq!(read(&[]).unwrap(), Limits::default());
     }
 
@@ -291,13 +291,13 @@ mod tests {
     }
 
     #[rstest]
-    #[case::nobody_at_a_time("--max-inflight-admission=0", "must be greater than 0: got 0")]
+    #[case::no_review_at_a_time("--max-inflight-admission=0", "must be greater than 0: got 0")]
     #[case::no_time("--idle-timeout=0s", "must be greater than 0: got 0s")]
-    #[case::less_than_no_time("--body-timeout=-1s", "must be greater than 0: got -1s")]
-    #[case::a_head_that_holds_nothing("--max-header-bytes=100", "must be from 8192 to 16777216: got 100")]
+    #[case::negative_time("--body-timeout=-1s", "must be greater than 0: got -1s")]
+    #[case::a_head_that_is_too_small("--max-header-bytes=100", "must be from 8192 to 16777216: got 100")]
     #[case::no_frame_of_http2("--http2-max-frame-bytes=16777216", "must be from 16384 to 16777215: got 16777216")]
     #[case::no_window_of_http2("--http2-stream-window=2147483648", "must be from 1 to 2147483647: got 2147483648")]
-    fn what_is_no_limit_is_refused(#[case] flag: &str, #[case] why: &str) {
+    fn impossible_limits_are_refused(#[case] flag: &str, #[case] why: &str) {
         let name = flag.split('=').next().unwrap();
         assert_eq!(read(&[flag]), Err(vec![format!("{name}: {why}")]));
     }

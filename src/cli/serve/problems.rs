@@ -1,5 +1,5 @@
-//! The mistakes in a command line, and how single values are read: a wrong one is noted, and a harmless value goes on in its
-//! place, so that all mistakes are found at once.
+//! Collects the mistakes in a command line, and reads single values. A wrong value is recorded and replaced by a harmless one, so
+//! that one run finds all mistakes.
 
 use std::{net::IpAddr, num::NonZeroU16, time::Duration};
 
@@ -16,8 +16,8 @@ impl Problems {
         self.0.push(problem.into());
     }
 
-    pub(super) fn unless(&mut self, fine: bool, problem: &str) {
-        if !fine {
+    pub(super) fn unless(&mut self, is_right: bool, problem: &str) {
+        if !is_right {
             self.add(problem);
         }
     }
@@ -30,7 +30,7 @@ impl Problems {
         value.to_std()
     }
 
-    /// The number; one that is negative or beyond 32 bits is a problem.
+    /// The number; a negative one, or one with more than 32 bits, is a problem.
     pub(super) fn count(&mut self, value: i64, problem: &str) -> u32 {
         u32::try_from(value).unwrap_or_else(|_| {
             self.add(format!("{problem}: got {value}"));
@@ -38,7 +38,7 @@ impl Problems {
         })
     }
 
-    /// A namespace must have a name that one can have.
+    /// Checks the name of a namespace.
     pub(super) fn namespace(&mut self, flag: &str, name: &str) {
         if let Err(why) = namespace_name(name) {
             self.add(format!("{flag}: {why}"));
@@ -54,13 +54,13 @@ impl Problems {
         trimmed
     }
 
-    /// Nothing, or all mistakes that were found.
+    /// `Ok` without mistakes, else all mistakes.
     pub(super) fn none(self) -> Result<(), Vec<String>> {
         if self.0.is_empty() { Ok(()) } else { Err(self.0) }
     }
 }
 
-/// The port; 0 is none, and what is no port is a problem.
+/// The port, or none for 0. A number that is no port is a problem.
 pub(super) fn port_or_off(flag: &str, port: i64, problems: &mut Problems) -> Option<NonZeroU16> {
     let read = u16::try_from(port);
     if read.is_err() {
@@ -69,7 +69,7 @@ pub(super) fn port_or_off(flag: &str, port: i64, problems: &mut Problems) -> Opt
     read.ok().and_then(NonZeroU16::new)
 }
 
-/// The IP address; what is none is a problem.
+/// The IP address. A text that is no address is a problem.
 pub(super) fn address(flag: &str, text: &str, problems: &mut Problems) -> IpAddr {
     text.parse().unwrap_or_else(|_| {
         problems.add(format!("{flag}: invalid IP address provided: got {text:?}"));
@@ -77,7 +77,7 @@ pub(super) fn address(flag: &str, text: &str, problems: &mut Problems) -> IpAddr
     })
 }
 
-/// `type/subtype` of RFC 2045 tokens, with parameters behind a semicolon.
+/// Whether the text is `type/subtype` of RFC 2045 tokens, with parameters after a semicolon.
 pub(super) fn is_media_type(text: &str) -> bool {
     let is_token = |word: &str| {
         !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf};
 use super::{args::DriverArgs, problems::Problems};
 use crate::settings::{Impersonation, SimulationAdmin, SimulationSettings, SimulationState};
 
-/// What the virtual cloud is told.
+/// The settings of the virtual cloud.
 pub(super) fn simulation(args: &DriverArgs, problems: &mut Problems) -> SimulationSettings {
     let state = match args.simulation_state.split_once(':') {
         None if args.simulation_state == "none" => SimulationState::None,
@@ -43,7 +43,7 @@ pub(super) fn simulation(args: &DriverArgs, problems: &mut Problems) -> Simulati
     }
 }
 
-/// A name of `ConfigMaps` that has room for a number behind it and is a label value too.
+/// Whether the name is valid for `ConfigMaps` with a number appended, and valid as a label value.
 fn is_state_name(name: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
     let outer = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());

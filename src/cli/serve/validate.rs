@@ -1,7 +1,7 @@
-//! From flags to [`Settings`]: every rule over the flags of `mcm serve`, all mistakes reported together.
+//! Turns flags into [`Settings`]: every rule over the flags of `mcm serve`. All mistakes are reported together.
 //!
-//! Pure: what the flags don't say about the process comes in as [`Surroundings`]. Each message names its flag; behind it
-//! stand the words of the Go original where it has some.
+//! Everything here is a pure function of the flags and of [`HostInfo`]. Each message names its flag, followed by the text of the Go
+//! original if it has one.
 //!
 //! Sources: spec/machine-controller §12.2, spec/deployment-and-set §1.1 "Validation".
 
@@ -35,32 +35,32 @@ use machine_controllers::{
     safety::freeze::Limits,
 };
 
-/// What the process finds around itself when it starts.
+/// Facts about the host that no flag gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Surroundings {
-    /// Host name; the holder name in Leases.
+pub struct HostInfo {
+    /// Host name; the holder's name in Leases begins with it.
     pub host_name: String,
-    /// Namespace of the pod; nothing outside a cluster.
+    /// Namespace of the pod; none outside a cluster.
     pub pod_namespace: Option<String>,
 }
 
 /// Workers of the queues of deployments and sets when the flag is not set.
 const CONTROLLER_MANAGER_WORKERS: usize = 10;
-/// Most workers of a queue.
-const MOST_WORKERS: usize = 10_000;
+/// Maximum number of workers of a queue.
+const MAX_WORKERS: usize = 10_000;
 /// Workers of the queues of machines when the flag is not set.
 const MACHINE_CONTROLLER_WORKERS: usize = 50;
-/// The least that `--watch-silence-timeout` may be.
-const LEAST_WATCH_SILENCE: Duration = Duration::from_secs(1);
+/// Minimum of `--watch-silence-timeout`.
+const MIN_WATCH_SILENCE: Duration = Duration::from_secs(1);
 /// What `--resource-exhausted-retry=0` means.
 const DEFAULT_RESOURCE_EXHAUSTED_RETRY: Duration = Duration::from_secs(10 * 60);
 
 impl ServeArgs {
-    /// Checks all flags and makes typed settings of them.
+    /// Checks all flags and turns them into typed settings.
     ///
     /// # Errors
     /// One line per mistake, each naming its flag.
-    pub fn validate(&self, surroundings: &Surroundings) -> Result<Settings, Vec<String>> {
+    pub fn validate(&self, host: &HostInfo) -> Result<Settings, Vec<String>> {
         let mut problems = Problems::default();
         let (control, target) = self.clusters(&mut problems);
         let clusters = &self.clusters;
@@ -102,7 +102,7 @@ impl ServeArgs {
                     .serving
                     .service_namespace
                     .clone()
-                    .or_else(|| surroundings.pod_namespace.clone())
+                    .or_else(|| host.pod_namespace.clone())
                     .unwrap_or_else(|| clusters.namespace.clone()),
             },
             extension: self.extension.settings(&mut problems),
@@ -112,7 +112,7 @@ impl ServeArgs {
             controllers: controllers(&self.controllers, &mut problems),
             workers: workers(&self.controllers, &mut problems),
             standby_caches: if self.controllers.standby_caches { StandbyCaches::Warm } else { StandbyCaches::Cold },
-            leader_election: leader_election(&self.election, surroundings, &mut problems),
+            leader_election: leader_election(&self.election, host, &mut problems),
             machine: machine(&self.machine, &mut problems),
             rollout: DeploymentSettings {
                 autoscaler_annotations: if self.controllers.autoscaler_scaledown_annotation_during_rollout {
@@ -162,7 +162,7 @@ impl ServeArgs {
         problems.none().map(|()| settings)
     }
 
-    /// Both clusters; an empty control flag means the target's, an empty target flag the pod's own cluster.
+    /// Both clusters. An empty control flag means the target cluster, an empty target flag the pod's own cluster.
     fn clusters(&self, problems: &mut Problems) -> (ControlCluster, TargetCluster) {
         let target = match self.clusters.target_kubeconfig.as_str() {
             "none" => TargetCluster::None,
@@ -182,12 +182,12 @@ impl ServeArgs {
     }
 }
 
-/// Why a process that never leads keeps its caches, or has no views.
+/// The message about views without caches.
 const VIEWS_WITHOUT_CACHES: &str = "--standby-caches=false: with --controllers=none this process never leads, so its views would never \
     have a cache to be computed from: leave the flag out, or add --extension-apiserver=false";
 
-/// Whether views are to be served by a process that never has what they are computed from. The API server sends every request
-/// for views to any replica, so that one of them would spoil them for all.
+/// Whether the process would serve views but never have the caches for them. The API server sends a request for a view to any
+/// replica, so that one replica without caches makes views fail for all users.
 fn views_without_caches(settings: &Settings) -> bool {
     settings.extension.is_some()
         && settings.secure.is_some()
@@ -246,7 +246,7 @@ fn certificates(args: &ServingArgs, problems: &mut Problems) -> CertMode {
     }
 }
 
-/// `CERT,KEY[:NAMES]`, as the API server's flag reads.
+/// Reads `CERT,KEY[:NAMES]`, the syntax of the API server's flag.
 fn sni_certificates(flags: &[String], problems: &mut Problems) -> Vec<SniCertificate> {
     let mut read = Vec::new();
     for flag in flags {
@@ -270,7 +270,7 @@ fn sni_certificates(flags: &[String], problems: &mut Problems) -> Vec<SniCertifi
     read
 }
 
-/// Whether a caller can ask for this name, or for one that this pattern stands for.
+/// Whether a caller can request this name, or a name that matches this pattern.
 fn is_server_name(name: &str) -> bool {
     let is_label = |label: &str| {
         !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
@@ -295,7 +295,7 @@ fn webhooks(args: &ServingArgs, namespace: &str, problems: &mut Problems) -> Web
     }
 }
 
-/// Those that are named. Go has no say about those of TLS 1.3, so that a list of its names usually lacks them.
+/// The named suites. Go's flag can't select suites of TLS 1.3, so that a list for Go usually lacks them. Then all of them are added.
 fn cipher_suites(args: &ServingArgs, problems: &mut Problems) -> Vec<TlsCipherSuite> {
     let Some(names) = &args.tls_cipher_suites else { return TlsCipherSuite::ALL.into() };
     let names = problems.entries("--tls-cipher-suites", names);
@@ -340,20 +340,20 @@ fn clouds(args: &DriverArgs, problems: &mut Problems) -> CloudSettings {
     }
 }
 
-/// `*` is every loop, a name adds one, `-name` leaves one out whatever else is said, `none` stands alone.
+/// `*` is every loop, a name adds one, `-name` leaves one out regardless of the order, and `none` is allowed only alone.
 fn controllers(args: &ControllerArgs, problems: &mut Problems) -> ControllerSet {
     let words: Vec<&str> = args.controllers.iter().map(|word| word.trim()).collect();
     if words == ["none"] {
         return ControllerSet::none();
     }
-    let mut chosen = ControllerSet::default();
+    let mut selected = ControllerSet::default();
     let mut left_out = Vec::new();
     for word in words {
         let (name, off) = word.strip_prefix('-').map_or((word, false), |name| (name, true));
         match (name, off, Controller::named(name)) {
-            ("*", false, _) => chosen = ControllerSet::all(),
+            ("*", false, _) => selected = ControllerSet::all(),
             (_, true, Some(controller)) => left_out.push(controller),
-            (_, false, Some(controller)) => chosen = chosen.iter().chain([controller]).collect(),
+            (_, false, Some(controller)) => selected = selected.iter().chain([controller]).collect(),
             ("none", ..) => problems.add("--controllers: \"none\" must stand alone"),
             (_, _, None) => problems.add(format!(
                 "--controllers: {name:?} is not in the list of known controllers: {}",
@@ -362,7 +362,7 @@ fn controllers(args: &ControllerArgs, problems: &mut Problems) -> ControllerSet 
         }
     }
     let in_half = |controller: Controller| args.half.is_none_or(|half| controller.half() == half);
-    chosen.iter().filter(|controller| !left_out.contains(controller) && in_half(*controller)).collect()
+    selected.iter().filter(|controller| !left_out.contains(controller) && in_half(*controller)).collect()
 }
 
 fn workers(args: &ControllerArgs, problems: &mut Problems) -> Workers {
@@ -372,10 +372,12 @@ fn workers(args: &ControllerArgs, problems: &mut Problems) -> Workers {
     };
     let both = (wanted(CONTROLLER_MANAGER_WORKERS), wanted(MACHINE_CONTROLLER_WORKERS));
     problems.unless(both.0.is_some(), "--concurrent-syncs: concurrent syncs should be greater than zero");
-    // A million of them take 4 GB before the first machine is looked at.
+    // A million workers take 4 GB before the first machine is processed.
     problems.unless(
-        both.0.is_none_or(|wanted| wanted.get() <= MOST_WORKERS),
-        &format!("--concurrent-syncs: must be at most {MOST_WORKERS}: each worker costs memory, and none waits for a provider"),
+        both.0.is_none_or(|wanted| wanted.get() <= MAX_WORKERS),
+        &format!(
+            "--concurrent-syncs: must be at most {MAX_WORKERS}: each worker costs memory, and none waits for a provider"
+        ),
     );
     Workers {
         controller_manager: both.0.unwrap_or(NonZeroUsize::MIN),
@@ -383,12 +385,8 @@ fn workers(args: &ControllerArgs, problems: &mut Problems) -> Workers {
     }
 }
 
-/// The Go original leaves the three durations to its library, which ends the process over them; the rule is the library's.
-fn leader_election(
-    args: &ElectionArgs,
-    surroundings: &Surroundings,
-    problems: &mut Problems,
-) -> Option<LeaderElection> {
+/// The rules over the three durations are those of Go's library, which ends the process when they are broken.
+fn leader_election(args: &ElectionArgs, host: &HostInfo, problems: &mut Problems) -> Option<LeaderElection> {
     if !args.leader_elect {
         return None;
     }
@@ -399,7 +397,7 @@ fn leader_election(
         "--leader-elect-lease-duration: leaseDuration must be greater than renewDeadline (--leader-elect-renew-deadline)",
     );
     problems.unless(
-        // retry × 1.2, without leaving whole numbers
+        // retry × 1.2 in integers
         renew.as_nanos() > retry.as_nanos().saturating_add(retry.as_nanos() / 5),
         "--leader-elect-renew-deadline: renewDeadline must be greater than retryPeriod*1.2 (--leader-elect-retry-period)",
     );
@@ -411,7 +409,7 @@ fn leader_election(
         ));
     }
     Some(LeaderElection {
-        host_name: surroundings.host_name.clone(),
+        host_name: host.host_name.clone(),
         lease_duration: lease.to_std(),
         renew_deadline: renew.to_std(),
         retry_period: retry.to_std(),
@@ -479,7 +477,7 @@ fn safety(args: &SafetyArgs, problems: &mut Problems) -> SafetySettings {
     let watch_silence = problems
         .duration(args.watch_silence_timeout, "--watch-silence-timeout: the silence of a watch can't be negative");
     problems.unless(
-        watch_silence >= LEAST_WATCH_SILENCE,
+        watch_silence >= MIN_WATCH_SILENCE,
         "--watch-silence-timeout: less than 1s is not possible; API servers send a bookmark about once a minute, so give \
          more than that",
     );

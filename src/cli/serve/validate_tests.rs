@@ -19,18 +19,18 @@ fn serve(flags: &[&str]) -> Result<Settings, Vec<String>> {
     let line = ["mcm", "serve"].into_iter().chain(flags.iter().copied()).map(Into::into);
     let cli = Cli::try_parse_from(crate::cli::normalised(line.collect())).expect("flags parse");
     let Command::Serve(args) = cli.command else { panic!("not serve") };
-    let around = Surroundings { host_name: "host-1".to_owned(), pod_namespace: None };
-    args.validate(&around)
+    let host = HostInfo { host_name: "host-1".to_owned(), pod_namespace: None };
+    args.validate(&host)
 }
 
 #[test]
-fn mc_129_the_check_for_vanished_vms_is_switched_on_by_its_flag() {
+fn mc_129_a_flag_switches_the_check_for_vanished_vms_on() {
     let settings = serve(&["--machine-vm-gone-check"]).unwrap();
     assert_eq!(settings.machine.vm_gone_check, VmGoneCheck::On);
 }
 
 #[test]
-fn clouds_are_reached_where_they_are_unless_a_flag_says_otherwise() {
+fn flags_can_change_the_endpoints_of_clouds() {
     assert_eq!(serve(&["--target-kubeconfig=/kc"]).unwrap().clouds, CloudSettings::default());
     let settings = serve(&[
         "--provider-endpoint=AWS=http://127.0.0.1:5000",
@@ -52,7 +52,7 @@ fn clouds_are_reached_where_they_are_unless_a_flag_says_otherwise() {
 #[case::a_login(&["--provider-endpoint=AWS=http://me:secret@x"], "is no URL")]
 #[case::twice(&["--provider-endpoint=AWS=http://x", "--provider-endpoint=AWS=http://y"], "AWS is named twice")]
 #[case::a_relative_folder(&["--workload-identity-dirs=tokens"], "--workload-identity-dirs: the directories must begin with /")]
-fn mistakes_about_clouds_are_told_at_the_start(#[case] flags: &[&str], #[case] expected: &str) {
+fn mistakes_in_flags_of_clouds_are_reported_at_the_start(#[case] flags: &[&str], #[case] expected: &str) {
     let problems = serve(flags).unwrap_err();
     assert!(problems.len() == 1 && problems[0].contains(expected), "{problems:?}");
     assert!(!problems[0].contains("secret@"), "{problems:?}");
@@ -113,8 +113,8 @@ fn mc_001_and_s_cli_01_defaults_are_those_of_both_go_binaries() {
     assert_eq!(settings.warnings(), Vec::<String>::new());
 }
 
-/// Each flag of the original's machine half with its default (spec/machine-controller §12.1): it is accepted, and says what is
-/// so without it. Exceptions: `--port` is decided to be the other half's, and a given number of workers holds for all queues.
+/// Each flag of the original's machine half with its default (spec/machine-controller §12.1) is accepted and changes nothing.
+/// Exceptions: the default of `--port` is that of the other half, and a given number of workers applies to all queues.
 #[rstest]
 fn each_flag_of_the_machine_half_has_the_originals_default(
     #[values(
@@ -174,7 +174,7 @@ fn the_workers_of_the_machine_half_are_fifty() {
     assert_eq!(settings.http.port.get(), 10259);
 }
 
-/// Every named mistake must be in the answer, and nothing else.
+/// The answer contains exactly the named mistakes.
 #[rstest]
 #[case::mc_002_check_period_below_its_timeout(
     &["--machine-safety-apiserver-statuscheck-period=20s", "--machine-safety-apiserver-statuscheck-timeout=30s"],
@@ -188,13 +188,13 @@ fn the_workers_of_the_machine_half_are_fifty() {
     &["invalid port number provided: got 70000", "kube api qps should be greater than zero"])]
 #[case::s_cli_03_contention_without_profiling(
     &["--contention-profiling"], &["contention-profiling cannot be enabled without enabling profiling"])]
-#[case::an_address_that_is_none(&["--address=here"], &["invalid IP address provided: got \"here\""])]
+#[case::a_text_that_is_no_address(&["--address=here"], &["invalid IP address provided: got \"here\""])]
 #[case::no_workers(&["--concurrent-syncs=0"], &["concurrent syncs should be greater than zero"])]
 #[case::negative_numbers(
     &["--min-resync-period=-1s", "--kube-api-burst=-1", "--safety-up", "-1", "--machine-drain-timeout", "-5m"],
     &["kube api burst should not be a negative value", "min resync period should be a non negative value: got -1s",
       "machine drain timeout should be a non negative number: got -5m0s", "safety up should be a non negative value"])]
-#[case::a_content_type_that_is_none(&["--kube-api-content-type=a b/c"], &["kube api content type cannot be parsed"])]
+#[case::a_text_that_is_no_content_type(&["--kube-api-content-type=a b/c"], &["kube api content type cannot be parsed"])]
 #[case::an_unknown_controller(&["--controllers=*,-pods"], &["\"pods\" is not in the list of known controllers"])]
 #[case::none_beside_a_controller(&["--controllers=none,machine"], &["\"none\" must stand alone"])]
 #[case::a_lease_shorter_than_its_renewal(
@@ -206,7 +206,7 @@ fn the_workers_of_the_machine_half_are_fifty() {
 #[case::an_unknown_profile(&["--admission-profile=lax"], &["must be compat or strict"])]
 #[case::an_unreadable_simulation_state(&["--simulation-state=json:"], &["cannot read \"json:\""])]
 #[case::a_simulation_state_that_names_no_config_map(&["--simulation-state=configmap:A_b"], &["configmap:NAME: NAME must be"])]
-#[case::a_simulation_that_the_world_could_steer(
+#[case::a_simulation_admin_api_that_other_hosts_could_reach(
     &["--simulation-admin=0.0.0.0:1"], &["must be a loopback address"])]
 #[case::an_empty_list_entry(&["--drivers=virtual,"], &["--drivers: the list has an empty entry"])]
 fn a_wrong_flag_is_named(#[case] flags: &[&str], #[case] wanted: &[&str]) {
@@ -233,20 +233,24 @@ fn mc_003_no_wait_after_exhaustion_means_ten_minutes() {
     &["--target-kubeconfig=/t"],
     ControlCluster::Kubeconfig(Path::new("/t").into()), TargetCluster::Kubeconfig(Path::new("/t").into()))]
 #[case::neither(&[], ControlCluster::InCluster, TargetCluster::InCluster)]
-fn the_clusters_are_told_apart(#[case] flags: &[&str], #[case] control: ControlCluster, #[case] target: TargetCluster) {
+fn the_flags_select_the_clusters(
+    #[case] flags: &[&str],
+    #[case] control: ControlCluster,
+    #[case] target: TargetCluster,
+) {
     let settings = serve(flags).unwrap();
     assert_eq!((settings.control, settings.target), (control, target));
 }
 
 #[rstest]
-#[case::found_out(&[], ReadVersion::Stored)]
+#[case::stored(&[], ReadVersion::Stored)]
 #[case::named(&["--api-version=v1beta1"], ReadVersion::Fixed(ApiVersion::V1beta1))]
 fn the_watched_version_can_be_fixed(#[case] flags: &[&str], #[case] expected: ReadVersion) {
     assert_eq!(serve(flags).unwrap().read_version, expected);
 }
 
 #[test]
-fn callers_of_webhooks_can_be_bounded() {
+fn callers_of_webhooks_can_be_restricted() {
     let webhooks = serve(&[]).unwrap().webhooks;
     assert_eq!((webhooks.client_authorities, webhooks.tls_min_version), (None, TlsMinVersion::V1_2));
     let flags = ["--webhook-client-ca=/ca.pem", "--max-inflight-admission=7", "--tls-min-version=VersionTLS13"];
@@ -265,8 +269,8 @@ fn callers_of_webhooks_can_be_bounded() {
 }
 
 #[test]
-fn certificates_for_names_are_read_as_the_api_server_reads_them() {
-    let read = |flag: &str| serve(&[&format!("--tls-sni-cert-key={flag}")]).map(|told| told.sni_certificates);
+fn certificates_for_names_have_the_syntax_of_the_api_server() {
+    let read = |flag: &str| serve(&[&format!("--tls-sni-cert-key={flag}")]).map(|settings| settings.sni_certificates);
     let pair = |names: &[&str]| SniCertificate {
         certificate: "a.crt".into(),
         private_key: "a.key".into(),
@@ -280,25 +284,26 @@ fn certificates_for_names_are_read_as_the_api_server_reads_them() {
 }
 
 #[test]
-fn a_namespace_may_have_webhook_configurations_of_its_own() {
+fn a_namespace_may_have_its_own_webhook_configurations() {
     let configuration = |flags: &[&str]| serve(flags).unwrap().webhooks.configuration;
     assert_eq!(configuration(&["--namespace=shoot"]), "machine-controller-manager");
     assert_eq!(configuration(&["--namespace=shoot", "--webhook-scope=namespace"]), "machine-controller-manager-shoot");
 }
 
 #[test]
-fn late_requests_are_told_to_retry_when_that_is_wanted() {
+fn a_flag_sends_late_requests_a_retry_after() {
     assert_eq!(serve(&[]).unwrap().shutdown.late_requests, LateRequests::FindNobody);
     assert_eq!(serve(&[]).unwrap().shutdown.driver_drain, Duration::from_secs(20));
-    let told = serve(&["--shutdown-send-retry-after"]).unwrap();
-    assert_eq!(told.shutdown.late_requests, LateRequests::AreToldToRetry);
+    let settings = serve(&["--shutdown-send-retry-after"]).unwrap();
+    assert_eq!(settings.shutdown.late_requests, LateRequests::AreToldToRetry);
 }
 
 #[test]
 fn cipher_suites_are_named_as_in_go() {
     use TlsCipherSuite as Suite;
-    let suites =
-        |list: &str| serve(&[&format!("--tls-cipher-suites={list}")]).map(|told| told.webhooks.tls_cipher_suites);
+    let suites = |list: &str| {
+        serve(&[&format!("--tls-cipher-suites={list}")]).map(|settings| settings.webhooks.tls_cipher_suites)
+    };
     assert_eq!(serve(&[]).unwrap().webhooks.tls_cipher_suites, Suite::ALL);
     let tls13 = [Suite::Tls13Aes256, Suite::Tls13Aes128, Suite::Tls13ChaCha20];
     let list = "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305";
@@ -311,15 +316,15 @@ fn cipher_suites_are_named_as_in_go() {
 
 #[rstest]
 #[case::others_may_serve_others(&[], Coverage::Some)]
-#[case::even_where_some_are_named(&["--drivers=virtual"], Coverage::Some)]
-#[case::nobody_else_serves_any(&["--drivers-exclusive"], Coverage::All)]
-#[case::said_at_length(&["--drivers-exclusive=false"], Coverage::Some)]
+#[case::even_if_some_are_named(&["--drivers=virtual"], Coverage::Some)]
+#[case::no_other_process_serves_any(&["--drivers-exclusive"], Coverage::All)]
+#[case::the_default_in_full(&["--drivers-exclusive=false"], Coverage::Some)]
 fn a_process_says_whether_its_drivers_are_all(#[case] flags: &[&str], #[case] expected: Coverage) {
     assert_eq!(serve(flags).unwrap().admission.providers, expected);
 }
 
 #[test]
-fn warm_standbys_and_early_finalizers_can_be_switched_off() {
+fn warm_standbys_and_finalizers_in_admission_can_be_switched_off() {
     let settings = serve(&[]).unwrap();
     assert_eq!((settings.standby_caches, settings.admission.finalizers), (StandbyCaches::Warm, FinalizerDefault::Add));
     let settings = serve(&["--standby-caches=false", "--default-finalizers=false"]).unwrap();
@@ -330,16 +335,16 @@ fn warm_standbys_and_early_finalizers_can_be_switched_off() {
 }
 
 #[rstest]
-#[case::views_would_have_nothing(&["--controllers=none", "--standby-caches=false"], false)]
+#[case::views_would_have_no_caches(&["--controllers=none", "--standby-caches=false"], false)]
 #[case::it_keeps_caches(&["--controllers=none"], true)]
 #[case::it_may_lead(&["--standby-caches=false"], true)]
 #[case::it_has_no_views(&["--controllers=none", "--standby-caches=false", "--extension-apiserver=false"], true)]
-#[case::nothing_listens(&["--controllers=none", "--standby-caches=false", "--secure-port=0"], true)]
-fn views_are_not_served_by_whom_could_never_compute_them(#[case] flags: &[&str], #[case] fine: bool) {
-    let told = serve(flags).map(|_| ()).map_err(|problems| problems.join("\n"));
+#[case::it_has_no_tls_port(&["--controllers=none", "--standby-caches=false", "--secure-port=0"], true)]
+fn a_process_that_never_has_caches_can_not_serve_views(#[case] flags: &[&str], #[case] allowed: bool) {
+    let result = serve(flags).map(|_| ()).map_err(|problems| problems.join("\n"));
     let expected = "--standby-caches=false: with --controllers=none this process never leads, so its views would never have a \
                     cache to be computed from: leave the flag out, or add --extension-apiserver=false";
-    assert_eq!(told, if fine { Ok(()) } else { Err(expected.to_owned()) });
+    assert_eq!(result, if allowed { Ok(()) } else { Err(expected.to_owned()) });
 }
 
 #[test]
@@ -350,7 +355,7 @@ fn s_cli_07_underscores_and_single_dashes_are_accepted() {
 }
 
 #[test]
-fn an_explicit_number_of_workers_holds_for_all_queues() {
+fn an_explicit_number_of_workers_applies_to_all_queues() {
     let workers = serve(&["--concurrent-syncs=7"]).unwrap().workers;
     assert_eq!((workers.controller_manager.get(), workers.machine_controller.get()), (7, 7));
 }
@@ -360,29 +365,29 @@ fn an_explicit_number_of_workers_holds_for_all_queues() {
 #[case::leaving_out_wins_in_any_order("-node,*", 8, &Half::ALL)]
 #[case::one_half("machinedeployment,machineset", 2, &[Half::ControllerManager])]
 #[case::none("none", 0, &[])]
-fn the_loops_are_chosen(#[case] flag: &str, #[case] count: usize, #[case] halves: &[Half]) {
+fn a_flag_selects_the_loops(#[case] flag: &str, #[case] count: usize, #[case] halves: &[Half]) {
     let controllers = serve(&["--controllers", flag]).unwrap().controllers;
     assert_eq!((controllers.iter().count(), controllers.halves().as_slice()), (count, halves));
 }
 
 #[test]
-fn one_port_for_both_is_one_listener() {
+fn the_same_port_in_both_flags_is_one_listener() {
     assert_eq!(serve(&["--port=10259"]).unwrap().http.compat_port, None);
     assert_eq!(serve(&["--compat-port=0", "--secure-port=0"]).unwrap().secure, None);
 }
 
 #[test]
-fn hardly_meant_values_warn() {
+fn probable_mistakes_cause_warnings() {
     let settings = serve(&["--machine-health-timeout=0", "--machine-pv-detach-timeout=3h"]).unwrap();
     assert_eq!(settings.warnings().len(), 2);
 }
 
 #[rstest]
 #[case::a_loop_that_runs_nowhere(&["--controllers=*,-machinesafetyorphanvms"], &["--controllers leaves out machinesafetyorphanvms"])]
-#[case::others_run_it_where_there_is_no_lease(&["--controllers=machine", "--leader-elect=false"], &[])]
+#[case::other_processes_run_it_without_leases(&["--controllers=machine", "--leader-elect=false"], &[])]
 #[case::a_whole_half(&["--half=machine-controller"], &[])]
 #[case::none(&["--controllers=none"], &[])]
-fn a_half_that_is_not_whole_warns(#[case] flags: &[&str], #[case] beginnings: &[&str]) {
+fn an_incomplete_half_causes_a_warning(#[case] flags: &[&str], #[case] beginnings: &[&str]) {
     let warnings = serve(flags).unwrap().warnings();
     assert_eq!(warnings.len(), beginnings.len(), "{warnings:?}");
     assert!(warnings.iter().zip(beginnings).all(|(warning, beginning)| warning.starts_with(beginning)), "{warnings:?}");
@@ -402,7 +407,7 @@ fn called_as(program: &str, flags: &[&str]) -> Settings {
     let line = [program].into_iter().chain(flags.iter().copied()).map(Into::into).collect();
     let cli = Cli::try_parse_from(crate::cli::normalised(crate::cli::called_as::completed(line))).expect("flags parse");
     let Command::Serve(args) = cli.command else { panic!("not serve") };
-    args.validate(&Surroundings { host_name: "host-1".to_owned(), pod_namespace: None }).unwrap()
+    args.validate(&HostInfo { host_name: "host-1".to_owned(), pod_namespace: None }).unwrap()
 }
 
 #[rstest]
@@ -419,13 +424,13 @@ fn a_program_with_the_name_of_a_half_is_that_half(
     assert_eq!((settings.controllers.halves().as_slice(), settings.controllers.iter().count()), (&[half][..], loops));
     assert_eq!((settings.http.port.get(), settings.http.compat_port), (port, None));
     assert_eq!((settings.secure, settings.extension.is_none()), (None, true));
-    let told = called_as(program, &["--port=8080", "--secure-port=9443", "--controllers=*,-node"]);
-    assert_eq!((told.http.port.get(), told.secure.is_some()), (8080, true));
-    assert_eq!(told.controllers.halves().as_slice(), [half]);
+    let settings = called_as(program, &["--port=8080", "--secure-port=9443", "--controllers=*,-node"]);
+    assert_eq!((settings.http.port.get(), settings.secure.is_some()), (8080, true));
+    assert_eq!(settings.controllers.halves().as_slice(), [half]);
 }
 
 #[test]
-fn what_no_process_could_bear_is_refused_at_the_start() {
+fn too_many_workers_and_impossible_names_are_refused_at_the_start() {
     let problems = serve(&["--concurrent-syncs=1000000", "--namespace=Bad_NS"]).unwrap_err();
     assert!(problems[0].starts_with("--namespace: \"Bad_NS\" is no name of a namespace"), "{problems:?}");
     assert!(problems[1].starts_with("--concurrent-syncs: must be at most 10000"), "{problems:?}");

@@ -1,4 +1,4 @@
-//! Carries a plan out, and looks in between whether a manager has begun to run.
+//! Carries out a plan, and checks between its actions whether a manager has started.
 
 use std::io::Write;
 
@@ -16,19 +16,19 @@ use super::{
 };
 use crate::cli::{
     Failure,
-    lease_watch::{self, Held, LOOK_EVERY, Pulse},
+    lease_watch::{self, Held, LeaseState, READ_PERIOD},
     migrate_storage::definition::place as place_of,
 };
 use controller_runtime::error::ApiError;
 use machine_api::{kind::ApiVersion, names};
 
-/// How often a finalizer is taken off what the object has become meanwhile.
+/// How often the removal of a finalizer is tried when the object changes meanwhile.
 const TRIES: usize = 5;
 
-/// The clusters that a plan is for.
+/// The clusters of a plan.
 pub(super) struct Clusters {
     pub(super) control: Client,
-    /// Where the Nodes are, if they may be touched.
+    /// The cluster with the Nodes, if they may be changed.
     pub(super) target: Option<Client>,
 }
 
@@ -42,10 +42,10 @@ impl Clusters {
         found.resource.api(self.of(action), found.namespace())
     }
 
-    /// Rights that the user of the kubeconfigs lacks, as text.
+    /// The missing rights of the user of the kubeconfigs, as text.
     ///
     /// # Errors
-    /// When the API server does not say.
+    /// When the API server does not answer.
     pub(super) async fn missing_rights(&self, needed: &[&Action]) -> Result<Vec<String>, Failure> {
         let mut missing = Vec::new();
         for action in needed {
@@ -72,29 +72,29 @@ impl Clusters {
         Ok(missing)
     }
 
-    /// Does it, one after the other; `alone` is asked before each.
+    /// Carries out the actions in order. `sentinel` is checked before each.
     ///
     /// # Errors
-    /// At the first thing that can't be done. What was done stays done.
+    /// At the first action that fails. Finished actions are not undone.
     pub(super) async fn carry_out(
         &self,
         actions: Vec<Action>,
-        alone: &mut Option<Sentinel>,
+        sentinel: &mut Option<Sentinel>,
         out: &mut dyn Write,
     ) -> Result<(), Failure> {
         for action in actions {
-            if let Some(sentinel) = alone {
+            if let Some(sentinel) = sentinel {
                 sentinel.is_alone().await?;
             }
             let (what, api) = (action.text(), self.api(&action));
             let done = match action {
                 Action::Delete(found) => delete(&api, &found).await,
                 Action::Unserve(found) => unserve(&api, &found).await,
-                Action::Release(found, finalizer) => take_off(&api, found.object, finalizer).await,
+                Action::Release(found, finalizer) => remove_finalizer(&api, found.object, finalizer).await,
             };
             match done {
                 Ok(()) => writeln!(out, "done: {what}")?,
-                // Somebody else was faster.
+                // Another client has removed it.
                 Err(ApiError::NotFound(_)) => writeln!(out, "gone: {what}")?,
                 Err(error) => {
                     return Err(Failure::run(anyhow::anyhow!("cannot {what}: {error}; run the command again")));
@@ -105,37 +105,37 @@ impl Clusters {
     }
 }
 
-/// Sees a manager that begins while its remains are taken off.
+/// Detects a manager that starts during the uninstallation.
 pub(super) struct Sentinel {
     leases: Api<DynamicObject>,
-    /// What the Leases said when nobody was running.
+    /// The Leases while no manager was running.
     known: Vec<Option<Held>>,
-    looked: Instant,
+    checked: Instant,
 }
 
 impl Sentinel {
-    /// Watches both Leases; tells of those that somebody holds.
+    /// Watches both Leases, and returns the results.
     ///
     /// # Errors
-    /// When the API server does not say.
-    pub(super) async fn watch(client: &Client, place: &Place) -> Result<(Self, Vec<Pulse>), Failure> {
+    /// When a Lease can't be read.
+    pub(super) async fn watch(client: &Client, place: &Place) -> Result<(Self, Vec<LeaseState>), Failure> {
         let leases = LEASE.api(client, Some(&place.namespace));
         let watched = futures::future::try_join_all(LEASES.map(|name| lease_watch::watch(&leases, name))).await;
-        let pulses = watched.map_err(|error| unreadable(&error))?;
-        let known = pulses.iter().map(|pulse| match pulse {
-            Pulse::Silent { held, .. } | Pulse::Unproven { held, .. } => Some(held.clone()),
-            Pulse::Nobody | Pulse::Beats { .. } => None,
+        let states = watched.map_err(|error| unreadable(&error))?;
+        let known = states.iter().map(|state| match state {
+            LeaseState::NotRenewed { held, .. } | LeaseState::Unproven { held, .. } => Some(held.clone()),
+            LeaseState::Free | LeaseState::Renewed { .. } => None,
         });
-        Ok((Self { leases, known: known.collect(), looked: Instant::now() }, pulses))
+        Ok((Self { leases, known: known.collect(), checked: Instant::now() }, states))
     }
 
-    /// Looks again, at most once a second: a manager that takes a Lease writes more rarely than that.
+    /// Checks the Leases again, at most once a second. A manager that acquires a Lease makes its first write later than that.
     async fn is_alone(&mut self) -> Result<(), Failure> {
-        if self.looked.elapsed() < LOOK_EVERY {
+        if self.checked.elapsed() < READ_PERIOD {
             return Ok(());
         }
         for (name, known) in LEASES.iter().zip(&self.known) {
-            let now = lease_watch::look(&self.leases, name).await.map_err(|error| unreadable(&error))?;
+            let now = lease_watch::read_held(&self.leases, name).await.map_err(|error| unreadable(&error))?;
             if let Some(held) = now.filter(|now| Some(now) != known.as_ref()) {
                 return Err(Failure::Input(format!(
                     "a manager has begun to run meanwhile: {} holds Lease {name}; stop it, then run this command again for \
@@ -144,13 +144,13 @@ impl Sentinel {
                 )));
             }
         }
-        self.looked = Instant::now();
+        self.checked = Instant::now();
         Ok(())
     }
 }
 
 fn unreadable(error: &ApiError) -> Failure {
-    Failure::run(anyhow::anyhow!("cannot read the Leases, so that a running manager would not be seen: {error}"))
+    Failure::run(anyhow::anyhow!("cannot read the Leases, so that a running manager could not be detected: {error}"))
 }
 
 async fn delete(api: &Api<DynamicObject>, found: &Found) -> Result<(), ApiError> {
@@ -160,8 +160,8 @@ async fn delete(api: &Api<DynamicObject>, found: &Found) -> Result<(), ApiError>
     Ok(())
 }
 
-/// The definition may have changed since it was read, while the answer to our question was waited for: a migration that ended
-/// meanwhile would leave objects behind that nothing can read.
+/// The definition may have changed since it was read, while the command waited for the confirmation. If a migration has ended meanwhile,
+/// the patch must fail, since nothing could read its objects any more.
 async fn unserve(api: &Api<DynamicObject>, found: &Found) -> Result<(), ApiError> {
     let definition = definition_of(&found.object);
     let place = place_of(&definition, ApiVersion::V1beta1).unwrap_or_default();
@@ -184,14 +184,14 @@ async fn unserve(api: &Api<DynamicObject>, found: &Found) -> Result<(), ApiError
     }
 }
 
-/// Tries again on what the object has become meanwhile, as long as it is the same.
-async fn take_off(api: &Api<DynamicObject>, mut object: DynamicObject, ours: &str) -> Result<(), ApiError> {
+/// Removes our finalizer. After a conflict it tries again with the current version, if it is still the same object.
+async fn remove_finalizer(api: &Api<DynamicObject>, mut object: DynamicObject, ours: &str) -> Result<(), ApiError> {
     let name = object.metadata.name.clone().unwrap_or_default();
     for _ in 0..TRIES {
-        let mut left = object.metadata.finalizers.clone().unwrap_or_default();
-        left.retain(|finalizer| finalizer != ours);
+        let mut remaining = object.metadata.finalizers.clone().unwrap_or_default();
+        remaining.retain(|finalizer| finalizer != ours);
         let patch = json!({"metadata": {
-            "uid": object.metadata.uid, "resourceVersion": object.metadata.resource_version, "finalizers": left,
+            "uid": object.metadata.uid, "resourceVersion": object.metadata.resource_version, "finalizers": remaining,
         }});
         match api.patch(&name, &PatchParams::default(), &Patch::Merge(&patch)).await.map_err(ApiError::from) {
             Ok(_) => return Ok(()),
@@ -205,7 +205,7 @@ async fn take_off(api: &Api<DynamicObject>, mut object: DynamicObject, ours: &st
             Err(error) => return Err(error),
         }
     }
-    Err(ApiError::Conflict(format!("{name} is being changed all the time; stop whoever does it")))
+    Err(ApiError::Conflict(format!("{name} is being changed all the time; stop the client that does it")))
 }
 
 #[cfg(test)]
@@ -225,7 +225,7 @@ mod tests {
     use crate::cli::uninstall::inventory::{DEFINITIONS, Resource};
     use machine_api::names::finalizer;
 
-    /// An API server with a machine that is in its second version, and what it was asked to change.
+    /// An API server with a machine in its second version, and the patches that it received.
     fn server(uid: &'static str) -> (Client, Arc<Mutex<Vec<Value>>>) {
         let patches: Arc<Mutex<Vec<Value>>> = Arc::default();
         let noted = Arc::clone(&patches);
@@ -290,7 +290,7 @@ mod tests {
     #[case::half_way_there(definition(&["v1alpha1", "v1beta1"], "YQ=="), false)]
     #[case::another_converter(definition(&["v1alpha1"], "Yg=="), false)]
     #[tokio::test]
-    async fn only_a_definition_that_is_as_it_was_read_loses_its_converter(#[case] now: Value, #[case] goes: bool) {
+    async fn only_an_unchanged_definition_loses_its_converter(#[case] now: Value, #[case] goes: bool) {
         let (client, stored) = patching(now.clone());
         let api = DEFINITIONS.api(&client, None);
         let read = serde_json::from_value(definition(&["v1alpha1"], "YQ==")).unwrap();
@@ -320,11 +320,11 @@ mod tests {
     #[case::the_same_object_in_a_newer_version("u1", true)]
     #[case::another_object_of_the_name("u2", false)]
     #[tokio::test]
-    async fn only_the_object_that_was_planned_for_is_let_go(#[case] uid: &'static str, #[case] goes: bool) {
+    async fn only_the_planned_object_loses_its_finalizer(#[case] uid: &'static str, #[case] goes: bool) {
         let (client, patches) = server(uid);
         let api = Resource::of_kind(machine_api::kind::Kind::Machine).api(&client, Some("mcm"));
         let planned: DynamicObject = serde_json::from_value(machine("u1", "1")).unwrap();
-        let done = take_off(&api, planned, finalizer::MACHINE).await;
+        let done = remove_finalizer(&api, planned, finalizer::MACHINE).await;
         assert_eq!((done.is_ok(), done.is_err_and(|error| error.is_not_found())), (goes, !goes));
         let patches = patches.lock().unwrap();
         assert!(patches.iter().all(|patch| patch["metadata"]["uid"] == "u1"), "{patches:?}");

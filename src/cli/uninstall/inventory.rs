@@ -1,4 +1,4 @@
-//! What a cluster holds of a manager, read before anything is decided.
+//! Reads the objects of a manager in a cluster, before anything is decided.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ use crate::cli::{
     webhook_scope::WebhookScope,
 };
 
-/// The label that all objects of the manifests carry.
+/// The label of all objects of the manifests.
 const APP_LABEL: &str = "app.kubernetes.io/name";
 /// Both Leases.
 pub(super) const LEASES: [&str; 2] = [names::LEASE_CONTROLLER_MANAGER, names::LEASE_MACHINE_CONTROLLER];
@@ -72,14 +72,14 @@ const SERVICE_ACCOUNTS: Resource = resource("", "v1", "ServiceAccount", "service
 const CONFIG_MAPS: Resource = resource("", "v1", "ConfigMap", "configmaps");
 const ENDPOINTS: Resource = resource("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
 
-/// What stays on a cluster and is only named: by resource, and where it is looked for.
-const STAYS_IN_THE_SERVICE_NAMESPACE: [Resource; 4] = [
+/// Objects that the command lists but does not remove, in the namespace of the Service.
+const REMAINING_IN_THE_SERVICE_NAMESPACE: [Resource; 4] = [
     DEPLOYMENTS,
     SERVICE_ACCOUNTS,
     resource("", "v1", "Service", "services"),
     resource("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets"),
 ];
-const STAYS_ANYWHERE: [Resource; 6] = [
+const REMAINING_ANYWHERE: [Resource; 6] = [
     resource(RBAC, "v1", "Role", "roles"),
     resource(RBAC, "v1", "RoleBinding", "rolebindings"),
     resource(RBAC, "v1", "ClusterRole", "clusterroles"),
@@ -88,18 +88,18 @@ const STAYS_ANYWHERE: [Resource; 6] = [
     resource(FLOWS, "v1", "PriorityLevelConfiguration", "prioritylevelconfigurations"),
 ];
 
-/// Where a manager is looked for.
+/// The manager that is uninstalled.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     /// Namespace of the machine objects.
     pub(super) namespace: String,
     /// Namespace of the process.
     pub(super) service_namespace: String,
-    /// Whose webhooks its configurations are.
+    /// The namespaces that its webhooks cover.
     pub(super) scope: WebhookScope,
 }
 
-/// An object, and what it is one of.
+/// An object with its resource.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
     pub(super) resource: Resource,
@@ -120,12 +120,12 @@ impl Found {
     }
 }
 
-/// What was read.
+/// The objects that were read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Inventory {
     /// The registration of the views, webhook configurations, policies and their bindings, by the names of this installation.
     pub(super) registrations: Vec<Found>,
-    /// The policy that keeps the converter of what is stored as v1beta1, and its binding.
+    /// The policy that protects the conversion webhook while objects may be stored as v1beta1, and its binding.
     pub(super) guard: Vec<Found>,
     /// Definitions that serve v1beta1.
     pub(super) definitions: Vec<Found>,
@@ -135,25 +135,25 @@ pub(super) struct Inventory {
     pub(super) objects: Vec<Found>,
     /// Secrets in the namespace with our finalizer.
     pub(super) secrets: Vec<Found>,
-    /// The Nodes of the target cluster; nothing when there is none.
+    /// The Nodes of the target cluster; none without a target cluster.
     pub(super) nodes: Option<Vec<Found>>,
     /// The certificate Secret.
     pub(super) certificate: Option<Found>,
-    /// Whether Leases or a service account show that a manager is, or was, at home in this namespace.
-    pub(super) has_a_home: bool,
-    /// Other namespaces in which somebody holds a Lease of ours.
+    /// Whether Leases or a service account show that a manager runs, or ran, in this namespace.
+    pub(super) is_installed: bool,
+    /// Other namespaces in which a Lease of our kind has a holder.
     pub(super) neighbours: BTreeSet<String>,
-    /// Those of them whose manager may run in our service namespace: it is theirs, or nothing shows that they have one.
-    pub(super) guests: BTreeSet<String>,
-    /// What nothing is done about: kind and names.
-    pub(super) stays: Vec<(&'static str, Vec<String>)>,
+    /// The neighbours whose manager may run in our service namespace. It is their namespace, or no other namespace shows their manager.
+    pub(super) sharing: BTreeSet<String>,
+    /// Objects that are only listed: kind and names.
+    pub(super) remaining: Vec<(&'static str, Vec<String>)>,
 }
 
 impl Inventory {
-    /// Reads all of it.
+    /// Reads all objects.
     ///
     /// # Errors
-    /// When something that is acted on can't be read.
+    /// When an object of the plan can't be read.
     pub(super) async fn read(client: &Client, target: Option<&Client>, place: &Place) -> Result<Self, Failure> {
         let mut read = Self::default();
         read.registrations(client, place).await?;
@@ -175,7 +175,7 @@ impl Inventory {
         let certificate = get(&SECRETS.api(client, Some(&place.service_namespace)), names::CERTIFICATE_SECRET).await?;
         read.certificate = certificate.map(|object| Found { resource: SECRETS, object });
         read.managers(client, place).await?;
-        read.stays(client, place).await;
+        read.list_remaining(client, place).await;
         Ok(read)
     }
 
@@ -184,11 +184,11 @@ impl Inventory {
         let shared = place.scope == WebhookScope::Cluster;
         let mut wanted: Vec<(Resource, String)> = Vec::new();
         if shared {
-            // First of all: once no manager answers, it would stall the deletion of every namespace.
+            // The registration goes first: without a manager it would block the deletion of every namespace.
             wanted.push((VIEWS, names::API_SERVICE.to_owned()));
         }
         wanted.extend([MUTATING, VALIDATING].map(|resource| (resource, configuration.clone())));
-        // Without the webhooks that fill in what is missing, the policies would refuse it.
+        // The policies go too: without the webhooks that set defaults, they would refuse incomplete objects.
         for suffix in machine_api::admission::policies::SUFFIXES {
             wanted.extend([BINDINGS, POLICIES].map(|resource| (resource, format!("{configuration}-{suffix}"))));
         }
@@ -201,7 +201,7 @@ impl Inventory {
             let guard = get(&resource.api(client, None), &guard_name()).await?.filter(|_| shared);
             self.guard.extend(guard.map(|object| Found { resource, object }));
         }
-        // An API server makes objects for its own groups itself; ours names a Service.
+        // An API server creates APIServices for its own groups. Ours names a Service.
         self.registrations.retain(|found| found.resource != VIEWS || found.object.data["spec"]["service"].is_object());
         for kind in Kind::ALL.into_iter().filter(|_| shared) {
             let Some(object) = get(&DEFINITIONS.api(client, None), &name_of(kind)).await? else { continue };
@@ -215,7 +215,7 @@ impl Inventory {
         Ok(())
     }
 
-    /// Who runs, here and elsewhere.
+    /// Finds the managers of this namespace and of others.
     async fn managers(&mut self, client: &Client, place: &Place) -> Result<(), Failure> {
         for name in LEASES {
             let by_name = ListParams::default().fields(&format!("metadata.name={name}"));
@@ -224,34 +224,34 @@ impl Inventory {
             for lease in all {
                 let namespace = lease.metadata.namespace.unwrap_or_default();
                 if namespace == place.namespace {
-                    self.has_a_home = true;
+                    self.is_installed = true;
                 } else if Held::read(&lease.data["spec"]).is_some() {
                     self.neighbours.insert(namespace);
                 }
             }
         }
-        self.has_a_home |= runs_in(client, &place.service_namespace).await?;
+        self.is_installed |= runs_in(client, &place.service_namespace).await?;
         for neighbour in &self.neighbours {
             if *neighbour == place.service_namespace || !runs_in(client, neighbour).await? {
-                self.guests.insert(neighbour.clone());
+                self.sharing.insert(neighbour.clone());
             }
         }
         Ok(())
     }
 
-    /// What is only named need not be readable.
-    async fn stays(&mut self, client: &Client, place: &Place) {
+    /// Lists the objects that remain. An error is only noted, because nothing depends on them.
+    async fn list_remaining(&mut self, client: &Client, place: &Place) {
         let app = format!("{APP_LABEL}={}", names::WEBHOOK_CONFIGURATION);
         let home = Some(place.service_namespace.as_str());
         let mut places: Vec<(Resource, Option<&str>, &str)> = Vec::new();
-        places.extend(STAYS_IN_THE_SERVICE_NAMESPACE.map(|resource| (resource, home, app.as_str())));
+        places.extend(REMAINING_IN_THE_SERVICE_NAMESPACE.map(|resource| (resource, home, app.as_str())));
         places.push((LEASE, Some(&place.namespace), ""));
         places.push((CONFIG_MAPS, Some(&place.namespace), names::label::SIMULATION_STATE));
-        places.extend(STAYS_ANYWHERE.map(|resource| (resource, None, app.as_str())));
+        places.extend(REMAINING_ANYWHERE.map(|resource| (resource, None, app.as_str())));
         for (resource, namespace, label) in places {
             let params = ListParams::default().labels(label);
             let Ok(found) = resource.api(client, namespace).list(&params).await else {
-                self.stays.push((resource.kind, vec!["(could not be listed)".to_owned()]));
+                self.remaining.push((resource.kind, vec!["(could not be listed)".to_owned()]));
                 continue;
             };
             let left = |object: &DynamicObject| match resource {
@@ -260,23 +260,23 @@ impl Inventory {
             };
             let names: Vec<String> = found.iter().filter(|object| left(object)).map(full_name).collect();
             if !names.is_empty() {
-                self.stays.push((resource.kind, names));
+                self.remaining.push((resource.kind, names));
             }
         }
     }
 }
 
-/// Whether a namespace has what the pods of a manager need.
+/// Whether a namespace has a service account or a certificate for the pods of a manager.
 async fn runs_in(client: &Client, namespace: &str) -> Result<bool, Failure> {
     let namespace = Some(namespace);
     let account = get(&SERVICE_ACCOUNTS.api(client, namespace), names::WEBHOOK_CONFIGURATION).await?;
     Ok(account.is_some() || get(&SECRETS.api(client, namespace), names::CERTIFICATE_SECRET).await?.is_some())
 }
 
-/// What runs a manager other than by a Lease, as one does that was started without leader election.
+/// Signs of a running manager other than a Lease. A manager without leader election has no Lease.
 ///
 /// # Errors
-/// When the API server does not say.
+/// When an object can't be read.
 pub(super) async fn workloads(client: &Client, place: &Place) -> Result<Vec<String>, Failure> {
     let (home, name) = (place.service_namespace.as_str(), names::WEBHOOK_CONFIGURATION);
     let mut workloads = Vec::new();
@@ -297,7 +297,7 @@ pub(super) async fn workloads(client: &Client, place: &Place) -> Result<Vec<Stri
             workloads.push(format!("Service {home}/{name} has a ready endpoint"));
         }
         Ok(_) => {}
-        // Not even the kind is there.
+        // The kind does not exist.
         Err(kube::Error::Api(status)) if status.code == 404 => {}
         Err(error) => {
             let error = ApiError::from(error);
@@ -313,8 +313,8 @@ pub(super) fn definition_of(object: &DynamicObject) -> Value {
     serde_json::to_value(object).unwrap_or_default()
 }
 
-/// Whether an object outside the namespace is one of this installation's: by the namespace of the account that it names,
-/// else by its own name.
+/// Whether an object outside the namespace belongs to this installation: by the namespace of the service account in it, else by its
+/// own name.
 fn belongs_here(object: &DynamicObject, place: &Place) -> bool {
     let accounts = |subjects: &Value, pointer: &str| {
         let all = subjects.as_array().into_iter().flatten();

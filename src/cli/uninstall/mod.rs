@@ -1,10 +1,10 @@
-//! `mcm uninstall`: takes off a cluster what the manager has put on it: registration of the views, webhook configurations,
-//! policies, the conversion webhook, our finalizers, the certificate Secret. Definitions and machine objects stay; whoever
-//! deletes the definitions deletes them all. What else stays is named.
+//! `mcm uninstall`: removes the manager from a cluster: registration of the views, webhook configurations, policies, the conversion
+//! webhook, our finalizers, the certificate Secret. Definitions and machine objects stay, because deleting the definitions would delete
+//! all objects. The command lists what else remains.
 //!
-//! The order matters (decisions: measured on a real API server): registrations go first, while the manager may still run,
-//! so that nothing depends on it any more; finalizers go last, when no manager can put them back. [`inventory`] reads,
-//! [`plan`] decides, [`act`] carries out.
+//! The order matters (measured on a real API server). Registrations go first, while the manager may still run, so that nothing
+//! depends on it any more. Finalizers go last, when no manager can add them again. [`inventory`] reads, [`plan`] decides, [`act`]
+//! carries out.
 
 mod act;
 mod inventory;
@@ -26,7 +26,7 @@ use self::{
 use super::{
     Failure,
     kubeconfig::{ClusterArgs, run_interruptibly},
-    lease_watch::Pulse,
+    lease_watch::LeaseState,
     namespace_name,
     webhook_scope::WebhookScope,
 };
@@ -37,8 +37,8 @@ pub struct UninstallArgs {
     /// The cluster with the machine objects
     #[command(flatten)]
     pub cluster: ClusterArgs,
-    /// Kubeconfig of the cluster with the Nodes, or "none" to touch no Node; unset means the cluster with the machine objects, if
-    /// the Nodes of its machines are there
+    /// Kubeconfig of the cluster with the Nodes, or "none" to change no Node; unset means the cluster with the machine objects, if
+    /// it has the Nodes of its machines
     #[arg(long, value_name = "FILE|none", value_parser = target_cluster)]
     pub target_kubeconfig: Option<TargetCluster>,
     /// Namespace of the machine objects
@@ -47,40 +47,39 @@ pub struct UninstallArgs {
     /// Namespace of the manager and its certificate Secret; unset means --namespace
     #[arg(long, value_name = "NAMESPACE", value_parser = namespace_name)]
     pub service_namespace: Option<String>,
-    /// Whose webhooks these are: of every namespace, or of --namespace alone; then the definitions are left as they are
+    /// Namespaces that the webhooks cover: all, or --namespace only, and then the definitions stay unchanged
     #[arg(long, default_value = "cluster", value_name = "SCOPE")]
     pub scope: WebhookScope,
-    /// Don't ask
+    /// Do not ask for confirmation
     #[arg(long, conflicts_with = "dry_run")]
     pub yes: bool,
-    /// Go on although a Lease has a holder, if the holder does not renew it while it is watched, or although the manager's
-    /// Deployment has replicas
+    /// Go on even if a Lease has a holder that does not renew it during the watch, or if the manager's Deployment has replicas
     #[arg(long)]
     pub force: bool,
-    /// Say what would be done, and do nothing
+    /// Print what would be done, and change nothing
     #[arg(long)]
     pub dry_run: bool,
 }
 
-/// Where the Nodes are.
+/// The cluster with the Nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TargetCluster {
-    /// In the cluster of this kubeconfig.
+    /// The cluster of this kubeconfig.
     Kubeconfig(PathBuf),
-    /// Nowhere: no Node is touched.
+    /// None: no Node is changed.
     None,
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "what clap calls answers a result")]
+#[expect(clippy::unnecessary_wraps, reason = "clap's parsers return a result")]
 fn target_cluster(text: &str) -> Result<TargetCluster, String> {
     Ok(if text == "none" { TargetCluster::None } else { TargetCluster::Kubeconfig(text.into()) })
 }
 
-/// Says what will be done, asks, and does it.
+/// Prints the plan, asks for confirmation, and carries the plan out.
 ///
 /// # Errors
-/// When objects are stored as v1beta1, when a manager is running, when the answer is no, or when a call fails. What was done
-/// stays done; the next run does the rest.
+/// When objects are stored as v1beta1, when a manager is running, without confirmation, or when a call fails. Finished actions are not
+/// undone, and the next run does the rest.
 pub fn run(args: &UninstallArgs, out: &mut dyn Write) -> Result<(), Failure> {
     run_interruptibly(uninstall(args, out), "interrupted; run the same command again to go on")
 }
@@ -96,8 +95,8 @@ async fn uninstall(args: &UninstallArgs, out: &mut dyn Write) -> Result<(), Fail
     };
     let inventory = Inventory::read(&clusters.control, clusters.target.as_ref(), &place).await?;
     let todo = plan(&inventory, &place, nodes_in).map_err(|obstacle| Failure::Input(obstacle.to_string()))?;
-    tell(&todo, args, out)?;
-    if todo.registrations.is_empty() && todo.remains.is_empty() {
+    print(&todo, args, out)?;
+    if todo.registrations.is_empty() && todo.after_stop.is_empty() {
         return Ok(());
     }
     let missing = clusters.missing_rights(&rights(&todo)).await?;
@@ -112,18 +111,18 @@ async fn uninstall(args: &UninstallArgs, out: &mut dyn Write) -> Result<(), Fail
         confirm(&args.namespace, out)?;
     }
     clusters.carry_out(todo.registrations, &mut None, out).await?;
-    if !todo.remains.is_empty() {
-        // Only now: whoever started a manager while we asked is seen, too.
+    if !todo.after_stop.is_empty() {
+        // This check comes last, so that it also finds a manager that was started during the confirmation.
         eprintln!("watching the Leases of namespace {} to see that no manager runs", place.namespace);
-        let (sentinel, pulses) = Sentinel::watch(&clusters.control, &place).await?;
-        if let Some(running) = running(&pulses, &workloads(&clusters.control, &place).await?, args.force) {
+        let (sentinel, states) = Sentinel::watch(&clusters.control, &place).await?;
+        if let Some(running) = running(&states, &workloads(&clusters.control, &place).await?, args.force) {
             return Err(Failure::Input(format!(
                 "{running} stop it, for example by `kubectl -n {} scale deployment machine-controller-manager \
                  --replicas=0`, then run this command again for the rest",
                 place.service_namespace,
             )));
         }
-        clusters.carry_out(todo.remains, &mut Some(sentinel), out).await?;
+        clusters.carry_out(todo.after_stop, &mut Some(sentinel), out).await?;
     }
     writeln!(out, "done; definitions and objects are still there (deleting the definitions deletes all objects)")?;
     Ok(())
@@ -140,20 +139,20 @@ async fn target(args: &UninstallArgs, control: &Client) -> Result<(Option<Client
     })
 }
 
-fn tell(todo: &Plan, args: &UninstallArgs, out: &mut dyn Write) -> Result<(), Failure> {
-    if todo.registrations.is_empty() && todo.remains.is_empty() {
-        writeln!(out, "nothing is left that this command takes off")?;
+fn print(todo: &Plan, args: &UninstallArgs, out: &mut dyn Write) -> Result<(), Failure> {
+    if todo.registrations.is_empty() && todo.after_stop.is_empty() {
+        writeln!(out, "nothing is left that this command removes")?;
     }
-    for action in todo.registrations.iter().chain(&todo.remains) {
+    for action in todo.registrations.iter().chain(&todo.after_stop) {
         writeln!(out, "{} {}", if args.dry_run { "would" } else { "will" }, action.text())?;
     }
-    for left in &todo.left {
-        writeln!(out, "left: {left}")?;
+    for object in &todo.remaining {
+        writeln!(out, "left: {object}")?;
     }
     if !todo.virtual_machines.is_empty() {
         writeln!(
             out,
-            "{} machines have a VM ({}). Without the finalizer nobody will delete these VMs: delete the machines first, or \
+            "{} machines have a VM ({}). Without the finalizer no manager will delete these VMs: delete the machines first, or \
              hand them to another manager",
             todo.virtual_machines.len(),
             some(todo.virtual_machines.iter().map(String::as_str).collect()),
@@ -162,22 +161,20 @@ fn tell(todo: &Plan, args: &UninstallArgs, out: &mut dyn Write) -> Result<(), Fa
     Ok(())
 }
 
-/// What runs a manager, or may. A Lease that is renewed is proof that no force passes over.
-fn running(pulses: &[Pulse], workloads: &[String], force: bool) -> Option<String> {
+/// A message about a running manager, or about one that may run. `force` does not override a Lease that is renewed.
+fn running(states: &[LeaseState], workloads: &[String], force: bool) -> Option<String> {
     let mut suspected = Vec::new();
-    for (name, pulse) in LEASES.iter().zip(pulses) {
-        match pulse {
-            Pulse::Nobody => {}
-            Pulse::Beats { holder } => {
+    for (name, state) in LEASES.iter().zip(states) {
+        match state {
+            LeaseState::Free => {}
+            LeaseState::Renewed { holder } => {
                 return Some(format!(
                     "a manager is running ({holder} renews Lease {name}) and would put its finalizers back:"
                 ));
             }
-            Pulse::Silent { held, watched } | Pulse::Unproven { held, watched } => suspected.push(format!(
-                "Lease {name} is held by {}, who did not renew it for {} s",
-                held.holder,
-                watched.as_secs()
-            )),
+            LeaseState::NotRenewed { held, watched } | LeaseState::Unproven { held, watched } => suspected.push(
+                format!("Lease {name} is held by {}, which did not renew it for {} s", held.holder, watched.as_secs()),
+            ),
         }
     }
     suspected.extend_from_slice(workloads);
@@ -189,7 +186,7 @@ fn running(pulses: &[Pulse], workloads: &[String], force: bool) -> Option<String
     })
 }
 
-/// Asks for the namespace's name, which nobody types by accident.
+/// Asks for the namespace's name, because a user does not type it by accident.
 fn confirm(namespace: &str, out: &mut dyn Write) -> Result<(), Failure> {
     write!(out, "type the namespace's name ({namespace}) to go on: ")?;
     out.flush()?;
@@ -212,31 +209,31 @@ mod tests {
     use super::*;
     use crate::cli::lease_watch::Held;
 
-    fn silent() -> Pulse {
+    fn not_renewed() -> LeaseState {
         let held = Held::read(&json!({"holderIdentity": "a"})).expect("it has a holder");
-        Pulse::Silent { held, watched: Duration::from_secs(18) }
+        LeaseState::NotRenewed { held, watched: Duration::from_secs(18) }
     }
 
-    fn beats() -> Pulse {
-        Pulse::Beats { holder: "a".to_owned() }
+    fn renewed() -> LeaseState {
+        LeaseState::Renewed { holder: "a".to_owned() }
     }
 
     #[rstest]
-    #[case::nobody(&[Pulse::Nobody, Pulse::Nobody], &[], false, None)]
-    #[case::one_half_is_renewed(&[Pulse::Nobody, beats()], &[], false, Some("a renews Lease machine-controller)"))]
-    #[case::force_is_no_match_for_a_renewal(&[beats(), silent()], &[], true, Some("a manager is running"))]
-    #[case::a_silent_holder_counts(&[silent(), Pulse::Nobody], &[], false, Some("--force"))]
-    #[case::a_silent_holder_gives_way_to_force(&[silent(), silent()], &[], true, None)]
-    #[case::a_deployment_counts(&[Pulse::Nobody, Pulse::Nobody], &["Deployment x has 2 replicas"], false, Some("2 replicas"))]
-    #[case::a_deployment_gives_way_to_force(&[Pulse::Nobody, Pulse::Nobody], &["Deployment x has 2 replicas"], true, None)]
-    fn who_runs_is_told(
-        #[case] pulses: &[Pulse],
+    #[case::no_manager(&[LeaseState::Free, LeaseState::Free], &[], false, None)]
+    #[case::one_half_is_renewed(&[LeaseState::Free, renewed()], &[], false, Some("a renews Lease machine-controller)"))]
+    #[case::force_does_not_override_a_renewal(&[renewed(), not_renewed()], &[], true, Some("a manager is running"))]
+    #[case::a_holder_without_renewal_counts(&[not_renewed(), LeaseState::Free], &[], false, Some("--force"))]
+    #[case::force_overrides_a_holder_without_renewal(&[not_renewed(), not_renewed()], &[], true, None)]
+    #[case::a_deployment_counts(&[LeaseState::Free, LeaseState::Free], &["Deployment x has 2 replicas"], false, Some("2 replicas"))]
+    #[case::force_overrides_a_deployment(&[LeaseState::Free, LeaseState::Free], &["Deployment x has 2 replicas"], true, None)]
+    fn a_running_manager_is_reported(
+        #[case] states: &[LeaseState],
         #[case] workloads: &[&str],
         #[case] force: bool,
         #[case] expected: Option<&str>,
     ) {
         let workloads: Vec<String> = workloads.iter().map(|&text| text.to_owned()).collect();
-        let found = running(pulses, &workloads, force);
+        let found = running(states, &workloads, force);
         assert_eq!(found.is_some(), expected.is_some(), "{found:?}");
         if let (Some(found), Some(expected)) = (found, expected) {
             assert!(found.contains(expected), "{found}");

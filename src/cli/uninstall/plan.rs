@@ -1,4 +1,5 @@
-//! What is taken off a cluster, and what is not because it is another manager's. Pure: what was read in, a plan out.
+//! Decides what is removed from a cluster, and what stays because it belongs to another manager. Pure functions from an inventory to a
+//! plan.
 
 use std::collections::BTreeSet;
 
@@ -11,17 +12,17 @@ use machine_api::{
     names::{self, finalizer, label},
 };
 
-/// Names that a line gives before it only counts.
+/// The number of names in a line; further ones are counted.
 const NAMED: usize = 5;
 
-/// Something to be done.
+/// One action of a plan.
 #[derive(Clone, Debug)]
 pub(super) enum Action {
     /// Delete this object.
     Delete(Found),
     /// Stop serving v1beta1, and with it the need for a conversion webhook.
     Unserve(Found),
-    /// Take our finalizer off this object.
+    /// Remove our finalizer from this object.
     Release(Found, &'static str),
 }
 
@@ -32,7 +33,7 @@ impl Action {
         }
     }
 
-    /// What an access review calls it.
+    /// The verb in an access review.
     pub(super) const fn verb(&self) -> &'static str {
         match self {
             Self::Delete(_) => "delete",
@@ -40,7 +41,7 @@ impl Action {
         }
     }
 
-    /// For the terminal.
+    /// The text for the terminal.
     pub(super) fn text(&self) -> String {
         let found = self.found();
         match self {
@@ -49,30 +50,30 @@ impl Action {
                 None => format!("delete {} {}", found.resource.kind, found.name()),
             },
             Self::Unserve(_) => {
-                format!("stop serving v1beta1 of {} and take its conversion webhook off", found.name())
+                format!("stop serving v1beta1 of {} and remove its conversion webhook", found.name())
             }
-            Self::Release(..) => format!("take the finalizer off {} {}", found.resource.kind, found.name()),
+            Self::Release(..) => format!("remove the finalizer from {} {}", found.resource.kind, found.name()),
         }
     }
 }
 
-/// Everything that is to be done, in this order, and what is not.
+/// All actions in their order, and the objects that remain.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Plan {
-    /// What can be done while the manager runs.
+    /// Actions that are possible while the manager runs.
     pub(super) registrations: Vec<Action>,
-    /// What it would undo.
-    pub(super) remains: Vec<Action>,
+    /// Actions that a running manager would undo.
+    pub(super) after_stop: Vec<Action>,
     /// Machines with a VM.
     pub(super) virtual_machines: Vec<String>,
-    /// What is not touched, and why.
-    pub(super) left: Vec<String>,
+    /// Objects that remain unchanged, and why.
+    pub(super) remaining: Vec<String>,
 }
 
-/// Why nothing can be done.
+/// Why the plan can't be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Obstacle {
-    /// There is nothing of a manager here, but something of another one.
+    /// The namespace has no objects of a manager, but the cluster has objects of another one.
     #[error(
         "nothing of a manager is in namespace {namespace}; nothing was done. What is in the cluster belongs elsewhere: \
          {others}. Correct --namespace, or --service-namespace if the manager's pods are in another namespace than the \
@@ -81,10 +82,10 @@ pub(super) enum Obstacle {
     WrongNamespace {
         /// The namespace that was given.
         namespace: String,
-        /// What there is, and whose.
+        /// The objects and their owners.
         others: String,
     },
-    /// Objects can't be read without the webhook.
+    /// Objects could not be read without the conversion webhook.
     #[error(
         "{definition}: objects may be stored as v1beta1 and could not be read without the conversion webhook; run `mcm \
          migrate-storage --to v1alpha1` first"
@@ -93,7 +94,7 @@ pub(super) enum Obstacle {
         /// The definition.
         definition: String,
     },
-    /// The machines' Nodes are in a cluster that was not named.
+    /// The machines' Nodes are in a cluster that no flag names.
     #[error(
         "none of the Nodes that machines of namespace {namespace} name ({nodes}) is in this cluster; nothing was done. Say \
          where they are with --target-kubeconfig FILE, or --target-kubeconfig none to leave the finalizer on them (a Node \
@@ -107,21 +108,21 @@ pub(super) enum Obstacle {
     },
 }
 
-/// Which cluster has the Nodes.
+/// The cluster with the Nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NodesIn {
-    /// Nobody said so: the cluster with the machine objects, if their Nodes are there.
+    /// No flag: the cluster with the machine objects, if it has their Nodes.
     Control,
-    /// One that was named.
+    /// A cluster that a flag names.
     Another,
-    /// None that may be touched.
+    /// No Node may be changed.
     Nowhere,
 }
 
-/// Decides what is done.
+/// Makes the plan.
 ///
 /// # Errors
-/// When anything that could be done might hit another manager, or lose objects.
+/// When an action might affect another manager, or lose objects.
 pub(super) fn plan(inventory: &Inventory, place: &Place, nodes_in: NodesIn) -> Result<Plan, Obstacle> {
     let mut plan = Plan::default();
     let mut others = Vec::new();
@@ -143,30 +144,30 @@ pub(super) fn plan(inventory: &Inventory, place: &Place, nodes_in: NodesIn) -> R
             plan.registrations.push(Action::Unserve(found.clone()));
         }
     }
-    take_the_guard(&mut plan, inventory, &mut others);
+    plan_guard(&mut plan, inventory, &mut others);
     let releasable = |found: &&Found| found.has_finalizer(finalizer::MACHINE);
     let release = |found: &Found, finalizer| Action::Release(found.clone(), finalizer);
-    plan.remains.extend(inventory.objects.iter().filter(releasable).map(|found| release(found, finalizer::MACHINE)));
-    plan.remains.extend(inventory.secrets.iter().map(|found| release(found, finalizer::SECRET)));
+    plan.after_stop.extend(inventory.objects.iter().filter(releasable).map(|found| release(found, finalizer::MACHINE)));
+    plan.after_stop.extend(inventory.secrets.iter().map(|found| release(found, finalizer::SECRET)));
     release_nodes(&mut plan, inventory, place, nodes_in)?;
     if let Some(certificate) = &inventory.certificate {
         match shared(inventory, place) {
-            None => plan.remains.push(Action::Delete(certificate.clone())),
+            None => plan.after_stop.push(Action::Delete(certificate.clone())),
             Some(why) => others.push(format!("{} {}: {why}", certificate.resource.kind, certificate.name())),
         }
     }
-    if plan.registrations.is_empty() && plan.remains.is_empty() && !others.is_empty() {
+    if plan.registrations.is_empty() && plan.after_stop.is_empty() && !others.is_empty() {
         return Err(Obstacle::WrongNamespace { namespace: place.namespace.clone(), others: others.join("; ") });
     }
-    plan.left.splice(0..0, others);
+    plan.remaining.splice(0..0, others);
     plan.virtual_machines =
         inventory.objects.iter().filter(|found| has_vm(found)).map(|it| it.name().to_owned()).collect();
-    plan.left.extend(inventory.stays.iter().map(|(kind, names)| format!("{kind} {}", names.join(", "))));
+    plan.remaining.extend(inventory.remaining.iter().map(|(kind, names)| format!("{kind} {}", names.join(", "))));
     Ok(plan)
 }
 
-/// Whoever converts keeps the guard of conversion too. An uninstall that was interrupted has left it behind alone.
-fn take_the_guard(plan: &mut Plan, inventory: &Inventory, others: &mut Vec<String>) {
+/// The manager whose conversion webhook is in use keeps the guard too. An interrupted run may have left the guard alone.
+fn plan_guard(plan: &mut Plan, inventory: &Inventory, others: &mut Vec<String>) {
     let unserved = plan.registrations.iter().filter(|action| matches!(action, Action::Unserve(_))).count();
     let all_are_ours = unserved == inventory.definitions.len();
     let why = if !inventory.hollow.is_empty() {
@@ -176,10 +177,10 @@ fn take_the_guard(plan: &mut Plan, inventory: &Inventory, others: &mut Vec<Strin
         plan.registrations.extend(inventory.guard.iter().cloned().map(Action::Delete));
         return;
     } else {
-        "it is of whoever converts".to_owned()
+        "it belongs to the manager that converts".to_owned()
     };
-    let left = inventory.guard.iter().map(|found| format!("{} {}: {why}", found.resource.kind, found.name()));
-    if inventory.hollow.is_empty() { others.extend(left) } else { plan.left.extend(left) }
+    let entries = inventory.guard.iter().map(|found| format!("{} {}: {why}", found.resource.kind, found.name()));
+    if inventory.hollow.is_empty() { others.extend(entries) } else { plan.remaining.extend(entries) }
 }
 
 fn has_vm(found: &Found) -> bool {
@@ -190,13 +191,13 @@ fn is_machine(found: &Found) -> bool {
     found.resource.kind == Kind::Machine.as_str()
 }
 
-/// Why a registration is not this manager's, or not its alone.
+/// The reason why a registration belongs to another manager, or is shared with one.
 fn of_another(found: &Found, inventory: &Inventory, place: &Place) -> Option<String> {
     let data = &found.object.data;
     let why = match found.resource {
         VIEWS => called_elsewhere(&data["spec"], inventory, place),
         POLICIES => exempts_another(data, place),
-        // A binding is its policy's.
+        // A binding belongs to the manager of its policy.
         BINDINGS => inventory
             .registrations
             .iter()
@@ -207,25 +208,25 @@ fn of_another(found: &Found, inventory: &Inventory, place: &Place) -> Option<Str
             webhooks.iter().find_map(|webhook| called_elsewhere(&webhook["clientConfig"], inventory, place))
         }
     };
-    // What is named after the namespace is of no other.
+    // A registration with the namespace in its name is not shared.
     why.or_else(|| (place.scope == WebhookScope::Cluster).then(|| shared(inventory, place)).flatten())
 }
 
-/// Why what is of the service namespace may be another manager's as well.
+/// The reason why objects of the service namespace may be shared with another manager.
 fn shared(inventory: &Inventory, place: &Place) -> Option<String> {
-    let guests = || some(inventory.guests.iter().map(String::as_str).collect());
-    (!inventory.guests.is_empty()).then(|| {
+    let sharing = || some(inventory.sharing.iter().map(String::as_str).collect());
+    (!inventory.sharing.is_empty()).then(|| {
         format!(
-            "managers of other namespaces ({}) hold Leases and may run in namespace {} too; whoever is uninstalled last takes \
-             it, or kubectl if they run elsewhere",
-            guests(),
+            "managers of other namespaces ({}) hold Leases and may run in namespace {} too; the last one that is \
+             uninstalled removes it; delete it with kubectl if they run elsewhere",
+            sharing(),
             place.service_namespace
         )
     })
 }
 
-/// A Service names its namespace. An address names nobody: it is ours if it is trusted by our certificate, or if there is a
-/// manager at home here and none elsewhere.
+/// The reason why a client configuration calls another manager. A Service names its namespace. A URL names no owner: it is ours if it
+/// trusts our certificate, or if a manager is installed here and none elsewhere.
 fn called_elsewhere(client: &Value, inventory: &Inventory, place: &Place) -> Option<String> {
     if let Some(namespace) = client["service"]["namespace"].as_str() {
         return (namespace != place.service_namespace)
@@ -244,15 +245,15 @@ fn called_elsewhere(client: &Value, inventory: &Inventory, place: &Place) -> Opt
             neighbours.join(", ")
         ));
     }
-    let at_home = inventory.has_a_home || inventory.certificate.is_some() || has_finalizers(inventory);
-    (!at_home).then(|| format!("it calls {url}, and nothing shows that this is a manager of this namespace"))
+    let is_installed = inventory.is_installed || inventory.certificate.is_some() || has_finalizers(inventory);
+    (!is_installed).then(|| format!("it calls {url}, and nothing shows that this is a manager of this namespace"))
 }
 
 fn has_finalizers(inventory: &Inventory) -> bool {
     !inventory.secrets.is_empty() || inventory.objects.iter().any(|found| found.has_finalizer(finalizer::MACHINE))
 }
 
-/// A policy lets the service account of its manager through.
+/// The reason why a policy belongs to another manager. A policy exempts the service account of its manager.
 fn exempts_another(policy: &Value, place: &Place) -> Option<String> {
     let account = format!(":{}", names::WEBHOOK_CONFIGURATION);
     let conditions = policy["spec"]["matchConditions"].as_array().into_iter().flatten();
@@ -267,7 +268,7 @@ fn exempts_another(policy: &Value, place: &Place) -> Option<String> {
     })
 }
 
-/// Only Nodes that machines of this namespace name: all others are some other manager's, or nobody's.
+/// Plans the finalizers of Nodes that machines of this namespace name. All other Nodes may belong to other managers.
 fn release_nodes(plan: &mut Plan, inventory: &Inventory, place: &Place, nodes_in: NodesIn) -> Result<(), Obstacle> {
     let named: BTreeSet<&str> = inventory
         .objects
@@ -278,7 +279,7 @@ fn release_nodes(plan: &mut Plan, inventory: &Inventory, place: &Place, nodes_in
         .collect();
     let Some(nodes) = &inventory.nodes else {
         if !named.is_empty() {
-            plan.left.push(format!("the finalizer of Nodes {}", some(named)));
+            plan.remaining.push(format!("the finalizer of Nodes {}", some(named)));
         }
         return Ok(());
     };
@@ -288,26 +289,26 @@ fn release_nodes(plan: &mut Plan, inventory: &Inventory, place: &Place, nodes_in
     }
     let ours = nodes.iter().filter(|node| node.has_finalizer(finalizer::NODE));
     let (released, foreign): (Vec<_>, Vec<_>) = ours.partition(|node| named.contains(node.name()));
-    plan.remains.extend(released.into_iter().map(|node| Action::Release(node.clone(), finalizer::NODE)));
+    plan.after_stop.extend(released.into_iter().map(|node| Action::Release(node.clone(), finalizer::NODE)));
     if !foreign.is_empty() {
         let names = some(foreign.into_iter().map(Found::name).collect());
-        plan.left
+        plan.remaining
             .push(format!("the finalizer of Nodes that no machine of namespace {} names: {names}", place.namespace));
     }
     Ok(())
 }
 
-/// Some names, and how many more there are.
+/// The first names, and the number of further ones.
 pub(super) fn some(names: BTreeSet<&str>) -> String {
     let more = names.len().saturating_sub(NAMED);
     let first: Vec<&str> = names.into_iter().take(NAMED).collect();
     if more == 0 { first.join(", ") } else { format!("{} and {more} more", first.join(", ")) }
 }
 
-/// The distinct rights that a plan needs: verb, resource (by the object of it), and namespace.
+/// One action for each right that the plan needs: verb, resource and namespace.
 pub(super) fn rights(plan: &Plan) -> Vec<&Action> {
     let mut needed: Vec<&Action> = Vec::new();
-    for action in plan.registrations.iter().chain(&plan.remains) {
+    for action in plan.registrations.iter().chain(&plan.after_stop) {
         let right =
             |action: &Action| (action.verb(), action.found().resource, action.found().namespace().map(str::to_owned));
         if needed.iter().all(|other| right(other) != right(action)) {
@@ -317,7 +318,7 @@ pub(super) fn rights(plan: &Plan) -> Vec<&Action> {
     needed
 }
 
-/// Whether an action is one on the cluster with the Nodes.
+/// Whether an action changes the cluster with the Nodes.
 pub(super) fn is_in_target(action: &Action) -> bool {
     action.found().resource == NODES
 }

@@ -44,12 +44,12 @@ fn texts(actions: &[Action]) -> Vec<String> {
     actions.iter().map(Action::text).collect()
 }
 
-/// Whether the webhook configuration would go, as seen from namespace `mcm`.
+/// Whether the manager of namespace `mcm` would delete the webhook configuration.
 #[rstest]
 #[case::its_service_is_here(service("mcm"), Inventory::default(), true)]
 #[case::its_service_is_elsewhere(service("other"), Inventory::default(), false)]
-#[case::elsewhere_although_a_manager_is_at_home_here(
-    service("other"), Inventory { has_a_home: true, ..Inventory::default() }, false)]
+#[case::elsewhere_although_a_manager_is_installed_here(
+    service("other"), Inventory { is_installed: true, ..Inventory::default() }, false)]
 #[case::an_address_with_our_certificate(
     json!({"url": "https://x", "caBundle": "Q0E="}),
     Inventory { certificate: Some(certificate("Q0E=")), neighbours: ["other".to_owned()].into(), ..Inventory::default() },
@@ -58,18 +58,18 @@ fn texts(actions: &[Action]) -> Vec<String> {
     json!({"url": "https://x", "caBundle": "Q0E="}),
     Inventory { certificate: Some(certificate("QQ==")), neighbours: ["other".to_owned()].into(), ..Inventory::default() },
     false)]
-#[case::an_address_and_nobody_else(
-    json!({"url": "https://x"}), Inventory { has_a_home: true, ..Inventory::default() }, true)]
-#[case::an_address_and_nobody_here(json!({"url": "https://x"}), Inventory::default(), false)]
+#[case::an_address_and_no_other_manager(
+    json!({"url": "https://x"}), Inventory { is_installed: true, ..Inventory::default() }, true)]
+#[case::an_address_and_no_manager_here(json!({"url": "https://x"}), Inventory::default(), false)]
 fn only_registrations_of_this_manager_go(#[case] client: Value, #[case] inventory: Inventory, #[case] goes: bool) {
     let inventory = Inventory { registrations: vec![webhooks(&client)], ..inventory };
     match plan(&inventory, &place("mcm"), NodesIn::Control) {
-        Ok(plan) => assert_eq!(plan.registrations.len(), usize::from(goes), "{:?}", plan.left),
+        Ok(plan) => assert_eq!(plan.registrations.len(), usize::from(goes), "{:?}", plan.remaining),
         Err(obstacle) => assert!(!goes && matches!(obstacle, Obstacle::WrongNamespace { .. }), "{obstacle}"),
     }
 }
 
-/// Two managers, one namespace for their pods: what one of them leaves the other needs.
+/// Two managers with one namespace for their pods: the objects that the second one needs stay.
 #[rstest]
 #[case::webhooks_of_all_namespaces(WebhookScope::Cluster, &[])]
 #[case::webhooks_of_one(WebhookScope::Namespace, &["delete MutatingWebhookConfiguration c"])]
@@ -81,29 +81,29 @@ fn what_another_manager_of_the_service_namespace_needs_stays(#[case] scope: Webh
         objects: vec![machine("m", "")],
         certificate: Some(certificate("Q0E=")),
         neighbours: ["other".to_owned()].into(),
-        guests: ["other".to_owned()].into(),
+        sharing: ["other".to_owned()].into(),
         ..Inventory::default()
     };
     let place = Place { service_namespace: "pods".to_owned(), scope, ..place("mcm") };
     let shared = plan(&inventory, &place, NodesIn::Nowhere).unwrap();
     assert_eq!(texts(&shared.registrations), goes);
-    assert_eq!(texts(&shared.remains), ["take the finalizer off Machine m"]);
+    assert_eq!(texts(&shared.after_stop), ["remove the finalizer from Machine m"]);
     for left in
         ["conversion webhook of machines", "ValidatingAdmissionPolicy storage: ", "Secret certs: managers of other"]
     {
-        assert!(shared.left.iter().any(|line| line.starts_with(left)), "{left} missing in {:?}", shared.left);
+        assert!(shared.remaining.iter().any(|line| line.starts_with(left)), "{left} missing in {:?}", shared.remaining);
     }
-    let alone = Inventory { neighbours: BTreeSet::new(), guests: BTreeSet::new(), ..inventory };
+    let alone = Inventory { neighbours: BTreeSet::new(), sharing: BTreeSet::new(), ..inventory };
     let alone = plan(&alone, &place, NodesIn::Nowhere).unwrap();
-    assert_eq!((alone.registrations.len(), alone.remains.len(), alone.left.len()), (3, 2, 0));
+    assert_eq!((alone.registrations.len(), alone.after_stop.len(), alone.remaining.len()), (3, 2, 0));
 }
 
-/// The run before took the conversion off and no more.
+/// An earlier run removed the conversion only.
 #[rstest]
 #[case::nothing_is_stored_in_it(&[], &service("mcm"), true)]
 #[case::something_may_be(&["machines.machine.sapcloud.io"], &service("mcm"), false)]
 #[case::of_another_manager(&[], &service("other"), false)]
-fn the_guard_that_an_interrupted_run_left_goes_or_is_named(
+fn the_guard_of_an_interrupted_run_is_deleted_or_listed(
     #[case] hollow: &[&str],
     #[case] client: &Value,
     #[case] goes: bool,
@@ -117,12 +117,12 @@ fn the_guard_that_an_interrupted_run_left_goes_or_is_named(
     };
     let plan = plan(&inventory, &place("mcm"), NodesIn::Nowhere).unwrap();
     let deleted = texts(&plan.registrations).contains(&"delete ValidatingAdmissionPolicy storage".to_owned());
-    let named = plan.left.iter().any(|line| line.starts_with("ValidatingAdmissionPolicy storage: "));
-    assert_eq!((deleted, named), (goes, !goes), "{:?}", plan.left);
+    let named = plan.remaining.iter().any(|line| line.starts_with("ValidatingAdmissionPolicy storage: "));
+    assert_eq!((deleted, named), (goes, !goes), "{:?}", plan.remaining);
 }
 
 #[test]
-fn a_mistyped_namespace_is_refused_and_names_the_right_one() {
+fn a_mistyped_namespace_is_refused_with_the_right_one() {
     let inventory = Inventory {
         registrations: vec![webhooks(&service("mcm"))],
         nodes: Some(vec![node("n")]),
@@ -135,7 +135,7 @@ fn a_mistyped_namespace_is_refused_and_names_the_right_one() {
 }
 
 #[test]
-fn what_is_of_another_manager_is_left_and_named_while_the_rest_goes() {
+fn objects_of_another_manager_stay_and_are_listed() {
     let inventory = Inventory {
         registrations: vec![webhooks(&service("other"))],
         objects: vec![machine("m", "")],
@@ -144,23 +144,23 @@ fn what_is_of_another_manager_is_left_and_named_while_the_rest_goes() {
     };
     let plan = plan(&inventory, &place("mcm"), NodesIn::Control).unwrap();
     assert!(plan.registrations.is_empty());
-    assert_eq!(texts(&plan.remains), ["take the finalizer off Machine m"]);
+    assert_eq!(texts(&plan.after_stop), ["remove the finalizer from Machine m"]);
     assert!(
-        plan.left[0].contains("MutatingWebhookConfiguration c: it calls a Service of namespace other"),
+        plan.remaining[0].contains("MutatingWebhookConfiguration c: it calls a Service of namespace other"),
         "{:?}",
-        plan.left
+        plan.remaining
     );
-    assert!(plan.left[1].ends_with("no machine of namespace mcm names: theirs"), "{:?}", plan.left);
+    assert!(plan.remaining[1].ends_with("no machine of namespace mcm names: theirs"), "{:?}", plan.remaining);
 }
 
-/// Nodes `n1` and `n2` are named by machines of the namespace, `theirs` is not.
+/// Machines of the namespace name the Nodes `n1` and `n2`, but not `theirs`.
 #[rstest]
 #[case::in_this_cluster(NodesIn::Control, Some(vec!["n1", "theirs"]), Ok(vec!["n1"]))]
 #[case::not_in_this_cluster(NodesIn::Control, Some(vec!["theirs"]), Err("n1, n2"))]
 #[case::in_a_named_cluster(NodesIn::Another, Some(vec!["n2", "theirs"]), Ok(vec!["n2"]))]
 #[case::gone_from_a_named_cluster(NodesIn::Another, Some(vec!["theirs"]), Ok(vec![]))]
-#[case::not_to_be_touched(NodesIn::Nowhere, None, Ok(vec![]))]
-fn only_nodes_that_machines_of_the_namespace_name_are_let_go(
+#[case::no_node_may_be_changed(NodesIn::Nowhere, None, Ok(vec![]))]
+fn only_nodes_that_machines_of_the_namespace_name_lose_the_finalizer(
     #[case] nodes_in: NodesIn,
     #[case] nodes: Option<Vec<&str>>,
     #[case] expected: Result<Vec<&str>, &str>,
@@ -172,9 +172,9 @@ fn only_nodes_that_machines_of_the_namespace_name_are_let_go(
     };
     match (plan(&inventory, &place("mcm"), nodes_in), expected) {
         (Ok(plan), Ok(expected)) => {
-            let released = plan.remains.iter().filter(|action| is_in_target(action));
+            let released = plan.after_stop.iter().filter(|action| is_in_target(action));
             assert_eq!(released.map(|action| action.found().name()).collect::<Vec<_>>(), expected);
-            assert_eq!(plan.left.len(), 1, "{:?}", plan.left);
+            assert_eq!(plan.remaining.len(), 1, "{:?}", plan.remaining);
         }
         (Err(obstacle), Err(named)) => {
             let text = obstacle.to_string();
@@ -202,7 +202,7 @@ fn policies_go_with_their_manager(#[case] account_of: &str, #[case] expected: &[
         Inventory { registrations: policy(account_of), objects: vec![machine("m", "")], ..Inventory::default() };
     let plan = plan(&inventory, &place("mcm"), NodesIn::Nowhere).unwrap();
     assert_eq!(texts(&plan.registrations), expected);
-    assert_eq!(plan.left.len(), 2 - expected.len());
+    assert_eq!(plan.remaining.len(), 2 - expected.len());
 }
 
 fn definition(stored: &[&str], namespace: &str) -> Found {
@@ -221,11 +221,11 @@ fn definition(stored: &[&str], namespace: &str) -> Found {
 }
 
 #[test]
-fn v1beta1_is_unserved_only_when_nothing_is_stored_in_it_and_the_converter_is_ours() {
+fn v1beta1_stays_served_while_objects_are_stored_in_it_or_another_manager_converts() {
     let with = |definition| Inventory {
         definitions: vec![definition],
         guard: vec![found(POLICIES, json!({"metadata": {"name": "storage"}}))],
-        has_a_home: true,
+        is_installed: true,
         ..Inventory::default()
     };
     let plan_of = |inventory| plan(&inventory, &place("mcm"), NodesIn::Control);
@@ -239,16 +239,16 @@ fn v1beta1_is_unserved_only_when_nothing_is_stored_in_it_and_the_converter_is_ou
 }
 
 #[test]
-fn what_stays_is_named_and_each_right_is_asked_for_once() {
+fn remaining_objects_are_listed_and_each_right_is_checked_once() {
     let inventory = Inventory {
         objects: vec![machine("m1", ""), machine("m2", "")],
         certificate: Some(certificate("Q0E=")),
-        stays: vec![("Lease", vec!["mcm/machine-controller".to_owned()])],
+        remaining: vec![("Lease", vec!["mcm/machine-controller".to_owned()])],
         ..Inventory::default()
     };
     let plan = plan(&inventory, &place("mcm"), NodesIn::Control).unwrap();
-    assert_eq!(plan.left, ["Lease mcm/machine-controller"]);
+    assert_eq!(plan.remaining, ["Lease mcm/machine-controller"]);
     assert_eq!(plan.virtual_machines, ["m1", "m2"]);
-    let asked: Vec<_> = rights(&plan).iter().map(|action| (action.verb(), action.found().resource.plural)).collect();
-    assert_eq!(asked, [("patch", "machines"), ("delete", "secrets")]);
+    let checked: Vec<_> = rights(&plan).iter().map(|action| (action.verb(), action.found().resource.plural)).collect();
+    assert_eq!(checked, [("patch", "machines"), ("delete", "secrets")]);
 }

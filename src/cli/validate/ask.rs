@@ -1,4 +1,4 @@
-//! `mcm validate --ask-provider`: what the providers themselves say of the classes in an input. Nothing is made there.
+//! `mcm validate --ask-provider`: checks the classes of an input with their providers. This creates nothing at the providers.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -16,11 +16,11 @@ use machine_api::{
 };
 use machine_driver::{Code, ListRequest, OpContext, Registry, SecretData, Status, answered};
 
-/// So long a provider may take for one class.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Deadline of the check of one class.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Asks about every class that the rules let pass, and adds what is found to the report. Secrets are those of the input; a class
-/// without any is asked about with the credentials that the process has itself.
+/// Checks every class that passes the rules, and adds the findings to the report. The Secrets come from the input. A class without
+/// Secret is checked with the credentials of the process.
 pub async fn ask(documents: &[Document], namespace: &str, registry: &Registry, report: &mut Report) {
     let secrets = Secrets::of(documents, namespace);
     for document in documents {
@@ -32,8 +32,8 @@ pub async fn ask(documents: &[Document], namespace: &str, registry: &Registry, r
                 continue;
             }
             let secret = secrets.of_class(&class, namespace);
-            match said(registry, class, &secret).await {
-                Ok(found) => about.findings.append(told(found, version, &secret)),
+            match findings_of(registry, class, &secret).await {
+                Ok(found) => about.findings.append(adapted(found, version, &secret)),
                 Err(status) if status.code == Code::Unimplemented => {
                     report.passed_over.push(format!("{label}: {}", status.message));
                 }
@@ -46,15 +46,15 @@ pub async fn ask(documents: &[Document], namespace: &str, registry: &Registry, r
     }
 }
 
-async fn said(registry: &Registry, class: MachineClass, secret: &SecretData) -> Result<Findings, Status> {
+async fn findings_of(registry: &Registry, class: MachineClass, secret: &SecretData) -> Result<Findings, Status> {
     let driver =
         registry.driver_for(&class.provider).map_err(|status| Status::new(Code::Unimplemented, status.message))?;
     let request = ListRequest { class: Arc::new(class), secret: secret.clone() };
-    answered(PATIENCE, driver.ask_about_class(&OpContext::within(PATIENCE), request)).await
+    answered(TIMEOUT, driver.ask_about_class(&OpContext::within(TIMEOUT), request)).await
 }
 
-/// The findings with the paths of the version that the user wrote, and without a word of the Secrets.
-fn told(mut found: Findings, version: ApiVersion, secret: &SecretData) -> Findings {
+/// The findings with the paths of the version in the input, and without values of the Secrets.
+fn adapted(mut found: Findings, version: ApiVersion, secret: &SecretData) -> Findings {
     for finding in found.iter_mut() {
         finding.error.detail = secret.redacted(&finding.error.detail).into();
         if version == ApiVersion::V1beta1 {
@@ -65,7 +65,7 @@ fn told(mut found: Findings, version: ApiVersion, secret: &SecretData) -> Findin
     found
 }
 
-/// The class that an object is, as drivers know it, and the version in which it is written.
+/// An object as a class in the version of drivers, and the version in which it is written. None for other kinds.
 fn class(object: ObjectRef<'_>) -> Option<(MachineClass, ApiVersion)> {
     let (kind, version) = question(object.value)?.ok()?;
     if kind != Kind::MachineClass {

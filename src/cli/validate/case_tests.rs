@@ -1,5 +1,5 @@
-//! Every case of `tests/fixtures/admission-cases.yaml`, asked of the webhooks' code and of `mcm validate`: both must give
-//! the expected answer, and the same one.
+//! Runs every case of `tests/fixtures/admission-cases.yaml` with the code of the webhooks and with `mcm validate`. Both must give the
+//! expected answer.
 
 use std::{cell::RefCell, fs, sync::Arc};
 
@@ -35,7 +35,7 @@ fn policy(case: &Case) -> Policy {
     Policy { profile, controllers: ControllerUsers::named(["ctl"]) }
 }
 
-/// The caches' content: the case's other objects, and the class that all base objects name.
+/// The content of the caches: the other objects of the case, and the class of all base objects.
 fn known(case: &Case) -> Option<Vec<Value>> {
     let mut others = case.others.as_ref()?.clone();
     others.push(table::base("MachineClass", "c1", NAMESPACE));
@@ -98,7 +98,7 @@ fn webhooks(case: &Case, drivers: &RegisteredDrivers) -> (Said, Option<Value>, V
     (Said { denials, warnings }, object, rules.into_inner())
 }
 
-/// What `mcm validate` says of the same: the other documents of the input are its cache.
+/// The answer of `mcm validate`. The other documents of the input are its cache.
 fn offline(case: &Case, drivers: &RegisteredDrivers) -> Option<Said> {
     let document = |value: &Value| Document { source: "case".to_owned(), index: 0, value: value.clone() };
     let mut documents = vec![document(case.new.as_ref()?)];

@@ -1,7 +1,7 @@
-//! The documents of an input as a source of facts about other objects.
+//! The documents of an input, as the rules read them for facts about other objects.
 //!
-//! An absent class or Secret counts as missing only when the input holds objects of that kind at all: a manifest of a
-//! single deployment says nothing about which classes there are.
+//! An absent class or Secret counts as missing only if the input has objects of that kind at all. A manifest with a single deployment
+//! does not show which classes exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,14 +14,14 @@ use machine_api::{
 use machine_driver::same_instance;
 use serde_json::Value;
 
-/// What tells an object from others.
+/// The identity of an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Identity {
     group: String,
     kind: String,
-    /// Its namespace, or the one it gets when it names none.
+    /// Its namespace, or the default namespace if it has none.
     pub namespace: String,
-    /// Its name; empty while it is to be generated.
+    /// Its name; empty if the name will be generated.
     pub name: String,
 }
 
@@ -38,7 +38,7 @@ impl Identity {
     }
 }
 
-/// A machine, as far as other objects care.
+/// The facts about a machine that other objects need.
 struct MachineFact {
     namespace: String,
     name: String,
@@ -47,7 +47,7 @@ struct MachineFact {
     is_terminating: bool,
 }
 
-/// A set or deployment, as far as other objects care.
+/// The facts about a set or deployment that other objects need.
 struct OwnerFact {
     kind: Kind,
     namespace: String,
@@ -58,7 +58,7 @@ struct OwnerFact {
     object: Value,
 }
 
-/// What the input holds.
+/// The facts about all objects of the input.
 #[derive(Default)]
 pub struct Inventory {
     classes: BTreeMap<(String, String), ClassFact>,

@@ -1,4 +1,4 @@
-//! The report of `mcm validate`: for people one line per finding, for programs JSON or YAML.
+//! The report of `mcm validate`: one line per finding for people, JSON or YAML for programs.
 
 use std::io::{self, Write};
 
@@ -8,7 +8,7 @@ use super::inventory::Identity;
 use crate::cli::documents::{Document, ObjectRef, to_yaml};
 use kube_values::field::{Finding, Findings, more};
 
-/// How a report is written.
+/// The format of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OutputFormat {
     /// Lines for people.
@@ -20,10 +20,10 @@ pub enum OutputFormat {
     Yaml,
 }
 
-/// What was found in one object.
+/// The findings in one object.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ObjectReport {
-    /// How messages name it: file, document number, kind and name.
+    /// The name of the object in messages: file, document number, kind and name.
     pub label: String,
     source: String,
     document: usize,
@@ -31,7 +31,7 @@ pub struct ObjectReport {
     api_version: String,
     kind: String,
     identity: Identity,
-    /// What was found.
+    /// The findings.
     pub findings: Findings,
 }
 
@@ -51,7 +51,7 @@ impl ObjectReport {
         }
     }
 
-    /// Findings that are counted only.
+    /// The number of findings that are only counted.
     fn left_out(&self) -> usize {
         self.findings.denied() + self.findings.warned() - self.findings.iter().count()
     }
@@ -90,19 +90,19 @@ fn finding_value(finding: &Finding) -> Value {
     })
 }
 
-/// What was found in an input.
+/// The findings in an input.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
-    /// The objects of ours, in their order.
+    /// The objects of our kinds, in their order.
     pub objects: Vec<ObjectReport>,
-    /// What looks like one of ours and was not checked, with the reason.
+    /// Objects that look like objects of our kinds but were not checked, with the reason.
     pub passed_over: Vec<String>,
-    /// What could not be read, with the reason.
+    /// Inputs that could not be read, with the reason.
     pub unreadable: Vec<String>,
 }
 
 impl Report {
-    /// Whether everything could be read, there was something of ours, and all of it would be admitted.
+    /// Whether all inputs could be read, and there are objects of our kinds, and all of them would be admitted.
     pub fn is_good(&self) -> bool {
         self.unreadable.is_empty() && !self.objects.is_empty() && self.errors() == 0
     }
@@ -118,7 +118,7 @@ impl Report {
     /// Writes the report.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// When the report can't be written.
     pub fn write(&self, format: OutputFormat, out: &mut dyn Write) -> io::Result<()> {
         match format {
             OutputFormat::Text => self.write_text(out),

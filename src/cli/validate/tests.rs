@@ -50,7 +50,7 @@ impl Run {
         Self { folder, options }
     }
 
-    /// The exit code and the report, with the folder's name taken out.
+    /// The exit code and the report, without the name of the folder.
     fn report(&self, stdin: &str) -> (u8, String) {
         let mut out = Vec::new();
         let code = run(&self.options, &NoProviders, None, &mut stdin.as_bytes(), &mut out).unwrap();
@@ -60,12 +60,12 @@ impl Run {
 }
 
 #[test]
-fn a_good_machine_is_fine() {
+fn a_correct_machine_has_no_findings() {
     assert_eq!(Run::of(&[("m.yaml", MACHINE)]).report(""), (0, "1 object checked: 0 errors, 0 warnings\n".to_owned()));
 }
 
 #[test]
-fn every_error_is_told_with_file_document_object_and_path() {
+fn every_error_names_file_document_object_and_path() {
     let (code, report) = Run::of(&[("a.yaml", MACHINE), ("b.yaml", BROKEN)]).report("");
     let at = "b.yaml: document 0: Machine \"shoot/m2\": error: ";
     assert_eq!(code, 1);
@@ -103,14 +103,14 @@ fn one_unreadable_file_does_not_hide_the_others() {
     "",
     ": the folder holds no .yaml, .yml or .json file\nno object of group machine.sapcloud.io in the input\n"
 )]
-fn an_input_that_is_not_there_is_an_error(#[case] name: &str, #[case] expected: &str) {
+fn a_missing_input_is_an_error(#[case] name: &str, #[case] expected: &str) {
     let mut run = Run::of(&[]);
     run.options.files = vec![run.folder.path().join(name)];
     assert_eq!(run.report(""), (1, expected.to_owned()));
 }
 
 #[rstest]
-#[case::foreign_objects_are_none_of_ours(
+#[case::objects_of_other_groups(
     "apiVersion: v1\nkind: Secret\n",
     "no object of group machine.sapcloud.io in the input\n"
 )]
@@ -126,7 +126,7 @@ fn an_input_that_is_not_there_is_an_error(#[case] name: &str, #[case] expected: 
     "apiVersion: machine.sapcloud.io/v1alpha1\nkind: Mischief\nmetadata: {name: m}\n",
     "stdin: document 0: Mischief \"m\": error: kind: Unsupported value: \"Mischief\": supported values: \"Machine\", \"MachineSet\", \"MachineDeployment\", \"MachineClass\" (TYPE)\n1 object checked: 1 error, 0 warnings\n"
 )]
-fn what_cannot_be_checked_is_told(#[case] text: &str, #[case] expected: &str) {
+fn objects_that_can_not_be_checked_are_reported(#[case] text: &str, #[case] expected: &str) {
     let mut run = Run::of(&[]);
     run.options.files = vec![PathBuf::from("-")];
     assert_eq!(run.report(text), (1, expected.to_owned()));
@@ -142,14 +142,14 @@ fn a_kind_of_ours_in_another_group_is_named() {
 }
 
 #[test]
-fn an_input_without_end_is_given_up() {
+fn an_endless_input_is_refused() {
     let error = read_text(io::repeat(b' '), 1 << 20).expect_err("it is too long");
     assert_eq!(error.to_string(), "is longer than 1 MiB; split it");
     assert_eq!(read_text(&*vec![b' '; 1 << 20], 1 << 20).map(|text| text.len()).ok(), Some(1 << 20));
 }
 
 #[test]
-fn with_an_old_state_it_is_an_update() {
+fn an_object_with_an_old_state_is_an_update() {
     let stored = MACHINE.replace("spec:", "spec:\n  providerID: id-1\n  nodeConditions: 'A, B'");
     let changed = stored.replace("providerID: id-1", "providerID: id-2");
     let mut run = Run::of(&[("new.yaml", &changed), ("old.yml", &stored)]);
@@ -211,12 +211,16 @@ spec:
     spec: {class: {kind: MachineClass, name: c1}, nodeConditions: 'A, B'}
 ";
 
-/// The set itself is refused all the same.
+/// The set itself is refused in every case.
 #[rstest]
 #[case::what_its_set_says("u1", "A, B", "existing problem: spec.nodeConditions: ")]
 #[case::something_else("u1", "A, C", "error: spec.nodeConditions: ")]
 #[case::another_set("u2", "A, B", "error: spec.nodeConditions: ")]
-fn a_machine_is_forgiven_what_its_set_in_the_input_says(#[case] uid: &str, #[case] says: &str, #[case] expected: &str) {
+fn a_machine_is_not_refused_for_mistakes_of_its_set_in_the_input(
+    #[case] uid: &str,
+    #[case] says: &str,
+    #[case] expected: &str,
+) {
     let machine = format!(
         "apiVersion: machine.sapcloud.io/v1alpha1
 kind: Machine
@@ -228,11 +232,11 @@ spec: {{class: {{kind: MachineClass, name: c1}}, nodeConditions: '{says}'}}
     );
     let (code, report) = Run::of(&[("m.yaml", &machine), ("s.yaml", SET)]).report("");
     assert_eq!(code, 1);
-    let told = report.lines().find(|line| line.contains("Machine \"m1\"")).unwrap_or_default();
-    assert!(told.contains(expected), "{report}");
+    let line = report.lines().find(|line| line.contains("Machine \"m1\"")).unwrap_or_default();
+    assert!(line.contains(expected), "{report}");
 }
 
-/// A driver that says one thing of every class, or can't ask.
+/// A driver that has one finding for every class, or fails with a wrong password.
 struct Asked(DriverInfo);
 
 #[async_trait]
@@ -256,19 +260,19 @@ impl Driver for Asked {
         Ok(found)
     }
     async fn create_machine(&self, _: &OpContext, _: MachineRequest) -> Result<CreatedVm, Status> {
-        unreachable!("nothing is made")
+        unreachable!("nothing is created")
     }
     async fn delete_machine(&self, _: &OpContext, _: MachineRequest) -> Result<DeletedVm, Status> {
-        unreachable!("nothing is made")
+        unreachable!("nothing is created")
     }
     async fn get_machine_status(&self, _: &OpContext, _: MachineRequest) -> Result<VmIdentity, Status> {
-        unreachable!("nothing is made")
+        unreachable!("nothing is created")
     }
     async fn list_machines(&self, _: &OpContext, _: ListRequest) -> Result<Vec<ListedVm>, Status> {
-        unreachable!("nothing is made")
+        unreachable!("nothing is created")
     }
     async fn get_volume_ids(&self, _: &OpContext, _: VolumeIdsRequest) -> Result<Vec<String>, Status> {
-        unreachable!("nothing is made")
+        unreachable!("nothing is created")
     }
 }
 
@@ -291,7 +295,7 @@ credentialsSecretRef: {name: s2, namespace: default}
     "s3",
     "in.yaml: document 0: MachineClass \"c1\": the provider could not be asked: who is <redacted>?"
 )]
-fn providers_are_asked_with_the_secrets_of_the_input(#[case] second: &str, #[case] expected: &str) {
+fn classes_are_checked_with_the_secrets_of_the_input(#[case] second: &str, #[case] expected: &str) {
     let secrets = format!(
         "---\napiVersion: v1\nkind: Secret\nmetadata: {{name: s1}}\nstringData: {{password: from-the-first-secret}}\n\
          ---\napiVersion: v1\nkind: Secret\nmetadata: {{name: {second}}}\ndata: {{password: ZnJvbS10aGUtc2Vjb25kLXNlY3JldA==}}\n"

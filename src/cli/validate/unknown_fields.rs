@@ -1,5 +1,5 @@
-//! Fields that the definitions do not know. An API server drops them, and kubectl refuses to apply them; either way a
-//! misspelt field has no effect, so here it is an error.
+//! Finds fields that are not in the definitions. An API server drops them, and kubectl refuses to apply them. In both cases a
+//! misspelt field has no effect, so it is an error here.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use machine_api::{
 use serde_json::{Map, Value};
 
 const RULE: RuleId = RuleId::declare("SCHEMA");
-/// Members of every object that the API server itself defines.
+/// Members that every object has. The API server defines them.
 const FRAME: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
 /// The schemas of all kinds in all versions.
@@ -73,7 +73,7 @@ fn inside(schema: &Value, value: &Value, path: &FieldPath, found: &mut Findings)
             let keeps_unknown = schema.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(true));
             let known = properties(schema);
             for (name, value) in members {
-                // An object without properties is described elsewhere, or is one where a text is expected.
+                // A schema without properties: other code checks this object, or the value should be a text.
                 if known.is_some() && !(keeps_unknown && known.is_none_or(|known| !known.contains_key(name))) {
                     member(known, name, value, path, found);
                 }
@@ -96,17 +96,17 @@ mod tests {
     use super::*;
 
     #[rstest]
-    #[case::a_slip(Kind::Machine, json!({"spec": {"drainTimout": "5m"}}), &["spec.drainTimout: Forbidden: unknown field; did you mean \"drainTimeout\"?"])]
+    #[case::a_misspelt_name(Kind::Machine, json!({"spec": {"drainTimout": "5m"}}), &["spec.drainTimout: Forbidden: unknown field; did you mean \"drainTimeout\"?"])]
     #[case::the_wrong_case(Kind::Machine, json!({"spec": {"providerId": "x"}}), &["spec.providerId: Forbidden: unknown field; did you mean \"providerID\"?"])]
     #[case::nothing_like_it(Kind::MachineSet, json!({"spec": {"template": {"spec": {"cloud": "x"}}}}), &["spec.template.spec.cloud: Forbidden: unknown field"])]
     #[case::in_a_list(Kind::Machine, json!({"spec": {"nodeTemplate": {"spec": {"taints": [{"keys": "k"}]}}}}), &["spec.nodeTemplate.spec.taints[0].keys: Forbidden: unknown field; did you mean \"key\"?"])]
     #[case::at_the_top(Kind::MachineClass, json!({"providerspec": {}}), &["providerspec: Forbidden: unknown field; did you mean \"providerSpec\"?"])]
-    #[case::where_everything_is_kept(Kind::MachineClass, json!({"providerSpec": {"anything": {"goes": 1}}}), &[])]
+    #[case::unknown_fields_are_allowed(Kind::MachineClass, json!({"providerSpec": {"anything": {"goes": 1}}}), &[])]
     #[case::in_template_metadata(Kind::MachineSet, json!({"spec": {"template": {"metadata": {"labels": {"a": "b"}, "creationTimestamp": null}}}}), &[])]
     #[case::in_maps(Kind::MachineClass, json!({"nodeTemplate": {"capacity": {"hugepages-2Mi": 1}}}), &[])]
     #[case::not_in_own_metadata(Kind::Machine, json!({"metadata": {"anything": 1}}), &[])]
-    #[case::not_in_what_is_no_object(Kind::Machine, json!({"spec": 5}), &[])]
-    fn a_field_nobody_knows_is_found(#[case] kind: Kind, #[case] object: Value, #[case] expected: &[&str]) {
+    #[case::not_in_a_value_that_is_no_object(Kind::Machine, json!({"spec": 5}), &[])]
+    fn an_unknown_field_is_found(#[case] kind: Kind, #[case] object: Value, #[case] expected: &[&str]) {
         let mut found = Findings::new();
         Schemas::of_definitions().find_unknown_fields(kind, ApiVersion::V1alpha1, &object, &mut found);
         assert_eq!(found.errors().map(ToString::to_string).collect::<Vec<_>>(), expected);

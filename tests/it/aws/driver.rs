@@ -252,8 +252,8 @@ async fn c_12_a_rotated_secret_signs_the_next_request() {
     assert_eq!(cluster.listed().await, BTreeSet::new());
     cluster.keys = cluster.moto.user("after", &policy).await;
     assert_eq!(cluster.listed().await, BTreeSet::new());
-    assert_eq!(cluster.moto.asked_by(&before), ["DescribeInstances"]);
-    assert_eq!(cluster.moto.asked_by(&cluster.keys), ["DescribeInstances"]);
+    assert_eq!(cluster.moto.actions_of(&before), ["DescribeInstances"]);
+    assert_eq!(cluster.moto.actions_of(&cluster.keys), ["DescribeInstances"]);
 }
 
 #[tokio::test]
@@ -416,5 +416,5 @@ async fn a_29_a_list_of_1200_instances_has_all_of_them() {
     let listed: Vec<String> = cluster.list().await.expect("a list").iter().map(|vm| id_of(&vm.provider_id)).collect();
     assert_eq!(listed.len(), 1200);
     assert_eq!(listed.into_iter().collect::<BTreeSet<_>>(), made);
-    assert!(cluster.moto.asked_by(&cluster.keys).len() >= 2, "it takes more pages than one");
+    assert!(cluster.moto.actions_of(&cluster.keys).len() >= 2, "it takes more pages than one");
 }

@@ -123,7 +123,7 @@ fn actions(proxy: &FaultProxy) -> Vec<String> {
 }
 
 fn arrived(stage: &Stage) -> usize {
-    stage.moto.asked_by(&stage.moto.manager).len()
+    stage.moto.actions_of(&stage.moto.manager).len()
 }
 
 /// Of every name there has been one instance ever: EC2 shows those that have ended, too.

@@ -160,14 +160,14 @@ async fn the_manifests_of_the_design_notes_become_instances_and_go_again() {
     let machines = stage.each_machine_has_its_instance(3).await;
     let user_data = instances_are_as_the_class_says(&stage, &machines).await;
     nodes_are_of_their_machines(&stage, &machines).await;
-    let asked = stage.moto.asked_by(&stage.moto.manager);
+    let asked = stage.moto.actions_of(&stage.moto.manager);
     println!("requests to EC2 until 3 machines run: {}", counted(&asked));
 
     it_rolls_to_another_type(&stage).await;
     stage.scale(1).await;
     stage.each_machine_has_its_instance(1).await;
     stage.everything_goes().await;
-    let asked = stage.moto.asked_by(&stage.moto.manager);
+    let asked = stage.moto.actions_of(&stage.moto.manager);
     println!("requests to EC2 for 6 machines until all are gone: {}", counted(&asked));
 
     c_14_no_secret_is_logged(&manager.log(), &stage, &user_data);

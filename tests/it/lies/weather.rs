@@ -91,7 +91,7 @@ pub struct Telling {
     liars: Vec<InProcessLiar>,
     /// When watches broke off last.
     broke: Option<Instant>,
-    stops: Vec<(InProcessLiar, crate::support::lying::Told)>,
+    stops: Vec<(InProcessLiar, crate::support::lying::RuleId)>,
 }
 
 impl Telling {
@@ -112,13 +112,13 @@ impl Telling {
         }
         self.liars.push(liar.clone());
         if let Some(lie) = self.told.of_each_question() {
-            liar.tells(Rule::about("/", lie).times_each(TIMES));
+            liar.add(Rule::about("/", lie).times_each(TIMES));
         }
         match self.told {
             Told::Silence => liar.falls_silent(),
             Told::NoListsOf(resource) => {
                 let refusal = Lie::Answers(Answer::status(500, "InternalError"));
-                let told = liar.tells(Rule::about_lists_of(resource, refusal).times(usize::MAX));
+                let told = liar.add(Rule::about_lists_of(resource, refusal).times(usize::MAX));
                 self.stops.push((liar.clone(), told));
             }
             _ => {}
@@ -132,7 +132,7 @@ impl Telling {
         match self.told {
             Told::NoListsOf(_) if is_over => {
                 for (liar, told) in self.stops.drain(..) {
-                    liar.stops(told);
+                    liar.end(told);
                 }
             }
             Told::NoListsOf(_) if self.broke.is_none() => {
@@ -144,13 +144,13 @@ impl Telling {
             Told::OldEvents if !is_over && self.broke.is_none_or(|broke| broke.elapsed() >= BREAKS) => {
                 self.broke = Some(Instant::now());
                 for (liar, told) in self.stops.drain(..) {
-                    liar.stops(told);
+                    liar.end(told);
                 }
                 let old = old_events(server);
                 for liar in &self.liars {
                     for (resource, events) in &old {
                         let rule = Rule::about_watches_of(resource, Lie::Replays(events.clone()));
-                        self.stops.push((liar.clone(), liar.tells(rule)));
+                        self.stops.push((liar.clone(), liar.add(rule)));
                     }
                     liar.hangs_up();
                 }

@@ -3,7 +3,7 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use machine_controller_manager::manager::{Face, run_in};
+use machine_controller_manager::manager::{Endpoints, run_in};
 use serde_json::{Value, json};
 use tokio::{
     sync::Notify,
@@ -14,7 +14,7 @@ use tokio::{
 use super::{ledger::Ledger, weather::Telling};
 use crate::support::{
     cluster_object::name,
-    lying::{Tried, in_process::InProcessLiar},
+    lying::{WriteAttempt, in_process::InProcessLiar},
     one_thread::{MACHINE_PATH, Stage, answer_webhooks, list, send, settings},
     scratch,
 };
@@ -109,8 +109,8 @@ impl World {
                     answer_webhooks(&server, reviewer);
                     answers.notify_one();
                 };
-                let surroundings = stage.surroundings(&client, Face::Given(Box::new(given)), seed + attempt);
-                let ended = run_in(settings.clone(), surroundings, std::future::pending()).await;
+                let environment = stage.environment(&client, Endpoints::InProcess(Box::new(given)), seed + attempt);
+                let ended = run_in(settings.clone(), environment, std::future::pending()).await;
                 attempt += 1;
                 if ends == Ends::Never || attempt > 4 {
                     return ended;
@@ -175,10 +175,10 @@ impl World {
     pub async fn comes_to_rest(&mut self) {
         let end = Instant::now() + PATIENCE;
         let mut since = Instant::now();
-        self.take_tried();
+        self.take_attempts();
         while since.elapsed() < SETTLED + REST {
             self.a_moment().await;
-            let tried = self.take_tried();
+            let tried = self.take_attempts();
             if tried.is_empty() {
                 continue;
             }
@@ -190,8 +190,8 @@ impl World {
     }
 
     /// What all managers have tried to write until now; the count begins anew.
-    pub fn take_tried(&self) -> Vec<Tried> {
-        self.managers.iter().flat_map(|manager| manager.liar.take_tried()).collect()
+    pub fn take_attempts(&self) -> Vec<WriteAttempt> {
+        self.managers.iter().flat_map(|manager| manager.liar.take_attempts()).collect()
     }
 
     /// The objects of one of our kinds.
@@ -234,7 +234,7 @@ impl World {
     }
 }
 
-fn written(tried: &[Tried]) -> Value {
+fn written(tried: &[WriteAttempt]) -> Value {
     tried
         .iter()
         .map(|write| json!(format!("{} {} {}", write.method, write.path, String::from_utf8_lossy(&write.body))))

@@ -35,13 +35,13 @@ async fn a_fleet_has_one_server_for_each_machine_whatever_gets_lost() {
     stage.apply_machines(machines).await;
     killed(&mut manager, kills, &mut chance).await;
     stage.each_machine_has_its_server(machines, patience).await;
-    println!("{machines} machines run, {kills} kills: {}", counted(&project.asked()));
+    println!("{machines} machines run, {kills} kills: {}", counted(&project.requests()));
 
     faults_of_deletions(project);
     stage.delete_the_deployment().await;
     killed(&mut manager, kills, &mut chance).await;
     stage.nothing_is_left(patience).await;
-    println!("{machines} machines are gone, {kills} more kills: {}", counted(&project.asked()));
+    println!("{machines} machines are gone, {kills} more kills: {}", counted(&project.requests()));
     let ever = project.servers_ever().await;
     let ever = ever.as_object().into_iter().flat_map(|names| names.values());
     println!(

@@ -129,7 +129,7 @@ async fn machines_become_servers_roll_shrink_and_go_again() {
     manager.register_webhooks(&stage.rig, &stage.namespace).await;
     stage.apply_machines(3).await;
     let machines = stage.each_machine_has_its_server(3, PATIENCE).await;
-    println!("requests until 3 machines run: {}", counted(&stage.project.asked()));
+    println!("requests until 3 machines run: {}", counted(&stage.project.requests()));
     println!("driver calls until then:\n{}", driver_calls(&manager).await);
     servers_are_as_the_class_says(&stage, &machines, "small").await;
     nodes_are_of_their_machines(&stage, &machines).await;
@@ -149,7 +149,7 @@ async fn machines_become_servers_roll_shrink_and_go_again() {
 
     stage.delete_the_deployment().await;
     stage.nothing_is_left(PATIENCE).await;
-    println!("requests for 6 machines until all are gone: {}", counted(&stage.project.asked()));
+    println!("requests for 6 machines until all are gone: {}", counted(&stage.project.requests()));
     println!("driver calls until then:\n{}", driver_calls(&manager).await);
     let log = manager.log();
     for secret in stage.project.secret_words() {

@@ -9,7 +9,7 @@ use std::{
 use base64::{Engine, prelude::BASE64_STANDARD};
 use machine_controller_manager::{
     DriverSet,
-    manager::{Face, Randomness, Reach, Surroundings, run_in},
+    manager::{ClusterAccess, Endpoints, Environment, Randomness, run_in},
     server::{Reviewer, answer_at},
     settings::Settings,
 };
@@ -188,14 +188,14 @@ impl World {
             *own.lock().expect("nobody panics with it") = Some(Arc::clone(&reviewer));
             all.lock().expect("nobody panics with it").get_or_insert(reviewer);
         };
-        let surroundings = Surroundings {
-            reach: Reach::Clients { control, target: Some(target) },
-            face: Face::Given(Box::new(given)),
+        let environment = Environment {
+            cluster_access: ClusterAccess::Clients { control, target: Some(target) },
+            endpoints: Endpoints::InProcess(Box::new(given)),
             clock: Arc::clone(&self.stage.clock),
             randomness: Randomness::Seeded(self.seed.wrapping_mul(1000) + number as u64),
             drivers: DriverSet::built_in().with(self.provider.clone()),
         };
-        let task = tokio::spawn(run_in(self.settings.clone(), surroundings, std::future::pending()));
+        let task = tokio::spawn(run_in(self.settings.clone(), environment, std::future::pending()));
         self.book.read().say(|| format!("process {number} begins"));
         self.processes.push(Process { gateway, task, reviewer, ended: None });
     }

@@ -1,6 +1,6 @@
-//! The liar of a manager in the test's own thread: a layer between its clients and the embedded API server, without a socket.
+//! The lying network of a manager in the test's thread: a layer between its clients and the embedded API server, without sockets.
 //!
-//! It also counts what the manager tries to write. Nobody lies to the simulated cloud and its kubelets.
+//! It also records the writes that the manager tries. The virtual cloud and its kubelets get true answers.
 
 use std::{convert::Infallible, io, sync::Arc};
 
@@ -11,35 +11,35 @@ use hyper::{Request, Response, StatusCode, body::Frame, header::CONTENT_TYPE};
 use kube::client::Body;
 use tokio::sync::watch;
 
-use super::{Answer, Lie, Rule, Script, Told, Tried, WATCH, is_counted, is_of_the_cloud, line_of};
+use super::{Answer, Lie, Rule, RuleId, Script, WATCH, WriteAttempt, is_counted, is_of_the_cloud, line_of};
 
-/// What goes wrong with a call.
+/// The error of a call.
 pub type AnyError = Box<dyn std::error::Error + Send + Sync>;
-/// An answer's body.
+/// The body of an answer.
 pub type AnyBody = UnsyncBoxBody<Bytes, AnyError>;
 
-/// How the layer treats watches, by when they were opened.
+/// What happens to open watches. Each event that concerns all open watches begins a new age.
 #[derive(Clone, Copy, Debug, Default)]
-struct Line {
-    /// Counts what happens to the open ones.
+struct Connections {
+    /// The age of watches that are opened now.
     age: u64,
-    /// Those of this age and older stay open and carry nothing any more.
+    /// Watches of this age and earlier ones stay open and transfer nothing any more.
     silent: Option<u64>,
-    /// Those of this age and older end.
+    /// Watches of this age and earlier ones end.
     ended: Option<u64>,
-    /// Nobody is there any more who could ask or be answered.
+    /// The manager is dead: its requests are not sent, and it gets no answers.
     dead: bool,
 }
 
-/// The layer. Cheap to clone; all clones are the same.
+/// The layer. All clones share their state.
 #[derive(Clone, Default)]
 pub struct InProcessLiar {
     script: Arc<Script>,
-    line: watch::Sender<Line>,
+    connections: watch::Sender<Connections>,
 }
 
 impl InProcessLiar {
-    /// A client whose calls all go through the layer. It tells the truth.
+    /// A client whose calls all go through the layer. Without rules it gets true answers.
     pub fn in_front_of(&self, server: &kube::Client) -> kube::Client {
         let (liar, server) = (self.clone(), server.clone());
         let namespace = server.default_namespace().to_owned();
@@ -50,42 +50,42 @@ impl InProcessLiar {
         kube::Client::new(service, namespace)
     }
 
-    /// From now on this lie is told.
-    pub fn tells(&self, rule: Rule) -> Told {
-        self.script.tells(rule)
+    /// Adds a rule.
+    pub fn add(&self, rule: Rule) -> RuleId {
+        self.script.add(rule)
     }
 
-    /// A rule tells no more lies; answers how many it has told.
-    pub fn stops(&self, told: Told) -> usize {
-        self.script.stops(told)
+    /// Ends a rule. Returns the number of its lies.
+    pub fn end(&self, rule: RuleId) -> usize {
+        self.script.end(rule)
     }
 
-    /// All watches that are open now stay open and carry nothing any more; new ones work.
+    /// All open watches stay open and transfer nothing any more. New ones work.
     pub fn falls_silent(&self) {
-        self.line.send_modify(|line| (line.silent, line.age) = (Some(line.age), line.age + 1));
+        self.connections.send_modify(|all| (all.silent, all.age) = (Some(all.age), all.age + 1));
     }
 
-    /// All watches that are open now break off; new ones work.
+    /// All open watches break. New ones work.
     pub fn hangs_up(&self) {
-        self.line.send_modify(|line| (line.ended, line.age) = (Some(line.age), line.age + 1));
+        self.connections.send_modify(|all| (all.ended, all.age) = (Some(all.age), all.age + 1));
     }
 
-    /// The manager is dead: whatever of it still runs in this thread reaches nobody.
+    /// The manager is dead: its tasks that still run in this thread reach no server.
     pub fn cuts_off(&self) {
-        self.line.send_modify(|line| line.dead = true);
+        self.connections.send_modify(|all| all.dead = true);
     }
 
-    /// What the manager has tried to write until now, but for its Leases; the count begins anew.
-    pub fn take_tried(&self) -> Vec<Tried> {
-        self.script.take_tried()
+    /// The writes that the manager has tried since the last call, except those of its Leases.
+    pub fn take_attempts(&self) -> Vec<WriteAttempt> {
+        self.script.take_attempts()
     }
 
     async fn answer(&self, server: &kube::Client, request: Request<Body>) -> Result<Response<AnyBody>, AnyError> {
         self.while_it_lives().await;
         let is_watch = request.uri().query().is_some_and(|query| query.contains(WATCH));
-        let opened = Opened { age: self.line.borrow().age, is_cut: is_watch && !is_of_the_cloud(&request) };
+        let opened = Opened { age: self.connections.borrow().age, is_cut: is_watch && !is_of_the_cloud(&request) };
         let lie = if is_of_the_cloud(&request) { None } else { self.script.lie_about(&request) };
-        let request = self.noted(request).await?;
+        let request = self.recorded(request).await?;
         if let Some(Lie::Answers(answer)) = &lie {
             return Ok(invented(answer));
         }
@@ -98,62 +98,66 @@ impl InProcessLiar {
             Some(Lie::Answers(_)) | None => {}
         }
         self.while_it_lives().await;
-        Ok(passed_on(truth, before, opened, self.line.subscribe()))
+        Ok(passed_on(truth, before, opened, self.connections.subscribe()))
     }
 
-    /// Never ends once the manager is dead.
+    /// Returns at once while the manager lives, and never after its death.
     async fn while_it_lives(&self) {
-        if self.line.borrow().dead {
+        if self.connections.borrow().dead {
             std::future::pending::<()>().await;
         }
     }
 
-    /// The request, once it is written down if it is a write of the manager.
-    async fn noted(&self, request: Request<Body>) -> Result<Request<Body>, AnyError> {
+    /// Records a write of the manager, and returns the request.
+    async fn recorded(&self, request: Request<Body>) -> Result<Request<Body>, AnyError> {
         if !is_counted(&request) {
             return Ok(request);
         }
         let (head, body) = request.into_parts();
         let body = body.collect_bytes().await?;
-        self.script.notes(&head, &body);
+        self.script.record(&head, &body);
         Ok(Request::from_parts(head, Body::from(body)))
     }
 }
 
-/// A stream of an answer.
+/// An open stream of an answer.
 #[derive(Clone, Copy, Debug)]
 struct Opened {
     age: u64,
-    /// Whether it is a watch of the manager; else only its death ends it.
+    /// Whether it is a watch of the manager. Other streams end only with the manager.
     is_cut: bool,
 }
 
-/// What becomes of a stream that is not heard any more.
+/// How a stream ends for the manager.
 enum Fate {
     Silent,
     Ends,
 }
 
 impl Opened {
-    fn fate(self, line: Line) -> Option<Fate> {
+    fn fate(self, connections: Connections) -> Option<Fate> {
         let is_among = |cut: Option<u64>| self.is_cut && cut.is_some_and(|age| self.age <= age);
-        if line.dead || is_among(line.silent) { Some(Fate::Silent) } else { is_among(line.ended).then_some(Fate::Ends) }
+        if connections.dead || is_among(connections.silent) {
+            Some(Fate::Silent)
+        } else {
+            is_among(connections.ended).then_some(Fate::Ends)
+        }
     }
 
-    /// Waits until it is not heard any more.
-    async fn cut(self, line: &mut watch::Receiver<Line>) -> Fate {
+    /// Waits until the stream ends for the manager.
+    async fn cut(self, connections: &mut watch::Receiver<Connections>) -> Fate {
         loop {
-            if let Some(fate) = self.fate(*line.borrow_and_update()) {
+            if let Some(fate) = self.fate(*connections.borrow_and_update()) {
                 return fate;
             }
-            if line.changed().await.is_err() {
+            if connections.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }
         }
     }
 }
 
-/// The connection breaks off.
+/// The error of a broken connection.
 pub fn broken(why: &str) -> AnyError {
     io::Error::new(io::ErrorKind::ConnectionReset, why).into()
 }
@@ -166,25 +170,25 @@ fn invented(answer: &Answer) -> Response<AnyBody> {
     response
 }
 
-/// The true answer, after some lines of long ago, for as long as it is heard.
+/// The true answer, after some old lines, until the stream ends for the manager.
 fn passed_on(
     truth: Response<Body>,
     before: Vec<String>,
     opened: Opened,
-    line: watch::Receiver<Line>,
+    connections: watch::Receiver<Connections>,
 ) -> Response<AnyBody> {
     let (head, body) = truth.into_parts();
     let old = stream::iter(before.into_iter().map(|line| Ok(Bytes::from(line))));
-    let rest = stream::unfold((body.into_data_stream(), line), move |(mut data, mut line)| async move {
+    let rest = stream::unfold((body.into_data_stream(), connections), move |(mut data, mut connections)| async move {
         let next = tokio::select! {
             biased;
-            fate = opened.cut(&mut line) => match fate {
+            fate = opened.cut(&mut connections) => match fate {
                 Fate::Silent => std::future::pending().await,
                 Fate::Ends => Some(Err(broken("hung up by the test"))),
             },
             next = data.next() => next.map(|next| next.map_err(AnyError::from)),
         };
-        next.map(|next| (next, (data, line)))
+        next.map(|next| (next, (data, connections)))
     });
     let frames = old.chain(rest).map_ok(Frame::data);
     Response::from_parts(head, StreamBody::new(frames).boxed_unsync())

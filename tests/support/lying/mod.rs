@@ -1,8 +1,8 @@
-//! A network that lies. Here are the lies, the requests they are told of, and how often; they are the same for a manager that
-//! is a process of its own, behind the [`proxy`], and for one in the test's thread, behind the layer [`in_process`].
+//! A network that lies. This file has the lies and the rules for them. They are the same for a manager in a separate process, behind the
+//! [`proxy`], and for a manager in the test's thread, behind the layer [`in_process`].
 //!
-//! A [`Lie`] is told of requests that a [`Rule`] picks, a certain number of times, so that a case is the same each time. What
-//! no rule picks passes through untouched.
+//! A [`Rule`] selects requests and applies a [`Lie`] to them a certain number of times, so that a case is the same each time. Requests
+//! that no rule selects pass unchanged.
 
 pub mod in_process;
 mod proxy;
@@ -21,20 +21,20 @@ use tokio::time::Instant;
 
 pub use proxy::Liar;
 
-/// What is done instead of answering truly.
+/// A fault in place of the true answer.
 #[derive(Clone, Debug)]
 pub enum Lie {
-    /// The request is not sent on; this is the answer.
+    /// The request is not forwarded; this is the answer.
     Answers(Answer),
-    /// The true answer is held back for this time.
+    /// The true answer is delayed by this time.
     Held(Duration),
-    /// The request is sent on and takes effect; the connection is closed in place of an answer.
+    /// The request is forwarded and takes effect, but the connection is closed without an answer.
     Lost,
-    /// Before the true answer of a watch, these events (`type` and `object`) are told again.
+    /// These events (`type` and `object`) are sent again before the true answer of a watch.
     Replays(Vec<Value>),
 }
 
-/// An answer of somebody who is not the API server.
+/// An answer that does not come from the API server.
 #[derive(Clone, Debug)]
 pub struct Answer {
     status: u16,
@@ -43,7 +43,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// What a gateway says that has lost its backend.
+    /// The answer of a gateway without backend.
     pub fn page(status: u16) -> Self {
         Self { status, content_type: "text/plain", body: format!("default backend - {status}") }
     }
@@ -56,13 +56,13 @@ impl Answer {
     }
 }
 
-/// Which requests a lie is told of, and how often.
+/// The requests that a lie applies to, and how often it applies.
 #[derive(Clone, Debug)]
 pub struct Rule {
     method: Option<Method>,
-    /// The path ends with this.
+    /// The end of the path.
     end: Option<String>,
-    /// All of these are in the path or the query.
+    /// Texts that must all be in the path or the query.
     with: Vec<String>,
     without: Vec<String>,
     lie: Lie,
@@ -70,11 +70,11 @@ pub struct Rule {
     counted: Counted,
 }
 
-/// What [`Rule::times`] counts.
+/// The requests that [`Rule::times`] counts together.
 #[derive(Clone, Copy, Debug)]
 enum Counted {
     All,
-    /// Each method and path by itself; a watch is not the same as a list.
+    /// Each method and path separately. A watch and a list are different.
     Each,
 }
 
@@ -82,56 +82,56 @@ enum Counted {
 const WATCH: &str = "watch=true";
 
 impl Rule {
-    /// Of requests whose path and query hold this text, once.
+    /// For requests with this text in path or query, once.
     pub fn about(text: impl Into<String>, lie: Lie) -> Self {
         let (with, without) = (vec![text.into()], Vec::new());
         Self { method: None, end: None, with, without, lie, times: 1, counted: Counted::All }
     }
 
-    /// Of lists of this resource, once.
+    /// For lists of this resource, once.
     pub fn about_lists_of(resource: &str, lie: Lie) -> Self {
         let rule = Self::about("/", lie).method(Method::GET).without(WATCH);
         Self { end: Some(format!("/{resource}")), ..rule }
     }
 
-    /// Of watches of this resource, once.
+    /// For watches of this resource, once.
     pub fn about_watches_of(resource: &str, lie: Lie) -> Self {
         Self { end: Some(format!("/{resource}")), ..Self::about(WATCH, lie).method(Method::GET) }
     }
 
-    /// Of this method only.
+    /// For this method only.
     #[must_use]
     pub fn method(self, method: Method) -> Self {
         Self { method: Some(method), ..self }
     }
 
-    /// Only where this text is in path or query, too.
+    /// Only if this text is in path or query too.
     #[must_use]
     pub fn with(mut self, text: impl Into<String>) -> Self {
         self.with.push(text.into());
         self
     }
 
-    /// Only where this text is in neither path nor query.
+    /// Only if this text is in neither path nor query.
     #[must_use]
     pub fn without(mut self, text: impl Into<String>) -> Self {
         self.without.push(text.into());
         self
     }
 
-    /// So many times.
+    /// This number of times.
     #[must_use]
     pub fn times(self, times: usize) -> Self {
         Self { times, ..self }
     }
 
-    /// So many times of each method and path.
+    /// This number of times for each method and path.
     #[must_use]
     pub fn times_each(self, times: usize) -> Self {
         Self { times, counted: Counted::Each, ..self }
     }
 
-    fn picks<B>(&self, request: &Request<B>) -> bool {
+    fn selects<B>(&self, request: &Request<B>) -> bool {
         let text = request.uri().to_string();
         self.method.as_ref().is_none_or(|method| method == request.method())
             && self.end.as_ref().is_none_or(|end| request.uri().path().ends_with(end.as_str()))
@@ -140,28 +140,28 @@ impl Rule {
     }
 }
 
-/// A rule of a liar.
+/// The id of an added rule.
 #[derive(Clone, Copy, Debug)]
-pub struct Told(usize);
+pub struct RuleId(usize);
 
-struct Kept {
+struct ActiveRule {
     rule: Rule,
-    /// How often it was told of each question that is counted by itself.
-    told: BTreeMap<String, usize>,
-    stopped: bool,
+    /// The number of lies, by the key of requests that are counted together.
+    counts: BTreeMap<String, usize>,
+    ended: bool,
 }
 
-impl Kept {
-    /// The lie, if it is told of this request.
-    fn told_of<B>(&mut self, request: &Request<B>) -> Option<Lie> {
-        if self.stopped || !self.rule.picks(request) {
+impl ActiveRule {
+    /// The lie for this request, if the rule applies.
+    fn apply<B>(&mut self, request: &Request<B>) -> Option<Lie> {
+        if self.ended || !self.rule.selects(request) {
             return None;
         }
-        let told = self.told.entry(self.key(request)).or_default();
-        if *told >= self.rule.times {
+        let count = self.counts.entry(self.key(request)).or_default();
+        if *count >= self.rule.times {
             return None;
         }
-        *told += 1;
+        *count += 1;
         Some(self.rule.lie.clone())
     }
 
@@ -176,42 +176,42 @@ impl Kept {
     }
 
     fn count(&self) -> usize {
-        self.told.values().sum()
+        self.counts.values().sum()
     }
 }
 
-/// A write that the manager has tried, whatever came of it.
+/// A write that the manager has tried, with or without success.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tried {
+pub struct WriteAttempt {
     pub method: Method,
     pub path: String,
     pub body: Bytes,
     pub at: Instant,
 }
 
-/// Whether a request comes from the simulated cloud or its kubelets. They live in the manager's process, but would be clients of
-/// their own in the world: their writes are not the manager's.
+/// Whether a request comes from the virtual cloud or its kubelets. They run in the manager's process, but stand for other clients, so
+/// that their writes do not count as writes of the manager.
 fn is_of_the_cloud<B>(request: &Request<B>) -> bool {
     let agent = request.headers().get(USER_AGENT).and_then(|agent| agent.to_str().ok());
     agent.is_some_and(|agent| agent.ends_with("/virtual-cloud"))
 }
 
-/// Whether a request is a write of the manager that counts; renewals of Leases don't.
+/// Whether a request is a write of the manager that counts. Renewals of Leases do not count.
 pub fn is_counted<B>(request: &Request<B>) -> bool {
     let is_read = request.method() == Method::GET || request.method() == Method::HEAD;
     !is_read && !is_of_the_cloud(request) && !request.uri().path().contains("/leases")
 }
 
-/// The rules of a liar, and what has come of them.
+/// The rules of a lying network, and its records.
 #[derive(Default)]
 struct Script(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    rules: Vec<Kept>,
-    /// What passed, newest last, for the text of a test that fails.
+    rules: Vec<ActiveRule>,
+    /// The last requests, newest last, for the message of a test that fails.
     passed: VecDeque<String>,
-    tried: Vec<Tried>,
+    attempts: Vec<WriteAttempt>,
 }
 
 impl Script {
@@ -219,49 +219,48 @@ impl Script {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tells(&self, rule: Rule) -> Told {
+    fn add(&self, rule: Rule) -> RuleId {
         let mut state = self.state();
-        state.rules.push(Kept { rule, told: BTreeMap::new(), stopped: false });
-        Told(state.rules.len() - 1)
+        state.rules.push(ActiveRule { rule, counts: BTreeMap::new(), ended: false });
+        RuleId(state.rules.len() - 1)
     }
 
-    fn stops(&self, told: Told) -> usize {
+    fn end(&self, rule: RuleId) -> usize {
         let mut state = self.state();
-        let kept = &mut state.rules[told.0];
-        kept.stopped = true;
-        kept.count()
+        let active = &mut state.rules[rule.0];
+        active.ended = true;
+        active.count()
     }
 
-    /// Whether a rule has told so many lies; what passed if not.
-    fn has_told(&self, told: Told, times: usize) -> Result<(), String> {
+    /// Whether a rule has applied its lie this number of times; else an error with the last requests.
+    fn has_applied(&self, rule: RuleId, times: usize) -> Result<(), String> {
         let state = self.state();
-        let kept = &state.rules[told.0];
-        let count = kept.count();
+        let active = &state.rules[rule.0];
+        let count = active.count();
         if count >= times {
             return Ok(());
         }
-        Err(format!("{:?} was told {count} times; what passed last: {:#?}", kept.rule, state.passed))
+        Err(format!("{:?} was applied {count} times; the last requests: {:#?}", active.rule, state.passed))
     }
 
-    /// Writes down a write.
-    fn notes(&self, head: &Parts, body: &Bytes) {
+    fn record(&self, head: &Parts, body: &Bytes) {
         let (method, path) = (head.method.clone(), head.uri.path().to_owned());
-        self.state().tried.push(Tried { method, path, body: body.clone(), at: Instant::now() });
+        self.state().attempts.push(WriteAttempt { method, path, body: body.clone(), at: Instant::now() });
     }
 
-    /// What was written down; the list begins anew.
-    fn take_tried(&self) -> Vec<Tried> {
-        std::mem::take(&mut self.state().tried)
+    /// The recorded writes since the last call.
+    fn take_attempts(&self) -> Vec<WriteAttempt> {
+        std::mem::take(&mut self.state().attempts)
     }
 
-    /// The lie that is told of a request, if any.
+    /// The lie for a request, if a rule applies.
     fn lie_about<B>(&self, request: &Request<B>) -> Option<Lie> {
         let mut state = self.state();
         state.passed.push_back(format!("{} {}", request.method(), request.uri()));
         if state.passed.len() > 40 {
             state.passed.pop_front();
         }
-        state.rules.iter_mut().find_map(|kept| kept.told_of(request))
+        state.rules.iter_mut().find_map(|active| active.apply(request))
     }
 }
 

@@ -1,8 +1,8 @@
-//! The liar of a manager that is a process of its own: a proxy in front of an API server that answers in its place, loses
-//! answers, falls silent, or shows what was long ago.
+//! The lying network of a manager in a separate process: a proxy before an API server. It answers in its place, loses answers, stops
+//! answering, or shows old objects.
 //!
-//! A client speaks plain HTTP/1.1 to it, with its own credentials; the proxy speaks TLS to the API server, over one connection
-//! for each of the client's. [`Liar::told`] waits until a lie has been told.
+//! A client uses plain HTTP/1.1 with its own credentials. The proxy uses TLS to the API server, with one connection for each request.
+//! [`Liar::applied`] waits until a lie has been applied.
 
 use std::{convert::Infallible, net::Ipv4Addr, sync::Arc, time::Duration};
 
@@ -23,7 +23,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::{Answer, Lie, Rule, Script, Told, Tried, is_counted, line_of};
+use super::{Answer, Lie, Rule, RuleId, Script, WriteAttempt, is_counted, line_of};
 use crate::support::{trusting, wait_until};
 
 type AnyBody = BoxBody<Bytes, hyper::Error>;
@@ -32,13 +32,13 @@ type AnyBody = BoxBody<Bytes, hyper::Error>;
 pub struct Liar {
     port: u16,
     script: Arc<Script>,
-    /// Connections that were opened in an earlier age than this one are silent.
+    /// Connections that were opened in an earlier age transfer nothing any more.
     age: watch::Sender<u64>,
     _tasks: JoinSet<()>,
 }
 
 impl Liar {
-    /// A proxy in front of the API server at this address of loopback (`https://127.0.0.1:port`). It tells the truth.
+    /// A proxy before the API server at this loopback address (`https://127.0.0.1:port`). Without rules it passes true answers.
     pub async fn before(url: &str) -> Self {
         let upstream: u16 = url.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a URL with a port");
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port of loopback");
@@ -58,33 +58,33 @@ impl Liar {
         Self { port, script, age, _tasks: tasks }
     }
 
-    /// Where it is reached.
+    /// URL of the proxy.
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// From now on this lie is told.
-    pub fn tells(&self, rule: Rule) -> Told {
-        self.script.tells(rule)
+    /// Adds a rule.
+    pub fn add(&self, rule: Rule) -> RuleId {
+        self.script.add(rule)
     }
 
-    /// A rule tells no more lies; answers how many it has told.
-    pub fn stops(&self, told: Told) -> usize {
-        self.script.stops(told)
+    /// Ends a rule. Returns the number of its lies.
+    pub fn end(&self, rule: RuleId) -> usize {
+        self.script.end(rule)
     }
 
-    /// Waits until a lie has been told so many times.
-    pub async fn told(&self, told: Told, times: usize, within: Duration) {
-        let what = format!("a lie to be told {times} times");
-        wait_until(&what, within, || async { self.script.has_told(told, times) }).await;
+    /// Waits until a rule has applied its lie this number of times.
+    pub async fn applied(&self, rule: RuleId, times: usize, within: Duration) {
+        let what = format!("a lie to be applied {times} times");
+        wait_until(&what, within, || async { self.script.has_applied(rule, times) }).await;
     }
 
-    /// What the manager has tried to write until now, but for its Leases; the count begins anew.
-    pub fn take_tried(&self) -> Vec<Tried> {
-        self.script.take_tried()
+    /// The writes that the manager has tried since the last call, except those of its Leases.
+    pub fn take_attempts(&self) -> Vec<WriteAttempt> {
+        self.script.take_attempts()
     }
 
-    /// All connections that are open now stay open and carry nothing any more; new ones work.
+    /// All open connections stay open and transfer nothing any more. New ones work.
     pub fn falls_silent(&self) {
         self.age.send_modify(|age| *age += 1);
     }
@@ -113,9 +113,9 @@ async fn answer(
     script: &Script,
     silent: watch::Receiver<u64>,
 ) -> Option<Response<AnyBody>> {
-    stays_heard(&silent).await;
+    while_connected(&silent).await;
     let lie = script.lie_about(&request);
-    let request = noted(request, script).await?;
+    let request = recorded(request, script).await?;
     if let Some(Lie::Answers(lie)) = &lie {
         return Some(invented(lie));
     }
@@ -129,23 +129,23 @@ async fn answer(
         Some(Lie::Replays(lines)) => before = lines,
         Some(Lie::Answers(_)) | None => {}
     }
-    stays_heard(&silent).await;
+    while_connected(&silent).await;
     Some(passed_on(truth, before, silent))
 }
 
-/// The request, once it is written down if it is a write of the manager; none if it breaks off.
-async fn noted(request: Request<Incoming>, script: &Script) -> Option<Request<AnyBody>> {
+/// Records a write of the manager, and returns the request; none if the connection breaks.
+async fn recorded(request: Request<Incoming>, script: &Script) -> Option<Request<AnyBody>> {
     if !is_counted(&request) {
         return Some(request.map(BodyExt::boxed));
     }
     let (head, body) = request.into_parts();
     let body = body.collect().await.ok()?.to_bytes();
-    script.notes(&head, &body);
+    script.record(&head, &body);
     Some(Request::from_parts(head, Full::new(body).map_err(|never: Infallible| match never {}).boxed()))
 }
 
-/// Never ends once the connection is silent.
-async fn stays_heard(silent: &watch::Receiver<u64>) {
+/// Returns at once while the connection works, and never after it has become silent.
+async fn while_connected(silent: &watch::Receiver<u64>) {
     if silent.has_changed().unwrap_or(false) {
         std::future::pending::<()>().await;
     }
@@ -159,20 +159,20 @@ fn invented(answer: &Answer) -> Response<AnyBody> {
     response
 }
 
-/// Asks the API server, over a connection for this request alone.
+/// Forwards a request to the API server, on its own connection.
 async fn forward(mut request: Request<AnyBody>, upstream: u16) -> Result<Response<Incoming>, String> {
     let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, upstream)).await.map_err(|error| error.to_string())?;
     let stream = trusting::connect(stream).await.map_err(|error| error.to_string())?;
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
-    // It ends with its response's body.
+    // The connection ends with the body of its response.
     tokio::spawn(connection);
     let host = format!("127.0.0.1:{upstream}");
     request.headers_mut().insert(hyper::header::HOST, host.parse().expect("a header"));
     sender.send_request(request).await.map_err(|error| error.to_string())
 }
 
-/// The true answer, after some lines of long ago, until the connection falls silent.
+/// The true answer, after some old lines, until the connection becomes silent.
 fn passed_on(truth: Response<Incoming>, before: Vec<Value>, silent: watch::Receiver<u64>) -> Response<AnyBody> {
     let (mut head, mut body) = truth.into_parts();
     head.headers.remove(TRANSFER_ENCODING);
@@ -185,14 +185,14 @@ fn passed_on(truth: Response<Incoming>, before: Vec<Value>, silent: watch::Recei
             let _ = frames.send(Ok(Frame::data(Bytes::from(line_of(&line))))).await;
         }
         loop {
-            // Whoever hangs up ends the question to the API server, too.
+            // When the client closes its connection, the request to the API server ends too.
             let frame = tokio::select! {
                 frame = body.frame() => frame,
                 () = frames.closed() => return,
             };
             let Some(frame) = frame else { return };
             tokio::select! {
-                () = stays_heard(&silent) => {}
+                () = while_connected(&silent) => {}
                 () = frames.closed() => return,
             }
             if frames.send(frame).await.is_err() {

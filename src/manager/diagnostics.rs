@@ -1,0 +1,412 @@
+//! What `/readyz?verbose` reports beside readiness: incomplete or failing views, unresponsive API servers, and definitions that make
+//! objects hollow. None of it makes a replica unready, because an unready replica serves no admission. Hollow definitions stop all
+//! effects.
+
+use std::{collections::BTreeMap, pin::pin, sync::Arc, time::Duration};
+
+use futures::StreamExt;
+use kube::runtime::watcher;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::{Common, clusters::Clusters};
+use crate::server::{Check, Gate as Decides, Health};
+use controller_runtime::{
+    clients::{Cluster, Purpose},
+    definitions::{changes, hollow_in},
+    error::ApiError,
+    gate::Gate,
+    objects::CALL_TIMEOUT,
+    supervisor::{Stage, Supervisor},
+    watch::{WatchHealth, Watches},
+};
+use machine_api::kind::Kind;
+use mcm_metrics::Metrics;
+
+/// Pause between two reports on the watches. These need no request.
+const VIEW_PERIOD: Duration = Duration::from_secs(1);
+/// Pause between two requests to an API server.
+const REQUEST_PERIOD: Duration = Duration::from_secs(30);
+/// The same pause when the API server answers that the request is forbidden.
+const FORBIDDEN_PERIOD: Duration = Duration::from_secs(600);
+/// How long definitions that were hollow must be whole before the process ends. By then all API servers have to know the new
+/// definitions.
+const CONFIRM_AFTER: Duration = Duration::from_secs(5);
+
+/// Why a process that has read hollow definitions ends once they are whole again.
+pub(super) const CORRUPT_CACHES: &str = "the definitions let objects be read as they are stored again, but this manager may have read \
+                                       hollow ones before: it ends, and the one that is started in its place reads all anew";
+
+/// Reports on views, API servers and definitions until the process ends. All effects of this process pass `gate`; a process without
+/// effects has none.
+pub(super) fn start(
+    common: &Arc<Common>,
+    clusters: &Clusters,
+    watches: Watches,
+    gate: Option<Gate>,
+    tasks: &mut Supervisor,
+) {
+    let stop = tasks.stop_of(Stage::Support);
+    tasks.spawn(Stage::Support, "state of views", report_views(common.health.clone(), watches, stop.clone()));
+    let client = |cluster: &Cluster| cluster.client(Purpose::Discovery);
+    let (control, target) = (Some(client(&clusters.control)), clusters.target.as_ref().map(client));
+    for (check, client) in checks_of_servers(&common.health, control, target) {
+        tasks.spawn(Stage::Support, "state of API servers", report_server(client, check, stop.clone()));
+    }
+    let guard = Definitions {
+        client: clusters.control.client(Purpose::Discovery),
+        check: common.health.check("definitions", Decides::None, "were not read yet"),
+        metrics: common.metrics.clone(),
+        gate,
+        caches_corrupt: common.caches_corrupt.clone(),
+    };
+    tasks.spawn(Stage::Support, "state of definitions", guard.keep(stop));
+}
+
+/// The checks of API servers, each with the client that sends the requests.
+fn checks_of_servers(
+    health: &Health,
+    control: Option<kube::Client>,
+    target: Option<kube::Client>,
+) -> Vec<(Check, kube::Client)> {
+    let servers = [("cluster-control", control), ("cluster-target", target)];
+    let configured = servers.into_iter().filter_map(|(name, client)| Some((name, client?)));
+    configured.map(|(name, client)| (health.check(name, Decides::None, "was not asked yet"), client)).collect()
+}
+
+/// The problem of a view; none when the view is complete.
+fn trouble(watch: &WatchHealth) -> Option<String> {
+    match (&watch.last_error, watch.synced) {
+        (Some(error), false) => Some(format!("not listed yet: {error}")),
+        (Some(error), true) => Some(error.clone()),
+        (None, false) => Some("not listed yet".to_owned()),
+        (None, true) if watch.undecodable > 0 => Some(format!("{} objects can't be decoded", watch.undecodable)),
+        (None, true) => None,
+    }
+}
+
+async fn report_views(health: Health, watches: Watches, stop: CancellationToken) {
+    let mut checks: BTreeMap<&'static str, Check> = BTreeMap::new();
+    let forever = async {
+        loop {
+            for watch in watches.health() {
+                let new = || health.check(&format!("view-{}", watch.kind), Decides::None, "not listed yet");
+                set(checks.entry(watch.kind).or_insert_with(new), trouble(&watch).as_deref());
+            }
+            sleep(VIEW_PERIOD).await;
+        }
+    };
+    stop.run_until_cancelled(forever).await;
+}
+
+async fn report_server(client: kube::Client, check: Check, stop: CancellationToken) {
+    let forever = async {
+        loop {
+            let asked = Instant::now();
+            let answer = tokio::time::timeout(CALL_TIMEOUT, client.apiserver_version()).await;
+            let silence = match answer {
+                Ok(Ok(_)) => None,
+                Ok(Err(error)) => Some(ApiError::from(error).to_string()),
+                Err(_) => Some(format!("no answer within {:?}", asked.elapsed())),
+            };
+            set(&check, silence.as_deref());
+            sleep(REQUEST_PERIOD).await;
+        }
+    };
+    stop.run_until_cancelled(forever).await;
+}
+
+fn set(check: &Check, trouble: Option<&str>) {
+    match trouble {
+        None => check.pass(),
+        Some(trouble) => check.fail(trouble),
+    }
+}
+
+/// The state of the definitions, as far as this process knows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum State {
+    /// They were whole since the process began.
+    #[default]
+    Whole,
+    /// The API server returns hollow objects, for this reason.
+    Hollow(String),
+    /// They were hollow, and the last check found them whole. Hollow objects are still in the views.
+    Restored,
+}
+
+/// The result of reading the definitions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Finding {
+    /// All definitions let objects be read as they are stored.
+    Whole,
+    /// One definition makes objects hollow, for this reason.
+    Hollow(String),
+    /// At least one definition could not be read, and the others are whole.
+    Unanswered,
+    /// Reading at least one definition is forbidden, and the others are whole.
+    Forbidden,
+}
+
+/// What the process does after a check.
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    /// This is the state until the next check.
+    GoOn(State),
+    /// The process ends: the definitions are whole, and the views may hold hollow objects.
+    End,
+}
+
+impl Finding {
+    /// The finding over all definitions, from the answer for each.
+    fn of(answers: impl IntoIterator<Item = (Kind, Result<Option<String>, ApiError>)>) -> Self {
+        answers.into_iter().fold(Self::Whole, |finding, (kind, answer)| match (finding, answer) {
+            (Self::Hollow(why), _) => Self::Hollow(why),
+            (_, Ok(Some(why))) => Self::Hollow(format!("CustomResourceDefinition of {kind}: {why}")),
+            (finding, Ok(None)) => finding,
+            (Self::Whole | Self::Forbidden, Err(ApiError::Forbidden(_))) => Self::Forbidden,
+            (_, Err(_)) => Self::Unanswered,
+        })
+    }
+
+    /// The pause before the next check, when the state after this one is `state`.
+    fn pause(&self, state: &State) -> Duration {
+        match (self, state) {
+            (Self::Forbidden, _) => FORBIDDEN_PERIOD,
+            (_, State::Restored) => CONFIRM_AFTER,
+            _ => REQUEST_PERIOD,
+        }
+    }
+}
+
+/// What follows from a finding in this state. Without an answer the state stays. `after_pause` says that the pause since the last
+/// check is over. After a hollow definition two findings with a pause between them are needed: some of several API servers may not
+/// know the new definitions yet, and the next process could read from one of them.
+fn next_step(state: State, finding: &Finding, after_pause: bool) -> Step {
+    match (state, finding) {
+        (_, Finding::Hollow(why)) => Step::GoOn(State::Hollow(why.clone())),
+        (state, Finding::Unanswered | Finding::Forbidden) => Step::GoOn(state),
+        (State::Whole, Finding::Whole) => Step::GoOn(State::Whole),
+        (State::Restored, Finding::Whole) if after_pause => Step::End,
+        (State::Hollow(_) | State::Restored, Finding::Whole) => Step::GoOn(State::Restored),
+    }
+}
+
+/// How long a watch of a definition pauses after an error. The periodic check finds what the watch misses meanwhile.
+fn pause_after(error: &watcher::Error) -> Duration {
+    match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+            if matches!(status.code, 401 | 403) =>
+        {
+            FORBIDDEN_PERIOD
+        }
+        _ => Duration::ZERO,
+    }
+}
+
+/// Keeps this process from acting on hollow objects.
+struct Definitions {
+    client: kube::Client,
+    check: Check,
+    metrics: Metrics,
+    gate: Option<Gate>,
+    /// Ends the process.
+    caches_corrupt: CancellationToken,
+}
+
+impl Definitions {
+    async fn keep(self, stop: CancellationToken) {
+        let forever = async {
+            let mut state = State::default();
+            let mut after_pause = true;
+            // The watch finds a hollow definition before this process writes a hollow object.
+            let mut changes = pin!(changes(&self.client, pause_after));
+            loop {
+                let finding = self.check_all().await;
+                match next_step(state.clone(), &finding, after_pause) {
+                    Step::GoOn(next) if next == state => {}
+                    Step::GoOn(next) => {
+                        self.apply(&next);
+                        state = next;
+                    }
+                    Step::End => {
+                        tracing::warn!("{CORRUPT_CACHES}");
+                        self.caches_corrupt.cancel();
+                        std::future::pending::<()>().await;
+                    }
+                }
+                set(&self.check, state.trouble());
+                after_pause = tokio::select! {
+                    () = sleep(finding.pause(&state)) => true,
+                    Some(()) = changes.next() => false,
+                };
+            }
+        };
+        stop.run_until_cancelled(forever).await;
+    }
+
+    async fn check_all(&self) -> Finding {
+        let mut answers = Vec::new();
+        for kind in Kind::ALL {
+            answers.push((kind, hollow_in(&self.client, kind).await));
+        }
+        Finding::of(answers)
+    }
+
+    /// Only the end of the process ends a suspension. Passes that found the gate closed are not repeated. Hollow objects have the
+    /// resource versions of the correct ones, so that no later list would replace them in the views.
+    fn apply(&self, state: &State) {
+        let hollow = matches!(state, State::Hollow(_));
+        self.metrics.machine.definitions_hollow.set(&(), if hollow { 1.0 } else { 0.0 });
+        match state {
+            State::Hollow(why) => {
+                tracing::error!("nothing is created, changed or deleted any more: {why}");
+                if let Some(gate) = &self.gate {
+                    gate.suspend(why);
+                }
+            }
+            State::Restored | State::Whole => {
+                tracing::info!("the definitions let objects be read as they are stored again");
+            }
+        }
+    }
+}
+
+impl State {
+    /// What `/readyz?verbose` reports.
+    fn trouble(&self) -> Option<&str> {
+        match self {
+            Self::Whole => None,
+            Self::Hollow(why) => Some(why),
+            Self::Restored => Some(CORRUPT_CACHES),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use http::{Request, Response};
+    use kube::client::Body;
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    fn watch(synced: bool, last_error: Option<&str>, undecodable: usize) -> WatchHealth {
+        WatchHealth {
+            kind: "pods",
+            silent_for: None,
+            synced,
+            lists: u64::from(synced),
+            failures: 0,
+            last_error: last_error.map(str::to_owned),
+            undecodable,
+        }
+    }
+
+    #[rstest]
+    #[case::complete(watch(true, None, 0), None)]
+    #[case::incomplete(watch(false, None, 0), Some("not listed yet"))]
+    #[case::not_allowed(watch(false, Some("forbidden: no"), 0), Some("not listed yet: forbidden: no"))]
+    #[case::not_allowed_any_more(watch(true, Some("forbidden: no"), 0), Some("forbidden: no"))]
+    #[case::undecodable(watch(true, None, 2), Some("2 objects can't be decoded"))]
+    fn the_problem_of_a_view(#[case] watch: WatchHealth, #[case] expected: Option<&str>) {
+        assert_eq!(trouble(&watch).as_deref(), expected);
+    }
+
+    /// An API server that answers with its version while `silent` is false.
+    fn server(silent: &Arc<AtomicBool>) -> kube::Client {
+        let silent = Arc::clone(silent);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let silent = silent.load(Ordering::Relaxed);
+            async move {
+                assert_eq!(request.uri().path(), "/version");
+                if silent {
+                    std::future::pending::<()>().await;
+                }
+                let version = json!({ "major": "1", "minor": "36", "gitVersion": "", "gitCommit": "", "gitTreeState": "",
+                    "buildDate": "", "goVersion": "", "compiler": "", "platform": "" });
+                Ok::<_, kube::Error>(Response::new(Body::from(version.to_string().into_bytes())))
+            }
+        });
+        kube::Client::new(service, "ns")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_target_cluster_that_does_not_answer_is_reported_and_readiness_stays() {
+        let (health, silent, stop) = (Health::default(), Arc::new(AtomicBool::new(false)), CancellationToken::new());
+        let reports = |what: &str| health.report().lines().any(|line| line.starts_with(what));
+        let cluster = Some(server(&silent));
+        let mut reporting = Vec::new();
+        for (check, client) in checks_of_servers(&health, None, cluster) {
+            reporting.push(tokio::spawn(report_server(client, check, stop.clone())));
+        }
+        assert!(reports("[-]cluster-target failed: was not asked yet") && !reports("[+]cluster-control"));
+        sleep(Duration::from_secs(1)).await;
+        assert!(reports("[+]cluster-target ok"), "{}", health.report());
+        silent.store(true, Ordering::Relaxed);
+        sleep(REQUEST_PERIOD + CALL_TIMEOUT).await;
+        assert!(reports("[-]cluster-target failed: no answer within"), "{}", health.report());
+        assert!(health.report().contains("(does not gate readiness)"), "{}", health.report());
+        silent.store(false, Ordering::Relaxed);
+        sleep(REQUEST_PERIOD + CALL_TIMEOUT).await;
+        assert!(reports("[+]cluster-target ok"), "{}", health.report());
+        stop.cancel();
+        for task in reporting {
+            task.await.unwrap();
+        }
+    }
+
+    fn hollow(why: &str) -> State {
+        State::Hollow(why.to_owned())
+    }
+
+    #[rstest]
+    #[case::whole(State::Whole, Finding::Whole, Step::GoOn(State::Whole), true)]
+    #[case::hollow(State::Whole, Finding::Hollow("a".to_owned()), Step::GoOn(hollow("a")), true)]
+    #[case::hollow_for_another_reason(hollow("a"), Finding::Hollow("b".to_owned()), Step::GoOn(hollow("b")), true)]
+    #[case::whole_by_one_check(hollow("a"), Finding::Whole, Step::GoOn(State::Restored), true)]
+    #[case::whole_by_two_checks(State::Restored, Finding::Whole, Step::End, true)]
+    #[case::whole_by_two_checks_without_a_pause(State::Restored, Finding::Whole, Step::GoOn(State::Restored), false)]
+    #[case::hollow_before_the_pause_is_over(State::Whole, Finding::Hollow("a".to_owned()), Step::GoOn(hollow("a")), false)]
+    #[case::hollow_again(State::Restored, Finding::Hollow("a".to_owned()), Step::GoOn(hollow("a")), true)]
+    #[case::no_answer_ends_no_suspension(hollow("a"), Finding::Unanswered, Step::GoOn(hollow("a")), true)]
+    #[case::no_answer_confirms_nothing(State::Restored, Finding::Unanswered, Step::GoOn(State::Restored), true)]
+    #[case::lost_rights_end_no_suspension(hollow("a"), Finding::Forbidden, Step::GoOn(hollow("a")), true)]
+    #[case::a_process_without_rights_works(State::Whole, Finding::Forbidden, Step::GoOn(State::Whole), true)]
+    fn after_a_check(
+        #[case] state: State,
+        #[case] finding: Finding,
+        #[case] expected: Step,
+        #[case] after_pause: bool,
+    ) {
+        assert_eq!(next_step(state, &finding, after_pause), expected);
+    }
+
+    #[rstest]
+    #[case::whole([Ok(None), Ok(None)], Finding::Whole, REQUEST_PERIOD)]
+    #[case::one_is_hollow(
+        [Ok(None), Ok(Some("w".to_owned()))],
+        Finding::Hollow("CustomResourceDefinition of MachineSet: w".to_owned()),
+        REQUEST_PERIOD
+    )]
+    #[case::a_missing_answer_hides_no_hollow_definition(
+        [Ok(Some("w".to_owned())), Err(ApiError::TimedOut(CALL_TIMEOUT))],
+        Finding::Hollow("CustomResourceDefinition of Machine: w".to_owned()),
+        REQUEST_PERIOD
+    )]
+    #[case::one_does_not_answer([Ok(None), Err(ApiError::TimedOut(CALL_TIMEOUT))], Finding::Unanswered, REQUEST_PERIOD)]
+    #[case::forbidden([Err(ApiError::Forbidden("no".to_owned())), Ok(None)], Finding::Forbidden, FORBIDDEN_PERIOD)]
+    fn the_finding_over_all_definitions(
+        #[case] answers: [Result<Option<String>, ApiError>; 2],
+        #[case] expected: Finding,
+        #[case] pause: Duration,
+    ) {
+        let finding = Finding::of([Kind::Machine, Kind::MachineSet].into_iter().zip(answers));
+        assert_eq!(finding, expected);
+        assert_eq!(finding.pause(&State::Whole), pause);
+    }
+}
