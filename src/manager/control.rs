@@ -153,10 +153,10 @@ impl Writers {
         refusals: &Refusals,
     ) -> Self {
         Self {
-            machines: objects(client, reader, gate, &views.machines).minding(refusals),
-            sets: objects(client, reader, gate, &views.sets).minding(refusals),
-            deployments: objects(client, reader, gate, &views.deployments).minding(refusals),
-            classes: objects(client, reader, gate, &views.classes).minding(refusals),
+            machines: objects(client, reader, gate, &views.machines).with_refusals(refusals),
+            sets: objects(client, reader, gate, &views.sets).with_refusals(refusals),
+            deployments: objects(client, reader, gate, &views.deployments).with_refusals(refusals),
+            classes: objects(client, reader, gate, &views.classes).with_refusals(refusals),
         }
     }
 }
@@ -219,7 +219,7 @@ pub(super) async fn start(
             Some(Arc::clone(&views.secrets)),
             prune::common,
         )
-        .minding(&refusals),
+        .with_refusals(&refusals),
         refusals,
         inventories: inventories(common, &views, &drivers.registry),
         views,

@@ -43,7 +43,7 @@ impl ControlCalls {
 impl ObserveCall for ControlCalls {
     fn observe(&self, call: &Call<'_>) {
         if let Some(date) = call.date.and_then(|date| date.to_str().ok()).and_then(date_of) {
-            self.clock.heard(date, call.sent);
+            self.clock.observe_date(date, call.sent);
         }
         self.metrics.observe(call);
     }

@@ -72,8 +72,8 @@ impl TargetViews {
         let refusals = Refusals::default();
         let nodes = ApiServer::new(client.clone(), prune::node).reading_through(cluster.client(Purpose::TargetReads));
         Self {
-            nodes: Objects::over(Arc::new(nodes), gate.clone(), Some(Arc::clone(&node_store))).minding(&refusals),
-            bootstrap_tokens: Objects::new(client, gate.clone(), None, prune::common).minding(&refusals),
+            nodes: Objects::over(Arc::new(nodes), gate.clone(), Some(Arc::clone(&node_store))).with_refusals(&refusals),
+            bootstrap_tokens: Objects::new(client, gate.clone(), None, prune::common).with_refusals(&refusals),
             refusals,
             pods: Lazy::new(Arc::new(Store::new(vec![(ON_NODE, node_of_pod), (OF_CLAIM, claims_of_pod)]))),
             volumes: Lazy::new(Arc::new(Store::new(Vec::new()))),

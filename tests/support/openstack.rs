@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use fault_proxy::{FaultProxy, Seen};
+use fault_proxy::{FaultProxy, ReceivedRequest};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
@@ -134,7 +134,7 @@ impl Project {
 
     /// The kinds of the program's requests to the services.
     pub fn requests(&self) -> Vec<String> {
-        self.proxies().iter().flat_map(|proxy| proxy.seen()).map(|seen| kind(&seen)).collect()
+        self.proxies().iter().flat_map(|proxy| proxy.requests()).map(|request| kind(&request)).collect()
     }
 
     /// Ends all faults.
@@ -154,7 +154,7 @@ impl Project {
 }
 
 /// Method and path, with stars for ids. Further pages of a list are a kind of their own.
-fn kind(seen: &Seen) -> String {
+fn kind(seen: &ReceivedRequest) -> String {
     let segment = |segment: &str| if segment.len() >= 32 { "*".to_owned() } else { segment.to_owned() };
     let path: Vec<_> = seen.path.split('/').map(segment).collect();
     let page = if seen.parameter("marker").is_empty() { "" } else { "?marker" };

@@ -1,7 +1,7 @@
-//! How many requests credentials may send: a token bucket for each, halved when the cloud throttles.
+//! Limits the requests of each set of credentials: a token bucket, whose rate is halved when the cloud throttles.
 //!
-//! All machines of one account share the cloud's own limit. A controller that sends as fast as it can takes it from everybody
-//! else, and then waits for the cloud's penalty instead of for its turn.
+//! All machines of an account share the limit of the cloud. A controller that sends as fast as it can uses up the limit of all
+//! other clients, and is then slowed down by the cloud's penalty.
 
 use std::{
     collections::HashMap,
@@ -13,12 +13,12 @@ use tokio::time::Instant;
 
 use crate::secret::CredentialsKey;
 
-/// How fast one client may be.
+/// The rate of one client.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
     /// Requests per second.
     pub rate: f64,
-    /// Requests at once after a pause.
+    /// Maximum number of requests at once.
     pub burst: f64,
 }
 
@@ -28,12 +28,12 @@ impl Default for Limits {
     }
 }
 
-/// A throttled client still sends so many requests per second.
-const LOWEST_RATE: f64 = 0.5;
-/// A throttled client takes so many seconds until it is as fast as before.
+/// The lowest rate of a throttled client, in requests per second.
+const MIN_RATE: f64 = 0.5;
+/// How many seconds a throttled client needs to return from zero to its full rate.
 const RECOVERY_SECONDS: f64 = 60.0;
-/// So many budgets are kept; beyond them the one that was used longest ago is forgotten.
-const MOST_BUDGETS: usize = 256;
+/// Maximum number of budgets. Beyond it, the least recently used budget is dropped.
+const MAX_BUDGETS: usize = 256;
 
 /// The budgets of all credentials.
 #[derive(Debug, Default)]
@@ -44,30 +44,30 @@ pub struct Budgets {
 
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
-    /// Negative when requests wait for their turn.
+    /// Negative while requests wait.
     tokens: f64,
     rate: f64,
-    seen: Instant,
+    updated: Instant,
     halved: Option<Instant>,
 }
 
 impl Bucket {
     fn catch_up(&mut self, limits: Limits, now: Instant) {
-        let seconds = now.saturating_duration_since(self.seen).as_secs_f64();
+        let seconds = now.saturating_duration_since(self.updated).as_secs_f64();
         self.tokens = (self.tokens + seconds * self.rate).min(limits.burst);
         self.rate = (self.rate + seconds * limits.rate / RECOVERY_SECONDS).min(limits.rate);
-        self.seen = now;
+        self.updated = now;
     }
 }
 
 impl Budgets {
-    /// Budgets of this size each.
+    /// Budgets with these limits each.
     pub fn new(limits: Limits) -> Self {
         Self { limits, buckets: Mutex::default() }
     }
 
-    /// Takes a place for one request: how long it must wait for its turn. `None` when its turn comes too late, and then no place
-    /// is taken.
+    /// Takes a token for one request and returns how long the request must wait. `None` if the wait is not shorter than `left`;
+    /// then no token is taken.
     pub fn take(&self, key: CredentialsKey, now: Instant, left: Duration) -> Option<Duration> {
         self.with(key, now, |bucket| {
             let wait = Duration::from_secs_f64(((1.0 - bucket.tokens) / bucket.rate).max(0.0));
@@ -79,13 +79,13 @@ impl Budgets {
         })
     }
 
-    /// The cloud has throttled a request that was sent then: half the rate from now on, and what was saved up is gone. Requests
-    /// that were under way together are throttled together, and tell of one thing once.
+    /// The cloud has throttled a request that was sent at `sent`: halves the rate and drops the saved tokens. Requests that were in
+    /// flight at the same time are throttled together, so they halve the rate only once.
     pub fn throttled(&self, key: CredentialsKey, sent: Instant, now: Instant) {
         self.with(key, now, |bucket| {
             bucket.tokens = bucket.tokens.min(0.0);
             if bucket.halved.is_none_or(|halved| halved < sent) {
-                bucket.rate = (bucket.rate / 2.0).max(LOWEST_RATE);
+                bucket.rate = (bucket.rate / 2.0).max(MIN_RATE);
                 bucket.halved = Some(now);
             }
         });
@@ -93,12 +93,12 @@ impl Budgets {
 
     fn with<T>(&self, key: CredentialsKey, now: Instant, then: impl FnOnce(&mut Bucket) -> T) -> T {
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        if buckets.len() >= MOST_BUDGETS && !buckets.contains_key(&key) {
-            let oldest = buckets.iter().min_by_key(|(_, bucket)| bucket.seen).map(|(key, _)| *key);
+        if buckets.len() >= MAX_BUDGETS && !buckets.contains_key(&key) {
+            let oldest = buckets.iter().min_by_key(|(_, bucket)| bucket.updated).map(|(key, _)| *key);
             oldest.and_then(|oldest| buckets.remove(&oldest));
         }
         let Limits { rate, burst } = self.limits;
-        let bucket = buckets.entry(key).or_insert(Bucket { tokens: burst, rate, seen: now, halved: None });
+        let bucket = buckets.entry(key).or_insert(Bucket { tokens: burst, rate, updated: now, halved: None });
         bucket.catch_up(self.limits, now);
         then(bucket)
     }
@@ -115,13 +115,13 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_free_and_then_requests_take_turns() {
+    fn a_burst_does_not_wait_and_then_requests_wait_for_tokens() {
         let budgets = Budgets::new(Limits { rate: 2.0, burst: 3.0 });
         let now = Instant::now();
         let waits: Vec<_> = (0..5).map(|_| budgets.take(key("a"), now, MINUTE).unwrap().as_millis()).collect();
         assert_eq!(waits, [0, 0, 0, 500, 1000]);
         assert_eq!(budgets.take(key("b"), now, MINUTE), Some(Duration::ZERO), "others have a budget of their own");
-        assert_eq!(budgets.take(key("a"), now, Duration::from_secs(1)), None, "its turn comes too late");
+        assert_eq!(budgets.take(key("a"), now, Duration::from_secs(1)), None, "its wait is too long");
         assert_eq!(budgets.take(key("a"), now + MINUTE, MINUTE), Some(Duration::ZERO));
     }
 
@@ -156,6 +156,6 @@ mod tests {
         for number in 0..2_000_u32 {
             budgets.take(key(&number.to_string()), now + Duration::from_millis(number.into()), MINUTE);
         }
-        assert_eq!(budgets.buckets.lock().unwrap().len(), MOST_BUDGETS);
+        assert_eq!(budgets.buckets.lock().unwrap().len(), MAX_BUDGETS);
     }
 }

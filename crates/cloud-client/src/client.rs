@@ -1,4 +1,4 @@
-//! One call to a cloud: its turn, its request, and what follows from the answer.
+//! One call to a cloud: wait for the budget, send the request, read the answer, retry.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,25 +8,25 @@ use machine_driver::{Code, Instant, OpContext, Status};
 
 use crate::{
     budget::{Budgets, Limits},
-    failure::{Failure, Trouble},
+    failure::{Failure, FailureKind},
     retry::{self, Next, Repeat},
     secret::CredentialsKey,
     transport::{Answer, Transport},
 };
 
-/// A cloud that does not answer a request for so long does not answer it at all.
-const SILENCE: Duration = Duration::from_secs(60);
+/// A cloud that has not answered a request after this time will not answer it.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What is called.
+/// The request of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
     /// The name of the request in metrics.
     pub service: &'static str,
     /// The name of the request in messages.
     pub what: &'a str,
-    /// Whose budget it takes from.
+    /// The credentials whose budget it uses.
     pub account: CredentialsKey,
-    /// Whether it may be sent twice.
+    /// Whether it may be sent again after an unknown outcome.
     pub repeat: Repeat,
 }
 
@@ -43,8 +43,8 @@ impl Client {
         Self { transport: Arc::new(transport), budgets: Arc::new(Budgets::new(limits)) }
     }
 
-    /// Sends the request that `build` makes, anew for each try, until `read` accepts an answer, the failure lasts or the time
-    /// of the operation is over.
+    /// Sends the request that `build` makes, with a new one for each try, until `read` accepts an answer, the failure is permanent,
+    /// or the time of the operation is over.
     ///
     /// # Errors
     /// The last failure. Its code is `DeadlineExceeded` when no answer came in time.
@@ -59,7 +59,7 @@ impl Client {
         loop {
             let Some(wait) = self.budgets.take(call.account, Instant::now(), cx.left()) else {
                 let message = format!("{}: too many requests of this account wait for their turn", call.what);
-                return Err(Failure::new(Code::Unavailable, message, Trouble::Throttled));
+                return Err(Failure::new(Code::Unavailable, message, FailureKind::Throttled));
             };
             tokio::time::sleep(wait).await;
             tries += 1;
@@ -68,7 +68,7 @@ impl Client {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
             };
-            if failure.trouble == Trouble::Throttled {
+            if failure.kind == FailureKind::Throttled {
                 self.budgets.throttled(call.account, sent, Instant::now());
             }
             match retry::after(&failure, tries, call.repeat, cx.left(), retry::draw()) {
@@ -78,7 +78,7 @@ impl Client {
         }
     }
 
-    /// One request, counted.
+    /// Sends one request and counts it.
     async fn attempt<T: Send>(
         &self,
         cx: &OpContext,
@@ -87,14 +87,14 @@ impl Client {
         read: &(impl Fn(&Answer) -> Result<T, Failure> + Send + Sync),
     ) -> Result<T, Failure> {
         let mut failed = None;
-        let patience = cx.left().min(SILENCE);
+        let limit = cx.left().min(ANSWER_TIMEOUT);
         let answered = cx.request(call.service, async {
-            let outcome = match tokio::time::timeout(patience, self.transport.send(request)).await {
+            let outcome = match tokio::time::timeout(limit, self.transport.send(request)).await {
                 Ok(Ok(answer)) => read(&answer).map_err(|failure| failure.asking_to_wait(&answer.headers)),
                 Ok(Err(why)) => Err(Failure::without_answer(call.what, &why)),
                 Err(_) => {
-                    let message = format!("{}: no answer within {} s", call.what, patience.as_secs_f32().round());
-                    Err(Failure::new(Code::DeadlineExceeded, message, Trouble::Passing))
+                    let message = format!("{}: no answer within {} s", call.what, limit.as_secs_f32().round());
+                    Err(Failure::new(Code::DeadlineExceeded, message, FailureKind::Temporary))
                 }
             };
             outcome.map_err(|failure| {
@@ -109,7 +109,7 @@ impl Client {
 
 impl From<Status> for Failure {
     fn from(status: Status) -> Self {
-        Self { status, reason: String::new(), trouble: Trouble::Lasting, retry_after: None }
+        Self { status, reason: String::new(), kind: FailureKind::Permanent, retry_after: None }
     }
 }
 

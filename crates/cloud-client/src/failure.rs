@@ -7,57 +7,57 @@ use machine_driver::{Code, Status};
 
 use crate::transport::NoAnswer;
 
-/// What stands in the way of a request.
+/// The kind of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
-    /// The cloud has refused it because there were too many. It has done nothing.
+pub enum FailureKind {
+    /// The cloud refused the request because there were too many. It did nothing.
     Throttled,
-    /// It has never arrived.
+    /// The request did not reach the cloud.
     NotSent,
-    /// A fault of the moment. Whether the cloud has done what was asked is unknown.
-    Passing,
-    /// Another try gets the same answer.
-    Lasting,
+    /// A temporary fault. Whether the cloud carried out the request is unknown.
+    Temporary,
+    /// A retry gets the same answer.
+    Permanent,
 }
 
 /// A failed call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Failure {
-    /// What the core hears.
+    /// The status for the machine controller.
     pub status: Status,
-    /// The cloud's own word for it; empty where there is none.
+    /// The error code of the cloud; empty without one.
     pub reason: String,
-    /// Whether another try may succeed.
-    pub trouble: Trouble,
-    /// How long the cloud asks to wait.
+    /// Whether a retry may succeed.
+    pub kind: FailureKind,
+    /// How long the cloud asks the client to wait.
     pub retry_after: Option<Duration>,
 }
 
 impl Failure {
-    /// A failure that lasts.
-    pub fn lasting(code: Code, message: impl Into<String>) -> Self {
-        Self::new(code, message, Trouble::Lasting)
+    /// A permanent failure.
+    pub fn permanent(code: Code, message: impl Into<String>) -> Self {
+        Self::new(code, message, FailureKind::Permanent)
     }
 
-    /// A failure of this kind, without a word of the cloud.
-    pub fn new(code: Code, message: impl Into<String>, trouble: Trouble) -> Self {
-        Self { status: Status::new(code, message), reason: String::new(), trouble, retry_after: None }
+    /// A failure of this kind, without an error code of the cloud.
+    pub fn new(code: Code, message: impl Into<String>, kind: FailureKind) -> Self {
+        Self { status: Status::new(code, message), reason: String::new(), kind, retry_after: None }
     }
 
-    /// What a missing answer means; `what` names the request for users.
+    /// The failure for a missing answer. `what` names the request for users.
     pub fn without_answer(what: &str, why: &NoAnswer) -> Self {
         match why {
-            NoAnswer::NotSent(cause) => Self::new(Code::Unavailable, format!("{what}: {cause}"), Trouble::NotSent),
-            NoAnswer::Lost(cause) => Self::new(Code::Unavailable, format!("{what}: {cause}"), Trouble::Passing),
-            NoAnswer::TooLong => Self::lasting(Code::Internal, format!("{what}: the answer is too long")),
-            NoAnswer::Unusable(cause) => Self::lasting(Code::FailedPrecondition, format!("{what}: {cause}")),
+            NoAnswer::NotSent(cause) => Self::new(Code::Unavailable, format!("{what}: {cause}"), FailureKind::NotSent),
+            NoAnswer::Lost(cause) => Self::new(Code::Unavailable, format!("{what}: {cause}"), FailureKind::Temporary),
+            NoAnswer::TooLong => Self::permanent(Code::Internal, format!("{what}: the answer is too long")),
+            NoAnswer::Unusable(cause) => Self::permanent(Code::FailedPrecondition, format!("{what}: {cause}")),
         }
     }
 
-    /// The same failure with what its answer says of the time until the next try.
+    /// Adds the `Retry-After` of the answer.
     #[must_use]
     pub fn asking_to_wait(self, headers: &HeaderMap) -> Self {
-        // The form with a date is not used by clouds.
+        // Clouds do not use the form with a date.
         let seconds = headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
         Self { retry_after: seconds.map(Duration::from_secs), ..self }
     }

@@ -1,4 +1,4 @@
-//! Requests over HTTP/1.1 and TLS: the only place of a driver with sockets.
+//! Sends requests over HTTP/1.1 and TLS. No other part of a driver uses sockets.
 
 use std::{error::Error, path::PathBuf, sync::OnceLock, time::Duration};
 
@@ -17,61 +17,61 @@ use hyper_util::{
 
 use crate::{
     USER_AGENT,
-    proxy::Way,
+    proxy::Connector,
     secret::Secret,
     tls,
     transport::{Answer, NoAnswer, Transport},
 };
 
-/// Longer answers are refused.
+/// Maximum length of an answer, in bytes.
 const ANSWER_LIMIT: usize = 16 * 1024 * 1024;
-/// Idle connections that are kept for each host, and for how long.
+/// Maximum number of idle connections per host, and for how long they are kept.
 const IDLE_CONNECTIONS: usize = 16;
 const IDLE_TIME: Duration = Duration::from_secs(30);
 
-/// Whom the client trusts, and who it says it is.
+/// Trusted authorities and the identity of the client.
 #[derive(Clone, Debug, Default)]
 pub struct HttpOptions {
-    /// A file with certificates of authorities (PEM) that are trusted in place of the system's.
+    /// A PEM file with the certificates of authorities that are trusted instead of those of the system.
     pub ca_file: Option<PathBuf>,
-    /// The same as text, which counts before the file.
+    /// The same certificates as text. It has precedence over the file.
     pub ca: Option<String>,
-    /// What the client shows to servers that ask for a certificate.
+    /// The certificate for servers that ask for one.
     pub identity: Option<ClientIdentity>,
     /// How the certificates of servers are checked.
     pub server: ServerCheck,
 }
 
-/// A certificate of the client.
+/// A client certificate.
 #[derive(Clone, Debug)]
 pub struct ClientIdentity {
-    /// The certificate, and those between it and its authority (PEM).
+    /// The certificate and its intermediate certificates (PEM).
     pub certificate: String,
     /// Its key (PEM).
     pub key: Secret,
 }
 
-/// How the certificate of a server is checked.
+/// How server certificates are checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ServerCheck {
-    /// It must be of an authority that is trusted and name the server.
+    /// A trusted authority must have issued it, and it must name the server.
     #[default]
     Full,
     /// Every certificate is accepted.
     None,
 }
 
-type Pool = Client<HttpsConnector<Way>, Full<Bytes>>;
+type Pool = Client<HttpsConnector<Connector>, Full<Bytes>>;
 
-/// Sends requests over the network. Connections are kept and shared; certificates are read with the first request, so that
-/// a driver that nobody uses reads none.
+/// Sends requests over the network. Connections are kept and shared. Certificates are read at the first request, so that an unused
+/// driver reads none.
 pub struct HttpTransport {
     options: HttpOptions,
     pool: OnceLock<Result<Pool, String>>,
 }
 
 impl HttpTransport {
-    /// A transport that trusts as the options say; proxies are those of the environment.
+    /// A transport with these options. The proxy settings come from the environment.
     pub fn new(options: HttpOptions) -> Self {
         Self { options, pool: OnceLock::new() }
     }
@@ -103,7 +103,7 @@ fn no_answer(error: &ClientError) -> NoAnswer {
     if error.is_connect() { NoAnswer::NotSent(chain(error)) } else { NoAnswer::Lost(chain(error)) }
 }
 
-/// An error with its causes. None of them repeats a header or a body.
+/// An error with its causes. No cause contains a header or a body.
 fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -122,12 +122,12 @@ fn open(options: &HttpOptions, proxies: Matcher) -> Result<Pool, String> {
         .with_tls_config(tls::config(options)?)
         .https_or_http()
         .enable_http1()
-        .wrap_connector(Way::through(proxies));
+        .wrap_connector(Connector::new(proxies));
     Ok(Client::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(IDLE_TIME)
         .pool_max_idle_per_host(IDLE_CONNECTIONS)
-        // Only what was never written to a connection that had been closed meanwhile.
+        // Retries only requests that were not written, because the connection had been closed.
         .retry_canceled_requests(true)
         .build(tls))
 }

@@ -1,4 +1,4 @@
-//! The transport against sockets: what breaks, whom it trusts, and the way through a proxy.
+//! The transport over sockets: broken connections, trust, and the proxy.
 
 use std::{io::Write, sync::Arc};
 
@@ -13,7 +13,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::*;
 
-/// Reads the head of one request from a connection.
+/// Reads the head of one request.
 async fn head(stream: &mut (impl AsyncReadExt + Unpin)) -> String {
     let mut read = Vec::new();
     while !read.ends_with(b"\r\n\r\n") {
@@ -23,14 +23,14 @@ async fn head(stream: &mut (impl AsyncReadExt + Unpin)) -> String {
     String::from_utf8(read).unwrap()
 }
 
-/// Answers one connection with these bytes, and tells what was asked.
+/// Answers one connection with these bytes. Returns the port and the head of the request.
 async fn answering(answer: Vec<u8>) -> (u16, tokio::task::JoinHandle<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let asked = tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
         let asked = head(&mut stream).await;
-        // The client may hang up before it has read all.
+        // The client may close the connection before it has read the whole answer.
         let _ = stream.write_all(&answer).await;
         let _ = stream.shutdown().await;
         asked
@@ -47,7 +47,7 @@ async fn sent(url: &str) -> Result<Answer, NoAnswer> {
 }
 
 #[tokio::test]
-async fn an_answer_comes_whole_and_the_client_says_who_it_is() {
+async fn an_answer_is_complete_and_the_request_has_a_user_agent() {
     let (port, asked) = answering(b"HTTP/1.1 403 No\r\ncontent-length: 2\r\n\r\nno".to_vec()).await;
     let answer = sent(&format!("http://127.0.0.1:{port}/x?y")).await.unwrap();
     assert_eq!((answer.status.as_u16(), &answer.body[..]), (403, &b"no"[..]));
@@ -73,14 +73,14 @@ async fn an_endless_answer_is_refused() {
 }
 
 #[tokio::test]
-async fn where_nobody_listens_nothing_is_sent() {
+async fn without_a_listener_nothing_is_sent() {
     let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
     assert!(matches!(sent(&format!("http://127.0.0.1:{port}/")).await, Err(NoAnswer::NotSent(_))));
     assert!(matches!(sent("http://no-such-host.invalid/").await, Err(NoAnswer::NotSent(_))));
 }
 
 #[tokio::test]
-async fn an_authority_of_ones_own_is_trusted_and_no_other() {
+async fn a_configured_authority_is_trusted_and_no_other() {
     let CertifiedKey { cert, signing_key } = generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(signing_key.serialize_der()).unwrap();
     let config = ServerConfig::builder_with_provider(ring::default_provider().into())
@@ -106,8 +106,8 @@ async fn an_authority_of_ones_own_is_trusted_and_no_other() {
     assert!(matches!(sent(&url).await, Err(NoAnswer::NotSent(_))));
     let by_text = HttpTransport::new(HttpOptions { ca: Some(cert.pem()), ..HttpOptions::default() });
     assert_eq!(by_text.send(get(&url)).await.unwrap().status, 200);
-    let credulous = HttpTransport::new(HttpOptions { server: ServerCheck::None, ..HttpOptions::default() });
-    assert_eq!(credulous.send(get(&url)).await.unwrap().status, 200);
+    let unchecked = HttpTransport::new(HttpOptions { server: ServerCheck::None, ..HttpOptions::default() });
+    assert_eq!(unchecked.send(get(&url)).await.unwrap().status, 200);
     let nothing = HttpTransport::new(HttpOptions { ca_file: Some("/nowhere.pem".into()), ..HttpOptions::default() });
     assert!(matches!(nothing.send(get(&url)).await, Err(NoAnswer::Unusable(why)) if why.contains("/nowhere.pem")));
 }

@@ -1,8 +1,8 @@
-//! What the driver of every cloud needs to talk to its API, and nothing of any one cloud.
+//! What all drivers need for calls to a cloud API. Nothing here depends on a certain cloud.
 //!
-//! [`Client::call`] sends a request and sends it again where that is safe ([`retry`] decides, without clock and I/O), keeps to
-//! the budget of the credentials ([`Budgets`]) and to the deadline of the operation, and counts each request. [`HttpTransport`]
-//! is the only place with sockets; a test gives the client a [`Transport`] of its own.
+//! [`Client::call`] sends a request and retries it where that is safe ([`retry`] decides, without clock and I/O). It keeps to the
+//! budget of the credentials ([`Budgets`]) and to the deadline of the operation, and counts each request. Only [`HttpTransport`]
+//! uses sockets; a test gives the client another [`Transport`].
 
 #![forbid(unsafe_code)]
 
@@ -16,18 +16,18 @@ mod secret;
 mod tls;
 mod transport;
 
-/// What a request and its answer consist of.
+/// The type of bodies.
 pub use bytes::Bytes;
-/// The vocabulary of requests.
+/// The types of requests and answers.
 pub use http;
 
 pub use budget::{Budgets, Limits};
 pub use client::{Call, Client};
-pub use failure::{Failure, Trouble};
+pub use failure::{Failure, FailureKind};
 pub use http_transport::{ClientIdentity, HttpOptions, HttpTransport, ServerCheck};
 pub use retry::{Repeat, draw};
 pub use secret::{CredentialsKey, Secret};
 pub use transport::{Answer, NoAnswer, Transport};
 
-/// How every request to a cloud names its sender.
+/// The user agent of every request to a cloud.
 pub const USER_AGENT: &str = concat!("machine-controller-manager-rs/", env!("CARGO_PKG_VERSION"));

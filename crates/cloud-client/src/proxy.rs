@@ -1,4 +1,4 @@
-//! The way to a host: straight, or through a tunnel of the proxy that the environment names.
+//! Connects to a host, directly or through the proxy of the environment.
 
 use std::{
     future::Future,
@@ -23,20 +23,20 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// How long TCP may take to connect.
 const CONNECT: Duration = Duration::from_secs(10);
-/// Silence on a connection after which the kernel asks whether the other side still lives.
+/// Idle time of a connection after which the kernel sends keep-alive probes.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
-/// Opens TCP connections. Those for `https` pass through the proxy of `HTTPS_PROXY` unless `NO_PROXY` names the host; plain
-/// `http` is spoken with metadata services and test endpoints only, which no proxy may answer for.
+/// Opens TCP connections. Those for `https` use the proxy of `HTTPS_PROXY` unless `NO_PROXY` names the host. Plain `http` is used
+/// only for metadata services and test endpoints, which must not be reached through a proxy.
 #[derive(Clone)]
-pub struct Way {
+pub struct Connector {
     tcp: HttpConnector,
     proxies: Arc<Matcher>,
 }
 
-impl Way {
-    /// With these proxies.
-    pub fn through(proxies: Matcher) -> Self {
+impl Connector {
+    /// A connector with these proxies.
+    pub fn new(proxies: Matcher) -> Self {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
@@ -46,7 +46,7 @@ impl Way {
     }
 }
 
-impl Service<Uri> for Way {
+impl Service<Uri> for Connector {
     type Response = TokioIo<TcpStream>;
     type Error = BoxError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;

@@ -1,15 +1,15 @@
-//! Values that nothing prints, and keys that stand for them.
+//! Secrets that are never printed, and keys that identify credentials.
 
 use std::fmt;
 
 use ring::digest;
 
-/// A secret text. `Debug` prints nothing of it.
+/// A secret text. `Debug` does not print it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// This text.
+    /// A secret with this text.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
@@ -26,7 +26,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Names credentials without holding them: the key of caches and budgets. Other credentials have another key, so that a
+/// Identifies credentials without containing them: the key of caches and budgets. Other credentials have another key, so that a
 /// rotated secret takes effect at once.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CredentialsKey([u8; 32]);
@@ -36,7 +36,7 @@ impl CredentialsKey {
     pub fn of(parts: &[&str]) -> Self {
         let mut hash = digest::Context::new(&digest::SHA256);
         for part in parts {
-            // The length keeps `["ab", "c"]` and `["a", "bc"]` apart.
+            // The length distinguishes `["ab", "c"]` from `["a", "bc"]`.
             hash.update(&(part.len() as u64).to_be_bytes());
             hash.update(part.as_bytes());
         }
@@ -45,7 +45,7 @@ impl CredentialsKey {
 }
 
 impl CredentialsKey {
-    /// The key of the same credentials at this place, such as a region: its budget is another one.
+    /// The key of the same credentials at a place, such as a region, which has its own budget.
     #[must_use]
     pub fn with(self, place: &str) -> Self {
         let mut hash = digest::Context::new(&digest::SHA256);
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_tell_credentials_apart() {
+    fn keys_distinguish_credentials() {
         assert_eq!(CredentialsKey::of(&["a", "b"]), CredentialsKey::of(&["a", "b"]));
         assert_ne!(CredentialsKey::of(&["ab", "c"]), CredentialsKey::of(&["a", "bc"]));
         let key = CredentialsKey::of(&["a"]);

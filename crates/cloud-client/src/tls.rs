@@ -1,4 +1,4 @@
-//! Whom a client trusts, and who it says it is.
+//! The TLS settings of a client: trusted authorities and client certificate.
 
 use std::{fs, sync::Arc};
 
@@ -45,7 +45,7 @@ fn roots(options: &HttpOptions) -> Result<RootCertStore, String> {
         }
         (None, None) => {
             let mut roots = RootCertStore::empty();
-            // An image without certificates speaks plain HTTP to an endpoint of its own all the same.
+            // Errors are ignored: an image without certificates can still use plain HTTP with a configured endpoint.
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             return Ok(roots);
         }
@@ -61,14 +61,14 @@ fn roots(options: &HttpOptions) -> Result<RootCertStore, String> {
 fn parts(identity: &ClientIdentity) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), String> {
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(identity.certificate.as_bytes()).collect();
     let chain = chain.map_err(|error| format!("client certificate: {error}"))?;
-    // The error says nothing of the key.
+    // The error of the parser is dropped, because it could contain parts of the key.
     let key = PrivateKeyDer::from_pem_slice(Secret::reveal(&identity.key).as_bytes())
         .map_err(|_| "the key of the client certificate can't be read".to_owned())?;
     if chain.is_empty() { Err("client certificate: there is none in it".to_owned()) } else { Ok((chain, key)) }
 }
 
-/// Accepts the certificate of every server, as users can ask for. That the server has the certificate's key is checked all the
-/// same.
+/// Accepts the certificate of every server, if the user asks for that. The server must still prove that it has the key of its
+/// certificate.
 #[derive(Debug)]
 struct AnyServer(Arc<CryptoProvider>);
 

@@ -1,13 +1,13 @@
-//! The way of one request to a cloud and of its answer.
+//! The interface for sending one request to a cloud.
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode};
 
-/// A whole answer.
+/// An answer with its whole body.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// What the cloud says of the request.
+    /// The HTTP status.
     pub status: StatusCode,
     /// Headers.
     pub headers: HeaderMap,
@@ -18,19 +18,19 @@ pub struct Answer {
 /// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoAnswer {
-    /// No connection came about: the cloud has not seen the request.
+    /// There was no connection: the cloud has not received the request.
     NotSent(String),
-    /// The connection broke after the request was sent: the cloud may have done what was asked.
+    /// The connection broke after the request was sent: the cloud may have carried it out.
     Lost(String),
-    /// The answer is longer than any answer of the API.
+    /// The answer is too long for an API answer.
     TooLong,
-    /// The client can't be used as it is configured.
+    /// The client can't be used with its configuration.
     Unusable(String),
 }
 
-/// Sends one request, once. It decides nothing.
+/// Sends one request, once, without retries.
 #[async_trait]
 pub trait Transport: Send + Sync + 'static {
-    /// The answer, with its whole body.
+    /// Sends the request and returns the answer with its whole body.
     async fn send(&self, request: Request<Bytes>) -> Result<Answer, NoAnswer>;
 }

@@ -1,9 +1,9 @@
-//! Whether a view shows everything up to a moment, by comparison with a live list.
+//! Waits until a store has caught up with a list that was just read from the API server.
 //!
-//! The views of a standby are warm when it begins to lead, but a watch may lag or hang, and what its predecessor wrote last
-//! would be done twice: machines that a view does not show yet are made again. So nothing is decided before each view has
-//! come past a list that was read from the API server after the lease was won. Only this process's own writes need no such
-//! care ([`super::store::Store::observe_write`]).
+//! The stores of a standby are filled when it begins to lead, but a watch may lag or hang. Then the last writes of the old leader
+//! would be done twice: machines that a store does not show yet would be created again. So nothing is decided before each store has
+//! passed a list that was read after the lease was taken. Only the writes of this process need no such care
+//! ([`super::store::Store::observe_write`]).
 
 use std::{collections::BTreeSet, fmt::Debug, sync::Arc, time::Duration};
 
@@ -14,14 +14,14 @@ use super::{error::ApiError, key::ObjectKey, snapshot::Snapshot, store::Store};
 
 /// Objects per page of a list.
 const PAGE: u32 = 500;
-/// Between two looks at the view.
-const LOOK: Duration = Duration::from_millis(50);
-/// So long a view may lag behind a list before a newer list is read.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Between two lists that failed.
+/// Pause between two checks of the store.
+const CHECK_EVERY: Duration = Duration::from_millis(50);
+/// How long a store may lag behind a list before a newer list is read.
+const MAX_LAG: Duration = Duration::from_secs(5);
+/// Pause after a failed list.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// An object of a live list.
+/// An object of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
     /// Its key.
@@ -32,7 +32,7 @@ pub struct Listed {
     pub version: u64,
 }
 
-/// What an API server has at a moment.
+/// The objects of an API server at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LiveList {
     /// The objects.
@@ -41,8 +41,8 @@ pub struct LiveList {
     pub version: u64,
 }
 
-/// Waits until the view shows what the API server has now, or something newer. Failures are logged and tried again: a
-/// process that can't read has nothing to decide.
+/// Waits until the store shows the current state of the API server, or a newer one. Failures are logged and retried: a process that
+/// can't read must not decide.
 pub async fn caught_up<S: Snapshot>(kind: &str, api: &Api<S::Object>, view: &Arc<Store<S>>)
 where
     S::Object: Clone + DeserializeOwned + Debug,
@@ -58,12 +58,12 @@ where
             }
         };
         list.objects.retain(|listed| !unreadable.contains(&listed.key));
-        if tokio::time::timeout(PATIENCE, has_passed(view, &list)).await.is_ok() {
+        if tokio::time::timeout(MAX_LAG, has_passed(view, &list)).await.is_ok() {
             return;
         }
         let Some(missing) = view.behind(&list) else { return };
         if matches!(api.get_opt(&missing.name).await, Err(kube::Error::SerdeError(_))) {
-            // No view ever shows it; the watch has told of it.
+            // The store never shows an undecodable object. The watch has reported it.
             unreadable.insert(missing);
         } else {
             tracing::warn!(kind, %missing, "the view lags behind the API server; nothing is decided yet");
@@ -73,11 +73,11 @@ where
 
 async fn has_passed(view: &Store<impl Snapshot>, list: &LiveList) {
     while view.behind(list).is_some() {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(CHECK_EVERY).await;
     }
 }
 
-/// Lists names and versions, as a majority of the API server's storage has them.
+/// Lists names and versions with a consistent read: a majority of the API server's storage has confirmed them.
 async fn live_list<K>(api: &Api<K>) -> Result<LiveList, ApiError>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
@@ -99,7 +99,7 @@ where
     }
 }
 
-/// What is no number is taken for old, so that nobody waits for it.
+/// A version that is no number counts as old, so that the wait does not depend on it.
 fn version(text: Option<&str>) -> u64 {
     text.and_then(|text| text.parse().ok()).unwrap_or(0)
 }
@@ -141,7 +141,7 @@ mod tests {
     #[case::an_older_form(&[("a", "1", 4)], list(&[("a", "1", 5)], 9), false)]
     #[case::one_is_missing(&[], list(&[("a", "1", 5)], 9), false)]
     #[case::a_namesake(&[("a", "0", 7)], list(&[("a", "1", 5)], 9), false)]
-    #[case::one_was_made_since(&[("b", "2", 10)], list(&[], 9), true)]
+    #[case::one_was_created_since(&[("b", "2", 10)], list(&[], 9), true)]
     #[case::one_is_gone(&[("b", "2", 8)], list(&[], 9), false)]
     #[case::nothing_at_all(&[], list(&[], 9), true)]
     fn a_view_is_compared_with_a_list(
@@ -162,7 +162,7 @@ mod tests {
         store.list_begins();
         for number in 0..200 {
             let name = number.to_string();
-            store.still_there(&ObjectKey::new("ns", name.as_str()), &name, 5);
+            store.observe_undecodable(&ObjectKey::new("ns", name.as_str()), &name, 5);
         }
         store.list_ends();
         let live = |version| {
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_listed_and_is_gone_since_is_not_missed() {
+    fn an_object_that_was_removed_after_the_list_is_not_missed() {
         let store: Store<Arc<Machine>> = Store::new(Vec::new());
         store.apply(machine("a", "1", 5));
         store.delete(&machine("a", "1", 11));
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_late_view_is_waited_for_through_failures() {
+    async fn a_lagging_store_is_waited_for_despite_failures() {
         let asked = Arc::new(AtomicU32::new(0));
         let requests = Arc::clone(&asked);
         let client = kube::Client::new(

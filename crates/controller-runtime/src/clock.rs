@@ -1,7 +1,7 @@
-//! Where controllers get the time from, so that a simulation can give them another one.
+//! The time of the controllers. A simulation replaces the clock.
 //!
-//! [`SystemClock`] is the one of production: the system's time, put right by the API server's `Date` headers. How far it
-//! can be trusted is part of each [`Reading`] (decisions.md 46).
+//! [`SystemClock`] is for production: the system time, corrected by the `Date` headers of the API server. Each [`Reading`] says how
+//! far it can be trusted (decisions.md 46).
 
 mod offset;
 mod reading;
@@ -13,23 +13,23 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 pub use self::{
-    offset::{MOST_APART, date_of},
+    offset::{MAX_OFFSET, date_of},
     reading::{ClockTrouble, REST_AFTER_STEP, Reading, Step, WATCHED_AFTER_STEP, as_watched},
     system::SystemClock,
 };
 
-/// Tells the time of day.
+/// Gives the time of day.
 pub trait Clock: Send + Sync + 'static {
     /// Now.
     fn now(&self) -> Timestamp;
 
-    /// Now, and how far that can be trusted. A clock that is not compared with anything is trusted.
+    /// The time now, and how far it can be trusted. The default trusts [`Clock::now`].
     fn reading(&self) -> Reading {
         Reading::trusted(self.now())
     }
 
-    /// An API server of the control cluster said that it was `date` in its answer to a question that was `sent` then.
-    fn heard(&self, date: Timestamp, sent: Instant) {
+    /// Reports the `Date` header of an API server of the control cluster. The request was sent at `sent`.
+    fn observe_date(&self, date: Timestamp, sent: Instant) {
         let _ = (date, sent);
     }
 }
@@ -37,7 +37,8 @@ pub trait Clock: Send + Sync + 'static {
 /// A shared clock.
 pub type SharedClock = Arc<dyn Clock>;
 
-/// A given time, advanced by tokio's clock: it follows paused and advanced time in tests and never jumps.
+/// A clock that starts at a given time and advances with tokio's clock: it follows paused and advanced time in tests and never
+/// steps.
 pub struct TokioClock {
     started: Timestamp,
     at: Instant,

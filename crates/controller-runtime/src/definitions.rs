@@ -1,8 +1,8 @@
-//! Whether the definitions of our kinds let objects be read as they were stored.
+//! Whether the CRDs of the machine kinds let stored objects be read without loss.
 //!
-//! A definition that is applied anew can take the conversion webhook away while objects are still stored as v1beta1. The API
-//! server then relabels them and drops every field that v1alpha1 spells differently: classes read without a provider,
-//! deployments without a class. Nothing may be done by such objects.
+//! When a CRD is applied again, the conversion webhook can disappear from it while objects are still stored as v1beta1. The API
+//! server then only relabels them and drops each field that v1alpha1 names differently: classes have no provider, deployments have
+//! no class. Such objects must not be acted on.
 
 use std::time::Duration;
 
@@ -21,8 +21,7 @@ use machine_api::{
     names::{GROUP, V1ALPHA1},
 };
 
-/// Why objects of a definition can't be read as v1alpha1, if that is so: what else they may be stored as, without anybody who
-/// converts it.
+/// Why objects of a CRD can't be read as v1alpha1, if so: some may be stored in another version, and no webhook converts them.
 pub fn hollow(definition: &Value) -> Option<String> {
     if definition["spec"]["conversion"]["strategy"] == "Webhook" {
         return None;
@@ -39,8 +38,8 @@ pub fn hollow(definition: &Value) -> Option<String> {
     })
 }
 
-/// Tells whenever one of the definitions may have changed, as far as the API server lets us watch them; each is watched by its name,
-/// which rights can be restricted to. After trouble a watch rests for `pause_after` it.
+/// Yields an item whenever one of the CRDs may have changed and the API server lets this process watch it. Each is watched by its
+/// name, so that permissions can be limited to these names. After an error, the watch waits for `pause_after(error)`.
 pub fn changes(
     client: &kube::Client,
     pause_after: fn(&watcher::Error) -> Duration,
@@ -49,7 +48,7 @@ pub fn changes(
     let of = |kind: Kind| {
         let named = watcher::Config::default().fields(&format!("metadata.name={}", name_of(kind)));
         let events = watcher(definitions.clone(), named).default_backoff();
-        let told = events.filter_map(move |event| {
+        let named_changes = events.filter_map(move |event| {
             let pause = event.as_ref().err().map(pause_after);
             async move {
                 let Some(pause) = pause else { return Some(()) };
@@ -57,7 +56,7 @@ pub fn changes(
                 None
             }
         });
-        told.boxed()
+        named_changes.boxed()
     };
     select_all(Kind::ALL.map(of))
 }
@@ -66,10 +65,10 @@ fn name_of(kind: Kind) -> String {
     format!("{}.{GROUP}", kind.plural())
 }
 
-/// The same of the definition in a cluster.
+/// [`hollow`] for the CRD in a cluster.
 ///
 /// # Errors
-/// When it can't be read; not every installation may read definitions.
+/// When the CRD can't be read. Some installations may not read CRDs.
 pub async fn hollow_in(client: &kube::Client, kind: Kind) -> Result<Option<String>, ApiError> {
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     let name = name_of(kind);

@@ -1,4 +1,4 @@
-//! What a call to a Kubernetes API can end with, as facts a controller can act on.
+//! The errors of calls to a Kubernetes API, classified by what a controller must do.
 
 use std::time::Duration;
 
@@ -10,35 +10,35 @@ pub enum ApiError {
     /// 404 with a `Status` of reason `NotFound`: the object does not exist (any more).
     #[error("not found: {0}")]
     NotFound(String),
-    /// 404 without such a `Status`: the path is not served, or something between us and the API server answered. It says
-    /// nothing about any object (decisions.md 45).
+    /// 404 without such a `Status`: the path is not served, or a proxy answered. It says nothing about the object (decisions.md
+    /// 45).
     #[error("not served: {0}")]
     NotServed(String),
-    /// 409 on a write: somebody changed the object meanwhile; observe again.
+    /// 409 on a write: another client has changed the object; observe again.
     #[error("conflict: {0}")]
     Conflict(String),
-    /// 409 on a create: the name is taken.
+    /// 409 on a create: an object of this name exists.
     #[error("already exists: {0}")]
     AlreadyExists(String),
-    /// 422: the API server or a webhook refuses the object; also a JSON patch whose `test` failed.
+    /// 422: the API server or a webhook refuses the object. Also the result of a JSON patch whose `test` failed.
     #[error("invalid: {0}")]
     Invalid(String),
-    /// 401 or 403: we may not do this.
+    /// 401 or 403: this process does not have the permission.
     #[error("forbidden: {0}")]
     Forbidden(String),
     /// 429 because of a disruption budget.
     #[error("refused by a disruption budget: {0}")]
     DisruptionBudget(String),
-    /// 429 for load; try again, at the earliest after this time where the server said so.
+    /// 429 because of load. Try again, not earlier than after this time if the server named one.
     #[error("too many requests")]
     TooManyRequests(Option<Duration>),
-    /// No answer in time: what was asked may have happened or not.
+    /// No answer in time. The request may have been carried out or not.
     #[error("no answer within {0:?}; the outcome is unknown")]
     TimedOut(Duration),
-    /// 500: the server failed at this very request and says why. Whether it was done is not known.
+    /// 500: the server reports an error for this request. The request may have been carried out or not.
     #[error("the API server failed: {0}")]
     ServerFault(String),
-    /// The connection failed or the server could not answer (other 5xx).
+    /// The connection failed, or the server could not answer (other 5xx).
     #[error("API server not available: {0}")]
     Unavailable(String),
     /// This process may not act: it does not hold the lease, or it is stopping.
@@ -50,33 +50,32 @@ pub enum ApiError {
 }
 
 impl ApiError {
-    /// Whether the write may have happened although the call failed. Then the object must be read again before anything
-    /// is decided about it.
+    /// Whether the write may have been carried out although the call failed. Then read the object again before deciding about it.
     pub fn outcome_unknown(&self) -> bool {
         matches!(self, Self::TimedOut(_) | Self::Unavailable(_) | Self::ServerFault(_) | Self::NotServed(_))
     }
 
-    /// Whether the API server says itself why the call failed, be it that it may have done what was asked: a webhook that it
-    /// can't reach, for one, is a fault of the server.
+    /// Whether the API server itself gave the cause of the failure. The request may still have been carried out: a webhook that the
+    /// server can't reach, for example, is a server error.
     pub fn is_explained(&self) -> bool {
         matches!(self, Self::ServerFault(_)) || !self.outcome_unknown()
     }
 
-    /// Whether the API server refuses the write itself: by missing rights, a quota, a policy or a webhook. It refuses it again
-    /// until somebody has changed something.
+    /// Whether the API server refuses the write itself: by missing rights, a quota, a policy or a webhook. A retry fails too, until
+    /// the configuration or the object is changed.
     pub fn is_refusal(&self) -> bool {
         matches!(self, Self::Invalid(_) | Self::Forbidden(_))
     }
 
-    /// Whether the object is gone, which a deletion takes for success.
+    /// Whether the object does not exist. A deletion counts this as success.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::NotFound(_))
     }
 }
 
 impl ApiError {
-    /// What a failed call about one object means. Only a 404 that names kind and object is about that object; any other 404
-    /// comes from somebody who does not know it, and then the API server counts as unavailable (decisions.md 45).
+    /// Classifies the error of a call about one object. Only a 404 that names the kind and the object is about this object. Any
+    /// other 404 comes from another server, so the API server counts as unavailable (decisions.md 45).
     pub fn about<K: Resource<DynamicType = ()>>(error: kube::Error, name: &str) -> Self {
         match error {
             kube::Error::Api(status) if status.code == 404 && !names::<K>(&status, name) => {
@@ -88,7 +87,7 @@ impl ApiError {
     }
 }
 
-/// Whether a 404 says of this very object that it does not exist.
+/// Whether a 404 says that exactly this object does not exist.
 fn names<K: Resource<DynamicType = ()>>(status: &kube::core::Status, name: &str) -> bool {
     let Some(details) = &status.details else { return false };
     let is_kind =
@@ -97,10 +96,10 @@ fn names<K: Resource<DynamicType = ()>>(status: &kube::core::Status, name: &str)
     status.reason == NOT_FOUND && is_kind && is_group && details.name == name
 }
 
-/// The reason of a `Status` that says that an object does not exist.
+/// The reason of a `Status` for an object that does not exist.
 const NOT_FOUND: &str = "NotFound";
 
-/// As much of an answer as an error may quote: what is between us and the API server may send whole pages.
+/// Shortens an answer for an error message, because a proxy may send whole pages.
 pub(super) fn shortened(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default();
     if line.chars().count() <= 200 { line.to_owned() } else { line.chars().take(200).chain(['…']).collect() }
@@ -128,8 +127,8 @@ impl From<watcher::Error> for ApiError {
     }
 }
 
-/// Whether a write was refused because the name belongs to another object now: patches of built-in kinds that carry the UID of the
-/// object that was read are answered so, where those of custom kinds meet a conflict.
+/// Whether a write failed because the name belongs to another object now. API servers answer a patch with the UID of an old object
+/// like this for built-in kinds, and with a conflict for custom kinds.
 fn is_about_another_object(status: &kube::core::Status) -> bool {
     let causes = status.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
     causes.iter().any(|cause| cause.field == "metadata.uid")
@@ -162,7 +161,7 @@ fn from_status(status: &kube::core::Status) -> ApiError {
     }
 }
 
-/// An error with its causes, outermost first; libraries tend to hide the telling part in a source.
+/// An error with its causes, outermost first. Libraries often hide the useful part in a source.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = plain(error);
     let mut source = error.source();
@@ -177,22 +176,22 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     if text.contains(OLD_CERTIFICATE) { OLD_CERTIFICATE_TEXT.to_owned() } else { text }
 }
 
-/// What the TLS library says of a client certificate that `openssl x509 -req` made without extensions.
+/// The TLS library's error for a client certificate that `openssl x509 -req` made without extensions.
 const OLD_CERTIFICATE: &str = "UnsupportedCertVersion";
 const OLD_CERTIFICATE_TEXT: &str = "the client certificate is one of X.509 version 1, which is not supported: issue it anew with \
     extensions, which makes it version 3 (`openssl x509 -req … -extfile FILE`, with extendedKeyUsage=clientAuth in the file)";
 
-/// What an error says, without the words that kube puts before any error of the connection or of the API.
+/// The text of an error, without the prefixes that kube adds to errors of the connection or of the API.
 fn plain(error: &dyn std::error::Error) -> String {
     error.to_string().replace("ServiceError: ", "").replace("ApiError: ", "")
 }
 
-/// How the fake API servers of tests say that something does not exist.
+/// Answers of simulated API servers in tests.
 #[cfg(any(test, feature = "testing"))]
 pub mod testing {
     use serde_json::{Value, json};
 
-    /// The `Status` about the object at a path, as an API server answers it.
+    /// The `Status` for an object that does not exist, in the form of an API server.
     pub fn not_found_at(path: &str) -> Value {
         let mut parts: Vec<&str> = path.trim_matches('/').split('/').collect();
         let group = if parts.first() == Some(&"apis") { parts[1] } else { "" };

@@ -1,8 +1,8 @@
-//! The one gate that effects pass: are we the leader, and may this be destroyed now?
+//! The gate that all effects pass: whether this process leads, and whether an object may be destroyed now.
 //!
-//! Every write asks [`Gate::may_act`]; whatever destroys something also asks [`Gate::permit`] (decisions.md 18). Losing
-//! the lease closes the gate at once, before another replica can begin to act. Calls of drivers run through
-//! [`Gate::call`]: none begins once the process is stopping, and none outlives leadership (decisions.md 56).
+//! Each write asks [`Gate::may_act`]. A destructive effect also asks [`Gate::permit`] (decisions.md 18). When the lease is lost the
+//! gate closes at once, before another replica can begin to act. Driver calls run through [`Gate::call`]: none begins after the
+//! process was asked to stop, and none continues after leadership is lost (decisions.md 56).
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{error::ApiError, lease::Leadership};
 
-/// What a destructive effect destroys.
+/// The kind of object that a destructive effect destroys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Destruction {
     /// A VM at the provider.
@@ -31,13 +31,13 @@ pub enum Destruction {
     MachineSet,
 }
 
-/// The gate. Cheap to clone; all clones are the same gate.
+/// The gate. Cheap to clone; all clones share one state.
 #[derive(Clone)]
 pub struct Gate {
     leadership: Leadership,
     /// Cancelled when the process is asked to stop.
     stopping: CancellationToken,
-    /// How long calls that run then may still take.
+    /// How long running calls may still take after that.
     drain: Duration,
     passed: Arc<Mutex<BTreeMap<(Destruction, &'static str), u64>>>,
     /// Why nothing may pass although this process leads.
@@ -50,8 +50,8 @@ impl Gate {
         Self::open_while(Leadership::without_election(leadership_lost))
     }
 
-    /// A gate that is open while all leases are held, by the time of their last renewal too: a process that was stopped
-    /// for a while finds it closed before its election has noticed.
+    /// A gate that is open while all leases are held and their last renewal is recent enough. A process that was suspended finds
+    /// the gate closed before its election task runs again.
     pub fn open_while(leadership: Leadership) -> Self {
         Self {
             leadership,
@@ -62,24 +62,23 @@ impl Gate {
         }
     }
 
-    /// The same gate, through which no driver call begins once `stopping` is cancelled; calls that run then may take
-    /// `drain` longer.
+    /// Lets no driver call begin once `stopping` is cancelled. Calls that run then may take `drain` longer.
     #[must_use]
     pub fn draining_calls(self, stopping: CancellationToken, drain: Duration) -> Self {
         Self { stopping, drain, ..self }
     }
 
-    /// A gate that nothing passes, for processes that only look.
+    /// A gate that is always closed, for processes that only read.
     pub fn closed() -> Self {
         let lost = CancellationToken::new();
         lost.cancel();
         Self::open_until(lost)
     }
 
-    /// Whether effects may happen at all.
+    /// Whether effects are allowed.
     ///
     /// # Errors
-    /// [`ApiError::NotLeading`] once the lease is lost, and once the gate is suspended.
+    /// [`ApiError::NotLeading`] when the lease is lost or the gate is suspended.
     pub fn may_act(&self) -> Result<(), ApiError> {
         if !self.leadership.is_leading() {
             return Err(ApiError::NotLeading("the lease is not held (any more) or the process is stopping".to_owned()));
@@ -90,8 +89,8 @@ impl Gate {
         }
     }
 
-    /// Lets nothing pass any more, because what this process has read can't be trusted. Only another process ends that: whoever
-    /// met the closed gate does not come again.
+    /// Closes the gate for good, because the objects that this process has read can't be trusted. Only a restart opens it again,
+    /// because effects that were refused here are not retried.
     pub fn suspend(&self, why: &str) {
         *self.suspended.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.to_owned());
     }
@@ -99,7 +98,7 @@ impl Gate {
     /// Whether a driver call may begin.
     ///
     /// # Errors
-    /// [`ApiError::NotLeading`] once the lease is lost or the process is asked to stop.
+    /// [`ApiError::NotLeading`] when the lease is lost or the process was asked to stop.
     pub fn may_call(&self) -> Result<(), ApiError> {
         if self.stopping.is_cancelled() {
             return Err(ApiError::NotLeading("the process is stopping and begins no driver call".to_owned()));
@@ -107,14 +106,14 @@ impl Gate {
         self.may_act()
     }
 
-    /// Runs a driver call. It is dropped at once when the lease is lost, and when the process is asked to stop and the
-    /// time for running calls is over; then the leases are not given back, since nobody knows what the provider did.
+    /// Runs a driver call. The call is dropped at once when the lease is lost. It is also dropped when the process was asked to
+    /// stop and the time for running calls is over; the leases are not released then, because what the provider did is unknown.
     ///
     /// # Errors
     /// [`ApiError::NotLeading`] when the call may not begin, or was dropped.
     pub async fn call<T>(&self, call: impl Future<Output = T>) -> Result<T, ApiError> {
         self.may_call()?;
-        let begun = self.leadership.begun();
+        let begun = self.leadership.call_begins();
         let drained = async {
             self.stopping.cancelled().await;
             tokio::time::sleep(self.drain).await;
@@ -134,7 +133,7 @@ impl Gate {
         }
     }
 
-    /// Asks to destroy something by a rule of a decision; audited by kind and rule.
+    /// Asks to destroy an object, by a rule of a decision. The audit log records kind and rule.
     ///
     /// # Errors
     /// As [`Gate::may_act`].
@@ -150,7 +149,7 @@ impl Gate {
         Ok(())
     }
 
-    /// How many destructions passed, by kind and rule.
+    /// The number of permitted destructions, by kind and rule.
     pub fn passed(&self) -> BTreeMap<(Destruction, &'static str), u64> {
         self.passed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -1,4 +1,4 @@
-//! Names of objects inside one kind.
+//! Names and targets of objects.
 
 use std::fmt;
 
@@ -37,17 +37,17 @@ impl fmt::Display for ObjectKey {
     }
 }
 
-/// An object that an effect is meant for: its key, and the UID without which a write could hit a namesake.
+/// The object that an effect is for: its key, and its UID, so that a write does not hit another object of the same name.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Target {
     /// Namespace and name.
     pub key: ObjectKey,
-    /// UID the object must have.
+    /// The UID that the object must have.
     pub uid: String,
 }
 
 impl Target {
-    /// This very object.
+    /// This object.
     pub fn of<K: Resource>(object: &K) -> Self {
         Self { key: ObjectKey::of(object), uid: object.meta().uid.clone().unwrap_or_default() }
     }

@@ -1,11 +1,11 @@
-//! Something that comes true once, and those who wait for it.
+//! A condition that becomes true once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::Notify;
 
-/// A condition that comes true once and stays true. Those who wait are woken in the order in which they came, so that one
-/// history of a process can be told twice; the channels of tokio wake them in any order.
+/// A condition that becomes true once and stays true. Waiting tasks are woken in the order in which they began to wait, so that a
+/// simulated process runs the same way each time. The channels of tokio wake tasks in any order.
 #[derive(Debug, Default)]
 pub struct Latch {
     is_open: AtomicBool,
@@ -13,12 +13,12 @@ pub struct Latch {
 }
 
 impl Latch {
-    /// It is true from the beginning.
+    /// A condition that is true from the start.
     pub fn opened_before() -> Self {
         Self { is_open: AtomicBool::new(true), waiting: Notify::new() }
     }
 
-    /// It is true from now on.
+    /// Makes the condition true.
     pub fn open(&self) {
         self.is_open.store(true, Ordering::Release);
         self.waiting.notify_waiters();
@@ -32,7 +32,7 @@ impl Latch {
     /// Waits until it is true.
     pub async fn opened(&self) {
         let mut woken = std::pin::pin!(self.waiting.notified());
-        // Enlisted before the look: what opens between the two wakes, too.
+        // Enabled before the check, so that an `open` between check and wait is not missed.
         woken.as_mut().enable();
         if !self.is_open() {
             woken.await;
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn those_who_wait_are_woken_in_their_order() {
+    async fn waiting_tasks_are_woken_in_their_order() {
         let (latch, order) = (Arc::new(Latch::default()), Arc::new(Mutex::new(Vec::new())));
         let waits: Vec<_> = (0..40)
             .map(|number| {
@@ -58,7 +58,7 @@ mod tests {
                 })
             })
             .collect();
-        // All of them come before: a scheduler runs more tasks than these before it comes back.
+        // All tasks begin to wait before this returns: the scheduler runs more than 40 tasks before it runs this one again.
         tokio::task::yield_now().await;
         assert!(!latch.is_open());
         latch.open();
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_comes_late_does_not_wait() {
+    async fn an_open_latch_is_not_waited_for() {
         let latch = Latch::default();
         latch.open();
         latch.opened().await;

@@ -1,11 +1,11 @@
-//! Everything that touches a Kubernetes API on behalf of the controllers.
+//! The controllers' access to Kubernetes APIs.
 //!
-//! What lives here: the cached view of a kind with its indexes ([`store`]), the work queue ([`queue`]), guarded writes
-//! ([`objects`]), the gate that every destructive effect passes ([`gate`]) and the errors of API calls ([`error`]).
-//! What does not: any rule about machines. A controller reads stores, decides, and writes through [`objects`].
+//! Contains the cached view of a kind with its indexes ([`store`]), the work queue ([`queue`]), guarded writes ([`objects`]), the
+//! gate that every destructive effect passes ([`gate`]) and the errors of API calls ([`error`]). Contains no rule about machines. A
+//! controller reads stores, decides, and writes through [`objects`].
 //!
-//! Read your own writes: the answer of every write is put into the store at once ([`store::Store::observe_write`]), so a
-//! decision is never made on an object older than the process's own last write to it.
+//! The answer of every write is put into the store at once ([`store::Store::observe_write`]), so that no decision uses an object
+//! that is older than this process's last write to it.
 
 #![forbid(unsafe_code)]
 

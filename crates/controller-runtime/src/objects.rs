@@ -1,8 +1,8 @@
-//! Reads and writes of one kind: the leader's gate before every write, the answer into the store.
+//! Reads and writes the objects of one kind. Each write asks the gate first, and its answer is put into the store.
 //!
-//! The calls themselves are made by an [`ObjectApi`]: [`ApiServer`] for a real cluster, a played one in histories and forecasts.
-//! Writes are patches that carry the object's UID, so that none can hit a namesake or create an empty object
-//! (decisions.md 43); whole objects are only ever created. Retrying is the work queue's business; what the API server refuses is
+//! An [`ObjectApi`] makes the calls: [`ApiServer`] for a real cluster, a simulated one in histories and forecasts. A write is a
+//! patch with the UID of the object, so that it can't change another object of the same name or create an empty object
+//! (decisions.md 43). Whole objects are only created. Retries are made by the work queue. A write that the API server refused is
 //! not sent again before its pause is over ([`super::refusals`]).
 
 mod requests;
@@ -19,16 +19,16 @@ use super::{
     error::ApiError,
     gate::Gate,
     key::{ObjectKey, Target},
-    refusals::{About, Refusals, Said},
+    refusals::{About, Refusals, WriteContent},
     snapshot::Snapshot,
     store::{Moment, Store},
 };
 use machine_api::v1alpha1::controller_of;
 
-/// Objects per page of a live look at a whole collection.
+/// Objects per page when a whole collection is read from the API server.
 const LIVE_PAGE: u32 = 250;
 
-/// Which part of an object a patch is for.
+/// The part of an object that a patch changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub enum Part {
     /// Metadata and specification.
@@ -40,15 +40,15 @@ pub enum Part {
 /// A change to an object.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub enum Patch {
-    /// A JSON merge patch (RFC 7386). Lists are replaced whole: add [`Patch::guarded_by`] when one is computed from a
-    /// read object.
+    /// A JSON merge patch (RFC 7386). It replaces lists as a whole: add [`Patch::guarded_by`] when a list is computed from an
+    /// object that was read.
     Merge(Value),
-    /// A JSON patch (RFC 6902); a failed `test` answers [`ApiError::Invalid`].
+    /// A JSON patch (RFC 6902). A failed `test` gives [`ApiError::Invalid`].
     Json(Vec<Value>),
 }
 
 impl Patch {
-    /// The same merge patch, refused with [`ApiError::Conflict`] unless the object still has this resource version.
+    /// Binds a merge patch to a resource version: if the object has another version, the patch fails with [`ApiError::Conflict`].
     #[must_use]
     pub fn guarded_by(self, resource_version: Option<&str>) -> Self {
         match (self, resource_version) {
@@ -60,8 +60,8 @@ impl Patch {
         }
     }
 
-    /// The same patch, refused unless the object has this UID: with [`ApiError::Conflict`] a merge patch, with
-    /// [`ApiError::Invalid`] a JSON patch.
+    /// Binds the patch to a UID: if the object has another UID, a merge patch fails with [`ApiError::Conflict`], a JSON patch with
+    /// [`ApiError::Invalid`].
     #[must_use]
     pub fn bound_to(self, uid: &str) -> Self {
         match self {
@@ -86,56 +86,55 @@ fn set_metadata(patch: &mut Value, field: &str, value: &str) {
     }
 }
 
-/// What a deletion came to.
+/// The result of a deletion.
 #[derive(Clone, Debug)]
 pub enum Deleted<S> {
     /// The object is gone.
     Gone,
-    /// The object waits for its finalizers.
+    /// The object is marked for deletion and waits for its finalizers or its grace period.
     Marked(S),
 }
 
-/// How an object is deleted.
+/// Options of a deletion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeleteHow<'a> {
-    /// Seconds the object may take to end; absent leaves it to the object.
+    /// Grace period in seconds. `None` uses the default of the object.
     pub grace_seconds: Option<u32>,
-    /// Only in this version.
+    /// Delete only this resource version.
     pub version: Option<&'a str>,
 }
 
 /// Which objects of a kind are listed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListQuery {
-    /// Of this namespace only.
+    /// Only objects of this namespace.
     pub namespace: Option<String>,
-    /// That this selector of labels fits.
+    /// Only objects that match this label selector.
     pub selector: Option<String>,
-    /// At most so many at once.
+    /// Maximum number of objects per page.
     pub limit: Option<u32>,
-    /// Those that follow the page which named this token.
+    /// The continue token of the previous page.
     pub after: Option<String>,
 }
 
-/// Objects of a list, as they are served.
+/// A page of a list, undecoded.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Page {
     /// The objects.
     pub items: Vec<Value>,
-    /// What to ask for the next page with.
+    /// The continue token for the next page.
     pub next: Option<String>,
 }
 
-/// An API server, as far as objects of one kind are read and written. It makes single calls and remembers nothing: gate, stores
-/// and refusals are the business of [`Objects`].
+/// Reads and writes objects of one kind at an API server. Each call stands alone: gate, store and refusals belong to [`Objects`].
 ///
-/// Errors are those of the call: what was not answered is [`ApiError::outcome_unknown`], and [`ApiError::NotFound`] says that the
-/// object itself is not there.
+/// Errors describe the call. After [`ApiError::outcome_unknown`] a write may have happened or not. [`ApiError::NotFound`] means
+/// that the object itself does not exist.
 #[async_trait]
 pub trait ObjectApi<K>: Send + Sync {
-    /// Waits before a write, if the implementation has something to wait for. [`Objects`] asks the gate afterwards. The default
-    /// waits for nothing: with [`ApiServer`] a write waits for its lane after the gate was asked, for at most a minute.
-    async fn turn(&self) {}
+    /// Waits before a write, where the implementation needs to. [`Objects`] asks the gate afterwards. The default does not wait.
+    /// With [`ApiServer`], a write waits in its lane instead, after the gate was asked, for at most a minute.
+    async fn before_write(&self) {}
 
     /// Reads an object.
     async fn read(&self, key: &ObjectKey) -> Result<Arc<K>, ApiError>;
@@ -152,7 +151,7 @@ pub trait ObjectApi<K>: Send + Sync {
     /// Deletes an object if it still has the target's UID.
     async fn delete(&self, target: &Target, how: DeleteHow<'_>) -> Result<Deleted<Arc<K>>, ApiError>;
 
-    /// An object of a list, as [`Self::read`] would answer it.
+    /// Decodes an object of a list, with the same result as [`Self::read`].
     fn decode(&self, item: Value) -> Result<Arc<K>, ApiError>;
 }
 
@@ -160,7 +159,7 @@ pub trait ObjectApi<K>: Send + Sync {
 pub struct Objects<S: Snapshot> {
     api: Arc<dyn ObjectApi<S::Object>>,
     gate: Gate,
-    /// What was refused, where that is minded.
+    /// Refused writes, where they are recorded.
     refusals: Option<Refusals>,
     store: Option<Arc<Store<S>>>,
 }
@@ -180,8 +179,8 @@ impl<S: Snapshot> Objects<S>
 where
     S::Object: Serialize + DeserializeOwned + Clone + Debug,
 {
-    /// Objects read and written through this client; answers of writes go into `store`. `prune` takes off objects what is not
-    /// stored; they are never written back whole.
+    /// Reads and writes through this client and puts the answers of writes into `store`. `prune` removes what is not stored; pruned
+    /// objects are never written back.
     pub fn new(client: kube::Client, gate: Gate, store: Option<Arc<Store<S>>>, prune: fn(&mut S::Object)) -> Self {
         Self::over(Arc::new(ApiServer::new(client, prune)), gate, store)
     }
@@ -191,46 +190,47 @@ impl<S: Snapshot> Objects<S>
 where
     S::Object: Serialize + Clone,
 {
-    /// Objects of this API server; answers of writes go into `store`.
+    /// Reads and writes through this API and puts the answers of writes into `store`.
     pub fn over(api: Arc<dyn ObjectApi<S::Object>>, gate: Gate, store: Option<Arc<Store<S>>>) -> Self {
         Self { api, gate, refusals: None, store }
     }
 
-    /// The same objects, which share what is known of refused writes with others of their cluster, and send none of them again
-    /// before its pause is over.
+    /// Records refused writes in `refusals`, which all objects of a cluster share. A refused write is not sent again before its
+    /// pause is over.
     #[must_use]
-    pub fn minding(mut self, refusals: &Refusals) -> Self {
+    pub fn with_refusals(mut self, refusals: &Refusals) -> Self {
         self.refusals = Some(refusals.clone());
         self
     }
 
     /// Whether a write may be sent.
-    fn may_try(&self, about: About<'_>, said: &Written<'_, S::Object>) -> Result<(), ApiError> {
+    fn may_try(&self, about: About<'_>, content: &PendingWrite<'_, S::Object>) -> Result<(), ApiError> {
         match &self.refusals {
-            Some(refusals) if refusals.knows(about) => said.told(|said| refusals.may_try(about, said)),
+            Some(refusals) if refusals.knows(about) => content.with_content(|content| refusals.may_try(about, content)),
             _ => Ok(()),
         }
     }
 
-    /// Keeps in mind what came of a write.
-    fn learn<T>(&self, about: About<'_>, said: &Written<'_, S::Object>, answer: &Result<T, ApiError>) {
+    /// Records the result of a write.
+    fn learn<T>(&self, about: About<'_>, content: &PendingWrite<'_, S::Object>, answer: &Result<T, ApiError>) {
         if let Some(refusals) = &self.refusals
             && (answer.as_ref().is_err_and(ApiError::is_refusal) || refusals.knows(about))
         {
-            said.told(|said| refusals.learn(about, said, answer));
+            content.with_content(|content| refusals.learn(about, content, answer));
         }
     }
 
-    /// The cached view that answers of writes go into, if there is one.
+    /// The store that receives the answers of writes, if there is one.
     pub fn store(&self) -> Option<&Arc<Store<S>>> {
         self.store.as_ref()
     }
 
-    /// Reads an object from the API server. `None` when the API server says of it that it does not exist. The store is told in
-    /// both cases, but forgets only the object that it showed when the question was sent: another one may have come meanwhile.
+    /// Reads an object from the API server. `None` when the API server answers that this object does not exist. The store is
+    /// updated in both cases. After a `None` it forgets only the object that it had when the request was sent, because a new object
+    /// of that name may have been created since.
     pub async fn get(&self, key: &ObjectKey) -> Result<Option<S>, ApiError> {
         if key.name.is_empty() {
-            // An empty name would turn the read into a list.
+            // With an empty name, the request would be a list.
             return Ok(None);
         }
         let asked = self.store.as_ref().map(|store| store.moment());
@@ -249,7 +249,7 @@ where
         }
     }
 
-    /// Asks the API server whether any object of a namespace carries a label, given as a selector.
+    /// Whether the API server has an object in the namespace that matches the label selector.
     pub async fn any_with_label(&self, namespace: &str, selector: &str) -> Result<bool, ApiError> {
         let query = ListQuery {
             namespace: some_namespace(namespace),
@@ -260,10 +260,10 @@ where
         Ok(!self.api.list(&query).await?.items.is_empty())
     }
 
-    /// Reads all objects of the cluster that carry this label with this value; the store is told of each.
+    /// Reads all objects of the cluster with this label value from the API server and updates the store with each.
     ///
     /// # Errors
-    /// Those of every read; an answer that is no list is none.
+    /// Those of every read. An answer that is no list is an error.
     pub async fn with_label(&self, label: &str, value: &str) -> Result<Vec<S>, ApiError> {
         let query = ListQuery { selector: Some(format!("{label}={value}")), ..ListQuery::default() };
         let asked = self.store.as_ref().map(|store| store.moment());
@@ -273,12 +273,11 @@ where
         Ok(objects.into_iter().map(|object| self.take_read(object, asked)).collect())
     }
 
-    /// Asks the API server for the first object of a namespace that a question holds for, whatever the cached view shows;
-    /// answers its name. The question is asked of objects as they are served, so that none is passed over because it can't be
-    /// decoded.
+    /// Reads objects of a namespace from the API server until `holds` is true for one, and returns its name. The store is not used.
+    /// `holds` gets undecoded objects, so that an undecodable object is not missed.
     ///
     /// # Errors
-    /// Those of every read; an answer that is no list is none.
+    /// Those of every read. An answer that is no list is an error.
     pub async fn find_live(&self, namespace: &str, holds: impl Fn(&Value) -> bool) -> Result<Option<String>, ApiError> {
         let mut query =
             ListQuery { namespace: some_namespace(namespace), limit: Some(LIVE_PAGE), ..ListQuery::default() };
@@ -296,31 +295,31 @@ where
 
     /// Creates an object in its namespace.
     pub async fn create(&self, object: &S::Object) -> Result<S, ApiError> {
-        self.api.turn().await;
+        self.api.before_write().await;
         self.gate.may_act()?;
-        // Its name is a new one at each try: the owner is whom a refusal is about.
+        // A new object gets a new name at each try, so the refusal is recorded for its owner.
         let (kind, name) = match controller_of(object.meta()) {
             Some(owner) => (owner.kind.clone(), owner.name.clone()),
             None => (S::Object::kind(&()).into_owned(), object.meta().name.clone().unwrap_or_default()),
         };
         let key = ObjectKey::new(object.meta().namespace.clone().unwrap_or_default(), name);
-        let (about, said) = (About { kind: &kind, key: &key }, Written::New(object));
-        self.may_try(about, &said)?;
+        let (about, content) = (About { kind: &kind, key: &key }, PendingWrite::New(object));
+        self.may_try(about, &content)?;
         let answer = self.api.create(object).await;
-        self.learn(about, &said, &answer);
+        self.learn(about, &content, &answer);
         answer.map(|created| self.take(created))
     }
 
     /// Patches an object; the patch carries the target's UID.
     pub async fn patch(&self, target: &Target, part: Part, patch: Patch) -> Result<S, ApiError> {
-        self.api.turn().await;
+        self.api.before_write().await;
         self.gate.may_act()?;
         let patch = patch.bound_to(&target.uid);
-        let said = Written::Change(part, &patch);
+        let content = PendingWrite::Change(part, &patch);
         let about = About { kind: &S::Object::kind(&()), key: &target.key };
-        self.may_try(about, &said)?;
+        self.may_try(about, &content)?;
         let answer = self.api.patch(&target.key, part, &patch).await;
-        self.learn(about, &said, &answer);
+        self.learn(about, &content, &answer);
         match answer {
             Ok(object) => Ok(self.take(object)),
             Err(error) => {
@@ -330,17 +329,17 @@ where
         }
     }
 
-    /// Deletes an object if it still has the target's UID. An object that is gone already counts as deleted.
+    /// Deletes an object if it still has the target's UID. An object that does not exist counts as deleted.
     ///
     /// # Errors
-    /// [`ApiError::Conflict`] when it is to be deleted in a version that it no longer has, among those of every write.
+    /// Those of every write; [`ApiError::Conflict`] when `how` names a version and the object has another one.
     pub async fn delete(&self, target: &Target, how: DeleteHow<'_>) -> Result<Deleted<S>, ApiError> {
-        self.api.turn().await;
+        self.api.before_write().await;
         self.gate.may_act()?;
         let about = About { kind: &S::Object::kind(&()), key: &target.key };
-        self.may_try(about, &Written::End)?;
+        self.may_try(about, &PendingWrite::Deletion)?;
         let answer = self.api.delete(target, how).await;
-        self.learn(about, &Written::End, &answer);
+        self.learn(about, &PendingWrite::Deletion, &answer);
         match answer {
             Ok(Deleted::Marked(object)) => Ok(Deleted::Marked(self.take(object))),
             Ok(Deleted::Gone) => {
@@ -355,10 +354,10 @@ where
         }
     }
 
-    /// Deletes an object if it is still as it was in this version.
+    /// Deletes an object if it still has this version.
     ///
     /// # Errors
-    /// [`ApiError::Conflict`] when it has changed since, among those of every deletion.
+    /// Those of every deletion; [`ApiError::Conflict`] when the object has changed.
     pub async fn delete_unchanged(&self, target: &Target, version: &str) -> Result<Deleted<S>, ApiError> {
         self.delete(target, DeleteHow { version: Some(version), ..DeleteHow::default() }).await
     }
@@ -370,7 +369,7 @@ where
         }
     }
 
-    /// What a live read has shown that was sent at this moment.
+    /// Stores the object of a read that was sent at this moment.
     fn take_read(&self, object: Arc<S::Object>, asked: Option<Moment>) -> S {
         match (&self.store, asked) {
             (Some(store), Some(asked)) => store.observe_read(object, asked),
@@ -395,18 +394,18 @@ fn some_namespace(namespace: &str) -> Option<String> {
     Some(namespace).filter(|namespace| !namespace.is_empty()).map(str::to_owned)
 }
 
-/// A write, as refusals are told apart. What a new object says is put together only where something was refused.
-enum Written<'a, K> {
+/// A write, in the form in which refusals are recorded. A new object is serialized only where a refusal of its owner is known.
+enum PendingWrite<'a, K> {
     New(&'a K),
     Change(Part, &'a Patch),
-    End,
+    Deletion,
 }
 
-impl<K: Serialize> Written<'_, K> {
-    fn told<T>(&self, to: impl FnOnce(Said<'_>) -> T) -> T {
+impl<K: Serialize> PendingWrite<'_, K> {
+    fn with_content<T>(&self, to: impl FnOnce(WriteContent<'_>) -> T) -> T {
         match self {
-            // An object that can't be written is not sent either.
-            Self::New(object) => to(Said::New(&serde_json::to_value(object).unwrap_or_default())),
+            // An object that can't be serialized is not sent.
+            Self::New(object) => to(WriteContent::New(&serde_json::to_value(object).unwrap_or_default())),
             Self::Change(part, patch) => {
                 let operations;
                 let body = match patch {
@@ -417,11 +416,11 @@ impl<K: Serialize> Written<'_, K> {
                     }
                 };
                 match part {
-                    Part::Main => to(Said::Change(body)),
-                    Part::Status => to(Said::Status(body)),
+                    Part::Main => to(WriteContent::Change(body)),
+                    Part::Status => to(WriteContent::Status(body)),
                 }
             }
-            Self::End => to(Said::End),
+            Self::Deletion => to(WriteContent::Deletion),
         }
     }
 }

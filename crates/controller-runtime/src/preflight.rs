@@ -1,7 +1,7 @@
-//! What is checked of a cluster before work begins, and what is said when it is not as needed.
+//! Checks of a cluster before work begins, with errors that name the problem and the remedy.
 //!
-//! Every check answers a value that names the thing and the remedy. What to do about it is the caller's: an unreachable
-//! API server ends the start, missing kinds and missing permissions are shown and waited for (decisions.md 31).
+//! The checks only return errors; the caller decides what to do. An unreachable API server ends the start. Missing kinds and
+//! missing permissions are reported, and the process waits for them (decisions.md 31).
 
 use std::{fmt, time::Duration};
 
@@ -18,14 +18,14 @@ use super::{
 };
 use machine_api::names;
 
-/// How long an API server may be silent at the start, and the pause between questions (spec/deployment-and-set §1.2).
+/// How long an API server may give no healthy answer at the start, and the pause between tries (spec/deployment-and-set §1.2).
 const REACHABLE_WITHIN: Duration = Duration::from_secs(10);
-const ASK_EVERY: Duration = Duration::from_secs(1);
+const RETRY_EVERY: Duration = Duration::from_secs(1);
 
-/// Why a cluster can't be worked with (yet).
+/// Why a cluster can't be used (yet).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PreflightError {
-    /// No answer, or none that is well.
+    /// The API server did not answer, or is not healthy.
     #[error(
         "the API server of cluster {cluster} is not healthy: {cause} (asked for {within:?}); check address and \
          certificate authority in the kubeconfig, the network, and the server itself"
@@ -33,12 +33,12 @@ pub enum PreflightError {
     Unreachable {
         /// Which cluster, such as `control`.
         cluster: String,
-        /// The last answer.
+        /// The last answer or error.
         cause: String,
-        /// How long it was asked.
+        /// How long the API server was asked.
         within: Duration,
     },
-    /// The server does not know who we are.
+    /// The API server does not accept the credentials.
     #[error(
         "the API server of cluster {cluster} does not accept our credentials: {cause}; renew the token or certificate \
          in the kubeconfig"
@@ -46,7 +46,7 @@ pub enum PreflightError {
     Unauthorized {
         /// Which cluster.
         cluster: String,
-        /// What it says.
+        /// What the API server answered.
         cause: String,
     },
     /// Kinds are not served.
@@ -65,17 +65,17 @@ pub enum PreflightError {
     Forbidden {
         /// Which cluster.
         cluster: String,
-        /// What is not allowed.
+        /// The missing permissions.
         missing: Vec<Permission>,
     },
-    /// A question could not be asked.
+    /// A check could not be made.
     #[error("cannot ask the API server of cluster {cluster} for {what}: {error}")]
     Unanswered {
         /// Which cluster.
         cluster: String,
-        /// What was asked for.
+        /// What the check asked for.
         what: &'static str,
-        /// Why not.
+        /// Why it failed.
         error: ApiError,
     },
 }
@@ -84,16 +84,16 @@ fn join(permissions: &[Permission]) -> String {
     permissions.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// Something a process must be allowed to do.
+/// A permission that the process needs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Permission {
-    /// Such as `patch`.
+    /// The verb, such as `patch`.
     pub verb: &'static str,
     /// API group; empty for the core group.
     pub group: &'static str,
     /// Plural, with the subresource after a slash.
     pub resource: &'static str,
-    /// Where; `None` means the whole cluster.
+    /// The namespace; `None` for the whole cluster.
     pub namespace: Option<String>,
 }
 
@@ -123,12 +123,12 @@ impl Preflight {
         Self::new(format!("{name} ({})", cluster.host()), cluster.client(Purpose::Discovery))
     }
 
-    /// Checks through a client that is not throttled.
+    /// Checks through a client without a rate limit.
     pub fn new(cluster: impl Into<String>, client: kube::Client) -> Self {
         Self { cluster: cluster.into(), client }
     }
 
-    /// Waits until `/healthz` answers, at once and then each second, for ten seconds.
+    /// Waits up to ten seconds until `/healthz` is healthy: tries at once, then each second.
     pub async fn reachable(&self) -> Result<(), PreflightError> {
         let until = Instant::now() + REACHABLE_WITHIN;
         let mut cause = "no answer".to_owned();
@@ -138,33 +138,33 @@ impl Preflight {
                 Ok(Err(Health::Unauthorized(cause))) => {
                     return Err(PreflightError::Unauthorized { cluster: self.cluster.clone(), cause });
                 }
-                Ok(Err(Health::Unwell(text))) => cause = text,
+                Ok(Err(Health::Unhealthy(text))) => cause = text,
                 Err(_) => {}
             }
-            if Instant::now() + ASK_EVERY > until {
+            if Instant::now() + RETRY_EVERY > until {
                 let cluster = self.cluster.clone();
                 return Err(PreflightError::Unreachable { cluster, cause, within: REACHABLE_WITHIN });
             }
             tracing::warn!(cluster = self.cluster, cause, "API server not reachable yet");
-            tokio::time::sleep(ASK_EVERY).await;
+            tokio::time::sleep(RETRY_EVERY).await;
         }
     }
 
-    /// Asks `/healthz` once. Also what the safety controller asks.
+    /// Asks `/healthz` once.
     async fn healthz(&self) -> Result<(), Health> {
         let request = http::Request::get("/healthz")
             .body(kube::client::Body::empty())
-            .map_err(|error| Health::Unwell(error.to_string()))?;
-        let answer = self.client.send(request).await.map_err(|error| Health::Unwell(chain(&error)))?;
+            .map_err(|error| Health::Unhealthy(error.to_string()))?;
+        let answer = self.client.send(request).await.map_err(|error| Health::Unhealthy(chain(&error)))?;
         match answer.status().as_u16() {
-            // Who may not read /healthz still has found a living server.
+            // 403: this process may not read /healthz, but the server answers.
             200 | 403 => Ok(()),
             401 => Err(Health::Unauthorized("401 Unauthorized".to_owned())),
-            _ => Err(Health::Unwell(format!("/healthz answers {}", answer.status()))),
+            _ => Err(Health::Unhealthy(format!("/healthz answers {}", answer.status()))),
         }
     }
 
-    /// Whether the API server is well at this moment.
+    /// Whether the API server is healthy now. The safety controller asks this.
     pub async fn is_healthy(&self) -> bool {
         self.healthz().await.is_ok()
     }
@@ -189,7 +189,7 @@ impl Preflight {
         self.serves(names::GROUP, names::V1ALPHA1, &kinds).await
     }
 
-    /// The plurals that a group and version serve; none when the group is unknown.
+    /// The plurals of the kinds in a group and version; empty when the group is unknown.
     pub async fn served(&self, group: &str, version: &str) -> Result<Vec<String>, PreflightError> {
         let path = if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") };
         match self.get::<APIResourceList>(&path).await {
@@ -211,7 +211,7 @@ impl Preflight {
         })
     }
 
-    /// Checks that this process may do all of this.
+    /// Checks that this process has all these permissions.
     pub async fn allowed(&self, wanted: &[Permission]) -> Result<(), PreflightError> {
         let mut missing = Vec::new();
         for permission in wanted {
@@ -267,10 +267,10 @@ impl Preflight {
     }
 }
 
-/// What `/healthz` said, if it was not "ok".
+/// A `/healthz` result other than "ok".
 enum Health {
     Unauthorized(String),
-    Unwell(String),
+    Unhealthy(String),
 }
 
 #[cfg(test)]
@@ -284,7 +284,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that answers by path and by how often it was asked.
+    /// A server whose answers depend on the path and on the number of earlier requests.
     fn server(answer: impl Fn(&str, usize) -> (u16, String) + Send + Sync + 'static) -> Preflight {
         let (answer, asked) = (Arc::new(answer), Arc::new(AtomicUsize::new(0)));
         let service = tower::service_fn(move |request: http::Request<Body>| {
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_that_stays_unwell_is_given_up_after_ten_seconds() {
+    async fn an_unhealthy_server_is_an_error_after_ten_seconds() {
         let began = Instant::now();
         let error = server(|_, _| (500, "etcd".to_owned())).reachable().await.unwrap_err().to_string();
         assert!(error.contains("cluster control") && error.contains("500") && error.contains("kubeconfig"), "{error}");
@@ -315,13 +315,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn refused_credentials_are_told_at_once() {
+    async fn refused_credentials_are_an_error_at_once() {
         let error = server(|_, _| (401, String::new())).reachable().await.unwrap_err();
         assert!(matches!(error, PreflightError::Unauthorized { .. }), "{error}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_may_not_read_healthz_has_reached_the_server() {
+    async fn a_forbidden_healthz_shows_that_the_server_is_reachable() {
         assert_eq!(server(|_, _| (403, String::new())).reachable().await, Ok(()));
     }
 

@@ -1,11 +1,11 @@
 //! The work queue of one controller.
 //!
-//! Never two passes of one key at once; a key added while it is worked on runs again afterwards. Delayed additions keep
-//! the earliest deadline of a key; failures are retried with exponential back-off per key (spec/deployment-and-set §1.4).
-//! A queue whose passes look at many objects may let a key rest after each start of a pass: what happens meanwhile is
-//! looked at together, so that a thousand machines that change within seconds don't cost their set a thousand passes.
-//! All deadlines stand in one ordered map served by one timer: nothing sleeps per object. What lives here: workers and the
-//! timer; the keys' places are kept in [`state`].
+//! A key never has two passes at once. A key that is added during its pass runs again afterwards. Of several delayed additions, a
+//! key keeps the earliest deadline. Failed keys are retried with an exponential back-off per key (spec/deployment-and-set §1.4). A
+//! queue whose passes look at many objects may let each key rest after the start of a pass: changes during the rest are handled by
+//! one pass, so that a thousand machines that change within seconds do not cost their set a thousand passes. All deadlines are in
+//! one ordered map with one timer, so that no task sleeps per object. This file has the workers and the timer; [`state`] has the
+//! keys.
 
 mod state;
 
@@ -18,31 +18,31 @@ use std::{
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use self::state::{State, Woken};
+use self::state::{State, Wake};
 use super::error::ApiError;
 use mcm_metrics::{QueueMetrics, Waiting};
 
-/// What a pass over a key ended with.
+/// The result of a pass over a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nothing more to do until something changes.
+    /// Nothing more to do until a change.
     Settled,
-    /// Look again after this time, if nothing changes before; the reason is for the log.
+    /// Look again after this time, or earlier at a change. The reason is for the log.
     LookAgain(Duration, &'static str),
-    /// The pass failed: run it again after a back-off that grows with the failures in a row.
+    /// The pass failed. The next pass comes after a back-off that grows with consecutive failures.
     Retry(String),
-    /// The API server refuses what the pass asks for. Until it is asked again ([`super::refusals`]) passes cost no write, so that
-    /// the pause between them is short.
+    /// The API server refuses a write of the pass. Until the write may be sent again ([`super::refusals`]), passes cost no write,
+    /// so the pause between them is short.
     Refused(String),
 }
 
 impl Outcome {
-    /// The end of a pass in which this error came up.
+    /// The outcome of a pass that met this error.
     pub fn after(error: &ApiError, text: String) -> Self {
         if error.is_refusal() { Self::Refused(text) } else { Self::Retry(text) }
     }
 
-    /// How long a key rests whose passes have failed so often in a row, this one apart; `None` when this one has not failed.
+    /// The back-off of a key after this outcome and `failures` earlier failures in a row; `None` when this pass did not fail.
     pub fn backoff(&self, failures: u32) -> Option<Duration> {
         match self {
             Self::Settled | Self::LookAgain(..) => None,
@@ -52,15 +52,15 @@ impl Outcome {
     }
 }
 
-/// First pause after failures, that of client-go's `ItemExponentialFailureRateLimiter`.
+/// First pause after a failure, as in client-go's `ItemExponentialFailureRateLimiter`.
 const FIRST_BACKOFF: Duration = Duration::from_millis(5);
-/// Longest pause. Shorter than client-go's 1000 s: no key is ever dropped here, so that a pause is all that stands between
-/// the end of a fault and its repair (spec/machine-controller §17.14, MC-282).
+/// Longest pause. It is shorter than client-go's 1000 s: this queue never drops a key, so after a fault has ended, the repair waits
+/// only for this pause (spec/machine-controller §17.14, MC-282).
 const LONGEST_BACKOFF: Duration = Duration::from_secs(5 * 60);
-/// Longest pause after a pass that was refused something.
+/// Longest pause after a pass with a refused write.
 const LONGEST_REFUSED: Duration = Duration::from_secs(10);
 
-/// Keys waiting for a pass. `K` names what is worked on, usually an `ObjectKey`.
+/// Keys that wait for a pass. `K` identifies the object of a pass, usually an `ObjectKey`.
 pub struct WorkQueue<K> {
     name: &'static str,
     metrics: QueueMetrics,
@@ -71,7 +71,7 @@ pub struct WorkQueue<K> {
 }
 
 impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
-    /// An empty queue that reports through `metrics`.
+    /// An empty queue that reports its metrics to `metrics`.
     pub fn new(name: &'static str, metrics: QueueMetrics) -> Self {
         Self {
             name,
@@ -83,18 +83,17 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
         }
     }
 
-    /// The same queue, whose keys run at most once in this time, counted from start to start. The first pass of a key that
-    /// has rested long enough begins at once.
+    /// Sets the shortest time between the starts of two passes of a key. If it is over, the next pass begins at once.
     #[must_use]
     pub fn resting(mut self, rest: Duration) -> Self {
         self.rest = rest;
         self
     }
 
-    /// An empty queue whose metrics nobody reads.
+    /// An empty queue with unused metrics.
     ///
     /// # Panics
-    /// Never: the metrics are declared alike.
+    /// Never: the declarations of the metrics do not clash.
     #[cfg(any(test, feature = "testing"))]
     pub fn for_tests(name: &'static str) -> Self {
         let metrics = mcm_metrics::Metrics::new(Arc::new(|| Duration::ZERO)).expect("the declarations agree");
@@ -106,15 +105,15 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
         self.name
     }
 
-    /// Wants a pass over the key now.
+    /// Requests a pass over the key now.
     pub fn add(&self, key: K) {
         let mut state = self.lock();
-        let woken = state.want(key, &self.metrics);
+        let wake = state.want(key, &self.metrics);
         drop(state);
-        self.wake(woken);
+        self.notify(wake);
     }
 
-    /// Wants a pass over the key after this time, or earlier if that was wanted already.
+    /// Requests a pass over the key after this time. An earlier request stays.
     pub fn add_after(&self, key: K, delay: Duration) {
         if delay.is_zero() {
             return self.add(key);
@@ -126,21 +125,21 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
         }
     }
 
-    /// Wants a pass over the key now, unless its last pass failed and its back-off lasts: then the pass after that is soon
-    /// enough. For changes that a failing pass itself may have made, such as the status that tells of the failure.
+    /// Requests a pass over the key now, unless its last pass failed and the back-off is not over; the pass after the back-off is
+    /// soon enough then. For changes that a failing pass may have made itself, such as a status with the failure.
     pub fn add_unless_backing_off(&self, key: K) {
         let mut state = self.lock();
-        let woken = state.want_unless_backing_off(key, &self.metrics);
+        let wake = state.want_unless_backing_off(key, &self.metrics);
         drop(state);
-        self.wake(woken);
+        self.notify(wake);
     }
 
-    /// How many keys wait for a worker.
+    /// The number of keys that wait for a worker.
     pub fn depth(&self) -> usize {
         self.lock().ready.len()
     }
 
-    /// Whether nothing waits, runs, or is due within the given time. For tests and for draining.
+    /// Whether no key waits, runs, or becomes due within the given time. For tests and for draining.
     pub fn is_idle(&self, within: Duration) -> bool {
         let state = self.lock();
         let soon = Instant::now() + within;
@@ -149,9 +148,9 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
             && state.deadlines.first_key_value().is_none_or(|((at, _), _)| *at > soon)
     }
 
-    /// Works on keys with so many workers until `shutdown`; passes that run then are finished first.
+    /// Runs `workers` workers until `shutdown`, and then finishes the running passes.
     ///
-    /// `pass` is called for one key at a time per key. The returned future is to be owned by a supervisor.
+    /// `pass` never runs twice at once for one key. The supervisor should own the future.
     pub async fn run<F, Fut>(self: Arc<Self>, workers: usize, shutdown: CancellationToken, pass: F)
     where
         F: Fn(K) -> Fut + Send + Sync + 'static,
@@ -165,15 +164,15 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
             tasks.spawn(async move {
                 while let Some((key, waited)) = queue.next().await {
                     let working = waited.started();
-                    // On the heap: a worker that waits for work holds no room for a pass.
+                    // Boxed, so that an idle worker does not hold the memory of a pass.
                     let outcome = Box::pin(pass(key.clone())).await;
                     drop(working);
                     queue.done(&key, &outcome);
                 }
             });
         }
-        // Nothing ends before the shutdown, except by a panic: then the whole queue ends with it, at once and not at the
-        // shutdown, or a key would stay "running" for ever.
+        // Before the shutdown, a task ends only by a panic. Then the whole queue ends at once; otherwise the key of that task would
+        // stay in `running` for ever.
         tokio::select! {
             biased;
             () = shutdown.cancelled() => {}
@@ -191,7 +190,7 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
         loop {
             let notified = self.work.notified();
             tokio::pin!(notified);
-            // Registered before the look, or a wake-up between look and wait would be lost.
+            // Enabled before the check, so that no notification between check and wait is lost.
             notified.as_mut().enable();
             {
                 let mut state = self.lock();
@@ -236,9 +235,9 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
                 wake_timer = state.schedule(key.clone(), Instant::now() + delay);
             }
         }
-        let woken = if state.wanted.remove(key) { state.want(key.clone(), &self.metrics) } else { Woken::Nobody };
+        let wake = if state.wanted.remove(key) { state.want(key.clone(), &self.metrics) } else { Wake::Nothing };
         drop(state);
-        self.wake(woken);
+        self.notify(wake);
         if wake_timer {
             self.timer.notify_one();
         }
@@ -256,7 +255,7 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
                     }
                     let key = entry.remove();
                     state.deadline_of.remove(&key);
-                    due += usize::from(state.want(key, &self.metrics) == Woken::Worker);
+                    due += usize::from(state.want(key, &self.metrics) == Wake::Worker);
                 }
                 let next = state.deadlines.first_key_value().map(|((at, _), _)| *at);
                 drop(state);
@@ -280,11 +279,11 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
         }
     }
 
-    fn wake(&self, woken: Woken) {
-        match woken {
-            Woken::Worker => self.work.notify_one(),
-            Woken::Timer => self.timer.notify_one(),
-            Woken::Nobody => {}
+    fn notify(&self, wake: Wake) {
+        match wake {
+            Wake::Worker => self.work.notify_one(),
+            Wake::Timer => self.timer.notify_one(),
+            Wake::Nothing => {}
         }
     }
 
@@ -301,7 +300,7 @@ fn pass_panic_on(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
-/// The pause after so many failures in a row, this one apart.
+/// The back-off after this number of earlier failures in a row.
 fn backoff(failures: u32) -> Duration {
     FIRST_BACKOFF.saturating_mul(2_u32.saturating_pow(failures.min(31))).min(LONGEST_BACKOFF)
 }
@@ -379,7 +378,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_resting_key_runs_once_for_all_that_came_meanwhile() {
+    async fn a_resting_key_runs_once_for_all_additions_during_the_rest() {
         let rest = Duration::from_millis(500);
         let rig = rig_of(WorkQueue::for_tests("test").resting(rest), |_| Outcome::Settled);
         for _ in 0..30 {
@@ -388,7 +387,7 @@ mod tests {
         }
         rig.queue.add("b".to_owned());
         let passes: Vec<(String, u128)> = rig.settle().await.into_iter().map(|(key, at)| (key, at / 10 * 10)).collect();
-        // The first at once, the second after the rest, the third for what was added since; another key doesn't wait.
+        // Pass 1 runs at once, pass 2 after the rest, pass 3 for what was added since. Another key does not wait.
         assert_eq!(passes, [("a", 0), ("a", 500), ("b", 600), ("a", 1000)].map(|(key, at)| (key.to_owned(), at)));
     }
 
@@ -423,22 +422,22 @@ mod tests {
         assert!(pauses.windows(2).all(|pair| pair[1] > pair[0]), "{pauses:?}");
     }
 
-    /// What the passes of a key come to that writes its own status whenever it fails: the write wakes it.
+    /// The passes of a key that writes its own status at each failure; the write wakes the key.
     #[tokio::test(start_paused = true)]
-    async fn the_back_off_holds_against_wakes_by_what_the_failing_pass_wrote_itself() {
+    async fn writes_of_a_failing_pass_do_not_shorten_its_back_off() {
         let queue = Arc::new(WorkQueue::<String>::for_tests("test"));
         let passes = Arc::new(Mutex::new(Vec::new()));
         let shutdown = CancellationToken::new();
-        let (log, woken, start) = (Arc::clone(&passes), Arc::clone(&queue), Instant::now());
+        let (log, same_queue, start) = (Arc::clone(&passes), Arc::clone(&queue), Instant::now());
         let worker = tokio::spawn(Arc::clone(&queue).run(2, shutdown.clone(), move |key: String| {
-            let (log, woken) = (Arc::clone(&log), Arc::clone(&woken));
+            let (log, same_queue) = (Arc::clone(&log), Arc::clone(&same_queue));
             async move {
                 log.lock().unwrap().push(start.elapsed());
-                // The answer to the write shows it within the pass, the watch afterwards.
-                woken.add_unless_backing_off(key.clone());
+                // The answer shows the write during the pass, the watch after it.
+                same_queue.add_unless_backing_off(key.clone());
                 tokio::spawn(async move {
                     tokio::time::sleep(Duration::from_millis(3)).await;
-                    woken.add_unless_backing_off(key);
+                    same_queue.add_unless_backing_off(key);
                 });
                 Outcome::Retry("refused".to_owned())
             }
@@ -447,7 +446,7 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(60)).await;
         let alone = passes.lock().unwrap().len();
         assert!(alone <= 14, "{alone} passes in a minute");
-        // A change of anything else is looked at at once.
+        // Any other change starts a pass at once.
         let before = start.elapsed();
         queue.add("a".to_owned());
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -457,7 +456,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_a_pass_wrote_itself_is_looked_at_when_it_did_not_fail() {
+    async fn writes_of_a_successful_pass_start_another_pass() {
         let rig = rig(|_| Outcome::Settled);
         rig.queue.add_unless_backing_off("a".to_owned());
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -474,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_refused_something_is_looked_at_every_ten_seconds() {
+    fn a_key_with_a_refused_write_runs_every_ten_seconds() {
         let refused = Outcome::after(&ApiError::Forbidden("quota".to_owned()), "refused".to_owned());
         assert_eq!(refused.backoff(0), Some(FIRST_BACKOFF));
         assert!((14..100).all(|failures| refused.backoff(failures) == Some(Duration::from_secs(10))));

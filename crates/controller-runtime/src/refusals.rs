@@ -1,12 +1,12 @@
-//! Writes that the API server refuses (403 by a quota, a policy or missing rights, 422 by admission), and when they may be tried
+//! Writes that the API server refuses (403 by a quota, a policy or missing rights, 422 by admission), and when they may be sent
 //! again.
 //!
-//! One rule for all rooms: a refused write is not sent again before its pause is over. Until then each attempt is answered
-//! with the same refusal, from here. So a room may run a pass whenever something happens, and need not know what the last
-//! pass was refused. Lost answers, conflicts and servers that fail are no refusals, and nothing here holds them back.
+//! One rule for all controllers: a refused write is not sent again before its pause is over. Until then each try fails here, with
+//! the recorded refusal. So a controller may run a pass at any change, without knowing what the API server refused in the last
+//! pass. Lost answers, conflicts and server errors are not refusals, and do not delay a write.
 //!
-//! What lives here: what was refused, by the object that it was about, and the pauses. The [`Ledger`] is pure; the time comes in
-//! as a value. [`Refusals`] is the ledger that the [`Objects`](super::objects::Objects) of a cluster share.
+//! [`Ledger`] records the refusals and pauses by object. It is pure: the time is an argument. [`Refusals`] is the ledger that the
+//! [`Objects`](super::objects::Objects) of a cluster share.
 
 use std::{
     collections::BTreeMap,
@@ -21,8 +21,8 @@ use tokio::time::Instant;
 
 use super::{error::ApiError, key::ObjectKey, snapshot::Snapshot, store::Change};
 
-/// Pauses after the first refusal, the second one and so on; the last one stays. Together with the time until the next pass over
-/// a key ([`super::queue::Outcome::Refused`]) the longest one is five minutes (spec/machine-controller §17.14, MC-282).
+/// Pause after the first refusal, after the second, and so on; the last one stays. Together with the time until the next pass over
+/// a key ([`super::queue::Outcome::Refused`]), the longest pause is five minutes (spec/machine-controller §17.14, MC-282).
 const PAUSES: [Duration; 5] = [
     Duration::from_secs(1),
     Duration::from_secs(5),
@@ -30,15 +30,17 @@ const PAUSES: [Duration; 5] = [
     Duration::from_secs(125),
     Duration::from_secs(285),
 ];
-/// A write that nobody has asked for in this time is forgotten: the decision was another one since.
+/// A write that was not sent for this time is forgotten, because the decision has changed since.
 const FORGOTTEN: Duration = Duration::from_secs(10 * 60);
-/// So many different writes of one object may be refused without a pause. Further ones wait as if they were the same: a write that
-/// says something else each time is no other write.
-const KNOWN_APART: usize = 4;
-/// Changes of an object make its writes due, ever later; after this time without a change they do so at once again.
+/// This number of different writes of one object may be refused without a pause. Further ones wait as if they were the same write,
+/// because a write may have different content at each try.
+const MAX_DISTINCT: usize = 4;
+/// A change of an object makes its writes due, after pauses that grow with each change. After this time without a change, they
+/// start at zero again.
 const CHANGES_FORGOTTEN: Duration = Duration::from_secs(3600);
 
-/// The object that a write is about. A creation is about the owner of the new object, which has another name at each try.
+/// The object that a write is about. For a creation it is the owner of the new object, because the new object has another name at
+/// each try.
 #[derive(Clone, Copy, Debug)]
 pub struct About<'a> {
     /// The kind.
@@ -47,23 +49,24 @@ pub struct About<'a> {
     pub key: &'a ObjectKey,
 }
 
-/// What is written, as far as it tells one write from another.
+/// The content of a write, as far as it distinguishes writes.
 #[derive(Clone, Copy, Debug)]
-pub enum Said<'a> {
-    /// A new object. Its name does not count.
+pub enum WriteContent<'a> {
+    /// A new object. Its name is ignored.
     New(&'a Value),
     /// A change of the object.
     Change(&'a Value),
-    /// A change of its status.
+    /// A change of the object's status.
     Status(&'a Value),
-    /// Its end.
-    End,
+    /// The deletion of the object.
+    Deletion,
 }
 
-impl Said<'_> {
-    /// The same number for the same write. Times, names of new objects and preconditions differ from try to try and don't count.
+impl WriteContent<'_> {
+    /// A hash that is equal for equal writes. It ignores times, names of new objects and preconditions, because they differ between
+    /// tries.
     fn number(self) -> u64 {
-        // Fixed keys: the same history gives the same pauses.
+        // The hasher has fixed keys, so that equal histories give equal pauses.
         let mut hasher = DefaultHasher::new();
         match self {
             Self::New(object) => {
@@ -78,19 +81,19 @@ impl Said<'_> {
                 "status".hash(&mut hasher);
                 digest(patch, &["uid", "resourceVersion"], &mut hasher);
             }
-            Self::End => "end".hash(&mut hasher),
+            Self::Deletion => "end".hash(&mut hasher),
         }
         hasher.finish()
     }
 
-    /// Whether the error may say that somebody else was faster, and not that the write is refused: a JSON patch whose test failed is
-    /// answered like one that admission refuses.
-    fn may_be_late(self, error: &ApiError) -> bool {
+    /// Whether the error may mean that another client changed the object first, and not that the write is refused: the API server
+    /// answers a JSON patch with a failed test like one that admission refuses.
+    fn may_be_overtaken(self, error: &ApiError) -> bool {
         matches!((self, error), (Self::Change(Value::Array(_)) | Self::Status(Value::Array(_)), ApiError::Invalid(_)))
     }
 }
 
-/// Takes in a value but for these fields of its metadata and the times in its texts.
+/// Hashes a value, without these fields of its metadata and without the times in its texts.
 fn digest(value: &Value, apart: &[&str], hasher: &mut impl Hasher) {
     match value {
         Value::Object(fields) => {
@@ -103,7 +106,7 @@ fn digest(value: &Value, apart: &[&str], hasher: &mut impl Hasher) {
                             digest(value, &[], hasher);
                         }
                     }
-                    // A JSON patch tests the version that it was made for.
+                    // The version that a JSON patch tests.
                     _ if is_test_of_version(fields) && name == "value" => {}
                     value => digest(value, &[], hasher),
                 }
@@ -126,7 +129,7 @@ fn is_test_of_version(fields: &serde_json::Map<String, Value>) -> bool {
     fields.get("path").is_some_and(|path| path == "/metadata/resourceVersion")
 }
 
-/// The parts of a text between times such as `2027-01-15T08:00:00Z`.
+/// Calls `take` with the parts of a text between times such as `2027-01-15T08:00:00Z`.
 fn without_times(text: &str, mut take: impl FnMut(&str)) {
     let (mut rest, mut from) = (text, 0);
     while let Some(place) = rest.get(from..).and_then(|rest| rest.find('T')).map(|place| place + from) {
@@ -152,55 +155,55 @@ fn is_date(text: Option<&[u8]>) -> bool {
     })
 }
 
-/// A write that was refused.
+/// A refused write.
 #[derive(Debug)]
 struct Write {
-    /// When it was sent last.
-    tried: Duration,
-    /// When somebody wanted it last.
-    wanted: Duration,
-    /// Whether it may be granted by now: the object has changed since it was sent.
+    /// When it was last sent.
+    sent: Duration,
+    /// When it was last sent, sent or not.
+    last_tried: Duration,
+    /// Whether it may succeed now: the object has changed since it was sent.
     is_lifted: bool,
     error: ApiError,
 }
 
-/// What was refused about one object.
+/// The refused writes about one object.
 #[derive(Debug, Default)]
 struct Refused {
-    /// Refusals so far.
+    /// The number of refusals.
     refusals: usize,
-    /// Changes of the object that made a write due earlier.
+    /// The number of object changes that made a write due earlier.
     lifts: usize,
-    /// When the last of them was.
+    /// The time of the last such change.
     lifted: Duration,
     writes: BTreeMap<u64, Write>,
 }
 
 impl Refused {
-    /// Whether a write may be sent now; the refusal otherwise.
+    /// The recorded refusal of a write; `None` when it may be sent now.
     fn standing(&mut self, number: u64, now: Duration) -> Option<ApiError> {
-        self.writes.retain(|_, write| !is_past(write.wanted, FORGOTTEN, now));
+        self.writes.retain(|_, write| !is_past(write.last_tried, FORGOTTEN, now));
         if self.writes.is_empty() {
             *self = Self::default();
             return None;
         }
-        // Each of several writes waits for the others, too, so that the object costs as much as with one.
+        // The pause grows with the number of writes, so that several refused writes of an object cost as many requests as one.
         let writes = u32::try_from(self.writes.len()).unwrap_or(u32::MAX);
         let pause = pause(self.refusals).saturating_mul(writes);
         let lifted = pause_after_change(self.lifts).saturating_mul(writes);
         let is_known = self.writes.contains_key(&number);
         let write = if is_known {
             self.writes.get_mut(&number)?
-        } else if self.writes.len() < KNOWN_APART {
+        } else if self.writes.len() < MAX_DISTINCT {
             return None;
         } else {
-            self.writes.values_mut().max_by_key(|write| write.tried)?
+            self.writes.values_mut().max_by_key(|write| write.sent)?
         };
         if is_known {
-            write.wanted = now;
+            write.last_tried = now;
         }
         let pause = if write.is_lifted { pause.min(lifted) } else { pause };
-        (!is_past(write.tried, pause, now)).then(|| write.error.clone())
+        (!is_past(write.sent, pause, now)).then(|| write.error.clone())
     }
 }
 
@@ -208,82 +211,82 @@ fn is_past(then: Duration, pause: Duration, now: Duration) -> bool {
     now.saturating_sub(then) >= pause
 }
 
-/// The pause after so many refusals.
+/// The pause after this number of refusals.
 fn pause(refusals: usize) -> Duration {
     PAUSES[refusals.saturating_sub(1).min(PAUSES.len() - 1)]
 }
 
-/// The pause between two tries after so many changes of the object between them: none at first, then as after refusals.
+/// The pause between two tries after this number of object changes: none at first, then as after refusals.
 fn pause_after_change(changes: usize) -> Duration {
     if changes <= 1 { Duration::ZERO } else { pause(changes - 1) }
 }
 
-/// What was refused, by object.
+/// Refused writes, by object.
 #[derive(Debug, Default)]
 pub struct Ledger {
     objects: BTreeMap<String, BTreeMap<ObjectKey, Refused>>,
-    /// When objects were last looked through for those that nobody writes about any more.
+    /// When unused objects were last removed.
     swept: Duration,
 }
 
 impl Ledger {
-    /// Whether anything was refused of the object and not granted since.
+    /// Whether a write about the object was refused and not accepted since.
     pub fn knows(&self, about: About<'_>) -> bool {
         self.objects.get(about.kind).is_some_and(|all| all.contains_key(about.key))
     }
 
-    /// The refusal that a write would meet again, as far as is known; `None` when it may be sent.
-    pub fn standing(&mut self, about: About<'_>, said: Said<'_>, now: Duration) -> Option<ApiError> {
-        self.of(about)?.standing(said.number(), now)
+    /// The recorded refusal of a write; `None` when it may be sent.
+    pub fn standing(&mut self, about: About<'_>, content: WriteContent<'_>, now: Duration) -> Option<ApiError> {
+        self.of(about)?.standing(content.number(), now)
     }
 
-    /// A write was sent, and this came of it.
-    pub fn learn(&mut self, about: About<'_>, said: Said<'_>, error: Option<&ApiError>, now: Duration) {
+    /// Records the result of a write that was sent.
+    pub fn learn(&mut self, about: About<'_>, content: WriteContent<'_>, error: Option<&ApiError>, now: Duration) {
         match error {
             Some(error) if error.is_refusal() => {
                 self.sweep(now);
                 let all = self.objects.entry(about.kind.to_owned()).or_default();
                 let refused = all.entry(about.key.clone()).or_default();
                 refused.refusals += 1;
-                let number = said.number();
-                let is_lifted = said.may_be_late(error) && !refused.writes.contains_key(&number);
-                refused.writes.insert(number, Write { tried: now, wanted: now, is_lifted, error: error.clone() });
+                let number = content.number();
+                let is_lifted = content.may_be_overtaken(error) && !refused.writes.contains_key(&number);
+                refused.writes.insert(number, Write { sent: now, last_tried: now, is_lifted, error: error.clone() });
             }
-            // Nothing is known of what was not answered.
+            // Without an answer nothing is known.
             Some(_) => {}
-            None => self.accepted(about, said, now),
+            None => self.accepted(about, content, now),
         }
     }
 
-    fn accepted(&mut self, about: About<'_>, said: Said<'_>, now: Duration) {
+    fn accepted(&mut self, about: About<'_>, content: WriteContent<'_>, now: Duration) {
         let Some(refused) = self.of(about) else { return };
-        if refused.writes.remove(&said.number()).is_none() {
+        if refused.writes.remove(&content.number()).is_none() {
             return;
         }
         if refused.writes.is_empty() {
             self.forget(about);
         } else {
-            // What refused them may be gone, too.
+            // The cause of the other refusals may be gone too.
             lift(refused, now);
         }
     }
 
-    /// The object, or what its writes depend on, has changed: what was refused may be granted now.
+    /// The object, or something its writes depend on, has changed: refused writes may succeed now.
     pub fn changed(&mut self, about: About<'_>, now: Duration) {
         if let Some(refused) = self.of(about) {
             lift(refused, now);
         }
     }
 
-    /// The object is gone.
+    /// The object was deleted.
     pub fn forget(&mut self, about: About<'_>) {
         if let Some(all) = self.objects.get_mut(about.kind) {
             all.remove(about.key);
         }
     }
 
-    /// Takes in a change that a watch, or a write of ours, has brought. One of the status alone is no reason to try again: we tell
-    /// of the refusal there.
+    /// Records a change from a watch or from a write of this process. A change of the status alone is no reason to try again,
+    /// because this process writes the refusal there.
     pub fn see<S: Snapshot>(&mut self, change: &Change<S>, now: Duration) {
         let kind = S::Object::kind(&());
         let Some(newest) = change.newest() else { return };
@@ -303,14 +306,14 @@ impl Ledger {
         self.objects.get_mut(about.kind)?.get_mut(about.key)
     }
 
-    /// Forgets objects that nobody writes about any more.
+    /// Removes objects without recent tries.
     fn sweep(&mut self, now: Duration) {
         if !is_past(self.swept, FORGOTTEN, now) {
             return;
         }
         self.swept = now;
         for all in self.objects.values_mut() {
-            all.retain(|_, refused| refused.writes.values().any(|write| !is_past(write.wanted, FORGOTTEN, now)));
+            all.retain(|_, refused| refused.writes.values().any(|write| !is_past(write.last_tried, FORGOTTEN, now)));
         }
     }
 }
@@ -324,11 +327,11 @@ fn lift(refused: &mut Refused, now: Duration) {
     refused.writes.values_mut().for_each(|write| write.is_lifted = true);
 }
 
-/// The ledger of a cluster. Cheap to clone; all clones are one ledger.
+/// The ledger of a cluster. Cheap to clone; all clones share one ledger.
 #[derive(Clone)]
 pub struct Refusals {
     ledger: Arc<Mutex<Ledger>>,
-    /// Goes on steadily, from any beginning.
+    /// Monotonic time since any moment.
     time: Arc<dyn Fn() -> Duration + Send + Sync>,
 }
 
@@ -340,44 +343,43 @@ impl Default for Refusals {
 }
 
 impl Refusals {
-    /// A ledger by another clock, which goes on steadily, from any beginning.
+    /// A ledger with this monotonic clock, which may start at any time.
     pub fn timed_by(time: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
         Self { ledger: Arc::default(), time: Arc::new(time) }
     }
 
-    /// Whether anything was refused of the object and not granted since.
+    /// Whether a write about the object was refused and not accepted since.
     pub fn knows(&self, about: About<'_>) -> bool {
         self.lock().knows(about)
     }
 
-    /// [`Ledger::standing`] at this moment.
+    /// [`Ledger::standing`] now.
     ///
     /// # Errors
-    /// The refusal.
-    pub fn may_try(&self, about: About<'_>, said: Said<'_>) -> Result<(), ApiError> {
-        self.lock().standing(about, said, self.now()).map_or(Ok(()), Err)
+    /// The recorded refusal.
+    pub fn may_try(&self, about: About<'_>, content: WriteContent<'_>) -> Result<(), ApiError> {
+        self.lock().standing(about, content, self.now()).map_or(Ok(()), Err)
     }
 
-    /// [`Ledger::learn`] at this moment. The first refusal about an object goes to the log: not every room has a place on its objects
-    /// to tell of it.
-    pub fn learn<T>(&self, about: About<'_>, said: Said<'_>, answer: &Result<T, ApiError>) {
+    /// [`Ledger::learn`] now. The first refusal about an object is logged, because not every controller can report it in a status.
+    pub fn learn<T>(&self, about: About<'_>, content: WriteContent<'_>, answer: &Result<T, ApiError>) {
         let mut ledger = self.lock();
         let was_known = ledger.knows(about);
-        ledger.learn(about, said, answer.as_ref().err(), self.now());
+        ledger.learn(about, content, answer.as_ref().err(), self.now());
         if let Err(error) = answer
             && !was_known
             && ledger.knows(about)
         {
-            tracing::warn!(kind = about.kind, object = %about.key, %error, "a write is refused; it is tried again ever later");
+            tracing::warn!(kind = about.kind, object = %about.key, %error, "a write is refused; it is sent again after growing pauses");
         }
     }
 
-    /// [`Ledger::changed`] at this moment.
+    /// [`Ledger::changed`] now.
     pub fn changed(&self, about: About<'_>) {
         self.lock().changed(about, self.now());
     }
 
-    /// [`Ledger::see`] at this moment.
+    /// [`Ledger::see`] now.
     pub fn see<S: Snapshot>(&self, change: &Change<S>) {
         self.lock().see(change, self.now());
     }

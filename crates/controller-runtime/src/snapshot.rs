@@ -1,7 +1,7 @@
-//! What a store keeps of an object, and a decision reads of it.
+//! The part of an object that a store keeps and that decisions read.
 //!
-//! The API server sends objects, and objects are written. A store keeps a [`Snapshot`] of each: a cheap handle that may hold
-//! less than the object. `Arc<K>` is the snapshot of a kind that is kept whole.
+//! The API server sends and receives whole objects. A store keeps a [`Snapshot`] of each: a cheap handle that may hold less than
+//! the object. `Arc<K>` is the snapshot of a kind whose objects are kept whole.
 
 use std::{fmt::Debug, sync::Arc};
 
@@ -10,9 +10,9 @@ use kube::Resource;
 
 use super::key::{ObjectKey, Target};
 
-/// An object as it was in one version. Clones share what it holds.
+/// An object in one version. Clones share their data.
 pub trait Snapshot: Clone + Debug + Send + Sync + 'static {
-    /// The object as the API server sends and takes it.
+    /// The type that the API server sends and receives.
     type Object: Resource<DynamicType = ()> + Send + Sync + 'static;
 
     /// The snapshot of an object.
@@ -27,13 +27,14 @@ pub trait Snapshot: Clone + Debug + Send + Sync + 'static {
     /// The UID, empty for an object that was never stored.
     fn uid(&self) -> &str;
 
-    /// The version as the API server spells it.
+    /// The version in the API server's form.
     fn resource_version(&self) -> Option<&str>;
 
-    /// Whether an answer shows the object for the last time: it is marked for deletion, and waits for nothing any more.
+    /// Whether the object ceases to exist with this version: it is marked for deletion and has no finalizer and no grace period
+    /// left.
     fn has_gone(&self) -> bool;
 
-    /// Whether the metadata of both says the same, apart from versions and managed fields. Writes of a status leave it so.
+    /// Whether the metadata of both is equal, apart from versions and managed fields. A write of the status does not change it.
     fn has_metadata_of(&self, other: &Self) -> bool;
 
     /// Namespace and name.
@@ -41,7 +42,7 @@ pub trait Snapshot: Clone + Debug + Send + Sync + 'static {
         ObjectKey::new(self.namespace(), self.name())
     }
 
-    /// What a write to this very object is bound to.
+    /// The target of a write to this object.
     fn target(&self) -> Target {
         Target { key: self.key(), uid: self.uid().to_owned() }
     }
@@ -52,15 +53,15 @@ pub trait Snapshot: Clone + Debug + Send + Sync + 'static {
     }
 }
 
-/// A snapshot that holds all of its object. One that holds less has no way back, and the compiler then names all that relied on
-/// it.
+/// A snapshot that holds the whole object. A kind whose snapshot holds less does not implement this, and the compiler finds all
+/// code that relies on it.
 pub trait Whole: Snapshot {
     /// The object.
     fn whole_object(&self) -> &Arc<Self::Object>;
 }
 
-/// A version as a number: resource versions of one kind are ordered integers since Kubernetes 1.35 says so and etcd has always
-/// made them so. A version that is no integer counts as newest, so that nothing is ever held back.
+/// A version as a number. Resource versions of one kind are ordered integers: since Kubernetes 1.35 by its API, before that by
+/// etcd. A version that is no integer counts as newest, so that its object is never ignored as old.
 pub fn version_number(version: Option<&str>) -> u64 {
     version.and_then(|version| version.parse().ok()).unwrap_or(u64::MAX)
 }

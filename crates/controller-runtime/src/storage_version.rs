@@ -1,7 +1,8 @@
-//! Which version of a machine kind the API server stores, as its discovery says, which everybody may read.
+//! Which version of a machine kind the API server stores, according to its discovery, which all clients may read.
 //!
-//! Watches read that version: any other is converted for them by our own webhook, and a process that needs itself to fill its
-//! caches may never come up (spec/api-and-admission §8.6). While nothing is known v1alpha1 is read, which is always served.
+//! Watches read that version. For any other version the API server asks the webhook of this process for a conversion, and a process
+//! that needs its own webhook to fill its stores may never become ready (spec/api-and-admission §8.6). While the version is
+//! unknown, v1alpha1 is read, which is always served.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use machine_api::{
 /// Which version of the machine kinds is watched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadVersion {
-    /// The one that is stored, found out by asking: no cache then needs the conversion webhook.
+    /// The stored version, from discovery. No store then needs the conversion webhook.
     #[default]
     Stored,
     /// Always this one.
@@ -36,15 +37,15 @@ impl std::str::FromStr for ReadVersion {
     }
 }
 
-/// How often discovery is looked at again: storage moves once in a cluster's life, and until it is noticed the other
-/// version can be read as well.
-const LOOK_AGAIN: Duration = Duration::from_secs(30);
-/// How long the first answer is waited for, and the pause between questions.
+/// Interval of discovery. The stored version changes once in the life of a cluster, and until the change is noticed the other
+/// version can still be read.
+const INTERVAL: Duration = Duration::from_secs(30);
+/// How long to wait for the first answer, and the pause between tries.
 const FIRST_WITHIN: Duration = Duration::from_secs(5);
-const ASK_EVERY: Duration = Duration::from_secs(1);
+const RETRY_EVERY: Duration = Duration::from_secs(1);
 
-/// What discovery shows of a kind that is stored as v1beta1: the first eight bytes of the SHA-256 of `group/version/Kind`, in
-/// base64, as API servers make them since 1.15.
+/// The storage version hash in discovery of a kind that is stored as v1beta1: the first eight bytes of the SHA-256 of
+/// `group/version/Kind`, in base64, as API servers compute it since 1.15.
 const STORED_AS_V1BETA1: [(Kind, &str); 4] = [
     (Kind::Machine, "k79vme4o3o0="),
     (Kind::MachineSet, "lJV6FTHH4JE="),
@@ -52,7 +53,7 @@ const STORED_AS_V1BETA1: [(Kind, &str); 4] = [
     (Kind::MachineClass, "EAQGx+KL1DI="),
 ];
 
-/// The version to read, by what discovery lists for v1alpha1; a stored version that is not served is not shown there.
+/// The version to read, from the discovery of v1alpha1. If the stored version is not served, discovery has no hash.
 fn version_to_read(kind: Kind, served: &APIResourceList) -> ApiVersion {
     let resource = served.resources.iter().find(|resource| resource.name == kind.plural());
     let hash = resource.and_then(|resource| resource.storage_version_hash.as_deref());
@@ -60,7 +61,7 @@ fn version_to_read(kind: Kind, served: &APIResourceList) -> ApiVersion {
     if is_beta { ApiVersion::V1beta1 } else { ApiVersion::V1alpha1 }
 }
 
-/// Finds out which versions are to be read. Cheap to clone.
+/// Finds the versions to read. Cheap to clone.
 #[derive(Clone)]
 pub struct StorageVersions {
     client: kube::Client,
@@ -68,12 +69,12 @@ pub struct StorageVersions {
 }
 
 impl StorageVersions {
-    /// Asks through a client that is not throttled.
+    /// Asks through a client without a rate limit.
     pub fn new(client: kube::Client, read: ReadVersion) -> Self {
         Self { client, read }
     }
 
-    /// The version to begin with, once the definition lets it be read; waits a few seconds for an API server that does not
+    /// The first version to read. Waits while the CRD makes objects unreadable, and a few seconds for an API server that does not
     /// answer yet.
     pub async fn first(&self, kind: Kind) -> ApiVersion {
         self.readable(kind).await;
@@ -88,23 +89,23 @@ impl StorageVersions {
                 Err(_) => ApiError::TimedOut(FIRST_WITHIN),
             };
             let settled = matches!(error, ApiError::Forbidden(_) | ApiError::NotFound(_) | ApiError::NotServed(_));
-            if settled || Instant::now() + ASK_EVERY > until {
+            if settled || Instant::now() + RETRY_EVERY > until {
                 let version = ApiVersion::default();
                 tracing::info!(%kind, %error, "the stored version is not known: {version} is watched until it is");
                 return version;
             }
-            tokio::time::sleep(ASK_EVERY).await;
+            tokio::time::sleep(RETRY_EVERY).await;
         }
     }
 
-    /// Waits until another version than this one is to be read.
+    /// Waits until another version than `known` is to be read.
     pub async fn other_than(&self, kind: Kind, known: ApiVersion) -> ApiVersion {
         if let ReadVersion::Fixed(_) = self.read {
             return std::future::pending().await;
         }
         loop {
-            tokio::time::sleep(LOOK_AGAIN).await;
-            // Without an answer the version that was read so far goes on being right.
+            tokio::time::sleep(INTERVAL).await;
+            // Without an answer the known version stays.
             if let Ok(version) = self.ask(kind).await
                 && version != known
             {
@@ -115,11 +116,11 @@ impl StorageVersions {
         }
     }
 
-    /// Waits while the definition spoils what it shows: a view of that would be worse than none.
+    /// Waits while the CRD makes objects lose fields: no store is better than one with such objects.
     async fn readable(&self, kind: Kind) {
         while let Ok(Ok(Some(why))) = tokio::time::timeout(FIRST_WITHIN, hollow_in(&self.client, kind)).await {
             tracing::error!(%kind, "not watched: {why}");
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(INTERVAL).await;
         }
     }
 
@@ -174,14 +175,14 @@ mod tests {
             panic!("not of TLS 1.3");
         };
         let hash = |text: &str| STANDARD.encode(&suite.common.hash_provider.hash(text.as_bytes()).as_ref()[..8]);
-        // As every API server shows it of Deployments.
+        // Every API server shows this hash for Deployments.
         assert_eq!(hash("apps/v1/Deployment"), "8aSe+NMegvE=");
         for (kind, expected) in STORED_AS_V1BETA1 {
             assert_eq!(hash(&format!("{}/{kind}", names::API_VERSION_V1BETA1)), expected);
         }
     }
 
-    /// A client of a server that gives these answers one after the other, the last one for ever.
+    /// A client of a server that gives these answers in turn, and then the last one for ever.
     fn client(answers: Vec<(u16, Value)>) -> (kube::Client, Arc<AtomicUsize>) {
         let asked = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&asked);
@@ -203,7 +204,7 @@ mod tests {
         (200, served(&[("machines", if beta { "k79vme4o3o0=" } else { "bwy2GBGvXBU=" })]))
     }
 
-    /// A definition that lost its converter and gets it back.
+    /// A CRD that has no converter at first, and then has it again.
     fn definition(looks: &AtomicUsize) -> http::Result<http::Response<kube::client::Body>> {
         let strategy = if looks.fetch_add(1, Ordering::Relaxed) == 0 { "None" } else { "Webhook" };
         let names = json!({"kind": "K", "plural": "ks"});
@@ -225,7 +226,7 @@ mod tests {
         let (client, _) = client(vec![stored(true)]);
         let began = Instant::now();
         assert_eq!(StorageVersions::new(client, read).first(Kind::Machine).await, ApiVersion::V1beta1);
-        assert_eq!(began.elapsed(), LOOK_AGAIN);
+        assert_eq!(began.elapsed(), INTERVAL);
     }
 
     fn failure(code: u16, reason: &str) -> (u16, Value) {
@@ -238,7 +239,7 @@ mod tests {
     #[rstest]
     #[case::at_once(vec![stored(true)], ApiVersion::V1beta1, 1)]
     #[case::after_a_restart_of_the_server(vec![failure(503, "ServiceUnavailable"), stored(true)], ApiVersion::V1beta1, 2)]
-    #[case::who_may_not_ask_reads_v1alpha1(vec![failure(403, "Forbidden")], ApiVersion::V1alpha1, 1)]
+    #[case::without_permission_v1alpha1_is_read(vec![failure(403, "Forbidden")], ApiVersion::V1alpha1, 1)]
     #[case::without_kinds_too(vec![failure(404, "NotFound")], ApiVersion::V1alpha1, 1)]
     #[case::a_server_that_never_answers(vec![failure(503, "ServiceUnavailable")], ApiVersion::V1alpha1, 5)]
     #[tokio::test(start_paused = true)]
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_change_of_storage_is_noticed_and_silence_is_none() {
+    async fn a_change_of_the_stored_version_is_noticed_and_a_failed_request_is_no_change() {
         let (client, _) = client(vec![stored(false), failure(503, "ServiceUnavailable"), stored(false), stored(true)]);
         let versions = StorageVersions::new(client, ReadVersion::Stored);
         assert_eq!(versions.first(Kind::Machine).await, ApiVersion::V1alpha1);

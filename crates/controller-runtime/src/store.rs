@@ -1,11 +1,12 @@
-//! The cached view of one kind: objects by key and by index, fed by a watch and by the answers of our own writes.
+//! The cached view of one kind: objects by key and by index, filled by a watch and by the answers of this process's writes.
 //!
-//! The store owns a snapshot of each object, looks up by index and never by scanning, and tells its listeners what changed.
-//! Reading the watch is `watch`'s job; deciding what a change means is the controllers'.
+//! The store holds a snapshot of each object, finds objects by index and never by scanning, and notifies its listeners of changes.
+//! The module `watch` reads the API server; the controllers decide what a change means.
 //!
-//! Whom it believes (decisions.md 45): a consistent list over everything; a live read of an object that it does not show; an
-//! event or the answer of a write only in a version newer than the newest one seen of that object. A list that is older than
-//! what the store holds means that history went back: until that list is complete the store is not whole.
+//! Which source counts (decisions.md 45): a consistent list overrides everything. A live read counts for an object that the store
+//! does not have. An event, or the answer of a write, counts only if its version is newer than all known versions of the object. A
+//! list that is older than the content of the store means that history went back: the store is not whole until that list is
+//! complete.
 
 mod removed;
 
@@ -29,13 +30,13 @@ use super::{
     snapshot::{Snapshot, version_number},
 };
 
-/// Names an index of a store.
+/// The name of an index of a store.
 pub type IndexName = &'static str;
 
-/// Computes the values under which an object is found in an index.
+/// Computes the values of an object in an index.
 pub type IndexFn<S> = fn(&S) -> Vec<String>;
 
-/// What happened to one object. Both are present for an update, only `new` for an addition, only `old` for a removal.
+/// A change of one object: an update has both forms, an addition only `new`, a removal only `old`.
 #[derive(Debug)]
 pub struct Change<S> {
     /// The object before.
@@ -45,63 +46,63 @@ pub struct Change<S> {
 }
 
 impl<S> Change<S> {
-    /// The object in its newest known form.
+    /// The object in its newest form.
     pub fn newest(&self) -> Option<&S> {
         self.new.as_ref().or(self.old.as_ref())
     }
 }
 
-/// Is told of every change, under no lock; must be quick.
+/// Called for every change, without a lock held; must be quick.
 pub type Listener<S> = Box<dyn Fn(&Change<S>) + Send + Sync>;
 
-/// All objects of a kind that this process may see.
+/// The objects of one kind that this process may read.
 pub struct Store<S> {
     indexes: Vec<(IndexName, IndexFn<S>)>,
     state: RwLock<State<S>>,
     listeners: OnceLock<Vec<Listener<S>>>,
     synced: Latch,
-    /// False while a list replaces what is from a history that does not hold any more.
+    /// False while a list replaces objects of a history that is no longer valid.
     whole: watch::Sender<bool>,
-    /// False while no connection can be opened for the list or watch that feeds it.
+    /// False while the list or watch of this store can't be opened.
     current: AtomicBool,
 }
 
 struct State<S> {
     objects: BTreeMap<ObjectKey, S>,
     by_index: HashMap<(IndexName, String), BTreeSet<ObjectKey>>,
-    /// Highest version that lists and the watch have come past.
+    /// Highest version that lists and the watch have reached.
     watched_version: u64,
-    /// Highest version of anything seen, answers to our own calls included.
+    /// Highest known version, from lists, the watch and answers of this process's calls.
     newest: u64,
-    /// What happened since a list began; `None` when no list is under way.
+    /// Changes since the start of the running list; `None` without one.
     listing: Option<Listing>,
     removed: Removed,
-    /// Objects that lists and the watch tell of but that can't be read, by UID, with the newest version seen.
+    /// Objects that lists and the watch contain but that can't be decoded: their newest version by UID.
     unreadable: HashMap<String, u64>,
 }
 
-/// What a list says about history.
+/// Whether a list continues the known history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum History {
-    /// It is not older than what is known.
+    /// The list is not older than the store.
     GoesOn,
-    /// It is older than what is known: the API server's storage was restored.
+    /// The list is older than the store: the storage of the API server was restored from a backup.
     WentBack,
 }
 
 #[derive(Default)]
 struct Listing {
-    /// Keys that the list mentioned.
-    seen: BTreeSet<ObjectKey>,
-    /// Keys that answers to our own calls spoke of meanwhile; the list may be older than those.
+    /// Keys in the list.
+    listed: BTreeSet<ObjectKey>,
+    /// Keys in answers to this process's calls since the list began; the list may be older than those.
     answered: BTreeSet<ObjectKey>,
-    /// Highest version that was known when the list began.
+    /// Highest known version when the list began.
     known: u64,
-    /// Its own version, or the highest version among its objects as long as nobody has told.
+    /// The version of the list, or the highest version of its objects while that of the list is unknown.
     version: u64,
 }
 
-/// A version as far as it tells of an order; one that is no integer does not.
+/// A version for comparisons: 0 for a version that is no integer.
 fn known(version: u64) -> u64 {
     if version == u64::MAX { 0 } else { version }
 }
@@ -128,24 +129,24 @@ impl<S: Snapshot> Store<S> {
         }
     }
 
-    /// Sets who is told of changes. Called once, before the watch starts; a second call is ignored and returns `false`.
+    /// Sets the listeners. Called once, before the watch starts. A second call is ignored and restored `false`.
     pub fn set_listeners(&self, listeners: Vec<Listener<S>>) -> bool {
         self.listeners.set(listeners).is_ok()
     }
 
-    /// The object under a key.
+    /// The object with this key.
     pub fn get(&self, key: &ObjectKey) -> Option<S> {
         self.read().objects.get(key).cloned()
     }
 
-    /// The objects under a value of an index, in the order of their keys.
+    /// The objects with this value in an index, in the order of their keys.
     pub fn by_index(&self, index: IndexName, value: &str) -> Vec<S> {
         let state = self.read();
         let Some(keys) = state.by_index.get(&(index, value.to_owned())) else { return Vec::new() };
         keys.iter().filter_map(|key| state.objects.get(key).cloned()).collect()
     }
 
-    /// Whether any object stands under this value of an index.
+    /// Whether any object has this value in the index.
     pub fn is_indexed(&self, index: IndexName, value: &str) -> bool {
         self.read().by_index.contains_key(&(index, value.to_owned()))
     }
@@ -155,17 +156,17 @@ impl<S: Snapshot> Store<S> {
         self.read().objects.values().cloned().collect()
     }
 
-    /// How many objects there are.
+    /// The number of objects.
     pub fn len(&self) -> usize {
         self.read().objects.len()
     }
 
-    /// Whether there are none.
+    /// Whether the store has no objects.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The first object in which this view is behind a list; `None` when it shows the list or something newer.
+    /// The first object in which this store is behind a list; `None` when it shows the list or something newer.
     pub fn behind(&self, list: &LiveList) -> Option<ObjectKey> {
         let state = self.read();
         let cannot_show = |listed: &Listed| {
@@ -173,10 +174,10 @@ impl<S: Snapshot> Store<S> {
             seen.is_some_and(|version| *version >= listed.version)
         };
         let is_behind = |listed: &&Listed| match state.objects.get(&listed.key) {
-            // No view ever shows it in this form; the watch has told of it.
+            // The store never shows an undecodable version. The watch has reported it.
             _ if cannot_show(listed) => false,
             Some(known) => known.uid() != listed.uid || known.version() < listed.version,
-            // Nothing but its removal brings the watch past the list without it.
+            // The watch has passed the list, so the object was removed since.
             None => state.watched_version <= list.version,
         };
         if let Some(listed) = list.objects.iter().find(is_behind) {
@@ -187,7 +188,7 @@ impl<S: Snapshot> Store<S> {
         rest.find(|(_, known)| known.version() <= list.version).map(|(key, _)| key.clone())
     }
 
-    /// Whether the first list has been taken over completely.
+    /// Whether the first list is complete.
     pub fn is_synced(&self) -> bool {
         self.synced.is_open()
     }
@@ -197,37 +198,37 @@ impl<S: Snapshot> Store<S> {
         self.synced.opened().await;
     }
 
-    /// Whether what the store holds is of one history. False only while a list that is older than the store replaces it.
+    /// Whether all objects are of one history. False only while a list that is older than the store replaces its content.
     pub fn is_whole(&self) -> bool {
         *self.whole.borrow()
     }
 
-    /// Waits until what the store holds is of one history.
+    /// Waits until all objects are of one history.
     pub async fn wait_whole(&self) {
         // The sender lives as long as the store.
         let _ = self.whole.subscribe().wait_for(|whole| *whole).await;
     }
 
-    /// Whether the list or watch that feeds the store is heard, or was a moment ago. While it is not, nothing that begins may
-    /// rely on what the store shows (decisions.md 47).
+    /// Whether the list or watch of this store works, or did so a moment ago. While it does not, nothing new may rely on the store
+    /// (decisions.md 47).
     pub fn is_current(&self) -> bool {
         self.current.load(Ordering::Acquire)
     }
 
-    /// Whether the list or watch that feeds the store could be opened.
+    /// Sets whether the list or watch of this store works.
     pub fn set_current(&self, current: bool) {
         self.current.store(current, Ordering::Release);
     }
 
-    /// A consistent list is about to be asked for: what it does not mention is gone when it ends.
+    /// A consistent list begins. Objects that it does not contain are removed at its end.
     pub fn list_begins(&self) {
         let mut state = self.write();
         state.listing = Some(Listing { known: state.newest, ..Listing::default() });
         state.unreadable.clear();
     }
 
-    /// The running list is of this version. One that is older than what was known when it was asked for takes the place of
-    /// everything, and the store is not whole until it ends.
+    /// The running list has this version. If it is older than the version that was known at its start, it replaces everything, and
+    /// the store is not whole until the list ends.
     pub fn list_is_of(&self, version: u64) -> History {
         let mut state = self.write();
         let Some(listing) = &mut state.listing else { return History::GoesOn };
@@ -243,19 +244,19 @@ impl<S: Snapshot> Store<S> {
         History::WentBack
     }
 
-    /// The watch has come past this version without an object to tell of.
+    /// The watch has reached this version without an event.
     pub fn watched(&self, version: u64) {
         let mut state = self.write();
         state.watched_version = state.watched_version.max(version);
         state.newest = state.newest.max(version);
     }
 
-    /// An object as a list or watch event delivered it.
+    /// Applies an object from a list or a watch event.
     pub fn apply(&self, object: S::Object) {
         self.apply_shared(Arc::new(object));
     }
 
-    /// As [`Self::apply`], for an object that somebody else holds, too.
+    /// As [`Self::apply`], for a shared object.
     pub fn apply_shared(&self, object: Arc<S::Object>) {
         let object = S::of(object);
         let (key, version) = (object.key(), object.version());
@@ -263,7 +264,7 @@ impl<S: Snapshot> Store<S> {
             let mut state = self.write();
             let mut is_believed = false;
             if let Some(listing) = &mut state.listing {
-                listing.seen.insert(key.clone());
+                listing.listed.insert(key.clone());
                 listing.version = listing.version.max(known(version));
                 is_believed = !listing.answered.contains(&key);
             } else {
@@ -272,53 +273,53 @@ impl<S: Snapshot> Store<S> {
             state.newest = state.newest.max(known(version));
             let is_news = match state.objects.get(&key) {
                 Some(stored) if is_believed => stored.uid() != object.uid() || stored.version() != version,
-                // Our own write may have brought a newer form already, or a namesake of a deleted object.
+                // A write of this process may already have stored a newer form, or a new object of this name.
                 Some(stored) => version > stored.version(),
                 None => true,
             };
-            let is_gone = !is_believed && !state.removed.is_outlived_by(object.uid(), version);
+            let is_gone = !is_believed && !state.removed.is_newer_than_removal(object.uid(), version);
             if is_gone || !is_news {
                 return;
             }
-            state.removed.returns(object.uid());
+            state.removed.restored(object.uid());
             state.unreadable.remove(object.uid());
             self.replace(&mut state, &key, Some(object))
         };
-        self.tell(&change);
+        self.notify(&change);
     }
 
-    /// An object whose removal a watch event delivered.
+    /// Applies a watch event that removes the object.
     pub fn delete(&self, object: &S::Object) {
         let meta = object.meta();
         let version = version_number(meta.resource_version.as_deref());
         self.deleted(&ObjectKey::of(object), meta.uid.as_deref().unwrap_or_default(), version);
     }
 
-    /// As [`Self::delete`], for an object of which no more is known.
+    /// As [`Self::delete`], for an object that can't be decoded.
     pub fn deleted(&self, key: &ObjectKey, uid: &str, version: u64) {
         let mut state = self.write();
         state.watched_version = state.watched_version.max(known(version));
         state.newest = state.newest.max(known(version));
         if let Some(change) = self.remove(&mut state, key, uid, version) {
             drop(state);
-            self.tell(&change);
+            self.notify(&change);
         }
     }
 
-    /// The list is complete: objects that it did not mention are gone.
+    /// The list is complete: removes the objects that it did not contain.
     pub fn list_ends(&self) {
         let changes: Vec<Change<S>> = {
             let mut state = self.write();
             let Some(listing) = state.listing.take() else { return };
             state.watched_version = state.watched_version.max(listing.version);
             state.newest = state.newest.max(listing.version);
-            // What an answer told and the list has come past was in the list, unless the object was deleted since.
+            // An answer that is not newer than the list is in the list, unless the object was deleted since.
             let is_newer = |object: &S| object.version() > listing.version;
             let gone: Vec<(ObjectKey, String)> = state
                 .objects
                 .iter()
                 .filter(|(key, object)| {
-                    !(listing.seen.contains(*key) || listing.answered.contains(*key) && is_newer(object))
+                    !(listing.listed.contains(*key) || listing.answered.contains(*key) && is_newer(object))
                 })
                 .map(|(key, object)| (key.clone(), object.uid().to_owned()))
                 .collect();
@@ -327,12 +328,12 @@ impl<S: Snapshot> Store<S> {
         self.whole.send_if_modified(|whole| !std::mem::replace(whole, true));
         self.synced.open();
         for change in &changes {
-            self.tell(change);
+            self.notify(change);
         }
     }
 
-    /// A list or watch event mentioned this object but it could not be read: what is known of it stays as it is.
-    pub fn still_there(&self, key: &ObjectKey, uid: &str, version: u64) {
+    /// A list or watch event contains this object, but it can't be decoded. Its last form stays.
+    pub fn observe_undecodable(&self, key: &ObjectKey, uid: &str, version: u64) {
         let mut state = self.write();
         state.unreadable.insert(uid.to_owned(), version);
         state.newest = state.newest.max(known(version));
@@ -343,28 +344,28 @@ impl<S: Snapshot> Store<S> {
         if state.objects.get(key).is_some_and(|stored| stored.uid() == uid)
             && let Some(listing) = &mut state.listing
         {
-            listing.seen.insert(key.clone());
+            listing.listed.insert(key.clone());
         }
     }
 
-    /// The answer of one of our own writes. Ignored when something newer is known already. An object that the write let go, by
-    /// taking its last finalizer, is forgotten.
+    /// Applies the answer of a write of this process, unless a newer form is known. An object that ceases to exist by the write,
+    /// because its last finalizer is removed, is removed here too.
     pub fn observe_write(&self, object: S::Object) -> S {
         self.observe_shared(Arc::new(object))
     }
 
-    /// As [`Self::observe_write`], for an object that somebody else holds, too.
+    /// As [`Self::observe_write`], for a shared object.
     pub fn observe_shared(&self, object: Arc<S::Object>) -> S {
         self.answered(S::of(object), None)
     }
 
-    /// This moment, to be taken before a live read is sent.
+    /// The current moment. Take it before a live read is sent.
     pub fn moment(&self) -> Moment {
         self.read().removed.now()
     }
 
-    /// The answer of a live read that was sent at a moment. It brings an object back that the store had lost before, in
-    /// whatever version.
+    /// Applies the answer of a live read that was sent at `asked`. It restores an object that was removed from the store before
+    /// that moment, in any version.
     pub fn observe_read(&self, object: Arc<S::Object>, asked: Moment) -> S {
         self.answered(S::of(object), Some(asked))
     }
@@ -381,28 +382,28 @@ impl<S: Snapshot> Store<S> {
                 version <= stored.version()
             } else {
                 let was_removed = asked.is_none_or(|asked| state.removed.since(uid, asked));
-                was_removed && !state.removed.is_outlived_by(uid, version)
+                was_removed && !state.removed.is_newer_than_removal(uid, version)
             };
             if is_overtaken {
                 return object;
             }
             state.newest = state.newest.max(known(version));
-            state.removed.returns(uid);
+            state.removed.restored(uid);
             if let Some(listing) = &mut state.listing {
                 listing.answered.insert(key.clone());
             }
             self.replace(&mut state, &key, Some(object.clone()))
         };
-        self.tell(&change);
+        self.notify(&change);
         object
     }
 
-    /// The API server says that this object, which was known when it was asked, does not exist any more.
+    /// The API server has answered that this object does not exist. The store had it when the request was sent.
     pub fn forget(&self, key: &ObjectKey, uid: &str) {
         self.forget_since(key, uid, 0);
     }
 
-    /// As [`Self::forget`], with a version that the object is known to have had.
+    /// As [`Self::forget`], with a version that the object has had.
     fn forget_since(&self, key: &ObjectKey, uid: &str, version: u64) {
         let mut state = self.write();
         state.newest = state.newest.max(known(version));
@@ -411,11 +412,11 @@ impl<S: Snapshot> Store<S> {
         }
         if let Some(change) = self.remove(&mut state, key, uid, version) {
             drop(state);
-            self.tell(&change);
+            self.notify(&change);
         }
     }
 
-    /// Takes an object out and remembers that it is gone.
+    /// Removes an object and remembers the removal.
     fn remove(&self, state: &mut State<S>, key: &ObjectKey, uid: &str, version: u64) -> Option<Change<S>> {
         let stored = state.objects.get(key).filter(|stored| stored.uid() == uid);
         let newest = stored.map_or(0, |stored| known(stored.version())).max(known(version));
@@ -449,14 +450,14 @@ impl<S: Snapshot> Store<S> {
         Change { old, new }
     }
 
-    fn tell(&self, change: &Change<S>) {
+    fn notify(&self, change: &Change<S>) {
         for listener in self.listeners.get().into_iter().flatten() {
             listener(change);
         }
     }
 
     fn read(&self) -> std::sync::RwLockReadGuard<'_, State<S>> {
-        // No code under the lock panics; were it poisoned all the same, the data would still be whole.
+        // No code panics while it holds the lock. If it did, the data would still be consistent.
         self.state.read().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 

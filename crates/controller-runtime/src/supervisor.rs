@@ -1,8 +1,8 @@
-//! Owns every task of the process: named, never detached, stopped stage by stage.
+//! Owns every task of the process. Each task has a name, is never detached, and is stopped with its stage.
 //!
-//! A task that ends before its stage is stopped, or panics, ends the process with an error that names it: half a manager
-//! is worse than a restarted one. What a stage is for decides when it is stopped: first, at the same time, the intake of work and
-//! the readiness for requests; leases are given back when no work is running any more; last what the others needed.
+//! A task that panics, or that ends before its stage is stopped, ends the process with an error that names the task: a restarted
+//! process is better than a process without one of its tasks. Stages are stopped in this order: first [`Stage::Work`] and
+//! [`Stage::Serve`], at the same time; [`Stage::Lease`] when no work is running; [`Stage::Support`] last.
 //! Source: design §4, spec/extension-apiserver §4.6.
 
 use std::{
@@ -16,17 +16,17 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// What a task belongs to, in the order in which stages end.
+/// The stage of a task, in the order in which stages end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stage {
-    /// Takes work in and does it: queues with their workers, periodic loops.
+    /// Takes and does work: queues with their workers, periodic loops.
     Work,
-    /// Holds the leases; given back when no work is running any more.
+    /// Holds the leases. They are released when no work is running.
     Lease,
-    /// Answers requests: webhooks, views, metrics. Told to stop together with [`Stage::Work`], because others must learn early
-    /// that this process is going.
+    /// Answers requests: webhooks, views, metrics. Stops together with [`Stage::Work`], because clients must learn early that this
+    /// process is ending.
     Serve,
-    /// What the others need: watches, the event publisher, caches.
+    /// What the other stages need: watches, the event publisher, caches.
     Support,
 }
 
@@ -34,12 +34,12 @@ impl Stage {
     const ALL: [Self; 4] = [Self::Work, Self::Lease, Self::Serve, Self::Support];
 }
 
-/// How long tasks may take to end before they are cut off.
+/// How long tasks may take to end before they are aborted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Graces {
-    /// Of [`Stage::Work`]: a driver call that has begun may finish (MC-010).
+    /// For [`Stage::Work`]: a driver call that has begun may finish in this time (MC-010).
     pub work: Duration,
-    /// Of [`Stage::Serve`].
+    /// For [`Stage::Serve`].
     pub serve: Duration,
 }
 
@@ -53,18 +53,18 @@ impl Graces {
     }
 }
 
-/// Why the process ends although nobody asked it to.
+/// Why the process ends without a request to stop.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// A task ended that should have gone on.
+    /// A task ended although its stage was not stopped.
     #[error("task {0} ended unexpectedly")]
     Ended(String),
-    /// A task reported that it can't go on.
+    /// A task reported an error that it can't recover from.
     #[error("task {name} failed: {cause}")]
     Failed {
         /// Name of the task.
         name: String,
-        /// What it reported.
+        /// The error that the task reported.
         cause: String,
     },
     /// A task panicked; a defect of this program.
@@ -72,7 +72,7 @@ pub enum Failure {
     Panicked {
         /// Name of the task.
         name: String,
-        /// What it panicked with.
+        /// The message of the panic.
         message: String,
     },
 }
@@ -97,13 +97,13 @@ impl Supervisor {
         }
     }
 
-    /// Cancelled when tasks of this stage are to end; give it to the tasks of the stage.
+    /// The token of a stage, for the tasks of that stage: it is cancelled when they must end.
     pub fn stop_of(&self, stage: Stage) -> CancellationToken {
         // Every stage has its token from the start.
         self.stops.get(&stage).cloned().unwrap_or_default()
     }
 
-    /// Starts a task that ends on its own only when its stage is stopped.
+    /// Starts a task that must not end before its stage is stopped.
     pub fn spawn<F>(&mut self, stage: Stage, name: impl Into<String>, task: F)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -114,7 +114,7 @@ impl Supervisor {
         });
     }
 
-    /// Starts a task that may report that it can't go on.
+    /// Starts a task that may report an error that it can't recover from.
     pub fn spawn_fallible<F, E>(&mut self, stage: Stage, name: impl Into<String>, task: F)
     where
         F: Future<Output = Result<(), E>> + Send + 'static,
@@ -126,15 +126,15 @@ impl Supervisor {
         self.running.insert(handle.id(), (stage, name, handle));
     }
 
-    /// Names of the tasks that run, sorted.
+    /// Names of the running tasks, sorted.
     pub fn running(&self) -> Vec<&str> {
         let mut names: Vec<&str> = self.running.values().map(|(_, name, _)| name.as_str()).collect();
         names.sort_unstable();
         names
     }
 
-    /// Runs until `asked` ends or a task fails, then stops stage by stage. Ends when no task is left. After a failure of
-    /// the lease, work is cut off at once: another replica may begin before it would end by itself.
+    /// Runs until `asked` ends or a task fails. Then stops stage by stage, and returns when no task is left. When the lease task
+    /// fails, work is aborted at once: another replica may begin before the work ends by itself.
     ///
     /// # Errors
     /// [`Failure`] names the task that ended the process.
@@ -161,7 +161,7 @@ impl Supervisor {
             match timeout_at(deadline, self.stage_ends(stage)).await {
                 Ok(Some(failure)) => outcome = outcome.and(Err(failure)),
                 Ok(None) => {}
-                Err(_) => self.cut_off(stage),
+                Err(_) => self.abort_stage(stage),
             }
         }
         self.tasks.shutdown().await;
@@ -172,12 +172,12 @@ impl Supervisor {
     async fn next_failure(&mut self) -> (Stage, Failure) {
         match self.join_next().await {
             Some((stage, name, ended)) => (stage, failure_of(name, ended).unwrap_or_else(Failure::Ended)),
-            // Without tasks there is nothing that could fail.
+            // Without tasks nothing can fail.
             None => std::future::pending().await,
         }
     }
 
-    /// Waits until no task of the stage is left; answers the first failure among all tasks that end meanwhile.
+    /// Waits until no task of the stage is left. Returns the first failure among all tasks that end meanwhile.
     async fn stage_ends(&mut self, stage: Stage) -> Option<Failure> {
         let mut failure = None;
         while self.running.values().any(|(of, ..)| *of == stage) {
@@ -202,13 +202,13 @@ impl Supervisor {
         };
         let (stage, name) = match self.running.remove(&id) {
             Some((stage, name, _)) => (stage, name),
-            // All tasks are started here, so all are known.
+            // Unreachable: every task is started by `spawn_fallible`, which adds it to `running`.
             None => (Stage::Support, "unknown".to_owned()),
         };
         Some((stage, name, ended))
     }
 
-    fn cut_off(&self, stage: Stage) {
+    fn abort_stage(&self, stage: Stage) {
         let mut names = Vec::new();
         for (of, name, handle) in self.running.values() {
             if *of == stage {
@@ -221,7 +221,7 @@ impl Supervisor {
     }
 }
 
-/// What went wrong with a task that ended; `Err` gives the name back when it just ended.
+/// The failure of a task that ended. `Err` returns the name when the task ended without an error.
 fn failure_of(name: String, ended: Result<Result<(), String>, JoinError>) -> Result<Failure, String> {
     match ended {
         Ok(Err(cause)) => Ok(Failure::Failed { name, cause }),
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn stages_end_in_order_and_serving_is_told_together_with_work() {
+    async fn stages_end_in_order_and_serving_ends_together_with_work() {
         let mut supervisor = supervisor();
         let log = Arc::new(Mutex::new(Vec::new()));
         for stage in Stage::ALL.into_iter().rev() {
@@ -272,10 +272,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn requests_have_their_time_while_the_lease_is_given_back_without_waiting_for_them() {
+    async fn the_lease_is_released_without_waiting_for_running_requests() {
         let mut supervisor = supervisor();
         let released = Arc::new(Mutex::new(None));
-        let (serve, lease, told) =
+        let (serve, lease, log) =
             (supervisor.stop_of(Stage::Serve), supervisor.stop_of(Stage::Lease), Arc::clone(&released));
         let began = Instant::now();
         supervisor.spawn(Stage::Serve, "server", async move {
@@ -284,7 +284,7 @@ mod tests {
         });
         supervisor.spawn(Stage::Lease, "leader election", async move {
             lease.cancelled().await;
-            *told.lock().unwrap() = Some(began.elapsed());
+            *log.lock().unwrap() = Some(began.elapsed());
         });
         supervisor.spawn(Stage::Work, "stuck", std::future::pending());
         assert_eq!(supervisor.run(async {}).await, Ok(()));
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_failure_is_told_with_name_and_cause() {
+    async fn a_failure_is_reported_with_name_and_cause() {
         let mut supervisor = supervisor();
         supervisor.spawn_fallible(Stage::Lease, "leader election", async { Err::<(), _>("lease lost") });
         let error = supervisor.run(std::future::pending()).await.unwrap_err();
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_panic_is_told_by_name() {
+    async fn a_panic_is_reported_with_the_name_of_its_task() {
         let mut supervisor = supervisor();
         supervisor.spawn(Stage::Work, "machine queue", async { panic!("index {}", 3) });
         let error = supervisor.run(std::future::pending()).await.unwrap_err();

@@ -1,19 +1,19 @@
-//! Where work beside the passes runs: driver calls, evictions. A simulation runs it itself.
+//! Runs work beside the passes: driver calls, evictions. A simulation has its own implementation.
 
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
 
-/// Runs tasks to their end, on threads that it chooses.
+/// Runs tasks to their end, on threads of its choice.
 pub trait Tasks: Send + Sync {
-    /// Begins a task. It is dropped with the process.
+    /// Starts a task. It is dropped with the process.
     fn spawn(&self, task: BoxFuture<'static, ()>);
 }
 
-/// Tasks of a process. Clones run them at the same place.
+/// Shared tasks. Clones use the same implementation.
 pub type SharedTasks = Arc<dyn Tasks>;
 
-/// Tasks on tokio's runtime, the one that [`Tasks::spawn`] is called on.
+/// Tasks on the tokio runtime that [`Tasks::spawn`] is called on.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TokioTasks;
 

@@ -95,7 +95,7 @@ async fn a_refusal_has_its_path(
 
 #[tokio::test(start_paused = true)]
 async fn the_value_that_a_message_repeats_is_the_one_that_is_wrong() {
-    let failure = |message: &str| Failure::lasting(Code::InvalidArgument, message);
+    let failure = |message: &str| Failure::permanent(Code::InvalidArgument, message);
     let spec = Spec::read(&class(
         json!({"networkInterfaces": [interface("subnet-1", "sg-1"), interface("subnet-2", "sg-22")]}),
     ))

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use cloud_client::{Answer, Bytes, Call, Client, CredentialsKey, Failure, Repeat, Secret, Trouble, http::Request};
+use cloud_client::{Answer, Bytes, Call, Client, CredentialsKey, Failure, FailureKind, Repeat, Secret, http::Request};
 use jiff::Timestamp;
 use machine_driver::{Code, Instant, OpContext, SecretData, Status};
 use serde::Deserialize;
@@ -291,7 +291,7 @@ impl Giver<'_> {
                 "the Secret has no credentials, and the process has none of its own: the metadata service of the instance, \
                  {endpoint}, does not answer; in a container it needs a hop limit of 2"
             );
-            return Err(Failure::lasting(Code::Unauthenticated, message));
+            return Err(Failure::permanent(Code::Unauthenticated, message));
         };
         let token = token?;
         let path = format!("{endpoint}/latest/meta-data/iam/security-credentials/");
@@ -321,7 +321,7 @@ fn built(request: cloud_client::http::request::Builder, body: Bytes) -> Result<R
 }
 
 fn unread() -> Failure {
-    Failure::lasting(Code::Internal, "the source of credentials gives an answer that can't be read")
+    Failure::permanent(Code::Internal, "the source of credentials gives an answer that can't be read")
 }
 
 fn refused(answer: &Answer) -> Result<(), Failure> {
@@ -329,11 +329,11 @@ fn refused(answer: &Answer) -> Result<(), Failure> {
         200..300 => Ok(()),
         status @ (429 | 500..) => {
             let message = format!("the source of credentials answers with status {status}");
-            Err(Failure::new(Code::Unavailable, message, Trouble::Passing))
+            Err(Failure::new(Code::Unavailable, message, FailureKind::Temporary))
         }
         status => {
             let message = format!("the process has no credentials of its own: status {status}");
-            Err(Failure::lasting(Code::Unauthenticated, message))
+            Err(Failure::permanent(Code::Unauthenticated, message))
         }
     }
 }

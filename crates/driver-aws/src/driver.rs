@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cloud_client::{Client, Failure, Trouble};
+use cloud_client::{Client, Failure, FailureKind};
 use jiff::Timestamp;
 use kube_values::field::Findings;
 use machine_driver::{
@@ -208,7 +208,7 @@ impl<'a> Subject<'a> {
                     return Ok(instance);
                 }
                 // What passes may pass while the wait lasts; what lasts is told.
-                Err(Failure { status, trouble: Trouble::Lasting, .. }) if status.code != Code::NotFound => {
+                Err(Failure { status, kind: FailureKind::Permanent, .. }) if status.code != Code::NotFound => {
                     return Err(status);
                 }
                 Ok(_) | Err(_) => {}

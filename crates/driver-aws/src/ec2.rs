@@ -140,7 +140,7 @@ impl Session<'_> {
                 .filter(|xml| xml.answers(query.action()))
                 .and_then(|xml| read(&xml))
                 .ok_or_else(|| {
-                    Failure::lasting(
+                    Failure::permanent(
                         Code::Internal,
                         format!("operation error EC2: {}, the answer can't be read", query.action()),
                     )
@@ -214,7 +214,7 @@ impl Session<'_> {
                 token => next = token,
             }
         }
-        Err(Failure::lasting(
+        Err(Failure::permanent(
             Code::Internal,
             "operation error EC2: DescribeInstances, the pages of the list do not end",
         ))

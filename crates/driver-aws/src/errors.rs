@@ -1,6 +1,6 @@
 //! What an error of EC2 or STS means (spec/providers §3.3).
 
-use cloud_client::{Answer, Failure, Trouble};
+use cloud_client::{Answer, Failure, FailureKind};
 use machine_driver::Code;
 
 use crate::xml::Xml;
@@ -55,7 +55,7 @@ const UNAUTHENTICATED: &[&str] = &[
     "RequestExpired",
 ];
 const DENIED: &[&str] = &["UnauthorizedOperation", "AccessDenied", "AccessDeniedException", "OptInRequired"];
-const PASSING: &[&str] = &["ServiceUnavailable", "InternalError", "InternalFailure", "Unavailable", "RequestTimeout"];
+const TEMPORARY: &[&str] = &["ServiceUnavailable", "InternalError", "InternalFailure", "Unavailable", "RequestTimeout"];
 /// Beside all whose names begin with `Invalid`. `NoSuchEntity` is that of an instance profile.
 const INVALID: &[&str] = &["MissingParameter", "UnknownParameter", "NoSuchEntity"];
 
@@ -95,7 +95,7 @@ fn code_of(reason: &str) -> Code {
         _ if EXHAUSTED.contains(&reason) => Code::ResourceExhausted,
         _ if UNAUTHENTICATED.contains(&reason) => Code::Unauthenticated,
         _ if DENIED.contains(&reason) => Code::PermissionDenied,
-        _ if PASSING.contains(&reason) || is_throttling(reason) => Code::Unavailable,
+        _ if TEMPORARY.contains(&reason) || is_throttling(reason) => Code::Unavailable,
         _ if reason.starts_with("Invalid") || INVALID.contains(&reason) => Code::InvalidArgument,
         _ => Code::Internal,
     }
@@ -134,16 +134,16 @@ pub fn failure(service: &str, action: &str, answer: &Answer) -> Option<Failure> 
         id.unwrap_or_default()
     );
     let code = if reason.is_empty() { code_of_status(status) } else { code_of(&reason) };
-    let trouble = match status {
-        _ if is_throttling(&reason) => Trouble::Throttled,
-        429 if reason.is_empty() => Trouble::Throttled,
+    let kind = match status {
+        _ if is_throttling(&reason) => FailureKind::Throttled,
+        429 if reason.is_empty() => FailureKind::Throttled,
         // EC2 says lack of capacity with status 500 and 503, too; that does not pass within seconds.
-        _ if code == Code::ResourceExhausted => Trouble::Lasting,
-        500.. => Trouble::Passing,
-        _ if PASSING.contains(&reason.as_str()) => Trouble::Passing,
-        _ => Trouble::Lasting,
+        _ if code == Code::ResourceExhausted => FailureKind::Permanent,
+        500.. => FailureKind::Temporary,
+        _ if TEMPORARY.contains(&reason.as_str()) => FailureKind::Temporary,
+        _ => FailureKind::Permanent,
     };
-    Some(Failure { reason, ..Failure::new(code, message, trouble) })
+    Some(Failure { reason, ..Failure::new(code, message, kind) })
 }
 
 #[cfg(test)]
@@ -169,31 +169,37 @@ mod tests {
     }
 
     #[rstest]
-    #[case("InsufficientInstanceCapacity", 500, Code::ResourceExhausted, Code::ResourceExhausted, Trouble::Lasting)]
-    #[case("Unsupported", 400, Code::ResourceExhausted, Code::ResourceExhausted, Trouble::Lasting)]
-    #[case("SpotMaxPriceTooLow", 400, Code::ResourceExhausted, Code::Internal, Trouble::Lasting)]
-    #[case("InsufficientFreeAddressesInSubnet", 400, Code::ResourceExhausted, Code::Internal, Trouble::Lasting)]
-    #[case("AuthFailure", 401, Code::Unauthenticated, Code::Internal, Trouble::Lasting)]
-    #[case("UnauthorizedOperation", 403, Code::PermissionDenied, Code::Internal, Trouble::Lasting)]
-    #[case("RequestLimitExceeded", 503, Code::Unavailable, Code::Internal, Trouble::Throttled)]
-    #[case("ThrottlingException", 400, Code::Unavailable, Code::Internal, Trouble::Throttled)]
-    #[case("InternalError", 500, Code::Unavailable, Code::Internal, Trouble::Passing)]
-    #[case("InvalidAMIID.NotFound", 400, Code::InvalidArgument, Code::Internal, Trouble::Lasting)]
-    #[case("InvalidParameterValue", 400, Code::InvalidArgument, Code::Internal, Trouble::Lasting)]
-    #[case("InvalidSubnet.Conflict", 400, Code::InvalidArgument, Code::Internal, Trouble::Lasting)]
-    #[case("VcpuLimitExceeded", 400, Code::ResourceExhausted, Code::ResourceExhausted, Trouble::Lasting)]
-    #[case("InvalidClientTokenId", 403, Code::Unauthenticated, Code::Internal, Trouble::Lasting)]
-    #[case("InvalidInstanceID.NotFound", 400, Code::NotFound, Code::NotFound, Trouble::Lasting)]
-    #[case("SomethingNew", 400, Code::Internal, Code::Internal, Trouble::Lasting)]
+    #[case(
+        "InsufficientInstanceCapacity",
+        500,
+        Code::ResourceExhausted,
+        Code::ResourceExhausted,
+        FailureKind::Permanent
+    )]
+    #[case("Unsupported", 400, Code::ResourceExhausted, Code::ResourceExhausted, FailureKind::Permanent)]
+    #[case("SpotMaxPriceTooLow", 400, Code::ResourceExhausted, Code::Internal, FailureKind::Permanent)]
+    #[case("InsufficientFreeAddressesInSubnet", 400, Code::ResourceExhausted, Code::Internal, FailureKind::Permanent)]
+    #[case("AuthFailure", 401, Code::Unauthenticated, Code::Internal, FailureKind::Permanent)]
+    #[case("UnauthorizedOperation", 403, Code::PermissionDenied, Code::Internal, FailureKind::Permanent)]
+    #[case("RequestLimitExceeded", 503, Code::Unavailable, Code::Internal, FailureKind::Throttled)]
+    #[case("ThrottlingException", 400, Code::Unavailable, Code::Internal, FailureKind::Throttled)]
+    #[case("InternalError", 500, Code::Unavailable, Code::Internal, FailureKind::Temporary)]
+    #[case("InvalidAMIID.NotFound", 400, Code::InvalidArgument, Code::Internal, FailureKind::Permanent)]
+    #[case("InvalidParameterValue", 400, Code::InvalidArgument, Code::Internal, FailureKind::Permanent)]
+    #[case("InvalidSubnet.Conflict", 400, Code::InvalidArgument, Code::Internal, FailureKind::Permanent)]
+    #[case("VcpuLimitExceeded", 400, Code::ResourceExhausted, Code::ResourceExhausted, FailureKind::Permanent)]
+    #[case("InvalidClientTokenId", 403, Code::Unauthenticated, Code::Internal, FailureKind::Permanent)]
+    #[case("InvalidInstanceID.NotFound", 400, Code::NotFound, Code::NotFound, FailureKind::Permanent)]
+    #[case("SomethingNew", 400, Code::Internal, Code::Internal, FailureKind::Permanent)]
     fn an_error_has_its_code(
         #[case] reason: &str,
         #[case] status: u16,
         #[case] fine: Code,
         #[case] as_go: Code,
-        #[case] trouble: Trouble,
+        #[case] kind: FailureKind,
     ) {
         let failure = failure("EC2", "RunInstances", &answer(status, &ec2(reason))).unwrap();
-        assert_eq!((failure.status.code, failure.trouble, failure.reason.as_str()), (fine, trouble, reason));
+        assert_eq!((failure.status.code, failure.kind, failure.reason.as_str()), (fine, kind, reason));
         assert_eq!(ErrorCodes::AsGo.of(failure.clone()).status.code, as_go);
         assert_eq!(
             failure.status.message,
@@ -205,7 +211,7 @@ mod tests {
 
     #[test]
     fn in_strict_mode_a_missing_answer_is_internal_and_what_the_driver_refuses_is_not() {
-        let code = |code| ErrorCodes::AsGo.of(Failure::new(code, "", Trouble::Lasting)).status.code;
+        let code = |code| ErrorCodes::AsGo.of(Failure::new(code, "", FailureKind::Permanent)).status.code;
         assert_eq!(code(Code::Unavailable), Code::Internal);
         assert_eq!(code(Code::DeadlineExceeded), Code::Internal);
         assert_eq!(code(Code::InvalidArgument), Code::InvalidArgument);

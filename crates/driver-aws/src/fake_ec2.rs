@@ -13,7 +13,7 @@ use cloud_client::{
     Answer, Bytes, NoAnswer, Transport,
     http::{HeaderMap, Request, StatusCode},
 };
-use fault_proxy::{Reply, Seen};
+use fault_proxy::{ReceivedRequest, Reply};
 use machine_driver::async_trait;
 
 /// What happens to one request.
@@ -90,7 +90,7 @@ impl FakeEc2 {
     }
 
     /// The answer over a network.
-    pub fn reply(&self, seen: &Seen) -> Reply {
+    pub fn reply(&self, seen: &ReceivedRequest) -> Reply {
         let action = seen.parameter("Action").to_owned();
         let mut state = self.state();
         state.log.push((action.clone(), seen.parameters.clone()));

@@ -105,7 +105,7 @@ async fn c_11_a_refused_look_is_repeated_when_ec2_says() {
 #[tokio::test]
 async fn c_13_a_silent_ec2_is_given_up_at_the_deadline() {
     let wire = Wire::new().await;
-    wire.proxy.add(Rule::new(any, Fault::Silence));
+    wire.proxy.add(Rule::new(any, Fault::NoResponse));
     let began = Instant::now();
     let refused = wire.driver.get_machine_status(&within(1), machine("m-1")).await.unwrap_err();
     assert_eq!(refused.code, Code::DeadlineExceeded);
@@ -119,7 +119,7 @@ async fn a_20_an_instance_that_is_not_described_yet_is_waited_for() {
         400,
         "<Response><Errors><Error><Code>InvalidInstanceID.NotFound</Code><Message>no</Message></Error></Errors></Response>",
     );
-    let by_id = |seen: &fault_proxy::Seen| !seen.parameter("InstanceId.1").is_empty();
+    let by_id = |seen: &fault_proxy::ReceivedRequest| !seen.parameter("InstanceId.1").is_empty();
     wire.proxy.add(Rule::new(by_id, Fault::Answer(unknown)).times(2));
     wire.create().await.unwrap();
     assert_eq!(wire.proxy.count(action("RunInstances")), 1);

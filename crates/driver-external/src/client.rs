@@ -447,7 +447,7 @@ impl Driver for ExternalDriver {
         match self.accepted().map(|told| told.compare) {
             Some(NodeIdCompare::LastSegment) => same_instance::by_last_segment(machine, node),
             Some(NodeIdCompare::Whole) => whole(machine, node),
-            Some(NodeIdCompare::None) | None => same_instance::unless_they_differ(machine, node),
+            Some(NodeIdCompare::None) | None => same_instance::same_or_unknown(machine, node),
         }
     }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use cloud_client::{
-    Answer, Bytes, Call, Client, CredentialsKey, Failure, HttpTransport, Limits, Repeat, Trouble,
+    Answer, Bytes, Call, Client, CredentialsKey, Failure, FailureKind, HttpTransport, Limits, Repeat,
     http::{Method, Request, header},
 };
 use machine_driver::{Code, Instant, OpContext, Status};
@@ -135,7 +135,7 @@ impl Session<'_> {
         let slot = self.clouds.slot(self.login.account);
         let Ok(mut kept) = tokio::time::timeout(self.cx.left(), slot.lock()).await else {
             let message = "logging in: another call of the account waits for an answer of Keystone, too";
-            return Err(Failure::lasting(Code::DeadlineExceeded, message));
+            return Err(Failure::permanent(Code::DeadlineExceeded, message));
         };
         let now = Instant::now();
         match &*kept {
@@ -238,7 +238,7 @@ impl Session<'_> {
             .and_then(|mut body: Value| serde_json::from_value(body.get_mut(key)?.take()).ok());
         read.ok_or_else(|| {
             // It is the answer of something in between, such as a page of a gateway.
-            Failure::new(Code::Internal, unreadable(ask), Trouble::Passing)
+            Failure::new(Code::Internal, unreadable(ask), FailureKind::Temporary)
         })
     }
 
@@ -268,7 +268,7 @@ impl Session<'_> {
             tokio::time::sleep(PAUSE * beginning).await;
         }
         let message = format!("{}: the list changes faster than its pages can be read", ask.what);
-        Err(Failure::lasting(Code::Aborted, message))
+        Err(Failure::permanent(Code::Aborted, message))
     }
 
     /// All pages; `None` when the list has to be begun anew.
@@ -290,7 +290,7 @@ impl Session<'_> {
                 }
                 Err(failure) => return Err(failure),
             };
-            let unread = || Failure::lasting(Code::Internal, unreadable(ask));
+            let unread = || Failure::permanent(Code::Internal, unreadable(ask));
             let mut body: Value = serde_json::from_slice(&body).map_err(|_| unread())?;
             let link = next_query(&body, key);
             let shown = body.get_mut(key).map(Value::take).ok_or_else(unread)?;
@@ -317,7 +317,7 @@ impl Session<'_> {
                 }
             };
         }
-        Err(Failure::lasting(Code::Internal, format!("{}: the pages of the list do not end", ask.what)))
+        Err(Failure::permanent(Code::Internal, format!("{}: the pages of the list do not end", ask.what)))
     }
 }
 

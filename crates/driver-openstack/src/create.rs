@@ -1,6 +1,6 @@
 //! Makes the server of a machine, with its port and volume, or takes over the one that is there.
 
-use cloud_client::{Failure, Trouble};
+use cloud_client::{Failure, FailureKind};
 use machine_driver::{Code, CreatedVm, SecretData, Status};
 use serde_json::{Value, json};
 
@@ -185,7 +185,7 @@ impl Creation<'_> {
         });
         let id = match self.cloud.make_server(&body).await {
             Ok(id) => id,
-            Err(failure) if failure.trouble == Trouble::Passing => self.made_unheard(failure).await?,
+            Err(failure) if failure.kind == FailureKind::Temporary => self.made_unheard(failure).await?,
             Err(failure) => return Err(self.deploying(failure.status).into()),
         };
         Ok(built(self.cloud, &id).await?)

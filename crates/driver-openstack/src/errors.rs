@@ -1,6 +1,6 @@
 //! What an error of a service means (spec/providers §6.2, decisions.md 55). The texts are those of the real services.
 
-use cloud_client::{Answer, Failure, Trouble};
+use cloud_client::{Answer, Failure, FailureKind};
 use machine_driver::Code;
 use serde_json::Value;
 
@@ -45,10 +45,10 @@ pub fn failure(service: Service, what: &str, answer: &Answer) -> Option<Failure>
     let status = answer.status.as_u16();
     let said = said(service, answer);
     let code = code_of(service, status, &said);
-    let trouble = match (status, code) {
-        (429, _) => Trouble::Throttled,
-        (_, Code::Unavailable) => Trouble::Passing,
-        _ => Trouble::Lasting,
+    let kind = match (status, code) {
+        (429, _) => FailureKind::Throttled,
+        (_, Code::Unavailable) => FailureKind::Temporary,
+        _ => FailureKind::Permanent,
     };
     let named = if said.reason.is_empty() { String::new() } else { format!(" {}", said.reason) };
     let id = ["x-openstack-request-id", "x-compute-request-id"]
@@ -57,7 +57,7 @@ pub fn failure(service: Service, what: &str, answer: &Answer) -> Option<Failure>
         .map(|id| format!(" ({id})"))
         .unwrap_or_default();
     let message = format!("{what}: {} answers {status}{named}: {}{id}", service.name(), said.message);
-    Some(Failure { reason: said.reason, ..Failure::new(code, message, trouble) })
+    Some(Failure { reason: said.reason, ..Failure::new(code, message, kind) })
 }
 
 fn code_of(service: Service, status: u16, said: &Said) -> Code {
@@ -215,11 +215,11 @@ mod tests {
         let failure = told(service, status, body);
         assert_eq!(failure.status.code, code, "{}", failure.status.message);
         let expected = match code {
-            Unavailable if status == 429 => Trouble::Throttled,
-            Unavailable => Trouble::Passing,
-            _ => Trouble::Lasting,
+            Unavailable if status == 429 => FailureKind::Throttled,
+            Unavailable => FailureKind::Temporary,
+            _ => FailureKind::Permanent,
         };
-        assert_eq!(failure.trouble, expected);
+        assert_eq!(failure.kind, expected);
     }
 
     #[test]

@@ -114,7 +114,7 @@ impl Token {
     /// # Errors
     /// `Internal` when it can't be read.
     pub fn read(answer: &Answer, now: Instant) -> Result<Self, Failure> {
-        let unread = || Failure::lasting(Code::Internal, "logging in: the answer of Keystone can't be read");
+        let unread = || Failure::permanent(Code::Internal, "logging in: the answer of Keystone can't be read");
         let token = answer.headers.get("x-subject-token").and_then(|token| token.to_str().ok()).ok_or_else(unread)?;
         let Body { token: described } = serde_json::from_slice(&answer.body).map_err(|_| unread())?;
         // By Keystone's own clock: the one of this host may be wrong.

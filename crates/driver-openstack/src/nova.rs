@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use cloud_client::{Failure, Repeat, Trouble, http::Method};
+use cloud_client::{Failure, FailureKind, Repeat, http::Method};
 use machine_driver::Code;
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::Value;
@@ -120,7 +120,7 @@ impl Session<'_> {
             Some(body) if !body.is_empty() => Err(Failure::new(
                 Code::Internal,
                 format!("{what}: the answer is none of the service"),
-                Trouble::Passing,
+                FailureKind::Temporary,
             )),
             _ => Ok(()),
         }
@@ -135,7 +135,7 @@ pub fn about<T>(found: Option<T>, id: &str, id_of: impl Fn(&T) -> &String) -> Re
     match found {
         Some(found) if id_of(&found) != id => {
             let message = format!("{id} was asked for and the answer is about {}", id_of(&found));
-            Err(Failure::lasting(Code::Internal, message))
+            Err(Failure::permanent(Code::Internal, message))
         }
         found => Ok(found),
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use cloud_client::Trouble;
+use cloud_client::FailureKind;
 use machine_driver::{Code, Status};
 
 use crate::{cloud::Session, create::ids, lookup::pairs, neutron::Port, spec::Network, subject::Subject};
@@ -58,7 +58,7 @@ pub async fn let_pods_pass(subject: &Subject<'_>, cloud: &Session<'_>, server: &
                 // Somebody has changed it meanwhile; our pairs are added to what is there now.
                 Err(failure)
                     if failure.status.code == Code::Aborted
-                        && failure.trouble == Trouble::Lasting
+                        && failure.kind == FailureKind::Permanent
                         && turn < MOST_TRIES =>
                 {
                     port = cloud.port(&port.id).await?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cloud_client::Trouble;
+use cloud_client::FailureKind;
 use machine_driver::{Code, Instant, OwnerTags, Status};
 
 use crate::{
@@ -73,7 +73,7 @@ async fn gone(cloud: &Session<'_>, id: &str) -> Result<(), Status> {
                     }
                 }
             },
-            Err(failure) if failure.trouble == Trouble::Lasting => return Err(failure.status),
+            Err(failure) if failure.kind == FailureKind::Permanent => return Err(failure.status),
             Err(_) => {}
         }
         wait.pause(|| format!("error while waiting for server [ID={id:?}] to be deleted: it is still {status}"))

@@ -169,7 +169,7 @@ pub async fn built(cloud: &Session<'_>, id: &str) -> Result<Server, Unbuilt> {
             },
             Ok(None) => return Err(Unbuilt::Surely(deleted_meanwhile(id))),
             // What passes may pass while the wait lasts.
-            Err(failure) if failure.trouble == cloud_client::Trouble::Lasting => {
+            Err(failure) if failure.kind == cloud_client::FailureKind::Permanent => {
                 return Err(Unbuilt::Unseen(failure.status));
             }
             Err(_) => {}

@@ -1,4 +1,4 @@
-//! A proxy with faults, for tests: it stands before the API of any cloud that speaks HTTP/1.1.
+//! A proxy that injects faults, for tests. It stands before a cloud API that uses HTTP/1.1.
 //!
 //! ```no_run
 //! # async fn example() -> std::io::Result<()> {
@@ -13,9 +13,9 @@
 //! # }
 //! ```
 //!
-//! A request passes through every rule that matches it: each [`Fault::Delay`] is waited, and of the other faults the first one
-//! happens. What no rule matches is forwarded as it came, `Host` and signature included. All requests are noted. A cloud goes on with a
-//! request whose client is gone: so does the proxy.
+//! All rules that match a request apply: their [`Fault::Delay`]s add up, and of their other faults the first one happens. A request
+//! without a matching rule is forwarded unchanged, including `Host` and signature. All requests are recorded. As a cloud does, the
+//! proxy completes a request even if the client closes its connection.
 
 #![forbid(unsafe_code)]
 
@@ -33,27 +33,27 @@ use http::StatusCode;
 use tokio::{net::TcpListener, task::JoinHandle};
 
 use rules::Matches;
-pub use rules::{Fault, Rule, Seen, action, any, request};
+pub use rules::{Fault, ReceivedRequest, Rule, action, any, request};
 
-/// A whole answer.
+/// An HTTP response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// The status.
     pub status: StatusCode,
-    /// Headers that a client may look at, with their values.
+    /// Headers and their values, without those of the connection.
     pub headers: Vec<(String, String)>,
     /// The body.
     pub body: Bytes,
 }
 
 impl Reply {
-    /// An answer without headers. A status that is none counts as 500.
+    /// A response without headers. An invalid status becomes 500.
     pub fn new(status: u16, body: impl Into<Bytes>) -> Self {
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         Self { status, headers: Vec::new(), body: body.into() }
     }
 
-    /// The same answer with one more header.
+    /// Adds a header.
     #[must_use]
     pub fn with(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_owned(), value.to_owned()));
@@ -61,27 +61,27 @@ impl Reply {
     }
 }
 
-/// What stands behind the proxy.
+/// The server behind the proxy.
 enum Upstream {
     Url(String),
-    Answers(Box<dyn Fn(&Seen) -> Reply + Send + Sync>),
+    Answers(Box<dyn Fn(&ReceivedRequest) -> Reply + Send + Sync>),
 }
 
-/// What the connections share.
+/// The state that all connections share.
 struct Shared {
     upstream: Upstream,
     rules: Mutex<Vec<Rule>>,
-    seen: Mutex<Vec<Seen>>,
+    requests: Mutex<Vec<ReceivedRequest>>,
     token: Mutex<Option<String>>,
     once: Mutex<Vec<Matches>>,
-    /// The replies to requests that are forwarded once, by token or by the whole request. It is held while such a request is forwarded, so
-    /// that two of a kind never are.
+    /// Responses to requests that are forwarded only once, by token or by the whole request. The lock is held while such a request
+    /// is forwarded, so that two equal requests are never forwarded at the same time.
     made: tokio::sync::Mutex<HashMap<String, Reply>>,
-    /// The first reply to each request.
+    /// The first response to each request.
     remembered: Mutex<HashMap<String, Reply>>,
 }
 
-/// The proxy. It ends with its value.
+/// The proxy. It ends when it is dropped.
 pub struct FaultProxy {
     url: String,
     shared: Arc<Shared>,
@@ -89,19 +89,19 @@ pub struct FaultProxy {
 }
 
 impl FaultProxy {
-    /// A proxy before this URL, on a port of its own of the loopback interface.
+    /// A proxy before this URL, on its own port of the loopback interface.
     ///
     /// # Errors
-    /// There is no port.
+    /// No port is available.
     pub async fn before(upstream: &str) -> io::Result<Self> {
         Self::start(Upstream::Url(upstream.trim_end_matches('/').to_owned())).await
     }
 
-    /// A proxy before a cloud in this process, which answers so.
+    /// A proxy before a cloud that is a function in this process.
     ///
     /// # Errors
-    /// There is no port.
-    pub async fn of(cloud: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> io::Result<Self> {
+    /// No port is available.
+    pub async fn of(cloud: impl Fn(&ReceivedRequest) -> Reply + Send + Sync + 'static) -> io::Result<Self> {
         Self::start(Upstream::Answers(Box::new(cloud))).await
     }
 
@@ -111,7 +111,7 @@ impl FaultProxy {
         let shared = Arc::new(Shared {
             upstream,
             rules: Mutex::default(),
-            seen: Mutex::default(),
+            requests: Mutex::default(),
             token: Mutex::default(),
             once: Mutex::default(),
             made: tokio::sync::Mutex::default(),
@@ -121,41 +121,41 @@ impl FaultProxy {
         Ok(Self { url, shared, serving })
     }
 
-    /// Where it listens, without a slash at the end.
+    /// The URL of the proxy, without a slash at the end.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// One more rule, behind those that are there.
+    /// Adds a rule after the existing rules.
     pub fn add(&self, rule: Rule) {
         lock(&self.shared.rules).push(rule);
     }
 
-    /// No rules any more.
+    /// Removes all rules.
     pub fn clear(&self) {
         lock(&self.shared.rules).clear();
     }
 
-    /// A request whose parameter of this name had this value before is not forwarded a second time: it gets the reply that the
-    /// first one got, also where that one was lost.
+    /// Forwards only the first request with each value of this parameter. Later ones get the response to the first, even if the
+    /// client did not receive it then.
     pub fn keep_to_tokens(&self, parameter: &str) {
         *lock(&self.shared.token) = Some(parameter.to_owned());
     }
 
-    /// A request that matches is not forwarded a second time once it has succeeded: it gets the reply that the first one got, also where
-    /// that one was lost.
-    pub fn forward_once(&self, matches: impl Fn(&Seen) -> bool + Send + Sync + 'static) {
+    /// Forwards a matching request only until it succeeds. Later equal requests get that response, even if the client did not
+    /// receive it then.
+    pub fn forward_once(&self, matches: impl Fn(&ReceivedRequest) -> bool + Send + Sync + 'static) {
         lock(&self.shared.once).push(Arc::new(matches));
     }
 
-    /// All requests so far, in their order.
-    pub fn seen(&self) -> Vec<Seen> {
-        lock(&self.shared.seen).clone()
+    /// All requests so far, in order.
+    pub fn requests(&self) -> Vec<ReceivedRequest> {
+        lock(&self.shared.requests).clone()
     }
 
-    /// How many requests of this kind there were.
-    pub fn count(&self, matches: impl Fn(&Seen) -> bool) -> usize {
-        lock(&self.shared.seen).iter().filter(|seen| matches(seen)).count()
+    /// The number of matching requests so far.
+    pub fn count(&self, matches: impl Fn(&ReceivedRequest) -> bool) -> usize {
+        lock(&self.shared.requests).iter().filter(|received| matches(received)).count()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Which requests meet which faults.
+//! Rules: which faults happen to which requests.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -7,14 +7,14 @@ use http::{HeaderMap, Method, header};
 
 use crate::Reply;
 
-/// A request that has come.
+/// A request that the proxy has received.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct ReceivedRequest {
     /// The method.
     pub method: Method,
-    /// The path, without a query.
+    /// The path, without the query.
     pub path: String,
-    /// The parameters of the query, and those of a form in the body.
+    /// The parameters of the query and of a form in the body.
     pub parameters: BTreeMap<String, String>,
     /// The headers.
     pub headers: HeaderMap,
@@ -22,7 +22,7 @@ pub struct Seen {
     pub body: Bytes,
 }
 
-impl Seen {
+impl ReceivedRequest {
     pub(crate) fn new(head: &http::request::Parts, body: Bytes) -> Self {
         let mut parameters: BTreeMap<_, _> =
             form_urlencoded::parse(head.uri.query().unwrap_or_default().as_bytes()).into_owned().collect();
@@ -34,93 +34,93 @@ impl Seen {
         Self { method: head.method.clone(), path, parameters, headers: head.headers.clone(), body }
     }
 
-    /// A parameter; empty where there is none.
+    /// The value of a parameter; empty without it.
     pub fn parameter(&self, name: &str) -> &str {
         self.parameters.get(name).map_or("", String::as_str)
     }
 
-    /// What makes it the same request as another one.
+    /// Equal for equal requests.
     pub(crate) fn key(&self) -> String {
         format!("{} {} {:?}", self.method, self.path, self.parameters)
     }
 }
 
 /// Requests for this action in the query protocol of AWS.
-pub fn action(name: &str) -> impl Fn(&Seen) -> bool + Send + Sync + use<> {
+pub fn action(name: &str) -> impl Fn(&ReceivedRequest) -> bool + Send + Sync + use<> {
     let name = name.to_owned();
-    move |seen| seen.parameter("Action") == name
+    move |received| received.parameter("Action") == name
 }
 
-/// Requests of this method whose path begins so.
-pub fn request(method: Method, path: &str) -> impl Fn(&Seen) -> bool + Send + Sync + use<> {
+/// Requests with this method and a path with this prefix.
+pub fn request(method: Method, path: &str) -> impl Fn(&ReceivedRequest) -> bool + Send + Sync + use<> {
     let path = path.to_owned();
-    move |seen| seen.method == method && seen.path.starts_with(&path)
+    move |received| received.method == method && received.path.starts_with(&path)
 }
 
 /// All requests.
-pub fn any(_: &Seen) -> bool {
+pub fn any(_: &ReceivedRequest) -> bool {
     true
 }
 
 /// What happens to a request.
 #[derive(Clone, Debug)]
 pub enum Fault {
-    /// It waits, and goes on.
+    /// It waits, and is then handled.
     Delay(Duration),
-    /// This is answered, and nothing is forwarded.
+    /// This response is sent; nothing is forwarded.
     Answer(Reply),
-    /// The connection is closed, and nothing is forwarded.
+    /// The connection is closed; nothing is forwarded.
     Drop,
-    /// It is forwarded, and the connection is closed in place of the reply.
+    /// It is forwarded; then the connection is closed without a response.
     LoseReply,
-    /// It is forwarded, and the connection ends after so many bytes of the reply's body.
+    /// It is forwarded; the connection is closed after this number of bytes of the response body.
     Cut(usize),
-    /// The first reply to the same request is answered again. Without one it is forwarded.
+    /// The first response to an equal request is sent again. Without one the request is forwarded.
     Stale,
-    /// Nothing is forwarded, and no answer comes as long as the proxy lives.
-    Silence,
+    /// Nothing is forwarded, and no response is sent while the proxy lives.
+    NoResponse,
 }
 
-pub(crate) type Matches = Arc<dyn Fn(&Seen) -> bool + Send + Sync>;
+pub(crate) type Matches = Arc<dyn Fn(&ReceivedRequest) -> bool + Send + Sync>;
 
-/// A fault and the requests that meet it.
+/// A fault, and the requests that it happens to.
 #[derive(Clone)]
 pub struct Rule {
     matches: Matches,
     fault: Fault,
-    /// So many more requests meet it.
+    /// The number of requests that it still happens to.
     left: Option<usize>,
-    /// One request of so many.
+    /// It happens to every n-th matching request only.
     every: usize,
     met: usize,
 }
 
 impl Rule {
-    /// All requests that match meet the fault.
-    pub fn new(matches: impl Fn(&Seen) -> bool + Send + Sync + 'static, fault: Fault) -> Self {
+    /// The fault happens to all matching requests.
+    pub fn new(matches: impl Fn(&ReceivedRequest) -> bool + Send + Sync + 'static, fault: Fault) -> Self {
         Self { matches: Arc::new(matches), fault, left: None, every: 1, met: 0 }
     }
 
-    /// Only the first so many.
+    /// Limits the fault to this number of requests.
     #[must_use]
     pub fn times(self, times: usize) -> Self {
         Self { left: Some(times), ..self }
     }
 
-    /// Only one of so many, the first among them.
+    /// Limits the fault to every n-th matching request, beginning with the first.
     #[must_use]
     pub fn every(self, every: usize) -> Self {
         Self { every: every.max(1), ..self }
     }
 
-    /// Whether requests only wait.
+    /// Whether the fault only delays requests.
     pub(crate) fn is_delay(&self) -> bool {
         matches!(self.fault, Fault::Delay(_))
     }
 
-    /// The fault that this request meets.
-    pub(crate) fn meet(&mut self, seen: &Seen) -> Option<Fault> {
-        if self.left == Some(0) || !(self.matches)(seen) {
+    /// The fault for this request, if any.
+    pub(crate) fn meet(&mut self, received: &ReceivedRequest) -> Option<Fault> {
+        if self.left == Some(0) || !(self.matches)(received) {
             return None;
         }
         self.met += 1;

@@ -1,4 +1,4 @@
-//! Each fault, seen by the client that drivers have; a second proxy stands in for the cloud.
+//! Each fault, observed with the client of the drivers. A second proxy replaces the cloud.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -11,7 +11,7 @@ use rstest::rstest;
 
 use super::*;
 
-/// A proxy before a cloud that gives each request another number.
+/// A proxy before a cloud that numbers its responses.
 struct Rig {
     cloud: FaultProxy,
     proxy: FaultProxy,
@@ -21,7 +21,7 @@ struct Rig {
 impl Rig {
     async fn new() -> Self {
         let number = AtomicUsize::new(0);
-        let answer = move |_: &Seen| {
+        let answer = move |_: &ReceivedRequest| {
             Reply::new(200, format!("answer {}", number.fetch_add(1, Ordering::Relaxed) + 1)).with("x-cloud", "yes")
         };
         let cloud = FaultProxy::of(answer).await.unwrap();
@@ -41,21 +41,21 @@ impl Rig {
         String::from_utf8(self.ask(form).await.unwrap().body.to_vec()).unwrap()
     }
 
-    /// How many requests the cloud has got.
+    /// The number of requests that the cloud has received.
     fn arrived(&self) -> usize {
-        self.cloud.seen().len()
+        self.cloud.requests().len()
     }
 }
 
 #[tokio::test]
-async fn what_no_rule_matches_passes_as_it_came() {
+async fn a_request_without_a_matching_rule_is_forwarded_unchanged() {
     let rig = Rig::new().await;
     rig.proxy.add(Rule::new(action("Other"), Fault::Drop));
     let answer = rig.ask("Action=Run&Name=a+b").await.unwrap();
     assert_eq!((answer.body.as_ref(), answer.headers["x-cloud"].to_str().unwrap()), (&b"answer 1"[..], "yes"));
-    let (before, behind) = (rig.proxy.seen().remove(0), rig.cloud.seen().remove(0));
+    let (before, behind) = (rig.proxy.requests().remove(0), rig.cloud.requests().remove(0));
     assert_eq!(behind.parameter("Name"), "a b");
-    // The signature of a request is made for this host.
+    // The signature of a request covers this host.
     assert_eq!(before.headers["host"], behind.headers["host"]);
 }
 
@@ -74,7 +74,7 @@ async fn a_connection_that_ends_is_a_lost_answer(#[case] fault: Fault, #[case] a
 }
 
 #[tokio::test]
-async fn an_answer_of_the_rule_reaches_nobody_and_a_delay_goes_before_it() {
+async fn the_answer_of_a_rule_replaces_the_request_to_the_cloud_and_comes_after_delays() {
     let rig = Rig::new().await;
     rig.proxy.add(Rule::new(any, Fault::Answer(Reply::new(503, "<busy/>").with("retry-after", "7"))));
     rig.proxy.add(Rule::new(any, Fault::Drop));
@@ -127,7 +127,7 @@ async fn a_token_is_forwarded_once_also_when_the_client_is_gone_before_the_reply
 }
 
 #[tokio::test]
-async fn what_has_succeeded_is_not_forwarded_again() {
+async fn a_successful_request_is_not_forwarded_again() {
     let rig = Rig::new().await;
     rig.proxy.forward_once(action("End"));
     rig.cloud.add(Rule::new(any, Fault::Answer(Reply::new(503, ""))).times(1));
@@ -152,9 +152,9 @@ async fn every_third_request_meets_a_fault() {
 }
 
 #[tokio::test]
-async fn silence_lasts() {
+async fn without_a_response_the_request_stays_open() {
     let rig = Rig::new().await;
-    rig.proxy.add(Rule::new(any, Fault::Silence));
+    rig.proxy.add(Rule::new(any, Fault::NoResponse));
     assert!(tokio::time::timeout(Duration::from_millis(200), rig.ask("Action=Run")).await.is_err());
     assert_eq!(rig.arrived(), 0);
 }

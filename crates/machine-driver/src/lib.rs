@@ -1,8 +1,8 @@
 //! The contract between the machine controller and a cloud: the [`Driver`] trait, its requests, answers and codes.
 //!
-//! Source: spec/providers §1. What a driver's author needs, and nothing else: a driver is a crate of its own; which one serves a class is
-//! decided by [`Registry`]. A driver never reads or writes machine objects. With the feature `contract`, the module `contract` holds the tests
-//! that every driver passes.
+//! Source: spec/providers §1. It contains what the author of a driver needs, and nothing else. Each driver is its own crate;
+//! [`Registry`] decides which driver serves a class. A driver never reads or writes machine objects. With the feature `contract`,
+//! the module `contract` has the tests that every driver passes.
 
 #![forbid(unsafe_code)]
 
@@ -28,16 +28,16 @@ use futures::FutureExt;
 /// For implementations of [`Driver`].
 pub use async_trait::async_trait;
 pub use class_rules::ClassRules;
-/// The time of [`ListedVm::created`].
+/// The type of [`ListedVm::created`].
 pub use jiff::Timestamp;
 /// The address of a VM and the volumes of a drain.
 pub use k8s_openapi::api::core::v1::{NodeAddress, PersistentVolumeSpec};
-/// What [`Driver::validate`] finds, and where.
+/// The findings of [`Driver::validate`], with their fields.
 pub use kube_values::field::{FieldPath, Findings, RuleId};
 pub use life::DriverTask;
-/// What went wrong in a call, and what follows from it.
+/// The code of a failed call, which decides what follows.
 pub use machine_api::machine_code::Code;
-/// What requests are about.
+/// The objects in requests.
 pub use machine_api::v1alpha1::{Machine, MachineClass};
 pub use measured::Measured;
 pub use meter::{Meter, Operation};
@@ -48,72 +48,72 @@ pub use registry::Registry;
 pub use requests::OpContext;
 pub use same_instance::SameInstance;
 pub use status::Status;
-/// Of [`OpContext::deadline`].
+/// The type of [`OpContext::deadline`].
 pub use tokio::time::Instant;
-/// The end of a leadership, for [`Driver::begin`].
+/// The type of the token of [`Driver::begin`].
 pub use tokio_util::sync::CancellationToken;
 pub use types::*;
 
-/// The answer of a driver's call within a deadline.
+/// Runs a driver call with a deadline.
 ///
 /// # Errors
-/// What the call fails with; `Internal` when the driver panics, `DeadlineExceeded` when it does not answer in time.
+/// The error of the call; `Internal` when the driver panics, `DeadlineExceeded` when it does not answer in time.
 pub async fn answered<T>(deadline: Duration, call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
-    tokio::time::timeout(deadline, unless_it_crashes(call)).await.unwrap_or_else(|_| {
+    tokio::time::timeout(deadline, catching_panics(call)).await.unwrap_or_else(|_| {
         Err(Status::new(Code::DeadlineExceeded, format!("no answer within {} s", deadline.as_secs())))
     })
 }
 
-/// The answer of a driver's call, which is `Internal` when the driver panics: a defect of a driver costs one attempt and
-/// nothing else.
-async fn unless_it_crashes<T>(call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+/// Runs a driver call and turns a panic into `Internal`, so that a defect of a driver costs one attempt and nothing else.
+async fn catching_panics<T>(call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
     let answer = AssertUnwindSafe(call).catch_unwind().await;
     answer.unwrap_or_else(|_panic| Err(Status::new(Code::Internal, "the driver crashed during this call")))
 }
 
-/// Makes, finds and removes VMs at one provider.
+/// Creates, finds and deletes VMs at one provider.
 ///
-/// # Guarantees asked of an implementation (spec/providers §1.5)
-/// One VM per machine, found by machine name and ownership tags; `create_machine` is idempotent; `delete_machine`
-/// answers OK or `NotFound` only when nothing is left; `list_machines` fails as a whole rather than answer a part.
-/// Dropping a future must not leave a side effect that a later call can't find.
+/// # Guarantees of an implementation (spec/providers §1.5)
+/// * A machine has one VM, which is found by machine name and ownership tags.
+/// * `create_machine` is idempotent.
+/// * `delete_machine` answers OK or `NotFound` only when nothing is left.
+/// * `list_machines` returns the complete list or an error, never a part.
+/// * When a future is dropped, a later call can find every effect of it.
 #[async_trait]
 pub trait Driver: Send + Sync + 'static {
-    /// What this driver is called, serves and can do. Cheap; asked often.
+    /// Name, providers and abilities of this driver. Must be cheap; called often.
     fn info(&self) -> &DriverInfo;
 
-    /// This process leads from now on: what only one process may have begins, such as a listener or a cache that is kept fresh. The
-    /// tasks run until `stop` is cancelled: the process stops, which it also does soon after it has lost the leadership. One try may take
-    /// five minutes. Calls of the controllers come
-    /// after this has answered, or after 30 s; lists for views may come to a process that does not lead.
+    /// This process begins to lead. Starts what only one process may have, such as a listener or a cache that is kept fresh. The
+    /// returned tasks run until `stop` is cancelled, which is when the process stops. It also stops soon after it has lost leadership.
+    /// One try may take five minutes. The controllers make calls after this method has returned, or after 30 s. Lists for views may
+    /// be requested from a process that does not lead.
     ///
     /// # Errors
-    /// A transient code ([`Code`]: `Unavailable`, `DeadlineExceeded`, `Aborted`, `ResourceExhausted`, `Unknown`) is tried again,
-    /// ever more slowly; any other ends the process.
+    /// After a transient code ([`Code`]: `Unavailable`, `DeadlineExceeded`, `Aborted`, `ResourceExhausted`, `Unknown`) the process
+    /// tries again, after growing pauses; any other code ends the process.
     async fn begin(&self, _stop: CancellationToken) -> Result<Vec<DriverTask>, Status> {
         Ok(Vec::new())
     }
 
-    /// The leadership has ended: no call is under way any more, and the tasks have ended. Called once, if the driver has begun; it
-    /// may take 3 s.
+    /// Leadership has ended, and all calls and tasks have ended. Called once, if `begin` was successful; may take 3 s.
     async fn end(&self) {}
 
-    /// Whose the VMs of a class are, as its `providerSpec` says, for example by tags; `None` when it says nothing of that. Then they are
-    /// those of the flag `--cluster-name` and the class's namespace. Calls find it in [`OpContext::owner`].
+    /// The owner of the VMs of a class, from its `providerSpec`, for example from tags; `None` when the `providerSpec` does not say
+    /// it. Then the owner is the flag `--cluster-name` and the class's namespace. Calls get it in [`OpContext::owner`].
     fn owner(&self, _class: &MachineClass) -> Option<Owner> {
         None
     }
 
-    /// Checks a class without I/O; paths start at `providerSpec`. Also run before every operation.
+    /// Checks a class without I/O; paths start at `providerSpec`. Also called before every operation.
     fn validate(&self, class: &MachineClass, found: &mut Findings);
 
-    /// What is missing in Secrets that hold values which are not blank under these keys. What comes without a word of the
-    /// driver is what the known rules of the class's provider ask for.
+    /// What is missing in Secrets. `keys` are the keys with a value that is not blank. The default asks the known rules for the
+    /// class's provider.
     fn missing_in_secret(&self, rules: Option<&dyn ClassRules>, keys: &BTreeSet<String>) -> Vec<&'static str> {
         rules.map(|rules| rules.missing_in_secret(keys)).unwrap_or_default()
     }
 
-    /// Makes the VM, or answers the one that exists for the machine.
+    /// Creates the VM of a machine, or returns the existing one.
     async fn create_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<CreatedVm, Status>;
 
     /// Finishes a VM that was created but not initialised.
@@ -121,38 +121,38 @@ pub trait Driver: Send + Sync + 'static {
         Err(Status::new(Code::Unimplemented, "InitializeMachine is not supported by this driver"))
     }
 
-    /// Removes the VM and everything made for it.
+    /// Deletes the VM and everything that was created for it.
     async fn delete_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<DeletedVm, Status>;
 
     /// Finds the VM of a machine.
     async fn get_machine_status(&self, cx: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status>;
 
-    /// All VMs that belong to a class's cluster and role.
+    /// All VMs of the class's cluster and role.
     async fn list_machines(&self, cx: &OpContext, request: ListRequest) -> Result<Vec<ListedVm>, Status>;
 
-    /// What the cloud itself says of a class, for `mcm validate --ask-provider`: whether what the class names is there and a VM of it
-    /// could be made. Nothing is made. Paths start at `providerSpec`.
+    /// Asks the cloud about a class, for `mcm validate --ask-provider`: whether the resources that the class names exist, and
+    /// whether a VM could be created. Nothing is created. Paths start at `providerSpec`.
     ///
     /// # Errors
-    /// The cloud could not be asked; `Unimplemented` for a driver that never asks.
+    /// When the cloud could not be asked; `Unimplemented` for a driver that never asks.
     async fn ask_about_class(&self, _cx: &OpContext, _request: ListRequest) -> Result<Findings, Status> {
         Err(Status::new(Code::Unimplemented, "the driver of this provider can't ask it about a class"))
     }
 
-    /// Which inventory a class belongs to: classes of one key and the same credentials get the same answer of
-    /// [`Self::list_machines`], so that one call is enough for all of them. A driver whose lists depend on owner and region alone says
-    /// those. What comes without a word of the driver is always right, and costs a call for each kind of class.
+    /// The inventory of a class: [`Self::list_machines`] gives the same answer for all classes with the same key and the same
+    /// credentials, so that one call is enough for them. A driver whose lists depend only on owner and region returns those. The
+    /// default is always correct, but costs a call for each different `providerSpec`.
     fn inventory_key(&self, class: &MachineClass) -> String {
         class.provider_spec.to_string()
     }
 
-    /// Whether a machine's provider id (as this driver answered it) and a Node's (as the cloud's controller manager or the
-    /// kubelet wrote it) name the same instance. Pure and cheap; asked in every pass. What comes without a word of the
-    /// driver never says [`SameInstance::Another`]: whose the Node is, is then decided by names, and told as unknown.
+    /// Whether the provider id of a machine (from this driver) and of a Node (from the cloud's controller manager or the kubelet)
+    /// name the same instance. Must be pure and cheap; called in every pass. The default never returns [`SameInstance::Another`]:
+    /// the owner of the Node is then decided by names and reported as unknown.
     fn same_instance(&self, machine: &str, node: &str) -> SameInstance {
-        same_instance::unless_they_differ(machine, node)
+        same_instance::same_or_unknown(machine, node)
     }
 
-    /// The provider's names of the volumes behind these persistent volumes.
+    /// The provider's names for these persistent volumes.
     async fn get_volume_ids(&self, cx: &OpContext, request: VolumeIdsRequest) -> Result<Vec<String>, Status>;
 }

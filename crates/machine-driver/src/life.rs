@@ -1,11 +1,11 @@
-//! What a driver has for as long as its process leads.
+//! The tasks of a driver while its process leads.
 
 use futures::future::BoxFuture;
 
-/// Work of a driver beside its calls, such as a cache that it keeps fresh. The process runs it from [`super::Driver::begin`] on; it
-/// ends when the token it was begun with is cancelled.
+/// A task of a driver beside its calls, such as a cache that is kept fresh. The process runs it after [`super::Driver::begin`]. It
+/// must end when the token of `begin` is cancelled.
 pub struct DriverTask {
-    /// Its name, for logs.
+    /// Its name in logs.
     pub name: &'static str,
     /// The work.
     pub run: BoxFuture<'static, ()>,

@@ -1,9 +1,9 @@
-//! A driver whose calls are counted and timed (`mcm_cloud_api_driver_*`, spec/providers §2.1), whose panics are answers, whose
-//! errors tell no secret, which counts the requests that it sends to its cloud under its own name ([`super::requests`]), and whose calls
-//! know whose the VMs are ([`OpContext::owner`]).
+//! A wrapper of a driver. It counts and times calls (`mcm_cloud_api_driver_*`, spec/providers §2.1) and the driver's requests to
+//! its cloud ([`super::requests`]), turns panics into errors, removes secrets from errors, and adds the owner of the VMs to calls
+//! ([`OpContext::owner`]).
 //!
-//! Every way to a driver leads through here, so that no caller can forget it. A call that its caller drops, because the
-//! deadline has passed or the process stops, counts as `DeadlineExceeded`.
+//! Every driver is wrapped, so that no caller can forget it. A call that is dropped, at its deadline or when the process stops,
+//! counts as `DeadlineExceeded`.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -13,12 +13,12 @@ use tokio::time::Instant;
 use super::{
     CancellationToken, ClassRules, Code, CreatedVm, DeletedVm, Driver, DriverInfo, DriverTask, ListRequest, ListedVm,
     MachineRequest, Meter, OpContext, Operation, Owner, SameInstance, SecretData, Status, VmIdentity, VolumeIdsRequest,
-    unless_it_crashes,
+    catching_panics,
 };
 use kube_values::field::{Findings, cut};
 use machine_api::v1alpha1::MachineClass;
 
-/// A driver whose calls are counted and timed, and whose errors tell no secret that it was given.
+/// A driver whose calls are counted and timed, and whose errors contain no secret of its requests.
 pub struct Measured {
     driver: Arc<dyn Driver>,
     meter: Arc<dyn Meter>,
@@ -26,28 +26,29 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// This driver, measured.
+    /// Wraps a driver.
     pub fn new(driver: Arc<dyn Driver>, meter: impl Meter) -> Self {
         Self { driver, meter: Arc::new(meter), cluster: None }
     }
 
-    /// The same, for VMs of this cluster where a class says nothing of its VMs' owner.
+    /// Sets the cluster of VMs whose class does not name an owner.
     #[must_use]
     pub fn of_cluster(self, cluster: Option<String>) -> Self {
         Self { cluster, ..self }
     }
 
-    /// The call, whose requests to the cloud are counted.
+    /// The context of a call, with counted requests to the cloud.
     fn counted(&self, cx: &OpContext) -> OpContext {
         cx.counted_by(&self.meter, self.driver.info().name)
     }
 
-    /// The call about VMs of this class.
+    /// The context of a call about VMs of this class.
     fn about(&self, cx: &OpContext, class: &MachineClass) -> OpContext {
         self.counted(cx).about(self.owner(class))
     }
 
-    /// What looks for VMs by anything but their ids needs to know whose they are: those of another cluster may have the same names.
+    /// The context of a call that finds VMs by other properties than their ids. It needs an owner, because VMs of another cluster
+    /// may have the same names.
     fn owned(&self, cx: &OpContext, class: &MachineClass, what: &str) -> Result<OpContext, Status> {
         let cx = self.about(cx, class);
         if cx.owner().is_some() {
@@ -76,22 +77,22 @@ impl Measured {
             began: Instant::now(),
             code: None,
         };
-        let outcome = unless_it_crashes(call).await;
+        let outcome = catching_panics(call).await;
         running.code = Some(outcome.as_ref().err().map_or(Code::OK, |status| status.code));
-        outcome.map_err(|status| told(&secret, status))
+        outcome.map_err(|status| sanitized(&secret, status))
     }
 }
 
-/// A message for users is no longer, in characters; some hold a whole encoded decision about rights.
-const LONGEST_MESSAGE: usize = 2000;
+/// Maximum length of a message for users, in characters. Some messages contain a whole encoded authorization decision.
+const MAX_MESSAGE: usize = 2000;
 
-/// What the caller learns of a failure: no secret, and no text without end. The cut comes last: half of a secret is no secret that
-/// is known.
-fn told(secret: &SecretData, status: Status) -> Status {
-    Status { message: cut(secret.redacted(&status.message), LONGEST_MESSAGE), ..status }
+/// The failure for the caller: without secrets, and shortened. Secrets are removed first, because a part of a secret would not be
+/// recognised.
+fn sanitized(secret: &SecretData, status: Status) -> Status {
+    Status { message: cut(secret.redacted(&status.message), MAX_MESSAGE), ..status }
 }
 
-/// A call under way; counted when it ends, however that is.
+/// A running call. It is counted when it is dropped.
 struct Running<'a> {
     meter: &'a dyn Meter,
     provider: &'static str,
@@ -117,7 +118,7 @@ impl Driver for Measured {
     }
 
     async fn begin(&self, stop: CancellationToken) -> Result<Vec<DriverTask>, Status> {
-        unless_it_crashes(self.driver.begin(stop)).await
+        catching_panics(self.driver.begin(stop)).await
     }
 
     async fn end(&self) {
@@ -182,8 +183,8 @@ impl Driver for Measured {
     async fn ask_about_class(&self, cx: &OpContext, request: ListRequest) -> Result<Findings, Status> {
         let secret = request.secret.clone();
         let cx = self.about(cx, &request.class);
-        let answer = unless_it_crashes(self.driver.ask_about_class(&cx, request)).await;
-        answer.map_err(|status| told(&secret, status))
+        let answer = catching_panics(self.driver.ask_about_class(&cx, request)).await;
+        answer.map_err(|status| sanitized(&secret, status))
     }
 
     async fn get_volume_ids(&self, cx: &OpContext, request: VolumeIdsRequest) -> Result<Vec<String>, Status> {
@@ -201,20 +202,20 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{Capabilities, meter::told::Told};
+    use crate::{Capabilities, meter::testing::RecordingMeter};
 
     #[test]
-    fn a_message_is_cut_after_its_secrets_are_left_out() {
+    fn a_message_is_shortened_after_its_secrets_are_removed() {
         let mut secret = SecretData::default();
         let user_data = "user-data".repeat(1000);
         secret.set("userData", user_data.clone().into_bytes());
         let status = Status::new(Code::Internal, format!("malformed: {user_data} {}", "é".repeat(9000)));
-        let message = super::told(&secret, status).message;
+        let message = super::sanitized(&secret, status).message;
         assert!(message.starts_with("malformed: <redacted> é"), "{message}");
-        assert_eq!(message.chars().count(), LONGEST_MESSAGE);
+        assert_eq!(message.chars().count(), MAX_MESSAGE);
     }
 
-    /// Lists well, refuses to make anything, never finishes a deletion, and crashes when it is asked about volumes.
+    /// Lists VMs, refuses to create one, never finishes a deletion, and panics when it is asked for volumes.
     struct Moody(DriverInfo);
 
     #[async_trait]
@@ -242,15 +243,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn calls_are_counted_with_provider_operation_and_code() {
-        let told = Arc::new(Told::default());
+        let meter = Arc::new(RecordingMeter::default());
         let info = DriverInfo {
             name: "moody",
             providers: vec!["moody".to_owned()],
             schema: None,
             capabilities: Capabilities::default(),
         };
-        let driver =
-            Measured::new(Arc::new(Moody(info)), Arc::<Told>::clone(&told)).of_cluster(Some("shoot".to_owned()));
+        let driver = Measured::new(Arc::new(Moody(info)), Arc::<RecordingMeter>::clone(&meter))
+            .of_cluster(Some("shoot".to_owned()));
         let cx = OpContext::within(Duration::from_secs(1));
         let request =
             MachineRequest { machine: Arc::default(), class: Arc::default(), secret: crate::SecretData::default() };
@@ -266,10 +267,10 @@ mod tests {
             (Operation::DeleteMachine, Err(Code::DeadlineExceeded)),
             (Operation::GetVolumeIds, Err(Code::Internal)),
         ];
-        assert_eq!(*told.calls.lock().unwrap(), expected.map(|(operation, outcome)| ("moody", operation, outcome)));
+        assert_eq!(*meter.calls.lock().unwrap(), expected.map(|(operation, outcome)| ("moody", operation, outcome)));
     }
 
-    /// Says whose the VMs of some classes are, and answers calls with the owner that they came with.
+    /// Returns an owner for some classes, and answers each call with the owner of its context.
     struct Owning(DriverInfo);
 
     #[async_trait]
@@ -282,27 +283,27 @@ mod tests {
         }
         fn validate(&self, _class: &MachineClass, _found: &mut Findings) {}
         async fn create_machine(&self, cx: &OpContext, _: MachineRequest) -> Result<CreatedVm, Status> {
-            Err(told(cx))
+            Err(owner_of(cx))
         }
         async fn delete_machine(&self, cx: &OpContext, _: MachineRequest) -> Result<DeletedVm, Status> {
-            Err(told(cx))
+            Err(owner_of(cx))
         }
         async fn get_machine_status(&self, cx: &OpContext, _: MachineRequest) -> Result<VmIdentity, Status> {
-            Err(told(cx))
+            Err(owner_of(cx))
         }
         async fn list_machines(&self, cx: &OpContext, _: ListRequest) -> Result<Vec<ListedVm>, Status> {
-            Err(told(cx))
+            Err(owner_of(cx))
         }
         async fn get_volume_ids(&self, _: &OpContext, _: VolumeIdsRequest) -> Result<Vec<String>, Status> {
             Ok(Vec::new())
         }
     }
 
-    fn told(cx: &OpContext) -> Status {
+    fn owner_of(cx: &OpContext) -> Status {
         Status::new(Code::Internal, cx.owner().map(ToString::to_string).unwrap_or_default())
     }
 
-    /// What each call about a class with this spec is answered: creation, status, list, deletion by name, deletion by id.
+    /// The answers to calls about a class with this spec: creation, status, list, deletion by name, deletion by id.
     async fn answers(cluster: Option<&str>, spec: serde_json::Value) -> Vec<(Code, String)> {
         let info = DriverInfo {
             name: "owning",
@@ -310,7 +311,7 @@ mod tests {
             schema: None,
             capabilities: Capabilities::default(),
         };
-        let meter = Arc::<Told>::default();
+        let meter = Arc::<RecordingMeter>::default();
         let driver = Measured::new(Arc::new(Owning(info)), meter).of_cluster(cluster.map(str::to_owned));
         let mut class = MachineClass { provider_spec: spec, ..MachineClass::default() };
         (class.metadata.name, class.metadata.namespace) = (Some("small".to_owned()), Some("ns".to_owned()));
@@ -333,7 +334,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_call_knows_whose_the_vms_are_by_the_class_or_by_the_clusters_name() {
+    async fn every_call_has_the_owner_of_the_vms_from_the_class_or_from_the_cluster_name() {
         let by_class = answers(Some("shoot"), serde_json::json!({ "cluster": "mine" })).await;
         assert_eq!(by_class, vec![(Code::Internal, "mine/worker".to_owned()); 5]);
         let by_name = answers(Some("shoot"), serde_json::json!({})).await;

@@ -1,4 +1,4 @@
-//! How calls and requests of drivers are counted, without a word of what counts them.
+//! The interface that counts the calls and requests of drivers.
 
 use std::time::Duration;
 
@@ -21,13 +21,13 @@ pub enum Operation {
     GetVolumeIds,
 }
 
-/// Counts what drivers do. `provider` is the driver's name.
+/// Counts what drivers do. `provider` is the name of the driver.
 pub trait Meter: Send + Sync + 'static {
-    /// A call of the core has ended: how long it took, or with which code it failed.
+    /// A call of the machine controller has ended: its duration, or the code of its failure.
     fn called(&self, provider: &'static str, operation: Operation, outcome: Result<Duration, Code>);
 
-    /// A request to the cloud has ended; `service` is the provider's name of what was asked. `None` if it failed, else how long
-    /// the answer took.
+    /// A request to the cloud has ended. `service` is the provider's name of the request. `answered` is the time until the answer,
+    /// or `None` if the request failed.
     fn requested(&self, provider: &'static str, service: &'static str, answered: Option<Duration>);
 }
 
@@ -42,8 +42,8 @@ impl<M: Meter + ?Sized> Meter for std::sync::Arc<M> {
 }
 
 #[cfg(test)]
-pub(crate) mod told {
-    //! A meter that remembers what it is told.
+pub(crate) mod testing {
+    //! A meter that records all calls and requests.
 
     use std::sync::Mutex;
 
@@ -51,14 +51,14 @@ pub(crate) mod told {
 
     type Call = (&'static str, Operation, Result<Duration, Code>);
 
-    /// All calls and requests, in their order.
+    /// All calls and requests, in order.
     #[derive(Default)]
-    pub(crate) struct Told {
+    pub(crate) struct RecordingMeter {
         pub(crate) calls: Mutex<Vec<Call>>,
         pub(crate) requests: Mutex<Vec<(&'static str, &'static str, Option<Duration>)>>,
     }
 
-    impl Meter for Told {
+    impl Meter for RecordingMeter {
         fn called(&self, provider: &'static str, operation: Operation, outcome: Result<Duration, Code>) {
             self.calls.lock().unwrap().push((provider, operation, outcome));
         }

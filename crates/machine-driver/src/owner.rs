@@ -1,18 +1,18 @@
-//! Whose a VM is.
+//! The owner of VMs.
 
 use std::fmt;
 
-/// Whose VMs are: the proof that what a provider lists, or has under a machine's name, was made for this manager.
+/// The owner of VMs. It proves that a VM in a provider's list, or with the name of a machine, was created for this manager.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Owner {
     /// The cluster that the VMs are nodes of.
     pub cluster: String,
-    /// What they are in that cluster, such as a role or a pool.
+    /// The role of the VMs in that cluster, such as a pool.
     pub role: String,
 }
 
 impl Owner {
-    /// This role in this cluster.
+    /// The owner with this role in this cluster.
     pub fn new(cluster: impl Into<String>, role: impl Into<String>) -> Self {
         Self { cluster: cluster.into(), role: role.into() }
     }

@@ -1,11 +1,11 @@
-//! The tags of a class that prove whose VMs are.
+//! The tags of a class that identify the owner of its VMs.
 
 use std::fmt::{self, Display, Formatter};
 
 use crate::Owner;
 
-/// The keys of a class's tags that name a cluster, and those that name a role. A VM of the class has all of them: where two
-/// clusters share one key, the others tell their VMs apart.
+/// The tag keys of a class that name a cluster or a role. A VM of the class has all of them: when two clusters share one key, the
+/// other keys distinguish their VMs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct OwnerTags {
     clusters: Vec<String>,
@@ -14,7 +14,7 @@ pub struct OwnerTags {
 }
 
 impl OwnerTags {
-    /// The keys among these tags that contain `cluster` or `role`, the parts before a name; `None` when one of the two is missing.
+    /// The keys that contain `cluster` or `role`, the part before a name; `None` when there is none of one of the two.
     pub fn of<'t>(tags: impl Iterator<Item = &'t String>, cluster: &str, role: &str) -> Option<Self> {
         let (clusters, rest): (Vec<_>, Vec<_>) = tags.cloned().partition(|key| Self::names(key, cluster));
         let roles: Vec<_> = rest.into_iter().filter(|key| Self::names(key, role)).collect();
@@ -22,13 +22,13 @@ impl OwnerTags {
         Some(Self { clusters, roles, owner })
     }
 
-    /// Whether a key has this part, and a name behind it. A template whose variable was empty has no name there, and two clusters with
-    /// such a key would be one.
+    /// Whether a key has this part and a name after it. A template with an empty variable makes a key without a name; with such
+    /// keys two clusters could not be distinguished.
     pub fn names(key: &str, part: &str) -> bool {
         name(key, part).is_some()
     }
 
-    /// Whose the VMs are. Of several clusters or roles it is the first by name.
+    /// The owner of the VMs: the first cluster and the first role by name.
     pub fn owner(&self) -> &Owner {
         &self.owner
     }
@@ -38,12 +38,12 @@ impl OwnerTags {
         self.clusters.iter().chain(&self.roles).map(String::as_str)
     }
 
-    /// Whether something is theirs; `has` says whether it has a tag of this key.
+    /// Whether a resource belongs to this owner. `has` returns whether it has a tag with this key.
     pub fn own(&self, has: impl Fn(&str) -> bool) -> bool {
         self.keys().all(has)
     }
 
-    /// Whether something is of one of these clusters, whatever its role.
+    /// Whether a resource belongs to one of these clusters, with any role.
     pub fn share_a_cluster_with(&self, has: impl Fn(&str) -> bool) -> bool {
         self.clusters.iter().any(|key| has(key))
     }
@@ -53,7 +53,7 @@ fn name<'k>(key: &'k str, part: &str) -> Option<&'k str> {
     key.rsplit_once(part).map(|(_, name)| name).filter(|name| !name.is_empty())
 }
 
-/// The keys, with spaces in between.
+/// The keys, separated by spaces.
 impl Display for OwnerTags {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         for (number, key) in self.keys().enumerate() {
@@ -82,12 +82,15 @@ mod tests {
     #[case::no_cluster(&["io/role/node"], None)]
     #[case::a_shared_cluster(&["io/cluster/a", "io/cluster/b", "io/role/node"], Some("io/cluster/a io/cluster/b io/role/node"))]
     #[case::the_part_in_the_middle(&["billing.io/cluster/t", "io/cluster/a", "io/role/node"], Some("billing.io/cluster/t io/cluster/a io/role/node"))]
-    fn keys_that_name_a_cluster_or_a_role_prove_whose_a_vm_is(#[case] keys: &[&str], #[case] expected: Option<&str>) {
+    fn keys_that_name_a_cluster_or_a_role_identify_the_owner_of_a_vm(
+        #[case] keys: &[&str],
+        #[case] expected: Option<&str>,
+    ) {
         assert_eq!(tags(keys).map(|tags| tags.to_string()).as_deref(), expected);
     }
 
     #[test]
-    fn a_vm_with_a_shared_key_alone_is_anothers() {
+    fn a_vm_with_only_a_shared_key_has_another_owner() {
         let ours = tags(&["io/cluster/shared", "io/cluster/ours", "io/role/node"]).unwrap();
         let theirs = ["io/cluster/shared", "io/cluster/theirs", "io/role/node"];
         assert!(!ours.own(|key| theirs.contains(&key)));

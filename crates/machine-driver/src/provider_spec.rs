@@ -5,10 +5,10 @@ use serde::de::DeserializeOwned;
 
 use super::{Code, Status};
 
-/// The `providerSpec` of a class. Fields that the type does not have are ignored, as admission has warned of them.
+/// Decodes the `providerSpec` of a class. Unknown fields are ignored, because admission has warned about them.
 ///
 /// # Errors
-/// `InvalidArgument` with the path of the first field that does not fit.
+/// `InvalidArgument` with the path of the first field that can't be decoded.
 pub fn provider_spec<T: DeserializeOwned>(class: &MachineClass) -> Result<T, Status> {
     serde_path_to_error::deserialize(&class.provider_spec).map_err(|error| {
         let path = match error.path().to_string() {

@@ -1,4 +1,4 @@
-//! Which driver serves which `provider` string, and whose classes can be judged.
+//! Which driver serves which `provider` string, and which classes can be checked.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +11,7 @@ use super::{ClassRules, Code, Driver, SameInstance, Status, same_instance};
 use kube_values::field::Findings;
 use machine_api::v1alpha1::MachineClass;
 
-/// The drivers of this process, by the `provider` strings they serve, and rules over classes that are served elsewhere.
+/// The drivers of this process by their `provider` strings, and the rules of classes whose drivers run elsewhere.
 #[derive(Clone, Default)]
 pub struct Registry {
     drivers: BTreeMap<String, Arc<dyn Driver>>,
@@ -19,12 +19,12 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// No drivers.
+    /// A registry without drivers.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a driver under all its provider strings; a later driver takes over strings of an earlier one.
+    /// Adds a driver under all its provider strings; it replaces earlier drivers of these strings.
     pub fn register(&mut self, driver: &Arc<dyn Driver>) {
         for provider in &driver.info().providers {
             self.drivers.insert(provider.clone(), Arc::clone(driver));
@@ -36,7 +36,7 @@ impl Registry {
         self.drivers.insert(provider.to_owned(), Arc::clone(driver));
     }
 
-    /// Adds rules over the classes of a provider. A driver that serves the same string judges its classes itself.
+    /// Adds rules for the classes of a provider. If a driver serves the same string, the driver checks the classes instead.
     pub fn register_rules(&mut self, rules: &Arc<dyn ClassRules>) {
         self.rules.insert(rules.provider().to_owned(), Arc::clone(rules));
     }
@@ -51,16 +51,16 @@ impl Registry {
             .ok_or_else(|| Status::new(Code::InvalidArgument, format!("no driver for provider '{provider}'")))
     }
 
-    /// Whether a machine's provider id and a Node's name the same instance of this provider; a provider that nobody here
-    /// serves is judged as a driver without a word of its own.
+    /// Whether the provider ids of a machine and of a Node name the same instance of this provider. For a provider without a driver
+    /// here, the default of [`Driver::same_instance`] is used.
     pub fn same_instance(&self, provider: &str, machine: &str, node: &str) -> SameInstance {
         match self.drivers.get(provider) {
             Some(driver) => driver.same_instance(machine, node),
-            None => same_instance::unless_they_differ(machine, node),
+            None => same_instance::same_or_unknown(machine, node),
         }
     }
 
-    /// The drivers, each once.
+    /// All drivers, each once.
     pub fn drivers(&self) -> Vec<Arc<dyn Driver>> {
         let mut all: Vec<Arc<dyn Driver>> = Vec::new();
         for driver in self.drivers.values() {
@@ -81,7 +81,7 @@ impl Registry {
         self.drivers.contains_key(provider)
     }
 
-    /// The provider strings whose classes can be judged: those served and those of which the rules are known. Sorted.
+    /// The provider strings with a driver or with known rules, whose classes can be checked. Sorted.
     pub fn judged_providers(&self) -> BTreeSet<&str> {
         self.drivers.keys().chain(self.rules.keys()).map(String::as_str).collect()
     }
@@ -95,7 +95,7 @@ impl Registry {
         }
     }
 
-    /// Runs the provider's own rules over a class.
+    /// Applies the provider's own rules to a class.
     pub fn validate_class(&self, provider: &str, class: &MachineClass, found: &mut Findings) {
         match (self.drivers.get(provider), self.rules.get(provider)) {
             (Some(driver), _) => driver.validate(class, found),
@@ -104,7 +104,8 @@ impl Registry {
         }
     }
 
-    /// What the provider misses in Secrets with these keys. A driver that impersonates the provider misses nothing.
+    /// What is missing for the provider in Secrets with these keys. With a driver that only simulates the provider, nothing is
+    /// missing.
     pub fn missing_in_secret(&self, provider: &str, keys: &BTreeSet<String>) -> Vec<&'static str> {
         let rules = self.rules.get(provider).map(|rules| &**rules);
         match self.drivers.get(provider) {

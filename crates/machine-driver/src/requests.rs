@@ -1,7 +1,8 @@
-//! Requests that drivers send to their clouds, counted and timed (`mcm_cloud_api_requests_*`, spec/providers §2.1).
+//! The context of driver calls, and the requests of drivers to their clouds, counted and timed (`mcm_cloud_api_requests_*`,
+//! spec/providers §2.1).
 //!
-//! One driver call may need many of them. A driver sends each through [`OpContext::request`]; whose metrics they go to is
-//! not its business, [`super::Measured`] has seen to that.
+//! One driver call may need many requests. A driver sends each through [`OpContext::request`]. [`super::Measured`] decides which
+//! metrics count them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,10 +10,10 @@ use tokio::time::Instant;
 
 use super::{Code, Meter, Owner, Status};
 
-/// What every driver call gets along.
+/// The context of a driver call.
 #[derive(Clone)]
 pub struct OpContext {
-    /// When the call must have ended; the caller drops the future then. A driver that sends several requests gives each of them what is
+    /// The deadline of the call; the caller then drops its future. A driver that sends several requests gives each the time that is
     /// left.
     pub deadline: Instant,
     owner: Option<Owner>,
@@ -27,75 +28,66 @@ struct Counted {
 }
 
 impl OpContext {
-    /// A call that begins now and may take so long; nobody counts its requests yet.
+    /// The context of a call that begins now, with this time limit. Its requests are not counted yet.
     pub fn within(limit: Duration) -> Self {
         Self { deadline: Instant::now() + limit, owner: None, counted: None }
     }
 
-    /// The time that is left until the deadline; none once it has passed.
+    /// The time until the deadline; zero after it.
     pub fn left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
-    /// Whose the VMs of the call's class are: VMs of another owner are neither found nor deleted by name, and a VM that is made gets
-    /// it as its proof. `None` when nobody knows; such calls come only where nothing is looked for by name.
+    /// The owner of the VMs of the call's class. VMs of another owner are neither found nor deleted by name, and a new VM is marked
+    /// with it. `None` when the owner is unknown; then no call finds VMs by name.
     pub const fn owner(&self) -> Option<&Owner> {
         self.owner.as_ref()
     }
 
-    /// The same call about VMs of this owner.
+    /// The same context, about VMs of this owner.
     #[must_use]
     pub fn about(mut self, owner: Option<Owner>) -> Self {
         self.owner = owner;
         self
     }
 
-    /// The same call, whose requests are counted under this driver's name.
+    /// The same context, with requests that are counted under this driver's name.
     #[must_use]
     pub fn counted_by(&self, meter: &Arc<dyn Meter>, provider: &'static str) -> Self {
         Self { counted: Some(Counted { meter: Arc::clone(meter), provider }), ..self.clone() }
     }
 
-    /// Sends one request to the cloud and counts it; `service` is the provider's name of what is asked.
+    /// Sends one request to the cloud and counts it. `service` is the provider's name of the request.
     ///
     /// # Errors
-    /// Those of the request. That something does not exist is an answer, not a failure of the request; one that its caller
-    /// drops has failed.
+    /// Those of the request. `NotFound` and `Uninitialized` count as answers, not as failed requests. A request that is dropped counts as failed.
     pub async fn request<T>(
         &self,
         service: &'static str,
         request: impl Future<Output = Result<T, Status>> + Send,
     ) -> Result<T, Status> {
-        let mut sent = Sent { counted: self.counted.as_ref(), service, began: Instant::now(), answer: Answer::Failed };
+        let mut sent = Sent { counted: self.counted.as_ref(), service, began: Instant::now(), is_answered: false };
         let outcome = request.await;
-        sent.answer = match &outcome {
-            Ok(_) => Answer::Given,
-            Err(status) if matches!(status.code, Code::NotFound | Code::Uninitialized) => Answer::Given,
-            Err(_) => Answer::Failed,
+        sent.is_answered = match &outcome {
+            Ok(_) => true,
+            Err(status) => matches!(status.code, Code::NotFound | Code::Uninitialized),
         };
         outcome
     }
 }
 
-/// What came of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
-    Given,
-    Failed,
-}
-
-/// A request under way; counted when it ends, however that is.
+/// A request in flight. It is counted when it is dropped.
 struct Sent<'a> {
     counted: Option<&'a Counted>,
     service: &'static str,
     began: Instant,
-    answer: Answer,
+    is_answered: bool,
 }
 
 impl Drop for Sent<'_> {
     fn drop(&mut self) {
         let Some(Counted { meter, provider }) = self.counted else { return };
-        let answered = (self.answer == Answer::Given).then(|| self.began.elapsed());
+        let answered = self.is_answered.then(|| self.began.elapsed());
         meter.requested(provider, self.service, answered);
     }
 }
@@ -103,7 +95,7 @@ impl Drop for Sent<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::meter::told::Told;
+    use crate::meter::testing::RecordingMeter;
 
     async fn answers(code: Code) -> Result<(), Status> {
         tokio::time::sleep(Duration::from_secs(2)).await;
@@ -111,10 +103,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn requests_are_counted_by_what_came_of_them() {
-        let told = Arc::new(Told::default());
-        let meter: Arc<dyn Meter> = Arc::<Told>::clone(&told);
-        let cx = OpContext::within(Duration::from_secs(7)).counted_by(&meter, "aws");
+    async fn requests_are_counted_by_their_result() {
+        let meter = Arc::new(RecordingMeter::default());
+        let counting: Arc<dyn Meter> = Arc::<RecordingMeter>::clone(&meter);
+        let cx = OpContext::within(Duration::from_secs(7)).counted_by(&counting, "aws");
         for code in [Code::OK, Code::NotFound, Code::ResourceExhausted] {
             let _ = cx.request("instance_terminate", answers(code)).await;
         }
@@ -123,11 +115,11 @@ mod tests {
         assert_eq!(cx.left(), Duration::ZERO);
         let answered = Some(Duration::from_secs(2));
         let expected = [answered, answered, None, None].map(|answered| ("aws", "instance_terminate", answered));
-        assert_eq!(*told.requests.lock().unwrap(), expected);
+        assert_eq!(*meter.requests.lock().unwrap(), expected);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_nobody_counts_is_sent_all_the_same() {
+    async fn a_request_that_is_not_counted_is_sent_too() {
         let cx = OpContext::within(Duration::from_secs(9));
         assert_eq!(cx.request("nova", answers(Code::OK)).await, Ok(()));
     }

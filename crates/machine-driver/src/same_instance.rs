@@ -1,27 +1,27 @@
-//! Whether two provider ids name the same instance, although two programs wrote them.
+//! Whether two provider ids name the same instance, although different programs wrote them.
 //!
-//! The id of a machine comes from its driver, that of a Node from the cloud's controller manager or the kubelet, and they
-//! differ in spelling: `aws:///eu-west-1/i-0abc` and `aws:///eu-west-1a/i-0abc`, `gce:///…` and `gce://…`, a name and a
-//! resource path at Azure. Source: decisions.md 44.
+//! The id of a machine comes from its driver, that of a Node from the cloud's controller manager or the kubelet. Their spelling
+//! differs: `aws:///eu-west-1/i-0abc` and `aws:///eu-west-1a/i-0abc`, `gce:///…` and `gce://…`, a name and a resource path at
+//! Azure. Source: decisions.md 44.
 
 use machine_api::validation::{Holder, HolderFact};
 use serde::Serialize;
 
-/// What a driver says of a machine's provider id and a Node's.
+/// Whether the provider ids of a machine and a Node name the same instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum SameInstance {
     /// They name one instance.
     Same,
-    /// They name two.
+    /// They name two instances.
     Another,
-    /// Nobody can tell from these ids.
+    /// These ids do not show it.
     Unknown,
 }
 
-/// Part of the ids of VMs in Azure's scale sets, which end in a number that says nothing outside its set.
+/// Part of the ids of VMs in Azure's scale sets. They end in a number that is unique only in its set.
 const SCALE_SET: &str = "/virtualmachinescalesets/";
 
-/// The answer of a provider whose ids end in what names the instance, case ignored: AWS, Azure, GCP, `OpenStack`, the
+/// The answer for a provider whose ids end in the name of the instance, without regard to case: AWS, Azure, GCP, `OpenStack`, the
 /// virtual cloud.
 pub fn by_last_segment(machine: &str, node: &str) -> SameInstance {
     let (machine, node) = (machine.to_ascii_lowercase(), node.to_ascii_lowercase());
@@ -37,22 +37,22 @@ pub fn by_last_segment(machine: &str, node: &str) -> SameInstance {
     if ours == theirs { SameInstance::Same } else { SameInstance::Another }
 }
 
-/// The answer for a provider whose ids nobody here knows: equal last segments name one instance, all else says nothing.
-pub fn unless_they_differ(machine: &str, node: &str) -> SameInstance {
+/// The answer for an unknown provider: equal last segments name the same instance; other ids show nothing.
+pub fn same_or_unknown(machine: &str, node: &str) -> SameInstance {
     match by_last_segment(machine, node) {
         SameInstance::Another => SameInstance::Unknown,
-        told => told,
+        answer => answer,
     }
 }
 
-/// What ids of one instance have in common however they are spelled: the last segment in lower case, or the whole text of one that has
-/// none. Two instances may have it in common, too. The empty text names no instance.
+/// A key that all spellings of an instance's id have in common: the last segment in lower case, or the whole text if there is none.
+/// Different instances may have the same key. An empty id has no key.
 pub fn instance_key(id: &str) -> Option<String> {
     (!id.is_empty()).then(|| last_segment(id).unwrap_or(id).to_ascii_lowercase())
 }
 
-/// Whether the ids of two machines name one instance, as far as the ids alone tell. Admission refuses by this, so that `Same` is
-/// certain: two instances of different projects, zones or resource groups may have one name.
+/// Whether the ids of two machines name the same instance, as far as the ids show it. Admission refuses objects by this, so `Same`
+/// must be certain: instances of different projects, zones or resource groups may have the same name.
 pub fn of_two_machines(one: &str, other: &str) -> SameInstance {
     let (one, other) = (one.to_ascii_lowercase(), other.to_ascii_lowercase());
     if one.is_empty() || other.is_empty() {
@@ -65,7 +65,7 @@ pub fn of_two_machines(one: &str, other: &str) -> SameInstance {
     if instance != instance_key(&other) {
         return SameInstance::Another;
     }
-    let (one, other) = (Spelled::of(&one), Spelled::of(&other));
+    let (one, other) = (IdParts::of(&one), IdParts::of(&other));
     if one.scheme != other.scheme {
         return if one.scheme.is_some() && other.scheme.is_some() {
             SameInstance::Another
@@ -77,26 +77,26 @@ pub fn of_two_machines(one: &str, other: &str) -> SameInstance {
         return SameInstance::Same;
     }
     match (one.scheme, one.place.as_slice(), other.place.as_slice()) {
-        // An id is unique in its region; one writes the region, the other the zone, and a third nothing.
+        // An id is unique in its region. Some ids contain the region, some the zone, some neither.
         (Some("aws"), [], _) | (Some("aws"), _, []) => SameInstance::Same,
         (Some("aws"), [one], [other]) if one.starts_with(other) || other.starts_with(one) => SameInstance::Same,
         (Some("aws"), ..) => SameInstance::Another,
         // A name is unique in a project and a zone.
         (Some("gce"), one, other) if one.len() == other.len() => SameInstance::Another,
-        // A name is unique in a resource group, which a location does not tell.
+        // A name is unique in a resource group, and a location does not show the resource group.
         (Some("azure"), one, other) if one.len() == other.len() => SameInstance::Another,
         _ => SameInstance::Unknown,
     }
 }
 
-/// The parts of an id in lower case, without the empty ones that only slashes make.
-struct Spelled<'i> {
+/// The parts of an id, without empty segments.
+struct IdParts<'i> {
     scheme: Option<&'i str>,
     /// All segments but the last.
     place: Vec<&'i str>,
 }
 
-impl<'i> Spelled<'i> {
+impl<'i> IdParts<'i> {
     fn of(id: &'i str) -> Self {
         let (scheme, path) = id.split_once("://").map_or((None, id), |(scheme, path)| (Some(scheme), path));
         let mut place: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
@@ -105,13 +105,13 @@ impl<'i> Spelled<'i> {
     }
 }
 
-/// Whether it is a UUID, which no two instances share.
+/// Whether the text is a UUID, which is unique.
 fn is_uuid(text: &str) -> bool {
     let lengths = text.split('-').map(str::len);
     lengths.eq([8, 4, 4, 4, 12]) && text.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
 }
 
-/// Which of these machines, given by names and ids, has the instance of an id; else which may have it.
+/// Of these machines, given by names and ids, the one that has the instance of an id; without one, a machine that may have it.
 pub fn holder_among<'m>(id: &str, machines: impl Iterator<Item = (&'m str, &'m str)>) -> Option<HolderFact> {
     let facts = machines.filter_map(|(name, provider_id)| {
         let holder = || Holder { name: name.to_owned(), provider_id: provider_id.to_owned() };
@@ -172,7 +172,7 @@ mod tests {
         #[case] elsewhere: SameInstance,
     ) {
         assert_eq!(by_last_segment(machine, node), at_a_known_provider);
-        assert_eq!(unless_they_differ(machine, node), elsewhere);
+        assert_eq!(same_or_unknown(machine, node), elsewhere);
     }
 
     #[rstest]
@@ -218,7 +218,7 @@ mod tests {
         "metal:///5b1a04d9-5a2c-4b8c-8e7e-0c6e1a1f2b3c",
         Another
     )]
-    #[case::a_provider_that_nobody_knows("x:///a/m-1", "x:///b/m-1", Unknown)]
+    #[case::an_unknown_provider("x:///a/m-1", "x:///b/m-1", Unknown)]
     #[case::no_scheme("m-1", "x:///a/m-1", Unknown)]
     #[case::one_text("x:///a/", "x:///a/", Same)]
     #[case::no_id("", "", Unknown)]
@@ -235,12 +235,12 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_has_the_instance_is_told_before_one_that_may_have_it() {
+    fn a_machine_that_has_the_instance_comes_before_one_that_may_have_it() {
         let machines = [("a", "m-1"), ("b", "x:///z/m-1"), ("c", "x:///m-1"), ("d", "x:///m-2"), ("e", "")];
-        let told = |id: &str| holder_among(id, machines.into_iter());
+        let holder_of = |id: &str| holder_among(id, machines.into_iter());
         let holder = |name: &str, id: &str| Holder { name: name.to_owned(), provider_id: id.to_owned() };
-        assert_eq!(told("x://m-1"), Some(HolderFact::Holds(holder("c", "x:///m-1"))));
-        assert_eq!(told("x:///y/m-1"), Some(HolderFact::MayHold(holder("a", "m-1"))));
-        assert_eq!(told("x:///m-3"), None);
+        assert_eq!(holder_of("x://m-1"), Some(HolderFact::Holds(holder("c", "x:///m-1"))));
+        assert_eq!(holder_of("x:///y/m-1"), Some(HolderFact::MayHold(holder("a", "m-1"))));
+        assert_eq!(holder_of("x:///m-3"), None);
     }
 }

@@ -1,6 +1,6 @@
-//! The status that a failing driver call answers.
+//! The status of a failed driver call.
 //!
-//! Source: spec/providers §1.4. The codes themselves are vocabulary: [`machine_api::machine_code`].
+//! Source: spec/providers §1.4. The codes are in [`machine_api::machine_code`].
 
 use std::fmt;
 
@@ -11,11 +11,11 @@ use super::{Code, VmIdentity};
 pub struct Status {
     /// What it means.
     pub code: Code,
-    /// What the provider said. Never contains a secret.
+    /// The message of the provider, without secrets.
     pub message: String,
-    /// State to remember in spite of the failure.
+    /// State to store although the call failed.
     pub last_known_state: Option<String>,
-    /// What is known of the VM although the call failed; `Uninitialized` brings it.
+    /// What is known of the VM although the call failed; set with `Uninitialized`.
     pub partial: Option<Box<VmIdentity>>,
 }
 
@@ -25,7 +25,7 @@ impl Status {
         Self { code, message: message.into(), last_known_state: None, partial: None }
     }
 
-    /// The same failure, with what is known of the VM.
+    /// Adds what is known of the VM.
     #[must_use]
     pub fn with_partial(mut self, partial: VmIdentity) -> Self {
         self.partial = Some(Box::new(partial));
@@ -34,8 +34,8 @@ impl Status {
 }
 
 impl fmt::Display for Status {
-    /// The text that reaches users in `lastOperation.description`; Go tooling parses it by counting brackets, so
-    /// brackets of the message that have no partner are printed as round ones.
+    /// The text that reaches users in `lastOperation.description`. Go tooling parses it by counting square brackets, so unmatched
+    /// ones in the message are printed as round ones.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "machine codes error: code = [{}] message = [{}]", self.code, balanced(&self.message))
     }

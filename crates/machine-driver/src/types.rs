@@ -9,12 +9,12 @@ use k8s_openapi::{
 };
 use machine_api::v1alpha1::{Machine, MachineClass};
 
-/// What a driver is called, serves and can do.
+/// Name, providers and abilities of a driver.
 #[derive(Clone, Debug)]
 pub struct DriverInfo {
     /// Name for `--drivers`, logs and the `provider` label of metrics.
     pub name: &'static str,
-    /// The `provider` strings of classes that it serves.
+    /// The `provider` strings of the classes that it serves.
     pub providers: Vec<String>,
     /// JSON Schema (2020-12) of `providerSpec`; types only, cross-field rules are in `validate`.
     pub schema: Option<serde_json::Value>,
@@ -25,21 +25,21 @@ pub struct DriverInfo {
 /// Abilities that a driver may lack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
-    /// A repeated create with the same machine name never makes a second VM. Without it the core records its intent
-    /// before the first call.
+    /// Whether a repeated create with the same machine name never creates a second VM. If not, the machine controller records its
+    /// intent before the first call.
     pub create_is_idempotent: bool,
-    /// `list_machines` tells when a VM was made.
+    /// Whether `list_machines` returns when a VM was created.
     pub lists_creation_time: bool,
 }
 
-/// What stands in place of a secret.
+/// The replacement for secrets in texts.
 const REDACTED: &str = "<redacted>";
-/// Shorter values are no secrets but words, such as a region, and errors need them.
-const SHORTEST_SECRET: usize = 6;
-/// Lines of a longer value, such as a key or user data, from this length on are secrets of their own.
-const LONG_LINE: usize = 16;
+/// Shorter values are not treated as secrets: they are words such as a region, and errors need them.
+const MIN_SECRET: usize = 6;
+/// In a longer value, such as a key or user data, each line of at least this length is treated as a secret too.
+const MIN_SECRET_LINE: usize = 16;
 
-/// Data of the Secrets that a class names, merged. Prints nothing of it.
+/// The merged data of the Secrets that a class names. `Debug` does not print it.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct SecretData(BTreeMap<String, ByteString>);
 
@@ -47,7 +47,7 @@ impl SecretData {
     /// Key of the user data.
     pub const USER_DATA: &'static str = "userData";
 
-    /// `base` overlaid by `over`, whose keys win (spec/providers §1.2).
+    /// `base` with the keys of `over` added; those of `over` win (spec/providers §1.2).
     pub fn merged(base: BTreeMap<String, ByteString>, over: BTreeMap<String, ByteString>) -> Self {
         let mut all = base;
         all.extend(over);
@@ -59,36 +59,37 @@ impl SecretData {
         self.0.get(key).map(|value| value.0.as_slice())
     }
 
-    /// Puts bytes under a key.
+    /// Sets the bytes under a key.
     pub fn set(&mut self, key: impl Into<String>, value: Vec<u8>) {
         self.0.insert(key.into(), ByteString(value));
     }
 
-    /// All keys with their bytes, for a driver that passes them on to a process of its own.
+    /// All keys with their bytes, for a driver that passes them on to its own process.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.0.iter().map(|(key, value)| (key.as_str(), value.0.as_slice()))
     }
 
-    /// A text of the provider without any of these values, plain or in base64, whole or line by line: errors are told in
-    /// statuses, events, logs and views, and a provider may repeat what it was sent.
+    /// Removes these values from a text of the provider: plain or in base64, as a whole or line by line. Errors are shown in
+    /// statuses, events, logs and views, and a provider may repeat what it received.
     pub fn redacted(&self, text: &str) -> String {
         let mut secrets: Vec<String> = Vec::new();
         for value in self.0.values() {
             let encoded = BASE64_STANDARD.encode(&value.0);
-            // As it stands in a form.
+            // As encoded in a form.
             secrets.push(encoded.replace('+', "%2B").replace('/', "%2F").replace('=', "%3D"));
             secrets.push(encoded);
             let Ok(value) = std::str::from_utf8(&value.0) else { continue };
             secrets.push(value.trim().to_owned());
-            secrets.extend(value.lines().map(str::trim).filter(|line| line.len() >= LONG_LINE).map(str::to_owned));
+            secrets
+                .extend(value.lines().map(str::trim).filter(|line| line.len() >= MIN_SECRET_LINE).map(str::to_owned));
         }
-        secrets.retain(|secret| secret.len() >= SHORTEST_SECRET && text.contains(secret.as_str()));
-        // The longest first: a part of it would leave the rest standing.
+        secrets.retain(|secret| secret.len() >= MIN_SECRET && text.contains(secret.as_str()));
+        // The longest first: replacing a part of a longer secret would leave the rest of it readable.
         secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
         secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), REDACTED))
     }
 
-    /// Whether there is nothing.
+    /// Whether there is no data.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -103,11 +104,11 @@ impl fmt::Debug for SecretData {
 /// A call about one machine.
 #[derive(Clone, Debug)]
 pub struct MachineRequest {
-    /// The machine. An orphan's deletion brings a synthetic one: name, namespace and `spec.providerID`, nothing more.
+    /// The machine. The deletion of an orphan has a synthetic one with name, namespace and `spec.providerID` only.
     pub machine: Arc<Machine>,
     /// Its class.
     pub class: Arc<MachineClass>,
-    /// The class's secret data; in create and initialize calls the user data's placeholders are replaced.
+    /// The class's secret data. In create and initialize calls, placeholders in the user data are replaced.
     pub secret: SecretData,
 }
 
@@ -127,41 +128,41 @@ pub struct VolumeIdsRequest {
     pub volumes: Vec<PersistentVolumeSpec>,
 }
 
-/// Who a VM is.
+/// The identity of a VM.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct VmIdentity {
-    /// Its identity at the provider.
+    /// Its id at the provider.
     pub provider_id: String,
-    /// The Node it registers as.
+    /// The name of its Node.
     pub node_name: String,
     /// Its addresses; used only without a target cluster.
     pub addresses: Vec<NodeAddress>,
 }
 
-/// A VM that was made or found.
+/// A VM that was created or found.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct CreatedVm {
-    /// Who it is.
+    /// Its identity.
     pub vm: VmIdentity,
-    /// State to remember.
+    /// State to store.
     pub last_known_state: Option<String>,
 }
 
-/// A VM that is gone.
+/// The result of a deletion.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct DeletedVm {
-    /// State to remember.
+    /// State to store.
     pub last_known_state: Option<String>,
 }
 
 /// A VM in a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedVm {
-    /// Its identity at the provider.
+    /// Its id at the provider.
     pub provider_id: String,
-    /// The machine it was made for; may be empty when the provider lost the name.
+    /// The machine that it was created for; may be empty when the provider has lost the name.
     pub machine_name: String,
-    /// When it was made, where the provider tells.
+    /// When it was created, if the provider returns it.
     pub created: Option<jiff::Timestamp>,
 }
 
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn th_32_errors_tell_no_secret() {
+    fn th_32_errors_contain_no_secret() {
         let secret = SecretData(
             [("token", "hunter2-and-more"), ("short", "eu"), ("key", "-----BEGIN-----\nMIIEvQIBADANBgkqhkiG9w0\nab\n")]
                 .map(|(key, value)| (key.to_owned(), ByteString(value.as_bytes().to_vec())))

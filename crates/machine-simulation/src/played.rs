@@ -228,7 +228,7 @@ impl<S: Whole<Object: Kind>> Played<S> {
 
 #[async_trait]
 impl<K: Kind, S: Whole<Object = K>> ObjectApi<K> for Played<S> {
-    async fn turn(&self) {
+    async fn before_write(&self) {
         self.caller.stage.held_up().await;
     }
 

@@ -1,8 +1,7 @@
-//! Every metric that is counted where things happen: name, help, type, labels.
+//! Metrics that code sets when something happens: names, help texts, types and labels.
 //!
-//! Names, types and labels of the original are a contract; do not rename. What the original does not have is marked
-//! "ours". The gauges of single objects are in `machine-controllers`, those of the work queues in
-//! [`super::queue`].
+//! Names, types and labels of the original are a contract; do not rename. Metrics that the original does not have are marked
+//! "ours". The gauges of single objects are in `machine-controllers`, those of the work queues in [`super::queue`].
 
 use prometheus::{DEFAULT_BUCKETS, Opts, Registry, exponential_buckets};
 
@@ -10,17 +9,17 @@ use prometheus::{DEFAULT_BUCKETS, Opts, Registry, exponential_buckets};
 use super::labels::*;
 use super::{Counters, Gauges, Histograms};
 
-/// Calls to clouds (spec/providers §2.1).
+/// Calls to cloud APIs (spec/providers §2.1).
 pub struct CloudMetrics {
     /// `mcm_cloud_api_requests_total`: successful low-level calls.
     pub requests: Counters<CloudCall<'static>>,
-    /// `mcm_cloud_api_requests_failed_total`: failed ones.
+    /// `mcm_cloud_api_requests_failed_total`: failed low-level calls.
     pub requests_failed: Counters<CloudCall<'static>>,
-    /// `mcm_cloud_api_api_request_duration_seconds`: time of the successful ones.
+    /// `mcm_cloud_api_api_request_duration_seconds`: duration of successful low-level calls.
     pub request_duration: Histograms<CloudCall<'static>>,
-    /// `mcm_cloud_api_driver_request_duration_seconds`: time of successful driver methods.
+    /// `mcm_cloud_api_driver_request_duration_seconds`: duration of successful driver methods.
     pub driver_request_duration: Histograms<DriverCall<'static>>,
-    /// `mcm_driver_up` (ours): 1 while a driver in another process serves, 0 while it is down.
+    /// `mcm_driver_up` (ours): 1 while a driver in another process answers, otherwise 0.
     pub driver_up: Gauges<OfDriver<'static>>,
     /// `mcm_cloud_api_driver_requests_failed_total`: failed driver methods by code.
     pub driver_requests_failed: Counters<FailedDriverCall<'static>>,
@@ -28,17 +27,17 @@ pub struct CloudMetrics {
 
 /// The time of day.
 pub struct ClockMetrics {
-    /// `mcm_clock_offset_seconds` (ours): what the control API server's clock shows more than this host's.
+    /// `mcm_clock_offset_seconds` (ours): how far the control API server's clock is ahead of this host's.
     pub offset: Gauges<()>,
-    /// `mcm_clock_steps_total` (ours): how often the time was seen to jump.
+    /// `mcm_clock_steps_total` (ours): observed steps of the clock.
     pub steps: Counters<()>,
 }
 
-/// What happens to machines (spec/machine-controller §13.1). Durations are whole seconds, the last machine wins.
+/// Machines (spec/machine-controller §13.1). Durations are whole seconds, and a gauge has the value of the last machine.
 pub struct MachineMetrics {
     /// `mcm_machine_controller_frozen`: 1 while the machine controllers are frozen.
     pub controller_frozen: Gauges<()>,
-    /// `mcm_definitions_hollow`: 1 while objects read without most of their fields, since their definition lost its converter.
+    /// `mcm_definitions_hollow`: 1 while objects are read without most of their fields, because their CRD has no converter.
     pub definitions_hollow: Gauges<()>,
     /// `mcm_machine_create_duration_seconds`: from the machine's creation to the driver's answer.
     pub create_duration: Gauges<PlacedMachine<'static>>,
@@ -46,39 +45,39 @@ pub struct MachineMetrics {
     pub initialize_duration: Gauges<PlacedMachine<'static>>,
     /// `mcm_machine_join_duration_seconds`: from the machine's creation to the first Running.
     pub join_duration: Gauges<PlacedMachine<'static>>,
-    /// `mcm_machine_drain_duration_seconds`: length of the drain that succeeded.
+    /// `mcm_machine_drain_duration_seconds`: length of the last successful drain.
     pub drain_duration: Gauges<OfDeployment<'static>>,
-    /// `mcm_machine_delete_duration_seconds`: from the deletion request to the VM's end.
+    /// `mcm_machine_delete_duration_seconds`: from the deletion request until the VM is gone.
     pub delete_duration: Gauges<PlacedMachine<'static>>,
-    /// `mcm_machine_num_failed_join`: machines that ran into the creation timeout. A counter, in spite of its name.
+    /// `mcm_machine_num_failed_join`: machines that exceeded the creation timeout. A counter, despite its name.
     pub num_failed_join: Counters<PlacedMachine<'static>>,
     /// `mcm_machine_stale_machines_total`: deleted Failed machines whose last operation was a health check.
     pub stale_machines: Counters<()>,
-    /// `mcm_machine_set_backoff_seconds` (ours): length of the wait before a set replaces machines that never joined.
+    /// `mcm_machine_set_backoff_seconds` (ours): how long a set waits before it replaces machines that never joined.
     pub set_back_off: Gauges<OfSet<'static>>,
     /// `mcm_machine_stage_duration_seconds` (ours): time spent in a stage.
     pub stage_duration: Histograms<Stage<'static>>,
     /// `mcm_machine_api_writes_total` (ours): writes to a Kubernetes API by object and rule.
     pub api_writes: Counters<ApiWrite<'static>>,
-    /// `mcm_orphan_vms_deleted_total` (ours): VMs without a machine that were deleted.
+    /// `mcm_orphan_vms_deleted_total` (ours): deleted VMs without a machine.
     pub orphan_vms_deleted: Counters<OfClass<'static>>,
-    /// `mcm_drain_pods` (ours): pods of the drains under way, by where they stand.
+    /// `mcm_drain_pods` (ours): pods of running drains, by state.
     pub drain_pods: Gauges<DrainPods>,
-    /// `mcm_bootstrap_token_collisions_total` (ours): bootstrap tokens whose name was taken.
+    /// `mcm_bootstrap_token_collisions_total` (ours): bootstrap tokens whose name existed already.
     pub bootstrap_token_collisions: Counters<()>,
 }
 
-/// Failed parts of scrapes, one counter per half of the original (they differ in the constant label `binary`).
+/// Failures of parts of a scrape: one counter for each of the two binaries of the original (constant label `binary`).
 #[derive(Clone)]
 pub struct ScrapeFailures {
-    /// Of sets and deployments.
+    /// For sets and deployments.
     pub manager: Counters<ScrapeFailure>,
-    /// Of machines.
+    /// For machines.
     pub provider: Counters<ScrapeFailure>,
 }
 
 impl ScrapeFailures {
-    /// Adds to the counter of the half that lists this kind; 0 makes the series appear.
+    /// Adds to the counter of the binary that lists this kind. Adding 0 creates the series.
     pub fn add(&self, kind: ScrapeKind, more: u64) {
         let half = match kind {
             ScrapeKind::Machine => &self.provider,
@@ -100,9 +99,9 @@ pub struct RestClientMetrics {
 pub struct AdmissionMetrics {
     /// `mcm_admission_requests_total`: answered reviews.
     pub requests: Counters<Reviewed>,
-    /// `mcm_admission_duration_seconds`: time from the request's head to the answer.
+    /// `mcm_admission_duration_seconds`: time from the request head to the answer.
     pub duration: Histograms<OfWebhook>,
-    /// `mcm_admission_rule_total`: rules that hit.
+    /// `mcm_admission_rule_total`: findings of rules.
     pub rules: Counters<RuleHit<'static>>,
 }
 
@@ -112,23 +111,23 @@ pub struct ConversionMetrics {
     pub requests: Counters<Conversion>,
     /// `mcm_conversion_objects_total`: converted objects.
     pub objects: Counters<()>,
-    /// `mcm_conversion_residue_dropped_total`: times that data of the other version was lost.
+    /// `mcm_conversion_residue_dropped_total`: conversions that lost data of the other version.
     pub residue_dropped: Counters<()>,
-    /// `mcm_conversion_duration_seconds`: time from the request's head to the answer.
+    /// `mcm_conversion_duration_seconds`: time from the request head to the answer.
     pub duration: Histograms<()>,
 }
 
 /// Certificates (spec/api-and-admission §11). Ours.
 pub struct CertificateMetrics {
-    /// `mcm_certificate_expiry_seconds`: Unix time at which a certificate ends.
+    /// `mcm_certificate_expiry_seconds`: Unix time at which a certificate expires.
     pub expiry: Gauges<Certificate<'static>>,
-    /// `mcm_certificate_reload_failures_total`: pairs that were refused while the old one stayed.
+    /// `mcm_certificate_reload_failures_total`: certificate pairs that could not be loaded; the old pair stays in use.
     pub reload_failures: Counters<Certificate<'static>>,
     /// `mcm_certificate_ca_bundle_repairs_total`: CA bundles written into webhook configurations, CRDs or the `APIService`.
     pub ca_bundle_repairs: Counters<()>,
-    /// `mcm_certificate_ca_bundle_contests_total`: those of them that replaced authorities of somebody else.
+    /// `mcm_certificate_ca_bundle_contests_total`: CA bundles written over those of another program.
     pub ca_bundle_contests: Counters<()>,
-    /// `mcm_certificate_ca_bundles_drifted`: objects that do not hold our CA bundle now.
+    /// `mcm_certificate_ca_bundles_drifted`: objects without the CA bundle of this process now.
     pub ca_bundles_drifted: Gauges<()>,
 }
 
@@ -136,7 +135,7 @@ pub struct CertificateMetrics {
 pub struct ServerMetrics {
     /// `mcm_server_connections`: open connections.
     pub connections: Gauges<OfListener>,
-    /// `mcm_server_rejected_total`: what was turned away before a handler saw it.
+    /// `mcm_server_rejected_total`: connections and requests that were refused before a handler.
     pub rejected: Counters<Rejected>,
     /// `mcm_server_panics_total`: panics in handlers.
     pub panics: Counters<Panicked>,
@@ -144,27 +143,27 @@ pub struct ServerMetrics {
 
 /// The extension API server (spec/extension-apiserver §3.2, §3.6, §8). Ours.
 pub struct ExtensionMetrics {
-    /// `mcm_panics_total`: panics while a view was computed.
+    /// `mcm_panics_total`: panics during the computation of a view.
     pub panics: Counters<OfView<'static>>,
-    /// `mcm_extension_auth_config_errors_total`: parts of the trust configuration that could not be taken over.
+    /// `mcm_extension_auth_config_errors_total`: parts of the authentication configuration that could not be used.
     pub auth_config_errors: Counters<AuthConfigPart<'static>>,
     /// `mcm_extension_requests_total`: answered requests.
     pub requests: Counters<ViewRequest<'static>>,
-    /// `mcm_extension_request_duration_seconds`: time from the request's head to the answer.
+    /// `mcm_extension_request_duration_seconds`: time from the request head to the answer.
     pub duration: Histograms<OfView<'static>>,
-    /// `mcm_extension_audit_dropped_total`: lines that the audit log had no room for.
+    /// `mcm_extension_audit_dropped_total`: audit log lines that were dropped because its buffer was full.
     pub audit_dropped: Counters<()>,
 }
 
-/// All metrics that are counted where things happen.
+/// All metrics that code sets when something happens.
 pub struct Catalogue {
-    /// Calls to clouds.
+    /// Calls to cloud APIs.
     pub cloud: CloudMetrics,
     /// The time of day.
     pub clock: ClockMetrics,
-    /// What happens to machines.
+    /// Machines.
     pub machine: MachineMetrics,
-    /// Failed parts of scrapes.
+    /// Failures of parts of a scrape.
     pub scrape_failures: ScrapeFailures,
     /// Calls to Kubernetes APIs.
     pub rest_client: RestClientMetrics,
@@ -181,13 +180,13 @@ pub struct Catalogue {
 }
 
 impl Catalogue {
-    /// Declares everything in `registry`.
+    /// Declares all metrics in `registry`.
     #[rustfmt::skip]
     pub(super) fn register(registry: &Registry) -> prometheus::Result<Self> {
         let r = registry;
-        // 100 µs to 1.6 s: an answer above a second has lost its caller.
+        // 100 µs to 1.6 s: after a second the caller has given up.
         let answer_buckets = exponential_buckets(0.0001, 2.0, 15)?;
-        // 1 s to 4.5 h: stages wait for clouds and for pods.
+        // 1 s to 4.5 h: a stage may wait for a cloud or for pods.
         let stage_buckets = exponential_buckets(1.0, 2.0, 15)?;
         let catalogue = Self {
             cloud: CloudMetrics {
@@ -262,7 +261,7 @@ impl Catalogue {
         Ok(catalogue)
     }
 
-    /// Series whose absence and 0 mean the same appear at once, so that alerts on their increase see the first one.
+    /// Creates series whose absence means 0, so that alerts on an increase notice the first one.
     fn show_from_the_start(&self) {
         self.machine.controller_frozen.set(&(), 0.0);
         self.clock.offset.set(&(), 0.0);

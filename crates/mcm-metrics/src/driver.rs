@@ -1,4 +1,4 @@
-//! What drivers do, counted in the families of the original (spec/providers §2.1).
+//! Counts driver calls in the families of the original (spec/providers §2.1).
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Typed families: a metric together with the type of its labels.
 //!
-//! The label names of a family and the values of a sample come from one declaration ([`label_set!`]), so that their
-//! numbers cannot differ; the original could panic there (spec/machine-controller M-40).
+//! The label names of a family and the label values of a sample come from one declaration ([`label_set!`]), so that their numbers
+//! are equal. The original could panic here (spec/machine-controller M-40).
 
 use std::{marker::PhantomData, time::Duration};
 
@@ -9,9 +9,9 @@ use prometheus::{
     GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, core::Collector, core::MetricVecBuilder,
 };
 
-/// A value that a label may have.
+/// A label value.
 pub trait LabelValue {
-    /// The text of the label.
+    /// The text of the label value.
     fn label(&self) -> &str;
 }
 
@@ -23,13 +23,13 @@ impl LabelValue for &str {
 
 /// The labels of a family, as a type.
 pub trait LabelSet {
-    /// The same labels with values that live as long as `'a`; a family outlives what it is told.
+    /// The same labels with values that live as long as `'a`: a family lives longer than the values of one sample.
     type Of<'a>: LabelSet;
 
-    /// Names of the labels, in the order of the values.
+    /// Names of the labels.
     const NAMES: &'static [&'static str];
 
-    /// Hands the values to `use_values`, in the order of the names.
+    /// Calls `use_values` with the values, in the order of the names.
     fn with_values<R>(&self, use_values: impl FnOnce(&[&str]) -> R) -> R;
 }
 
@@ -72,7 +72,7 @@ macro_rules! label_set {
 }
 pub(super) use label_set;
 
-/// Declares an enum whose variants are all the values a label may have.
+/// Declares an enum with one variant for each value of a label.
 macro_rules! label_values {
     ($(#[$meta:meta])* pub enum $name:ident { $($(#[$variant_meta:meta])* $variant:ident = $text:literal),+ $(,)? }) => {
         $(#[$meta])*
@@ -93,7 +93,7 @@ macro_rules! label_values {
 }
 pub(super) use label_values;
 
-/// Counters of one name, told apart by labels.
+/// Counters of one name, distinguished by labels.
 pub struct Counters<L>(IntCounterVec, PhantomData<fn(&L)>);
 
 impl<L> Clone for Counters<L> {
@@ -111,12 +111,12 @@ impl<L: LabelSet> Counters<L> {
         Ok(Self(registered(registry, IntCounterVec::new(opts, L::NAMES)?)?, PhantomData))
     }
 
-    /// One more.
+    /// Adds 1.
     pub fn inc(&self, labels: &L::Of<'_>) {
         self.add(labels, 1);
     }
 
-    /// So many more. Adding 0 makes the series appear.
+    /// Adds `more`. Adding 0 creates the series.
     pub fn add(&self, labels: &L::Of<'_>, more: u64) {
         if let Ok(counter) = labels.with_values(|values| self.0.get_metric_with_label_values(values)) {
             counter.inc_by(more);
@@ -124,7 +124,7 @@ impl<L: LabelSet> Counters<L> {
     }
 }
 
-/// Gauges of one name, told apart by labels.
+/// Gauges of one name, distinguished by labels.
 pub struct Gauges<L>(GaugeVec, PhantomData<fn(&L)>);
 
 impl<L> Clone for Gauges<L> {
@@ -138,19 +138,19 @@ impl<L: LabelSet> Gauges<L> {
         Ok(Self(registered(registry, GaugeVec::new(Opts::new(name, help), L::NAMES)?)?, PhantomData))
     }
 
-    /// The value from now on.
+    /// Sets the value.
     pub fn set(&self, labels: &L::Of<'_>, value: f64) {
         self.each(labels, |gauge| gauge.set(value));
     }
 
-    /// The value changes by so much.
+    /// Adds `change` to the value.
     pub fn add(&self, labels: &L::Of<'_>, change: f64) {
         self.each(labels, |gauge| gauge.add(change));
     }
 
-    /// The series ends.
+    /// Removes the series.
     pub fn remove(&self, labels: &L::Of<'_>) {
-        // A series that was never there is gone already.
+        // It is no error if the series does not exist.
         let _ = labels.with_values(|values| self.0.remove_label_values(values));
     }
 
@@ -161,7 +161,7 @@ impl<L: LabelSet> Gauges<L> {
     }
 }
 
-/// Histograms of one name, told apart by labels. Values are seconds.
+/// Histograms of one name, distinguished by labels. Values are seconds.
 pub struct Histograms<L>(HistogramVec, PhantomData<fn(&L)>);
 
 impl<L> Clone for Histograms<L> {
@@ -176,7 +176,7 @@ impl<L: LabelSet> Histograms<L> {
         Ok(Self(registered(registry, HistogramVec::new(opts, L::NAMES)?)?, PhantomData))
     }
 
-    /// One observation.
+    /// Records one observation.
     pub fn observe(&self, labels: &L::Of<'_>, took: Duration) {
         if let Ok(histogram) = labels.with_values(|values| self.0.get_metric_with_label_values(values)) {
             histogram.observe(took.as_secs_f64());

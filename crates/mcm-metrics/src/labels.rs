@@ -1,9 +1,9 @@
-//! The labels of the families, as types. A new value is a new variant, so that cardinality stays a decision.
+//! The labels of the families, as types. A new label value needs a new variant, so that cardinality is a decision.
 
 use super::family::{LabelValue, label_set, label_values};
 use machine_driver::{Code, Operation};
 
-/// The method as the original spells it (spec/providers §2.1).
+/// The method in the spelling of the original (spec/providers §2.1).
 impl LabelValue for Operation {
     fn label(&self) -> &str {
         match self {
@@ -18,7 +18,7 @@ impl LabelValue for Operation {
     }
 }
 
-/// The code's number as text, as the original prints it.
+/// The number of the code, as in the original.
 impl LabelValue for Code {
     fn label(&self) -> &str {
         const NUMBERS: [&str; 18] =
@@ -28,7 +28,7 @@ impl LabelValue for Code {
 }
 
 label_set! {
-    /// A low-level call to a cloud.
+    /// A low-level call to a cloud API.
     pub struct CloudCall<'a> {
         /// Name of the driver.
         provider: &'a str = "provider",
@@ -54,17 +54,17 @@ label_set! {
         provider: &'a str = "provider",
         /// The method.
         operation: Operation = "operation",
-        /// What the failure means.
+        /// The code of the failure.
         error_code: Code = "error_code",
     }
 }
 
 label_set! {
-    /// Where a machine belongs and what it runs on. Instance type and zone are empty when the class does not tell.
+    /// The pool and the hardware of a machine. Instance type and zone are empty when the class does not contain them.
     pub struct PlacedMachine<'a> {
         /// Namespace of the machine.
         namespace: &'a str = "namespace",
-        /// Its deployment, by label `name`; without one nothing is recorded.
+        /// Its deployment, from the label `name`. Without the label nothing is recorded.
         machine_deployment: &'a str = "machine_deployment",
         /// Machine type of the class's node template.
         instance_type: &'a str = "instance_type",
@@ -102,25 +102,25 @@ label_set! {
 }
 
 label_set! {
-    /// A write on behalf of a machine.
+    /// A write for a machine.
     pub struct ApiWrite<'a> {
         /// What was written, such as `machine` or `machine/status`.
         object: &'a str = "object",
-        /// Name of the rule that asked for it.
+        /// Name of the rule that caused it.
         reason: &'a str = "reason",
     }
 }
 
 label_values! {
-    /// Where a pod of a drain stands.
+    /// The state of a pod in a drain.
     pub enum DrainPodState {
-        /// It waits for its turn, or for the answer to its eviction.
+        /// It waits for its eviction to be sent or answered.
         Pending = "pending",
-        /// A budget refuses its eviction.
+        /// A disruption budget refuses its eviction.
         Refused = "refused",
-        /// It is on its way out.
+        /// It is terminating.
         Terminating = "terminating",
-        /// It is gone; its volumes are waited for.
+        /// It is gone; its volumes are still attached.
         Detaching = "detaching",
     }
 }
@@ -128,7 +128,7 @@ label_values! {
 label_set! {
     /// Pods of drains.
     pub struct DrainPods {
-        /// Where they stand.
+        /// Their state.
         state: DrainPodState = "state",
     }
 }
@@ -150,7 +150,7 @@ label_set! {
 }
 
 label_values! {
-    /// Which listing failed during a scrape; the words are the original's.
+    /// The kind whose list failed during a scrape, in the words of the original.
     pub enum ScrapeKind {
         /// Machines.
         Machine = "Machine-count",
@@ -162,9 +162,9 @@ label_values! {
 }
 
 label_set! {
-    /// A failed part of a scrape.
+    /// A failure of a part of a scrape.
     pub struct ScrapeFailure {
-        /// What could not be listed.
+        /// The kind that could not be listed.
         kind: ScrapeKind = "kind",
     }
 }
@@ -182,7 +182,7 @@ label_set! {
     pub struct RestLatency<'a> {
         /// HTTP method.
         verb: &'a str = "verb",
-        /// Where to, made by [`super::url_pattern`] so that no object name gets in.
+        /// The URL without object names, made by [`super::url_pattern`].
         url: &'a str = "url",
     }
 }
@@ -224,33 +224,33 @@ label_values! {
         MachineDeployment = "MachineDeployment",
         /// A class.
         MachineClass = "MachineClass",
-        /// Anything else; the caller may write what he likes.
+        /// Any other kind. The label does not contain the kind itself, because a caller may send any text.
         Other = "other",
     }
 }
 
 label_values! {
-    /// What a reviewed request does.
+    /// The operation of a reviewed request.
     pub enum ReviewedOperation {
-        /// It creates.
+        /// Create.
         Create = "CREATE",
-        /// It updates, patches or applies.
+        /// Update, patch or apply.
         Update = "UPDATE",
-        /// It deletes.
+        /// Delete.
         Delete = "DELETE",
-        /// It connects.
+        /// Connect.
         Connect = "CONNECT",
-        /// Anything else.
+        /// Any other operation.
         Other = "other",
     }
 }
 
 label_values! {
-    /// Yes or no.
+    /// Whether a request was allowed.
     pub enum Allowed {
-        /// The request passed.
+        /// It was allowed.
         Yes = "true",
-        /// It was refused.
+        /// It was denied.
         No = "false",
     }
 }
@@ -258,13 +258,13 @@ label_values! {
 label_set! {
     /// An answered admission review.
     pub struct Reviewed {
-        /// Which webhook.
+        /// The webhook.
         webhook: Webhook = "webhook",
         /// Kind of the object.
         kind: ReviewedKind = "kind",
-        /// What the request does.
+        /// Operation of the request.
         operation: ReviewedOperation = "operation",
-        /// The verdict.
+        /// The decision.
         allowed: Allowed = "allowed",
     }
 }
@@ -272,35 +272,35 @@ label_set! {
 label_set! {
     /// A webhook.
     pub struct OfWebhook {
-        /// Which.
+        /// Its name.
         webhook: Webhook = "webhook",
     }
 }
 
 label_values! {
-    /// What a hit of an admission rule did.
+    /// The effect of an admission rule's finding.
     pub enum RuleLevel {
-        /// It denied.
+        /// The request was denied.
         Deny = "deny",
-        /// It warned.
+        /// A warning was returned.
         Warn = "warn",
-        /// It was found but let pass, because the update does not make it worse.
+        /// The finding was ignored, because the update does not make the object worse.
         Ratcheted = "ratcheted",
-        /// The object asks to skip it.
+        /// The object asks to skip the rule.
         Skipped = "skipped",
     }
 }
 
 label_set! {
-    /// A hit of an admission rule.
+    /// A finding of an admission rule.
     pub struct RuleHit<'a> {
         /// Id of the rule.
         rule: &'a str = "rule",
-        /// What it did.
+        /// The effect.
         level: RuleLevel = "level",
         /// Kind of the object.
         kind: ReviewedKind = "kind",
-        /// What the request does.
+        /// Operation of the request.
         operation: ReviewedOperation = "operation",
     }
 }
@@ -312,17 +312,17 @@ label_values! {
         V1alpha1 = "v1alpha1",
         /// Its successor.
         V1beta1 = "v1beta1",
-        /// Any other word.
+        /// Any other version.
         Other = "other",
     }
 }
 
 label_values! {
-    /// How something ended.
+    /// A result.
     pub enum Outcome {
-        /// Well.
+        /// Success.
         Success = "success",
-        /// Not well.
+        /// Failure.
         Failure = "failure",
     }
 }
@@ -332,9 +332,9 @@ label_set! {
     pub struct Conversion {
         /// Version of the objects; `other` when they differ.
         from: ApiVersion = "from",
-        /// Version asked for.
+        /// The requested version.
         to: ApiVersion = "to",
-        /// How it ended.
+        /// The result.
         result: Outcome = "result",
     }
 }
@@ -360,21 +360,21 @@ label_values! {
 label_set! {
     /// A listener.
     pub struct OfListener {
-        /// Which.
+        /// Its name.
         listener: Listener = "listener",
     }
 }
 
 label_values! {
-    /// Why a connection or request was turned away before any handler saw it.
+    /// Why a connection or request was refused before a handler.
     pub enum Rejection {
-        /// As many connections as allowed are open.
+        /// The limit of open connections is reached.
         ConnectionLimit = "connection_limit",
-        /// One peer has as many connections as allowed.
+        /// The limit of connections of one peer is reached.
         PeerConnectionLimit = "peer_connection_limit",
-        /// TLS handshake failed or took too long.
+        /// The TLS handshake failed or took too long.
         Handshake = "handshake",
-        /// As many requests as allowed are in flight.
+        /// The limit of requests in flight is reached.
         InFlightLimit = "in_flight_limit",
         /// The body is too large.
         BodyTooLarge = "body_too_large",
@@ -384,25 +384,25 @@ label_values! {
 }
 
 label_set! {
-    /// Something turned away.
+    /// A refused connection or request.
     pub struct Rejected {
-        /// Where.
+        /// The listener.
         listener: Listener = "listener",
-        /// Why.
+        /// The reason.
         reason: Rejection = "reason",
     }
 }
 
 label_set! {
-    /// A panic that a handler's guard caught.
+    /// A panic in a request handler.
     pub struct Panicked {
-        /// Whose handler.
+        /// The webhook of the handler.
         webhook: Webhook = "webhook",
     }
 }
 
 label_set! {
-    /// A part of what the API server says about trust.
+    /// A part of the API server's authentication configuration.
     pub struct AuthConfigPart<'a> {
         /// Its key in the `ConfigMap`.
         key: &'a str = "key",
@@ -410,7 +410,7 @@ label_set! {
 }
 
 label_set! {
-    /// A view; empty for what is no view.
+    /// A view; empty for other requests.
     pub struct OfView<'a> {
         /// Its plural.
         view: &'a str = "view",
@@ -420,9 +420,9 @@ label_set! {
 label_set! {
     /// A request to the extension API server.
     pub struct ViewRequest<'a> {
-        /// Plural of the view; empty for what is no view.
+        /// Plural of the view; empty for other requests.
         view: &'a str = "view",
-        /// What was wanted; empty for what is no view.
+        /// Verb of the request; empty for other requests.
         verb: &'a str = "verb",
         /// HTTP status of the answer.
         code: &'a str = "code",

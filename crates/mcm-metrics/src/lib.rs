@@ -1,10 +1,9 @@
-//! The metrics of the process: their names, types and labels, and the text that `/metrics` answers.
+//! The metrics of the process: names, types, labels, and the text of `/metrics`.
 //!
-//! What lives here: metric names (a contract with dashboards and alerts of the original), typed families whose label values
-//! are enums where they are bounded, and the work queues' handle ([`QueueMetrics`]). What does not: HTTP (`server/`), any
-//! decision when to count, and the gauges of single objects, which `machine-controllers` computes when they are asked for.
-//! Nothing here is async or reads a clock: the monotonic time comes in as a [`Clock`], and nothing is process-wide, so
-//! that several managers may live in one process.
+//! Contains metric names (a contract with dashboards and alerts of the original), typed families whose bounded label values are
+//! enums, and the handle of work queues ([`QueueMetrics`]). Does not contain HTTP (`server/`), decisions when to count, or the
+//! gauges of single objects, which `machine-controllers` computes at each scrape. Nothing here is async or reads a clock: the
+//! monotonic time comes from a [`Clock`]. Nothing is global, so that several managers can run in one process.
 //!
 //! Sources: spec/machine-controller §13.1, spec/deployment-and-set §18, spec/providers §2.1,
 //! spec/api-and-admission §9.14, §11.7.
@@ -34,7 +33,7 @@ pub type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
 /// Content type of [`Metrics::render`].
 pub const TEXT_CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;
 
-/// A metric could not be declared or written; always a fault of this program, never of its surroundings.
+/// A metric could not be declared or written. This is always a defect of this program.
 #[derive(Debug, thiserror::Error)]
 #[error("metrics: {0}")]
 pub struct MetricsError(#[from] prometheus::Error);
@@ -63,15 +62,15 @@ impl Metrics {
         Ok(Self(Arc::new(Owned { registry, catalogue, queues })))
     }
 
-    /// The handle that a work queue of this name reports through. The same name gives the same series.
+    /// The handle through which the work queue of this name reports. Equal names share their series.
     pub fn queue(&self, name: &str) -> QueueMetrics {
         self.0.queues.named(name)
     }
 
-    /// Asks `collector` at every scrape from now on, beside the families of this crate.
+    /// Adds a collector, which is asked at every scrape, to the families of this crate.
     ///
     /// # Errors
-    /// When it declares a family that is declared already.
+    /// When it declares a family that exists already.
     pub fn register(&self, collector: impl Collector + 'static) -> Result<(), MetricsError> {
         Ok(self.0.registry.register(Box::new(collector))?)
     }
@@ -79,7 +78,7 @@ impl Metrics {
     /// All metrics in the Prometheus text format.
     ///
     /// # Errors
-    /// When a family cannot be written, for example because two sources gave it different types.
+    /// When a family cannot be written, for example because two collectors declare it with different types.
     pub fn render(&self) -> Result<String, MetricsError> {
         self.0.queues.refresh();
         Ok(TextEncoder::new().encode_to_string(&self.0.registry.gather())?)

@@ -1,4 +1,4 @@
-//! What a work queue tells of itself: `mcm_workqueue_*`, as the queues of the Go binaries do.
+//! The metrics of work queues: `mcm_workqueue_*`, as in the Go binaries.
 
 use std::{
     collections::BTreeMap,
@@ -28,7 +28,7 @@ pub(super) struct Queues {
     by_name: Mutex<BTreeMap<String, Arc<Running>>>,
 }
 
-/// When the pieces of work that a queue's workers are busy with began, by a number of their own.
+/// When the running work of a queue began, by a sequence number.
 #[derive(Default)]
 struct Running(Mutex<(u64, BTreeMap<u64, Duration>)>);
 
@@ -45,7 +45,7 @@ impl Running {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).1.remove(&id)
     }
 
-    /// Sum and maximum of the time that unfinished work has taken so far.
+    /// Sum and maximum of the durations of unfinished work.
     fn so_far(&self, now: Duration) -> (Duration, Duration) {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let ages = state.1.values().map(|began| now.saturating_sub(*began));
@@ -86,7 +86,7 @@ impl Queues {
         queue
     }
 
-    /// Brings the gauges up to date that grow by themselves.
+    /// Updates the gauges that grow with time.
     pub(super) fn refresh(&self) {
         let now = (self.clock)();
         for (name, running) in self.by_name.lock().unwrap_or_else(PoisonError::into_inner).iter() {
@@ -101,7 +101,7 @@ fn labels(name: &str) -> OfQueue<'_> {
     OfQueue { name }
 }
 
-/// The handle that one work queue reports through. Clones report to the same series.
+/// The handle through which one work queue reports. Clones share their series.
 #[derive(Clone)]
 pub struct QueueMetrics(Arc<Queue>);
 
@@ -113,8 +113,8 @@ struct Queue {
 }
 
 impl QueueMetrics {
-    /// A key was added that was not waiting yet. Keep the answer with the key; it counts as waiting until it is
-    /// started or dropped.
+    /// A key was added to the queue. Keep the result with the key: the key counts as waiting until the result is started or
+    /// dropped.
     #[must_use]
     pub fn added(&self) -> Waiting {
         self.0.families.adds.inc(&labels(&self.0.name));
@@ -134,7 +134,7 @@ impl fmt::Debug for QueueMetrics {
     }
 }
 
-/// A key waits in its queue.
+/// A key that waits in its queue.
 #[derive(Debug)]
 pub struct Waiting {
     queue: QueueMetrics,
@@ -142,7 +142,7 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// A worker takes the key. Keep the answer until the work is done.
+    /// A worker takes the key. Keep the result until the work is done.
     #[must_use]
     pub fn started(self) -> Working {
         let queue = &self.queue.0;
@@ -158,7 +158,7 @@ impl Drop for Waiting {
     }
 }
 
-/// A worker is busy with a key; done when dropped.
+/// A worker that handles a key. The work is done when this is dropped.
 #[derive(Debug)]
 pub struct Working {
     queue: QueueMetrics,

@@ -1,7 +1,7 @@
-//! The `url` label of `rest_client_request_latency_seconds`: where a call went, without the names of objects.
+//! The `url` label of `rest_client_request_latency_seconds`: the URL of a call, without the names of objects.
 
-/// A URL with `{namespace}` and `{name}` in place of names, encoded as the original's client library prints them, so that
-/// there are as many series as kinds of calls. Paths that are no resource paths keep their first segment only.
+/// A URL with `{namespace}` and `{name}` in place of names, encoded as by the original's client library, so that the number of
+/// series does not grow with the number of objects. Of any other path, only the first segment is kept.
 pub fn url_pattern(scheme_and_host: &str, path: &str) -> String {
     const NAMESPACE: &str = "%7Bnamespace%7D";
     const NAME: &str = "%7Bname%7D";

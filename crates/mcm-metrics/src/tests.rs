@@ -1,4 +1,4 @@
-//! Names, types and labels as the specifications list them.
+//! Names, types and labels as in the specifications.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -8,7 +8,7 @@ use std::{
 use super::*;
 use machine_driver::{Code, Operation};
 
-/// A clock that a test moves.
+/// A clock with a settable time.
 fn a_clock() -> (Arc<AtomicU64>, Clock) {
     let millis = Arc::new(AtomicU64::new(0));
     let read = Arc::clone(&millis);
@@ -19,7 +19,7 @@ fn metrics() -> Metrics {
     Metrics::new(a_clock().1).unwrap()
 }
 
-/// Makes at least one series of every family appear.
+/// Creates at least one series of every family.
 fn touch_everything(metrics: &Metrics) {
     let (provider, operation) = ("aws", Operation::ListMachines);
     let call = CloudCall { provider, service: "instance_terminate" };
@@ -74,7 +74,7 @@ fn touch_everything(metrics: &Metrics) {
     drop(metrics.queue("machine").added().started());
 }
 
-/// Name, type and label names (sorted) of every family in a text, process metrics left out.
+/// Name, type and sorted label names of every family in a text, without process metrics.
 fn families(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for line in text.lines().filter(|line| line.starts_with("# TYPE ") && !line.contains(" process_")) {
@@ -173,7 +173,7 @@ fn operations_codes_and_urls_are_spelled_as_the_original_spells_them() {
 }
 
 #[test]
-fn a_queue_tells_what_waits_and_what_is_being_worked_on() {
+fn a_queue_reports_waiting_and_running_work() {
     let (millis, clock) = a_clock();
     let metrics = Metrics::new(clock).unwrap();
     let queue = metrics.queue("machineset");

@@ -130,7 +130,7 @@ async fn time_of(client: &Client) -> Timestamp {
         date_of(answer.headers().get(http::header::DATE)?.to_str().ok()?)
     };
     if let Some(date) = date.await {
-        clock.heard(date, sent);
+        clock.observe_date(date, sent);
     }
     clock.now()
 }

@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use fault_proxy::{Fault, FaultProxy, Reply, Rule, Seen, action, any};
+use fault_proxy::{Fault, FaultProxy, ReceivedRequest, Reply, Rule, action, any};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
@@ -114,12 +114,12 @@ fn throttling() -> Rule {
 }
 
 /// A look for the instance of one machine, by its tags.
-fn is_lookup(seen: &Seen) -> bool {
+fn is_lookup(seen: &ReceivedRequest) -> bool {
     seen.parameter("Action") == "DescribeInstances" && seen.parameter("Filter.1.Name") == "tag:Name"
 }
 
 fn actions(proxy: &FaultProxy) -> Vec<String> {
-    proxy.seen().iter().map(|seen| seen.parameter("Action").to_owned()).collect()
+    proxy.requests().iter().map(|seen| seen.parameter("Action").to_owned()).collect()
 }
 
 fn arrived(stage: &Stage) -> usize {

@@ -1,5 +1,4 @@
-//! Where the configuration of a cluster comes from, and what is said when it can't be used. Which flag means which source is
-//! decided where flags are read (`cli/serve`).
+//! Loads the configuration of a cluster, with errors that name the remedy. `cli/serve` decides which flag selects which source.
 
 use std::{fmt, path::PathBuf};
 
@@ -33,7 +32,7 @@ pub enum ConfigError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         cause: String,
     },
     /// The file is no kubeconfig, or its context can't be used.
@@ -45,9 +44,9 @@ pub enum ConfigError {
     Invalid {
         /// The file.
         path: PathBuf,
-        /// Its current context, as text for people.
+        /// Its current context, in text form.
         context: String,
-        /// What is wrong.
+        /// The error.
         cause: String,
     },
     /// This process does not run in a pod, or its service account is not mounted.
@@ -61,7 +60,7 @@ pub enum ConfigError {
     Credentials {
         /// The API server.
         server: String,
-        /// What is wrong.
+        /// The error.
         cause: String,
     },
     /// The kubeconfig asks for a proxy.
@@ -72,7 +71,7 @@ pub enum ConfigError {
     },
 }
 
-/// Reads the configuration of one cluster. Clients retry nothing on their own.
+/// Reads the configuration of one cluster and disables the retries of clients.
 ///
 /// # Errors
 /// [`ConfigError`] names the file, the context and the remedy.
@@ -91,8 +90,8 @@ pub async fn load(source: &Source) -> Result<kube::Config, ConfigError> {
             if text.trim().is_empty() {
                 return Err(invalid("(none)", "the file is empty".to_owned()));
             }
-            // Read again by path: paths inside the file are relative to its folder.
-            // The first line says it; the others point into the file, which may hold credentials.
+            // Read again by path, because paths inside the file are relative to its folder.
+            // Only the first line of an error is used; the others quote the file, which may hold credentials.
             let first_line = |text: String| text.lines().next().unwrap_or_default().to_owned();
             let kubeconfig =
                 Kubeconfig::read_from(path).map_err(|error| invalid("(unknown)", first_line(chain(&error))))?;

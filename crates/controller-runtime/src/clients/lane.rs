@@ -1,4 +1,4 @@
-//! What stands between a client and its transport: user agent, rate, bound on parallel calls, deadline, observer.
+//! A lane between a client and its transport: user agent, rate, limit of parallel calls, deadline, observer.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -34,9 +34,9 @@ pub struct Call<'a> {
     pub path: &'a str,
     /// How it ended.
     pub result: CallResult,
-    /// Time from sending until the answer began.
+    /// Time from sending until the response began.
     pub took: Duration,
-    /// Time the call waited for its rate and for a free slot before.
+    /// Time that the call waited before for its rate and for a free slot.
     pub waited: Duration,
     /// When it was sent.
     pub sent: Instant,
@@ -44,20 +44,20 @@ pub struct Call<'a> {
     pub date: Option<&'a HeaderValue>,
 }
 
-/// Is told of every call; must be quick.
+/// Called after every call; must be quick.
 pub trait ObserveCall: Send + Sync {
     /// A call ended.
     fn observe(&self, call: &Call<'_>);
 }
 
-/// Tells when a request has had its turn in its lane and is sent, so that its time begins then. It is put into the request's
-/// extensions. Cheap to clone; all clones are the same.
+/// Signals when a request leaves its lane, because its deadline starts then. It is an extension of the request. Cheap to clone; all
+/// clones share one state.
 #[derive(Clone, Debug, Default)]
-pub struct Departure(Arc<Latch>);
+pub struct SentSignal(Arc<Latch>);
 
-impl Departure {
+impl SentSignal {
     /// Waits until the request is sent.
-    pub async fn awaited(&self) {
+    pub async fn sent(&self) {
         self.0.opened().await;
     }
 }
@@ -92,8 +92,8 @@ impl Lane {
         }
     }
 
-    /// A client whose calls go through this lane.
-    pub(super) fn in_front_of(self, transport: &kube::Client) -> kube::Client {
+    /// A client that sends its calls through this lane.
+    pub(super) fn wrap(self, transport: &kube::Client) -> kube::Client {
         let lane = Arc::new(self);
         let default_namespace = transport.default_namespace().to_owned();
         let transport = transport.clone();
@@ -110,7 +110,7 @@ impl Lane {
         let path = request.uri().path().to_owned();
         let asked = Instant::now();
         if let Some(bucket) = &self.bucket {
-            let Some(wait) = bucket.take_within(asked, self.purpose.patience()) else {
+            let Some(wait) = bucket.take_within(asked, self.purpose.max_wait()) else {
                 return Err(too_many(self.purpose));
             };
             if !wait.is_zero() {
@@ -118,13 +118,13 @@ impl Lane {
             }
         }
         let _slot = match &self.slots {
-            // Never closed.
+            // The semaphore is never closed.
             Some(slots) => Arc::clone(slots).acquire_owned().await.ok(),
             None => None,
         };
         let sent = Instant::now();
-        if let Some(departure) = request.extensions().get::<Departure>() {
-            departure.0.open();
+        if let Some(signal) = request.extensions().get::<SentSignal>() {
+            signal.0.open();
         }
         let answer = match tokio::time::timeout(FIRST_ANSWER, transport.send(request)).await {
             Ok(answer) => answer,
@@ -166,15 +166,15 @@ mod tests {
     use crate::clients::{Cluster, Rate};
 
     #[derive(Default)]
-    struct Seen(Mutex<Vec<(Purpose, CallResult, u128)>>);
+    struct Recorded(Mutex<Vec<(Purpose, CallResult, u128)>>);
 
-    impl ObserveCall for Seen {
+    impl ObserveCall for Recorded {
         fn observe(&self, call: &Call<'_>) {
             self.0.lock().unwrap().push((call.purpose, call.result, call.waited.as_millis()));
         }
     }
 
-    /// A server that answers with the user agent it was called by, or never on `/hang`.
+    /// A server that answers with the user agent of the request, and never on `/hang`.
     fn server() -> kube::Client {
         let service = tower::service_fn(|request: Request<Body>| async move {
             if request.uri().path() == "/hang" {
@@ -186,8 +186,8 @@ mod tests {
         kube::Client::new(service, "default")
     }
 
-    fn cluster(observer: &Arc<Seen>) -> Cluster {
-        let observer: Arc<dyn ObserveCall> = Arc::<Seen>::clone(observer);
+    fn cluster(observer: &Arc<Recorded>) -> Cluster {
+        let observer: Arc<dyn ObserveCall> = Arc::<Recorded>::clone(observer);
         let settings = ClientSettings { rate: Rate { qps: 10.0, burst: 1 }, observer: Some(observer) };
         Cluster::over(&server(), &server(), "api:6443", &settings)
     }
@@ -198,14 +198,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn each_purpose_has_its_own_rate_and_leases_none() {
-        let seen = Arc::new(Seen::default());
-        let cluster = cluster(&seen);
+        let recorded = Arc::new(Recorded::default());
+        let cluster = cluster(&recorded);
         for purpose in [Purpose::Machines, Purpose::Machines, Purpose::Rollout, Purpose::Leases, Purpose::Leases] {
             cluster.client(purpose).request_text(get("/")).await.unwrap();
         }
         let ok = CallResult::Answered(StatusCode::OK);
         assert_eq!(
-            *seen.0.lock().unwrap(),
+            *recorded.0.lock().unwrap(),
             [
                 (Purpose::Machines, ok, 0),
                 (Purpose::Machines, ok, 100),
@@ -217,13 +217,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn th_22_a_flood_of_tokens_holds_up_neither_rights_nor_later_tokens() {
+    async fn th_22_a_flood_of_tokens_delays_neither_access_reviews_nor_later_tokens() {
         let cluster = cluster(&Arc::default());
         let ask = |purpose| {
             let client = cluster.client(purpose);
             async move { client.request_text(get("/")).await.is_ok() }
         };
-        // More than can be asked about in their time; the others are sent away at once.
+        // More calls than the rate allows within their time; the rest is refused at once.
         let began = Instant::now();
         let flood = futures::future::join_all((0..100_000).map(|_| ask(Purpose::TokenReviews)));
         let (answers, known) = futures::future::join(flood, async {
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn evictions_that_take_long_hold_up_nobody_else() {
+    async fn slow_evictions_delay_no_other_purpose() {
         let cluster = cluster(&Arc::default());
         let evictions = cluster.client(Purpose::Evictions);
         let mut slow = tokio::task::JoinSet::new();
@@ -261,7 +261,7 @@ mod tests {
             let client = client.clone();
             async move { in_time(get(path), |request| async move { client.request_text(request).await }).await }
         };
-        // At ten a second the last of these waits longer for its turn than a call may take.
+        // At ten per second, the last of these waits longer in its lane than a call may take.
         let calls = (0..400).map(|_| ask("/"));
         let began = Instant::now();
         let answers = futures::future::join_all(calls).await;
@@ -269,8 +269,8 @@ mod tests {
         assert!(answers.iter().all(|answer| matches!(answer, Ok(Ok(_)))), "{answers:?}");
         let late = futures::future::join_all((0..650).map(|_| ask("/"))).await;
         let unsent = |answer: &Result<_, ApiError>| matches!(answer, Err(ApiError::Unavailable(text)) if text.contains("was not sent"));
-        let given_up = late.iter().filter(|answer| unsent(answer)).count();
-        assert!((40..60).contains(&given_up), "those whose turn comes after a minute: {given_up}");
+        let unsent_calls = late.iter().filter(|answer| unsent(answer)).count();
+        assert!((40..60).contains(&unsent_calls), "those that wait longer than a minute: {unsent_calls}");
     }
 
     #[tokio::test(start_paused = true)]
@@ -283,9 +283,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_server_that_never_answers_does_not_hang_the_caller() {
-        let seen = Arc::new(Seen::default());
-        let error = cluster(&seen).client(Purpose::Watches).request_text(get("/hang")).await.unwrap_err();
+        let recorded = Arc::new(Recorded::default());
+        let error = cluster(&recorded).client(Purpose::Watches).request_text(get("/hang")).await.unwrap_err();
         assert!(crate::error::chain(&error).contains("api:6443 did not begin to answer"), "{error}");
-        assert_eq!(seen.0.lock().unwrap()[0].1, CallResult::Failed);
+        assert_eq!(recorded.0.lock().unwrap()[0].1, CallResult::Failed);
     }
 }

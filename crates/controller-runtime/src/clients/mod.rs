@@ -1,9 +1,9 @@
-//! Clients of one cluster: one connection pool, and in front of it one lane per purpose with its own rate and user agent.
+//! Clients of one cluster: one connection pool, and before it one lane per purpose, each with its own rate and user agent.
 //!
-//! A lane bounds calls as client-go does (`--kube-api-qps`, `--kube-api-burst` per client, spec/machine-controller §12.1),
-//! so that a flood of one kind of call cannot hold up another. Leases have a connection pool of their own as well: nothing
-//! that the controllers do can cost the lease. Nothing is retried here: a refusal is an answer (rust-ecosystem §7.1), and
-//! what may be repeated is known to the work queue alone.
+//! A lane limits calls as client-go does (`--kube-api-qps`, `--kube-api-burst` per client, spec/machine-controller §12.1), so that
+//! many calls of one purpose do not delay another. Leases also have their own connection pool: no call of the controllers can cost
+//! the lease. Clients do not retry: a refusal is an answer (rust-ecosystem §7.1), and only the work queue knows what may be
+//! repeated.
 
 pub mod config;
 mod lane;
@@ -13,44 +13,43 @@ mod transport;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 pub use config::{ConfigError, Source};
-pub use lane::{Call, CallResult, Departure, ObserveCall};
+pub use lane::{Call, CallResult, ObserveCall, SentSignal};
 pub use rate::{Rate, TokenBucket};
 
 use lane::Lane;
 
-/// What a client is for. Each purpose has its own rate and its own user agent.
+/// The purpose of a client. Each purpose has its own rate and user agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Purpose {
     /// Reads and writes of the deployment and set controllers.
     Rollout,
     /// Writes of machine objects and classes by the machine controllers.
     Machines,
-    /// Their live reads, the last look before a VM is made among them: none waits behind a flood of writes.
+    /// Live reads of the machine controllers, such as the last check before a VM is created. They do not wait behind writes.
     MachineReads,
     /// Secrets, config maps and webhook configurations of the control cluster.
     ControlCore,
     /// Nodes, volumes and bootstrap tokens of the target cluster.
     TargetCore,
-    /// Looks at single Nodes, so that they don't wait behind writes, nor writes behind them.
+    /// Reads of single Nodes, apart from writes, so that neither waits behind the other.
     TargetReads,
-    /// Evictions and deletions of pods: there can be thousands that are refused again and again, and none of them may hold
-    /// up what a new machine needs.
+    /// Evictions and deletions of pods. Thousands may be refused again and again; they must not delay the calls for a new machine.
     Evictions,
-    /// Leader election; never throttled, with connections of its own.
+    /// Leader election. No rate limit, own connections.
     Leases,
     /// Kubernetes Events.
     Events,
-    /// Watches and their lists; not throttled.
+    /// Watches and their lists. No rate limit.
     Watches,
-    /// Discovery, versions, access reviews; not throttled.
+    /// Discovery, versions, access reviews. No rate limit.
     Discovery,
-    /// Whose token it is, for the callers of views; with a rate of its own, since anybody may send tokens, good or bad.
+    /// Token reviews for callers of views. They have their own rate, because any client may send tokens.
     TokenReviews,
-    /// Who may do what, for the callers of views; apart from tokens, so that nobody who is unknown holds up who is known.
+    /// Access reviews for callers of views. They are apart from token reviews, so that unknown callers do not delay known ones.
     AccessReviews,
-    /// Owners of new objects, for admission; with a rate of its own, since anybody may name an owner.
+    /// Reads of the owners of new objects, for admission. They have their own rate, because any client may name an owner.
     Owners,
-    /// Simulated kubelets, each of which would be a client of its own in the world; not throttled.
+    /// Simulated kubelets. No rate limit, because each real kubelet is its own client.
     Simulation,
 }
 
@@ -73,7 +72,7 @@ impl Purpose {
         Self::Simulation,
     ];
 
-    /// The last part of the user agent, as the original's clients have it (spec/machine-controller §12.3).
+    /// The last part of the user agent, as in the original's clients (spec/machine-controller §12.3).
     pub fn user_agent(self) -> &'static str {
         match self {
             Self::Rollout => "machine-controller-manager",
@@ -94,7 +93,7 @@ impl Purpose {
         }
     }
 
-    /// How often it may call; none for as often as it likes.
+    /// The rate of this purpose; `None` without a limit.
     fn rate(self, configured: Rate) -> Option<Rate> {
         match self {
             Self::TokenReviews | Self::AccessReviews => Some(REVIEWS),
@@ -124,42 +123,42 @@ impl Purpose {
         }
     }
 
-    /// How long a call may wait for its turn. Whoever asks for a review gives up after a while, and a queue of calls that nobody
-    /// waits for would hold up all that come later.
-    fn patience(self) -> Duration {
+    /// How long a call may wait in its lane. Callers of reviews give up after a while; calls without a caller would delay all later
+    /// ones.
+    fn max_wait(self) -> Duration {
         match self {
-            Self::TokenReviews | Self::AccessReviews => REVIEW_PATIENCE,
-            Self::Owners => OWNER_PATIENCE,
+            Self::TokenReviews | Self::AccessReviews => REVIEW_MAX_WAIT,
+            Self::Owners => OWNER_MAX_WAIT,
             _ => Duration::MAX,
         }
     }
 }
 
-/// Reviews per second, whatever callers do.
+/// Rate of reviews, for all callers together.
 const REVIEWS: Rate = Rate { qps: 200.0, burst: 400 };
 
-/// How long a review waits for its turn; well below the time that is given to one.
-const REVIEW_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a review may wait in its lane; well below the time for one review.
+const REVIEW_MAX_WAIT: Duration = Duration::from_secs(2);
 
-/// Owners read per second, whatever anybody creates.
+/// Rate of reads of owners, for all callers together.
 const OWNERS: Rate = Rate { qps: 20.0, burst: 40 };
 
-/// How long the reading of an owner waits for its turn; below the second that admission gives to all of it.
-const OWNER_PATIENCE: Duration = Duration::from_millis(500);
+/// How long the read of an owner may wait in its lane; below the second that admission has for all of it.
+const OWNER_MAX_WAIT: Duration = Duration::from_millis(500);
 
-/// How many calls may be under way at once on each throttled lane; each costs a connection. The lanes share none of them, or
-/// evictions that take long would hold up what a new machine needs.
+/// Maximum number of parallel calls of each lane with a rate limit; each needs a connection. The lanes do not share it, so that
+/// slow evictions do not delay the calls for a new machine.
 pub const PARALLEL_CALLS: usize = 32;
 
-/// How long a server may take until it begins to answer. Watches answer at once, so this holds for them as well.
+/// How long a server may take until its response begins. The response to a watch begins at once, so this applies to watches too.
 pub const FIRST_ANSWER: Duration = Duration::from_secs(30);
 
-/// How clients behave.
+/// Settings of the clients.
 #[derive(Clone)]
 pub struct ClientSettings {
-    /// Calls per second and burst of each throttled client.
+    /// Rate of each client with a rate limit.
     pub rate: Rate,
-    /// Is told of every call.
+    /// Called after every call.
     pub observer: Option<Arc<dyn ObserveCall>>,
 }
 
@@ -172,7 +171,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Clients of the cluster that a configuration names. Connects when the first call is made.
+    /// Clients for the cluster of a configuration. They connect at the first call.
     ///
     /// # Errors
     /// [`ConfigError`] when certificates, keys or credentials of the configuration can't be used.
@@ -183,15 +182,15 @@ impl Cluster {
         Ok(Self::over(&calls, &leases, &host, settings))
     }
 
-    /// Clients over given transports: an embedded API server, or a layer that injects faults. `leases` carries the calls
-    /// of the leader election, `calls` all others; `host` is the label in metrics.
+    /// Clients over given transports: an embedded API server, or a layer that injects faults. `leases` is for the leader election,
+    /// `calls` for all other purposes; `host` is the label in metrics.
     pub fn over(calls: &kube::Client, leases: &kube::Client, host: &str, settings: &ClientSettings) -> Self {
         let clients = Purpose::ALL
             .into_iter()
             .map(|purpose| {
                 let transport = if purpose == Purpose::Leases { leases } else { calls };
                 let lane = Lane::new(purpose, host, settings);
-                (purpose, lane.in_front_of(transport))
+                (purpose, lane.wrap(transport))
             })
             .collect();
         Self { clients: Arc::new(clients), fallback: calls.clone(), host: host.into() }
@@ -202,7 +201,7 @@ impl Cluster {
         &self.host
     }
 
-    /// The client for a purpose. All callers of one purpose share its rate.
+    /// The client for a purpose. All callers of a purpose share its rate.
     pub fn client(&self, purpose: Purpose) -> kube::Client {
         self.clients.get(&purpose).unwrap_or(&self.fallback).clone()
     }

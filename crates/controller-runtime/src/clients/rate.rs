@@ -1,7 +1,7 @@
-//! The token bucket that bounds how often one client calls.
+//! The token bucket that limits the calls of one client.
 //!
-//! A value and a little arithmetic rather than a crate: it waits on tokio's clock, so that paused and simulated time hold
-//! for it too, and it queues callers in the order they came, as client-go's limiter does.
+//! It is small, so no crate is used: it waits on tokio's clock, also when that is paused or simulated, and it serves callers in
+//! their order, as client-go's limiter does.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -10,12 +10,12 @@ use std::{
 
 use tokio::time::Instant;
 
-/// Calls per second, and how many may be made at once after a rest.
+/// Calls per second, and how many may be made at once after a pause.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
     /// Calls per second (`--kube-api-qps`).
     pub qps: f32,
-    /// Calls at once after a rest (`--kube-api-burst`); 0 means client-go's default of 10.
+    /// Calls at once after a pause (`--kube-api-burst`); 0 means client-go's default of 10.
     pub burst: u32,
 }
 
@@ -25,21 +25,21 @@ impl Default for Rate {
     }
 }
 
-/// client-go's burst where none is given.
+/// client-go's default burst.
 const DEFAULT_BURST: u32 = 10;
 
-/// A token bucket: `burst` tokens at first, one more each `1/qps` seconds.
+/// A token bucket: `burst` tokens at first, then one more each `1/qps` seconds.
 #[derive(Debug)]
 pub struct TokenBucket {
     interval: Duration,
-    /// How far ahead of the steady pace a caller may be.
+    /// How far ahead of the steady rate a caller may be.
     ahead: Duration,
     /// When the bucket would be full again.
     full_at: Mutex<Option<Instant>>,
 }
 
 impl TokenBucket {
-    /// A full bucket. A rate that is not positive does not bound anything.
+    /// A full bucket. A rate of zero or less does not limit calls.
     pub fn new(rate: Rate) -> Self {
         let seconds = if rate.qps > 0.0 { f64::from(rate.qps).recip() } else { 0.0 };
         let interval = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
@@ -47,18 +47,18 @@ impl TokenBucket {
         Self { interval, ahead: interval.saturating_mul(burst - 1), full_at: Mutex::new(None) }
     }
 
-    /// Takes a token; answers how long to wait before using it.
+    /// Takes a token. Returns how long to wait before using it.
     pub fn take(&self, now: Instant) -> Duration {
         self.take_within(now, Duration::MAX).unwrap_or(Duration::MAX)
     }
 
-    /// The same, unless the wait would be longer than `patience`: then no token is taken, so that whoever comes later does not
-    /// wait for calls that nobody makes any more.
-    pub fn take_within(&self, now: Instant, patience: Duration) -> Option<Duration> {
+    /// The same, unless the wait would be longer than `max_wait`. Then no token is taken, so that later callers do not wait for
+    /// calls that are not made.
+    pub fn take_within(&self, now: Instant, max_wait: Duration) -> Option<Duration> {
         let mut full_at = self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
         let from = full_at.map_or(now, |at| at.max(now));
         let wait = from.saturating_duration_since(now).saturating_sub(self.ahead);
-        if wait > patience {
+        if wait > max_wait {
             return None;
         }
         *full_at = Some(from.checked_add(self.interval).unwrap_or(from));
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_burst_goes_at_once_and_the_rest_at_the_pace() {
+    async fn a_burst_goes_at_once_and_the_rest_at_the_rate() {
         let bucket = TokenBucket::new(Rate { qps: 10.0, burst: 3 });
         let now = Instant::now();
         let waits: Vec<u128> = (0..6).map(|_| bucket.take(now).as_millis()).collect();
@@ -91,18 +91,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_would_wait_too_long_takes_nothing() {
+    async fn a_caller_that_would_wait_too_long_takes_no_token() {
         let bucket = TokenBucket::new(Rate { qps: 10.0, burst: 1 });
         let now = Instant::now();
-        let patience = Duration::from_millis(200);
+        let max_wait = Duration::from_millis(200);
         let waits: Vec<Option<u128>> =
-            (0..1000).map(|_| bucket.take_within(now, patience).map(|wait| wait.as_millis())).collect();
+            (0..1000).map(|_| bucket.take_within(now, max_wait).map(|wait| wait.as_millis())).collect();
         assert_eq!((&waits[..4], waits[999]), (&[Some(0), Some(100), Some(200), None][..], None));
-        assert_eq!(
-            bucket.take(now + Duration::from_millis(300)),
-            Duration::ZERO,
-            "those who were refused leave no debt"
-        );
+        assert_eq!(bucket.take(now + Duration::from_millis(300)), Duration::ZERO, "refused callers use no tokens");
     }
 
     #[tokio::test(start_paused = true)]

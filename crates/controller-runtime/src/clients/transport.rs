@@ -1,4 +1,4 @@
-//! The connections to one API server: HTTP/1.1 over TLS, with limits that no dead connection can outlive.
+//! The connections to one API server: HTTP/1.1 over TLS, with timeouts that end dead connections.
 
 use std::time::Duration;
 
@@ -14,18 +14,18 @@ use crate::error::chain;
 
 /// How long TCP and TLS may take to connect.
 const CONNECT: Duration = Duration::from_secs(10);
-/// Silence on a connection after which the kernel asks whether the other side still lives.
+/// Idle time of a connection after which the kernel sends keep-alive probes.
 const KEEPALIVE: Duration = Duration::from_secs(30);
-/// Time between the kernel's questions, and how many may stay without an answer.
+/// Interval of the probes, and how many may remain unanswered.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_RETRIES: u32 = 3;
-/// How long sent data may stay without an acknowledgement.
+/// How long sent data may remain unacknowledged.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(20);
-/// Idle connections that are kept, and for how long.
+/// Maximum number of idle connections in the pool, and for how long they are kept.
 const IDLE_CONNECTIONS: usize = 32;
 const IDLE_TIME: Duration = Duration::from_secs(30);
 
-/// Opens a connection pool. `Config::default_retry` has no part in it: nothing is retried here.
+/// Opens a connection pool. `Config::default_retry` has no effect here: nothing is retried.
 pub(super) fn open(config: &kube::Config) -> Result<kube::Client, ConfigError> {
     let unusable =
         |error: kube::Error| ConfigError::Credentials { server: config.cluster_url.to_string(), cause: chain(&error) };

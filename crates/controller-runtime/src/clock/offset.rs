@@ -1,27 +1,28 @@
-//! How far this host's clock is from the API server's, by the `Date` headers of its answers. Pure.
+//! The offset between the clock of this host and that of the API server, from the `Date` headers of its answers. Pure.
 
 use std::{collections::VecDeque, time::Duration};
 
 use jiff::{SignedDuration, Timestamp, fmt::rfc2822};
 
-/// `Date` headers that count.
+/// The number of `Date` headers that are used.
 const COUNTED: usize = 5;
-/// A smaller difference is left as it is: a header tells whole seconds only.
-const LEAST_APART: SignedDuration = SignedDuration::from_secs(5);
-/// A greater difference is an error of one of the clocks that somebody has to mend.
-pub const MOST_APART: SignedDuration = SignedDuration::from_mins(5);
-/// A difference that is in use changes only by more than this, or the time would tremble with every answer.
-const TREMBLE: SignedDuration = SignedDuration::from_secs(2);
-/// An answer that took longer says too little about the time.
+/// Smaller differences are not corrected, because a header has whole seconds only.
+const MIN_CORRECTED: SignedDuration = SignedDuration::from_secs(5);
+/// A larger difference is a fault of one of the clocks, to be repaired by an administrator.
+pub const MAX_OFFSET: SignedDuration = SignedDuration::from_mins(5);
+/// A difference in use changes only by more than this; otherwise the time would change with every answer.
+const HYSTERESIS: SignedDuration = SignedDuration::from_secs(2);
+/// Slower answers are too inexact to be used.
 const SLOWEST_ANSWER: Duration = Duration::from_secs(5);
 
-/// The moment that a `Date` header names.
+/// The time in a `Date` header.
 pub fn date_of(header: &str) -> Option<Timestamp> {
     rfc2822::parse(header).ok().map(|date| date.timestamp())
 }
 
-/// What the API server's clock shows more than this host's, by one answer that was read at `wall`, so long after the
-/// question was sent. A header is cut to whole seconds, and it was written between question and answer.
+/// How far the API server's clock is ahead of this host's, from one answer. `wall` is the time of this host when the answer
+/// arrived, `took` the time since the request was sent. A header is truncated to whole seconds and was written between request and
+/// answer.
 pub(super) fn difference(date: Timestamp, wall: Timestamp, took: Duration) -> Option<SignedDuration> {
     if took > SLOWEST_ANSWER {
         return None;
@@ -30,7 +31,7 @@ pub(super) fn difference(date: Timestamp, wall: Timestamp, took: Duration) -> Op
     Some(date.duration_since(wall) + SignedDuration::from_millis(500) + halfway)
 }
 
-/// What the last answers say.
+/// The offset according to the last answers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Offset {
     differences: VecDeque<SignedDuration>,
@@ -38,7 +39,7 @@ pub(super) struct Offset {
 }
 
 impl Offset {
-    /// An answer differed by so much. Answers by how much more than before is added to the time from now on.
+    /// Records the difference of one answer. Returns the change of the correction.
     pub(super) fn learn(&mut self, difference: SignedDuration) -> SignedDuration {
         let (first, before) = (self.differences.is_empty(), self.added());
         self.differences.push_back(difference);
@@ -46,15 +47,14 @@ impl Offset {
             self.differences.pop_front();
         }
         let median = median(&self.differences);
-        if first || (median - self.measured).abs() > TREMBLE {
+        if first || (median - self.measured).abs() > HYSTERESIS {
             self.measured = median;
         }
-        // What is learnt first is no change.
+        // The first difference is no change.
         if first { SignedDuration::ZERO } else { self.added() - before }
     }
 
-    /// This host's clock was set forward by so much: the difference is the smaller for it, until the API server's says
-    /// otherwise.
+    /// This host's clock was set forward by `by`, so the difference becomes smaller by it until the next answer.
     pub(super) fn stepped(&mut self, by: SignedDuration) {
         if self.differences.is_empty() {
             return;
@@ -65,14 +65,14 @@ impl Offset {
         self.measured -= by;
     }
 
-    /// The difference.
+    /// The offset, also if it is too small to be corrected.
     pub(super) fn measured(&self) -> SignedDuration {
         self.measured
     }
 
-    /// What is added to this host's time.
+    /// The correction that is added to the time of this host.
     pub(super) fn added(&self) -> SignedDuration {
-        if self.measured.abs() > LEAST_APART { self.measured } else { SignedDuration::ZERO }
+        if self.measured.abs() > MIN_CORRECTED { self.measured } else { SignedDuration::ZERO }
     }
 }
 
@@ -97,14 +97,14 @@ mod tests {
     }
 
     #[rstest]
-    #[case::nothing_heard(&[], 0)]
+    #[case::no_answer(&[], 0)]
     #[case::a_little(&[3, 4, 5, 5, 5], 0)]
     #[case::half_a_minute(&[30, 30, 30, 30, 30], 30)]
     #[case::the_first_answer_counts(&[-7200], -7200)]
     #[case::one_wrong_answer_does_not(&[0, 0, 0, 7200, 0], 0)]
     #[case::three_of_five_do(&[0, 0, 60, 60, 60], 60)]
     #[case::older_ones_are_forgotten(&[60, 60, 60, 60, 60, 0, 0, 0], 0)]
-    #[case::it_does_not_tremble(&[30, 31, 32, 31, 32], 30)]
+    #[case::small_changes_are_ignored(&[30, 31, 32, 31, 32], 30)]
     fn is_added(#[case] differences: &[i64], #[case] seconds: i64) {
         assert_eq!(after(differences).added(), SignedDuration::from_secs(seconds));
     }
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_is_cut_to_seconds_and_was_written_on_the_way() {
+    fn a_header_is_truncated_to_seconds_and_was_written_before_the_answer_arrived() {
         let date = date_of("Sun, 06 Nov 1994 08:49:37 GMT").unwrap();
         assert_eq!(date.to_string(), "1994-11-06T08:49:37Z");
         let difference = |took| difference(date, date + SignedDuration::from_secs(1), took);

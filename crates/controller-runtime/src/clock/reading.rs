@@ -1,65 +1,65 @@
-//! What a clock says, and what may be concluded from that. Pure.
+//! A reading of a clock, and whether decisions may rely on it. Pure.
 
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
-use super::offset::MOST_APART;
+use super::offset::MAX_OFFSET;
 
-/// How long verdicts and creations rest after a step.
+/// How long verdicts and creations are suspended after a step.
 pub const REST_AFTER_STEP: Duration = Duration::from_secs(60);
-/// So much of a limit that began before a step must have been watched since, unless the limit is shorter.
+/// A limit that began before a step must have been observed for this time since the step, or for its length if it is shorter.
 pub const WATCHED_AFTER_STEP: Duration = Duration::from_secs(10 * 60);
 
-/// What a clock says, and how far it can be trusted.
+/// A reading of a clock, and how far it can be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Reading {
-    /// The time, with the offset added if it counts.
+    /// The time, with the correction of the offset.
     pub now: Timestamp,
-    /// The time as if none of the steps had happened that this process has seen. What a process remembers is compared with this,
-    /// so that no step makes a pause longer or shorter; what is stored, or was stamped by somebody else, is compared with `now`.
+    /// The time without the steps that this process has observed. Compare it with times that this process remembers, so that a step
+    /// does not change the length of a pause. Compare stored times, and times from other clocks, with `now`.
     pub steady: Timestamp,
-    /// What the API server's clock shows more than this host's.
+    /// How far the API server's clock is ahead of this host's.
     pub offset: SignedDuration,
-    /// The last step, if this process has seen any.
+    /// The last step that this process has observed.
     pub step: Option<Step>,
-    /// Steps that this process has seen.
+    /// The number of steps that this process has observed.
     pub steps: u64,
 }
 
 /// A step of the clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Step {
-    /// The time that has passed since, by a clock that nobody sets.
+    /// The time since the step, by the monotonic clock.
     pub watched: Duration,
 }
 
-/// Why nothing may be concluded from the time.
+/// Why decisions must not rely on the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum ClockTrouble {
-    /// The API server's clock shows so much more than this host's: one of them is wrong.
+    /// The API server's clock is ahead by this much: one of the two clocks is wrong.
     Apart(SignedDuration),
-    /// The clock was set a moment ago.
+    /// The clock was set a short time ago.
     Stepped,
 }
 
 impl Reading {
-    /// The reading of a clock that nothing is known against.
+    /// The reading of a clock without known errors.
     pub fn trusted(now: Timestamp) -> Self {
         Self { now, steady: now, offset: SignedDuration::ZERO, step: None, steps: 0 }
     }
 
-    /// The same at another moment close by.
+    /// The same reading at another moment close to it.
     #[must_use]
     pub fn told_at(self, now: Timestamp) -> Self {
         let steady = self.steady.checked_add(now.duration_since(self.now)).unwrap_or(now);
         Self { now, steady, ..self }
     }
 
-    /// Why nothing may be concluded from the time now.
+    /// Why decisions must not rely on the time now, if so.
     pub fn trouble(&self) -> Option<ClockTrouble> {
-        if self.offset.abs() > MOST_APART {
+        if self.offset.abs() > MAX_OFFSET {
             Some(ClockTrouble::Apart(self.offset))
         } else if self.step.is_some_and(|step| step.watched < REST_AFTER_STEP) {
             Some(ClockTrouble::Stepped)
@@ -69,8 +69,8 @@ impl Reading {
     }
 }
 
-/// How much of a limit counts as passed, when the clock says `elapsed`: a limit that began before a step is not over before
-/// this process has watched it for its length, or for ten minutes.
+/// How much of a limit of this `length` counts as elapsed when `elapsed` has passed by the clock. A limit that began before a step
+/// ends only after this process has observed it for its length, or for ten minutes.
 pub fn as_watched(elapsed: Duration, length: Duration, step: Option<Step>) -> Duration {
     match step {
         Some(Step { watched }) if elapsed > watched => {
@@ -98,7 +98,7 @@ mod tests {
     #[case::watched_for_its_length(minutes(131), minutes(10), Some(10), minutes(131))]
     #[case::a_long_limit_is_watched_for_ten_minutes(minutes(121), minutes(20), Some(1), minutes(11))]
     #[case::and_then_counts(minutes(131), minutes(20), Some(10), minutes(131))]
-    #[case::one_that_is_young_anyhow(minutes(3), minutes(20), Some(1), minutes(3))]
+    #[case::one_that_began_recently(minutes(3), minutes(20), Some(1), minutes(3))]
     #[case::one_that_began_after_the_step(minutes(5), minutes(4), Some(6), minutes(5))]
     fn of_a_limit_counts(
         #[case] elapsed: Duration,

@@ -1,4 +1,4 @@
-//! The clock of production: the system's time of day, compared with the monotonic clock and with the API server's.
+//! The clock of production: the system's time of day, compared with the monotonic clock and with the API server's clock.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -13,27 +13,28 @@ use super::{
     offset::{Offset, difference},
 };
 
-/// More than this between two looks, by which the time of day runs away from the monotonic clock, is a step. A host that was
-/// suspended shows one too, since the monotonic clock stood still.
+/// A larger change of the difference between time of day and monotonic clock, from one reading to the next, is a step. A host that
+/// was suspended shows a step too, because its monotonic clock stood still.
 const STEP: SignedDuration = SignedDuration::from_secs(5);
 
-/// A change of the offset by more than this is a step, too. It is more than the first five seconds of a drift, which count at once.
+/// A larger change of the offset is a step too. The limit is larger than the first five seconds of a drift, which are corrected all
+/// at once.
 const OFFSET_STEP: SignedDuration = SignedDuration::from_secs(30);
 
-/// The system's time of day plus the control API server's offset. It notices steps when it is read, so that nobody can read
-/// a time after a step without hearing of the step.
+/// The system's time of day plus the offset of the control API server. Each reading looks for a step, so that no time after a step
+/// is read without notice of it.
 pub struct SystemClock {
     wall: Box<dyn Fn() -> Timestamp + Send + Sync>,
     state: Mutex<State>,
 }
 
 struct State {
-    /// When it was last looked at, by both clocks.
+    /// The last reading of both clocks.
     last: (Timestamp, Instant),
     offset: Offset,
     stepped: Option<Instant>,
     steps: u64,
-    /// By how much all steps together have moved the time that is told.
+    /// The sum of all steps.
     moved: SignedDuration,
 }
 
@@ -43,17 +44,17 @@ impl SystemClock {
         Self::over(Timestamp::now)
     }
 
-    /// The same over another source of the time of day.
+    /// A clock over another source of the time of day.
     pub fn over(wall: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         let last = (wall(), Instant::now());
         let state = State { last, offset: Offset::default(), stepped: None, steps: 0, moved: SignedDuration::ZERO };
         Self { wall: Box::new(wall), state: Mutex::new(state) }
     }
 
-    /// Looks at both clocks.
-    fn look(&self) -> (MutexGuard<'_, State>, Timestamp, Instant) {
+    /// Reads both clocks.
+    fn read_both(&self) -> (MutexGuard<'_, State>, Timestamp, Instant) {
         let mut state = self.lock();
-        // Both under the lock, or another thread's look could lie between them.
+        // Both are read under the lock, so that no other reading comes between them.
         let (wall, at) = ((self.wall)(), Instant::now());
         let by = stepped_by(state.last, (wall, at));
         state.last = (wall, at);
@@ -86,7 +87,7 @@ impl State {
     }
 }
 
-/// By how much the time of day has run away from the monotonic clock between two looks, if that is a step.
+/// By how much the time of day has moved against the monotonic clock between two readings, if that is a step.
 fn stepped_by(before: (Timestamp, Instant), now: (Timestamp, Instant)) -> Option<SignedDuration> {
     let passed = SignedDuration::try_from(now.1.saturating_duration_since(before.1)).unwrap_or_default();
     let by = now.0.duration_since(before.0) - passed;
@@ -99,7 +100,7 @@ impl Clock for SystemClock {
     }
 
     fn reading(&self) -> Reading {
-        let (state, wall, at) = self.look();
+        let (state, wall, at) = self.read_both();
         let now = wall.checked_add(state.offset.added()).unwrap_or(wall);
         Reading {
             now,
@@ -110,10 +111,10 @@ impl Clock for SystemClock {
         }
     }
 
-    fn heard(&self, date: Timestamp, sent: Instant) {
-        let (mut state, wall, at) = self.look();
+    fn observe_date(&self, date: Timestamp, sent: Instant) {
+        let (mut state, wall, at) = self.read_both();
         let took: Duration = at.saturating_duration_since(sent);
-        // A question that was sent before a step says nothing.
+        // An answer to a request from before the step says nothing.
         if state.stepped.is_some_and(|stepped| sent < stepped) {
             return;
         }
@@ -136,7 +137,7 @@ mod tests {
     use super::*;
     use crate::clock::{ClockTrouble, TokioClock};
 
-    /// A host, its API server, and what their clocks show beyond the truth.
+    /// A host, its API server, and how far their clocks are ahead of the true time.
     struct Rig {
         truth: Arc<TokioClock>,
         ahead: Arc<AtomicI64>,
@@ -153,7 +154,7 @@ mod tests {
     }
 
     impl Rig {
-        /// So many seconds pass, with a look each second and an answer of the API server every two.
+        /// Lets this many seconds pass, with a reading each second and an answer of the API server every two seconds.
         async fn pass(&self, seconds: u64) {
             for second in 0..seconds {
                 tokio::time::sleep(Duration::from_secs(1)).await;
@@ -161,12 +162,12 @@ mod tests {
                 if second % 2 == 0 {
                     let second = self.truth.now().as_second() + self.server_ahead.load(Ordering::SeqCst);
                     let date = Timestamp::from_second(second).unwrap();
-                    self.clock.heard(date, Instant::now());
+                    self.clock.observe_date(date, Instant::now());
                 }
             }
         }
 
-        /// How far the clock is from the truth, in seconds.
+        /// How far the clock is ahead of the true time, in seconds.
         fn error(&self) -> i64 {
             self.clock.now().duration_since(self.truth.now()).as_secs()
         }
@@ -176,18 +177,18 @@ mod tests {
     #[case::thirty_minutes_ahead(1800)]
     #[case::two_hours_behind(-7200)]
     #[tokio::test(start_paused = true)]
-    async fn a_clock_that_is_constantly_wrong_is_put_right_and_told(#[case] ahead: i64) {
+    async fn a_clock_with_a_constant_offset_is_corrected_and_reported(#[case] ahead: i64) {
         let rig = rig(ahead);
         rig.pass(1).await;
         assert!(rig.error().abs() <= 1, "{}", rig.error());
-        let Some(ClockTrouble::Apart(offset)) = rig.clock.reading().trouble() else { panic!("nothing is told") };
+        let Some(ClockTrouble::Apart(offset)) = rig.clock.reading().trouble() else { panic!("no trouble is reported") };
         assert!((offset.as_secs() + ahead).abs() <= 1, "{offset}");
         rig.pass(600).await;
         assert!(rig.error().abs() <= 1 && rig.clock.reading().steps == 0);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_clock_that_is_put_right_after_the_start_is_right_at_once_and_rests() {
+    async fn a_clock_that_is_corrected_after_the_start_is_right_at_once_and_counts_as_stepped() {
         let rig = rig(1800);
         rig.pass(8).await;
         rig.ahead.store(0, Ordering::SeqCst);
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_step_is_noticed_where_no_api_server_tells_the_time() {
+    async fn a_step_is_noticed_without_an_api_server() {
         let rig = rig(0);
         rig.ahead.store(7200, Ordering::SeqCst);
         let reading = rig.clock.reading();

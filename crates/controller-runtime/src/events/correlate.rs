@@ -1,8 +1,8 @@
-//! Which notes become events, which become one more count of an event, and which are dropped.
+//! Decides which notes become events, which increase the count of an event, and which are dropped.
 //!
-//! client-go's `EventCorrelator` with its numbers: similar notes (same object, reason and kind) are combined after ten
-//! different messages within ten minutes; an equal event is counted, not repeated; an object gets 25 events at once and then
-//! one in five minutes. All memory is bounded, and keys are kept as hashes. Pure: the time comes in as a value.
+//! client-go's `EventCorrelator` with its numbers. Similar notes (same object, reason and kind) are combined after ten different
+//! messages within ten minutes. Equal events are counted, not repeated. An object gets 25 events at once and then one in five
+//! minutes. All memory is bounded, and keys are stored as hashes. Pure: the time is an argument.
 
 use std::{
     collections::BTreeMap,
@@ -17,35 +17,35 @@ use k8s_openapi::{
 
 use super::{EventKind, Pending};
 
-/// How many objects, reasons and events are remembered (client-go's `maxLruCacheEntries`).
+/// The number of objects, reasons and events that are remembered (client-go's `maxLruCacheEntries`).
 const REMEMBERED: usize = 4096;
-/// Different messages after which similar notes are combined, and for how long they are similar.
+/// From this number of different messages on, similar notes are combined. Notes are similar within [`SIMILAR_FOR`].
 const COMBINED_FROM: usize = 10;
 const SIMILAR_FOR: SignedDuration = SignedDuration::from_mins(10);
-/// Events an object gets at once, and the time until it gets another.
+/// The number of events that an object gets at once, and the time until it gets another.
 const BURST: u32 = 25;
 const REFILL: SignedDuration = SignedDuration::from_mins(5);
-/// Longest message the API server takes.
+/// The longest message that the API server accepts.
 const LONGEST_MESSAGE: usize = 1024;
 
-/// What is to be done about a note.
+/// What to do with a note.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
     /// Create this event.
     Create(Box<Event>),
-    /// Count an event again that was created before. The whole event is there for the case that it has expired.
+    /// Increase the count of an event that was created before. The whole event is included, in case the created one has expired.
     Count(Box<Event>),
-    /// Nothing: the object has had too many.
+    /// Drop it: the object has had too many events.
     Drop,
 }
 
-/// Remembers what was told, so that it is told in few events.
+/// Remembers earlier events, so that few new ones are needed.
 #[derive(Debug, Default)]
 pub struct Correlator {
     similar: Recent<Similar>,
-    told: Recent<Told>,
+    past: Recent<PastEvent>,
     allowance: Recent<Allowance>,
-    /// The last number used in the name of an event; names must differ.
+    /// The number in the name of the last event. Names must differ.
     last_stamp: i128,
 }
 
@@ -56,20 +56,20 @@ struct Similar {
 }
 
 #[derive(Clone, Debug)]
-struct Told {
+struct PastEvent {
     name: String,
     first: Timestamp,
     count: i32,
 }
 
-/// A token bucket as the moment when it would be full.
+/// A token bucket, represented by the time at which it would be full.
 #[derive(Debug)]
 struct Allowance {
     full_at: Timestamp,
 }
 
 impl Correlator {
-    /// Decides about one note.
+    /// Decides what to do with one note.
     pub fn correlate(&mut self, pending: &Pending, now: Timestamp) -> Verdict {
         let object = &pending.about;
         let source =
@@ -79,15 +79,15 @@ impl Correlator {
         let (key, message) = if self.is_one_of_many(by_reason, hash_of(&pending.note.message), now) {
             (by_reason, format!("(combined from similar events): {}", pending.note.message))
         } else {
-            // Versions of one object and messages tell events apart.
+            // Events differ by the object's field path and by the message.
             (hash_of(&(by_reason, &object.field_path, &pending.note.message)), pending.note.message.clone())
         };
-        let told = self.count(key, pending, now);
+        let event = self.count(key, pending, now);
         if !self.is_allowed(by_object, now) {
             return Verdict::Drop;
         }
-        let is_first = told.count == 1;
-        let event = Box::new(event_of(pending, told, shortened(message), now));
+        let is_first = event.count == 1;
+        let event = Box::new(event_of(pending, event, shortened(message), now));
         if is_first { Verdict::Create(event) } else { Verdict::Count(event) }
     }
 
@@ -103,24 +103,24 @@ impl Correlator {
         if similar.messages.len() < COMBINED_FROM {
             return false;
         }
-        // Room for the next one, so that the number stays at the bound.
+        // Removes one, so that the length stays at the limit.
         similar.messages.remove(0);
         true
     }
 
-    fn count(&mut self, key: u64, pending: &Pending, now: Timestamp) -> Told {
+    fn count(&mut self, key: u64, pending: &Pending, now: Timestamp) -> PastEvent {
         let stamp = now.as_nanosecond().max(self.last_stamp + 1);
         let mut is_new = false;
-        let told = self.told.entry(key, || {
+        let event = self.past.entry(key, || {
             is_new = true;
             let name = format!("{}.{stamp:x}", pending.about.name.as_deref().unwrap_or_default());
-            Told { name, first: now, count: 0 }
+            PastEvent { name, first: now, count: 0 }
         });
-        told.count = told.count.saturating_add(1);
+        event.count = event.count.saturating_add(1);
         if is_new {
             self.last_stamp = stamp;
         }
-        told.clone()
+        event.clone()
     }
 
     fn is_allowed(&mut self, by_object: u64, now: Timestamp) -> bool {
@@ -136,13 +136,13 @@ impl Correlator {
 }
 
 fn hash_of(value: &impl Hash) -> u64 {
-    // Fixed keys: the same history gives the same events.
+    // The hasher has fixed keys, so that equal histories give equal events.
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
     hasher.finish()
 }
 
-/// A message that is not longer than an event's may be (1 KiB).
+/// Shortens a message to the limit of events (1 KiB).
 pub fn shortened(mut message: String) -> String {
     if message.len() > LONGEST_MESSAGE {
         let mut end = LONGEST_MESSAGE - '…'.len_utf8();
@@ -155,12 +155,12 @@ pub fn shortened(mut message: String) -> String {
     message
 }
 
-fn event_of(pending: &Pending, told: Told, message: String, now: Timestamp) -> Event {
+fn event_of(pending: &Pending, event: PastEvent, message: String, now: Timestamp) -> Event {
     let namespace = pending.about.namespace.clone().filter(|namespace| !namespace.is_empty());
     Event {
         metadata: ObjectMeta {
-            name: Some(told.name),
-            // Events about objects of the whole cluster live in the default namespace.
+            name: Some(event.name),
+            // Events about cluster-scoped objects are stored in the default namespace.
             namespace: Some(namespace.unwrap_or_else(|| "default".to_owned())),
             ..ObjectMeta::default()
         },
@@ -174,8 +174,8 @@ fn event_of(pending: &Pending, told: Told, message: String, now: Timestamp) -> E
         ),
         reason: Some(pending.note.reason.to_owned()),
         message: Some(message),
-        count: Some(told.count),
-        first_timestamp: Some(Time(told.first)),
+        count: Some(event.count),
+        first_timestamp: Some(Time(event.first)),
         last_timestamp: Some(Time(now)),
         source: Some(EventSource { component: Some(pending.component.to_owned()), host: None }),
         reporting_component: Some(pending.component.to_owned()),
@@ -184,7 +184,7 @@ fn event_of(pending: &Pending, told: Told, message: String, now: Timestamp) -> E
     }
 }
 
-/// A map that forgets what was not used for longest.
+/// A map that drops the entry that was unused for longest.
 #[derive(Debug)]
 struct Recent<V> {
     entries: BTreeMap<u64, (u64, V)>,
@@ -267,12 +267,12 @@ mod tests {
     #[test]
     fn the_tenth_different_message_is_combined_and_then_counted() {
         let mut correlator = Correlator::default();
-        let told: Vec<_> =
+        let events: Vec<_> =
             (0..12).map(|n| shape(&correlator.correlate(&pending("m", "Failed", format!("try {n}")), at(n)))).collect();
-        assert!(told[..9].iter().all(|(what, count, _)| (*what, *count) == ("create", 1)), "{told:?}");
-        assert_eq!(told[9], ("create", 1, "(combined from similar events): try 9".to_owned()));
-        assert_eq!(told[10], ("count", 2, "(combined from similar events): try 10".to_owned()));
-        assert_eq!(told[11].1, 3);
+        assert!(events[..9].iter().all(|(what, count, _)| (*what, *count) == ("create", 1)), "{events:?}");
+        assert_eq!(events[9], ("create", 1, "(combined from similar events): try 9".to_owned()));
+        assert_eq!(events[10], ("count", 2, "(combined from similar events): try 10".to_owned()));
+        assert_eq!(events[11].1, 3);
     }
 
     #[test]
@@ -295,9 +295,9 @@ mod tests {
     fn an_object_gets_25_events_and_then_one_in_five_minutes(#[case] later: i64, #[case] expected: usize) {
         let mut correlator = Correlator::default();
         let now = pending("m", "Failed", "same");
-        let told = (0..100).map(|_| at(0)).chain((0..10).map(|_| at(later)));
-        let told = told.filter(|when| correlator.correlate(&now, *when) != Verdict::Drop).count();
-        assert_eq!(told, expected);
+        let times = (0..100).map(|_| at(0)).chain((0..10).map(|_| at(later)));
+        let events = times.filter(|when| correlator.correlate(&now, *when) != Verdict::Drop).count();
+        assert_eq!(events, expected);
         assert_ne!(correlator.correlate(&pending("n", "Failed", "same"), at(later)), Verdict::Drop);
     }
 
@@ -329,8 +329,8 @@ mod tests {
         for n in 0..2 * i64::try_from(REMEMBERED).unwrap() {
             correlator.correlate(&pending(&format!("m{n}"), "Failed", "x"), at(0));
         }
-        assert_eq!(correlator.told.entries.len(), REMEMBERED);
-        assert_eq!(correlator.told.by_use.len(), REMEMBERED);
+        assert_eq!(correlator.past.entries.len(), REMEMBERED);
+        assert_eq!(correlator.past.by_use.len(), REMEMBERED);
         assert_eq!(correlator.allowance.entries.len(), REMEMBERED);
     }
 

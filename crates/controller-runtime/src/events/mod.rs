@@ -1,7 +1,7 @@
-//! Kubernetes Events: what a person should read about an object.
+//! Kubernetes Events: messages to users about an object.
 //!
-//! Controllers hand notes to a [`Recorder`], which never blocks them and never grows without bound; the publisher writes
-//! them to the API server at client-go's pace. No secret may be put into a message.
+//! Controllers pass notes to a [`Recorder`], which never blocks and whose memory is bounded. The publisher writes them to the API
+//! server at client-go's rate. A message must not contain a secret.
 
 pub mod correlate;
 mod publish;
@@ -14,50 +14,50 @@ use tokio::sync::mpsc;
 
 use super::snapshot::Snapshot;
 
-/// Whether an event tells of normal progress or of something to look at.
+/// Whether an event reports normal progress or a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 pub enum EventKind {
     /// Progress.
     Normal,
-    /// Trouble.
+    /// A problem.
     Warning,
 }
 
-/// What an event says.
+/// The content of an event.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct EventNote {
-    /// Progress or trouble.
+    /// Progress or a problem.
     pub kind: EventKind,
     /// Reason in CamelCase, from a closed set.
     pub reason: &'static str,
-    /// What happened and what to do, for people.
+    /// What happened and what to do, for users.
     pub message: String,
 }
 
 impl EventNote {
-    /// Tells of progress.
+    /// Reports progress.
     pub fn normal(reason: &'static str, message: impl Into<String>) -> Self {
         Self { kind: EventKind::Normal, reason, message: message.into() }
     }
 
-    /// Tells of trouble.
+    /// Reports a problem.
     pub fn warning(reason: &'static str, message: impl Into<String>) -> Self {
         Self { kind: EventKind::Warning, reason, message: message.into() }
     }
 }
 
-/// A note about an object, on its way to the API server.
+/// A note about an object, to be written to the API server.
 #[derive(Clone, Debug)]
 pub struct Pending {
-    /// The object it is about.
+    /// The object.
     pub about: ObjectReference,
-    /// Component that tells it, such as `machineset-controller`.
+    /// The reporting component, such as `machineset-controller`.
     pub component: &'static str,
-    /// What it says.
+    /// The content.
     pub note: EventNote,
 }
 
-/// Takes notes of one component. Cheap to clone.
+/// Accepts the notes of one component. Cheap to clone.
 #[derive(Clone)]
 pub struct Recorder {
     component: &'static str,
@@ -65,12 +65,12 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// A recorder for a component whose notes arrive at the other end of `sender`.
+    /// A recorder that sends the notes of a component to `sender`.
     pub fn new(component: &'static str, sender: mpsc::Sender<Pending>) -> Self {
         Self { component, sender }
     }
 
-    /// Takes a note. When the channel is full the note is dropped: an event is a help, not a record.
+    /// Accepts a note. When the channel is full the note is dropped, because events are not a reliable record.
     pub fn note<S: Snapshot>(&self, about: &S, note: EventNote) {
         let said = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let about = ObjectReference {
@@ -85,7 +85,7 @@ impl Recorder {
         self.note_about(about, note);
     }
 
-    /// Takes a note about an object that is known by reference only.
+    /// Accepts a note about an object of which only a reference is known.
     pub fn note_about(&self, about: ObjectReference, note: EventNote) {
         if self.sender.try_send(Pending { about, component: self.component, note }).is_err() {
             tracing::debug!(component = self.component, "event dropped: too many are waiting");

@@ -1,7 +1,7 @@
-//! Writes events to the API server, one after another, at the pace of its own client.
+//! Writes events to the API server, one after another, at the rate of its own client.
 //!
-//! What is to be written is decided by [`super::correlate`]. A note that can't be written is dropped after a few tries: an
-//! event is a help, not a record, and no controller ever waits for one.
+//! [`super::correlate`] decides what is written. A note that can't be written is dropped after a few tries: events are not a
+//! reliable record, and no controller waits for them.
 
 use std::time::Duration;
 
@@ -20,17 +20,17 @@ use super::{
 };
 use crate::{clock::SharedClock, error::ApiError};
 
-/// Notes that may wait; more are dropped.
+/// Maximum number of waiting notes; further ones are dropped.
 pub const WAITING_NOTES: usize = 1000;
-/// Tries to write one event while the API server does not answer, and the pause between them.
+/// Number of tries to write one event while the API server does not answer, and the pause between them.
 const TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_secs(2);
 /// How long one call may take.
 const CALL: Duration = Duration::from_secs(10);
-/// How long events are still written when the process ends.
-const FAREWELL: Duration = Duration::from_secs(2);
+/// How long waiting events are still written when the process ends.
+const DRAIN_TIME: Duration = Duration::from_secs(2);
 
-/// Writes the notes of all recorders whose channel it holds.
+/// Writes the notes that arrive on its channel.
 pub struct Publisher {
     notes: mpsc::Receiver<Pending>,
     client: kube::Client,
@@ -44,13 +44,12 @@ pub fn channel() -> (mpsc::Sender<Pending>, mpsc::Receiver<Pending>) {
 }
 
 impl Publisher {
-    /// A publisher that writes through a client of its own ([`crate::clients::Purpose::Events`]).
+    /// A publisher that writes through its own client ([`crate::clients::Purpose::Events`]).
     pub fn new(notes: mpsc::Receiver<Pending>, client: kube::Client, clock: SharedClock) -> Self {
         Self { notes, client, clock, correlator: Correlator::default() }
     }
 
-    /// Writes events until `shutdown` or until no recorder is left; then what still waits, for a short time. The future is
-    /// to be owned by the supervisor.
+    /// Writes events until `shutdown`, then the waiting ones for a short time. The supervisor should own the future.
     pub async fn run(mut self, shutdown: CancellationToken) {
         loop {
             let note = tokio::select! {
@@ -59,22 +58,22 @@ impl Publisher {
                 note = self.notes.recv() => note,
             };
             let Some(note) = note else {
-                // All recorders are gone; the supervisor expects this task to last until it is stopped.
+                // All recorders are dropped. The supervisor expects this task to run until it is stopped.
                 shutdown.cancelled().await;
                 return;
             };
-            // A write under way does not hold up the end.
+            // A running write does not delay the shutdown.
             if shutdown.run_until_cancelled(self.publish(&note)).await.is_none() {
                 break;
             }
         }
         self.notes.close();
-        let farewell = async {
+        let drain = async {
             while let Some(note) = self.notes.recv().await {
                 self.publish(&note).await;
             }
         };
-        if tokio::time::timeout(FAREWELL, farewell).await.is_err() {
+        if tokio::time::timeout(DRAIN_TIME, drain).await.is_err() {
             tracing::debug!("events dropped at the end of the process");
         }
     }
@@ -98,7 +97,7 @@ impl Publisher {
                     }
                 }
                 Err(error) => {
-                    // Refused: the namespace may be ending, or permissions are missing. Trying again changes nothing.
+                    // Refused: the namespace may be terminating, or permissions are missing. A retry does not help.
                     tracing::debug!(%error, reason = note.note.reason, "event refused by the API server");
                     return;
                 }
@@ -120,7 +119,7 @@ async fn write(api: &Api<Event>, verdict: &Verdict) -> Result<(), ApiError> {
             let name = event.metadata.name.as_deref().unwrap_or_default();
             match api.patch(name, &PatchParams::default(), &Patch::Merge(&count)).await.map_err(ApiError::from) {
                 Ok(_) => Ok(()),
-                // It has expired, or was never written: it is told again with its count.
+                // The event has expired, or was never written. It is created again with its count.
                 Err(ApiError::NotFound(_)) => create(api, event).await,
                 Err(error) => Err(error),
             }
@@ -131,7 +130,7 @@ async fn write(api: &Api<Event>, verdict: &Verdict) -> Result<(), ApiError> {
 
 async fn create(api: &Api<Event>, event: &Event) -> Result<(), ApiError> {
     match api.create(&PostParams::default(), event).await.map_err(ApiError::from) {
-        // The answer to an earlier try was lost.
+        // AlreadyExists: the answer to an earlier try was lost.
         Ok(_) | Err(ApiError::AlreadyExists(_)) => Ok(()),
         Err(error) => Err(error),
     }
@@ -154,7 +153,7 @@ mod tests {
 
     type Calls = Arc<Mutex<Vec<(String, serde_json::Value)>>>;
 
-    /// An API server that remembers calls and answers by their number.
+    /// An API server that records calls; its answers depend on the number of the call.
     fn server(answer: impl Fn(usize) -> u16 + Send + Sync + 'static) -> (kube::Client, Calls) {
         let (calls, answer) = (Calls::default(), Arc::new(answer));
         let log = Arc::clone(&calls);

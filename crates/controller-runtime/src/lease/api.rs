@@ -12,15 +12,15 @@ use kube::{Api, api::PostParams};
 use super::decide::Record;
 use crate::error::ApiError;
 
-/// The three calls a leader election makes. Writes are conditional: [`ApiError::Conflict`] or
-/// [`ApiError::AlreadyExists`] when somebody was faster.
+/// The three calls of a leader election. Writes are conditional: they fail with [`ApiError::Conflict`] or
+/// [`ApiError::AlreadyExists`] when another client was faster.
 #[async_trait]
 pub trait LeaseApi: Send + Sync {
     /// Reads a lease; `None` when it does not exist.
     async fn get(&self, name: &str) -> Result<Option<Lease>, ApiError>;
     /// Creates a lease.
     async fn create(&self, lease: &Lease) -> Result<Lease, ApiError>;
-    /// Replaces a lease of the same resource version, as client-go does, so that the same permissions do.
+    /// Replaces a lease of the same resource version. client-go does the same, so that the same permissions are enough.
     async fn update(&self, lease: &Lease) -> Result<Lease, ApiError>;
 }
 
@@ -40,7 +40,7 @@ impl LeaseApi for Api<Lease> {
     }
 }
 
-/// What a lease says.
+/// The fields of a lease that the election uses.
 pub(super) fn record_of(lease: &Lease) -> Record {
     let spec = lease.spec.as_ref();
     let seconds = spec.and_then(|spec| spec.lease_duration_seconds).and_then(|seconds| u64::try_from(seconds).ok());
@@ -51,7 +51,7 @@ pub(super) fn record_of(lease: &Lease) -> Record {
     }
 }
 
-/// A lease that does not exist yet, held by `me` from `now` on.
+/// A new Lease object, held by `me` from `now` on.
 pub(super) fn fresh(namespace: &str, name: &str, me: &str, duration: Duration, now: jiff::Timestamp) -> Lease {
     let mut lease = Lease {
         metadata: ObjectMeta {
@@ -65,7 +65,7 @@ pub(super) fn fresh(namespace: &str, name: &str, me: &str, duration: Duration, n
     lease
 }
 
-/// Marks a lease as held by `me`; the time of acquisition changes with the holder only.
+/// Marks a lease as held by `me`. The acquire time changes only with the holder.
 pub(super) fn hold(lease: &mut Lease, me: &str, duration: Duration, transitions: i32, now: jiff::Timestamp) {
     let spec = lease.spec.get_or_insert_with(LeaseSpec::default);
     if spec.holder_identity.as_deref() != Some(me) || spec.acquire_time.is_none() {
@@ -77,7 +77,7 @@ pub(super) fn hold(lease: &mut Lease, me: &str, duration: Duration, transitions:
     spec.renew_time = Some(MicroTime(now));
 }
 
-/// Marks a lease as free, as client-go does on a regular end.
+/// Marks a lease as free, as client-go does when a leader stops.
 pub(super) fn release(lease: &mut Lease, now: jiff::Timestamp) {
     let spec = lease.spec.get_or_insert_with(LeaseSpec::default);
     spec.holder_identity = Some(String::new());

@@ -1,9 +1,10 @@
-//! What to do about a lease, decided from what was seen of it and when it was seen here.
+//! Decides what to do about a lease, from its last observed record and from the time of that observation in this process.
 //!
-//! Rules: client-go's `leaderelection` (`tryAcquireOrRenew`), with three differences on the safe side. A leader that sees
-//! another holder steps down at once, and its renew deadline counts from the sending of the last renewal that succeeded. A
-//! candidate does not take the deletion of a lease for the end of its holder: the holder makes it again.
-//! The holder's clock is never read: a lease is over when it has not changed for its duration *here*.
+//! Rules: client-go's `leaderelection` (`tryAcquireOrRenew`), with three differences on the safe side. A leader that observes
+//! another holder steps down at once. The renew deadline of a leader counts from the time when its last successful renewal was
+//! sent. A candidate does not conclude from a deleted lease that its holder has ended, because the holder creates it again.
+//! The clock of the holder is never used: a lease has expired when this process has not observed a change for the duration of the
+//! lease.
 
 use std::time::Duration;
 
@@ -12,9 +13,9 @@ use tokio::time::Instant;
 /// The times of a leader election.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
-    /// How long others wait after the last change before they take a lease (`--leader-elect-lease-duration`).
+    /// How long candidates wait after the last change of a lease before they take it (`--leader-elect-lease-duration`).
     pub lease_duration: Duration,
-    /// How long a leader goes on without a renewal that succeeded (`--leader-elect-renew-deadline`).
+    /// How long a leader goes on without a successful renewal (`--leader-elect-renew-deadline`).
     pub renew_deadline: Duration,
     /// Pause between tries (`--leader-elect-retry-period`).
     pub retry_period: Duration,
@@ -30,11 +31,11 @@ impl Default for Times {
     }
 }
 
-/// client-go's spread of the pauses between tries to take a lease.
+/// client-go's jitter of the pauses between tries to take a lease.
 pub(super) const JITTER_FACTOR: f64 = 1.2;
 
 impl Times {
-    /// Checks what client-go checks: lease > renew deadline > retry period × 1.2, and none is zero.
+    /// Checks what client-go checks: lease duration > renew deadline > retry period × 1.2, and none is zero.
     ///
     /// # Errors
     /// A text that names the flags and their values.
@@ -61,45 +62,45 @@ impl Times {
     }
 }
 
-/// What a lease says.
+/// The record in a lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
-    /// Who holds it; empty when it was released.
+    /// Identity of the holder; empty when the lease was released.
     pub holder: String,
-    /// How long it lasts after a change; `None` when the lease does not say.
+    /// How long the lease is valid after a change; `None` when the lease does not say it.
     pub duration: Option<Duration>,
-    /// How often it changed hands.
+    /// How often the holder changed.
     pub transitions: i32,
 }
 
-/// What is seen where a lease should be.
+/// What a read of the lease found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Sight {
-    /// Nothing, now and before.
+pub enum LeaseState {
+    /// No lease, now and before.
     Absent,
-    /// Nothing, where there was this before.
+    /// No lease. There was one with this record before.
     Deleted(Record),
-    /// A lease that says this.
-    There(Record),
+    /// A lease with this record.
+    Present(Record),
 }
 
-/// A lease as it was last seen here.
+/// The last observation of a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
-    /// What it says.
-    pub record: Sight,
-    /// When it was first seen in this form, by this process's clock; of a deleted one, when it was last seen to change.
+pub struct Observation {
+    /// What was found.
+    pub state: LeaseState,
+    /// When this was first observed, by the clock of this process. For a deleted lease: when it was last observed to change.
     pub since: Instant,
 }
 
-/// What this process is with respect to a lease.
+/// The role of this process for a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It would like to hold it.
+    /// It tries to take the lease.
     Candidate,
-    /// It holds it; the last renewal that succeeded was sent at this time.
+    /// It holds the lease.
     Leader {
-        /// When that renewal was sent.
+        /// When the last successful renewal was sent.
         renewed: Instant,
     },
 }
@@ -107,13 +108,13 @@ pub enum Role {
 /// Why a leader steps down.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StepDown {
-    /// No renewal succeeded in time.
+    /// No renewal was successful in time.
     #[error("it could not be renewed within {0:?}")]
     NotRenewed(Duration),
-    /// Somebody else holds it.
+    /// Another process holds the lease.
     #[error("it is held by {0:?} now")]
     TakenBy(String),
-    /// Somebody took our name off it.
+    /// The holder was removed from the lease.
     #[error("the holder was taken off it")]
     Cleared,
 }
@@ -121,41 +122,41 @@ pub enum StepDown {
 /// What to do about a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Create it; it does not exist.
+    /// Create the lease; it does not exist.
     Create,
-    /// Take it: it is free or over.
+    /// Take the lease: it is free or has expired.
     Take {
-        /// How often it will have changed hands then.
+        /// The number of changes of the holder to write.
         transitions: i32,
     },
-    /// Renew it: it is ours, perhaps from before a restart.
+    /// Renew the lease: this process holds it, perhaps since before a restart.
     Renew,
-    /// Leave it: somebody holds it, at least for this long if nothing changes.
+    /// Another process holds the lease. Without a change it stays so for this time.
     Follow(Duration),
     /// Stop leading.
     StepDown(StepDown),
 }
 
-/// Decides about one lease. `me` is this process's identity.
-pub fn decide(seen: &Seen, me: &str, role: Role, times: &Times, now: Instant) -> Decision {
+/// Decides about one lease. `me` is the identity of this process.
+pub fn decide(observed: &Observation, me: &str, role: Role, times: &Times, now: Instant) -> Decision {
     if let Role::Leader { renewed } = role {
         if now >= renewed + times.renew_deadline {
             return Decision::StepDown(StepDown::NotRenewed(times.renew_deadline));
         }
-        return match &seen.record {
-            Sight::Absent | Sight::Deleted(_) => Decision::Create,
-            Sight::There(record) if record.holder == me => Decision::Renew,
-            Sight::There(record) if record.holder.is_empty() => Decision::StepDown(StepDown::Cleared),
-            Sight::There(record) => Decision::StepDown(StepDown::TakenBy(record.holder.clone())),
+        return match &observed.state {
+            LeaseState::Absent | LeaseState::Deleted(_) => Decision::Create,
+            LeaseState::Present(record) if record.holder == me => Decision::Renew,
+            LeaseState::Present(record) if record.holder.is_empty() => Decision::StepDown(StepDown::Cleared),
+            LeaseState::Present(record) => Decision::StepDown(StepDown::TakenBy(record.holder.clone())),
         };
     }
-    let (record, free) = match &seen.record {
-        Sight::Absent => return Decision::Create,
-        Sight::Deleted(record) => (record, Decision::Create),
-        Sight::There(record) if record.holder == me => return Decision::Renew,
-        Sight::There(record) => (record, Decision::Take { transitions: record.transitions.saturating_add(1) }),
+    let (record, free) = match &observed.state {
+        LeaseState::Absent => return Decision::Create,
+        LeaseState::Deleted(record) => (record, Decision::Create),
+        LeaseState::Present(record) if record.holder == me => return Decision::Renew,
+        LeaseState::Present(record) => (record, Decision::Take { transitions: record.transitions.saturating_add(1) }),
     };
-    let over = seen.since + record.duration.unwrap_or(times.lease_duration);
+    let over = observed.since + record.duration.unwrap_or(times.lease_duration);
     let is_held = !record.holder.is_empty() && record.holder != me;
     if is_held && now < over { Decision::Follow(over - now) } else { free }
 }
@@ -179,52 +180,60 @@ mod tests {
     }
 
     #[rstest]
-    #[case::creates_a_missing_lease(Sight::Absent, 0, Decision::Create)]
-    #[case::waits_for_the_holder_of_a_deleted_lease(Sight::Deleted(held_by("other")), 14, Decision::Follow(secs(1)))]
-    #[case::creates_a_deleted_lease_whose_holder_does_not_come_back(
-        Sight::Deleted(held_by("other")),
-        15,
-        Decision::Create
-    )]
-    #[case::creates_a_deleted_lease_that_was_released(Sight::Deleted(held_by("")), 0, Decision::Create)]
-    #[case::creates_its_own_deleted_lease(Sight::Deleted(held_by("me")), 0, Decision::Create)]
-    #[case::takes_a_released_lease_at_once(Sight::There(held_by("")), 0, Decision::Take { transitions: 4 })]
-    #[case::follows_a_lease_just_seen_however_old_it_says_it_is(
-        Sight::There(held_by("other")),
-        0,
-        Decision::Follow(secs(15))
-    )]
-    #[case::follows_until_the_very_end(Sight::There(held_by("other")), 14, Decision::Follow(secs(1)))]
-    #[case::takes_a_lease_that_did_not_change_for_its_duration(Sight::There(held_by("other")), 15, Decision::Take { transitions: 4 })]
-    #[case::assumes_its_own_duration_where_none_is_given(
-        Sight::There(without_duration("other")),
+    #[case::creates_a_missing_lease(LeaseState::Absent, 0, Decision::Create)]
+    #[case::waits_for_the_holder_of_a_deleted_lease(
+        LeaseState::Deleted(held_by("other")),
         14,
         Decision::Follow(secs(1))
     )]
-    #[case::goes_on_with_its_own_lease_after_a_restart(Sight::There(held_by("me")), 0, Decision::Renew)]
-    fn a_candidate(#[case] record: Sight, #[case] seen_for: u64, #[case] expected: Decision) {
+    #[case::creates_a_deleted_lease_whose_holder_does_not_create_it(
+        LeaseState::Deleted(held_by("other")),
+        15,
+        Decision::Create
+    )]
+    #[case::creates_a_deleted_lease_that_was_released(LeaseState::Deleted(held_by("")), 0, Decision::Create)]
+    #[case::creates_its_own_deleted_lease(LeaseState::Deleted(held_by("me")), 0, Decision::Create)]
+    #[case::takes_a_released_lease_at_once(LeaseState::Present(held_by("")), 0, Decision::Take { transitions: 4 })]
+    #[case::follows_a_lease_that_was_just_observed_however_old_its_times_are(
+        LeaseState::Present(held_by("other")),
+        0,
+        Decision::Follow(secs(15))
+    )]
+    #[case::follows_until_the_very_end(LeaseState::Present(held_by("other")), 14, Decision::Follow(secs(1)))]
+    #[case::takes_a_lease_that_did_not_change_for_its_duration(LeaseState::Present(held_by("other")), 15, Decision::Take { transitions: 4 })]
+    #[case::assumes_its_own_duration_where_none_is_given(
+        LeaseState::Present(without_duration("other")),
+        14,
+        Decision::Follow(secs(1))
+    )]
+    #[case::goes_on_with_its_own_lease_after_a_restart(LeaseState::Present(held_by("me")), 0, Decision::Renew)]
+    fn a_candidate(#[case] state: LeaseState, #[case] observed_for: u64, #[case] expected: Decision) {
         let since = Instant::now();
-        let seen = Seen { record, since };
-        assert_eq!(decide(&seen, "me", Role::Candidate, &Times::default(), since + secs(seen_for)), expected);
+        let observed = Observation { state, since };
+        assert_eq!(decide(&observed, "me", Role::Candidate, &Times::default(), since + secs(observed_for)), expected);
     }
 
     #[rstest]
-    #[case::renews_its_lease(Sight::There(held_by("me")), 2, Decision::Renew)]
-    #[case::renews_until_the_deadline(Sight::There(held_by("me")), 9, Decision::Renew)]
+    #[case::renews_its_lease(LeaseState::Present(held_by("me")), 2, Decision::Renew)]
+    #[case::renews_until_the_deadline(LeaseState::Present(held_by("me")), 9, Decision::Renew)]
     #[case::steps_down_at_the_deadline(
-        Sight::There(held_by("me")),
+        LeaseState::Present(held_by("me")),
         10,
         Decision::StepDown(StepDown::NotRenewed(secs(10)))
     )]
-    #[case::creates_a_deleted_lease_again(Sight::Absent, 2, Decision::Create)]
-    #[case::steps_down_when_another_holds_it(Sight::There(held_by("other")), 2, Decision::StepDown(StepDown::TakenBy("other".to_owned())))]
-    #[case::steps_down_when_the_holder_was_cleared(Sight::There(held_by("")), 2, Decision::StepDown(StepDown::Cleared))]
-    #[case::never_takes_even_when_the_others_lease_is_over(Sight::There(held_by("other")), 9, Decision::StepDown(StepDown::TakenBy("other".to_owned())))]
-    fn a_leader(#[case] record: Sight, #[case] since_renewal: u64, #[case] expected: Decision) {
+    #[case::creates_a_deleted_lease_again(LeaseState::Absent, 2, Decision::Create)]
+    #[case::steps_down_when_another_holds_it(LeaseState::Present(held_by("other")), 2, Decision::StepDown(StepDown::TakenBy("other".to_owned())))]
+    #[case::steps_down_when_the_holder_was_cleared(
+        LeaseState::Present(held_by("")),
+        2,
+        Decision::StepDown(StepDown::Cleared)
+    )]
+    #[case::never_takes_even_when_the_others_lease_is_over(LeaseState::Present(held_by("other")), 9, Decision::StepDown(StepDown::TakenBy("other".to_owned())))]
+    fn a_leader(#[case] state: LeaseState, #[case] since_renewal: u64, #[case] expected: Decision) {
         let renewed = Instant::now();
-        let seen = Seen { record, since: renewed };
+        let observed = Observation { state, since: renewed };
         let role = Role::Leader { renewed };
-        assert_eq!(decide(&seen, "me", role, &Times::default(), renewed + secs(since_renewal)), expected);
+        assert_eq!(decide(&observed, "me", role, &Times::default(), renewed + secs(since_renewal)), expected);
     }
 
     #[rstest]

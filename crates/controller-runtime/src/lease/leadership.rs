@@ -1,4 +1,4 @@
-//! Whether this process leads, as everybody who acts may ask at any moment.
+//! Whether this process leads. All code that acts may ask at any time.
 
 use std::sync::{
     Arc, Mutex, PoisonError,
@@ -10,28 +10,28 @@ use tokio_util::sync::CancellationToken;
 
 use crate::latch::Latch;
 
-/// The state of leadership. Cheap to clone; all clones tell the same.
+/// The state of leadership. Cheap to clone; all clones share one state.
 ///
-/// It ends in two ways: when the election says so ([`Leadership::lost`] is cancelled), and by itself when the time of
-/// the last renewal is over, so that a process that was stopped for a while does not act before its election wakes up.
+/// Leadership ends in two ways: the election ends it ([`Leadership::lost`] is cancelled), or the last renewal becomes too old. The
+/// second way matters for a process that was suspended: it must not act before its election task runs again.
 #[derive(Clone, Debug)]
 pub struct Leadership {
     won: Arc<Latch>,
     lost: CancellationToken,
-    /// Until when each lease is surely ours; none for leadership without an election.
+    /// Until when each lease is certainly held by this process. Empty without an election.
     valid_until: Arc<Mutex<Vec<Option<Instant>>>>,
-    /// Calls of drivers that have begun and have not answered, those that were dropped included.
+    /// The number of driver calls that have begun and have not answered. Dropped calls count too.
     unanswered: Arc<AtomicUsize>,
 }
 
-/// A driver call that has begun. Dropped before it has [`answered`](Self::answered), it counts as unanswered for ever:
-/// nobody knows what the provider made of it, so the next leader must not begin before the Leases expire.
+/// A driver call that has begun. When it is dropped before [`answered`](Self::answered), it counts as unanswered for ever: what the
+/// provider did is unknown, so the next leader must not begin before the Leases expire.
 #[derive(Debug)]
 #[must_use]
-pub struct Begun(Option<Arc<AtomicUsize>>);
+pub struct CallInFlight(Option<Arc<AtomicUsize>>);
 
-impl Begun {
-    /// The call has answered.
+impl CallInFlight {
+    /// The driver has answered.
     pub fn answered(mut self) {
         if let Some(unanswered) = self.0.take() {
             unanswered.fetch_sub(1, Ordering::AcqRel);
@@ -40,7 +40,7 @@ impl Begun {
 }
 
 impl Leadership {
-    /// Leadership of as many leases, none of them held yet.
+    /// Leadership that needs this number of leases. None is held yet.
     pub(super) fn of_leases(leases: usize) -> Self {
         Self {
             won: Arc::new(if leases == 0 { Latch::opened_before() } else { Latch::default() }),
@@ -60,7 +60,7 @@ impl Leadership {
         }
     }
 
-    /// Cancelled when leadership is lost or given up, for good.
+    /// Cancelled when leadership is lost or released. It does not come back.
     pub fn lost(&self) -> &CancellationToken {
         &self.lost
     }
@@ -70,7 +70,7 @@ impl Leadership {
         self.won.opened().await;
     }
 
-    /// Whether all leases are held at this moment.
+    /// Whether all leases are held now.
     pub fn is_leading(&self) -> bool {
         if self.lost.is_cancelled() || !self.won.is_open() {
             return false;
@@ -80,25 +80,25 @@ impl Leadership {
     }
 
     /// Counts a driver call that begins now.
-    pub fn begun(&self) -> Begun {
+    pub fn call_begins(&self) -> CallInFlight {
         self.unanswered.fetch_add(1, Ordering::AcqRel);
-        Begun(Some(Arc::clone(&self.unanswered)))
+        CallInFlight(Some(Arc::clone(&self.unanswered)))
     }
 
-    /// How many driver calls have begun and have not answered, those that were dropped included.
+    /// The number of driver calls that have begun and have not answered. Dropped calls count too.
     pub fn unanswered(&self) -> usize {
         self.unanswered.load(Ordering::Acquire)
     }
 
     pub(super) fn holds(&self, lease: usize, until: Instant) {
-        if let Some(place) = self.lock().get_mut(lease) {
-            *place = Some(until);
+        if let Some(slot) = self.lock().get_mut(lease) {
+            *slot = Some(until);
         }
     }
 
     pub(super) fn let_go(&self, lease: usize) {
-        if let Some(place) = self.lock().get_mut(lease) {
-            *place = None;
+        if let Some(slot) = self.lock().get_mut(lease) {
+            *slot = None;
         }
     }
 

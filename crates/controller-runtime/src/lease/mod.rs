@@ -1,9 +1,9 @@
-//! Leader election over Lease objects, compatible with client-go's, so that a Go manager and this one exclude each other.
+//! Leader election over Lease objects, compatible with client-go, so that a Go manager and this one exclude each other.
 //!
-//! [`decide`](decide::decide) holds the rules; this file observes and acts. Leases are taken in the order given, the next
-//! only while the ones before are held: two replicas that each hold one would wait for each other for ever
-//! (spec/machine-controller §12.3). All of them are observed from the start, so that a takeover lasts one lease duration
-//! and not one for each. Losing one loses all.
+//! [`decide`](decide::decide) holds the rules; this file observes and acts. Leases are taken in the given order, each only while
+//! the ones before it are held. Otherwise two replicas that each hold one lease wait for each other for ever
+//! (spec/machine-controller §12.3). All leases are observed from the start, so that a takeover takes one lease duration, not one
+//! for each lease. A leader that loses one lease loses all of them.
 
 mod api;
 mod decide;
@@ -18,8 +18,8 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::{
     api::LeaseApi,
-    decide::{Decision, Record, Role, Seen, Sight, StepDown, Times, decide},
-    leadership::{Begun, Leadership},
+    decide::{Decision, LeaseState, Observation, Record, Role, StepDown, Times, decide},
+    leadership::{CallInFlight, Leadership},
 };
 use super::{
     clock::SharedClock,
@@ -27,24 +27,24 @@ use super::{
     events::{EventNote, Recorder},
 };
 
-/// How long giving a lease back may take.
+/// How long the release of one lease may take.
 const RELEASE: Duration = Duration::from_secs(5);
 
-/// What an election is about.
+/// Settings of an election.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ElectionSettings {
     /// Namespace of the leases.
     pub namespace: String,
-    /// Names of the leases in the order they are taken.
+    /// Names of the leases, in the order in which they are taken.
     pub leases: Vec<String>,
-    /// Who this process is; see [`identity_of`].
+    /// Identity of this process, see [`identity_of`].
     pub identity: String,
     /// Times.
     pub times: Times,
 }
 
-/// Who a process is: the name of its host, an underscore and a random suffix, as client-go's example makes it. The host's
-/// name alone would make two processes of one host take each other for themselves, so that both lead.
+/// The identity of a process: the host name, an underscore and a random suffix, as in client-go's example. With the host name
+/// alone, two processes of one host have one identity, and both lead.
 pub fn identity_of(host: &str, random: impl Fn() -> u64) -> String {
     format!("{host}_{:016x}", random())
 }
@@ -52,40 +52,33 @@ pub fn identity_of(host: &str, random: impl Fn() -> u64) -> String {
 /// How an election ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// The process was asked to stop; what was held has been given back.
+    /// The process was asked to stop. The leases are released.
     Released,
-    /// The process was asked to stop while driver calls had no answer; what was held expires by itself.
+    /// The process was asked to stop while driver calls had no answer. The leases are not released; they expire.
     Expiring {
-        /// How many calls had no answer.
+        /// The number of calls without an answer.
         unanswered: usize,
     },
-    /// A lease was lost after it had been won; all effects have stopped.
+    /// A lease was lost after all had been taken. All effects have stopped.
     Lost {
         /// Name of the lease.
         lease: String,
-        /// Why.
+        /// Why it was lost.
         why: StepDown,
     },
 }
 
-/// Whether a lease may be taken: all before it must be held.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Turn {
-    Ours,
-    OfAnEarlierLease,
-}
-
-/// What became of a try to take a lease.
-enum Tried {
-    /// It is ours; the write was sent at this time.
-    Won(Box<Lease>, Instant),
-    /// Somebody holds it, at least for this long if nothing changes.
+/// The result of a try to take a lease.
+enum Attempt {
+    /// This process holds it; the write was sent at this time.
+    Acquired(Box<Lease>, Instant),
+    /// Another process holds it. Without a change it stays so for this time.
     HeldFor(Duration),
-    /// It may be taken, but not by us or not yet.
-    InVain,
+    /// It was not taken in this try.
+    NotAcquired,
 }
 
-/// Takes part in the election.
+/// Takes the leases and holds them.
 pub struct LeaderElection {
     settings: ElectionSettings,
     api: Arc<dyn LeaseApi>,
@@ -96,7 +89,7 @@ pub struct LeaderElection {
 }
 
 impl LeaderElection {
-    /// An election that has not begun. `jitter` is a source of random numbers; `recorder` tells of a change of leaders.
+    /// An election that has not begun. `jitter` is a source of random numbers; `recorder` writes an event when the leader changes.
     pub fn new(
         settings: ElectionSettings,
         api: Arc<dyn LeaseApi>,
@@ -108,7 +101,7 @@ impl LeaderElection {
         Self { settings, api, clock, jitter: Box::new(jitter), recorder, leadership }
     }
 
-    /// An election through a client, which should serve nothing else ([`super::clients::Purpose::Leases`]).
+    /// An election through a client. No other calls should go through this client ([`super::clients::Purpose::Leases`]).
     pub fn over(
         settings: ElectionSettings,
         client: kube::Client,
@@ -120,14 +113,14 @@ impl LeaderElection {
         Self::new(settings, api, clock, jitter, recorder)
     }
 
-    /// Tells whether this process leads; the gate is made from it.
+    /// Whether this process leads. The gate is made from it.
     pub fn leadership(&self) -> Leadership {
         self.leadership.clone()
     }
 
-    /// Runs until a won lease is lost or `shutdown` is cancelled. Cancel `shutdown` only after all work has ended: leases
-    /// are given back then, and the next leader begins at once. They are left to expire when a driver call was dropped
-    /// without an answer. The future is to be owned by the supervisor.
+    /// Runs until a lease is lost after all were taken, or until `shutdown` is cancelled. Cancel `shutdown` only after all work has
+    /// ended, because the leases are released then and the next leader begins at once. When a driver call was dropped without an
+    /// answer, the leases are not released; they expire. The supervisor should own the future.
     pub async fn run(self, shutdown: CancellationToken) -> Ended {
         loop {
             let lost = {
@@ -164,20 +157,20 @@ impl LeaderElection {
         Ended::Released
     }
 
-    /// Takes and holds all leases; ends when one of them is lost.
+    /// Takes and holds all leases. Returns when one of them is lost.
     async fn lead(&self) -> (String, StepDown) {
         let (held, _) = watch::channel(0);
         let leases = self.settings.leases.iter().enumerate();
         let mut kept: FuturesUnordered<_> = leases.map(|(index, name)| self.keep(index, name, &held)).collect();
         match kept.next().await {
             Some(lost) => lost,
-            // No lease is needed, so that none can be lost.
+            // Without leases none can be lost.
             None => std::future::pending().await,
         }
     }
 
-    /// Takes this lease once all before it are held, and holds it until it is lost. `held` counts the leases that are
-    /// held, from the first one on.
+    /// Takes this lease once all leases before it are held, and holds it until it is lost. `held` is the number of leases that are
+    /// held, counted from the first.
     async fn keep(&self, index: usize, name: &str, held: &watch::Sender<usize>) -> (String, StepDown) {
         let (lease, renewed) = self.acquire(index, name, held.subscribe()).await;
         self.leadership.holds(index, renewed + self.settings.times.renew_deadline);
@@ -196,18 +189,18 @@ impl LeaderElection {
         (name.to_owned(), why)
     }
 
-    /// Tries until the lease is ours; answers it and when the successful write was sent. It is observed from the start, so
-    /// that it can be taken at once when it has expired by the time its turn comes.
+    /// Tries until this process holds the lease. Returns the lease and when the successful write was sent. The lease is observed
+    /// from the start: when it has expired by the time the leases before it are held, it is taken at once.
     async fn acquire(&self, index: usize, name: &str, mut held: watch::Receiver<usize>) -> (Lease, Instant) {
-        let mut seen: Option<(Lease, Instant)> = None;
+        let mut observed: Option<(Lease, Instant)> = None;
         let mut followed = String::new();
         loop {
-            let turn = if *held.borrow_and_update() >= index { Turn::Ours } else { Turn::OfAnEarlierLease };
+            let may_take = *held.borrow_and_update() >= index;
             let mut expires = Duration::MAX;
-            match self.try_acquire(name, turn, &mut seen, &mut followed).await {
-                Ok(Tried::Won(lease, sent)) => return (*lease, sent),
-                Ok(Tried::HeldFor(remaining)) => expires = remaining,
-                Ok(Tried::InVain) => {}
+            match self.try_acquire(name, may_take, &mut observed, &mut followed).await {
+                Ok(Attempt::Acquired(lease, sent)) => return (*lease, sent),
+                Ok(Attempt::HeldFor(remaining)) => expires = remaining,
+                Ok(Attempt::NotAcquired) => {}
                 Err(error) => {
                     tracing::warn!(lease = name, %error, "the lease could not be read or taken; trying again");
                 }
@@ -225,56 +218,57 @@ impl LeaderElection {
         }
     }
 
+    /// One try. It takes the lease only if `may_take`, when all leases before it are held.
     async fn try_acquire(
         &self,
         name: &str,
-        turn: Turn,
-        seen: &mut Option<(Lease, Instant)>,
+        may_take: bool,
+        observed: &mut Option<(Lease, Instant)>,
         followed: &mut String,
-    ) -> Result<Tried, ApiError> {
+    ) -> Result<Attempt, ApiError> {
         let lease = self.call(self.api.get(name), self.call_timeout()).await?;
         let now = Instant::now();
-        // Any change counts as a sign of life, whoever made it.
-        let since = match (&lease, &*seen) {
+        // Any change shows that the holder lives, whichever client made it.
+        let since = match (&lease, &*observed) {
             (Some(lease), Some((known, since))) if known.spec == lease.spec => *since,
             (None, Some((_, since))) => *since,
             _ => now,
         };
-        let record = match (&lease, &*seen) {
-            (Some(lease), _) => Sight::There(api::record_of(lease)),
-            (None, Some((known, _))) => Sight::Deleted(api::record_of(known)),
-            (None, None) => Sight::Absent,
+        let state = match (&lease, &*observed) {
+            (Some(lease), _) => LeaseState::Present(api::record_of(lease)),
+            (None, Some((known, _))) => LeaseState::Deleted(api::record_of(known)),
+            (None, None) => LeaseState::Absent,
         };
         if let Some(lease) = &lease {
-            *seen = Some((lease.clone(), since));
+            *observed = Some((lease.clone(), since));
         }
         let decision =
-            decide(&Seen { record, since }, &self.settings.identity, Role::Candidate, &self.settings.times, now);
+            decide(&Observation { state, since }, &self.settings.identity, Role::Candidate, &self.settings.times, now);
         let transitions = match (&decision, &lease) {
-            (Decision::Follow(remaining), None) => return Ok(Tried::HeldFor(*remaining)),
+            (Decision::Follow(remaining), None) => return Ok(Attempt::HeldFor(*remaining)),
             (Decision::Follow(remaining), Some(lease)) => {
                 let holder = api::record_of(lease).holder;
                 if *followed != holder {
                     tracing::info!(lease = name, holder, "somebody else leads; standing by");
                     *followed = holder;
                 }
-                return Ok(Tried::HeldFor(*remaining));
+                return Ok(Attempt::HeldFor(*remaining));
             }
             (Decision::Take { transitions }, _) => *transitions,
             (Decision::Renew, Some(lease)) => api::record_of(lease).transitions,
             (Decision::Create, _) => 0,
-            (Decision::StepDown(_) | Decision::Renew, _) => return Ok(Tried::InVain),
+            (Decision::StepDown(_) | Decision::Renew, _) => return Ok(Attempt::NotAcquired),
         };
-        if turn == Turn::OfAnEarlierLease {
-            return Ok(Tried::InVain);
+        if !may_take {
+            return Ok(Attempt::NotAcquired);
         }
-        self.write(lease, name, transitions).await.map(|(lease, sent)| Tried::Won(Box::new(lease), sent))
+        self.write(lease, name, transitions).await.map(|(lease, sent)| Attempt::Acquired(Box::new(lease), sent))
     }
 
-    /// Renews until that is no longer possible.
+    /// Renews the lease until it is lost.
     async fn renew(&self, index: usize, name: &str, lease: Lease, mut renewed: Instant) -> StepDown {
         let times = self.settings.times;
-        // `None` once the lease has been deleted; writing creates it again then.
+        // `None` after the lease was deleted; the next write creates it again.
         let mut current = Some(lease);
         loop {
             let deadline = renewed + times.renew_deadline;
@@ -285,7 +279,8 @@ impl LeaderElection {
                 return why;
             }
             let transitions = current.as_ref().map_or(0, |lease| api::record_of(lease).transitions);
-            // No call may outlive the deadline: stepping down late is worse than stepping down needlessly.
+            // No call may last longer than the deadline: a leader that steps down too late is worse than one that steps down
+            // without need.
             let attempt = tokio::time::timeout_at(deadline, self.write(current.clone(), name, transitions)).await;
             match attempt {
                 Ok(Ok((written, sent))) => {
@@ -295,7 +290,7 @@ impl LeaderElection {
                 }
                 Ok(Err(error)) => {
                     tracing::warn!(lease = name, %error, "the lease could not be renewed; trying again");
-                    // The next try goes by what the lease says now. Where it says somebody else there is none.
+                    // The next try uses the current lease. If it names another holder, there is no next try.
                     if let Ok(Ok(fresh)) =
                         tokio::time::timeout_at(deadline, self.call(self.api.get(name), self.call_timeout())).await
                     {
@@ -310,17 +305,18 @@ impl LeaderElection {
         }
     }
 
-    /// Why the leader of this lease steps down, if it must.
+    /// Why the leader of this lease must step down, if it must.
     fn ends(&self, lease: Option<&Lease>, renewed: Instant, now: Instant) -> Option<StepDown> {
-        let record = lease.map_or(Sight::Absent, |lease| Sight::There(api::record_of(lease)));
-        let seen = Seen { record, since: now };
-        match decide(&seen, &self.settings.identity, Role::Leader { renewed }, &self.settings.times, now) {
+        let state = lease.map_or(LeaseState::Absent, |lease| LeaseState::Present(api::record_of(lease)));
+        let observed = Observation { state, since: now };
+        match decide(&observed, &self.settings.identity, Role::Leader { renewed }, &self.settings.times, now) {
             Decision::StepDown(why) => Some(why),
             _ => None,
         }
     }
 
-    /// Writes the lease as ours: creates it, or updates the one given. Answers it and when the write was sent.
+    /// Writes this process as the holder: creates the lease, or updates the given one. Returns the lease and when the write was
+    /// sent.
     async fn write(&self, lease: Option<Lease>, name: &str, transitions: i32) -> Result<(Lease, Instant), ApiError> {
         let ElectionSettings { namespace, identity, times, .. } = &self.settings;
         let now = self.clock.now();
@@ -347,7 +343,7 @@ impl LeaderElection {
         self.api.update(&lease).await.map(|_| tracing::info!(lease = name, "lease given back"))
     }
 
-    /// client-go gives one call half of the renew deadline.
+    /// client-go limits one call to half of the renew deadline.
     fn call_timeout(&self) -> Duration {
         self.settings.times.renew_deadline / 2
     }

@@ -47,14 +47,14 @@ impl Server {
     }
 }
 
-/// The way of one replica to the server.
+/// The connection of one replica to the server.
 #[derive(Clone, Default)]
-struct Line {
+struct Connection {
     server: Arc<Server>,
     fault: Arc<Mutex<Fault>>,
 }
 
-impl Line {
+impl Connection {
     fn breaks(&self, fault: Fault) {
         *self.fault.lock().unwrap() = fault;
     }
@@ -70,7 +70,7 @@ impl Line {
 }
 
 #[async_trait::async_trait]
-impl LeaseApi for Line {
+impl LeaseApi for Connection {
     async fn get(&self, name: &str) -> Result<Option<Lease>, ApiError> {
         self.pass().await?;
         Ok(self.server.lease(name))
@@ -99,7 +99,7 @@ struct Replica {
     leadership: Leadership,
     gate: Gate,
     shutdown: CancellationToken,
-    line: Line,
+    connection: Connection,
     task: tokio::task::JoinHandle<Ended>,
 }
 
@@ -112,7 +112,7 @@ fn replica(server: &Arc<Server>, identity: &str, leases: &[&str]) -> Replica {
 
 /// A replica whose pauses all have this jitter.
 fn replica_drawing(server: &Arc<Server>, identity: &str, leases: &[&str], jitter: u64) -> Replica {
-    let line = Line { server: Arc::clone(server), ..Line::default() };
+    let connection = Connection { server: Arc::clone(server), ..Connection::default() };
     let settings = ElectionSettings {
         namespace: "ns".to_owned(),
         leases: leases.iter().map(ToString::to_string).collect(),
@@ -120,12 +120,12 @@ fn replica_drawing(server: &Arc<Server>, identity: &str, leases: &[&str], jitter
         times: Times::default(),
     };
     let clock = Arc::new(TokioClock::starting_at(Timestamp::UNIX_EPOCH));
-    let election = LeaderElection::new(settings, Arc::new(line.clone()), clock, move || jitter, None);
+    let election = LeaderElection::new(settings, Arc::new(connection.clone()), clock, move || jitter, None);
     let leadership = election.leadership();
     let shutdown = CancellationToken::new();
     let gate = Gate::open_while(leadership.clone());
     let task = tokio::spawn(election.run(shutdown.clone()));
-    Replica { leadership, gate, shutdown, line, task }
+    Replica { leadership, gate, shutdown, connection, task }
 }
 
 fn secs(seconds: u64) -> Duration {
@@ -184,17 +184,17 @@ async fn the_second_lease_is_not_taken_before_the_first() {
 #[case::calls_are_refused(Fault::Refuse)]
 #[case::calls_get_no_answer(Fault::Hang)]
 #[tokio::test(start_paused = true)]
-async fn a_leader_without_contact_closes_its_gate_before_another_can_lead(#[case] fault: Fault) {
+async fn a_leader_without_connection_closes_its_gate_before_another_can_lead(#[case] fault: Fault) {
     let server = Arc::<Server>::default();
     let first = replica(&server, "a", &[FIRST, SECOND]);
     first.leadership.won().await;
     let second = replica(&server, "b", &[FIRST, SECOND]);
     pass(secs(30)).await;
-    first.line.breaks(fault);
+    first.connection.breaks(fault);
     let broken = Instant::now();
     let mut closed = None;
     while !second.leadership.is_leading() {
-        assert!(broken.elapsed() < secs(60), "nobody leads");
+        assert!(broken.elapsed() < secs(60), "no replica leads");
         if closed.is_none() && first.gate.may_act().is_err() {
             closed = Some(broken.elapsed());
         }
@@ -209,14 +209,14 @@ async fn a_leader_without_contact_closes_its_gate_before_another_can_lead(#[case
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_short_loss_of_contact_costs_nothing() {
+async fn a_short_loss_of_the_connection_costs_nothing() {
     let server = Arc::<Server>::default();
     let only = replica(&server, "a", &[FIRST]);
     only.leadership.won().await;
-    only.line.breaks(Fault::Refuse);
+    only.connection.breaks(Fault::Refuse);
     pass(secs(7)).await;
     assert!(only.leadership.is_leading());
-    only.line.breaks(Fault::None);
+    only.connection.breaks(Fault::None);
     pass(secs(30)).await;
     assert!(only.leadership.is_leading() && !only.task.is_finished());
 }
@@ -260,7 +260,7 @@ async fn a_deleted_lease_is_made_again_by_its_leader() {
 #[case::candidates_that_try_in_the_middle(u64::MAX / 2)]
 #[case::candidates_that_try_late(u64::MAX)]
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_somebody_deletes_stays_with_its_holder(#[case] jitter: u64) {
+async fn a_deleted_lease_stays_with_its_holder(#[case] jitter: u64) {
     let server = Arc::<Server>::default();
     let first = replica(&server, "a", &[FIRST, SECOND]);
     first.leadership.won().await;
@@ -278,7 +278,7 @@ async fn a_lease_that_somebody_deletes_stays_with_its_holder(#[case] jitter: u64
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_that_learns_of_another_holder_by_a_refused_renewal_steps_down_at_once() {
+async fn a_leader_whose_refused_renewal_shows_another_holder_steps_down_at_once() {
     let server = Arc::<Server>::default();
     let only = replica(&server, "a", &[FIRST]);
     only.leadership.won().await;
@@ -327,7 +327,7 @@ async fn mc_010_leases_are_left_to_expire_when_a_driver_call_was_cut_off() {
     first.leadership.won().await;
     let second = replica(&server, "b", &[FIRST, SECOND]);
     pass(secs(10)).await;
-    drop(first.leadership.begun());
+    drop(first.leadership.call_begins());
     first.shutdown.cancel();
     assert_eq!(first.task.await.unwrap(), Ended::Expiring { unanswered: 1 });
     assert!(first.gate.may_act().is_err());
@@ -403,10 +403,10 @@ async fn a_restarted_process_goes_on_with_its_own_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_of_leaders_is_told_as_an_event() {
+async fn a_change_of_leaders_is_reported_as_an_event() {
     let (sender, mut notes) = tokio::sync::mpsc::channel(4);
     let server = Arc::<Server>::default();
-    let line = Line { server, ..Line::default() };
+    let connection = Connection { server, ..Connection::default() };
     let settings = ElectionSettings {
         namespace: "ns".to_owned(),
         leases: vec![FIRST.to_owned()],
@@ -415,10 +415,10 @@ async fn a_change_of_leaders_is_told_as_an_event() {
     };
     let recorder = Recorder::new("machine-controller-manager", sender);
     let clock = Arc::new(TokioClock::starting_at(Timestamp::UNIX_EPOCH));
-    let election = LeaderElection::new(settings, Arc::new(line), clock, || 0, Some(recorder));
+    let election = LeaderElection::new(settings, Arc::new(connection), clock, || 0, Some(recorder));
     let task = tokio::spawn(election.run(CancellationToken::new()));
-    let told = notes.recv().await.unwrap();
-    assert_eq!((told.note.reason, told.note.message.as_str()), ("LeaderElection", "a became leader"));
-    assert_eq!(told.about.kind.as_deref(), Some("Lease"));
+    let event = notes.recv().await.unwrap();
+    assert_eq!((event.note.reason, event.note.message.as_str()), ("LeaderElection", "a became leader"));
+    assert_eq!(event.about.kind.as_deref(), Some("Lease"));
     task.abort();
 }

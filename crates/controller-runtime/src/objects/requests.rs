@@ -1,4 +1,4 @@
-//! Calls of an API server as HTTP requests, with a deadline on each.
+//! Calls an API server with HTTP requests, each with a deadline.
 
 use std::{fmt::Debug, marker::PhantomData, sync::Arc, time::Duration};
 
@@ -9,22 +9,22 @@ use serde_json::{Value, json};
 
 use super::{DeleteHow, Deleted, ListQuery, ObjectApi, Page, Part, Patch};
 use crate::{
-    clients::Departure,
+    clients::SentSignal,
     error::ApiError,
     key::{ObjectKey, Target},
 };
 
-/// How long one call may take from when it is sent.
+/// How long one call may take after it was sent.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a call may wait for its turn in its lane.
-const MOST_PATIENCE: Duration = Duration::from_secs(60);
+/// How long a call may wait in its lane before it is sent.
+const MAX_WAIT: Duration = Duration::from_secs(60);
 const JSON: &str = "application/json";
 
 /// Objects of one kind at an API server.
 pub struct ApiServer<K> {
     client: kube::Client,
     reader: kube::Client,
-    /// What is taken off objects before anybody gets them; they are never written back whole.
+    /// Removes what is not kept. Pruned objects are never written back.
     prune: fn(&mut K),
     kind: PhantomData<fn() -> K>,
 }
@@ -33,12 +33,12 @@ impl<K> ApiServer<K>
 where
     K: Resource<DynamicType = ()> + DeserializeOwned,
 {
-    /// Objects that are read and written through this client.
+    /// Reads and writes through this client.
     pub fn new(client: kube::Client, prune: fn(&mut K)) -> Self {
         Self { reader: client.clone(), client, prune, kind: PhantomData }
     }
 
-    /// The same objects, read through another client, so that reads and writes don't share a rate.
+    /// Reads through another client, so that reads and writes have separate rates.
     #[must_use]
     pub fn reading_through(mut self, reader: kube::Client) -> Self {
         self.reader = reader;
@@ -60,7 +60,7 @@ where
         Arc::new(object)
     }
 
-    /// A call about the object of this name.
+    /// Sends a request about the object of this name.
     async fn call_about(
         &self,
         client: &kube::Client,
@@ -95,7 +95,7 @@ where
         let mut list =
             in_time(request, |request| self.reader.request::<Value>(request)).await?.map_err(ApiError::from)?;
         let Some(Value::Array(items)) = list.get_mut("items").map(Value::take) else {
-            // No list is no answer: it must not pass for an empty one.
+            // An answer that is no list must not count as an empty list.
             return Err(ApiError::Other(format!("the answer to {path} is no list")));
         };
         let next = list["metadata"]["continue"].as_str().filter(|token| !token.is_empty()).map(str::to_owned);
@@ -141,7 +141,7 @@ where
         let request = request(http::Method::DELETE, &Self::path(&target.key, None), JSON, encode(&options)?)?;
         let answer = in_time(request, |request| self.client.request_status::<K>(request)).await?;
         match answer.map_err(|error| ApiError::about::<K>(error, &target.key.name))? {
-            // With a finalizer or a grace period the answer is the marked object.
+            // With a finalizer or a grace period, the answer is the object, marked for deletion.
             either::Either::Left(object) if object.meta().deletion_timestamp.is_some() => {
                 Ok(Deleted::Marked(self.pruned(object)))
             }
@@ -158,7 +158,7 @@ where
     }
 }
 
-/// A query value; everything that is not plainly harmless is escaped.
+/// Encodes a query value. Only letters, digits and `-._~` stay as they are.
 fn form_urlencoded(text: &str) -> String {
     text.bytes()
         .map(|byte| match byte {
@@ -168,8 +168,8 @@ fn form_urlencoded(text: &str) -> String {
         .collect()
 }
 
-/// Sends a request and waits for its answer for [`CALL_TIMEOUT`], counted from when it had its turn and was sent. One that had
-/// no turn in [`MOST_PATIENCE`] is given up unsent: what it was decided on is old by then.
+/// Sends a request and waits up to [`CALL_TIMEOUT`] for the answer, counted from when the request leaves its lane. A request that
+/// waits in its lane for longer than [`MAX_WAIT`] fails unsent, because the decision behind it is too old by then.
 pub async fn in_time<T, F>(
     mut request: http::Request<Vec<u8>>,
     send: impl FnOnce(http::Request<Vec<u8>>) -> F,
@@ -177,22 +177,22 @@ pub async fn in_time<T, F>(
 where
     F: Future<Output = kube::Result<T>>,
 {
-    let departure = Departure::default();
-    request.extensions_mut().insert(departure.clone());
+    let signal = SentSignal::default();
+    request.extensions_mut().insert(signal.clone());
     let mut answer = std::pin::pin!(send(request));
-    let turn = tokio::time::timeout(MOST_PATIENCE, async {
+    let left_lane = tokio::time::timeout(MAX_WAIT, async {
         tokio::select! {
             biased;
             answer = &mut answer => Some(answer),
-            () = departure.awaited() => None,
+            () = signal.sent() => None,
         }
     });
-    match turn.await {
+    match left_lane.await {
         Ok(Some(answer)) => return Ok(answer),
         Ok(None) => {}
         Err(_) => {
             return Err(ApiError::Unavailable(format!(
-                "the call waited {MOST_PATIENCE:?} for its turn and was not sent; see --kube-api-qps"
+                "the call waited {MAX_WAIT:?} for its turn and was not sent; see --kube-api-qps"
             )));
         }
     }

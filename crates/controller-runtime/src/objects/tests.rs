@@ -1,4 +1,5 @@
-//! What answers prove: a 404 about what was known when the question was sent, and a live read about what the store lacks.
+//! What answers prove: a 404 about an object that was known when the request was sent, and a read about an object that the store
+//! lacks.
 
 use std::{sync::Mutex, time::Duration};
 
@@ -24,16 +25,16 @@ fn machine(uid: &str, version: u64) -> Machine {
     machine
 }
 
-/// Objects over an API server that does something and then gives this answer to everything.
+/// Objects over an API server that runs `meanwhile` and then gives the same answer to each request.
 fn objects(
     answer: (u16, String),
     meanwhile: impl Fn(&Store<Arc<Machine>>) + Send + Sync + 'static,
 ) -> (Objects<Arc<Machine>>, Arc<Store<Arc<Machine>>>) {
     let store = Arc::new(Store::new(Vec::new()));
     store.apply(machine("1", 5));
-    let (seen, meanwhile) = (Arc::clone(&store), Arc::new(meanwhile));
+    let (watched, meanwhile) = (Arc::clone(&store), Arc::new(meanwhile));
     let service = service_fn(move |_: Request<Body>| {
-        meanwhile(&seen);
+        meanwhile(&watched);
         let (code, body) = answer.clone();
         async move { Ok::<_, kube::Error>(Response::builder().status(code).body(Body::from(body.into_bytes())).unwrap()) }
     });
@@ -106,7 +107,7 @@ async fn a_late_404_says_nothing_about_an_object_that_was_not_known_when_it_was_
 }
 
 #[tokio::test]
-async fn a_live_read_mends_what_the_store_has_lost() {
+async fn a_live_read_restores_an_object_that_the_store_has_lost() {
     let text = serde_json::to_string(&machine("1", 4)).unwrap();
     let (objects, store) = objects((200, text), |_| {});
     store.forget(&key(), "1");
@@ -115,7 +116,7 @@ async fn a_live_read_mends_what_the_store_has_lost() {
 }
 
 #[tokio::test]
-async fn an_object_that_is_gone_with_its_deletion_is_not_shown_until_the_watch_tells() {
+async fn an_object_that_ends_with_its_deletion_is_not_restored_by_old_events() {
     let (objects, store) = objects((200, json!({"kind": "Status", "status": "Success"}).to_string()), |_| {});
     ask(&objects, &Method::DELETE).await.unwrap();
     store.apply(machine("1", 5));
@@ -123,7 +124,7 @@ async fn an_object_that_is_gone_with_its_deletion_is_not_shown_until_the_watch_t
 }
 
 #[tokio::test]
-async fn a_live_look_passes_no_object_over_because_it_cannot_be_decoded() {
+async fn a_live_search_includes_undecodable_objects() {
     let list = json!({"items": [{"metadata": {"name": "odd"}, "spec": {"class": 7}}]}).to_string();
     let (objects, _) = objects((200, list), |_| {});
     let found = objects.find_live("ns", |machine| machine["spec"]["class"] == 7).await;
@@ -137,42 +138,42 @@ fn refused() -> (u16, String) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_refused_is_not_sent_again_before_its_pause_is_over() {
+async fn a_refused_write_is_not_sent_again_before_its_pause_is_over() {
     let sent = Arc::new(Mutex::new(0));
     let count = Arc::clone(&sent);
     let (objects, store) = objects(refused(), move |_| *count.lock().unwrap() += 1);
     let refusals = Refusals::default();
-    let (mind, heard) = (objects.clone().minding(&refusals), refusals.clone());
-    store.set_listeners(vec![Box::new(move |change| heard.see(change))]);
+    let (recording, observer) = (objects.clone().with_refusals(&refusals), refusals.clone());
+    store.set_listeners(vec![Box::new(move |change| observer.see(change))]);
     let target = Target { key: key(), uid: "1".to_owned() };
     let label = |value: &str| Patch::Merge(json!({ "metadata": { "labels": { "a": value } } }));
     for expected in [1, 1] {
-        let answer = mind.patch(&target, Part::Main, label("b")).await;
+        let answer = recording.patch(&target, Part::Main, label("b")).await;
         assert!(matches!(answer, Err(ApiError::Forbidden(text)) if text == "no"), "the same each time");
         assert_eq!(*sent.lock().unwrap(), expected);
     }
-    assert!(objects.patch(&target, Part::Main, label("b")).await.is_err(), "objects that mind no refusals send it");
-    assert!(mind.patch(&target, Part::Main, label("c")).await.is_err(), "another write");
-    assert!(mind.delete(&target, DeleteHow::default()).await.is_err(), "and another one");
+    assert!(objects.patch(&target, Part::Main, label("b")).await.is_err(), "objects without refusals send it");
+    assert!(recording.patch(&target, Part::Main, label("c")).await.is_err(), "another write");
+    assert!(recording.delete(&target, DeleteHow::default()).await.is_err(), "and another one");
     assert_eq!(*sent.lock().unwrap(), 4);
-    // A status says nothing; somebody's change does.
+    // A change of the status is no reason to try again; a change of the metadata is.
     store.apply(machine("1", 6));
-    assert!(mind.patch(&target, Part::Main, label("b")).await.is_err());
+    assert!(recording.patch(&target, Part::Main, label("b")).await.is_err());
     assert_eq!(*sent.lock().unwrap(), 4);
     let mut labelled = machine("1", 7);
     labelled.metadata.labels = Some([("by".to_owned(), "somebody".to_owned())].into());
     store.apply(labelled);
-    assert!(mind.patch(&target, Part::Main, label("b")).await.is_err());
+    assert!(recording.patch(&target, Part::Main, label("b")).await.is_err());
     assert_eq!(*sent.lock().unwrap(), 5);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_creation_is_about_the_owner() {
+async fn a_refused_creation_is_recorded_for_the_owner() {
     let sent = Arc::new(Mutex::new(0));
     let count = Arc::clone(&sent);
     let (objects, _) = objects(refused(), move |_| *count.lock().unwrap() += 1);
     let refusals = Refusals::default();
-    let objects = objects.minding(&refusals);
+    let objects = objects.with_refusals(&refusals);
     let of_set = |set: &str, name: &str| {
         let mut machine = machine("", 0);
         let owner = OwnerReference {

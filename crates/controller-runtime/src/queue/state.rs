@@ -1,4 +1,4 @@
-//! The keys of a queue: which wait, which run, which are due when. No task and no lock lives here.
+//! The keys of a queue: which wait, which run, and when others become due. No task and no lock is in this file.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
@@ -9,41 +9,41 @@ use std::{
 use mcm_metrics::{QueueMetrics, Waiting};
 use tokio::time::Instant;
 
-/// So many remembered rests are looked through for those that are over.
+/// From this number of recorded rests on, those that are over are removed.
 const SWEEP_FROM: usize = 256;
 
-/// Who has something to do now that a key is wanted.
+/// What must be wake after a key was requested.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Woken {
+pub(super) enum Wake {
     /// A worker.
     Worker,
     /// The timer.
     Timer,
-    /// Nobody: the key has its place already.
-    Nobody,
+    /// Nothing: the key is queued already.
+    Nothing,
 }
 
-/// All that a queue knows of its keys.
+/// The keys of a queue.
 pub(super) struct State<K> {
-    /// Keys that wait for a worker, in their order.
+    /// Keys that wait for a worker, in order.
     pub(super) ready: VecDeque<(K, Waiting)>,
-    /// In `ready`, or to run again once the running pass ends.
+    /// Keys in `ready`, or to run again after their running pass.
     pub(super) wanted: BTreeSet<K>,
-    /// To run again once the running pass ends, unless that fails.
+    /// Keys to run again after their running pass, unless it fails.
     pub(super) wanted_unless_failed: BTreeSet<K>,
-    /// Keys whose passes run.
+    /// Keys with a running pass.
     pub(super) running: BTreeSet<K>,
-    /// When keys become wanted; the number keeps two of the same time apart.
+    /// When keys become due; the number makes equal times distinct.
     pub(super) deadlines: BTreeMap<(Instant, u64), K>,
-    /// The place of a key in `deadlines`.
+    /// The entry of each key in `deadlines`.
     pub(super) deadline_of: HashMap<K, (Instant, u64)>,
-    /// Failures in a row.
+    /// Consecutive failures.
     pub(super) failures: HashMap<K, u32>,
-    /// When a key may run again, of keys that have run lately. Empty in a queue without rest.
+    /// When a key that ran lately may run again. Empty in a queue without a rest time.
     rested_at: HashMap<K, Instant>,
-    /// Numbers the deadlines.
+    /// The number of the last deadline.
     sequence: u64,
-    /// Whether the queue takes and gives no more keys.
+    /// Whether the queue is closed: it accepts and returns no more keys.
     pub(super) closed: bool,
 }
 
@@ -65,38 +65,38 @@ impl<K> Default for State<K> {
 }
 
 impl<K: Clone + Ord + Hash> State<K> {
-    /// Marks the key as wanted: now, when its running pass ends, or when it has rested.
-    pub(super) fn want(&mut self, key: K, metrics: &QueueMetrics) -> Woken {
+    /// Requests a pass over the key: now, after its running pass, or after its rest.
+    pub(super) fn want(&mut self, key: K, metrics: &QueueMetrics) -> Wake {
         if self.closed || self.wanted.contains(&key) {
-            return Woken::Nobody;
+            return Wake::Nothing;
         }
         if self.running.contains(&key) {
             self.wanted.insert(key);
-            return Woken::Nobody;
+            return Wake::Nothing;
         }
         if let Some(at) = self.rested_at.get(&key).copied().filter(|at| *at > Instant::now()) {
-            return if self.schedule(key, at) { Woken::Timer } else { Woken::Nobody };
+            return if self.schedule(key, at) { Wake::Timer } else { Wake::Nothing };
         }
         self.wanted.insert(key.clone());
         self.ready.push_back((key, metrics.added()));
-        Woken::Worker
+        Wake::Worker
     }
 
-    /// The same, unless the key's last pass failed and its back-off lasts.
-    pub(super) fn want_unless_backing_off(&mut self, key: K, metrics: &QueueMetrics) -> Woken {
+    /// The same, unless the last pass of the key failed and its back-off is not over.
+    pub(super) fn want_unless_backing_off(&mut self, key: K, metrics: &QueueMetrics) -> Wake {
         if self.running.contains(&key) {
             if !self.closed {
                 self.wanted_unless_failed.insert(key);
             }
-            return Woken::Nobody;
+            return Wake::Nothing;
         }
         if self.failures.contains_key(&key) && self.deadline_of.contains_key(&key) {
-            return Woken::Nobody;
+            return Wake::Nothing;
         }
         self.want(key, metrics)
     }
 
-    /// Lets the key, whose pass begins now, rest for so long.
+    /// Starts the rest of a key whose pass begins now.
     pub(super) fn rest(&mut self, key: &K, rest: Duration) {
         if rest.is_zero() {
             return;
@@ -108,7 +108,7 @@ impl<K: Clone + Ord + Hash> State<K> {
         self.rested_at.insert(key.clone(), now + rest);
     }
 
-    /// Sets the key's deadline unless it has an earlier one; `true` when the timer has to look again.
+    /// Sets the deadline of the key unless it has an earlier one. Returns whether the timer must be wake.
     pub(super) fn schedule(&mut self, key: K, at: Instant) -> bool {
         if self.closed {
             return false;
@@ -128,7 +128,7 @@ impl<K: Clone + Ord + Hash> State<K> {
         is_first
     }
 
-    /// Forgets the key's deadline.
+    /// Removes the deadline of the key.
     pub(super) fn unschedule(&mut self, key: &K) {
         if let Some(place) = self.deadline_of.remove(key) {
             self.deadlines.remove(&place);

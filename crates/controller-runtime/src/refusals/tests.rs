@@ -7,7 +7,7 @@ use super::*;
 use machine_api::v1alpha1::MachineSet;
 
 const HOUR: u64 = 3600;
-/// Writes that an object may cost in any hour, its events and accepted writes included.
+/// Maximum number of writes of an object per hour, its events and accepted writes included.
 const MOST: usize = 30;
 
 fn key() -> ObjectKey {
@@ -22,7 +22,7 @@ fn refusal() -> ApiError {
     ApiError::Forbidden("exceeded quota".to_owned())
 }
 
-/// Passes that want these writes, one after the other, and are refused each that is sent.
+/// Passes that try these writes, one after the other. Each write that is sent is refused.
 #[derive(Default)]
 struct Passes {
     ledger: Ledger,
@@ -33,17 +33,17 @@ impl Passes {
     fn run(&mut self, at: u64, writes: &[Value]) {
         let (key, now) = (key(), Duration::from_secs(at));
         for write in writes {
-            let said = Said::Change(write);
-            if let Some(error) = self.ledger.standing(about(&key), said, now) {
+            let content = WriteContent::Change(write);
+            if let Some(error) = self.ledger.standing(about(&key), content, now) {
                 assert_eq!(error, refusal());
             } else {
                 self.sent.push(at);
-                self.ledger.learn(about(&key), said, Some(&refusal()), now);
+                self.ledger.learn(about(&key), content, Some(&refusal()), now);
             }
         }
     }
 
-    /// Most writes in any hour.
+    /// The maximum number of writes in an hour.
     fn most(&self) -> usize {
         let in_hour = |from: &u64| self.sent.iter().filter(|at| (*from..from + HOUR).contains(at)).count();
         self.sent.iter().map(in_hour).max().unwrap_or(0)
@@ -51,7 +51,7 @@ impl Passes {
 }
 
 #[test]
-fn a_refused_write_is_sent_again_ever_later() {
+fn a_refused_write_is_sent_again_after_growing_pauses() {
     let mut passes = Passes::default();
     for at in 0..6 * HOUR {
         passes.run(at, &[json!({ "a": 1 })]);
@@ -66,7 +66,7 @@ fn a_refused_write_is_sent_again_ever_later() {
 #[case::two_writes(5, 2)]
 #[case::four_writes(5, 4)]
 #[case::seven_writes(5, 7)]
-fn passes_are_bounded_however_often_they_run_and_however_much_they_want(#[case] every: u64, #[case] writes: usize) {
+fn writes_of_passes_are_bounded_for_any_number_of_passes_and_writes(#[case] every: u64, #[case] writes: usize) {
     let writes: Vec<Value> = (0..writes).map(|number| json!({ "a": number })).collect();
     let mut passes = Passes::default();
     for at in (0..6 * HOUR).step_by(usize::try_from(every).unwrap()) {
@@ -79,7 +79,7 @@ fn passes_are_bounded_however_often_they_run_and_however_much_they_want(#[case] 
 }
 
 #[test]
-fn a_write_that_says_something_else_each_time_is_no_other_write() {
+fn a_write_whose_content_changes_each_time_counts_as_one() {
     let mut passes = Passes::default();
     for at in (0..6 * HOUR).step_by(5) {
         passes.run(at, &[json!({ "a": at })]);
@@ -89,7 +89,7 @@ fn a_write_that_says_something_else_each_time_is_no_other_write() {
 }
 
 #[test]
-fn an_object_that_changes_all_the_time_is_no_reason_to_try_all_the_time() {
+fn an_object_that_changes_all_the_time_does_not_remove_the_pauses() {
     let mut passes = Passes::default();
     for at in (0..6 * HOUR).step_by(5) {
         passes.run(at, &[json!({ "a": 1 }), json!({ "a": 2 })]);
@@ -102,61 +102,65 @@ fn an_object_that_changes_all_the_time_is_no_reason_to_try_all_the_time() {
 }
 
 #[rstest]
-#[case::the_same(Said::Change(&json!({ "a": 1 })), Said::Change(&json!({ "a": 1 })), true)]
-#[case::another_value(Said::Change(&json!({ "a": 1 })), Said::Change(&json!({ "a": 2 })), false)]
-#[case::another_text(Said::Change(&json!({ "a": "x" })), Said::Change(&json!({ "a": "y" })), false)]
-#[case::another_field(Said::Change(&json!({ "a": 1 })), Said::Change(&json!({ "b": 1 })), false)]
-#[case::of_the_status(Said::Change(&json!({ "a": 1 })), Said::Status(&json!({ "a": 1 })), false)]
-#[case::its_end(Said::Change(&json!({ "a": 1 })), Said::End, false)]
+#[case::the_same(WriteContent::Change(&json!({ "a": 1 })), WriteContent::Change(&json!({ "a": 1 })), true)]
+#[case::another_value(WriteContent::Change(&json!({ "a": 1 })), WriteContent::Change(&json!({ "a": 2 })), false)]
+#[case::another_text(WriteContent::Change(&json!({ "a": "x" })), WriteContent::Change(&json!({ "a": "y" })), false)]
+#[case::another_field(WriteContent::Change(&json!({ "a": 1 })), WriteContent::Change(&json!({ "b": 1 })), false)]
+#[case::of_the_status(WriteContent::Change(&json!({ "a": 1 })), WriteContent::Status(&json!({ "a": 1 })), false)]
+#[case::its_end(WriteContent::Change(&json!({ "a": 1 })), WriteContent::Deletion, false)]
 #[case::another_version(
-    Said::Change(&json!({ "metadata": { "resourceVersion": "1" }, "a": 1 })),
-    Said::Change(&json!({ "metadata": { "resourceVersion": "2" }, "a": 1 })),
+    WriteContent::Change(&json!({ "metadata": { "resourceVersion": "1" }, "a": 1 })),
+    WriteContent::Change(&json!({ "metadata": { "resourceVersion": "2" }, "a": 1 })),
     true
 )]
 #[case::another_version_to_test(
-    Said::Change(&json!([{ "op": "test", "path": "/metadata/resourceVersion", "value": "1" }, { "op": "add", "path": "/a" }])),
-    Said::Change(&json!([{ "op": "test", "path": "/metadata/resourceVersion", "value": "2" }, { "op": "add", "path": "/a" }])),
+    WriteContent::Change(&json!([{ "op": "test", "path": "/metadata/resourceVersion", "value": "1" }, { "op": "add", "path": "/a" }])),
+    WriteContent::Change(&json!([{ "op": "test", "path": "/metadata/resourceVersion", "value": "2" }, { "op": "add", "path": "/a" }])),
     true
 )]
 #[case::another_label(
-    Said::Change(&json!({ "metadata": { "labels": { "name": "1" } } })),
-    Said::Change(&json!({ "metadata": { "labels": { "name": "2" } } })),
+    WriteContent::Change(&json!({ "metadata": { "labels": { "name": "1" } } })),
+    WriteContent::Change(&json!({ "metadata": { "labels": { "name": "2" } } })),
     false
 )]
 #[case::another_name(
-    Said::New(&json!({ "metadata": { "name": "md-abcde" }, "spec": { "name": "c" } })),
-    Said::New(&json!({ "metadata": { "name": "md-fghij" }, "spec": { "name": "c" } })),
+    WriteContent::New(&json!({ "metadata": { "name": "md-abcde" }, "spec": { "name": "c" } })),
+    WriteContent::New(&json!({ "metadata": { "name": "md-fghij" }, "spec": { "name": "c" } })),
     true
 )]
 #[case::another_class(
-    Said::New(&json!({ "metadata": { "name": "md-abcde" }, "spec": { "name": "c" } })),
-    Said::New(&json!({ "metadata": { "name": "md-abcde" }, "spec": { "name": "d" } })),
+    WriteContent::New(&json!({ "metadata": { "name": "md-abcde" }, "spec": { "name": "c" } })),
+    WriteContent::New(&json!({ "metadata": { "name": "md-abcde" }, "spec": { "name": "d" } })),
     false
 )]
 #[case::another_time(
-    Said::Status(&json!({ "at": "2027-01-15T08:00:00Z" })),
-    Said::Status(&json!({ "at": "2027-01-16T09:10:11.123456Z" })),
+    WriteContent::Status(&json!({ "at": "2027-01-15T08:00:00Z" })),
+    WriteContent::Status(&json!({ "at": "2027-01-16T09:10:11.123456Z" })),
     true
 )]
 #[case::another_time_in_a_text(
-    Said::Status(&json!({ "text": "To be made at 2027-01-15T08:00:00Z, or later" })),
-    Said::Status(&json!({ "text": "To be made at 2027-01-15T08:00:01Z, or later" })),
+    WriteContent::Status(&json!({ "text": "To be made at 2027-01-15T08:00:00Z, or later" })),
+    WriteContent::Status(&json!({ "text": "To be made at 2027-01-15T08:00:01Z, or later" })),
     true
 )]
 #[case::another_text_with_a_time(
-    Said::Status(&json!({ "text": "made at 2027-01-15T08:00:00Z" })),
-    Said::Status(&json!({ "text": "Told at 2027-01-15T08:00:00Z" })),
+    WriteContent::Status(&json!({ "text": "made at 2027-01-15T08:00:00Z" })),
+    WriteContent::Status(&json!({ "text": "Told at 2027-01-15T08:00:00Z" })),
     false
 )]
-fn a_write_is_the_same_as_another(#[case] one: Said<'_>, #[case] other: Said<'_>, #[case] is_same: bool) {
+fn a_write_is_the_same_as_another(
+    #[case] one: WriteContent<'_>,
+    #[case] other: WriteContent<'_>,
+    #[case] is_same: bool,
+) {
     assert_eq!(one.number() == other.number(), is_same);
 }
 
-/// Whether a write is held back so many seconds after it met this.
-fn is_held_back(error: Option<&ApiError>, said: Said<'_>, after: u64) -> bool {
+/// Whether a write is delayed this many seconds after it got this result.
+fn is_held_back(error: Option<&ApiError>, content: WriteContent<'_>, after: u64) -> bool {
     let (key, mut ledger) = (key(), Ledger::default());
-    ledger.learn(about(&key), said, error, Duration::ZERO);
-    ledger.standing(about(&key), said, Duration::from_secs(after)).is_some()
+    ledger.learn(about(&key), content, error, Duration::ZERO);
+    ledger.standing(about(&key), content, Duration::from_secs(after)).is_some()
 }
 
 #[rstest]
@@ -170,18 +174,19 @@ fn is_held_back(error: Option<&ApiError>, said: Said<'_>, after: u64) -> bool {
 #[case::busy(Some(ApiError::TooManyRequests(None)), 0, false)]
 #[case::granted(None, 0, false)]
 fn only_a_refusal_holds_a_write_back(#[case] error: Option<ApiError>, #[case] after: u64, #[case] holds: bool) {
-    assert_eq!(is_held_back(error.as_ref(), Said::Change(&json!({ "a": 1 })), after), holds);
+    assert_eq!(is_held_back(error.as_ref(), WriteContent::Change(&json!({ "a": 1 })), after), holds);
 }
 
 #[test]
 fn a_json_patch_that_may_have_come_late_is_sent_once_more_at_once() {
     let (key, mut ledger, patch) = (key(), Ledger::default(), json!([{ "op": "test" }]));
-    let (said, late) = (Said::Change(&patch), ApiError::Invalid("the server rejected our request".to_owned()));
-    ledger.learn(about(&key), said, Some(&late), Duration::ZERO);
-    assert_eq!(ledger.standing(about(&key), said, Duration::ZERO), None);
-    ledger.learn(about(&key), said, Some(&late), Duration::ZERO);
-    assert_eq!(ledger.standing(about(&key), said, Duration::ZERO), Some(late));
-    assert!(is_held_back(Some(&refusal()), said, 0), "403 is a refusal");
+    let (content, late) =
+        (WriteContent::Change(&patch), ApiError::Invalid("the server rejected our request".to_owned()));
+    ledger.learn(about(&key), content, Some(&late), Duration::ZERO);
+    assert_eq!(ledger.standing(about(&key), content, Duration::ZERO), None);
+    ledger.learn(about(&key), content, Some(&late), Duration::ZERO);
+    assert_eq!(ledger.standing(about(&key), content, Duration::ZERO), Some(late));
+    assert!(is_held_back(Some(&refusal()), content, 0), "403 is a refusal");
 }
 
 fn set(change: impl FnOnce(&mut MachineSet)) -> Arc<MachineSet> {
@@ -202,34 +207,34 @@ fn set(change: impl FnOnce(&mut MachineSet)) -> Arc<MachineSet> {
 fn a_change_of_the_object_makes_its_writes_due(#[case] change: fn(&mut MachineSet), #[case] holds: bool) {
     let (key, mut ledger, patch) = (key(), Ledger::default(), json!({ "a": 1 }));
     for _ in 0..9 {
-        ledger.learn(about(&key), Said::Change(&patch), Some(&refusal()), Duration::ZERO);
+        ledger.learn(about(&key), WriteContent::Change(&patch), Some(&refusal()), Duration::ZERO);
     }
     let now = Duration::from_secs(2);
     ledger.see(&Change { old: Some(set(|_| {})), new: Some(set(change)) }, now);
-    assert_eq!(ledger.standing(about(&key), Said::Change(&patch), now).is_some(), holds);
+    assert_eq!(ledger.standing(about(&key), WriteContent::Change(&patch), now).is_some(), holds);
     ledger.see(&Change { old: Some(set(|_| {})), new: None }, now);
     assert!(!ledger.knows(about(&key)), "it is gone");
 }
 
 #[test]
-fn what_is_granted_is_forgotten_and_makes_the_rest_due() {
+fn an_accepted_write_is_forgotten_and_makes_the_others_due() {
     let (key, mut ledger, one, other) = (key(), Ledger::default(), json!({ "a": 1 }), json!({ "a": 2 }));
     for patch in [&one, &other, &one, &other] {
-        ledger.learn(about(&key), Said::Change(patch), Some(&refusal()), Duration::ZERO);
+        ledger.learn(about(&key), WriteContent::Change(patch), Some(&refusal()), Duration::ZERO);
     }
-    assert!(ledger.standing(about(&key), Said::Change(&other), Duration::ZERO).is_some());
-    ledger.learn(about(&key), Said::Change(&one), None, Duration::ZERO);
-    assert_eq!(ledger.standing(about(&key), Said::Change(&other), Duration::ZERO), None);
-    ledger.learn(about(&key), Said::Change(&other), None, Duration::ZERO);
+    assert!(ledger.standing(about(&key), WriteContent::Change(&other), Duration::ZERO).is_some());
+    ledger.learn(about(&key), WriteContent::Change(&one), None, Duration::ZERO);
+    assert_eq!(ledger.standing(about(&key), WriteContent::Change(&other), Duration::ZERO), None);
+    ledger.learn(about(&key), WriteContent::Change(&other), None, Duration::ZERO);
     assert!(!ledger.knows(about(&key)));
 }
 
 #[test]
-fn objects_that_nobody_writes_about_any_more_are_forgotten() {
+fn objects_without_recent_writes_are_forgotten() {
     let (mut ledger, patch) = (Ledger::default(), json!({}));
     for number in 0..100 {
         let key = ObjectKey::new("ns", format!("set-{number}"));
-        ledger.learn(about(&key), Said::Change(&patch), Some(&refusal()), Duration::from_secs(number * 60));
+        ledger.learn(about(&key), WriteContent::Change(&patch), Some(&refusal()), Duration::from_secs(number * 60));
     }
     let known = ledger.objects["MachineSet"].len();
     assert!(known <= 20, "{known}");

@@ -1,4 +1,4 @@
-//! What a store remembers of objects that are gone, so that old news of them does not bring them back.
+//! Remembers removed objects, so that old events and answers do not restore them.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -7,17 +7,17 @@ use std::{
 
 use tokio::time::Instant;
 
-/// So long a removed object is remembered (decisions.md 45). Later nothing old is on its way any more.
+/// How long a removed object is remembered (decisions.md 45). No older event or answer can arrive after that.
 const REMEMBERED: Duration = Duration::from_secs(10 * 60);
-/// So many removed objects are remembered; the oldest go first.
-const MOST: usize = 20_000;
+/// Maximum number of remembered objects; the oldest are dropped first.
+const MAX_REMEMBERED: usize = 20_000;
 
-/// A moment in the life of a store, by which later removals are told from earlier ones.
+/// A moment of a store: it separates earlier removals from later ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(u64);
 
 struct Removal {
-    /// Newest version of the object that was seen.
+    /// Newest known version of the object.
     version: u64,
     number: u64,
 }
@@ -26,7 +26,7 @@ struct Removal {
 #[derive(Default)]
 pub(super) struct Removed {
     by_uid: HashMap<String, Removal>,
-    /// In the order of their removal. What came back or was removed again has an entry too many here.
+    /// Removals in their order. An object that was restored or removed again has additional entries.
     order: VecDeque<(Instant, u64, String)>,
     removals: u64,
 }
@@ -36,14 +36,14 @@ impl Removed {
         Moment(self.removals)
     }
 
-    /// Remembers a removed object with the newest version that was seen of it.
+    /// Remembers a removed object and its newest known version.
     pub(super) fn insert(&mut self, uid: &str, version: u64) {
         if uid.is_empty() {
             return;
         }
         let now = Instant::now();
         let is_old = |at: &Instant| now.duration_since(*at) > REMEMBERED;
-        while self.order.len() >= MOST || self.order.front().is_some_and(|(at, ..)| is_old(at)) {
+        while self.order.len() >= MAX_REMEMBERED || self.order.front().is_some_and(|(at, ..)| is_old(at)) {
             let Some((_, number, uid)) = self.order.pop_front() else { break };
             if self.by_uid.get(&uid).is_some_and(|removal| removal.number == number) {
                 self.by_uid.remove(&uid);
@@ -56,8 +56,8 @@ impl Removed {
         self.order.push_back((now, number, uid.to_owned()));
     }
 
-    /// Whether news in this version is newer than the removal of the object, if it was removed.
-    pub(super) fn is_outlived_by(&self, uid: &str, version: u64) -> bool {
+    /// Whether this version is newer than the removal of the object, if it was removed.
+    pub(super) fn is_newer_than_removal(&self, uid: &str, version: u64) -> bool {
         self.by_uid.get(uid).is_none_or(|removal| version > removal.version)
     }
 
@@ -66,12 +66,12 @@ impl Removed {
         self.by_uid.get(uid).is_some_and(|removal| removal.number > moment.0)
     }
 
-    /// The object is there (again).
-    pub(super) fn returns(&mut self, uid: &str) {
+    /// The object exists again.
+    pub(super) fn restored(&mut self, uid: &str) {
         self.by_uid.remove(uid);
     }
 
-    /// Nothing is remembered any more.
+    /// Forgets all removals.
     pub(super) fn clear(&mut self) {
         self.by_uid.clear();
         self.order.clear();
@@ -88,33 +88,33 @@ mod tests {
         removed.insert("a", 7);
         tokio::time::advance(REMEMBERED).await;
         removed.insert("b", 1);
-        assert!(!removed.is_outlived_by("a", 7) && removed.is_outlived_by("a", 8));
+        assert!(!removed.is_newer_than_removal("a", 7) && removed.is_newer_than_removal("a", 8));
         tokio::time::advance(Duration::from_secs(1)).await;
         removed.insert("c", 1);
-        assert!(removed.is_outlived_by("a", 7));
+        assert!(removed.is_newer_than_removal("a", 7));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_flood_of_removals_is_remembered_whole() {
+    async fn the_number_of_remembered_removals_is_limited() {
         let mut removed = Removed::default();
-        for number in 0..2 * MOST {
+        for number in 0..2 * MAX_REMEMBERED {
             removed.insert(&number.to_string(), 1);
         }
-        assert_eq!((removed.by_uid.len(), removed.order.len()), (MOST, MOST));
-        assert!(removed.is_outlived_by("0", 1));
+        assert_eq!((removed.by_uid.len(), removed.order.len()), (MAX_REMEMBERED, MAX_REMEMBERED));
+        assert!(removed.is_newer_than_removal("0", 1));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_removed_again_is_remembered_from_then_on() {
+    async fn an_object_that_was_removed_again_is_remembered_from_then_on() {
         let mut removed = Removed::default();
         let before = removed.now();
         removed.insert("a", 7);
         tokio::time::advance(REMEMBERED).await;
-        removed.returns("a");
+        removed.restored("a");
         removed.insert("a", 9);
         tokio::time::advance(REMEMBERED).await;
         removed.insert("b", 1);
-        assert!(!removed.is_outlived_by("a", 9));
+        assert!(!removed.is_newer_than_removal("a", 9));
         assert!(removed.since("a", before) && !removed.since("a", removed.now()));
     }
 }

@@ -1,4 +1,4 @@
-//! What a store keeps, forgets and tells, whatever order lists, watches and answers come in.
+//! The content and the notifications of a store, for any order of lists, events and answers.
 
 use std::sync::Mutex;
 
@@ -30,7 +30,7 @@ fn an_object_that_is_known_to_be_gone_is_not_brought_back_by_older_events() {
     let mut last = machine("a", "1", 9, "x");
     last.metadata.deletion_timestamp =
         Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH));
-    // Our own write took its last finalizer; the watch is still at its beginning.
+    // A write of this process removed its last finalizer. The watch still has all events before it.
     store.observe_write(last);
     store.apply(machine("a", "1", 4, "x"));
     store.apply(machine("a", "1", 7, "x"));
@@ -38,7 +38,7 @@ fn an_object_that_is_known_to_be_gone_is_not_brought_back_by_older_events() {
     store.delete(&machine("a", "1", 9, "x"));
     store.apply(machine("a", "2", 11, "x"));
     assert_eq!(names(&store.snapshot()), ["a"]);
-    // A list knows better: it was read later.
+    // A list counts, because it was read later.
     store.forget(&ObjectKey::new("ns", "a"), "2");
     store.list_begins();
     store.apply(machine("a", "2", 12, "x"));
@@ -150,16 +150,16 @@ fn an_object_that_a_list_mentions_but_that_cannot_be_read_stays_as_it_was_known(
     let store = store();
     store.apply(machine("a", "1", 5, "x"));
     store.list_begins();
-    store.still_there(&ObjectKey::new("ns", "a"), "1", 5);
+    store.observe_undecodable(&ObjectKey::new("ns", "a"), "1", 5);
     store.list_ends();
     assert_eq!(names(&store.snapshot()), ["a"]);
 }
 
 #[test]
-fn listeners_hear_of_each_change_once() {
+fn listeners_get_each_change_once() {
     let store = store();
-    let heard = Arc::new(Mutex::new(Vec::new()));
-    let log = Arc::clone(&heard);
+    let received = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&received);
     store.set_listeners(vec![Box::new(move |change: &Change<Arc<Machine>>| {
         log.lock().unwrap().push((change.old.is_some(), change.new.is_some()));
     })]);
@@ -167,7 +167,7 @@ fn listeners_hear_of_each_change_once() {
     store.apply(machine("a", "1", 5, "x"));
     store.apply(machine("a", "1", 6, "x"));
     store.forget(&ObjectKey::new("ns", "a"), "1");
-    assert_eq!(*heard.lock().unwrap(), [(false, true), (true, true), (true, false)]);
+    assert_eq!(*received.lock().unwrap(), [(false, true), (true, true), (true, false)]);
 }
 
 fn marked(version: u64, finalizers: &[&str]) -> Machine {
@@ -198,7 +198,7 @@ fn old_events_replayed_after_our_own_deletion_bring_nothing_back() {
     for version in [5, 9, 12] {
         store.apply(machine("a", "1", version, "x"));
     }
-    assert!(store.is_empty(), "before the watch has told of the deletion");
+    assert!(store.is_empty(), "before the event of the deletion");
     store.delete(&machine("a", "1", 13, "x"));
     for version in [5, 9, 12, 13] {
         store.apply(machine("a", "1", version, "x"));
@@ -207,7 +207,7 @@ fn old_events_replayed_after_our_own_deletion_bring_nothing_back() {
 }
 
 #[test]
-fn a_forgotten_object_comes_back_by_a_newer_event_but_not_by_one_that_was_seen() {
+fn a_forgotten_object_is_restored_by_a_newer_event_but_not_by_a_known_one() {
     let store = store();
     store.apply(machine("a", "1", 5, "x"));
     store.forget(&ObjectKey::new("ns", "a"), "1");
@@ -273,7 +273,7 @@ fn after_a_restore_by_a_thousand_versions_the_store_equals_the_list() {
     assert!(store.is_whole());
     assert_eq!(versions(&store), [pair("a", "900"), pair("gone", "950")]);
     assert!(store.get(&ObjectKey::new("ns", "a")).unwrap().metadata.deletion_timestamp.is_none());
-    // And history goes on from there.
+    // The history continues from there.
     store.apply(machine("a", "1", 1001, "y"));
     store.observe_write(machine("new", "4", 1002, "y"));
     store.delete(&machine("gone", "0", 1003, "x"));
@@ -297,7 +297,7 @@ fn a_list_is_believed_over_everything_but_what_was_answered_since_it_began() {
 }
 
 #[tokio::test]
-async fn who_waits_for_a_whole_store_is_woken_by_the_end_of_the_list() {
+async fn waiting_for_a_whole_store_ends_with_the_list() {
     let store = Arc::new(store());
     store.apply(machine("a", "1", 20, "x"));
     store.list_begins();

@@ -1,7 +1,7 @@
-//! Machine objects that are read as the API server stores them, in v1beta1, and kept in v1alpha1, which the controllers know.
+//! Machine objects that are read in the stored version, v1beta1, and kept in v1alpha1, the version of the controllers.
 //!
-//! The conversion is the one that the webhook answers with, done here instead of being asked of ourselves: a cache that needs
-//! this process's own webhook could never fill while that can't be reached (spec/api-and-admission §8.6).
+//! The conversion is the same as the webhook's, but runs here. A cache that depends on the webhook of this process can't fill while
+//! that webhook can't be reached (spec/api-and-admission §8.6).
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use machine_api::{conversion, names};
 use serde::{Deserialize, Deserializer, de::DeserializeOwned, de::Error};
 use serde_json::Value;
 
-/// An object that is v1beta1 on the wire.
+/// An object that the API server sends in v1beta1.
 #[derive(Clone, Debug)]
 pub struct Beta<K>(pub K);
 
@@ -19,7 +19,7 @@ impl<'de, K: Resource<DynamicType = ()> + DeserializeOwned> Deserialize<'de> for
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut object = Value::deserialize(deserializer)?;
         if let Value::Object(fields) = &mut object {
-            // An item of a list need not say what it is.
+            // In a list, the API server may omit the type of an item.
             fields.entry("apiVersion").or_insert_with(|| Value::from(names::API_VERSION_V1BETA1));
             fields.entry("kind").or_insert_with(|| Value::from(K::kind(&())));
         }
@@ -93,7 +93,7 @@ mod tests {
         });
         let stored = conversion::convert(&alpha, names::API_VERSION_V1BETA1).unwrap();
         let read: Guarded<Beta<MachineDeployment>> = serde_json::from_str(&stored.to_string()).unwrap();
-        // A duration that can't be read is in the object again, and is no better there than in v1alpha1.
+        // The object again has the duration that can't be decoded. It fails like the object in v1alpha1.
         let direct: Guarded<MachineDeployment> = serde_json::from_str(&alpha.to_string()).unwrap();
         match (read.0, direct.0) {
             (Ok(read), Ok(direct)) => assert_eq!(read.0, *direct),

@@ -1,7 +1,7 @@
-//! One watch: lists, follows events from the version of the list on, and keeps a store equal to what both tell.
+//! One watch: lists, then follows events from the version of the list, and keeps a store equal to both.
 //!
-//! A library's watcher was not enough: it hides the versions of lists and bookmarks, by which a history that went back is
-//! noticed, and begins its pauses anew with each list that is refused.
+//! The watcher of kube's runtime is not enough. It hides the versions of lists and bookmarks, which show that history went back,
+//! and it resets its back-off before each list, even when the lists are refused.
 
 use std::{collections::BTreeSet, convert::Infallible, fmt::Debug, pin::pin, sync::Arc, time::Duration};
 
@@ -16,8 +16,8 @@ use tokio::{sync::Semaphore, time::Instant};
 use super::{
     Guarded, LIST_STALL, OnPoison, Poison, Watching,
     health::Health,
+    idle_limit::IdleLimit,
     pauses::{Cause, Pauses},
-    silence::{Fallen, Silence},
 };
 use crate::{
     error::{chain, shortened},
@@ -26,17 +26,17 @@ use crate::{
     store::{History, Store},
 };
 
-/// A watch that ends sooner than this without a word has failed.
-const AT_ONCE: Duration = Duration::from_secs(1);
-/// How long a watch that was opened after an outage tells what happened meanwhile, or that it can't tell. API servers do so right behind
-/// the head of their answer.
+/// A watch that ends sooner than this without an event has failed.
+const MIN_LIFETIME: Duration = Duration::from_secs(1);
+/// How long a new watch may need after an outage to send the missed events, or an error that they are gone. API servers send them
+/// right after the response head.
 const CATCH_UP: Duration = Duration::from_secs(2);
 
-/// So many watches that end after an outage before they have told what happened meanwhile; then a list tells. A proxy may close each
-/// connection sooner than a watch has [`CATCH_UP`].
-const UNTOLD_MAX: u32 = 3;
+/// After an outage, this number of watches may end before they have sent the missed events. Then the feed lists again. A proxy, for
+/// example, may close each connection before [`CATCH_UP`] has passed.
+const MAX_INCOMPLETE: u32 = 3;
 
-/// One watch: takes events and feeds the store.
+/// One watch: receives events and applies them to the store.
 pub(super) struct Feed<W, S: Snapshot> {
     pub(super) kind: &'static str,
     pub(super) watching: Watching<W, S::Object>,
@@ -44,39 +44,33 @@ pub(super) struct Feed<W, S: Snapshot> {
     pub(super) health: Arc<Health>,
     pub(super) lists: Arc<Semaphore>,
     pub(super) on_poison: OnPoison,
-    /// How long a connection may be silent.
+    /// How long a connection may deliver nothing.
     pub(super) silent_after: Duration,
-    /// Seconds that a watch is asked to last.
+    /// The timeout that a watch asks for, in seconds.
     pub(super) lasts: u32,
     /// A source of random numbers.
     pub(super) random: Arc<dyn Fn() -> u64 + Send + Sync>,
 }
 
-/// Why a list or watch does not go on.
+/// Why a list or watch failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Trouble {
+pub(super) struct WatchError {
     pub(super) text: String,
     cause: Cause,
-    history: Lost,
+    /// Whether the API server no longer has the events since the last version.
+    history_lost: bool,
 }
 
-/// Whether the API server can still tell what happened since.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lost {
-    No,
-    Yes,
-}
-
-/// How following the events of a watch ended.
+/// How a watch ended.
 enum End {
     /// The API server closed it.
     Closed,
-    /// Nothing was heard for too long.
+    /// The connection delivered nothing for too long.
     Silent,
-    Broken(Trouble),
+    Broken(WatchError),
 }
 
-/// How far a watch has come.
+/// The newest version that a watch has received.
 struct Position {
     text: String,
     number: Option<u64>,
@@ -88,7 +82,7 @@ impl Position {
         Self { text, number }
     }
 
-    /// Goes on to this version, unless that is one of the past.
+    /// Moves to this version, unless it is older.
     fn reach(&mut self, version: Option<&str>) {
         let Some(version) = version.filter(|version| !version.is_empty()) else { return };
         if !self.is_past(version) {
@@ -106,43 +100,43 @@ where
     W: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + 'static,
     S: Snapshot,
 {
-    /// Keeps the store equal to the API server, for ever.
+    /// Keeps the store equal to the API server. Never returns.
     pub(super) async fn keep(&self, api: &Api<Guarded<W>>) -> Infallible {
         let mut pauses = Pauses::default();
-        let mut silence = Silence::about(self.silent_after, (self.random)());
+        let mut idle = IdleLimit::about(self.silent_after, (self.random)());
         loop {
             match self.list(api).await {
-                Ok(version) => self.follow(api, Position::at(version), &mut pauses, &mut silence).await,
-                Err(trouble) => {
+                Ok(version) => self.follow(api, Position::at(version), &mut pauses, &mut idle).await,
+                Err(error) => {
                     self.store.set_current(false);
-                    self.rest(&trouble, &mut pauses).await;
+                    self.pause_after(&error, &mut pauses).await;
                 }
             }
         }
     }
 
-    /// Takes a complete list over; answers its version.
-    async fn list(&self, api: &Api<Guarded<W>>) -> Result<String, Trouble> {
-        // Never closed.
-        let _turn = self.lists.acquire().await.ok();
+    /// Applies a complete list and returns its version.
+    async fn list(&self, api: &Api<Guarded<W>>) -> Result<String, WatchError> {
+        // The semaphore is never closed.
+        let _permit = self.lists.acquire().await.ok();
         self.store.list_begins();
         let mut poisoned = BTreeSet::new();
         let mut params = ListParams::default().limit(self.watching.page);
         params.label_selector.clone_from(&self.watching.labels);
         params.field_selector.clone_from(&self.watching.fields);
         loop {
-            let page = tokio::time::timeout(LIST_STALL, api.list(&params)).await.map_err(|_| Trouble {
+            let page = tokio::time::timeout(LIST_STALL, api.list(&params)).await.map_err(|_| WatchError {
                 text: format!("the list stood still for {LIST_STALL:?}; it is begun anew"),
                 cause: Cause::Other(None),
-                history: Lost::No,
+                history_lost: false,
             })?;
-            let page = page.map_err(|error| trouble(self.kind, &error))?;
-            self.health.heard();
+            let page = page.map_err(|error| watch_error(self.kind, &error))?;
+            self.health.received();
             let version =
-                page.metadata.resource_version.filter(|version| !version.is_empty()).ok_or_else(|| Trouble {
+                page.metadata.resource_version.filter(|version| !version.is_empty()).ok_or_else(|| WatchError {
                     text: format!("the API server gave a list of {} without a resource version", self.kind),
                     cause: Cause::Other(None),
-                    history: Lost::No,
+                    history_lost: false,
                 })?;
             if params.continue_token.is_none()
                 && let Ok(number) = version.parse()
@@ -167,9 +161,9 @@ where
         }
     }
 
-    /// Follows events from a version on until the API server can't tell any more what happened since, or nothing lets it finish
-    /// telling.
-    async fn follow(&self, api: &Api<Guarded<W>>, mut here: Position, pauses: &mut Pauses, silence: &mut Silence) {
+    /// Follows events from a version on. Returns when a new list is needed: the API server no longer has the events since the last
+    /// version, or several watches ended before they had sent them.
+    async fn follow(&self, api: &Api<Guarded<W>>, mut here: Position, pauses: &mut Pauses, idle: &mut IdleLimit) {
         let params = WatchParams {
             label_selector: self.watching.labels.clone(),
             field_selector: self.watching.fields.clone(),
@@ -177,50 +171,53 @@ where
             bookmarks: true,
             ..WatchParams::default()
         };
-        let mut untold = 0;
+        let mut incomplete = 0;
         loop {
-            if untold >= UNTOLD_MAX {
-                tracing::info!(kind = self.kind, "each watch ends before it has told what happened; it lists again");
+            if incomplete >= MAX_INCOMPLETE {
+                tracing::info!(
+                    kind = self.kind,
+                    "each watch ends before it has sent the missed events; it lists again"
+                );
                 return;
             }
             let (began, before) = (Instant::now(), here.text.clone());
-            let trouble = match self.opened(api.watch(&params, &before)).await {
+            let error = match self.opened(api.watch(&params, &before)).await {
                 Err(error) => {
                     self.store.set_current(false);
-                    trouble(self.kind, &error)
+                    watch_error(self.kind, &error)
                 }
                 Ok(events) => {
-                    self.health.heard();
+                    self.health.received();
                     self.health.opened();
-                    let end = self.take_events(events, &mut here, pauses, silence).await;
-                    untold = if self.store.is_current() { 0 } else { untold + 1 };
+                    let end = self.take_events(events, &mut here, pauses, idle).await;
+                    incomplete = if self.store.is_current() { 0 } else { incomplete + 1 };
                     match end {
-                        End::Closed if began.elapsed() >= AT_ONCE || here.text != before => continue,
-                        End::Closed => Trouble {
+                        End::Closed if began.elapsed() >= MIN_LIFETIME || here.text != before => continue,
+                        End::Closed => WatchError {
                             text: format!("the API server ends the watch of {} at once", self.kind),
                             cause: Cause::Ended,
-                            history: Lost::No,
+                            history_lost: false,
                         },
                         End::Silent => {
-                            self.hung_up(silence);
+                            self.drop_dead_connection(idle);
                             continue;
                         }
-                        End::Broken(trouble) => trouble,
+                        End::Broken(error) => error,
                     }
                 }
             };
-            if trouble.history == Lost::Yes {
-                // What the store shows is of before an unknown time.
+            if error.history_lost {
+                // The store shows a state of unknown age.
                 self.store.set_current(false);
             }
-            self.rest(&trouble, pauses).await;
-            if trouble.history == Lost::Yes {
+            self.pause_after(&error, pauses).await;
+            if error.history_lost {
                 return;
             }
         }
     }
 
-    /// The answer to a request for a watch. What the store shows grows old while it does not come.
+    /// Waits for the response to a watch request. The store is not current while the response takes too long.
     async fn opened<T>(&self, answer: impl Future<Output = T>) -> T {
         let mut answer = pin!(answer);
         if let Ok(answer) = tokio::time::timeout(CATCH_UP, answer.as_mut()).await {
@@ -230,39 +227,39 @@ where
         answer.await
     }
 
-    /// Feeds events to the store until there are no more. After an outage the store counts as current once the watch has told what
-    /// happened meanwhile: with a bookmark, else a moment after it was opened.
+    /// Applies events to the store until the watch ends. After an outage the store becomes current once the missed events have
+    /// arrived: at a bookmark, or [`CATCH_UP`] after the watch was opened.
     async fn take_events(
         &self,
         events: impl Stream<Item = kube::Result<WatchEvent<Guarded<W>>>>,
         here: &mut Position,
         pauses: &mut Pauses,
-        silence: &mut Silence,
+        idle: &mut IdleLimit,
     ) -> End {
         let mut events = pin!(events);
         let mut caught_up_at = (!self.store.is_current()).then(|| Instant::now() + CATCH_UP);
         loop {
-            let heard_by = caught_up_at.unwrap_or_else(|| Instant::now() + silence.limit());
-            let event = match tokio::time::timeout_at(heard_by, events.next()).await {
+            let deadline = caught_up_at.unwrap_or_else(|| Instant::now() + idle.limit());
+            let event = match tokio::time::timeout_at(deadline, events.next()).await {
                 Err(_) if caught_up_at.take().is_some() => {
                     self.store.set_current(true);
                     continue;
                 }
                 Err(_) => return End::Silent,
                 Ok(None) => return End::Closed,
-                Ok(Some(Err(error))) => return End::Broken(trouble(self.kind, &error)),
+                Ok(Some(Err(error))) => return End::Broken(watch_error(self.kind, &error)),
                 Ok(Some(Ok(event))) => event,
             };
-            self.health.heard();
+            self.health.received();
             match event {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                     here.reach(object.meta().resource_version.as_deref());
-                    silence.event();
+                    idle.event();
                     self.apply(object);
                 }
                 WatchEvent::Deleted(object) => {
                     here.reach(object.meta().resource_version.as_deref());
-                    silence.event();
+                    idle.event();
                     self.delete(object);
                 }
                 WatchEvent::Bookmark(mark) => {
@@ -270,7 +267,7 @@ where
                     if here.is_past(&version) {
                         return End::Broken(went_back(self.kind, &version, here));
                     }
-                    silence.bookmark();
+                    idle.bookmark();
                     here.reach(Some(&version));
                     if let Ok(number) = version.parse() {
                         self.store.watched(number);
@@ -287,7 +284,7 @@ where
         }
     }
 
-    /// Takes an object over; answers the UID of one that can't be decoded.
+    /// Applies an object. Returns its UID if it can't be decoded.
     fn apply(&self, object: Guarded<W>) -> Option<String> {
         match object.0 {
             Ok(mut object) => {
@@ -302,9 +299,9 @@ where
                     poison.object.namespace.clone().unwrap_or_default(),
                     poison.object.name.clone().unwrap_or_default(),
                 );
-                // It exists: as it was last understood is nearer to the truth than not at all.
+                // The object exists. Its last decodable state is closer to the truth than no object.
                 let version = poison.resource_version.parse().unwrap_or(u64::MAX);
-                self.store.still_there(&key, &poison.uid, version);
+                self.store.observe_undecodable(&key, &poison.uid, version);
                 if self.health.undecodable(&poison) {
                     tracing::warn!(kind = self.kind, object = %key, error = poison.error, "undecodable object skipped");
                     (self.on_poison)(&poison);
@@ -330,79 +327,79 @@ where
         }
     }
 
-    /// The connection was silent for too long and is given up; what follows from that is asked for from the last version on.
-    fn hung_up(&self, silence: &mut Silence) {
-        tracing::info!(kind = self.kind, limit = ?silence.limit(), "the watch was silent for too long; it is opened anew");
-        if silence.falls() == Fallen::Patiently {
+    /// The connection delivered nothing for too long and is dropped. The next watch continues from the last version.
+    fn drop_dead_connection(&self, idle: &mut IdleLimit) {
+        tracing::info!(kind = self.kind, limit = ?idle.limit(), "the watch received nothing for too long; it is opened again");
+        if idle.exceeded() {
             tracing::warn!(
                 kind = self.kind,
-                limit = ?silence.limit(),
+                limit = ?idle.limit(),
                 "the API server sends no bookmarks for this watch: a dead connection is noticed later from now on"
             );
         }
     }
 
-    async fn rest(&self, trouble: &Trouble, pauses: &mut Pauses) {
-        let pause = pauses.after(trouble.cause, (self.random)());
-        if trouble.cause == Cause::Ended && pause.is_zero() {
-            // Nothing is wrong yet.
+    async fn pause_after(&self, error: &WatchError, pauses: &mut Pauses) {
+        let pause = pauses.after(error.cause, (self.random)());
+        if error.cause == Cause::Ended && pause.is_zero() {
+            // The first time is normal.
             return;
         }
-        if self.health.failed(&trouble.text) {
-            let error = trouble.text.as_str();
+        if self.health.failed(&error.text) {
+            let error = error.text.as_str();
             tracing::warn!(
                 kind = self.kind,
                 error,
                 ?pause,
-                "watch failed; it is tried again, and told when the reason changes"
+                "watch failed; it is tried again, and logged when the error changes"
             );
         }
         tokio::time::sleep(pause).await;
     }
 }
 
-fn went_back(kind: &str, version: &str, here: &Position) -> Trouble {
-    Trouble {
+fn went_back(kind: &str, version: &str, here: &Position) -> WatchError {
+    WatchError {
         text: format!("the history of {kind} went back from version {} to {version}; it lists again", here.text),
         cause: Cause::Behind,
-        history: Lost::Yes,
+        history_lost: true,
     }
 }
 
-fn trouble(kind: &str, error: &kube::Error) -> Trouble {
+fn watch_error(kind: &str, error: &kube::Error) -> WatchError {
     match error {
         kube::Error::Api(status) => refusal(kind, status),
-        _ => Trouble { text: chain(error), cause: Cause::Other(None), history: Lost::No },
+        _ => WatchError { text: chain(error), cause: Cause::Other(None), history_lost: false },
     }
 }
 
-/// What to do about a refused watch, where that is known.
-fn refusal(kind: &str, status: &kube::core::Status) -> Trouble {
+/// Describes a refused list or watch, with the remedy where one is known.
+fn refusal(kind: &str, status: &kube::core::Status) -> WatchError {
     let message = shortened(&status.message);
-    let wished = status.details.as_ref().map(|details| details.retry_after_seconds).filter(|seconds| *seconds > 0);
-    let other = Cause::Other(wished.map(|seconds| Duration::from_secs(u64::from(seconds))));
-    let (text, cause, history) = match status.code {
+    let requested = status.details.as_ref().map(|details| details.retry_after_seconds).filter(|seconds| *seconds > 0);
+    let other = Cause::Other(requested.map(|seconds| Duration::from_secs(u64::from(seconds))));
+    let (text, cause, history_lost) = match status.code {
         401 => {
             let text = format!("the API server does not accept the credentials for watching {kind}");
-            (text, Cause::Refused, Lost::No)
+            (text, Cause::Refused, false)
         }
         403 => {
             let text =
                 format!("forbidden to list and watch {kind}: {message}; grant both verbs, see `mcm manifests rbac`");
-            (text, Cause::Refused, Lost::No)
+            (text, Cause::Refused, false)
         }
         404 => {
             let text =
                 format!("{kind} are not served; are the CRDs installed? `mcm manifests crds | kubectl apply -f -`");
-            (text, other, Lost::No)
+            (text, other, false)
         }
         410 => {
             let text = format!("the watch of {kind} fell behind the API server's history; it lists again");
-            (text, Cause::Behind, Lost::Yes)
+            (text, Cause::Behind, true)
         }
-        code => (format!("{code} to a list or watch of {kind}: {message}"), other, Lost::No),
+        code => (format!("{code} to a list or watch of {kind}: {message}"), other, false),
     };
-    Trouble { text, cause, history }
+    WatchError { text, cause, history_lost }
 }
 
 #[cfg(test)]

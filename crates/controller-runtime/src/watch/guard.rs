@@ -1,7 +1,8 @@
-//! Decoding of one watched object such that an undecodable one is a value, not an error of the whole watch.
+//! Decodes one watched object, so that an undecodable object is a value and not an error of the whole watch.
 //!
-//! kube's `DeserializeGuard` does the same by way of a copied value tree; this one keeps the text of the object and decodes
-//! from it, which costs one copy of the text, and drops managed fields before a page of objects can pile up.
+//! kube's `DeserializeGuard` decodes from a copied tree of values. This one decodes from the text of the object, which costs one
+//! copy of the text. It also drops the managed fields of each object at once, so that those of a whole page are never in memory
+//! together.
 
 use std::borrow::Cow;
 
@@ -18,14 +19,14 @@ use serde_json::value::RawValue;
 pub struct Undecodable {
     /// Its metadata, without managed fields.
     pub metadata: ObjectMeta,
-    /// What is wrong with it.
+    /// The decoding error.
     pub error: String,
 }
 
-/// An object or, if it could not be decoded, its metadata and the error.
+/// An object; if it could not be decoded, its metadata and the error.
 ///
-/// On the heap: an object is kilobytes wide, and each stage of a watch's stream has room for one or more. Inline, a watch that
-/// rests takes a third of a megabyte, and every event is copied from stage to stage.
+/// Both are boxed because an object is kilobytes wide and each stage of the watch stream has room for one or more. Inline, an idle
+/// watch takes a third of a megabyte, and each event is copied from stage to stage.
 #[derive(Clone, Debug)]
 pub struct Guarded<W>(pub Result<Box<W>, Box<Undecodable>>);
 
@@ -38,7 +39,7 @@ impl<'de, W: Resource + DeserializeOwned> Deserialize<'de> for Guarded<W> {
                 Ok(object)
             }
             Err(error) => {
-                // Without metadata there is no object that could be named: an error of the watch after all.
+                // Without metadata the object can't be identified, so the whole watch fails.
                 let mut metadata = serde_json::from_str::<PartialObjectMeta<W>>(text.get())
                     .map_err(serde::de::Error::custom)?
                     .metadata;
@@ -52,7 +53,7 @@ impl<'de, W: Resource + DeserializeOwned> Deserialize<'de> for Guarded<W> {
 
 impl<W: Resource<DynamicType = ()>> Resource for Guarded<W> {
     type DynamicType = ();
-    /// Known when the watch is set up, not here.
+    /// The scope is known only where the watch is set up.
     type Scope = DynamicResourceScope;
 
     fn kind((): &()) -> Cow<'_, str> {

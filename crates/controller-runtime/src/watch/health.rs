@@ -1,4 +1,4 @@
-//! Whether a watch is alive: when its connection was last heard, what it stumbled over.
+//! Whether a watch works: when it last received data, and its errors.
 
 use std::{
     collections::BTreeMap,
@@ -15,12 +15,12 @@ use super::Poison;
 pub struct WatchHealth {
     /// Plural name of the kind.
     pub kind: &'static str,
-    /// Time since the API server last sent anything for it, bookmarks included; absent before the first answer. Bookmarks
-    /// come about once a minute, so minutes of silence mean a dead watch.
+    /// Time since the API server last sent data for this watch, bookmarks included; absent before the first response. Bookmarks
+    /// come about once a minute, so a watch without data for minutes is dead.
     pub silent_for: Option<Duration>,
-    /// Whether the first list has been taken over.
+    /// Whether the first list is complete.
     pub synced: bool,
-    /// Complete lists since the start; more than one tells of lost watches.
+    /// Complete lists since the start. More than one means that the watch had to list again.
     pub lists: u64,
     /// Errors of the watch since the start.
     pub failures: u64,
@@ -37,13 +37,13 @@ pub(super) struct Health {
 
 #[derive(Default)]
 struct State {
-    heard: Option<Instant>,
+    received: Option<Instant>,
     lists: u64,
     failures: u64,
     last_error: Option<String>,
-    /// The error that was told last; absent once a watch has been opened since.
-    told: Option<String>,
-    /// Resource version of undecodable objects by UID; each version is told of once.
+    /// The error that was logged last; absent once a watch has been opened since.
+    logged: Option<String>,
+    /// Resource version of each undecodable object, by UID. Each version is reported once.
     undecodable: BTreeMap<String, String>,
 }
 
@@ -52,7 +52,7 @@ impl Health {
         let state = self.lock();
         WatchHealth {
             kind,
-            silent_for: state.heard.map(|at| at.elapsed()),
+            silent_for: state.received.map(|at| at.elapsed()),
             synced: state.lists > 0,
             lists: state.lists,
             failures: state.failures,
@@ -61,44 +61,44 @@ impl Health {
         }
     }
 
-    pub(super) fn heard(&self) {
-        self.lock().heard = Some(Instant::now());
+    pub(super) fn received(&self) {
+        self.lock().received = Some(Instant::now());
     }
 
     pub(super) fn works(&self) {
         self.lock().last_error = None;
     }
 
-    /// A watch was opened: whatever goes wrong from now on is news.
+    /// A watch was opened. The next error is logged, even if it is the same as the last one.
     pub(super) fn opened(&self) {
         let mut state = self.lock();
         state.last_error = None;
-        state.told = None;
+        state.logged = None;
     }
 
     pub(super) fn listed(&self) {
         self.lock().lists += 1;
     }
 
-    /// It failed; whether the reason is news.
+    /// The watch failed. Returns whether to log the error: it differs from the last logged one.
     pub(super) fn failed(&self, error: &str) -> bool {
         let mut state = self.lock();
         state.failures += 1;
         state.last_error = Some(error.to_owned());
-        if state.told.as_deref() == Some(error) {
+        if state.logged.as_deref() == Some(error) {
             return false;
         }
-        state.told = Some(error.to_owned());
+        state.logged = Some(error.to_owned());
         true
     }
 
-    /// Remembers an undecodable object; whether this version of it is news.
+    /// Records an undecodable object. Returns whether this version of it is new.
     pub(super) fn undecodable(&self, poison: &Poison) -> bool {
         let version = poison.resource_version.clone();
         self.lock().undecodable.insert(poison.uid.clone(), version.clone()) != Some(version)
     }
 
-    /// This object can be decoded, or is gone.
+    /// The object can be decoded, or was deleted.
     pub(super) fn decodable(&self, uid: Option<&str>) {
         let mut state = self.lock();
         if !state.undecodable.is_empty()
@@ -108,9 +108,9 @@ impl Health {
         }
     }
 
-    /// A complete list mentioned only these undecodable objects.
-    pub(super) fn keep_undecodable(&self, seen: &std::collections::BTreeSet<String>) {
-        self.lock().undecodable.retain(|uid, _| seen.contains(uid));
+    /// A complete list contained only these undecodable objects.
+    pub(super) fn keep_undecodable(&self, listed: &std::collections::BTreeSet<String>) {
+        self.lock().undecodable.retain(|uid, _| listed.contains(uid));
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {

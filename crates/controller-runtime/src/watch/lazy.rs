@@ -1,4 +1,4 @@
-//! A watch that begins when somebody first wants it, so that what is rarely needed costs nothing until then.
+//! A watch that starts at its first use, so that a rarely used kind costs nothing before.
 
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Watches, Watching};
 use crate::{error::ApiError, snapshot::Snapshot, store::Store};
 
-/// A store whose watch begins when it is first wanted. Cheap to clone.
+/// A store whose watch starts at its first use. Cheap to clone.
 pub struct Lazy<S> {
     store: Arc<Store<S>>,
     wanted: Arc<watch::Sender<bool>>,
@@ -23,34 +23,34 @@ impl<S> Clone for Lazy<S> {
 }
 
 impl<S: Snapshot> Lazy<S> {
-    /// A store that nobody has wanted yet.
+    /// A store whose watch has not started.
     pub fn new(store: Arc<Store<S>>) -> Self {
         Self { store, wanted: Arc::new(watch::Sender::new(false)) }
     }
 
-    /// The store; empty until the watch has begun.
+    /// The store; empty until the watch has started.
     pub fn store(&self) -> &Arc<Store<S>> {
         &self.store
     }
 
-    /// Begins the watch if it has not begun; answers whether its first list is complete.
+    /// Starts the watch if it has not started. Returns whether its first list is complete.
     pub fn begin(&self) -> bool {
         self.wanted.send_if_modified(|wanted| !std::mem::replace(wanted, true));
         self.store.is_synced()
     }
 
-    /// Begins the watch if it has not begun, and waits for its first complete list.
+    /// Starts the watch if it has not started, and waits for its first complete list.
     ///
     /// # Errors
-    /// [`ApiError::TimedOut`] when the list is not complete in time; the watch goes on.
+    /// [`ApiError::TimedOut`] when the list is not complete in time; the watch continues.
     pub async fn ensure_started(&self, within: Duration) -> Result<&Arc<Store<S>>, ApiError> {
         self.begin();
         tokio::time::timeout(within, self.store.wait_synced()).await.map_err(|_| ApiError::TimedOut(within))?;
         Ok(&self.store)
     }
 
-    /// Waits until the store is wanted, then keeps it equal to the API server until `shutdown`. The future is to be owned
-    /// by the supervisor.
+    /// Waits for the first use of the store, then keeps it equal to the API server until `shutdown`. The supervisor should own the
+    /// future.
     pub async fn keep<W>(
         self,
         watches: Watches,

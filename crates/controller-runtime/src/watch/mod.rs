@@ -1,18 +1,21 @@
-//! Keeps stores equal to what the API server holds: one future per kind that lists, watches and never gives up.
+//! Keeps stores equal to the API server: one future per kind, which lists and watches and never ends by itself.
 //!
-//! Rules (rust-ecosystem §7): back off on every error, with jitter; at most three lists at once, in small pages; watches
-//! end after 170–200 s, before a load balancer drops them in silence; one that is silent for longer than bookmarks take is
-//! opened anew from its last version; an undecodable object is counted, told of once per version and kept as it was last
-//! understood, and never stops the others.
+//! Rules (rust-ecosystem §7):
+//! * Back off after every error, with jitter.
+//! * Run at most three lists at once, in small pages.
+//! * End each watch after 170–200 s, before a load balancer drops the connection without notice.
+//! * Open a watch again, from its last version, when it has received nothing for longer than the interval of bookmarks.
+//! * Count an undecodable object, report it once per version and keep its last decodable state. It never stops the watch of the
+//!   others.
 
 mod beta;
 mod feed;
 mod guard;
 mod health;
+mod idle_limit;
 mod lazy;
 mod pauses;
 pub mod prune;
-mod silence;
 
 use std::{
     collections::BTreeMap,
@@ -36,13 +39,13 @@ pub use self::{
 use self::{feed::Feed, health::Health};
 use super::{snapshot::Snapshot, store::Store};
 
-/// Lists under way at once, so that a restarted API server is not asked for everything at the same moment.
+/// Maximum number of lists at the same time, to spare an API server that has just restarted.
 const PARALLEL_LISTS: usize = 3;
-/// How long a list may stand still before it is begun anew.
+/// How long a list may make no progress before it starts again.
 const LIST_STALL: Duration = Duration::from_secs(60);
-/// Shortest and longest time a watch is asked to last, seconds.
+/// Range of the timeout that a watch asks for, in seconds.
 const WATCH_SECONDS: std::ops::RangeInclusive<u32> = 170..=200;
-/// How long a watch may be silent where nobody has said otherwise; API servers send a bookmark about once a minute.
+/// Default for how long a watch may receive nothing. API servers send a bookmark about once a minute.
 pub const SILENT_AFTER: Duration = Duration::from_secs(90);
 /// Objects per page of a list.
 pub const PAGE: u32 = 250;
@@ -52,13 +55,13 @@ pub const SMALL_PAGE: u32 = 100;
 /// Which objects of a kind are watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Those of one namespace.
+    /// The objects of one namespace.
     Namespace(String),
-    /// All of the cluster.
+    /// The objects of the whole cluster.
     Cluster,
 }
 
-/// How a kind is watched. `W` is the type on the wire, `K` what is kept.
+/// How a kind is watched. `W` is the type that the API server sends, `K` the type that is kept.
 #[derive(Clone)]
 pub struct Watching<W, K> {
     scope: Scope,
@@ -70,31 +73,31 @@ pub struct Watching<W, K> {
 }
 
 impl<T> Watching<T, T> {
-    /// Watches a kind and keeps its objects without what `prune` takes off.
+    /// Watches a kind and keeps its objects. `prune` removes what is not needed.
     pub fn objects(scope: Scope, prune: fn(&mut T)) -> Self {
         Self { scope, page: PAGE, labels: None, fields: None, prune, project: std::convert::identity }
     }
 }
 
 impl<W, K> Watching<W, K> {
-    /// Watches a kind and keeps only what `project` makes of an object.
+    /// Watches a kind and keeps the result of `project` for each object.
     pub fn projected(scope: Scope, project: fn(W) -> K) -> Self {
         Self { scope, page: SMALL_PAGE, labels: None, fields: None, prune: |_| (), project }
     }
 
-    /// With this many objects per page of a list.
+    /// Sets the number of objects per page of a list.
     #[must_use]
     pub fn page(self, page: u32) -> Self {
         Self { page, ..self }
     }
 
-    /// Only objects that match a label selector.
+    /// Restricts the watch to objects that match a label selector.
     #[must_use]
     pub fn labelled(self, selector: impl Into<String>) -> Self {
         Self { labels: Some(selector.into()), ..self }
     }
 
-    /// Only objects that match a field selector.
+    /// Restricts the watch to objects that match a field selector.
     #[must_use]
     pub fn with_fields(self, selector: impl Into<String>) -> Self {
         Self { fields: Some(selector.into()), ..self }
@@ -104,13 +107,13 @@ impl<W, K> Watching<W, K> {
 /// An object that can't be decoded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Poison {
-    /// The object, so that an event can be written about it.
+    /// Reference to the object, for an event about it.
     pub object: ObjectReference,
     /// Its UID.
     pub uid: String,
     /// The version that can't be decoded.
     pub resource_version: String,
-    /// What is wrong with it.
+    /// The decoding error.
     pub error: String,
 }
 
@@ -134,7 +137,7 @@ impl Poison {
     }
 }
 
-/// Is told of undecodable objects, once per version of each.
+/// Called for each undecodable object, once per version.
 pub type OnPoison = Arc<dyn Fn(&Poison) + Send + Sync>;
 
 /// All watches of the process. Cheap to clone.
@@ -159,7 +162,7 @@ impl Watches {
         }
     }
 
-    /// The same, whose watches may be silent for about this long before they are opened anew.
+    /// Sets about how long a watch may receive nothing before it is opened again.
     #[must_use]
     pub fn silent_after(self, limit: Duration) -> Self {
         Self { silent_after: limit, ..self }
@@ -170,13 +173,13 @@ impl Watches {
         self.lock().iter().map(|(kind, health)| health.read(kind)).collect()
     }
 
-    /// Makes a watch that is to begin later show in [`Self::health`].
+    /// Adds a watch that starts later to [`Self::health`].
     pub fn announce(&self, kind: &'static str) {
         self.health_of(kind);
     }
 
-    /// Keeps `store` equal to the API server until `shutdown`. `kind` is the plural name for logs and metrics. The future
-    /// is to be owned by the supervisor.
+    /// Keeps `store` equal to the API server until `shutdown`. `kind` is the plural name for logs and metrics. The supervisor
+    /// should own the future.
     pub async fn keep<W, S>(
         self,
         kind: &'static str,

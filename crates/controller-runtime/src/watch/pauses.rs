@@ -1,31 +1,30 @@
-//! How long a watch rests after something went wrong.
+//! How long a watch waits after an error before the next try.
 
 use std::time::Duration;
 
-/// The first pause; each further one is twice as long.
+/// The first pause. Each next pause is twice as long.
 const FIRST: Duration = Duration::from_millis(800);
-/// The longest pause after an error that may pass by itself.
+/// The longest pause after an error that can pass without a change of configuration.
 const LONGEST: Duration = Duration::from_secs(30);
-/// The longest pause after a refusal: rights come by somebody's hand.
+/// The longest pause after a refusal, which lasts until an administrator grants the rights.
 const LONGEST_REFUSED: Duration = Duration::from_secs(60);
-/// The most that a server's own wish for a pause counts.
-const MOST_WISHED: Duration = Duration::from_secs(5 * 60);
+/// The longest pause that a server may ask for.
+const MAX_REQUESTED: Duration = Duration::from_secs(5 * 60);
 
-/// Why a list or watch went wrong.
+/// Why a list or watch failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     /// 401 or 403.
     Refused,
-    /// The API server can't tell what happened since. Nothing is wrong with it: the first time a list is asked for at once.
+    /// The API server no longer has the events since the last version. This is not a fault: the first new list starts at once.
     Behind,
-    /// The API server ended the watch at once and without a word, as it does when a definition changes. The first time the watch is
-    /// opened at once.
+    /// The API server ended the watch at once and sent no event, as it does when a CRD changes. The first new watch starts at once.
     Ended,
-    /// Anything else, with the pause that the server wishes for.
+    /// Any other cause, with the pause that the server asks for.
     Other(Option<Duration>),
 }
 
-/// The pauses of one watch: they grow until it works again.
+/// The pauses of one watch. They grow until the watch works again.
 #[derive(Debug, Default)]
 pub(super) struct Pauses {
     failures: u32,
@@ -34,7 +33,7 @@ pub(super) struct Pauses {
 }
 
 impl Pauses {
-    /// The pause after one more failure; up to a quarter more by chance, so that watches don't come all at once.
+    /// The pause after one more failure. A random part of up to a quarter is added, so that watches do not all retry at once.
     pub(super) fn after(&mut self, cause: Cause, random: u64) -> Duration {
         let again = match cause {
             Cause::Behind => Some(&mut self.behind),
@@ -56,12 +55,12 @@ impl Pauses {
         let chance = u32::try_from(random % 256).unwrap_or_default();
         let pause = pause + pause / 1024 * chance;
         match cause {
-            Cause::Other(Some(wished)) => pause.max(wished.min(MOST_WISHED)),
+            Cause::Other(Some(requested)) => pause.max(requested.min(MAX_REQUESTED)),
             Cause::Other(None) | Cause::Refused | Cause::Behind | Cause::Ended => pause,
         }
     }
 
-    /// It works.
+    /// The watch works again.
     pub(super) fn reset(&mut self) {
         *self = Self::default();
     }
@@ -85,13 +84,13 @@ mod tests {
     }
 
     #[test]
-    fn a_server_may_wish_for_a_longer_pause_within_bounds() {
-        let wished = |seconds| Pauses::default().after(Cause::Other(Some(Duration::from_secs(seconds))), 0);
-        assert_eq!((wished(0), wished(7), wished(86_400)), (FIRST, Duration::from_secs(7), MOST_WISHED));
+    fn a_server_may_ask_for_a_longer_pause_within_bounds() {
+        let requested = |seconds| Pauses::default().after(Cause::Other(Some(Duration::from_secs(seconds))), 0);
+        assert_eq!((requested(0), requested(7), requested(86_400)), (FIRST, Duration::from_secs(7), MAX_REQUESTED));
     }
 
     #[test]
-    fn whoever_is_behind_lists_at_once_and_the_next_times_not_before_something_was_heard() {
+    fn a_watch_that_is_behind_lists_at_once_the_first_time_and_after_pauses_until_it_works() {
         let mut pauses = Pauses::default();
         let mut behind = || pauses.after(Cause::Behind, 0).as_millis();
         assert_eq!([behind(), behind(), behind()], [0, 800, 1600]);
@@ -105,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_that_ends_is_opened_at_once_and_the_next_times_not_before_something_was_heard() {
+    fn a_watch_that_ends_is_opened_at_once_the_first_time_and_after_pauses_until_it_works() {
         let mut pauses = Pauses::default();
         let mut ended = || pauses.after(Cause::Ended, 0).as_millis();
         assert_eq!([ended(), ended(), ended()], [0, 800, 1600]);

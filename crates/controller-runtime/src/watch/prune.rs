@@ -1,6 +1,6 @@
-//! What is taken off objects before they are kept: nobody reads it, and it is often half of an object.
+//! Removes fields that are never read before objects are kept. They are often half of an object.
 //!
-//! Objects are only ever patched, never written back whole, so what is dropped here is not lost in the cluster.
+//! Objects are only patched, never written back as a whole, so removed fields stay in the cluster.
 
 use k8s_openapi::api::{
     core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod},
@@ -10,7 +10,7 @@ use k8s_openapi::api::{
 use kube::Resource;
 use machine_api::names::annotation;
 
-/// Managed fields and kubectl's memory of the last apply; for all kinds, and enough for machine objects and Secrets.
+/// Removes managed fields and kubectl's last-applied annotation. For all kinds; enough for machine objects and Secrets.
 pub fn common<K: Resource>(object: &mut K) {
     let metadata = object.meta_mut();
     metadata.managed_fields = None;
@@ -20,7 +20,7 @@ pub fn common<K: Resource>(object: &mut K) {
     }
 }
 
-/// A Node without its list of images, its software versions, its ports and its addresses.
+/// Removes from a Node its images, software versions, ports and addresses.
 pub fn node(node: &mut Node) {
     common(node);
     if let Some(spec) = &mut node.spec {
@@ -37,7 +37,7 @@ pub fn node(node: &mut Node) {
     }
 }
 
-/// A Pod as far as a drain needs it: where it runs, who owns it, its volumes, priority, grace period and phase.
+/// Keeps of a Pod what a drain needs: its node, owner, volumes, priority, grace period and phase.
 pub fn pod(pod: &mut Pod) {
     common(pod);
     if let Some(spec) = &mut pod.spec {
@@ -53,7 +53,7 @@ pub fn pod(pod: &mut Pod) {
         spec.dns_config = None;
         spec.readiness_gates = None;
         spec.node_selector = None;
-        // Only volumes that can be attached matter: claims, and claims made for this pod alone.
+        // Only attachable volumes matter: claims, and claims made for this pod alone.
         if let Some(volumes) = &mut spec.volumes {
             volumes.retain(|volume| volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some());
             for volume in volumes {
@@ -75,7 +75,7 @@ pub fn pod(pod: &mut Pod) {
     }
 }
 
-/// A persistent volume: everything but bookkeeping.
+/// Removes from a persistent volume its node affinity and its mount options.
 pub fn persistent_volume(volume: &mut PersistentVolume) {
     common(volume);
     if let Some(spec) = &mut volume.spec {
@@ -84,7 +84,7 @@ pub fn persistent_volume(volume: &mut PersistentVolume) {
     }
 }
 
-/// A claim: the name of its volume is what is looked for.
+/// Keeps of a claim what a drain needs: the name of its volume.
 pub fn persistent_volume_claim(claim: &mut PersistentVolumeClaim) {
     common(claim);
     if let Some(spec) = &mut claim.spec {
@@ -97,7 +97,7 @@ pub fn persistent_volume_claim(claim: &mut PersistentVolumeClaim) {
     }
 }
 
-/// A volume attachment without the attacher's private data.
+/// Removes the private data of the attacher from a volume attachment.
 pub fn volume_attachment(attachment: &mut VolumeAttachment) {
     common(attachment);
     attachment.spec.source.inline_volume_spec = None;
@@ -106,8 +106,8 @@ pub fn volume_attachment(attachment: &mut VolumeAttachment) {
     }
 }
 
-/// A disruption budget without its conditions. The pods whose eviction was let through stay: without them a budget that is
-/// being used looks like one that can never allow anything.
+/// Removes the conditions of a disruption budget. `disruptedPods` stays: without the pods whose eviction was just allowed, a budget
+/// in use looks like a budget that can never allow an eviction.
 pub fn pod_disruption_budget(budget: &mut PodDisruptionBudget) {
     common(budget);
     if let Some(status) = &mut budget.status {

@@ -1,4 +1,4 @@
-//! What a watch asks an API server for, and what becomes of its store, whatever the server answers.
+//! What a watch requests from an API server, and the resulting store for each kind of response.
 
 use std::{collections::VecDeque, sync::Mutex};
 
@@ -43,22 +43,22 @@ enum Reply {
     List(u64, Vec<Value>),
     /// Events, after which the connection is closed.
     Events(Vec<Value>),
-    /// Events, after which nothing comes any more.
+    /// Events, then nothing, with the connection left open.
     Silence(Vec<Value>),
-    /// Events, after which the connection is closed in so many tenths of a second.
+    /// Events, then the connection is closed after this number of tenths of a second.
     Brief(Vec<Value>, u64),
     Refused(u16),
-    /// No answer at all.
+    /// No response.
     Nothing,
 }
 
-/// Requests: when each came, in seconds, and the version that it watched from; none for a list.
+/// Requests: when each was made, in seconds, and the version that it watches from; `None` for a list.
 type Asked = Arc<Mutex<Vec<(u64, Option<String>)>>>;
 
-/// A feed over an API server that answers as it is told, and then not any more.
+/// A feed over an API server that sends these replies in turn, and afterwards no response.
 struct Rig {
     feed: Feed<Machine, Arc<Machine>>,
-    told: Arc<Mutex<Vec<String>>>,
+    reported: Arc<Mutex<Vec<String>>>,
     replies: Arc<Mutex<VecDeque<Reply>>>,
     asked: Asked,
     began: Instant,
@@ -66,8 +66,8 @@ struct Rig {
 
 impl Rig {
     fn new(replies: Vec<Reply>) -> Self {
-        let told = Arc::new(Mutex::new(Vec::new()));
-        let log = Arc::clone(&told);
+        let reported = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&reported);
         let feed = Feed {
             kind: "machines",
             watching: Watching::objects(Scope::Namespace("ns".to_owned()), prune::common),
@@ -83,7 +83,7 @@ impl Rig {
             random: Arc::new(|| 100),
         };
         let replies = Arc::new(Mutex::new(VecDeque::from(replies)));
-        Self { feed, told, replies, asked: Arc::default(), began: Instant::now() }
+        Self { feed, reported, replies, asked: Arc::default(), began: Instant::now() }
     }
 
     fn api(&self) -> Api<Guarded<Machine>> {
@@ -101,7 +101,7 @@ impl Rig {
         Api::namespaced_with(kube::Client::new(service, "ns"), "ns", &())
     }
 
-    /// Lets the feed go on for so long.
+    /// Runs the feed for this time.
     async fn run(&self, seconds: u64) {
         let limit = Duration::from_secs(seconds);
         assert!(tokio::time::timeout(limit, self.feed.keep(&self.api())).await.is_err());
@@ -120,7 +120,8 @@ type AnyBody = UnsyncBoxBody<Bytes, std::io::Error>;
 
 async fn answer(reply: Reply) -> http::Response<AnyBody> {
     let lines = |events: Vec<Value>| {
-        // As API servers do, the type first: what is undecodable is told from its text, which must not have been read before.
+        // The type comes first, as from API servers: an undecodable object is found by its text, which must not have been consumed
+        // before.
         let line = |event: Value| format!("{{\"type\":{},\"object\":{}}}\n", event["type"], event["object"]);
         stream::iter(events).map(move |event| Ok::<_, std::io::Error>(Frame::data(Bytes::from(line(event)))))
     };
@@ -147,7 +148,7 @@ async fn answer(reply: Reply) -> http::Response<AnyBody> {
     }
 }
 
-// Reads as what is compared: a request from a version.
+// Reads like the compared value: a request from a version.
 #[allow(clippy::unnecessary_wraps)]
 fn from(version: &str) -> Option<String> {
     Some(version.to_owned())
@@ -181,7 +182,7 @@ async fn a_second_list_removes_what_it_does_not_mention() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_broken_list_removes_nothing_and_gives_its_turn_back() {
+async fn a_broken_list_removes_nothing_and_releases_its_permit() {
     let rig = Rig::new(vec![Reply::List(1, vec![machine("a", 1)]), Reply::Refused(410), Reply::Refused(500)]);
     rig.run(2).await;
     assert_eq!(rig.names(), ["a"]);
@@ -189,7 +190,7 @@ async fn a_broken_list_removes_nothing_and_gives_its_turn_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_undecodable_object_is_told_of_once_per_version_and_stops_nobody() {
+async fn an_undecodable_object_is_reported_once_per_version_and_stops_no_other() {
     let rig = Rig::new(vec![
         Reply::List(2, vec![poison("bad", 1), machine("good", 2)]),
         Reply::Refused(410),
@@ -198,7 +199,7 @@ async fn an_undecodable_object_is_told_of_once_per_version_and_stops_nobody() {
     ]);
     rig.run(5).await;
     assert_eq!(rig.names(), ["good"]);
-    assert_eq!(*rig.told.lock().unwrap(), ["bad@1", "bad@3"]);
+    assert_eq!(*rig.reported.lock().unwrap(), ["bad@1", "bad@3"]);
     assert_eq!(rig.feed.health.read("machines").undecodable, 1);
 }
 
@@ -236,7 +237,7 @@ async fn a_list_that_stands_still_is_begun_anew() {
 #[case::overload(429, &[0, 0, 2, 6, 13, 27, 55, 88, 121, 154, 187, 219, 252, 285])]
 #[case::fault(500, &[0, 0, 2, 6, 13, 27, 55, 88, 121, 154, 187, 219, 252, 285])]
 #[tokio::test(start_paused = true)]
-async fn lists_that_are_refused_are_asked_for_ever_more_rarely(#[case] code: u16, #[case] seconds: &[u64]) {
+async fn refused_lists_are_retried_after_growing_pauses(#[case] code: u16, #[case] seconds: &[u64]) {
     let rig = Rig::new(vec![Reply::Refused(code); 40]);
     rig.run(300).await;
     assert_eq!(rig.asked().iter().map(|(at, _)| *at).collect::<Vec<_>>(), seconds);
@@ -252,7 +253,7 @@ async fn a_list_that_works_before_each_refused_watch_does_not_shorten_the_pauses
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_watch_is_opened_anew_from_its_last_version() {
+async fn an_idle_watch_is_opened_again_from_its_last_version() {
     let rig = Rig::new(vec![
         Reply::List(1, vec![machine("a", 1)]),
         Reply::Silence(vec![event("MODIFIED", &machine("a", 5)), bookmark(9)]),
@@ -265,7 +266,7 @@ async fn a_silent_watch_is_opened_anew_from_its_last_version() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_api_server_without_bookmarks_is_asked_anew_three_times_and_then_more_rarely() {
+async fn an_api_server_without_bookmarks_gets_three_new_connections_and_then_fewer() {
     let mut replies = vec![Reply::List(1, Vec::new())];
     replies.extend(vec![Reply::Silence(Vec::new()); 40]);
     let rig = Rig::new(replies);
@@ -275,7 +276,7 @@ async fn an_api_server_without_bookmarks_is_asked_anew_three_times_and_then_more
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_view_is_stale_only_while_no_connection_can_be_opened() {
+async fn a_store_is_stale_only_while_no_connection_can_be_opened() {
     let rig = Rig::new(vec![
         Reply::List(1, Vec::new()),
         Reply::Silence(vec![bookmark(2)]),
@@ -291,12 +292,12 @@ async fn a_view_is_stale_only_while_no_connection_can_be_opened() {
             stale.push(half_second);
         }
     }
-    // In the pause after the refusal, and neither in the silence before nor afterwards.
+    // In the pause after the refusal; not before it, and not afterwards.
     assert!(stale.contains(&180) && stale.len() <= 2, "{stale:?}");
     assert_eq!(rig.asked().len(), 4);
 }
 
-/// When the view was stale, in tenths of a second, over so many seconds.
+/// The tenths of a second at which the store was not current, over this number of seconds.
 async fn stale(rig: &Rig, seconds: usize) -> Vec<usize> {
     let api = rig.api();
     let mut keep = pin!(rig.feed.keep(&api));
@@ -310,16 +311,14 @@ async fn stale(rig: &Rig, seconds: usize) -> Vec<usize> {
     stale
 }
 
-/// The moments are tenths of seconds: of the refusals from 0.0 to 12.5, the pauses are 0.8, 1.7, 3.5 and 7.0 s.
+/// Times are tenths of a second. Between the refusals, from 0.0 to 12.5, the pauses are 0.8, 1.7, 3.5 and 7.0 s.
 #[rstest]
 #[case::as_an_event(Reply::Silence(vec![json!({"type": "ERROR", "object": {
     "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": 410, "reason": "Expired", "message": "too old",
 }})]))]
 #[case::as_a_status(Reply::Refused(410))]
 #[tokio::test(start_paused = true)]
-async fn a_view_that_is_behind_after_an_outage_is_stale_until_it_is_listed_which_is_done_at_once(
-    #[case] behind: Reply,
-) {
+async fn a_store_that_is_behind_after_an_outage_is_stale_until_a_list_that_starts_at_once(#[case] behind: Reply) {
     let mut replies = vec![Reply::List(1, vec![machine("a", 1)])];
     replies.extend(vec![Reply::Refused(503); 4]);
     replies.extend([behind, Reply::Nothing]);
@@ -331,22 +330,22 @@ async fn a_view_that_is_behind_after_an_outage_is_stale_until_it_is_listed_which
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_is_open_again_has_two_seconds_or_a_bookmark_to_tell_what_happened_meanwhile() {
+async fn after_an_outage_a_store_is_current_two_seconds_after_the_watch_opens_or_at_a_bookmark() {
     let modified = || event("MODIFIED", &machine("a", 5));
     let after = |reply| vec![Reply::List(1, Vec::new()), Reply::Refused(503), reply];
     let tenths = |quiet: usize| (0..quiet).collect::<Vec<_>>();
-    // The refusal is 0.9 s ago when the watch is opened.
+    // The watch is opened 0.9 s after the refusal.
     assert_eq!(stale(&Rig::new(after(Reply::Silence(Vec::new()))), 10).await, tenths(28));
     assert_eq!(stale(&Rig::new(after(Reply::Silence(vec![modified()]))), 10).await, tenths(28));
     assert_eq!(stale(&Rig::new(after(Reply::Silence(vec![modified(), bookmark(6)]))), 10).await, tenths(8));
 }
 
-/// As a proxy does that closes each connection soon. The refusal is 0.9 s ago when the first watch is opened.
+/// As behind a proxy that soon closes each connection. The first watch is opened 0.9 s after the refusal.
 #[rstest]
 #[case::soon(Reply::Brief(Vec::new(), 15), 54)]
 #[case::soon_after_an_event(Reply::Brief(vec![event("MODIFIED", &machine("a", 5))], 15), 54)]
 #[tokio::test(start_paused = true)]
-async fn watches_after_an_outage_that_all_end_before_they_have_told_what_happened_lead_to_a_list(
+async fn watches_that_all_end_before_they_have_sent_the_missed_events_lead_to_a_list(
     #[case] brief: Reply,
     #[case] tenths: usize,
 ) {
@@ -378,7 +377,7 @@ async fn watches_after_an_outage_that_end_at_once_lead_to_a_list_too() {
     assert_eq!(lists, [0, 5]);
 }
 
-/// API servers do so when a definition changes, as when the certificate of its conversion is written.
+/// API servers do this when a CRD changes, for example when the certificate of its conversion is written.
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_ends_at_once_is_opened_at_once_and_the_next_times_after_pauses() {
     let mut replies = vec![Reply::List(1, Vec::new())];
@@ -390,13 +389,13 @@ async fn a_watch_that_ends_at_once_is_opened_at_once_and_the_next_times_after_pa
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_view_is_stale_while_nobody_answers_the_request_for_its_watch() {
+async fn a_store_is_stale_while_the_request_for_its_watch_has_no_response() {
     let rig = Rig::new(vec![Reply::List(1, Vec::new()), Reply::Nothing]);
     assert_eq!(stale(&rig, 5).await, (19..50).collect::<Vec<_>>());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bookmark_from_the_past_tells_that_history_went_back() {
+async fn a_bookmark_from_the_past_shows_that_history_went_back() {
     let rig = Rig::new(vec![
         Reply::List(2000, vec![machine("a", 1900)]),
         Reply::Silence(vec![bookmark(1100)]),
@@ -419,7 +418,7 @@ async fn an_old_event_does_not_take_the_position_of_a_watch_back() {
 }
 
 #[test]
-fn the_same_reason_is_told_once_until_a_watch_was_opened() {
+fn the_same_error_is_logged_once_until_a_watch_is_opened() {
     let health = Health::default();
     assert!(health.failed("a") && !health.failed("a") && health.failed("b") && health.failed("a"));
     health.works();

@@ -147,7 +147,7 @@ async fn a_bad_day_leaves_one_server_for_each_machine_and_nothing_in_the_end() {
     assert_eq!(subjects[0].list().await.unwrap(), []);
     println!(
         "a bad day of {} requests",
-        region.compute.seen().len() + region.network.seen().len() + region.volume.seen().len()
+        region.compute.requests().len() + region.network.requests().len() + region.volume.requests().len()
     );
 }
 
@@ -170,8 +170,8 @@ async fn a_machine_costs_so_many_requests(#[case] test: &'static str, #[case] pa
     subject.delete().await.unwrap();
     let down = all().len() - up.len();
     // Looks at a server that is not ready yet, and further pages, are as many as the cloud is slow and its pages are short.
-    let polls = |seen: &[fault_proxy::Seen]| {
-        let looks = |seen: &&fault_proxy::Seen| {
+    let polls = |seen: &[fault_proxy::ReceivedRequest]| {
+        let looks = |seen: &&fault_proxy::ReceivedRequest| {
             seen.method == Method::GET
                 && (seen.path.starts_with("/v2.1/servers/") && !seen.path.ends_with("detail")
                     || !seen.parameter("marker").is_empty())

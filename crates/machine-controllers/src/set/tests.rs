@@ -346,7 +346,7 @@ async fn replacements_of_machines_that_never_join_wait_and_say_so() {
 /// Each pass draws another name, and a set is woken by whatever happens to its machines.
 #[tokio::test(start_paused = true)]
 async fn machines_that_are_refused_for_hours_cost_few_tries() {
-    let cluster = Cluster::with(Some(set(3)), vec![], |machines| machines.minding(&Refusals::default()));
+    let cluster = Cluster::with(Some(set(3)), vec![], |machines| machines.with_refusals(&Refusals::default()));
     for hour in 0..3 {
         let before = cluster.writes("POST machines");
         for _ in 0..720 {

@@ -111,7 +111,7 @@ impl Parts<'_> {
         let hears_itself = !self.lacks(Guard::OwnWrites);
         let api = Arc::new(Played::new(&caller, store));
         let objects = Objects::over(api, self.gate(), hears_itself.then(|| Arc::clone(store)));
-        if self.lacks(Guard::Refusals) { objects } else { objects.minding(&self.refusals) }
+        if self.lacks(Guard::Refusals) { objects } else { objects.with_refusals(&self.refusals) }
     }
 
     pub(super) fn deployments(&self) -> DeploymentController {

@@ -408,9 +408,10 @@ fn start(
     let woken = Arc::clone(&queue);
     let controller = Arc::new(MachineController::new(MachineDeps {
         machines: Objects::new(client.clone(), gate.clone(), Some(Arc::clone(&views.machines)), |_| {})
-            .minding(&refusals),
+            .with_refusals(&refusals),
         target: Some(TargetParts {
-            nodes: Objects::new(client.clone(), gate.clone(), Some(Arc::clone(&nodes)), |_| {}).minding(&of_target),
+            nodes: Objects::new(client.clone(), gate.clone(), Some(Arc::clone(&nodes)), |_| {})
+                .with_refusals(&of_target),
             node_store: Arc::clone(&nodes),
             tokens: Objects::new(client.clone(), gate.clone(), None, |_| {}),
             drain_views: Arc::new(Pods::following(api, &stop)),
