@@ -127,7 +127,7 @@ impl Call<'_> {
 
     fn check_fields(&self, fields: &FieldSelector) -> Result<(), ApiStatus> {
         let own = self.view.selectable_fields();
-        for demand in fields.demands() {
+        for demand in fields.terms() {
             let field = demand.field.as_str();
             let known =
                 matches!(field, "metadata.name" | "metadata.namespace") || own.iter().any(|(name, _)| *name == field);

@@ -1,7 +1,7 @@
-//! Who calls: by certificate, token or impersonation.
+//! Authentication of users by certificate, token or impersonation.
 //!
-//! Health and version are for anybody, all else needs a client certificate of the server's own authority or a token. What a
-//! known caller may do is decided in [`super::authorization`].
+//! Health and version are public. All other requests need a token, or a client certificate that the authority of the server has signed.
+//! [`super::authorization`] authorizes the requests of authenticated users.
 //! Source: spec/extension-apiserver §6.6.
 
 use std::{
@@ -14,13 +14,13 @@ use kube_protocol::{request::Target, status::ApiStatus};
 use serde_json::{Value, json};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// The group of those who may impersonate.
+/// The group of administrators. Its users may also impersonate other users.
 pub(super) const MASTERS: &str = "system:masters";
 pub(super) const AUTHENTICATED: &str = "system:authenticated";
 pub(super) const UNAUTHENTICATED: &str = "system:unauthenticated";
 const ANONYMOUS: &str = "system:anonymous";
 
-/// A caller.
+/// A user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct User {
     pub(super) name: String,
@@ -28,14 +28,14 @@ pub(super) struct User {
 }
 
 impl User {
-    /// Somebody who is known.
+    /// An authenticated user.
     pub(super) fn known(name: impl Into<String>, groups: impl IntoIterator<Item = String>) -> Self {
         let mut groups: Vec<String> = groups.into_iter().collect();
         groups.push(AUTHENTICATED.to_owned());
         Self { name: name.into(), groups }
     }
 
-    /// Somebody whom a review asks about: in the groups that it names and no others.
+    /// The user of a review. It is in the groups of the review and in no others.
     pub(super) fn reviewed(name: &str, groups: Vec<String>) -> Self {
         Self { name: name.to_owned(), groups }
     }
@@ -54,23 +54,23 @@ impl User {
         self.name == ANONYMOUS
     }
 
-    /// Whether it belongs to those who may do everything.
+    /// Whether the user is an administrator.
     pub(super) fn is_master(&self) -> bool {
         self.groups.iter().any(|group| group == MASTERS)
     }
 
-    /// Its groups beside those that every known caller is in.
-    pub(super) fn asked_groups(&self) -> impl Iterator<Item = &str> {
+    /// The groups of the user, except the group of all authenticated users.
+    pub(super) fn own_groups(&self) -> impl Iterator<Item = &str> {
         self.groups.iter().map(String::as_str).filter(|group| *group != AUTHENTICATED)
     }
 
-    /// As reviews write users.
+    /// The user in the format of reviews.
     pub(super) fn to_json(&self) -> Value {
         json!({"username": self.name, "groups": self.groups})
     }
 }
 
-/// The tokens that callers may show beside those of service accounts. They end with the process.
+/// The tokens that are not tokens of service accounts. They are valid until the process ends.
 #[derive(Debug, Default)]
 pub(super) struct Tokens {
     known: Mutex<BTreeMap<String, User>>,
@@ -81,7 +81,7 @@ impl Tokens {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(token, user);
     }
 
-    /// Adds those of a file: `token,user,uid,"group,group"` per line, the groups are optional.
+    /// Adds the tokens of a file with a line `token,user,uid,"group,group"` for each token. The groups are optional.
     pub(super) fn add_file(&self, text: &str) -> Result<(), TokenFileError> {
         for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
             let (token, user) = token_line(line).ok_or(TokenFileError { line: at + 1 })?;
@@ -95,7 +95,7 @@ impl Tokens {
     }
 }
 
-/// A token file can't be read.
+/// The error of a token file with a wrong format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line} of the token file is not: token,user,uid,\"group,group\" (the groups may be left out)")]
 pub struct TokenFileError {
@@ -111,10 +111,10 @@ fn token_line(line: &str) -> Option<(String, User)> {
     (!token.is_empty() && !name.is_empty()).then(|| (token.to_owned(), User::known(name, groups)))
 }
 
-/// Who calls, by certificate or token.
+/// Authenticates a request by certificate or token. A request without both is anonymous.
 ///
 /// # Errors
-/// 401 for a token that nobody has.
+/// 401 for an unknown token.
 pub(super) fn authenticate(
     certificate: Option<&[u8]>,
     headers: &HeaderMap,
@@ -139,7 +139,7 @@ fn user_of_certificate(der: &[u8]) -> Option<User> {
     Some(User::known(name, groups))
 }
 
-/// The user that a caller wants to be, if it wants to be another.
+/// The user that a request asks to impersonate; none for a request without impersonation.
 ///
 /// # Errors
 /// 400 for a group without a user.
@@ -157,7 +157,7 @@ pub(super) fn impersonation(headers: &HeaderMap) -> Result<Option<User>, ApiStat
     }
 }
 
-/// Whether a caller is known, or what it asks for is open to anybody.
+/// Checks that the user is authenticated or the path is public.
 pub(super) fn authorize(user: &User, target: &Target, path: &str) -> Result<(), ApiStatus> {
     if !user.is_anonymous() {
         return Ok(());
@@ -168,7 +168,7 @@ pub(super) fn authorize(user: &User, target: &Target, path: &str) -> Result<(), 
         }
         Target::Resource(_) => false,
     };
-    // A path with escapes or dots is not what it looks like.
+    // A path with escapes or dots may mean another path.
     if open && !path.contains(['%', ';']) && !path.contains("..") { Ok(()) } else { Err(ApiStatus::unauthorized()) }
 }
 

@@ -1,4 +1,4 @@
-//! Secrets that hold a token of a service account, filled as the token controller of a cluster does.
+//! Secrets with a token of a service account. The server fills them, like the token controller of a cluster.
 //!
 //! Source: spec/extension-apiserver §6.1, §6.3 no. 9.
 
@@ -16,10 +16,10 @@ use super::{
 const SECRET_TYPE: &str = "kubernetes.io/service-account-token";
 const ACCOUNT: &str = "kubernetes.io/service-account.name";
 const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
-/// Longer than any development server runs; no token is for ever.
+/// The lifetime of a token: longer than a development server runs.
 const LIFETIME: SignedDuration = SignedDuration::from_hours(365 * 24);
 
-/// The account whose token a Secret waits for.
+/// The account whose token is missing in a Secret; none if the Secret needs no token.
 fn waits_for(secret: &Value) -> Option<&str> {
     let has_token = secret["data"]["token"].as_str().is_some_and(|token| !token.is_empty());
     let account = secret["metadata"]["annotations"][ACCOUNT].as_str()?;
@@ -27,7 +27,7 @@ fn waits_for(secret: &Value) -> Option<&str> {
     waits.then_some(account)
 }
 
-/// A Secret with what belongs into it.
+/// A Secret with token, namespace and certificate authority.
 fn filled(secret: &Value, account_uid: &str, token: &str, authority: Option<&str>) -> Value {
     let mut filled = secret.clone();
     if !filled["data"].is_object() {
@@ -45,7 +45,7 @@ fn filled(secret: &Value, account_uid: &str, token: &str, authority: Option<&str
 }
 
 impl Server {
-    /// Fills a Secret, if it waits for the token of an account that exists.
+    /// Fills a Secret, if it needs a token and the account exists.
     pub(super) fn fill_account_secret(&self, stored: &Stored) {
         let Some(name) = waits_for(&stored.value) else { return };
         let namespace = object::namespace(&stored.value).unwrap_or_default();
@@ -58,12 +58,12 @@ impl Server {
         let Some(token) = token else { return };
         let value = filled(&stored.whole(), uid, &token, self.authority.get().map(String::as_str));
         let place = key(Some(namespace), object::name(&stored.value));
-        // Somebody else was quicker: the change wakes us again.
+        // A conflict needs no retry, because the other change of the Secret leads here again.
         let _ =
             self.store.write(&Collection::new("", "secrets"), &place, Expect::Revision(stored.revision), Some(value));
     }
 
-    /// Fills the Secrets that have waited for an account.
+    /// Fills the Secrets of an account that need a token.
     pub(super) fn fill_secrets_of(&self, account: &Value) {
         let prefix = format!("{}/", object::namespace(account).unwrap_or_default());
         for (_, secret) in self.store.list(&Collection::new("", "secrets"), &prefix).objects {
@@ -89,10 +89,10 @@ mod tests {
     #[rstest]
     #[case::empty("/none", json!(null), Some("robot"))]
     #[case::of_another_type("/type", json!("Opaque"), None)]
-    #[case::for_nobody("/metadata/annotations", json!({}), None)]
+    #[case::without_an_account("/metadata/annotations", json!({}), None)]
     #[case::filled("/data", json!({"token": "dA=="}), None)]
-    #[case::going("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"), None)]
-    fn who_waits(#[case] place: &str, #[case] value: Value, #[case] expected: Option<&str>) {
+    #[case::being_deleted("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"), None)]
+    fn secrets_that_need_a_token(#[case] place: &str, #[case] value: Value, #[case] expected: Option<&str>) {
         let mut secret = secret();
         secret["data"] = json!({});
         secret["metadata"]["deletionTimestamp"] = Value::Null;
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filled_secret_waits_no_more_and_holds_all_a_client_needs() {
+    fn a_filled_secret_needs_no_token_and_has_all_that_a_client_needs() {
         let filled = filled(&secret(), "u", "the.to.ken", Some("PEM"));
         assert_eq!(waits_for(&filled), None);
         assert_eq!(filled["data"], json!({"token": "dGhlLnRvLmtlbg==", "namespace": "bg==", "ca.crt": "UEVN"}));

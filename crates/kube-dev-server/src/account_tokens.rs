@@ -1,7 +1,8 @@
-//! Tokens of service accounts: JSON Web Tokens (ES256), signed by a key of the server's own.
+//! Tokens of service accounts: JSON Web Tokens (ES256), signed with a key of the server.
 //!
-//! A data folder keeps the key, so that tokens outlive the process. A token is worth nothing when its account is gone or was
-//! made anew. Source: spec/extension-apiserver §6.3 no. 9.
+//! The key is stored in the data folder, so that tokens are valid after a restart. A token is not valid if its account was deleted, even if a new
+//! account has the same name.
+//! Source: spec/extension-apiserver §6.3 no. 9.
 
 use std::{
     path::{Path, PathBuf},
@@ -20,18 +21,18 @@ use super::{access::User, files, object::text};
 const KEY_FILE: &str = "service-account.key";
 const ISSUER: &str = "https://kubernetes.default.svc";
 const HEADER: &str = r#"{"alg":"ES256","typ":"JWT"}"#;
-/// Bytes of a number of P-256.
+/// The bytes of a number of P-256.
 const NUMBER: usize = 32;
 
-/// Signs tokens and knows them again.
+/// Signs and verifies tokens.
 #[derive(Default)]
 pub(super) struct AccountTokens {
     folder: Option<PathBuf>,
-    /// Made or read when the first token is asked for or shown.
+    /// The key is read or created with the first token that is signed or verified.
     key: OnceLock<Option<KeyPair>>,
 }
 
-/// What a token says.
+/// The account of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Holder<'a> {
     pub(super) namespace: &'a str,
@@ -41,7 +42,7 @@ pub(super) struct Holder<'a> {
 }
 
 impl AccountTokens {
-    /// With a key that is kept in a folder, or ends with the process.
+    /// Uses a key that is stored in a folder. Without a folder the key ends with the process.
     pub(super) fn in_folder(folder: Option<PathBuf>) -> Self {
         Self { folder, key: OnceLock::new() }
     }
@@ -57,7 +58,7 @@ impl AccountTokens {
         made.as_ref()
     }
 
-    /// A token for an account. None without a key.
+    /// Signs a token for an account; none without a key.
     pub(super) fn issue(&self, holder: &Holder<'_>, id: &str, now: Timestamp, until: Timestamp) -> Option<String> {
         let claims = json!({
             "iss": ISSUER, "aud": [ISSUER], "sub": format!("system:serviceaccount:{}:{}", holder.namespace, holder.name),
@@ -72,8 +73,8 @@ impl AccountTokens {
         Some(format!("{signed}.{}", BASE64_URL_SAFE_NO_PAD.encode(numbers_of(&signature)?)))
     }
 
-    /// The account that a token is for, if it is one of ours, still holds, and the account is the same. `uid_of` answers for
-    /// namespace and name.
+    /// The user of a token; none if the signature or the time is not valid, or the account is another one. `uid_of` returns the UID of the account
+    /// with a namespace and a name.
     pub(super) fn user(
         &self,
         token: &str,
@@ -120,7 +121,7 @@ fn load(folder: Option<&Path>) -> Result<KeyPair, String> {
     }
 }
 
-/// The two numbers of a signature as JSON Web Tokens write them, from their DER form (RFC 3279 §2.2.3).
+/// Converts a signature from DER (RFC 3279 §2.2.3) to the format of JSON Web Tokens: two numbers.
 fn numbers_of(der: &[u8]) -> Option<Vec<u8>> {
     let integer = |bytes: &mut &[u8]| -> Option<[u8; NUMBER]> {
         let [0x02, length, rest @ ..] = *bytes else { return None };
@@ -137,11 +138,11 @@ fn numbers_of(der: &[u8]) -> Option<Vec<u8>> {
     rest.is_empty().then_some(numbers)
 }
 
-/// The way back.
+/// Converts a signature from the format of JSON Web Tokens to DER.
 fn der_of(numbers: &[u8]) -> Option<Vec<u8>> {
     let integer = |number: &[u8]| {
         let digits = &number[number.iter().position(|byte| *byte != 0).unwrap_or(number.len() - 1)..];
-        // A first bit that is set would mean a negative number.
+        // Without the zero byte a number whose first bit is set would be negative.
         let sign: &[u8] = if digits[0] & 0x80 == 0 { &[] } else { &[0] };
         let length = u8::try_from(sign.len() + digits.len()).ok()?;
         Some([&[0x02, length], sign, digits].concat())
@@ -172,7 +173,7 @@ mod tests {
     #[case::too_early(50, Some("u"), false)]
     #[case::the_account_is_another(500, Some("v"), false)]
     #[case::the_account_is_gone(500, None, false)]
-    fn a_token_is_worth_what_its_account_is(#[case] now: i64, #[case] uid: Option<&str>, #[case] good: bool) {
+    fn a_token_is_valid_for_its_time_and_its_account(#[case] now: i64, #[case] uid: Option<&str>, #[case] good: bool) {
         let tokens = AccountTokens::default();
         let token = tokens.issue(&HOLDER, "id", at(100), at(600)).unwrap();
         let user = tokens.user(&token, at(now), |namespace, name| {
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_have_signed_or_nobody_is_worth_nothing() {
+    fn tokens_with_a_foreign_or_missing_signature_are_not_valid() {
         let (tokens, others) = (AccountTokens::default(), AccountTokens::default());
         let known = |_: &str, _: &str| Some("u".to_owned());
         let foreign = others.issue(&HOLDER, "id", at(100), at(600)).unwrap();
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_keeps_the_key() {
+    fn the_key_is_stored_in_the_folder() {
         let folder = tempfile::tempdir().unwrap();
         let first = AccountTokens::in_folder(Some(folder.path().to_path_buf()));
         let token = first.issue(&HOLDER, "id", at(100), at(600)).unwrap();
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn signatures_keep_their_numbers_through_both_forms() {
+    fn signatures_are_equal_after_both_conversions() {
         for lead in [0x00, 0x01, 0x7f, 0x80, 0xff] {
             let numbers: Vec<u8> = (0..64).map(|at| if at % 32 == 0 { lead } else { at }).collect();
             assert_eq!(numbers_of(&der_of(&numbers).unwrap()).unwrap(), numbers);

@@ -1,7 +1,8 @@
-//! Admission by webhooks, and conversion by them.
+//! Admission and conversion by webhooks.
 //!
-//! Source: spec/extension-apiserver §6.5, spec/api-and-admission §9. Which webhooks are asked follows from the stored
-//! configurations; objects of `admissionregistration.k8s.io` are never reviewed, so that a broken webhook can be taken away.
+//! The stored configurations decide which webhooks are called. Objects of `admissionregistration.k8s.io` are never reviewed, so that the
+//! configuration of a broken webhook can be deleted.
+//! Source: spec/extension-apiserver §6.5, spec/api-and-admission §9.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,10 +19,10 @@ use super::{
 use kube_protocol::{options::DryRun, status::ApiStatus};
 use kube_values::selector;
 
-/// How long a conversion may take.
+/// The timeout of a conversion.
 const CONVERSION: Duration = Duration::from_secs(30);
 
-/// What is done to an object.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
     Create,
@@ -39,14 +40,14 @@ impl Operation {
     }
 }
 
-/// What webhooks made of an object.
+/// An object after mutation.
 pub(super) struct Admitted {
     pub(super) object: Value,
     pub(super) warnings: Vec<String>,
 }
 
-/// A question to all webhooks of a phase.
-struct Question<'a> {
+/// The data of a review.
+struct Review<'a> {
     call: &'a Call<'a>,
     operation: Operation,
     object: &'a Value,
@@ -54,15 +55,15 @@ struct Question<'a> {
     dry_run: DryRun,
 }
 
-/// What one webhook answered.
-struct Reply {
+/// The answer of a webhook.
+struct ReviewAnswer {
     patch: Option<json_patch::Patch>,
     warnings: Vec<String>,
 }
 
 impl Server {
-    /// Asks the mutating webhooks, in the order of their configurations' names; those that ask for it once more if a later
-    /// one has changed the object.
+    /// Calls the mutating webhooks, sorted by the names of their configurations. A webhook with `reinvocationPolicy: IfNeeded` is called again if a
+    /// later webhook has changed the object.
     pub(super) async fn mutate(
         &self,
         call: &Call<'_>,
@@ -73,20 +74,20 @@ impl Server {
     ) -> Result<Admitted, ApiStatus> {
         let mut warnings = Vec::new();
         let webhooks = self.webhooks_of("mutatingwebhookconfigurations", call);
-        let mut asked_at = vec![None; webhooks.len()];
+        let mut called_at = vec![None; webhooks.len()];
         let mut changes = 0;
         for round in 0..2 {
             for (at, webhook) in webhooks.iter().enumerate() {
                 let again =
-                    webhook["reinvocationPolicy"] == "IfNeeded" && asked_at[at].is_some_and(|seen| seen < changes);
+                    webhook["reinvocationPolicy"] == "IfNeeded" && called_at[at].is_some_and(|called| called < changes);
                 if round > 0 && !again {
                     continue;
                 }
-                let question = Question { call, operation, object: &object, old, dry_run };
-                let Some((served, reply)) = self.ask(webhook, &question).await? else { continue };
-                warnings.extend(reply.warnings);
-                asked_at[at] = Some(changes);
-                if let Some(patch) = reply.patch.filter(|patch| !patch.0.is_empty()) {
+                let review = Review { call, operation, object: &object, old, dry_run };
+                let Some((served, answer)) = self.review_by(webhook, &review).await? else { continue };
+                warnings.extend(answer.warnings);
+                called_at[at] = Some(changes);
+                if let Some(patch) = answer.patch.filter(|patch| !patch.0.is_empty()) {
                     let mut patched = self.converted(&served, vec![object]).await?.swap_remove(0);
                     super::json_patches::apply(&mut patched, &patch).map_err(|error| {
                         ApiStatus::internal(format!(
@@ -96,14 +97,14 @@ impl Server {
                     })?;
                     object = self.converted(&call.served, vec![patched]).await?.swap_remove(0);
                     changes += 1;
-                    asked_at[at] = Some(changes);
+                    called_at[at] = Some(changes);
                 }
             }
         }
         Ok(Admitted { object, warnings })
     }
 
-    /// Asks the validating webhooks; the answer is their warnings.
+    /// Calls the validating webhooks. Returns their warnings.
     pub(super) async fn validate(
         &self,
         call: &Call<'_>,
@@ -114,9 +115,9 @@ impl Server {
     ) -> Result<Vec<String>, ApiStatus> {
         let mut warnings = Vec::new();
         for webhook in self.webhooks_of("validatingwebhookconfigurations", call) {
-            let question = Question { call, operation, object, old, dry_run };
-            if let Some((_, reply)) = self.ask(&webhook, &question).await? {
-                warnings.extend(reply.warnings);
+            let review = Review { call, operation, object, old, dry_run };
+            if let Some((_, answer)) = self.review_by(&webhook, &review).await? {
+                warnings.extend(answer.warnings);
             }
         }
         Ok(warnings)
@@ -131,11 +132,15 @@ impl Server {
         webhooks.flatten().cloned().collect()
     }
 
-    /// Asks one webhook, if it wants to be asked. The kind is that in which it was asked.
-    async fn ask(&self, webhook: &Value, question: &Question<'_>) -> Result<Option<(Arc<Served>, Reply)>, ApiStatus> {
-        let call = question.call;
-        let Some(served) = self.kind_for(webhook, question) else { return Ok(None) };
-        if !self.selects(webhook, question) {
+    /// Calls a webhook, if its rules, selectors and conditions match. Returns its answer and the kind that was sent to it.
+    async fn review_by(
+        &self,
+        webhook: &Value,
+        review: &Review<'_>,
+    ) -> Result<Option<(Arc<Served>, ReviewAnswer)>, ApiStatus> {
+        let call = review.call;
+        let Some(served) = self.kind_for(webhook, review) else { return Ok(None) };
+        if !self.selects(webhook, review) {
             return Ok(None);
         }
         let translated = async |object: Option<&Value>| -> Result<Value, ApiStatus> {
@@ -144,10 +149,10 @@ impl Server {
                 Some(object) => Ok(self.converted(&served, vec![object.clone()]).await?.swap_remove(0)),
             }
         };
-        let object = translated(Some(question.object)).await?;
-        let old = translated(question.old).await?;
+        let object = translated(Some(review.object)).await?;
+        let old = translated(review.old).await?;
         let uid = object::new_uid(&mut *self.random());
-        let request = review_request(&uid, call, &served, question, &object, &old);
+        let request = review_request(&uid, call, &served, review, &object, &old);
         let name = text(webhook, "/name");
         match conditions_hold(webhook, &request) {
             Ok(true) => {}
@@ -158,13 +163,13 @@ impl Server {
             }
         }
         let side_effects = text(webhook, "/sideEffects");
-        if question.dry_run == DryRun::All && !matches!(side_effects, "None" | "NoneOnDryRun") {
+        if review.dry_run == DryRun::All && !matches!(side_effects, "None" | "NoneOnDryRun") {
             let message = format!("admission webhook {name:?} does not support dry run");
             return Err(ApiStatus::bad_request(message));
         }
-        let review = json!({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request});
+        let body = json!({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request});
         let timeout = Duration::from_secs(webhook["timeoutSeconds"].as_u64().unwrap_or(10));
-        let answer = match self.webhooks.call(&webhook["clientConfig"], &review, timeout).await {
+        let answer = match self.webhooks.call(&webhook["clientConfig"], &body, timeout).await {
             Ok(answer) => answer,
             Err(why) => return Self::failed(webhook, &format!("failed to call webhook: {why}")).map(|()| None),
         };
@@ -195,10 +200,10 @@ impl Server {
                 }
             }
         };
-        Ok(Some((served, Reply { patch, warnings })))
+        Ok(Some((served, ReviewAnswer { patch, warnings })))
     }
 
-    /// What the failure of a webhook means is written in its configuration.
+    /// Handles the failure of a webhook by its `failurePolicy`.
     fn failed(webhook: &Value, why: &str) -> Result<(), ApiStatus> {
         if webhook["failurePolicy"] == "Ignore" {
             tracing::warn!(webhook = text(webhook, "/name"), why, "a webhook failed and is ignored, as it says");
@@ -207,11 +212,11 @@ impl Server {
         Err(ApiStatus::internal(format!("failed calling webhook {:?}: {why}", text(webhook, "/name"))))
     }
 
-    /// The version in which a webhook wants to see the object, if it wants to see it at all.
-    fn kind_for(&self, webhook: &Value, question: &Question<'_>) -> Option<Arc<Served>> {
-        let call = question.call;
+    /// The version of the kind that the rules of a webhook match; none if they do not match.
+    fn kind_for(&self, webhook: &Value, review: &Review<'_>) -> Option<Arc<Served>> {
+        let call = review.call;
         let wants = |served: &Served| {
-            webhook["rules"].as_array().into_iter().flatten().any(|rule| rule_matches(rule, served, question))
+            webhook["rules"].as_array().into_iter().flatten().any(|rule| rule_matches(rule, served, review))
         };
         if wants(&call.served) {
             return Some(Arc::clone(&call.served));
@@ -224,17 +229,17 @@ impl Server {
         others.find(|other| wants(other)).cloned()
     }
 
-    fn selects(&self, webhook: &Value, question: &Question<'_>) -> bool {
-        let call = question.call;
+    fn selects(&self, webhook: &Value, review: &Review<'_>) -> bool {
+        let call = review.call;
         let of_object = |object: &Value| !object.is_null() && matches_selector(&webhook["objectSelector"], object);
-        if !of_object(question.object) && !question.old.is_some_and(of_object) {
+        if !of_object(review.object) && !review.old.is_some_and(of_object) {
             return false;
         }
         let namespace = if call.served.is("", "namespaces") { Some(call.name()) } else { call.namespace() };
         let Some(namespace) = namespace else { return true };
         match self.store.get(&Collection::new("", "namespaces"), namespace) {
             Some(stored) => matches_selector(&webhook["namespaceSelector"], &stored.value),
-            None => matches_selector(&webhook["namespaceSelector"], question.object),
+            None => matches_selector(&webhook["namespaceSelector"], review.object),
         }
     }
 
@@ -269,7 +274,7 @@ impl Server {
             if object["apiVersion"] != wanted {
                 return Err(format!("it answered {} instead of {wanted}", object["apiVersion"]));
             }
-            // Only labels and annotations may change in metadata.
+            // A conversion may change only labels and annotations of the metadata.
             let (labels, annotations) = (object["metadata"]["labels"].take(), object["metadata"]["annotations"].take());
             object["metadata"] = original["metadata"].clone();
             for (field, value) in [("labels", labels), ("annotations", annotations)] {
@@ -283,7 +288,7 @@ impl Server {
     }
 }
 
-fn rule_matches(rule: &Value, served: &Served, question: &Question<'_>) -> bool {
+fn rule_matches(rule: &Value, served: &Served, review: &Review<'_>) -> bool {
     let lists = |field: &str, wanted: &str| {
         rule[field].as_array().into_iter().flatten().any(|value| value == "*" || value == wanted)
     };
@@ -293,7 +298,7 @@ fn rule_matches(rule: &Value, served: &Served, question: &Question<'_>) -> bool 
         _ => true,
     };
     scope
-        && lists("operations", question.operation.name())
+        && lists("operations", review.operation.name())
         && lists("apiGroups", served.group())
         && lists("apiVersions", &served.resource.kind.version)
         && rule["resources"]
@@ -301,7 +306,7 @@ fn rule_matches(rule: &Value, served: &Served, question: &Question<'_>) -> bool 
             .into_iter()
             .flatten()
             .filter_map(Value::as_str)
-            .any(|resource| resource_matches(resource, served.plural(), question.call.request.subresource.as_deref()))
+            .any(|resource| resource_matches(resource, served.plural(), review.call.request.subresource.as_deref()))
 }
 
 /// `pods`, `pods/status`, `pods/*`, `*/status`, `*`, `*/*`.
@@ -328,7 +333,7 @@ fn review_request(
     uid: &str,
     call: &Call<'_>,
     served: &Served,
-    question: &Question<'_>,
+    review: &Review<'_>,
     object: &Value,
     old: &Value,
 ) -> Value {
@@ -337,15 +342,15 @@ fn review_request(
         json!({"group": kind.group, "version": kind.version, "kind": kind.kind})
     };
     let resource = |served: &Served| json!({"group": served.group(), "version": served.resource.kind.version, "resource": served.plural()});
-    let name = if call.name().is_empty() { object::name(question.object) } else { call.name() };
+    let name = if call.name().is_empty() { object::name(review.object) } else { call.name() };
     let mut request = json!({
         "uid": uid,
         "kind": kind(served), "resource": resource(served),
         "requestKind": kind(&call.served), "requestResource": resource(&call.served),
-        "name": name, "operation": question.operation.name(), "userInfo": call.user.to_json(),
+        "name": name, "operation": review.operation.name(), "userInfo": call.user.to_json(),
         "object": object, "oldObject": old,
-        "dryRun": question.dry_run == DryRun::All,
-        "options": {"kind": format!("{}Options", capitalised(question.operation)), "apiVersion": "meta.k8s.io/v1"},
+        "dryRun": review.dry_run == DryRun::All,
+        "options": {"kind": format!("{}Options", capitalised(review.operation)), "apiVersion": "meta.k8s.io/v1"},
     });
     if let Some(namespace) = call.namespace() {
         request["namespace"] = json!(namespace);
@@ -365,7 +370,7 @@ const fn capitalised(operation: Operation) -> &'static str {
     }
 }
 
-/// Whether all CEL conditions of a webhook hold; one that does not decides, whatever the others say.
+/// Whether all CEL conditions of a webhook hold. A condition that does not hold decides, even if the evaluation of another one fails.
 fn conditions_hold(webhook: &Value, request: &Value) -> Result<bool, String> {
     let mut failed = None;
     for condition in webhook["matchConditions"].as_array().into_iter().flatten() {
@@ -422,7 +427,7 @@ mod tests {
 
     use super::*;
 
-    /// Conditions as webhooks write them that look at changes only.
+    /// A webhook with conditions that match only changes.
     fn webhook() -> Value {
         let changed = "request.operation == 'CREATE' || object.?spec != oldObject.?spec || \
                        object.metadata.?labels != oldObject.metadata.?labels || \
@@ -448,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_that_cannot_be_evaluated_is_told() {
+    fn the_error_names_a_condition_that_cannot_be_evaluated() {
         let webhook = json!({"matchConditions": [{"name": "c", "expression": "object.absent == 1"}]});
         assert!(conditions_hold(&webhook, &json!({"object": {}, "oldObject": null})).unwrap_err().contains("\"c\""));
     }

@@ -1,4 +1,4 @@
-//! Server-side apply: merging what somebody wants into what is there, with conflicts.
+//! Server-side apply: the merge of an applied configuration into an object, with conflicts.
 //!
 //! Source: spec/extension-apiserver §2.10, §6.7.
 
@@ -6,31 +6,25 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{
-    fields::{self, Entry, FieldSet, How, Manager, Parts, element_key, parts, schema_of},
+    fields::{self, Entry, FieldSet, Manager, ManagerOperation, Parts, element_key, parts, schema_of},
     object::time,
     schema::{ListType, MapType, Schema, prune, validate},
     server::Call,
 };
 use kube_protocol::status::{ApiStatus, Cause};
 
-/// Whether an apply takes fields from their owners.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Force {
-    Takes,
-    Asks,
-}
-
-/// The object after an apply, its owners included. `old` is none if there is no such object yet.
+/// The object after an apply, with its managed fields. `old` is none if the object does not exist yet. With `force` the apply takes over fields of
+/// other managers instead of failing with a conflict.
 pub(super) fn apply(
     old: Option<&Value>,
     wanted: &Value,
     manager: &Manager,
     schema: &Schema,
-    force: Force,
+    force: bool,
     now: Timestamp,
 ) -> Result<Value, ApiStatus> {
     let mut manager = manager.clone();
-    manager.how = How::Apply;
+    manager.operation = ManagerOperation::Apply;
     let set = fields::of(wanted, schema);
     let mut entries = old.map(fields::read).unwrap_or_default();
     let mut result = old.map_or_else(|| wanted.clone(), |old| merge(old, wanted, schema));
@@ -42,28 +36,27 @@ pub(super) fn apply(
             if conflicts.is_empty() {
                 continue;
             }
-            match force {
-                Force::Takes => entry.fields.subtract(&conflicts),
-                Force::Asks => {
-                    causes.extend(conflicts.paths().into_iter().map(|path| conflict(&entry.manager, &manager, path)));
-                }
+            if force {
+                entry.fields.subtract(&conflicts);
+            } else {
+                causes.extend(conflicts.paths().into_iter().map(|path| conflict(&entry.manager, &manager, path)));
             }
         }
         if !causes.is_empty() {
             return Err(conflicts(causes));
         }
-        let mut given_up = entries
+        let mut dropped = entries
             .iter()
             .find(|entry| entry.manager.is(&manager))
             .map(|entry| entry.fields.clone())
             .unwrap_or_default();
-        given_up.subtract(&set);
+        dropped.subtract(&set);
         let mut others = FieldSet::default();
         for entry in entries.iter().filter(|entry| !entry.manager.is(&manager)) {
             others.union(&entry.fields);
         }
-        given_up.subtract(&others);
-        remove_fields(&mut result, &given_up, &others, schema);
+        dropped.subtract(&others);
+        remove_fields(&mut result, &dropped, &others, schema);
     }
     let unchanged =
         entries.iter().find(|entry| entry.manager.is(&manager) && entry.fields == set).map(|entry| entry.time.clone());
@@ -75,7 +68,7 @@ pub(super) fn apply(
 
 fn conflict(owner: &Manager, applier: &Manager, path: String) -> Cause {
     let subresource = owner.subresource.as_ref().map(|name| format!(" with subresource {name:?}")).unwrap_or_default();
-    let differs = owner.how == How::Update || owner.api_version != applier.api_version;
+    let differs = owner.operation == ManagerOperation::Update || owner.api_version != applier.api_version;
     let version = if differs { format!(" using {}", owner.api_version) } else { String::new() };
     let message = format!("conflict with {:?}{subresource}{version}", owner.name);
     Cause { reason: "FieldManagerConflict", message, field: path }
@@ -88,7 +81,7 @@ fn conflicts(causes: Vec<Cause>) -> ApiStatus {
     ApiStatus { causes, ..ApiStatus::new(409, "Conflict", message) }
 }
 
-/// What is there, with what is wanted merged in.
+/// Merges an applied configuration into an object.
 fn merge(old: &Value, wanted: &Value, schema: &Schema) -> Value {
     let anything = Schema::anything();
     match (old, wanted) {
@@ -125,15 +118,15 @@ fn merge(old: &Value, wanted: &Value, schema: &Schema) -> Value {
     }
 }
 
-/// Takes out the fields of a set, and what they leave empty. What others own stays.
+/// Removes the fields of a set, and objects and lists that become empty. Fields of other managers stay.
 fn remove_fields(value: &mut Value, set: &FieldSet, others: &FieldSet, schema: &Schema) {
     let anything = Schema::anything();
-    let nobody = FieldSet::default();
+    let none = FieldSet::default();
     match value {
         Value::Object(fields) => {
             for (key, below) in &set.below {
                 let Some(name) = key.strip_prefix("f:") else { continue };
-                let others = others.below.get(key).unwrap_or(&nobody);
+                let others = others.below.get(key).unwrap_or(&none);
                 let Some(value) = fields.get_mut(name) else { continue };
                 let was_whole = matches!(parts(value, schema_of(schema, key, &anything)), Parts::Whole);
                 if below.here && others.is_empty() && (was_whole || below.below.is_empty()) {
@@ -159,7 +152,7 @@ fn remove_fields(value: &mut Value, set: &FieldSet, others: &FieldSet, schema: &
             items.retain_mut(|item| {
                 let key = if keys.is_empty() { format!("v:{item}") } else { element_key(item, keys) };
                 let Some(below) = set.below.get(&key) else { return true };
-                let others = others.below.get(&key).unwrap_or(&nobody);
+                let others = others.below.get(&key).unwrap_or(&none);
                 if below.here && others.is_empty() {
                     return false;
                 }
@@ -171,7 +164,7 @@ fn remove_fields(value: &mut Value, set: &FieldSet, others: &FieldSet, schema: &
     }
 }
 
-/// What an apply may say at all.
+/// Checks that an applied configuration has no managed fields.
 pub(super) fn check(wanted: &Value) -> Result<(), ApiStatus> {
     match &wanted["metadata"]["managedFields"] {
         Value::Null => Ok(()),
@@ -180,9 +173,9 @@ pub(super) fn check(wanted: &Value) -> Result<(), ApiStatus> {
     }
 }
 
-/// Whether every field of an apply is declared, has its type, and names each element of a list once.
+/// Checks that every field of an applied configuration is declared and has the right type, and that every list has unique elements.
 ///
-/// A real server answers 500 to all of it, whatever `fieldValidation` says: owners can't be told of what has no schema.
+/// As in kube-apiserver the error is 500, independent of `fieldValidation`: fields without a schema can have no owner.
 pub(super) fn check_type(wanted: &mut Value, call: &Call<'_>) -> Result<(), ApiStatus> {
     let schema = &call.served.schema;
     let untyped = |what: String| {
@@ -209,7 +202,7 @@ pub(super) fn check_type(wanted: &mut Value, call: &Call<'_>) -> Result<(), ApiS
     }
 }
 
-/// Without the fields that only make the object known.
+/// Removes the fields of the metadata that a client can't apply.
 pub(super) fn without_head(mut wanted: Value) -> Value {
     if let Value::Object(fields) = &mut wanted["metadata"] {
         for field in ["managedFields", "creationTimestamp", "uid", "generation", "selfLink"] {
@@ -243,22 +236,27 @@ mod tests {
     }
 
     fn by(name: &str) -> Manager {
-        Manager { name: name.to_owned(), how: How::Apply, api_version: "g/v1".to_owned(), subresource: None }
+        Manager {
+            name: name.to_owned(),
+            operation: ManagerOperation::Apply,
+            api_version: "g/v1".to_owned(),
+            subresource: None,
+        }
     }
 
-    fn applied(old: Option<&Value>, spec: impl Into<Value>, name: &str, force: Force) -> Result<Value, ApiStatus> {
+    fn applied(old: Option<&Value>, spec: impl Into<Value>, name: &str, force: bool) -> Result<Value, ApiStatus> {
         let spec = spec.into();
         let wanted = json!({"metadata": {"name": "a"}, "spec": spec});
         apply(old, &wanted, &by(name), &schema(), force, Timestamp::UNIX_EPOCH)
     }
 
     #[test]
-    fn xa_087_conflicts_ask_and_force_takes() {
-        let one = applied(None, json!({"color": "red", "replicas": 2}), "m1", Force::Asks).unwrap();
-        let refused = applied(Some(&one), json!({"replicas": 3}), "m2", Force::Asks).unwrap_err();
+    fn xa_087_an_apply_fails_with_a_conflict_and_a_forced_apply_takes_the_field() {
+        let one = applied(None, json!({"color": "red", "replicas": 2}), "m1", false).unwrap();
+        let refused = applied(Some(&one), json!({"replicas": 3}), "m2", false).unwrap_err();
         assert_eq!((refused.code, refused.causes[0].field.as_str()), (409, ".spec.replicas"));
         assert_eq!(refused.causes[0].message, "conflict with \"m1\"");
-        let two = applied(Some(&one), json!({"replicas": 3}), "m2", Force::Takes).unwrap();
+        let two = applied(Some(&one), json!({"replicas": 3}), "m2", true).unwrap();
         let owned: Vec<_> =
             fields::read(&two).into_iter().map(|entry| (entry.manager.name, entry.fields.paths())).collect();
         assert_eq!(
@@ -268,20 +266,20 @@ mod tests {
     }
 
     #[test]
-    fn equal_values_are_shared_and_given_up_ones_go_with_their_last_owner() {
-        let one = applied(None, json!({"color": "red", "replicas": 2}), "m1", Force::Asks).unwrap();
-        let two = applied(Some(&one), json!({"replicas": 2}), "m2", Force::Asks).unwrap();
-        let three = applied(Some(&two), json!({"color": "red"}), "m1", Force::Asks).unwrap();
+    fn equal_values_have_two_owners_and_a_field_is_removed_with_its_last_owner() {
+        let one = applied(None, json!({"color": "red", "replicas": 2}), "m1", false).unwrap();
+        let two = applied(Some(&one), json!({"replicas": 2}), "m2", false).unwrap();
+        let three = applied(Some(&two), json!({"color": "red"}), "m1", false).unwrap();
         assert_eq!(three["spec"], json!({"color": "red", "replicas": 2}));
-        let four = applied(Some(&three), json!({}), "m2", Force::Asks).unwrap();
+        let four = applied(Some(&three), json!({}), "m2", false).unwrap();
         assert_eq!(four["spec"], json!({"color": "red"}));
     }
 
     #[test]
-    fn xa_089_list_elements_are_owned_one_by_one() {
-        let one = applied(None, json!({"list": [{"k": "a"}, {"k": "b"}], "set": ["x"]}), "m1", Force::Asks).unwrap();
-        let two = applied(Some(&one), json!({"list": [{"k": "c"}], "set": ["y"]}), "m2", Force::Asks).unwrap();
-        let three = applied(Some(&two), json!({"list": [{"k": "a"}]}), "m1", Force::Asks).unwrap();
+    fn xa_089_each_list_element_has_its_own_owners() {
+        let one = applied(None, json!({"list": [{"k": "a"}, {"k": "b"}], "set": ["x"]}), "m1", false).unwrap();
+        let two = applied(Some(&one), json!({"list": [{"k": "c"}], "set": ["y"]}), "m2", false).unwrap();
+        let three = applied(Some(&two), json!({"list": [{"k": "a"}]}), "m1", false).unwrap();
         assert_eq!(three["spec"], json!({"list": [{"k": "a"}, {"k": "c"}], "set": ["y"]}));
     }
 }

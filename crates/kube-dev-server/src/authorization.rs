@@ -1,8 +1,9 @@
-//! Whether a caller may do something, by the roles that are stored: the rules of RBAC as pure functions.
+//! Authorization by RBAC, as pure functions over the stored roles and bindings.
 //!
-//! What lives here: what a request asks for in RBAC's words, which roles a caller has, whether one of them allows it, and how
-//! aggregated roles are made. Who calls is decided in [`super::access`]. Left out, as documented: that nobody may grant what
-//! they don't have (`bind`, `escalate`). Source: spec/extension-apiserver §3.5, §6.2, §6.6.
+//! This file contains: the attributes of a request, the roles of a user, the check whether a rule allows a request, and the rules of aggregated
+//! roles. [`super::access`] authenticates the user. Not implemented, as documented: the checks of `bind` and `escalate`, which prevent that users
+//! grant more rights than they have.
+//! Source: spec/extension-apiserver §3.5, §6.2, §6.6.
 
 use std::sync::Arc;
 
@@ -21,28 +22,29 @@ use kube_protocol::{
 };
 use kube_values::selector;
 
-/// Group of all objects of RBAC.
+/// The API group of RBAC.
 pub(super) const GROUP: &str = "rbac.authorization.k8s.io";
 
-/// How it is decided what a known caller may do (`--authorization-mode`).
+/// The authorization of authenticated users (`--authorization-mode`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AuthorizationMode {
-    /// Whoever is known may do everything.
+    /// All authenticated users are allowed to do everything.
     #[default]
     AlwaysAllow,
-    /// What roles and their bindings allow.
+    /// Roles and their bindings decide.
     Rbac,
 }
 
-/// What a request asks for.
+/// The attributes of a request for its authorization.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Attributes {
     pub(super) verb: String,
-    pub(super) asked: Asked,
+    pub(super) object: RequestObject,
 }
 
+/// The object of a request: a resource or a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum RequestObject {
     Resource {
         group: String,
         resource: String,
@@ -56,28 +58,30 @@ pub(super) enum Asked {
 }
 
 impl Attributes {
-    /// What a request asks for.
+    /// The attributes of a request.
     pub(super) fn of_request(target: &Target, method: &Method, path: &str, query: &Query) -> Self {
         match target {
             Target::Resource(request) => Self::of_resource(request, method, query),
-            Target::Other(_) => Self { verb: method.as_str().to_lowercase(), asked: Asked::Path(path.to_owned()) },
+            Target::Other(_) => {
+                Self { verb: method.as_str().to_lowercase(), object: RequestObject::Path(path.to_owned()) }
+            }
         }
     }
 
     fn of_resource(request: &ResourceRequest, method: &Method, query: &Query) -> Self {
         let verb = request.verb.map_or_else(|| method.as_str().to_lowercase(), |verb| verb.name().to_owned());
-        // A list of one object by its name is a request for that object.
+        // A list with a field selector for one name is a request for the object with this name.
         let selected = || {
             let fields = FieldSelector::parse(query.get("fieldSelector")?).ok()?;
             fields.exact_name().map(str::to_owned)
         };
         let name = request.name.clone().or_else(selected).unwrap_or_default();
-        // A namespace lies in itself.
+        // For RBAC a namespace is in itself.
         let is_namespace = request.group.is_empty() && request.resource == "namespaces";
         let namespace = if is_namespace { request.name.clone() } else { request.namespace.clone() };
         Self {
             verb,
-            asked: Asked::Resource {
+            object: RequestObject::Resource {
                 group: request.group.clone(),
                 resource: request.resource.clone(),
                 subresource: request.subresource.clone().unwrap_or_default(),
@@ -87,19 +91,19 @@ impl Attributes {
         }
     }
 
-    /// The creation of the object that a request for something else names.
+    /// The attributes of the creation of the object of another request.
     pub(super) fn to_create(request: &ResourceRequest) -> Self {
         let request = ResourceRequest { verb: Some(Verb::Create), ..request.clone() };
         Self::of_resource(&request, &Method::POST, &Query::default())
     }
 
-    /// What a review asks about; none when it names neither a resource nor a path.
+    /// The attributes in an access review; none if the review has neither a resource nor a path.
     pub(super) fn of_review(spec: &Value) -> Option<Self> {
         let part = |at: &str| text(spec, at).to_owned();
         if spec["resourceAttributes"].is_object() {
             return Some(Self {
                 verb: part("/resourceAttributes/verb"),
-                asked: Asked::Resource {
+                object: RequestObject::Resource {
                     group: part("/resourceAttributes/group"),
                     resource: part("/resourceAttributes/resource"),
                     subresource: part("/resourceAttributes/subresource"),
@@ -111,14 +115,14 @@ impl Attributes {
         let path = part("/nonResourceAttributes/path");
         spec["nonResourceAttributes"]
             .is_object()
-            .then(|| Self { verb: part("/nonResourceAttributes/verb"), asked: Asked::Path(path) })
+            .then(|| Self { verb: part("/nonResourceAttributes/verb"), object: RequestObject::Path(path) })
     }
 
-    /// To act as somebody else.
+    /// The attributes of an impersonation.
     pub(super) fn impersonating(resource: &str, name: &str) -> Self {
         Self {
             verb: "impersonate".to_owned(),
-            asked: Asked::Resource {
+            object: RequestObject::Resource {
                 group: String::new(),
                 resource: resource.to_owned(),
                 subresource: String::new(),
@@ -129,16 +133,16 @@ impl Attributes {
     }
 
     fn namespace(&self) -> &str {
-        match &self.asked {
-            Asked::Resource { namespace, .. } => namespace,
-            Asked::Path(_) => "",
+        match &self.object {
+            RequestObject::Resource { namespace, .. } => namespace,
+            RequestObject::Path(_) => "",
         }
     }
 
-    /// The refusal, in the words of a real server.
+    /// The error for a request that is not allowed, with the message of kube-apiserver.
     pub(super) fn forbidden(&self, user: &User) -> ApiStatus {
-        match &self.asked {
-            Asked::Resource { group, resource, subresource, namespace, name } => {
+        match &self.object {
+            RequestObject::Resource { group, resource, subresource, namespace, name } => {
                 let whole = if subresource.is_empty() { resource.clone() } else { format!("{resource}/{subresource}") };
                 let place = if namespace.is_empty() {
                     "at the cluster scope".to_owned()
@@ -151,7 +155,7 @@ impl Attributes {
                 );
                 ApiStatus::forbidden(group, resource, name, &why)
             }
-            Asked::Path(path) => {
+            RequestObject::Path(path) => {
                 let message = format!("forbidden: User {:?} cannot {} path {path:?}", user.name, self.verb);
                 ApiStatus::new(403, "Forbidden", message).with_details(json!({}))
             }
@@ -159,13 +163,13 @@ impl Attributes {
     }
 }
 
-/// Whether stored roles allow a caller what it asks for.
+/// Whether the stored roles allow a request of a user.
 pub(super) fn allows(store: &Store, user: &User, attributes: &Attributes) -> bool {
     user.is_master()
         || roles_of(store, user, attributes.namespace()).iter().any(|role| role_allows(&role.value, attributes))
 }
 
-/// The rules that hold for a caller in a namespace, as they are stored.
+/// The rules of a user in a namespace, as they are stored.
 pub(super) fn rules_of(store: &Store, user: &User, namespace: &str) -> Vec<Value> {
     if user.is_master() {
         return everything();
@@ -182,7 +186,7 @@ pub(super) fn everything() -> Vec<Value> {
     ]
 }
 
-/// The roles that a caller has: cluster-wide, and in a namespace.
+/// The roles of a user: those for the whole cluster, and those in a namespace.
 fn roles_of(store: &Store, user: &User, namespace: &str) -> Vec<Arc<Stored>> {
     let mut found = Vec::new();
     let mut take = |bindings: &str, prefix: &str| {
@@ -211,7 +215,7 @@ fn role_of(store: &Store, binding: &Value) -> Option<Arc<Stored>> {
     }
 }
 
-/// Whether a binding is for a caller.
+/// Whether a binding names a user.
 fn names(binding: &Value, user: &User) -> bool {
     let own = text(binding, "/metadata/namespace");
     binding["subjects"].as_array().into_iter().flatten().any(|subject| {
@@ -232,7 +236,7 @@ fn role_allows(role: &Value, attributes: &Attributes) -> bool {
     role["rules"].as_array().into_iter().flatten().any(|rule| rule_allows(rule, attributes))
 }
 
-/// Whether one rule allows a request.
+/// Whether a rule allows a request.
 fn rule_allows(rule: &Value, attributes: &Attributes) -> bool {
     let lists = |field: &str, wanted: &dyn Fn(&str) -> bool| {
         rule[field].as_array().into_iter().flatten().filter_map(Value::as_str).any(wanted)
@@ -241,8 +245,8 @@ fn rule_allows(rule: &Value, attributes: &Attributes) -> bool {
     if !has("verbs", &attributes.verb) {
         return false;
     }
-    match &attributes.asked {
-        Asked::Resource { group, resource, subresource, name, .. } => {
+    match &attributes.object {
+        RequestObject::Resource { group, resource, subresource, name, .. } => {
             let is_resource = |listed: &str| match listed {
                 "*" => true,
                 listed if subresource.is_empty() => listed == resource,
@@ -255,15 +259,14 @@ fn rule_allows(rule: &Value, attributes: &Attributes) -> bool {
                 && lists("resources", &is_resource)
                 && (any_name || (!name.is_empty() && lists("resourceNames", &|listed| listed == name)))
         }
-        Asked::Path(path) => lists("nonResourceURLs", &|listed| match listed.strip_suffix('*') {
+        RequestObject::Path(path) => lists("nonResourceURLs", &|listed| match listed.strip_suffix('*') {
             Some(start) => path.starts_with(start),
             None => listed == path,
         }),
     }
 }
 
-/// The rules that an aggregated role must have: those of all roles that it selects, in the order of their names. None for
-/// a role that is not aggregated.
+/// The rules of an aggregated role: the rules of all roles that it selects, sorted by the names of the roles. None for a role that is not aggregated.
 pub(super) fn aggregated(role: &Value, all: &[(String, Arc<Stored>)]) -> Option<Vec<Value>> {
     let selectors = role["aggregationRule"]["clusterRoleSelectors"].as_array()?;
     let mut rules: Vec<Value> = Vec::new();
@@ -308,14 +311,14 @@ mod tests {
     #[case::other_verb(rule(&[""], &["pods"], &["list"], &[]), "GET", "/api/v1/namespaces/a/pods/p", false)]
     #[case::other_group(rule(&["apps"], &["pods"], &["list"], &[]), "GET", "/api/v1/pods", false)]
     #[case::everything(rule(&["*"], &["*"], &["*"], &[]), "DELETE", "/apis/g/v1/namespaces/a/things/x", true)]
-    #[case::a_resource_is_not_its_parts(rule(&[""], &["pods"], &["create"], &[]), "POST", "/api/v1/namespaces/a/pods/p/eviction", false)]
-    #[case::a_part(rule(&[""], &["pods/eviction"], &["create"], &[]), "POST", "/api/v1/namespaces/a/pods/p/eviction", true)]
-    #[case::a_part_of_all(rule(&[""], &["*/status"], &["patch"], &[]), "PATCH", "/api/v1/nodes/n/status", true)]
+    #[case::a_resource_does_not_include_its_subresources(rule(&[""], &["pods"], &["create"], &[]), "POST", "/api/v1/namespaces/a/pods/p/eviction", false)]
+    #[case::a_subresource(rule(&[""], &["pods/eviction"], &["create"], &[]), "POST", "/api/v1/namespaces/a/pods/p/eviction", true)]
+    #[case::a_subresource_of_all_resources(rule(&[""], &["*/status"], &["patch"], &[]), "PATCH", "/api/v1/nodes/n/status", true)]
     #[case::its_name(rule(&["g"], &["things"], &["get"], &["x"]), "GET", "/apis/g/v1/namespaces/a/things/x", true)]
     #[case::another_name(rule(&["g"], &["things"], &["get"], &["x"]), "GET", "/apis/g/v1/namespaces/a/things/y", false)]
     #[case::a_creation_has_no_name(rule(&["g"], &["things"], &["create"], &["x"]), "POST", "/apis/g/v1/namespaces/a/things", false)]
-    #[case::a_watch_of_one(rule(&["g"], &["things"], &["watch"], &["x"]), "GET", "/apis/g/v1/things?watch=1&fieldSelector=metadata.name%3Dx", true)]
-    #[case::a_watch_of_all(rule(&["g"], &["things"], &["watch"], &["x"]), "GET", "/apis/g/v1/things?watch=1", false)]
+    #[case::a_watch_of_one_object(rule(&["g"], &["things"], &["watch"], &["x"]), "GET", "/apis/g/v1/things?watch=1&fieldSelector=metadata.name%3Dx", true)]
+    #[case::a_watch_of_all_objects(rule(&["g"], &["things"], &["watch"], &["x"]), "GET", "/apis/g/v1/things?watch=1", false)]
     #[case::a_path(json!({"nonResourceURLs": ["/metrics"], "verbs": ["get"]}), "GET", "/metrics", true)]
     #[case::paths(json!({"nonResourceURLs": ["/openapi/*"], "verbs": ["get"]}), "GET", "/openapi/v3/apis/g", true)]
     #[case::no_path(json!({"nonResourceURLs": ["/openapi/*"], "verbs": ["get"]}), "GET", "/metrics", false)]
@@ -340,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_role_in_a_namespace_holds_there_and_nowhere_else() {
+    fn a_role_binding_holds_only_in_its_namespace() {
         let store = Store::new(1, Vec::new(), Durable::memory());
         let alice = User::known("alice", []);
         let role = json!({"metadata": {"name": "reader"}, "rules": [rule(&[""], &["pods"], &["list"], &[])]});
@@ -365,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn an_aggregated_role_has_the_rules_of_those_it_selects() {
+    fn an_aggregated_role_has_the_rules_of_the_roles_that_it_selects() {
         let role = |name: &str, labels: Value, rules: Value| {
             let value = json!({"metadata": {"name": name, "labels": labels}, "rules": rules});
             (name.to_owned(), Arc::new(Stored::of(1, value)))

@@ -1,7 +1,7 @@
-//! The built-in kinds: their schemas from one pinned Kubernetes minor, and what their tables show.
+//! The built-in kinds: their schemas from a pinned Kubernetes minor version, and the cells of their tables.
 //!
-//! `builtin/kubernetes.json.gz` is made by `scripts/dev-server-schemas` from a real API server's discovery, tables and
-//! `OpenAPI` documents. Source: spec/extension-apiserver §6.2.
+//! `scripts/dev-server-schemas` creates `builtin/kubernetes.json.gz` from the discovery, tables and `OpenAPI` documents of a kube-apiserver.
+//! Source: spec/extension-apiserver §6.2.
 
 use std::{collections::BTreeMap, io::Read, sync::OnceLock};
 
@@ -12,13 +12,13 @@ use serde_json::{Value, json};
 
 const DOCUMENT: &[u8] = include_bytes!("builtin/kubernetes.json.gz");
 
-/// What the pinned document holds.
+/// The contents of the pinned document.
 #[derive(Debug, Deserialize)]
 pub(super) struct Document {
-    /// Version of the API server that it comes from.
+    /// The version of the kube-apiserver.
     pub(super) version: String,
     pub(super) resources: Vec<BuiltInResource>,
-    /// Schemas by name, as `OpenAPI` v3 writes them.
+    /// The schemas by name, in the format of `OpenAPI` v3.
     pub(super) schemas: BTreeMap<String, Value>,
 }
 
@@ -61,10 +61,10 @@ pub(super) struct BuiltInColumn {
     pub(super) description: String,
 }
 
-/// The pinned document, read once.
+/// The pinned document. It is decoded once.
 ///
 /// # Panics
-/// When the file in the source tree is broken, which every test finds.
+/// If the file in the source tree is invalid, which every test finds.
 pub(super) fn document() -> &'static Document {
     static READ: OnceLock<Document> = OnceLock::new();
     READ.get_or_init(|| {
@@ -74,7 +74,7 @@ pub(super) fn document() -> &'static Document {
     })
 }
 
-/// What a column of a built-in kind shows.
+/// The cells of a column of a built-in kind.
 pub(super) fn cell(resource: &str, column: &str) -> Cell {
     let path = |text: &str| Cell::Path(JsonPath::parse(text).unwrap_or_else(|_| unreachable!("a path of this file")));
     let age = |text: &str| Cell::Age(JsonPath::parse(text).unwrap_or_else(|_| unreachable!("a path of this file")));
@@ -141,7 +141,7 @@ pub(super) fn cell(resource: &str, column: &str) -> Cell {
     }
 }
 
-/// Whether a registered server answers, and why not.
+/// Whether an extension API server is available, with the reason if it is not.
 fn registration_availability(object: &Value) -> Value {
     let conditions = object["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
     let Some(available) = conditions.iter().find(|condition| condition["type"] == "Available") else {
@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pinned_document_holds_what_is_served() {
+    fn the_pinned_document_has_the_served_resources() {
         let document = document();
         assert!(document.version.starts_with("v1."), "{}", document.version);
         for wanted in ["nodes", "pods", "secrets", "leases", "customresourcedefinitions", "poddisruptionbudgets"] {

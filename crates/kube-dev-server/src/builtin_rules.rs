@@ -1,4 +1,4 @@
-//! Defaults and rules of built-in kinds that clients lean on; all else is accepted as it is.
+//! The defaults and rules of built-in kinds that clients rely on. Other rules of kube-apiserver are not checked.
 //!
 //! Source: spec/extension-apiserver §6.2.
 
@@ -15,9 +15,9 @@ use super::{
 };
 use kube_protocol::status::{ApiStatus, Cause};
 
-/// The label of a namespace that holds its name.
+/// The label of a namespace with its name.
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
-/// What a kubelet tells of its node; empty until it does.
+/// The fields of `nodeInfo`, which the kubelet sets. A new Node has empty texts.
 const INFO: [&str; 10] = [
     "machineID",
     "systemUUID",
@@ -30,7 +30,7 @@ const INFO: [&str; 10] = [
     "operatingSystem",
     "architecture",
 ];
-/// Namespaces that stay.
+/// The namespaces that can't be deleted.
 pub(super) const PERMANENT_NAMESPACES: [&str; 3] = ["default", "kube-system", "kube-public"];
 
 fn set_default(object: &mut Value, field: &str, value: Value) {
@@ -39,7 +39,7 @@ fn set_default(object: &mut Value, field: &str, value: Value) {
     }
 }
 
-/// Refuses what could not be decoded into the kind's type, and brings it into its stored form.
+/// Refuses values of a wrong type, and converts the object to its stored form.
 pub(super) fn decode(served: &Served, object: &mut Value) -> Result<(), ApiStatus> {
     let mut found = Vec::new();
     validate::check(object, None, &served.schema, "", &mut found);
@@ -58,7 +58,7 @@ pub(super) fn decode(served: &Served, object: &mut Value) -> Result<(), ApiStatu
     }
 }
 
-/// Times of Leases have exactly six decimals, as Kubernetes' `MicroTime` is read.
+/// Checks the times of a Lease. They have exactly six decimals, the format of `MicroTime` in Kubernetes.
 fn lease_times(lease: &Value) -> Result<(), ApiStatus> {
     for field in ["acquireTime", "renewTime"] {
         let Some(time) = lease["spec"][field].as_str() else { continue };
@@ -74,8 +74,8 @@ fn lease_times(lease: &Value) -> Result<(), ApiStatus> {
     Ok(())
 }
 
-/// What an object of a built-in kind has whatever its writers say.
-pub(super) fn keep(served: &Served, object: &mut Value) {
+/// Sets the fields of a built-in kind that no writer can change.
+pub(super) fn set_fixed(served: &Served, object: &mut Value) {
     if served.is("", "namespaces") {
         let own = name(object).to_owned();
         if !object["metadata"]["labels"].is_object() {
@@ -85,14 +85,14 @@ pub(super) fn keep(served: &Served, object: &mut Value) {
     }
 }
 
-/// What a new object gets.
+/// Sets the defaults of a new object.
 pub(super) fn default_new(served: &Served, object: &mut Value, user: &User) {
     if served.is_custom() {
         return;
     }
     match (served.group(), served.plural()) {
         ("", "namespaces") => {
-            keep(served, object);
+            set_fixed(served, object);
             object["spec"]["finalizers"] = json!(["kubernetes"]);
             object["status"] = json!({"phase": "Active"});
         }
@@ -100,7 +100,7 @@ pub(super) fn default_new(served: &Served, object: &mut Value, user: &User) {
         ("", "pods") => default_pod(object),
         ("", "events") => set_default(object, "type", json!("Normal")),
         ("policy", "poddisruptionbudgets") => {
-            // As the budget's controller finds it: not counted yet.
+            // The disruption controller has not counted the pods yet.
             object["status"] = json!({
                 "disruptionsAllowed": 0, "currentHealthy": 0, "desiredHealthy": 0, "expectedPods": 0,
             });
@@ -125,7 +125,7 @@ pub(super) fn default_new(served: &Served, object: &mut Value, user: &User) {
     }
 }
 
-/// What a new object gets once webhooks have had their say: what they have added to a pod has defaults too, and counts.
+/// Sets the defaults of a new object again after the webhooks, because containers that they have added need defaults, too.
 pub(super) fn default_admitted(served: &Served, object: &mut Value) {
     if served.is("", "pods") {
         default_pod(object);
@@ -201,12 +201,12 @@ fn default_pod(pod: &mut Value) {
     pod["status"] = json!({"phase": "Pending", "qosClass": class});
 }
 
-/// The finalizers that a namespace has in its spec.
+/// The finalizers in the spec of a namespace.
 pub(super) fn namespace_finalizers(namespace: &Value) -> Vec<&Value> {
     namespace["spec"]["finalizers"].as_array().into_iter().flatten().collect()
 }
 
-/// What is wrong with an object of a built-in kind.
+/// Validates an object of a built-in kind.
 pub(super) fn check(served: &Served, object: &Value, old: Option<&Value>) -> Vec<Cause> {
     let mut found = Vec::new();
     match (served.group(), served.plural()) {

@@ -1,7 +1,8 @@
-//! Authorities of the server and what they sign: its own certificate, the administrator's, and the one it shows extensions.
+//! The certificate authorities of the server, and the certificates that they sign: the serving certificate, the client certificate of the
+//! administrator, and the client certificate for extension API servers.
 //!
-//! A data folder keeps the authorities, so that what they have signed outlives a restart; whoever wants authorities of their
-//! own puts them there before the first start.
+//! The authorities are stored in the data folder, so that their certificates are valid after a restart. To use other authorities, put their files
+//! into the data folder before the first start.
 
 use std::{fs, net::IpAddr, path::Path};
 
@@ -12,7 +13,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 
 use super::files;
 
-/// Names and files of an authority.
+/// The name of an authority and its files.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AuthorityName {
     common_name: &'static str,
@@ -20,19 +21,19 @@ pub(super) struct AuthorityName {
     key: &'static str,
 }
 
-/// Signs the server's certificate and those of its clients.
+/// Signs the serving certificate and the certificates of clients.
 pub(super) const SERVER: AuthorityName =
     AuthorityName { common_name: "mcm-dev-ca", certificate: "ca.crt", key: "ca.key" };
-/// Signs the certificate that the server shows extensions; no client has one of it.
+/// Signs the client certificate of the server for extension API servers. It signs no certificates of other clients.
 pub(super) const FRONT_PROXY: AuthorityName = AuthorityName {
     common_name: "mcm-dev-front-proxy-ca",
     certificate: "front-proxy-ca.crt",
     key: "front-proxy-ca.key",
 };
 
-/// An authority.
+/// A certificate authority.
 pub(super) struct Authority {
-    /// Its certificate as PEM.
+    /// The certificate as PEM.
     pub(super) pem: String,
     issuer: Issuer<'static, KeyPair>,
 }
@@ -44,20 +45,20 @@ pub(super) struct Pair {
     pub(super) key: String,
 }
 
-/// What a certificate is for.
+/// The holder of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holder<'a> {
-    /// The server, at an address of this host.
+    /// The server at an address.
     Server(IpAddr),
-    /// A client, in a group or in none.
+    /// A client, with or without a group.
     Client(Option<&'a str>),
 }
 
 impl Authority {
-    /// The authority of a data folder, made if it has none yet; without a folder it ends with the process.
+    /// The authority of a data folder. Creates an authority if the folder has none. Without a folder the authority ends with the process.
     ///
     /// # Errors
-    /// When files can't be read as certificate and key, or not be written.
+    /// If the files are not a certificate and a key, or can't be written.
     pub(super) fn of_folder(folder: Option<&Path>, name: AuthorityName) -> Result<Self, String> {
         if let Some(folder) = folder {
             let read = |file: &str| fs::read_to_string(folder.join(file));
@@ -90,7 +91,7 @@ impl Authority {
     /// Signs a new certificate.
     ///
     /// # Errors
-    /// What the library says.
+    /// The error of the library.
     pub(super) fn issue(&self, name: &str, holder: Holder<'_>) -> Result<Pair, String> {
         let text = |error: rcgen::Error| error.to_string();
         let names = match holder {
@@ -117,10 +118,10 @@ impl Authority {
 }
 
 impl Pair {
-    /// As TLS takes them.
+    /// Decodes certificate and key.
     ///
     /// # Errors
-    /// When they are no PEM.
+    /// If they are not PEM.
     pub(super) fn decoded(&self) -> Result<(CertificateDer<'static>, PrivateKeyDer<'static>), String> {
         let certificate = certificate(&self.certificate)?;
         let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes()).map_err(|error| error.to_string())?;
@@ -128,10 +129,10 @@ impl Pair {
     }
 }
 
-/// The first certificate of a PEM.
+/// The first certificate of a PEM text.
 ///
 /// # Errors
-/// When there is none.
+/// If there is none.
 pub(super) fn certificate(pem: &str) -> Result<CertificateDer<'static>, String> {
     CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|error| error.to_string())
 }
@@ -141,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_keeps_its_authorities_apart_and_for_ever() {
+    fn a_folder_stores_two_different_authorities() {
         let folder = tempfile::tempdir().unwrap();
         let open = |name| Authority::of_folder(Some(folder.path()), name).unwrap();
         let (server, proxy) = (open(SERVER), open(FRONT_PROXY));
@@ -150,12 +151,12 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_named() {
+    fn the_error_names_unreadable_files() {
         let folder = tempfile::tempdir().unwrap();
         for file in [SERVER.certificate, SERVER.key] {
             fs::write(folder.path().join(file), "nothing").unwrap();
         }
-        let Err(why) = Authority::of_folder(Some(folder.path()), SERVER) else { panic!("it was taken") };
+        let Err(why) = Authority::of_folder(Some(folder.path()), SERVER) else { panic!("the files were accepted") };
         assert!(why.starts_with("ca.crt and ca.key in "), "{why}");
     }
 }

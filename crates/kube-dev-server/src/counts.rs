@@ -1,4 +1,4 @@
-//! How many requests there were, in the words of kube-apiserver's own metric, so that what counts there counts here.
+//! The number of requests, in the format of the metric of kube-apiserver, so that tools for that metric work here too.
 
 use std::{
     collections::BTreeMap,
@@ -8,7 +8,7 @@ use std::{
 
 use kube_protocol::request::{ResourceRequest, Verb};
 
-/// What is told apart.
+/// The labels of the metric.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Series {
     group: String,
@@ -20,12 +20,12 @@ struct Series {
     code: u16,
 }
 
-/// The requests of one server.
+/// The request counters of a server.
 #[derive(Debug, Default)]
 pub(super) struct RequestCounts(Mutex<BTreeMap<Series, u64>>);
 
 impl RequestCounts {
-    /// One more for a resource that is served; others would let a caller invent labels without end.
+    /// Counts a request. Its resource must be served; otherwise a client could create any number of label values.
     pub(super) fn count(&self, request: &ResourceRequest, content_type: Option<&str>, code: u16) {
         let scope = match (&request.name, request.verb, &request.namespace) {
             (Some(_), ..) | (_, Some(Verb::Create), _) => "resource",
@@ -52,7 +52,7 @@ impl RequestCounts {
             .to_owned();
         for (series, count) in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             let Series { group, version, resource, subresource, scope, verb, code } = series;
-            // A text can always be written to memory.
+            // Writing to a string never fails.
             let _ = writeln!(
                 text,
                 "apiserver_request_total{{code=\"{code}\",component=\"mcm-dev\",group=\"{group}\",resource=\"{resource}\",\
@@ -63,7 +63,7 @@ impl RequestCounts {
     }
 }
 
-/// The verb as the metric spells it.
+/// The value of the label `verb`.
 fn verb(verb: Option<Verb>, content_type: Option<&str>) -> Option<&'static str> {
     Some(match verb? {
         Verb::Get => "GET",
@@ -98,7 +98,7 @@ mod tests {
     )]
     #[case::patch("PATCH", "/api/v1/nodes/n", Some("application/merge-patch+json"), "PATCH", "resource", "")]
     #[case::list("GET", "/api/v1/nodes", None, "LIST", "cluster", "")]
-    fn requests_are_counted_as_a_real_server_does(
+    fn requests_are_counted_with_the_labels_of_kube_apiserver(
         #[case] method: &str,
         #[case] path: &str,
         #[case] content_type: Option<&str>,

@@ -1,4 +1,4 @@
-//! Custom resource definitions, turned into served kinds. What a definition may say is in [`super::definition_rules`].
+//! The conversion of custom resource definitions to served kinds, and the status of definitions. [`super::definition_rules`] validates definitions.
 //!
 //! Source: spec/extension-apiserver §6.4.
 
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::{
-    kinds::{Conversion, Custom, Edition, Origin, ScalePaths, Served, plain_columns, simple_path, verb},
+    kinds::{Conversion, Custom, DefinitionVersion, Origin, ScalePaths, Served, plain_columns, simple_path, verb},
     object::{self, name, text, time},
     schema::{Additional, Nature, Schema, compile::structural},
     store::Collection,
@@ -19,13 +19,13 @@ use kube_protocol::{
     status::ApiStatus,
 };
 
-/// Holds a definition until its objects are gone.
+/// The finalizer of a definition until its objects are deleted.
 pub(super) const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 
-/// All definitions together may take so many bytes: each is compiled and held in several forms.
+/// The most bytes of all definitions together. The limit exists because each definition is compiled and is in memory in several forms.
 pub(super) const QUOTA: usize = 64 * 1024 * 1024;
 
-/// Whether a definition still fits beside the others.
+/// Checks that a definition and all others are within the limit.
 pub(super) fn fits<'a>(definition: &Value, others: impl Iterator<Item = &'a Value>) -> Result<(), ApiStatus> {
     let name = name(definition);
     let others = others.filter(|other| self::name(other) != name).map(size).sum::<usize>();
@@ -44,7 +44,7 @@ pub(super) fn versions(definition: &Value) -> &[Value] {
     definition["spec"]["versions"].as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// Fills in names and conversion, as the real server does.
+/// Sets the defaults of names and conversion, as kube-apiserver does.
 pub(super) fn default(definition: &mut Value) {
     let names = &mut definition["spec"]["names"];
     let kind = names["kind"].as_str().unwrap_or_default().to_owned();
@@ -59,7 +59,7 @@ pub(super) fn default(definition: &mut Value) {
     }
 }
 
-/// The names of a definition that others of its group must not have too: those of its resource, and those of its kinds.
+/// The names of a definition that must be unique in its group: the names of the resource, and the names of the kinds.
 fn claimed(names: &Value) -> (Vec<&Value>, Vec<&Value>) {
     let short = names["shortNames"].as_array().into_iter().flatten();
     let mut resources: Vec<&Value> = short.collect();
@@ -67,22 +67,22 @@ fn claimed(names: &Value) -> (Vec<&Value>, Vec<&Value>) {
     (resources, vec![&names["kind"], &names["listKind"]])
 }
 
-/// A name of a definition that another one of its group has already.
+/// A name of a definition that another definition of its group has already.
 #[derive(Debug, PartialEq, Eq)]
 struct Conflict<'a> {
-    /// The field of its names.
+    /// The field in `names`.
     field: &'static str,
     reason: &'static str,
     name: &'a Value,
 }
 
-/// The names of a definition that others have, in the order in which a real server looks at them.
+/// The names of a definition that other definitions have, in the order in which kube-apiserver checks them.
 fn conflicts<'a>(definition: &'a Value, others: impl Iterator<Item = &'a Value>) -> Vec<Conflict<'a>> {
-    let rivals =
+    let others =
         others.filter(|other| name(other) != name(definition) && other["spec"]["group"] == definition["spec"]["group"]);
     let (mut resources, mut kinds) = (Vec::new(), Vec::new());
-    for rival in rivals {
-        let (of_resource, of_kind) = claimed(&rival["status"]["acceptedNames"]);
+    for other in others {
+        let (of_resource, of_kind) = claimed(&other["status"]["acceptedNames"]);
         resources.extend(of_resource);
         kinds.extend(of_kind);
     }
@@ -92,24 +92,24 @@ fn conflicts<'a>(definition: &'a Value, others: impl Iterator<Item = &'a Value>)
     let short = short.map(|name| Conflict { field: "shortNames", reason: "ShortNamesConflict", name });
     let of_resource = [one("plural", "PluralConflict"), one("singular", "SingularConflict")];
     let of_kind = [one("kind", "KindConflict"), one("listKind", "ListKindConflict")];
-    // Who has a name keeps it.
-    let holds = |asked: &Conflict<'_>| {
-        let own = &definition["status"]["acceptedNames"][asked.field];
-        own == asked.name || own.as_array().is_some_and(|own| own.contains(asked.name))
+    // A definition keeps a name that was accepted before.
+    let has = |wanted: &Conflict<'_>| {
+        let own = &definition["status"]["acceptedNames"][wanted.field];
+        own == wanted.name || own.as_array().is_some_and(|own| own.contains(wanted.name))
     };
-    let taken = |all: &[&Value], asked: &Conflict<'_>| {
-        asked.name.as_str().is_some_and(|name| !name.is_empty()) && all.contains(&asked.name) && !holds(asked)
+    let is_used = |all: &[&Value], wanted: &Conflict<'_>| {
+        wanted.name.as_str().is_some_and(|name| !name.is_empty()) && all.contains(&wanted.name) && !has(wanted)
     };
-    let resource = of_resource.into_iter().chain(short).filter(|asked| taken(&resources, asked));
-    resource.chain(of_kind.into_iter().filter(|asked| taken(&kinds, asked))).collect()
+    let resource = of_resource.into_iter().chain(short).filter(|wanted| is_used(&resources, wanted));
+    resource.chain(of_kind.into_iter().filter(|wanted| is_used(&kinds, wanted))).collect()
 }
 
-/// The names of a definition without those that others have.
+/// The names of a definition without the conflicting names.
 fn accepted_names(names: &Value, conflicts: &[Conflict<'_>]) -> Value {
     let mut accepted = names.clone();
     for Conflict { field, .. } in conflicts {
         match *field {
-            // These two are always there.
+            // These two fields are required.
             "plural" | "kind" => accepted[field] = json!(""),
             other => remove(&mut accepted, other),
         }
@@ -117,13 +117,13 @@ fn accepted_names(names: &Value, conflicts: &[Conflict<'_>]) -> Value {
     accepted
 }
 
-/// Whether the names of a definition are its own.
+/// Whether the names of a definition are accepted.
 pub(super) fn is_accepted(definition: &Value) -> bool {
     let mut conditions = definition["status"]["conditions"].as_array().into_iter().flatten();
     conditions.any(|condition| condition["type"] == "NamesAccepted" && condition["status"] == "True")
 }
 
-/// The status of a definition beside all that are stored.
+/// The status of a definition, given all stored definitions.
 pub(super) fn status<'a>(definition: &'a Value, all: impl Iterator<Item = &'a Value>, now: jiff::Timestamp) -> Value {
     let conflicts = conflicts(definition, all);
     let storage = versions(definition).iter().find(|version| version["storage"] == json!(true));
@@ -138,7 +138,7 @@ pub(super) fn status<'a>(definition: &'a Value, all: impl Iterator<Item = &'a Va
         let since = known.map_or_else(|| time(now), |known| known["lastTransitionTime"].clone());
         json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since})
     };
-    // Of several conflicts a real server tells the last one.
+    // With several conflicts kube-apiserver reports the last one.
     let conditions = match conflicts.last() {
         None => [
             condition("NamesAccepted", "True", "NoConflicts", "no conflicts found"),
@@ -149,7 +149,7 @@ pub(super) fn status<'a>(definition: &'a Value, all: impl Iterator<Item = &'a Va
             condition("Established", "False", "NotAccepted", "not all names are accepted"),
         ],
     };
-    // What its end waits for is told elsewhere.
+    // Other conditions, such as the one of `terminating`, stay.
     let known = definition["status"]["conditions"].as_array().into_iter().flatten();
     let others = known.filter(|known| conditions.iter().all(|ours| ours["type"] != known["type"])).cloned();
     let conditions: Vec<Value> = conditions.iter().cloned().chain(others).collect();
@@ -157,20 +157,21 @@ pub(super) fn status<'a>(definition: &'a Value, all: impl Iterator<Item = &'a Va
     json!({"acceptedNames": accepted, "storedVersions": stored, "conditions": conditions})
 }
 
-/// Whether a definition is going, so that no objects of its kind are made any more.
+/// Whether a definition is being deleted. Its objects can't be created then.
 pub(super) fn is_terminating(definition: &Value) -> bool {
     object::is_deleting(definition)
 }
 
-/// A definition that is going and says that its objects go first, or why they do not; none if it says so already.
+/// A definition with the condition `Terminating`, which says that its objects are being deleted or why their deletion failed. None if the condition
+/// is unchanged.
 pub(super) fn terminating(definition: &Value, failure: Option<&str>, now: jiff::Timestamp) -> Option<Value> {
     const TYPE: &str = "Terminating";
     let (reason, message) = match failure {
         None => ("InstanceDeletionInProgress", "CustomResource deletion is in progress".to_owned()),
         Some(failure) => ("InstanceDeletionFailed", format!("could not issue all deletes: {failure}")),
     };
-    let mut told = definition.clone();
-    let conditions = &mut told["status"]["conditions"];
+    let mut changed = definition.clone();
+    let conditions = &mut changed["status"]["conditions"];
     let mut all = conditions.as_array().cloned().unwrap_or_default();
     let known = all.iter().position(|known| known["type"] == TYPE);
     let since = known.map_or_else(|| time(now), |at| all[at]["lastTransitionTime"].clone());
@@ -182,10 +183,10 @@ pub(super) fn terminating(definition: &Value, failure: Option<&str>, now: jiff::
         None => all.push(condition),
     }
     *conditions = json!(all);
-    Some(told)
+    Some(changed)
 }
 
-/// The kinds that a definition serves; none while its names are another's.
+/// The served kinds of a definition; none while its names are not accepted.
 pub(super) fn served(definition: &Value) -> Vec<Arc<Served>> {
     if !is_accepted(definition) {
         return Vec::new();
@@ -242,7 +243,7 @@ pub(super) fn served(definition: &Value) -> Vec<Arc<Served>> {
                     .collect(),
                 deprecation,
                 raw_schema: schema.clone(),
-                definition: Edition {
+                definition: DefinitionVersion {
                     uid: text(definition, "/metadata/uid").to_owned(),
                     generation: definition["metadata"]["generation"].as_i64().unwrap_or_default(),
                 },
@@ -257,7 +258,7 @@ pub(super) fn served(definition: &Value) -> Vec<Arc<Served>> {
                     "Cluster" => ResourceScope::Cluster,
                     _ => ResourceScope::Namespaced,
                 },
-                // A version that is stored but not served has no verbs, so that nobody finds it.
+                // A version that is stored but not served has no verbs, so that clients can't use it.
                 verbs: if is_served {
                     ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"]
                         .iter()
@@ -276,13 +277,13 @@ pub(super) fn served(definition: &Value) -> Vec<Arc<Served>> {
     kinds
 }
 
-/// What every object has, whatever its schema says.
+/// Adds the fields that every object has to a schema.
 fn complete(schema: &mut Schema) {
     let text = || Arc::new(Schema { value_type: Some(super::schema::Type::String), ..Schema::default() });
     for field in ["apiVersion", "kind"] {
         schema.properties.insert(field.to_owned(), text());
     }
-    // Labels, owners and the like are checked for all kinds alike.
+    // The metadata has the same schema for all kinds.
     let metadata = super::kinds::Registry::new(Vec::new());
     let metadata =
         metadata.find("", "v1", "configmaps").and_then(|served| served.schema.properties.get("metadata").cloned());
@@ -336,7 +337,7 @@ fn columns(version: &Value) -> Vec<Column> {
     columns
 }
 
-/// The name of a custom kind's schema in documents: the group's domain backwards.
+/// The name of the schema of a custom kind in documents. It begins with the reversed domain of the group.
 fn schema_name(kind: &GroupVersionKind) -> String {
     let reversed: Vec<&str> = kind.group.split('.').rev().collect();
     format!("{}.{}.{}", reversed.join("."), kind.version, kind.kind)
@@ -358,7 +359,7 @@ mod tests {
     }
 
     #[rstest]
-    #[case::of_its_own(json!({"kind": "Other", "listKind": "OtherList", "singular": "other", "shortNames": ["ot"]}), None)]
+    #[case::no_conflict(json!({"kind": "Other", "listKind": "OtherList", "singular": "other", "shortNames": ["ot"]}), None)]
     #[case::kind(json!({"kind": "Thing", "singular": "other"}), Some(("KindConflict", "\"Thing\" is already in use")))]
     #[case::list_kind(json!({"kind": "Other", "listKind": "ThingList"}),
         Some(("ListKindConflict", "\"ThingList\" is already in use")))]
@@ -366,7 +367,7 @@ mod tests {
         Some(("SingularConflict", "\"thing\" is already in use")))]
     #[case::short_name_that_is_a_plural(json!({"kind": "Other", "shortNames": ["ot", "things"]}),
         Some(("ShortNamesConflict", "\"things\" is already in use")))]
-    fn names_belong_to_one_definition_of_a_group(#[case] names: Value, #[case] expected: Option<(&str, &str)>) {
+    fn names_are_unique_in_a_group(#[case] names: Value, #[case] expected: Option<(&str, &str)>) {
         let now = jiff::Timestamp::UNIX_EPOCH;
         let names_of_first =
             json!({"kind": "Thing", "listKind": "ThingList", "singular": "thing", "shortNames": ["th"]});
@@ -374,32 +375,32 @@ mod tests {
         first["status"] = status(&first, std::iter::empty(), now);
         assert!(is_accepted(&first));
         let second = definition("others", &names);
-        let told = status(&second, [&first, &second].into_iter(), now);
-        let accepted = &told["conditions"][0];
+        let new_status = status(&second, [&first, &second].into_iter(), now);
+        let accepted = &new_status["conditions"][0];
         let found = (accepted["status"] == "False").then(|| (text(accepted, "/reason"), text(accepted, "/message")));
         assert_eq!(found, expected);
         let mut second = second;
-        second["status"] = told;
+        second["status"] = new_status;
         assert_eq!(second["status"]["conditions"][1]["status"] == "True", expected.is_none());
         assert_eq!(is_accepted(&second), expected.is_none());
         let again = status(&first, [&first, &second].into_iter(), now);
-        assert_eq!(again, first["status"], "who was first keeps its names");
-        let mut elsewhere = second.clone();
-        elsewhere["spec"]["group"] = json!("example.org");
-        assert_eq!(conflicts(&elsewhere, [&first].into_iter()), []);
+        assert_eq!(again, first["status"], "the first definition keeps its names");
+        let mut other_group = second.clone();
+        other_group["spec"]["group"] = json!("example.org");
+        assert_eq!(conflicts(&other_group, [&first].into_iter()), []);
     }
 
     #[test]
-    fn names_that_are_free_are_accepted_beside_one_that_is_not() {
+    fn only_conflicting_names_are_not_accepted() {
         let names = json!({"plural": "others", "singular": "other", "kind": "Thing", "listKind": "OtherList"});
-        let taken = json!("Thing");
-        let conflict = Conflict { field: "kind", reason: "KindConflict", name: &taken };
+        let used = json!("Thing");
+        let conflict = Conflict { field: "kind", reason: "KindConflict", name: &used };
         let expected = json!({"plural": "others", "singular": "other", "kind": "", "listKind": "OtherList"});
         assert_eq!(accepted_names(&names, &[conflict]), expected);
     }
 
     #[test]
-    fn th_39_definitions_have_a_quota_together() {
+    fn th_39_all_definitions_together_have_a_quota() {
         let definition = |name: &str, bytes: usize| json!({"metadata": {"name": name}, "spec": "x".repeat(bytes)});
         let stored = [definition("one", QUOTA / 2), definition("two", QUOTA / 4)];
         assert!(fits(&definition("three", QUOTA / 5), stored.iter()).is_ok());

@@ -1,4 +1,4 @@
-//! Rules of the two kinds that hold data: Secrets and config maps.
+//! The rules of Secrets and `ConfigMaps`.
 //!
 //! Source: spec/extension-apiserver §6.2; `ValidateSecret` and `ValidateConfigMap` of Kubernetes.
 
@@ -8,16 +8,16 @@ use serde_json::{Value, json};
 use super::{kinds::Served, write_rules::remove};
 use kube_protocol::status::{ApiStatus, Cause};
 
-/// Bytes of data of one object, decoded.
+/// The most bytes of the data of an object, decoded.
 const DATA_LIMIT: usize = 1024 * 1024;
-/// Characters of a key.
+/// The most characters of a key.
 const LONGEST_KEY: usize = 253;
 
-/// Brings the data of an object into the shape in which it is stored; what is not base64 is refused.
+/// Converts the data of an object to its stored form. Values that are not base64 are refused.
 pub(super) fn decode(served: &Served, object: &mut Value) -> Result<(), ApiStatus> {
     let kind = served.kind();
     if kind == "Secret" {
-        take_strings(object);
+        encode_strings(object);
     }
     let field = encoded_field(served);
     for (key, value) in object[field].as_object().into_iter().flatten() {
@@ -35,8 +35,8 @@ fn encoded_field(served: &Served) -> &'static str {
     if served.kind() == "Secret" { "data" } else { "binaryData" }
 }
 
-/// `stringData` becomes data.
-fn take_strings(secret: &mut Value) {
+/// Moves `stringData` into `data`, and sets the default type.
+fn encode_strings(secret: &mut Value) {
     let plain = secret["stringData"].take();
     remove(secret, "stringData");
     if let Value::Object(plain) = plain {
@@ -52,7 +52,7 @@ fn take_strings(secret: &mut Value) {
     }
 }
 
-/// What is wrong with the data of an object.
+/// Validates the data of an object.
 pub(super) fn check(served: &Served, object: &Value, old: Option<&Value>, found: &mut Vec<Cause>) {
     let encoded = encoded_field(served);
     let mut size = 0;
@@ -97,7 +97,7 @@ fn key_problem(key: &str) -> Option<&'static str> {
     (key.len() > LONGEST_KEY).then_some("must be no more than 253 characters")
 }
 
-/// Bytes that a base64 text stands for.
+/// The number of bytes of a base64 text after decoding.
 fn decoded_length(text: &str) -> usize {
     let padding = text.bytes().rev().take_while(|byte| *byte == b'=').count();
     (text.len() / 4 * 3).saturating_sub(padding)

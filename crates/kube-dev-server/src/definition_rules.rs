@@ -1,7 +1,8 @@
-//! What a custom resource definition may say, and what of it may change.
+//! The validation of custom resource definitions and their changes.
 //!
-//! Rules and words of `ValidateCustomResourceDefinition` of the apiextensions server; those about the structure of a schema
-//! are in [`super::schema::structure`]. Source: spec/extension-apiserver §6.4.
+//! Rules and messages are those of `ValidateCustomResourceDefinition` of the apiextensions server. The rules for the structure of a schema are in
+//! [`super::schema::structure`].
+//! Source: spec/extension-apiserver §6.4.
 
 use std::collections::BTreeSet;
 
@@ -14,13 +15,13 @@ use super::{
 };
 use kube_protocol::{jsonpath::JsonPath, status::Cause};
 
-/// What is wrong with a definition.
+/// Validates a definition.
 pub(super) fn check(definition: &Value, old: Option<&Value>) -> Vec<Cause> {
     let mut found = Vec::new();
     check_names(definition, &mut found);
     if !matches!(text(definition, "/spec/scope"), "Namespaced" | "Cluster") {
-        let words = [json!("Cluster"), json!("Namespaced")];
-        found.push(Cause::not_supported("spec.scope", &definition["spec"]["scope"], &words));
+        let scopes = [json!("Cluster"), json!("Namespaced")];
+        found.push(Cause::not_supported("spec.scope", &definition["spec"]["scope"], &scopes));
     }
     if definition["spec"]["preserveUnknownFields"] == json!(true) {
         let why = "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in \
@@ -128,7 +129,7 @@ fn check_schema(version: &Value, path: &str, found: &mut Vec<Cause>) {
     }
 }
 
-/// Each default is a value that the schema itself would take.
+/// Checks that each default is valid in its schema.
 fn check_defaults(node: &Schema, path: &str, found: &mut Vec<Cause>) {
     if let Some(default) = &node.default {
         let mut wrong = Vec::new();
@@ -148,7 +149,7 @@ fn check_defaults(node: &Schema, path: &str, found: &mut Vec<Cause>) {
     }
 }
 
-/// Fields that lists are selected by are plain values that the schema declares.
+/// Checks that selectable fields are declared and have a simple type.
 fn check_selectable(version: &Value, schema: &Schema, path: &str, found: &mut Vec<Cause>) {
     for (at, field) in version["selectableFields"].as_array().into_iter().flatten().enumerate() {
         let given = text(field, "/jsonPath");
@@ -191,7 +192,7 @@ fn check_columns(version: &Value, found: &mut Vec<Cause>) {
     }
 }
 
-/// Numbers of replicas stand under spec and status, at paths of plain names.
+/// Checks that the paths of `scale` are simple and begin with spec or status.
 fn check_scale(scale: &Value, path: &str, found: &mut Vec<Cause>) {
     if !scale.is_object() {
         return;
@@ -199,12 +200,12 @@ fn check_scale(scale: &Value, path: &str, found: &mut Vec<Cause>) {
     let under = |field: &str, roots: &[&str]| -> Option<Cause> {
         let given = text(scale, &format!("/{field}"));
         let path = format!("{path}.subresources.scale.{field}");
-        let told = if roots.len() == 1 { roots[0].to_owned() } else { format!("either {}", roots.join(" or ")) };
+        let allowed = if roots.len() == 1 { roots[0].to_owned() } else { format!("either {}", roots.join(" or ")) };
         if !given.starts_with('.') {
             return Some(Cause::invalid(path, &scale[field], "must be a simple json path starting with ."));
         }
         let fits = roots.iter().any(|root| given.starts_with(&format!("{root}.")));
-        (!fits).then(|| Cause::invalid(path, &scale[field], &format!("should be a json path under {told}")))
+        (!fits).then(|| Cause::invalid(path, &scale[field], &format!("should be a json path under {allowed}")))
     };
     for (field, root) in [("specReplicasPath", ".spec"), ("statusReplicasPath", ".status")] {
         if text(scale, &format!("/{field}")).is_empty() {
@@ -231,7 +232,7 @@ fn check_conversion(conversion: &Value, found: &mut Vec<Cause>) {
     }
 }
 
-/// What objects are stored under does not change any more, and versions that hold objects stay.
+/// Checks that the names of the storage do not change, and that versions with stored objects stay.
 fn check_change(definition: &Value, old: &Value, found: &mut Vec<Cause>) {
     let always: &[&str] = &["group", "names/plural"];
     let established: &[&str] = if is_accepted(old) { &["scope", "names/kind"] } else { &[] };
@@ -304,7 +305,7 @@ mod tests {
         with(&format!("{VERSION}/subresources"),
             json!({"scale": {"specReplicasPath": "spec.n", "statusReplicasPath": ".status.n"}})),
         Some("spec.versions[0].subresources.scale.specReplicasPath"))]
-    #[case::selectable_field_that_is_none(with(&format!("{VERSION}/selectableFields"), json!([{"jsonPath": ".spec.zz"}])),
+    #[case::unknown_selectable_field(with(&format!("{VERSION}/selectableFields"), json!([{"jsonPath": ".spec.zz"}])),
         Some("spec.versions[0].selectableFields[0].jsonPath"))]
     #[case::selectable_field(with(&format!("{VERSION}/selectableFields"), json!([{"jsonPath": ".spec.a"}])), None)]
     #[case::preserves_unknown(with("/spec/preserveUnknownFields", json!(true)), Some("spec.preserveUnknownFields"))]
@@ -327,13 +328,13 @@ mod tests {
     #[case::scope(with("/spec/scope", json!("Cluster")), &["spec.scope"])]
     #[case::kind(with("/spec/names/kind", json!("Other")), &["spec.names.kind"])]
     #[case::stored_version(with("/spec/versions/0/name", json!("v2")), &["status.storedVersions"])]
-    fn what_an_established_definition_may_change(#[case] new: Value, #[case] wrong: &[&str]) {
+    fn changes_of_an_established_definition(#[case] new: Value, #[case] wrong: &[&str]) {
         let found = check(&new, Some(&definition()));
         assert_eq!(found.iter().map(|cause| cause.field.as_str()).collect::<Vec<_>>(), wrong, "{found:?}");
     }
 
     #[test]
-    fn a_definition_whose_names_are_not_accepted_may_still_change_its_scope() {
+    fn the_scope_can_change_until_the_names_are_accepted() {
         let mut old = definition();
         old["status"]["conditions"] = json!([]);
         assert_eq!(check(&with("/spec/scope", json!("Cluster")), Some(&old)), []);

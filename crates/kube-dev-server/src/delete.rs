@@ -1,4 +1,4 @@
-//! Deletions: of one object and of collections, with finalizers, grace and preconditions.
+//! Deletions of objects and collections, with finalizers, grace periods and preconditions.
 //!
 //! Source: spec/extension-apiserver §2.8, §2.9, §6.3.
 
@@ -14,7 +14,7 @@ use super::{
     object::{self, metadata, time},
     read::{list_body, selection},
     server::{Answer, Call, Server},
-    store::{Expect, Raced, Stored, key},
+    store::{Conflict, Expect, Stored, key},
 };
 use kube_protocol::{
     options::{DeleteOptions, DryRun, Propagation},
@@ -22,19 +22,20 @@ use kube_protocol::{
     status::{ApiStatus, deleted},
 };
 
-/// Waits until what an object owns is gone.
+/// The finalizer of an object that waits for the deletion of its dependents.
 pub(super) const FOREGROUND: &str = "foregroundDeletion";
-/// Waits until what an object owns is let go.
+/// The finalizer of an object that waits until its dependents have no reference to it.
 pub(super) const ORPHAN: &str = "orphan";
 
+/// The most attempts of a deletion, when other writes change the object in between.
 const TRIES: usize = 8;
 
-/// What became of an object.
-enum Fate {
-    /// It is gone; this was its last state.
-    Gone(Value),
-    /// Something holds it.
-    Held(Value),
+/// The result of a deletion.
+enum Deletion {
+    /// The object is gone. This was its last state.
+    Done(Value),
+    /// The object is marked for deletion and waits for finalizers or its grace period.
+    Pending(Value),
 }
 
 impl Server {
@@ -43,9 +44,9 @@ impl Server {
         let (group, plural) = (call.served.group(), call.served.plural());
         let mut warnings = Vec::new();
         let body = match self.remove(call, &options, &mut warnings).await? {
-            Fate::Held(object) => self.shaped(call, object)?,
-            Fate::Gone(object) if call.served.is("", "pods") => self.shaped(call, object)?,
-            Fate::Gone(object) => deleted(group, plural, call.name(), &object["metadata"]["uid"]),
+            Deletion::Pending(object) => self.shaped(call, object)?,
+            Deletion::Done(object) if call.served.is("", "pods") => self.shaped(call, object)?,
+            Deletion::Done(object) => deleted(group, plural, call.name(), &object["metadata"]["uid"]),
         };
         Ok(Answer::ok(body).with_warnings(warnings))
     }
@@ -70,7 +71,7 @@ impl Server {
             };
             let one = Call { request: &request, served: Arc::clone(&call.served), ..*call };
             match self.remove(&one, &options, &mut warnings).await {
-                Ok(Fate::Gone(object) | Fate::Held(object)) => gone.push(object),
+                Ok(Deletion::Done(object) | Deletion::Pending(object)) => gone.push(object),
                 Err(status) if status.code == 404 => {}
                 Err(status) => return Err(status),
             }
@@ -79,13 +80,13 @@ impl Server {
         Ok(Answer::ok(list_body(&call.served, gone, &metadata)).with_warnings(warnings))
     }
 
-    /// Removes an object, or marks it; what the webhooks warn of is added to `warnings`.
+    /// Removes an object, or marks it for deletion. Warnings of webhooks are added to `warnings`.
     async fn remove(
         &self,
         call: &Call<'_>,
         options: &DeleteOptions,
         warnings: &mut Vec<String>,
-    ) -> Result<Fate, ApiStatus> {
+    ) -> Result<Deletion, ApiStatus> {
         let served = &*call.served;
         if served.is("", "namespaces") && PERMANENT_NAMESPACES.contains(&call.name()) {
             return Err(ApiStatus::forbidden("", "namespaces", call.name(), "this namespace may not be deleted"));
@@ -95,38 +96,37 @@ impl Server {
             let stored = self.store.get(&served.collection, &call.key()).ok_or_else(|| call.not_found())?;
             let old = self.present(served, vec![Arc::clone(&stored)]).await?.swap_remove(0);
             preconditions(call, options, &old)?;
-            // Another try is asked about anew.
+            // Each attempt calls the webhooks again.
             warnings.truncate(before);
             warnings.extend(self.validate(call, Operation::Delete, &Value::Null, Some(&old), options.dry_run).await?);
-            let Some(held) = self.held(served, &old, options) else {
+            let Some(mut pending) = self.pending(served, &old, options) else {
                 if options.dry_run == DryRun::All {
-                    return Ok(Fate::Gone(old));
+                    return Ok(Deletion::Done(old));
                 }
                 match self.store.write(&served.collection, &call.key(), Expect::Revision(stored.revision), None) {
                     Ok(_) => {
                         self.after_write(served);
-                        return Ok(Fate::Gone(old));
+                        return Ok(Deletion::Done(old));
                     }
-                    Err(Raced) => continue,
+                    Err(Conflict) => continue,
                 }
             };
-            if held == old || options.dry_run == DryRun::All {
-                return Ok(Fate::Held(held));
+            if pending == old || options.dry_run == DryRun::All {
+                return Ok(Deletion::Pending(pending));
             }
-            let value = self.to_storage(served, held.clone()).await?;
+            let value = self.to_storage(served, pending.clone()).await?;
             let expect = Expect::Revision(stored.revision);
             if let Ok(written) = self.store.write(&served.collection, &call.key(), expect, Some(value)) {
                 self.after_write(served);
-                let mut held = held;
-                held["metadata"]["resourceVersion"] = json!(written.revision.to_string());
-                return Ok(Fate::Held(held));
+                pending["metadata"]["resourceVersion"] = json!(written.revision.to_string());
+                return Ok(Deletion::Pending(pending));
             }
         }
         Err(call.modified())
     }
 
-    /// The object as it waits for its end; none if nothing holds it.
-    fn held(&self, served: &Served, old: &Value, options: &DeleteOptions) -> Option<Value> {
+    /// The object marked for deletion; none if it can be removed at once.
+    fn pending(&self, served: &Served, old: &Value, options: &DeleteOptions) -> Option<Value> {
         let mut object = old.clone();
         let grace = grace_of(served, old, options);
         let was_deleting = object::is_deleting(old);
@@ -164,20 +164,20 @@ impl Server {
             fields.insert("generation".to_owned(), json!(generation + 1));
         }
         if served.is("", "namespaces") {
-            // It has no grace; the content goes first.
+            // A namespace has no grace period. Its contents are deleted first.
             metadata(&mut object).remove("deletionGracePeriodSeconds");
             object["status"]["phase"] = json!("Terminating");
         }
         Some(object)
     }
 
-    /// Stores a new state of an object on the server's own account, unless somebody else was quicker.
+    /// Stores a new state of an object for the server itself. Fails if the object has changed in between.
     pub(super) fn overwrite(
         &self,
         served: &Served,
         stored: &Stored,
         value: Option<Value>,
-    ) -> Result<Arc<Stored>, Raced> {
+    ) -> Result<Arc<Stored>, Conflict> {
         let place = key(object::namespace(&stored.value), object::name(&stored.value));
         let written = self.store.write(&served.collection, &place, Expect::Revision(stored.revision), value)?;
         self.after_write(served);
@@ -194,7 +194,7 @@ fn delete_options(call: &Call<'_>) -> Result<DeleteOptions, ApiStatus> {
     DeleteOptions::parse(call.query, body.as_ref())
 }
 
-/// Seconds that an object has to end: pods on a node only.
+/// The grace period in seconds. Only pods on a node have one.
 fn grace_of(served: &Served, old: &Value, options: &DeleteOptions) -> u64 {
     if !served.is("", "pods") {
         return 0;

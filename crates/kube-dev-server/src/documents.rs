@@ -1,6 +1,7 @@
-//! What is no object: discovery, `OpenAPI`, health, version.
+//! The documents that are no objects: discovery, `OpenAPI`, health, version.
 //!
-//! Source: spec/extension-apiserver §2.3, §2.4, §2.12. Documents are made once per set of definitions and kept as bytes.
+//! Documents are created once for a set of definitions and cached as bytes.
+//! Source: spec/extension-apiserver §2.3, §2.4, §2.12.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,51 +31,51 @@ use kube_protocol::{
 
 const CHECKS: [&str; 4] = ["ping", "log", "storage", "shutdown"];
 
-/// Documents that have been asked for.
+/// A cache of documents.
 #[derive(Default)]
-pub(super) struct Documents(Mutex<Shelf>);
+pub(super) struct Documents(Mutex<State>);
 
 #[derive(Default)]
-struct Shelf {
-    edition: Edition,
-    made: BTreeMap<String, Arc<Document>>,
+struct State {
+    generation: Generation,
+    documents: BTreeMap<String, Arc<Document>>,
 }
 
-/// Counts the changes of what documents are made of. Whoever makes one asks for the edition first: what was made of an
-/// earlier one must not be kept for a later one.
+/// Counts the changes of the served kinds. A caller reads the generation before it creates a document, so that a document of an earlier generation is
+/// not cached for a later one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Edition(u64);
+pub(super) struct Generation(u64);
 
 impl Documents {
-    /// What documents are made of has changed.
-    pub(super) fn forget(&self) {
-        let mut shelf = self.shelf();
-        shelf.edition.0 += 1;
-        shelf.made.clear();
+    /// Clears the cache after a change of the served kinds.
+    pub(super) fn clear(&self) {
+        let mut state = self.state();
+        state.generation.0 += 1;
+        state.documents.clear();
     }
 
-    fn shelf(&self) -> MutexGuard<'_, Shelf> {
+    fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn edition(&self) -> Edition {
-        self.shelf().edition
+    fn generation(&self) -> Generation {
+        self.state().generation
     }
 
-    fn get(&self, edition: Edition, name: &str, make: impl FnOnce() -> Value) -> Arc<Document> {
-        self.get_document(edition, name, || Document::of(&make()))
+    fn get(&self, generation: Generation, name: &str, make: impl FnOnce() -> Value) -> Arc<Document> {
+        self.get_document(generation, name, || Document::of(&make()))
     }
 
-    fn get_document(&self, edition: Edition, name: &str, make: impl FnOnce() -> Document) -> Arc<Document> {
-        let mut shelf = self.shelf();
-        if let Some(known) = shelf.made.get(name) {
+    fn get_document(&self, generation: Generation, name: &str, make: impl FnOnce() -> Document) -> Arc<Document> {
+        let mut state = self.state();
+        if let Some(known) = state.documents.get(name) {
             return Arc::clone(known);
         }
-        let made = Arc::new(make());
-        if shelf.edition == edition {
-            shelf.made.insert(name.to_owned(), Arc::clone(&made));
+        let document = Arc::new(make());
+        if state.generation == generation {
+            state.documents.insert(name.to_owned(), Arc::clone(&document));
         }
-        made
+        document
     }
 }
 
@@ -90,7 +91,7 @@ impl Server {
             return Err(ApiStatus::method_not_allowed());
         }
         let parts: Vec<&str> = segments.iter().map(String::as_str).collect();
-        let edition = self.documents.edition();
+        let generation = self.documents.generation();
         let registry = self.registry();
         let visible = |served: &Served| !served.resource.verbs.is_empty();
         let answer = match parts.as_slice() {
@@ -99,7 +100,7 @@ impl Server {
                 return self.health(endpoint, rest, query).await;
             }
             ["version"] => Answer::ok(version()),
-            ["openapi", "v3", rest @ ..] => return self.openapi_v3((edition, &registry), rest, query, headers),
+            ["openapi", "v3", rest @ ..] => return self.openapi_v3((generation, &registry), rest, query, headers),
             ["openapi", "v2"] => {
                 let swagger = || {
                     let resources = registry.resources(visible);
@@ -111,25 +112,25 @@ impl Server {
                 if openapi_protobuf::is_wanted(wanted) {
                     let make =
                         || Document::encoded(openapi_protobuf::encode(&swagger()), openapi_protobuf::CONTENT_TYPE);
-                    let made = self.documents.get_document(edition, "v2 protobuf", make);
-                    return Ok(Answer::document(&made, headers));
+                    let document = self.documents.get_document(generation, "v2 protobuf", make);
+                    return Ok(Answer::document(&document, headers));
                 }
                 accept(headers, Offer::Objects)?;
-                let made = self.documents.get(edition, "v2", swagger);
-                return Ok(Answer::document(&made, headers));
+                let document = self.documents.get(generation, "v2", swagger);
+                return Ok(Answer::document(&document, headers));
             }
             ["api"] => {
                 let core = registry.resources(|served| visible(served) && served.group().is_empty());
                 let aggregated = |version: &str| discovery::aggregated(&core, version);
                 return self
-                    .discovery((edition, "api"), headers, aggregated, || discovery::api_versions("127.0.0.1:443"));
+                    .discovery((generation, "api"), headers, aggregated, || discovery::api_versions("127.0.0.1:443"));
             }
             ["apis"] => {
                 let groups = registry.resources(|served| visible(served) && !served.group().is_empty());
                 let aggregated =
                     |version: &str| self.aggregator.aggregated(discovery::aggregated(&groups, version), &registry);
                 let plain = || self.aggregator.group_list(discovery::group_list(&groups), &registry);
-                return self.discovery((edition, "apis"), headers, aggregated, plain);
+                return self.discovery((generation, "apis"), headers, aggregated, plain);
             }
             ["api", "v1"] => Answer::ok(listed(&registry, "", "v1")?),
             ["apis", group] => {
@@ -145,15 +146,15 @@ impl Server {
 
     fn discovery(
         &self,
-        (edition, name): (Edition, &str),
+        (generation, name): (Generation, &str),
         headers: &HeaderMap,
         aggregated: impl FnOnce(&str) -> Value,
         plain: impl FnOnce() -> Value,
     ) -> Result<Answer, ApiStatus> {
         match accept(headers, Offer::Discovery)?.shape {
             Shape::GroupDiscovery(version) => {
-                let made = self.documents.get(edition, &format!("{name} {version}"), || aggregated(version));
-                let answer = Answer::document(&made, headers)
+                let document = self.documents.get(generation, &format!("{name} {version}"), || aggregated(version));
+                let answer = Answer::document(&document, headers)
                     .with_header(header::CONTENT_TYPE, &discovery::aggregated_content_type(version))
                     .with_header(header::CACHE_CONTROL, "public");
                 Ok(answer)
@@ -164,7 +165,7 @@ impl Server {
 
     fn openapi_v3(
         &self,
-        (edition, registry): (Edition, &Registry),
+        (generation, registry): (Generation, &Registry),
         rest: &[&str],
         query: &Query,
         headers: &HeaderMap,
@@ -174,13 +175,13 @@ impl Server {
             let documents: Vec<(String, String)> = group_versions(registry)
                 .into_iter()
                 .map(|(group, version)| {
-                    let made = self.group_version(edition, registry, &group, &version);
-                    (openapi::document_path(&group, &version), made.tag.clone())
+                    let document = self.group_version(generation, registry, &group, &version);
+                    (openapi::document_path(&group, &version), document.tag.clone())
                 })
                 .collect();
             let own = || openapi::index(documents.iter().map(|(path, hash)| (path.as_str(), hash.as_str())));
-            let made = self.documents.get(edition, "v3", || self.aggregator.open_api_index(own()));
-            return Ok(Answer::document(&made, headers));
+            let document = self.documents.get(generation, "v3", || self.aggregator.open_api_index(own()));
+            return Ok(Answer::document(&document, headers));
         }
         let (group, version) = match rest {
             ["api", version] => ("", *version),
@@ -190,13 +191,13 @@ impl Server {
         if !group_versions(registry).contains(&(group.to_owned(), version.to_owned())) {
             return Err(ApiStatus::page_not_found());
         }
-        let made = self.group_version(edition, registry, group, version);
-        let place = format!("/openapi/v3/{}", openapi::document_path(group, version));
-        Ok(made.by_hash(query.get("hash"), &place, headers, self.now()))
+        let document = self.group_version(generation, registry, group, version);
+        let path = format!("/openapi/v3/{}", openapi::document_path(group, version));
+        Ok(document.by_hash(query.get("hash"), &path, headers, self.now()))
     }
 
-    fn group_version(&self, edition: Edition, registry: &Registry, group: &str, version: &str) -> Arc<Document> {
-        self.documents.get(edition, &openapi::document_path(group, version), || {
+    fn group_version(&self, generation: Generation, registry: &Registry, group: &str, version: &str) -> Arc<Document> {
+        self.documents.get(generation, &openapi::document_path(group, version), || {
             let resources = registry.resources(|served| {
                 !served.resource.verbs.is_empty() && served.group() == group && served.resource.kind.version == version
             });
@@ -224,8 +225,8 @@ impl Server {
         let storage = self.store.durable(0).await;
         let failure = |check: &str| match check {
             "storage" if storage.is_err() => Some("storage cannot be written".to_owned()),
-            // Who is ending still lives.
-            "shutdown" if endpoint == "readyz" && self.ending.is_cancelled() => {
+            // A server that shuts down is still live.
+            "shutdown" if endpoint == "readyz" && self.shutdown.is_cancelled() => {
                 Some("process is shutting down".to_owned())
             }
             _ => None,
@@ -248,7 +249,7 @@ fn listed(registry: &Registry, group: &str, version: &str) -> Result<Value, ApiS
     Ok(list)
 }
 
-/// Tells clients in which version objects are stored, without telling its name, as API servers do since 1.15.
+/// The hash of the storage version in discovery, as in kube-apiserver since 1.15. Clients notice by it that the storage version has changed.
 fn storage_version_hash(kind: &GroupVersionKind) -> String {
     let name = format!("{}/{}/{}", kind.group, kind.version, kind.kind);
     BASE64_STANDARD.encode(&digest(&SHA256, name.as_bytes()).as_ref()[..8])
@@ -264,7 +265,7 @@ fn schema_name(registry: &Registry, resource: &Resource) -> String {
     served.map(|served| served.schema_name.clone()).unwrap_or_default()
 }
 
-/// The schema of a custom kind, as documents write it.
+/// The schema of a custom kind for documents.
 fn custom_schema(served: &Served) -> Option<Value> {
     let mut schema = served.custom()?.raw_schema.clone();
     let kind = &served.resource.kind;
@@ -295,7 +296,7 @@ fn all_schemas(registry: &Registry) -> BTreeMap<String, Value> {
     schemas
 }
 
-/// The schemas of some resources, and those that they refer to.
+/// The schemas of some resources, and the schemas that they refer to.
 fn reachable(registry: &Registry, resources: &[&Resource]) -> BTreeMap<String, Value> {
     let mut found = BTreeMap::new();
     let mut open: Vec<String> = vec!["io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions".to_owned()];
@@ -361,7 +362,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hash_of_a_stored_version_is_the_one_that_api_servers_write() {
+    fn the_hash_of_the_storage_version_is_equal_to_that_of_kube_apiserver() {
         let kind = |version: &str, kind: &str| GroupVersionKind {
             group: "machine.sapcloud.io".to_owned(),
             version: version.to_owned(),
@@ -372,13 +373,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_made_of_earlier_definitions_is_not_kept_for_later_ones() {
+    fn documents_of_an_earlier_generation_are_not_cached() {
         let documents = Documents::default();
-        let before = documents.edition();
-        documents.forget();
+        let before = documents.generation();
+        documents.clear();
         let text = |document: &Document| String::from_utf8_lossy(&document.bytes).into_owned();
         assert_eq!(text(&documents.get(before, "v3", || json!("old"))), "\"old\"");
-        let now = documents.edition();
+        let now = documents.generation();
         assert_eq!(text(&documents.get(now, "v3", || json!("new"))), "\"new\"");
         assert_eq!(text(&documents.get(now, "v3", || json!("never"))), "\"new\"");
     }

@@ -19,11 +19,11 @@ use kube_protocol::{
 };
 use kube_values::selector;
 
-/// What the body of an eviction asks for.
+/// The request of an eviction.
 struct Eviction {
-    /// Options of the pod's deletion.
+    /// The options of the deletion of the pod.
     options: Value,
-    /// Asked for by the query or by the options of the deletion.
+    /// Whether the query or the options ask for a dry run.
     dry_run: DryRun,
 }
 
@@ -31,7 +31,7 @@ impl Eviction {
     fn read(call: &Call<'_>) -> Result<Self, ApiStatus> {
         let body = call.decoded()?;
         let (kind, name) = (text(&body, "/kind"), text(&body, "/metadata/name"));
-        // Some clients leave the kind out: the URL says it.
+        // Some clients send no kind. The URL is sufficient.
         if !kind.is_empty() && kind != "Eviction" {
             let why = format!("an eviction wants a body of kind Eviction, here {kind:?}");
             return Err(ApiStatus::bad_request(why));
@@ -44,15 +44,15 @@ impl Eviction {
             options @ Value::Object(_) => options.clone(),
             _ => return Err(ApiStatus::bad_request("deleteOptions of an eviction must be an object")),
         };
-        // Its own words are refused before anything is done.
+        // Invalid options are refused before the eviction has an effect.
         let deletion = DeleteOptions::parse(&Query::default(), Some(&options))?;
-        let asked = WriteOptions::parse(call.query, "CreateOptions")?;
-        let dry_run = if deletion.dry_run == DryRun::All { DryRun::All } else { asked.dry_run };
+        let write = WriteOptions::parse(call.query, "CreateOptions")?;
+        let dry_run = if deletion.dry_run == DryRun::All { DryRun::All } else { write.dry_run };
         Ok(Self { options, dry_run })
     }
 
-    /// Whether the pod is the one that the preconditions name.
-    fn concerns(&self, call: &Call<'_>, pod: &Value) -> Result<(), ApiStatus> {
+    /// Checks the preconditions.
+    fn check_preconditions(&self, call: &Call<'_>, pod: &Value) -> Result<(), ApiStatus> {
         for (field, is) in [("uid", object::uid(pod)), ("resourceVersion", text(pod, "/metadata/resourceVersion"))] {
             let wanted = self.options["preconditions"][field].as_str().unwrap_or_default();
             if !wanted.is_empty() && wanted != is {
@@ -72,7 +72,7 @@ impl Server {
     pub(super) async fn evict(&self, call: &Call<'_>) -> Result<Answer, ApiStatus> {
         let eviction = Eviction::read(call)?;
         let pod = self.store.get(&call.served.collection, &call.key()).ok_or_else(|| call.not_found())?;
-        eviction.concerns(call, &pod.value)?;
+        eviction.check_preconditions(call, &pod.value)?;
         let terminal = matches!(text(&pod.value, "/status/phase"), "Succeeded" | "Failed" | "Pending");
         if !terminal && !object::is_deleting(&pod.value) {
             self.take_from_budget(call, &pod.value, eviction.dry_run)?;
@@ -83,7 +83,7 @@ impl Server {
         } else if let Some(revision) = self.mark_disrupted(call, &pod)
             && options["preconditions"]["resourceVersion"].is_string()
         {
-            // The mark is a change of our own: the version that the caller saw is this one's predecessor.
+            // The server itself has just changed the version that the client knows, so the precondition moves to the new version.
             options["preconditions"]["resourceVersion"] = json!(revision);
         }
         let bytes = bytes::Bytes::from(options.to_string());
@@ -94,7 +94,7 @@ impl Server {
         Ok(Answer::of(StatusCode::CREATED, status))
     }
 
-    /// Says in the pod why it goes; answers the pod's new version.
+    /// Writes the condition `DisruptionTarget` of the pod. Returns the new resource version.
     fn mark_disrupted(&self, call: &Call<'_>, pod: &Arc<Stored>) -> Option<String> {
         let mut value = pod.whole();
         let condition = json!({
@@ -109,7 +109,7 @@ impl Server {
             }
             None => *conditions = json!([condition]),
         }
-        // A writer that was quicker had a reason of its own; the deletion decides on what is there then.
+        // After a conflict the pod has no condition, and the deletion uses the changed pod.
         let written = self.overwrite(&call.served, pod, Some(value)).ok()?;
         Some(written.revision.to_string())
     }
@@ -133,7 +133,7 @@ impl Server {
                 "TooManyRequests",
                 "Cannot evict pod as it would violate the pod's disruption budget.",
             );
-            // Pods that are not ready are judged before it matters whether the budget was counted.
+            // A pod that is not ready may be evicted even if the budget is not counted yet.
             let unready = !is_ready(pod);
             let always = text(&budget.value, "/spec/unhealthyPodEvictionPolicy") == "AlwaysAllow";
             let healthy = status["currentHealthy"].as_i64().unwrap_or(0);
@@ -184,7 +184,7 @@ impl Server {
     }
 }
 
-/// The conditions of a budget, with the one that says whether its status allows any disruption.
+/// The conditions of a budget, with the condition whether the budget allows disruptions.
 pub(super) fn with_allowance(budget: &Value, now: jiff::Timestamp) -> Value {
     const TYPE: &str = "DisruptionAllowed";
     let allowed = budget["status"]["disruptionsAllowed"].as_i64().unwrap_or(0) > 0;
@@ -200,14 +200,14 @@ pub(super) fn with_allowance(budget: &Value, now: jiff::Timestamp) -> Value {
     json!(conditions)
 }
 
-/// Whether a budget is about a pod. An empty selector is about every pod of the namespace.
+/// Whether a budget selects a pod. An empty selector selects every pod of the namespace.
 pub(super) fn covers(budget: &Value, pod: &Value) -> bool {
     let Ok(wanted) = serde_json::from_value(budget["spec"]["selector"].clone()) else { return false };
     let labels = serde_json::from_value(pod["metadata"]["labels"].clone()).unwrap_or_default();
     selector::matches(&wanted, &labels)
 }
 
-/// Whether a pod says that it is ready.
+/// Whether a pod is ready.
 pub(super) fn is_ready(pod: &Value) -> bool {
     let conditions = pod["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
     conditions.iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True")

@@ -1,6 +1,7 @@
-//! Who owns which field (`metadata.managedFields`): sets of fields, and what a plain write does to them.
+//! The owners of fields (`metadata.managedFields`): sets of fields, and their change by a plain write.
 //!
-//! Source: spec/extension-apiserver §6.7. Applying is in [`super::apply`].
+//! [`super::apply`] implements server-side apply.
+//! Source: spec/extension-apiserver §6.7.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use super::{
     schema::{ListType, MapType, Schema},
 };
 
-/// Fields that nobody owns.
+/// The fields of the metadata that have no owner.
 const UNOWNED: [&str; 12] = [
     "name",
     "namespace",
@@ -28,7 +29,7 @@ const UNOWNED: [&str; 12] = [
     "generateName",
 ];
 
-/// A set of fields, as a tree. Keys are those of `FieldsV1`: `f:name`, `k:{"key":"value"}`, `v:"value"`.
+/// A set of fields, as a tree. The keys have the format of `FieldsV1`: `f:name`, `k:{"key":"value"}`, `v:"value"`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct FieldSet {
     /// Whether this field itself is in the set.
@@ -52,7 +53,7 @@ impl FieldSet {
         }
     }
 
-    /// Takes the fields of another set out of this one.
+    /// Removes the fields of another set from this set.
     pub(super) fn subtract(&mut self, other: &Self) {
         if other.here {
             self.here = false;
@@ -67,7 +68,7 @@ impl FieldSet {
         }
     }
 
-    /// The fields that are in both.
+    /// The fields that are in both sets.
     pub(super) fn intersection(&self, other: &Self) -> Self {
         let mut both = Self { here: self.here && other.here, below: BTreeMap::new() };
         for (key, own) in &self.below {
@@ -101,7 +102,7 @@ impl FieldSet {
         set
     }
 
-    /// The paths of its fields, as messages write them.
+    /// The paths of the fields, for messages.
     pub(super) fn paths(&self) -> Vec<String> {
         let mut paths = Vec::new();
         self.collect(String::new(), &mut paths);
@@ -130,12 +131,12 @@ fn readable(key: &str) -> String {
     }
 }
 
-/// How a value's parts are told apart.
+/// The parts of a value that have separate owners.
 pub(super) enum Parts<'a> {
-    /// It has none: it is owned as a whole.
+    /// The value is owned as a whole.
     Whole,
     Fields(&'a Map<String, Value>),
-    /// Elements by their key.
+    /// The elements of a list by their keys.
     Elements(Vec<(String, &'a Value)>),
 }
 
@@ -151,13 +152,13 @@ pub(super) fn parts<'a>(value: &'a Value, schema: &Schema) -> Parts<'a> {
     }
 }
 
-/// The key of an element of a list that is a map.
+/// The key of an element of a list of type `map`.
 pub(super) fn element_key(item: &Value, keys: &[String]) -> String {
     let keys: BTreeMap<&String, &Value> = keys.iter().map(|key| (key, &item[key])).collect();
     format!("k:{}", json!(keys))
 }
 
-/// The schema of a part; parts without one take everything.
+/// The schema of a part. A part without a schema allows everything.
 pub(super) fn schema_of<'a>(schema: &'a Schema, part: &str, anything: &'a Schema) -> &'a Schema {
     match part.strip_prefix("f:") {
         Some(name) => schema.field(name).unwrap_or(anything),
@@ -165,7 +166,7 @@ pub(super) fn schema_of<'a>(schema: &'a Schema, part: &str, anything: &'a Schema
     }
 }
 
-/// All fields that an object sets.
+/// All fields of an object.
 pub(super) fn of(object: &Value, schema: &Schema) -> FieldSet {
     let mut set = of_value(object, schema);
     strip(&mut set);
@@ -215,7 +216,7 @@ fn strip(set: &mut FieldSet) {
     }
 }
 
-/// What differs between two states: fields that are new or other, and fields that are gone.
+/// The difference between two states: new or changed fields, and removed fields.
 pub(super) struct Difference {
     pub(super) changed: FieldSet,
     pub(super) removed: FieldSet,
@@ -234,7 +235,7 @@ fn compare(old: &Value, new: &Value, schema: &Schema, changed: &mut FieldSet, re
         return;
     }
     let (Some(before), Some(after)) = (named_parts(old, schema), named_parts(new, schema)) else {
-        // One of them is owned as a whole: all of the new one is other, all of the old one gone.
+        // One of the values is owned as a whole: all fields of the new value are changed, and all fields of the old value are removed.
         changed.union(&of_value(new, schema));
         let mut gone = of_value(old, schema);
         gone.subtract(&of_value(new, schema));
@@ -276,33 +277,33 @@ fn named_parts<'a>(value: &'a Value, schema: &Schema) -> Option<BTreeMap<String,
     }
 }
 
-/// How somebody writes.
+/// The operation of a field manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum How {
+pub(super) enum ManagerOperation {
     Apply,
     Update,
 }
 
-/// Who writes, and how.
+/// A field manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Manager {
     pub(super) name: String,
-    pub(super) how: How,
+    pub(super) operation: ManagerOperation,
     pub(super) api_version: String,
     pub(super) subresource: Option<String>,
 }
 
 impl Manager {
     pub(super) fn update(name: String, api_version: String, subresource: Option<String>) -> Self {
-        Self { name, how: How::Update, api_version, subresource }
+        Self { name, operation: ManagerOperation::Update, api_version, subresource }
     }
 
     pub(super) fn is(&self, other: &Self) -> bool {
-        (&self.name, self.how, &self.subresource) == (&other.name, other.how, &other.subresource)
+        (&self.name, self.operation, &self.subresource) == (&other.name, other.operation, &other.subresource)
     }
 }
 
-/// The fields of one manager.
+/// The fields of a manager.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) manager: Manager,
@@ -310,7 +311,7 @@ pub(super) struct Entry {
     pub(super) time: Value,
 }
 
-/// The owners that an object names.
+/// Reads the managed fields of an object.
 pub(super) fn read(object: &Value) -> Vec<Entry> {
     let entries = object["metadata"]["managedFields"].as_array().map(Vec::as_slice).unwrap_or_default();
     let entry = |entry: &Value| {
@@ -318,7 +319,11 @@ pub(super) fn read(object: &Value) -> Vec<Entry> {
         Entry {
             manager: Manager {
                 name: text(entry, "/manager").to_owned(),
-                how: if entry["operation"] == "Apply" { How::Apply } else { How::Update },
+                operation: if entry["operation"] == "Apply" {
+                    ManagerOperation::Apply
+                } else {
+                    ManagerOperation::Update
+                },
                 api_version: text(entry, "/apiVersion").to_owned(),
                 subresource,
             },
@@ -329,7 +334,7 @@ pub(super) fn read(object: &Value) -> Vec<Entry> {
     entries.iter().filter(|entry| entry.as_object().is_some_and(|fields| !fields.is_empty())).map(entry).collect()
 }
 
-/// Writes the owners into an object.
+/// Writes the managed fields into an object.
 pub(super) fn write(object: &mut Value, entries: &[Entry]) {
     let entries: Vec<Value> = entries
         .iter()
@@ -337,7 +342,7 @@ pub(super) fn write(object: &mut Value, entries: &[Entry]) {
         .map(|entry| {
             let mut value = json!({
                 "manager": entry.manager.name,
-                "operation": match entry.manager.how { How::Apply => "Apply", How::Update => "Update" },
+                "operation": match entry.manager.operation { ManagerOperation::Apply => "Apply", ManagerOperation::Update => "Update" },
                 "apiVersion": entry.manager.api_version,
                 "time": entry.time,
                 "fieldsType": "FieldsV1",
@@ -356,7 +361,7 @@ pub(super) fn write(object: &mut Value, entries: &[Entry]) {
     }
 }
 
-/// Records a plain write: the writer owns what it changed, and whoever owned that before does no more.
+/// Records a plain write: the writer becomes the only owner of the fields that it has changed.
 pub(super) fn record(old: Option<&Value>, new: &mut Value, manager: &Manager, schema: &Schema, now: Timestamp) {
     let cleared = new["metadata"]["managedFields"]
         .as_array()

@@ -7,13 +7,13 @@ use std::{
     path::Path,
 };
 
-/// Only the owner reads and writes.
+/// The mode of a file that only its owner can read and write.
 const PRIVATE: u32 = 0o600;
 
-/// Writes a file that only its owner can read, whoever could read what was there before.
+/// Writes a file and makes sure that only its owner can read it. An existing file loses its other permissions.
 ///
 /// # Errors
-/// When it can't be written.
+/// If the file can't be written.
 pub fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
     let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(PRIVATE).open(path)?;
     file.set_permissions(Permissions::from_mode(PRIVATE))?;
@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn th_41_a_file_that_others_could_read_is_private_afterwards() {
+    fn th_41_a_file_that_others_could_read_becomes_private() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("kubeconfig");
         fs::write(&path, "old and longer").unwrap();

@@ -1,4 +1,4 @@
-//! What is there from the start: namespaces, and the roles and the Service that every cluster has.
+//! The objects of a new server: namespaces, roles, role bindings, and the Service `kubernetes`.
 //!
 //! Source: spec/extension-apiserver §6.2.
 
@@ -15,7 +15,7 @@ use super::{
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 const READ: &[&str] = &["get", "list", "watch"];
 const WRITE: &[&str] = &["create", "delete", "deletecollection", "patch", "update"];
-/// What `view` shows: what lies in namespaces and is no secret.
+/// The resources of the role `view`: the resources in namespaces, except Secrets.
 const VISIBLE: [(&str, &[&str]); 6] = [
     (
         "",
@@ -41,7 +41,7 @@ const VISIBLE: [(&str, &[&str]); 6] = [
     ("policy", &["poddisruptionbudgets"]),
 ];
 
-/// Puts into the store what is not there yet.
+/// Creates the objects that do not exist yet.
 pub(super) fn first_content(server: &Server) {
     for name in NAMESPACES {
         let namespace = json!({
@@ -61,7 +61,7 @@ pub(super) fn first_content(server: &Server) {
     put(server, &Collection::new(GROUP, "roles"), authentication_reader());
 }
 
-/// The Service by which programs in a cluster find its API server. Nothing routes to it here, and it has no address.
+/// The Service of the API server. Here it is only an object: it has no address and routes no traffic.
 fn own_service() -> Value {
     json!({
         "apiVersion": "v1", "kind": "Service",
@@ -81,7 +81,7 @@ fn put(server: &Server, collection: &Collection, mut object: Value) {
     let uid = object::new_uid(&mut *server.random());
     object["metadata"]["uid"] = json!(uid);
     object["metadata"]["creationTimestamp"] = object::time(server.now());
-    // What is there already stays.
+    // An existing object stays unchanged.
     let _ = server.store.write(collection, &place, Expect::Absent, Some(object));
 }
 
@@ -93,11 +93,11 @@ fn cluster_role(name: &str, rules: &Value) -> Value {
     json!({"apiVersion": format!("{GROUP}/v1"), "kind": "ClusterRole", "metadata": {"name": name}, "rules": rules})
 }
 
-/// A role whose rules come from other roles.
-fn aggregate(name: &str, belongs_to: Option<&str>) -> Value {
+/// A role with the rules of other roles.
+fn aggregate(name: &str, part_of: Option<&str>) -> Value {
     let mut role = cluster_role(name, &json!([]));
     role["aggregationRule"] = json!({"clusterRoleSelectors": [{"matchLabels": {aggregation_label(name): "true"}}]});
-    if let Some(larger) = belongs_to {
+    if let Some(larger) = part_of {
         role["metadata"]["labels"] = json!({aggregation_label(larger): "true"});
     }
     role
@@ -172,7 +172,7 @@ fn cluster_role_bindings() -> Vec<Value> {
     ]
 }
 
-/// Lets extension API servers read who is authenticated.
+/// The role that allows extension API servers to read the configuration of authentication.
 fn authentication_reader() -> Value {
     json!({
         "apiVersion": format!("{GROUP}/v1"), "kind": "Role",

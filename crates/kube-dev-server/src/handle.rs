@@ -1,4 +1,4 @@
-//! Starting a development server, and clients of it.
+//! The start of a development server, its clients, listeners and kubeconfigs.
 
 use std::{
     collections::BTreeSet,
@@ -29,7 +29,7 @@ use super::{
     helpers::Helpers,
     hooks::{self, Hook, HookError, socket::HookSocket},
     limits::Limits,
-    listener::{Bounds, ListenError, Listening, Reach, acceptor, listen},
+    listener::{ListenError, ListenerLimits, Listening, Reach, acceptor, listen},
     persistence::{DataError, Durable, open},
     server::Server,
     stand_ins::StandIn,
@@ -43,31 +43,31 @@ pub const CONTEXT: &str = "mcm-dev";
 /// The user of the kubeconfig.
 const ADMIN: &str = "mcm-dev-admin";
 
-/// Where objects are kept.
+/// The storage of objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Storage {
-    /// In memory: they end with the process.
+    /// In memory. The objects end with the process.
     Memory,
-    /// In a folder of their own.
+    /// In a folder that no other server uses.
     Folder(PathBuf),
 }
 
-/// What a server depends on.
+/// The options of a development server.
 #[derive(Clone)]
 pub struct DevServerOptions {
-    /// Where objects are kept.
+    /// The storage of objects.
     pub storage: Storage,
-    /// Where UIDs, generated names and lifetimes of watches come from.
+    /// The seed of UIDs, generated names and the lifetimes of watches.
     pub seed: u64,
-    /// What time it is, for time stamps of objects.
+    /// The clock for time stamps of objects.
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
-    /// How often a quiet watch tells its resource version.
+    /// The time between two bookmarks of a watch without changes.
     pub bookmark_period: Duration,
-    /// What a known caller may do.
+    /// The authorization of authenticated users.
     pub authorization: AuthorizationMode,
-    /// Controllers that the server does not stand in for.
+    /// The built-in controllers that do not run.
     pub without: BTreeSet<StandIn>,
-    /// How many requests are answered at a time, and for how long.
+    /// The limits of requests and connections.
     pub limits: Limits,
 }
 
@@ -85,11 +85,11 @@ impl Default for DevServerOptions {
     }
 }
 
-/// A running server. Any number of them can live in one process.
+/// A running development server. A process can run any number of them.
 pub struct DevServer {
     server: Arc<Server>,
     folder: Option<PathBuf>,
-    bounds: Bounds,
+    limits: ListenerLimits,
     tasks: [tokio::task::JoinHandle<()>; 2],
 }
 
@@ -101,28 +101,28 @@ impl Drop for DevServer {
     }
 }
 
-/// How others get in.
+/// The credentials of the administrator.
 #[derive(Clone, Debug)]
 pub struct Credentials {
-    /// The authority of the serving certificate, as PEM.
+    /// The certificate authority of the serving certificate, as PEM.
     pub authority: String,
-    /// Certificate of the administrator, as PEM.
+    /// The client certificate of the administrator, as PEM.
     pub certificate: String,
-    /// Its key, as PEM.
+    /// The key of the client certificate, as PEM.
     pub key: String,
 }
 
 impl DevServer {
-    /// Starts a server; it answers at once to clients in this process.
+    /// Starts a server. Clients in this process can use it at once.
     ///
     /// # Errors
-    /// When the data folder can't be used.
+    /// If the data folder can't be used.
     pub fn start(options: DevServerOptions) -> Result<Self, DataError> {
-        let (revision, kept, durable) = match &options.storage {
+        let (revision, records, durable) = match &options.storage {
             Storage::Memory => (1, Vec::new(), Durable::memory()),
             Storage::Folder(folder) => open(folder)?,
         };
-        let store = Store::new(revision, kept, durable);
+        let store = Store::new(revision, records, durable);
         let random = ChaCha8Rng::seed_from_u64(options.seed);
         let folder = match options.storage {
             Storage::Memory => None,
@@ -136,10 +136,10 @@ impl DevServer {
         first_content(&server);
         let helpers = tokio::spawn(Helpers::new(Arc::clone(&server), options.without).run());
         let registrations = tokio::spawn(Arc::clone(&server).keep_registrations());
-        Ok(Self { server, folder, bounds: Bounds::of(&options.limits), tasks: [helpers, registrations] })
+        Ok(Self { server, folder, limits: ListenerLimits::of(&options.limits), tasks: [helpers, registrations] })
     }
 
-    /// A client in this process, without sockets, as a user of the group of administrators.
+    /// A client in this process, without sockets. Its user is in the group of administrators.
     pub fn client(&self, user: &str, namespace: &str) -> kube::Client {
         let (server, user) = (Arc::clone(&self.server), user.to_owned());
         let service = tower::service_fn(move |request: Request<kube::client::Body>| {
@@ -148,8 +148,8 @@ impl DevServer {
         kube::Client::new(service, namespace)
     }
 
-    /// Answers one request as [`DevServer::client`] does. Unlike a client it needs no task of its own: reads and writes that no
-    /// webhook is asked about are answered when the future is first polled.
+    /// Answers one request of a user in the group of administrators. Unlike [`DevServer::client`] it needs no task of its own. A request that calls
+    /// no webhook is answered when the future is first polled.
     pub fn answer(
         &self,
         user: &str,
@@ -158,30 +158,31 @@ impl DevServer {
         answered(Arc::clone(&self.server), user.to_owned(), request)
     }
 
-    /// Answers calls to a webhook here instead of over a connection: `host:port` of an URL, or `namespace/name` of a Service.
+    /// Calls a webhook in this process instead of over a connection. `authority` is the `host:port` of its URL or the `namespace/name` of its
+    /// Service.
     pub fn answer_webhooks(&self, authority: &str, handler: InProcess) {
         self.server.webhooks.register(authority, handler);
     }
 
-    /// Lets a token in as a user of the group of administrators.
+    /// Accepts a token for a user in the group of administrators.
     pub fn add_token(&self, token: &str, user: &str) {
         self.server.tokens.add(token.to_owned(), User::known(user, [MASTERS.to_owned()]));
     }
 
-    /// Lets in whoever a token file names, one `token,user,uid,"group,group"` per line as for kube-apiserver.
+    /// Accepts the tokens of a token file in the format of kube-apiserver: a line `token,user,uid,"group,group"` for each token.
     ///
     /// # Errors
-    /// The first line that is none of that.
+    /// The first line with another format.
     pub fn add_tokens(&self, file: &str) -> Result<(), TokenFileError> {
         self.server.tokens.add_file(file)
     }
 
-    /// Every write that is still known, one line each: revision, place, and the object as stored.
+    /// A line for every write in the history of the store: revision, group, resource, key, and the stored object.
     pub fn writes(&self) -> Vec<String> {
         self.writes_after(0)
     }
 
-    /// The same of those after a revision.
+    /// The lines of [`DevServer::writes`] after a revision.
     pub fn writes_after(&self, revision: u64) -> Vec<String> {
         let journal = self.server.store.journal(revision);
         let line = |(collection, change): &(Collection, Arc<super::store::Change>)| {
@@ -192,49 +193,50 @@ impl DevServer {
         journal.iter().map(line).collect()
     }
 
-    /// Forgets the history of all objects, as a compaction does: older watches must begin anew.
+    /// Drops the history of all objects, like a compaction. Watches of an older revision must list again.
     pub fn compact(&self) {
         self.server.store.compact();
     }
 
-    /// Orders weather for the callers.
+    /// Injects a fault into requests or watches.
     ///
     /// # Errors
-    /// When the order is out of bounds.
-    pub fn order(&self, hook: Hook) -> Result<(), HookError> {
-        self.server.order(hook)
+    /// If a value of the hook is out of range.
+    pub fn apply_hook(&self, hook: Hook) -> Result<(), HookError> {
+        self.server.apply_hook(hook)
     }
 
-    /// Takes orders of weather over a Unix socket, from this user only.
+    /// Accepts hooks over a Unix socket that only the user of this process can use.
     ///
     /// # Errors
-    /// When the socket can't be made, or somebody listens there already.
+    /// If the socket can't be created, or another process listens there.
     pub async fn listen_for_hooks(&self, path: &Path) -> io::Result<HookSocket> {
         hooks::socket::serve(Arc::clone(&self.server), path).await
     }
 
-    /// Listens for programs outside this process. A data folder keeps the authority, so that a kubeconfig outlives a restart.
+    /// Listens for other processes of this host. The certificate authority is stored in the data folder, so that a kubeconfig is valid after a
+    /// restart.
     ///
     /// # Errors
-    /// When the address can be reached from elsewhere, or can't be taken.
+    /// If other hosts can reach the address, or it is in use.
     pub async fn listen(&self, address: SocketAddr) -> Result<(Listening, Credentials), ListenError> {
         self.listen_for(Reach::ThisHost, address).await
     }
 
-    /// The same for those who may reach the server.
+    /// Listens for clients within a reach.
     ///
     /// # Errors
-    /// When others could reach it too, or the address can't be taken.
+    /// If clients outside the reach can reach the address, or it is in use.
     pub async fn listen_for(&self, reach: Reach, address: SocketAddr) -> Result<(Listening, Credentials), ListenError> {
-        self.listen_within(reach, address, &self.bounds).await
+        self.listen_within(reach, address, &self.limits).await
     }
 
-    /// The same within other bounds.
+    /// Listens with other limits.
     pub(super) async fn listen_within(
         &self,
         reach: Reach,
         address: SocketAddr,
-        bounds: &Bounds,
+        limits: &ListenerLimits,
     ) -> Result<(Listening, Credentials), ListenError> {
         let folder = self.folder.as_deref();
         let authority = Authority::of_folder(folder, certificates::SERVER).map_err(ListenError::Tls)?;
@@ -243,16 +245,16 @@ impl DevServer {
         let (certificate, key) = serving.decoded().map_err(ListenError::Tls)?;
         let clients = certificates::certificate(&authority.pem).map_err(ListenError::Tls)?;
         let tls = acceptor(vec![certificate], key, &clients)?;
-        self.server.introduce_to_extensions(folder, &authority.pem).map_err(ListenError::Tls)?;
-        let listening = listen(Arc::clone(&self.server), address, reach, tls, bounds).await?;
-        self.server.webhooks.never_call(listening.address.port());
-        // All listeners of a server have one.
+        self.server.publish_identity(folder, &authority.pem).map_err(ListenError::Tls)?;
+        let listening = listen(Arc::clone(&self.server), address, reach, tls, limits).await?;
+        self.server.webhooks.block_port(listening.address.port());
+        // All listeners of a server have the same authority.
         let _ = self.server.authority.set(authority.pem.clone());
         Ok((listening, Credentials { authority: authority.pem, certificate: admin.certificate, key: admin.key }))
     }
 }
 
-/// The answer to a request of this process.
+/// Answers a request of a client in this process.
 async fn answered(server: Arc<Server>, user: String, request: Request<kube::client::Body>) -> Response<Body> {
     let (head, body) = request.into_parts();
     let (bytes, user) = match body.collect().await {
@@ -278,7 +280,7 @@ impl Credentials {
         format!("{config:#}\n")
     }
 
-    /// A kubeconfig for whoever shows a token.
+    /// A kubeconfig for the user of a token.
     pub fn kubeconfig_with_token(&self, address: SocketAddr, user: &str, token: &str) -> String {
         let config = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": CONTEXT,

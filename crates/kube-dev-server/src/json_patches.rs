@@ -1,7 +1,7 @@
-//! JSON patches, applied with bounds: an operation that copies can double an object, and thirty of them fill any memory; one that
-//! moves can hide an object in itself, deeper each time.
+//! JSON patches with limits. Each copy operation can double an object, so that thirty operations fill the memory. Each move operation can nest an
+//! object deeper.
 //!
-//! Source: spec/extension-apiserver §4.4; the bound on copies is that of a real API server.
+//! Source: spec/extension-apiserver §4.4; the limit of copies is the limit of kube-apiserver.
 
 use json_patch::PatchOperation;
 use serde_json::Value;
@@ -9,32 +9,32 @@ use serde_json::Value;
 use super::server::BODY_LIMIT;
 use kube_protocol::depth::{self, TooDeep};
 
-/// Why a patch is not applied.
+/// The error of a patch that can't be applied.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Unpatched {
+pub(super) enum PatchError {
     /// An operation does not fit the object.
     #[error(transparent)]
     Operation(#[from] json_patch::PatchError),
     /// The object would be nested too deep.
     #[error(transparent)]
     TooDeep(#[from] TooDeep),
-    /// It copies, or moves, too much.
+    /// The operations copy or move too many bytes.
     #[error("the operations of the patch copy or move more than {BODY_LIMIT} bytes")]
     TooMuch,
 }
 
-/// Applies a patch. After an error the object is in no state that anybody has asked for.
-pub(super) fn apply(object: &mut Value, patch: &[PatchOperation]) -> Result<(), Unpatched> {
-    let mut carried = 0;
+/// Applies a patch. After an error some operations may be applied, and the object must not be used.
+pub(super) fn apply(object: &mut Value, patch: &[PatchOperation]) -> Result<(), PatchError> {
+    let mut copied = 0;
     for operation in patch {
-        check(object, operation, &mut carried)?;
+        check(object, operation, &mut copied)?;
         json_patch::patch_unsafe(object, std::slice::from_ref(operation))?;
     }
     Ok(())
 }
 
-/// Whether an operation stays within the bounds; `carried` counts what was copied or moved.
-fn check(object: &Value, operation: &PatchOperation, carried: &mut usize) -> Result<(), Unpatched> {
+/// Checks the limits before an operation. `copied` counts the bytes that were copied or moved.
+fn check(object: &Value, operation: &PatchOperation, copied: &mut usize) -> Result<(), PatchError> {
     let (placed, from) = match operation {
         PatchOperation::Add(add) => (Some(&add.value), None),
         PatchOperation::Replace(replace) => (Some(&replace.value), None),
@@ -42,19 +42,19 @@ fn check(object: &Value, operation: &PatchOperation, carried: &mut usize) -> Res
         PatchOperation::Move(moved) => (object.pointer(moved.from.as_str()), Some(&moved.from)),
         PatchOperation::Remove(_) | PatchOperation::Test(_) => (None, None),
     };
-    // What is not there is refused by the operation itself.
+    // An operation on a missing value is refused when it is applied.
     let Some(placed) = placed else { return Ok(()) };
     if from.is_some() {
-        *carried += bytes(placed);
-        if *carried > BODY_LIMIT {
-            return Err(Unpatched::TooMuch);
+        *copied += bytes(placed);
+        if *copied > BODY_LIMIT {
+            return Err(PatchError::TooMuch);
         }
     }
     let at = operation.path().as_str().bytes().filter(|byte| *byte == b'/').count();
     Ok(depth::check_value(placed, at)?)
 }
 
-/// About as long as the text of a value.
+/// The estimated length of a value as text.
 fn bytes(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len() + 2,
@@ -72,13 +72,13 @@ mod tests {
     use super::*;
     use crate::testing::{ask, cluster, exists};
 
-    fn patched(mut object: Value, operations: Value) -> Result<Value, Unpatched> {
+    fn patched(mut object: Value, operations: Value) -> Result<Value, PatchError> {
         let operations: Vec<PatchOperation> = serde_json::from_value(operations).unwrap();
         apply(&mut object, &operations).map(|()| object)
     }
 
     #[test]
-    fn operations_see_what_those_before_them_have_done() {
+    fn each_operation_applies_to_the_result_of_the_operations_before() {
         let operations = json!([
             {"op": "add", "path": "/a", "value": {"b": 1}}, {"op": "copy", "from": "/a", "path": "/c"},
             {"op": "test", "path": "/c/b", "value": 1}, {"op": "move", "from": "/c/b", "path": "/d"},
@@ -88,22 +88,22 @@ mod tests {
     }
 
     #[rstest]
-    #[case::nothing_there(json!([{"op": "copy", "from": "/a", "path": "/b"}]))]
-    #[case::not_so(json!([{"op": "test", "path": "/a", "value": 1}]))]
-    fn what_does_not_fit_is_refused(#[case] operations: Value) {
-        assert!(matches!(patched(json!({}), operations), Err(Unpatched::Operation(_))));
+    #[case::a_missing_value(json!([{"op": "copy", "from": "/a", "path": "/b"}]))]
+    #[case::a_failed_test(json!([{"op": "test", "path": "/a", "value": 1}]))]
+    fn operations_that_do_not_fit_the_object_are_refused(#[case] operations: Value) {
+        assert!(matches!(patched(json!({}), operations), Err(PatchError::Operation(_))));
     }
 
     #[test]
-    fn copies_that_double_an_object_end_early() {
+    fn copies_that_double_an_object_are_limited() {
         let operations: Vec<Value> =
             (0..10_000).map(|at| json!({"op": "copy", "from": "/data", "path": format!("/data/{}", at % 2)})).collect();
         let object = json!({"data": {"text": "x".repeat(1000)}});
-        assert!(matches!(patched(object, json!(operations)), Err(Unpatched::TooMuch)));
+        assert!(matches!(patched(object, json!(operations)), Err(PatchError::TooMuch)));
     }
 
     #[test]
-    fn no_operation_nests_deeper_than_bodies_can() {
+    fn operations_have_the_depth_limit_of_bodies() {
         let deep = (0..60).fold(json!({}), |inner, _| json!({"a": inner}));
         let bottom = "/a".repeat(60);
         for operation in [
@@ -115,13 +115,13 @@ mod tests {
             let mut object = deep.clone();
             object["c"] = deep.clone();
             let refused = patched(object, json!([operation]));
-            assert!(matches!(refused, Err(Unpatched::TooDeep(_))), "{operation}: {refused:?}");
+            assert!(matches!(refused, Err(PatchError::TooDeep(_))), "{operation}: {refused:?}");
         }
     }
 
-    /// Clients, this test's too, read 127 levels; what managers own and a list come on top of an object.
+    /// The client of this test reads 127 levels. Managed fields and lists contain an object some levels deep.
     #[tokio::test(start_paused = true)]
-    async fn the_deepest_object_can_be_read_alone_and_in_a_list_and_none_gets_deeper() {
+    async fn the_deepest_object_can_be_read_alone_and_in_a_list() {
         let cluster = cluster([]);
         let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
         let definition = json!({
@@ -137,14 +137,14 @@ mod tests {
             let spec = (2..depth).fold(json!({}), |inner, _| json!({"a": inner}));
             json!({"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": name}, "spec": spec})
         };
-        ask(&cluster, "POST", things, &thing("deepest", depth::DEEPEST)).await.unwrap();
-        assert_eq!(ask(&cluster, "POST", things, &thing("deeper", depth::DEEPEST + 1)).await, Err(400));
+        ask(&cluster, "POST", things, &thing("deepest", depth::MAX_DEPTH)).await.unwrap();
+        assert_eq!(ask(&cluster, "POST", things, &thing("deeper", depth::MAX_DEPTH + 1)).await, Err(400));
         let one = ask(&cluster, "GET", &format!("{things}/deepest"), &Value::Null).await.unwrap();
         assert!(one["metadata"]["managedFields"][0]["fieldsV1"].to_string().matches("f:a").count() > 90, "{one}");
         let all = ask(&cluster, "GET", things, &Value::Null).await.unwrap();
         assert_eq!(all["items"].as_array().unwrap().len(), 1);
-        // A merge patch, which is what a test sends, is no deeper than what it makes.
-        let deeper = json!({"spec": thing("", depth::DEEPEST + 1)["spec"]});
+        // The patch in this test is a merge patch, which is as deep as its result.
+        let deeper = json!({"spec": thing("", depth::MAX_DEPTH + 1)["spec"]});
         assert_eq!(ask(&cluster, "PATCH", &format!("{things}/deepest"), &deeper).await, Err(400));
     }
 }

@@ -1,4 +1,4 @@
-//! The kinds that are served: built-in ones, and those of established definitions.
+//! The served kinds: the built-in kinds, and the kinds of established custom resource definitions.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -19,15 +19,15 @@ use kube_protocol::{
     resource::{Column, GroupVersionKind, Resource, ResourceScope, Subresource},
 };
 
-/// Where a webhook of a configuration or definition is found, as its `clientConfig` says.
+/// The `clientConfig` of a webhook in a configuration or definition.
 pub(super) type ClientConfig = Value;
 
-/// How versions of a custom kind are converted.
+/// The conversion between the versions of a custom kind.
 #[derive(Clone, Debug)]
 pub(super) enum Conversion {
-    /// They differ in nothing but `apiVersion`.
+    /// The versions differ only in `apiVersion`.
     None,
-    /// A webhook does it.
+    /// A webhook converts the objects.
     Webhook(ClientConfig),
 }
 
@@ -39,27 +39,27 @@ pub(super) struct ScalePaths {
     pub(super) selector: Option<Vec<String>>,
 }
 
-/// What is special about a custom kind.
+/// The properties of a custom kind.
 #[derive(Clone, Debug)]
 pub(super) struct Custom {
     pub(super) storage_version: String,
     pub(super) conversion: Conversion,
     pub(super) selectable: Vec<String>,
     pub(super) deprecation: Option<String>,
-    /// Its schema as the definition writes it, for documents.
+    /// The schema in the definition, for documents.
     pub(super) raw_schema: Value,
-    /// The definition that it is served by.
-    pub(super) definition: Edition,
+    /// The version of the definition of this kind.
+    pub(super) definition: DefinitionVersion,
 }
 
-/// A definition as it was at a time: its `metadata.uid`, and the `metadata.generation` of its spec.
+/// A version of a definition: its `metadata.uid` and its `metadata.generation`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Edition {
+pub(super) struct DefinitionVersion {
     pub(super) uid: String,
     pub(super) generation: i64,
 }
 
-/// Where a kind comes from.
+/// The origin of a kind.
 #[derive(Clone, Debug)]
 pub(super) enum Origin {
     BuiltIn,
@@ -71,7 +71,7 @@ pub(super) enum Origin {
 pub(super) struct Served {
     pub(super) resource: Resource,
     pub(super) schema: Arc<Schema>,
-    /// Name of its schema in documents.
+    /// The name of its schema in documents.
     pub(super) schema_name: String,
     pub(super) collection: Collection,
     pub(super) scale: Option<ScalePaths>,
@@ -110,7 +110,7 @@ impl Served {
         }
     }
 
-    /// Whether it is a built-in kind of this group and plural.
+    /// Whether this is the built-in kind with this group and plural.
     pub(super) fn is(&self, group: &str, plural: &str) -> bool {
         !self.is_custom() && self.group() == group && self.plural() == plural
     }
@@ -127,7 +127,7 @@ impl Served {
         }
     }
 
-    /// Fields that lists can be selected by, beside name and namespace.
+    /// The fields for field selectors, in addition to name and namespace.
     pub(super) fn selectable_fields(&self) -> Vec<&str> {
         if let Some(custom) = self.custom() {
             return custom.selectable.iter().map(String::as_str).collect();
@@ -157,18 +157,18 @@ impl Served {
     }
 }
 
-/// Everything that is served. Replaced whole when definitions change.
+/// All served kinds. A change of the definitions replaces the whole registry.
 pub(super) struct Registry {
     all: Vec<Arc<Served>>,
     by_path: HashMap<(String, String, String), Arc<Served>>,
-    /// The kinds in which collections are stored.
+    /// The storage versions of the collections.
     by_collection: HashMap<Collection, Arc<Served>>,
-    /// Schemas of built-in kinds by name.
+    /// The schemas of the built-in kinds by name.
     pub(super) schemas: &'static BTreeMap<String, Value>,
 }
 
 impl Registry {
-    /// The built-in kinds and these.
+    /// A registry of the built-in kinds and these custom kinds.
     pub(super) fn new(custom: Vec<Arc<Served>>) -> Self {
         let mut custom = custom;
         custom.sort_by(|one, other| {
@@ -186,7 +186,7 @@ impl Registry {
             })
             .collect();
         let mut by_collection: HashMap<Collection, Arc<Served>> = HashMap::new();
-        for served in all.iter().filter(|served| is_stored_as(served)) {
+        for served in all.iter().filter(|served| is_storage_version(served)) {
             by_collection.entry(served.collection.clone()).or_insert_with(|| Arc::clone(served));
         }
         Self { all, by_path, by_collection, schemas: &builtin::document().schemas }
@@ -196,19 +196,19 @@ impl Registry {
         self.by_path.get(&(group.to_owned(), version.to_owned(), plural.to_owned())).cloned()
     }
 
-    /// Whether any kind of a group-version is served.
+    /// Whether a kind of the group-version is served.
     pub(super) fn serves(&self, group: &str, version: &str) -> bool {
         let visible = |served: &&Arc<Served>| !served.resource.verbs.is_empty();
         let mut all = self.all.iter().filter(visible);
         all.any(|served| served.group() == group && served.resource.kind.version == version)
     }
 
-    /// The kind of an `apiVersion` and kind.
+    /// The kind with this `apiVersion` and `kind`.
     pub(super) fn of_kind(&self, api_version: &str, kind: &str) -> Option<&Arc<Served>> {
         self.all.iter().find(|served| served.kind() == kind && served.api_version() == api_version)
     }
 
-    /// The kind in which a collection is stored.
+    /// The storage version of a collection.
     pub(super) fn storage_of(&self, collection: &Collection) -> Option<&Arc<Served>> {
         self.by_collection.get(collection)
     }
@@ -217,25 +217,25 @@ impl Registry {
         &self.all
     }
 
-    /// What discovery says.
+    /// The resources of the kinds for which the predicate holds.
     pub(super) fn resources(&self, wanted: impl Fn(&Served) -> bool) -> Vec<&Resource> {
         self.all.iter().filter(|served| wanted(served)).map(|served| &served.resource).collect()
     }
 }
 
-/// Whether objects are stored as this kind, of all that a collection is served as.
-fn is_stored_as(served: &Served) -> bool {
+/// Whether this kind is the storage version of its collection.
+fn is_storage_version(served: &Served) -> bool {
     served.custom().is_none_or(|custom| custom.storage_version == served.resource.kind.version)
         && served.group() == served.collection.group
 }
 
-/// A verb by its name.
+/// The verb with a name.
 pub(super) fn verb(name: &str) -> Option<Verb> {
     use Verb::{Create, Delete, DeleteCollection, Get, List, Patch, Update, Watch};
     [Get, List, Watch, Create, Update, Patch, Delete, DeleteCollection].into_iter().find(|verb| verb.name() == name)
 }
 
-/// Columns of kinds that say nothing of columns.
+/// The columns of a kind that declares none.
 pub(super) fn plain_columns() -> Vec<Column> {
     ["Name", "Age"]
         .map(|name| Column {
@@ -278,7 +278,7 @@ fn built_in() -> &'static [Arc<Served>] {
     })
 }
 
-/// Names of schemas by the kinds that they declare.
+/// The names of schemas by their kinds.
 pub(super) fn schema_names(schemas: &BTreeMap<String, Value>) -> BTreeMap<GroupVersionKind, String> {
     let mut names = BTreeMap::new();
     for (name, schema) in schemas {
@@ -293,7 +293,7 @@ pub(super) fn schema_names(schemas: &BTreeMap<String, Value>) -> BTreeMap<GroupV
     names
 }
 
-/// Both kinds of events are the same objects.
+/// The collection of a resource. Both groups of events are one collection.
 fn collection_of(group: &str, resource: &str) -> Collection {
     match (group, resource) {
         ("events.k8s.io", "events") => Collection::new("", "events"),

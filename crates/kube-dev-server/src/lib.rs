@@ -1,9 +1,9 @@
 //! A Kubernetes-compatible API server in one process, for a start without a cluster and for hermetic tests.
 //!
-//! What lives here: stored objects with resource versions and watches ([`store`]), the kinds it serves ([`kinds`]), schemas
-//! ([`schema`]), the verbs over them, admission by webhooks, groups that other servers answer for ([`aggregator`]), and
-//! stand-ins for the few controllers that clients rely on ([`helpers`]). What does not: the protocol itself (`kube-protocol`), and our own kinds, which come as definitions like
-//! anybody's. It is no Kubernetes distribution: there is no scheduler, no kubelet and no network.
+//! The crate contains: stored objects with resource versions and watches ([`store`]), the served kinds ([`kinds`]), schemas ([`schema`]),
+//! the verbs, admission by webhooks, groups that extension API servers serve ([`aggregator`]), and replacements for the few controllers that clients
+//! rely on ([`helpers`]). It does not contain the protocol (`kube-protocol`). It does not contain the kinds of the machine controller manager either:
+//! they are custom resource definitions like any other. The server is no Kubernetes distribution: it has no scheduler, no kubelet and no network.
 //! Source: spec/extension-apiserver §6.
 
 #![forbid(unsafe_code)]
@@ -24,6 +24,7 @@ mod data_rules;
 mod definition_rules;
 mod delete;
 mod documents;
+mod event_cache;
 mod eviction;
 mod fields;
 mod files;
@@ -52,7 +53,6 @@ mod strategic;
 #[cfg(test)]
 mod testing;
 mod watch;
-mod watch_lines;
 mod webhook_client;
 mod write;
 mod write_body;

@@ -1,4 +1,4 @@
-//! The TLS listener for kubectl and other programs: loopback only, unless told otherwise.
+//! The TLS listener for kubectl and other programs. It listens on loopback addresses only, unless the options allow others.
 //!
 //! Source: spec/extension-apiserver §6.6.
 
@@ -25,53 +25,53 @@ use super::{
 use kube_listener::{Acceptor, BodyReader, ConnectionLimits, Handler, Http2Limits, Peer, RequestLimits, Stop};
 use kube_protocol::status::ApiStatus;
 
-/// Concurrent requests on one HTTP/2 connection: clients that run many watches have one connection.
+/// The most concurrent requests of an HTTP/2 connection. A client with many watches has only one connection.
 const STREAMS: u32 = 1000;
-/// Connections have no maximal age, since nobody's certificate changes; this is as good as none.
+/// Connections have no maximum age because certificates do not change. This time is practically unlimited.
 const NEVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// Why the server can't be listened to.
+/// Why a listener can't start.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Others could reach it.
+    /// Other hosts can reach the address.
     #[error(
         "{0} can be reached from other hosts, and whoever is let in may do everything; listen on 127.0.0.1, or say \
          --insecure-listen-anywhere"
     )]
     NotLoopback(SocketAddr),
-    /// The port can't be taken.
+    /// The address can't be bound.
     #[error("cannot listen on {address}: {error}; choose another port with --port, or 0 for any free one")]
-    Taken {
+    InUse {
         /// The address.
         address: SocketAddr,
-        /// What the system says.
+        /// The error of the operating system.
         error: std::io::Error,
     },
-    /// Certificates can't be made or used.
+    /// Certificates can't be created or used.
     #[error("TLS of the development server: {0}")]
     Tls(String),
 }
 
-/// Who may reach a listener.
+/// The clients that may reach a listener.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reach {
-    /// Programs of this host.
+    /// Clients on this host.
     #[default]
     ThisHost,
-    /// Whoever the address lets in.
+    /// All clients that can reach the address.
     Anybody,
 }
 
-/// A listener that answers; it ends at once when this is dropped.
+/// A running listener. It stops at once when this value is dropped.
 pub struct Listening {
-    /// Where it listens.
+    /// The address of the listener.
     pub address: SocketAddr,
-    /// How the listener ends.
+    /// Stops the listener.
     stop: Stop,
-    /// Connections and the loop that accepts them.
+    /// The connections, and the loop that accepts them.
     tasks: TaskTracker,
-    /// How the server ends.
-    server_ends: CancellationToken,
+    /// Shuts the server down.
+    shutdown: CancellationToken,
 }
 
 impl fmt::Debug for Listening {
@@ -81,7 +81,7 @@ impl fmt::Debug for Listening {
 }
 
 impl Listening {
-    /// Where a program of this host reaches it.
+    /// The address at which a program on this host reaches the listener.
     pub fn from_this_host(&self) -> SocketAddr {
         let ip = match self.address.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -91,19 +91,19 @@ impl Listening {
         SocketAddr::new(ip, self.address.port())
     }
 
-    /// Ends all connections of the moment, also those of the server's other listeners, watches and requests under way with them; new ones are taken.
+    /// Closes all connections of all listeners of the server, with their watches and requests. The listeners accept new connections.
     pub fn drop_connections(&self) {
         self.stop.cut.send_replace(());
     }
 
-    /// Ends as a server does that is asked to: it is not ready any more, watches end, also those of the server's other listeners, and
-    /// requests under way are answered if they need no longer than this.
-    pub async fn end(self, patience: Duration) {
-        self.server_ends.cancel();
+    /// Shuts the server down. The server is not ready any more, and all watches end, including those of other listeners. Requests are answered if
+    /// they end within `grace`.
+    pub async fn end(self, grace: Duration) {
+        self.shutdown.cancel();
         self.stop.graceful.cancel();
         self.tasks.close();
-        // What is not through by then is cut off, as by dropping the listener.
-        let _ = tokio::time::timeout(patience, self.tasks.wait()).await;
+        // Requests that are not answered by then are aborted when `self` is dropped.
+        let _ = tokio::time::timeout(grace, self.tasks.wait()).await;
     }
 }
 
@@ -142,35 +142,35 @@ pub(super) async fn listen(
     address: SocketAddr,
     reach: Reach,
     tls: TlsAcceptor,
-    bounds: &Bounds,
+    limits: &ListenerLimits,
 ) -> Result<Listening, ListenError> {
     if reach == Reach::ThisHost && !address.ip().is_loopback() {
         return Err(ListenError::NotLoopback(address));
     }
-    let taken = |error| ListenError::Taken { address, error };
-    let listener = TcpListener::bind(address).await.map_err(taken)?;
-    let address = listener.local_addr().map_err(taken)?;
+    let in_use = |error| ListenError::InUse { address, error };
+    let listener = TcpListener::bind(address).await.map_err(in_use)?;
+    let address = listener.local_addr().map_err(in_use)?;
     let stop = Stop { cut: server.hooks.cut(), ..Stop::default() };
-    let (tasks, server_ends) = (TaskTracker::new(), server.ending.clone());
+    let (tasks, shutdown) = (TaskTracker::new(), server.shutdown.clone());
     let acceptor =
-        Acceptor { listener, tls: Some(tls), limits: bounds.connections, observer: Arc::new(()), tasks: tasks.clone() };
-    let door = Arc::new(Door { server, bodies: BodyReader::new(bounds.bodies) });
-    tasks.spawn(acceptor.run(door, stop.clone()));
-    Ok(Listening { address, stop, tasks, server_ends })
+        Acceptor { listener, tls: Some(tls), limits: limits.connections, observer: Arc::new(()), tasks: tasks.clone() };
+    let handler = Arc::new(RequestHandler { server, bodies: BodyReader::new(limits.bodies) });
+    tasks.spawn(acceptor.run(handler, stop.clone()));
+    Ok(Listening { address, stop, tasks, shutdown })
 }
 
-/// What the connections of a listener may ask for.
+/// The limits of the connections and request bodies of a listener.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
+pub(super) struct ListenerLimits {
     connections: ConnectionLimits,
     bodies: RequestLimits,
 }
 
-impl Bounds {
+impl ListenerLimits {
     pub(super) fn of(limits: &Limits) -> Self {
         let connections = ConnectionLimits {
             connections: limits.connections,
-            // All callers are on one host.
+            // All clients are on one host.
             connections_per_peer: usize::MAX,
             max_age: NEVER,
             http2: Http2Limits { streams: STREAMS, ..Http2Limits::default() },
@@ -180,20 +180,20 @@ impl Bounds {
     }
 }
 
-/// Lets requests of the outside in.
-struct Door {
+/// Authenticates the requests of a listener and passes them to the server.
+struct RequestHandler {
     server: Arc<Server>,
     bodies: BodyReader,
 }
 
-impl Handler for Door {
+impl Handler for RequestHandler {
     async fn answer(&self, request: Request<Body>) -> Response<Body> {
         let (head, body) = request.into_parts();
         let peer = head.extensions.get::<Peer>().cloned();
         let certificate = peer.as_ref().and_then(|peer| peer.certificates.first());
         let headers = &head.headers;
         let user = if is_foreign_host(headers.get(header::HOST).and_then(|host| host.to_str().ok())) {
-            // A page in a browser that reached us under a name of its own.
+            // The request is from a page in a browser whose host name resolves to this server (DNS rebinding).
             Err(ApiStatus::new(
                 403,
                 "Forbidden",
@@ -204,19 +204,19 @@ impl Handler for Door {
         } else {
             access::authenticate(certificate.map(AsRef::as_ref), headers, |token| self.server.user_of_token(token))
         };
-        // The request's own deadline ends it earlier.
+        // The deadline of the request ends the reading earlier.
         let read = self.bodies.read(body, BODY_LIMIT, Instant::now() + NEVER);
         let response = self.server.answer_reading(head, user, read).await;
-        let holds_on = matches!(response.status(), StatusCode::REQUEST_TIMEOUT | StatusCode::PAYLOAD_TOO_LARGE);
-        if let Some(peer) = peer.filter(|_| holds_on) {
-            // What was announced may still be coming.
+        let body_is_unread = matches!(response.status(), StatusCode::REQUEST_TIMEOUT | StatusCode::PAYLOAD_TOO_LARGE);
+        if let Some(peer) = peer.filter(|_| body_is_unread) {
+            // The client may still send the rest of the body.
             peer.close_connection();
         }
         response
     }
 }
 
-/// Whether a request is addressed to neither localhost nor an IP address.
+/// Whether the host of a request is neither localhost nor an IP address.
 fn is_foreign_host(host: Option<&str>) -> bool {
     let Some(host) = host else { return false };
     let name = match host.strip_prefix('[') {

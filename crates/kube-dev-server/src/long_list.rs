@@ -1,5 +1,4 @@
-//! Lists that are too long for one piece: written part by part, so that a list of ten thousand neither lies in memory as a
-//! tree and as text, nor keeps a processor from everybody else until it is written.
+//! Long lists are encoded in parts. So a list of ten thousand objects is never in memory as a whole, and its encoding does not block other requests.
 //!
 //! Source: spec/extension-apiserver §6.11.
 
@@ -17,16 +16,16 @@ use super::{
     store::Stored,
 };
 
-/// Shorter lists are written in one piece.
+/// Lists with at least this number of objects are encoded in parts.
 const LONG: usize = 500;
-/// Objects that are written at a time.
+/// The objects of a part.
 const PART: usize = 100;
 
-/// A list as it is written.
+/// A list that is being encoded.
 struct LongList {
     served: Arc<Served>,
     rest: vec::IntoIter<Arc<Stored>>,
-    /// What comes before the next object: the head of the list, or a comma.
+    /// The text before the next object: the head of the list, or a comma.
     before: Vec<u8>,
     ended: bool,
 }
@@ -50,14 +49,14 @@ impl LongList {
     }
 }
 
-/// Whether a list is to be written in parts. Not if it is short, if its caller wants something else than plain JSON objects,
-/// or if a webhook has to convert some of them.
+/// Whether a list is encoded in parts. A list is encoded as a whole if it is short, if the client accepts another representation than plain JSON
+/// objects, or if a webhook must convert some of the objects.
 pub(super) fn is_long(call: &Call<'_>, stored: &[Arc<Stored>]) -> bool {
     let needs_webhook = |stored: &Arc<Stored>| plain::needs_webhook(stored, &call.served);
     stored.len() >= LONG && plain::is_wanted(call) && !stored.iter().any(needs_webhook)
 }
 
-/// A list in parts.
+/// Answers with a list in parts.
 pub(super) fn in_parts(call: &Call<'_>, stored: Vec<Arc<Stored>>, metadata: &Value) -> Answer {
     let head =
         json!({"apiVersion": call.served.api_version(), "kind": call.served.resource.list_kind, "metadata": metadata});
@@ -82,7 +81,7 @@ mod tests {
     const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
     #[tokio::test(start_paused = true)]
-    async fn a_long_list_has_what_a_short_one_has() {
+    async fn a_long_list_is_equal_to_its_pages() {
         let cluster = cluster([]);
         for number in 0..COUNT {
             let map =
@@ -103,9 +102,9 @@ mod tests {
                 None => break,
             }
         }
-        assert_eq!(*items, pages, "short pages are written in one piece");
+        assert_eq!(*items, pages, "short pages are encoded as a whole");
         assert_eq!(items.len(), COUNT);
-        assert!(items[0].get("kind").is_none(), "items of built-in kinds carry none");
+        assert!(items[0].get("kind").is_none(), "items of built-in kinds have no kind");
         let half = get(&format!("{MAPS}?labelSelector=odd%3D1")).await;
         assert_eq!(half["items"].as_array().unwrap().len(), COUNT / 2);
     }

@@ -1,16 +1,16 @@
-//! What is common to all objects: metadata, names, time stamps.
+//! The common parts of all objects: metadata, names, time stamps.
 
 use jiff::Timestamp;
 use kube_protocol::status::Cause;
 use rand::Rng;
 use serde_json::{Map, Value, json};
 
-/// Characters of generated names: no vowels, so that no words come out.
+/// Characters of generated names. Without vowels the names contain no words.
 const NAME_CHARACTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 const SUFFIX: usize = 5;
 const LONGEST_BASE: usize = 63 - SUFFIX;
 
-/// A text of an object, such as `/metadata/name`; empty if there is none.
+/// The text at a JSON pointer, such as `/metadata/name`; empty if there is none.
 pub(super) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
@@ -35,7 +35,7 @@ pub(super) fn finalizers(object: &Value) -> Vec<&str> {
     object["metadata"]["finalizers"].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
-/// The metadata of an object, made if it has none.
+/// The metadata of an object. Creates the metadata if the object has none.
 pub(super) fn metadata(object: &mut Value) -> &mut Map<String, Value> {
     if !object.is_object() {
         *object = json!({});
@@ -46,11 +46,11 @@ pub(super) fn metadata(object: &mut Value) -> &mut Map<String, Value> {
     }
     match metadata {
         Value::Object(fields) => fields,
-        _ => unreachable!("made an object above"),
+        _ => unreachable!("the code above makes it an object"),
     }
 }
 
-/// Seconds, as stored times are written.
+/// A time stamp in whole seconds, the format of stored times.
 pub(super) fn time(now: Timestamp) -> Value {
     let seconds = Timestamp::from_second(now.as_second()).unwrap_or(now);
     json!(seconds.to_string())
@@ -64,7 +64,7 @@ pub(super) fn new_uid(random: &mut impl Rng) -> String {
     format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
-/// A name with a random end.
+/// A name with a random suffix.
 pub(super) fn generated_name(base: &str, random: &mut impl Rng) -> String {
     let mut end = base.len().min(LONGEST_BASE);
     while !base.is_char_boundary(end) {
@@ -85,16 +85,16 @@ const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alpha
      with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is \
      '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
 
-/// How the names of a kind are checked.
+/// The rule for the names of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NameRule {
     Subdomain,
     Label,
-    /// RBAC names may hold almost anything.
+    /// The names of RBAC objects may contain almost all characters.
     Path,
 }
 
-/// What is wrong with a name.
+/// Checks a name.
 pub(super) fn check_name(name: &str, rule: NameRule) -> Option<Cause> {
     let label = |label: &str| {
         let fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
@@ -114,7 +114,7 @@ pub(super) fn check_name(name: &str, rule: NameRule) -> Option<Cause> {
         .then(|| Cause::invalid("metadata.name", &json!(name), &format!("must be no more than {longest} bytes")))
 }
 
-/// What is wrong with labels, annotations, finalizers and owners.
+/// Checks labels, annotations, finalizers and owner references.
 pub(super) fn check_metadata(object: &Value) -> Vec<Cause> {
     let mut found = Vec::new();
     let metadata = &object["metadata"];

@@ -6,9 +6,9 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::{
-    apply::{self, Force},
+    apply,
     fields::Manager,
-    json_patches::{self, Unpatched},
+    json_patches::{self, PatchError},
     kinds::{set_at, value_at},
     object::{self, metadata},
     schema::prune,
@@ -24,8 +24,8 @@ use kube_protocol::{
     status::{ApiStatus, Cause},
 };
 
-/// Longer JSON patches are refused.
-const MOST_OPERATIONS: usize = 10_000;
+/// The most operations of a JSON patch.
+const MAX_OPERATIONS: usize = 10_000;
 
 enum Patch {
     Json(json_patch::Patch),
@@ -53,9 +53,9 @@ impl Patch {
             "application/json-patch+json" => {
                 depth::check_text(call.body).map_err(undecodable)?;
                 let patch: json_patch::Patch = serde_json::from_slice(call.body).map_err(undecodable)?;
-                if patch.0.len() > MOST_OPERATIONS {
+                if patch.0.len() > MAX_OPERATIONS {
                     let message = format!(
-                        "The allowed maximum operations in a JSON patch is {MOST_OPERATIONS}, got {}",
+                        "The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {}",
                         patch.0.len()
                     );
                     return Err(ApiStatus::new(413, "RequestEntityTooLarge", message));
@@ -78,23 +78,23 @@ impl Patch {
         }
     }
 
-    /// What the text of the patch says twice.
-    fn said_twice(&self, text: &[u8]) -> Vec<String> {
+    /// Messages about duplicate fields in the text of the patch.
+    fn duplicates(&self, text: &[u8]) -> Vec<String> {
         let of = if let Self::Json(_) = self { "json patch " } else { "" };
         duplicates::find(text).iter().map(|field| format!("{of}duplicate field {field:?}")).collect()
     }
 
-    /// The object after the patch; for an apply see [`apply`].
+    /// The object after the patch. An apply is handled by [`apply`].
     fn applied_to(&self, old: &Value, call: &Call<'_>) -> Result<Value, ApiStatus> {
         match self {
             Self::Json(patch) => {
                 let mut patched = old.clone();
                 json_patches::apply(&mut patched, patch).map_err(|error| match error {
-                    Unpatched::Operation(_) => {
+                    PatchError::Operation(_) => {
                         let message = "the server rejected our request due to an error in our request";
                         ApiStatus::new(422, "Invalid", message).with_details(json!({}))
                     }
-                    Unpatched::TooDeep(_) | Unpatched::TooMuch => {
+                    PatchError::TooDeep(_) | PatchError::TooMuch => {
                         ApiStatus::new(422, "Invalid", error.to_string()).with_details(json!({}))
                     }
                 })?;
@@ -122,14 +122,14 @@ impl Server {
             let cause = Cause::forbidden("force", "may not be specified for non-apply patch");
             return Err(ApiStatus::invalid("meta.k8s.io", "PatchOptions", "", vec![cause]));
         }
-        let twice = match options.field_validation {
+        let duplicates = match options.field_validation {
             FieldValidation::Ignore => Vec::new(),
-            FieldValidation::Warn | FieldValidation::Strict => patch.said_twice(call.body),
+            FieldValidation::Warn | FieldValidation::Strict => patch.duplicates(call.body),
         };
         let propose = |old: &Value| {
             let object = patch.applied_to(old, call)?;
             if options.field_validation == FieldValidation::Strict {
-                strictly_known(call, &object, &twice)?;
+                check_strictly(call, &object, &duplicates)?;
             }
             for field in ["kind", "apiVersion"] {
                 if object[field] != old[field] {
@@ -138,7 +138,7 @@ impl Server {
             }
             Ok(Proposal { object, owners: Owners::Writer })
         };
-        let outcome = self.change(call, &options, twice.clone(), propose).await?;
+        let outcome = self.change(call, &options, duplicates.clone(), propose).await?;
         let body = self.shaped(call, outcome.object)?;
         Ok(Answer::ok(body).with_warnings(outcome.warnings))
     }
@@ -165,27 +165,27 @@ impl Server {
         let uid = object::uid(&wanted).to_owned();
         apply::check_type(&mut wanted, call)?;
         let wanted = apply::without_head(wanted);
-        let force = if options.force == Some(true) { Force::Takes } else { Force::Asks };
+        let force = options.force == Some(true);
         let manager = Manager::update(name, call.served.api_version(), call.request.subresource.clone());
         let absent = self.store.get(&call.served.collection, &call.key()).is_none();
         let schema = &call.served.schema;
-        let mut made = None;
+        let mut created = None;
         if absent && call.request.subresource.is_none() {
             if !uid.is_empty() {
                 let why =
                     format!("uid mismatch: the provided object specified uid {uid}, and no existing object was found");
                 return Err(ApiStatus::conflict(call.served.group(), call.served.plural(), call.name(), &why));
             }
-            self.may_create(call)?;
+            self.authorize_create(call)?;
             let object = apply::apply(None, &wanted, &manager, schema, force, self.now())?;
             match self.insert(call, object, options, Vec::new(), Owners::Decided).await {
-                Ok(outcome) => made = Some(outcome),
-                // Another writer was quicker: its object is changed.
+                Ok(outcome) => created = Some(outcome),
+                // Another client has created the object in between, so that object is changed.
                 Err(status) if status.reason == "AlreadyExists" => {}
                 Err(status) => return Err(status),
             }
         }
-        let (status, outcome): (_, Outcome) = if let Some(outcome) = made {
+        let (status, outcome): (_, Outcome) = if let Some(outcome) = created {
             (StatusCode::CREATED, outcome)
         } else {
             let propose = |old: &Value| {
@@ -240,7 +240,7 @@ impl Server {
                 Some(patch) => patch.applied_to(&before, call)?,
                 None => replacement.clone(),
             };
-            is_scale_of(call, &scale)?;
+            check_scale(call, &scale)?;
             let mut object = old.clone();
             let replicas = &scale["spec"]["replicas"];
             let replicas = if replicas.is_null() { json!(0) } else { replicas.clone() };
@@ -260,11 +260,11 @@ impl Server {
     }
 }
 
-/// Whether a patched object has only fields that its kind knows, and its patch says nothing twice (`fieldValidation=Strict`).
-fn strictly_known(call: &Call<'_>, object: &Value, twice: &[String]) -> Result<(), ApiStatus> {
+/// Checks that a patched object has no unknown fields and its patch has no duplicate fields (`fieldValidation=Strict`).
+fn check_strictly(call: &Call<'_>, object: &Value, duplicates: &[String]) -> Result<(), ApiStatus> {
     let unknown = prune::object(&mut object.clone(), &call.served.schema);
     let unknown = unknown.iter().map(|field| format!("unknown field {field:?}"));
-    let lines: Vec<String> = twice.iter().cloned().chain(unknown).collect();
+    let lines: Vec<String> = duplicates.iter().cloned().chain(unknown).collect();
     if lines.is_empty() {
         return Ok(());
     }
@@ -272,8 +272,8 @@ fn strictly_known(call: &Call<'_>, object: &Value, twice: &[String]) -> Result<(
     Err(ApiStatus::invalid("", "", "", vec![Cause::invalid("patch", &json!(object.to_string()), &why)]))
 }
 
-/// Whether a written scale is that of the object in the URL.
-fn is_scale_of(call: &Call<'_>, scale: &Value) -> Result<(), ApiStatus> {
+/// Checks that a written scale is for the object in the URL.
+fn check_scale(call: &Call<'_>, scale: &Value) -> Result<(), ApiStatus> {
     let (kind, name) = (object::text(scale, "/kind"), object::name(scale));
     if !kind.is_empty() && kind != "Scale" {
         let why = format!("{kind} in version \"v1\" cannot be handled as a Scale");

@@ -1,8 +1,7 @@
-//! Keeps the store in a file, so that no acknowledged write is lost whatever happens to the process.
+//! Stores the objects in a file, so that no acknowledged write is lost when the process crashes.
 //!
-//! One thread commits what has come up since its last commit, each commit with an fsync; writers wait for theirs. Readers
-//! are told of a write only after its commit. While the file can't be written, as on a full disk, nothing is changed; what was
-//! not committed is tried again every second.
+//! A thread commits all writes since its last commit together, with an fsync. Writers wait for their commit, and readers see a write only after its
+//! commit. While the file can't be written, for example on a full disk, all writes are refused. Uncommitted writes are retried every second.
 //! Source: spec/extension-apiserver §6.9.
 
 use std::{
@@ -30,10 +29,10 @@ const OBJECTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("objects"
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 const FORMAT: u64 = 1;
 const FILE: &str = "objects.redb";
-/// Between two tries to write a file that can't be written.
+/// The time between two attempts to write the file.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// A kept object.
+/// An object in the file.
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) collection: Collection,
@@ -44,42 +43,42 @@ pub(super) struct Record {
 /// Why the data folder can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
-    /// Others could read it.
+    /// Other users can read it.
     #[error("data folder {} may be read by others; `chmod 700` it, or name another one", .0.display())]
     Open(PathBuf),
     /// Another process uses it.
     #[error("data folder {} is in use by another process; stop that one, or name another folder", .0.display())]
     Busy(PathBuf),
-    /// A newer program wrote it.
+    /// A newer version of the program wrote it.
     #[error("data folder {} was written by a newer version (format {found}); use that version, or name another folder", path.display())]
     Newer {
         /// The folder.
         path: PathBuf,
-        /// Its format.
+        /// The format number in the folder.
         found: u64,
     },
-    /// It can't be read or written.
+    /// The folder can't be read or written.
     #[error("cannot use data folder {}: {cause}", path.display())]
     Unusable {
         /// The folder.
         path: PathBuf,
-        /// What is wrong.
+        /// The cause of the error.
         cause: String,
     },
 }
 
-/// One write to keep.
+/// A write for the storage thread.
 pub(super) enum Job {
     Write { revision: u64, name: String, stored: Option<Arc<Stored>> },
 }
 
-/// How far writes are safe: `Err` while the file can't be written.
-type Safe = Result<u64, String>;
+/// The newest committed revision; `Err` while the file can't be written.
+type Committed = Result<u64, String>;
 
-/// Makes writes durable, or pretends to.
+/// Makes writes durable. A store in memory counts every write as durable.
 pub(super) enum Durable {
     Memory,
-    File { jobs: Sender<Job>, safe: watch::Receiver<Safe> },
+    File { jobs: Sender<Job>, committed: watch::Receiver<Committed> },
 }
 
 impl Durable {
@@ -94,24 +93,23 @@ impl Durable {
     pub(super) fn queue(&self, revision: u64, collection: &Collection, key: &str, stored: Option<Arc<Stored>>) {
         if let Self::File { jobs, .. } = self {
             let name = format!("{}/{}/{key}", collection.group, collection.resource);
-            // When the thread has ended, everybody who waits is told.
+            // The result is ignored: when the thread has ended, `wait` returns an error.
             let _ = jobs.send(Job::Write { revision, name, stored });
         }
     }
 
     pub(super) async fn wait(&self, revision: u64) -> Result<(), String> {
-        let Self::File { safe, .. } = self else { return Ok(()) };
-        let mut safe = safe.clone();
-        let reached =
-            safe.wait_for(|safe| safe.as_ref().is_err() || safe.as_ref().is_ok_and(|at| *at >= revision)).await;
+        let Self::File { committed, .. } = self else { return Ok(()) };
+        let mut committed = committed.clone();
+        let reached = committed.wait_for(|committed| committed.as_ref().map_or(true, |at| *at >= revision)).await;
         match reached {
-            Ok(safe) => safe.clone().map(|_| ()),
+            Ok(committed) => committed.clone().map(|_| ()),
             Err(_) => Err("the storage has ended".to_owned()),
         }
     }
 }
 
-/// Opens a data folder: what is in it, the revision to go on from, and how further writes are kept.
+/// Opens a data folder. Returns its newest revision, its objects, and the handle that makes further writes durable.
 pub(super) fn open(folder: &Path) -> Result<(u64, Vec<Record>, Durable), DataError> {
     let unusable = |cause: String| DataError::Unusable { path: folder.to_path_buf(), cause };
     if !folder.exists() {
@@ -137,15 +135,15 @@ pub(super) fn open(folder: &Path) -> Result<(u64, Vec<Record>, Durable), DataErr
     }
     let folder = folder.to_path_buf();
     let (jobs, queue) = mpsc::channel();
-    let (report, safe) = watch::channel(Ok(revision));
+    let (report, committed) = watch::channel(Ok(revision));
     thread::Builder::new()
         .name("storage".to_owned())
         .spawn(move || {
             let mut file = File { path: folder.join(FILE), database: Some(database) };
-            keep(|batch| file.commit(batch), RETRY_AFTER, &queue, &report);
+            run(|batch| file.commit(batch), RETRY_AFTER, &queue, &report);
         })
         .map_err(|error| unusable(error.to_string()))?;
-    Ok((revision, records, Durable::File { jobs, safe }))
+    Ok((revision, records, Durable::File { jobs, committed }))
 }
 
 fn format_of(database: &Database) -> Result<u64, redb::Error> {
@@ -164,11 +162,11 @@ fn format_of(database: &Database) -> Result<u64, redb::Error> {
     Ok(format)
 }
 
-/// A revision above every one that was ever told, and what is kept, or which object of it is no JSON.
+/// Reads the newest revision and the objects. The inner error names an object that is not JSON.
 fn read(database: &Database) -> Result<(u64, Result<Vec<Record>, String>), redb::Error> {
     let transaction = database.begin_write()?;
     {
-        // So that both exist.
+        // Opening a table creates it.
         transaction.open_table(OBJECTS)?;
         transaction.open_table(META)?;
     }
@@ -184,19 +182,19 @@ fn read(database: &Database) -> Result<(u64, Result<Vec<Record>, String>), redb:
             Ok(value) => {
                 records.push(Record { collection: Collection::new(group, resource), key: key.to_owned(), value });
             }
-            // To go on without it would be to lose it.
+            // Without this error the object would be lost.
             Err(error) => return Ok((revision, Err(format!("{}: {error}", name.value())))),
         }
     }
     Ok((revision, Ok(records)))
 }
 
-/// Commits what comes in until nobody writes any more. What can't be committed stays first in line.
-fn keep(
+/// Commits the writes of the queue until the store is dropped. Writes that can't be committed are retried first.
+fn run(
     mut commit: impl FnMut(&[Job]) -> Result<u64, String>,
     retry_after: Duration,
     queue: &Receiver<Job>,
-    report: &watch::Sender<Safe>,
+    report: &watch::Sender<Committed>,
 ) {
     let mut pending = Vec::new();
     loop {
@@ -225,21 +223,21 @@ fn keep(
     }
 }
 
-/// The database in its file.
+/// The database file.
 struct File {
     path: PathBuf,
-    /// None after an error: then it must be opened anew, for it refuses everything.
+    /// None after an error. After an error the database refuses all writes and must be opened again.
     database: Option<Database>,
 }
 
 impl File {
     fn commit(&mut self, batch: &[Job]) -> Result<u64, String> {
-        let told = |error: redb::Error| format!("storage: {error}");
+        let text = |error: redb::Error| format!("storage: {error}");
         let database = match self.database.take() {
             Some(database) => database,
-            None => Database::create(&self.path).map_err(|error| told(error.into()))?,
+            None => Database::create(&self.path).map_err(|error| text(error.into()))?,
         };
-        let revision = commit(&database, batch).map_err(told)?;
+        let revision = commit(&database, batch).map_err(text)?;
         self.database = Some(database);
         Ok(revision)
     }
@@ -276,14 +274,14 @@ mod tests {
     use crate::store::{Expect, Store};
 
     #[tokio::test]
-    async fn what_was_acknowledged_is_there_after_a_restart() {
+    async fn acknowledged_writes_are_there_after_a_restart() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().join("data");
         let things = Collection::new("example.com", "things");
         let last = {
-            let (revision, kept, durable) = open(&folder).unwrap();
-            assert!(kept.is_empty());
-            let store = Store::new(revision, kept, durable);
+            let (revision, records, durable) = open(&folder).unwrap();
+            assert!(records.is_empty());
+            let store = Store::new(revision, records, durable);
             let one = store.write(&things, "h/a", Expect::Absent, Some(json!({"metadata": {}}))).unwrap();
             store.write(&things, "h/b", Expect::Absent, Some(json!({"metadata": {}}))).unwrap();
             let gone = store.write(&things, "h/a", Expect::Revision(one.revision), None).unwrap();
@@ -291,53 +289,53 @@ mod tests {
             assert!(matches!(open(&folder), Err(DataError::Busy(_))));
             gone.revision
         };
-        // The thread ends with the store, and gives the file back.
-        let (revision, kept, _) = loop {
+        // The thread ends with the store and closes the file.
+        let (revision, records, _) = loop {
             match open(&folder) {
                 Err(DataError::Busy(_)) => tokio::task::yield_now().await,
                 other => break other.unwrap(),
             }
         };
         assert_eq!(revision, last);
-        assert_eq!(kept.iter().map(|record| record.key.as_str()).collect::<Vec<_>>(), ["h/b"]);
+        assert_eq!(records.iter().map(|record| record.key.as_str()).collect::<Vec<_>>(), ["h/b"]);
     }
 
     fn job(revision: u64) -> Job {
         Job::Write { revision, name: "example.com/things/h/a".to_owned(), stored: None }
     }
 
-    /// A disk without room for the first three commits.
+    /// The disk is full until `has_space` is set.
     #[tokio::test]
-    async fn writes_go_on_when_there_is_room_again() {
+    async fn writes_go_on_when_the_disk_has_space_again() {
         let (jobs, queue) = mpsc::channel();
-        let (report, mut safe) = watch::channel(Ok(1));
-        let room = Arc::new(std::sync::atomic::AtomicBool::new(false));
-        let there_is_room = Arc::clone(&room);
+        let (report, mut committed) = watch::channel(Ok(1));
+        let has_space = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let disk_has_space = Arc::clone(&has_space);
         let thread = thread::spawn(move || {
             let mut committed = Vec::new();
             let commit = |batch: &[Job]| {
-                if !there_is_room.load(std::sync::atomic::Ordering::SeqCst) {
+                if !disk_has_space.load(std::sync::atomic::Ordering::SeqCst) {
                     return Err("storage: no space left".to_owned());
                 }
                 committed.extend(batch.iter().map(|Job::Write { revision, .. }| *revision));
                 Ok(*committed.last().unwrap())
             };
-            keep(commit, Duration::from_millis(1), &queue, &report);
+            run(commit, Duration::from_millis(1), &queue, &report);
             committed
         });
-        let durable = Durable::File { jobs: jobs.clone(), safe: safe.clone() };
+        let durable = Durable::File { jobs: jobs.clone(), committed: committed.clone() };
         jobs.send(job(2)).unwrap();
         assert!(durable.wait(2).await.unwrap_err().contains("no space left"));
         jobs.send(job(3)).unwrap();
-        room.store(true, std::sync::atomic::Ordering::SeqCst);
-        safe.wait_for(|safe| *safe == Ok(3)).await.unwrap();
+        has_space.store(true, std::sync::atomic::Ordering::SeqCst);
+        committed.wait_for(|committed| *committed == Ok(3)).await.unwrap();
         assert_eq!(durable.wait(3).await, Ok(()));
         drop((jobs, durable));
-        assert_eq!(thread.join().unwrap(), [2, 3], "nothing is left out, and nothing twice");
+        assert_eq!(thread.join().unwrap(), [2, 3], "every write is committed once");
     }
 
     #[test]
-    fn an_object_that_cannot_be_read_is_not_left_behind() {
+    fn a_folder_with_an_unreadable_object_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
         let database = Database::create(folder.path().join(FILE)).unwrap();
@@ -345,7 +343,7 @@ mod tests {
         transaction.open_table(OBJECTS).unwrap().insert("example.com/things/h/a", b"{".as_slice()).unwrap();
         transaction.commit().unwrap();
         drop(database);
-        let refused = open(folder.path()).err().expect("nothing is lost silently").to_string();
+        let refused = open(folder.path()).err().expect("the folder is refused").to_string();
         assert!(refused.contains("an object in it cannot be read: example.com/things/h/a: EOF"), "{refused}");
     }
 

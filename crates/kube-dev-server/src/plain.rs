@@ -1,4 +1,4 @@
-//! Objects as JSON text, written straight from the store: no tree is made for what nobody changes on its way out.
+//! JSON text of stored objects. An object that is sent unchanged is encoded from the store without a copy of its tree.
 //!
 //! Source: spec/extension-apiserver §6.11.
 
@@ -14,22 +14,22 @@ use super::{
 };
 use kube_protocol::negotiate::{self, Encoding, Layout, Shape};
 
-/// Where an object is written.
+/// The form of an encoded object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     Alone,
-    /// In a list, where those of built-in kinds carry no kind of their own.
+    /// An item of a list. Items of built-in kinds have no `kind` and no `apiVersion`.
     Item,
 }
 
-/// Whether a caller wants objects as they are, on one line each.
+/// Whether the client accepts plain objects in compact JSON.
 pub(super) fn is_wanted(call: &Call<'_>) -> bool {
     call.accepted.shape == Shape::Object
         && call.accepted.encoding == Encoding::Json
         && negotiate::layout(call.query.get("pretty"), call.user_agent()) == Layout::Compact
 }
 
-/// Whether a webhook has to convert an object first.
+/// Whether a webhook must convert the object.
 pub(super) fn needs_webhook(stored: &Stored, served: &Served) -> bool {
     let by_webhook = served.custom().is_some_and(|custom| matches!(custom.conversion, Conversion::Webhook(_)));
     by_webhook && !is_version(stored, served)
@@ -39,14 +39,14 @@ fn is_version(stored: &Stored, served: &Served) -> bool {
     stored.value["apiVersion"] == served.api_version().as_str()
 }
 
-/// Writes an object that needs no webhook, in the version of a served kind.
+/// Encodes an object in the version of a served kind. The object must not need a webhook.
 pub(super) fn write(stored: &Stored, served: &Served, form: Form, out: &mut Vec<u8>) {
-    let as_it_is =
+    let is_unchanged =
         is_version(stored, served) && (!served.is_custom() || defaults::is_filled(&stored.value, &served.schema));
-    // A JSON value can always be written to memory.
-    let _ = if as_it_is {
-        let names_its_kind = form == Form::Alone || served.is_custom();
-        serde_json::to_writer(out, &Plain { stored, names_its_kind })
+    // The serialization of a JSON value never fails.
+    let _ = if is_unchanged {
+        let has_kind = form == Form::Alone || served.is_custom();
+        serde_json::to_writer(out, &Plain { stored, has_kind })
     } else {
         let mut object = stored.whole();
         in_version(&mut object, served);
@@ -57,14 +57,14 @@ pub(super) fn write(stored: &Stored, served: &Served, form: Form, out: &mut Vec<
     };
 }
 
-/// The text of an object as it is stored.
+/// The text of an object in its stored version.
 pub(super) fn stored_text(stored: &Stored) -> Vec<u8> {
-    serde_json::to_vec(&Plain { stored, names_its_kind: true }).unwrap_or_default()
+    serde_json::to_vec(&Plain { stored, has_kind: true }).unwrap_or_default()
 }
 
 struct Plain<'a> {
     stored: &'a Stored,
-    names_its_kind: bool,
+    has_kind: bool,
 }
 
 impl Serialize for Plain<'_> {
@@ -73,7 +73,7 @@ impl Serialize for Plain<'_> {
         let mut map = serializer.serialize_map(None)?;
         for (name, value) in fields {
             match (name.as_str(), value, self.stored.managed()) {
-                ("kind" | "apiVersion", _, _) if !self.names_its_kind => {}
+                ("kind" | "apiVersion", _, _) if !self.has_kind => {}
                 ("metadata", Value::Object(fields), Some(managed)) => {
                     map.serialize_entry(name, &Metadata { fields, managed })?;
                 }
@@ -84,7 +84,7 @@ impl Serialize for Plain<'_> {
     }
 }
 
-/// Metadata with the managed fields that are kept beside it.
+/// Metadata with the managed fields, which are stored separately.
 struct Metadata<'a> {
     fields: &'a Map<String, Value>,
     managed: &'a RawValue,
@@ -132,7 +132,7 @@ mod tests {
         Stored::of(1, value)
     }
 
-    /// What the tree of the object would have been written as.
+    /// The expected object, converted as a tree.
     fn by_tree(stored: &Stored, served: &Served, form: Form) -> Value {
         let mut object = stored.whole();
         in_version(&mut object, served);
@@ -143,11 +143,11 @@ mod tests {
     }
 
     #[rstest]
-    #[case::as_it_is("v1", json!({"size": 2}))]
+    #[case::unchanged("v1", json!({"size": 2}))]
     #[case::a_default_is_missing("v1", json!({"name": "n"}))]
     #[case::no_spec("v1", Value::Null)]
     #[case::another_version("v2", json!({"size": 2}))]
-    fn the_text_is_that_of_the_tree(#[case] version: &str, #[case] spec: Value) {
+    fn the_text_is_equal_to_the_converted_tree(#[case] version: &str, #[case] spec: Value) {
         for served in things("None") {
             for form in [Form::Alone, Form::Item] {
                 let stored = thing(version, &spec);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn items_of_built_in_kinds_carry_no_kind() {
+    fn items_of_built_in_kinds_have_no_kind() {
         let pods = Registry::new(Vec::new()).find("", "v1", "pods").unwrap();
         let pod = Stored::of(
             1,
@@ -179,7 +179,11 @@ mod tests {
     #[case::no_webhook("None", "v2", false)]
     #[case::the_stored_version("Webhook", "v1", false)]
     #[case::another_version("Webhook", "v2", true)]
-    fn who_needs_a_webhook(#[case] conversion: &str, #[case] version: &str, #[case] expected: bool) {
+    fn objects_of_another_version_need_the_webhook(
+        #[case] conversion: &str,
+        #[case] version: &str,
+        #[case] expected: bool,
+    ) {
         assert_eq!(needs_webhook(&thing(version, &json!({})), &things(conversion)[0]), expected);
     }
 }

@@ -1,7 +1,7 @@
-//! Reads bodies that Go programs write as protobuf: the built-in kinds and the options of deletions.
+//! Decodes the protobuf bodies of Go clients: the built-in kinds and delete options.
 //!
-//! Answers are never written so: whoever accepts protobuf accepts JSON too. Numbers, types and JSON names of all fields come
-//! from `builtin/protobuf.json.gz`, made by `scripts/dev-server-protobuf`; what is no built-in kind is not read.
+//! Answers are never protobuf, because clients that accept protobuf also accept JSON. Numbers, types and JSON names of all fields are in
+//! `builtin/protobuf.json.gz`, which `scripts/dev-server-protobuf` creates. Other kinds are not supported.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -17,29 +17,29 @@ use serde_json::{Map, Value, json};
 
 const DOCUMENT: &[u8] = include_bytes!("builtin/protobuf.json.gz");
 const MAGIC: &[u8] = b"k8s\0";
-/// Deeper messages are refused: schemas can be nested without end.
-const DEEPEST: usize = 64;
-/// What the envelope of `k8s.io/apimachinery/pkg/runtime.Unknown` holds.
+/// The most levels of nested messages. Without a limit schemas can be nested to any depth.
+const MAX_DEPTH: usize = 64;
+/// The fields of the envelope `k8s.io/apimachinery/pkg/runtime.Unknown`.
 const TYPE: u64 = 1;
 const RAW: u64 = 2;
 
-/// Why a body is not read.
+/// The error of a body that can't be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unread {
-    /// It holds a kind that is only read as JSON or YAML.
-    Kind,
-    /// It is no protobuf of that kind.
+pub(super) enum DecodeError {
+    /// The kind is supported only as JSON or YAML.
+    UnsupportedKind,
+    /// The body is no valid protobuf of its kind.
     Malformed,
 }
 
 #[derive(Deserialize)]
 struct Document {
-    /// Messages by `group/version/kind`.
+    /// The message names by `group/version/kind`.
     kinds: HashMap<String, String>,
     messages: HashMap<String, BTreeMap<u64, FieldType>>,
 }
 
-/// A field: its name in JSON, its type, and how JSON differs.
+/// A field: its name in JSON, its type, and flags for the conversion to JSON.
 #[derive(Deserialize)]
 struct FieldType(String, String, String);
 
@@ -52,12 +52,12 @@ impl FieldType {
         self.2.contains('r')
     }
 
-    /// Its fields belong to the object around it.
+    /// Whether the fields of the field belong to the outer object in JSON.
     fn is_embedded(&self) -> bool {
         self.2.contains('i')
     }
 
-    /// JSON tells of it even when it says nothing.
+    /// Whether JSON contains the field even if it has its zero value.
     fn keeps_zero(&self) -> bool {
         self.2.contains('z')
     }
@@ -72,7 +72,7 @@ fn document() -> &'static Document {
     })
 }
 
-/// A field as it was sent.
+/// The encoded value of a field.
 #[derive(Clone, Copy, Debug)]
 enum Field<'a> {
     Number(u64),
@@ -81,15 +81,12 @@ enum Field<'a> {
 
 type Fields<'a> = Vec<(u64, Field<'a>)>;
 
-/// The object in a body.
-///
-/// # Errors
-/// [`Unread`] says why there is none.
-pub(super) fn decode(body: &[u8]) -> Result<Value, Unread> {
-    let envelope = message(body.strip_prefix(MAGIC).ok_or(Unread::Malformed)?)?;
+/// Decodes the object in a body.
+pub(super) fn decode(body: &[u8]) -> Result<Value, DecodeError> {
+    let envelope = message(body.strip_prefix(MAGIC).ok_or(DecodeError::Malformed)?)?;
     let head = message(bytes(&envelope, TYPE))?;
     let (api_version, kind) = (text(&head, 1)?, text(&head, 2)?);
-    let name = message_of(api_version, kind).ok_or(Unread::Kind)?;
+    let name = message_of(api_version, kind).ok_or(DecodeError::UnsupportedKind)?;
     let mut object = structure(name, bytes(&envelope, RAW), 0)?;
     object.insert("apiVersion".to_owned(), json!(api_version));
     object.insert("kind".to_owned(), json!(kind));
@@ -98,7 +95,7 @@ pub(super) fn decode(body: &[u8]) -> Result<Value, Unread> {
 
 fn message_of(api_version: &str, kind: &str) -> Option<&'static str> {
     if kind == "DeleteOptions" {
-        // Every group has them.
+        // `DeleteOptions` exist in every group.
         return Some("meta.DeleteOptions");
     }
     let path =
@@ -106,15 +103,15 @@ fn message_of(api_version: &str, kind: &str) -> Option<&'static str> {
     document().kinds.get(&path).map(String::as_str)
 }
 
-/// A message as a JSON object.
-fn structure(name: &str, body: &[u8], depth: usize) -> Result<Map<String, Value>, Unread> {
-    if depth > DEEPEST {
-        return Err(Unread::Malformed);
+/// Converts a message to a JSON object.
+fn structure(name: &str, body: &[u8], depth: usize) -> Result<Map<String, Value>, DecodeError> {
+    if depth > MAX_DEPTH {
+        return Err(DecodeError::Malformed);
     }
-    let known = document().messages.get(name).ok_or(Unread::Malformed)?;
+    let known = document().messages.get(name).ok_or(DecodeError::Malformed)?;
     let mut object = Map::new();
     for (number, sent) in message(body)? {
-        // A field of a newer client.
+        // An unknown field of a newer client is ignored.
         let Some(field) = known.get(&number) else { continue };
         let FieldType(json_name, kind, _) = field;
         if field.is_map() {
@@ -140,7 +137,7 @@ fn structure(name: &str, body: &[u8], depth: usize) -> Result<Map<String, Value>
     Ok(object)
 }
 
-/// Whether JSON leaves a value out: Go's empty values, but never a structure.
+/// Whether JSON leaves a value out: the zero values of Go, but never a structure.
 fn is_zero(value: &Value) -> bool {
     match value {
         Value::String(text) => text.is_empty(),
@@ -151,7 +148,7 @@ fn is_zero(value: &Value) -> bool {
 }
 
 /// An entry of a map.
-fn entry(kind: &str, sent: Field<'_>, depth: usize) -> Result<(String, Value), Unread> {
+fn entry(kind: &str, sent: Field<'_>, depth: usize) -> Result<(String, Value), DecodeError> {
     let parts = message(sent.bytes()?)?;
     let key = text(&parts, 1)?.to_owned();
     let empty = match kind {
@@ -164,7 +161,7 @@ fn entry(kind: &str, sent: Field<'_>, depth: usize) -> Result<(String, Value), U
     }
 }
 
-fn value(kind: &str, sent: Field<'_>, depth: usize) -> Result<Value, Unread> {
+fn value(kind: &str, sent: Field<'_>, depth: usize) -> Result<Value, DecodeError> {
     Ok(match kind {
         "string" => json!(utf8(sent.bytes()?)?),
         "bytes" => json!(BASE64_STANDARD.encode(sent.bytes()?)),
@@ -191,69 +188,69 @@ fn value(kind: &str, sent: Field<'_>, depth: usize) -> Result<Value, Unread> {
     })
 }
 
-/// Field 1 is one schema, field 2 a list instead of it.
-fn schema_or(item: &str, body: &[u8], depth: usize) -> Result<Value, Unread> {
+/// Decodes a message with either a schema (field 1) or a list (field 2).
+fn schema_or(item: &str, body: &[u8], depth: usize) -> Result<Value, DecodeError> {
     match find(&message(body)?, 1) {
         Some(schema) => value("apiextensions.JSONSchemaProps", schema, depth),
         None => list(item, body, 2, depth),
     }
 }
 
-fn list(item: &str, body: &[u8], wanted: u64, depth: usize) -> Result<Value, Unread> {
+fn list(item: &str, body: &[u8], wanted: u64, depth: usize) -> Result<Value, DecodeError> {
     let parts = message(body)?;
     let items = parts.iter().filter(|(number, _)| *number == wanted).map(|(_, sent)| value(item, *sent, depth));
     Ok(Value::Array(items.collect::<Result<_, _>>()?))
 }
 
-/// Go writes whole numbers without a point.
-#[allow(clippy::cast_possible_truncation)] // checked
+/// A number in the format of Go, which writes whole numbers without a decimal point.
+#[allow(clippy::cast_possible_truncation)] // The condition checks the range.
 fn whole(number: f64) -> Value {
     if number.fract() == 0.0 && number.abs() < 9e15 { json!(number as i64) } else { json!(number) }
 }
 
-/// Seconds and nanoseconds; nothing at all is no time.
-fn time(body: &[u8], digits: usize) -> Result<Value, Unread> {
+/// Decodes a time: seconds and nanoseconds. An empty message means null.
+fn time(body: &[u8], digits: usize) -> Result<Value, DecodeError> {
     let parts = message(body)?;
     if parts.is_empty() {
         return Ok(Value::Null);
     }
     let number = |wanted| find(&parts, wanted).map_or(Ok(0), Field::number).map(u64::cast_signed);
-    let nanos = i32::try_from(number(2)?).map_err(|_| Unread::Malformed)?;
-    let at = Timestamp::new(number(1)?, if digits == 0 { 0 } else { nanos }).map_err(|_| Unread::Malformed)?;
+    let nanos = i32::try_from(number(2)?).map_err(|_| DecodeError::Malformed)?;
+    let at = Timestamp::new(number(1)?, if digits == 0 { 0 } else { nanos }).map_err(|_| DecodeError::Malformed)?;
     Ok(json!(format!("{at:.digits$}")))
 }
 
-fn raw_json(body: &[u8]) -> Result<Value, Unread> {
+fn raw_json(body: &[u8]) -> Result<Value, DecodeError> {
     let parts = message(body)?;
     match bytes(&parts, 1) {
         [] => Ok(Value::Null),
-        raw => serde_json::from_slice(raw).map_err(|_| Unread::Malformed),
+        raw => serde_json::from_slice(raw).map_err(|_| DecodeError::Malformed),
     }
 }
 
-fn int_or_string(body: &[u8]) -> Result<Value, Unread> {
+fn int_or_string(body: &[u8]) -> Result<Value, DecodeError> {
     let parts = message(body)?;
     let number = |wanted| find(&parts, wanted).map_or(Ok(0), Field::number);
     if number(1)? == 1 { Ok(json!(text(&parts, 3)?)) } else { Ok(json!(number(2)?.cast_signed())) }
 }
 
 impl<'a> Field<'a> {
-    fn bytes(self) -> Result<&'a [u8], Unread> {
+    fn bytes(self) -> Result<&'a [u8], DecodeError> {
         match self {
             Self::Bytes(bytes) => Ok(bytes),
-            Self::Number(_) => Err(Unread::Malformed),
+            Self::Number(_) => Err(DecodeError::Malformed),
         }
     }
 
-    fn number(self) -> Result<u64, Unread> {
+    fn number(self) -> Result<u64, DecodeError> {
         match self {
             Self::Number(number) => Ok(number),
-            Self::Bytes(_) => Err(Unread::Malformed),
+            Self::Bytes(_) => Err(DecodeError::Malformed),
         }
     }
 }
 
-/// The last of a number counts, as protobuf says.
+/// The last value of a field, as the protobuf specification demands.
 fn find<'a>(fields: &[(u64, Field<'a>)], wanted: u64) -> Option<Field<'a>> {
     fields.iter().rev().find(|(number, _)| *number == wanted).map(|(_, field)| *field)
 }
@@ -262,49 +259,51 @@ fn bytes<'a>(fields: &[(u64, Field<'a>)], wanted: u64) -> &'a [u8] {
     find(fields, wanted).and_then(|field| field.bytes().ok()).unwrap_or_default()
 }
 
-fn text<'a>(fields: &[(u64, Field<'a>)], wanted: u64) -> Result<&'a str, Unread> {
+fn text<'a>(fields: &[(u64, Field<'a>)], wanted: u64) -> Result<&'a str, DecodeError> {
     utf8(bytes(fields, wanted))
 }
 
-fn utf8(bytes: &[u8]) -> Result<&str, Unread> {
-    std::str::from_utf8(bytes).map_err(|_| Unread::Malformed)
+fn utf8(bytes: &[u8]) -> Result<&str, DecodeError> {
+    std::str::from_utf8(bytes).map_err(|_| DecodeError::Malformed)
 }
 
-fn message(mut rest: &[u8]) -> Result<Fields<'_>, Unread> {
+fn message(mut rest: &[u8]) -> Result<Fields<'_>, DecodeError> {
     let mut fields = Vec::new();
     while !rest.is_empty() {
         let key = varint(&mut rest)?;
         let field = match key & 7 {
             0 => Field::Number(varint(&mut rest)?),
-            1 => Field::Number(take(&mut rest, 8)?.try_into().map(u64::from_le_bytes).map_err(|_| Unread::Malformed)?),
+            1 => Field::Number(
+                take(&mut rest, 8)?.try_into().map(u64::from_le_bytes).map_err(|_| DecodeError::Malformed)?,
+            ),
             2 => {
-                let length = usize::try_from(varint(&mut rest)?).map_err(|_| Unread::Malformed)?;
+                let length = usize::try_from(varint(&mut rest)?).map_err(|_| DecodeError::Malformed)?;
                 Field::Bytes(take(&mut rest, length)?)
             }
-            _ => return Err(Unread::Malformed),
+            _ => return Err(DecodeError::Malformed),
         };
         fields.push((key >> 3, field));
     }
     Ok(fields)
 }
 
-fn take<'a>(bytes: &mut &'a [u8], length: usize) -> Result<&'a [u8], Unread> {
-    let (part, after) = bytes.split_at_checked(length).ok_or(Unread::Malformed)?;
+fn take<'a>(bytes: &mut &'a [u8], length: usize) -> Result<&'a [u8], DecodeError> {
+    let (part, after) = bytes.split_at_checked(length).ok_or(DecodeError::Malformed)?;
     *bytes = after;
     Ok(part)
 }
 
-fn varint(bytes: &mut &[u8]) -> Result<u64, Unread> {
+fn varint(bytes: &mut &[u8]) -> Result<u64, DecodeError> {
     let mut number = 0;
     for at in 0..10 {
-        let (byte, after) = bytes.split_first().ok_or(Unread::Malformed)?;
+        let (byte, after) = bytes.split_first().ok_or(DecodeError::Malformed)?;
         *bytes = after;
         number |= u64::from(byte & 0x7f) << (7 * at);
         if byte & 0x80 == 0 {
             return Ok(number);
         }
     }
-    Err(Unread::Malformed)
+    Err(DecodeError::Malformed)
 }
 
 #[cfg(test)]
@@ -327,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn an_access_review_is_read() {
+    fn an_access_review() {
         let attributes = [field(1, b""), field(2, b"create"), field(5, b"pods")].concat();
         let review = field(2, &field(1, &attributes));
         let read = decode(&body("authorization.k8s.io/v1", "SelfSubjectAccessReview", &review)).unwrap();
@@ -335,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_read_as_json_would_write_them() {
+    fn an_object_is_equal_to_its_json_form() {
         let entry = [field(1, b"key"), field(2, b"value")].concat();
         let metadata =
             [field(1, b"m"), field(2, b""), number(7, 0), field(8, b""), field(11, &entry), field(14, b"f")].concat();
@@ -372,30 +371,30 @@ mod tests {
     }
 
     #[test]
-    fn options_of_a_deletion_keep_a_grace_of_nothing() {
+    fn delete_options_keep_a_grace_period_of_zero() {
         let options = [number(1, 0), field(4, b"Background")].concat();
         let read = decode(&body("policy/v1", "DeleteOptions", &options)).unwrap();
         assert_eq!((&read["gracePeriodSeconds"], &read["propagationPolicy"]), (&json!(0), &json!("Background")));
     }
 
     #[rstest]
-    #[case::no_magic(b"".to_vec(), Unread::Malformed)]
-    #[case::no_type(MAGIC.to_vec(), Unread::Kind)]
-    #[case::cut_off(b"k8s\0\x0a\xff".to_vec(), Unread::Malformed)]
-    #[case::a_number_without_end([MAGIC, &[0x08], &[0xff; 12]].concat(), Unread::Malformed)]
-    #[case::a_group([MAGIC, &[0x0b]].concat(), Unread::Malformed)]
-    #[case::no_built_in_kind(body("probe.example.com/v1", "Thing", b""), Unread::Kind)]
-    #[case::a_number_for_a_structure(body("v1", "ConfigMap", &number(1, 3)), Unread::Malformed)]
-    #[case::no_utf8(body("v1", "ConfigMap", &field(1, &field(1, b"\xff"))), Unread::Malformed)]
-    fn what_is_not_read(#[case] body: Vec<u8>, #[case] why: Unread) {
+    #[case::no_magic(b"".to_vec(), DecodeError::Malformed)]
+    #[case::no_type(MAGIC.to_vec(), DecodeError::UnsupportedKind)]
+    #[case::truncated(b"k8s\0\x0a\xff".to_vec(), DecodeError::Malformed)]
+    #[case::a_number_without_end([MAGIC, &[0x08], &[0xff; 12]].concat(), DecodeError::Malformed)]
+    #[case::a_group([MAGIC, &[0x0b]].concat(), DecodeError::Malformed)]
+    #[case::no_built_in_kind(body("probe.example.com/v1", "Thing", b""), DecodeError::UnsupportedKind)]
+    #[case::a_number_for_a_structure(body("v1", "ConfigMap", &number(1, 3)), DecodeError::Malformed)]
+    #[case::no_utf8(body("v1", "ConfigMap", &field(1, &field(1, b"\xff"))), DecodeError::Malformed)]
+    fn bodies_that_can_not_be_decoded(#[case] body: Vec<u8>, #[case] why: DecodeError) {
         assert_eq!(decode(&body), Err(why));
     }
 
     #[test]
-    fn schemas_nested_without_end_are_refused() {
+    fn the_depth_of_schemas_is_limited() {
         let mut schema = Vec::new();
         for _ in 0..200 {
-            // `not`, whose length needs a varint of its own.
+            // The field `not` with its length as a varint.
             let mut length = schema.len();
             let mut outer = vec![0xe2, 0x01];
             while length > 0x7f {
@@ -406,6 +405,6 @@ mod tests {
             outer.extend(schema);
             schema = outer;
         }
-        assert_eq!(structure("apiextensions.JSONSchemaProps", &schema, 0), Err(Unread::Malformed));
+        assert_eq!(structure("apiextensions.JSONSchemaProps", &schema, 0), Err(DecodeError::Malformed));
     }
 }

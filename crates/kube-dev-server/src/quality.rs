@@ -1,19 +1,19 @@
-//! The quality of service of a pod, by what its containers ask for and may use of processor and memory.
+//! The quality-of-service class of a pod, by the requests and limits of its containers.
 //!
-//! Source: spec/extension-apiserver §6.2; the rule is that of kube-apiserver (`ComputePodQOS`).
+//! Source: spec/extension-apiserver §6.2; the rule of kube-apiserver (`ComputePodQOS`).
 
 use std::collections::BTreeMap;
 
 use kube_values::quantity::Quantity;
 use serde_json::{Value, json};
 
-/// Only these count.
+/// The resources that count.
 const COUNTED: [&str; 2] = ["cpu", "memory"];
 
-/// Amounts above nothing, by what they are of.
+/// Amounts above zero by resource.
 type Amounts = BTreeMap<&'static str, Quantity>;
 
-/// What a list of resources says of those that count.
+/// The amounts of the resources that count.
 fn amounts(list: &Value) -> Amounts {
     let amount = |name: &&'static str| {
         let amount = Quantity::from_json(&list[*name]).ok()?;
@@ -29,12 +29,12 @@ fn add(sum: &mut Amounts, more: Amounts) {
     }
 }
 
-/// The containers of a pod that can ask for something; ephemeral ones cannot.
+/// The containers of a pod that can have requests. Ephemeral containers have none.
 fn containers(spec: &Value) -> impl Iterator<Item = &Value> {
     ["containers", "initContainers"].into_iter().flat_map(|list| spec[list].as_array().into_iter().flatten())
 }
 
-/// `Guaranteed`, `Burstable` or `BestEffort`. What the pod as a whole asks for goes before what its containers do.
+/// `Guaranteed`, `Burstable` or `BestEffort`. The resources of the pod override the resources of its containers.
 pub(super) fn class(spec: &Value) -> &'static str {
     let parts: Vec<&Value> = match &spec["resources"] {
         Value::Null => containers(spec).map(|container| &container["resources"]).collect(),
@@ -57,7 +57,7 @@ pub(super) fn class(spec: &Value) -> &'static str {
     }
 }
 
-/// What a container may use it asks for, unless it says otherwise.
+/// Sets missing requests of a container to its limits.
 pub(super) fn default_requests(container: &mut Value) {
     let Some(limits) = container["resources"]["limits"].as_object().cloned() else { return };
     for (name, limit) in limits {
@@ -77,7 +77,7 @@ mod tests {
 
     use super::*;
 
-    // So that the table reads best.
+    // Values instead of references make the table of cases easier to read.
     #[allow(clippy::needless_pass_by_value)]
     fn asks(requests: Value, limits: Value) -> Value {
         json!({"resources": {"requests": requests, "limits": limits}})
@@ -90,11 +90,11 @@ mod tests {
     #[rstest]
     #[case::nothing(json!([{}]), json!([]), "BestEffort")]
     #[case::only_zeros(json!([asks(json!({"cpu": "0"}), json!({"memory": 0}))]), json!([]), "BestEffort")]
-    #[case::only_what_does_not_count(
+    #[case::only_resources_that_do_not_count(
         json!([asks(json!({"ephemeral-storage": "1Gi"}), json!({"example.com/gpu": "1"}))]), json!([]), "BestEffort"
     )]
     #[case::all_of_both(json!([asks(both(), both())]), json!([]), "Guaranteed")]
-    #[case::the_same_in_other_words(
+    #[case::equal_amounts_in_different_units(
         json!([asks(json!({"cpu": "0.5", "memory": "1024Mi"}), both())]), json!([]), "Guaranteed"
     )]
     #[case::two_containers(json!([asks(both(), both()), asks(both(), both())]), json!([]), "Guaranteed")]
@@ -106,7 +106,7 @@ mod tests {
     #[case::requests_alone(json!([asks(both(), Value::Null)]), json!([]), "Burstable")]
     #[case::one_container_of_two(json!([asks(both(), both()), {}]), json!([]), "Burstable")]
     #[case::an_init_container_counts(json!([asks(both(), both())]), json!([{}]), "Burstable")]
-    #[case::an_init_container_asks(json!([{}]), json!([asks(json!({"cpu": "1"}), Value::Null)]), "Burstable")]
+    #[case::an_init_container_has_requests(json!([{}]), json!([asks(json!({"cpu": "1"}), Value::Null)]), "Burstable")]
     #[case::sums_that_happen_to_be_equal(
         json!([asks(json!({"cpu": "2", "memory": "1Gi"}), json!({"cpu": "1", "memory": "1Gi"})),
                asks(json!({"cpu": "1", "memory": "1Gi"}), json!({"cpu": "2", "memory": "1Gi"}))]),
@@ -120,7 +120,7 @@ mod tests {
     #[case::guaranteed(json!({"requests": both(), "limits": both()}), "Guaranteed")]
     #[case::burstable(json!({"requests": {"cpu": "1"}}), "Burstable")]
     #[case::nothing(json!({}), "BestEffort")]
-    fn the_pod_as_a_whole_goes_first(#[case] whole: Value, #[case] expected: &str) {
+    fn the_resources_of_the_pod_override_those_of_its_containers(#[case] whole: Value, #[case] expected: &str) {
         assert_eq!(
             class(&json!({"resources": whole, "containers": [asks(json!({"cpu": "7"}), Value::Null)]})),
             expected
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_limited_is_asked_for() {
+    fn missing_requests_are_set_to_the_limits() {
         let mut container = asks(json!({"cpu": "100m"}), both());
         default_requests(&mut container);
         assert_eq!(container["resources"]["requests"], json!({"cpu": "100m", "memory": "1Gi"}));

@@ -1,4 +1,4 @@
-//! Reads: get and list, pages, tables, metadata only; and how stored objects become those of the asked version.
+//! Reads: get, list, pages and tables, and the conversion of stored objects to the requested version.
 
 use std::sync::Arc;
 
@@ -114,7 +114,7 @@ impl Server {
         Ok(Answer::ok(body))
     }
 
-    /// Waits a little for a revision that has not come yet.
+    /// Waits up to 3 s for a revision.
     pub(super) async fn not_older_than(&self, revision: u64) -> Result<(), ApiStatus> {
         if self.store.revision() >= revision {
             return Ok(());
@@ -131,13 +131,13 @@ impl Server {
             .retry_after(1))
     }
 
-    /// Stored objects in the version of a served kind.
+    /// Converts stored objects to the version of a served kind.
     pub(super) async fn present(&self, served: &Served, stored: Vec<Arc<Stored>>) -> Result<Vec<Value>, ApiStatus> {
         let objects = stored.iter().map(|stored| stored.whole()).collect();
         self.converted(served, objects).await
     }
 
-    /// Objects in the version of a served kind, whatever version of it they are in.
+    /// Converts objects of any version to the version of a served kind.
     pub(super) async fn converted(&self, served: &Served, mut objects: Vec<Value>) -> Result<Vec<Value>, ApiStatus> {
         if let Some(Conversion::Webhook(client)) = served.custom().map(|custom| &custom.conversion) {
             let wanted = served.api_version();
@@ -160,13 +160,13 @@ impl Server {
         Ok(objects)
     }
 
-    /// One object as the caller wants it.
+    /// Converts an object to the representation that the client accepts.
     pub(super) fn shaped(&self, call: &Call<'_>, object: Value) -> Result<Value, ApiStatus> {
         shape_object(call.accepted.shape, &call.served.resource.columns, object, call.query, self.now())
     }
 }
 
-/// Brings an object into the version of a served kind, where that needs no webhook.
+/// Converts an object to the version of a served kind. A conversion that needs a webhook is done before.
 pub(super) fn in_version(object: &mut Value, served: &Served) {
     let wanted = served.api_version();
     if object["apiVersion"] != wanted.as_str() {
@@ -174,12 +174,12 @@ pub(super) fn in_version(object: &mut Value, served: &Served) {
         object["apiVersion"] = json!(wanted);
     }
     if served.is_custom() {
-        // Defaults that came with a newer schema.
+        // The schema may have new defaults since the object was stored.
         super::schema::defaults::fill(object, &served.schema);
     }
 }
 
-/// An object as a list has it: items of built-in kinds carry no kind of their own.
+/// Converts an object to an item of a list. Items of built-in kinds have no `kind` and no `apiVersion`.
 pub(super) fn as_item(object: &mut Value, served: &Served) {
     if let (false, Value::Object(fields)) = (served.is_custom(), object) {
         fields.remove("kind");
@@ -187,7 +187,7 @@ pub(super) fn as_item(object: &mut Value, served: &Served) {
     }
 }
 
-/// Events are the same objects in two groups, with other names for a few fields.
+/// Converts an event. Events are the same objects in two groups, and a few fields have different names.
 fn present_event(object: &mut Value, served: &Served) {
     let renames = [
         ("involvedObject", "regarding"),
@@ -211,7 +211,7 @@ fn present_event(object: &mut Value, served: &Served) {
     }
 }
 
-/// A list of objects.
+/// A list object with these items.
 pub(super) fn list_body(served: &Served, mut objects: Vec<Value>, metadata: &Value) -> Value {
     for object in &mut objects {
         as_item(object, served);
@@ -219,11 +219,11 @@ pub(super) fn list_body(served: &Served, mut objects: Vec<Value>, metadata: &Val
     json!({"kind": served.resource.list_kind, "apiVersion": served.api_version(), "metadata": metadata, "items": objects})
 }
 
-/// Whether a kind can be selected by these fields.
+/// Checks that a kind supports the fields of a selector.
 pub(super) fn check_fields(served: &Served, fields: &FieldSelector) -> Result<(), ApiStatus> {
     let known = served.selectable_fields();
-    for demand in fields.demands() {
-        let field = demand.field.as_str();
+    for term in fields.terms() {
+        let field = term.field.as_str();
         let always = field == "metadata.name" || field == "metadata.namespace" && served.is_namespaced();
         if !always && !known.contains(&field) {
             return Err(ApiStatus::bad_request(if served.is_custom() {
@@ -252,7 +252,7 @@ fn read_token(token: &str) -> Result<(u64, String), ApiStatus> {
     })
 }
 
-/// The parameters of a list that a deletion of a collection has too.
+/// The list options of a deletion of a collection.
 pub(super) fn selection(query: &Query, served: &Served) -> Result<ListOptions, ApiStatus> {
     let options = ListOptions::parse(query)?;
     check_fields(served, &options.fields)?;

@@ -1,4 +1,4 @@
-//! Reviews: questions that are posted like objects, answered at once and never stored.
+//! Reviews: objects that a client creates to ask a question. The server answers at once and does not store them.
 
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -17,10 +17,10 @@ use kube_protocol::{
     status::ApiStatus,
 };
 
-/// How long a service account's token lasts when the caller does not say, in seconds.
+/// The default lifetime of a service account token, in seconds.
 const TOKEN_SECONDS: i64 = 3600;
 
-/// Whether objects of a kind are questions.
+/// Whether a kind is a review.
 pub(super) fn is_review(served: &Served) -> bool {
     !served.is_custom() && matches!(served.group(), "authentication.k8s.io" | "authorization.k8s.io")
 }
@@ -38,7 +38,7 @@ impl Server {
                 None => json!({"authenticated": false, "error": "[invalid bearer token]", "user": {}}),
             },
             "selfsubjectreviews" => json!({"userInfo": call.user.to_json()}),
-            "selfsubjectaccessreviews" => self.verdict(call.user, &body["spec"])?,
+            "selfsubjectaccessreviews" => self.access_status(call.user, &body["spec"])?,
             "subjectaccessreviews" | "localsubjectaccessreviews" => {
                 let name = text(&body, "/spec/user");
                 let groups = body["spec"]["groups"].as_array().into_iter().flatten();
@@ -46,7 +46,7 @@ impl Server {
                 if name.is_empty() && groups.is_empty() {
                     return Err(ApiStatus::bad_request("at least one of user or group must be specified"));
                 }
-                self.verdict(&User::reviewed(name, groups), &body["spec"])?
+                self.access_status(&User::reviewed(name, groups), &body["spec"])?
             }
             "selfsubjectrulesreviews" => self.rules(call.user, text(&body, "/spec/namespace")),
             _ => return Err(ApiStatus::method_not_allowed()),
@@ -54,19 +54,19 @@ impl Server {
         Ok(Answer::of(StatusCode::CREATED, body))
     }
 
-    /// Whether a user may do what a review asks about.
-    fn verdict(&self, user: &User, spec: &Value) -> Result<Value, ApiStatus> {
+    /// The status of an access review for a user.
+    fn access_status(&self, user: &User, spec: &Value) -> Result<Value, ApiStatus> {
         let both = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
         let asked = Attributes::of_review(spec).ok_or_else(|| ApiStatus::bad_request(both))?;
         let allowed = match self.authorization {
-            // Roles may name strangers too.
-            AuthorizationMode::Rbac => self.may(user, &asked),
+            // Role bindings may also name unauthenticated users.
+            AuthorizationMode::Rbac => self.is_allowed(user, &asked),
             AuthorizationMode::AlwaysAllow => !user.is_anonymous(),
         };
         Ok(json!({"allowed": allowed}))
     }
 
-    /// What a user may do in a namespace.
+    /// The status of a rules review for a user in a namespace.
     fn rules(&self, user: &User, namespace: &str) -> Value {
         let rules = match self.authorization {
             AuthorizationMode::AlwaysAllow => authorization::everything(),
@@ -77,7 +77,7 @@ impl Server {
         json!({"resourceRules": resources, "nonResourceRules": paths, "incomplete": false})
     }
 
-    /// A token for a service account.
+    /// Answers a token request for a service account.
     pub(super) fn issue_token(&self, call: &Call<'_>) -> Result<Answer, ApiStatus> {
         let body = call.decoded()?;
         let account = self.store.get(&call.served.collection, &call.key()).ok_or_else(|| call.not_found())?;

@@ -1,4 +1,4 @@
-//! One request from head to answer: classification, identity, rights, and the verb that does the work.
+//! The processing of a request: classification, authentication, authorization, limits, and the verb.
 //!
 //! Source: spec/extension-apiserver §2.2.
 
@@ -22,12 +22,12 @@ use super::{
     authorization::{self, Attributes, AuthorizationMode},
     counts::RequestCounts,
     documents::Documents,
+    event_cache::EventCache,
     hooks::Hooks,
     kinds::{Registry, Served},
-    limits::{self, Lane, Limits, Places},
-    protobuf::{self, Unread},
+    limits::{self, Limits, RequestClass, RequestLimiter},
+    protobuf::{self, DecodeError},
     store::{Collection, Store},
-    watch_lines::WatchLines,
     webhook_client::WebhookClient,
 };
 pub(super) use kube_protocol::answer::{Answer, AnswerBody};
@@ -38,47 +38,46 @@ use kube_protocol::{
     status::ApiStatus,
 };
 
-/// Larger bodies are refused.
+/// The most bytes of a request body. Larger bodies are refused.
 pub(super) const BODY_LIMIT: usize = 3 * 1024 * 1024;
 
-/// What the requests of one server share.
+/// The state that the requests of a server share.
 pub(super) struct Server {
     pub(super) store: Store,
     registry: tokio::sync::watch::Sender<Arc<Registry>>,
-    /// Held while the registry is made: what was read of the definitions first must not replace what was read later.
+    /// Locked while the registry is rebuilt. Without the lock a registry from older definitions could replace a newer one.
     reloading: Mutex<()>,
     pub(super) documents: Documents,
-    /// What watchers were told last.
-    pub(super) lines: WatchLines,
+    pub(super) event_cache: EventCache,
     pub(super) webhooks: WebhookClient,
     pub(super) aggregator: Aggregator,
     random: Mutex<ChaCha8Rng>,
-    /// A stream of its own: how many requests only read must not change what is stored.
+    /// A separate random stream. The number of read requests must not change the UIDs and names of stored objects.
     audit_ids: Mutex<ChaCha8Rng>,
     clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     pub(super) tokens: access::Tokens,
     pub(super) accounts: AccountTokens,
-    /// Of the serving certificate, as PEM, once the server listens.
+    /// The certificate authority of the serving certificate, as PEM. It is set when the server listens.
     pub(super) authority: OnceLock<String>,
-    /// How often a quiet watch tells its revision.
+    /// The time between two bookmarks of a watch without changes.
     pub(super) bookmark_period: Duration,
     pub(super) authorization: AuthorizationMode,
     pub(super) counts: RequestCounts,
     pub(super) hooks: Hooks,
-    places: Places,
-    /// Cancelled when the server is to end: watches tell no more.
-    pub(super) ending: CancellationToken,
+    limiter: RequestLimiter,
+    /// Cancelled when the server shuts down. All watches end then.
+    pub(super) shutdown: CancellationToken,
 }
 
-/// What was found out about a request on its way, for its answer.
+/// The facts about a request that its response needs.
 #[derive(Default)]
-struct Found {
+struct RequestInfo {
     encoding: Encoding,
-    /// What it asks for, if that is served.
+    /// The request, if its resource is served.
     served: Option<ResourceRequest>,
 }
 
-/// A request for a resource, and who sends it.
+/// A request for a resource, and its user.
 pub(super) struct Call<'a> {
     pub(super) request: &'a ResourceRequest,
     pub(super) served: Arc<Served>,
@@ -94,20 +93,20 @@ impl Call<'_> {
         self.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok())
     }
 
-    /// The body as a value.
+    /// The decoded body.
     pub(super) fn decoded(&self) -> Result<Value, ApiStatus> {
         let is_protobuf =
             self.content_type().is_some_and(|text| text.starts_with("application/vnd.kubernetes.protobuf"));
         if is_protobuf {
             match protobuf::decode(self.body) {
                 Ok(value) => return Ok(value),
-                Err(Unread::Malformed) => {
+                Err(DecodeError::Malformed) => {
                     return Err(ApiStatus::bad_request(
                         "the body of the request is no protobuf of the kind that it names",
                     ));
                 }
-                // Refused like any other format that a kind has not.
-                Err(Unread::Kind) => {}
+                // The kind does not support protobuf. The request is refused like one with any other unsupported format.
+                Err(DecodeError::UnsupportedKind) => {}
             }
         }
         negotiate::decode(self.content_type(), self.body)
@@ -155,7 +154,7 @@ impl Server {
             registry: tokio::sync::watch::Sender::new(Arc::new(Registry::new(Vec::new()))),
             reloading: Mutex::new(()),
             documents: Documents::default(),
-            lines: WatchLines::default(),
+            event_cache: EventCache::default(),
             webhooks: WebhookClient::default(),
             aggregator: Aggregator::default(),
             audit_ids: Mutex::new(audit_ids),
@@ -168,8 +167,8 @@ impl Server {
             authorization,
             counts: RequestCounts::default(),
             hooks: Hooks::default(),
-            places: Places::new(limits),
-            ending: CancellationToken::new(),
+            limiter: RequestLimiter::new(limits),
+            shutdown: CancellationToken::new(),
         }
     }
 
@@ -185,23 +184,23 @@ impl Server {
         Arc::clone(&self.registry.borrow())
     }
 
-    /// Hears of each change of the kinds that are served.
+    /// Receives each change of the served kinds.
     pub(super) fn registrations(&self) -> tokio::sync::watch::Receiver<Arc<Registry>> {
         self.registry.subscribe()
     }
 
-    /// Serves the built-in kinds and those of all stored definitions.
+    /// Rebuilds the registry from the built-in kinds and all stored custom resource definitions.
     pub(super) fn reload_definitions(&self) {
         let _reloading = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         let definitions =
             self.store.list(&super::store::Collection::new("apiextensions.k8s.io", "customresourcedefinitions"), "");
         let custom = definitions.objects.iter().flat_map(|(_, stored)| super::crd::served(&stored.value)).collect();
         self.registry.send_replace(Arc::new(Registry::new(custom)));
-        self.documents.forget();
+        self.documents.clear();
         self.register_local();
     }
 
-    /// Answers a request. Its body has been read.
+    /// Answers a request whose body has been read.
     pub(super) async fn answer(
         self: &Arc<Self>,
         request: Request<Bytes>,
@@ -211,7 +210,7 @@ impl Server {
         self.answer_reading(head, user, std::future::ready(Ok(body))).await
     }
 
-    /// Answers a request. Its body is read when it is known who sends it, and that they may.
+    /// Answers a request. The body is read only after the user is authenticated and authorized.
     pub(super) async fn answer_reading(
         self: &Arc<Self>,
         mut head: Parts,
@@ -225,15 +224,15 @@ impl Server {
             let mut random = self.audit_ids.lock().unwrap_or_else(PoisonError::into_inner);
             HeaderValue::from_str(&super::object::new_uid(&mut *random)).unwrap_or(HeaderValue::from_static(""))
         });
-        // Another server that answers in our place writes the same one.
+        // An extension API server that answers this request uses the same id.
         head.headers.insert("audit-id", audit.clone());
-        let mut found = Found::default();
-        let answered = self.route(&head, &query, body, user, &mut found).await;
+        let mut info = RequestInfo::default();
+        let answered = self.route(&head, &query, body, user, &mut info).await;
         let mut response = match answered {
-            Ok(answer) => written(answer, found.encoding, layout),
+            Ok(answer) => written(answer, info.encoding, layout),
             Err(status) => refused(&status, layout),
         };
-        if let Some(request) = &found.served {
+        if let Some(request) = &info.served {
             let content_type = head.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
             self.counts.count(request, content_type, response.status().as_u16());
         }
@@ -252,30 +251,30 @@ impl Server {
         query: &Query,
         body: impl Future<Output = Result<Bytes, ApiStatus>>,
         user: Result<User, ApiStatus>,
-        found: &mut Found,
+        info: &mut RequestInfo,
     ) -> Result<Answer, ApiStatus> {
         let target = classify(&head.method, head.uri.path(), query)?;
-        let lane = Lane::of(&target, &head.method);
-        // On the heap: it is large, and would lie in each future around it.
+        let class = RequestClass::of(&target, &head.method);
+        // The future is on the heap because it is large and every outer future would contain it.
         let answered = Box::pin(async {
             let user = self.impersonated(user?, &head.headers)?;
             access::authorize(&user, &target, head.uri.path())?;
-            let place = self.places.enter(lane, &user)?;
-            let answer = self.permitted(target, head, query, body, &user, found).await?;
-            Ok(limits::held(lane, place, answer))
+            let permit = self.limiter.acquire(class, &user)?;
+            let answer = self.admitted(target, head, query, body, &user, info).await?;
+            Ok(limits::hold_permit(class, permit, answer))
         });
-        self.places.in_time(lane, query, answered).await
+        self.limiter.with_deadline(class, query, answered).await
     }
 
-    /// Answers a caller who is known, and has a place, what it may ask.
-    async fn permitted(
+    /// Answers a request that has a permit, if its user is authorized.
+    async fn admitted(
         self: &Arc<Self>,
         target: Target,
         head: &Parts,
         query: &Query,
         body: impl Future<Output = Result<Bytes, ApiStatus>>,
         user: &User,
-        found: &mut Found,
+        info: &mut RequestInfo,
     ) -> Result<Answer, ApiStatus> {
         let (method, path, headers) = (&head.method, head.uri.path(), &head.headers);
         self.authorize(user, &Attributes::of_request(&target, method, path, query))?;
@@ -292,11 +291,11 @@ impl Server {
         if request.namespace.is_some() && !served.is_namespaced() {
             return Err(ApiStatus::page_not_found());
         }
-        found.served = Some(request.clone());
+        info.served = Some(request.clone());
         let verb = request.verb.ok_or_else(ApiStatus::method_not_allowed)?;
         let accepted = negotiate::accept(headers, Offer::Objects)?;
-        found.encoding = accepted.encoding;
-        self.hooks.pass(verb, &request).await?;
+        info.encoding = accepted.encoding;
+        self.hooks.apply(verb, &request).await?;
         let call = Call { request: &request, served, query, headers, body, user, accepted };
         let mut answer = if only_reads(&call.served, verb) {
             self.read_durably(&call, verb).await?
@@ -309,24 +308,23 @@ impl Server {
         Ok(answer)
     }
 
-    /// Answers a request that changes something, once nothing of it can be lost any more.
+    /// Answers a request that writes, after its writes are durable.
     async fn write_durably(self: &Arc<Self>, call: &Call<'_>, verb: Verb) -> Result<Answer, ApiStatus> {
-        // A store that can't keep anything, for want of space perhaps, is not changed.
+        // Nothing is changed in a store that can't make writes durable, for example on a full disk.
         self.store.durable(0).await.map_err(ApiStatus::internal)?;
         let answered = self.dispatch(call, verb).await;
         self.store.durable(self.store.revision()).await.map_err(ApiStatus::internal)?;
         answered
     }
 
-    /// Answers a request that only reads. Nobody hears of a state that could still be lost; but when the store can't keep
-    /// anything any more, reads go on with what there is.
+    /// Answers a request that only reads, after the state that it has read is durable. When the store can't make writes durable, reads still work.
     async fn read_durably(self: &Arc<Self>, call: &Call<'_>, verb: Verb) -> Result<Answer, ApiStatus> {
         let answered = self.dispatch(call, verb).await;
         let _ = self.store.durable(self.store.revision()).await;
         answered
     }
 
-    /// Whose token it is.
+    /// The user of a token.
     pub(super) fn user_of_token(&self, token: &str) -> Option<User> {
         let account = || {
             let accounts = Collection::new("", "serviceaccounts");
@@ -339,8 +337,8 @@ impl Server {
         self.tokens.user(token).or_else(account)
     }
 
-    /// Whether a known caller may do something.
-    pub(super) fn may(&self, user: &User, attributes: &Attributes) -> bool {
+    /// Whether a user that is not anonymous is allowed to do something.
+    pub(super) fn is_allowed(&self, user: &User, attributes: &Attributes) -> bool {
         match self.authorization {
             AuthorizationMode::AlwaysAllow => true,
             AuthorizationMode::Rbac => authorization::allows(&self.store, user, attributes),
@@ -348,17 +346,16 @@ impl Server {
     }
 
     pub(super) fn authorize(&self, user: &User, attributes: &Attributes) -> Result<(), ApiStatus> {
-        // What is open to anybody was let through before.
-        if user.is_anonymous() || self.may(user, attributes) { Ok(()) } else { Err(attributes.forbidden(user)) }
+        // An anonymous request is for a public path; all others were refused before.
+        if user.is_anonymous() || self.is_allowed(user, attributes) { Ok(()) } else { Err(attributes.forbidden(user)) }
     }
 
-    /// The user that a caller wants to be, if it may.
+    /// The user of a request after impersonation, if the caller is allowed to impersonate.
     fn impersonated(&self, user: User, headers: &HeaderMap) -> Result<User, ApiStatus> {
         let Some(wanted) = access::impersonation(headers)? else { return Ok(user) };
-        let asks = |resource: &str, name: &str| Attributes::impersonating(resource, name);
-        let whom = std::iter::once(asks("users", &wanted.name));
-        let groups = wanted.asked_groups().map(|group| asks("groups", group));
-        for attributes in whom.chain(groups) {
+        let name = std::iter::once(Attributes::impersonating("users", &wanted.name));
+        let groups = wanted.own_groups().map(|group| Attributes::impersonating("groups", group));
+        for attributes in name.chain(groups) {
             let allowed = match self.authorization {
                 AuthorizationMode::AlwaysAllow => user.is_master(),
                 AuthorizationMode::Rbac => authorization::allows(&self.store, &user, &attributes),
@@ -374,7 +371,6 @@ impl Server {
         if let Some(name) = &call.request.subresource {
             return self.subresource(call, verb, name).await;
         }
-        // An object's own URL creates it too.
         if !call.served.resource.serves(verb) {
             return Err(ApiStatus::method_not_allowed());
         }
@@ -426,7 +422,7 @@ impl Server {
     }
 }
 
-/// Whether a request leaves everything as it is. Reviews are asked by creating them.
+/// Whether a request changes nothing. A client creates a review, but no review is stored.
 fn only_reads(served: &Served, verb: Verb) -> bool {
     matches!(verb, Verb::Get | Verb::List | Verb::Watch) || super::reviews::is_review(served)
 }
@@ -442,12 +438,12 @@ mod tests {
 
     const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
-    /// A server on a disk that was full when the first write came.
+    /// A server whose disk is full at its first write.
     fn on_a_full_disk() -> Arc<Server> {
         let (jobs, _) = std::sync::mpsc::channel();
-        let (_, safe) = tokio::sync::watch::channel(Err("storage: no space left".to_owned()));
+        let (_, committed) = tokio::sync::watch::channel(Err("storage: no space left".to_owned()));
         let server = Server::new(
-            Store::new(1, Vec::new(), Durable::File { jobs, safe }),
+            Store::new(1, Vec::new(), Durable::File { jobs, committed }),
             ChaCha8Rng::seed_from_u64(1),
             Arc::new(|| Timestamp::UNIX_EPOCH),
             AccountTokens::default(),
@@ -471,7 +467,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn on_a_full_disk_reads_go_on_and_nothing_is_changed() {
+    async fn on_a_full_disk_reads_work_and_writes_change_nothing() {
         let server = on_a_full_disk();
         let before = server.store.revision();
         let (status, text) = ask(&server, Method::POST, MAPS, &json!({"metadata": {"name": "m"}})).await;

@@ -1,28 +1,28 @@
-//! The controllers that the server stands in for, each of which can be left out. What they do is in [`super::helpers`].
+//! The names of the built-in controllers, each of which can be switched off. They are implemented in [`super::helpers`].
 
-/// A controller that the server stands in for.
+/// A controller of Kubernetes that the server runs itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StandIn {
-    /// Objects whose owners are gone go too.
+    /// Deletes objects whose owners are deleted.
     GarbageCollection,
-    /// Namespaces that are deleted are emptied.
+    /// Deletes the contents of namespaces that are being deleted.
     Namespaces,
-    /// What budgets allow is counted.
+    /// Counts the allowed disruptions of `PodDisruptionBudgets`.
     Budgets,
-    /// Nodes that are not ready are tainted, and pods of Nodes that are gone go too.
+    /// Taints Nodes that are not ready, and deletes the pods of deleted Nodes.
     Nodes,
-    /// Aggregated roles get the rules of those they select.
+    /// Copies the rules of selected roles into aggregated roles.
     AggregatedRoles,
-    /// Secrets for tokens of service accounts are filled.
+    /// Fills Secrets for tokens of service accounts.
     AccountTokens,
-    /// Every namespace has the service account `default`.
+    /// Creates the service account `default` in every namespace.
     DefaultAccounts,
-    /// Events that nobody has written for an hour are forgotten.
+    /// Deletes events an hour after their last write.
     EventTtl,
 }
 
 impl StandIn {
-    /// All of them, by the names that flags use.
+    /// All controllers with their names in flags.
     pub const NAMED: [(&'static str, Self); 8] = [
         ("garbage-collection", Self::GarbageCollection),
         ("namespaces", Self::Namespaces),

@@ -1,7 +1,7 @@
-//! Stored objects: one revision for all, compare-and-swap per object, a ring of changes per resource.
+//! Stored objects: one revision for the whole store, compare-and-swap for each object, and a history of changes for each resource.
 //!
-//! A watch keeps no buffer of its own: it remembers a revision and reads on from the ring, so that a slow reader costs
-//! nothing and holds up nobody; one that falls behind the ring is told so. The ring also answers lists at a past revision.
+//! A watch has no buffer of its own. It remembers a revision and reads the later changes from the history, so that a slow reader costs no memory and
+//! delays no other reader. A watch that is older than the history gets an error. The history also answers lists at a past revision.
 //! Source: spec/extension-apiserver §6.3, §6.8.
 
 use std::{
@@ -17,22 +17,22 @@ use tokio::sync::watch;
 
 use super::persistence::{Durable, Record};
 
-/// Changes kept per resource.
+/// The most changes in the history of a resource.
 const HISTORY: usize = 20_000;
-/// What they may take of memory, about.
+/// The most memory of the history of a resource, in estimated bytes.
 const HISTORY_BYTES: usize = 64 * 1024 * 1024;
-/// Who owns which field.
+/// The field of the metadata that records the owner of each field.
 pub(super) const MANAGED: &str = "managedFields";
-/// What a JSON value takes beside what it holds.
+/// The bytes of a JSON value without its contents.
 const VALUE: usize = size_of::<Value>();
-/// Fields that a node of a map has room for.
+/// The capacity of a node of a `BTreeMap`, in entries.
 const NODE_FIELDS: usize = 11;
-/// What such a node takes, however few fields are in it.
+/// The bytes of a node of a `BTreeMap`. They do not depend on the number of its entries.
 const NODE: usize = NODE_FIELDS * (size_of::<String>() + VALUE) + 2 * size_of::<usize>();
-/// What a change takes beside the object.
+/// The bytes of a change without its object.
 const CHANGE: usize = size_of::<Change>() + size_of::<Stored>();
 
-/// A stored resource, whatever versions it is served in.
+/// A stored resource, independent of its served versions.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Collection {
     pub(super) group: String,
@@ -45,7 +45,7 @@ impl Collection {
     }
 }
 
-/// Where an object is kept: `namespace/name`, or the name alone. Lists are ordered by its bytes.
+/// The key of an object: `namespace/name`, or the name alone. Lists are sorted by the bytes of the key.
 pub(super) fn key(namespace: Option<&str>, name: &str) -> String {
     match namespace {
         Some(namespace) => format!("{namespace}/{name}"),
@@ -53,14 +53,14 @@ pub(super) fn key(namespace: Option<&str>, name: &str) -> String {
     }
 }
 
-/// A stored object at a revision; `metadata.resourceVersion` is set.
+/// A stored object at a revision. Its `metadata.resourceVersion` is set.
 ///
-/// `metadata.managedFields` is kept aside as text: a tree of it would take more memory than all the rest, and hardly anybody
-/// reads it here.
+/// `metadata.managedFields` is stored separately as text. A tree of JSON values would take more memory than the rest of the object, and the server
+/// rarely reads this field.
 #[derive(Debug)]
 pub(super) struct Stored {
     pub(super) revision: u64,
-    /// The object without its managed fields; for the whole see [`Stored::whole`].
+    /// The object without its managed fields. [`Stored::whole`] returns the whole object.
     pub(super) value: Value,
     managed: Option<Box<RawValue>>,
 }
@@ -71,12 +71,12 @@ impl Stored {
             Some(metadata) => metadata.remove(MANAGED),
             None => None,
         };
-        // A JSON value can always be written to memory.
+        // The serialization of a JSON value never fails.
         let managed = managed.and_then(|managed| to_raw_value(&managed).ok());
         Self { revision, value, managed }
     }
 
-    /// The object as it was written.
+    /// The object with its managed fields.
     pub(super) fn whole(&self) -> Value {
         let mut value = self.value.clone();
         let managed = self.managed().and_then(|text| serde_json::from_str(text.get()).ok());
@@ -87,45 +87,45 @@ impl Stored {
         value
     }
 
-    /// Its managed fields.
+    /// The managed fields, as JSON text.
     pub(super) fn managed(&self) -> Option<&RawValue> {
         self.managed.as_deref()
     }
 
-    /// Bytes of memory that it takes, about.
+    /// The estimated bytes of memory of the object.
     fn size(&self) -> usize {
         heap_of(&self.value) + self.managed().map_or(0, |text| text.get().len())
     }
 }
 
-/// One change of one object.
+/// A change of an object.
 #[derive(Debug)]
 pub(super) struct Change {
     pub(super) revision: u64,
     pub(super) key: String,
     pub(super) before: Option<Arc<Stored>>,
     pub(super) after: Option<Arc<Stored>>,
-    /// Bytes of memory that it keeps, about. The state before is the one after an earlier change.
+    /// The estimated bytes of memory of the change. The state before is shared with an earlier change and does not count.
     pub(super) size: usize,
 }
 
-/// What a writer expects to find.
+/// The precondition of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expect {
-    /// Nothing.
+    /// The object does not exist.
     Absent,
-    /// The object at this revision.
+    /// The object exists at this revision.
     Revision(u64),
 }
 
-/// The expectation did not hold.
+/// The error of a write whose precondition does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Raced;
+pub(super) struct Conflict;
 
-/// The state asked for is not known any more.
+/// The error for a revision that is older than the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TooOld {
-    /// The newest state.
+    /// The newest revision.
     pub(super) current: u64,
 }
 
@@ -135,22 +135,23 @@ pub(super) struct Snapshot {
     pub(super) objects: Vec<(String, Arc<Stored>)>,
 }
 
+/// The objects of a collection and their history.
 #[derive(Default)]
-struct Shelf {
+struct CollectionData {
     objects: BTreeMap<String, Arc<Stored>>,
     history: VecDeque<Arc<Change>>,
-    /// Bytes of memory that the history keeps, about.
+    /// The estimated bytes of memory of the history.
     size: usize,
     /// States before this revision are unknown.
     compacted: u64,
 }
 
-impl Shelf {
-    /// Remembers a change, and forgets the oldest ones that are too many.
+impl CollectionData {
+    /// Adds a change to the history, and drops the oldest changes beyond the limits.
     fn record(&mut self, change: Change, most_bytes: usize) {
         self.size += change.size;
         self.history.push_back(Arc::new(change));
-        // The newest stays: watchers wait for it.
+        // The newest change stays, because watches have not read it yet.
         while self.history.len() > 1
             && (self.history.len() > HISTORY || self.size > most_bytes)
             && let Some(oldest) = self.history.pop_front()
@@ -167,7 +168,7 @@ impl Shelf {
     }
 }
 
-/// Bytes of memory that a value takes beside itself, about.
+/// The estimated bytes of heap memory of a value.
 fn heap_of(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 0,
@@ -182,34 +183,36 @@ fn heap_of(value: &Value) -> usize {
 
 struct State {
     revision: u64,
-    /// Where this process began: changes before it are unknown.
+    /// The first revision of this process, or the revision of the last compaction. Changes before it are unknown.
     base: u64,
-    shelves: BTreeMap<Collection, Shelf>,
+    collections: BTreeMap<Collection, CollectionData>,
 }
 
 /// The store of a server.
 pub(super) struct Store {
     state: Mutex<State>,
-    /// The newest revision that readers may be told of.
+    /// The newest durable revision. Watches send no later change.
     published: watch::Sender<u64>,
     durable: Durable,
 }
 
 impl Store {
-    /// A store over what was kept; `revision` is above every revision ever told.
-    pub(super) fn new(revision: u64, kept: Vec<Record>, durable: Durable) -> Self {
-        let mut shelves: BTreeMap<Collection, Shelf> = BTreeMap::new();
-        for Record { collection, key, value } in kept {
-            let shelf = shelves.entry(collection).or_insert_with(|| Shelf { compacted: revision, ..Shelf::default() });
+    /// A store with the objects of a file. No client knows a revision above `revision`.
+    pub(super) fn new(revision: u64, records: Vec<Record>, durable: Durable) -> Self {
+        let mut collections: BTreeMap<Collection, CollectionData> = BTreeMap::new();
+        for Record { collection, key, value } in records {
+            let data = collections
+                .entry(collection)
+                .or_insert_with(|| CollectionData { compacted: revision, ..CollectionData::default() });
             let stored = Stored::of(revision_of(&value), value);
-            shelf.objects.insert(key, Arc::new(stored));
+            data.objects.insert(key, Arc::new(stored));
         }
-        let state = Mutex::new(State { revision, base: revision, shelves });
+        let state = Mutex::new(State { revision, base: revision, collections });
         Self { state, published: watch::Sender::new(revision), durable }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Every change of the state is complete before anything can panic.
+        // A panic leaves no half-done change of the state, so a poisoned lock can be used.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -219,34 +222,34 @@ impl Store {
     }
 
     pub(super) fn get(&self, collection: &Collection, key: &str) -> Option<Arc<Stored>> {
-        self.state().shelves.get(collection)?.objects.get(key).cloned()
+        self.state().collections.get(collection)?.objects.get(key).cloned()
     }
 
-    /// All collections that have or had objects.
+    /// All collections that have objects or had objects.
     pub(super) fn collections(&self) -> Vec<Collection> {
-        self.state().shelves.keys().cloned().collect()
+        self.state().collections.keys().cloned().collect()
     }
 
-    /// All objects whose key begins with a prefix, as they are now.
+    /// All objects whose key begins with a prefix, at the newest revision.
     pub(super) fn list(&self, collection: &Collection, prefix: &str) -> Snapshot {
         let state = self.state();
         let objects =
-            state.shelves.get(collection).map(|shelf| with_prefix(&shelf.objects, prefix)).unwrap_or_default();
+            state.collections.get(collection).map(|data| with_prefix(&data.objects, prefix)).unwrap_or_default();
         Snapshot { revision: state.revision, objects }
     }
 
-    /// The same as it was at a revision.
+    /// All objects whose key begins with a prefix, at a past revision.
     pub(super) fn list_at(&self, collection: &Collection, prefix: &str, revision: u64) -> Result<Snapshot, TooOld> {
         let state = self.state();
         let too_old = TooOld { current: state.revision };
-        let Some(shelf) = state.shelves.get(collection) else {
+        let Some(data) = state.collections.get(collection) else {
             return Ok(Snapshot { revision, objects: Vec::new() });
         };
-        if revision < shelf.compacted {
+        if revision < data.compacted {
             return Err(too_old);
         }
-        let mut objects: BTreeMap<String, Arc<Stored>> = with_prefix(&shelf.objects, prefix).into_iter().collect();
-        for change in shelf.history.iter().rev().take_while(|change| change.revision > revision) {
+        let mut objects: BTreeMap<String, Arc<Stored>> = with_prefix(&data.objects, prefix).into_iter().collect();
+        for change in data.history.iter().rev().take_while(|change| change.revision > revision) {
             if !change.key.starts_with(prefix) {
                 continue;
             }
@@ -258,12 +261,12 @@ impl Store {
         Ok(Snapshot { revision, objects: objects.into_iter().collect() })
     }
 
-    /// Every object of every collection whose predicate holds.
+    /// All objects of all collections for which the predicate holds.
     pub(super) fn find(&self, wanted: impl Fn(&Collection, &Value) -> bool) -> Vec<(Collection, String, Arc<Stored>)> {
         let state = self.state();
         let mut found = Vec::new();
-        for (collection, shelf) in &state.shelves {
-            for (key, stored) in &shelf.objects {
+        for (collection, data) in &state.collections {
+            for (key, stored) in &data.objects {
                 if wanted(collection, &stored.value) {
                     found.push((collection.clone(), key.clone(), Arc::clone(stored)));
                 }
@@ -272,44 +275,44 @@ impl Store {
         found
     }
 
-    /// Writes an object, or removes it when `value` is none. A removed object's last state is `last`, at the revision of
-    /// the removal.
+    /// Writes an object, or removes it if `value` is none. Returns the object at the revision of the write or removal.
     pub(super) fn write(
         &self,
         collection: &Collection,
         key: &str,
         expect: Expect,
         value: Option<Value>,
-    ) -> Result<Arc<Stored>, Raced> {
+    ) -> Result<Arc<Stored>, Conflict> {
         let mut state = self.state();
         let revision = state.revision + 1;
         let base = state.base;
-        let shelf =
-            state.shelves.entry(collection.clone()).or_insert_with(|| Shelf { compacted: base, ..Shelf::default() });
-        let before = shelf.objects.get(key).cloned();
+        let data = state
+            .collections
+            .entry(collection.clone())
+            .or_insert_with(|| CollectionData { compacted: base, ..CollectionData::default() });
+        let before = data.objects.get(key).cloned();
         match (expect, &before) {
             (Expect::Absent, None) => {}
             (Expect::Revision(wanted), Some(found)) if found.revision == wanted => {}
-            _ => return Err(Raced),
+            _ => return Err(Conflict),
         }
         let removed = value.is_none();
         let mut value = value.or_else(|| before.as_ref().map(|before| before.whole())).unwrap_or(Value::Null);
         value["metadata"]["resourceVersion"] = json!(revision.to_string());
         let stored = Arc::new(Stored::of(revision, value));
         if removed {
-            shelf.objects.remove(key);
+            data.objects.remove(key);
         } else {
-            shelf.objects.insert(key.to_owned(), Arc::clone(&stored));
+            data.objects.insert(key.to_owned(), Arc::clone(&stored));
         }
         let change = Change {
             revision,
             key: key.to_owned(),
             before: before.clone(),
-            // A removal carries its last state too; who reads it knows by `removed`.
             after: if removed { None } else { Some(Arc::clone(&stored)) },
             size: if removed { CHANGE } else { CHANGE + stored.size() },
         };
-        shelf.record(change, HISTORY_BYTES);
+        data.record(change, HISTORY_BYTES);
         state.revision = revision;
         self.durable.queue(revision, collection, key, if removed { None } else { Some(Arc::clone(&stored)) });
         if self.durable.is_memory() {
@@ -318,7 +321,7 @@ impl Store {
         Ok(stored)
     }
 
-    /// Waits until everything up to a revision is as safe as this store makes it.
+    /// Waits until all writes up to a revision are durable.
     pub(super) async fn durable(&self, revision: u64) -> Result<(), String> {
         self.durable.wait(revision).await?;
         self.published.send_if_modified(|published| {
@@ -329,16 +332,16 @@ impl Store {
         Ok(())
     }
 
-    /// Tells of every newer revision.
+    /// Receives the newest durable revision.
     pub(super) fn progress(&self) -> watch::Receiver<u64> {
         self.published.subscribe()
     }
 
-    /// The changes of a collection after a revision, up to the newest that readers may be told of.
+    /// The changes of a collection after a revision, up to the newest durable revision.
     pub(super) fn changes(&self, collection: &Collection, after: u64) -> Result<(u64, Vec<Arc<Change>>), TooOld> {
         let published = *self.published.borrow();
         let state = self.state();
-        let Some(shelf) = state.shelves.get(collection) else {
+        let Some(data) = state.collections.get(collection) else {
             let too_old = after < state.base;
             return if too_old {
                 Err(TooOld { current: state.revision })
@@ -346,36 +349,36 @@ impl Store {
                 Ok((published.max(after), Vec::new()))
             };
         };
-        if after < shelf.compacted {
+        if after < data.compacted {
             return Err(TooOld { current: state.revision });
         }
-        let from = shelf.history.partition_point(|change| change.revision <= after);
-        let changes = shelf.history.range(from..).take_while(|change| change.revision <= published).cloned().collect();
+        let from = data.history.partition_point(|change| change.revision <= after);
+        let changes = data.history.range(from..).take_while(|change| change.revision <= published).cloned().collect();
         Ok((published.max(after), changes))
     }
 
-    /// Forgets all history, as a compaction does.
+    /// Drops the history of all collections, like a compaction.
     pub(super) fn compact(&self) {
         let mut state = self.state();
         let revision = state.revision;
         state.base = revision;
-        for shelf in state.shelves.values_mut() {
-            shelf.forget_history(revision);
+        for data in state.collections.values_mut() {
+            data.forget_history(revision);
         }
     }
 
-    /// Whether all changes after a revision are still known.
-    pub(super) fn knows_since(&self, revision: u64) -> bool {
-        self.state().shelves.values().all(|shelf| shelf.compacted <= revision)
+    /// Whether the history has all changes after a revision.
+    pub(super) fn has_changes_since(&self, revision: u64) -> bool {
+        self.state().collections.values().all(|data| data.compacted <= revision)
     }
 
-    /// The changes of all collections after a revision that are still known, in order.
+    /// The changes of all collections after a revision, as far as the history has them, sorted by revision.
     pub(super) fn journal(&self, after: u64) -> Vec<(Collection, Arc<Change>)> {
         let state = self.state();
         let mut all = Vec::new();
-        for (collection, shelf) in &state.shelves {
-            let from = shelf.history.partition_point(|change| change.revision <= after);
-            all.extend(shelf.history.range(from..).map(|change| (collection.clone(), Arc::clone(change))));
+        for (collection, data) in &state.collections {
+            let from = data.history.partition_point(|change| change.revision <= after);
+            all.extend(data.history.range(from..).map(|change| (collection.clone(), Arc::clone(change))));
         }
         all.sort_by_key(|(_, change)| change.revision);
         all
@@ -390,7 +393,7 @@ fn with_prefix(objects: &BTreeMap<String, Arc<Stored>>, prefix: &str) -> Vec<(St
         .collect()
 }
 
-/// The resource version that an object carries; 0 for none.
+/// The resource version of an object; 0 for none.
 pub(super) fn revision_of(value: &Value) -> u64 {
     value["metadata"]["resourceVersion"].as_str().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
@@ -412,20 +415,20 @@ mod tests {
     }
 
     #[test]
-    fn every_write_has_a_revision_of_its_own_and_expects_a_state() {
+    fn every_write_has_its_own_revision_and_checks_its_precondition() {
         let store = store();
         let first = store.write(&things(), "h/a", Expect::Absent, Some(object("red"))).unwrap();
         assert_eq!(first.value["metadata"]["resourceVersion"], first.revision.to_string());
-        assert_eq!(store.write(&things(), "h/a", Expect::Absent, Some(object("red"))).unwrap_err(), Raced);
+        assert_eq!(store.write(&things(), "h/a", Expect::Absent, Some(object("red"))).unwrap_err(), Conflict);
         let second = store.write(&things(), "h/a", Expect::Revision(first.revision), Some(object("blue"))).unwrap();
         assert!(second.revision > first.revision);
-        assert_eq!(store.write(&things(), "h/a", Expect::Revision(first.revision), None).unwrap_err(), Raced);
+        assert_eq!(store.write(&things(), "h/a", Expect::Revision(first.revision), None).unwrap_err(), Conflict);
         let removed = store.write(&things(), "h/a", Expect::Revision(second.revision), None).unwrap();
         assert!(removed.revision > second.revision && store.get(&things(), "h/a").is_none());
     }
 
     #[test]
-    fn lists_are_ordered_by_the_bytes_of_the_key_and_can_look_back() {
+    fn lists_are_sorted_by_the_bytes_of_the_key_and_can_show_a_past_revision() {
         let store = store();
         for key in ["h/b", "h-1/a", "h/a"] {
             store.write(&things(), key, Expect::Absent, Some(object("red"))).unwrap();
@@ -442,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn history_is_limited_by_what_it_takes_of_memory() {
+    fn the_memory_of_the_history_is_limited() {
         let large = object(&"x".repeat(1000));
         let each = CHANGE + heap_of(&large);
         let change = |revision| Change {
@@ -452,20 +455,20 @@ mod tests {
             after: Some(Arc::new(Stored::of(revision, large.clone()))),
             size: each,
         };
-        let mut shelf = Shelf::default();
+        let mut data = CollectionData::default();
         for revision in 1..=10 {
-            shelf.record(change(revision), 3 * each);
-            assert!(shelf.size <= 3 * each, "{}", shelf.size);
+            data.record(change(revision), 3 * each);
+            assert!(data.size <= 3 * each, "{}", data.size);
         }
-        assert_eq!((shelf.history.len(), shelf.compacted), (3, 7));
-        shelf.record(Change { size: 100 * each, ..change(11) }, 3 * each);
-        assert_eq!((shelf.history.len(), shelf.compacted), (1, 10), "one that is too large is kept alone");
-        shelf.forget_history(11);
-        assert_eq!((shelf.size, shelf.compacted), (0, 11));
+        assert_eq!((data.history.len(), data.compacted), (3, 7));
+        data.record(Change { size: 100 * each, ..change(11) }, 3 * each);
+        assert_eq!((data.history.len(), data.compacted), (1, 10), "the newest change stays, even if it is too large");
+        data.forget_history(11);
+        assert_eq!((data.size, data.compacted), (0, 11));
     }
 
     #[test]
-    fn managed_fields_are_kept_aside_and_nothing_is_lost() {
+    fn managed_fields_are_stored_separately_and_nothing_is_lost() {
         let whole = json!({"metadata": {"name": "a", "managedFields": [{"manager": "m", "fieldsV1": {"f:spec": {}}}]}});
         let stored = Stored::of(1, whole.clone());
         assert_eq!((stored.value.clone(), stored.whole()), (json!({"metadata": {"name": "a"}}), whole));
@@ -476,16 +479,16 @@ mod tests {
     }
 
     #[test]
-    fn who_falls_behind_can_find_out() {
+    fn the_store_knows_whether_its_history_is_complete() {
         let store = store();
         let first = store.write(&things(), "h/a", Expect::Absent, Some(object("red"))).unwrap();
-        assert!(store.knows_since(first.revision - 1));
+        assert!(store.has_changes_since(first.revision - 1));
         store.compact();
-        assert!(!store.knows_since(first.revision - 1) && store.knows_since(first.revision));
+        assert!(!store.has_changes_since(first.revision - 1) && store.has_changes_since(first.revision));
     }
 
     #[test]
-    fn changes_come_in_order_until_they_are_forgotten() {
+    fn changes_are_sorted_and_end_with_a_compaction() {
         let store = store();
         let start = store.revision();
         let first = store.write(&things(), "h/a", Expect::Absent, Some(object("red"))).unwrap();

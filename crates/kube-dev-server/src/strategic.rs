@@ -1,16 +1,17 @@
 //! Strategic merge patches of built-in kinds.
 //!
-//! Source: spec/extension-apiserver §6.7. Merge keys and strategies come from the schema; `$patch`, `$setElementOrder`,
-//! `$deleteFromPrimitiveList` and `$retainKeys` are understood.
+//! Merge keys and strategies come from the schema. The directives `$patch`, `$setElementOrder`, `$deleteFromPrimitiveList` and `$retainKeys` are
+//! supported.
+//! Source: spec/extension-apiserver §6.7.
 
 use serde_json::{Map, Value};
 
 use super::schema::{PatchStrategy, Schema};
 
-/// The object after the patch.
+/// The object after a patch.
 ///
 /// # Errors
-/// With what in the patch can't be understood.
+/// If the patch has an unknown directive, or an item without its merge key.
 pub(super) fn merge(old: &Value, patch: &Value, schema: &Schema) -> Result<Value, String> {
     let (Value::Object(before), Value::Object(changes)) = (old, patch) else { return Ok(patch.clone()) };
     match changes.get("$patch").and_then(Value::as_str) {
@@ -82,7 +83,7 @@ fn list(before: &[Value], changes: &[Value], schema: &Schema) -> Result<Value, S
     }
     let mut merged = before.to_vec();
     let Some(key) = key else {
-        // Plain values are a set.
+        // A list of plain values is a set.
         for item in changes {
             if !merged.contains(item) {
                 merged.push(item.clone());
@@ -107,7 +108,7 @@ fn list(before: &[Value], changes: &[Value], schema: &Schema) -> Result<Value, S
     Ok(Value::Array(merged))
 }
 
-/// Brings elements into an order; those that it does not name stay behind.
+/// Sorts the elements of a list by a given order. Elements that are not in the order come last.
 fn sort(items: &mut [Value], order: &[Value], schema: &Schema) {
     let place = |item: &Value| match &schema.patch_strategy {
         PatchStrategy::Merge(Some(key)) => order.iter().position(|wanted| wanted.get(key) == item.get(key)),
@@ -140,7 +141,7 @@ mod tests {
         json!({"metadata": {"finalizers": ["c/d", "a/b"]}}),
         json!({"metadata": {"finalizers": ["a/b", "c/d"]}})
     )]
-    #[case::finalizers_can_be_taken_out(
+    #[case::finalizers_can_be_removed(
         json!({"metadata": {"finalizers": ["a/b", "c/d"]}}),
         json!({"metadata": {"$deleteFromPrimitiveList/finalizers": ["a/b"]}}),
         json!({"metadata": {"finalizers": ["c/d"]}})

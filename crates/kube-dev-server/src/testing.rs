@@ -1,4 +1,4 @@
-//! A server for tests without sockets, and a client of it.
+//! A development server without sockets for tests, with a client.
 
 use std::{
     collections::BTreeSet,
@@ -20,10 +20,10 @@ use crate::{
     stand_ins::StandIn,
 };
 
-/// Longer than anything that happens on its own takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The longest time that a test waits for a condition.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A server and a client of it.
+/// A server and a client.
 pub(super) struct Cluster {
     pub(super) server: DevServer,
     client: kube::Client,
@@ -36,24 +36,24 @@ impl Cluster {
     }
 }
 
-/// A server whose clock is tokio's, so that paused time passes on it.
+/// A server with the clock of tokio, so that tests can pause its time.
 pub(super) fn cluster(without: impl IntoIterator<Item = StandIn>) -> Cluster {
-    on_tokios_clock(DevServerOptions { without: without.into_iter().collect(), ..DevServerOptions::default() })
+    with_tokio_clock(DevServerOptions { without: without.into_iter().collect(), ..DevServerOptions::default() })
 }
 
-/// The same with other limits of requests.
+/// A server with the clock of tokio and other request limits.
 pub(super) fn cluster_with(limits: Limits) -> Cluster {
-    on_tokios_clock(DevServerOptions { limits, ..DevServerOptions::default() })
+    with_tokio_clock(DevServerOptions { limits, ..DevServerOptions::default() })
 }
 
-fn on_tokios_clock(options: DevServerOptions) -> Cluster {
+fn with_tokio_clock(options: DevServerOptions) -> Cluster {
     let began = Instant::now();
     let clock = move || Timestamp::UNIX_EPOCH + SignedDuration::try_from(began.elapsed()).unwrap();
     let options = DevServerOptions { seed: 1, clock: Arc::new(clock), ..options };
     Cluster::of(DevServer::start(options).unwrap())
 }
 
-/// A clock that is set by hand.
+/// A clock that only the test moves.
 #[derive(Clone)]
 pub(super) struct HandClock(Arc<Mutex<Timestamp>>);
 
@@ -67,7 +67,7 @@ impl HandClock {
     }
 }
 
-/// A server that keeps its objects in a folder. A server that has used the folder before may still be on its way out.
+/// A server that stores its objects in a folder. Waits until an earlier server releases the folder.
 pub(super) async fn cluster_in(
     folder: &Path,
     clock: &HandClock,
@@ -95,7 +95,7 @@ fn request(method: &str, path: &str, body: &Value) -> Request<Vec<u8>> {
     Request::builder().method(method).uri(path).header("content-type", content_type).body(body).unwrap()
 }
 
-/// What the server answers: an object, or the code of a refusal.
+/// Sends a request. Returns the object of the answer, or the code of the error.
 pub(super) async fn ask(cluster: &Cluster, method: &str, path: &str, body: &Value) -> Result<Value, u16> {
     match cluster.client.request_text(request(method, path, body)).await {
         Ok(text) => Ok(serde_json::from_str(&text).unwrap()),
@@ -104,12 +104,12 @@ pub(super) async fn ask(cluster: &Cluster, method: &str, path: &str, body: &Valu
     }
 }
 
-/// Reads an object, or the code of a refusal.
+/// Reads an object. Returns the object, or the code of the error.
 pub(super) async fn get(cluster: &Cluster, path: &str) -> Result<Value, u16> {
     ask(cluster, "GET", path, &Value::Null).await
 }
 
-/// Deletes what may be deleted.
+/// Deletes an object.
 pub(super) async fn delete(cluster: &Cluster, path: &str) {
     ask(cluster, "DELETE", path, &Value::Null).await.unwrap();
 }
@@ -124,30 +124,30 @@ pub(super) async fn exists(cluster: &Cluster, path: &str) -> Value {
     eventually(path, async || ask(cluster, "GET", path, &Value::Null).await.ok()).await
 }
 
-/// Waits until there is something to see.
+/// Waits until `look` returns a value.
 pub(super) async fn eventually<T>(what: &str, look: impl AsyncFn() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         if let Some(found) = look().await {
             return found;
         }
-        assert!(Instant::now() < deadline, "{what}: not after {PATIENCE:?}");
+        assert!(Instant::now() < deadline, "{what}: not after {TIMEOUT:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
-/// An answer of which only the head has been read.
+/// Sends a GET request and returns the answer. The body is not read yet.
 pub(super) async fn open(cluster: &Cluster, path: &str) -> Response<kube::client::Body> {
     cluster.client.send(request("GET", path, &Value::Null).map(Into::into)).await.unwrap()
 }
 
-/// All that a watch tells until it ends.
+/// Starts a watch and returns all its events until it ends.
 pub(super) async fn watch(cluster: &Cluster, path: &str) -> Vec<Value> {
-    told(open(cluster, path).await).await
+    read_events(open(cluster, path).await).await
 }
 
-/// All that a watch tells from now on until it ends.
-pub(super) async fn told(answer: Response<kube::client::Body>) -> Vec<Value> {
+/// Reads all events of a watch until it ends.
+pub(super) async fn read_events(answer: Response<kube::client::Body>) -> Vec<Value> {
     let bytes = answer.into_body().collect().await.unwrap().to_bytes();
     bytes.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
 }

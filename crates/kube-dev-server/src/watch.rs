@@ -1,4 +1,4 @@
-//! Watches: what there is, then every change, one JSON document per line.
+//! Watches: the existing objects, then every change, one JSON document per line.
 //!
 //! Source: spec/extension-apiserver §2.7.
 
@@ -20,12 +20,12 @@ use super::{
 };
 use kube_protocol::{
     negotiate::Shape,
-    options::{Bookmarks, InitialEvents, WatchOptions},
+    options::WatchOptions,
     status::ApiStatus,
     table::{Heads, IncludeObject, partial, table},
 };
 
-/// A watch that says nothing of its end lasts between one and two of these.
+/// A watch without a timeout lasts between this time and twice this time.
 const DEFAULT_LIFE: Duration = Duration::from_secs(30 * 60);
 
 const DELETED: &str = "DELETED";
@@ -38,13 +38,13 @@ struct Watcher {
     shape: Shape,
     include: IncludeObject,
     heads: Heads,
-    /// Changes up to here have been told.
+    /// The events up to this revision have been sent.
     at: u64,
     ends: Instant,
     next_bookmark: Instant,
     progress: tokio::sync::watch::Receiver<u64>,
     registrations: tokio::sync::watch::Receiver<Arc<Registry>>,
-    /// Whether nothing may be told for now.
+    /// Whether a hook forbids to send events at the moment.
     frozen: tokio::sync::watch::Receiver<bool>,
     stage: Stage,
 }
@@ -95,7 +95,7 @@ impl Server {
 }
 
 impl Watcher {
-    /// The next events, at least one; none at the end.
+    /// The next events; none at the end of the watch.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             let lines = match self.stage {
@@ -127,14 +127,14 @@ impl Watcher {
         for object in objects {
             self.line("ADDED", object, &mut lines);
         }
-        if self.options.bookmarks == Bookmarks::Sent {
+        if self.options.bookmarks {
             self.bookmark(self.options.initial_events, &mut lines);
         }
         lines
     }
 
     async fn live(&mut self) -> Bytes {
-        if self.is_held_back().await {
+        if self.ends_while_frozen().await {
             self.stage = Stage::Ended;
             return Bytes::new();
         }
@@ -148,7 +148,7 @@ impl Watcher {
                 return Bytes::from(self.error(&ApiStatus::expired(message)));
             }
         };
-        // Definitions are known before anything is stored by them, so this covers all of these changes.
+        // The registry knows a definition before an object of it is stored, so this check covers all of these changes.
         if !changes.is_empty() && !self.is_served_as_before() {
             self.stage = Stage::Ended;
             return Bytes::new();
@@ -156,7 +156,7 @@ impl Watcher {
         let mut lines = Vec::new();
         for change in changes {
             let Some((kind, stored)) = self.event(&change) else { continue };
-            match self.told(kind, change.revision, stored).await {
+            match self.encoded(kind, change.revision, stored).await {
                 Ok(line) => lines.push(line),
                 Err(status) => {
                     lines.push(Bytes::from(self.error(&status)));
@@ -171,10 +171,10 @@ impl Watcher {
         }
     }
 
-    /// The line of a change: the one that others were told, where all are told the same.
-    async fn told(&mut self, kind: &'static str, revision: u64, stored: &Stored) -> Result<Bytes, ApiStatus> {
+    /// The encoded event of a change. Watches that need the same event share it in the cache.
+    async fn encoded(&mut self, kind: &'static str, revision: u64, stored: &Stored) -> Result<Bytes, ApiStatus> {
         let is_shared = matches!(self.shape, Shape::Object | Shape::GroupDiscovery(_));
-        if let Some(line) = is_shared.then(|| self.server.lines.find(revision, kind, &self.served)).flatten() {
+        if let Some(line) = is_shared.then(|| self.server.event_cache.find(revision, kind, &self.served)).flatten() {
             return Ok(line);
         }
         if is_shared && kind != DELETED && !plain::needs_webhook(stored, &self.served) {
@@ -182,7 +182,7 @@ impl Watcher {
             plain::write(stored, &self.served, Form::Alone, &mut line);
             line.extend_from_slice(LINE_END);
             let line = Bytes::from(line);
-            self.server.lines.keep(revision, kind, &self.served, line.clone());
+            self.server.event_cache.add(revision, kind, &self.served, line.clone());
             return Ok(line);
         }
         let mut object = self.server.converted(&self.served, vec![stored.whole()]).await?.swap_remove(0);
@@ -193,19 +193,19 @@ impl Watcher {
         self.line(kind, object, &mut line);
         let line = Bytes::from(line);
         if is_shared {
-            self.server.lines.keep(revision, kind, &self.served, line.clone());
+            self.server.event_cache.add(revision, kind, &self.served, line.clone());
         }
         Ok(line)
     }
 
-    /// Waits until it may tell something; whether its end came first.
-    async fn is_held_back(&mut self) -> bool {
+    /// Waits until the watch may send events. Returns whether the watch ends before.
+    async fn ends_while_frozen(&mut self) -> bool {
         let thawed = self.frozen.wait_for(|frozen| !frozen);
         let thawed = tokio::time::timeout_at(self.ends, thawed);
-        !matches!(self.server.ending.run_until_cancelled(thawed).await, Some(Ok(_)))
+        !matches!(self.server.shutdown.run_until_cancelled(thawed).await, Some(Ok(_)))
     }
 
-    /// Waits for a change, the time of a bookmark, or the end.
+    /// Waits for a change, the time of the next bookmark, or the end of the watch.
     async fn wait(&mut self) -> Vec<u8> {
         let mut lines = Vec::new();
         if !self.is_served_as_before() {
@@ -224,7 +224,7 @@ impl Watcher {
         let changed = tokio::time::timeout_at(wakes, changed);
         match self
             .server
-            .ending
+            .shutdown
             .run_until_cancelled(changed)
             .await
             .map(|changed| changed.map(|changed| changed.is_ok()))
@@ -233,8 +233,8 @@ impl Watcher {
             Some(Ok(false)) | None => self.stage = Stage::Ended,
             Some(Err(_)) => {
                 let ends = Instant::now() >= self.ends;
-                if self.options.bookmarks == Bookmarks::Sent && !*self.frozen.borrow() {
-                    self.bookmark(InitialEvents::NotAsked, &mut lines);
+                if self.options.bookmarks && !*self.frozen.borrow() {
+                    self.bookmark(false, &mut lines);
                 }
                 self.next_bookmark = Instant::now() + self.server.bookmark_period;
                 if ends {
@@ -245,8 +245,8 @@ impl Watcher {
         lines
     }
 
-    /// Whether the definition of the kind is the one that this watch began with. A watch ends with its definition, as on a
-    /// real server: only a new one knows how the objects of the next definition are converted.
+    /// Whether the custom resource definition is unchanged since the watch began. A watch ends when the definition changes, as on a kube-apiserver,
+    /// because only a new watch converts objects by the new definition.
     fn is_served_as_before(&mut self) -> bool {
         let Some(custom) = self.served.custom() else { return true };
         let registry = Arc::clone(&self.registrations.borrow_and_update());
@@ -260,7 +260,7 @@ impl Watcher {
         self.options.labels.matches(value) && self.options.fields.matches(value)
     }
 
-    /// What a change means to this watch: an object that begins to match is new, one that ceases to is gone.
+    /// The event of a change. An object that begins to match the selectors is added, and an object that stops matching is deleted.
     fn event<'a>(&self, change: &'a Change) -> Option<(&'static str, &'a Stored)> {
         if !change.key.starts_with(&self.prefix) {
             return None;
@@ -289,9 +289,9 @@ impl Watcher {
         write_line(kind, &object, lines);
     }
 
-    fn bookmark(&mut self, marks: InitialEvents, lines: &mut Vec<u8>) {
+    fn bookmark(&mut self, ends_initial_events: bool, lines: &mut Vec<u8>) {
         let mut metadata = json!({"resourceVersion": self.at.to_string(), "creationTimestamp": null});
-        if marks == InitialEvents::Asked {
+        if ends_initial_events {
             metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
         let (kind, api_version) = match self.shape {
@@ -318,10 +318,10 @@ fn line_head(kind: &str) -> Vec<u8> {
     format!("{{\"type\":\"{kind}\",\"object\":").into_bytes()
 }
 
-/// One event. Its type comes first, as from a real server: readers decide by it how to read the object.
+/// Writes an event. Its type comes first, as from a kube-apiserver, because clients choose the type of the object by it.
 fn write_line(kind: &str, object: &Value, lines: &mut Vec<u8>) {
     lines.append(&mut line_head(kind));
-    // A JSON value can always be written to memory.
+    // The serialization of a JSON value never fails.
     let _ = serde_json::to_writer(&mut *lines, object);
     lines.extend_from_slice(LINE_END);
 }
@@ -330,12 +330,12 @@ fn write_line(kind: &str, object: &Value, lines: &mut Vec<u8>) {
 mod tests {
     use serde_json::{Value, json};
 
-    use crate::testing::{ask, cluster, exists, open, told};
+    use crate::testing::{ask, cluster, exists, open, read_events};
 
     const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
     const THINGS: &str = "/apis/example.com/v1/namespaces/default/things";
 
-    /// Things, of which `v1` has a size and `v2` a length; `stored` is the version that is stored.
+    /// A definition with the field `size` in `v1` and `length` in `v2`. `stored` is the storage version.
     fn definition(stored: &str) -> Value {
         let version = |name: &str, field: &str| {
             let spec = json!({"type": "object", "properties": {field: {"type": "integer"}}});
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_watch_ends_with_the_definition_that_it_began_with() {
+    async fn a_watch_ends_when_its_definition_changes() {
         let cluster = cluster([]);
         ask(&cluster, "POST", DEFINITIONS, &definition("v1")).await.unwrap();
         exists(&cluster, THINGS).await;
@@ -370,12 +370,12 @@ mod tests {
         ask(&cluster, "PATCH", &format!("{DEFINITIONS}/things.example.com"), &spec).await.unwrap();
         let things = THINGS.replace("v1", "v2");
         ask(&cluster, "PATCH", &format!("{things}/t"), &json!({"spec": {"length": 2}})).await.unwrap();
-        assert_eq!(told(watch).await, Vec::<Value>::new(), "the old definition would show an object without its size");
-        assert!(began.elapsed().as_secs() < 60, "it ended by itself: {:?}", began.elapsed());
+        assert_eq!(read_events(watch).await, Vec::<Value>::new(), "the old definition has no field for the length");
+        assert!(began.elapsed().as_secs() < 60, "the watch ends before its timeout: {:?}", began.elapsed());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_watch_outlasts_a_new_status_of_its_definition() {
+    async fn a_watch_goes_on_when_only_the_status_of_its_definition_changes() {
         let cluster = cluster([]);
         ask(&cluster, "POST", DEFINITIONS, &definition("v1")).await.unwrap();
         let list = exists(&cluster, THINGS).await;
@@ -389,7 +389,7 @@ mod tests {
         let thing =
             json!({"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": "t"}, "spec": {"size": 1}});
         ask(&cluster, "POST", THINGS, &thing).await.unwrap();
-        let events = told(watch).await;
+        let events = read_events(watch).await;
         assert_eq!(events.iter().map(|event| event["type"].as_str().unwrap()).collect::<Vec<_>>(), ["ADDED"]);
     }
 }

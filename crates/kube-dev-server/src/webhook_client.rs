@@ -1,6 +1,6 @@
-//! Calls webhooks: over TLS with the authorities that a configuration names, or in process.
+//! The client of webhooks: over TLS with the certificate authorities of a configuration, or in process.
 //!
-//! Only this host is called: the server is for development, and a configuration must not make it fetch from elsewhere.
+//! The client calls only webhooks on this host. The server is for development, and a configuration must not make it call other hosts.
 //! Source: spec/extension-apiserver §6.5, §8 (TH-40).
 
 use std::{
@@ -21,12 +21,12 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-/// Longer answers are refused.
+/// The most bytes of an answer.
 const ANSWER_LIMIT: usize = 8 * 1024 * 1024;
-/// Idle connections per webhook.
-const MOST_IDLE: usize = 8;
+/// The most idle connections of a webhook.
+const MAX_IDLE: usize = 8;
 
-/// Answers calls in this process: path and body in, status and body out.
+/// A webhook in this process. It gets path and body, and returns status and body.
 pub type InProcess = Arc<dyn Fn(&str, &[u8]) -> (u16, Vec<u8>) + Send + Sync>;
 
 type Idle = HashMap<(String, String), Vec<SendRequest<Full<Bytes>>>>;
@@ -35,15 +35,15 @@ type Idle = HashMap<(String, String), Vec<SendRequest<Full<Bytes>>>>;
 #[derive(Default)]
 pub(super) struct WebhookClient {
     idle: Mutex<Idle>,
-    /// Handlers by `host:port` of an URL, or `namespace/name` of a Service.
+    /// The webhooks in this process by the `host:port` of their URL or the `namespace/name` of their Service.
     in_process: Mutex<HashMap<String, InProcess>>,
-    /// Ports of this host that are the server's own.
+    /// The ports of this server.
     own_ports: Mutex<BTreeSet<u16>>,
 }
 
-/// Where a webhook is.
-struct Place {
-    /// `host:port`, or `namespace/name` of a Service.
+/// The address of a webhook.
+struct Address {
+    /// The `host:port`, or the `namespace/name` of a Service.
     authority: String,
     host: String,
     port: u16,
@@ -51,26 +51,26 @@ struct Place {
 }
 
 impl WebhookClient {
-    /// Answers calls to an authority here.
+    /// Registers a webhook in this process.
     pub(super) fn register(&self, authority: &str, handler: InProcess) {
         self.in_process.lock().unwrap_or_else(PoisonError::into_inner).insert(authority.to_owned(), handler);
     }
 
-    /// Never calls a port of this host: it is the server's own, and the call would come back for ever.
-    pub(super) fn never_call(&self, port: u16) {
+    /// Blocks a port of this server. A call of the server to itself could cause an endless loop of calls.
+    pub(super) fn block_port(&self, port: u16) {
         self.own_ports.lock().unwrap_or_else(PoisonError::into_inner).insert(port);
     }
 
-    /// Posts a review and reads the answer.
+    /// Sends a review and decodes the answer.
     pub(super) async fn call(&self, config: &Value, review: &Value, timeout: Duration) -> Result<Value, String> {
-        let place = place(config)?;
+        let address = address_of(config)?;
         let body = Bytes::from(review.to_string());
-        let handler = self.in_process.lock().unwrap_or_else(PoisonError::into_inner).get(&place.authority).cloned();
+        let handler = self.in_process.lock().unwrap_or_else(PoisonError::into_inner).get(&address.authority).cloned();
         let (status, answer) = if let Some(handler) = handler {
-            let (status, answer) = handler(&place.path, &body);
+            let (status, answer) = handler(&address.path, &body);
             (StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), Bytes::from(answer))
         } else {
-            let sent = self.send(&place, config["caBundle"].as_str().unwrap_or_default(), body, timeout);
+            let sent = self.send(&address, config["caBundle"].as_str().unwrap_or_default(), body, timeout);
             tokio::time::timeout(timeout, sent).await.map_err(|_| "context deadline exceeded".to_owned())??
         };
         if status != StatusCode::OK {
@@ -81,28 +81,28 @@ impl WebhookClient {
 
     async fn send(
         &self,
-        place: &Place,
+        address: &Address,
         bundle: &str,
         body: Bytes,
         timeout: Duration,
     ) -> Result<(StatusCode, Bytes), String> {
-        may_call(place, &self.own_ports.lock().unwrap_or_else(PoisonError::into_inner))?;
-        let key = (place.authority.clone(), bundle.to_owned());
-        let path = if place.path.contains('?') { "" } else { &*format!("?timeout={}s", timeout.as_secs().max(1)) };
+        check_address(address, &self.own_ports.lock().unwrap_or_else(PoisonError::into_inner))?;
+        let key = (address.authority.clone(), bundle.to_owned());
+        let path = if address.path.contains('?') { "" } else { &*format!("?timeout={}s", timeout.as_secs().max(1)) };
         let request = || {
-            Request::post(format!("{}{path}", place.path))
-                .header(header::HOST, &place.authority)
+            Request::post(format!("{}{path}", address.path))
+                .header(header::HOST, &address.authority)
                 .header(header::CONTENT_TYPE, "application/json")
                 .header(header::ACCEPT, "application/json")
                 .body(Full::new(body.clone()))
                 .map_err(|error| error.to_string())
         };
-        // A connection that was idle may have been closed meanwhile; a new one tells the truth.
+        // The server may have closed an idle connection, so an error on it is ignored. Only an error on a new connection counts.
         loop {
             let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&key).and_then(Vec::pop);
             let (mut connection, is_new) = match idle {
                 Some(connection) => (connection, false),
-                None => (connect(place, bundle).await?, true),
+                None => (connect(address, bundle).await?, true),
             };
             if connection.ready().await.is_err() && !is_new {
                 continue;
@@ -118,7 +118,7 @@ impl WebhookClient {
                 Limited::new(answer.into_body(), ANSWER_LIMIT).collect().await.map_err(|error| error.to_string())?;
             let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
             let waiting = idle.entry(key).or_default();
-            if waiting.len() < MOST_IDLE {
+            if waiting.len() < MAX_IDLE {
                 waiting.push(connection);
             }
             return Ok((status, bytes.to_bytes()));
@@ -126,14 +126,14 @@ impl WebhookClient {
     }
 }
 
-fn place(config: &Value) -> Result<Place, String> {
+fn address_of(config: &Value) -> Result<Address, String> {
     let service = &config["service"];
     if service.is_object() {
         let text = |key: &str| service[key].as_str().unwrap_or_default();
         let authority = format!("{}/{}", text("namespace"), text("name"));
         let host = format!("{}.{}.svc", text("name"), text("namespace"));
         let port = service["port"].as_u64().and_then(|port| u16::try_from(port).ok()).unwrap_or(443);
-        return Ok(Place { authority, host, port, path: text("path").to_owned() });
+        return Ok(Address { authority, host, port, path: text("path").to_owned() });
     }
     let url = config["url"].as_str().unwrap_or_default();
     let uri: http::Uri = url.parse().map_err(|error| format!("url {url:?}: {error}"))?;
@@ -141,25 +141,26 @@ fn place(config: &Value) -> Result<Place, String> {
     let port = uri.port_u16().unwrap_or(443);
     let authority = format!("{}:{port}", uri.host().unwrap_or_default());
     let path = uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
-    Ok(Place { authority, host, port, path })
+    Ok(Address { authority, host, port, path })
 }
 
-/// Whether a webhook may be called: it is on this host and not the server itself.
-fn may_call(place: &Place, own_ports: &BTreeSet<u16>) -> Result<(), String> {
-    let loopback = place.host == "localhost" || place.host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
+/// Checks that a webhook is on this host and is not this server.
+fn check_address(address: &Address, own_ports: &BTreeSet<u16>) -> Result<(), String> {
+    let loopback =
+        address.host == "localhost" || address.host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
     if !loopback {
         return Err(format!(
             "{} is not on this host; the development server calls loopback addresses only",
-            place.authority
+            address.authority
         ));
     }
-    if own_ports.contains(&place.port) {
-        return Err(format!("{} is the development server itself; it does not call itself", place.authority));
+    if own_ports.contains(&address.port) {
+        return Err(format!("{} is the development server itself; it does not call itself", address.authority));
     }
     Ok(())
 }
 
-async fn connect(place: &Place, bundle: &str) -> Result<SendRequest<Full<Bytes>>, String> {
+async fn connect(address: &Address, bundle: &str) -> Result<SendRequest<Full<Bytes>>, String> {
     let mut roots = RootCertStore::empty();
     let pem = BASE64_STANDARD.decode(bundle).map_err(|error| format!("caBundle: {error}"))?;
     for certificate in CertificateDer::pem_slice_iter(&pem) {
@@ -174,16 +175,17 @@ async fn connect(place: &Place, bundle: &str) -> Result<SendRequest<Full<Bytes>>
         .map_err(|error| error.to_string())?
         .with_root_certificates(roots)
         .with_no_client_auth();
-    let stream =
-        TcpStream::connect(&place.authority).await.map_err(|error| format!("dial tcp {}: {error}", place.authority))?;
+    let stream = TcpStream::connect(&address.authority)
+        .await
+        .map_err(|error| format!("dial tcp {}: {error}", address.authority))?;
     stream.set_nodelay(true).map_err(|error| error.to_string())?;
-    let name = ServerName::try_from(place.host.clone()).map_err(|error| error.to_string())?;
+    let name = ServerName::try_from(address.host.clone()).map_err(|error| error.to_string())?;
     let stream =
         TlsConnector::from(Arc::new(config)).connect(name, stream).await.map_err(|error| format!("tls: {error}"))?;
     let (sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
     tokio::spawn(async move {
-        // Whoever uses the connection sees its error.
+        // The request on the connection returns the error.
         let _ = connection.await;
     });
     Ok(sender)
@@ -206,7 +208,7 @@ mod tests {
     #[case::th_40_another_host("https://example.com/validate", false)]
     #[case::th_40_a_name_that_looks_local("https://localhost.example.com/validate", false)]
     fn webhooks_are_called_on_this_host_only(#[case] url: &str, #[case] allowed: bool) {
-        let place = place(&json!({"url": url})).unwrap();
-        assert_eq!(may_call(&place, &BTreeSet::from([6443])).is_ok(), allowed);
+        let address = address_of(&json!({"url": url})).unwrap();
+        assert_eq!(check_address(&address, &BTreeSet::from([6443])).is_ok(), allowed);
     }
 }

@@ -1,6 +1,6 @@
-//! Creations and updates, from body to stored object: the order in which it is read, defaulted, admitted, checked and kept.
+//! Creations and updates, from the body to the stored object: decoding, defaults, admission, validation, storage.
 //!
-//! How a body is read is in [`super::write_body`], what a write may change in [`super::write_rules`].
+//! [`super::write_body`] decodes bodies. [`super::write_rules`] decides which fields a write may change.
 //! Source: spec/extension-apiserver §2.9, §6.3.
 
 use http::StatusCode;
@@ -14,10 +14,10 @@ use super::{
     kinds::Served,
     object::{self, metadata},
     server::{Answer, Call, Server},
-    store::{Expect, Raced, key},
+    store::{Conflict, Expect, key},
     write_body::{agree_with_url, normalise, read_body},
     write_rules::{
-        Demands, bump_generation, check, counts_generations, demands, finalizer_warnings, keep_what_is_kept, remove,
+        bump_generation, check, check_preconditions, counts_generations, finalizer_warnings, remove, restore_fixed,
         same,
     },
 };
@@ -26,26 +26,26 @@ use kube_protocol::{
     status::{ApiStatus, Cause},
 };
 
-/// How often a write that expects no certain state is tried again when others write in between.
+/// The most attempts of a write without a precondition, when other writes change the object in between.
 const TRIES: usize = 8;
-/// How often a generated name may be taken.
+/// The most generated names that are tried when names are in use.
 const NAME_TRIES: usize = 8;
 
-/// What is to be stored.
+/// The proposed new state of an object.
 pub(super) struct Proposal {
     pub(super) object: Value,
-    /// Whether the fields' owners have been worked out already.
+    /// The owners of its fields.
     pub(super) owners: Owners,
 }
 
 pub(super) enum Owners {
-    /// Whoever writes owns what it changes.
+    /// The writer owns the fields that it changes.
     Writer,
-    /// They are in the object.
+    /// The managed fields of the object are complete already.
     Decided,
 }
 
-/// What a write came to.
+/// The result of a write.
 pub(super) struct Outcome {
     pub(super) object: Value,
     pub(super) warnings: Vec<String>,
@@ -58,7 +58,7 @@ impl Server {
         let mut body = read_body(call, &options, &mut warnings)?;
         agree_with_url(call, &mut body)?;
         if let Some(name) = &call.request.name {
-            // An object's own URL.
+            // The request is for the URL of the object, not of its collection.
             if object::name(&body).is_empty() {
                 metadata(&mut body).insert("name".to_owned(), json!(name));
             } else if object::name(&body) != name {
@@ -85,7 +85,7 @@ impl Server {
         }
         let absent = self.store.get(&call.served.collection, &call.key()).is_none();
         if absent && creates_on_update(&call.served) && call.request.subresource.is_none() {
-            self.may_create(call)?;
+            self.authorize_create(call)?;
             let outcome = self.insert(call, body, &options, warnings, Owners::Writer).await?;
             let body = self.shaped(call, outcome.object)?;
             return Ok(Answer::of(StatusCode::CREATED, body).with_warnings(outcome.warnings));
@@ -96,8 +96,8 @@ impl Server {
         Ok(Answer::ok(body).with_warnings(outcome.warnings))
     }
 
-    /// Whether the caller of an update or an apply may create the object that is not there yet.
-    pub(super) fn may_create(&self, call: &Call<'_>) -> Result<(), ApiStatus> {
+    /// Checks whether the user of an update or an apply is allowed to create the missing object.
+    pub(super) fn authorize_create(&self, call: &Call<'_>) -> Result<(), ApiStatus> {
         self.authorize(call.user, &Attributes::to_create(call.request))
     }
 
@@ -115,8 +115,8 @@ impl Server {
         if !given.is_empty() && given != "0" {
             return Err(ApiStatus::bad_request("resourceVersion should not be set on objects to be created"));
         }
-        self.namespace_takes(call)?;
-        self.definition_takes(call)?;
+        self.check_namespace(call)?;
+        self.check_definition(call)?;
         let base = object::text(&object, "/metadata/generateName").to_owned();
         let generates = object::name(&object).is_empty() && !base.is_empty();
         if object::name(&object).is_empty() && base.is_empty() {
@@ -127,7 +127,7 @@ impl Server {
             let name = object::generated_name(&base, &mut *self.random());
             metadata(&mut object).insert("name".to_owned(), json!(name));
         }
-        self.stamp_new(call, &mut object);
+        self.set_server_fields(call, &mut object);
         if served.has_status() && served.is_custom() {
             remove(&mut object, "status");
         }
@@ -149,8 +149,8 @@ impl Server {
         self.complete_definition(served, &mut object);
         if options.dry_run == DryRun::All {
             metadata(&mut object).remove("resourceVersion");
-            let taken = self.store.get(&served.collection, &key(call.namespace(), object::name(&object))).is_some();
-            return if taken { Err(exists(served, &object)) } else { Ok(Outcome { object, warnings }) };
+            let is_used = self.store.get(&served.collection, &key(call.namespace(), object::name(&object))).is_some();
+            return if is_used { Err(exists(served, &object)) } else { Ok(Outcome { object, warnings }) };
         }
         for _ in 0..NAME_TRIES {
             let stored = self.to_storage(served, object.clone()).await?;
@@ -161,17 +161,18 @@ impl Server {
                     self.after_write(served);
                     return Ok(Outcome { object, warnings });
                 }
-                Err(Raced) if generates => {
+                Err(Conflict) if generates => {
                     let name = object::generated_name(&base, &mut *self.random());
                     metadata(&mut object).insert("name".to_owned(), json!(name));
                 }
-                Err(Raced) => break,
+                Err(Conflict) => break,
             }
         }
         Err(exists(served, &object))
     }
 
-    /// Changes a stored object: `propose` makes the new one from that of the moment, as often as others write in between.
+    /// Changes a stored object. `propose` makes the new state from the current state. It is called again if another write changes the object in
+    /// between.
     pub(super) async fn change(
         &self,
         call: &Call<'_>,
@@ -184,10 +185,10 @@ impl Server {
             let stored = self.store.get(&served.collection, &call.key()).ok_or_else(|| call.not_found())?;
             let old = self.present(served, vec![std::sync::Arc::clone(&stored)]).await?.swap_remove(0);
             let proposal = propose(&old)?;
-            let demands_revision = demands(call, &old, &proposal.object)?;
+            let is_for_this_version = check_preconditions(call, &old, &proposal.object)?;
             let mut warnings = warnings.clone();
             let mut object = self.prepared(call, &old, proposal, options, &mut warnings).await?;
-            if same(&object, &old) && self.is_stored_as_it_should(served, &stored.value) {
+            if same(&object, &old) && self.has_storage_version(served, &stored.value) {
                 return Ok(Outcome { object: old, warnings });
             }
             let removes = object::is_deleting(&object)
@@ -204,14 +205,14 @@ impl Server {
                     self.after_write(served);
                     return Ok(Outcome { object, warnings });
                 }
-                Err(Raced) if demands_revision == Demands::Revision => return Err(call.modified()),
-                Err(Raced) => {}
+                Err(Conflict) if is_for_this_version => return Err(call.modified()),
+                Err(Conflict) => {}
             }
         }
         Err(call.modified())
     }
 
-    /// The object as it would be stored: what may not be changed kept, everything checked and admitted.
+    /// The object to be stored: fields that the write may not change are restored, and the object is admitted and validated.
     async fn prepared(
         &self,
         call: &Call<'_>,
@@ -222,14 +223,14 @@ impl Server {
     ) -> Result<Value, ApiStatus> {
         let served = &*call.served;
         let Proposal { mut object, owners } = proposal;
-        keep_what_is_kept(served, call.request.subresource.as_deref(), old, &mut object);
+        restore_fixed(served, call.request.subresource.as_deref(), old, &mut object);
         normalise(served, &mut object, options, warnings)?;
         bump_generation(served, old, &mut object);
         let Admitted { object: admitted, warnings: more } =
             self.mutate(call, Operation::Update, object, Some(old), options.dry_run).await?;
         let mut object = admitted;
         warnings.extend(more);
-        keep_what_is_kept(served, call.request.subresource.as_deref(), old, &mut object);
+        restore_fixed(served, call.request.subresource.as_deref(), old, &mut object);
         normalise(served, &mut object, &ignoring(options), warnings)?;
         bump_generation(served, old, &mut object);
         if let Owners::Writer = owners {
@@ -243,8 +244,8 @@ impl Server {
         Ok(object)
     }
 
-    /// What only the server sets.
-    fn stamp_new(&self, call: &Call<'_>, object: &mut Value) {
+    /// Sets the fields that only the server sets.
+    fn set_server_fields(&self, call: &Call<'_>, object: &mut Value) {
         let uid = object::new_uid(&mut *self.random());
         let now = object::time(self.now());
         let served = &*call.served;
@@ -266,8 +267,8 @@ impl Server {
         }
     }
 
-    /// Whether the namespace of a creation is there and stays.
-    fn namespace_takes(&self, call: &Call<'_>) -> Result<(), ApiStatus> {
+    /// Checks that the namespace of a new object exists and is not being deleted.
+    fn check_namespace(&self, call: &Call<'_>) -> Result<(), ApiStatus> {
         let Some(namespace) = call.namespace() else { return Ok(()) };
         let namespaces = super::store::Collection::new("", "namespaces");
         let stored =
@@ -285,8 +286,8 @@ impl Server {
         Ok(())
     }
 
-    /// Whether the definition of a custom kind stays: nothing new is made of a kind that is going.
-    fn definition_takes(&self, call: &Call<'_>) -> Result<(), ApiStatus> {
+    /// Checks that the definition of a custom kind is not being deleted. Its objects can't be created then.
+    fn check_definition(&self, call: &Call<'_>) -> Result<(), ApiStatus> {
         if !call.served.is_custom() {
             return Ok(());
         }
@@ -301,7 +302,7 @@ impl Server {
         }
     }
 
-    /// Whether there is room for a definition.
+    /// Checks that all definitions together are within the limits.
     fn definitions_fit(&self, served: &Served, object: &Value) -> Result<(), ApiStatus> {
         if !served.is("apiextensions.k8s.io", "customresourcedefinitions") {
             return Ok(());
@@ -310,7 +311,7 @@ impl Server {
         crd::fits(object, stored.iter().map(|(_, stored)| &stored.value))
     }
 
-    /// The status of a definition is a consequence of what it says.
+    /// Sets the status of a definition, which follows from its spec and the other definitions.
     fn complete_definition(&self, served: &Served, object: &mut Value) {
         if served.is("apiextensions.k8s.io", "customresourcedefinitions") {
             let stored = self.store.list(&served.collection, "").objects;
@@ -319,21 +320,20 @@ impl Server {
         }
     }
 
-    /// Whether an object lies in the version that its definition stores today; else a write that changes nothing brings it
-    /// there.
-    fn is_stored_as_it_should(&self, served: &Served, stored: &Value) -> bool {
+    /// Whether an object is stored in the current storage version. If not, a write without a change converts it.
+    fn has_storage_version(&self, served: &Served, stored: &Value) -> bool {
         let registry = self.registry();
         let storage = registry.storage_of(&served.collection).filter(|_| served.is_custom());
         storage.is_none_or(|storage| stored["apiVersion"] == storage.api_version())
     }
 
-    /// In the version that is stored.
+    /// Converts an object to the storage version of its kind.
     pub(super) async fn to_storage(&self, served: &Served, object: Value) -> Result<Value, ApiStatus> {
         let registry = self.registry();
         match registry.storage_of(&served.collection) {
             Some(storage) if storage.resource.kind != served.resource.kind => {
                 let mut converted = self.converted(storage, vec![object]).await?.swap_remove(0);
-                // Fields that only the written version has are lost where nothing converts them.
+                // Without a conversion the fields that only the written version has are lost.
                 super::schema::prune::object(&mut converted, &storage.schema);
                 Ok(converted)
             }
@@ -341,7 +341,7 @@ impl Server {
         }
     }
 
-    /// What a write of this kind means for the server itself.
+    /// Reloads the served kinds after a write of a custom resource definition.
     pub(super) fn after_write(&self, served: &Served) {
         if served.is("apiextensions.k8s.io", "customresourcedefinitions") {
             self.reload_definitions();
@@ -361,7 +361,7 @@ fn exists(served: &Served, object: &Value) -> ApiStatus {
     ApiStatus::already_exists(served.group(), served.plural(), object::name(object))
 }
 
-/// Some built-in kinds are created by an update.
+/// Whether an update creates missing objects of a kind. A few built-in kinds allow it.
 fn creates_on_update(served: &Served) -> bool {
     matches!(
         (served.is_custom(), served.group(), served.plural()),

@@ -1,4 +1,4 @@
-//! Bodies of writes: read, held against the URL, and brought into the shape of their kind.
+//! Bodies of writes: decoding, comparison with the URL, and normalisation by the schema of the kind.
 //!
 //! Source: spec/extension-apiserver §2.9, §6.4.
 
@@ -17,7 +17,7 @@ use kube_protocol::{
     status::ApiStatus,
 };
 
-/// Reads the body of a write: an object with a kind.
+/// Decodes the body of a write, which must be an object.
 pub(super) fn read_body(
     call: &Call<'_>,
     options: &WriteOptions,
@@ -46,13 +46,13 @@ pub(super) fn read_body(
     Ok(object)
 }
 
-/// Kind, version and namespace of the body must be those of the URL.
+/// Checks that kind, version and namespace of the body are those of the URL.
 pub(super) fn agree_with_url(call: &Call<'_>, body: &mut Value) -> Result<(), ApiStatus> {
     let origin = if call.served.is_custom() { Origin::Custom } else { Origin::BuiltIn };
     bodies::agree_with_url(body, &call.served.resource, call.namespace(), origin)
 }
 
-/// Drops what the kind does not know, fills in defaults, and refuses what has the wrong type.
+/// Drops unknown fields, fills in defaults, and refuses values of a wrong type.
 pub(super) fn normalise(
     served: &Served,
     object: &mut Value,
@@ -87,7 +87,7 @@ mod tests {
     use kube_protocol::request::Query;
 
     #[test]
-    fn nulls_in_fields_of_built_in_kinds_say_nothing() {
+    fn null_fields_of_built_in_kinds_are_dropped() {
         let nodes = Registry::new(Vec::new()).find("", "v1", "nodes").unwrap();
         let condition = json!({"type": "Ready", "status": "True", "lastHeartbeatTime": null});
         let mut node = json!({

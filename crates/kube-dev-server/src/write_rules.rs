@@ -1,4 +1,4 @@
-//! What a write may change, and what is wrong with what it would leave: pure rules over the old and the new object.
+//! The rules of writes: which fields a write may change, and whether the new object is valid. Pure functions of the old and the new object.
 //!
 //! Source: spec/extension-apiserver §2.9, §6.3.
 
@@ -14,11 +14,11 @@ use super::{
 };
 use kube_protocol::status::{ApiStatus, Cause};
 
-/// What no writer can set.
+/// The fields of the metadata that only the server sets.
 const SERVER_ONLY: [&str; 6] =
     ["uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds", "resourceVersion"];
 
-/// Everything that is wrong with an object.
+/// Validates an object.
 pub(super) fn check(served: &Served, object: &Value, old: Option<&Value>) -> Result<(), ApiStatus> {
     let mut found = Vec::new();
     if old.is_none() {
@@ -57,7 +57,7 @@ pub(super) fn check(served: &Served, object: &Value, old: Option<&Value>) -> Res
     Err(ApiStatus::invalid(served.group(), served.kind(), object::name(object), found))
 }
 
-/// What the scale subresource shows can't be negative; the field is told as the definition writes its path.
+/// Checks that the numbers of replicas are not negative. The errors name the paths of the definition.
 fn check_scale(served: &Served, object: &Value) -> Vec<Cause> {
     let Some(paths) = &served.scale else { return Vec::new() };
     let of = |path: &[String]| {
@@ -74,14 +74,7 @@ fn has_rules(schema: &super::schema::Schema) -> bool {
         || schema.items.as_ref().is_some_and(|items| has_rules(items))
 }
 
-/// Whether a write insists on the state that it names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Demands {
-    Nothing,
-    Revision,
-}
-
-/// Whether an object of a kind may be replaced by a writer that names no version of it (`AllowUnconditionalUpdate`).
+/// Whether an update without a resource version may replace objects of a kind (`AllowUnconditionalUpdate`).
 fn updates_unconditionally(served: &Served) -> bool {
     let conditional = served.is_custom()
         || matches!(
@@ -94,8 +87,9 @@ fn updates_unconditionally(served: &Served) -> bool {
     !conditional
 }
 
-/// Name, kind and UID must stay; a resource version that is named must be the stored one, and of most kinds one must be named.
-pub(super) fn demands(call: &Call<'_>, old: &Value, new: &Value) -> Result<Demands, ApiStatus> {
+/// Checks that name, namespace and UID do not change and that the resource version is the stored one. Most kinds require a resource version. Returns
+/// whether the write is only valid for this version, so that it must not be retried after a conflict.
+pub(super) fn check_preconditions(call: &Call<'_>, old: &Value, new: &Value) -> Result<bool, ApiStatus> {
     if object::name(new) != object::name(old) || object::namespace(new) != object::namespace(old) {
         return Err(ApiStatus::bad_request(format!(
             "the name of the object ({}) does not match the name on the URL ({})",
@@ -111,7 +105,7 @@ pub(super) fn demands(call: &Call<'_>, old: &Value, new: &Value) -> Result<Deman
     let revision = object::text(new, "/metadata/resourceVersion");
     if revision.is_empty() || revision == "0" {
         if updates_unconditionally(&call.served) {
-            return Ok(Demands::Nothing);
+            return Ok(false);
         }
         let cause = Cause::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
         return Err(ApiStatus::invalid(call.served.group(), call.served.kind(), call.name(), vec![cause]));
@@ -119,13 +113,12 @@ pub(super) fn demands(call: &Call<'_>, old: &Value, new: &Value) -> Result<Deman
     if kube_protocol::options::resource_version(revision)? != revision_of(old) {
         return Err(call.modified());
     }
-    // A patch leaves the version as it was found: only a caller who named one insists on it.
-    let named_by_patch = call.body.windows(15).any(|window| window == b"resourceVersion");
-    Ok(if named_by_patch { Demands::Revision } else { Demands::Nothing })
+    // A patched object has the version of the stored object, so only a version in the body is a precondition.
+    Ok(call.body.windows(15).any(|window| window == b"resourceVersion"))
 }
 
-/// What a writer can't change is as before.
-pub(super) fn keep_what_is_kept(served: &Served, subresource: Option<&str>, old: &Value, object: &mut Value) {
+/// Restores the fields that a write can't change.
+pub(super) fn restore_fixed(served: &Served, subresource: Option<&str>, old: &Value, object: &mut Value) {
     object["kind"] = old["kind"].clone();
     object["apiVersion"] = json!(served.api_version());
     match subresource {
@@ -155,7 +148,7 @@ pub(super) fn keep_what_is_kept(served: &Served, subresource: Option<&str>, old:
             }
         }
     }
-    builtin_rules::keep(served, object);
+    builtin_rules::set_fixed(served, object);
     let fields = metadata(object);
     for field in SERVER_ONLY {
         match old["metadata"].get(field) {
@@ -187,7 +180,7 @@ pub(super) fn remove(object: &mut Value, field: &str) {
     }
 }
 
-/// Whether objects of a kind say how often their wanted state has changed.
+/// Whether the objects of a kind have a `generation`, which counts the changes of their desired state.
 pub(super) fn counts_generations(served: &Served) -> bool {
     served.is_custom()
         || matches!(
@@ -214,7 +207,7 @@ pub(super) fn bump_generation(served: &Served, old: &Value, object: &mut Value) 
     metadata(object).insert("generation".to_owned(), json!(if changed { generation + 1 } else { generation }));
 }
 
-/// Whether two states differ in nothing that matters; times of field owners don't.
+/// Whether two states are equal except for the times of managed fields.
 pub(super) fn same(one: &Value, other: &Value) -> bool {
     let timeless = |value: &Value| {
         let mut value = value.clone();

@@ -1,4 +1,4 @@
-//! Answers before they are written, and how they are written: as the caller wants them, with tags, warnings and headers.
+//! Answers, and their conversion to HTTP responses with content type, entity tag, warnings and headers.
 //!
 //! Source: spec/extension-apiserver §2.3–§2.5, §2.8.
 
@@ -14,12 +14,12 @@ use super::{
     status::{ApiStatus, Form},
 };
 
-/// An answer before it is written.
+/// An answer that is not encoded yet.
 #[derive(Debug)]
 pub struct Answer {
-    /// Its HTTP status.
+    /// The HTTP status.
     pub status: StatusCode,
-    /// What it says.
+    /// The body.
     pub body: AnswerBody,
     /// Texts of `Warning` headers.
     pub warnings: Vec<String>,
@@ -27,43 +27,43 @@ pub struct Answer {
     pub headers: HeaderMap,
 }
 
-/// What an answer says.
+/// The body of an answer.
 #[derive(Debug)]
 pub enum AnswerBody {
-    /// An object, written as the caller wants it.
+    /// An object. The encoding is negotiated with the client.
     Value(Value),
     /// Bytes with their content type.
     Bytes(&'static str, Bytes),
-    /// A watch.
+    /// The event stream of a watch.
     Stream(Body),
-    /// Nothing.
+    /// No body.
     Empty,
 }
 
 impl Answer {
-    /// An object with a status.
+    /// An object with an HTTP status.
     pub fn of(status: StatusCode, value: Value) -> Self {
         Self { status, body: AnswerBody::Value(value), warnings: Vec::new(), headers: HeaderMap::new() }
     }
 
-    /// An object.
+    /// An object with the status 200.
     pub fn ok(value: Value) -> Self {
         Self::of(StatusCode::OK, value)
     }
 
-    /// An object that is written already, as JSON.
+    /// An object that is encoded as JSON already.
     pub fn json(text: impl Into<Bytes>) -> Self {
         let body = AnswerBody::Bytes("application/json", text.into());
         Self { status: StatusCode::OK, body, warnings: Vec::new(), headers: HeaderMap::new() }
     }
 
-    /// A text with a status.
+    /// A text with an HTTP status.
     pub fn text(status: StatusCode, text: impl Into<Bytes>) -> Self {
         let body = AnswerBody::Bytes("text/plain; charset=utf-8", text.into());
         Self { status, body, warnings: Vec::new(), headers: HeaderMap::new() }
     }
 
-    /// A document: 304 without a body for a caller that has it already.
+    /// A document; 304 without a body if the client has this version of the document already (`If-None-Match`).
     pub fn document(document: &Document, headers: &HeaderMap) -> Self {
         let tag = format!("\"{}\"", document.tag);
         let known = headers.get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok()) == Some(tag.as_str());
@@ -76,14 +76,14 @@ impl Answer {
         answer.with_header(header::ETAG, &tag).with_header(header::VARY, "Accept")
     }
 
-    /// The same, with warnings.
+    /// The same answer with these warnings.
     #[must_use]
     pub fn with_warnings(mut self, warnings: Vec<String>) -> Self {
         self.warnings = warnings;
         self
     }
 
-    /// The same, with a header; one that can't be written is left out.
+    /// The same answer with a header. A value that HTTP does not allow is left out.
     #[must_use]
     pub fn with_header(mut self, name: header::HeaderName, value: &str) -> Self {
         if let Ok(value) = HeaderValue::from_str(value) {
@@ -93,37 +93,38 @@ impl Answer {
     }
 }
 
-/// A document that is made once, with the tag of its content.
+/// An encoded document, with the entity tag of its content.
 #[derive(Clone, Debug)]
 pub struct Document {
-    /// Its bytes.
+    /// The encoded document.
     pub bytes: Bytes,
-    /// Equal for equal bytes.
+    /// The entity tag: equal bytes have equal tags.
     pub tag: String,
-    /// What the bytes are.
+    /// The content type of the bytes.
     pub content_type: &'static str,
 }
 
 impl Document {
-    /// Writes a value as JSON.
+    /// Encodes a value as JSON.
     pub fn of(value: &Value) -> Self {
         Self::encoded(value.to_string().into_bytes(), "application/json")
     }
 
-    /// What is written already.
+    /// Takes a document that is encoded already.
     pub fn encoded(bytes: Vec<u8>, content_type: &'static str) -> Self {
         let bytes = Bytes::from(bytes);
         Self { tag: discovery::entity_tag(&bytes), bytes, content_type }
     }
 
-    /// One document of a group-version, asked for with or without its hash.
-    pub fn by_hash(&self, asked: Option<&str>, place: &str, headers: &HeaderMap, now: Timestamp) -> Answer {
-        match asked {
+    /// Answers a request for this document with or without a hash in the query. The current hash allows the client to cache the answer for a year.
+    /// Any other hash is answered with a redirect to the current hash.
+    pub fn by_hash(&self, hash: Option<&str>, path: &str, headers: &HeaderMap, now: Timestamp) -> Answer {
+        match hash {
             Some(hash) if hash == self.tag => Answer::document(self, headers)
                 .with_header(header::CACHE_CONTROL, "public, immutable")
                 .with_header(header::EXPIRES, &a_year_after(now)),
             Some(_) => {
-                let current = format!("{place}?hash={}", self.tag);
+                let current = format!("{path}?hash={}", self.tag);
                 Answer::text(StatusCode::MOVED_PERMANENTLY, String::new()).with_header(header::LOCATION, &current)
             }
             None => Answer::document(self, headers),
@@ -131,13 +132,13 @@ impl Document {
     }
 }
 
-/// A year later, as HTTP writes dates.
+/// The time a year later, in the date format of HTTP.
 fn a_year_after(now: Timestamp) -> String {
     let then = now + SignedDuration::from_hours(365 * 24);
     then.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string()
 }
 
-/// The response that an answer becomes.
+/// Converts an answer to an HTTP response.
 pub fn written(answer: Answer, encoding: Encoding, layout: Layout) -> Response<Body> {
     let (content_type, body) = match answer.body {
         AnswerBody::Value(value) => {
@@ -156,30 +157,31 @@ pub fn written(answer: Answer, encoding: Encoding, layout: Layout) -> Response<B
     if let Some(content_type) = content_type {
         response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     }
-    // What the answer says of itself comes last, and wins.
+    // The headers of the answer override the content type above.
     response.headers_mut().extend(answer.headers);
     add_warnings(&mut response, &answer.warnings);
     response
 }
 
-/// Characters of all warnings of an answer, and of one where all are more.
-const WARNINGS: usize = 4096;
-const WARNING: usize = 256;
-/// Warnings of an answer. Many clients take no more than a hundred headers.
-const MOST_WARNINGS: usize = 64;
+/// The most characters that all warnings of an answer have together.
+const MAX_TOTAL_LENGTH: usize = 4096;
+/// The length in characters to which each warning is cut if the warnings together are too long.
+const CUT_LENGTH: usize = 256;
+/// The most warnings of an answer. Many clients accept no more than a hundred headers.
+const MAX_WARNINGS: usize = 64;
 
-/// The warnings that are told, as API servers choose them: all, or if that is too much, as many as there is room for, each cut.
+/// The warnings that are sent. If all of them together are too long, each is cut and the last ones are left out, as a kube-apiserver does.
 fn within_bounds(warnings: &[String]) -> Vec<String> {
     let length = |text: &String| text.chars().count();
-    let warnings = &warnings[..warnings.len().min(MOST_WARNINGS)];
-    if warnings.iter().map(length).sum::<usize>() <= WARNINGS {
+    let warnings = &warnings[..warnings.len().min(MAX_WARNINGS)];
+    if warnings.iter().map(length).sum::<usize>() <= MAX_TOTAL_LENGTH {
         return warnings.to_vec();
     }
-    let mut room = WARNINGS;
-    let cut = warnings.iter().map(|text| text.chars().take(WARNING).collect::<String>());
+    let mut remaining = MAX_TOTAL_LENGTH;
+    let cut = warnings.iter().map(|text| text.chars().take(CUT_LENGTH).collect::<String>());
     cut.take_while(|text| {
-        let fits = length(text) <= room;
-        room = room.saturating_sub(length(text));
+        let fits = length(text) <= remaining;
+        remaining = remaining.saturating_sub(length(text));
         fits
     })
     .collect()
@@ -193,13 +195,13 @@ fn add_warnings(response: &mut Response<Body>, warnings: &[String]) {
     }
 }
 
-/// A warning as clients read it.
+/// The value of a `Warning` header.
 fn warning_header(text: &str) -> String {
     let quoted = text.replace('\\', "\\\\").replace('"', "\\\"").replace(char::is_control, " ");
     format!("299 - \"{quoted}\"")
 }
 
-/// The response that a refusal becomes.
+/// Converts an error to an HTTP response.
 pub fn refused(status: &ApiStatus, layout: Layout) -> Response<Body> {
     let (content_type, body) = match status.form {
         Form::Status => ("application/json", negotiate::encode(&status.to_json(), Encoding::Json, layout)),
@@ -227,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_that_the_caller_has_is_not_sent_again() {
+    fn a_document_that_the_client_has_is_not_sent_again() {
         let document = Document::of(&json!({"a": 1}));
         let mut headers = HeaderMap::new();
         assert_eq!(Answer::document(&document, &headers).status, StatusCode::OK);
@@ -239,17 +241,17 @@ mod tests {
     #[rstest]
     #[case::xa_011_current(true, 200, "public, immutable")]
     #[case::xa_012_stale(false, 301, "")]
-    fn a_hash_names_one_edition(#[case] current: bool, #[case] status: u16, #[case] caching: &str) {
+    fn a_hash_names_one_version_of_a_document(#[case] current: bool, #[case] status: u16, #[case] caching: &str) {
         let document = Document::of(&json!({}));
-        let asked = if current { document.tag.clone() } else { "ABC".to_owned() };
+        let hash = if current { document.tag.clone() } else { "ABC".to_owned() };
         let now = "2026-01-02T03:04:05Z".parse().unwrap();
-        let answer = document.by_hash(Some(&asked), "/openapi/v3/apis/g/v1", &HeaderMap::new(), now);
+        let answer = document.by_hash(Some(&hash), "/openapi/v3/apis/g/v1", &HeaderMap::new(), now);
         assert_eq!((answer.status.as_u16(), header_of(&answer, header::CACHE_CONTROL)), (status, caching));
         if current {
             assert_eq!(header_of(&answer, header::EXPIRES), "Sat, 02 Jan 2027 03:04:05 GMT");
         } else {
-            let place = format!("/openapi/v3/apis/g/v1?hash={}", document.tag);
-            assert_eq!(header_of(&answer, header::LOCATION), place);
+            let location = format!("/openapi/v3/apis/g/v1?hash={}", document.tag);
+            assert_eq!(header_of(&answer, header::LOCATION), location);
         }
     }
 
@@ -259,11 +261,11 @@ mod tests {
     #[case::one_too_long(1, 1 << 20, 1, 256)]
     #[case::too_many(100_000, 20, 64, 20)]
     #[case::too_much(40, 200, 20, 200)]
-    fn a_head_stays_small(#[case] number: usize, #[case] length: usize, #[case] told: usize, #[case] each: usize) {
+    fn warnings_are_bounded(#[case] number: usize, #[case] length: usize, #[case] sent: usize, #[case] each: usize) {
         let mut response = Response::new(Body::empty());
         add_warnings(&mut response, &vec!["x".repeat(length); number]);
         let values: Vec<_> = response.headers().get_all(header::WARNING).iter().collect();
-        assert_eq!((values.len(), values[0].len()), (told, each + "299 - \"\"".len()));
+        assert_eq!((values.len(), values[0].len()), (sent, each + "299 - \"\"".len()));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What the body of a creation must say: the kind, version and namespace of its URL, and in strict mode nothing unknown.
+//! Checks of the body of a create request. Its kind, version and namespace must be those of the URL. In strict mode it has no unknown fields.
 //!
 //! Source: spec/extension-apiserver §2.9.
 
@@ -9,16 +9,16 @@ use super::{
     status::{ApiStatus, Cause},
 };
 
-/// Whose kind it is; the words of refusals differ.
+/// The origin of a kind. The messages of errors depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Kubernetes' own.
+    /// A kind of Kubernetes itself.
     BuiltIn,
-    /// Of a definition, or computed.
+    /// A kind of a custom resource definition or of an extension API server.
     Custom,
 }
 
-/// Kind, version and namespace of the body must be those of the URL; what is left out is filled in.
+/// Checks that kind, version and namespace of the body are those of the URL, and fills in the missing ones.
 ///
 /// # Errors
 /// 400, or 422 for a custom object of another kind.
@@ -69,16 +69,16 @@ pub fn agree_with_url(
     Ok(())
 }
 
-/// Most unknown or repeated fields that a refusal names, as many as API servers name.
-const NAMED: usize = 100;
+/// The most unknown or duplicate fields that an error names. A kube-apiserver has the same limit.
+const MAX_NAMED: usize = 100;
 
-/// The refusal of a body with unknown or repeated fields.
+/// The error for a body with unknown or duplicate fields.
 pub fn strict(kind: &GroupVersionKind, lines: &[String]) -> ApiStatus {
     ApiStatus::bad_request(format!(
         "{name} in version {version:?} cannot be handled as a {name}: strict decoding error: {all}",
         name = kind.kind,
         version = kind.version,
-        all = lines[..lines.len().min(NAMED)].join(", ")
+        all = lines[..lines.len().min(MAX_NAMED)].join(", ")
     ))
 }
 
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_does_not_name_all_of_many_fields() {
+    fn an_error_names_at_most_a_hundred_fields() {
         let lines: Vec<String> = (0..100_000).map(|n| format!("unknown field \"f{n}\"")).collect();
         let message = strict(&things().kind, &lines).message;
         assert!(message.ends_with("unknown field \"f99\""), "{}", message.len());

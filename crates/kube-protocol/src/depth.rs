@@ -1,25 +1,24 @@
-//! How deep a document may be nested.
+//! The limit of the depth of nested objects and lists.
 //!
-//! Objects are trees that a dozen walks follow down, each on the stack of whoever answers the request. And they must stay readable:
-//! many clients, all that read JSON with serde among them, give up 127 levels down, and a single object beyond that
-//! would break every list and watch that has it. So one limit holds for whatever comes in, well below that: an object lies some levels deep in
-//! what is made of it, such as lists, reviews, and the fields that its managers own.
+//! Many functions walk an object recursively, and each level takes stack of the task that answers the request. Clients have limits too: for example,
+//! every client that reads JSON with serde fails at 128 levels. One deeper object breaks every list and watch that contains it.
+//! The limit for request bodies is lower than that of clients, because lists, reviews and managed fields contain the object some levels deep.
 //! Source: spec/extension-apiserver §4.4, §8 (TH-01).
 
 use serde_json::Value;
 
-/// The deepest nesting of objects and lists.
-pub const DEEPEST: usize = 100;
+/// The most levels of nested objects and lists.
+pub const MAX_DEPTH: usize = 100;
 
-/// Something is nested too deep.
+/// The error for a document that is nested too deep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("exceeded max depth: objects and lists can be nested {DEEPEST} deep")]
+#[error("exceeded max depth: objects and lists can be nested {MAX_DEPTH} deep")]
 pub struct TooDeep;
 
-/// Looks at a JSON text before anybody reads it. What is no JSON may pass; it is refused by its reader.
+/// Checks the depth of a JSON text before it is parsed. A text that is not JSON may pass, and the parser refuses it.
 ///
 /// # Errors
-/// When it is nested too deep.
+/// If the text is nested too deep.
 pub fn check_text(json: &[u8]) -> Result<(), TooDeep> {
     let (mut depth, mut in_text, mut escaped) = (0_usize, false, false);
     for byte in json {
@@ -29,7 +28,7 @@ pub fn check_text(json: &[u8]) -> Result<(), TooDeep> {
             b'"' => in_text = !in_text,
             b'{' | b'[' if !in_text => {
                 depth += 1;
-                if depth > DEEPEST {
+                if depth > MAX_DEPTH {
                     return Err(TooDeep);
                 }
             }
@@ -40,14 +39,14 @@ pub fn check_text(json: &[u8]) -> Result<(), TooDeep> {
     Ok(())
 }
 
-/// Looks at a value that is to stand so many levels deep in another.
+/// Checks the depth of a value that is at level `at` of a document.
 ///
 /// # Errors
-/// When the whole would be nested too deep.
+/// If the document would be nested too deep.
 pub fn check_value(value: &Value, at: usize) -> Result<(), TooDeep> {
     let below = |value| check_value(value, at + 1);
     match value {
-        Value::Object(_) | Value::Array(_) if at >= DEEPEST => Err(TooDeep),
+        Value::Object(_) | Value::Array(_) if at >= MAX_DEPTH => Err(TooDeep),
         Value::Object(fields) => fields.values().try_for_each(below),
         Value::Array(items) => items.iter().try_for_each(below),
         _ => Ok(()),
@@ -69,10 +68,10 @@ mod tests {
 
     #[rstest]
     #[case::flat(1, true)]
-    #[case::deepest(DEEPEST, true)]
-    #[case::deeper(DEEPEST + 1, false)]
-    #[case::deeper_than_readers_go(5_000, false)]
-    fn texts_and_values_are_judged_alike(#[case] depth: usize, #[case] passes: bool) {
+    #[case::deepest(MAX_DEPTH, true)]
+    #[case::deeper(MAX_DEPTH + 1, false)]
+    #[case::deeper_than_parsers_read(5_000, false)]
+    fn texts_and_values_have_the_same_limit(#[case] depth: usize, #[case] passes: bool) {
         let text = nested(depth);
         assert_eq!(check_text(text.as_bytes()).is_ok(), passes);
         if let Ok(value) = serde_json::from_str::<Value>(&text) {
@@ -81,15 +80,15 @@ mod tests {
     }
 
     #[test]
-    fn where_a_value_stands_counts() {
-        assert!(check_value(&json!({}), DEEPEST - 1).is_ok());
-        assert!(check_value(&json!({"a": "b"}), DEEPEST - 1).is_ok());
-        assert_eq!(check_value(&json!({"a": []}), DEEPEST - 1), Err(TooDeep));
-        assert!(check_value(&json!("text"), DEEPEST).is_ok());
+    fn the_level_of_a_value_counts() {
+        assert!(check_value(&json!({}), MAX_DEPTH - 1).is_ok());
+        assert!(check_value(&json!({"a": "b"}), MAX_DEPTH - 1).is_ok());
+        assert_eq!(check_value(&json!({"a": []}), MAX_DEPTH - 1), Err(TooDeep));
+        assert!(check_value(&json!("text"), MAX_DEPTH).is_ok());
     }
 
     #[test]
-    fn th_01_what_opens_for_ever_is_noticed_early() {
+    fn th_01_a_text_of_opening_brackets_is_refused() {
         assert_eq!(check_text("[".repeat(3 << 20).as_bytes()), Err(TooDeep));
     }
 }

@@ -1,4 +1,4 @@
-//! Discovery documents: what a server serves, in the plain and in the aggregated form.
+//! Discovery documents: the groups, versions and resources of a server, in the plain and in the aggregated form.
 //!
 //! Source: spec/extension-apiserver §2.3.
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::resource::{Resource, Subresource};
 
-/// Sorts versions as clients expect them: stable before beta before alpha, higher numbers first.
+/// Compares versions in the order that clients expect: stable before beta before alpha, higher numbers first.
 pub fn compare_versions(one: &str, other: &str) -> Ordering {
     match (version_rank(one), version_rank(other)) {
         (Some(one), Some(other)) => other.cmp(&one),
@@ -18,7 +18,7 @@ pub fn compare_versions(one: &str, other: &str) -> Ordering {
     }
 }
 
-/// Stability, major number, number within alpha or beta.
+/// Stability, major version, number of the alpha or beta; none for a name that is no version.
 fn version_rank(version: &str) -> Option<(u8, u32, u32)> {
     let rest = version.strip_prefix('v')?;
     let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
@@ -34,7 +34,7 @@ fn version_rank(version: &str) -> Option<(u8, u32, u32)> {
     Some((stability, major, if number.is_empty() { 0 } else { number.parse().ok()? }))
 }
 
-/// The groups among resources, each with its versions, best first.
+/// The groups of the resources, each with its versions. The preferred version is first.
 pub fn groups(resources: &[&Resource]) -> Vec<(String, Vec<String>)> {
     let mut groups: Vec<(String, Vec<String>)> = Vec::new();
     for resource in resources {
@@ -77,7 +77,7 @@ fn group_body(name: &str, versions: &[String]) -> Value {
     json!({"name": name, "versions": versions, "preferredVersion": versions[0]})
 }
 
-/// `/apis/<group>`; none for a group that nobody serves.
+/// `/apis/<group>`; none for a group without resources.
 pub fn group(resources: &[&Resource], name: &str) -> Option<Value> {
     let (_, versions) = groups(resources).into_iter().find(|(group, _)| group == name)?;
     let mut body = group_body(name, &versions);
@@ -86,7 +86,7 @@ pub fn group(resources: &[&Resource], name: &str) -> Option<Value> {
     Some(body)
 }
 
-/// `/apis/<group>/<version>` or `/api/v1`; none for a version that nobody serves.
+/// `/apis/<group>/<version>` or `/api/v1`; none for a version without resources.
 pub fn resource_list(resources: &[&Resource], group: &str, version: &str) -> Option<Value> {
     let mut served: Vec<&&Resource> =
         resources.iter().filter(|resource| resource.kind.group == group && resource.kind.version == version).collect();
@@ -138,7 +138,7 @@ fn add_names(entry: &mut Value, resource: &Resource) {
     }
 }
 
-/// `/api` or `/apis` in the aggregated form. `version` is that of `apidiscovery.k8s.io`.
+/// `/api` or `/apis` in the aggregated form. `version` is a version of `apidiscovery.k8s.io`.
 pub fn aggregated(resources: &[&Resource], version: &str) -> Value {
     let items: Vec<Value> = groups(resources)
         .into_iter()
@@ -188,14 +188,14 @@ fn aggregated_entry(resource: &Resource) -> Value {
     entry
 }
 
-/// The content type of the aggregated form; clients decide by it which form they got.
+/// The content type of the aggregated form. Clients recognise the form by it.
 pub fn aggregated_content_type(version: &str) -> String {
     format!("application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList")
 }
 
-/// A strong entity tag of a document: equal content, equal tag.
+/// A strong entity tag of a document: equal contents have equal tags.
 pub fn entity_tag(content: &[u8]) -> String {
-    // FNV-1a, twice with different starts: the tag tells contents apart, it protects nothing.
+    // FNV-1a, twice with different starting values. The tag distinguishes contents and is no protection against forgery.
     let hash = |start: u64| {
         content.iter().fold(start, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
     };

@@ -1,4 +1,4 @@
-//! Finds fields that a JSON text has twice. What is no JSON has none.
+//! Finds the fields that occur twice in an object of a JSON text.
 
 use std::{cell::RefCell, collections::BTreeSet, fmt, rc::Rc};
 
@@ -6,7 +6,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 
 use super::unknown_fields::join;
 
-/// Paths of the fields that come twice.
+/// Paths of the duplicate fields. A text that is not JSON has none.
 pub fn find(text: &[u8]) -> Vec<String> {
     let found = Rc::default();
     let mut reader = serde_json::Deserializer::from_slice(text);
@@ -39,10 +39,10 @@ impl<'de> Visitor<'de> for Walk {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        let mut seen = BTreeSet::new();
+        let mut names = BTreeSet::new();
         while let Some(name) = map.next_key::<String>()? {
             let path = join(&self.path, &name);
-            if !seen.insert(name) {
+            if !names.insert(name) {
                 self.found.borrow_mut().push(path.clone());
             }
             map.next_value_seed(Walk { path, found: Rc::clone(&self.found) })?;
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_that_come_twice_are_named_with_their_path() {
+    fn duplicate_fields_are_named_with_their_path() {
         assert_eq!(
             find(br#"{"spec": {"color": "red", "l": [{"a": 1, "a": 2}], "color": "red"}}"#),
             ["spec.l[0].a", "spec.color"]

@@ -8,16 +8,16 @@ use http::{StatusCode, header};
 
 use super::{answer::Answer, request::Query, status::ApiStatus};
 
-/// One check and how it stands.
+/// A health check and its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckState {
-    /// Its name, as `exclude` and paths name it.
+    /// The name of the check, as in paths and in the parameter `exclude`.
     pub name: &'static str,
-    /// Why it fails, if it does; told by the path of the check alone.
+    /// Why the check fails; none if it passes. Only the path of the single check shows the text.
     pub failure: Option<String>,
 }
 
-/// Answers an endpoint, or one of its checks.
+/// Answers a request for an endpoint, or for one of its checks.
 ///
 /// # Errors
 /// 404 for a check that does not exist.
@@ -51,7 +51,7 @@ pub fn answer(endpoint: &str, rest: &[&str], checks: &[CheckState], query: &Quer
     let unknown: Vec<String> = unknown.map(|name| format!("{name:?}")).collect();
     if !unknown.is_empty() {
         let names = unknown.join(", ");
-        // Writing to a string cannot fail.
+        // Writing to a string never fails.
         let _ = writeln!(lines, "warn: some health checks cannot be excluded: no matches for {names}");
     }
     let answer = match (healthy, query.has("verbose")) {
@@ -81,7 +81,7 @@ mod tests {
     #[case::failing_is_always_verbose(Some("disk full"), &[], "", 500, BROKEN)]
     #[case::xa_021_one_check(None, &["ping"], "", 200, "ok")]
     #[case::one_failing_check(Some("disk full"), &["storage"], "", 500, "internal server error: disk full")]
-    fn health(
+    fn checks_and_their_answers(
         #[case] failure: Option<&str>,
         #[case] rest: &[&str],
         #[case] query: &str,

@@ -1,9 +1,9 @@
-//! The Kubernetes API protocol, as a server speaks it: pure functions over requests, values and bytes.
+//! The server's side of the Kubernetes API protocol: pure functions over requests, values and bytes.
 //!
-//! What lives here: which resource and verb a request means ([`request`]), which representation its sender wants
-//! ([`negotiate`]), how it is written ([`answer`]), what bodies must say ([`bodies`]), selectors and options of lists and watches ([`selectors`], [`options`]), errors as `Status`
-//! ([`status`]), tables ([`table`]), discovery and `OpenAPI` documents ([`discovery`], [`openapi`]). What does not: storage,
-//! sockets, tasks, clocks. Two servers build on it: the computed views and the embedded development server.
+//! The crate contains: the resource and verb of a request ([`request`]), content negotiation ([`negotiate`]), responses ([`answer`]),
+//! checks of request bodies ([`bodies`]), selectors and options of lists and watches ([`selectors`], [`options`]), errors as `Status` ([`status`]),
+//! tables ([`table`]), discovery and `OpenAPI` documents ([`discovery`], [`openapi`]). It contains no storage, sockets, tasks or clocks.
+//! Two servers use it: the extension API server and the development server.
 //! Source: spec/extension-apiserver §2.
 
 #![forbid(unsafe_code)]

@@ -1,16 +1,16 @@
-//! Which representation a caller wants, and which one it sends.
+//! Content negotiation: the representations that a client accepts and sends.
 //!
-//! Source: spec/extension-apiserver §2.5. JSON and YAML are spoken, protobuf and CBOR are not.
+//! Source: spec/extension-apiserver §2.5. JSON and YAML are supported. Protobuf and CBOR are not supported.
 
 use http::{HeaderMap, header::ACCEPT};
 use serde_json::Value;
 
 use super::{depth, status::ApiStatus};
 
-/// What is spoken, as messages say it.
+/// The supported media types, for messages.
 pub const MEDIA_TYPES: &str = "application/json, application/yaml";
 
-/// How values are written.
+/// The encoding of a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Encoding {
     /// `application/json`.
@@ -20,31 +20,31 @@ pub enum Encoding {
     Yaml,
 }
 
-/// What objects are turned into before they are written.
+/// The form into which objects are converted before they are encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// Nothing: the object itself.
+    /// The object itself.
     Object,
-    /// A table of this version of `meta.k8s.io`.
+    /// A table, in this version of `meta.k8s.io`.
     Table(&'static str),
     /// The metadata of one object.
     PartialObject,
     /// The metadata of a list of objects.
     PartialList,
-    /// Discovery of all groups in one document, of this version.
+    /// Discovery of all groups in one document, in this version of `apidiscovery.k8s.io`.
     GroupDiscovery(&'static str),
 }
 
-/// What a caller accepts first.
+/// The representation that was negotiated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepted {
-    /// How it is written.
+    /// The encoding.
     pub encoding: Encoding,
-    /// What it is turned into.
+    /// The form of the objects.
     pub shape: Shape,
 }
 
-/// What the resource at hand can be turned into.
+/// The forms that the server offers for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offer {
     /// Objects, tables and metadata.
@@ -53,10 +53,10 @@ pub enum Offer {
     Discovery,
 }
 
-/// Finds the first representation that the caller accepts and the server can give.
+/// Finds the first representation that the client accepts and the server offers.
 ///
 /// # Errors
-/// 406 when there is none.
+/// 406 if there is none.
 pub fn accept(headers: &HeaderMap, offer: Offer) -> Result<Accepted, ApiStatus> {
     let text: Vec<_> = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
     let text = text.join(",");
@@ -64,14 +64,14 @@ pub fn accept(headers: &HeaderMap, offer: Offer) -> Result<Accepted, ApiStatus> 
     if clauses.is_empty() {
         return Ok(Accepted { encoding: Encoding::Json, shape: Shape::Object });
     }
-    // Stable: equal weights keep the caller's order.
+    // The sort is stable: clauses of equal weight keep the order of the client.
     clauses.sort_by_key(|clause| std::cmp::Reverse(clause.weight));
-    clauses.iter().find_map(|clause| clause.meets(offer)).ok_or_else(|| ApiStatus::not_acceptable(MEDIA_TYPES))
+    clauses.iter().find_map(|clause| clause.matches(offer)).ok_or_else(|| ApiStatus::not_acceptable(MEDIA_TYPES))
 }
 
 struct Clause<'a> {
     essence: String,
-    /// In thousandths.
+    /// The weight `q`, in thousandths.
     weight: u32,
     target: Option<(&'a str, &'a str, &'a str)>,
 }
@@ -95,7 +95,7 @@ impl<'a> Clause<'a> {
         Some(Self { essence, weight, target: kind.map(|kind| (kind, group, version)) })
     }
 
-    fn meets(&self, offer: Offer) -> Option<Accepted> {
+    fn matches(&self, offer: Offer) -> Option<Accepted> {
         let encoding = match self.essence.as_str() {
             "*/*" | "application/*" | "application/json" => Encoding::Json,
             "application/yaml" => Encoding::Yaml,
@@ -119,10 +119,10 @@ impl<'a> Clause<'a> {
     }
 }
 
-/// Reads a body by its content type.
+/// Decodes a body by its content type.
 ///
 /// # Errors
-/// 415 for a type that is not spoken, 400 for text that is none.
+/// 415 for a type that is not supported, 400 for a body that is not valid in its type.
 pub fn decode(content_type: Option<&str>, body: &[u8]) -> Result<Value, ApiStatus> {
     let essence = content_type.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     match essence.as_str() {
@@ -134,7 +134,7 @@ pub fn decode(content_type: Option<&str>, body: &[u8]) -> Result<Value, ApiStatu
     }
 }
 
-/// Reads JSON. Numbers that JSON numbers of Kubernetes can't hold are refused.
+/// Decodes JSON. Numbers outside the range of a 64-bit floating-point number are refused.
 pub fn json(body: &[u8]) -> Result<Value, ApiStatus> {
     let unreadable = |why: &dyn std::fmt::Display| {
         ApiStatus::bad_request(format!("the object provided is unrecognized: cannot read JSON: {why}"))
@@ -143,12 +143,11 @@ pub fn json(body: &[u8]) -> Result<Value, ApiStatus> {
     serde_json::from_slice(body).map_err(|error| unreadable(&error))
 }
 
-/// Most that the aliases of a text may repeat, in nodes. A few of them that name each other would otherwise keep a reader busy
-/// for seconds.
-const REPEATED: usize = 20_000;
+/// The most nodes that the aliases of a YAML text may expand to. Without a limit a few nested aliases keep the parser busy for seconds.
+const MAX_ALIAS_NODES: usize = 20_000;
 
-/// Reads YAML, of which JSON is a part. What is no JSON may be nested 64 deep: the reader's own limit, since it needs more of the stack
-/// for each level.
+/// Decodes YAML, which includes JSON. A text that is not JSON may be nested 64 levels deep. This limit of the YAML parser is lower than the limit
+/// of JSON because the parser needs more stack for each level.
 pub fn yaml(body: &[u8]) -> Result<Value, ApiStatus> {
     let unreadable =
         |why: String| ApiStatus::bad_request(format!("the object provided is unrecognized: cannot read YAML: {why}"));
@@ -158,33 +157,33 @@ pub fn yaml(body: &[u8]) -> Result<Value, ApiStatus> {
     }
     let text = std::str::from_utf8(body).map_err(|error| unreadable(error.to_string()))?;
     let bounded = serde_saphyr::options! {
-        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: REPEATED }
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: MAX_ALIAS_NODES }
     };
     serde_saphyr::from_str_with_options(text, bounded)
         .map_err(|error| unreadable(error.to_string().lines().next().unwrap_or_default().to_owned()))
 }
 
-/// Writes a value, with a line end.
+/// Encodes a value, with a line feed at the end.
 pub fn encode(value: &Value, encoding: Encoding, layout: Layout) -> Vec<u8> {
     let text = match (encoding, layout) {
         (Encoding::Json, Layout::Compact) => serde_json::to_string(value).map(|text| text + "\n").ok(),
         (Encoding::Json, Layout::Indented) => serde_json::to_string_pretty(value).map(|text| text + "\n").ok(),
         (Encoding::Yaml, _) => serde_saphyr::to_string(value).ok(),
     };
-    // A value of JSON can always be written.
+    // Every JSON value can be encoded.
     text.unwrap_or_default().into_bytes()
 }
 
-/// How JSON is laid out.
+/// The layout of JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// On one line.
     Compact,
-    /// For people.
+    /// Indented, for people.
     Indented,
 }
 
-/// How a caller wants JSON: tools for people get it indented, unless they say otherwise.
+/// The layout of JSON for a client. Tools that people use get indented JSON, unless the query asks for compact JSON.
 pub fn layout(pretty: Option<&str>, user_agent: &str) -> Layout {
     let for_people = || ["curl", "Wget", "Mozilla/5.0"].iter().any(|tool| user_agent.starts_with(tool));
     match pretty {
@@ -223,7 +222,7 @@ mod tests {
     }
 
     fn flow(depth: usize) -> String {
-        // Without quotes it is no JSON.
+        // The text is not JSON because `x` has no quotes.
         format!("{}x{}", "[".repeat(depth), "]".repeat(depth))
     }
 
@@ -232,19 +231,19 @@ mod tests {
     }
 
     #[rstest]
-    #[case::json(|depth| format!("{}{}", "[".repeat(depth), "]".repeat(depth)), depth::DEEPEST)]
+    #[case::json(|depth| format!("{}{}", "[".repeat(depth), "]".repeat(depth)), depth::MAX_DEPTH)]
     #[case::flow(flow, 60)]
     #[case::block(block, 60)]
-    fn th_01_texts_are_read_to_some_depth(#[case] text: impl Fn(usize) -> String, #[case] deepest: usize) {
+    fn th_01_the_depth_of_texts_is_limited(#[case] text: impl Fn(usize) -> String, #[case] deepest: usize) {
         let within = yaml(text(deepest).as_bytes());
         assert!(within.is_ok(), "{within:?}");
-        for deeper in [depth::DEEPEST + 1, 500, 1_500] {
+        for deeper in [depth::MAX_DEPTH + 1, 500, 1_500] {
             assert_eq!(yaml(text(deeper).as_bytes()).unwrap_err().code, 400, "{deeper}");
         }
     }
 
     #[test]
-    fn th_01_what_opens_for_ever_is_refused_unread() {
+    fn th_01_a_text_of_opening_brackets_is_refused_before_it_is_parsed() {
         let refused = json("[".repeat(3 << 20).as_bytes()).unwrap_err();
         assert!(refused.code == 400 && refused.message.contains("exceeded max depth"), "{refused}");
     }

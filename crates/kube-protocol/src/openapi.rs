@@ -1,6 +1,6 @@
-//! `OpenAPI` documents: the index, one document per group-version (v3), and one of everything (v2).
+//! `OpenAPI` documents: the index, one document per group-version (v3), and one document of all resources (v2).
 //!
-//! Sufficient for `kubectl explain`, `apply`, `diff` and the server-side validation that they ask for.
+//! The documents contain what `kubectl explain`, `apply` and `diff` and server-side validation need.
 //! Source: spec/extension-apiserver §2.4.
 
 use std::collections::BTreeMap;
@@ -12,12 +12,12 @@ use super::{
     resource::{Resource, ResourceScope},
 };
 
-/// Where references of v3 point.
+/// The prefix of references in v3.
 pub const V3_REFERENCE: &str = "#/components/schemas/";
-/// Where references of v2 point.
+/// The prefix of references in v2.
 pub const V2_REFERENCE: &str = "#/definitions/";
 
-/// Parameters of writes; `kubectl` looks for `fieldValidation`.
+/// Parameters of writes. `kubectl` checks that `fieldValidation` is there.
 const WRITES: [&str; 3] = ["dryRun", "fieldManager", "fieldValidation"];
 
 /// Path of a group-version below `/openapi/v3/`.
@@ -25,7 +25,7 @@ pub fn document_path(group: &str, version: &str) -> String {
     if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") }
 }
 
-/// `/openapi/v3`: documents by path, each with its hash.
+/// `/openapi/v3`: the paths of the documents, each with its hash.
 pub fn index<'a>(documents: impl Iterator<Item = (&'a str, &'a str)>) -> Value {
     let paths: Map<String, Value> = documents
         .map(|(path, hash)| (path.to_owned(), json!({"serverRelativeURL": format!("/openapi/v3/{path}?hash={hash}")})))
@@ -33,7 +33,7 @@ pub fn index<'a>(documents: impl Iterator<Item = (&'a str, &'a str)>) -> Value {
     json!({"paths": paths})
 }
 
-/// The document of one group-version.
+/// The v3 document of one group-version.
 pub fn document(
     resources: &[&Resource],
     schemas: &BTreeMap<String, Value>,
@@ -42,7 +42,7 @@ pub fn document(
     let mut paths = Map::new();
     for resource in resources {
         let schema = schema_of(resource);
-        add_paths(&mut paths, resource, &schema, Edition::V3);
+        add_paths(&mut paths, resource, &schema, Version::V3);
     }
     json!({
         "openapi": "3.0.0", "info": {"title": "Kubernetes", "version": "v1"},
@@ -50,7 +50,7 @@ pub fn document(
     })
 }
 
-/// The document of everything.
+/// The v2 document of all resources.
 pub fn swagger(
     resources: &[&Resource],
     schemas: &BTreeMap<String, Value>,
@@ -59,7 +59,7 @@ pub fn swagger(
     let mut paths = Map::new();
     for resource in resources {
         let schema = schema_of(resource);
-        add_paths(&mut paths, resource, &schema, Edition::V2);
+        add_paths(&mut paths, resource, &schema, Version::V2);
     }
     let definitions: Map<String, Value> = schemas.iter().map(|(name, schema)| (name.clone(), as_v2(schema))).collect();
     json!({
@@ -69,29 +69,29 @@ pub fn swagger(
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Edition {
+enum Version {
     V2,
     V3,
 }
 
-fn add_paths(paths: &mut Map<String, Value>, resource: &Resource, schema: &str, edition: Edition) {
+fn add_paths(paths: &mut Map<String, Value>, resource: &Resource, schema: &str, version: Version) {
     let base = format!("/{}", document_path(&resource.kind.group, &resource.kind.version));
     let collection = match resource.scope {
         ResourceScope::Namespaced => format!("{base}/namespaces/{{namespace}}/{}", resource.plural),
         ResourceScope::Cluster => format!("{base}/{}", resource.plural),
     };
     let operation = |action: &str, verb: Verb, parameters: &[&str]| {
-        let reference = match edition {
-            Edition::V3 => {
+        let reference = match version {
+            Version::V3 => {
                 json!({"content": {"application/json": {"schema": {"$ref": format!("{V3_REFERENCE}{schema}")}}}})
             }
-            Edition::V2 => json!({"schema": {"$ref": format!("{V2_REFERENCE}{schema}")}}),
+            Version::V2 => json!({"schema": {"$ref": format!("{V2_REFERENCE}{schema}")}}),
         };
         let mut response = reference;
         response["description"] = json!("OK");
-        let parameter = |name: &&str| match edition {
-            Edition::V3 => json!({"name": name, "in": "query", "schema": {"type": "string"}}),
-            Edition::V2 => json!({"name": name, "in": "query", "type": "string"}),
+        let parameter = |name: &&str| match version {
+            Version::V3 => json!({"name": name, "in": "query", "schema": {"type": "string"}}),
+            Version::V2 => json!({"name": name, "in": "query", "type": "string"}),
         };
         let code = if verb == Verb::Create { "201" } else { "200" };
         let mut operation = json!({
@@ -102,7 +102,7 @@ fn add_paths(paths: &mut Map<String, Value>, resource: &Resource, schema: &str, 
             "x-kubernetes-group-version-kind":
                 {"group": resource.kind.group, "version": resource.kind.version, "kind": resource.kind.kind},
         });
-        if edition == Edition::V2 {
+        if version == Version::V2 {
             operation["produces"] = json!(["application/json", "application/yaml"]);
         }
         operation
@@ -126,11 +126,11 @@ fn add_paths(paths: &mut Map<String, Value>, resource: &Resource, schema: &str, 
     paths.insert(collection, Value::Object(on_collection));
 }
 
-/// A schema in the older edition: references elsewhere, and nothing that it does not know.
+/// Converts a schema to v2. References have another prefix, and keywords that v2 does not have are removed.
 fn as_v2(schema: &Value) -> Value {
     match schema {
         Value::Object(fields) => {
-            // A reference among others is wrapped in v3 so that it can carry a description; v2 takes it bare.
+            // In v3 a reference is wrapped in `allOf` so that it can have a description. In v2 it is not wrapped.
             if let Some(Value::Array(all)) = fields.get("allOf")
                 && let [Value::Object(only)] = all.as_slice()
                 && only.contains_key("$ref")
@@ -144,7 +144,7 @@ fn as_v2(schema: &Value) -> Value {
             let convert = |(key, value): (&String, &Value)| match value {
                 Value::String(text) if key == "$ref" => (key.clone(), json!(text.replace(V3_REFERENCE, V2_REFERENCE))),
                 Value::Object(properties) if key == "properties" => {
-                    // Names of fields are no keywords.
+                    // The names of fields are not keywords.
                     let properties = properties.iter().map(|(name, schema)| (name.clone(), as_v2(schema)));
                     (key.clone(), Value::Object(properties.collect()))
                 }
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn references_and_field_names_survive_the_older_edition() {
+    fn a_schema_in_v2_keeps_references_and_field_names() {
         let schema = json!({
             "properties": {
                 "nullable": {"type": "string"},

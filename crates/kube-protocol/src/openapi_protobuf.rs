@@ -1,27 +1,28 @@
-//! The `OpenAPI` v2 document in the protobuf form of gnostic, for clients that read no other: `kubectl apply` of lists among them.
+//! The `OpenAPI` v2 document in the protobuf encoding of gnostic. Some clients read no other encoding, for example `kubectl apply` of a list.
 //!
-//! Written is what such clients look at, which is the definitions. Field numbers are those of `openapiv2/OpenAPIv2.proto` of
-//! github.com/google/gnostic-models. Source: spec/extension-apiserver §2.4.
+//! Only the parts that these clients use are encoded: the definitions. The field numbers are those of `openapiv2/OpenAPIv2.proto` of
+//! github.com/google/gnostic-models.
+//! Source: spec/extension-apiserver §2.4.
 
 use serde_json::{Map, Value};
 
-/// The media type, as clients ask for it.
+/// The media type that clients ask for.
 pub const MEDIA_TYPE: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
-/// The same as a `Content-Type`, in which `@` is not allowed.
+/// The same media type for `Content-Type` headers, which do not allow `@`.
 pub const CONTENT_TYPE: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 
-/// Whether a caller wants this form and could not read JSON.
+/// Whether a client asks for protobuf and accepts no JSON.
 pub fn is_wanted(accept: &str) -> bool {
     let clauses = || accept.split(',').filter_map(|clause| clause.split(';').next()).map(str::trim);
     clauses().any(|clause| clause == MEDIA_TYPE || clause == CONTENT_TYPE)
         && !clauses().any(|clause| clause == "application/json")
 }
 
-/// A message under construction.
+/// The encoded fields of a protobuf message.
 #[derive(Default)]
 struct Message(Vec<u8>);
 
-#[allow(clippy::cast_possible_truncation)] // seven bits at a time
+#[allow(clippy::cast_possible_truncation)] // Each cast keeps the lowest seven bits.
 impl Message {
     fn varint(&mut self, mut number: u64) {
         while number > 0x7f {
@@ -47,13 +48,13 @@ impl Message {
         self.bytes(field, &message.0);
     }
 
-    fn truth(&mut self, field: u64, truth: bool) {
+    fn boolean(&mut self, field: u64, value: bool) {
         self.varint(field << 3);
-        self.varint(u64::from(truth));
+        self.varint(u64::from(value));
     }
 }
 
-/// A document that [`super::openapi::swagger`] has made.
+/// Encodes a document of [`super::openapi::swagger`].
 pub fn encode(document: &Value) -> Vec<u8> {
     let mut info = Message::default();
     info.text(1, &document["info"]["title"]);
@@ -66,7 +67,7 @@ pub fn encode(document: &Value) -> Vec<u8> {
     whole.0
 }
 
-/// `Definitions` and `Properties` alike.
+/// Encodes named schemas: `Definitions` and `Properties` have the same form.
 fn named_schemas(schemas: &Value) -> Message {
     let mut all = Message::default();
     for (name, schema) in schemas.as_object().into_iter().flatten() {
@@ -89,7 +90,7 @@ fn schema(value: &Value) -> Message {
     let mut wrapped = Message::default();
     match &value["additionalProperties"] {
         Value::Bool(allowed) => {
-            wrapped.truth(2, *allowed);
+            wrapped.boolean(2, *allowed);
             written.message(21, &wrapped);
         }
         below @ Value::Object(_) => {
@@ -117,7 +118,7 @@ fn schema(value: &Value) -> Message {
     written
 }
 
-/// `x-kubernetes-…`, as YAML: JSON is YAML.
+/// Encodes the fields `x-kubernetes-…`. The format wants YAML, and JSON is YAML.
 fn extensions(fields: &Map<String, Value>, written: &mut Message) {
     for (name, value) in fields.iter().filter(|(name, _)| name.starts_with("x-kubernetes-")) {
         let mut any = Message::default();
@@ -142,12 +143,12 @@ mod tests {
     #[case::json_too("application/com.github.proto-openapi.spec.v2@v1.0+protobuf, application/json", false)]
     #[case::json("application/json", false)]
     #[case::anything("*/*", false)]
-    fn who_gets_protobuf(#[case] accept: &str, #[case] wanted: bool) {
+    fn clients_that_accept_no_json_get_protobuf(#[case] accept: &str, #[case] wanted: bool) {
         assert_eq!(is_wanted(accept), wanted);
     }
 
     #[test]
-    fn a_document_in_bytes() {
+    fn an_encoded_document() {
         let document = json!({
             "swagger": "2.0", "info": {"title": "K", "version": "v1"}, "paths": {"/apis": {}},
             "definitions": {"T": {"type": "object", "required": ["a"], "properties": {"a": {"$ref": "#/d"}},

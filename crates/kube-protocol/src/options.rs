@@ -12,67 +12,49 @@ use super::{
     status::{ApiStatus, Cause},
 };
 
-/// Which state a read wants.
+/// The revision of the state that a read asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Revision {
-    /// The newest.
+    /// The newest revision.
     MostRecent,
-    /// Any that is at hand.
+    /// Any revision that the server has in its cache.
     Any,
-    /// That of this revision or a newer one.
+    /// This revision or a newer one.
     NotOlderThan(u64),
-    /// Exactly that of this revision.
+    /// Exactly this revision.
     Exact(u64),
 }
 
 /// Options of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListOptions {
-    /// Which labels.
+    /// The label selector.
     pub labels: LabelSelector,
-    /// Which fields.
+    /// The field selector.
     pub fields: FieldSelector,
-    /// At most so many items; none for all.
+    /// The most items of a page; none for all items.
     pub limit: Option<usize>,
-    /// Where the page before ended.
+    /// The token of the previous page; none for the first page.
     pub continue_token: Option<String>,
-    /// Which state.
+    /// The revision of the state.
     pub revision: Revision,
 }
 
 /// Options of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchOptions {
-    /// Which labels.
+    /// The label selector.
     pub labels: LabelSelector,
-    /// Which fields.
+    /// The field selector.
     pub fields: FieldSelector,
-    /// After which revision changes are told; none tells what there is first.
+    /// The watch sends the changes after this revision. With none it sends all existing objects first.
     pub after: Option<u64>,
-    /// Whether the caller wants to hear of progress without changes.
-    pub bookmarks: Bookmarks,
-    /// Whether the caller wants what there is first, and a bookmark at its end.
-    pub initial_events: InitialEvents,
-    /// When the watch ends.
+    /// Whether the client asks for bookmarks.
+    pub bookmarks: bool,
+    /// Whether the client asks for all existing objects first, followed by a bookmark that marks their end.
+    pub initial_events: bool,
+    /// The time until the watch ends; none for the server's default.
     pub timeout: Option<Duration>,
-}
-
-/// Whether bookmarks are sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bookmarks {
-    /// They are.
-    Sent,
-    /// They are not.
-    Unwanted,
-}
-
-/// Whether the end of the initial events is marked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InitialEvents {
-    /// The caller asked for it.
-    Asked,
-    /// It did not.
-    NotAsked,
 }
 
 fn forbidden(field: &str, detail: &str) -> ApiStatus {
@@ -92,10 +74,10 @@ fn number<T: std::str::FromStr>(query: &Query, key: &str) -> Result<Option<T>, A
     query.get(key).map(|text| text.parse().map_err(|_| unreadable(text))).transpose()
 }
 
-/// Reads a resource version.
+/// Parses a resource version.
 ///
 /// # Errors
-/// 400 for what is no number.
+/// 400 for a text that is not a number.
 pub fn resource_version(text: &str) -> Result<u64, ApiStatus> {
     text.parse().map_err(|_| {
         ApiStatus::bad_request(format!("invalid resource version: strconv.ParseUint: parsing {text:?}: invalid syntax"))
@@ -103,10 +85,10 @@ pub fn resource_version(text: &str) -> Result<u64, ApiStatus> {
 }
 
 impl ListOptions {
-    /// Reads the options of a list.
+    /// Parses the options of a list.
     ///
     /// # Errors
-    /// 400 or 422 with what is wrong.
+    /// 400 or 422 for options that are invalid.
     pub fn parse(query: &Query) -> Result<Self, ApiStatus> {
         let (labels, fields) = selectors(query)?;
         if query.is_set("sendInitialEvents") {
@@ -144,29 +126,28 @@ impl ListOptions {
                 return Err(ApiStatus::invalid("meta.k8s.io", "ListOptions", "", vec![cause]));
             }
         };
-        // What is at hand comes whole.
+        // A list of any revision comes from the cache, without pages.
         let limit = limit.filter(|_| revision != Revision::Any);
         Ok(Self { labels, fields, limit, continue_token, revision })
     }
 }
 
 impl WatchOptions {
-    /// Reads the options of a watch.
+    /// Parses the options of a watch.
     ///
     /// # Errors
-    /// 400 or 422 with what is wrong.
+    /// 400 or 422 for options that are invalid.
     pub fn parse(query: &Query) -> Result<Self, ApiStatus> {
         let (labels, fields) = selectors(query)?;
         let matching = query.get("resourceVersionMatch");
-        let initial_events =
-            if query.is_set("sendInitialEvents") { InitialEvents::Asked } else { InitialEvents::NotAsked };
+        let initial_events = query.is_set("sendInitialEvents");
         match (initial_events, matching) {
-            (InitialEvents::Asked, Some("NotOlderThan")) | (InitialEvents::NotAsked, None) => {}
-            (InitialEvents::Asked, _) => {
+            (true, Some("NotOlderThan")) | (false, None) => {}
+            (true, _) => {
                 let why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
                 return Err(forbidden("resourceVersionMatch", why));
             }
-            (InitialEvents::NotAsked, Some(_)) => {
+            (false, Some(_)) => {
                 let why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
                 return Err(forbidden("resourceVersionMatch", why));
             }
@@ -181,52 +162,52 @@ impl WatchOptions {
         Ok(Self {
             labels,
             fields,
-            after: after.filter(|_| initial_events == InitialEvents::NotAsked),
-            bookmarks: if query.is_set("allowWatchBookmarks") { Bookmarks::Sent } else { Bookmarks::Unwanted },
+            after: after.filter(|_| !initial_events),
+            bookmarks: query.is_set("allowWatchBookmarks"),
             initial_events,
             timeout: number::<u64>(query, "timeoutSeconds")?.filter(|seconds| *seconds > 0).map(Duration::from_secs),
         })
     }
 }
 
-/// What becomes of fields that a kind does not have.
+/// The treatment of unknown and duplicate fields in a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldValidation {
-    /// They are dropped in silence.
+    /// The fields are dropped without a warning.
     Ignore,
-    /// They are dropped with a warning.
+    /// The fields are dropped with a warning.
     Warn,
     /// The write is refused.
     Strict,
 }
 
-/// Whether a write is only tried.
+/// Whether a write is a dry run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DryRun {
-    /// Nothing is stored.
+    /// A dry run: nothing is stored.
     All,
-    /// It is stored.
+    /// The object is stored.
     Off,
 }
 
 /// Options of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WriteOptions {
-    /// Whether it is only tried.
+    /// Whether the write is a dry run.
     pub dry_run: DryRun,
-    /// What becomes of unknown fields.
+    /// The treatment of unknown and duplicate fields.
     pub field_validation: FieldValidation,
-    /// Who writes, for the record of who owns which field; none if the caller does not say.
+    /// The name of the field manager; none if the client sends no name.
     pub field_manager: Option<String>,
-    /// Whether an apply takes fields from other owners; none if the caller does not say.
+    /// Whether an apply takes over fields of other managers; none if the client does not send the option.
     pub force: Option<bool>,
 }
 
 impl WriteOptions {
-    /// Reads the options of a write; `kind` is the name of the options in messages, such as `CreateOptions`.
+    /// Parses the options of a write. `kind` is the name of the options in messages, such as `CreateOptions`.
     ///
     /// # Errors
-    /// 422 with what is wrong.
+    /// 422 for options that are invalid.
     pub fn parse(query: &Query, kind: &'static str) -> Result<Self, ApiStatus> {
         let wrong = |cause| ApiStatus::invalid("meta.k8s.io", kind, "", vec![cause]);
         let dry_run = dry_run(query.all("dryRun")).map_err(wrong)?;
@@ -269,37 +250,37 @@ fn dry_run<'a>(values: impl Iterator<Item = &'a str>) -> Result<DryRun, Cause> {
     Ok(found)
 }
 
-/// What becomes of the objects that a deleted one owns.
+/// The treatment of the dependents of a deleted object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Propagation {
-    /// They are deleted later.
+    /// The dependents are deleted after the object.
     Background,
-    /// They are deleted first.
+    /// The dependents are deleted before the object.
     Foreground,
-    /// They stay.
+    /// The dependents stay.
     Orphan,
 }
 
 /// Options of a deletion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeleteOptions {
-    /// Whether it is only tried.
+    /// Whether the deletion is a dry run.
     pub dry_run: DryRun,
-    /// Seconds that the object has to end; none for the kind's default.
+    /// The grace period in seconds; none for the default of the kind.
     pub grace_seconds: Option<u64>,
-    /// What becomes of what it owns; none for the default.
+    /// The treatment of the dependents; none for the default of the kind.
     pub propagation: Option<Propagation>,
-    /// The UID that the object must have.
+    /// Precondition: the UID of the object.
     pub uid: Option<String>,
-    /// The resource version that the object must have.
+    /// Precondition: the resource version of the object.
     pub resource_version: Option<String>,
 }
 
 impl DeleteOptions {
-    /// Reads the options from the body, if there is one, else from the query.
+    /// Parses the options in the body and in the query. An option in the body overrides the same option in the query.
     ///
     /// # Errors
-    /// 400 for a body that is none, 422 for wrong options.
+    /// 400 for a body that is not a `DeleteOptions` object, 422 for options that are invalid.
     pub fn parse(query: &Query, body: Option<&Value>) -> Result<Self, ApiStatus> {
         let wrong = |cause| ApiStatus::invalid("meta.k8s.io", "DeleteOptions", "", vec![cause]);
         let text = |key: &str| match body.map(|body| &body[key]) {
@@ -313,7 +294,7 @@ impl DeleteOptions {
             if body.get("kind").and_then(Value::as_str).is_some_and(|kind| kind != "DeleteOptions") {
                 return Err(ApiStatus::bad_request(format!("cannot read {} as DeleteOptions", body["kind"])));
             }
-            typed(body)?;
+            check_types(body)?;
         }
         let listed: Vec<&str> = body
             .and_then(|body| body["dryRun"].as_array())
@@ -353,8 +334,8 @@ impl DeleteOptions {
     }
 }
 
-/// Whether the fields of deletion options have the types that decoding them wants.
-fn typed(body: &Value) -> Result<(), ApiStatus> {
+/// Checks the types of the fields of a `DeleteOptions` object.
+fn check_types(body: &Value) -> Result<(), ApiStatus> {
     type IsOfType = fn(&Value) -> bool;
     let fields: [(&str, IsOfType, &str); 5] = [
         ("gracePeriodSeconds", Value::is_i64, "int64"),
@@ -394,7 +375,7 @@ mod tests {
     #[case::xa_115("limit=abc", Err(400))]
     #[case::xa_115_negative("limit=-1", Ok(Revision::MostRecent))]
     #[case::xa_127("sendInitialEvents=true", Err(422))]
-    fn which_state_a_list_wants(#[case] query: &str, #[case] expected: Result<Revision, u16>) {
+    fn the_revision_of_a_list(#[case] query: &str, #[case] expected: Result<Revision, u16>) {
         let found = ListOptions::parse(&Query::parse(Some(query))).map(|options| options.revision);
         assert_eq!(found.map_err(|status| status.code), expected);
     }
@@ -415,6 +396,7 @@ mod tests {
         let refused = DeleteOptions::parse(&Query::parse(Some(query)), None).unwrap_err();
         assert_eq!((refused.code, refused.details.unwrap()["kind"].as_str()), (422, Some("DeleteOptions")));
     }
+
     #[rstest]
     #[case::seconds_as_text(json!({"gracePeriodSeconds": "x"}))]
     #[case::dry_run_as_text(json!({"dryRun": "All"}))]

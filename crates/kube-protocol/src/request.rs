@@ -1,6 +1,6 @@
-//! Which resource and verb a request means.
+//! The resource and the verb of a request.
 //!
-//! Source: spec/extension-apiserver §2.1. Authorization and routing see these attributes, never the raw path.
+//! Source: spec/extension-apiserver §2.1. Authorization and routing use these attributes, never the raw path.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use http::Method;
 use super::status::ApiStatus;
 use kube_values::duration::GoDuration;
 
-/// What a caller wants to do, as authorization names it.
+/// The verb of a request, as authorization names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Verb {
     /// Read one object.
     Get,
     /// Read a collection.
     List,
-    /// Follow a collection.
+    /// Watch a collection.
     Watch,
-    /// Store a new object, or ask a review.
+    /// Store a new object, or request a review.
     Create,
     /// Replace an object.
     Update,
@@ -31,7 +31,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// All of them.
+    /// All verbs.
     pub const ALL: [Self; 8] = [
         Self::Get,
         Self::List,
@@ -43,7 +43,7 @@ impl Verb {
         Self::DeleteCollection,
     ];
 
-    /// The word that discovery and RBAC use.
+    /// The name in discovery and RBAC.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Get => "get",
@@ -65,31 +65,31 @@ pub struct ResourceRequest {
     pub group: String,
     /// Version in the group.
     pub version: String,
-    /// Namespace, if the path names one.
+    /// Namespace; none for a path without a namespace.
     pub namespace: Option<String>,
-    /// Plural of the resource.
+    /// Plural name of the resource.
     pub resource: String,
-    /// Name of the object, if the path names one.
+    /// Name of the object; none for a collection.
     pub name: Option<String>,
-    /// Subresource, if the path names one.
+    /// Subresource; none for the object itself.
     pub subresource: Option<String>,
-    /// What is wanted; none for a method that means nothing here.
+    /// The verb; none for an HTTP method that has no verb.
     pub verb: Option<Verb>,
 }
 
-/// What a path asks for.
+/// The target of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// A resource.
     Resource(ResourceRequest),
-    /// Something else: discovery, documents, health. The segments are decoded.
+    /// The decoded segments of any other path, such as discovery, documents and health.
     Other(Vec<String>),
 }
 
 /// Classifies a request by method, path and query.
 ///
 /// # Errors
-/// 400 for a name that can't be one.
+/// 400 for an invalid name; 404 for a path with too many segments.
 pub fn classify(method: &Method, path: &str, query: &Query) -> Result<Target, ApiStatus> {
     let mut segments: Vec<String> = path.split('/').map(decode).collect();
     while segments.first().is_some_and(String::is_empty) {
@@ -147,10 +147,10 @@ fn verb(method: &Method, named: bool, query: &Query) -> Option<Verb> {
     }
 }
 
-/// How long the caller is ready to wait; none for what means "as long as allowed".
+/// The timeout that the client asks for; none for "as long as the server allows".
 ///
 /// # Errors
-/// 400 for what is no duration.
+/// 400 for a value that is not a duration.
 pub fn check_timeout(query: &Query) -> Result<Option<Duration>, ApiStatus> {
     let Some(text) = query.get("timeout") else { return Ok(None) };
     let asked: GoDuration = text.parse().map_err(|_| {
@@ -161,12 +161,12 @@ pub fn check_timeout(query: &Query) -> Result<Option<Duration>, ApiStatus> {
     Ok(Some(asked.to_std()).filter(|asked| !asked.is_zero()))
 }
 
-/// The decoded parameters of a query, in their order.
+/// The decoded parameters of a query, in the order of the URL.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Reads the part of a URL after `?`.
+    /// Parses the part of a URL after `?`.
     pub fn parse(text: Option<&str>) -> Self {
         let pair = |pair: &str| {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -175,12 +175,12 @@ impl Query {
         Self(text.into_iter().flat_map(|text| text.split('&')).filter(|text| !text.is_empty()).map(pair).collect())
     }
 
-    /// The first value of a parameter that is not empty.
+    /// The first value of the parameter that is not empty.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.0.iter().find(|(name, value)| name == key && !value.is_empty()).map(|(_, value)| value.as_str())
     }
 
-    /// Whether the parameter is there at all.
+    /// Whether the query has the parameter, with or without a value.
     pub fn has(&self, key: &str) -> bool {
         self.0.iter().any(|(name, _)| name == key)
     }
@@ -190,13 +190,13 @@ impl Query {
         self.0.iter().filter(move |(name, _)| name == key).map(|(_, value)| value.as_str())
     }
 
-    /// Whether a parameter says yes, in Go's spelling.
+    /// Whether the parameter is true, in Go's spellings of a boolean.
     pub fn is_set(&self, key: &str) -> bool {
         matches!(self.get(key), Some("1" | "t" | "T" | "true" | "TRUE" | "True"))
     }
 }
 
-/// Decodes `%41`; what is no escape stays.
+/// Decodes escapes such as `%41`. A `%` that begins no valid escape stays.
 fn decode(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut decoded = Vec::with_capacity(bytes.len());
@@ -265,12 +265,12 @@ mod tests {
     #[case::with_slash("/apis/g/v1/")]
     #[case::core("/api/v1")]
     #[case::health("/healthz")]
-    fn everything_else_is_no_resource(#[case] path: &str) {
+    fn other_paths_are_no_resources(#[case] path: &str) {
         assert!(matches!(classify(&Method::GET, path, &Query::default()), Ok(Target::Other(_))), "{path}");
     }
 
     #[test]
-    fn xa_044_a_name_of_dots_is_refused() {
+    fn xa_044_a_name_of_two_dots_is_refused() {
         let refused = classify(&Method::GET, "/api/v1/namespaces/a/configmaps/..", &Query::default()).unwrap_err();
         assert!(refused.code == 400 && refused.message.contains("Name parameter invalid"), "{refused:?}");
     }

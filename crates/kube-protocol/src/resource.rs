@@ -1,18 +1,18 @@
-//! What a server says about a resource that it serves: one version of one plural.
+//! The description of a served resource: one version of one plural name.
 
 use super::{jsonpath::JsonPath, request::Verb};
 
-/// Whether objects live in namespaces.
+/// Whether the objects of a resource are in namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResourceScope {
-    /// Each in a namespace.
+    /// Each object is in a namespace.
     Namespaced,
-    /// Beside the namespaces.
+    /// The objects are in no namespace.
     Cluster,
 }
 
 impl ResourceScope {
-    /// The word of discovery.
+    /// The name in discovery.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Namespaced => "Namespaced",
@@ -24,11 +24,11 @@ impl ResourceScope {
 /// Group, version and kind.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GroupVersionKind {
-    /// Empty for the core group.
+    /// API group; empty for the core group.
     pub group: String,
-    /// Such as `v1`.
+    /// Version, such as `v1`.
     pub version: String,
-    /// Such as `Pod`.
+    /// Kind, such as `Pod`.
     pub kind: String,
 }
 
@@ -42,11 +42,11 @@ impl GroupVersionKind {
 /// A subresource, such as `status`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subresource {
-    /// Its name.
+    /// Name of the subresource.
     pub name: String,
-    /// What it speaks.
+    /// Kind of its request and response bodies.
     pub kind: GroupVersionKind,
-    /// What can be done.
+    /// Verbs that are served.
     pub verbs: Vec<Verb>,
 }
 
@@ -70,7 +70,7 @@ pub struct Column {
     pub value_type: String,
     /// `name` for the first column.
     pub format: String,
-    /// For people.
+    /// Description for people.
     pub description: String,
     /// Columns above 0 are shown by `-o wide` only.
     pub priority: i64,
@@ -87,15 +87,15 @@ pub struct Resource {
     pub list_kind: String,
     /// Plural, as paths name it.
     pub plural: String,
-    /// Singular, as `kubectl` takes it.
+    /// Singular, as `kubectl` accepts it.
     pub singular: String,
     /// Short names.
     pub short_names: Vec<String>,
     /// Categories, such as `all`.
     pub categories: Vec<String>,
-    /// Whether objects live in namespaces.
+    /// Whether the objects are in namespaces.
     pub scope: ResourceScope,
-    /// What can be done.
+    /// Verbs that are served.
     pub verbs: Vec<Verb>,
     /// Its subresources.
     pub subresources: Vec<Subresource>,

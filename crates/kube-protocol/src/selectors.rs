@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use super::status::ApiStatus;
 use kube_values::syntax;
 
-/// One demand on a label.
+/// The condition of a label requirement.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Demand {
+enum Condition {
     In(Vec<String>),
     NotIn(Vec<String>),
     Exists,
@@ -18,17 +18,17 @@ enum Demand {
     Below(i64),
 }
 
-/// A label selector, as `kubectl -l` writes it.
+/// A label selector in the format of `kubectl -l`: all its requirements must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LabelSelector(Vec<(String, Demand)>);
+pub struct LabelSelector(Vec<(String, Condition)>);
 
 impl LabelSelector {
-    /// Reads `a=b,c in (d,e),!f`.
+    /// Parses a text such as `a=b,c in (d,e),!f`.
     ///
     /// # Errors
-    /// 400 with the requirement that can't be read.
+    /// 400 with the requirement that is invalid.
     pub fn parse(text: &str) -> Result<Self, ApiStatus> {
-        let mut demands = Vec::new();
+        let mut requirements = Vec::new();
         for part in split_outside_parentheses(text) {
             let part = part.trim();
             if part.is_empty() {
@@ -37,41 +37,41 @@ impl LabelSelector {
                 }
                 return Err(unreadable(text, "found ','"));
             }
-            demands.push(requirement(part)?);
+            requirements.push(requirement(part)?);
         }
-        Ok(Self(demands))
+        Ok(Self(requirements))
     }
 
-    /// Whether it selects everything.
+    /// Whether the selector has no requirements and so selects every object.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Its demands as reviews of access write them. Comparisons of numbers have no such form and are left out.
+    /// The requirements in the form of a `SubjectAccessReview`. Comparisons of numbers have no form there and are left out.
     pub fn requirements(&self) -> Vec<Value> {
-        let requirement = |(key, demand): &(String, Demand)| match demand {
-            Demand::In(values) => Some(json!({"key": key, "operator": "In", "values": values})),
-            Demand::NotIn(values) => Some(json!({"key": key, "operator": "NotIn", "values": values})),
-            Demand::Exists => Some(json!({"key": key, "operator": "Exists"})),
-            Demand::Absent => Some(json!({"key": key, "operator": "DoesNotExist"})),
-            Demand::Above(_) | Demand::Below(_) => None,
+        let requirement = |(key, condition): &(String, Condition)| match condition {
+            Condition::In(values) => Some(json!({"key": key, "operator": "In", "values": values})),
+            Condition::NotIn(values) => Some(json!({"key": key, "operator": "NotIn", "values": values})),
+            Condition::Exists => Some(json!({"key": key, "operator": "Exists"})),
+            Condition::Absent => Some(json!({"key": key, "operator": "DoesNotExist"})),
+            Condition::Above(_) | Condition::Below(_) => None,
         };
         self.0.iter().filter_map(requirement).collect()
     }
 
-    /// Whether an object's labels meet all demands.
+    /// Whether the labels of an object meet all requirements.
     pub fn matches(&self, object: &Value) -> bool {
         let labels = &object["metadata"]["labels"];
-        self.0.iter().all(|(key, demand)| {
+        self.0.iter().all(|(key, condition)| {
             let value = labels.get(key).and_then(Value::as_str);
             let number = || value.and_then(|value| value.parse::<i64>().ok());
-            match demand {
-                Demand::In(values) => value.is_some_and(|value| values.iter().any(|wanted| wanted == value)),
-                Demand::NotIn(values) => !value.is_some_and(|value| values.iter().any(|wanted| wanted == value)),
-                Demand::Exists => value.is_some(),
-                Demand::Absent => value.is_none(),
-                Demand::Above(bound) => number().is_some_and(|number| number > *bound),
-                Demand::Below(bound) => number().is_some_and(|number| number < *bound),
+            match condition {
+                Condition::In(values) => value.is_some_and(|value| values.iter().any(|wanted| wanted == value)),
+                Condition::NotIn(values) => !value.is_some_and(|value| values.iter().any(|wanted| wanted == value)),
+                Condition::Exists => value.is_some(),
+                Condition::Absent => value.is_none(),
+                Condition::Above(bound) => number().is_some_and(|number| number > *bound),
+                Condition::Below(bound) => number().is_some_and(|number| number < *bound),
             }
         })
     }
@@ -98,20 +98,20 @@ fn split_outside_parentheses(text: &str) -> Vec<&str> {
     parts
 }
 
-fn requirement(text: &str) -> Result<(String, Demand), ApiStatus> {
+fn requirement(text: &str) -> Result<(String, Condition), ApiStatus> {
     let values = |rest: &str| -> Result<Vec<String>, ApiStatus> {
         let inner = rest.trim().strip_prefix('(').and_then(|rest| rest.strip_suffix(')'));
         let inner = inner.ok_or_else(|| unreadable(text, "expected '('"))?;
         inner.split(',').map(|value| label_value(value.trim(), text)).collect()
     };
     if let Some(key) = text.strip_prefix('!') {
-        return Ok((label_key(key.trim(), text)?, Demand::Absent));
+        return Ok((label_key(key.trim(), text)?, Condition::Absent));
     }
     for (operator, negated) in [("!=", true), ("==", false), ("=", false)] {
         if let Some((key, value)) = text.split_once(operator) {
             let wanted = vec![label_value(value.trim(), text)?];
-            let demand = if negated { Demand::NotIn(wanted) } else { Demand::In(wanted) };
-            return Ok((label_key(key.trim(), text)?, demand));
+            let condition = if negated { Condition::NotIn(wanted) } else { Condition::In(wanted) };
+            return Ok((label_key(key.trim(), text)?, condition));
         }
     }
     for operator in ['>', '<'] {
@@ -119,22 +119,22 @@ fn requirement(text: &str) -> Result<(String, Demand), ApiStatus> {
             let bound = bound.trim().parse().map_err(|_| {
                 unreadable(text, "values[0]: Invalid value: for 'Gt', 'Lt' operators, the value must be an integer")
             })?;
-            let demand = if operator == '>' { Demand::Above(bound) } else { Demand::Below(bound) };
-            return Ok((label_key(key.trim(), text)?, demand));
+            let condition = if operator == '>' { Condition::Above(bound) } else { Condition::Below(bound) };
+            return Ok((label_key(key.trim(), text)?, condition));
         }
     }
     let (key, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
     let rest = rest.trim();
-    let demand = if rest.is_empty() {
-        Demand::Exists
+    let condition = if rest.is_empty() {
+        Condition::Exists
     } else if let Some(rest) = rest.strip_prefix("notin") {
-        Demand::NotIn(values(rest)?)
+        Condition::NotIn(values(rest)?)
     } else if let Some(rest) = rest.strip_prefix("in") {
-        Demand::In(values(rest)?)
+        Condition::In(values(rest)?)
     } else {
         return Err(unreadable(text, &format!("found '{rest}', expected: in, notin, =, ==, !=, gt, lt")));
     };
-    Ok((label_key(key, text)?, demand))
+    Ok((label_key(key, text)?, condition))
 }
 
 fn label_key(key: &str, text: &str) -> Result<String, ApiStatus> {
@@ -151,22 +151,22 @@ fn label_value(value: &str, text: &str) -> Result<String, ApiStatus> {
     }
 }
 
-/// A field selector, as `kubectl --field-selector` writes it.
+/// A field selector in the format of `kubectl --field-selector`: all its requirements must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FieldSelector(Vec<FieldDemand>);
+pub struct FieldSelector(Vec<FieldRequirement>);
 
-/// One demand on a field.
+/// A requirement of a field selector.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FieldDemand {
+pub struct FieldRequirement {
     /// Path of the field, such as `spec.nodeName`.
     pub field: String,
-    /// What it is compared with; absent fields count as empty.
+    /// The value with which the field is compared. A missing field counts as empty.
     pub value: String,
-    /// Whether it must be equal.
+    /// The operator.
     pub comparison: Comparison,
 }
 
-/// How a field is compared.
+/// The operator of a field requirement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Comparison {
     /// `=`.
@@ -176,77 +176,77 @@ pub enum Comparison {
 }
 
 impl FieldSelector {
-    /// Reads `a=b,c!=d`, where `\` takes the meaning of the next character away.
+    /// Parses a text such as `a=b,c!=d`. A `\` escapes the next character.
     ///
     /// # Errors
-    /// 400 for a term without operator.
+    /// 400 for a term without an operator or with an invalid escape.
     pub fn parse(text: &str) -> Result<Self, ApiStatus> {
-        let mut demands = Vec::new();
+        let mut requirements = Vec::new();
         for term in terms(text).into_iter().filter(|term| !term.is_empty()) {
             let (field, comparison, value) = split_term(term).ok_or_else(|| {
                 ApiStatus::bad_request(format!("invalid selector: '{text}'; can't understand '{term}'"))
             })?;
-            demands.push(FieldDemand { field: field.to_owned(), value: unescaped(value)?, comparison });
+            requirements.push(FieldRequirement { field: field.to_owned(), value: unescaped(value)?, comparison });
         }
-        Ok(Self(demands))
+        Ok(Self(requirements))
     }
 
-    /// Its demands.
-    pub fn demands(&self) -> &[FieldDemand] {
+    /// The requirements.
+    pub fn terms(&self) -> &[FieldRequirement] {
         &self.0
     }
 
-    /// Whether it selects everything.
+    /// Whether the selector has no requirements and so selects every object.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The one name that it demands, if it does.
+    /// The name that the selector requires with `metadata.name=…`; none without this requirement.
     pub fn exact_name(&self) -> Option<&str> {
         self.0
             .iter()
-            .find(|demand| demand.field == "metadata.name" && demand.comparison == Comparison::Equal)
-            .map(|demand| demand.value.as_str())
+            .find(|term| term.field == "metadata.name" && term.comparison == Comparison::Equal)
+            .map(|term| term.value.as_str())
     }
 
-    /// Its demands as reviews of access write them.
+    /// The requirements in the form of a `SubjectAccessReview`.
     pub fn requirements(&self) -> Vec<Value> {
-        let requirement = |demand: &FieldDemand| {
-            let operator = match demand.comparison {
+        let requirement = |term: &FieldRequirement| {
+            let operator = match term.comparison {
                 Comparison::Equal => "In",
                 Comparison::Unequal => "NotIn",
             };
-            json!({"key": demand.field, "operator": operator, "values": [demand.value]})
+            json!({"key": term.field, "operator": operator, "values": [term.value]})
         };
         self.0.iter().map(requirement).collect()
     }
 
-    /// Whether an object meets all demands.
+    /// Whether an object meets all requirements.
     pub fn matches(&self, object: &Value) -> bool {
         self.matches_where(|field| field.split('.').try_fold(object, |value, part| value.get(part)))
     }
 
-    /// Whether an object meets all demands whose fields `find` finds.
+    /// Whether an object meets all requirements. `find` returns the value of a field.
     pub fn matches_where<'a>(&self, find: impl Fn(&str) -> Option<&'a Value>) -> bool {
-        self.0.iter().all(|demand| {
-            let found = find(&demand.field);
+        self.0.iter().all(|term| {
+            let found = find(&term.field);
             let text = match found {
                 None | Some(Value::Null) => String::new(),
                 Some(Value::String(text)) => text.clone(),
                 Some(other) => other.to_string(),
             };
-            // A flag that is absent is false.
-            let text = if text.is_empty() && (demand.value == "false" || demand.value == "true") {
+            // A missing boolean is false.
+            let text = if text.is_empty() && (term.value == "false" || term.value == "true") {
                 "false".to_owned()
             } else {
                 text
             };
-            (text == demand.value) == (demand.comparison == Comparison::Equal)
+            (text == term.value) == (term.comparison == Comparison::Equal)
         })
     }
 }
 
-/// The terms of a field selector: what commas part that are not escaped.
+/// The terms of a field selector, which commas separate. An escaped comma does not separate.
 fn terms(text: &str) -> Vec<&str> {
     let (mut start, mut is_escaped, mut found) = (0, false, Vec::new());
     for (at, character) in text.char_indices() {
@@ -264,7 +264,7 @@ fn terms(text: &str) -> Vec<&str> {
     found
 }
 
-/// Field, comparison and value of a term; the first operator parts them.
+/// Field, operator and value of a term. The first operator counts.
 fn split_term(term: &str) -> Option<(&str, Comparison, &str)> {
     let at = term.find("!=").into_iter().chain(term.find('=')).min()?;
     let (field, rest) = term.split_at(at);
@@ -272,7 +272,7 @@ fn split_term(term: &str) -> Option<(&str, Comparison, &str)> {
     operators.into_iter().find_map(|(operator, comparison)| Some((field, comparison, rest.strip_prefix(operator)?)))
 }
 
-/// A value without its escapes: a backslash stands before itself, commas and equals signs.
+/// A value without its escapes. Backslashes, commas and equals signs are escaped with a backslash.
 fn unescaped(value: &str) -> Result<String, ApiStatus> {
     let wrong = |what: &str| ApiStatus::bad_request(format!("invalid field selector: {what} in value '{value}'"));
     let (mut plain, mut is_escaped) = (String::with_capacity(value.len()), false);
@@ -335,11 +335,12 @@ mod tests {
     #[case::an_absent_flag_is_false("spec.unschedulable=false", true)]
     #[case::an_escaped_comma(r"spec.id=a\,b\=c\\d", true)]
     #[case::an_escaped_comma_and_another_term(r"spec.id=a\,b\=c\\d,metadata.name=x", false)]
-    #[case::the_first_operator_parts("spec.odd==\\=", true)]
+    #[case::the_first_operator_counts("spec.odd==\\=", true)]
     fn field_selectors(#[case] text: &str, #[case] expected: bool) {
         let object = json!({"metadata": {"name": "y"}, "spec": {"nodeName": "n", "id": "a,b=c\\d", "odd": "="}});
         assert_eq!(FieldSelector::parse(text).unwrap().matches(&object), expected);
     }
+
     #[rstest]
     #[case::no_operator("abc", "invalid selector: 'abc'; can't understand 'abc'")]
     #[case::an_operator_too_many("a=b!=c", "unescaped character '='")]

@@ -1,17 +1,17 @@
 //! Errors as `Status` objects.
 //!
-//! Source: spec/extension-apiserver §2.8. Messages have the words of a real API server where clients know them.
+//! Source: spec/extension-apiserver §2.8. The messages are those of a kube-apiserver where clients know them.
 
 use serde_json::{Value, json};
 
-/// What is wrong with one field.
+/// The error of one field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cause {
     /// Reason in `CamelCase`, such as `FieldValueInvalid`.
     pub reason: &'static str,
-    /// For people.
+    /// Message for people.
     pub message: String,
-    /// Path of the field; empty for none.
+    /// Path of the field; empty if the cause concerns no field.
     pub field: String,
 }
 
@@ -20,23 +20,23 @@ impl Cause {
         Self { reason, message, field: field.into() }
     }
 
-    /// A field is missing.
+    /// A required field is missing.
     pub fn required(field: impl Into<String>, detail: &str) -> Self {
         let colon = if detail.is_empty() { "" } else { ": " };
         Self::of("FieldValueRequired", field, format!("Required value{colon}{detail}"))
     }
 
-    /// A field's value can't be taken.
+    /// The value of a field is invalid.
     pub fn invalid(field: impl Into<String>, value: &Value, detail: &str) -> Self {
         Self::of("FieldValueInvalid", field, format!("Invalid value: {}: {detail}", brief(value)))
     }
 
-    /// A field's value has the wrong type.
+    /// The value of a field has the wrong type.
     pub fn wrong_type(field: impl Into<String>, value: &Value, detail: &str) -> Self {
         Self::of("FieldValueTypeInvalid", field, format!("Invalid value: {}: {detail}", brief(value)))
     }
 
-    /// A field's value is none of those that exist.
+    /// The value of a field is not one of the supported values.
     pub fn not_supported(field: impl Into<String>, value: &Value, supported: &[Value]) -> Self {
         let known = supported.iter().map(Value::to_string).collect::<Vec<_>>().join(", ");
         Self::of(
@@ -46,12 +46,12 @@ impl Cause {
         )
     }
 
-    /// A field may not be set so.
+    /// The field, or its value, is forbidden here.
     pub fn forbidden(field: impl Into<String>, detail: &str) -> Self {
         Self::of("FieldValueForbidden", field, format!("Forbidden: {detail}"))
     }
 
-    /// A list has a value twice.
+    /// A list contains a value twice.
     pub fn duplicate(field: impl Into<String>, value: &Value) -> Self {
         Self::of("FieldValueDuplicate", field, format!("Duplicate value: {}", brief(value)))
     }
@@ -61,7 +61,7 @@ impl Cause {
         Self::of("FieldValueTooLong", field, format!("Too long: {detail}"))
     }
 
-    /// A list or object has more entries than it may.
+    /// A list or object has more entries than allowed.
     pub fn too_many(field: impl Into<String>, entries: u64, most: u64) -> Self {
         let noun = if most == 1 { "item" } else { "items" };
         Self::of("FieldValueTooMany", field, format!("Too many: {entries}: must have at most {most} {noun}"))
@@ -80,7 +80,7 @@ impl Cause {
     }
 }
 
-/// A value in a message: short, and never a whole object.
+/// A short form of a value for messages, without the contents of objects and lists.
 fn brief(value: &Value) -> String {
     match value {
         Value::Object(_) => "\"object\"".to_owned(),
@@ -90,35 +90,35 @@ fn brief(value: &Value) -> String {
     }
 }
 
-/// How an error is written.
+/// The form of the response to a refused request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// As a `Status` object.
+    /// A `Status` object.
     Status,
-    /// As a line of text, where clients expect no object.
+    /// A line of text, for paths where clients expect no object.
     Text,
 }
 
-/// A refused request.
+/// The error of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiStatus {
-    /// HTTP status.
+    /// The HTTP status.
     pub code: u16,
     /// Reason in `CamelCase`; may be empty.
     pub reason: &'static str,
-    /// For people.
+    /// Message for people.
     pub message: String,
-    /// `details` beside causes and `retryAfterSeconds`.
+    /// `details` without `causes` and `retryAfterSeconds`.
     pub details: Option<Box<Value>>,
-    /// What is wrong, field by field.
+    /// The errors of single fields.
     pub causes: Vec<Cause>,
-    /// Seconds after which another try may help; a header too.
+    /// Seconds until the client may try again; written as `retryAfterSeconds` and as a header.
     pub retry_after: Option<u32>,
-    /// How it is written.
+    /// The form of the response.
     pub form: Form,
-    /// Where a list may be continued after all.
+    /// The token with which the client may continue a list whose own token has expired.
     pub continue_token: Option<String>,
-    /// What is told beside the refusal, in headers.
+    /// Texts of `Warning` headers.
     pub warnings: Vec<String>,
 }
 
@@ -130,7 +130,7 @@ impl std::fmt::Display for ApiStatus {
 
 impl std::error::Error for ApiStatus {}
 
-/// `things.example.com`, or `configmaps` in the core group.
+/// The name with its group, such as `things.example.com`, or `configmaps` in the core group.
 pub fn qualified(resource: &str, group: &str) -> String {
     if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") }
 }
@@ -199,20 +199,20 @@ impl ApiStatus {
         Self::new(406, "NotAcceptable", format!("only the following media types are accepted: {accepted}"))
     }
 
-    /// 409 for a name that is taken.
+    /// 409 for a name that is in use.
     pub fn already_exists(group: &str, resource: &str, name: &str) -> Self {
         Self::new(409, "AlreadyExists", format!("{} {name:?} already exists", qualified(resource, group)))
             .with_details(object_details(name, group, resource))
     }
 
-    /// 409 for a write that came too late or met another object.
+    /// 409 for a write whose precondition does not hold.
     pub fn conflict(group: &str, resource: &str, name: &str, why: &str) -> Self {
         let what = qualified(resource, group);
         Self::new(409, "Conflict", format!("Operation cannot be fulfilled on {what} {name:?}: {why}"))
             .with_details(object_details(name, group, resource))
     }
 
-    /// 409: somebody else has written since.
+    /// 409 for a write that is based on an older version of the object.
     pub fn modified(group: &str, resource: &str, name: &str) -> Self {
         let why = "the object has been modified; please apply your changes to the latest version and try again";
         Self::conflict(group, resource, name, why)
@@ -233,7 +233,7 @@ impl ApiStatus {
         Self::new(415, "UnsupportedMediaType", message)
     }
 
-    /// 422 with what is wrong, field by field.
+    /// 422 with the errors of the fields.
     pub fn invalid(group: &str, kind: &str, name: &str, causes: Vec<Cause>) -> Self {
         let lines: Vec<_> = causes.iter().map(Cause::line).collect();
         let all = if let [one] = lines.as_slice() { one.clone() } else { format!("[{}]", lines.join(", ")) };
@@ -247,28 +247,28 @@ impl ApiStatus {
         Self::new(500, "InternalError", format!("Internal error occurred: {why}"))
     }
 
-    /// With these details.
+    /// The same error with these details.
     #[must_use]
     pub fn with_details(mut self, details: Value) -> Self {
         self.details = Some(Box::new(details));
         self
     }
 
-    /// With one cause.
+    /// The same error with one more cause.
     #[must_use]
     pub fn with_cause(mut self, reason: &'static str, message: impl Into<String>) -> Self {
         self.causes.push(Cause { reason, message: message.into(), field: String::new() });
         self
     }
 
-    /// With these warnings before its own.
+    /// The same error with these warnings before its own.
     #[must_use]
     pub fn warned(mut self, warnings: &[String]) -> Self {
         self.warnings.splice(0..0, warnings.iter().cloned());
         self
     }
 
-    /// With the advice to try again after some seconds.
+    /// The same error with the advice to try again after these seconds.
     #[must_use]
     pub fn retry_after(mut self, seconds: u32) -> Self {
         self.retry_after = Some(seconds);
@@ -302,7 +302,7 @@ impl ApiStatus {
     }
 }
 
-/// The `Status` of a deletion that is complete.
+/// The `Status` of a completed deletion.
 pub fn deleted(group: &str, resource: &str, name: &str, uid: &Value) -> Value {
     let mut details = object_details(name, group, resource);
     details["uid"] = uid.clone();

@@ -1,15 +1,15 @@
-//! Finds fields that an `OpenAPI` schema does not know.
+//! Finds the fields of an object that its `OpenAPI` schema does not declare.
 //!
 //! Source: spec/extension-apiserver §2.9 (`fieldValidation`).
 
 use serde_json::Value;
 
-/// Path of a field below another.
+/// The path of a field of the object at `path`.
 pub fn join(path: &str, field: &str) -> String {
     if path.is_empty() { field.to_owned() } else { format!("{path}.{field}") }
 }
 
-/// Paths of the fields of an object that its schema does not know. `apiVersion`, `kind` and `metadata` are known.
+/// Paths of the fields of an object that its schema does not declare. `apiVersion`, `kind` and `metadata` are always known.
 pub fn find(object: &Value, schema: &Value) -> Vec<String> {
     let mut found = Vec::new();
     let Value::Object(fields) = object else { return found };
@@ -34,10 +34,10 @@ fn field(name: &str, value: &Value, schema: &Value, path: &str, found: &mut Vec<
 fn walk(value: &Value, schema: &Value, path: &str, found: &mut Vec<String>) {
     match value {
         Value::Object(fields) => {
-            // Says nothing about its fields: a reference, or anything goes.
-            let is_silent = schema.get("properties").is_none() && schema.get("additionalProperties").is_none();
+            // A schema without declared fields is a reference, or it allows every field.
+            let declares_no_fields = schema.get("properties").is_none() && schema.get("additionalProperties").is_none();
             let is_open = schema["x-kubernetes-preserve-unknown-fields"] == true;
-            if is_silent && (is_open || schema["type"] != "object") {
+            if declares_no_fields && (is_open || schema["type"] != "object") {
                 return;
             }
             for (name, value) in fields {

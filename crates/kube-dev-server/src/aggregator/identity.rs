@@ -1,4 +1,4 @@
-//! Who the server is towards extensions, and where it tells them whom to believe.
+//! The identity of the server for extension API servers, and the `ConfigMap` with the certificate authorities that they must trust.
 //!
 //! Source: spec/extension-apiserver §3.2, §5.2.
 
@@ -14,33 +14,33 @@ use crate::{
     store::{Collection, Expect, key},
 };
 
-/// The name on the certificate that extensions see.
+/// The common name in the client certificate for extension API servers.
 const PROXY: &str = "front-proxy-client";
 const NAMESPACE: &str = "kube-system";
 const CONFIG_MAP: &str = "extension-apiserver-authentication";
 
-/// The certificate that the server shows extensions.
+/// The client certificate for extension API servers.
 pub(super) struct Identity {
     pub(super) certificate: CertificateDer<'static>,
     pub(super) key: PrivateKeyDer<'static>,
 }
 
 impl Server {
-    /// Gives the server a certificate for extensions, and tells them whom to believe: it, and its own clients. Once per
-    /// process; what is there already stays.
+    /// Creates the client certificate for extension API servers, and publishes the certificate authorities that they must trust. Does nothing after
+    /// the first call of the process.
     ///
     /// # Errors
-    /// When no certificate can be made.
-    pub(crate) fn introduce_to_extensions(&self, folder: Option<&Path>, clients: &str) -> Result<(), String> {
+    /// If no certificate can be created.
+    pub(crate) fn publish_identity(&self, folder: Option<&Path>, clients: &str) -> Result<(), String> {
         if self.aggregator.identity.get().is_some() {
             return Ok(());
         }
         let authority = Authority::of_folder(folder, FRONT_PROXY)?;
         let (certificate, key) = authority.issue(PROXY, Holder::Client(None))?.decoded()?;
-        // A second listener that was quicker has done the same.
+        // The result is ignored: a concurrent start of another listener sets an equal identity.
         let _ = self.aggregator.identity.set(Identity { certificate, key });
         self.publish(trust(clients, &authority.pem));
-        self.aggregator.look_again();
+        self.aggregator.check_again();
         Ok(())
     }
 
@@ -66,12 +66,12 @@ impl Server {
                 (Expect::Absent, object)
             }
         };
-        // Nobody else is there yet: this comes before the first request.
+        // A conflict is impossible, because this write is before the first request.
         let _ = self.store.write(&maps, &place, expect, Some(object));
     }
 }
 
-/// Whom to believe, as kube-apiserver writes it.
+/// The certificate authorities and headers that extension API servers must trust, in the format of kube-apiserver.
 fn trust(clients: &str, proxies: &str) -> Value {
     let list = |entries: &[&str]| json!(entries).to_string();
     json!({

@@ -1,7 +1,7 @@
-//! Keeps what is known of registered servers: asks them whether they answer, learns their documents, writes the condition
-//! `Available`.
+//! Checks the registered servers: whether they are available, and their documents. Writes the condition `Available`.
 //!
-//! Registrations of what this server serves itself are made here too. Source: spec/extension-apiserver §5.3, §5.5, §6.2.
+//! This file also creates the registrations of the groups that this server serves itself.
+//! Source: spec/extension-apiserver §5.3, §5.5, §6.2.
 
 use std::{
     sync::{Arc, PoisonError},
@@ -14,8 +14,8 @@ use http_body_util::{BodyExt, Limited};
 use serde_json::{Value, json};
 
 use super::{
-    Backend, Backends, GROUP, Learned, RESOURCE,
-    line::Line,
+    Backend, Backends, GROUP, RESOURCE, ServerDocuments,
+    client::ExtensionClient,
     merge,
     registration::{self, AUTOMANAGED, GroupVersion, Registration, Unavailable},
 };
@@ -26,29 +26,29 @@ use crate::{
     store::{Collection, Expect, Stored, key},
 };
 
-/// How often servers that answer are asked.
+/// The time between two checks of available servers.
 const PERIOD: Duration = Duration::from_secs(10);
-/// How soon those are asked again that do not answer: most of them are about to.
-const IMPATIENCE: Duration = Duration::from_millis(50);
-/// How often they are asked after a while.
-const LONGEST_IMPATIENCE: Duration = Duration::from_millis(500);
-/// No question takes longer.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Longer documents are not read.
+/// The time before the second check of an unavailable server. It is short because most of these servers are just starting.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
+/// The longest time between two checks of an unavailable server.
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// The timeout of a request of a check.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// The most bytes of a document.
 const DOCUMENT_LIMIT: usize = 16 * 1024 * 1024;
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-/// Who asks.
+/// The user of a request of a check.
 #[derive(Clone, Copy)]
-enum Asker {
-    /// Whether a server is there, and what it serves.
+enum CheckUser {
+    /// The user for availability and discovery.
     Aggregator,
-    /// What its objects look like; as in the original somebody without groups beside that of everybody who is known.
+    /// The user for `OpenAPI` documents. As in kube-aggregator it is only in the group of authenticated users.
     OpenApi,
 }
 
-impl Asker {
+impl CheckUser {
     const fn name(self) -> &'static str {
         match self {
             Self::Aggregator => "system:kube-aggregator",
@@ -64,106 +64,106 @@ impl Asker {
     }
 }
 
-/// What a look at all registered servers has shown.
+/// The result of a check of all registered servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Seen {
-    NoServer,
-    AllAnswer,
-    /// Some do not answer, which was otherwise before.
-    SomethingNew,
-    /// Some do not answer, as before.
-    NothingNew,
+enum CheckResult {
+    NoServers,
+    AllAvailable,
+    /// Some servers are unavailable, and the result has changed.
+    SomeUnavailableChanged,
+    /// Some servers are unavailable, and the result is the same as before.
+    SomeUnavailableUnchanged,
 }
 
-/// How long to wait after so many looks in a row at a server that does not answer.
-fn impatience(in_vain: u32) -> Duration {
-    IMPATIENCE.saturating_mul(1 << in_vain.saturating_sub(1).min(8)).min(LONGEST_IMPATIENCE)
+/// The time until the next check after a number of equal results with unavailable servers.
+fn pause(checks: u32) -> Duration {
+    SHORTEST_PAUSE.saturating_mul(1 << checks.saturating_sub(1).min(8)).min(LONGEST_PAUSE)
 }
 
 impl Server {
-    /// Follows registrations and their servers until the server is gone.
+    /// Checks the registered servers until the server is dropped.
     pub(crate) async fn keep_registrations(self: Arc<Self>) {
-        let mut in_vain = 0;
+        let mut checks = 0;
         loop {
-            let pause = match self.look_after_registrations().await {
-                Seen::NoServer => None,
-                Seen::AllAnswer => Some(PERIOD),
-                Seen::SomethingNew => {
-                    in_vain = 1;
-                    Some(impatience(in_vain))
+            let pause = match self.check_registrations().await {
+                CheckResult::NoServers => None,
+                CheckResult::AllAvailable => Some(PERIOD),
+                CheckResult::SomeUnavailableChanged => {
+                    checks = 1;
+                    Some(pause(checks))
                 }
-                Seen::NothingNew => {
-                    in_vain = in_vain.saturating_add(1);
-                    Some(impatience(in_vain))
+                CheckResult::SomeUnavailableUnchanged => {
+                    checks = checks.saturating_add(1);
+                    Some(pause(checks))
                 }
             };
-            let changed = self.aggregator.changed.notified();
+            let requested = self.aggregator.check.notified();
             match pause {
-                None => changed.await,
-                // Whether it was a change or the time: both mean another look.
-                Some(pause) => drop(tokio::time::timeout(pause, changed).await),
+                None => requested.await,
+                // The next check follows a request as well as the end of the pause.
+                Some(pause) => drop(tokio::time::timeout(pause, requested).await),
             }
         }
     }
 
-    /// Asks every registered server.
-    async fn look_after_registrations(&self) -> Seen {
+    /// Checks every registered server.
+    async fn check_registrations(&self) -> CheckResult {
         let objects = self.store.list(&registrations(), "").objects;
         let before = self.aggregator.backends();
-        let mut looked_at = Vec::new();
+        let mut checked = Vec::new();
         for (_, stored) in objects {
             let Some(registration) = Registration::of(&stored.value) else { continue };
-            looked_at.push((stored, Arc::new(self.look_at(registration, &before).await)));
+            checked.push((stored, Arc::new(self.check(registration, &before).await)));
         }
         let serves = |backend: &Arc<Backend>| backend.registration.serves.clone();
-        let backends: Backends = looked_at.iter().map(|(_, backend)| (serves(backend), Arc::clone(backend))).collect();
-        let all_answer = backends.values().all(|backend| backend.found.is_ok());
+        let backends: Backends = checked.iter().map(|(_, backend)| (serves(backend), Arc::clone(backend))).collect();
+        let all_available = backends.values().all(|backend| backend.documents.is_ok());
         let none = backends.is_empty();
         let changed = before.len() != backends.len()
-            || backends.iter().any(|(serves, backend)| before.get(serves).is_none_or(|old| !is_alike(old, backend)));
+            || backends.iter().any(|(serves, backend)| before.get(serves).is_none_or(|old| !is_same(old, backend)));
         if changed {
             *self.aggregator.backends.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(backends);
-            self.documents.forget();
-            self.aggregator.moved.notify_one();
+            self.documents.clear();
+            self.aggregator.changed.notify_one();
         }
-        // Who reads that a server is available can ask it.
-        for (stored, backend) in &looked_at {
-            self.tell(stored, backend);
+        // The conditions are written after the update above, so that requests to a server work as soon as it is shown as available.
+        for (stored, backend) in &checked {
+            self.write_condition(stored, backend);
         }
-        match (none, all_answer, changed) {
-            (true, ..) => Seen::NoServer,
-            (_, true, _) => Seen::AllAnswer,
-            (.., true) => Seen::SomethingNew,
-            (.., false) => Seen::NothingNew,
+        match (none, all_available, changed) {
+            (true, ..) => CheckResult::NoServers,
+            (_, true, _) => CheckResult::AllAvailable,
+            (.., true) => CheckResult::SomeUnavailableChanged,
+            (.., false) => CheckResult::SomeUnavailableUnchanged,
         }
     }
 
-    async fn look_at(&self, registration: Registration, before: &Backends) -> Backend {
+    async fn check(&self, registration: Registration, before: &Backends) -> Backend {
         let known = before.get(&registration.serves).filter(|known| known.registration == registration);
         let service = Collection::new("", "services");
         let place = key(Some(&registration.service.namespace), &registration.service.name);
         let stored = self.store.get(&service, &place);
         let address = registration::address(&registration.service, stored.as_ref().map(|stored| &stored.value));
         let identity = self.aggregator.identity.get();
-        // Connections are kept as long as they lead to the same place.
-        let line = match (address, known.map(|known| &known.line)) {
-            (Ok(address), Some(Ok(line))) if line.leads_to(&address, identity) => Ok(line.clone()),
-            (Ok(address), _) => Line::to(address, &registration.service, &registration.bundle, identity),
+        // The client and its connections are reused as long as the address is the same.
+        let client = match (address, known.map(|known| &known.client)) {
+            (Ok(address), Some(Ok(client))) if client.is_for(&address, identity) => Ok(client.clone()),
+            (Ok(address), _) => ExtensionClient::new(address, &registration.service, &registration.bundle, identity),
             (Err(why), _) => Err(why),
         };
-        let learned = known.and_then(|known| known.found.as_deref().ok());
-        let found = match &line {
+        let known = known.and_then(|known| known.documents.as_deref().ok());
+        let documents = match &client {
             Err(why) => Err(why.clone()),
-            Ok(line) => learn(line, &registration.serves, learned).await.map(Box::new),
+            Ok(client) => fetch_documents(client, &registration.serves, known).await.map(Box::new),
         };
-        Backend { registration, line, found }
+        Backend { registration, client, documents }
     }
 
     /// Writes the condition, if it has changed.
-    fn tell(&self, stored: &Stored, backend: &Backend) {
-        let state = backend.found.as_ref().map(|_| ());
+    fn write_condition(&self, stored: &Stored, backend: &Backend) {
+        let state = backend.documents.as_ref().map(|_| ());
         if let Some(changed) = registration::with_condition(&stored.whole(), state, self.now()) {
-            // Somebody else was quicker: the change wakes us again.
+            // A conflict needs no retry, because the other change leads to a new check.
             let _ = self.store.write(
                 &registrations(),
                 &backend.registration.name,
@@ -173,7 +173,7 @@ impl Server {
         }
     }
 
-    /// Registers what this server serves itself, and takes back what it does not serve any more.
+    /// Creates the registrations of the groups that this server serves itself, and deletes those of groups that it does not serve any more.
     pub(crate) fn register_local(&self) {
         let wanted = registration::local_registrations(&self.registry(), self.now());
         let stored = self.store.list(&registrations(), "").objects;
@@ -184,7 +184,7 @@ impl Server {
             }
             object["metadata"]["uid"] = json!(object::new_uid(&mut *self.random()));
             object["metadata"]["creationTimestamp"] = object::time(self.now());
-            // What somebody else has just put there stays.
+            // An existing registration stays unchanged.
             let _ = self.store.write(&registrations(), &name, Expect::Absent, Some(object));
         }
         for (place, stored) in stored {
@@ -200,73 +200,82 @@ fn registrations() -> Collection {
     Collection::new(GROUP, RESOURCE)
 }
 
-/// Whether nothing has changed that requests or documents depend on.
-fn is_alike(old: &Backend, new: &Backend) -> bool {
-    let same_line = match (&old.line, &new.line) {
+/// Whether two checks have the same result for requests and documents.
+fn is_same(old: &Backend, new: &Backend) -> bool {
+    let same_client = match (&old.client, &new.client) {
         (Ok(old), Ok(new)) => old.is_same(new),
         (Err(old), Err(new)) => old == new,
         _ => false,
     };
-    let same_found = match (&old.found, &new.found) {
-        (Ok(old), Ok(new)) => old.seen == new.seen,
+    let same_documents = match (&old.documents, &new.documents) {
+        (Ok(old), Ok(new)) => old.version == new.version,
         (Err(old), Err(new)) => old == new,
         _ => false,
     };
-    old.registration == new.registration && same_line && same_found
+    old.registration == new.registration && same_client && same_documents
 }
 
-/// Asks a server whether it is there, and for its documents if they have changed.
-async fn learn(line: &Line, serves: &GroupVersion, known: Option<&Learned>) -> Result<Learned, Unavailable> {
+/// Checks whether a server is available, and fetches its documents if they have changed.
+async fn fetch_documents(
+    client: &ExtensionClient,
+    serves: &GroupVersion,
+    known: Option<&ServerDocuments>,
+) -> Result<ServerDocuments, Unavailable> {
     let path = serves.path();
     let failed = |why: String| Unavailable::failed_check(format!("failing or missing response from {path}: {why}"));
-    // Who is just starting would log every question as one that it failed to answer.
+    // A server that is just starting is only asked whether it is ready, because it would log an error for every other request.
     if known.is_none() {
-        let (ready, _) = exchange(line, "/readyz", "*/*", Asker::Aggregator).await.map_err(failed)?;
-        // One that tells nothing of itself is taken to be ready.
+        let (ready, _) = exchange(client, "/readyz", "*/*", CheckUser::Aggregator).await.map_err(failed)?;
+        // A server without this endpoint counts as ready.
         if ready.is_server_error() {
             return Err(failed("the server is not ready yet".to_owned()));
         }
     }
-    let list = ask(line, &path, "application/json", Asker::Aggregator).await.map_err(failed)?;
-    // A server without these documents is available all the same.
-    let index = ask(line, "/openapi/v3", "application/json", Asker::OpenApi).await.unwrap_or_default();
-    let seen = (list, index);
-    if let Some(known) = known.filter(|known| known.seen == seen) {
+    let list = get(client, &path, "application/json", CheckUser::Aggregator).await.map_err(failed)?;
+    // A server without these documents is available too.
+    let index = get(client, "/openapi/v3", "application/json", CheckUser::OpenApi).await.unwrap_or_default();
+    let version = (list, index);
+    if let Some(known) = known.filter(|known| known.version == version) {
         return Ok(known.clone());
     }
     let parsed = |bytes: &Bytes| serde_json::from_slice::<Value>(bytes).ok();
-    let aggregated = ask(line, "/apis", AGGREGATED, Asker::Aggregator).await.ok();
+    let aggregated = get(client, "/apis", AGGREGATED, CheckUser::Aggregator).await.ok();
     let entry = aggregated.as_ref().and_then(parsed).and_then(|document| merge::entry_of(&document, serves));
-    let entry = entry.or_else(|| merge::entry_of_plain(&parsed(&seen.0)?, serves));
-    let open_api = parsed(&seen.1)
+    let entry = entry.or_else(|| merge::entry_of_plain(&parsed(&version.0)?, serves));
+    let open_api = parsed(&version.1)
         .and_then(|index| Some(index["paths"][path.trim_start_matches('/')]["serverRelativeURL"].as_str()?.to_owned()));
-    let swagger = ask(line, "/openapi/v2", "application/json", Asker::OpenApi).await.ok();
-    Ok(Learned { swagger: swagger.as_ref().and_then(parsed), entry, open_api, seen })
+    let swagger = get(client, "/openapi/v2", "application/json", CheckUser::OpenApi).await.ok();
+    Ok(ServerDocuments { swagger: swagger.as_ref().and_then(parsed), entry, open_api, version })
 }
 
-async fn ask(line: &Line, path: &str, accept: &'static str, asker: Asker) -> Result<Bytes, String> {
-    let (status, bytes) = exchange(line, path, accept, asker).await?;
+async fn get(client: &ExtensionClient, path: &str, accept: &'static str, user: CheckUser) -> Result<Bytes, String> {
+    let (status, bytes) = exchange(client, path, accept, user).await?;
     if status.is_success() { Ok(bytes) } else { Err(format!("bad status {status}: {}", beginning(&bytes))) }
 }
 
-async fn exchange(line: &Line, path: &str, accept: &'static str, asker: Asker) -> Result<(StatusCode, Bytes), String> {
+async fn exchange(
+    client: &ExtensionClient,
+    path: &str,
+    accept: &'static str,
+    user: CheckUser,
+) -> Result<(StatusCode, Bytes), String> {
     let mut headers = HeaderMap::new();
     headers.insert(header::ACCEPT, HeaderValue::from_static(accept));
     headers.insert(header::USER_AGENT, HeaderValue::from_static("mcm-dev-aggregator"));
-    headers.insert("x-remote-user", HeaderValue::from_static(asker.name()));
-    for group in asker.groups() {
+    headers.insert("x-remote-user", HeaderValue::from_static(user.name()));
+    for group in user.groups() {
         headers.append("x-remote-group", HeaderValue::from_static(group));
     }
-    let asked = async {
-        let response = line.send(Method::GET, path, headers, Bytes::new()).await?;
+    let answered = async {
+        let response = client.send(Method::GET, path, headers, Bytes::new()).await?;
         let status = response.status();
         let body = Limited::new(response.into_body(), DOCUMENT_LIMIT).collect().await;
         Ok((status, body.map_err(|error| error.to_string())?.to_bytes()))
     };
-    tokio::time::timeout(PATIENCE, asked).await.map_err(|_| format!("no answer within {} s", PATIENCE.as_secs()))?
+    tokio::time::timeout(TIMEOUT, answered).await.map_err(|_| format!("no answer within {} s", TIMEOUT.as_secs()))?
 }
 
-/// As much of an answer as a condition can hold.
+/// The beginning of an answer, for the message of a condition.
 fn beginning(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).chars().filter(|c| !c.is_control()).take(200).collect()
 }
@@ -281,8 +290,8 @@ mod tests {
     #[case::at_first(1, 50)]
     #[case::then(3, 200)]
     #[case::after_a_while(5, 500)]
-    #[case::for_ever(u32::MAX, 500)]
-    fn who_does_not_answer_is_asked_again_soon_and_then_less_often(#[case] in_vain: u32, #[case] milliseconds: u64) {
-        assert_eq!(impatience(in_vain), Duration::from_millis(milliseconds));
+    #[case::at_last(u32::MAX, 500)]
+    fn unavailable_servers_are_checked_soon_and_then_less_often(#[case] checks: u32, #[case] milliseconds: u64) {
+        assert_eq!(pause(checks), Duration::from_millis(milliseconds));
     }
 }

@@ -1,4 +1,4 @@
-//! The documents of other servers among our own: discovery in both forms, and `OpenAPI` v2. Pure functions over documents.
+//! Merges the documents of extension API servers into the documents of this server: discovery in both forms, and `OpenAPI` v2. Pure functions.
 //!
 //! Source: spec/extension-apiserver §5.4, §5.5.
 
@@ -6,17 +6,17 @@ use serde_json::{Value, json};
 
 use super::registration::GroupVersion;
 
-/// What discovery tells of a group-version of another server.
+/// The discovery data of a group-version of an extension API server.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Foreign {
     pub(super) serves: GroupVersion,
     pub(super) group_priority: i64,
     pub(super) version_priority: i64,
-    /// Its entry in aggregated discovery; none while it does not answer.
+    /// The entry in aggregated discovery; none while the server is unavailable.
     pub(super) entry: Option<Value>,
 }
 
-/// The groups of others, the best first, each with its versions, the best first.
+/// The groups of extension API servers with their versions, both sorted by descending priority.
 fn grouped(foreign: &[Foreign]) -> Vec<(&str, i64, Vec<&Foreign>)> {
     let mut groups: Vec<(&str, i64, Vec<&Foreign>)> = Vec::new();
     for one in foreign {
@@ -35,8 +35,8 @@ fn grouped(foreign: &[Foreign]) -> Vec<(&str, i64, Vec<&Foreign>)> {
     groups
 }
 
-/// Adds `entries`, which are named by `name_at`, to a list of groups: a group that is there gets further versions, another
-/// comes behind all of a higher priority.
+/// Adds groups to a list of groups. `name_at` is the JSON pointer to the name of a group. An existing group gets the additional versions. A new group
+/// is inserted by its priority.
 fn add_groups(
     groups: &mut Vec<Value>,
     foreign: &[Foreign],
@@ -62,7 +62,7 @@ fn add_groups(
     }
 }
 
-/// `/apis`, plain. A server that does not answer is listed all the same.
+/// `/apis` in the plain form. Groups of unavailable servers are listed, too.
 pub(super) fn group_list(mut list: Value, foreign: &[Foreign], priority_of: impl Fn(&str) -> i64) -> Value {
     if let Some(groups) = list["groups"].as_array_mut() {
         add_groups(
@@ -77,7 +77,7 @@ pub(super) fn group_list(mut list: Value, foreign: &[Foreign], priority_of: impl
     list
 }
 
-/// `/apis/<group>`; `local` is what this server says of it.
+/// `/apis/<group>`. `local` is the document of this server about the group.
 pub(super) fn group(local: Option<Value>, foreign: &[Foreign], name: &str) -> Option<Value> {
     let versions: Vec<Value> = grouped(foreign)
         .into_iter()
@@ -101,7 +101,7 @@ fn plain_version(one: &Foreign) -> Value {
     json!({"groupVersion": one.serves.to_string(), "version": one.serves.version})
 }
 
-/// `/apis`, aggregated. What does not answer is stale and tells no resources.
+/// `/apis` in the aggregated form. The group-version of an unavailable server is stale and has no resources.
 pub(super) fn aggregated(mut list: Value, foreign: &[Foreign], priority_of: impl Fn(&str) -> i64) -> Value {
     let version = |one: &Foreign| {
         one.entry.clone().unwrap_or_else(|| json!({"version": one.serves.version, "freshness": "Stale"}))
@@ -128,7 +128,7 @@ pub(super) fn entry_of(document: &Value, serves: &GroupVersion) -> Option<Value>
     Some(entry)
 }
 
-/// The same made of the plain list of its resources, for a server that knows no aggregated form.
+/// The entry made from the plain list of resources, for a server without aggregated discovery.
 pub(super) fn entry_of_plain(list: &Value, serves: &GroupVersion) -> Option<Value> {
     let kind = |resource: &Value| {
         let or =
@@ -163,7 +163,7 @@ pub(super) fn entry_of_plain(list: &Value, serves: &GroupVersion) -> Option<Valu
     Some(json!({"version": serves.version, "resources": resources, "freshness": "Current"}))
 }
 
-/// Adds the paths of a group-version, and the schemas of its server that we have none of, to the document of everything.
+/// Adds the paths of a group-version and the schemas of its server to the `OpenAPI` v2 document. Existing schemas stay.
 pub(super) fn add_swagger(all: &mut Value, other: &Value, serves: &GroupVersion) {
     let place = serves.path();
     let ours = |path: &String| path == &place || path.strip_prefix(&place).is_some_and(|rest| rest.starts_with('/'));
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_of_others_come_where_their_priority_puts_them() {
+    fn groups_are_inserted_by_their_priority() {
         let list = json!({"groups": [{"name": "apps"}, {"name": "custom.example.com"}]});
         let merged = group_list(list, &fleet(), priority);
         let names: Vec<&Value> = merged["groups"].as_array().unwrap().iter().map(|group| &group["name"]).collect();
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn xa_153_what_does_not_answer_is_stale_and_harms_nobody() {
+    fn xa_153_versions_of_unavailable_servers_are_stale() {
         let list = json!({"items": [{"metadata": {"name": "apps"}, "versions": [{"version": "v1"}]}]});
         let merged = aggregated(list, &fleet(), priority);
         assert_eq!(merged["items"][0]["versions"], json!([{"version": "v1"}]));
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_tells_the_versions_of_all_its_servers() {
+    fn a_group_has_the_versions_of_all_its_servers() {
         let local = json!({"kind": "APIGroup", "name": "high.example.com", "versions": [{"version": "v3"}]});
         let versions = |body: Option<Value>| -> Vec<String> {
             let body = body.unwrap_or_default();
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn schemas_that_are_known_stay_and_paths_of_others_are_left_out() {
+    fn known_schemas_stay_and_paths_of_other_group_versions_are_left_out() {
         let serves = GroupVersion { group: "g.example.com".to_owned(), version: "v1".to_owned() };
         let mut all = json!({"paths": {"/api/v1": 1}, "definitions": {"meta": 1}});
         let other = json!({

@@ -1,14 +1,14 @@
-//! The aggregator: groups that other servers answer for, registered by `APIService` objects.
+//! The aggregator: API groups that extension API servers serve. `APIService` objects register these servers.
 //!
-//! What lives here: what registrations say ([`registration`]), whether their servers answer ([`keeper`]), how requests reach
-//! them ([`line`], [`proxy`]), and their documents among ours ([`merge`]). A request was authenticated and authorised before
-//! it comes here; its server learns who asks as behind any front proxy, by headers and our certificate ([`identity`]).
-//! Who is let in is decided in [`super::access`] and [`super::authorization`].
+//! The parts are: the contents of registrations ([`registration`]), the checks of the servers ([`keeper`]), the client and the proxy for requests
+//! ([`client`], [`proxy`]), and the merged documents ([`merge`]). Requests are authenticated and authorized before ([`super::access`],
+//! [`super::authorization`]). The extension API server trusts this server as a front proxy: this server sends the user in headers and identifies
+//! itself with a client certificate ([`identity`]).
 //! Source: spec/extension-apiserver §5, §6.2.
 
+mod client;
 mod identity;
 mod keeper;
-mod line;
 mod merge;
 mod proxy;
 mod registration;
@@ -23,50 +23,49 @@ use tokio::sync::Notify;
 
 pub(super) use self::registration::{GROUP, GroupVersion, RESOURCE};
 use self::{
+    client::ExtensionClient,
     identity::Identity,
-    line::Line,
     merge::Foreign,
     registration::{Registration, Unavailable},
 };
 use super::{kinds::Registry, server::Server};
 use kube_protocol::request::Target;
 
-/// What the server knows of registered servers.
+/// The registered extension API servers.
 #[derive(Default)]
 pub(super) struct Aggregator {
     identity: OnceLock<Identity>,
     backends: RwLock<Arc<Backends>>,
-    /// Registrations or Services have changed, or a server was not reached.
+    /// Notified when registrations or Services have changed, or a request has not reached its server.
+    check: Notify,
+    /// Notified when the result of the checks has changed.
     changed: Notify,
-    /// Other servers answer, or others do not, than before.
-    moved: Notify,
 }
 
 type Backends = BTreeMap<GroupVersion, Arc<Backend>>;
 
-/// A registered server, as it was found last.
+/// A registered server and the result of its last check.
 struct Backend {
     registration: Registration,
-    line: Result<Line, Unavailable>,
-    /// What it answered last.
-    found: Result<Box<Learned>, Unavailable>,
+    client: Result<ExtensionClient, Unavailable>,
+    documents: Result<Box<ServerDocuments>, Unavailable>,
 }
 
-/// The documents of a server.
+/// The documents of an extension API server.
 #[derive(Clone)]
-struct Learned {
-    /// Plain discovery and the index of `OpenAPI`, as they were written: when they change, so did the rest.
-    seen: (bytes::Bytes, bytes::Bytes),
-    /// Entry of aggregated discovery.
+struct ServerDocuments {
+    /// The bytes of plain discovery and of the `OpenAPI` index. If they are unchanged, the other documents are unchanged too.
+    version: (bytes::Bytes, bytes::Bytes),
+    /// The entry in aggregated discovery.
     entry: Option<Value>,
-    /// Where its document of `OpenAPI` v3 is found, with its hash.
+    /// The path of the `OpenAPI` v3 document, with its hash.
     open_api: Option<String>,
     swagger: Option<Value>,
 }
 
 impl Backend {
     fn foreign(&self) -> Foreign {
-        let entry = self.found.as_ref().ok().and_then(|learned| learned.entry.clone());
+        let entry = self.documents.as_ref().ok().and_then(|documents| documents.entry.clone());
         Foreign {
             serves: self.registration.serves.clone(),
             group_priority: self.registration.group_priority,
@@ -77,14 +76,14 @@ impl Backend {
 }
 
 impl Aggregator {
-    /// Registrations or Services have changed.
-    pub(super) fn look_again(&self) {
-        self.changed.notify_one();
+    /// Requests a new check of all servers.
+    pub(super) fn check_again(&self) {
+        self.check.notify_one();
     }
 
-    /// Waits until other servers answer, or do not, than before.
-    pub(super) async fn moved(&self) {
-        self.moved.notified().await;
+    /// Waits until the result of the checks changes.
+    pub(super) async fn changed(&self) {
+        self.changed.notified().await;
     }
 
     fn backends(&self) -> Arc<Backends> {
@@ -95,17 +94,17 @@ impl Aggregator {
         self.backends().get(serves).cloned()
     }
 
-    /// Group-versions whose servers do not answer: nobody knows what there is of them.
-    pub(super) fn unanswered(&self) -> Vec<GroupVersion> {
+    /// The group-versions whose servers are unavailable. Their objects are unknown.
+    pub(super) fn unavailable(&self) -> Vec<GroupVersion> {
         let backends = self.backends();
-        backends.iter().filter(|(_, backend)| backend.found.is_err()).map(|(serves, _)| serves.clone()).collect()
+        backends.iter().filter(|(_, backend)| backend.documents.is_err()).map(|(serves, _)| serves.clone()).collect()
     }
 
     fn foreign(&self) -> Vec<Foreign> {
         self.backends().values().map(|backend| backend.foreign()).collect()
     }
 
-    /// Plain discovery of all groups, with those of others.
+    /// Plain discovery of all groups, including those of extension API servers.
     pub(super) fn group_list(&self, local: Value, registry: &Registry) -> Value {
         merge::group_list(local, &self.foreign(), |group| priority(registry, group))
     }
@@ -115,32 +114,32 @@ impl Aggregator {
         merge::group(local, &self.foreign(), name)
     }
 
-    /// Aggregated discovery of all groups, with those of others.
+    /// Aggregated discovery of all groups, including those of extension API servers.
     pub(super) fn aggregated(&self, local: Value, registry: &Registry) -> Value {
         merge::aggregated(local, &self.foreign(), |group| priority(registry, group))
     }
 
-    /// The index of `OpenAPI` v3, with the documents of others.
+    /// The index of `OpenAPI` v3, including the documents of extension API servers.
     pub(super) fn open_api_index(&self, mut index: Value) -> Value {
         for (serves, backend) in self.backends().iter() {
-            if let Some(place) = backend.found.as_ref().ok().and_then(|learned| learned.open_api.as_deref()) {
-                index["paths"][serves.path().trim_start_matches('/')] = serde_json::json!({"serverRelativeURL": place});
+            if let Some(url) = backend.documents.as_ref().ok().and_then(|documents| documents.open_api.as_deref()) {
+                index["paths"][serves.path().trim_start_matches('/')] = serde_json::json!({"serverRelativeURL": url});
             }
         }
         index
     }
 
-    /// The document of everything, with what others serve.
+    /// The `OpenAPI` v2 document, including the resources of extension API servers.
     pub(super) fn swagger(&self, mut swagger: Value) -> Value {
         for (serves, backend) in self.backends().iter() {
-            if let Some(other) = backend.found.as_ref().ok().and_then(|learned| learned.swagger.as_ref()) {
+            if let Some(other) = backend.documents.as_ref().ok().and_then(|documents| documents.swagger.as_ref()) {
                 merge::add_swagger(&mut swagger, other, serves);
             }
         }
         swagger
     }
 
-    /// The paths of others.
+    /// The paths of extension API servers.
     pub(super) fn paths(&self) -> Vec<String> {
         let backends = self.backends();
         backends.keys().flat_map(|serves| [format!("/apis/{}", serves.group), serves.path()]).collect()
@@ -153,7 +152,7 @@ fn priority(registry: &Registry, group: &str) -> i64 {
 }
 
 impl Server {
-    /// The group-version of a request that another server answers for.
+    /// The group-version of a request, if an extension API server serves it.
     pub(super) fn foreign(&self, target: &Target) -> Option<GroupVersion> {
         let (group, version) = match target {
             Target::Resource(request) => (request.group.as_str(), request.version.as_str()),
@@ -164,7 +163,7 @@ impl Server {
         };
         let serves = GroupVersion { group: group.to_owned(), version: version.to_owned() };
         let is_known = self.aggregator.backends().contains_key(&serves);
-        // What this server serves itself nobody else does.
+        // A group-version that this server serves itself is never forwarded.
         (is_known && !self.registry().serves(group, version)).then_some(serves)
     }
 }

@@ -1,4 +1,4 @@
-//! One request on its way to a registered server and back.
+//! Forwards a request to a registered server, and its answer to the client.
 //!
 //! Source: spec/extension-apiserver §5.2, §5.3.
 
@@ -20,10 +20,10 @@ use crate::{
 use kube_listener::Peer;
 use kube_protocol::status::{ApiStatus, Form};
 
-/// No answer takes longer to begin; a watch begins at once.
+/// The time within which an answer must begin. A watch begins at once.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// What concerns one connection only, or says who somebody is.
-static NOT_SENT_ON: [HeaderName; 9] = [
+/// The headers of a single connection, and the headers that authenticate a client.
+static NOT_FORWARDED: [HeaderName; 9] = [
     header::CONNECTION,
     header::PROXY_AUTHENTICATE,
     header::PROXY_AUTHORIZATION,
@@ -38,10 +38,10 @@ const IDENTITY_PREFIXES: [&str; 2] = ["x-remote-", "impersonate-"];
 const FORWARDED_FOR: &str = "x-forwarded-for";
 
 impl Server {
-    /// Sends a request on to the server that answers for its group-version, in the name of its user.
+    /// Forwards a request to the server of its group-version, in the name of its user.
     ///
     /// # Errors
-    /// 503 when it does not answer, in plain text as the aggregation layer writes it.
+    /// 503 as plain text, as in kube-aggregator, if the server can't be reached; 504 if its answer does not begin in time.
     pub(crate) async fn forward(
         &self,
         serves: &GroupVersion,
@@ -50,22 +50,22 @@ impl Server {
         user: &User,
     ) -> Result<Answer, ApiStatus> {
         let Some(backend) = self.aggregator.backend(serves) else { return Err(ApiStatus::page_not_found()) };
-        let (Ok(line), Ok(_)) = (&backend.line, &backend.found) else {
+        let (Ok(client), Ok(_)) = (&backend.client, &backend.documents) else {
             return Err(unreachable("service unavailable".to_owned()));
         };
         let path_and_query = head.uri.path_and_query().map_or("/", PathAndQuery::as_str);
-        let sent = line.send(head.method.clone(), path_and_query, onward(head, user), body.clone());
+        let sent = client.send(head.method.clone(), path_and_query, forwarded_headers(head, user), body.clone());
         let response = match tokio::time::timeout(DEADLINE, sent).await {
             Ok(Ok(response)) => response,
             Ok(Err(why)) => {
-                self.aggregator.look_again();
+                self.aggregator.check_again();
                 return Err(unreachable(format!("error trying to reach service: {why}")));
             }
             Err(_) => return Err(ApiStatus::new(504, "Timeout", "the registered server did not answer in time")),
         };
         let (answered, body) = response.into_parts();
         let mut headers = answered.headers;
-        for name in &NOT_SENT_ON {
+        for name in &NOT_FORWARDED {
             headers.remove(name);
         }
         Ok(Answer {
@@ -85,10 +85,10 @@ fn unreachable(message: String) -> ApiStatus {
     ApiStatus { form: Form::Text, ..ApiStatus::new(503, "ServiceUnavailable", message) }
 }
 
-/// The headers that the server gets: those of the caller, without what only we may say, and who asks.
-fn onward(head: &Parts, user: &User) -> HeaderMap {
+/// The headers of the forwarded request: the headers of the client, without the headers that only this server may set, and the user.
+fn forwarded_headers(head: &Parts, user: &User) -> HeaderMap {
     let mut headers = head.headers.clone();
-    for name in &NOT_SENT_ON {
+    for name in &NOT_FORWARDED {
         headers.remove(name);
     }
     let claims: Vec<HeaderName> = headers
@@ -99,25 +99,25 @@ fn onward(head: &Parts, user: &User) -> HeaderMap {
     for name in claims {
         headers.remove(name);
     }
-    // The body is sent whole, with a length of its own.
+    // The client sets the length of the body.
     headers.remove(header::CONTENT_LENGTH);
-    let mut say = |name: &'static str, text: &str| {
+    let mut add = |name: &'static str, text: &str| {
         if let Ok(value) = HeaderValue::from_str(text) {
             headers.append(name, value);
         }
     };
-    say("x-remote-user", &user.name);
+    add("x-remote-user", &user.name);
     for group in &user.groups {
-        say("x-remote-group", group);
+        add("x-remote-group", group);
     }
-    say("x-forwarded-uri", head.uri.path());
-    say("x-forwarded-proto", "https");
+    add("x-forwarded-uri", head.uri.path());
+    add("x-forwarded-proto", "https");
     let host = head.uri.authority().map(Authority::as_str).map(str::to_owned);
     let host = host.or_else(|| head.headers.get(header::HOST)?.to_str().ok().map(str::to_owned));
-    say("x-forwarded-host", &host.unwrap_or_default());
+    add("x-forwarded-host", &host.unwrap_or_default());
     if let Some(peer) = head.extensions.get::<Peer>() {
-        let told = head.headers.get_all(FORWARDED_FOR).iter().filter_map(|value| value.to_str().ok());
-        let all: Vec<String> = told.map(str::to_owned).chain([peer.address.ip().to_string()]).collect();
+        let before = head.headers.get_all(FORWARDED_FOR).iter().filter_map(|value| value.to_str().ok());
+        let all: Vec<String> = before.map(str::to_owned).chain([peer.address.ip().to_string()]).collect();
         if let Ok(value) = HeaderValue::from_str(&all.join(", ")) {
             headers.insert(FORWARDED_FOR, value);
         }
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn xa_143_xa_169_only_we_say_who_asks_and_from_where() {
+    fn xa_143_xa_169_clients_can_not_set_the_headers_of_identity() {
         let mut request = http::Request::get("/apis/g/v1/pets?limit=5")
             .header("authorization", "Bearer secret")
             .header("x-remote-user", "root")
@@ -146,7 +146,7 @@ mod tests {
         request.extensions_mut().insert(Peer::new(([127, 0, 0, 1], 1).into(), Vec::new()));
         let (head, ()) = request.into_parts();
         let user = User::known("alice", ["people".to_owned()]);
-        let headers = onward(&head, &user);
+        let headers = forwarded_headers(&head, &user);
         let all = |name: &str| -> Vec<&str> {
             headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect()
         };

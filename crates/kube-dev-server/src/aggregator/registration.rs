@@ -1,4 +1,4 @@
-//! What an `APIService` says, where its server is, and what is told of it: pure functions.
+//! The contents of an `APIService`, the address of its server, and its condition: pure functions.
 //!
 //! Source: spec/extension-apiserver §5.1, §5.3, §6.2.
 
@@ -13,17 +13,17 @@ use crate::{
     object::{self, text},
 };
 
-/// Group of registrations.
+/// The API group of registrations.
 pub(crate) const GROUP: &str = "apiregistration.k8s.io";
-/// Their plural.
+/// The plural name of registrations.
 pub(crate) const RESOURCE: &str = "apiservices";
-/// On registrations that the server makes for what it serves itself.
+/// The label of registrations that this server creates for its own groups.
 pub(super) const AUTOMANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
-/// Priorities of groups, as kube-apiserver registers them: the core group, the other built-in ones, those of definitions.
+/// The priorities of groups in kube-apiserver: the core group, the other built-in groups, the groups of custom resource definitions.
 const CORE_GROUP: i64 = 18_000;
 const BUILT_IN_GROUP: i64 = 17_000;
 const CUSTOM_GROUP: i64 = 1000;
-/// Priorities of versions in their groups.
+/// The priorities of versions within their groups.
 const BUILT_IN_VERSION: i64 = 15;
 const CUSTOM_VERSION: i64 = 100;
 const AVAILABLE: &str = "Available";
@@ -42,13 +42,13 @@ impl fmt::Display for GroupVersion {
 }
 
 impl GroupVersion {
-    /// Where it is found: `/apis/<group>/<version>`.
+    /// The path: `/apis/<group>/<version>`.
     pub(super) fn path(&self) -> String {
         format!("/{}", document_path(&self.group, &self.version))
     }
 }
 
-/// The Service that a server is behind.
+/// The Service of an extension API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ServiceReference {
     pub(super) namespace: String,
@@ -57,27 +57,27 @@ pub(super) struct ServiceReference {
 }
 
 impl ServiceReference {
-    /// The name on the server's certificate.
+    /// The name in the certificate of the server.
     pub(super) fn host(&self) -> String {
         format!("{}.{}.svc", self.name, self.namespace)
     }
 }
 
-/// A group-version that another server answers for.
+/// A group-version of an extension API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Registration {
-    /// Name of the object.
+    /// Name of the `APIService`.
     pub(super) name: String,
     pub(super) serves: GroupVersion,
     pub(super) service: ServiceReference,
-    /// Authorities of its certificate: PEM in Base64.
+    /// The certificate authorities of the server: PEM in Base64.
     pub(super) bundle: String,
     pub(super) group_priority: i64,
     pub(super) version_priority: i64,
 }
 
 impl Registration {
-    /// What an object registers; none for what this server serves itself.
+    /// Reads an `APIService`; none if this server serves the group-version itself.
     pub(super) fn of(object: &Value) -> Option<Self> {
         let service = object["spec"].get("service").filter(|service| service.is_object())?;
         let part = |key: &str| service[key].as_str().unwrap_or_default().to_owned();
@@ -100,7 +100,7 @@ impl Registration {
     }
 }
 
-/// Why a server can't be used, as the condition tells it.
+/// The reason why a server is unavailable, as in the condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Unavailable {
     pub(super) reason: &'static str,
@@ -113,10 +113,10 @@ impl Unavailable {
     }
 }
 
-/// `host:port` behind a Service. There is no service network, so that one must name a host, and only this host is called.
+/// The `host:port` of a Service. There is no service network, so the Service must be an external name, and the name must mean this host.
 ///
 /// # Errors
-/// What is missing, and what to do.
+/// If the Service is missing or has another address, with advice.
 pub(super) fn address(reference: &ServiceReference, service: Option<&Value>) -> Result<String, Unavailable> {
     let ServiceReference { namespace, name, port } = reference;
     let Some(service) = service else {
@@ -141,7 +141,7 @@ pub(super) fn address(reference: &ServiceReference, service: Option<&Value>) -> 
     Ok(if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") })
 }
 
-/// An object with its condition as it is now; none if it says so already.
+/// The `APIService` with its new condition; none if the condition is unchanged.
 pub(super) fn with_condition(object: &Value, state: Result<(), &Unavailable>, now: Timestamp) -> Option<Value> {
     let (status, reason, message) = match state {
         Ok(()) => ("True", "Passed", "all checks passed"),
@@ -152,13 +152,13 @@ pub(super) fn with_condition(object: &Value, state: Result<(), &Unavailable>, no
         return None;
     }
     let since = if before["status"] == status { before["lastTransitionTime"].clone() } else { object::time(now) };
-    let told = json!({
+    let condition = json!({
         "type": AVAILABLE, "status": status, "reason": reason, "message": message, "lastTransitionTime": since,
     });
     let mut changed = object.clone();
     let mut conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
     conditions.retain(|condition| condition["type"] != AVAILABLE);
-    conditions.push(told);
+    conditions.push(condition);
     changed["status"]["conditions"] = json!(conditions);
     Some(changed)
 }
@@ -169,7 +169,7 @@ fn condition(object: &Value) -> &Value {
     conditions.iter().find(|condition| condition["type"] == AVAILABLE).unwrap_or(&NONE)
 }
 
-/// The priority of a group that this server serves itself.
+/// The priority of a group of this server.
 pub(super) fn local_group_priority(served: &Served) -> i64 {
     match (served.is_custom(), served.group()) {
         (true, _) => CUSTOM_GROUP,
@@ -178,7 +178,7 @@ pub(super) fn local_group_priority(served: &Served) -> i64 {
     }
 }
 
-/// Registrations of what this server serves itself, by name and in order.
+/// The registrations of the group-versions of this server.
 pub(super) fn local_registrations(registry: &Registry, now: Timestamp) -> Vec<Value> {
     let mut made: Vec<Value> = Vec::new();
     for served in registry.all().iter().filter(|served| !served.resource.verbs.is_empty()) {
@@ -226,7 +226,7 @@ mod tests {
     #[case::th_40_another_host("ExternalName", "169.254.169.254", Err("ServiceAccessError"))]
     #[case::th_40_a_name_that_looks_local("ExternalName", "localhost.example.com", Err("ServiceAccessError"))]
     #[case::no_name("ExternalName", "", Err("ServiceAccessError"))]
-    #[case::a_network_that_is_not_there("ClusterIP", "", Err("MissingEndpoints"))]
+    #[case::a_cluster_address("ClusterIP", "", Err("MissingEndpoints"))]
     fn services_are_on_this_host(#[case] kind: &str, #[case] host: &str, #[case] expected: Result<&str, &str>) {
         let service = json!({"spec": {"type": kind, "externalName": host}});
         let found = address(&reference(), Some(&service)).map_err(|why| why.reason);
@@ -234,13 +234,13 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_is_missing_is_named() {
+    fn the_error_names_a_missing_service() {
         let why = address(&reference(), None).unwrap_err();
         assert_eq!((why.reason, why.message.as_str()), ("ServiceNotFound", "service/s in \"n\" is not present"));
     }
 
     #[test]
-    fn a_condition_is_written_when_it_changes_and_keeps_its_time_while_it_does_not() {
+    fn a_condition_is_written_when_it_changes_and_keeps_the_time_of_its_status() {
         let at = |seconds| Timestamp::from_second(seconds).unwrap();
         let object = json!({"metadata": {"name": "v1.g"}});
         let why = Unavailable::failed_check("refused");
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_serves_itself_is_registered_once_per_version() {
+    fn every_own_group_version_is_registered_once() {
         let made = local_registrations(&Registry::new(Vec::new()), Timestamp::UNIX_EPOCH);
         let names: Vec<&str> = made.iter().map(object::name).collect();
         assert!(names.contains(&"v1.") && names.contains(&"v1.apps"), "{names:?}");

@@ -1,6 +1,6 @@
-//! The service account that every namespace has, as the service account controller of a cluster makes it.
+//! The service account controller: the service account `default` of every namespace.
 //!
-//! It is made after its namespace, and again when somebody deletes it; never in a namespace that is going.
+//! The account is created after its namespace, and again after its deletion, but not in a namespace that is being deleted.
 //! Source: spec/extension-apiserver §6.1.
 
 use http::{Method, StatusCode};
@@ -12,16 +12,16 @@ use crate::{
     store::{Collection, key},
 };
 
-/// The account of pods that name no other.
+/// The account of pods without another account.
 const DEFAULT: &str = "default";
 
-/// Whether accounts are made in a namespace.
+/// Whether accounts are created in a namespace.
 fn takes_accounts(namespace: &Value) -> bool {
     text(namespace, "/status/phase") == "Active" && !object::is_deleting(namespace)
 }
 
 impl Requests {
-    /// Whether a namespace lacks its account, and stays.
+    /// Whether a namespace has no account and is not being deleted.
     pub(super) fn lacks_account(&self, namespace: &str) -> bool {
         let store = &self.server.store;
         let takes =
@@ -29,11 +29,11 @@ impl Requests {
         takes && store.get(&Collection::new("", "serviceaccounts"), &key(Some(namespace), DEFAULT)).is_none()
     }
 
-    /// Gives a namespace its account.
-    pub(super) async fn give_account(&self, namespace: &str) -> Result<(), Refusal> {
+    /// Creates the account of a namespace.
+    pub(super) async fn create_account(&self, namespace: &str) -> Result<(), Refusal> {
         let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": DEFAULT}});
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts");
-        // Somebody else was quicker with the account, or with the end of the namespace: both wake us when they matter.
+        // These errors need no retry: the account was created by another client, or the namespace was deleted.
         let settled = [StatusCode::CONFLICT, StatusCode::NOT_FOUND];
         match self.send(Method::POST, &path, "application/json", &account).await {
             Err(refusal) if !settled.contains(&refusal.status) => Err(refusal),
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn every_namespace_has_its_account_also_those_of_the_start() {
+    async fn every_namespace_has_its_account() {
         let cluster = with_namespace([]).await;
         for namespace in ["a", "default", "kube-system", "kube-public", "kube-node-lease"] {
             exists(&cluster, &format!("/api/v1/namespaces/{namespace}/serviceaccounts/default")).await;
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_account_that_is_deleted_comes_back() {
+    async fn a_deleted_account_is_created_again() {
         let cluster = with_namespace([]).await;
         let first = exists(&cluster, ACCOUNT).await;
         ask(&cluster, "DELETE", ACCOUNT, &Value::Null).await.unwrap();
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_namespace_that_is_going_gets_none_and_goes() {
+    async fn a_namespace_that_is_being_deleted_gets_no_account_and_is_deleted() {
         let cluster = with_namespace([]).await;
         exists(&cluster, ACCOUNT).await;
         let held = json!({"metadata": {"name": "m", "finalizers": ["example.com/hold"]}});
@@ -100,21 +100,21 @@ mod tests {
         ask(&cluster, "DELETE", "/api/v1/namespaces/a", &Value::Null).await.unwrap();
         tokio::time::sleep(Duration::from_secs(60)).await;
         assert_eq!(ask(&cluster, "GET", ACCOUNT, &Value::Null).await.unwrap_err(), 404);
-        ask(&cluster, "GET", map, &Value::Null).await.expect("the namespace waits for what is held");
+        ask(&cluster, "GET", map, &Value::Null).await.expect("the namespace waits for the finalizer");
         ask(&cluster, "PATCH", map, &json!({"metadata": {"finalizers": null}})).await.unwrap();
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(ask(&cluster, "GET", "/api/v1/namespaces/a", &Value::Null).await.unwrap_err(), 404);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_makes_accounts_when_the_controller_is_left_out() {
+    async fn no_accounts_are_created_when_the_controller_is_off() {
         let cluster = with_namespace([StandIn::DefaultAccounts]).await;
         tokio::time::sleep(Duration::from_secs(60)).await;
         assert_eq!(ask(&cluster, "GET", ACCOUNT, &Value::Null).await.unwrap_err(), 404);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_creation_that_a_webhook_refuses_is_tried_again() {
+    async fn a_creation_that_a_webhook_refuses_is_retried() {
         const WEBHOOKS: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
         let cluster = cluster([]);
         cluster.server.answer_webhooks("webhooks.example.com:443", std::sync::Arc::new(|_, _| (500, Vec::new())));

@@ -1,4 +1,4 @@
-//! Budgets of disruptions, counted as their controller counts them.
+//! The disruption controller: the status of `PodDisruptionBudgets`.
 //!
 //! Source: spec/extension-apiserver §6.1, §6.3 no. 5.
 
@@ -14,13 +14,13 @@ use crate::{
     write_rules::remove,
 };
 
-/// So long an eviction that was granted may take to begin, as upstream.
+/// The time within which the deletion of an evicted pod must begin, as in the disruption controller of a cluster.
 const GRANTED: SignedDuration = SignedDuration::from_secs(120);
 
 impl Helpers {
-    /// How many pods each budget of a namespace can lose.
+    /// Updates the status of each budget of a namespace.
     pub(super) fn count_budgets(&self, namespace: &str) {
-        if !self.stands_in_for(StandIn::Budgets) {
+        if !self.runs(StandIn::Budgets) {
             return;
         }
         let prefix = format!("{namespace}/");
@@ -62,8 +62,8 @@ impl Helpers {
     }
 }
 
-/// Pods whose eviction was granted and that don't end yet, as the status of their budget names them: they count as gone, so that
-/// nobody else gets their place. What has not come to anything in [`GRANTED`] is forgotten.
+/// The evicted pods in the status of a budget whose deletion has not begun yet. They count as gone, so that no other pod is evicted in their place.
+/// An eviction without a deletion within [`GRANTED`] does not count.
 fn granted(status: &Value, pods: &[&Value], now: Timestamp) -> Map<String, Value> {
     let waits = |name: &str, since: &Value| {
         let since = since.as_str().and_then(|since| since.parse::<Timestamp>().ok());
@@ -74,7 +74,7 @@ fn granted(status: &Value, pods: &[&Value], now: Timestamp) -> Map<String, Value
     known.filter(|(name, since)| waits(name, since)).map(|(name, since)| (name.clone(), since.clone())).collect()
 }
 
-/// The pods that must stay healthy.
+/// The number of pods that must stay healthy.
 fn desired_healthy(spec: &Value, expected: i64) -> i64 {
     let share = |value: &Value| -> Option<i64> {
         match value {
@@ -100,10 +100,10 @@ mod tests {
 
     #[rstest]
     #[case::just_now(json!({ "metadata": { "name": "web-1" } }), 1, true)]
-    #[case::that_ends(json!({ "metadata": { "name": "web-1", "deletionTimestamp": "2027-01-15T08:00:01Z" } }), 1, false)]
+    #[case::being_deleted(json!({ "metadata": { "name": "web-1", "deletionTimestamp": "2027-01-15T08:00:01Z" } }), 1, false)]
     #[case::long_ago(json!({ "metadata": { "name": "web-1" } }), 121, false)]
-    #[case::that_is_gone(json!({ "metadata": { "name": "web-2" } }), 1, false)]
-    fn a_granted_eviction_takes_the_place_of_its_pod(#[case] pod: Value, #[case] seconds: i64, #[case] counts: bool) {
+    #[case::deleted(json!({ "metadata": { "name": "web-2" } }), 1, false)]
+    fn evictions_whose_pods_are_not_deleted_yet_count(#[case] pod: Value, #[case] seconds: i64, #[case] counts: bool) {
         let since: Timestamp = "2027-01-15T08:00:00Z".parse().unwrap();
         let status = json!({ "disruptedPods": { "web-1": since.to_string() } });
         let now = since + SignedDuration::from_secs(seconds);

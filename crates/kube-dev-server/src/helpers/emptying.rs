@@ -1,6 +1,6 @@
-//! What goes with a namespace or a definition: its objects first, then itself.
+//! The deletion of namespaces and custom resource definitions: their objects first, then the namespace or definition itself.
 //!
-//! Why a namespace stays is told in its conditions ([`super::remains`]).
+//! The conditions of a namespace say why it still exists ([`super::remains`]).
 //! Source: spec/extension-apiserver §6.3 no. 7, §6.4.
 
 use jiff::{SignedDuration, Timestamp};
@@ -20,15 +20,15 @@ use crate::{
 use kube_protocol::options::Propagation;
 
 impl Requests {
-    /// Deletes what is in a namespace, pods first, and lets it go once it is empty.
+    /// Deletes the contents of a namespace, pods first, and removes its finalizer when it is empty.
     pub(super) async fn empty_namespace(&self, place: &Place, stored: &Stored) -> Result<(), Refusal> {
         if namespace_finalizers(&stored.value).is_empty() {
-            // It waits for finalizers of its own.
+            // The namespace waits for other finalizers in its metadata.
             return Ok(());
         }
         let prefix = format!("{}/", object::name(&stored.value));
         let pods = Collection::new("", "pods");
-        let mut remains = Remains::undiscovered(&self.server.aggregator.unanswered());
+        let mut remains = Remains::undiscovered(&self.server.aggregator.unavailable());
         let mut failed = self.empty_collection(&pods, &prefix, stored, &mut remains).await;
         let pods_remain = !self.server.store.list(&pods, &prefix).objects.is_empty();
         if pods_remain {
@@ -39,11 +39,11 @@ impl Requests {
             }
         }
         let done = !pods_remain && remains.is_empty();
-        self.tell_of_remains(place, stored, &remains, done);
+        self.write_conditions(place, stored, &remains, done);
         failed.map_or(Ok(()), Err)
     }
 
-    /// Deletes what a namespace has of one kind; the first refusal ends it.
+    /// Deletes the objects of a resource in a namespace, until a deletion is refused.
     async fn empty_collection(
         &self,
         collection: &Collection,
@@ -75,18 +75,18 @@ impl Requests {
             collection.group,
             collection.resource
         );
-        // Asking again would not help: their end wakes us.
+        // A retry would not help. The controllers run again when the objects are gone.
         remains.fail(message);
         None
     }
 
-    /// Says what remains; a namespace of which nothing does is let go.
-    fn tell_of_remains(&self, place: &Place, stored: &Stored, remains: &Remains, done: bool) {
+    /// Writes the conditions of a namespace, and removes its finalizer if it is empty.
+    fn write_conditions(&self, place: &Place, stored: &Stored, remains: &Remains, done: bool) {
         let Some(served) = self.served(&place.0) else { return };
-        // Somebody else was quicker: the change wakes us again. So it does if the namespace has changed meanwhile.
-        let told = remains.conditions(&stored.value, self.server.now());
+        // A conflict needs no retry, because the other change of the namespace leads here again.
+        let conditions = remains.conditions(&stored.value, self.server.now());
         if !done {
-            if let Some(conditions) = told {
+            if let Some(conditions) = conditions {
                 let mut value = stored.whole();
                 value["status"]["conditions"] = conditions;
                 let _ = self.server.overwrite(&served, stored, Some(value));
@@ -95,21 +95,21 @@ impl Requests {
         }
         let mut value = stored.whole();
         value["spec"]["finalizers"] = json!([]);
-        if let Some(conditions) = told {
+        if let Some(conditions) = conditions {
             value["status"]["conditions"] = conditions;
         }
         let gone = object::finalizers(&value).is_empty();
         let _ = self.server.overwrite(&served, stored, if gone { None } else { Some(value) });
     }
 
-    /// Names that a definition has had may be wanted by others of its group.
-    pub(super) fn give_names_away(&self, gone: &Value) {
+    /// Accepts definitions that have waited for the names of a deleted definition of their group.
+    pub(super) fn accept_waiting_names(&self, gone: &Value) {
         let Some(served) = self.served(&Collection::new("apiextensions.k8s.io", "customresourcedefinitions")) else {
             return;
         };
         let group = text(gone, "/spec/group");
         for (place, _) in self.server.store.list(&served.collection, "").objects {
-            // Read anew for each: one may have taken the name that the next one wants.
+            // The definitions are read again for each, because the previous one may have got the name.
             let all = self.server.store.list(&served.collection, "").objects;
             let Some((_, waits)) = all.iter().find(|(key, _)| *key == place) else { continue };
             if crd::is_accepted(&waits.value) || text(&waits.value, "/spec/group") != group {
@@ -118,17 +118,17 @@ impl Requests {
             let mut value = waits.whole();
             let status = crd::status(&waits.value, all.iter().map(|(_, stored)| &stored.value), self.server.now());
             value["status"] = status;
-            // Somebody else was quicker: that write has looked at the names too.
+            // A conflict needs no retry, because the other write has checked the names too.
             let _ = self.server.overwrite(&served, waits, Some(value));
         }
     }
 
-    /// Deletes the objects of a definition, and lets it go once there are none.
+    /// Deletes the objects of a definition, and removes its finalizer when there are none.
     pub(super) async fn empty_definition(&self, place: &Place, stored: &Stored) -> Result<(), Refusal> {
         let collection = Collection::new(text(&stored.value, "/spec/group"), text(&stored.value, "/spec/names/plural"));
         let content = self.server.store.list(&collection, "");
         if content.objects.is_empty() {
-            return self.release(place, stored, crd::CLEANUP).await;
+            return self.remove_finalizer(place, stored, crd::CLEANUP).await;
         }
         let mut failed = None;
         for (_, one) in content.objects {
@@ -136,20 +136,20 @@ impl Requests {
                 failed = failed.or(self.delete(&collection, &one.value, Propagation::Background).await.err());
             }
         }
-        let told = crd::terminating(
+        let terminating = crd::terminating(
             &stored.whole(),
             failed.as_ref().map(|refusal| refusal.message.as_str()),
             self.server.now(),
         );
-        if let (Some(served), Some(told)) = (self.served(&place.0), told) {
-            // Somebody else was quicker: the change wakes us again.
-            let _ = self.server.overwrite(&served, stored, Some(told));
+        if let (Some(served), Some(terminating)) = (self.served(&place.0), terminating) {
+            // A conflict needs no retry, because the other change of the definition leads here again.
+            let _ = self.server.overwrite(&served, stored, Some(terminating));
         }
         failed.map_or(Ok(()), Err)
     }
 }
 
-/// Whether pods have time left to end, counted from the deletion of their namespace.
+/// Whether the grace period of the pods has not ended yet, counted from the deletion of their namespace.
 fn ends_in_time(left: &[&Value], namespace: &Value, now: Timestamp) -> bool {
     let runs = |pod: &&&Value| !matches!(text(pod, "/status/phase"), "Succeeded" | "Failed");
     let grace = left.iter().filter(runs).filter_map(|pod| pod["spec"]["terminationGracePeriodSeconds"].as_i64()).max();

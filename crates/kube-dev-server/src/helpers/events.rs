@@ -1,8 +1,8 @@
-//! Events do not stay: one that nobody wrote for an hour is forgotten, as kube-apiserver forgets it (`--event-ttl`).
+//! The expiration of events: an event is deleted an hour after its last write, like in kube-apiserver (`--event-ttl`).
 //!
-//! Both groups of events are one collection. As with a lease of etcd, what is forgotten is not asked about: neither
-//! finalizers nor webhooks hold it, and watchers are told that it is gone. All ends stand in one ordered set, served by the
-//! helpers' one timer. Source: spec/extension-apiserver §6.1, §6.3 no. 8.
+//! Both groups of events are one collection. The deletion is like the end of a lease of etcd: finalizers and webhooks can't prevent it, and watches
+//! receive it. All expiration times are in a sorted set, for which the timer of the controllers wakes up.
+//! Source: spec/extension-apiserver §6.1, §6.3 no. 8.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,62 +19,62 @@ use crate::{
     store::{Change, Collection, Expect},
 };
 
-/// How long an event is kept after it was last written.
+/// The time between the last write of an event and its deletion.
 const EVENT_TTL: SignedDuration = SignedDuration::from_hours(1);
-/// The timer does not ring more often.
+/// The shortest time until the timer wakes up for events.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// An event at a revision.
+/// An expired event at a revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Due {
+struct Expired {
     key: String,
     revision: u64,
 }
 
-/// When events end.
+/// The expiration times of events.
 #[derive(Default)]
-pub(super) struct Lifetimes {
+pub(super) struct Expirations {
     ends: BTreeSet<(Timestamp, String)>,
-    /// End and revision of each event.
+    /// The expiration time and the revision of each event.
     known: BTreeMap<String, (Timestamp, u64)>,
 }
 
-impl Lifetimes {
-    /// An event was written: its time begins anew.
-    fn written(&mut self, key: &str, revision: u64, at: Timestamp) {
-        self.gone(key);
+impl Expirations {
+    /// Starts the time of an event again after a write.
+    fn set(&mut self, key: &str, revision: u64, at: Timestamp) {
+        self.remove(key);
         let end = at.saturating_add(EVENT_TTL).unwrap_or(Timestamp::MAX);
         self.ends.insert((end, key.to_owned()));
         self.known.insert(key.to_owned(), (end, revision));
     }
 
-    fn gone(&mut self, key: &str) {
+    fn remove(&mut self, key: &str) {
         if let Some((end, _)) = self.known.remove(key) {
             self.ends.remove(&(end, key.to_owned()));
         }
     }
 
-    /// How long nothing has to be done; none if there is no event.
+    /// The time until the next expiration; none without events.
     pub(super) fn pause(&self, now: Timestamp) -> Option<Duration> {
         let (first, _) = self.ends.first()?;
         Some(first.duration_since(now).try_into().unwrap_or(Duration::ZERO).max(SHORTEST_PAUSE))
     }
 
-    /// Takes out the events that have ended.
-    fn due(&mut self, now: Timestamp) -> Vec<Due> {
-        let mut due = Vec::new();
+    /// Removes and returns the expired events.
+    fn take_expired(&mut self, now: Timestamp) -> Vec<Expired> {
+        let mut expired = Vec::new();
         while self.ends.first().is_some_and(|(end, _)| *end <= now)
             && let Some((_, key)) = self.ends.pop_first()
         {
             if let Some((_, revision)) = self.known.remove(&key) {
-                due.push(Due { key, revision });
+                expired.push(Expired { key, revision });
             }
         }
-        due
+        expired
     }
 }
 
-/// When a stored event was last written, by what the server itself noted on it; never later than now.
+/// The time of the last write of a stored event, by the time stamps that the server itself sets; never later than now.
 fn last_written(event: &Value, now: Timestamp) -> Timestamp {
     let entries = event["metadata"]["managedFields"].as_array().into_iter().flatten();
     let times = entries.map(|entry| text(entry, "/time")).chain([text(event, "/metadata/creationTimestamp")]);
@@ -86,39 +86,39 @@ fn events() -> Collection {
     Collection::new("", "events")
 }
 
-/// Whether a collection is that of the events, of both groups.
+/// Whether a collection is the collection of events.
 pub(super) fn holds(collection: &Collection) -> bool {
     collection.group.is_empty() && collection.resource == "events"
 }
 
 impl Helpers {
-    /// Learns of the events that an earlier process has left.
-    pub(super) fn know_events(&mut self) {
-        if !self.stands_in_for(StandIn::EventTtl) {
+    /// Reads the expiration times of all stored events.
+    pub(super) fn load_events(&mut self) {
+        if !self.runs(StandIn::EventTtl) {
             return;
         }
-        self.lifetimes = Lifetimes::default();
+        self.expirations = Expirations::default();
         let now = self.server.now();
         for (key, stored) in self.server.store.list(&events(), "").objects {
-            self.lifetimes.written(&key, stored.revision, last_written(&stored.whole(), now));
+            self.expirations.set(&key, stored.revision, last_written(&stored.whole(), now));
         }
     }
 
-    /// An event was written, or is gone.
-    pub(super) fn see_event(&mut self, change: &Change) {
+    /// Updates the expiration time of a written or deleted event.
+    pub(super) fn track_event(&mut self, change: &Change) {
         match &change.after {
-            Some(after) if self.stands_in_for(StandIn::EventTtl) => {
-                self.lifetimes.written(&change.key, after.revision, self.server.now());
+            Some(after) if self.runs(StandIn::EventTtl) => {
+                self.expirations.set(&change.key, after.revision, self.server.now());
             }
             Some(_) => {}
-            None => self.lifetimes.gone(&change.key),
+            None => self.expirations.remove(&change.key),
         }
     }
 
-    /// Forgets the events whose time is over.
-    pub(super) fn forget_events(&mut self) {
-        for Due { key, revision } in self.lifetimes.due(self.server.now()) {
-            // Somebody has written it meanwhile: the change begins its time anew.
+    /// Deletes the expired events.
+    pub(super) fn delete_expired_events(&mut self) {
+        for Expired { key, revision } in self.expirations.take_expired(self.server.now()) {
+            // A conflict means a new write, and its change starts the time of the event again.
             let _ = self.server.store.write(&events(), &key, Expect::Revision(revision), None);
         }
     }
@@ -137,21 +137,21 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_an_event_begins_with_each_write() {
-        let mut lifetimes = Lifetimes::default();
-        assert_eq!(lifetimes.pause(at(0)), None);
-        lifetimes.written("n/a", 1, at(0));
-        lifetimes.written("n/b", 2, at(10));
-        lifetimes.written("n/a", 3, at(20));
-        lifetimes.written("n/c", 4, at(15));
-        lifetimes.gone("n/c");
-        assert_eq!(lifetimes.pause(at(10)), Some(Duration::from_secs(3600)));
-        assert_eq!(lifetimes.pause(at(9_999)), Some(SHORTEST_PAUSE), "what is overdue does not ring all the time");
-        let due = |key: &str, revision| Due { key: key.to_owned(), revision };
-        assert_eq!(lifetimes.due(at(3_609)), []);
-        assert_eq!(lifetimes.due(at(3_610)), [due("n/b", 2)]);
-        assert_eq!(lifetimes.due(at(3_620)), [due("n/a", 3)]);
-        assert!(lifetimes.ends.is_empty() && lifetimes.known.is_empty());
+    fn the_time_of_an_event_starts_again_with_each_write() {
+        let mut expirations = Expirations::default();
+        assert_eq!(expirations.pause(at(0)), None);
+        expirations.set("n/a", 1, at(0));
+        expirations.set("n/b", 2, at(10));
+        expirations.set("n/a", 3, at(20));
+        expirations.set("n/c", 4, at(15));
+        expirations.remove("n/c");
+        assert_eq!(expirations.pause(at(10)), Some(Duration::from_secs(3600)));
+        assert_eq!(expirations.pause(at(9_999)), Some(SHORTEST_PAUSE), "the pause is never zero");
+        let expired = |key: &str, revision| Expired { key: key.to_owned(), revision };
+        assert_eq!(expirations.take_expired(at(3_609)), []);
+        assert_eq!(expirations.take_expired(at(3_610)), [expired("n/b", 2)]);
+        assert_eq!(expirations.take_expired(at(3_620)), [expired("n/a", 3)]);
+        assert!(expirations.ends.is_empty() && expirations.known.is_empty());
     }
 
     #[rstest]
@@ -162,7 +162,7 @@ mod tests {
     )]
     #[case::written_by_a_clock_that_was_ahead(json!({"metadata": {"creationTimestamp": "1970-01-01T01:00:00Z"}}), 100)]
     #[case::without_any_time(json!({}), 100)]
-    fn when_an_event_was_last_written(#[case] event: Value, #[case] expected: i64) {
+    fn the_time_of_the_last_write_of_an_event(#[case] event: Value, #[case] expected: i64) {
         assert_eq!(last_written(&event, at(100)), at(expected));
     }
 
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_event_is_gone_an_hour_after_its_last_write_in_both_groups() {
+    async fn an_event_is_deleted_an_hour_after_its_last_write_in_both_groups() {
         let cluster = cluster([]);
         for name in ["old", "repeated"] {
             ask(&cluster, "POST", CORE, &event(name)).await.unwrap();
@@ -220,20 +220,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn watchers_are_told_and_finalizers_do_not_hold_it() {
+    async fn watches_receive_the_deletion_and_finalizers_do_not_prevent_it() {
         let cluster = cluster([]);
         let mut held = event("held");
         held["metadata"]["finalizers"] = json!(["example.com/hold"]);
         ask(&cluster, "POST", CORE, &held).await.unwrap();
-        let told = watch(&cluster, &format!("{CORE}?watch=1&timeoutSeconds=3700")).await;
-        let kinds: Vec<&str> = told.iter().map(|event| text(event, "/type")).collect();
-        assert_eq!(kinds, ["ADDED", "DELETED"], "{told:?}");
-        assert_eq!(text(&told[1], "/object/metadata/name"), "held");
+        let received = watch(&cluster, &format!("{CORE}?watch=1&timeoutSeconds=3700")).await;
+        let kinds: Vec<&str> = received.iter().map(|event| text(event, "/type")).collect();
+        assert_eq!(kinds, ["ADDED", "DELETED"], "{received:?}");
+        assert_eq!(text(&received[1], "/object/metadata/name"), "held");
     }
 
-    /// On real time: paused time would pass while the disk is waited for.
+    /// This test uses real time, because paused time would advance while the test waits for the disk.
     #[tokio::test]
-    async fn the_rest_of_its_time_outlives_the_process() {
+    async fn the_expiration_time_is_the_same_after_a_restart() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().join("data");
         let clock = HandClock::at(at(0));
@@ -248,14 +248,12 @@ mod tests {
             let list = ask(&cluster, "GET", CORE, &Value::Null).await.unwrap();
             assert_eq!(names(&list), ["new", "old"]);
             clock.set(at(61 * 60));
-            // The timer sleeps by the process's clock, and by the server's only what is due is decided: a change wakes it.
+            // The timer uses the clock of the process, which has not moved. The new event wakes the controllers, which then use the clock of the
+            // server.
             ask(&cluster, "POST", CORE, &event("newer")).await.unwrap();
             let since = format!("{CORE}?watch=1&timeoutSeconds=1&resourceVersion={}", version(&list));
-            let told = watch(&cluster, &since).await;
-            assert!(
-                told.iter().any(|event| text(event, "/type") == "DELETED"),
-                "told without another request: {told:?}"
-            );
+            let received = watch(&cluster, &since).await;
+            assert!(received.iter().any(|event| text(event, "/type") == "DELETED"), "no deletion: {received:?}");
         }
         let cluster = cluster_in(&folder, &clock, []).await;
         assert_eq!(names(&ask(&cluster, "GET", CORE, &Value::Null).await.unwrap()), ["new", "newer"]);
@@ -264,7 +262,7 @@ mod tests {
             drop(cluster);
             cluster_in(&folder, &clock, []).await
         };
-        eventually("the other one to go, too late for the first process", async || {
+        eventually("the deletion of the other event in the new process", async || {
             let list = ask(&cluster, "GET", CORE, &Value::Null).await.unwrap();
             (names(&list) == ["newer"]).then_some(())
         })
@@ -272,7 +270,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn events_stay_when_the_controller_is_left_out() {
+    async fn events_stay_when_the_controller_is_off() {
         let cluster = cluster([StandIn::EventTtl]);
         ask(&cluster, "POST", CORE, &event("old")).await.unwrap();
         pass(600).await;

@@ -1,7 +1,7 @@
-//! Garbage collection: what is owned goes with its owners, first, after or not at all, as the deletion asks.
+//! Garbage collection: the deletion of dependents before or after their owner, or their orphaning.
 //!
-//! What becomes of an object is decided by [`verdict`] from where its owners stand; who owns whom is in [`super::graph`].
-//! Source: spec/extension-apiserver §6.3 no. 6, and the garbage collector of kube-controller-manager where it is silent.
+//! [`decide`] decides what happens to an object by the states of its owners. [`super::graph`] has the owners and dependents of all objects.
+//! Source: spec/extension-apiserver §6.3 no. 6, and the garbage collector of kube-controller-manager for all other details.
 
 use std::sync::Arc;
 
@@ -25,52 +25,51 @@ use crate::{
 };
 use kube_protocol::options::Propagation;
 
-/// Who tells of owners that are out of reach.
+/// The component that posts events about unreachable owners.
 const REPORTER: &str = "garbage-collector-controller";
 
-/// Where an owner stands.
+/// The state of an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
-    /// It is there.
-    Solid,
-    /// It is not, or not where it could own.
+enum OwnerState {
+    /// The owner exists.
+    Exists,
+    /// The owner does not exist, or it is in another namespace.
     Absent,
-    /// It is going and waits until what it owns is gone.
+    /// The owner is being deleted and waits for the deletion of its dependents.
     AwaitsDependents,
-    /// Its kind is not served; that may change.
+    /// The kind of the owner is not served now.
     UnknownKind,
-    /// It lives in a namespace, what it should own in none: there is nowhere to look for it.
-    Nowhere,
+    /// The owner is in a namespace and the dependent is in none, so that the namespace of the owner is unknown.
+    UnknownNamespace,
 }
 
-/// What becomes of an object that names owners.
+/// The decision about an object with owner references.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Verdict {
-    Stays,
-    /// Nobody can tell yet.
-    Later,
-    /// It stays, and names these owners no more.
-    LetsGo(Vec<String>),
-    Goes(Propagation),
+enum Decision {
+    Keep,
+    /// The state of an owner is not known yet.
+    Retry,
+    /// Keep the object and remove its references to these owners.
+    RemoveOwners(Vec<String>),
+    Delete(Propagation),
 }
 
-/// What becomes of an object, by its owners with their UIDs, by whether it owns something itself, and by the finalizers that
-/// it has for that.
-fn verdict(owners: &[(String, Standing)], owns_something: bool, finalizers: &[&str]) -> Verdict {
-    let any = |wanted: Standing| owners.iter().any(|(_, standing)| *standing == wanted);
-    if owners.is_empty() || any(Standing::Nowhere) {
-        return Verdict::Stays;
+/// Decides about an object by its owners with their UIDs, by whether it has dependents, and by its finalizers.
+fn decide(owners: &[(String, OwnerState)], has_dependents: bool, finalizers: &[&str]) -> Decision {
+    let any = |wanted: OwnerState| owners.iter().any(|(_, state)| *state == wanted);
+    if owners.is_empty() || any(OwnerState::UnknownNamespace) {
+        return Decision::Keep;
     }
-    if any(Standing::UnknownKind) {
-        return Verdict::Later;
+    if any(OwnerState::UnknownKind) {
+        return Decision::Retry;
     }
-    if any(Standing::Solid) {
-        let going = owners.iter().filter(|(_, standing)| *standing != Standing::Solid);
-        let going: Vec<String> = going.map(|(uid, _)| uid.clone()).collect();
-        return if going.is_empty() { Verdict::Stays } else { Verdict::LetsGo(going) };
+    if any(OwnerState::Exists) {
+        let lost = owners.iter().filter(|(_, state)| *state != OwnerState::Exists);
+        let lost: Vec<String> = lost.map(|(uid, _)| uid.clone()).collect();
+        return if lost.is_empty() { Decision::Keep } else { Decision::RemoveOwners(lost) };
     }
-    let foreground = finalizers.contains(&FOREGROUND) || any(Standing::AwaitsDependents) && owns_something;
-    Verdict::Goes(if finalizers.contains(&ORPHAN) {
+    let foreground = finalizers.contains(&FOREGROUND) || any(OwnerState::AwaitsDependents) && has_dependents;
+    Decision::Delete(if finalizers.contains(&ORPHAN) {
         Propagation::Orphan
     } else if foreground {
         Propagation::Foreground
@@ -84,7 +83,7 @@ fn blocks(dependent: &Value, owner: &str) -> bool {
     named.any(|reference| reference["blockOwnerDeletion"] == json!(true))
 }
 
-/// The event about an owner that exists, but not where it could own the object.
+/// The event about an owner that exists but can't own the object, because it is in another namespace.
 fn out_of_reach(dependent: &Value, reference: &Value, suffix: &str, now: Timestamp) -> Value {
     let namespace = object::namespace(dependent).unwrap_or_default();
     let field = |name: &str| text(reference, &format!("/{name}")).to_owned();
@@ -102,23 +101,22 @@ fn out_of_reach(dependent: &Value, reference: &Value, suffix: &str, now: Timesta
     if !namespace.is_empty() {
         about["namespace"] = json!(namespace);
     }
-    let home = if namespace.is_empty() { "default" } else { namespace };
+    let event_namespace = if namespace.is_empty() { "default" } else { namespace };
     json!({
         "apiVersion": "v1", "kind": "Event",
-        "metadata": {"name": format!("{}.{suffix}", object::name(dependent)), "namespace": home},
+        "metadata": {"name": format!("{}.{suffix}", object::name(dependent)), "namespace": event_namespace},
         "involvedObject": about, "type": "Warning", "reason": "OwnerRefInvalidNamespace", "message": message,
         "source": {"component": REPORTER}, "reportingComponent": REPORTER, "reportingInstance": "",
         "count": 1, "firstTimestamp": object::time(now), "lastTimestamp": object::time(now),
     })
 }
 
-/// A request that brings a collection forward.
+/// A request of the garbage collector.
 enum Step {
-    /// Lets an object name these owners; none at all if it is null.
+    /// Sets the owner references of an object. Null removes them.
     SetOwners(Place, Arc<Stored>, Value),
     Delete(Place, Arc<Stored>, Propagation),
-    /// Takes a finalizer off.
-    Release(Place, Arc<Stored>, &'static str),
+    RemoveFinalizer(Place, Arc<Stored>, &'static str),
 }
 
 impl Helpers {
@@ -127,112 +125,111 @@ impl Helpers {
         places.filter_map(|place| Some((place.clone(), self.server.store.get(&place.0, &place.1)?))).collect()
     }
 
-    /// Learns of an object, and looks at whom the news concerns.
-    pub(super) fn learn(&mut self, place: &Place, before: Option<&Value>, after: &Value) {
+    /// Updates the graph with a new or changed object, and adds tasks for the objects that the change concerns.
+    pub(super) fn track_owners(&mut self, place: &Place, before: Option<&Value>, after: &Value) {
         if let Some(before) = before {
-            self.graph.let_go(place, before);
+            self.graph.remove_references(place, before);
         }
         let is_new = self.graph.add(place, after);
         let added: Vec<&str> =
             owners(after).filter(|owner| before.is_none_or(|before| owners(before).all(|old| old != *owner))).collect();
         if !added.is_empty() {
-            self.tell_of_owners_out_of_reach(place, after, &added);
-            self.ask(Task::Collect(place.clone()));
+            self.report_unreachable_owner(place, after, &added);
+            self.enqueue(Task::Collect(place.clone()));
         }
         if is_new {
-            // Who named it before it was known, from where it can't own.
+            // Dependents that were created before this owner, and that it can't own.
             let early = self.dependents_of(object::uid(after));
             for (place, dependent) in early {
-                self.tell_of_owners_out_of_reach(&place, &dependent.value, &[object::uid(after)]);
+                self.report_unreachable_owner(&place, &dependent.value, &[object::uid(after)]);
                 if self.graph.is_out_of_reach(object::uid(after), object::namespace(&dependent.value)) {
-                    self.ask(Task::Collect(place));
+                    self.enqueue(Task::Collect(place));
                 }
             }
         }
     }
 
-    /// An object is gone: whom it owned may go too.
-    pub(super) fn unlearn(&mut self, place: &Place, before: &Value) {
-        self.graph.let_go(place, before);
+    /// Removes a deleted object from the graph, and adds a task for each of its dependents.
+    pub(super) fn untrack_owners(&mut self, place: &Place, before: &Value) {
+        self.graph.remove_references(place, before);
         self.retries.done(&Task::Collect(place.clone()));
         for dependent in self.graph.remove(place, before) {
-            self.ask(Task::Collect(dependent));
+            self.enqueue(Task::Collect(dependent));
         }
     }
 
-    /// Of several such owners the first one is told.
-    fn tell_of_owners_out_of_reach(&mut self, place: &Place, dependent: &Value, uids: &[&str]) {
-        if !self.stands_in_for(StandIn::GarbageCollection) {
+    /// Posts an event about the first of these owners that can't own the object.
+    fn report_unreachable_owner(&mut self, place: &Place, dependent: &Value, uids: &[&str]) {
+        if !self.runs(StandIn::GarbageCollection) {
             return;
         }
         let namespace = object::namespace(dependent);
-        let lost = uids.iter().find(|uid| self.graph.is_out_of_reach(uid, namespace));
-        let Some(uid) = lost.filter(|uid| self.graph.is_news(place, uid)) else { return };
+        let unreachable = uids.iter().find(|uid| self.graph.is_out_of_reach(uid, namespace));
+        let Some(uid) = unreachable.filter(|uid| self.graph.mark_reported(place, uid)) else { return };
         let Some(reference) = references(dependent).iter().find(|reference| reference["uid"] == **uid) else { return };
         let suffix = format!("{:016x}", self.server.random().next_u64());
         let event = out_of_reach(dependent, reference, &suffix, self.server.now());
-        self.ask(Task::Tell(event.to_string()));
+        self.enqueue(Task::PostEvent(event.to_string()));
     }
 
-    /// What is to be done about an object by where its owners stand: it goes if they are all gone, and names those no more that
-    /// are gone while others stay.
+    /// Collects an object. The object is deleted if all its owners are deleted. If only some are deleted, the references to them are removed.
     ///
     /// # Errors
-    /// When nobody can tell yet.
+    /// If the state of an owner is not known yet.
     pub(super) fn collect(&self, place: &Place) -> Result<Option<BoxFuture<'static, Result<(), Refusal>>>, Refusal> {
         let Some(stored) = self.server.store.get(&place.0, &place.1) else { return Ok(None) };
         let value = &stored.value;
         if object::is_deleting(value) {
             return Ok(None);
         }
-        let owners: Vec<(String, Standing)> = references(value)
+        let owners: Vec<(String, OwnerState)> = references(value)
             .iter()
-            .map(|reference| (text(reference, "/uid").to_owned(), self.standing(value, reference)))
+            .map(|reference| (text(reference, "/uid").to_owned(), self.owner_state(value, reference)))
             .collect();
         let own = self.dependents_of(object::uid(value));
-        let steps = match verdict(&owners, !own.is_empty(), &object::finalizers(value)) {
-            Verdict::Stays => return Ok(None),
-            Verdict::Later => return Err(Refusal::default()),
-            Verdict::LetsGo(uids) => vec![without_owners(place.clone(), stored, &uids)],
-            Verdict::Goes(propagation) => {
+        let steps = match decide(&owners, !own.is_empty(), &object::finalizers(value)) {
+            Decision::Keep => return Ok(None),
+            Decision::Retry => return Err(Refusal::default()),
+            Decision::RemoveOwners(uids) => vec![without_owners(place.clone(), stored, &uids)],
+            Decision::Delete(propagation) => {
                 let waits =
                     propagation == Propagation::Foreground && own.iter().any(|(_, own)| awaits_dependents(&own.value));
                 let unblocks = waits.then(|| unblocking(place.clone(), Arc::clone(&stored)));
                 unblocks.into_iter().chain([Step::Delete(place.clone(), stored, propagation)]).collect()
             }
         };
-        Ok(Some(self.carry_out(steps)))
+        Ok(Some(self.execute(steps)))
     }
 
-    fn carry_out(&self, steps: Vec<Step>) -> BoxFuture<'static, Result<(), Refusal>> {
+    fn execute(&self, steps: Vec<Step>) -> BoxFuture<'static, Result<(), Refusal>> {
         let requests = self.requests.clone();
         async move {
             for step in &steps {
-                requests.take(step).await?;
+                requests.execute(step).await?;
             }
             Ok(())
         }
         .boxed()
     }
 
-    fn standing(&self, value: &Value, reference: &Value) -> Standing {
+    fn owner_state(&self, value: &Value, reference: &Value) -> OwnerState {
         let registry = self.server.registry();
         let Some(served) = registry.of_kind(text(reference, "/apiVersion"), text(reference, "/kind")) else {
-            return Standing::UnknownKind;
+            return OwnerState::UnknownKind;
         };
         let namespace = if served.is_namespaced() { object::namespace(value) } else { None };
         if served.is_namespaced() && namespace.is_none() {
-            return Standing::Nowhere;
+            return OwnerState::UnknownNamespace;
         }
         let owner = self.server.store.get(&served.collection, &key(namespace, text(reference, "/name")));
         match owner.filter(|owner| object::uid(&owner.value) == text(reference, "/uid")) {
-            None => Standing::Absent,
-            Some(owner) if awaits_dependents(&owner.value) => Standing::AwaitsDependents,
-            Some(_) => Standing::Solid,
+            None => OwnerState::Absent,
+            Some(owner) if awaits_dependents(&owner.value) => OwnerState::AwaitsDependents,
+            Some(_) => OwnerState::Exists,
         }
     }
 
-    /// What an object owns goes before it; nothing is to be done about itself before all that blocks its end is gone.
+    /// Deletes the dependents of an object. The finalizer of the object is removed when all dependents that block its deletion are gone.
     pub(super) fn foreground(
         &mut self,
         place: Place,
@@ -242,28 +239,28 @@ impl Helpers {
         let dependents = self.dependents_of(uid);
         let is_blocked = dependents.iter().any(|(_, dependent)| blocks(&dependent.value, uid));
         for (dependent, _) in dependents {
-            self.ask(Task::Collect(dependent));
+            self.enqueue(Task::Collect(dependent));
         }
-        (!is_blocked).then(|| self.carry_out(vec![Step::Release(place, Arc::clone(stored), FOREGROUND)]))
+        (!is_blocked).then(|| self.execute(vec![Step::RemoveFinalizer(place, Arc::clone(stored), FOREGROUND)]))
     }
 
-    /// What an object owns names it no more, before it goes.
+    /// Removes the references of the dependents to an object, then its finalizer.
     pub(super) fn orphan(&self, place: Place, stored: &Arc<Stored>) -> BoxFuture<'static, Result<(), Refusal>> {
         let uid = object::uid(&stored.value).to_owned();
         let dependents = self.dependents_of(&uid).into_iter();
-        let let_go = dependents.map(|(place, own)| without_owners(place, own, std::slice::from_ref(&uid)));
-        self.carry_out(let_go.chain([Step::Release(place, Arc::clone(stored), ORPHAN)]).collect())
+        let released = dependents.map(|(place, own)| without_owners(place, own, std::slice::from_ref(&uid)));
+        self.execute(released.chain([Step::RemoveFinalizer(place, Arc::clone(stored), ORPHAN)]).collect())
     }
 }
 
 impl Requests {
-    async fn take(&self, step: &Step) -> Result<(), Refusal> {
+    async fn execute(&self, step: &Step) -> Result<(), Refusal> {
         match step {
             Step::SetOwners((collection, _), stored, owners) => self.set_owners(collection, stored, owners).await,
             Step::Delete((collection, _), stored, propagation) => {
                 self.delete(collection, &stored.value, *propagation).await
             }
-            Step::Release(place, stored, finalizer) => self.release(place, stored, finalizer).await,
+            Step::RemoveFinalizer(place, stored, finalizer) => self.remove_finalizer(place, stored, finalizer).await,
         }
     }
 
@@ -282,7 +279,7 @@ fn without_owners(place: Place, stored: Arc<Stored>, uids: &[String]) -> Step {
     Step::SetOwners(place, stored, kept)
 }
 
-/// Two that wait for each other would wait for ever.
+/// Sets `blockOwnerDeletion` to false. Otherwise two objects that own each other would wait for each other for ever.
 fn unblocking(place: Place, stored: Arc<Stored>) -> Step {
     let mut open = references(&stored.value).to_vec();
     for reference in &mut open {
@@ -291,7 +288,7 @@ fn unblocking(place: Place, stored: Arc<Stored>) -> Step {
     Step::SetOwners(place, stored, json!(open))
 }
 
-/// Whether an object is going and waits until what it owns is gone.
+/// Whether an object is being deleted and waits for the deletion of its dependents.
 fn awaits_dependents(value: &Value) -> bool {
     object::is_deleting(value) && object::finalizers(value).contains(&FOREGROUND)
 }

@@ -1,6 +1,6 @@
-//! Who owns whom, and where owners are: the graph of the garbage collector, kept by UID as objects come and go.
+//! The graph of the garbage collector: the owners and dependents of all objects by UID, and the namespaces of the owners.
 //!
-//! No object is looked for here by a scan; what to do about what is found is decided in [`super::garbage`].
+//! The graph is updated with every change, so that no lookup needs a scan. [`super::garbage`] decides what happens to the objects.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -12,48 +12,48 @@ use serde_json::Value;
 use super::Place;
 use crate::object::{self, text};
 
-/// Where an object lives.
+/// The scope of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Home {
-    /// In no namespace.
+pub(super) enum Scope {
+    /// The object is in no namespace.
     Cluster,
     Namespace(Arc<str>),
 }
 
-impl Home {
-    /// Whether an object there can be an owner of one in a namespace, or in none.
-    fn owns_in(&self, namespace: Option<&str>) -> bool {
+impl Scope {
+    /// Whether an object in this scope can own an object in a namespace, or in none.
+    fn can_own_in(&self, namespace: Option<&str>) -> bool {
         match self {
             Self::Cluster => true,
-            Self::Namespace(home) => namespace == Some(&**home),
+            Self::Namespace(own) => namespace == Some(&**own),
         }
     }
 }
 
-/// The graph.
+/// The owners and dependents of all objects.
 #[derive(Default)]
 pub(super) struct Graph {
-    /// Of every object there is. Only looked up, so that its order does not matter.
-    homes: HashMap<u128, Home>,
+    /// The scopes of all objects by UID. The map is never iterated, so that its order does not matter.
+    scopes: HashMap<u128, Scope>,
     namespaces: BTreeSet<Arc<str>>,
-    /// Who names an owner, by the owner's UID, whether it exists or not.
+    /// The dependents by the UID of their owner. The owner may not exist.
     dependents: BTreeMap<String, BTreeSet<Place>>,
-    /// Of whom it was told that an owner is out of reach, with the owner's UID.
-    told: BTreeSet<(Place, String)>,
+    /// The objects and the UIDs of their owners for which an event about an unreachable owner was posted.
+    reported: BTreeSet<(Place, String)>,
 }
 
-/// A UID of the server's own making; others are nobody's.
+/// The number of a UID; none for a text that is no UID of this server.
 fn number(uid: &str) -> Option<u128> {
     let digits: String = uid.split('-').collect();
     (digits.len() == 32).then(|| u128::from_str_radix(&digits, 16).ok()).flatten()
 }
 
-/// UIDs of the owners that an object names.
+/// The UIDs in the owner references of an object.
 pub(super) fn owners(value: &Value) -> impl Iterator<Item = &str> {
     references(value).iter().map(|owner| text(owner, "/uid"))
 }
 
-/// The owners that an object names.
+/// The owner references of an object.
 pub(super) fn references(value: &Value) -> &[Value] {
     value["metadata"]["ownerReferences"].as_array().map(Vec::as_slice).unwrap_or_default()
 }
@@ -68,21 +68,21 @@ impl Graph {
         namespace
     }
 
-    /// An object is there. Whether it was not known before.
+    /// Adds an object. Returns whether the object is new.
     pub(super) fn add(&mut self, place: &Place, value: &Value) -> bool {
         for owner in owners(value) {
             self.dependents.entry(owner.to_owned()).or_default().insert(place.clone());
         }
         let Some(uid) = number(object::uid(value)) else { return false };
-        let home = match object::namespace(value) {
-            Some(namespace) => Home::Namespace(self.interned(namespace)),
-            None => Home::Cluster,
+        let scope = match object::namespace(value) {
+            Some(namespace) => Scope::Namespace(self.interned(namespace)),
+            None => Scope::Cluster,
         };
-        self.homes.insert(uid, home).is_none()
+        self.scopes.insert(uid, scope).is_none()
     }
 
-    /// An object names these owners no more, because it has others now or is gone.
-    pub(super) fn let_go(&mut self, place: &Place, value: &Value) {
+    /// Removes the owner references of an object.
+    pub(super) fn remove_references(&mut self, place: &Place, value: &Value) {
         for owner in owners(value) {
             if let Some(places) = self.dependents.get_mut(owner) {
                 places.remove(place);
@@ -93,35 +93,35 @@ impl Graph {
         }
     }
 
-    /// An object is gone. The answer is who named it as an owner.
+    /// Removes a deleted object. Returns its dependents.
     pub(super) fn remove(&mut self, place: &Place, value: &Value) -> BTreeSet<Place> {
         for owner in owners(value) {
-            self.told.remove(&(place.clone(), owner.to_owned()));
+            self.reported.remove(&(place.clone(), owner.to_owned()));
         }
         if let Some(uid) = number(object::uid(value)) {
-            self.homes.remove(&uid);
+            self.scopes.remove(&uid);
         }
         self.dependents_of(object::uid(value)).cloned().collect()
     }
 
-    /// Who names an owner.
+    /// The dependents of an owner.
     pub(super) fn dependents_of(&self, uid: &str) -> impl Iterator<Item = &Place> {
         self.dependents.get(uid).into_iter().flatten()
     }
 
-    /// Whether an owner exists where an object of this namespace, or of none, can't be owned by it.
+    /// Whether an owner exists in a scope in which it can't own an object of this namespace, or of none.
     pub(super) fn is_out_of_reach(&self, uid: &str, namespace: Option<&str>) -> bool {
-        number(uid).and_then(|uid| self.homes.get(&uid)).is_some_and(|home| !home.owns_in(namespace))
+        number(uid).and_then(|uid| self.scopes.get(&uid)).is_some_and(|scope| !scope.can_own_in(namespace))
     }
 
-    /// Whether nobody was told yet that an owner is out of an object's reach; from now on somebody was.
-    pub(super) fn is_news(&mut self, place: &Place, owner: &str) -> bool {
-        self.told.insert((place.clone(), owner.to_owned()))
+    /// Records that an event about an unreachable owner is posted. Returns whether it is the first one.
+    pub(super) fn mark_reported(&mut self, place: &Place, owner: &str) -> bool {
+        self.reported.insert((place.clone(), owner.to_owned()))
     }
 
-    /// Forgets all objects, to learn of them anew; not what was told.
+    /// Removes all objects before a resync. The record of posted events stays.
     pub(super) fn clear(&mut self) {
-        *self = Self { told: std::mem::take(&mut self.told), ..Self::default() };
+        *self = Self { reported: std::mem::take(&mut self.reported), ..Self::default() };
     }
 }
 
@@ -148,31 +148,31 @@ mod tests {
     #[rstest]
     #[case::same_namespace(Some("a"), Some("a"), false)]
     #[case::another_namespace(Some("a"), Some("b"), true)]
-    #[case::a_namespaced_owner_of_something_of_the_cluster(Some("a"), None, true)]
-    #[case::the_cluster_owns_everywhere(None, Some("b"), false)]
-    #[case::within_the_cluster(None, None, false)]
-    fn whom_an_owner_reaches(#[case] home: Option<&str>, #[case] dependent: Option<&str>, #[case] expected: bool) {
+    #[case::a_namespaced_owner_of_a_cluster_object(Some("a"), None, true)]
+    #[case::a_cluster_object_can_own_in_every_namespace(None, Some("b"), false)]
+    #[case::two_cluster_objects(None, None, false)]
+    fn owners_out_of_reach(#[case] owner: Option<&str>, #[case] dependent: Option<&str>, #[case] expected: bool) {
         let mut graph = Graph::default();
-        assert!(graph.add(&place("owner"), &object(OWNER, home, &[])));
+        assert!(graph.add(&place("owner"), &object(OWNER, owner, &[])));
         assert_eq!(graph.is_out_of_reach(OWNER, dependent), expected);
-        assert!(!graph.is_out_of_reach(OTHER, dependent), "nobody knows where it is");
+        assert!(!graph.is_out_of_reach(OTHER, dependent), "an unknown owner");
         assert!(!graph.is_out_of_reach("no-uid", dependent));
     }
 
     #[test]
-    fn dependents_are_known_before_their_owner_and_until_they_let_go() {
+    fn dependents_are_known_before_their_owner_and_until_they_drop_the_reference() {
         let mut graph = Graph::default();
         let (dependent, key) = (object(OTHER, Some("a"), &[OWNER, "no-uid"]), place("a/dependent"));
         assert!(graph.add(&key, &dependent) && !graph.add(&key, &dependent));
         assert_eq!(graph.dependents_of(OWNER).collect::<Vec<_>>(), [&key]);
         assert_eq!(graph.remove(&place("a/owner"), &object(OWNER, Some("a"), &[])), BTreeSet::from([key.clone()]));
-        assert!(graph.is_news(&key, OWNER));
+        assert!(graph.mark_reported(&key, OWNER));
         graph.clear();
-        assert!(!graph.is_news(&key, OWNER), "told once");
+        assert!(!graph.mark_reported(&key, OWNER), "reported once");
         graph.add(&key, &dependent);
-        graph.let_go(&key, &dependent);
+        graph.remove_references(&key, &dependent);
         assert!(graph.dependents.is_empty());
         assert_eq!(graph.remove(&key, &dependent), BTreeSet::new());
-        assert!(graph.homes.is_empty() && graph.told.is_empty());
+        assert!(graph.scopes.is_empty() && graph.reported.is_empty());
     }
 }

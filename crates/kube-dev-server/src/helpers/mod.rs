@@ -1,8 +1,8 @@
-//! Stand-ins for controllers that clients rely on: garbage collection, namespaces, definitions, budgets, nodes, accounts, events.
+//! The built-in controllers that clients rely on: garbage collection, namespaces, definitions, budgets, nodes, accounts, events.
 //!
-//! One task follows all changes; it lives here, and each controller has a file of its own. What a change means is decided at once;
-//! what has to be done about it goes through the API like anybody's requests ([`requests`]), several at a time ([`work`]), and what is
-//! refused is tried again later ([`retries`]).
+//! The task in this file follows all changes. Each controller has a file of its own. The task decides at once what a change requires. The resulting
+//! requests go through the API like those of any client ([`requests`]), several at the same time ([`work`]). Failed requests are retried later
+//! ([`retries`]).
 //! Source: spec/extension-apiserver §6.1, §6.3.
 
 mod accounts;
@@ -29,11 +29,11 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use self::{
-    events::Lifetimes,
+    events::Expirations,
     graph::Graph,
     requests::{Refusal, Requests},
     retries::Retries,
-    work::{Task, Work},
+    work::{Task, WorkQueue},
 };
 use super::{
     aggregator, authorization, crd,
@@ -45,45 +45,45 @@ use super::{
     store::{Change, Collection},
 };
 
-/// Where something is stored.
+/// The collection and the key of a stored object.
 type Place = (Collection, String);
 
-/// What the helpers remember between changes.
+/// The state of the controllers.
 pub(super) struct Helpers {
     server: Arc<Server>,
     requests: Requests,
     without: BTreeSet<StandIn>,
-    /// Up to here everything has been seen.
+    /// All changes up to this revision are processed.
     at: u64,
-    /// Who owns whom.
+    /// The owners and dependents of all objects.
     graph: Graph,
-    /// Objects that wait for others to go first.
+    /// Objects that are being deleted and wait for a controller.
     waiting: BTreeSet<Place>,
-    /// The pods of each node, by their keys.
+    /// The keys of the pods of each node.
     bound: BTreeMap<String, BTreeSet<String>>,
-    /// What is to be done.
-    work: Work,
-    /// What is being done.
+    /// The tasks that are queued or running.
+    work: WorkQueue,
+    /// The futures of the running tasks.
     running: FuturesUnordered<BoxFuture<'static, (Task, Result<(), Refusal>)>>,
-    /// What was refused.
+    /// The failed tasks.
     retries: Retries,
-    /// When events are forgotten.
-    lifetimes: Lifetimes,
+    /// The expiration times of events.
+    expirations: Expirations,
 }
 
-/// What woke the helpers.
-enum Woken {
-    /// Something that they had to do is through.
-    Ended(Task, Result<(), Refusal>),
+/// The reason why the loop wakes up.
+enum Wakeup {
+    /// A task has ended.
+    TaskEnded(Task, Result<(), Refusal>),
     Changes,
-    /// Those that others registered.
-    Servers,
-    /// What was written up to a revision is kept, or never will be.
-    Kept(u64),
-    Time,
+    /// The availability of an extension API server has changed.
+    ExtensionServers,
+    /// The writes up to a revision are durable, or the storage has failed.
+    Durable(u64),
+    Timer,
 }
 
-/// Sleeps until a moment; without one, for ever.
+/// Sleeps until a moment. Without a moment it sleeps for ever.
 async fn until(moment: Option<Instant>) {
     match moment {
         Some(moment) => tokio::time::sleep_until(moment).await,
@@ -101,56 +101,56 @@ impl Helpers {
             graph: Graph::default(),
             waiting: BTreeSet::new(),
             bound: BTreeMap::new(),
-            work: Work::default(),
+            work: WorkQueue::default(),
             running: FuturesUnordered::new(),
             retries: Retries::default(),
-            lifetimes: Lifetimes::default(),
+            expirations: Expirations::default(),
         }
     }
 
-    /// Follows all changes until the server is gone.
+    /// Follows all changes until the server is dropped.
     pub(super) async fn run(mut self) {
         let mut progress = self.server.store.progress();
-        let mut kept = 0;
-        self.take_stock();
+        let mut durable = 0;
+        self.resync();
         loop {
-            self.forget_events();
-            self.try_again();
-            self.begin_all();
-            let (at, wakes, written) = (self.at, self.wakes(), self.server.store.revision());
+            self.delete_expired_events();
+            self.enqueue_retries();
+            self.start_tasks();
+            let (at, wakes, written) = (self.at, self.next_wakeup(), self.server.store.revision());
             let server = &self.server;
             let progressed = async { progress.wait_for(|progress| *progress > at).await.is_ok() };
-            // In this order: one seed is one history.
-            let woken = tokio::select! {
+            // The order of the branches is fixed, so that runs with the same seed have the same history.
+            let wakeup = tokio::select! {
                 biased;
-                Some((task, result)) = self.running.next() => Woken::Ended(task, result),
-                is_there = progressed => if is_there { Woken::Changes } else { return },
-                () = server.aggregator.moved() => Woken::Servers,
-                // What was written here past the API is told to watchers too. A store that can't be written any more tells
-                // whoever writes next.
-                _ = server.store.durable(written), if written > kept => Woken::Kept(written),
-                () = until(wakes) => Woken::Time,
+                Some((task, result)) = self.running.next() => Wakeup::TaskEnded(task, result),
+                is_running = progressed => if is_running { Wakeup::Changes } else { return },
+                () = server.aggregator.changed() => Wakeup::ExtensionServers,
+                // The controllers write some objects directly to the store. Waiting here publishes these writes to watches. An error of the storage
+                // is ignored here, because the next request that writes returns it.
+                _ = server.store.durable(written), if written > durable => Wakeup::Durable(written),
+                () = until(wakes) => Wakeup::Timer,
             };
-            match woken {
-                Woken::Ended(task, result) => self.note_end(task, &result),
-                Woken::Changes => self.step(),
-                // Namespaces may wait for a server that nobody knows any more.
-                Woken::Servers => self.settle(),
-                Woken::Kept(upto) => kept = upto,
-                Woken::Time => {}
+            match wakeup {
+                Wakeup::TaskEnded(task, result) => self.end_task(task, &result),
+                Wakeup::Changes => self.process_changes(),
+                // A namespace may wait for an extension API server that is not registered any more.
+                Wakeup::ExtensionServers => self.enqueue_waiting(),
+                Wakeup::Durable(upto) => durable = upto,
+                Wakeup::Timer => {}
             }
         }
     }
 
-    /// When something has to be done though nothing changes.
-    fn wakes(&self) -> Option<Instant> {
-        let events = self.lifetimes.pause(self.server.now()).map(|pause| Instant::now() + pause);
-        [events, self.retries.wakes()].into_iter().flatten().min()
+    /// The time of the next retry or expiration.
+    fn next_wakeup(&self) -> Option<Instant> {
+        let events = self.expirations.pause(self.server.now()).map(|pause| Instant::now() + pause);
+        [events, self.retries.next()].into_iter().flatten().min()
     }
 
-    /// Looks at all there is as if it were new: what an earlier process has left undone is done now.
-    fn take_stock(&mut self) {
-        // Taken first: what is written meanwhile is seen twice rather than never.
+    /// Processes all stored objects as if they were new. So the controllers finish the work of an earlier process.
+    fn resync(&mut self) {
+        // The revision is read before the objects, so that a concurrent write is processed twice rather than never.
         self.at = self.server.store.revision();
         self.graph.clear();
         self.waiting.clear();
@@ -159,16 +159,16 @@ impl Helpers {
         let all = self.server.store.find(|collection, _| !events::holds(collection));
         for (collection, key, stored) in all {
             let change = Change { revision: stored.revision, key, before: None, after: Some(stored), size: 0 };
-            self.see(&collection, &change, &mut budgets);
+            self.process_change(&collection, &change, &mut budgets);
         }
-        self.know_events();
-        self.finish(budgets);
+        self.load_events();
+        self.end_batch(budgets);
     }
 
-    /// Does what the changes since the last step ask for.
-    fn step(&mut self) {
-        if !self.server.store.knows_since(self.at) {
-            return self.take_stock();
+    /// Processes the changes since the last call.
+    fn process_changes(&mut self) {
+        if !self.server.store.has_changes_since(self.at) {
+            return self.resync();
         }
         let changes = self.server.store.journal(self.at);
         let Some((_, last)) = changes.last() else {
@@ -178,33 +178,33 @@ impl Helpers {
         self.at = last.revision;
         let mut budgets = BTreeSet::new();
         for (collection, change) in &changes {
-            self.see(collection, change, &mut budgets);
+            self.process_change(collection, change, &mut budgets);
         }
-        self.finish(budgets);
+        self.end_batch(budgets);
     }
 
-    /// Does what is done once for many changes.
-    fn finish(&mut self, budgets: BTreeSet<String>) {
+    /// Does the work that is done once for a batch of changes.
+    fn end_batch(&mut self, budgets: BTreeSet<String>) {
         for namespace in budgets {
             self.count_budgets(&namespace);
         }
-        self.settle();
+        self.enqueue_waiting();
     }
 
-    fn see(&mut self, collection: &Collection, change: &Change, budgets: &mut BTreeSet<String>) {
+    fn process_change(&mut self, collection: &Collection, change: &Change, budgets: &mut BTreeSet<String>) {
         let place = (collection.clone(), change.key.clone());
         let (before, after) = (change.before.as_ref(), change.after.as_ref());
-        // As in a cluster, events neither own nor are owned.
+        // As in a cluster, events have no owners and no dependents.
         if !events::holds(collection) {
             match (before, after) {
                 (before, Some(after)) => {
-                    self.note(&place, &after.value);
-                    self.learn(&place, before.map(|before| &before.value), &after.value);
+                    self.track_deletion(&place, &after.value);
+                    self.track_owners(&place, before.map(|before| &before.value), &after.value);
                 }
                 (Some(before), None) => {
                     self.waiting.remove(&place);
-                    self.retries.done(&Task::Settle(place.clone()));
-                    self.unlearn(&place, &before.value);
+                    self.retries.done(&Task::Finalize(place.clone()));
+                    self.untrack_owners(&place, &before.value);
                 }
                 (None, None) => {}
             }
@@ -213,120 +213,121 @@ impl Helpers {
         let namespace = value.and_then(object::namespace).unwrap_or_default().to_owned();
         match (collection.group.as_str(), collection.resource.as_str()) {
             ("", "pods") => {
-                self.note_node_of(change);
+                self.track_node(change);
                 budgets.insert(namespace);
             }
             ("policy", "poddisruptionbudgets") => {
                 budgets.insert(namespace);
             }
-            ("", "secrets") if self.stands_in_for(StandIn::AccountTokens) => {
+            ("", "secrets") if self.runs(StandIn::AccountTokens) => {
                 if let Some(secret) = &change.after {
                     self.server.fill_account_secret(secret);
                 }
             }
             ("", "serviceaccounts") => match &change.after {
-                Some(account) if self.stands_in_for(StandIn::AccountTokens) => {
+                Some(account) if self.runs(StandIn::AccountTokens) => {
                     self.server.fill_secrets_of(&account.value);
                 }
                 Some(_) => {}
-                None => self.ask(Task::Account(namespace)),
+                None => self.enqueue(Task::CreateAccount(namespace)),
             },
             ("apiextensions.k8s.io", "customresourcedefinitions") if change.after.is_none() => {
                 if let Some(gone) = &change.before {
-                    self.requests.give_names_away(&gone.value);
+                    self.requests.accept_waiting_names(&gone.value);
                 }
             }
-            ("", "namespaces") if change.after.is_some() => self.ask(Task::Account(change.key.clone())),
-            ("", "events") => self.see_event(change),
-            (aggregator::GROUP, aggregator::RESOURCE) | ("", "services") => self.server.aggregator.look_again(),
+            ("", "namespaces") if change.after.is_some() => self.enqueue(Task::CreateAccount(change.key.clone())),
+            ("", "events") => self.track_event(change),
+            (aggregator::GROUP, aggregator::RESOURCE) | ("", "services") => self.server.aggregator.check_again(),
             (authorization::GROUP, "clusterroles") => self.aggregate_roles(),
-            ("", "nodes") if self.stands_in_for(StandIn::Nodes) => match &change.after {
+            ("", "nodes") if self.runs(StandIn::Nodes) => match &change.after {
                 Some(node) => self.taint_node(node),
-                None => self.ask(Task::Pods(change.key.clone())),
+                None => self.enqueue(Task::DeletePods(change.key.clone())),
             },
             _ => {}
         }
     }
 
-    fn stands_in_for(&self, controller: StandIn) -> bool {
+    /// Whether a controller is switched on.
+    fn runs(&self, controller: StandIn) -> bool {
         !self.without.contains(&controller)
     }
 
-    fn note(&mut self, place: &Place, value: &Value) {
-        let waits_for_us =
+    fn track_deletion(&mut self, place: &Place, value: &Value) {
+        let has_our_finalizer =
             object::finalizers(value).iter().any(|name| matches!(*name, FOREGROUND | ORPHAN | crd::CLEANUP));
-        if object::is_deleting(value) && (waits_for_us || is_namespace(place)) {
+        if object::is_deleting(value) && (has_our_finalizer || is_namespace(place)) {
             self.waiting.insert(place.clone());
         }
     }
 
-    /// Whether somebody else does what a task is for.
-    fn is_left_out(&self, task: &Task) -> bool {
+    /// Whether the controller of a task is switched off.
+    fn is_off(&self, task: &Task) -> bool {
         let controller = match task {
-            Task::Collect(_) | Task::Tell(_) => StandIn::GarbageCollection,
-            Task::Account(_) => StandIn::DefaultAccounts,
-            Task::Pods(_) => StandIn::Nodes,
-            // Of several controllers.
-            Task::Settle(_) => return false,
+            Task::Collect(_) | Task::PostEvent(_) => StandIn::GarbageCollection,
+            Task::CreateAccount(_) => StandIn::DefaultAccounts,
+            Task::DeletePods(_) => StandIn::Nodes,
+            // `finalize` checks the switches of its controllers.
+            Task::Finalize(_) => return false,
         };
-        !self.stands_in_for(controller)
+        !self.runs(controller)
     }
 
-    /// Something is to be done; not before its time, if it was refused.
-    fn ask(&mut self, task: Task) {
-        if !self.is_left_out(&task) && !self.retries.holds(&task, Instant::now()) {
-            self.work.ask(task);
+    /// Adds a task to the queue, unless the task has failed and waits for its retry.
+    fn enqueue(&mut self, task: Task) {
+        if !self.is_off(&task) && !self.retries.is_waiting(&task, Instant::now()) {
+            self.work.add(task);
         }
     }
 
-    /// Tries again what was refused long enough ago.
-    fn try_again(&mut self) {
-        for task in self.retries.take(Instant::now()) {
-            self.work.ask(task);
+    /// Adds the failed tasks whose retry is due to the queue.
+    fn enqueue_retries(&mut self) {
+        for task in self.retries.due(Instant::now()) {
+            self.work.add(task);
         }
     }
 
-    /// Brings forward what waits for others.
-    fn settle(&mut self) {
+    /// Adds a task for every object that waits for a controller.
+    fn enqueue_waiting(&mut self) {
         for place in self.waiting.clone() {
-            self.ask(Task::Settle(place));
+            self.enqueue(Task::Finalize(place));
         }
     }
 
-    /// Begins what there is room for.
-    fn begin_all(&mut self) {
-        while let Some(task) = self.work.begin() {
-            match self.begin(&task) {
-                Ok(Some(doing)) => self.running.push(doing.map(|result| (task, result)).boxed()),
-                Ok(None) => self.note_end(task, &Ok(())),
-                Err(refusal) => self.note_end(task, &Err(refusal)),
+    /// Starts as many tasks as the limits allow.
+    fn start_tasks(&mut self) {
+        while let Some(task) = self.work.start() {
+            match self.start(&task) {
+                Ok(Some(future)) => self.running.push(future.map(|result| (task, result)).boxed()),
+                Ok(None) => self.end_task(task, &Ok(())),
+                Err(refusal) => self.end_task(task, &Err(refusal)),
             }
         }
     }
 
-    fn note_end(&mut self, task: Task, result: &Result<(), Refusal>) {
-        self.work.ended(&task);
+    fn end_task(&mut self, task: Task, result: &Result<(), Refusal>) {
+        self.work.end(&task);
         match result {
-            Err(_) if !matches!(task, Task::Tell(_)) => self.retries.failed(task, Instant::now()),
+            Err(_) if !matches!(task, Task::PostEvent(_)) => self.retries.failed(task, Instant::now()),
             _ => self.retries.done(&task),
         }
     }
 
-    /// Decides what a task comes to as things stand: requests, or nothing.
-    fn begin(&mut self, task: &Task) -> Result<Option<BoxFuture<'static, Result<(), Refusal>>>, Refusal> {
+    /// Decides by the current state which requests a task needs; none if it needs no request.
+    fn start(&mut self, task: &Task) -> Result<Option<BoxFuture<'static, Result<(), Refusal>>>, Refusal> {
         let requests = self.requests.clone();
         match task {
             Task::Collect(place) => self.collect(place),
-            Task::Settle(place) => Ok(self.settle_one(place)),
-            Task::Account(namespace) => Ok(requests.lacks_account(namespace).then(|| {
+            Task::Finalize(place) => Ok(self.finalize(place)),
+            Task::CreateAccount(namespace) => Ok(requests.lacks_account(namespace).then(|| {
                 let namespace = namespace.clone();
-                async move { requests.give_account(&namespace).await }.boxed()
+                async move { requests.create_account(&namespace).await }.boxed()
             })),
-            Task::Pods(node) => {
+            Task::DeletePods(node) => {
                 let keys = self.pods_left_on(node);
-                Ok(Some(async move { requests.drop_pods(keys).await }.boxed()))
+                Ok(Some(async move { requests.delete_pods(keys).await }.boxed()))
             }
-            Task::Tell(event) => {
+            Task::PostEvent(event) => {
                 let event: Value = serde_json::from_str(event).unwrap_or_default();
                 let path = format!("/api/v1/namespaces/{}/events", object::text(&event, "/metadata/namespace"));
                 Ok(Some(async move { requests.send(Method::POST, &path, "application/json", &event).await }.boxed()))
@@ -334,18 +335,19 @@ impl Helpers {
         }
     }
 
-    fn settle_one(&mut self, place: &Place) -> Option<BoxFuture<'static, Result<(), Refusal>>> {
+    /// Does the next step for an object that is being deleted.
+    fn finalize(&mut self, place: &Place) -> Option<BoxFuture<'static, Result<(), Refusal>>> {
         let Some(stored) = self.server.store.get(&place.0, &place.1) else {
             self.waiting.remove(place);
             return None;
         };
         let (requests, place) = (self.requests.clone(), place.clone());
         if is_namespace(&place) {
-            let empties = self.stands_in_for(StandIn::Namespaces);
+            let empties = self.runs(StandIn::Namespaces);
             return empties.then(|| async move { requests.empty_namespace(&place, &stored).await }.boxed());
         }
-        let collects = self.stands_in_for(StandIn::GarbageCollection);
-        // One at a time: taking one off changes the object, and the change leads here again.
+        let collects = self.runs(StandIn::GarbageCollection);
+        // One finalizer at a time: its removal changes the object, and the change leads here again.
         for finalizer in object::finalizers(&stored.value) {
             match finalizer {
                 FOREGROUND if collects => return self.foreground(place, &stored),

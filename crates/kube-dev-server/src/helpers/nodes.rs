@@ -1,4 +1,4 @@
-//! Nodes as their life cycle's controllers keep them: taints by their conditions, no pods left behind.
+//! The node lifecycle controller: taints of Nodes by their conditions, and the deletion of the pods of deleted Nodes.
 //!
 //! Source: spec/extension-apiserver §6.1.
 
@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl Helpers {
-    /// A node that is ready is not kept from pods any more; one that is not, is.
+    /// Removes the taints from a Node that is ready, and taints a Node that is not ready.
     pub(super) fn taint_node(&self, node: &Stored) {
         const KEYS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
         let conditions = node.value["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -27,7 +27,7 @@ impl Helpers {
             Some("True") => None,
             Some("Unknown") => Some(KEYS[1]),
             Some(_) => Some(KEYS[0]),
-            // It keeps what it got when it was made.
+            // A new Node without this condition keeps the taints of its creation.
             None => return,
         };
         let taints = node.value["spec"]["taints"].as_array().cloned().unwrap_or_default();
@@ -56,8 +56,8 @@ impl Helpers {
         }
     }
 
-    /// Remembers which node a pod is on.
-    pub(super) fn note_node_of(&mut self, change: &Change) {
+    /// Records the Node of a pod.
+    pub(super) fn track_node(&mut self, change: &Change) {
         let node = |stored: &Option<Arc<Stored>>| {
             stored.as_ref().map(|pod| text(&pod.value, "/spec/nodeName").to_owned()).filter(|node| !node.is_empty())
         };
@@ -75,7 +75,7 @@ impl Helpers {
         }
     }
 
-    /// The keys of the pods that a node has left behind; none if it is back.
+    /// The keys of the pods of a deleted Node; none if a Node with its name exists again.
     pub(super) fn pods_left_on(&self, node: &str) -> BTreeSet<String> {
         let is_back = self.server.store.get(&Collection::new("", "nodes"), node).is_some();
         self.bound.get(node).filter(|_| !is_back).cloned().unwrap_or_default()
@@ -83,15 +83,15 @@ impl Helpers {
 }
 
 impl Requests {
-    /// Takes pods away whose node is gone. The answer is the last refusal, after all were tried.
-    pub(super) async fn drop_pods(&self, keys: BTreeSet<String>) -> Result<(), Refusal> {
+    /// Deletes pods whose Node is deleted. Returns the last error after all deletions.
+    pub(super) async fn delete_pods(&self, keys: BTreeSet<String>) -> Result<(), Refusal> {
         let pods = Collection::new("", "pods");
-        let mut dropped = Ok(());
+        let mut result = Ok(());
         for key in keys {
             let Some(pod) = self.server.store.get(&pods, &key) else { continue };
             let options = json!({"gracePeriodSeconds": 0, "preconditions": {"uid": object::uid(&pod.value)}});
-            dropped = self.delete_with(&pods, &pod.value, &options).await.and(dropped);
+            result = self.delete_with(&pods, &pod.value, &options).await.and(result);
         }
-        dropped
+        result
     }
 }

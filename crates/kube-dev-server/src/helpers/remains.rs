@@ -1,5 +1,5 @@
-//! What a namespace that is going still has, and how its conditions say so: in the words of the namespace controller of a
-//! cluster, which clients read.
+//! The remaining contents of a namespace that is being deleted, and the conditions about them. The texts are those of the namespace controller of a
+//! cluster, because clients read them.
 //!
 //! Source: k8s.io/kubernetes/pkg/controller/namespace/deletion.
 
@@ -14,8 +14,8 @@ use crate::{
     store::Collection,
 };
 
-/// What the conditions say when nothing is wrong: type, reason and message, in the order in which they stand.
-const FINE: [(&str, &str, &str); 5] = [
+/// Type, reason and message of the conditions without a problem, in the order of the list.
+const NO_PROBLEM: [(&str, &str, &str); 5] = [
     ("NamespaceDeletionDiscoveryFailure", "ResourcesDiscovered", "All resources successfully discovered"),
     ("NamespaceDeletionGroupVersionParsingFailure", "ParsedGroupVersions", "All legacy kube types successfully parsed"),
     (
@@ -27,16 +27,16 @@ const FINE: [(&str, &str, &str); 5] = [
     ("NamespaceFinalizersRemaining", "ContentHasNoFinalizers", "All content-preserving finalizers finished"),
 ];
 
-/// What is left of a namespace.
+/// The remaining contents of a namespace.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Remains {
-    /// Groups of which nobody knows whether something is left.
+    /// The groups whose contents are unknown.
     undiscovered: Vec<String>,
-    /// What was said when a deletion was refused.
+    /// The messages of refused deletions.
     failures: Vec<String>,
-    /// How many there are of each resource.
+    /// The number of objects of each resource.
     resources: BTreeMap<String, usize>,
-    /// How many are held by each finalizer.
+    /// The number of objects with each finalizer.
     finalizers: BTreeMap<String, usize>,
 }
 
@@ -45,12 +45,12 @@ impl Remains {
         Self { undiscovered: groups.iter().map(ToString::to_string).collect(), ..Self::default() }
     }
 
-    /// A deletion was refused.
+    /// Adds the message of a refused deletion.
     pub(super) fn fail(&mut self, message: String) {
         self.failures.push(message);
     }
 
-    /// These are left of a resource.
+    /// Adds the remaining objects of a resource.
     pub(super) fn add(&mut self, collection: &Collection, left: &[&Value]) {
         if left.is_empty() {
             return;
@@ -61,7 +61,7 @@ impl Remains {
         }
     }
 
-    /// While pods remain nothing else is looked at, and no numbers are told.
+    /// Removes all numbers. They are not complete while pods remain, because other resources are not counted then.
     pub(super) fn count_nothing(&mut self) {
         self.resources.clear();
         self.finalizers.clear();
@@ -71,7 +71,7 @@ impl Remains {
         *self == Self::default()
     }
 
-    /// What is wrong: reason and message of a condition.
+    /// Reason and message of a condition; none without a problem.
     fn problem(&self, condition: &str) -> Option<(&'static str, String)> {
         let counted = |counts: &BTreeMap<String, usize>, between: &str| {
             let entries = counts.iter().map(|(name, count)| format!("{name} {between} {count} resource instances"));
@@ -110,14 +110,14 @@ impl Remains {
         }
     }
 
-    /// The conditions that a namespace is to have; none if it has them.
+    /// The new conditions of a namespace; none if it has them already.
     pub(super) fn conditions(&self, namespace: &Value, now: Timestamp) -> Option<Value> {
         let mut conditions = namespace["status"]["conditions"].as_array().cloned().unwrap_or_default();
         let before = conditions.clone();
-        for (kind, fine_reason, fine_message) in FINE {
+        for (kind, default_reason, default_message) in NO_PROBLEM {
             let (status, reason, message) = match self.problem(kind) {
                 Some((reason, message)) => ("True", reason, message),
-                None => ("False", fine_reason, fine_message.to_owned()),
+                None => ("False", default_reason, default_message.to_owned()),
             };
             let known = conditions.iter().position(|condition| condition["type"] == kind);
             let since = known.map(|at| &conditions[at]).filter(|known| text(known, "/status") == status);
@@ -175,7 +175,7 @@ mod tests {
         of(&[], &[("", "configmaps", vec![held(&[])])]), "NamespaceFinalizersRemaining", "False",
         "ContentHasNoFinalizers", "All content-preserving finalizers finished"
     )]
-    fn what_conditions_say(
+    fn the_conditions_of_remaining_contents(
         #[case] remains: Remains,
         #[case] kind: &str,
         #[case] status: &str,
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn times_change_with_the_status_alone_and_nothing_new_is_nothing_to_write() {
+    fn times_change_only_with_the_status_and_equal_conditions_are_not_written() {
         let left = |count| of(&[], &[("", "configmaps", vec![held(&[]); count])]);
         let at = |seconds| Timestamp::from_second(seconds).expect("in range");
         let time = |namespace: &Value| {

@@ -1,4 +1,4 @@
-//! The requests that helpers make: through the API, like anybody's, so that admission sees them.
+//! The requests of the controllers. They go through the API like requests of clients, so that admission applies to them.
 
 use std::{fmt, sync::Arc};
 
@@ -16,10 +16,10 @@ use crate::{
 };
 use kube_protocol::options::Propagation;
 
-/// How much is read of an answer that refuses something.
+/// The most bytes that are read of an error answer.
 const REFUSAL_LIMIT: usize = 64 * 1024;
 
-/// Why a request of a helper came to nothing.
+/// The error of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) status: StatusCode,
@@ -32,7 +32,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Makes requests in the name of the controllers that the server stands in for. Remembers nothing, so that many can be under way.
+/// Sends the requests of the controllers. It has no state, so that many requests can run at the same time.
 #[derive(Clone)]
 pub(super) struct Requests {
     pub(super) server: Arc<Server>,
@@ -43,7 +43,7 @@ impl Requests {
         self.server.registry().storage_of(collection).cloned()
     }
 
-    /// A request of the server's own.
+    /// Sends a request.
     pub(super) async fn send(
         &self,
         method: Method,
@@ -58,7 +58,7 @@ impl Requests {
             .header(header::CONTENT_TYPE, content_type)
             .header(header::USER_AGENT, "mcm-dev-helpers")
             .body(bytes);
-        // Names that are stored make no path that can't be asked for.
+        // Stored names always result in a valid path.
         let Ok(request) = request else { return Ok(()) };
         let user = User::known("system:kube-controller-manager", [MASTERS.to_owned()]);
         let (head, body) = self.server.answer(request, Ok(user)).await.into_parts();
@@ -66,8 +66,8 @@ impl Requests {
             return Ok(());
         }
         let body = axum::body::to_bytes(body, REFUSAL_LIMIT).await.unwrap_or_default();
-        let told: Value = serde_json::from_slice(&body).unwrap_or_default();
-        let refusal = Refusal { status: head.status, message: object::text(&told, "/message").to_owned() };
+        let status: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let refusal = Refusal { status: head.status, message: object::text(&status, "/message").to_owned() };
         if refusal.status != StatusCode::NOT_FOUND {
             tracing::debug!(path, status = %refusal.status, "a helper of the development server was refused: {refusal}");
         }
@@ -82,7 +82,7 @@ impl Requests {
         Some(format!("/{base}{namespace}/{}/{}", served.plural(), object::name(value)))
     }
 
-    /// Deletes an object; one that is gone is fine.
+    /// Deletes an object. A missing object is no error.
     pub(super) async fn delete(
         &self,
         collection: &Collection,
@@ -107,8 +107,13 @@ impl Requests {
         answered.or_else(|refusal| if refusal.status == StatusCode::NOT_FOUND { Ok(()) } else { Err(refusal) })
     }
 
-    /// Takes a finalizer off again.
-    pub(super) async fn release(&self, place: &Place, stored: &Stored, finalizer: &str) -> Result<(), Refusal> {
+    /// Removes a finalizer from an object. A missing object is no error.
+    pub(super) async fn remove_finalizer(
+        &self,
+        place: &Place,
+        stored: &Stored,
+        finalizer: &str,
+    ) -> Result<(), Refusal> {
         let kept: Vec<&str> = object::finalizers(&stored.value).into_iter().filter(|name| *name != finalizer).collect();
         let Some(path) = self.path(&place.0, &stored.value) else { return Ok(()) };
         let patch = json!({"metadata": {"finalizers": kept, "uid": object::uid(&stored.value),

@@ -1,4 +1,4 @@
-//! Aggregated roles: their rules are those of the roles that they select.
+//! Aggregated roles: they have the rules of the roles that they select.
 //!
 //! Source: spec/extension-apiserver §6.2.
 
@@ -8,9 +8,9 @@ use super::Helpers;
 use crate::{authorization, stand_ins::StandIn, store::Collection};
 
 impl Helpers {
-    /// Gives aggregated roles the rules of those they select.
+    /// Updates the rules of aggregated roles.
     pub(super) fn aggregate_roles(&self) {
-        if !self.stands_in_for(StandIn::AggregatedRoles) {
+        if !self.runs(StandIn::AggregatedRoles) {
             return;
         }
         let Some(served) = self.served(&Collection::new(authorization::GROUP, "clusterroles")) else { return };
@@ -20,7 +20,7 @@ impl Helpers {
             if role.value["rules"].as_array() != Some(&rules) {
                 let mut value = role.whole();
                 value["rules"] = json!(rules);
-                // The change wakes us again, for roles that select this one.
+                // The change leads here again, for roles that select this one.
                 let _ = self.server.overwrite(&served, role, Some(value));
             }
         }

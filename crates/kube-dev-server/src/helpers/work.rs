@@ -1,121 +1,121 @@
-//! What the helpers have to do, and what of it is under way: several things at a time, few of a kind. So a request that takes long, for
-//! a webhook may take half a minute, holds up its like and nobody else.
+//! The queue of tasks of the controllers. Several tasks run at the same time, but few of the same class. So slow requests, for example because of a
+//! webhook that takes half a minute, delay only tasks of their class.
 //!
-//! No clock and no request in here: who is tried again, and when, is in [`super::retries`].
+//! The queue has no clock and makes no requests. [`super::retries`] decides when failed tasks are retried.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::Place;
 use crate::store::Collection;
 
-/// Things under way at a time.
-const MOST: usize = 256;
-/// Of them in one lane.
-const MOST_IN_LANE: usize = 8;
+/// The most tasks that run at the same time.
+const MAX_RUNNING: usize = 256;
+/// The most tasks of a class that run at the same time.
+const MAX_RUNNING_IN_CLASS: usize = 8;
 
-/// Something to do that can be done again without knowing how it came up.
+/// A task. It contains all that is needed to run it again.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Task {
-    /// Look whether an object has lost its owners.
+    /// Delete an object if its owners are deleted.
     Collect(Place),
-    /// Bring an object forward that waits for others.
-    Settle(Place),
-    /// Give a namespace its account.
-    Account(String),
-    /// Take away the pods of a node that is gone.
-    Pods(String),
-    /// Post an event, written as JSON. Once: events are told whether somebody takes them or not.
-    Tell(String),
+    /// Do the next step for an object that is being deleted.
+    Finalize(Place),
+    /// Create the default account of a namespace.
+    CreateAccount(String),
+    /// Delete the pods of a deleted node.
+    DeletePods(String),
+    /// Post an event, which is JSON text. A failed event is not retried.
+    PostEvent(String),
 }
 
-/// Tasks that are likely to take long together.
+/// A class of tasks. The tasks of a class are likely to be slow for the same reason.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Lane {
-    /// Objects of one kind, since webhooks judge by kinds.
+enum Class {
+    /// Objects of the same resource, because webhooks are registered for resources.
     Collect(Collection),
-    Settle(Place),
-    Accounts,
-    Pods(String),
-    Events,
+    Finalize(Place),
+    CreateAccount,
+    DeletePods(String),
+    PostEvent,
 }
 
 impl Task {
-    fn lane(&self) -> Lane {
+    fn class(&self) -> Class {
         match self {
-            Self::Collect((collection, _)) => Lane::Collect(collection.clone()),
-            Self::Settle(place) => Lane::Settle(place.clone()),
-            Self::Account(_) => Lane::Accounts,
-            Self::Pods(node) => Lane::Pods(node.clone()),
-            Self::Tell(_) => Lane::Events,
+            Self::Collect((collection, _)) => Class::Collect(collection.clone()),
+            Self::Finalize(place) => Class::Finalize(place.clone()),
+            Self::CreateAccount(_) => Class::CreateAccount,
+            Self::DeletePods(node) => Class::DeletePods(node.clone()),
+            Self::PostEvent(_) => Class::PostEvent,
         }
     }
 }
 
-/// How far a task has come.
+/// The stage of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Queued,
     Running,
-    /// It was asked for while it ran: what it has seen may be old.
-    RunsAndAgain,
+    /// The task was added again while it ran. It runs again, because the running task may have read an old state.
+    RunsAgain,
 }
 
 #[derive(Debug, Default)]
-struct Traffic {
+struct ClassQueue {
     queued: VecDeque<Task>,
     running: usize,
 }
 
-/// The tasks, each known once.
+/// The queued and the running tasks. It contains each task only once.
 #[derive(Debug, Default)]
-pub(super) struct Work {
+pub(super) struct WorkQueue {
     stages: BTreeMap<Task, Stage>,
-    /// Those in which something happens.
-    lanes: BTreeMap<Lane, Traffic>,
+    /// The classes with queued or running tasks.
+    classes: BTreeMap<Class, ClassQueue>,
     running: usize,
 }
 
-impl Work {
-    /// Something is to be done.
-    pub(super) fn ask(&mut self, task: Task) {
+impl WorkQueue {
+    /// Adds a task.
+    pub(super) fn add(&mut self, task: Task) {
         match self.stages.get(&task) {
             None => {
-                self.lanes.entry(task.lane()).or_default().queued.push_back(task.clone());
+                self.classes.entry(task.class()).or_default().queued.push_back(task.clone());
                 self.stages.insert(task, Stage::Queued);
             }
             Some(Stage::Running) => {
-                self.stages.insert(task, Stage::RunsAndAgain);
+                self.stages.insert(task, Stage::RunsAgain);
             }
-            Some(Stage::Queued | Stage::RunsAndAgain) => {}
+            Some(Stage::Queued | Stage::RunsAgain) => {}
         }
     }
 
-    /// What can be begun now. It runs until [`Self::ended`].
-    pub(super) fn begin(&mut self) -> Option<Task> {
-        if self.running == MOST {
+    /// Takes the next task that the limits allow to run. It runs until [`Self::end`].
+    pub(super) fn start(&mut self) -> Option<Task> {
+        if self.running == MAX_RUNNING {
             return None;
         }
-        let with_room = |traffic: &&mut Traffic| traffic.running < MOST_IN_LANE && !traffic.queued.is_empty();
-        let traffic = self.lanes.values_mut().find(with_room)?;
-        let task = traffic.queued.pop_front()?;
-        traffic.running += 1;
+        let can_start = |queue: &&mut ClassQueue| queue.running < MAX_RUNNING_IN_CLASS && !queue.queued.is_empty();
+        let queue = self.classes.values_mut().find(can_start)?;
+        let task = queue.queued.pop_front()?;
+        queue.running += 1;
         self.running += 1;
         self.stages.insert(task.clone(), Stage::Running);
         Some(task)
     }
 
-    /// A task that has begun is through, however it went.
-    pub(super) fn ended(&mut self, task: &Task) {
-        let lane = task.lane();
-        if let Some(traffic) = self.lanes.get_mut(&lane) {
-            traffic.running -= 1;
+    /// Ends a running task, whether it succeeded or failed.
+    pub(super) fn end(&mut self, task: &Task) {
+        let class = task.class();
+        if let Some(queue) = self.classes.get_mut(&class) {
+            queue.running -= 1;
             self.running -= 1;
-            if traffic.running == 0 && traffic.queued.is_empty() {
-                self.lanes.remove(&lane);
+            if queue.running == 0 && queue.queued.is_empty() {
+                self.classes.remove(&class);
             }
         }
-        if self.stages.remove(task) == Some(Stage::RunsAndAgain) {
-            self.ask(task.clone());
+        if self.stages.remove(task) == Some(Stage::RunsAgain) {
+            self.add(task.clone());
         }
     }
 }
@@ -128,51 +128,51 @@ mod tests {
         Task::Collect((Collection::new("", resource), name.to_string()))
     }
 
-    fn begun(work: &mut Work) -> Vec<Task> {
-        std::iter::from_fn(|| work.begin()).collect()
+    fn started(work: &mut WorkQueue) -> Vec<Task> {
+        std::iter::from_fn(|| work.start()).collect()
     }
 
     #[test]
-    fn few_of_a_kind_run_together_and_hold_up_no_other_kind() {
-        let mut work = Work::default();
+    fn few_tasks_of_a_class_run_together_and_delay_no_other_class() {
+        let mut work = WorkQueue::default();
         for name in 0..100 {
-            work.ask(collect("configmaps", name));
+            work.add(collect("configmaps", name));
         }
-        let first = begun(&mut work);
-        assert_eq!(first, (0..MOST_IN_LANE).map(|name| collect("configmaps", name)).collect::<Vec<_>>());
-        work.ask(collect("secrets", 0));
-        work.ask(Task::Account("a".to_owned()));
-        assert_eq!(begun(&mut work), [collect("secrets", 0), Task::Account("a".to_owned())]);
-        work.ended(&first[3]);
-        assert_eq!(begun(&mut work), [collect("configmaps", MOST_IN_LANE)]);
+        let first = started(&mut work);
+        assert_eq!(first, (0..MAX_RUNNING_IN_CLASS).map(|name| collect("configmaps", name)).collect::<Vec<_>>());
+        work.add(collect("secrets", 0));
+        work.add(Task::CreateAccount("a".to_owned()));
+        assert_eq!(started(&mut work), [collect("secrets", 0), Task::CreateAccount("a".to_owned())]);
+        work.end(&first[3]);
+        assert_eq!(started(&mut work), [collect("configmaps", MAX_RUNNING_IN_CLASS)]);
     }
 
     #[test]
-    fn a_task_is_known_once_and_runs_again_when_it_was_asked_for_while_it_ran() {
-        let mut work = Work::default();
-        let task = Task::Settle((Collection::new("", "namespaces"), "a".to_owned()));
-        work.ask(task.clone());
-        work.ask(task.clone());
-        assert_eq!(begun(&mut work), std::slice::from_ref(&task));
-        work.ask(task.clone());
-        work.ask(task.clone());
-        assert_eq!(begun(&mut work), [], "never twice at a time");
-        work.ended(&task);
-        assert_eq!(begun(&mut work), std::slice::from_ref(&task));
-        work.ended(&task);
-        assert_eq!(begun(&mut work), []);
-        assert!(work.stages.is_empty() && work.lanes.is_empty() && work.running == 0);
+    fn a_task_is_queued_once_and_runs_again_if_it_was_added_while_it_ran() {
+        let mut work = WorkQueue::default();
+        let task = Task::Finalize((Collection::new("", "namespaces"), "a".to_owned()));
+        work.add(task.clone());
+        work.add(task.clone());
+        assert_eq!(started(&mut work), std::slice::from_ref(&task));
+        work.add(task.clone());
+        work.add(task.clone());
+        assert_eq!(started(&mut work), [], "a task never runs twice at the same time");
+        work.end(&task);
+        assert_eq!(started(&mut work), std::slice::from_ref(&task));
+        work.end(&task);
+        assert_eq!(started(&mut work), []);
+        assert!(work.stages.is_empty() && work.classes.is_empty() && work.running == 0);
     }
 
     #[test]
-    fn so_many_run_at_a_time() {
-        let mut work = Work::default();
-        for node in 0..=MOST {
-            work.ask(Task::Pods(format!("{node:04}")));
+    fn the_number_of_running_tasks_is_limited() {
+        let mut work = WorkQueue::default();
+        for node in 0..=MAX_RUNNING {
+            work.add(Task::DeletePods(format!("{node:04}")));
         }
-        let first = begun(&mut work);
-        assert_eq!(first.len(), MOST);
-        work.ended(&first[0]);
-        assert_eq!(begun(&mut work).len(), 1);
+        let first = started(&mut work);
+        assert_eq!(first.len(), MAX_RUNNING);
+        work.end(&first[0]);
+        assert_eq!(started(&mut work).len(), 1);
     }
 }

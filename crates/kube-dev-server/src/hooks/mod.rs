@@ -1,7 +1,7 @@
-//! Hooks for tests of clients: weather of an API server, made to order. What is ordered and when it strikes is decided here,
-//! without a clock; [`socket`] takes the orders.
+//! Hooks for tests of clients: faults that a test injects into the API server. This file decides which requests a hook affects, without a clock.
+//! Tests send hooks over the socket in [`socket`].
 //!
-//! Source: spec/extension-apiserver §6.8. `thaw-watch` is ours: what freezes must thaw.
+//! Source: spec/extension-apiserver §6.8, and `thaw-watch` as the opposite of `freeze-watch`.
 
 pub(super) mod socket;
 
@@ -23,14 +23,14 @@ use kube_protocol::{
     status::ApiStatus,
 };
 
-/// Orders that can wait for their requests at a time.
-const MOST_ORDERS: usize = 100;
-/// The longest that a request is held up.
+/// The most failures, and the most delays, that are active at the same time.
+const MAX_ACTIVE: usize = 100;
+/// The longest delay of a request.
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
-/// How far the clock can be set off: a hundred years.
-const FURTHEST_SKEW: u64 = 100 * 365 * 24 * 3600;
+/// The largest skew of the clock in seconds: a hundred years.
+const LARGEST_SKEW: u64 = 100 * 365 * 24 * 3600;
 
-/// Codes that a refusal can have, each with its reason.
+/// The HTTP status codes of injected failures, with their reasons.
 const REASONS: [(u16, &str); 11] = [
     (400, "BadRequest"),
     (401, "Unauthorized"),
@@ -45,45 +45,45 @@ const REASONS: [(u16, &str); 11] = [
     (504, "Timeout"),
 ];
 
-/// What a test orders. Without `verb` any verb is meant, without `resource` any resource; `machines` is the resource alone and
-/// `machines/status` a subresource, as in roles.
+/// A fault that a test injects. A hook without `verb` or `resource` affects all verbs or resources. As in roles, `machines` means the resource
+/// without its subresources, and `machines/status` means a subresource.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(tag = "hook", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Hook {
-    /// Forgets the history of all objects: watches that are behind must begin anew.
+    /// Drops the history of all objects. Watches of an older revision must list again.
     Compact {},
-    /// Holds back what watches tell, bookmarks too, until they are thawed. Reads go on.
+    /// Stops the events of all watches, including bookmarks, until `thaw-watch`. Other reads are not affected.
     FreezeWatch {},
-    /// Lets watches tell what they have held back.
+    /// Continues the events of all watches.
     ThawWatch {},
-    /// Ends all connections of the moment; new ones are taken.
+    /// Closes all connections. New connections are accepted.
     DropConnections {},
-    /// Refuses the next requests that match, whoever sends them, before they have any effect.
+    /// Refuses the next matching requests of any user, before they have an effect.
     FailNext {
-        /// Which verb.
+        /// The verb; none for all verbs.
         #[serde(default, deserialize_with = "verb")]
         verb: Option<Verb>,
-        /// Which resource.
+        /// The resource; none for all resources.
         resource: Option<String>,
-        /// Code of the refusal.
+        /// The HTTP status code of the failure.
         status: u16,
-        /// How many requests.
+        /// The number of requests.
         #[serde(default = "once")]
         times: u32,
     },
-    /// Holds up all requests that match, from now on. 0 ends what was ordered in the same words.
+    /// Delays all matching requests from now on. A delay of 0 ends the delay with the same verb and resource.
     Delay {
-        /// Which verb.
+        /// The verb; none for all verbs.
         #[serde(default, deserialize_with = "verb")]
         verb: Option<Verb>,
-        /// Which resource.
+        /// The resource; none for all resources.
         resource: Option<String>,
-        /// For how long.
+        /// The delay in milliseconds.
         milliseconds: u64,
     },
-    /// Sets the server's clock ahead of the true time, or behind it if negative.
+    /// Sets the clock of the server ahead of the true time, or behind it if negative.
     SkewClock {
-        /// By how much. 0 sets it right.
+        /// The skew in seconds. 0 sets the true time.
         seconds: i64,
     },
 }
@@ -101,32 +101,32 @@ fn verb<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Verb>, D::E
     })
 }
 
-/// Why an order is not taken.
+/// The error of a hook.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HookError {
-    /// Such a refusal would be none of an API server.
+    /// The status code is not an error code of an API server.
     #[error("status {0} is none of {known}", known = REASONS.map(|(code, _)| code.to_string()).join(", "))]
     Status(u16),
-    /// Too long.
+    /// The delay is too long.
     #[error("{0:?} is longer than a request may be held up, which is {LONGEST_DELAY:?}")]
     Delay(Duration),
-    /// Too far.
-    #[error("the clock cannot be set off by {0} s; at most {FURTHEST_SKEW} s")]
+    /// The skew is too large.
+    #[error("the clock cannot be set off by {0} s; at most {LARGEST_SKEW} s")]
     Skew(i64),
-    /// Too many.
-    #[error("{MOST_ORDERS} orders are waiting for their requests already")]
+    /// Too many hooks are active.
+    #[error("{MAX_ACTIVE} orders are waiting for their requests already")]
     TooMany,
 }
 
-/// Which requests an order is about.
+/// Selects the requests that a hook affects.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Which {
+struct RequestFilter {
     verb: Option<Verb>,
     resource: Option<String>,
 }
 
-impl Which {
-    fn meets(&self, verb: Verb, request: &ResourceRequest) -> bool {
+impl RequestFilter {
+    fn matches(&self, verb: Verb, request: &ResourceRequest) -> bool {
         let is_named = |wanted: &str| match (wanted.split_once('/'), request.subresource.as_deref()) {
             (None, None) => wanted == request.resource,
             (Some((resource, part)), Some(subresource)) => resource == request.resource && part == subresource,
@@ -136,82 +136,82 @@ impl Which {
     }
 }
 
-/// A refusal that waits for its requests.
+/// A failure of the next matching requests.
 #[derive(Debug)]
 struct Failure {
-    which: Which,
+    filter: RequestFilter,
     code: u16,
     reason: &'static str,
     times: u32,
 }
 
-/// What was ordered and has not struck yet.
+/// The active failures and delays.
 #[derive(Debug, Default)]
-struct Orders {
+struct ActiveHooks {
     failures: Vec<Failure>,
-    delays: Vec<(Which, Duration)>,
+    delays: Vec<(RequestFilter, Duration)>,
 }
 
-/// What happens to a request.
+/// The injected fault of a request.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Weather {
+struct Fault {
     delay: Duration,
-    refusal: Option<(u16, &'static str)>,
+    failure: Option<(u16, &'static str)>,
 }
 
-impl Orders {
-    fn fail(&mut self, which: Which, code: u16, times: u32) -> Result<(), HookError> {
+impl ActiveHooks {
+    fn fail(&mut self, filter: RequestFilter, code: u16, times: u32) -> Result<(), HookError> {
         let (_, reason) = REASONS.into_iter().find(|(known, _)| *known == code).ok_or(HookError::Status(code))?;
-        if self.failures.len() == MOST_ORDERS {
+        if self.failures.len() == MAX_ACTIVE {
             return Err(HookError::TooMany);
         }
         if times > 0 {
-            self.failures.push(Failure { which, code, reason, times });
+            self.failures.push(Failure { filter, code, reason, times });
         }
         Ok(())
     }
 
-    fn delay(&mut self, which: Which, delay: Duration) -> Result<(), HookError> {
+    fn delay(&mut self, filter: RequestFilter, delay: Duration) -> Result<(), HookError> {
         if delay > LONGEST_DELAY {
             return Err(HookError::Delay(delay));
         }
-        self.delays.retain(|(other, _)| *other != which);
-        if self.delays.len() == MOST_ORDERS {
+        self.delays.retain(|(other, _)| *other != filter);
+        if self.delays.len() == MAX_ACTIVE {
             return Err(HookError::TooMany);
         }
         if !delay.is_zero() {
-            self.delays.push((which, delay));
+            self.delays.push((filter, delay));
         }
         Ok(())
     }
 
-    /// The longest delay and the oldest refusal that a request meets; the refusal is used up by it.
-    fn strike(&mut self, verb: Verb, request: &ResourceRequest) -> Weather {
-        let delays = self.delays.iter().filter(|(which, _)| which.meets(verb, request));
+    /// The longest delay and the oldest failure that match a request. The request counts for the failure.
+    fn fault_of(&mut self, verb: Verb, request: &ResourceRequest) -> Fault {
+        let delays = self.delays.iter().filter(|(filter, _)| filter.matches(verb, request));
         let delay = delays.map(|(_, delay)| *delay).max().unwrap_or_default();
-        let refusal = self.failures.iter_mut().find(|failure| failure.which.meets(verb, request)).map(|failure| {
+        let failure = self.failures.iter_mut().find(|failure| failure.filter.matches(verb, request)).map(|failure| {
             failure.times -= 1;
             (failure.code, failure.reason)
         });
         self.failures.retain(|failure| failure.times > 0);
-        Weather { delay, refusal }
+        Fault { delay, failure }
     }
 }
 
-/// The orders of one server.
+/// The hooks of a server.
 #[derive(Debug)]
 pub(super) struct Hooks {
-    orders: Mutex<Orders>,
+    active: Mutex<ActiveHooks>,
     frozen: watch::Sender<bool>,
     cut: watch::Sender<()>,
-    /// In seconds.
+    /// The skew of the clock in seconds.
     skew: AtomicI64,
 }
 
 impl Default for Hooks {
     fn default() -> Self {
         Self {
-            orders: Mutex::default(),
+            active: Mutex::default(),
             frozen: watch::Sender::new(false),
             cut: watch::Sender::new(()),
             skew: AtomicI64::new(0),
@@ -220,35 +220,35 @@ impl Default for Hooks {
 }
 
 impl Hooks {
-    fn change(&self, change: impl FnOnce(&mut Orders) -> Result<(), HookError>) -> Result<(), HookError> {
-        change(&mut self.orders.lock().unwrap_or_else(PoisonError::into_inner))
+    fn change(&self, change: impl FnOnce(&mut ActiveHooks) -> Result<(), HookError>) -> Result<(), HookError> {
+        change(&mut self.active.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Lets a request through, perhaps late.
+    /// Applies the active hooks to a request: waits for the delay.
     ///
     /// # Errors
-    /// The refusal that was ordered for it.
-    pub(super) async fn pass(&self, verb: Verb, request: &ResourceRequest) -> Result<(), ApiStatus> {
-        let weather = self.orders.lock().unwrap_or_else(PoisonError::into_inner).strike(verb, request);
-        if !weather.delay.is_zero() {
-            tokio::time::sleep(weather.delay).await;
+    /// The injected failure.
+    pub(super) async fn apply(&self, verb: Verb, request: &ResourceRequest) -> Result<(), ApiStatus> {
+        let fault = self.active.lock().unwrap_or_else(PoisonError::into_inner).fault_of(verb, request);
+        if !fault.delay.is_zero() {
+            tokio::time::sleep(fault.delay).await;
         }
-        let Some((code, reason)) = weather.refusal else { return Ok(()) };
+        let Some((code, reason)) = fault.failure else { return Ok(()) };
         let message = format!("a hook for tests refuses to {} {}", verb.name(), request.resource);
         Err(ApiStatus::new(code, reason, message))
     }
 
-    /// Tells whether watches are held back.
+    /// Receives whether watches are frozen.
     pub(super) fn frozen(&self) -> watch::Receiver<bool> {
         self.frozen.subscribe()
     }
 
-    /// Told when the connections of the moment are to end.
+    /// Notifies the listeners when they must close all connections.
     pub(super) fn cut(&self) -> watch::Sender<()> {
         self.cut.clone()
     }
 
-    /// The time that the server takes for the true one.
+    /// The time of the server's clock with the skew.
     pub(super) fn time(&self, now: Timestamp) -> Timestamp {
         let skew = SignedDuration::from_secs(self.skew.load(Ordering::Relaxed));
         now.checked_add(skew).unwrap_or(now)
@@ -256,24 +256,24 @@ impl Hooks {
 }
 
 impl Server {
-    /// Carries an order out, or remembers it.
+    /// Executes a hook, or activates it for the next requests.
     ///
     /// # Errors
-    /// When it is out of bounds.
-    pub(super) fn order(&self, hook: Hook) -> Result<(), HookError> {
+    /// If a value is out of range.
+    pub(super) fn apply_hook(&self, hook: Hook) -> Result<(), HookError> {
         match hook {
             Hook::Compact {} => self.store.compact(),
             Hook::FreezeWatch {} => drop(self.hooks.frozen.send_replace(true)),
             Hook::ThawWatch {} => drop(self.hooks.frozen.send_replace(false)),
             Hook::DropConnections {} => self.hooks.cut.send_replace(()),
             Hook::FailNext { verb, resource, status, times } => {
-                self.hooks.change(|orders| orders.fail(Which { verb, resource }, status, times))?;
+                self.hooks.change(|active| active.fail(RequestFilter { verb, resource }, status, times))?;
             }
             Hook::Delay { verb, resource, milliseconds } => {
                 let delay = Duration::from_millis(milliseconds);
-                self.hooks.change(|orders| orders.delay(Which { verb, resource }, delay))?;
+                self.hooks.change(|active| active.delay(RequestFilter { verb, resource }, delay))?;
             }
-            Hook::SkewClock { seconds } if seconds.unsigned_abs() > FURTHEST_SKEW => {
+            Hook::SkewClock { seconds } if seconds.unsigned_abs() > LARGEST_SKEW => {
                 return Err(HookError::Skew(seconds));
             }
             Hook::SkewClock { seconds } => self.hooks.skew.store(seconds, Ordering::Relaxed),

@@ -1,4 +1,4 @@
-//! Takes orders over a Unix socket: HTTP, one JSON document per request.
+//! Accepts hooks over a Unix socket: HTTP, one JSON document per request.
 
 use std::{
     fs::{self, Permissions},
@@ -21,10 +21,10 @@ use tokio::task::JoinHandle;
 use super::Hook;
 use crate::server::Server;
 
-/// An order is some words long, in bytes.
+/// The most bytes of a request. A hook is short.
 const BODY_LIMIT: usize = 4096;
 
-/// A socket that takes orders; it ends when this is dropped.
+/// The socket for hooks. It is closed and removed when this value is dropped.
 #[derive(Debug)]
 pub struct HookSocket {
     path: PathBuf,
@@ -38,19 +38,19 @@ impl Drop for HookSocket {
     }
 }
 
-/// Takes orders for a server, from this user only.
+/// Accepts hooks for a server on a socket that only the user of this process can use.
 ///
 /// # Errors
-/// When the socket can't be made, or somebody listens there already.
+/// If the socket can't be created, or another process listens there.
 pub(crate) async fn serve(server: Arc<Server>, path: &Path) -> io::Result<HookSocket> {
-    // A socket that a killed process left behind is in nobody's use; any other file is somebody's.
+    // A socket without a listener is left from a killed process and is removed. Any other file stays.
     let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
     if is_socket && UnixStream::connect(path).await.is_err() {
         fs::remove_file(path)?;
     }
     let listener = UnixListener::bind(path)?;
     fs::set_permissions(path, Permissions::from_mode(0o600))?;
-    let router = Router::new().route("/", post(take)).layer(DefaultBodyLimit::max(BODY_LIMIT)).with_state(server);
+    let router = Router::new().route("/", post(accept)).layer(DefaultBodyLimit::max(BODY_LIMIT)).with_state(server);
     let task = tokio::spawn(async move {
         if let Err(error) = axum::serve(listener, router).await {
             tracing::error!(%error, "the socket of the hooks for tests has ended");
@@ -59,10 +59,10 @@ pub(crate) async fn serve(server: Arc<Server>, path: &Path) -> io::Result<HookSo
     Ok(HookSocket { path: path.to_owned(), task })
 }
 
-async fn take(State(server): State<Arc<Server>>, body: Bytes) -> (StatusCode, String) {
+async fn accept(State(server): State<Arc<Server>>, body: Bytes) -> (StatusCode, String) {
     let hook: Result<Hook, _> = serde_json::from_slice(&body);
-    let taken = hook.map_err(|error| error.to_string());
-    match taken.and_then(|hook| server.order(hook).map_err(|error| error.to_string())) {
+    let hook = hook.map_err(|error| error.to_string());
+    match hook.and_then(|hook| server.apply_hook(hook).map_err(|error| error.to_string())) {
         Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
         Err(error) => (StatusCode::BAD_REQUEST, format!("the hook is not taken: {error}\n")),
     }

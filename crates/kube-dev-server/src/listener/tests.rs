@@ -10,30 +10,30 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use super::*;
 use crate::{Credentials, DevServer, DevServerOptions};
 
-/// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// The longest time that a test waits for the server.
+const TIMEOUT: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(200);
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
-/// A server that listens, and lets the token `t` in.
-struct Heard {
+/// A server that listens and accepts the token `t`.
+struct TestServer {
     server: DevServer,
     listening: Listening,
     credentials: Credentials,
 }
 
-async fn heard(change: impl FnOnce(&mut Bounds)) -> Heard {
+async fn start(change: impl FnOnce(&mut ListenerLimits)) -> TestServer {
     let server = DevServer::start(DevServerOptions::default()).unwrap();
     server.add_token("t", "tester");
-    let mut bounds = Bounds::of(&Limits::default());
-    change(&mut bounds);
+    let mut limits = ListenerLimits::of(&Limits::default());
+    change(&mut limits);
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let (listening, credentials) = server.listen_within(Reach::ThisHost, address, &bounds).await.unwrap();
-    Heard { server, listening, credentials }
+    let (listening, credentials) = server.listen_within(Reach::ThisHost, address, &limits).await.unwrap();
+    TestServer { server, listening, credentials }
 }
 
-impl Heard {
-    async fn dial(&self) -> TcpStream {
+impl TestServer {
+    async fn connect_tcp(&self) -> TcpStream {
         TcpStream::connect(self.listening.address).await.unwrap()
     }
 
@@ -46,22 +46,22 @@ impl Heard {
             .with_root_certificates(roots)
             .with_no_client_auth();
         let name = ServerName::try_from("127.0.0.1").unwrap();
-        TlsConnector::from(Arc::new(config)).connect(name, self.dial().await).await.unwrap()
+        TlsConnector::from(Arc::new(config)).connect(name, self.connect_tcp().await).await.unwrap()
     }
 
-    /// All that comes after this was sent, until the server closes.
-    async fn told(&self, text: &str) -> String {
+    /// Sends a text and returns everything that the server sends until it closes the connection.
+    async fn send(&self, text: &str) -> String {
         let mut stream = self.connect().await;
-        // The server may close before all of it is written.
+        // The server may close the connection before the whole text is sent.
         let _ = stream.write_all(text.as_bytes()).await;
-        rest(&mut stream).await
+        read_to_end(&mut stream).await
     }
 }
 
-async fn rest(stream: &mut (impl AsyncReadExt + Unpin)) -> String {
+async fn read_to_end(stream: &mut (impl AsyncReadExt + Unpin)) -> String {
     let mut read = Vec::new();
-    // A server that gives up does not say goodbye properly.
-    let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut read)).await.expect("the server closes");
+    // A server that aborts a connection sends no TLS close message, so an error is ignored.
+    let _ = tokio::time::timeout(TIMEOUT, stream.read_to_end(&mut read)).await.expect("the server closes");
     String::from_utf8_lossy(&read).into_owned()
 }
 
@@ -77,7 +77,7 @@ fn post(token: &str, length: usize) -> String {
 }
 
 #[tokio::test]
-async fn other_hosts_are_let_in_only_when_that_is_said() {
+async fn other_hosts_can_connect_only_with_an_explicit_option() {
     let server = DevServer::start(DevServerOptions::default()).unwrap();
     let everywhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
     let refused = server.listen(everywhere).await.unwrap_err().to_string();
@@ -99,8 +99,8 @@ fn th_38_foreign_hosts(#[case] host: Option<&str>, #[case] foreign: bool) {
 }
 
 #[tokio::test]
-async fn heads_of_requests_have_bounds() {
-    let heard = heard(|_| {}).await;
+async fn heads_of_requests_are_limited() {
+    let server = start(|_| {}).await;
     let long = format!("{MAPS}?labelSelector={}", "x".repeat(16 * 1024));
     let many = "x: y\r\n".repeat(201);
     let large = format!("x: {}\r\n", "y".repeat(256 * 1024));
@@ -110,72 +110,72 @@ async fn heads_of_requests_have_bounds() {
         (get(MAPS, &many), "431"),
         (get(MAPS, &large), "431"),
     ] {
-        let told = heard.told(&request).await;
-        let was_cut_off = code == "431" && told.is_empty();
-        assert!(was_cut_off || told.starts_with(&format!("HTTP/1.1 {code}")), "{code}: {told}");
+        let answer = server.send(&request).await;
+        let is_aborted = code == "431" && answer.is_empty();
+        assert!(is_aborted || answer.starts_with(&format!("HTTP/1.1 {code}")), "{code}: {answer}");
     }
 }
 
 #[tokio::test]
-async fn who_does_not_go_on_is_cut_off() {
-    let heard = heard(|bounds| {
-        bounds.connections.handshake = SHORT;
-        bounds.connections.header = SHORT;
-        bounds.connections.idle = SHORT;
+async fn connections_of_slow_and_idle_clients_are_closed() {
+    let server = start(|limits| {
+        limits.connections.handshake = SHORT;
+        limits.connections.header = SHORT;
+        limits.connections.idle = SHORT;
     })
     .await;
-    assert_eq!(rest(&mut heard.dial().await).await, "", "no handshake");
-    assert_eq!(heard.told("GET / HTTP/1.1\r\n").await, "", "half of a head");
-    assert!(heard.told(&get(MAPS, "")).await.starts_with("HTTP/1.1 200"), "no second request");
+    assert_eq!(read_to_end(&mut server.connect_tcp().await).await, "", "no handshake");
+    assert_eq!(server.send("GET / HTTP/1.1\r\n").await, "", "half of a head");
+    assert!(server.send(&get(MAPS, "")).await.starts_with("HTTP/1.1 200"), "no second request");
 }
 
 #[tokio::test]
-async fn a_watch_outlasts_idleness() {
-    let heard = heard(|bounds| bounds.connections.idle = SHORT).await;
+async fn a_connection_with_a_watch_is_not_idle() {
+    let server = start(|limits| limits.connections.idle = SHORT).await;
     let path = format!("{MAPS}?watch=1&timeoutSeconds=1&resourceVersion=0&allowWatchBookmarks=true");
-    let told = heard.told(&get(&path, "")).await;
-    // The last piece of a stream that was sent to its end.
-    assert!(told.starts_with("HTTP/1.1 200") && told.ends_with("0\r\n\r\n"), "{told}");
+    let answer = server.send(&get(&path, "")).await;
+    // A complete stream ends with an empty chunk.
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("0\r\n\r\n"), "{answer}");
 }
 
 #[tokio::test]
-async fn th_02_th_08_bodies_have_bounds() {
-    let heard = heard(|bounds| (bounds.bodies.body_grace, bounds.bodies.body) = (SHORT, 2 * SHORT)).await;
-    let announced = format!("{}\r\n", post("t", 10 << 30));
-    assert!(heard.told(&announced).await.starts_with("HTTP/1.1 413"), "before any of it came");
+async fn th_02_th_08_bodies_are_limited() {
+    let server = start(|limits| (limits.bodies.body_grace, limits.bodies.body) = (SHORT, 2 * SHORT)).await;
+    let too_large = format!("{}\r\n", post("t", 10 << 30));
+    assert!(server.send(&too_large).await.starts_with("HTTP/1.1 413"), "before the body is sent");
     let slow = format!("{}\r\n{{", post("t", 100));
-    assert!(heard.told(&slow).await.starts_with("HTTP/1.1 408"));
-    let unknown = format!("{}Connection: close\r\n\r\n", post("nobody", 100));
-    assert!(heard.told(&unknown).await.starts_with("HTTP/1.1 401"), "nobody waits for the body of a stranger");
+    assert!(server.send(&slow).await.starts_with("HTTP/1.1 408"));
+    let unknown = format!("{}Connection: close\r\n\r\n", post("unknown", 100));
+    assert!(server.send(&unknown).await.starts_with("HTTP/1.1 401"), "the body of an unknown user is not read");
 }
 
 #[tokio::test]
 async fn further_connections_are_closed_at_once() {
-    let heard = heard(|bounds| (bounds.connections.connections, bounds.connections.kept_for_health) = (1, 0)).await;
-    let _first = heard.connect().await;
-    assert_eq!(rest(&mut heard.dial().await).await, "");
+    let server = start(|limits| (limits.connections.connections, limits.connections.kept_for_health) = (1, 0)).await;
+    let _first = server.connect().await;
+    assert_eq!(read_to_end(&mut server.connect_tcp().await).await, "");
 }
 
 #[tokio::test]
-async fn who_is_asked_to_end_ends_watches_and_answers_what_is_under_way() {
-    let heard = heard(|_| {}).await;
-    let mut watching = heard.connect().await;
+async fn a_shutdown_ends_watches_and_answers_running_requests() {
+    let server = start(|_| {}).await;
+    let mut watching = server.connect().await;
     watching.write_all(get(&format!("{MAPS}?watch=1"), "").as_bytes()).await.unwrap();
-    // Its head has come: it is there.
+    // The watch has begun when the head of its answer is received.
     assert_eq!(watching.read_u8().await.unwrap(), b'H');
-    let mut asking = heard.connect().await;
+    let mut writing = server.connect().await;
     let map = r#"{"metadata":{"name":"m"}}"#;
     let head = format!("{}Expect: 100-continue\r\n\r\n", post("t", map.len()));
-    asking.write_all(head.as_bytes()).await.unwrap();
-    let mut goes_on = [0; 25];
-    asking.read_exact(&mut goes_on).await.unwrap();
-    assert_eq!(&goes_on, b"HTTP/1.1 100 Continue\r\n\r\n");
-    let Heard { server: _server, listening, .. } = heard;
-    let asked = async {
-        asking.write_all(map.as_bytes()).await.unwrap();
-        rest(&mut asking).await
+    writing.write_all(head.as_bytes()).await.unwrap();
+    let mut interim = [0; 25];
+    writing.read_exact(&mut interim).await.unwrap();
+    assert_eq!(&interim, b"HTTP/1.1 100 Continue\r\n\r\n");
+    let TestServer { server: _server, listening, .. } = server;
+    let written = async {
+        writing.write_all(map.as_bytes()).await.unwrap();
+        read_to_end(&mut writing).await
     };
-    let (watched, asked, ()) = tokio::join!(rest(&mut watching), asked, listening.end(PATIENCE));
+    let (watched, written, ()) = tokio::join!(read_to_end(&mut watching), written, listening.end(TIMEOUT));
     assert!(watched.ends_with("0\r\n\r\n"), "{watched}");
-    assert!(asked.starts_with("HTTP/1.1 201"), "{asked}");
+    assert!(written.starts_with("HTTP/1.1 201"), "{written}");
 }

@@ -1,16 +1,16 @@
-//! Reads schemas as definitions and `OpenAPI` documents write them.
+//! Compiles the schemas of definitions and `OpenAPI` documents.
 
 use std::{cell::RefCell, collections::BTreeMap, sync::Arc};
 
 use serde_json::{Map, Value};
 
 use super::{
-    Additional, Bounds, ListType, MapType, Nature, Null, PatchStrategy, Schema, Type,
+    Additional, Bounds, ListType, MapType, Nature, PatchStrategy, Schema, Type,
     rules::{self, Rule},
 };
 use kube_protocol::{openapi::V3_REFERENCE, status::Cause};
 
-/// A built-in schema that contains itself, and is checked elsewhere.
+/// A built-in schema that contains itself. It allows everything here, and [`super::structure`] checks it.
 const RECURSIVE: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
 
 /// Compiles schemas that may refer to each other by name.
@@ -22,7 +22,7 @@ pub(crate) struct Compiler<'a> {
 /// Compiles the schema of a definition.
 ///
 /// # Errors
-/// One cause per node that can't be used.
+/// A cause for each node that is invalid.
 pub(crate) fn structural(schema: &Value, path: &str) -> Result<Schema, Vec<Cause>> {
     let none = BTreeMap::new();
     let compiler = Compiler { named: &none, done: RefCell::default() };
@@ -36,7 +36,7 @@ impl<'a> Compiler<'a> {
         Self { named, done: RefCell::default() }
     }
 
-    /// The schema of a name; unknown names take everything.
+    /// The schema with a name. An unknown name allows everything.
     pub(crate) fn named(&self, name: &str) -> Arc<Schema> {
         if let Some(done) = self.done.borrow().get(name) {
             return Arc::clone(done);
@@ -57,7 +57,7 @@ impl<'a> Compiler<'a> {
         };
         if let Some(name) = reference(fields) {
             let mut found = (*self.named(name)).clone();
-            // What stands beside a reference concerns the field, not the type.
+            // The extensions beside a reference apply to the field, not to the type.
             read_extensions(fields, &mut found);
             return found;
         }
@@ -77,7 +77,7 @@ impl<'a> Compiler<'a> {
             None => None,
         };
         if fields.get("nullable") == Some(&Value::Bool(true)) {
-            node.null = Null::Kept;
+            node.nullable = true;
         }
         read_extensions(fields, &mut node);
         self.read_children(fields, path, causes, &mut node);
@@ -124,7 +124,8 @@ impl<'a> Compiler<'a> {
             && fields.get("properties").is_none()
             && fields.get("additionalProperties").is_none()
         {
-            // A built-in object without fields holds anything. Defaults of built-in kinds say what zero values are.
+            // A built-in object without declared fields allows every field. The defaults of built-in kinds are not used, because they only describe
+            // zero values.
             node.preserves_unknown = true;
             node.additional = Additional::Any;
         }
@@ -139,14 +140,14 @@ impl<'a> Compiler<'a> {
                 }
             }
         }
-        if node.rules.len() > rules::MOST_PER_NODE {
+        if node.rules.len() > rules::MAX_PER_NODE {
             causes.push(Cause::too_long(super::join(path, "x-kubernetes-validations"), "must have at most 100 items"));
         }
-        for word in
+        for keyword in
             ["deprecated", "discriminator", "id", "patternProperties", "definitions", "dependencies", "readOnly"]
         {
-            if fields.get(word).is_some_and(|value| !value.is_null()) && self.named.is_empty() {
-                causes.push(Cause::forbidden(super::join(path, word), &format!("{word} is not supported")));
+            if fields.get(keyword).is_some_and(|value| !value.is_null()) && self.named.is_empty() {
+                causes.push(Cause::forbidden(super::join(path, keyword), &format!("{keyword} is not supported")));
             }
         }
     }
@@ -196,7 +197,7 @@ fn bounds(fields: &Map<String, Value>, path: &str, causes: &mut Vec<Cause>) -> B
     let count = |key: &str| fields.get(key).and_then(Value::as_u64);
     let flag = |key: &str| fields.get(key) == Some(&Value::Bool(true));
     let pattern = fields.get("pattern").and_then(Value::as_str).and_then(|text| {
-        // Linear in the text by construction; the size of the compiled form is bounded.
+        // The time of a match is always linear in the length of the text. The limit bounds the size of the compiled pattern.
         let compiled = regex::RegexBuilder::new(text).size_limit(1 << 20).build();
         compiled
             .map_err(|error| {
@@ -220,6 +221,6 @@ fn bounds(fields: &Map<String, Value>, path: &str, causes: &mut Vec<Cause>) -> B
         unique_items: flag("uniqueItems"),
         pattern,
         format: fields.get("format").and_then(Value::as_str).map(str::to_owned),
-        words: fields.get("enum").and_then(Value::as_array).cloned(),
+        enum_values: fields.get("enum").and_then(Value::as_array).cloned(),
     }
 }

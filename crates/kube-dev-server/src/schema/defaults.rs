@@ -4,15 +4,14 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Null, Schema};
+use super::Schema;
 
-/// Whether nothing is missing, and nothing null that can't be kept: [`fill`] would leave the value as it is.
+/// Whether [`fill`] would leave the value unchanged.
 pub(crate) fn is_filled(value: &Value, schema: &Schema) -> bool {
     match value {
         Value::Object(fields) => {
             let missing = |(name, schema): (&String, &Arc<Schema>)| {
-                schema.default.is_some()
-                    && fields.get(name).is_none_or(|value| value.is_null() && schema.null == Null::Dropped)
+                schema.default.is_some() && fields.get(name).is_none_or(|value| value.is_null() && !schema.nullable)
             };
             !schema.properties.iter().any(missing)
                 && fields.iter().all(|(name, value)| schema.field(name).is_none_or(|schema| is_filled(value, schema)))
@@ -24,14 +23,14 @@ pub(crate) fn is_filled(value: &Value, schema: &Schema) -> bool {
     }
 }
 
-/// Fills in what is missing, and what is null where null can't be kept.
+/// Fills the defaults into missing fields, and into null fields that are not nullable.
 pub(crate) fn fill(value: &mut Value, schema: &Schema) {
     match value {
         Value::Object(fields) => {
             for (name, schema) in &schema.properties {
                 let missing = match fields.get(name) {
                     None => true,
-                    Some(Value::Null) => schema.null == Null::Dropped,
+                    Some(Value::Null) => !schema.nullable,
                     Some(_) => false,
                 };
                 if let (true, Some(default)) = (missing, &schema.default) {

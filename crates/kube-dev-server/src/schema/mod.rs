@@ -1,7 +1,7 @@
-//! Structural schemas: what a kind's objects may look like.
+//! Structural schemas of objects, for built-in and custom kinds.
 //!
-//! [`structure`] says whether a definition's schema is structural; [`compile`] reads a schema once; [`prune`], [`defaults`], [`validate`] and [`rules`] apply it to objects. Merging and field
-//! ownership read list and map types from here as well. Built-in kinds and custom ones share all of it.
+//! [`structure`] checks whether the schema of a definition is structural. [`compile`] compiles a schema. [`prune`], [`defaults`], [`validate`] and
+//! [`rules`] apply the compiled schema to objects. Patches and managed fields use its list and map types.
 //! Source: spec/extension-apiserver §6.4.
 
 pub(super) mod compile;
@@ -41,37 +41,29 @@ impl Type {
     }
 }
 
-/// What other fields than those named an object may have.
+/// The additional fields that an object may have.
 #[derive(Clone, Debug, Default)]
 pub(super) enum Additional {
-    /// None; they are dropped.
+    /// No additional fields; they are dropped.
     #[default]
     None,
-    /// Any.
+    /// Any additional fields.
     Any,
-    /// Those whose values look so.
+    /// Additional fields with this schema.
     Each(Arc<Schema>),
 }
 
-/// How a list is merged and owned.
+/// The type of a list for merging and field ownership.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum ListType {
     #[default]
     Atomic,
     Set,
-    /// Elements are told apart by these fields.
+    /// These fields are the key of an element.
     Map(Vec<String>),
 }
 
-/// What null means.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Null {
-    #[default]
-    Dropped,
-    Kept,
-}
-
-/// Whether parts of an object are owned one by one.
+/// Whether the fields of an object have separate owners.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum MapType {
     #[default]
@@ -79,27 +71,27 @@ pub(super) enum MapType {
     Atomic,
 }
 
-/// What a node is besides its type.
+/// Special types of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Nature {
     #[default]
     Plain,
-    /// A number or a text.
+    /// An integer or a string.
     IntOrString,
-    /// A whole Kubernetes object.
+    /// An embedded Kubernetes object.
     Embedded,
 }
 
-/// How strategic merge patches treat a list or object.
+/// The strategy of strategic merge patches for a list or object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum PatchStrategy {
     #[default]
     Replace,
-    /// Elements are merged by this field; none for plain values.
+    /// Elements are merged by this field. None for a list of plain values.
     Merge(Option<String>),
 }
 
-/// Bounds on values.
+/// The bounds of a value.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Bounds {
     pub(super) minimum: Option<f64>,
@@ -116,14 +108,15 @@ pub(super) struct Bounds {
     pub(super) unique_items: bool,
     pub(super) pattern: Option<regex::Regex>,
     pub(super) format: Option<String>,
-    pub(super) words: Option<Vec<Value>>,
+    pub(super) enum_values: Option<Vec<Value>>,
 }
 
-/// One node.
+/// A node of a schema.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Schema {
     pub(super) value_type: Option<Type>,
-    pub(super) null: Null,
+    /// Whether null is kept as a value. Otherwise null is dropped.
+    pub(super) nullable: bool,
     pub(super) nature: Nature,
     pub(super) preserves_unknown: bool,
     pub(super) properties: BTreeMap<String, Arc<Schema>>,
@@ -143,7 +136,7 @@ pub(super) struct Schema {
 }
 
 impl Schema {
-    /// A node that takes everything as it is.
+    /// A node that allows every value.
     pub(super) fn anything() -> Self {
         Self { preserves_unknown: true, additional: Additional::Any, ..Self::default() }
     }

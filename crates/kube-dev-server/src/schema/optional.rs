@@ -1,8 +1,8 @@
 //! Optional fields of CEL: `a.?b` and `a[?b]`.
 //!
-//! The interpreter parses them, but fails on a field that is missing and can't compare what it finds. So they become calls
-//! of functions of our own, whose answer is a list of at most one: such lists compare as optional values do. What else CEL
-//! offers on optional values (`orValue`, `hasValue`) is told as an error when it is used on one of these.
+//! The CEL interpreter parses optional fields, but it fails on a missing field and can't compare optional values. So this file replaces them with
+//! calls of a function that returns a list with at most one element. Such lists compare like optional values. Other functions of optional values
+//! (`orValue`, `hasValue`) result in an error for these fields.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use kube_cel::cel::{
     objects::{Key, ResolveResult, Value as Cel},
 };
 
-/// No name that an expression could use.
+/// The name of the function. An expression can't use this name itself.
 const FIELD: &str = "@optional";
 
-/// Turns optional fields into calls, in place.
+/// Replaces optional fields with calls.
 pub(super) fn rewrite(expression: &mut IdedExpr) {
     match &mut expression.expr {
         Expr::Call(call) => {
@@ -55,14 +55,14 @@ fn rewrite_entry(entry: &mut EntryExpr) {
     }
 }
 
-/// Makes the calls known.
+/// Adds the function to a context.
 pub(super) fn add_to(context: &mut Context<'_>) {
     context.add_function(FIELD, |operand: Cel, field: Cel| -> ResolveResult {
         Ok(Cel::List(Arc::new(field_of(&operand, &field))))
     });
 }
 
-/// The value of a field, in a list; of a field of an optional value too.
+/// The value of a field as a list. The operand may be an optional value, too.
 fn field_of(operand: &Cel, field: &Cel) -> Vec<Cel> {
     match (operand, field) {
         (Cel::Map(map), Cel::String(name)) => {

@@ -1,26 +1,20 @@
-//! Drops what a kind does not know.
+//! Drops unknown fields.
 
 use serde_json::Value;
 
 use super::{Additional, Nature, Schema, join};
 
-/// Drops unknown fields of a whole object, and tells their paths. `apiVersion`, `kind` and `metadata` stay.
+/// Drops the unknown fields of an object and returns their paths. `apiVersion`, `kind` and `metadata` stay.
 pub(crate) fn object(value: &mut Value, schema: &Schema) -> Vec<String> {
     let mut dropped = Vec::new();
-    prune(value, schema, "", IsObject::Yes, &mut dropped);
+    prune(value, schema, "", true, &mut dropped);
     dropped
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum IsObject {
-    Yes,
-    No,
-}
-
-fn prune(value: &mut Value, schema: &Schema, path: &str, is_object: IsObject, dropped: &mut Vec<String>) {
+fn prune(value: &mut Value, schema: &Schema, path: &str, is_object: bool, dropped: &mut Vec<String>) {
     match value {
         Value::Object(fields) => {
-            let keeps_head = is_object == IsObject::Yes || schema.nature == Nature::Embedded;
+            let keeps_head = is_object || schema.nature == Nature::Embedded;
             let head = |name: &str| keeps_head && matches!(name, "apiVersion" | "kind" | "metadata");
             let open = schema.preserves_unknown || matches!(schema.additional, Additional::Any);
             fields.retain(|name, _| {
@@ -34,30 +28,28 @@ fn prune(value: &mut Value, schema: &Schema, path: &str, is_object: IsObject, dr
                 if let Some(schema) = schema.field(name)
                     && (!head(name) || schema.properties.contains_key("labels"))
                 {
-                    prune(value, schema, &join(path, name), IsObject::No, dropped);
+                    prune(value, schema, &join(path, name), false, dropped);
                 }
             }
         }
         Value::Array(items) => {
             let Some(schema) = &schema.items else { return };
             for (at, item) in items.iter_mut().enumerate() {
-                prune(item, schema, &format!("{path}[{at}]"), IsObject::No, dropped);
+                prune(item, schema, &format!("{path}[{at}]"), false, dropped);
             }
         }
         _ => {}
     }
 }
 
-/// Drops nulls in fields that can't be null, as decoding into types does.
+/// Drops null fields that are not nullable. Kubernetes does the same when it decodes an object into its Go type.
 pub(crate) fn nulls(value: &mut Value, schema: &Schema) {
     match value {
         Value::Object(fields) => {
             fields.retain(|name, value| {
                 !value.is_null()
                     || schema.preserves_unknown && schema.field(name).is_none()
-                    || schema
-                        .field(name)
-                        .is_none_or(|schema| schema.null == super::Null::Kept || schema.preserves_unknown)
+                    || schema.field(name).is_none_or(|schema| schema.nullable || schema.preserves_unknown)
                         && schema.field(name).is_some()
             });
             for (name, value) in fields {

@@ -1,8 +1,8 @@
 //! CEL rules (`x-kubernetes-validations`): compiled with the definition, evaluated at every write.
 //!
-//! Rules that speak of `oldSelf` hold for updates only, unless they say `optionalOldSelf`; then `oldSelf` is an optional
-//! value. An unchanged wrong part is forgiven, node by node. Texts with a format stay texts: a rule that needs a time says
-//! `timestamp(self)`. A rule that can't be compiled, or calls a function that does not exist here, refuses its definition.
+//! Rules with `oldSelf` are evaluated only for updates, unless they have `optionalOldSelf`; then `oldSelf` is an optional value. The rules of an
+//! unchanged node are not evaluated. Strings with a format are strings in CEL, so a rule that needs a time uses `timestamp(self)`. A definition is
+//! refused if one of its rules can't be compiled or calls a function that this server does not have.
 //! Source: spec/extension-apiserver §6.4.
 
 use std::{collections::HashMap, sync::Arc};
@@ -24,15 +24,15 @@ use super::{
 };
 use kube_protocol::status::Cause;
 
-/// More rules on one node are refused.
-pub(super) const MOST_PER_NODE: usize = 100;
-/// Longer rules are refused.
-const LONGEST: usize = 5 * 1024;
-/// Comprehensions in one rule; nested ones multiply.
-const MOST_COMPREHENSIONS: usize = 8;
+/// The most rules of a node.
+pub(super) const MAX_PER_NODE: usize = 100;
+/// The most bytes of a rule.
+const MAX_LENGTH: usize = 5 * 1024;
+/// The most comprehensions of a rule. The costs of nested comprehensions multiply.
+const MAX_COMPREHENSIONS: usize = 8;
 const COMPREHENSIONS: [&str; 6] = [".all(", ".exists(", ".exists_one(", ".map(", ".filter(", ".transformList("];
 
-/// The functions that there are; a namespace such as `sets.` is no part of the name.
+/// The known functions. The names have no namespace such as `sets.`.
 const FUNCTIONS: &[&str] = &[
     "abs",
     "add",
@@ -153,14 +153,14 @@ const FUNCTIONS: &[&str] = &[
     "value",
 ];
 
-/// When a rule is evaluated.
+/// The use of `oldSelf` in a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Old {
-    /// Always; it does not look back.
+    /// The rule does not use `oldSelf`.
     Ignored,
-    /// On updates only.
+    /// The rule needs `oldSelf` and is evaluated only for updates.
     Needed,
-    /// Always; it looks back if there is something.
+    /// The rule uses `oldSelf` as an optional value.
     Optional,
 }
 
@@ -177,7 +177,7 @@ pub(crate) struct Rule {
 }
 
 impl Rule {
-    /// Compiles a rule about a node whose fields are known.
+    /// Compiles a rule of a node.
     pub(super) fn compile(rule: &Value, node: &Schema) -> Result<Self, String> {
         let text = rule["rule"].as_str().ok_or("the rule is missing")?.to_owned();
         let program = program(&text)?;
@@ -203,14 +203,14 @@ impl Rule {
                 Some("FieldValueInvalid") | None => "FieldValueInvalid",
                 Some(other) => return Err(format!("unknown reason {other:?}")),
             },
-            field_path: rule["fieldPath"].as_str().map(told),
+            field_path: rule["fieldPath"].as_str().map(shown_path),
             text,
         })
     }
 }
 
-/// A field path as errors tell it: `.a['b']` is `.a[b]`.
-fn told(path: &str) -> String {
+/// A field path in the format of errors: `.a['b']` becomes `.a[b]`.
+fn shown_path(path: &str) -> String {
     path.replace("['", "[").replace("']", "]")
 }
 
@@ -224,12 +224,12 @@ impl Program {
     }
 }
 
-/// Compiles an expression whose functions are all known. Optional fields (`a.?b`, `a[?b]`) are part of the language.
+/// Compiles an expression and checks that all its functions are known. Optional fields (`a.?b`, `a[?b]`) are supported.
 pub(crate) fn program(text: &str) -> Result<Arc<Program>, String> {
-    if text.len() > LONGEST {
-        return Err(format!("it is longer than {LONGEST} bytes"));
+    if text.len() > MAX_LENGTH {
+        return Err(format!("it is longer than {MAX_LENGTH} bytes"));
     }
-    if COMPREHENSIONS.iter().map(|call| text.matches(call).count()).sum::<usize>() > MOST_COMPREHENSIONS {
+    if COMPREHENSIONS.iter().map(|call| text.matches(call).count()).sum::<usize>() > MAX_COMPREHENSIONS {
         return Err("it has too many comprehensions: its cost has no bound".to_owned());
     }
     let parsed = Parser::default().enable_optional_syntax(true).parse(text);
@@ -244,23 +244,23 @@ pub(crate) fn program(text: &str) -> Result<Arc<Program>, String> {
     Ok(Arc::new(Program(expression)))
 }
 
-/// What every expression may use.
+/// The functions and variables of every expression.
 pub(crate) fn context() -> Context<'static> {
     let mut context = Context::default().with_all();
-    context.add_function("type", |value: Cel| type_word(&value));
+    context.add_function("type", |value: Cel| type_name(&value));
     optional::add_to(&mut context);
-    for word in ["int", "uint", "double", "bool", "string", "bytes", "list", "map", "null_type"] {
-        context.add_variable_from_value(word, type_text(word));
+    for name in ["int", "uint", "double", "bool", "string", "bytes", "list", "map", "null_type"] {
+        context.add_variable_from_value(name, type_text(name));
     }
     context
 }
 
-/// What `type(…)` answers, and the words it is compared with, are texts that no value looks like.
-fn type_text(word: &str) -> String {
-    format!("\u{1}type:{word}")
+/// The representation of a type in `type(…)` and in the type variables: a text that no value can be equal to.
+fn type_text(name: &str) -> String {
+    format!("\u{1}type:{name}")
 }
 
-fn type_word(value: &Cel) -> String {
+fn type_name(value: &Cel) -> String {
     type_text(match value {
         Cel::Int(_) => "int",
         Cel::UInt(_) => "uint",
@@ -275,7 +275,7 @@ fn type_word(value: &Cel) -> String {
     })
 }
 
-/// What the rules of a schema have against a value.
+/// Evaluates the rules of a schema.
 pub(crate) fn check(value: &Value, old: Option<&Value>, schema: &Schema) -> Vec<Cause> {
     let mut found = Vec::new();
     let mut shared = None;
@@ -372,7 +372,7 @@ fn evaluate(
     }
 }
 
-/// A JSON value as CEL sees it: by its schema, without nulls, with names that can be written.
+/// Converts a JSON value to CEL by its schema, without nulls and with escaped field names.
 pub(crate) fn to_cel(value: &Value, schema: &Schema) -> Cel {
     match value {
         Value::Null => Cel::Null,
@@ -401,7 +401,7 @@ pub(crate) fn to_cel(value: &Value, schema: &Schema) -> Cel {
     }
 }
 
-/// A field's name as an expression writes it.
+/// The escaped name of a field in expressions.
 fn escaped(name: &str) -> String {
     const RESERVED: [&str; 20] = [
         "true",
@@ -456,10 +456,10 @@ mod tests {
     #[case::transition_on_create(json!({"rule": "self.a == oldSelf.a"}), json!({"a": "x"}), None, 0)]
     #[case::transition_on_update(json!({"rule": "self.a == oldSelf.a"}), json!({"a": "x"}), Some(json!({"a": "y"})), 1)]
     #[case::optional_on_create(json!({"rule": "oldSelf.hasValue() || has(self.a)", "optionalOldSelf": true}), json!({}), None, 1)]
-    #[case::optional_forgives(json!({"rule": "has(self.a) || (oldSelf.hasValue() && !has(oldSelf.value().a))", "optionalOldSelf": true}), json!({"n": 1}), Some(json!({})), 0)]
-    #[case::unchanged_is_forgiven(json!({"rule": "has(self.a)"}), json!({"n": 1}), Some(json!({"n": 1})), 0)]
+    #[case::optional_on_update(json!({"rule": "has(self.a) || (oldSelf.hasValue() && !has(oldSelf.value().a))", "optionalOldSelf": true}), json!({"n": 1}), Some(json!({})), 0)]
+    #[case::unchanged_values_are_not_checked(json!({"rule": "has(self.a)"}), json!({"n": 1}), Some(json!({"n": 1})), 0)]
     #[case::escaped_names(json!({"rule": "self.default__dash__x == 'y'"}), json!({"default-x": "y"}), None, 0)]
-    #[case::errors_refuse(json!({"rule": "self.a == 'x'"}), json!({}), None, 1)]
+    #[case::an_evaluation_error_fails(json!({"rule": "self.a == 'x'"}), json!({}), None, 1)]
     fn rules(#[case] rule: Value, #[case] value: Value, #[case] old: Option<Value>, #[case] wrong: usize) {
         let found = found(&rule, &value, old.as_ref());
         assert_eq!(found.len(), wrong, "{found:?}");
@@ -471,18 +471,18 @@ mod tests {
     #[case::th_39_cost(
         "self.l.all(a, self.l.all(b, self.l.all(c, self.l.all(d, self.l.all(e, self.l.all(f, self.l.all(g, self.l.all(h, self.l.all(i, true)))))))))"
     )]
-    fn what_cannot_be_compiled_refuses_the_definition(#[case] rule: &str) {
+    fn rules_that_can_not_be_compiled(#[case] rule: &str) {
         assert!(Rule::compile(&json!({"rule": rule}), &Schema::anything()).is_err());
     }
 
     #[test]
-    fn a_key_of_a_map_is_told_without_its_quotes() {
+    fn the_field_path_shows_keys_of_maps_without_quotes() {
         let rule = json!({"rule": "false", "reason": "FieldValueRequired", "fieldPath": ".a['b']", "message": "no"});
         assert_eq!(found(&rule, &json!({"a": "x"}), None)[0].field, "a[b]");
     }
 
     #[test]
-    fn reason_and_field_path_are_told() {
+    fn the_cause_has_reason_and_field_path_of_the_rule() {
         let rule = json!({"rule": "false", "reason": "FieldValueForbidden", "fieldPath": ".a", "message": "no"});
         let found = found(&rule, &json!({"a": "x"}), None);
         assert_eq!((found[0].reason, found[0].field.as_str()), ("FieldValueForbidden", "a"));

@@ -1,25 +1,25 @@
-//! Whether a schema is structural: the rules that a definition's schema obeys besides being readable.
+//! Checks whether the schema of a definition is structural.
 //!
-//! [`super::compile`] turns a schema into what objects are held against; here its text is looked at. The rules and their
-//! words are those of the apiextensions server (`schema/validation.go`, `apis/apiextensions/validation`). Not looked at:
-//! what CEL rules would cost. Source: spec/extension-apiserver §6.4; Kubernetes, "Specifying a structural schema".
+//! The rules and messages are those of the apiextensions server (`schema/validation.go`, `apis/apiextensions/validation`). The cost of CEL rules is
+//! not checked.
+//! Source: spec/extension-apiserver §6.4; Kubernetes, "Specifying a structural schema".
 
 use serde_json::{Map, Value};
 
 use super::join;
 use kube_protocol::status::Cause;
 
-/// Where a node stands.
+/// The position of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Level {
     Root,
     Item,
     Field,
-    /// Under `allOf`, `anyOf`, `oneOf` or `not`, where values are bounded and nothing is declared.
+    /// Under `allOf`, `anyOf`, `oneOf` or `not`. Such a node restricts values and declares no fields.
     Junctor,
 }
 
-/// What keeps a schema from being structural.
+/// The errors of a schema that is not structural.
 pub(crate) fn check(schema: &Value, path: &str) -> Vec<Cause> {
     let mut found = Vec::new();
     node(schema, Level::Root, path, &mut found);
@@ -29,7 +29,7 @@ pub(crate) fn check(schema: &Value, path: &str) -> Vec<Cause> {
 fn node(schema: &Value, level: Level, path: &str, found: &mut Vec<Cause>) {
     let Some(fields) = schema.as_object() else { return };
     value_type(fields, level, path, found);
-    unsupported_words(fields, path, found);
+    unsupported_keywords(fields, path, found);
     list_type(fields, path, found);
     if level == Level::Root {
         root(fields, path, found);
@@ -51,9 +51,9 @@ fn node(schema: &Value, level: Level, path: &str, found: &mut Vec<Cause>) {
         node(items, below, &join(path, "items"), found);
     }
     if !is_int_or_string(fields) {
-        for word in ["allOf", "anyOf", "oneOf"] {
-            for (at, part) in fields.get(word).and_then(Value::as_array).into_iter().flatten().enumerate() {
-                node(part, Level::Junctor, &format!("{path}.{word}[{at}]"), found);
+        for keyword in ["allOf", "anyOf", "oneOf"] {
+            for (at, part) in fields.get(keyword).and_then(Value::as_array).into_iter().flatten().enumerate() {
+                node(part, Level::Junctor, &format!("{path}.{keyword}[{at}]"), found);
             }
         }
     }
@@ -62,20 +62,20 @@ fn node(schema: &Value, level: Level, path: &str, found: &mut Vec<Cause>) {
     }
 }
 
-fn flag(fields: &Map<String, Value>, word: &str) -> bool {
-    fields.get(word) == Some(&Value::Bool(true))
+fn flag(fields: &Map<String, Value>, keyword: &str) -> bool {
+    fields.get(keyword) == Some(&Value::Bool(true))
 }
 
-/// Such a node may say `type` under its `anyOf`.
+/// Whether a node is an integer or a string. Its `anyOf` may contain `type`.
 fn is_int_or_string(fields: &Map<String, Value>) -> bool {
     flag(fields, "x-kubernetes-int-or-string")
 }
 
-fn text<'a>(fields: &'a Map<String, Value>, word: &str) -> &'a str {
-    fields.get(word).and_then(Value::as_str).unwrap_or_default()
+fn text<'a>(fields: &'a Map<String, Value>, keyword: &str) -> &'a str {
+    fields.get(keyword).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Every declared value has a type; what only bounds values has none.
+/// Checks that every declared value has a type, and that nodes that only restrict values have none.
 fn value_type(fields: &Map<String, Value>, level: Level, path: &str, found: &mut Vec<Cause>) {
     let given = text(fields, "type");
     let path = join(path, "type");
@@ -105,13 +105,13 @@ fn root(fields: &Map<String, Value>, path: &str, found: &mut Vec<Cause>) {
     }
 }
 
-/// Metadata is the API server's: a schema may bound two of its names.
+/// Checks the schema of `metadata`. The API server declares the metadata, and a schema may only restrict `name` and `generateName`.
 fn root_metadata(schema: &Value, path: &str, found: &mut Vec<Cause>) {
     let Some(fields) = schema.as_object() else { return };
     if text(fields, "type") != "object" {
         found.push(Cause::invalid(join(path, "type"), &schema["type"], "must be object"));
     }
-    let bounds_names_only = fields.iter().all(|(word, value)| match word.as_str() {
+    let bounds_names_only = fields.iter().all(|(keyword, value)| match keyword.as_str() {
         "type" | "description" => true,
         "properties" => value
             .as_object()
@@ -124,7 +124,7 @@ fn root_metadata(schema: &Value, path: &str, found: &mut Vec<Cause>) {
     }
 }
 
-fn unsupported_words(fields: &Map<String, Value>, path: &str, found: &mut Vec<Cause>) {
+fn unsupported_keywords(fields: &Map<String, Value>, path: &str, found: &mut Vec<Cause>) {
     if flag(fields, "uniqueItems") {
         let why = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
         found.push(Cause::forbidden(join(path, "uniqueItems"), why));
@@ -132,7 +132,7 @@ fn unsupported_words(fields: &Map<String, Value>, path: &str, found: &mut Vec<Ca
     if !text(fields, "$ref").is_empty() {
         found.push(Cause::forbidden(join(path, "$ref"), "$ref is not supported"));
     }
-    let has = |word: &str| fields.get(word).is_some_and(|value| !value.is_null() && value != &Value::Bool(false));
+    let has = |keyword: &str| fields.get(keyword).is_some_and(|value| !value.is_null() && value != &Value::Bool(false));
     let declares = fields.get("properties").and_then(Value::as_object).is_some_and(|properties| !properties.is_empty());
     if declares && has("additionalProperties") {
         let why = "additionalProperties and properties are mutual exclusive";
@@ -140,7 +140,7 @@ fn unsupported_words(fields: &Map<String, Value>, path: &str, found: &mut Vec<Ca
     }
 }
 
-/// Lists have items; those whose elements have keys can tell them apart.
+/// Checks that lists declare their items, and that the keys of lists of type `map` are declared and always set.
 fn list_type(fields: &Map<String, Value>, path: &str, found: &mut Vec<Cause>) {
     let items = fields.get("items");
     if text(fields, "type") == "array" && items.is_none_or(Value::is_null) {
@@ -150,8 +150,8 @@ fn list_type(fields: &Map<String, Value>, path: &str, found: &mut Vec<Cause>) {
     let listed = fields.get("x-kubernetes-list-map-keys").and_then(Value::as_array);
     let keys: Vec<&str> = listed.into_iter().flatten().filter_map(Value::as_str).collect();
     if !matches!(kind, "" | "atomic" | "set" | "map") {
-        let words = ["atomic", "set", "map"].map(Value::from);
-        found.push(Cause::not_supported(join(path, "x-kubernetes-list-type"), &Value::from(kind), &words));
+        let types = ["atomic", "set", "map"].map(Value::from);
+        found.push(Cause::not_supported(join(path, "x-kubernetes-list-type"), &Value::from(kind), &types));
     }
     if !keys.is_empty() && kind != "map" {
         let why = "must be map if x-kubernetes-list-map-keys is non-empty";
@@ -213,7 +213,7 @@ mod tests {
     #[case::key_that_is_required(json!({"l": {"type": "array", "x-kubernetes-list-type": "map",
         "x-kubernetes-list-map-keys": ["k"],
         "items": {"type": "object", "required": ["k"], "properties": {"k": {"type": "string"}}}}}), &[])]
-    #[case::key_that_is_no_field(json!({"l": {"type": "array", "x-kubernetes-list-type": "map",
+    #[case::undeclared_key(json!({"l": {"type": "array", "x-kubernetes-list-type": "map",
         "x-kubernetes-list-map-keys": ["k"], "items": {"type": "object", "properties": {}}}}),
         &["s.properties[l].x-kubernetes-list-map-keys"])]
     fn a_structural_schema(#[case] properties: Value, #[case] wrong: &[&str]) {

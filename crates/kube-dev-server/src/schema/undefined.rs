@@ -1,29 +1,29 @@
-//! Fields that a CEL rule reads and its schema does not declare.
+//! Finds fields that a CEL rule reads and its schema does not declare.
 //!
-//! A real API server checks the types of a whole rule. Here only chains of fields that begin at `self` or `oldSelf` are
-//! followed, as far as the schema declares what it holds: a misspelt field is what a definition gets wrong.
+//! A kube-apiserver checks the types of the whole rule. This server only checks chains of fields that begin with `self` or `oldSelf`, as far as the
+//! schema declares all fields. So it finds the most frequent error of a definition: a misspelt field.
 //! Source: spec/extension-apiserver §6.4.
 
 use kube_cel::cel::common::ast::{EntryExpr, Expr, IdedExpr};
 
 use super::{Additional, Nature, Schema};
 
-/// What `oldSelf` is in a rule.
+/// The type of `oldSelf` in a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OldSelf {
     Plain,
-    /// An optional value, whose fields are its methods.
+    /// An optional value. It has methods instead of the fields of the schema.
     Optional,
 }
 
-/// The first field that an expression reads and the node it is about does not have.
+/// The first field that an expression reads and the node does not declare.
 pub(super) fn field<'a>(expression: &'a IdedExpr, node: &Schema, old: OldSelf) -> Option<&'a str> {
     let mut found = None;
     walk(expression, node, old, &mut found);
     found
 }
 
-/// Looks at an expression; answers the schema of its value where that is known.
+/// Checks an expression. Returns the schema of its value, if it is known.
 fn walk<'a, 's>(
     expression: &'a IdedExpr,
     node: &'s Schema,
@@ -53,7 +53,7 @@ fn walk<'a, 's>(
     }
 }
 
-/// Whether a node has no other fields than those it declares. Whole objects have more.
+/// Whether a node has only the fields that it declares. Embedded objects have more.
 fn declares_all(node: &Schema) -> bool {
     !node.properties.is_empty()
         && !node.preserves_unknown
@@ -61,7 +61,7 @@ fn declares_all(node: &Schema) -> bool {
         && matches!(node.additional, Additional::None)
 }
 
-/// Whether a name stands for one that is no identifier of CEL (`__dash__`, `__namespace__`), or for one that every object has.
+/// Whether a name is escaped because it is no identifier of CEL (`__dash__`, `__namespace__`), or is a field that every object has.
 fn is_escaped(name: &str) -> bool {
     name.contains("__") || matches!(name, "apiVersion" | "kind" | "metadata")
 }

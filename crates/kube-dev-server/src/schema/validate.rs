@@ -1,18 +1,18 @@
-//! Checks types and bounds. Everything wrong is found, not only the first.
+//! Checks types and bounds. All errors are found, not only the first one.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{ListType, Nature, Null, Schema, Type, join};
+use super::{ListType, Nature, Schema, Type, join};
 use kube_protocol::status::Cause;
 
-/// What is wrong with a value; an unchanged wrong part of `old` is forgiven.
+/// Validates a value. Parts that are unchanged since `old` are not checked.
 pub(crate) fn check(value: &Value, old: Option<&Value>, schema: &Schema, path: &str, found: &mut Vec<Cause>) {
     if old == Some(value) {
         return;
     }
-    if value.is_null() && schema.null == Null::Kept {
+    if value.is_null() && schema.nullable {
         return;
     }
     if !type_fits(value, schema) {
@@ -52,12 +52,12 @@ pub(crate) fn check(value: &Value, old: Option<&Value>, schema: &Schema, path: &
     combinations(value, schema, path, found);
 }
 
-/// Whether a field can be named after a dot.
+/// Whether a path shows the field after a dot and not in brackets.
 fn is_plain(name: &str) -> bool {
     !name.contains(['.', '/'])
 }
 
-/// The element of the old list that an element of the new one stands for.
+/// The element of the old list that corresponds to an element of the new list.
 pub(super) fn counterpart<'a>(
     old: Option<&'a Value>,
     item: &Value,
@@ -139,7 +139,7 @@ fn bounds(value: &Value, schema: &Schema, path: &str, found: &mut Vec<Cause>) {
                 wrong(format!("should be at least {least} chars long"));
             }
             if let Some(most) = bounds.max_length.filter(|most| length > *most) {
-                // The words of kube-apiserver, which counts characters and says bytes.
+                // The message of kube-apiserver says bytes although characters are counted.
                 over.push(Cause::too_long(path, &format!("may not be more than {most} bytes")));
             }
             if let Some(pattern) = bounds.pattern.as_ref().filter(|pattern| !pattern.is_match(text)) {
@@ -170,8 +170,8 @@ fn bounds(value: &Value, schema: &Schema, path: &str, found: &mut Vec<Cause>) {
         _ => {}
     }
     found.extend(over);
-    if let Some(words) = bounds.words.as_ref().filter(|words| !words.contains(value)) {
-        found.push(Cause::not_supported(path, value, words));
+    if let Some(enum_values) = bounds.enum_values.as_ref().filter(|enum_values| !enum_values.contains(value)) {
+        found.push(Cause::not_supported(path, value, enum_values));
     }
 }
 
@@ -182,7 +182,7 @@ fn format_fits(text: &str, format: Option<&str>) -> bool {
         Some("ipv4") => text.parse::<std::net::Ipv4Addr>().is_ok(),
         Some("ipv6") => text.parse::<std::net::Ipv6Addr>().is_ok(),
         Some("duration") => text.parse::<kube_values::duration::GoDuration>().is_ok(),
-        // Unknown formats demand nothing.
+        // Unknown formats are not checked.
         _ => true,
     }
 }
@@ -196,9 +196,9 @@ fn unique(items: &[Value], schema: &Schema, path: &str, found: &mut Vec<Cause>) 
             items.iter().map(|item| keys.iter().map(|key| (key.clone(), item[key].clone())).collect()).collect()
         }
     };
-    let mut seen = BTreeSet::new();
+    let mut known = BTreeSet::new();
     for (at, key) in keys.iter().enumerate() {
-        if !seen.insert(key.to_string()) {
+        if !known.insert(key.to_string()) {
             found.push(Cause::duplicate(format!("{path}[{at}]"), key));
         }
     }

@@ -21,56 +21,59 @@ async fn with_namespace() -> Cluster {
 
 fn refuse(cluster: &Cluster, verb: Verb, resource: &str, times: u32) {
     let resource = Some(resource.to_owned());
-    cluster.server.order(Hook::FailNext { verb: Some(verb), resource, status: 403, times }).unwrap();
+    cluster.server.apply_hook(Hook::FailNext { verb: Some(verb), resource, status: 403, times }).unwrap();
 }
 
-/// What a condition says: status, reason and message.
-fn said(object: &Value, kind: &str) -> Option<[String; 3]> {
+/// Status, reason and message of a condition.
+fn condition(object: &Value, kind: &str) -> Option<[String; 3]> {
     let conditions = object["status"]["conditions"].as_array()?;
     let found = conditions.iter().find(|condition| condition["type"] == kind)?;
     Some(["/status", "/reason", "/message"].map(|field| text(found, field).to_owned()))
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_namespace_says_who_refuses_its_end_and_ends_when_nobody_does() {
+async fn a_namespace_shows_refused_deletions_and_is_deleted_without_them() {
     let cluster = with_namespace().await;
     ask(&cluster, "POST", MAPS, &json!({"metadata": {"name": "m"}})).await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
     delete(&cluster, NAMESPACE).await;
     refuse(&cluster, Verb::Delete, "configmaps", 6);
-    let told = eventually("the namespace to tell", async || {
-        said(&get(&cluster, NAMESPACE).await.ok()?, "NamespaceDeletionContentFailure")
+    let shown = eventually("the condition of the namespace", async || {
+        condition(&get(&cluster, NAMESPACE).await.ok()?, "NamespaceDeletionContentFailure")
     })
     .await;
     let message = "Failed to delete all resource types, 1 remaining: a hook for tests refuses to delete configmaps";
-    assert_eq!(told, ["True", "ContentDeletionFailed", message]);
+    assert_eq!(shown, ["True", "ContentDeletionFailed", message]);
     gone(&cluster, NAMESPACE).await;
     assert_eq!(get(&cluster, &format!("{MAPS}/m")).await, Err(404));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_namespace_says_what_remains_and_what_holds_it() {
+async fn a_namespace_shows_remaining_contents_and_finalizers() {
     let cluster = with_namespace().await;
     let held = json!({"metadata": {"name": "m", "finalizers": ["example.com/hold"]}});
     ask(&cluster, "POST", MAPS, &held).await.unwrap();
     delete(&cluster, NAMESPACE).await;
-    let namespace = eventually("the namespace to tell", async || {
+    let namespace = eventually("the condition of the namespace", async || {
         let namespace = get(&cluster, NAMESPACE).await.ok()?;
-        said(&namespace, "NamespaceContentRemaining").map(|_| namespace)
+        condition(&namespace, "NamespaceContentRemaining").map(|_| namespace)
     })
     .await;
     let remaining =
         ["True", "SomeResourcesRemain", "Some resources are remaining: configmaps. has 1 resource instances"];
-    assert_eq!(said(&namespace, "NamespaceContentRemaining").unwrap(), remaining);
+    assert_eq!(condition(&namespace, "NamespaceContentRemaining").unwrap(), remaining);
     let finalizers = "Some content in the namespace has finalizers remaining: example.com/hold in 1 resource instances";
-    assert_eq!(said(&namespace, "NamespaceFinalizersRemaining").unwrap(), ["True", "SomeFinalizersRemain", finalizers]);
-    assert_eq!(said(&namespace, "NamespaceDeletionContentFailure").unwrap()[0], "False");
+    assert_eq!(
+        condition(&namespace, "NamespaceFinalizersRemaining").unwrap(),
+        ["True", "SomeFinalizersRemain", finalizers]
+    );
+    assert_eq!(condition(&namespace, "NamespaceDeletionContentFailure").unwrap()[0], "False");
     ask(&cluster, "PATCH", &format!("{MAPS}/m"), &json!({"metadata": {"finalizers": null}})).await.unwrap();
     gone(&cluster, NAMESPACE).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_go_before_everything_else() {
+async fn pods_are_deleted_before_all_other_contents() {
     let cluster = with_namespace().await;
     let pod = json!({"metadata": {"name": "p", "finalizers": ["example.com/hold"]},
         "spec": {"containers": [{"name": "c", "image": "i"}]}});
@@ -85,7 +88,7 @@ async fn pods_go_before_everything_else() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_definition_says_who_refuses_its_end_and_ends_when_nobody_does() {
+async fn a_definition_shows_refused_deletions_and_is_deleted_without_them() {
     let cluster = with_namespace().await;
     let definition = json!({
         "metadata": {"name": "things.example.com"},
@@ -100,17 +103,19 @@ async fn a_definition_says_who_refuses_its_end_and_ends_when_nobody_does() {
     let place = format!("{DEFINITIONS}/things.example.com");
     delete(&cluster, &place).await;
     refuse(&cluster, Verb::Delete, "things", 6);
-    // The finalizer is refused too, for a while.
+    // The removal of the finalizer is refused a few times, too.
     refuse(&cluster, Verb::Patch, "customresourcedefinitions", 3);
-    let told =
-        eventually("the definition to tell", async || said(&get(&cluster, &place).await.ok()?, "Terminating")).await;
-    assert_eq!([told[0].as_str(), told[1].as_str()], ["True", "InstanceDeletionFailed"]);
-    assert!(told[2].contains("a hook for tests refuses to delete things"), "{told:?}");
+    let shown = eventually("the condition of the definition", async || {
+        condition(&get(&cluster, &place).await.ok()?, "Terminating")
+    })
+    .await;
+    assert_eq!([shown[0].as_str(), shown[1].as_str()], ["True", "InstanceDeletionFailed"]);
+    assert!(shown[2].contains("a hook for tests refuses to delete things"), "{shown:?}");
     gone(&cluster, &place).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_of_a_node_that_is_gone_go_though_that_is_refused_at_first() {
+async fn pods_of_a_deleted_node_are_deleted_although_requests_are_refused_at_first() {
     let cluster = with_namespace().await;
     ask(&cluster, "POST", "/api/v1/nodes", &json!({"metadata": {"name": "n"}})).await.unwrap();
     let pod = |name: &str, node: &str| json!({"metadata": {"name": name}, "spec": {"nodeName": node, "containers": [{"name": "c", "image": "i"}]}});
@@ -122,17 +127,17 @@ async fn pods_of_a_node_that_is_gone_go_though_that_is_refused_at_first() {
     refuse(&cluster, Verb::Delete, "pods", 3);
     gone(&cluster, &format!("{NAMESPACE}/pods/p")).await;
     gone(&cluster, &format!("{NAMESPACE}/pods/q")).await;
-    get(&cluster, &format!("{NAMESPACE}/pods/r")).await.expect("its node was never there");
+    get(&cluster, &format!("{NAMESPACE}/pods/r")).await.expect("its node never existed");
 }
 
-/// As if a webhook did not answer.
-fn hold_up_deletions(cluster: &Cluster, resource: &str) {
+/// Delays deletions, like a webhook that does not answer.
+fn delay_deletions(cluster: &Cluster, resource: &str) {
     let resource = Some(resource.to_owned());
-    cluster.server.order(Hook::Delay { verb: Some(Verb::Delete), resource, milliseconds: 30_000 }).unwrap();
+    cluster.server.apply_hook(Hook::Delay { verb: Some(Verb::Delete), resource, milliseconds: 30_000 }).unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn deletions_that_take_long_hold_up_no_other_namespace_and_no_pods() {
+async fn slow_deletions_do_not_delay_other_namespaces_and_pods() {
     let cluster = with_namespace().await;
     ask(&cluster, "POST", MAPS, &json!({"metadata": {"name": "m"}})).await.unwrap();
     ask(&cluster, "POST", "/api/v1/namespaces", &json!({"metadata": {"name": "b"}})).await.unwrap();
@@ -141,7 +146,7 @@ async fn deletions_that_take_long_hold_up_no_other_namespace_and_no_pods() {
     let pod =
         json!({"metadata": {"name": "p"}, "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]}});
     ask(&cluster, "POST", "/api/v1/namespaces/default/pods", &pod).await.unwrap();
-    hold_up_deletions(&cluster, "configmaps");
+    delay_deletions(&cluster, "configmaps");
     tokio::time::sleep(Duration::from_secs(1)).await;
     let began = Instant::now();
     delete(&cluster, NAMESPACE).await;

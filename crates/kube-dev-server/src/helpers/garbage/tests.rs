@@ -24,41 +24,41 @@ async fn map(cluster: &Cluster, name: &str) -> Value {
     ask(cluster, "POST", MAPS, &json!({"metadata": {"name": name}})).await.unwrap()
 }
 
-/// Until everything that happens at once has happened.
-async fn rest() {
+/// Waits until the controllers are idle.
+async fn until_idle() {
     tokio::time::sleep(Duration::from_millis(100)).await;
 }
 
 #[rstest]
-#[case::no_owner(&[], false, &[], Verdict::Stays)]
-#[case::its_owner_is_there(&[Standing::Solid], false, &[], Verdict::Stays)]
-#[case::its_owner_is_gone(&[Standing::Absent], false, &[], Verdict::Goes(Propagation::Background))]
-#[case::one_of_two_is_gone(&[Standing::Solid, Standing::Absent], false, &[], Verdict::LetsGo(vec!["1".to_owned()]))]
+#[case::no_owner(&[], false, &[], Decision::Keep)]
+#[case::its_owner_exists(&[OwnerState::Exists], false, &[], Decision::Keep)]
+#[case::its_owner_is_gone(&[OwnerState::Absent], false, &[], Decision::Delete(Propagation::Background))]
+#[case::one_of_two_is_gone(&[OwnerState::Exists, OwnerState::Absent], false, &[], Decision::RemoveOwners(vec!["1".to_owned()]))]
 #[case::one_of_two_waits_for_it(
-    &[Standing::AwaitsDependents, Standing::Solid], true, &[], Verdict::LetsGo(vec!["0".to_owned()])
+    &[OwnerState::AwaitsDependents, OwnerState::Exists], true, &[], Decision::RemoveOwners(vec!["0".to_owned()])
 )]
-#[case::its_owner_waits(&[Standing::AwaitsDependents], false, &[], Verdict::Goes(Propagation::Background))]
-#[case::its_owner_waits_and_others_for_it(
-    &[Standing::AwaitsDependents], true, &[], Verdict::Goes(Propagation::Foreground)
+#[case::its_owner_waits(&[OwnerState::AwaitsDependents], false, &[], Decision::Delete(Propagation::Background))]
+#[case::its_owner_waits_and_it_has_dependents(
+    &[OwnerState::AwaitsDependents], true, &[], Decision::Delete(Propagation::Foreground)
 )]
-#[case::others_wait_for_it_alone(&[Standing::Absent], true, &[], Verdict::Goes(Propagation::Background))]
-#[case::it_is_to_orphan(&[Standing::Absent], true, &[ORPHAN], Verdict::Goes(Propagation::Orphan))]
-#[case::it_is_to_wait(&[Standing::Absent], false, &[FOREGROUND], Verdict::Goes(Propagation::Foreground))]
-#[case::an_unknown_kind(&[Standing::UnknownKind, Standing::Absent], false, &[], Verdict::Later)]
-#[case::of_the_cluster_with_a_namespaced_owner(&[Standing::Absent, Standing::Nowhere], false, &[], Verdict::Stays)]
-fn what_becomes_of_an_object(
-    #[case] standings: &[Standing],
-    #[case] owns_something: bool,
+#[case::its_owner_is_gone_and_it_has_dependents(&[OwnerState::Absent], true, &[], Decision::Delete(Propagation::Background))]
+#[case::it_has_the_finalizer_of_orphaning(&[OwnerState::Absent], true, &[ORPHAN], Decision::Delete(Propagation::Orphan))]
+#[case::it_has_the_finalizer_of_foreground_deletion(&[OwnerState::Absent], false, &[FOREGROUND], Decision::Delete(Propagation::Foreground))]
+#[case::an_unknown_kind(&[OwnerState::UnknownKind, OwnerState::Absent], false, &[], Decision::Retry)]
+#[case::a_cluster_object_with_a_namespaced_owner(&[OwnerState::Absent, OwnerState::UnknownNamespace], false, &[], Decision::Keep)]
+fn the_decision_about_an_object(
+    #[case] states: &[OwnerState],
+    #[case] has_dependents: bool,
     #[case] finalizers: &[&str],
-    #[case] expected: Verdict,
+    #[case] expected: Decision,
 ) {
-    let owners: Vec<(String, Standing)> =
-        standings.iter().enumerate().map(|(at, standing)| (at.to_string(), *standing)).collect();
-    assert_eq!(verdict(&owners, owns_something, finalizers), expected);
+    let owners: Vec<(String, OwnerState)> =
+        states.iter().enumerate().map(|(at, state)| (at.to_string(), *state)).collect();
+    assert_eq!(decide(&owners, has_dependents, finalizers), expected);
 }
 
 #[test]
-fn the_event_is_that_of_the_garbage_collector() {
+fn the_event_is_equal_to_the_event_of_kube_controller_manager() {
     let dependent =
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "d", "namespace": "b", "uid": "u2"}});
     let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": "o", "uid": "u1"});
@@ -73,13 +73,13 @@ fn the_event_is_that_of_the_garbage_collector() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_owner_in_another_namespace_is_told_once_and_none() {
+async fn an_object_with_an_owner_in_another_namespace_is_reported_once_and_deleted() {
     let cluster = cluster([]);
     ask(&cluster, "POST", "/api/v1/namespaces", &json!({"metadata": {"name": "a"}})).await.unwrap();
     let owner = ask(&cluster, "POST", "/api/v1/namespaces/a/configmaps", &json!({"metadata": {"name": "owner"}}))
         .await
         .unwrap();
-    rest().await;
+    until_idle().await;
     ask(&cluster, "POST", MAPS, &owned(&owner)).await.unwrap();
     gone(&cluster, &format!("{MAPS}/owned")).await;
     let events = get(&cluster, EVENTS).await.unwrap();
@@ -88,15 +88,15 @@ async fn an_owner_in_another_namespace_is_told_once_and_none() {
     assert_eq!(text(event, "/reason"), "OwnerRefInvalidNamespace");
     assert_eq!(text(event, "/involvedObject/name"), "owned");
     assert!(text(event, "/message").ends_with("does not exist in namespace \"default\""), "{event}");
-    get(&cluster, "/api/v1/namespaces/a/configmaps/owner").await.expect("the owner has nothing to do with it");
+    get(&cluster, "/api/v1/namespaces/a/configmaps/owner").await.expect("the owner stays");
 }
 
-/// As with a real one: there is nowhere to look for its owner, so that nobody can say that it is absent.
+/// As in a cluster: the namespace of the owner is unknown, so that the owner can't be known to be absent.
 #[tokio::test(start_paused = true)]
-async fn an_object_of_the_cluster_with_a_namespaced_owner_is_told_and_stays() {
+async fn a_cluster_object_with_a_namespaced_owner_is_reported_and_stays() {
     let cluster = cluster([]);
     let owner = map(&cluster, "owner").await;
-    rest().await;
+    until_idle().await;
     ask(&cluster, "POST", "/api/v1/nodes", &owned(&owner)).await.unwrap();
     let event = eventually("the event", async || {
         let events = get(&cluster, EVENTS).await.unwrap();
@@ -106,25 +106,25 @@ async fn an_object_of_the_cluster_with_a_namespaced_owner_is_told_and_stays() {
     .await;
     let message = text(&event, "/message");
     assert!(message.contains("namespace: , name: owner") && message.ends_with(r#"namespace """#), "{message}");
-    rest().await;
-    // Whoever loses sight of the history looks at everything anew, and tells nothing twice.
+    until_idle().await;
+    // Without the history the controllers process all objects again, and report nothing twice.
     cluster.server.compact();
     map(&cluster, "another").await;
-    rest().await;
+    until_idle().await;
     get(&cluster, "/api/v1/nodes/owned").await.expect("it stays");
     let events = get(&cluster, EVENTS).await.unwrap();
     assert_eq!(events["items"].as_array().map(Vec::len), Some(1), "{events}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_owner_of_two_is_enough_and_the_other_is_taken_off() {
+async fn an_object_stays_with_one_of_two_owners_and_loses_the_reference_to_the_other() {
     let cluster = cluster([]);
     let (stays, goes) = (map(&cluster, "stays").await, map(&cluster, "goes").await);
     let body = json!({"metadata": {"name": "owned", "ownerReferences": [reference(&goes), reference(&stays)]}});
     ask(&cluster, "POST", MAPS, &body).await.unwrap();
-    rest().await;
+    until_idle().await;
     delete(&cluster, &format!("{MAPS}/goes")).await;
-    let left = eventually("the owner to be taken off", async || {
+    let left = eventually("the removal of the reference", async || {
         let owned = get(&cluster, &format!("{MAPS}/owned")).await.unwrap();
         (references(&owned).len() == 1).then_some(owned)
     })
@@ -133,35 +133,35 @@ async fn one_owner_of_two_is_enough_and_the_other_is_taken_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_owner_that_was_never_there_can_come_with_an_update() {
+async fn an_update_with_an_owner_that_never_existed_deletes_the_object() {
     let cluster = cluster([]);
     map(&cluster, "owned").await;
-    rest().await;
-    let nobody = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": "none"});
-    ask(&cluster, "PATCH", &format!("{MAPS}/owned"), &json!({"metadata": {"ownerReferences": [nobody]}}))
+    until_idle().await;
+    let missing = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "missing", "uid": "none"});
+    ask(&cluster, "PATCH", &format!("{MAPS}/owned"), &json!({"metadata": {"ownerReferences": [missing]}}))
         .await
         .unwrap();
     gone(&cluster, &format!("{MAPS}/owned")).await;
 }
 
-/// Orders that the next requests are refused.
+/// Makes the server refuse the next requests.
 fn refuse(cluster: &Cluster, verb: kube_protocol::request::Verb, status: u16, times: u32) {
     let resource = Some("configmaps".to_owned());
-    cluster.server.order(Hook::FailNext { verb: Some(verb), resource, status, times }).unwrap();
+    cluster.server.apply_hook(Hook::FailNext { verb: Some(verb), resource, status, times }).unwrap();
 }
 
 #[rstest]
 #[case::a_webhook_refuses(403)]
-#[case::others_write_in_between(409)]
+#[case::a_conflict(409)]
 #[case::the_storage_is_full(500)]
 #[tokio::test(start_paused = true)]
-async fn a_deletion_that_is_refused_is_tried_again(#[case] status: u16) {
+async fn a_refused_deletion_is_retried(#[case] status: u16) {
     let cluster = cluster([]);
     let owner = map(&cluster, "owner").await;
     ask(&cluster, "POST", MAPS, &owned(&owner)).await.unwrap();
-    rest().await;
+    until_idle().await;
     delete(&cluster, &format!("{MAPS}/owner")).await;
-    // Nobody has come between the two in this thread.
+    // The test has one thread, so that the controllers have not run between the two calls.
     refuse(&cluster, kube_protocol::request::Verb::Delete, status, 4);
     tokio::time::sleep(Duration::from_millis(3_600)).await;
     get(&cluster, &format!("{MAPS}/owned")).await.expect("attempts after 0, 0.25, 0.75 and 1.75 s were refused");
@@ -170,13 +170,13 @@ async fn a_deletion_that_is_refused_is_tried_again(#[case] status: u16) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_in_the_foreground_is_let_go_though_that_is_refused_at_first() {
+async fn a_foreground_deletion_ends_although_requests_are_refused_at_first() {
     let cluster = cluster([]);
     let owner = map(&cluster, "owner").await;
     let mut blocking = owned(&owner);
     blocking["metadata"]["ownerReferences"][0]["blockOwnerDeletion"] = json!(true);
     ask(&cluster, "POST", MAPS, &blocking).await.unwrap();
-    rest().await;
+    until_idle().await;
     ask(&cluster, "DELETE", &format!("{MAPS}/owner?propagationPolicy=Foreground"), &Value::Null).await.unwrap();
     refuse(&cluster, kube_protocol::request::Verb::Delete, 403, 2);
     refuse(&cluster, kube_protocol::request::Verb::Patch, 409, 2);
@@ -185,11 +185,11 @@ async fn who_waits_in_the_foreground_is_let_go_though_that_is_refused_at_first()
 }
 
 #[tokio::test(start_paused = true)]
-async fn orphans_are_let_go_before_their_owner_is_though_that_is_refused_at_first() {
+async fn dependents_are_orphaned_before_their_owner_is_deleted_although_requests_are_refused_at_first() {
     let cluster = cluster([]);
     let owner = map(&cluster, "owner").await;
     ask(&cluster, "POST", MAPS, &owned(&owner)).await.unwrap();
-    rest().await;
+    until_idle().await;
     ask(&cluster, "DELETE", &format!("{MAPS}/owner?propagationPolicy=Orphan"), &Value::Null).await.unwrap();
     refuse(&cluster, kube_protocol::request::Verb::Patch, 403, 3);
     gone(&cluster, &format!("{MAPS}/owner")).await;
@@ -198,11 +198,11 @@ async fn orphans_are_let_go_before_their_owner_is_though_that_is_refused_at_firs
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_falls_behind_the_history_collects_all_the_same() {
+async fn garbage_is_collected_after_a_compaction_of_unprocessed_changes() {
     let cluster = cluster([]);
     let owner = map(&cluster, "owner").await;
     ask(&cluster, "POST", MAPS, &owned(&owner)).await.unwrap();
-    // In this thread nobody else comes between the two.
+    // The test has one thread, so that the controllers do not run between the two calls.
     delete(&cluster, &format!("{MAPS}/owner")).await;
     cluster.server.compact();
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -210,7 +210,7 @@ async fn who_falls_behind_the_history_collects_all_the_same() {
 }
 
 #[tokio::test]
-async fn what_lost_its_owner_before_a_restart_is_collected_after_it() {
+async fn garbage_from_before_a_restart_is_collected() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().join("data");
     let clock = HandClock::at(Timestamp::UNIX_EPOCH);
@@ -227,7 +227,7 @@ async fn what_lost_its_owner_before_a_restart_is_collected_after_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn deletions_of_one_kind_that_take_long_hold_up_no_other_kind() {
+async fn slow_deletions_of_one_kind_do_not_delay_another_kind() {
     let cluster = cluster([]);
     let owner = map(&cluster, "owner").await;
     let secrets = "/api/v1/namespaces/default/secrets";
@@ -240,7 +240,7 @@ async fn deletions_of_one_kind_that_take_long_hold_up_no_other_kind() {
     delete(&cluster, &format!("{MAPS}/owner")).await;
     let verb = Some(kube_protocol::request::Verb::Delete);
     let slow = Hook::Delay { verb, resource: Some("configmaps".to_owned()), milliseconds: 10_000 };
-    cluster.server.order(slow).unwrap();
+    cluster.server.apply_hook(slow).unwrap();
     gone(&cluster, &format!("{secrets}/owned")).await;
     assert_eq!(get(&cluster, MAPS).await.unwrap()["items"].as_array().unwrap().len(), 50, "they are being deleted");
     tokio::time::sleep(Duration::from_secs(80)).await;

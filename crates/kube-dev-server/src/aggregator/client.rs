@@ -1,4 +1,5 @@
-//! A line to a registered server: TLS with our certificate, its own checked by the name of its Service. Connections are kept.
+//! The client of a registered server. It uses TLS with the client certificate of this server, checks the name of the Service in the certificate of
+//! the other server, and keeps its connections.
 
 use std::{
     io,
@@ -34,31 +35,32 @@ use super::{
     registration::{ServiceReference, Unavailable},
 };
 
+/// The timeout of a connection attempt, with the TLS handshake.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Below what servers keep idle connections.
+/// The time after which an idle connection is closed. It is shorter than the idle timeout of servers.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// A line to a registered server.
+/// The client of a registered server.
 #[derive(Clone)]
-pub(super) struct Line {
-    client: Client<Dialer, Full<Bytes>>,
+pub(super) struct ExtensionClient {
+    client: Client<Connector, Full<Bytes>>,
     /// `<service>.<namespace>.svc:<port>`.
     authority: String,
-    end: Arc<End>,
+    endpoint: Arc<Endpoint>,
 }
 
-/// Where a line leads, and as whom.
-struct End {
+/// The address of the server, and whether the client has a certificate.
+struct Endpoint {
     address: String,
-    introduced: bool,
+    has_identity: bool,
 }
 
-impl Line {
-    /// A line to `address`, behind a Service.
+impl ExtensionClient {
+    /// A client of the server at `address`, which is behind a Service.
     ///
     /// # Errors
-    /// When the authorities of the server can't be used.
-    pub(super) fn to(
+    /// If the certificate authorities of the server can't be used.
+    pub(super) fn new(
         address: String,
         service: &ServiceReference,
         bundle: &str,
@@ -67,27 +69,29 @@ impl Line {
         let config = tls(bundle, identity).map_err(Unavailable::failed_check)?;
         let name = ServerName::try_from(service.host())
             .map_err(|error| Unavailable::failed_check(format!("{}: {error}", service.host())))?;
-        let end = Arc::new(End { address: address.clone(), introduced: identity.is_some() });
-        let dialer = Dialer { address, name, tls: TlsConnector::from(Arc::new(config)) };
-        let client =
-            Client::builder(TokioExecutor::new()).pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE).build(dialer);
-        Ok(Self { client, authority: format!("{}:{}", service.host(), service.port), end })
+        let endpoint = Arc::new(Endpoint { address: address.clone(), has_identity: identity.is_some() });
+        let connector = Connector { address, name, tls: TlsConnector::from(Arc::new(config)) };
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE)
+            .build(connector);
+        Ok(Self { client, authority: format!("{}:{}", service.host(), service.port), endpoint })
     }
 
-    /// Whether it leads to an address in the name that the server has now.
-    pub(super) fn leads_to(&self, address: &str, identity: Option<&Identity>) -> bool {
-        self.end.address == address && self.end.introduced == identity.is_some()
+    /// Whether the client is for an address and uses the current identity of this server.
+    pub(super) fn is_for(&self, address: &str, identity: Option<&Identity>) -> bool {
+        self.endpoint.address == address && self.endpoint.has_identity == identity.is_some()
     }
 
-    /// Whether both are one line, with the same connections.
+    /// Whether both are the same client, with the same connections.
     pub(super) fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.end, &other.end)
+        Arc::ptr_eq(&self.endpoint, &other.endpoint)
     }
 
     /// Sends a request.
     ///
     /// # Errors
-    /// Why there is no answer, as a person reads it.
+    /// The reason why there is no answer, as text for people.
     pub(super) async fn send(
         &self,
         method: Method,
@@ -106,7 +110,7 @@ impl Line {
     }
 }
 
-/// What lies behind an error.
+/// The text of the innermost cause of an error.
 fn innermost(error: &dyn std::error::Error) -> String {
     let mut inner = error;
     while let Some(source) = inner.source() {
@@ -135,23 +139,23 @@ fn tls(bundle: &str, identity: Option<&Identity>) -> Result<ClientConfig, String
         Some(identity) => builder
             .with_client_auth_cert(vec![identity.certificate.clone()], identity.key.clone_key())
             .map_err(|error| error.to_string()),
-        // Nobody listens to this server: whom it calls has nobody to ask either.
+        // Without a listener this server has no identity. An extension API server could not reach it either.
         None => Ok(builder.with_no_client_auth()),
     }
 }
 
-/// Opens connections.
+/// Opens TLS connections.
 #[derive(Clone)]
-struct Dialer {
+struct Connector {
     address: String,
     name: ServerName<'static>,
     tls: TlsConnector,
 }
 
-impl tower::Service<Uri> for Dialer {
-    type Response = Wire;
+impl tower::Service<Uri> for Connector {
+    type Response = TlsConnection;
     type Error = io::Error;
-    type Future = BoxFuture<'static, io::Result<Wire>>;
+    type Future = BoxFuture<'static, io::Result<TlsConnection>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
@@ -169,25 +173,25 @@ impl tower::Service<Uri> for Dialer {
                     format!("tls: failed to verify certificate or to agree with {address}: {error}"),
                 )
             })?;
-            Ok(Wire(TokioIo::new(stream)))
+            Ok(TlsConnection(TokioIo::new(stream)))
         };
-        let timely = async move {
+        let with_timeout = async move {
             tokio::time::timeout(CONNECT, dial).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
         };
-        timely.boxed()
+        with_timeout.boxed()
     }
 }
 
-/// A connection, as the pool wants it.
-struct Wire(TokioIo<TlsStream<TcpStream>>);
+/// A TLS connection with the traits of the connection pool.
+struct TlsConnection(TokioIo<TlsStream<TcpStream>>);
 
-impl Connection for Wire {
+impl Connection for TlsConnection {
     fn connected(&self) -> Connected {
         Connected::new()
     }
 }
 
-impl Read for Wire {
+impl Read for TlsConnection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -197,7 +201,7 @@ impl Read for Wire {
     }
 }
 
-impl Write for Wire {
+impl Write for TlsConnection {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.0).poll_write(context, bytes)
     }
