@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""A driver in Python to begin from: its cloud is a folder, and a VM is a file in it.
+"""A driver in Python, as a starting point. Its cloud is a folder, and a VM is a file in it.
 
-Run by the manager (`--driver-exec=files=/path/to/driver.py`) it finds its socket in MCM_DRIVER_SOCKET; by hand, name it:
+If the manager runs the driver (`--driver-exec=files=/path/to/driver.py`), MCM_DRIVER_SOCKET has the path of the socket. To run it by hand:
 
     pip install grpcio grpcio-tools
     ./driver.py --socket /run/mcm/files.sock --cloud /var/lib/vms
 
-docs/drivers.md says what each call must do. The protocol is read from proto/ when the program starts, so that nothing is generated.
+docs/drivers.md says what each call must do. The program reads the protocol from proto/ when it starts, so no code is generated.
 """
 
 import argparse
@@ -24,11 +24,11 @@ PROTO = pathlib.Path(os.environ.get("MCM_DRIVER_PROTO") or pathlib.Path(__file__
 sys.path.insert(0, str(PROTO))
 pb, services = grpc.protos_and_services("machine/driver/v1/driver.proto")
 
-# The `provider` string of the classes that this driver serves, and what its ids begin with.
+# The `provider` string of the classes that this driver serves, and the beginning of its provider ids.
 PROVIDER = "files"
 SCHEME = "files:///"
 
-# So many calls run at once.
+# The number of calls that can run at once.
 THREADS = 16
 
 SCHEMA = {
@@ -39,7 +39,7 @@ SCHEMA = {
 
 
 def is_name(name):
-    """Whether a file or a folder can have this name."""
+    """Whether this text can be the name of a file or a folder."""
     return bool(name) and not name.startswith(".") and "/" not in name
 
 
@@ -55,11 +55,11 @@ class Driver(services.DriverServicer):
             providers=[PROVIDER],
             capabilities=[pb.CREATE, pb.DELETE, pb.STATUS, pb.LIST, pb.VOLUMES, pb.VALIDATE],
             provider_spec_json_schema=json.dumps(SCHEMA).encode(),
-            # A thread is left for GetInfo and the health of the connection.
+            # Two threads remain for GetInfo and for watching the health.
             max_concurrency=THREADS - 2,
             node_id_compare=pb.NODE_ID_COMPARE_LAST_SEGMENT,
             create_is_idempotent=True,
-            # The class says whose its VMs are: managers need no --cluster-name.
+            # The class names the owner of the VMs, so managers need no --cluster-name.
             owner_in_class=True,
         )
 
@@ -75,7 +75,7 @@ class Driver(services.DriverServicer):
         folder = self.cloud / cluster
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            # One VM per machine, and it stays as it is, also when its class has been edited.
+            # There is one VM per machine. A VM does not change when its class is edited.
             with open(folder / machine, "x", encoding="utf-8") as file:
                 file.write(self.spec(request.machine_class, context)["size"])
         except FileExistsError:
@@ -102,7 +102,7 @@ class Driver(services.DriverServicer):
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"no folder can be called {cluster!r}")
         folder = self.cloud / cluster
         names = [file.name for file in folder.iterdir()] if folder.exists() else []
-        # A list without its last chunk counts as failed.
+        # A list is complete only if its last chunk is marked.
         yield pb.ListMachinesChunk(machines={f"{SCHEME}{cluster}/{name}": name for name in names}, last=True)
 
     def GetVolumeIDs(self, request, context):
@@ -123,7 +123,7 @@ class Driver(services.DriverServicer):
         return spec
 
     def vm(self, request, context):
-        """Cluster and machine of a request, by the machine's id if it has one. It may be that of another cluster's VM, which is not touched."""
+        """Cluster and machine of a request: by the provider id, or by the name of a machine without one. A VM of another cluster is not found."""
         spec = self.spec(request.machine_class, context)
         machine = json.loads(request.machine.json)
         provider_id = machine.get("spec", {}).get("providerID", "")

@@ -7,7 +7,7 @@ use controller_runtime::{
     events::EventNote,
     supervisor::{Stage, Supervisor},
 };
-use driver_external::{ExternalDriver, News, Options};
+use driver_external::{DriverState, ExternalDriver, Options};
 use machine_api::names::class_reason;
 use machine_driver::Driver;
 use mcm_metrics::OfDriver;
@@ -30,20 +30,19 @@ pub(super) fn connect_all(
         // The metric needs a label that lives as long as the process.
         let name: &'static str = String::leak(settings.provider.clone());
         let (metrics, down) = (common.metrics.clone(), down.clone());
-        let set_metric =
-            move |is_up| metrics.cloud.driver_up.set(&OfDriver { driver: name }, if is_up { 1.0 } else { 0.0 });
-        set_metric(false);
-        let report = move |news: &News| {
-            set_metric(*news == News::Up);
-            down.send_modify(|down| match news {
-                News::Down { why } => drop(down.insert(name.to_owned(), why.clone())),
-                News::Up | News::Ended => drop(down.remove(name)),
+        let show = move |is_up| metrics.cloud.driver_up.set(&OfDriver { driver: name }, if is_up { 1.0 } else { 0.0 });
+        show(false);
+        let on_change = move |state: &DriverState| {
+            show(*state == DriverState::Up);
+            down.send_modify(|down| match state {
+                DriverState::Down { why } => drop(down.insert(name.to_owned(), why.clone())),
+                DriverState::Up | DriverState::Ended => drop(down.remove(name)),
             });
         };
         let driver = Arc::new(ExternalDriver::new(Options {
             tls: settings.tls.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            tell: Box::new(report),
+            on_change: Box::new(on_change),
             ..Options::new(&settings.provider, settings.place.clone())
         }));
         if let Some(keeping) = driver.keep(tasks.stop_of(Stage::Support)) {

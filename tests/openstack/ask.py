@@ -1,9 +1,9 @@
-"""Asks the running services, and changes them behind the driver's back, with openstacksdk: what is tested has no part in it.
+"""Reads and changes the state of the running services with openstacksdk, independently of the driver that is tested.
 
-    ask.py FOLDER CLOUD inventory                          servers, ports and volumes of the cloud's project
-    ask.py FOLDER CLOUD call METHOD SERVICE PATH [BODY]    status and body of one request; USER stands for the user's id
+    ask.py FOLDER CLOUD inventory                          prints servers, ports and volumes of the cloud's project
+    ask.py FOLDER CLOUD call METHOD SERVICE PATH [BODY]    prints status and body of one request; USER in PATH is replaced by the user's id
 
-FOLDER is that of scripts/test-openstack, CLOUD one of its clouds.yaml. Prints JSON.
+FOLDER is the folder of scripts/test-openstack, CLOUD a cloud in its clouds.yaml. The output is JSON.
 """
 
 import json
@@ -23,7 +23,7 @@ def inventory(cloud):
 
 
 def whole(read):
-    """A list whose pages are short: others may delete what a page begins behind."""
+    """Reads a list with short pages. The first attempts may fail, because another client may delete the object after which a page begins."""
     for _ in range(240):
         try:
             return read()
@@ -33,10 +33,10 @@ def whole(read):
 
 
 def servers(cloud):
-    """As Nova answers them, page by page until one shows nothing new.
+    """Reads the servers page by page, until a page has no new server.
 
-    A page lacks its link, with others to follow, where a server began to be built while the page was made. A page behind a server
-    that is being built leaves out others. The SDK knows neither.
+    The SDK can't be used for this list. A page of Nova may have no link although more pages follow, if Nova began to build a server
+    while it made the page. And a page that begins after a server that is being built may leave out servers.
     """
 
     def read():
@@ -46,7 +46,7 @@ def servers(cloud):
             openstack.exceptions.raise_from_response(answer)
             page, is_linked = answer.json()["servers"], "servers_links" in answer.json()
             if all(server["id"] in found for server in page):
-                # One that has just ended stands on the list for a moment.
+                # A server that was just deleted may still be in the list.
                 return [server for server in found.values() if server["status"] not in ("DELETED", "SOFT_DELETED")]
             if is_linked and page[-1]["status"] == "BUILD":
                 raise openstack.exceptions.BadRequestException("no page may begin there")

@@ -1,11 +1,11 @@
-"""Projects and regions of single tests, made with openstacksdk.
+"""Makes projects and regions for single tests, with openstacksdk.
 
-    project.py FOLDER region NAME SERVICE=URL …          a region of these addresses, such as those of proxies, and of the services' others
-    project.py FOLDER project NAME INTO SERVICE=URL …    the same with a project of this name, where nothing of other tests is seen
-    project.py INTO ever                                 the servers that each name has ever had in the project, those that are gone among them
+    project.py FOLDER region NAME SERVICE=URL …          makes a region with these URLs, for example of proxies; other services keep their URLs
+    project.py FOLDER project NAME INTO SERVICE=URL …    makes a region and a project of its own, so that objects of other tests are not visible
+    project.py INTO ever                                 prints the ids of all servers in the project by name, also of deleted servers
 
-FOLDER is that of scripts/test-openstack; INTO gets clouds.yaml and made.json as FOLDER has them. SERVICE is compute, network or
-block-storage. The logins of clouds.yaml go to the services themselves. Prints JSON.
+FOLDER is the folder of scripts/test-openstack. The files clouds.yaml and made.json are written to INTO in the same form as in FOLDER. SERVICE is
+compute, network or block-storage. The logins in clouds.yaml use the services without proxies. The output is JSON.
 """
 
 import copy
@@ -55,7 +55,7 @@ def project(folder, name, into, *proxies):
     admin.identity.assign_project_role_to_user(own, user, member)
     login = copy.deepcopy(clouds["machines"])
     login["auth"]["project_name"] = name
-    # User data of a server is shown to administrators, since this version.
+    # This is the first version of the API that shows the user data of a server to administrators.
     clouds["admin"]["compute_default_microversion"] = "2.3"
     write(f"{into}/clouds.yaml", {"clouds": {"machines": login, "admin": clouds["admin"]}})
 
@@ -76,7 +76,7 @@ def project(folder, name, into, *proxies):
 
 
 def application_credential(cloud, user, name, assign):
-    """Keystone keeps in mind which roles a user has, and may have read it while another project got its own. An assignment ends that."""
+    """Makes a credential. Keystone caches the roles of a user, and the cache may be older than the new role. An assignment clears the cache."""
     for _ in range(20):
         try:
             return cloud.identity.create_application_credential(user, name)

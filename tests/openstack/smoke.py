@@ -1,7 +1,7 @@
-"""Shows what the running services answer: smoke.py FOLDER [MACHINES_AT_ONCE]
+"""Prints what the running services answer: smoke.py FOLDER [MACHINES_AT_ONCE]
 
-Does what a driver for machines does (port, server, list, delete, volumes), provokes the errors it has to understand, and prints
-the answers. Plain Python, no packages. Ends with "N passed, M failed".
+Makes the requests of a driver for machines (port, server, list, delete, volumes), provokes the errors that a driver must handle, and
+prints the answers. Plain Python, no packages. Ends with "N passed, M failed".
 """
 
 import base64
@@ -80,10 +80,10 @@ class Cloud:
                     {"X-Auth-Token": self.token, **headers})
 
 
-def show(what, ok, seen):
+def show(what, ok, actual):
     global passed, failed
     passed, failed = passed + bool(ok), failed + (not ok)
-    print(f"{'ok  ' if ok else 'FAIL'} {what}: {seen}", flush=True)
+    print(f"{'ok  ' if ok else 'FAIL'} {what}: {actual}", flush=True)
 
 
 def expect(what, answer, code, *words):
@@ -108,11 +108,11 @@ def settle(cloud, made):
     """Wait until a server leaves BUILD; return it."""
     ident = made.json["server"]["id"]
     for _ in range(600):
-        seen = cloud("GET", "compute", "/servers/" + ident).json["server"]
-        if seen["status"] != "BUILD":
-            return seen
+        actual = cloud("GET", "compute", "/servers/" + ident).json["server"]
+        if actual["status"] != "BUILD":
+            return actual
         time.sleep(0.2)
-    return seen
+    return actual
 
 
 def gone(cloud, kind, path):
@@ -125,12 +125,12 @@ def gone(cloud, kind, path):
 
 def settle_volume(cloud, ident, state="available"):
     for _ in range(300):
-        seen = cloud("GET", "block-storage", "/volumes/" + ident)
-        if seen.code == 404 or seen.json["volume"]["status"] in (
+        actual = cloud("GET", "block-storage", "/volumes/" + ident)
+        if actual.code == 404 or actual.json["volume"]["status"] in (
                 state, "error"):
             break
         time.sleep(0.2)
-    return seen
+    return actual
 
 
 def new_port(cloud, name, where, **more):
@@ -166,8 +166,8 @@ def identity():
         401)
     show("which is not JSON", answer.text[:1] != "{",
          answer.headers["Content-Type"])
-    # A token that its owner gives back is refused soon: services remember a
-    # checked token for ten seconds.
+    # A revoked token is refused only after a while, because the services
+    # cache a valid token for ten seconds.
     short = Cloud("machines")
     short("GET", "compute", "/servers")
     http("DELETE", tokens, None, {"X-Auth-Token": short.token,
@@ -181,7 +181,7 @@ def identity():
 
 
 def transport():
-    """The same services behind TLS, in regions of their own."""
+    """The same services with TLS, in their own regions."""
     def attempt(cloud, trust):
         url = CLOUDS[cloud]["auth"]["auth_url"]
         try:
@@ -191,19 +191,19 @@ def transport():
 
     one, both = CLOUDS["tls"], CLOUDS["mutual"]
     trust = ssl.create_default_context(cafile=one["cacert"])
-    seen = attempt("tls", trust)
-    show("TLS", seen == 200, seen)
-    seen = attempt("tls", ssl.create_default_context())
-    show("TLS, unknown authority", "CERTIFICATE_VERIFY" in str(seen), seen)
-    seen = attempt("mutual", trust)
-    show("TLS, client certificate missing", seen != 200, seen)
+    actual = attempt("tls", trust)
+    show("TLS", actual == 200, actual)
+    actual = attempt("tls", ssl.create_default_context())
+    show("TLS, unknown authority", "CERTIFICATE_VERIFY" in str(actual), actual)
+    actual = attempt("mutual", trust)
+    show("TLS, client certificate missing", actual != 200, actual)
     trust.load_cert_chain(both["cert"], both["key"])
-    seen = attempt("mutual", trust)
-    show("TLS, client certificate", seen == 200, seen)
+    actual = attempt("mutual", trust)
+    show("TLS, client certificate", actual == 200, actual)
 
 
 def life(cloud, where):
-    """A machine from port to deletion."""
+    """The life of a machine, from its port to its deletion."""
     port = expect("port", new_port(cloud, "m1", where), 201, "m1")
     port = port.json["port"]["id"]
     for tag in TAGS:
@@ -213,10 +213,10 @@ def life(cloud, where):
         cloud, "m1", [{"port": port}], key_name="machines",
         availability_zone="nova", config_drive=True,
         user_data=base64.b64encode(b"#!/bin/sh\n").decode()), 202)
-    seen = settle(cloud, made)
-    ident = seen["id"]
-    show("becomes ACTIVE", seen["status"] == "ACTIVE", {
-        k: seen[k] for k in ("status", "addresses", "metadata",
+    actual = settle(cloud, made)
+    ident = actual["id"]
+    show("becomes ACTIVE", actual["status"] == "ACTIVE", {
+        k: actual[k] for k in ("status", "addresses", "metadata",
                              "config_drive", "key_name")})
     one = cloud("GET", "network", f"/ports/{port}").json["port"]
     show("port is ACTIVE", one["status"] == "ACTIVE"
@@ -303,19 +303,19 @@ def refusals(cloud, where):
     expect("forbidden to a member", cloud("POST", "compute", "/flavors", {
         "flavor": {"name": "x", "vcpus": 1, "ram": 1, "disk": 1}}), 403)
 
-    seen = settle(cloud, server(
+    actual = settle(cloud, server(
         cloud, "big", net, flavorRef=find(cloud, "compute", "/flavors",
                                           "flavors", "too-large")))
-    show("no valid host", seen["status"] == "ERROR" and
-         "No valid host" in seen["fault"]["message"], seen.get("fault"))
-    cloud("DELETE", "compute", "/servers/" + seen["id"])
-    seen = settle(cloud, server(
+    show("no valid host", actual["status"] == "ERROR" and
+         "No valid host" in actual["fault"]["message"], actual.get("fault"))
+    cloud("DELETE", "compute", "/servers/" + actual["id"])
+    actual = settle(cloud, server(
         cloud, "broken", net,
         metadata={**TAGS, "rig-build-fault": "disk on fire"}))
-    show("failure on the host", seen["status"] == "ERROR", seen.get("fault"))
-    cloud("DELETE", "compute", "/servers/" + seen["id"])
+    show("failure on the host", actual["status"] == "ERROR", actual.get("fault"))
+    cloud("DELETE", "compute", "/servers/" + actual["id"])
     show("failed server can be deleted",
-         gone(cloud, "compute", "/servers/" + seen["id"]), "404")
+         gone(cloud, "compute", "/servers/" + actual["id"]), "404")
 
     # One host cannot hold two members of such a group.
     group = cloud("POST", "compute", "/os-server-groups", {"server_group": {
@@ -373,17 +373,17 @@ def quotas(tiny, where):
         "VolumeSizeExceedsAvailableQuota")
     tiny("DELETE", "compute", "/servers/" + first["id"])
     gone(tiny, "compute", "/servers/" + first["id"])
-    # Quotas met by Nova itself, when it makes the port or the volume.
+    # Quotas that Nova exceeds when it makes the port or the volume itself.
     expect("no port left for Nova", server(tiny, "s3", net), 403,
            "Maximum number of ports exceeded")
-    seen = settle(tiny, server(tiny, "s4", [{"port": port}],
+    actual = settle(tiny, server(tiny, "s4", [{"port": port}],
                                block_device_mapping_v2=[{
         "boot_index": 0, "uuid": MADE["image"], "source_type": "image",
         "destination_type": "volume", "volume_size": 11}]))
-    show("no volume left for Nova", seen["status"] == "ERROR",
-         seen.get("fault"))
-    tiny("DELETE", "compute", "/servers/" + seen["id"])
-    gone(tiny, "compute", "/servers/" + seen["id"])
+    show("no volume left for Nova", actual["status"] == "ERROR",
+         actual.get("fault"))
+    tiny("DELETE", "compute", "/servers/" + actual["id"])
+    gone(tiny, "compute", "/servers/" + actual["id"])
     for one in (port, spare):
         tiny("DELETE", "network", "/ports/" + one)
 
@@ -396,23 +396,23 @@ def volumes(cloud, where):
         "metadata": TAGS}})
     expect("volume from image", made, 202)
     disk = made.json["volume"]["id"]
-    seen = settle_volume(cloud, disk).json["volume"]
-    show("volume is available", seen["status"] == "available",
-         (seen["status"], seen["bootable"], seen["metadata"]))
-    seen = settle(cloud, server(
+    actual = settle_volume(cloud, disk).json["volume"]
+    show("volume is available", actual["status"] == "available",
+         (actual["status"], actual["bootable"], actual["metadata"]))
+    actual = settle(cloud, server(
         cloud, "v1", [{"port": port}], imageRef="",
         block_device_mapping_v2=[{
             "boot_index": 0, "uuid": disk, "source_type": "volume",
             "destination_type": "volume", "delete_on_termination": False}]))
-    show("server on that volume", seen["status"] == "ACTIVE",
-         (seen["status"], seen["image"],
-          seen["os-extended-volumes:volumes_attached"]))
+    show("server on that volume", actual["status"] == "ACTIVE",
+         (actual["status"], actual["image"],
+          actual["os-extended-volumes:volumes_attached"]))
     state = settle_volume(cloud, disk, "in-use").json["volume"]
     show("volume is in use", state["status"] == "in-use", state["status"])
     expect("volume cannot be deleted", cloud(
         "DELETE", "block-storage", "/volumes/" + disk), 400)
-    cloud("DELETE", "compute", "/servers/" + seen["id"])
-    gone(cloud, "compute", "/servers/" + seen["id"])
+    cloud("DELETE", "compute", "/servers/" + actual["id"])
+    gone(cloud, "compute", "/servers/" + actual["id"])
     state = settle_volume(cloud, disk).json["volume"]
     show("volume is free again", state["status"] == "available",
          state["status"])
@@ -421,15 +421,15 @@ def volumes(cloud, where):
     show("volume is gone", gone(cloud, "block-storage", "/volumes/" + disk),
          "404")
 
-    seen = settle(cloud, server(
+    actual = settle(cloud, server(
         cloud, "v2", [{"port": port}], block_device_mapping_v2=[{
             "boot_index": 0, "uuid": MADE["image"], "source_type": "image",
             "destination_type": "volume", "volume_size": 12,
             "delete_on_termination": True}]))
-    show("server on a volume that Nova makes", seen["status"] == "ACTIVE",
-         (seen["status"], seen["os-extended-volumes:volumes_attached"]))
-    cloud("DELETE", "compute", "/servers/" + seen["id"])
-    gone(cloud, "compute", "/servers/" + seen["id"])
+    show("server on a volume that Nova makes", actual["status"] == "ACTIVE",
+         (actual["status"], actual["os-extended-volumes:volumes_attached"]))
+    cloud("DELETE", "compute", "/servers/" + actual["id"])
+    gone(cloud, "compute", "/servers/" + actual["id"])
     for _ in range(100):
         left = cloud("GET", "block-storage", "/volumes").json["volumes"]
         if not left:
@@ -446,21 +446,21 @@ def slowness(cloud, where):
     began = time.time()
     made = server(cloud, "slow", net, metadata={
         **TAGS, "rig-build-seconds": "3", "rig-delete-seconds": "3"})
-    seen = settle(cloud, made)
+    actual = settle(cloud, made)
     built = time.time() - began
-    show("slow build", seen["status"] == "ACTIVE" and built > 3,
+    show("slow build", actual["status"] == "ACTIVE" and built > 3,
          f"{built:.1f} s")
     began = time.time()
-    cloud("DELETE", "compute", "/servers/" + seen["id"])
-    seen = cloud("GET", "compute", "/servers/" + seen["id"]).json["server"]
-    state = (seen["status"], seen["OS-EXT-STS:task_state"])
-    gone(cloud, "compute", "/servers/" + seen["id"])
+    cloud("DELETE", "compute", "/servers/" + actual["id"])
+    actual = cloud("GET", "compute", "/servers/" + actual["id"]).json["server"]
+    state = (actual["status"], actual["OS-EXT-STS:task_state"])
+    gone(cloud, "compute", "/servers/" + actual["id"])
     show("slow delete", time.time() - began > 3,
          f"{time.time() - began:.1f} s, meanwhile {state}")
 
 
 def crowd(cloud, where, count):
-    """Many machines at once, as a driver with many workers makes them."""
+    """Makes many machines at once, like a driver with many workers."""
     def one(i):
         port = new_port(cloud, f"c{i}", where)
         if port.code != 201:
@@ -469,12 +469,12 @@ def crowd(cloud, where, count):
         made = server(cloud, f"c{i}", [{"port": port}])
         if made.code != 202:
             return made.text
-        seen = settle(cloud, made)
-        cloud("DELETE", "compute", "/servers/" + seen["id"])
-        ok = gone(cloud, "compute", "/servers/" + seen["id"])
+        actual = settle(cloud, made)
+        cloud("DELETE", "compute", "/servers/" + actual["id"])
+        ok = gone(cloud, "compute", "/servers/" + actual["id"])
         left = cloud("DELETE", "network", "/ports/" + port)
-        if seen["status"] != "ACTIVE" or not ok or left.code != 204:
-            return f"{seen['status']} {seen.get('fault')} {left.text}"
+        if actual["status"] != "ACTIVE" or not ok or left.code != 204:
+            return f"{actual['status']} {actual.get('fault')} {left.text}"
         return None
 
     began = time.time()

@@ -1,4 +1,4 @@
-//! The actions of EC2 that the driver asks for: their requests, and what it reads of their answers.
+//! The actions of EC2 that the driver uses: writes their requests and reads their answers.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use crate::{
 
 /// The version of EC2's API.
 const VERSION: &str = "2016-11-15";
-/// Instances on a page: half of what EC2 allows. One with all its tags and interfaces may take 25 KiB, and a page must fit into an
-/// answer.
+/// The number of instances on a page. It is half of what EC2 allows, because an instance with all its tags and interfaces may take 25 KiB, and
+/// the size of an answer is limited.
 const PAGE: u16 = 500;
 
 /// An empty request.
@@ -21,46 +21,46 @@ pub fn query(action: &'static str) -> Query {
     Query::new(action, VERSION)
 }
 
-/// An image.
+/// Asks for an image.
 pub fn describe_images(image: &str) -> Query {
     let mut query = query("DescribeImages");
     query.values("ImageId", [image]);
     query
 }
 
-/// The answer to a request as `DryRun` that would have been carried out.
+/// The error code with which EC2 answers a `DryRun` request that it would carry out.
 pub const DRY_RUN: &str = "DryRunOperation";
 
-/// Subnets.
+/// Asks for subnets.
 pub fn describe_subnets<'a>(ids: impl IntoIterator<Item = &'a str>) -> Query {
     let mut query = query("DescribeSubnets");
     query.values("SubnetId", ids);
     query
 }
 
-/// Security groups.
+/// Asks for security groups.
 pub fn describe_security_groups<'a>(ids: impl IntoIterator<Item = &'a str>) -> Query {
     let mut query = query("DescribeSecurityGroups");
     query.values("GroupId", ids);
     query
 }
 
-/// A key pair.
+/// Asks for a key pair.
 pub fn describe_key_pair(name: &str) -> Query {
     let mut query = query("DescribeKeyPairs");
     query.values("KeyName", [name]);
     query
 }
 
-/// Where a subnet or a security group is.
+/// The network and the zone of a subnet or a security group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Network {
     pub vpc: String,
-    /// Empty for a group, which is in all zones.
+    /// The availability zone. Empty for a security group, which belongs to no zone.
     pub zone: String,
 }
 
-/// The answer of `DescribeSubnets` or `DescribeSecurityGroups`, by ids; `None` when it is another answer.
+/// Reads the answer of `DescribeSubnets` or `DescribeSecurityGroups`, by ids. `None` for an answer without that list.
 pub fn read_networks(xml: &Xml<'_>, list: &str, id: &str) -> Option<BTreeMap<String, Network>> {
     let root = xml.root();
     root.child(list)?;
@@ -71,19 +71,19 @@ pub fn read_networks(xml: &Xml<'_>, list: &str, id: &str) -> Option<BTreeMap<Str
     Some(root.items(list).map(|item| (item.text(id).to_owned(), network(item))).collect())
 }
 
-/// Which instances are looked for.
+/// Selects instances.
 #[derive(Clone, Copy, Debug)]
-pub enum Look<'a> {
-    /// By their id, in any state.
+pub enum InstanceQuery<'a> {
+    /// The instance with this id, in any state.
     Id(&'a str),
-    /// Those of an owner: of one machine or of all, live ones or all that EC2 still knows.
+    /// The instances of an owner, of one machine or of all machines.
     Tags { owner: &'a OwnerTags, machine: Option<&'a str>, states: States },
 }
 
-impl Look<'_> {
-    /// Whether an instance is one that is looked for. The filters of the request are not relied on alone: some services that speak EC2's
-    /// protocol keep one of two filters of a name, and an instance of another cluster would be taken for ours.
-    pub fn wants(self, instance: &Instance) -> bool {
+impl InstanceQuery<'_> {
+    /// Whether an instance is selected. The driver checks this again after the filters of the request: some services with the API of EC2 apply
+    /// only one of two filters with the same name, and could return instances of another cluster.
+    pub fn matches(self, instance: &Instance) -> bool {
         match self {
             Self::Id(id) => instance.id == id,
             Self::Tags { owner, machine, .. } => {
@@ -94,22 +94,22 @@ impl Look<'_> {
     }
 }
 
-/// In which states instances are looked for.
+/// The states of the instances that are selected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum States {
-    /// Those that run or may run again.
+    /// Instances that run or may run again.
     Live,
-    /// All.
+    /// All instances that EC2 still shows.
     Any,
 }
 
-/// One page of the instances that are looked for.
-pub fn describe_instances(look: Look<'_>, page: Option<&str>) -> Query {
+/// Asks for one page of the selected instances.
+pub fn describe_instances(selection: InstanceQuery<'_>, page: Option<&str>) -> Query {
     let mut query = query("DescribeInstances");
-    match look {
-        // EC2 takes no page size along with ids.
-        Look::Id(id) => query.values("InstanceId", [id]),
-        Look::Tags { owner, machine, states } => {
+    match selection {
+        // EC2 accepts no page size together with ids.
+        InstanceQuery::Id(id) => query.values("InstanceId", [id]),
+        InstanceQuery::Tags { owner, machine, states } => {
             let mut filters = Vec::new();
             filters.extend(machine.map(|name| ("tag:Name", vec![name])));
             filters.extend(owner.keys().map(|key| ("tag-key", vec![key])));
@@ -127,14 +127,14 @@ pub fn describe_instances(look: Look<'_>, page: Option<&str>) -> Query {
     query
 }
 
-/// Instances come to an end.
+/// Terminates instances.
 pub fn terminate_instances<'a>(ids: impl IntoIterator<Item = &'a str>) -> Query {
     let mut query = query("TerminateInstances");
     query.values("InstanceId", ids);
     query
 }
 
-/// A network interface passes packets on that are not its own.
+/// Switches off the check of source and destination, so that the interface forwards packets of other addresses.
 pub fn disable_source_dest_check(interface: &str) -> Query {
     let mut query = query("ModifyNetworkInterfaceAttribute");
     query.set("NetworkInterfaceId", interface);
@@ -142,7 +142,7 @@ pub fn disable_source_dest_check(interface: &str) -> Query {
     query
 }
 
-/// A network interface gets more IPv6 prefixes.
+/// Assigns more IPv6 prefixes to a network interface.
 pub fn assign_ipv6_prefixes(interface: &str, count: usize) -> Query {
     let mut query = query("AssignIpv6Addresses");
     query.set("NetworkInterfaceId", interface);
@@ -160,7 +160,7 @@ pub struct Instance {
     pub state: String,
     pub private_dns_name: String,
     pub private_ip: Option<String>,
-    /// The token of the request that made it.
+    /// The client token of the request that made the instance.
     pub client_token: String,
     pub launched: Option<Timestamp>,
     pub tags: Vec<(String, String)>,
@@ -173,7 +173,7 @@ pub struct Instance {
 pub struct Interface {
     pub id: String,
     pub kind: String,
-    /// Absent means that packets are checked.
+    /// Whether source and destination of packets are checked. `None` means that they are.
     pub source_dest_check: Option<bool>,
     pub device_index: Option<i32>,
     pub ipv6_prefixes: usize,
@@ -196,17 +196,17 @@ impl Instance {
         }
     }
 
-    /// Whether it has come to its end.
+    /// Whether the instance is terminated or is being terminated.
     pub fn has_ended(&self) -> bool {
         ["shutting-down", "terminated"].contains(&self.state.as_str())
     }
 
-    /// Whether it has a tag with this key.
+    /// Whether the instance has a tag with this key.
     pub fn has_tag(&self, key: &str) -> bool {
         self.tags.iter().any(|(tag, _)| tag == key)
     }
 
-    /// The machine that it was made for; empty when nobody knows.
+    /// The name of the machine in the tag `Name`. Empty without that tag.
     pub fn name(&self) -> &str {
         self.tags.iter().find(|(key, _)| key == "Name").map_or("", |(_, value)| value)
     }
@@ -228,32 +228,32 @@ impl Interface {
 /// An image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
-    /// The name of its root device, if it has one.
+    /// The name of the root device, if the image has one.
     pub root_device: Option<String>,
 }
 
-/// The answer of `DescribeImages`: the first image, or `None` when there is none.
+/// Reads the first image in the answer of `DescribeImages`. `None` for an empty list.
 pub fn read_image(xml: &Xml<'_>) -> Option<Image> {
     let image = xml.root().items("imagesSet").next()?;
     Some(Image { root_device: image.some_text("rootDeviceName") })
 }
 
-/// The answer of `RunInstances`; `None` without an instance.
+/// Reads the instance in the answer of `RunInstances`. `None` if there is none.
 pub fn read_launched(xml: &Xml<'_>) -> Option<Instance> {
     xml.root().items("instancesSet").next().map(Instance::read)
 }
 
-/// A page of `DescribeInstances`.
+/// A page of the answer of `DescribeInstances`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
     pub instances: Vec<Instance>,
     pub next: Option<String>,
 }
 
-/// The answer of `DescribeInstances`; `None` when it is another answer.
+/// Reads a page of `DescribeInstances`. `None` for an answer without a list.
 pub fn read_page(xml: &Xml<'_>) -> Option<Page> {
     let root = xml.root();
-    // A list that is cut off must not be taken for an empty one.
+    // An answer without a list must not be read as an empty list.
     root.child("reservationSet")?;
     let instances = root.items("reservationSet").flat_map(|reservation| reservation.items("instancesSet"));
     Some(Page { instances: instances.map(Instance::read).collect(), next: root.some_text("nextToken") })
@@ -273,7 +273,7 @@ mod tests {
     #[case::of_another_machine(&[CLUSTER, ROLE], "n", false)]
     #[case::of_another_cluster(&[ROLE], "m", false)]
     #[case::of_another_role(&[CLUSTER], "m", false)]
-    fn a_04_tags_are_looked_at_whatever_the_service_has_filtered(
+    fn a_04_tags_are_checked_in_addition_to_the_filters_of_the_service(
         #[case] keys: &[&str],
         #[case] name: &str,
         #[case] expected: bool,
@@ -283,15 +283,15 @@ mod tests {
         let mut tags = vec![("Name".to_owned(), name.to_owned())];
         tags.extend(keys.iter().map(|key| ((*key).to_owned(), "1".to_owned())));
         let instance = Instance { tags, ..Instance::default() };
-        let look = |machine| Look::Tags { owner: &owner, machine, states: States::Live };
-        assert_eq!(look(Some("m")).wants(&instance), expected);
-        assert_eq!(look(None).wants(&instance), keys.len() == 2);
+        let selection = |machine| InstanceQuery::Tags { owner: &owner, machine, states: States::Live };
+        assert_eq!(selection(Some("m")).matches(&instance), expected);
+        assert_eq!(selection(None).matches(&instance), keys.len() == 2);
     }
 
     #[test]
-    fn an_instance_that_was_not_asked_for_is_not_wanted() {
+    fn an_instance_with_another_id_is_not_selected() {
         let instance = |id: &str| Instance { id: id.to_owned(), ..Instance::default() };
-        assert!(Look::Id("i-1").wants(&instance("i-1")));
-        assert!(!Look::Id("i-1").wants(&instance("i-2")));
+        assert!(InstanceQuery::Id("i-1").matches(&instance("i-1")));
+        assert!(!InstanceQuery::Id("i-1").matches(&instance("i-2")));
     }
 }

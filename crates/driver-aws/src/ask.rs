@@ -1,5 +1,5 @@
-//! What EC2 itself says of a class: the launch that a machine of the class would be, as `DryRun`, and look-ups of what that does
-//! not tell. Nothing is made.
+//! Asks EC2 whether a class can be launched. Sends the launch request of the class as `DryRun`, and looks up what `DryRun` does not check.
+//! Nothing is made.
 
 use std::collections::BTreeMap;
 
@@ -15,28 +15,28 @@ use crate::{
     spec::Spec,
 };
 
-/// The rule of the findings: the driver's own word over a class.
+/// The rule id of all findings: the provider refuses the class.
 const RULE: RuleId = CLS_6.id;
-/// The name of the machine that the launch is for.
+/// The name of the machine in the launch request.
 const NAME: &str = "mcm-validate";
-/// A shorter value may stand in any message.
+/// The shortest value of a field that is searched in messages. Shorter values occur in messages by chance.
 const SHORTEST_VALUE: usize = 4;
 
-/// What EC2 finds wrong with a class.
+/// The problems that EC2 has with a class.
 ///
 /// # Errors
-/// EC2 could not be asked.
+/// When EC2 can't be asked.
 pub async fn about(ec2: &Session<'_>, spec: &Spec, user_data: &[u8]) -> Result<Findings, Status> {
-    Asked { spec, found: Findings::new() }.by(ec2, user_data).await
+    ClassCheck { spec, found: Findings::new() }.run(ec2, user_data).await
 }
 
-struct Asked<'a> {
+struct ClassCheck<'a> {
     spec: &'a Spec,
     found: Findings,
 }
 
-impl Asked<'_> {
-    async fn by(mut self, ec2: &Session<'_>, user_data: &[u8]) -> Result<Findings, Status> {
+impl ClassCheck<'_> {
+    async fn run(mut self, ec2: &Session<'_>, user_data: &[u8]) -> Result<Findings, Status> {
         let spec = self.spec;
         let path = FieldPath::new("providerSpec");
         let root_device = match ec2.image(&spec.ami).await {
@@ -51,12 +51,12 @@ impl Asked<'_> {
                 None
             }
             Err(failure) => {
-                self.take(failure, path.child("ami"), &spec.ami)?;
+                self.record(failure, path.child("ami"), &spec.ami)?;
                 None
             }
         };
-        // Without an image the launch says nothing else; what it needs beside is looked up all the same.
-        let mut unplaced = None;
+        // Without an image the launch request would fail, so only the look-ups are made then.
+        let mut without_field = None;
         if let Some(root_device) = &root_device {
             let mut machine = Machine::default();
             machine.metadata.name = Some(NAME.to_owned());
@@ -73,20 +73,20 @@ impl Asked<'_> {
                     return Err(Status::new(Code::FailedPrecondition, message));
                 }
                 Err(failure) if failure.reason == DRY_RUN => {}
-                Err(failure) => match place(&failure, spec) {
-                    Some((at, value)) => self.take(failure, at, value)?,
-                    None => unplaced = Some(failure),
+                Err(failure) => match field_of(&failure, spec) {
+                    Some((at, value)) => self.record(failure, at, value)?,
+                    None => without_field = Some(failure),
                 },
             }
         }
         self.look_up(ec2).await?;
-        if let Some(failure) = unplaced.filter(|_| !self.found.denies()) {
-            self.take(failure, path, "")?;
+        if let Some(failure) = without_field.filter(|_| !self.found.denies()) {
+            self.record(failure, path, "")?;
         }
         Ok(self.found)
     }
 
-    /// Subnets and security groups are there, in one network and one zone; the key is there.
+    /// Checks that the subnets, the security groups and the key exist, and that the subnets and groups fit together.
     async fn look_up(&mut self, ec2: &Session<'_>) -> Result<(), Status> {
         let spec = self.spec;
         let interfaces = FieldPath::new("providerSpec").child("networkInterfaces");
@@ -114,7 +114,7 @@ impl Asked<'_> {
         if let Some(key) = spec.key_name.as_deref().filter(|key| !key.is_empty())
             && let Err(failure) = ec2.key_pair(key).await
         {
-            self.take_looked_up(failure, FieldPath::new("providerSpec").child("keyName"))?;
+            self.record_look_up(failure, FieldPath::new("providerSpec").child("keyName"))?;
         }
         Ok(())
     }
@@ -124,27 +124,30 @@ impl Asked<'_> {
         answer: Result<BTreeMap<String, Network>, Failure>,
         path: &FieldPath,
     ) -> Result<BTreeMap<String, Network>, Status> {
-        answer.or_else(|failure| self.take_looked_up(failure, path.clone()).map(|()| BTreeMap::new()))
+        answer.or_else(|failure| self.record_look_up(failure, path.clone()).map(|()| BTreeMap::new()))
     }
 
-    /// The driver needs no right to look these up, so that its lack is told and is no mistake of the class.
-    fn take_looked_up(&mut self, failure: Failure, at: FieldPath) -> Result<(), Status> {
+    /// Records the failure of a look-up. The driver itself needs no permission for look-ups, so a missing permission is only a warning.
+    fn record_look_up(&mut self, failure: Failure, at: FieldPath) -> Result<(), Status> {
         if failure.status.code == Code::PermissionDenied {
             self.found.warn(RULE, at, "", format!("could not be looked up: {}", failure.status.message));
             return Ok(());
         }
-        let (at, value) = place(&failure, self.spec).unwrap_or((at, ""));
-        self.take(failure, at, value)
+        let (at, value) = field_of(&failure, self.spec).unwrap_or((at, ""));
+        self.record(failure, at, value)
     }
 
-    /// What a refusal means for the class.
-    fn take(&mut self, failure: Failure, at: FieldPath, value: &str) -> Result<(), Status> {
+    /// Records a failure of EC2 as a finding of the class.
+    ///
+    /// # Errors
+    /// A failure that says nothing of the class.
+    fn record(&mut self, failure: Failure, at: FieldPath, value: &str) -> Result<(), Status> {
         let Failure { status, .. } = failure;
         match status.code {
             Code::Unauthenticated | Code::PermissionDenied => {
                 self.found.invalid(RULE, FieldPath::new("secretRef"), "", status.message);
             }
-            // It may be over by the time a machine is made.
+            // There may be capacity again when a machine is made.
             Code::ResourceExhausted => self.found.warn(RULE, at, value, status.message),
             Code::InvalidArgument | Code::Internal | Code::NotFound => {
                 self.found.invalid(RULE, at, value, status.message);
@@ -155,8 +158,8 @@ impl Asked<'_> {
     }
 }
 
-/// The field that a refusal is about: the one whose value its message repeats, else the one of its code.
-fn place<'s>(failure: &Failure, spec: &'s Spec) -> Option<(FieldPath, &'s str)> {
+/// The field that a failure is about, with its value: the field whose value is in the message, or else the field for the error code.
+fn field_of<'s>(failure: &Failure, spec: &'s Spec) -> Option<(FieldPath, &'s str)> {
     let path = FieldPath::new("providerSpec");
     let message = &failure.status.message;
     let repeated = named(spec).into_iter().find(|(_, value)| value.len() >= SHORTEST_VALUE && message.contains(value));
@@ -190,7 +193,7 @@ fn place<'s>(failure: &Failure, spec: &'s Spec) -> Option<(FieldPath, &'s str)> 
     found.map(|(_, field)| (path.child(field), ""))
 }
 
-/// What a class names at EC2, with its place.
+/// The fields of a class that name something in EC2, with their values.
 fn named(spec: &Spec) -> Vec<(FieldPath, &str)> {
     let path = FieldPath::new("providerSpec");
     let mut named = Vec::new();

@@ -1,4 +1,4 @@
-//! Classes that EC2 is asked about.
+//! Tests of the check of a class by EC2.
 
 use std::sync::Arc;
 
@@ -20,21 +20,21 @@ async fn asked(ec2: &FakeEc2, patch: Value) -> Result<Findings, Status> {
     driver.ask_about_class(&OpContext::within(std::time::Duration::from_secs(60)), request).await
 }
 
-fn told(found: &Findings) -> Vec<String> {
+fn texts(found: &Findings) -> Vec<String> {
     found.iter().map(kube_values::field::Finding::warning).collect()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_class_that_ec2_would_launch_is_fine_and_nothing_is_made() {
+async fn a_class_that_ec2_would_launch_has_no_findings_and_nothing_is_made() {
     let ec2 = FakeEc2::new();
-    assert_eq!(told(&asked(&ec2, json!({"keyName": "k"})).await.unwrap()), [""; 0]);
+    assert_eq!(texts(&asked(&ec2, json!({"keyName": "k"})).await.unwrap()), [""; 0]);
     assert_eq!(ec2.live().len(), 0);
     let launch = ec2.asked("RunInstances").remove(0);
     assert_eq!((launch["DryRun"].as_str(), launch["ImageId"].as_str()), ("true", "ami-1"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_service_without_dry_runs_has_made_is_ended() {
+async fn an_instance_that_a_service_without_dry_runs_has_made_is_terminated() {
     let ec2 = FakeEc2::new();
     let made = "<R><instancesSet><item><instanceId>i-7</instanceId></item></instancesSet></R>";
     ec2.fails("RunInstances", [Fault::Body(made)]);
@@ -59,8 +59,8 @@ fn interface(subnet: &str, group: &str) -> Value {
 )]
 #[case::no_key(json!({"keyName": "gone"}), &["providerSpec.keyName: Invalid value"])]
 #[tokio::test(start_paused = true)]
-async fn what_a_launch_does_not_tell_is_looked_up(#[case] patch: Value, #[case] expected: &[&str]) {
-    let found = told(&asked(&FakeEc2::new(), patch).await.unwrap());
+async fn fields_that_a_dry_run_does_not_check_are_looked_up(#[case] patch: Value, #[case] expected: &[&str]) {
+    let found = texts(&asked(&FakeEc2::new(), patch).await.unwrap());
     assert_eq!(found.len(), expected.len(), "{found:?}");
     assert!(found.iter().zip(expected).all(|(found, expected)| found.starts_with(expected)), "{found:?}");
 }
@@ -88,19 +88,19 @@ async fn a_refusal_has_its_path(
     let ec2 = FakeEc2::new();
     ec2.fails(action, [Fault::Error(status, reason)]);
     let found = asked(&ec2, json!({})).await.unwrap();
-    let said = told(&found);
+    let said = texts(&found);
     assert!(said.len() == 1 && said[0].starts_with(begins) && said[0].contains("it fails"), "{said:?}");
     assert_eq!(found.denies(), !["VcpuLimitExceeded"].contains(&reason) && action != "DescribeSubnets");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_value_that_a_message_repeats_is_the_one_that_is_wrong() {
+async fn the_field_whose_value_is_in_the_message_is_wrong() {
     let failure = |message: &str| Failure::permanent(Code::InvalidArgument, message);
     let spec = Spec::read(&class(
         json!({"networkInterfaces": [interface("subnet-1", "sg-1"), interface("subnet-2", "sg-22")]}),
     ))
     .unwrap();
-    let at = |message| place(&failure(message), &spec).map(|(at, _)| at.as_str().to_owned());
+    let at = |message| field_of(&failure(message), &spec).map(|(at, _)| at.as_str().to_owned());
     assert_eq!(
         at("The subnet ID 'subnet-2' does not exist").as_deref(),
         Some("providerSpec.networkInterfaces[1].subnetID")
@@ -113,7 +113,7 @@ async fn the_value_that_a_message_repeats_is_the_one_that_is_wrong() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_ec2_that_does_not_answer_is_no_mistake_of_the_class() {
+async fn an_ec2_that_does_not_answer_is_no_finding_of_the_class() {
     let ec2 = FakeEc2::new();
     ec2.fails("DescribeImages", (0..9).map(|_| Fault::Error(503, "ServiceUnavailable")));
     assert_eq!(asked(&ec2, json!({})).await.unwrap_err().code, Code::Unavailable);

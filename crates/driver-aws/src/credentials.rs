@@ -1,4 +1,4 @@
-//! Credentials: which source a class's Secrets name, what it answers, and how long that is kept.
+//! Credentials: the source that the Secrets of a class name, the requests to that source, and a cache of the answers.
 
 use std::{
     collections::HashMap,
@@ -20,7 +20,7 @@ use crate::{
     xml::{Element, Xml},
 };
 
-/// What a request is signed with.
+/// The credentials that sign requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credentials {
     pub id: String,
@@ -29,43 +29,44 @@ pub struct Credentials {
     pub expires: Option<Timestamp>,
 }
 
-/// Where credentials come from.
+/// A source of credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// They stand in the Secret.
+    /// The Secret itself, or the environment of the process.
     Static(Credentials),
-    /// STS gives them to a role for a token.
+    /// STS, which gives the credentials of a role for a token.
     WebIdentity { file: PathBuf, role: String, trust: FileTrust },
-    /// The agent of the container's platform gives them.
+    /// The agent of the container's platform.
     Container { uri: String, token_file: Option<PathBuf> },
-    /// The metadata service of this VM gives them.
+    /// The metadata service of this VM.
     Instance { endpoint: String },
 }
 
-/// Who named a token file.
+/// Where the path of a token file comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileTrust {
     /// The configuration of the process.
     Process,
-    /// A Secret: only files in the directories for tokens are read.
+    /// A Secret. Only files in the directories for tokens are read then.
     Secret,
 }
 
-/// Never below it: the token of the process's own account at the API server is there.
+/// A Secret must not name a file below this directory. It holds the token of the process's own service account for the API server.
 const API_SERVER_TOKENS: &str = "/var/run/secrets/kubernetes.io/";
-/// Credentials are renewed so long before their end.
-const AHEAD: Duration = Duration::from_secs(5 * 60);
-/// So many credentials are kept.
-const MOST_KEPT: usize = 256;
-/// Token files are short.
+/// How long before they expire credentials are renewed.
+const RENEW_BEFORE: Duration = Duration::from_secs(5 * 60);
+/// The most sources in the cache.
+const MAX_ENTRIES: usize = 256;
+/// The largest size of a token file, in bytes.
 const LONGEST_TOKEN: u64 = 64 * 1024;
+/// The version of STS's API.
 const STS: &str = "2011-06-15";
 
 impl Source {
-    /// Where the credentials of a class come from: a role for a token, keys, or the identity of the process.
+    /// The source for the Secrets of a class: a role with a token, access keys, or else the identity of the process.
     ///
     /// # Errors
-    /// `InvalidArgument` for half of a pair.
+    /// `InvalidArgument` if one value of a pair is missing.
     pub fn of(secret: &SecretData, options: &AwsOptions) -> Result<Self, Status> {
         let missing = |what: &str| Err(Status::new(Code::InvalidArgument, what));
         if secret.get("workloadIdentityTokenFile").is_some() {
@@ -107,12 +108,12 @@ impl Source {
         }
     }
 
-    /// Whether it may give others than before.
+    /// Whether the source can give new credentials.
     pub const fn is_renewable(&self) -> bool {
         !matches!(self, Self::Static(_))
     }
 
-    /// What stands for the source in caches and budgets.
+    /// The key of the source in caches and request budgets.
     pub fn key(&self) -> CredentialsKey {
         match self {
             Self::Static(Credentials { id, secret, .. }) => CredentialsKey::of(&["keys", id, secret.reveal()]),
@@ -123,21 +124,21 @@ impl Source {
     }
 }
 
-/// The first of these keys that says something, without the white space around it.
+/// The value of the first of these keys that is not blank, without the white space around it.
 fn text<'s>(secret: &'s SecretData, keys: &[&str]) -> Option<&'s str> {
     let mut values = keys.iter().filter_map(|key| std::str::from_utf8(secret.get(key)?).ok());
     values.find(|value| !value.trim().is_empty()).map(str::trim)
 }
 
-/// The token in a file.
+/// Reads the token in a file.
 ///
 /// # Errors
-/// `InvalidArgument` for a file that a Secret must not name, `FailedPrecondition` for one that can't be read.
+/// `InvalidArgument` for a file that a Secret must not name, `FailedPrecondition` for an unreadable file.
 fn token(file: &Path, trust: FileTrust, directories: &[PathBuf]) -> Result<Secret, Status> {
     let unreadable = |error: &dyn std::fmt::Display| {
         Status::new(Code::FailedPrecondition, format!("token file {}: {error}", file.display()))
     };
-    // Where links lead counts, also for the directories: /var/run is one itself.
+    // Symbolic links are resolved for the file and for the directories, because /var/run is usually a link itself.
     let real = if trust == FileTrust::Process { Ok(file.to_owned()) } else { permitted(file, directories) }?;
     let length = fs::metadata(&real).map_err(|error| unreadable(&error))?;
     if !length.is_file() || length.len() > LONGEST_TOKEN {
@@ -147,8 +148,10 @@ fn token(file: &Path, trust: FileTrust, directories: &[PathBuf]) -> Result<Secre
     if token.trim().is_empty() { Err(unreadable(&"it is empty")) } else { Ok(Secret::new(token.trim())) }
 }
 
-/// The file that a Secret names, without links, if Secrets may name it. Nothing is told of files elsewhere, not even that they are
-/// there.
+/// The path of a file that a Secret names, with links resolved.
+///
+/// # Errors
+/// `InvalidArgument` for a file outside the directories for tokens. The message does not reveal whether that file exists.
 fn permitted(file: &Path, directories: &[PathBuf]) -> Result<PathBuf, Status> {
     let real = fs::canonicalize(file).ok().filter(|real| {
         let is_below =
@@ -161,78 +164,83 @@ fn permitted(file: &Path, directories: &[PathBuf]) -> Result<PathBuf, Status> {
     })
 }
 
-/// Credentials that were given, until they expire.
+/// The credentials of all sources, until they expire.
 #[derive(Default)]
-pub struct Wallet {
-    kept: Mutex<HashMap<CredentialsKey, Slot>>,
+pub struct CredentialsCache {
+    entries: Mutex<HashMap<CredentialsKey, Slot>>,
 }
 
-/// One renewal at a time; others wait for it.
-type Slot = Arc<tokio::sync::Mutex<Kept>>;
+/// One call renews the credentials of a source at a time. Other calls wait for it.
+type Slot = Arc<tokio::sync::Mutex<Entry>>;
 
-/// What has come of asking a source.
+/// The last answers of a source.
 #[derive(Default)]
-struct Kept {
+struct Entry {
     credentials: Option<Credentials>,
-    /// When it last gave none, and why.
+    /// When the source last gave no credentials, and why.
     refused: Option<(Instant, Status)>,
 }
 
-/// A source that gives no credentials is not asked again for so long: all machines of a class wait for the answer.
-const REFUSED_FOR: Duration = Duration::from_secs(10);
-/// The metadata service is on the same host: it answers at once or not at all.
-const METADATA_PATIENCE: Duration = Duration::from_secs(2);
+/// The time after which a source without credentials is asked again. All machines of a class would otherwise ask it and wait.
+const RETRY_AFTER: Duration = Duration::from_secs(10);
+/// The longest time for an answer of the metadata service. The service is on the same host, so it answers quickly or not at all.
+const METADATA_TIMEOUT: Duration = Duration::from_secs(2);
 
-impl Wallet {
+impl CredentialsCache {
     fn slot(&self, key: CredentialsKey) -> Slot {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() >= MOST_KEPT && !kept.contains_key(&key) {
-            kept.clear();
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        if entries.len() >= MAX_ENTRIES && !entries.contains_key(&key) {
+            entries.clear();
         }
-        Arc::clone(kept.entry(key).or_default())
+        Arc::clone(entries.entry(key).or_default())
     }
 
-    /// The cloud does not accept these any more. Others that were given meanwhile stay.
+    /// Removes credentials that the cloud has refused. Newer credentials of the same source stay.
     pub async fn forget(&self, key: CredentialsKey, refused: &Credentials) {
-        self.slot(key).lock().await.credentials.take_if(|kept| kept == refused);
+        self.slot(key).lock().await.credentials.take_if(|cached| cached == refused);
     }
 
-    /// The credentials of a source, renewed in time.
+    /// The credentials of a source, renewed before they expire.
     ///
     /// # Errors
-    /// Why the source gives none.
-    pub async fn credentials(&self, giver: Giver<'_>, source: &Source, now: Timestamp) -> Result<Credentials, Status> {
+    /// Why the source gives no credentials.
+    pub async fn credentials(
+        &self,
+        client: CredentialsClient<'_>,
+        source: &Source,
+        now: Timestamp,
+    ) -> Result<Credentials, Status> {
         if let Source::Static(credentials) = source {
             return Ok(credentials.clone());
         }
         let slot = self.slot(source.key());
-        let mut kept = slot.lock().await;
+        let mut entry = slot.lock().await;
         let lasts = |credentials: &Credentials, ahead: Duration| {
             credentials.expires.is_none_or(|end| now.saturating_add(ahead).is_ok_and(|soon| soon < end))
         };
-        if let Some(credentials) = kept.credentials.as_ref().filter(|credentials| lasts(credentials, AHEAD)) {
+        if let Some(credentials) = entry.credentials.as_ref().filter(|credentials| lasts(credentials, RENEW_BEFORE)) {
             return Ok(credentials.clone());
         }
-        let refused = kept.refused.take().filter(|(since, _)| since.elapsed() < REFUSED_FOR);
+        let refused = entry.refused.take().filter(|(since, _)| since.elapsed() < RETRY_AFTER);
         let refused = match refused {
             Some(refused) => refused,
-            None => match giver.given(source).await {
+            None => match client.fetch(source).await {
                 Ok(credentials) => {
-                    kept.credentials = Some(credentials.clone());
+                    entry.credentials = Some(credentials.clone());
                     return Ok(credentials);
                 }
                 Err(failure) => (Instant::now(), failure.into()),
             },
         };
-        kept.refused = Some(refused.clone());
-        // The old ones last a little longer.
-        kept.credentials.clone().filter(|old| lasts(old, Duration::ZERO)).ok_or(refused.1)
+        entry.refused = Some(refused.clone());
+        // The old credentials are used until they expire.
+        entry.credentials.clone().filter(|old| lasts(old, Duration::ZERO)).ok_or(refused.1)
     }
 }
 
-/// Asks sources for credentials.
+/// Requests credentials from sources.
 #[derive(Clone, Copy)]
-pub struct Giver<'a> {
+pub struct CredentialsClient<'a> {
     pub client: &'a Client,
     pub cx: &'a OpContext,
     pub options: &'a AwsOptions,
@@ -240,13 +248,13 @@ pub struct Giver<'a> {
     pub sts: &'a str,
 }
 
-impl Giver<'_> {
-    async fn given(self, source: &Source) -> Result<Credentials, Failure> {
+impl CredentialsClient<'_> {
+    async fn fetch(self, source: &Source) -> Result<Credentials, Failure> {
         match source {
             Source::Static(credentials) => Ok(credentials.clone()),
             Source::WebIdentity { file, role, trust } => {
                 let token = token(file, *trust, &self.options.identity_directories)?;
-                self.assumed(source.key(), role, &token).await
+                self.assume_role(source.key(), role, &token).await
             }
             Source::Container { uri, token_file } => {
                 let token = token_file.as_deref().map(|file| token(file, FileTrust::Process, &[])).transpose()?;
@@ -255,38 +263,40 @@ impl Giver<'_> {
                     if let Some(token) = &token {
                         request = request.header("authorization", token.reveal());
                     }
-                    built(request, Bytes::new())
+                    with_body(request, Bytes::new())
                 };
-                self.ask(source.key(), "container_credentials", build, read_document).await
+                self.call(source.key(), "container_credentials", build, read_document).await
             }
-            Source::Instance { endpoint } => self.of_instance(source.key(), endpoint).await,
+            Source::Instance { endpoint } => self.instance_profile(source.key(), endpoint).await,
         }
     }
 
-    /// A role for a token; the request is not signed.
-    async fn assumed(self, key: CredentialsKey, role: &str, token: &Secret) -> Result<Credentials, Failure> {
+    /// The credentials of a role for a token. The request is not signed.
+    async fn assume_role(self, key: CredentialsKey, role: &str, token: &Secret) -> Result<Credentials, Failure> {
         let mut query = Query::new("AssumeRoleWithWebIdentity", STS);
         query.set("RoleArn", role);
         query.set("RoleSessionName", "machine-controller-manager");
         query.set("WebIdentityToken", token.reveal());
         let body = Bytes::from(query.body());
-        let build = || built(Request::post(self.sts).header("content-type", crate::sign::FORM), body.clone());
+        let build = || with_body(Request::post(self.sts).header("content-type", crate::sign::FORM), body.clone());
         let read = |answer: &Answer| match errors::failure("STS", query.action(), answer) {
             Some(failure) => Err(failure),
-            None => Xml::parse(&answer.body).and_then(|xml| read_role(xml.anywhere("Credentials")?)).ok_or_else(unread),
+            None => {
+                Xml::parse(&answer.body).and_then(|xml| read_role(xml.anywhere("Credentials")?)).ok_or_else(unreadable)
+            }
         };
-        self.ask(key, "assume_role_with_web_identity", build, read).await
+        self.call(key, "assume_role_with_web_identity", build, read).await
     }
 
-    /// Version 2 of the metadata service: first a token, then the role, then its credentials.
-    async fn of_instance(self, key: CredentialsKey, endpoint: &str) -> Result<Credentials, Failure> {
+    /// The credentials of the instance profile, by version 2 of the metadata service: first a token, then the role, then its credentials.
+    async fn instance_profile(self, key: CredentialsKey, endpoint: &str) -> Result<Credentials, Failure> {
         let endpoint = endpoint.trim_end_matches('/');
         let token = || {
             let request = Request::put(format!("{endpoint}/latest/api/token"));
-            built(request.header("x-aws-ec2-metadata-token-ttl-seconds", "300"), Bytes::new())
+            with_body(request.header("x-aws-ec2-metadata-token-ttl-seconds", "300"), Bytes::new())
         };
-        let asked = self.ask(key, "instance_metadata", token, read_text);
-        let Ok(token) = tokio::time::timeout(METADATA_PATIENCE, asked).await else {
+        let request = self.call(key, "instance_metadata", token, read_text);
+        let Ok(token) = tokio::time::timeout(METADATA_TIMEOUT, request).await else {
             let message = format!(
                 "the Secret has no credentials, and the process has none of its own: the metadata service of the instance, \
                  {endpoint}, does not answer; in a container it needs a hop limit of 2"
@@ -295,12 +305,12 @@ impl Giver<'_> {
         };
         let token = token?;
         let path = format!("{endpoint}/latest/meta-data/iam/security-credentials/");
-        let get = |url: String| built(Request::get(url).header("x-aws-ec2-metadata-token", &token), Bytes::new());
-        let role = self.ask(key, "instance_metadata", || get(path.clone()), read_text).await?;
-        self.ask(key, "instance_metadata", || get(format!("{path}{role}")), read_document).await
+        let get = |url: String| with_body(Request::get(url).header("x-aws-ec2-metadata-token", &token), Bytes::new());
+        let role = self.call(key, "instance_metadata", || get(path.clone()), read_text).await?;
+        self.call(key, "instance_metadata", || get(format!("{path}{role}")), read_document).await
     }
 
-    async fn ask<T: Send>(
+    async fn call<T: Send>(
         self,
         account: CredentialsKey,
         service: &'static str,
@@ -312,19 +322,19 @@ impl Giver<'_> {
     }
 }
 
-fn built(request: cloud_client::http::request::Builder, body: Bytes) -> Result<Request<Bytes>, Status> {
-    // The error of `http` does not repeat the value.
+fn with_body(request: cloud_client::http::request::Builder, body: Bytes) -> Result<Request<Bytes>, Status> {
+    // The error of `http` does not contain the value of the header.
     let unsendable = |error: cloud_client::http::Error| {
         Status::new(Code::FailedPrecondition, format!("credentials can't be asked for: {error}"))
     };
     request.body(body).map_err(unsendable)
 }
 
-fn unread() -> Failure {
+fn unreadable() -> Failure {
     Failure::permanent(Code::Internal, "the source of credentials gives an answer that can't be read")
 }
 
-fn refused(answer: &Answer) -> Result<(), Failure> {
+fn check_status(answer: &Answer) -> Result<(), Failure> {
     match answer.status.as_u16() {
         200..300 => Ok(()),
         status @ (429 | 500..) => {
@@ -338,11 +348,11 @@ fn refused(answer: &Answer) -> Result<(), Failure> {
     }
 }
 
-/// One line of the metadata service, which becomes a header or a part of a path.
+/// Reads the first line of an answer of the metadata service. It becomes a header or a part of a path.
 fn read_text(answer: &Answer) -> Result<String, Failure> {
-    refused(answer)?;
+    check_status(answer)?;
     let text = std::str::from_utf8(&answer.body).ok().and_then(|text| text.lines().next()).unwrap_or_default().trim();
-    if text.is_empty() { Err(unread()) } else { Ok(text.to_owned()) }
+    if text.is_empty() { Err(unreadable()) } else { Ok(text.to_owned()) }
 }
 
 #[derive(Deserialize)]
@@ -355,8 +365,8 @@ struct Document {
 }
 
 fn read_document(answer: &Answer) -> Result<Credentials, Failure> {
-    refused(answer)?;
-    let read: Document = serde_json::from_slice(&answer.body).map_err(|_| unread())?;
+    check_status(answer)?;
+    let read: Document = serde_json::from_slice(&answer.body).map_err(|_| unreadable())?;
     Ok(Credentials {
         id: read.access_key_id,
         secret: Secret::new(read.secret_access_key),

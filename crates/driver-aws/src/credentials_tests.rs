@@ -1,4 +1,4 @@
-//! Where credentials come from, and which files are read for them.
+//! Tests of the sources of credentials, of the token files that may be read, and of the cache.
 
 use cloud_client::{
     Limits, NoAnswer, Transport,
@@ -56,12 +56,12 @@ fn a_secret_names_token_files_in_their_directories_only() {
     assert_eq!(read(&outside, FileTrust::Process), Ok("t-2".to_owned()));
 }
 
-/// Answers by path, and notes what was asked.
+/// Answers by path and records the requests.
 #[derive(Clone, Default)]
-struct Giving(Arc<Mutex<Vec<String>>>);
+struct FakeSources(Arc<Mutex<Vec<String>>>);
 
 #[async_trait]
-impl Transport for Giving {
+impl Transport for FakeSources {
     async fn send(&self, request: Request<Bytes>) -> Result<Answer, NoAnswer> {
         let headers = request.headers();
         let header = |name: &str| headers.get(name).map(|value| value.to_str().unwrap().to_owned()).unwrap_or_default();
@@ -105,14 +105,16 @@ async fn a_source_gives_credentials_that_are_kept_until_shortly_before_their_end
 ) {
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), "t-1").unwrap();
-    let (giving, source) = (Giving::default(), source(file.path().to_owned()));
-    let client = Client::new(giving.clone(), Limits::default());
-    let (cx, options, wallet) = (OpContext::within(Duration::from_secs(60)), AwsOptions::default(), Wallet::default());
-    let giver = Giver { client: &client, cx: &cx, options: &options, sts: "https://sts.eu-west-1.amazonaws.com/" };
+    let (sources, source) = (FakeSources::default(), source(file.path().to_owned()));
+    let client = Client::new(sources.clone(), Limits::default());
+    let (cx, options, cache) =
+        (OpContext::within(Duration::from_secs(60)), AwsOptions::default(), CredentialsCache::default());
+    let fetcher =
+        CredentialsClient { client: &client, cx: &cx, options: &options, sts: "https://sts.eu-west-1.amazonaws.com/" };
     let at = |time: &str| time.parse::<Timestamp>().unwrap();
-    let given = wallet.credentials(giver, &source, at("2026-01-01T00:00:00Z")).await.unwrap();
+    let fetched = cache.credentials(fetcher, &source, at("2026-01-01T00:00:00Z")).await.unwrap();
     assert_eq!(
-        given,
+        fetched,
         Credentials {
             id: "a".to_owned(),
             secret: Secret::new("b"),
@@ -120,40 +122,41 @@ async fn a_source_gives_credentials_that_are_kept_until_shortly_before_their_end
             expires: Some(at("2026-01-01T01:00:00Z")),
         }
     );
-    assert_eq!(*giving.0.lock().unwrap(), asked);
-    wallet.credentials(giver, &source, at("2026-01-01T00:54:00Z")).await.unwrap();
-    assert_eq!(giving.0.lock().unwrap().len(), asked.len(), "they are kept");
-    wallet.credentials(giver, &source, at("2026-01-01T00:56:00Z")).await.unwrap();
-    assert_eq!(giving.0.lock().unwrap().len(), 2 * asked.len(), "they are renewed in time");
+    assert_eq!(*sources.0.lock().unwrap(), asked);
+    cache.credentials(fetcher, &source, at("2026-01-01T00:54:00Z")).await.unwrap();
+    assert_eq!(sources.0.lock().unwrap().len(), asked.len(), "they are cached");
+    cache.credentials(fetcher, &source, at("2026-01-01T00:56:00Z")).await.unwrap();
+    assert_eq!(sources.0.lock().unwrap().len(), 2 * asked.len(), "they are renewed in time");
 }
 
-/// Counts requests and answers none.
+/// Counts requests and never answers.
 #[derive(Clone, Default)]
-struct Silent(Arc<Mutex<usize>>);
+struct Unresponsive(Arc<Mutex<usize>>);
 
 #[async_trait]
-impl Transport for Silent {
+impl Transport for Unresponsive {
     async fn send(&self, _: Request<Bytes>) -> Result<Answer, NoAnswer> {
         *self.0.lock().unwrap() += 1;
         std::future::pending().await
     }
 }
 
-/// A container that is one hop too far away from its host's metadata service.
+/// This happens in a container if the hop limit of the metadata service is too low.
 #[tokio::test(start_paused = true)]
-async fn a_metadata_service_that_is_silent_is_told_soon_and_not_asked_by_each_machine() {
-    let (silent, source) = (Silent::default(), Source::Instance { endpoint: "http://metadata".to_owned() });
-    let client = Client::new(silent.clone(), Limits::default());
-    let (cx, options, wallet) = (OpContext::within(Duration::from_secs(60)), AwsOptions::default(), Wallet::default());
-    let giver = Giver { client: &client, cx: &cx, options: &options, sts: "" };
+async fn an_unresponsive_metadata_service_fails_soon_and_is_not_asked_for_each_machine() {
+    let (unresponsive, source) = (Unresponsive::default(), Source::Instance { endpoint: "http://metadata".to_owned() });
+    let client = Client::new(unresponsive.clone(), Limits::default());
+    let (cx, options, cache) =
+        (OpContext::within(Duration::from_secs(60)), AwsOptions::default(), CredentialsCache::default());
+    let fetcher = CredentialsClient { client: &client, cx: &cx, options: &options, sts: "" };
     let began = Instant::now();
     for _ in 0..3 {
-        let refused = wallet.credentials(giver, &source, Timestamp::now()).await.unwrap_err();
+        let refused = cache.credentials(fetcher, &source, Timestamp::now()).await.unwrap_err();
         assert_eq!(refused.code, Code::Unauthenticated);
         assert!(refused.message.contains("http://metadata, does not answer"), "{}", refused.message);
     }
-    assert_eq!((*silent.0.lock().unwrap(), began.elapsed()), (1, METADATA_PATIENCE));
-    tokio::time::sleep(REFUSED_FOR).await;
-    wallet.credentials(giver, &source, Timestamp::now()).await.unwrap_err();
-    assert_eq!(*silent.0.lock().unwrap(), 2);
+    assert_eq!((*unresponsive.0.lock().unwrap(), began.elapsed()), (1, METADATA_TIMEOUT));
+    tokio::time::sleep(RETRY_AFTER).await;
+    cache.credentials(fetcher, &source, Timestamp::now()).await.unwrap_err();
+    assert_eq!(*unresponsive.0.lock().unwrap(), 2);
 }

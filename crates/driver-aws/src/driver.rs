@@ -1,4 +1,4 @@
-//! The driver: observes what EC2 shows, lets [`crate::lookup`] and [`crate::launch`] decide, and acts.
+//! The driver. It reads the state of EC2, lets [`crate::lookup`] and [`crate::launch`] decide, and carries out the decision.
 
 use std::time::Duration;
 
@@ -13,54 +13,54 @@ use machine_driver::{
 
 use crate::{
     AWS, AwsClasses, SCHEMA,
-    actions::{Instance, Look, States},
+    actions::{Instance, InstanceQuery, States},
     ask,
     credentials::Source,
     ec2::{Ec2, Session},
     errors,
+    invisible::InvisibleInstances,
     launch::{Launch, run_instances},
-    lookup::{self, Lacks, Place, VISIBLE_WITHIN},
+    lookup::{self, InstanceLocation, Missing, VISIBILITY_TIMEOUT},
     options::AwsOptions,
     sign,
     spec::Spec,
-    unseen::Unseen,
 };
 
-/// So many tokens one creation tries.
-const MOST_ATTEMPTS: usize = 8;
-/// The pauses between looks for a new instance.
-const FIRST_LOOK: Duration = Duration::from_millis(500);
+/// The most client tokens that one creation tries.
+const MAX_ATTEMPTS: usize = 8;
+/// The shortest and the longest pause between two requests for a new instance.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// A client token of EC2 is no longer.
+/// The most characters of a client token before the number of the attempt. EC2 allows 64 characters in total.
 const LONGEST_TOKEN: usize = 60;
 
-/// Makes, finds and ends instances of EC2.
+/// Creates, finds and terminates instances of EC2.
 pub struct AwsDriver {
     info: DriverInfo,
     ec2: Ec2,
-    unseen: Unseen,
+    invisible: InvisibleInstances,
 }
 
 impl AwsDriver {
-    /// A driver that reaches EC2 as the options say.
+    /// A driver with these options.
     pub fn new(options: AwsOptions) -> Self {
-        Self::over(Ec2::new(options))
+        Self::with_ec2(Ec2::new(options))
     }
 
     /// A driver that sends its requests through this client.
     pub fn through(client: Client, options: AwsOptions) -> Self {
-        Self::over(Ec2::through(client, options))
+        Self::with_ec2(Ec2::through(client, options))
     }
 
-    fn over(ec2: Ec2) -> Self {
+    fn with_ec2(ec2: Ec2) -> Self {
         let capabilities = Capabilities { create_is_idempotent: true, lists_creation_time: true };
         let info =
             DriverInfo { name: "aws", providers: vec![AWS.to_owned()], schema: Some(SCHEMA.clone()), capabilities };
-        Self { info, ec2, unseen: Unseen::default() }
+        Self { info, ec2, invisible: InvisibleInstances::default() }
     }
 }
 
-/// A machine and its class, read.
+/// The machine of a request, with the parsed class and the source of the credentials.
 struct Subject<'a> {
     spec: Spec,
     owner: OwnerTags,
@@ -79,68 +79,70 @@ impl<'a> Subject<'a> {
     /// The machine's name.
     ///
     /// # Errors
-    /// `InvalidArgument` without one: nothing is looked for by an empty name.
+    /// `InvalidArgument` without a name, because an empty name would select instances of other machines.
     fn name(&self) -> Result<&'a str, Status> {
         let name = self.machine.metadata.name.as_deref().filter(|name| !name.is_empty());
         name.ok_or_else(|| Status::new(Code::InvalidArgument, "the machine has no name"))
     }
 
-    /// Where the machine's instance is, if the machine says so; else `None`.
-    fn place(&self) -> Result<Option<Place<'_>>, Status> {
+    /// The location in the provider id of the machine. `None` without a provider id.
+    fn location(&self) -> Result<Option<InstanceLocation<'_>>, Status> {
         let id = self.machine.spec.provider_id.as_str();
         if id.is_empty() {
             return Ok(None);
         }
-        let place = Place::of(id).map(|place| place.unless_a_zone_of(&self.spec.region));
-        place.map(Some).ok_or_else(|| Status::new(Code::InvalidArgument, format!("{id:?} is no provider id of AWS")))
+        let location = InstanceLocation::of(id).map(|location| location.with_zone_as_region(&self.spec.region));
+        location.map(Some).ok_or_else(|| Status::new(Code::InvalidArgument, format!("{id:?} is no provider id of AWS")))
     }
 
-    /// EC2 in the region of the machine's instance. The class's own region counts for a machine without one.
+    /// EC2 in the region of the machine's instance, or in the region of the class for a machine without a provider id.
     fn session<'s>(&'s self, ec2: &'s Ec2, cx: &'s OpContext) -> Result<Session<'s>, Status> {
-        let region = self.place()?.map_or(self.spec.region.as_str(), |place| place.region);
+        let region = self.location()?.map_or(self.spec.region.as_str(), |location| location.region);
         Ok(ec2.session(cx, region, &self.source))
     }
 
-    fn look(&self, states: States) -> Result<Look<'_>, Status> {
-        Ok(Look::Tags { owner: &self.owner, machine: Some(self.name()?), states })
+    fn selection(&self, states: States) -> Result<InstanceQuery<'_>, Status> {
+        Ok(InstanceQuery::Tags { owner: &self.owner, machine: Some(self.name()?), states })
     }
 
-    /// The instances that back the machine; there is at least one.
+    /// The instances that belong to the machine.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none, `Unavailable` if EC2 may not show it yet.
     async fn backing(&self, ec2: &Session<'_>) -> Result<Vec<Instance>, Status> {
-        let tagged = ec2.instances(self.look(States::Live)?).await?;
+        let tagged = ec2.instances(self.selection(States::Live)?).await?;
         if !tagged.is_empty() {
             return Ok(tagged);
         }
-        let Some(place) = self.place()? else {
+        let Some(location) = self.location()? else {
             return Err(Status::new(Code::NotFound, "No ProviderID found on the machine"));
         };
-        let by_id = ec2.instance(place.id).await?;
+        let by_id = ec2.instance(location.id).await?;
         if by_id.is_none() && self.may_be_shown_later() {
-            return Err(lookup::not_shown_yet(place.id));
+            return Err(lookup::not_shown_yet(location.id));
         }
-        let ours: Vec<_> = by_id.into_iter().filter(|instance| self.is_its(instance)).collect();
+        let ours: Vec<_> = by_id.into_iter().filter(|instance| self.is_of_machine(instance)).collect();
         if ours.is_empty() { Err(lookup::not_found()) } else { Ok(ours) }
     }
 
-    /// Whether EC2 may not show the machine's instance yet. The machine is as old as its instance, or older.
+    /// Whether EC2 may not show the machine's instance yet. The age of the machine decides, because the instance is at most as old.
     fn may_be_shown_later(&self) -> bool {
         let made = self.machine.metadata.creation_timestamp.as_ref();
         made.is_some_and(|made| lookup::may_be_shown_later(made.0, Timestamp::now()))
     }
 
-    /// Whether an instance that is found by its id is the machine's: its tags say so, or, where somebody has taken them away, the
-    /// token that made it.
-    fn is_its(&self, instance: &Instance) -> bool {
+    /// Whether an instance that was found by its id belongs to the machine. Its tags show that, or its client token if a user has removed tags.
+    fn is_of_machine(&self, instance: &Instance) -> bool {
         let is_tagged = || lookup::backs(instance, &self.owner, self.name().unwrap_or_default());
-        !instance.has_ended() && (is_tagged() || self.has_made(instance))
+        !instance.has_ended() && (is_tagged() || self.was_made_for_machine(instance))
     }
 
-    /// Whether a request of this machine has made an instance.
-    fn has_made(&self, instance: &Instance) -> bool {
+    /// Whether the instance was made by a request for this machine.
+    fn was_made_for_machine(&self, instance: &Instance) -> bool {
         self.token().is_ok_and(|base| lookup::is_token_of(&base, &instance.client_token))
     }
 
-    /// What all tokens of the machine's creations begin with: no other machine has it.
+    /// The first part of all client tokens of the machine's creations. It is unique to the machine.
     fn token(&self) -> Result<String, Status> {
         let metadata = &self.machine.metadata;
         if let Some(uid) = metadata.uid.as_ref().filter(|uid| !uid.is_empty() && uid.len() <= LONGEST_TOKEN) {
@@ -152,17 +154,17 @@ impl<'a> Subject<'a> {
         Ok(hash)
     }
 
-    /// The instance that is launched, or that an earlier request launched. `attempt` is the first one whose token is free.
+    /// Launches an instance, or returns the instance of an earlier request. `attempt` is the first attempt whose token is unused.
     async fn launched(
         &self,
         ec2: &Session<'_>,
-        unseen: &Unseen,
+        invisible: &InvisibleInstances,
         root_device: &str,
         attempt: usize,
     ) -> Result<Instance, Status> {
         let base = self.token()?;
         let user_data = self.secret.get(SecretData::USER_DATA).unwrap_or_default();
-        for attempt in attempt..attempt + MOST_ATTEMPTS {
+        for attempt in attempt..attempt + MAX_ATTEMPTS {
             let token = lookup::token(&base, attempt);
             let query = run_instances(Launch {
                 spec: &self.spec,
@@ -173,15 +175,15 @@ impl<'a> Subject<'a> {
             })?;
             match ec2.launch(&query).await {
                 Ok(instance) if !instance.has_ended() => return Ok(instance),
-                // The token is of an earlier creation, whose instance has ended meanwhile.
+                // The token belongs to an earlier creation whose instance has ended.
                 Ok(_) => {}
                 Err(failure) if failure.reason == errors::TOKEN_TERMINATED => {}
                 Err(failure) if failure.reason == errors::TOKEN_MISMATCH => {
                     // The class has changed since an earlier request with this token was sent.
-                    let mut found = ec2.instances(self.look(States::Live)?).await?;
+                    let mut found = ec2.instances(self.selection(States::Live)?).await?;
                     match found.len() {
-                        // EC2 forgets an instance that has ended, and shows a new one late.
-                        0 if unseen.known_for(&token, Instant::now()) < VISIBLE_WITHIN => {
+                        // The instance of that request may have ended, or EC2 may not show it yet.
+                        0 if invisible.known_for(&token, Instant::now()) < VISIBILITY_TIMEOUT => {
                             return Err(lookup::hidden_by_a_change(&token));
                         }
                         0 => {}
@@ -195,11 +197,11 @@ impl<'a> Subject<'a> {
         Err(Status::new(Code::Internal, "the instances of all earlier creations of this machine have ended"))
     }
 
-    /// Waits until EC2 describes an instance that it has just made.
+    /// Waits until EC2 shows an instance that it has just made.
     async fn visible(&self, ec2: &Session<'_>, launched: Instance) -> Result<Instance, Status> {
-        let (began, mut pause) = (Instant::now(), FIRST_LOOK);
+        let (began, mut pause) = (Instant::now(), FIRST_PAUSE);
         loop {
-            match ec2.instances(Look::Id(&launched.id)).await {
+            match ec2.instances(InstanceQuery::Id(&launched.id)).await {
                 Ok(mut found) if !found.is_empty() => {
                     let mut instance = found.swap_remove(0);
                     if instance.private_dns_name.is_empty() {
@@ -207,14 +209,14 @@ impl<'a> Subject<'a> {
                     }
                     return Ok(instance);
                 }
-                // What passes may pass while the wait lasts; what lasts is told.
+                // A passing failure may be over before the wait ends. A lasting one ends the wait.
                 Err(Failure { status, kind: FailureKind::Permanent, .. }) if status.code != Code::NotFound => {
                     return Err(status);
                 }
                 Ok(_) | Err(_) => {}
             }
             let drawn = pause.mul_f64(0.5 + cloud_client::draw());
-            if began.elapsed() + drawn > VISIBLE_WITHIN {
+            if began.elapsed() + drawn > VISIBILITY_TIMEOUT {
                 let id = lookup::provider_id(ec2.region, &launched.id);
                 let message = format!(
                     "creation of VM {id:?} failed, timed out waiting for eventual consistency. Multiple VMs backing machine obj might \
@@ -227,7 +229,10 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// Who an instance is that a creation answers.
+    /// The identity of the instance, as the answer of a creation.
+    ///
+    /// # Errors
+    /// When the launch has failed, or the instance has no node name yet.
     fn created(&self, region: &str, instance: &Instance) -> Result<VmIdentity, Status> {
         let identity = lookup::identity(region, instance);
         if instance.has_ended() {
@@ -279,9 +284,12 @@ impl Driver for AwsDriver {
             return Err(Status::new(Code::InvalidArgument, "Mention userData"));
         }
         let ec2 = self.ec2.session(cx, &subject.spec.region, &subject.source);
-        // Ended ones, too: their tokens are used up.
-        let (live, ended): (Vec<_>, Vec<_>) =
-            ec2.instances(subject.look(States::Any)?).await?.into_iter().partition(|instance| !instance.has_ended());
+        // Ended instances are needed, too, because their client tokens can't be used again.
+        let (live, ended): (Vec<_>, Vec<_>) = ec2
+            .instances(subject.selection(States::Any)?)
+            .await?
+            .into_iter()
+            .partition(|instance| !instance.has_ended());
         let instance = match live.len() {
             0 => {
                 let ami = &subject.spec.ami;
@@ -292,7 +300,7 @@ impl Driver for AwsDriver {
                     return Err(Status::new(Code::InvalidArgument, "rootDeviceName cannot be nil"));
                 };
                 let attempt = lookup::next_attempt(&subject.token()?, &ended);
-                let launched = subject.launched(&ec2, &self.unseen, &root_device, attempt).await?;
+                let launched = subject.launched(&ec2, &self.invisible, &root_device, attempt).await?;
                 subject.visible(&ec2, launched).await?
             }
             1 => live.into_iter().next().unwrap_or_default(),
@@ -310,16 +318,16 @@ impl Driver for AwsDriver {
         })?;
         let instance = backing.into_iter().next().ok_or_else(lookup::not_found)?;
         let identity = lookup::identity(ec2.region, &instance);
-        let lacks = Lacks::of(&instance, &subject.spec);
-        if lacks.interfaces {
+        let missing = Missing::of(&instance, &subject.spec);
+        if missing.interfaces {
             return Err(uninitialized(format!("instance {} has no network interface", instance.id), identity));
         }
         let mut failed: Option<Failure> = None;
-        for interface in &lacks.checking {
-            // The others are tried all the same.
+        for interface in &missing.checking {
+            // A failure does not stop the others.
             failed = ec2.disable_source_dest_check(interface).await.err().or(failed);
         }
-        for (interface, count) in &lacks.prefixes {
+        for (interface, count) in &missing.prefixes {
             failed = ec2.assign_ipv6_prefixes(interface, *count).await.err().or(failed);
         }
         match failed {
@@ -331,22 +339,22 @@ impl Driver for AwsDriver {
     async fn delete_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<DeletedVm, Status> {
         let subject = Subject::of(&self.ec2, Spec::read(&request.class)?, &request)?;
         let ec2 = subject.session(&self.ec2, cx)?;
-        let place = subject.place()?;
-        // An orphan is one of several instances of a name: only its id is meant, and it comes without a UID.
-        let by_name = place.is_none() || subject.machine.metadata.uid.is_some();
-        let mut ending = if by_name { ec2.instances(subject.look(States::Live)?).await? } else { Vec::new() };
-        // Beside the instance that the machine names only what it has made itself goes along: a name may be written on another
-        // machine's instance by mistake. What is left is the collector's, which knows all machines.
-        if let Some(place) = place {
-            ending.retain(|instance| instance.id == place.id || subject.has_made(instance));
+        let location = subject.location()?;
+        // The request for an orphan has an id and no UID. Only the instance with that id may be terminated, not others with the same name.
+        let by_name = location.is_none() || subject.machine.metadata.uid.is_some();
+        let mut ending = if by_name { ec2.instances(subject.selection(States::Live)?).await? } else { Vec::new() };
+        // Other instances with the machine's name are terminated only if a request for this machine has made them, because another machine's
+        // instance may have the name by mistake. The orphan collector, which knows all machines, deals with the rest.
+        if let Some(location) = location {
+            ending.retain(|instance| instance.id == location.id || subject.was_made_for_machine(instance));
         }
         let mut unended = None;
-        if let Some(place) = place.filter(|place| ending.iter().all(|instance| instance.id != place.id)) {
-            match ec2.instance(place.id).await? {
+        if let Some(location) = location.filter(|location| ending.iter().all(|instance| instance.id != location.id)) {
+            match ec2.instance(location.id).await? {
                 Some(instance) if instance.has_ended() => {}
-                Some(instance) if subject.is_its(&instance) => ending.push(instance),
+                Some(instance) if subject.is_of_machine(&instance) => ending.push(instance),
                 Some(instance) => unended = Some(lookup::not_ours(&instance.id)),
-                None => unended = subject.may_be_shown_later().then(|| lookup::not_shown_yet(place.id)),
+                None => unended = subject.may_be_shown_later().then(|| lookup::not_shown_yet(location.id)),
             }
         }
         for instance in &ending {
@@ -361,16 +369,16 @@ impl Driver for AwsDriver {
         let backing = subject.backing(&ec2).await?;
         let [instance] = backing.as_slice() else { return Err(lookup::too_many(&backing)) };
         let identity = lookup::identity(ec2.region, instance);
-        let lacks = Lacks::of(instance, &subject.spec);
-        if lacks.nothing() {
+        let missing = Missing::of(instance, &subject.spec);
+        if missing.nothing() {
             return Ok(identity);
         }
         let message = format!(
             "VM {} associated with machine is not initialized: {} network interfaces still check source and destination, {} lack IPv6 \
              prefixes",
             instance.id,
-            lacks.checking.len(),
-            lacks.prefixes.len()
+            missing.checking.len(),
+            missing.prefixes.len()
         );
         Err(uninitialized(message, identity))
     }
@@ -379,7 +387,7 @@ impl Driver for AwsDriver {
         let spec = Spec::read(&request.class)?;
         let (owner, source) = (owner_tags(&spec)?, self.ec2.source(&request.secret)?);
         let ec2 = self.ec2.session(cx, &spec.region, &source);
-        let all = ec2.instances(Look::Tags { owner: &owner, machine: None, states: States::Live }).await?;
+        let all = ec2.instances(InstanceQuery::Tags { owner: &owner, machine: None, states: States::Live }).await?;
         let listed = all.iter().map(|instance| ListedVm {
             provider_id: lookup::provider_id(&spec.region, &instance.id),
             machine_name: instance.name().to_owned(),
@@ -412,10 +420,10 @@ impl Driver for AwsDriver {
     }
 }
 
-/// The driver of volumes that EBS gives.
+/// The name of the CSI driver for volumes of EBS.
 const EBS: &str = "ebs.csi.aws.com";
 
-/// The id of a volume of EBS; `None` for another kind of volume.
+/// The id of a volume of EBS. `None` for another kind of volume.
 fn volume_id(volume: &PersistentVolumeSpec) -> Option<String> {
     if let Some(ebs) = &volume.aws_elastic_block_store {
         // `aws://zone/vol-…`, `aws:///vol-…` or the id alone.

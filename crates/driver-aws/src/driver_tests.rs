@@ -1,4 +1,4 @@
-//! The driver against an EC2 in this process, in paused time.
+//! Tests of the driver against [`FakeEc2`], in paused time.
 
 #![allow(clippy::needless_pass_by_value, reason = "tests build the values they pass")]
 
@@ -48,7 +48,7 @@ pub(crate) fn secret() -> SecretData {
     secret
 }
 
-/// A driver, its EC2 and a class.
+/// A driver with its fake EC2, a machine and a change of the class.
 struct Rig {
     ec2: FakeEc2,
     driver: AwsDriver,
@@ -75,7 +75,7 @@ impl Rig {
         self
     }
 
-    /// An instance of the machine that is there already.
+    /// Adds an instance of the machine.
     fn vm(&self, id: &str, change: impl FnOnce(&mut Vm)) {
         let tags =
             [("Name", "m-1"), (CLUSTER, "1"), (ROLE, "1")].map(|(key, value)| (key.to_owned(), value.to_owned()));
@@ -149,7 +149,7 @@ async fn a_03_after_a_lost_reply_the_same_instance_is_answered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_03_also_where_the_instance_can_not_be_found_by_its_tags_yet() {
+async fn a_03_also_if_the_instance_can_not_be_found_by_its_tags_yet() {
     let rig = Rig::new(json!({}));
     rig.ec2.fails("RunInstances", [Fault::LostReply]);
     rig.create().await.unwrap_err();
@@ -318,7 +318,7 @@ async fn an_initialisation_without_an_instance_is_uninitialized() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_19_two_instances_of_one_machine_are_told() {
+async fn a_19_two_instances_of_one_machine_are_an_error() {
     let rig = Rig::new(json!({}));
     rig.vm("i-8", |_| ());
     rig.vm("i-9", |_| ());
@@ -328,7 +328,7 @@ async fn a_19_two_instances_of_one_machine_are_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_21_an_instance_that_has_ended_backs_no_machine() {
+async fn a_21_an_instance_that_has_ended_belongs_to_no_machine() {
     let rig = Rig::new(json!({})).named("aws:///eu-west-1/i-9");
     rig.vm("i-9", |vm| vm.state = "terminated");
     assert_eq!(rig.status().await.unwrap_err().code, Code::NotFound);
@@ -342,13 +342,13 @@ async fn an_instance_without_its_name_is_found_by_its_id() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_22_an_instance_that_is_gone_is_deleted() {
+async fn a_22_the_deletion_of_an_instance_that_is_gone_succeeds() {
     let rig = Rig::new(json!({})).named("aws:///us-east-1/i-9");
     rig.delete().await.unwrap();
     assert_eq!(rig.ec2.state().uris[0], "https://ec2.us-east-1.amazonaws.com/", "the id says where it was");
 }
 
-/// EC2 shows an instance late, and one that has ended for an hour.
+/// EC2 shows a new instance with a delay, and shows an ended instance for an hour.
 #[tokio::test(start_paused = true)]
 async fn a_22_a_young_instance_that_is_not_shown_is_not_gone() {
     let mut rig = Rig::new(json!({})).named("aws:///eu-west-1/i-9");
@@ -375,7 +375,7 @@ async fn a_23_all_instances_of_the_name_are_deleted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deletion_by_id_takes_leftovers_along_and_that_of_an_orphan_does_not() {
+async fn a_deletion_by_id_also_terminates_instances_of_earlier_creations_unless_it_is_for_an_orphan() {
     for (uid, left) in [(Some("uid-1".to_owned()), 0), (None, 1)] {
         let mut rig = Rig::new(json!({})).named("aws:///eu-west-1/i-8");
         rig.machine.metadata.uid = uid;
@@ -383,12 +383,12 @@ async fn a_deletion_by_id_takes_leftovers_along_and_that_of_an_orphan_does_not()
         rig.vm("i-9", |vm| "uid-1-1".clone_into(&mut vm.token));
         rig.vm("i-7", |vm| "uid-of-another".clone_into(&mut vm.token));
         rig.delete().await.unwrap();
-        assert_eq!(rig.ec2.live().len(), left + 1, "an instance of another machine has got the name by mistake");
+        assert_eq!(rig.ec2.live().len(), left + 1, "an instance of another machine that has the name by mistake stays");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_instance_of_another_is_neither_found_nor_ended_by_its_id() {
+async fn an_instance_of_another_cluster_is_neither_found_nor_terminated_by_its_id() {
     for uid in [Some("uid-1".to_owned()), None] {
         let mut rig = Rig::new(json!({})).named("aws:///eu-west-1/i-9");
         rig.machine.metadata.uid = uid;
@@ -402,7 +402,7 @@ async fn an_instance_of_another_is_neither_found_nor_ended_by_its_id() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_instance_whose_tags_somebody_has_taken_away_is_known_by_its_token() {
+async fn an_instance_without_tags_is_recognised_by_its_token() {
     let rig = Rig::new(json!({})).named("aws:///eu-west-1/i-9");
     rig.vm("i-9", |vm| {
         vm.tags.clear();
@@ -414,7 +414,7 @@ async fn an_instance_whose_tags_somebody_has_taken_away_is_known_by_its_token() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_instance_that_somebody_has_ended_is_not_ended_again() {
+async fn an_instance_that_a_user_has_terminated_is_not_terminated_again() {
     let rig = Rig::new(json!({})).named("aws:///eu-west-1/i-9");
     rig.vm("i-9", |vm| vm.state = "terminated");
     assert_eq!(rig.status().await.unwrap_err().code, Code::NotFound);
@@ -445,7 +445,7 @@ async fn each_call_costs_as_many_requests_as_the_documents_say() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_05_an_orphan_is_ended_with_user_data_in_which_nothing_is_replaced() {
+async fn c_05_an_orphan_is_terminated_although_its_user_data_has_placeholders() {
     let rig = Rig::new(json!({}));
     rig.vm("i-9", |_| ());
     let mut secret = secret();
@@ -491,10 +491,10 @@ async fn c_10_a_list_without_its_second_page_is_an_error() {
     let first = "<R><reservationSet><item><instancesSet/></item></reservationSet><nextToken>1</nextToken></R>";
     rig.ec2.fails("DescribeInstances", [Fault::Body(first), Fault::Error(400, "InvalidParameterValue")]);
     assert_eq!(rig.list().await.unwrap_err().code, Code::InvalidArgument);
-    // A token that comes back would be asked for for ever.
+    // With the same token again, the driver would request the same page for ever.
     rig.ec2.fails("DescribeInstances", [Fault::Body(first), Fault::Body(first)]);
     assert_eq!(rig.list().await.unwrap_err().code, Code::Internal);
-    // A page that comes back under another token as well.
+    // The same holds for a repeated page with another token.
     let page = |next: usize| {
         let item = "<item><instancesSet><item><instanceId>i-1</instanceId></item></instancesSet></item>";
         Fault::Body(format!("<R><reservationSet>{item}</reservationSet><nextToken>{next}</nextToken></R>").leak())
@@ -503,9 +503,9 @@ async fn c_10_a_list_without_its_second_page_is_an_error() {
     assert_eq!(rig.list().await.unwrap_err().code, Code::Internal);
 }
 
-/// A gateway answers with a page of its own, which is XML.
+/// The page of the gateway is valid XML.
 #[tokio::test(start_paused = true)]
-async fn a_page_of_a_gateway_ends_no_instance() {
+async fn a_page_of_a_gateway_is_no_termination() {
     let rig = Rig::new(json!({})).named("aws:///eu-west-1/i-9");
     rig.vm("i-9", |_| ());
     rig.ec2.fails("TerminateInstances", [Fault::Body("<html><body><p>Service under maintenance</p></body></html>")]);
@@ -514,9 +514,9 @@ async fn a_page_of_a_gateway_ends_no_instance() {
     assert_eq!(rig.ec2.live().len(), 0);
 }
 
-/// The service keeps no filter by ids.
+/// The service ignores the filter by id.
 #[tokio::test(start_paused = true)]
-async fn an_answer_about_another_instance_ends_nothing() {
+async fn an_answer_about_another_instance_terminates_nothing() {
     let rig = Rig::new(json!({})).named("aws:///eu-west-1/i-8");
     rig.vm("i-9", |vm| drop(vm.tags.insert("Name".to_owned(), "m-2".to_owned())));
     let other =
@@ -526,9 +526,9 @@ async fn an_answer_about_another_instance_ends_nothing() {
     assert_eq!(rig.ec2.live().len(), 1);
 }
 
-/// The machine names, by mistake, the instance of another one.
+/// The provider id of the machine is, by mistake, that of another machine's instance.
 #[tokio::test(start_paused = true)]
-async fn an_instance_with_the_name_of_another_machine_is_not_ended_by_its_id() {
+async fn an_instance_with_the_name_of_another_machine_is_not_terminated_by_its_id() {
     let rig = Rig::new(json!({})).named("aws:///eu-west-1/i-9");
     rig.vm("i-9", |vm| drop(vm.tags.insert("Name".to_owned(), "m-2".to_owned())));
     assert_eq!(rig.status().await.unwrap_err().code, Code::NotFound);
@@ -549,7 +549,7 @@ async fn an_answer_that_can_not_be_read_is_no_empty_list(#[case] body: &'static 
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_11_a_throttled_look_is_repeated() {
+async fn c_11_a_throttled_read_is_repeated() {
     let rig = Rig::new(json!({}));
     rig.vm("i-9", |_| ());
     rig.ec2.fails("DescribeInstances", (0..3).map(|_| Fault::Error(503, "RequestLimitExceeded")));
@@ -574,7 +574,7 @@ async fn c_12_a_rotated_secret_signs_the_next_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_13_a_silent_ec2_is_given_up_at_the_deadline() {
+async fn c_13_a_call_to_an_unresponsive_ec2_ends_at_its_deadline() {
     let rig = Rig::new(json!({}));
     rig.ec2.fails("DescribeInstances", [Fault::Silence]);
     let began = Instant::now();
@@ -590,7 +590,7 @@ async fn c_13_a_silent_ec2_is_given_up_at_the_deadline() {
 #[case::a_10_no_devices("AWS", json!({"blockDevices": []}), Code::InvalidArgument, "no block devices passed")]
 #[case::a_27_a_bad_annotation("AWS", json!({}), Code::Internal, "annotation machine.sapcloud.io/awsPlacement can't be read")]
 #[tokio::test(start_paused = true)]
-async fn what_can_not_be_made_is_refused_before_a_launch(
+async fn an_invalid_class_or_annotation_is_refused_before_a_launch(
     #[case] provider: &str,
     #[case] patch: Value,
     #[case] code: Code,
@@ -609,8 +609,8 @@ async fn what_can_not_be_made_is_refused_before_a_launch(
     assert_eq!(refused.code, code);
     assert!(refused.message.starts_with(begins), "{}", refused.message);
     assert_eq!(rig.launches().len(), 0);
-    let is_judged_by_its_class = provider != AWS || patch.is_array();
-    assert!(!is_judged_by_its_class || rig.ec2.state().log.is_empty(), "EC2 is not asked about such a class");
+    let is_invalid_class = provider != AWS || patch.is_array();
+    assert!(!is_invalid_class || rig.ec2.state().log.is_empty(), "EC2 is not asked about such a class");
 }
 
 #[tokio::test]

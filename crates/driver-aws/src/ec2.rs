@@ -1,4 +1,4 @@
-//! Requests to EC2 in one region with one account's credentials: signed, sent, read.
+//! Requests to EC2 in one region with the credentials of one account: signs and sends them, and reads the answers.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -9,8 +9,8 @@ use jiff::Timestamp;
 use machine_driver::{Code, OpContext, SecretData, Status};
 
 use crate::{
-    actions::{self, Image, Instance, Look, Network, Page},
-    credentials::{Credentials, Giver, Source, Wallet},
+    actions::{self, Image, Instance, InstanceQuery, Network, Page},
+    credentials::{Credentials, CredentialsCache, CredentialsClient, Source},
     errors,
     options::{AwsOptions, address},
     query::Query,
@@ -19,14 +19,14 @@ use crate::{
     xml::Xml,
 };
 
-/// A list has no more pages than this; beyond it the service repeats itself.
+/// The most pages of a list. With more pages, the service probably repeats itself.
 const MOST_PAGES: usize = 1000;
 
 /// EC2, in all regions and for all accounts.
 pub struct Ec2 {
     client: Client,
     options: AwsOptions,
-    wallet: Wallet,
+    cache: CredentialsCache,
 }
 
 /// EC2 in one region for one account, during one operation.
@@ -39,23 +39,23 @@ pub struct Session<'a> {
 }
 
 impl Ec2 {
-    /// EC2 as the options say.
+    /// EC2 with these options.
     pub fn new(options: AwsOptions) -> Self {
         let transport = HttpTransport::new(HttpOptions { ca_file: options.ca_file.clone(), ..HttpOptions::default() });
         Self::through(Client::new(transport, Limits::default()), options)
     }
 
-    /// EC2 behind this client.
+    /// EC2 with these options, over this client.
     pub fn through(client: Client, options: AwsOptions) -> Self {
-        Self { client, options, wallet: Wallet::default() }
+        Self { client, options, cache: CredentialsCache::default() }
     }
 
-    /// Where the credentials of a class come from.
+    /// The source of the credentials for the Secrets of a class.
     pub fn source(&self, secret: &SecretData) -> Result<Source, Status> {
         Source::of(secret, &self.options)
     }
 
-    /// A session. The region has been checked: it becomes a part of a host.
+    /// A session in a region. The caller has checked the region with [`regions::is_region`], because it becomes a part of a host name.
     pub fn session<'a>(&'a self, cx: &'a OpContext, region: &'a str, source: &'a Source) -> Session<'a> {
         Session { ec2: self, cx, region, source }
     }
@@ -68,9 +68,9 @@ impl Ec2 {
     }
 }
 
-/// What is asked for.
+/// A request for an action.
 #[derive(Clone, Copy)]
-struct Ask<'a> {
+struct Operation<'a> {
     /// The name of the request in metrics.
     service: &'static str,
     query: &'a Query,
@@ -78,31 +78,31 @@ struct Ask<'a> {
 }
 
 impl Session<'_> {
-    /// EC2 counts the requests of an account in each region.
+    /// The key for request budgets. EC2 limits the requests of an account separately for each region.
     fn account(&self) -> CredentialsKey {
         self.source.key().with(self.region)
     }
 
-    /// Credentials; those that were given before while they last.
+    /// The credentials of the session, from the cache if possible.
     async fn credentials(&self) -> Result<Credentials, Failure> {
-        let Ec2 { client, options, wallet } = self.ec2;
+        let Ec2 { client, options, cache } = self.ec2;
         let sts = self.ec2.url("sts", self.region, options.sts_endpoint.as_ref());
-        let giver = Giver { client, cx: self.cx, options, sts: &sts };
-        Ok(wallet.credentials(giver, self.source, Timestamp::now()).await?)
+        let fetcher = CredentialsClient { client, cx: self.cx, options, sts: &sts };
+        Ok(cache.credentials(fetcher, self.source, Timestamp::now()).await?)
     }
 
-    async fn ask<T: Send>(
+    async fn call<T: Send>(
         &self,
-        ask: Ask<'_>,
+        operation: Operation<'_>,
         read: impl Fn(&Xml<'_>) -> Option<T> + Send + Sync,
     ) -> Result<T, Failure> {
         let answer = match self.credentials().await {
-            Ok(credentials) => match self.sent(ask, &credentials, &read).await {
-                // What was given may end before its time, and then EC2 has done nothing.
+            Ok(credentials) => match self.sent(operation, &credentials, &read).await {
+                // Credentials may be revoked before they expire. EC2 has done nothing then, so the request may be repeated.
                 Err(failure) if failure.status.code == Code::Unauthenticated && self.source.is_renewable() => {
-                    self.ec2.wallet.forget(self.source.key(), &credentials).await;
+                    self.ec2.cache.forget(self.source.key(), &credentials).await;
                     let renewed = self.credentials().await?;
-                    if renewed == credentials { Err(failure) } else { self.sent(ask, &renewed, &read).await }
+                    if renewed == credentials { Err(failure) } else { self.sent(operation, &renewed, &read).await }
                 }
                 answer => answer,
             },
@@ -113,29 +113,29 @@ impl Session<'_> {
 
     async fn sent<T: Send>(
         &self,
-        ask: Ask<'_>,
+        operation: Operation<'_>,
         credentials: &Credentials,
         read: &(impl Fn(&Xml<'_>) -> Option<T> + Send + Sync),
     ) -> Result<T, Failure> {
-        let Ask { service, query, repeat } = ask;
+        let Operation { service, query, repeat } = operation;
         let Ec2 { client, options, .. } = self.ec2;
         let url = address(&self.ec2.url("ec2", self.region, options.ec2_endpoint.as_ref()))?;
         let (target, body) = (url.to_string(), query.body());
-        // Each try is signed anew: signatures are good for some minutes.
+        // Each attempt is signed again, because signatures are valid for a few minutes only.
         let build = || {
             let form = Form { url: &target, service: "ec2", region: self.region, body: &body };
             let mut request = Request::post(url.clone()).header("content-type", FORM);
             for (name, value) in sign(form, credentials, Timestamp::now())? {
                 request = request.header(name, value);
             }
-            // Only what stands in the credentials can be no header.
+            // Building fails only if a value of the credentials can't be a header.
             request.body(Bytes::from(body.clone())).map_err(|_| {
                 Status::new(Code::Unauthenticated, "the credentials hold characters that no request can carry")
             })
         };
         let read = |answer: &Answer| match errors::failure("EC2", query.action(), answer) {
             Some(failure) => Err(failure),
-            // A page of a gateway may be XML, too.
+            // The error page of a gateway may be XML, too, so the name of the root element is checked.
             None => Xml::parse(&answer.body)
                 .filter(|xml| xml.answers(query.action()))
                 .and_then(|xml| read(&xml))
@@ -150,11 +150,11 @@ impl Session<'_> {
         client.call(self.cx, call, build, read).await
     }
 
-    /// An image; `None` when there is no such image.
+    /// An image. `None` if there is no such image.
     pub async fn image(&self, image: &str) -> Result<Option<Image>, Failure> {
         let query = actions::describe_images(image);
-        let ask = Ask { service: "image_get", query: &query, repeat: Repeat::Safe };
-        self.ask(ask, |xml| {
+        let operation = Operation { service: "image_get", query: &query, repeat: Repeat::Safe };
+        self.call(operation, |xml| {
             xml.root().child("imagesSet")?;
             Some(actions::read_image(xml))
         })
@@ -164,52 +164,52 @@ impl Session<'_> {
     /// Subnets, by ids.
     pub async fn subnets(&self, ids: Vec<&str>) -> Result<BTreeMap<String, Network>, Failure> {
         let query = actions::describe_subnets(ids);
-        let ask = Ask { service: "subnet_get", query: &query, repeat: Repeat::Safe };
-        self.ask(ask, |xml| actions::read_networks(xml, "subnetSet", "subnetId")).await
+        let operation = Operation { service: "subnet_get", query: &query, repeat: Repeat::Safe };
+        self.call(operation, |xml| actions::read_networks(xml, "subnetSet", "subnetId")).await
     }
 
     /// Security groups, by ids.
     pub async fn security_groups(&self, ids: Vec<&str>) -> Result<BTreeMap<String, Network>, Failure> {
         let query = actions::describe_security_groups(ids);
-        let ask = Ask { service: "security_group_get", query: &query, repeat: Repeat::Safe };
-        self.ask(ask, |xml| actions::read_networks(xml, "securityGroupInfo", "groupId")).await
+        let operation = Operation { service: "security_group_get", query: &query, repeat: Repeat::Safe };
+        self.call(operation, |xml| actions::read_networks(xml, "securityGroupInfo", "groupId")).await
     }
 
-    /// Whether there is a key pair of this name.
+    /// Checks that there is a key pair of this name.
     pub async fn key_pair(&self, name: &str) -> Result<(), Failure> {
         let query = actions::describe_key_pair(name);
-        let ask = Ask { service: "key_pair_get", query: &query, repeat: Repeat::Safe };
-        self.ask(ask, |xml| xml.root().child("keySet").map(drop)).await
+        let operation = Operation { service: "key_pair_get", query: &query, repeat: Repeat::Safe };
+        self.call(operation, |xml| xml.root().child("keySet").map(drop)).await
     }
 
-    /// The instance that this request makes, or has made.
+    /// Launches an instance. Returns the instance of an earlier request with the same client token, if there is one.
     pub async fn launch(&self, query: &Query) -> Result<Instance, Failure> {
-        let ask = Ask { service: "instance_run", query, repeat: Repeat::Unsafe };
-        self.ask(ask, actions::read_launched).await
+        let operation = Operation { service: "instance_run", query, repeat: Repeat::Unsafe };
+        self.call(operation, actions::read_launched).await
     }
 
-    /// All instances that are looked for, or a failure.
-    pub async fn instances(&self, look: Look<'_>) -> Result<Vec<Instance>, Failure> {
-        let service = match look {
-            Look::Id(_) => "instance_get_by_id",
-            Look::Tags { machine: Some(_), .. } => "instance_get_by_machine",
-            Look::Tags { machine: None, .. } => "instance_get_by_tag_and_status",
+    /// All selected instances. A list with a missing page is a failure.
+    pub async fn instances(&self, selection: InstanceQuery<'_>) -> Result<Vec<Instance>, Failure> {
+        let service = match selection {
+            InstanceQuery::Id(_) => "instance_get_by_id",
+            InstanceQuery::Tags { machine: Some(_), .. } => "instance_get_by_machine",
+            InstanceQuery::Tags { machine: None, .. } => "instance_get_by_tag_and_status",
         };
         let mut all = Vec::new();
-        let mut seen = HashSet::new();
+        let mut known_ids = HashSet::new();
         let mut next: Option<String> = None;
         for _ in 0..MOST_PAGES {
-            let query = actions::describe_instances(look, next.as_deref());
-            let ask = Ask { service, query: &query, repeat: Repeat::Safe };
-            let page: Page = self.ask(ask, actions::read_page).await?;
-            // Of a page that was there already others follow for ever. A page of a filtered list may be empty.
-            let (before, shown) = (seen.len(), page.instances.len());
-            seen.extend(page.instances.iter().map(|instance| instance.id.clone()));
-            let repeats = shown > 0 && seen.len() == before;
-            all.extend(page.instances.into_iter().filter(|instance| look.wants(instance)));
+            let query = actions::describe_instances(selection, next.as_deref());
+            let operation = Operation { service, query: &query, repeat: Repeat::Safe };
+            let page: Page = self.call(operation, actions::read_page).await?;
+            // A page without a new instance means that the service repeats pages. An empty page is normal for a filtered list.
+            let (before, shown) = (known_ids.len(), page.instances.len());
+            known_ids.extend(page.instances.iter().map(|instance| instance.id.clone()));
+            let repeats = shown > 0 && known_ids.len() == before;
+            all.extend(page.instances.into_iter().filter(|instance| selection.matches(instance)));
             match page.next {
                 None => return Ok(all),
-                // It would be asked for for ever, or the rest is missing.
+                // The driver would request the same pages for ever, or the rest of the list would be missing.
                 Some(token) if repeats || next.as_ref() == Some(&token) => break,
                 token => next = token,
             }
@@ -220,37 +220,38 @@ impl Session<'_> {
         ))
     }
 
-    /// An instance in whatever state it is; `None` when there is none of this id.
+    /// The instance with this id, in any state. `None` if there is none.
     pub async fn instance(&self, id: &str) -> Result<Option<Instance>, Failure> {
-        match self.instances(Look::Id(id)).await {
+        match self.instances(InstanceQuery::Id(id)).await {
             Ok(mut found) => Ok(found.pop()),
             Err(failure) if failure.status.code == Code::NotFound => Ok(None),
             Err(failure) => Err(failure),
         }
     }
 
-    /// Ends instances. Those that are gone are not missed.
+    /// Terminates an instance. Succeeds for an instance that EC2 no longer knows.
     pub async fn terminate(&self, id: &str) -> Result<(), Failure> {
         let query = actions::terminate_instances([id]);
-        let ask = Ask { service: "instance_terminate", query: &query, repeat: Repeat::Safe };
-        match self.ask(ask, |xml| xml.root().child("instancesSet").map(drop)).await {
+        let operation = Operation { service: "instance_terminate", query: &query, repeat: Repeat::Safe };
+        match self.call(operation, |xml| xml.root().child("instancesSet").map(drop)).await {
             Err(failure) if failure.status.code == Code::NotFound => Ok(()),
             outcome => outcome,
         }
     }
 
-    /// Lets a network interface pass on packets that are not its own. Twice is as good as once.
+    /// Lets a network interface forward packets of other addresses. The request may be repeated.
     pub async fn disable_source_dest_check(&self, interface: &str) -> Result<(), Failure> {
         let query = actions::disable_source_dest_check(interface);
-        let ask = Ask { service: "instance_disable_source_dest_check", query: &query, repeat: Repeat::Safe };
-        // EC2 says `true`; others say nothing.
-        self.ask(ask, |xml| (xml.root().text("return") != "false").then_some(())).await
+        let operation =
+            Operation { service: "instance_disable_source_dest_check", query: &query, repeat: Repeat::Safe };
+        // EC2 answers `true`. Some compatible services answer nothing.
+        self.call(operation, |xml| (xml.root().text("return") != "false").then_some(())).await
     }
 
-    /// Gives a network interface more prefixes.
+    /// Assigns more IPv6 prefixes to a network interface. The request must not be repeated.
     pub async fn assign_ipv6_prefixes(&self, interface: &str, count: usize) -> Result<(), Failure> {
         let query = actions::assign_ipv6_prefixes(interface, count);
-        let ask = Ask { service: "instance_assign_ipv6_prefixes", query: &query, repeat: Repeat::Unsafe };
-        self.ask(ask, |_| Some(())).await
+        let operation = Operation { service: "instance_assign_ipv6_prefixes", query: &query, repeat: Repeat::Unsafe };
+        self.call(operation, |_| Some(())).await
     }
 }

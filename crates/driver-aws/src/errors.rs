@@ -1,28 +1,28 @@
-//! What an error of EC2 or STS means (spec/providers §3.3).
+//! Maps errors of EC2 and STS to machine codes (spec/providers §3.3).
 
 use cloud_client::{Answer, Failure, FailureKind};
 use machine_driver::Code;
 
 use crate::xml::Xml;
 
-/// How fine codes are.
+/// The set of codes for failures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ErrorCodes {
     /// A code for each kind of failure.
     #[default]
     Fine,
-    /// Those of the Go driver: `ResourceExhausted` for lack of capacity, `Internal` for all else.
+    /// The codes of the Go driver: `ResourceExhausted` for lack of capacity, `Internal` for everything else.
     AsGo,
 }
 
-/// An instance does not exist.
+/// The error code for an instance that does not exist.
 pub const NO_INSTANCE: &str = "InvalidInstanceID.NotFound";
-/// A client token was used with other parameters.
+/// The error code for a client token that was used with other parameters before.
 pub const TOKEN_MISMATCH: &str = "IdempotentParameterMismatch";
-/// The instance that a client token made is terminated.
+/// The error code for a client token whose instance is terminated.
 pub const TOKEN_TERMINATED: &str = "IdempotentInstanceTerminated";
 
-/// Lack of capacity, as the Go driver knows it.
+/// The error codes that mean lack of capacity for the Go driver.
 const EXHAUSTED_AS_GO: &[&str] = &[
     "InsufficientCapacity",
     "InsufficientAddressCapacity",
@@ -56,10 +56,10 @@ const UNAUTHENTICATED: &[&str] = &[
 ];
 const DENIED: &[&str] = &["UnauthorizedOperation", "AccessDenied", "AccessDeniedException", "OptInRequired"];
 const TEMPORARY: &[&str] = &["ServiceUnavailable", "InternalError", "InternalFailure", "Unavailable", "RequestTimeout"];
-/// Beside all whose names begin with `Invalid`. `NoSuchEntity` is that of an instance profile.
+/// The codes for invalid requests that do not begin with `Invalid`. `NoSuchEntity` is the error for an unknown instance profile.
 const INVALID: &[&str] = &["MissingParameter", "UnknownParameter", "NoSuchEntity"];
 
-/// What stands in the stead of a code in the reason of an instance's end: the launch has failed for lack of capacity.
+/// The state reasons of an instance whose launch failed for lack of capacity.
 const EXHAUSTED_REASONS: &[&str] =
     &["Server.InsufficientInstanceCapacity", "Server.SpotInstanceTermination", "Client.VolumeLimitExceeded"];
 
@@ -71,9 +71,9 @@ fn is_throttling(reason: &str) -> bool {
 }
 
 impl ErrorCodes {
-    /// The failure with the code that it has for users.
+    /// The failure with the code of this set.
     pub fn of(self, mut failure: Failure) -> Failure {
-        // What the driver itself refuses has one code in both.
+        // A failure that the driver itself found keeps its code in both sets.
         let ours = failure.reason.is_empty()
             && matches!(failure.status.code, Code::InvalidArgument | Code::FailedPrecondition | Code::NotFound);
         if self == Self::AsGo && !ours {
@@ -87,7 +87,7 @@ impl ErrorCodes {
     }
 }
 
-/// The code of an error with this name.
+/// The machine code for an error code of AWS.
 fn code_of(reason: &str) -> Code {
     match reason {
         NO_INSTANCE => Code::NotFound,
@@ -101,7 +101,7 @@ fn code_of(reason: &str) -> Code {
     }
 }
 
-/// The code of an answer that does not name its error: it may be a load balancer's or a proxy's.
+/// The machine code for an HTTP status without an error code of AWS, for example from a load balancer or a proxy.
 fn code_of_status(status: u16) -> Code {
     match status {
         401 => Code::Unauthenticated,
@@ -111,12 +111,12 @@ fn code_of_status(status: u16) -> Code {
     }
 }
 
-/// The code of a launch that ended in a terminated instance, by the reason that the instance gives.
+/// The machine code for a launch that ended with a terminated instance, by the state reason of the instance.
 pub fn code_of_end(reason: &str) -> Code {
     if EXHAUSTED_REASONS.contains(&reason) { Code::ResourceExhausted } else { Code::Internal }
 }
 
-/// The failure that an answer tells; `None` when it tells of a success.
+/// The failure in an answer. `None` for a success.
 pub fn failure(service: &str, action: &str, answer: &Answer) -> Option<Failure> {
     if answer.status.is_success() {
         return None;
@@ -137,7 +137,7 @@ pub fn failure(service: &str, action: &str, answer: &Answer) -> Option<Failure> 
     let kind = match status {
         _ if is_throttling(&reason) => FailureKind::Throttled,
         429 if reason.is_empty() => FailureKind::Throttled,
-        // EC2 says lack of capacity with status 500 and 503, too; that does not pass within seconds.
+        // EC2 uses the statuses 500 and 503 for lack of capacity, too. That does not pass within seconds.
         _ if code == Code::ResourceExhausted => FailureKind::Permanent,
         500.. => FailureKind::Temporary,
         _ if TEMPORARY.contains(&reason.as_str()) => FailureKind::Temporary,
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn in_strict_mode_a_missing_answer_is_internal_and_what_the_driver_refuses_is_not() {
+    fn in_strict_mode_a_missing_answer_is_internal_and_a_refusal_of_the_driver_itself_is_not() {
         let code = |code| ErrorCodes::AsGo.of(Failure::new(code, "", FailureKind::Permanent)).status.code;
         assert_eq!(code(Code::Unavailable), Code::Internal);
         assert_eq!(code(Code::DeadlineExceeded), Code::Internal);

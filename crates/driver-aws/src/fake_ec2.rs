@@ -1,7 +1,7 @@
-//! A small EC2 in this process, with faults: what the tests of the driver talk to.
+//! A small fake of EC2 with faults, for the tests of the driver.
 //!
-//! It stands behind the transport, so that time can be paused. Its XML has the form of the examples in EC2's API reference; it
-//! keeps to client tokens, filters and pages as EC2 does, and notes every request.
+//! It implements the transport, so that tests can pause the time. Its XML has the form of the examples in EC2's API reference. It handles client
+//! tokens, filters and pages like EC2, and records every request.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -19,13 +19,13 @@ use machine_driver::async_trait;
 /// What happens to one request.
 #[derive(Clone, Debug)]
 pub enum Fault {
-    /// It is refused with this status and code.
+    /// The request is refused with this status and error code.
     Error(u16, &'static str),
-    /// It is carried out, and the answer is lost.
+    /// The request is carried out, and the answer is lost.
     LostReply,
-    /// No answer comes.
+    /// The request gets no answer.
     Silence,
-    /// This is answered in place of XML.
+    /// The answer has this body.
     Body(&'static str),
 }
 
@@ -59,14 +59,14 @@ pub struct State {
     pub headers: Vec<HeaderMap>,
     pub uris: Vec<String>,
     pub no_image: bool,
-    /// So many looks for an id find nothing although it is there.
+    /// How many requests for an id find nothing although the instance exists.
     pub stale_looks: usize,
-    /// What a launch ends in.
+    /// State and state reason of an instance after its launch.
     pub launches: Option<(&'static str, &'static str)>,
     pub page: usize,
 }
 
-/// EC2. Clones are one account.
+/// The fake EC2. Clones share their state.
 #[derive(Clone)]
 pub struct FakeEc2(Arc<Mutex<State>>);
 
@@ -79,17 +79,17 @@ impl FakeEc2 {
         self.0.lock().unwrap()
     }
 
-    /// The next requests for an action meet these faults.
+    /// Adds faults for the next requests of an action.
     pub fn fails(&self, action: &'static str, faults: impl IntoIterator<Item = Fault>) {
         self.state().faults.push((action, faults.into_iter().collect()));
     }
 
-    /// What was asked of an action.
+    /// The parameters of all requests of an action.
     pub fn asked(&self, action: &str) -> Vec<Parameters> {
         self.state().log.iter().filter(|(known, _)| known == action).map(|(_, parameters)| parameters.clone()).collect()
     }
 
-    /// The answer over a network.
+    /// The answer to a request that came through the fault proxy.
     pub fn reply(&self, seen: &ReceivedRequest) -> Reply {
         let action = seen.parameter("Action").to_owned();
         let mut state = self.state();
@@ -135,7 +135,7 @@ impl Transport for FakeEc2 {
 
 type Outcome = Result<String, (u16, String)>;
 
-/// The answer to a request; `R` stands for the root of that request's answers.
+/// The answer to a request. The placeholder `R` is replaced by the name of the root element.
 fn answer(action: &str, outcome: Outcome) -> Answer {
     let (status, body) = match outcome {
         Ok(body) => {
@@ -271,7 +271,8 @@ impl State {
     }
 }
 
-/// What is called `x-NAME-NETWORK-ZONE`, in that network and zone; all else is in the first ones, unless it is gone.
+/// The answer for subnets or security groups. The name `x-NAME-NETWORK-ZONE` determines network and zone, with defaults for missing parts. A name
+/// that ends with `gone` does not exist.
 fn networks(parameters: &Parameters, asked: &str, (list, id): (&str, &str), missing: &str) -> Outcome {
     let mut text = String::new();
     for name in listed(parameters, asked) {

@@ -1,4 +1,4 @@
-//! What `RunInstances` is asked for: `providerSpec`, image and machine in, parameters out. Pure.
+//! Makes the parameters of `RunInstances` from `providerSpec`, image and machine. Pure functions.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use machine_api::v1alpha1::Machine;
@@ -12,13 +12,13 @@ use crate::{
     spec::{BlockDevice, NetworkInterface, Placement, Spec, filled},
 };
 
-/// The annotation of a machine's Node that places the instance where the spec does not.
+/// The annotation of the Node template with the placement of the instance. It is used if the spec has none.
 const PLACEMENT_ANNOTATION: &str = "machine.sapcloud.io/awsPlacement";
 const ROOT_DEVICE: &str = "/root";
-/// What gets the tags.
+/// The resources that get the tags.
 const TAGGED: [&str; 3] = ["instance", "volume", "network-interface"];
 
-/// What is launched.
+/// The input of a launch request.
 #[derive(Clone, Copy)]
 pub struct Launch<'a> {
     pub spec: &'a Spec,
@@ -26,14 +26,14 @@ pub struct Launch<'a> {
     /// The name of the image's root device.
     pub root_device: &'a str,
     pub user_data: &'a [u8],
-    /// The same token never makes a second instance.
+    /// The client token. EC2 never makes a second instance for the same token.
     pub token: &'a str,
 }
 
 /// The request for one instance.
 ///
 /// # Errors
-/// `InvalidArgument` without block devices, `Internal` for an annotation that can't be read.
+/// `InvalidArgument` without block devices, `Internal` for an unreadable annotation.
 pub fn run_instances(launch: Launch<'_>) -> Result<Query, Status> {
     let Launch { spec, machine, root_device, user_data, token } = launch;
     if spec.block_devices.is_empty() {
@@ -85,7 +85,7 @@ fn volume(query: &mut Query, device: &BlockDevice) {
         query.set("Encrypted", ebs.encrypted);
         query.set("DeleteOnTermination", ebs.delete_on_termination.unwrap_or(true));
         query.set_some("SnapshotId", filled(ebs.snapshot_id.as_ref()));
-        // The original loses it, and the volume is encrypted with the account's default key instead.
+        // The Go driver drops the key, so its volumes are encrypted with the account's default key.
         query.set_some("KmsKeyId", filled(ebs.kms_key_id.as_ref()).filter(|_| ebs.encrypted));
     });
 }
@@ -149,7 +149,7 @@ fn options(query: &mut Query, spec: &Spec) {
     }
 }
 
-/// EC2's own structure, as the annotation may give it; names count whatever their case is, as in the original.
+/// EC2's `Placement` structure in the annotation. The case of field names does not matter, as in the Go driver.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "lowercase", default)]
 struct AnnotatedPlacement {
@@ -165,7 +165,7 @@ struct AnnotatedPlacement {
     tenancy: Option<String>,
 }
 
-/// The spec places the instance; where it does not, the annotation may.
+/// Sets the placement from the spec, or from the annotation if the spec has none.
 fn place(query: &mut Query, spec: &Spec, machine: &Machine) -> Result<(), Status> {
     let place = match &spec.placement {
         Some(Placement { group_id, tenancy, host_id, partition_number, affinity }) => AnnotatedPlacement {

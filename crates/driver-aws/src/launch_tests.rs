@@ -1,4 +1,4 @@
-//! What is sent for which class.
+//! Tests of the launch request for different classes.
 
 #![allow(clippy::needless_pass_by_value, reason = "table rows build the values they pass")]
 
@@ -10,7 +10,7 @@ use serde_json::json;
 use super::*;
 use crate::{
     AWS,
-    actions::{Look, States},
+    actions::{InstanceQuery, States},
 };
 
 fn launched(patch: Value, annotation: Option<&str>) -> Vec<(String, String)> {
@@ -38,7 +38,7 @@ fn begins_with(parameters: &[(String, String)], begin: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_small_class_is_sent_whole() {
+fn all_parameters_of_a_small_class_are_sent() {
     let sent: Vec<_> = launched(json!({}), None).iter().map(|(name, value)| format!("{name}={value}")).collect();
     let mut expected: Vec<String> = [
         "ImageId=ami-1",
@@ -87,7 +87,7 @@ fn a_small_class_is_sent_whole() {
 )]
 #[case::a_24_spot_at_any_price(json!({"spotPrice": ""}), "InstanceMarketOptions.", &["MarketType=spot", "SpotOptions.SpotInstanceType=one-time"])]
 #[case::spot_at_a_price(json!({"spotPrice": "0.1"}), "InstanceMarketOptions.", &["MarketType=spot", "SpotOptions.SpotInstanceType=one-time", "SpotOptions.MaxPrice=0.1"])]
-#[case::a_25_the_market_wins(json!({"spotPrice": "0.1", "instanceMarketOptions": {"marketType": "capacity-block"}}), "InstanceMarketOptions.", &["MarketType=capacity-block"])]
+#[case::a_25_the_market_type_has_precedence(json!({"spotPrice": "0.1", "instanceMarketOptions": {"marketType": "capacity-block"}}), "InstanceMarketOptions.", &["MarketType=capacity-block"])]
 #[case::on_demand(json!({}), "InstanceMarketOptions.", &[])]
 #[case::a_placement(json!({"placement": {"groupId": "pg-1", "tenancy": "host", "hostId": "h-1", "partitionNumber": 2, "affinity": "host"}}), "Placement.", &["Affinity=host", "GroupId=pg-1", "HostId=h-1", "Tenancy=host", "PartitionNumber=2"])]
 #[case::metadata(json!({"instanceMetadataOptions": {"httpEndpoint": "enabled", "httpTokens": "required", "httpPutResponseHopLimit": 0, "httpProtocolIpv6": "disabled"}}), "MetadataOptions.", &["HttpEndpoint=enabled", "HttpTokens=required", "HttpPutResponseHopLimit=0", "HttpProtocolIpv6=disabled"])]
@@ -103,21 +103,21 @@ fn a_small_class_is_sent_whole() {
     &["DeviceIndex=3", "SubnetId=s", "SecurityGroupId.1=g", "DeleteOnTermination=false", "AssociatePublicIpAddress=false",
       "Description=d", "NetworkCardIndex=1", "InterfaceType=efa", "Ipv6AddressCount=1", "PrimaryIpv6=true"],
 )]
-#[case::what_the_original_never_sends(json!({"ebsOptimized": true, "monitoring": true}), "Ebs", &[])]
+#[case::fields_that_the_go_driver_never_sends(json!({"ebsOptimized": true, "monitoring": true}), "Ebs", &[])]
 fn a_field_is_sent(#[case] patch: Value, #[case] begin: &str, #[case] expected: &[&str]) {
     assert_eq!(begins_with(&launched(patch, None), begin), expected);
 }
 
 #[rstest]
 #[case::a_26_of_the_annotation(json!({}), r#"{"Tenancy":"dedicated"}"#, &["Tenancy=dedicated"])]
-#[case::whatever_its_case(json!({}), r#"{"tenancy":"host","PARTITIONNUMBER":2,"x":1}"#, &["Tenancy=host", "PartitionNumber=2"])]
+#[case::names_in_any_case(json!({}), r#"{"tenancy":"host","PARTITIONNUMBER":2,"x":1}"#, &["Tenancy=host", "PartitionNumber=2"])]
 #[case::an_empty_one(json!({}), "{}", &[])]
-#[case::the_spec_wins(json!({"placement": {"tenancy": "host"}}), r#"{"Tenancy":"dedicated"}"#, &["Tenancy=host"])]
+#[case::the_spec_has_precedence(json!({"placement": {"tenancy": "host"}}), r#"{"Tenancy":"dedicated"}"#, &["Tenancy=host"])]
 fn an_instance_is_placed(#[case] patch: Value, #[case] annotation: &str, #[case] expected: &[&str]) {
     assert_eq!(begins_with(&launched(patch, Some(annotation)), "Placement."), expected);
 }
 
-/// The kind of each parameter of an action in EC2's own model, by names whose list indices are `N`, and its words where it has some.
+/// The parameters of an action in EC2's own API model: their type and, for enumerations, the allowed values. List indices in names are `N`.
 fn model(action: &str) -> serde_json::Map<String, Value> {
     let text = include_str!("../../../tests/fixtures/ec2-parameters.json");
     let all: Value = serde_json::from_str(text).unwrap();
@@ -185,14 +185,14 @@ fn every_parameter_is_one_of_ec2s_own_model() {
     ));
     let tags = ["kubernetes.io/cluster/c", "kubernetes.io/role/node"].map(str::to_owned);
     let owner = OwnerTags::of(tags.iter(), "/cluster/", "/role/").unwrap();
-    let look = Look::Tags { owner: &owner, machine: Some("m"), states: States::Live };
+    let selection = InstanceQuery::Tags { owner: &owner, machine: Some("m"), states: States::Live };
     for query in [
         actions::describe_images("ami-1"),
         actions::describe_subnets(["subnet-1"]),
         actions::describe_security_groups(["sg-1"]),
         actions::describe_key_pair("k"),
-        actions::describe_instances(look, Some("next")),
-        actions::describe_instances(Look::Id("i-1"), None),
+        actions::describe_instances(selection, Some("next")),
+        actions::describe_instances(InstanceQuery::Id("i-1"), None),
         actions::terminate_instances(["i-1"]),
         actions::disable_source_dest_check("eni-1"),
         actions::assign_ipv6_prefixes("eni-1", 2),

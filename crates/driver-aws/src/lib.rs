@@ -1,9 +1,9 @@
-//! Amazon EC2: the shape of its classes, the rules over them, and the driver that makes instances.
+//! Amazon EC2: the fields of its classes, the rules over them, and the driver that makes instances.
 //!
-//! [`schema`] says which fields a `providerSpec` has and of which types, [`rules`] what must hold between them, [`secret`]
-//! what the Secrets must contain: classes are judged by these also where the driver runs elsewhere or the virtual cloud
-//! impersonates it. With the feature `driver`, [`AwsDriver`] talks to EC2: [`driver`] acts on what [`lookup`] and [`launch`]
-//! decide, [`ec2`] signs and sends requests, [`actions`] writes and reads them. [`ask`] asks EC2 about a class.
+//! [`schema`] has the fields of a `providerSpec` and their types, [`rules`] the conditions between them, and [`secret`] the keys that the
+//! Secrets need. They apply to classes also if the driver runs in another process or the virtual cloud plays EC2. With the feature `driver`,
+//! [`AwsDriver`] makes requests to EC2: [`driver`] carries out what [`lookup`] and [`launch`] decide, [`ec2`] signs and sends requests,
+//! [`actions`] writes requests and reads answers, and [`ask`] asks EC2 whether a class can be launched.
 //! Source: spec/providers §3; messages are those of machine-controller-manager-provider-aws.
 
 #![forbid(unsafe_code)]
@@ -22,6 +22,7 @@ mod ec2;
 mod errors;
 #[cfg(all(test, feature = "driver"))]
 mod fake_ec2;
+mod invisible;
 #[cfg(feature = "driver")]
 mod launch;
 #[cfg(feature = "driver")]
@@ -38,7 +39,6 @@ mod secret;
 mod sign;
 #[cfg(feature = "driver")]
 mod spec;
-mod unseen;
 #[cfg(feature = "driver")]
 mod xml;
 

@@ -1,4 +1,4 @@
-//! What the instances that EC2 shows mean for a machine (spec/providers §3.5). Pure.
+//! Decides which instances belong to a machine and what their state means (spec/providers §3.5). Pure functions.
 
 use std::time::Duration;
 
@@ -10,24 +10,24 @@ use crate::{
     spec::{NetworkInterface, Spec},
 };
 
-/// Where a provider id says that an instance is.
+/// The region and the id of an instance, from a provider id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place<'a> {
+pub struct InstanceLocation<'a> {
     pub region: &'a str,
     pub id: &'a str,
 }
 
-impl<'a> Place<'a> {
-    /// The place in a provider id, `aws:///<region>/<instance>`; `None` in what is no such id.
+impl<'a> InstanceLocation<'a> {
+    /// Parses a provider id of the form `aws:///<region>/<instance>`. `None` for any other text.
     pub fn of(provider_id: &'a str) -> Option<Self> {
         let mut segments = provider_id.rsplit('/');
         let (id, region) = (segments.next()?, segments.next()?);
         (!id.is_empty() && crate::regions::is_region(region)).then_some(Self { region, id })
     }
 
-    /// The same, where what stands in a region's place is a zone of this region: so cloud controllers write ids. A local zone adds
-    /// words to the name of its region.
-    pub fn unless_a_zone_of(self, region: &'a str) -> Self {
+    /// The same location, with a zone of this region replaced by the region: cloud controllers write provider ids with the zone. The name of a
+    /// local zone has additional words after the region.
+    pub fn with_zone_as_region(self, region: &'a str) -> Self {
         let zone = self.region.strip_prefix(region).is_some_and(|rest| {
             matches!(rest.as_bytes(), [letter] if letter.is_ascii_lowercase()) || rest.starts_with('-')
         });
@@ -40,21 +40,21 @@ pub fn provider_id(region: &str, id: &str) -> String {
     format!("aws:///{region}/{id}")
 }
 
-/// How long EC2 may take to show a new instance to each request.
-pub const VISIBLE_WITHIN: Duration = Duration::from_secs(5 * 60);
+/// The longest time until EC2 shows a new instance in every answer.
+pub const VISIBILITY_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
-/// Whether EC2 may not show the instance of a machine yet that was made at this time.
+/// Whether EC2 may not show the instance yet of a machine that was created at this time.
 pub fn may_be_shown_later(made: Timestamp, now: Timestamp) -> bool {
-    Duration::try_from(now.duration_since(made)).is_ok_and(|age| age < VISIBLE_WITHIN)
+    Duration::try_from(now.duration_since(made)).is_ok_and(|age| age < VISIBILITY_TIMEOUT)
 }
 
-/// EC2 does not know an instance that a young machine names. One that has ended it shows for an hour.
+/// The error for an instance of a new machine that EC2 does not show. The instance has not ended, because EC2 shows ended instances for an hour.
 pub fn not_shown_yet(id: &str) -> Status {
     let message = format!("EC2 does not show instance {id} of the new machine yet; it is asked for again");
     Status::new(Code::Unavailable, message)
 }
 
-/// An earlier request of a machine has made an instance that EC2 does not show.
+/// The error if an earlier request for the machine has made an instance that EC2 does not show yet.
 pub fn hidden_by_a_change(token: &str) -> Status {
     let message = format!(
         "an earlier request with client token {token} has made an instance that EC2 does not show yet, and the class, its Secret or the \
@@ -63,12 +63,12 @@ pub fn hidden_by_a_change(token: &str) -> Status {
     Status::new(Code::Unavailable, message)
 }
 
-/// Nothing backs a machine.
+/// The error for a machine without an instance.
 pub fn not_found() -> Status {
     Status::new(Code::NotFound, "AWS plugin is returning no VM instances backing this machine object")
 }
 
-/// More than one instance backs a machine.
+/// The error for a machine with several instances.
 pub fn too_many(instances: &[Instance]) -> Status {
     let ids: Vec<_> = instances.iter().map(|instance| instance.id.as_str()).collect();
     let message = format!(
@@ -78,14 +78,14 @@ pub fn too_many(instances: &[Instance]) -> Status {
     Status::new(Code::OutOfRange, message)
 }
 
-/// Whether an instance that was found by its id backs a machine: EC2 shows ended ones for an hour, and an id may be that of
-/// another machine.
+/// Whether an instance that was found by its id belongs to a machine. It may have ended, because EC2 shows ended instances for an hour, and it may
+/// belong to another machine.
 pub fn backs(instance: &Instance, owner: &OwnerTags, machine: &str) -> bool {
     let is_named = instance.name().is_empty() || instance.name() == machine;
     !instance.has_ended() && is_named && owner.own(|key| instance.has_tag(key))
 }
 
-/// Who an instance is.
+/// The identity of an instance.
 pub fn identity(region: &str, instance: &Instance) -> VmIdentity {
     let ipv6 = instance.interfaces.iter().flat_map(|interface| &interface.ipv6_addresses);
     let addresses = instance.private_ip.iter().chain(ipv6);
@@ -98,18 +98,18 @@ pub fn identity(region: &str, instance: &Instance) -> VmIdentity {
     }
 }
 
-/// The tokens of a machine's creations, in their order: the next one counts once the instance of the one before has ended.
+/// The client token of an attempt. The next attempt begins when the instance of the attempt before has ended.
 pub fn token(base: &str, attempt: usize) -> String {
     if attempt == 0 { base.to_owned() } else { format!("{base}-{attempt}") }
 }
 
-/// Whether a token is one of those that begin so.
+/// Whether a client token belongs to an attempt with this first part.
 pub fn is_token_of(base: &str, token: &str) -> bool {
     let number = |rest: &str| rest.strip_prefix('-').is_some_and(|number| number.parse::<usize>().is_ok());
     token.strip_prefix(base).is_some_and(|rest| rest.is_empty() || number(rest))
 }
 
-/// An instance that a machine names is not the cluster's.
+/// The error for an instance with the machine's provider id that belongs neither to the cluster nor to the machine.
 pub fn not_ours(id: &str) -> Status {
     let message = format!(
         "instance {id} carries neither the tags of its class nor the token of its machine: it is another's and is not ended"
@@ -117,52 +117,52 @@ pub fn not_ours(id: &str) -> Status {
     Status::new(Code::NotFound, message)
 }
 
-/// The first attempt whose token did not make one of these instances, all of which have ended.
+/// The first attempt whose client token made none of these ended instances.
 pub fn next_attempt(base: &str, ended: &[Instance]) -> usize {
     let is_used = |attempt: &usize| ended.iter().any(|instance| instance.client_token == token(base, *attempt));
     (0..=ended.len()).find(|attempt| !is_used(attempt)).unwrap_or(ended.len())
 }
 
-/// What an instance still lacks.
+/// The settings of the class that an instance does not have yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Lacks {
-    /// Network interfaces that still check the source and destination of packets.
+pub struct Missing {
+    /// The network interfaces that still check source and destination of packets.
     pub checking: Vec<String>,
-    /// Network interfaces with how many prefixes they lack.
+    /// The network interfaces that need more IPv6 prefixes, with their number.
     pub prefixes: Vec<(String, usize)>,
-    /// The class forbids the checks, and there is no interface to say so to.
+    /// Whether the class switches the checks off and the instance has no interface yet.
     pub interfaces: bool,
 }
 
-impl Lacks {
-    /// What an instance lacks of what its class asks for.
+impl Missing {
+    /// Compares an instance with its class.
     pub fn of(instance: &Instance, spec: &Spec) -> Self {
-        let mut lacks = Self::default();
+        let mut missing = Self::default();
         if spec.src_and_dst_checks_enabled == Some(false) {
-            lacks.interfaces = instance.interfaces.is_empty();
+            missing.interfaces = instance.interfaces.is_empty();
             let checks =
                 |interface: &&Interface| !is_fabric(&interface.kind) && interface.source_dest_check.unwrap_or(true);
-            lacks.checking = instance.interfaces.iter().filter(checks).map(|found| found.id.clone()).collect();
+            missing.checking = instance.interfaces.iter().filter(checks).map(|found| found.id.clone()).collect();
         }
         for interface in &instance.interfaces {
             let wanted = wanted(spec, interface).and_then(|wanted| usize::try_from(wanted.ipv6_prefix_count?).ok());
-            // One with more keeps them: prefixes in use can't be taken away.
-            if let Some(missing) =
+            // Additional prefixes stay, because they may be in use.
+            if let Some(count) =
                 wanted.and_then(|wanted| wanted.checked_sub(interface.ipv6_prefixes)).filter(|n| *n > 0)
             {
-                lacks.prefixes.push((interface.id.clone(), missing));
+                missing.prefixes.push((interface.id.clone(), count));
             }
         }
-        lacks
+        missing
     }
 
-    /// Whether it lacks nothing.
+    /// Whether nothing is missing.
     pub fn nothing(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// The spec's entry for an interface: the one of its device index, which is the place in the list where none is given.
+/// The entry of the spec with the device index of this interface. An entry without a device index has its position in the list as index.
 fn wanted<'s>(spec: &'s Spec, interface: &Interface) -> Option<&'s NetworkInterface> {
     let index = interface.device_index?;
     let numbered = (0_i32..).zip(&spec.network_interfaces);
@@ -172,7 +172,7 @@ fn wanted<'s>(spec: &'s Spec, interface: &Interface) -> Option<&'s NetworkInterf
         .map(|(_, it)| it)
 }
 
-/// Elastic Fabric Adapters take part in no check.
+/// Whether the interface is an Elastic Fabric Adapter, which has no check of source and destination.
 fn is_fabric(kind: &str) -> bool {
     ["efa", "efa-only"].contains(&kind)
 }
@@ -185,7 +185,7 @@ mod tests {
 
     #[rstest]
     #[case("aws:///eu-west-1/i-1", Some(("eu-west-1", "i-1")))]
-    #[case::as_cloud_controllers_write("aws:///eu-west-1a/i-1", Some(("eu-west-1", "i-1")))]
+    #[case::as_cloud_controllers_write_it("aws:///eu-west-1a/i-1", Some(("eu-west-1", "i-1")))]
     #[case::a_local_zone("aws:///eu-west-1-lax-1a/i-1", Some(("eu-west-1", "i-1")))]
     #[case::another_region("aws:///us-east-1/i-1", Some(("us-east-1", "i-1")))]
     #[case::a_host("aws:///evil.example.com/i-1", None)]
@@ -193,8 +193,8 @@ mod tests {
     #[case::no_instance("aws:///eu-west-1/", None)]
     #[case::no_id("i-1", None)]
     fn an_id_names_a_place(#[case] id: &str, #[case] expected: Option<(&str, &str)>) {
-        let place = Place::of(id).map(|place| place.unless_a_zone_of("eu-west-1"));
-        assert_eq!(place.map(|place| (place.region, place.id)), expected);
+        let location = InstanceLocation::of(id).map(|location| location.with_zone_as_region("eu-west-1"));
+        assert_eq!(location.map(|location| (location.region, location.id)), expected);
     }
 
     #[test]
@@ -223,6 +223,6 @@ mod tests {
         };
         let instance =
             Instance { interfaces: vec![has("a", 0, 3), has("b", 1, 1), has("c", 7, 0)], ..Instance::default() };
-        assert_eq!(Lacks::of(&instance, &spec).prefixes, [("b".to_owned(), 1)]);
+        assert_eq!(Missing::of(&instance, &spec).prefixes, [("b".to_owned(), 1)]);
     }
 }

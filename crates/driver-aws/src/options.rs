@@ -1,4 +1,4 @@
-//! What the process says of EC2: endpoints, credentials of its own, directories of token files.
+//! The options of the process: endpoints, the process's own credentials, and the directories of token files.
 
 use std::path::PathBuf;
 
@@ -7,63 +7,63 @@ use machine_driver::{Code, Status};
 
 use crate::{errors::ErrorCodes, regions::Variant};
 
-/// Settings of the driver. They come from whoever runs the process, never from a class or a Secret.
+/// The options of the driver. They come from the operator of the process, never from a class or a Secret.
 #[derive(Clone, Debug)]
 pub struct AwsOptions {
-    /// The endpoint of EC2 in place of those of the regions.
+    /// The endpoint of EC2 for all regions, in place of AWS's endpoints.
     pub ec2_endpoint: Option<String>,
-    /// The endpoint of STS in place of those of the regions.
+    /// The endpoint of STS for all regions, in place of AWS's endpoints.
     pub sts_endpoint: Option<String>,
-    /// Which form of the regions' endpoints.
+    /// The variant of AWS's endpoints.
     pub variant: Variant,
-    /// How fine codes are.
+    /// The set of codes for failures.
     pub error_codes: ErrorCodes,
-    /// Token files that Secrets name are read below these directories only.
+    /// The directories below which a Secret may name token files.
     pub identity_directories: Vec<PathBuf>,
-    /// Certificates of authorities that are trusted in place of the system's.
+    /// A file with the certificates of trusted authorities, in place of the system's.
     pub ca_file: Option<PathBuf>,
-    /// Credentials of the process, for classes whose Secrets bring none.
+    /// The credentials of the process, for classes whose Secrets have none.
     pub own: OwnIdentity,
 }
 
 /// The identity of the process itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OwnIdentity {
-    /// A role, proven by a token in a file.
+    /// A role, with a token in a file.
     WebIdentity {
-        /// The file.
+        /// The token file.
         file: PathBuf,
         /// The ARN of the role.
         role: String,
     },
-    /// The agent of the container's platform, such as that of EKS Pod Identity.
+    /// The agent of the container's platform, for example of EKS Pod Identity.
     Container {
-        /// Whom to ask.
+        /// The URI of the agent.
         uri: String,
-        /// The file with the token for it.
+        /// The file with the token for the agent.
         token_file: Option<PathBuf>,
     },
     /// The instance profile of the VM that the process runs on.
     Instance {
-        /// The metadata service.
+        /// The URL of the metadata service.
         endpoint: String,
     },
-    /// Keys.
+    /// An access key.
     Keys {
-        /// The id.
+        /// The id of the key.
         id: String,
         /// The secret key.
         secret: Secret,
-        /// The token that belongs to keys which end.
+        /// The session token of a temporary key.
         token: Option<Secret>,
     },
-    /// None.
+    /// The process has no identity.
     None,
 }
 
-/// The metadata service of a VM.
+/// The URL of the metadata service of a VM.
 const METADATA: &str = "http://169.254.169.254";
-/// Where token files may be.
+/// The default directory for token files.
 const IDENTITY_DIRECTORY: &str = "/var/run/secrets/";
 
 impl Default for AwsOptions {
@@ -73,7 +73,7 @@ impl Default for AwsOptions {
 }
 
 impl AwsOptions {
-    /// What the environment of the process says, by the names that AWS's own clients know.
+    /// Reads the options from environment variables. They have the names that AWS's own clients use.
     pub fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Self {
         let text = |name: &str| variable(name).filter(|value| !value.trim().is_empty());
         let is_true = |name: &str| text(name).is_some_and(|value| value.eq_ignore_ascii_case("true"));
@@ -106,17 +106,16 @@ impl AwsOptions {
     }
 }
 
-/// An endpoint as an address.
+/// Parses the URL of an endpoint.
 ///
 /// # Errors
-/// `FailedPrecondition` when the configuration names none.
+/// `FailedPrecondition` if the text in the configuration is no URL.
 pub fn address(endpoint: &str) -> Result<Uri, Status> {
     let address: Option<Uri> = endpoint.parse().ok();
-    // A login would be told in messages.
-    let is_good = |authority: &str| !authority.contains('@');
+    // URLs with a user and a password are refused, because messages contain URLs.
     let is_url = |address: &Uri| {
         matches!(address.scheme_str(), Some("http" | "https"))
-            && address.authority().is_some_and(|authority| is_good(authority.as_str()))
+            && address.authority().is_some_and(|authority| !authority.as_str().contains('@'))
     };
     address.filter(is_url).ok_or_else(|| {
         let shown = if endpoint.contains('@') { "<redacted>" } else { endpoint };

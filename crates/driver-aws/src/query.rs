@@ -1,8 +1,8 @@
-//! Requests in the query protocol of EC2: a form whose names spell paths, lists counted from 1.
+//! Requests in the query protocol of EC2: a form in which a dotted name is the path of a value. List indices begin at 1.
 
 use std::fmt;
 
-/// A request: its action and its parameters in their order. `Debug` prints no values, user data among them.
+/// A request: its action and its parameters in order. `Debug` prints no values, because they may contain user data.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Query {
     action: &'static str,
@@ -12,7 +12,7 @@ pub struct Query {
 }
 
 impl Query {
-    /// A request for this action of a service whose API has this version.
+    /// A request for this action, with this version of the service's API.
     pub fn new(action: &'static str, version: &'static str) -> Self {
         Self { action, version, parameters: Vec::new(), prefix: String::new() }
     }
@@ -57,13 +57,13 @@ impl Query {
         }
     }
 
-    /// The parameters in their order, action and version left out.
+    /// The parameters in order, without action and version.
     #[cfg(test)]
     pub fn parameters(&self) -> &[(String, String)] {
         &self.parameters
     }
 
-    /// The form.
+    /// The body of the request.
     pub fn body(&self) -> String {
         let mut form = form_urlencoded::Serializer::new(String::new());
         form.append_pair("Action", self.action).append_pair("Version", self.version);

@@ -1,13 +1,13 @@
-//! Regions and the hosts of their services.
+//! Regions and the host names of their services.
 //!
-//! A region comes from a class or a provider id, and what users write never becomes a host of their choice: a region is letters,
-//! digits and hyphens, and a host is built of a label and the suffix of the region's partition. Only the process's own
-//! configuration names another endpoint.
+//! A region comes from a class or a provider id. A user must not be able to choose the host to which the driver sends requests: a region consists of
+//! letters, digits and hyphens, and the host name ends with the suffix of the region's partition. Only the configuration of the process can name
+//! another endpoint.
 
-/// What a region may consist of.
+/// The most characters of a region.
 const LONGEST: usize = 40;
 
-/// Whether it can be the name of a region at all.
+/// Whether a text has the form of a region.
 pub fn is_region(region: &str) -> bool {
     let allowed = |byte: u8| byte == b'-' || byte.is_ascii_lowercase() || byte.is_ascii_digit();
     (1..=LONGEST).contains(&region.len())
@@ -16,7 +16,7 @@ pub fn is_region(region: &str) -> bool {
         && !region.ends_with('-')
 }
 
-/// The regions that botocore 1.44 knows.
+/// The regions in botocore 1.44.
 #[rustfmt::skip]
 const REGIONS: [&str; 46] = [
     "af-south-1", "ap-east-1", "ap-east-2", "ap-northeast-1", "ap-northeast-2", "ap-northeast-3", "ap-south-1", "ap-south-2",
@@ -27,22 +27,22 @@ const REGIONS: [&str; 46] = [
     "us-iso-west-1", "us-isob-east-1", "us-isob-west-1", "us-isof-east-1", "us-isof-south-1", "us-west-1", "us-west-2",
 ];
 
-/// Whether it is a region that this version knows. There may be others.
+/// Whether a region is in the list of this version. AWS may have newer regions.
 pub fn is_known(region: &str) -> bool {
     REGIONS.contains(&region)
 }
 
-/// A form of the endpoints of a service.
+/// The variant of AWS's endpoints.
 #[cfg(feature = "driver")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Variant {
-    /// Endpoints with cryptography after FIPS 140.
+    /// Use endpoints with cryptography according to FIPS 140.
     pub fips: bool,
-    /// Endpoints with IPv6 beside IPv4.
+    /// Use endpoints with IPv4 and IPv6.
     pub dual_stack: bool,
 }
 
-/// The host of a service in a region that [`is_region`] has accepted.
+/// The host name of a service in a region. The caller has checked the region with [`is_region`].
 #[cfg(feature = "driver")]
 pub fn host(service: &str, region: &str, variant: Variant) -> String {
     let (suffix, dual_stack) = suffixes(region);
@@ -50,7 +50,7 @@ pub fn host(service: &str, region: &str, variant: Variant) -> String {
     format!("{service}{fips}.{region}.{}", if variant.dual_stack { dual_stack } else { suffix })
 }
 
-/// The suffixes of the region's partition: the usual one, and that of endpoints with IPv6.
+/// The suffixes of host names in the partition of a region: of IPv4 endpoints, and of endpoints with IPv4 and IPv6.
 #[cfg(feature = "driver")]
 fn suffixes(region: &str) -> (&'static str, &'static str) {
     let partitions = [

@@ -1,8 +1,8 @@
-//! What the Secrets of a class for EC2 must hold (spec/providers §3.2, last paragraph).
+//! The keys that the Secrets of a class for EC2 must have (spec/providers §3.2, last paragraph).
 
 use std::collections::BTreeSet;
 
-/// What is missing among the keys that hold values which are not blank. Either spelling of a credential counts.
+/// The messages for missing keys. `keys` are the keys with a value that is not blank. Both spellings of a credential are accepted.
 pub fn missing(keys: &BTreeSet<String>) -> Vec<&'static str> {
     let has = |key: &str| keys.contains(key);
     let mut missing = Vec::new();

@@ -1,4 +1,4 @@
-//! Signature version 4 of a request with a form in its body, by the crate `aws-sigv4`: only what it is given stands here.
+//! Signs requests with a form as body by signature version 4. The crate `aws-sigv4` computes the signature.
 
 use std::time::SystemTime;
 
@@ -16,20 +16,20 @@ use crate::credentials::Credentials;
 /// The content type of a form.
 pub const FORM: &str = "application/x-www-form-urlencoded; charset=utf-8";
 
-/// What is signed.
+/// A request that is signed.
 #[derive(Clone, Copy, Debug)]
 pub struct Form<'a> {
-    /// Where it is sent.
+    /// The URL of the request.
     pub url: &'a str,
     /// The name of the service in signatures.
     pub service: &'a str,
     /// The region.
     pub region: &'a str,
-    /// The form.
+    /// The body of the request.
     pub body: &'a str,
 }
 
-/// The headers that sign a form at this time: their names and values.
+/// The names and values of the headers that sign a request at this time.
 ///
 /// # Errors
 /// `Unauthenticated` for credentials that no header can carry.
@@ -45,7 +45,7 @@ pub fn sign(form: Form<'_>, credentials: &Credentials, at: Timestamp) -> Result<
         .settings(SigningSettings::default())
         .build()
         .map_err(|error| Status::new(Code::Internal, error.to_string()))?;
-    // The hash in place of the body: what the crate does not have it can't log.
+    // The crate gets a hash in place of the body, so that it can't log the body.
     let body = SignableBody::Precomputed(hash(body.as_bytes()));
     let request = SignableRequest::new("POST", url, [("content-type", FORM)].into_iter(), body);
     let signed = request
@@ -71,7 +71,7 @@ mod tests {
 
     use super::*;
 
-    /// The expected values are botocore's for the same request, at the same time.
+    /// The expected signatures were made with botocore for the same request and time.
     #[rstest]
     #[case::lasting(
         None,
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_no_header_can_carry_is_refused_without_a_word_of_it() {
+    fn a_token_that_no_header_can_carry_is_refused_and_not_in_the_message() {
         let credentials = Credentials {
             id: "AKIDEXAMPLE".to_owned(),
             secret: Secret::new("s"),

@@ -1,8 +1,8 @@
 //! The `providerSpec` of a class as the driver reads it (spec/providers §3.1).
 //!
-//! Fields that are accepted and never sent (`ebsOptimized`, `monitoring`, `noDevice`, `virtualName`) are not here.
+//! The fields `ebsOptimized`, `monitoring`, `noDevice` and `virtualName` are missing here: they are accepted and never sent.
 
-#![allow(clippy::struct_field_names, reason = "fields are called as in a providerSpec")]
+#![allow(clippy::struct_field_names, reason = "the fields have the names of providerSpec")]
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::{
     rules::{CLUSTER_TAG, ROLE_TAG},
 };
 
-/// What a class says of its instances.
+/// The `providerSpec` of a class.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Spec {
@@ -127,11 +127,10 @@ pub struct Placement {
 }
 
 impl Spec {
-    /// The spec of a class of this driver, as far as it can be read; rules are [`Self::checked`].
+    /// Reads the spec of a class. The rules are checked by [`Self::checked`] only.
     ///
     /// # Errors
-    /// `InvalidArgument` for a class of another driver or with a region that can't be one, `Internal` for a spec of another
-    /// shape, as in the original.
+    /// `InvalidArgument` for a class of another driver and for an invalid region, `Internal` for fields of other types, as in the Go driver.
     pub fn read(class: &MachineClass) -> Result<Self, Status> {
         if class.provider != AWS {
             let message = format!("requested for Provider '{}', we only support '{AWS}'", class.provider);
@@ -147,10 +146,10 @@ impl Spec {
         Ok(spec)
     }
 
-    /// The same, and the rules hold: what a creation asks for. The class may be older than the webhook.
+    /// Reads the spec of a class and checks the rules. A creation needs this, because the class may be older than the webhook.
     ///
     /// # Errors
-    /// Those of [`Self::read`], and `InvalidArgument` with all that is wrong.
+    /// The errors of [`Self::read`], and `InvalidArgument` with all broken rules.
     pub fn checked(class: &MachineClass) -> Result<Self, Status> {
         let spec = Self::read(class)?;
         let mut found = Findings::new();
@@ -162,13 +161,13 @@ impl Spec {
         Ok(spec)
     }
 
-    /// The keys of the tags that prove whose an instance is; `None` when one is missing.
+    /// The keys of the tags that identify the owner of an instance. `None` if one of them is missing.
     pub fn owner_tags(&self) -> Option<OwnerTags> {
         OwnerTags::of(self.tags.keys(), CLUSTER_TAG, ROLE_TAG)
     }
 }
 
-/// Refuses what can't be a region, before it becomes a part of a host.
+/// Refuses an invalid region. The region becomes a part of a host name.
 fn check_region(region: &str) -> Result<(), Status> {
     if regions::is_region(region) {
         return Ok(());
@@ -176,7 +175,7 @@ fn check_region(region: &str) -> Result<(), Status> {
     Err(Status::new(Code::InvalidArgument, format!("providerSpec.region: {region:?} can't be a region")))
 }
 
-/// A text that says something.
+/// A text that is not empty.
 pub fn filled(text: Option<&String>) -> Option<&str> {
     text.map(String::as_str).filter(|text| !text.is_empty())
 }

@@ -1,4 +1,4 @@
-//! The driver over a real connection: behind a proxy with faults stands the EC2 of the tests.
+//! Tests of the driver over real connections to [`FakeEc2`], through a proxy with faults.
 
 use std::{
     io::{self, Write},
@@ -17,7 +17,7 @@ use super::{
 use crate::{ErrorCodes, OwnIdentity, fake_ec2::FakeEc2};
 use cloud_client::Secret;
 
-/// A driver that reaches its EC2 through a proxy.
+/// A driver that is connected to its fake EC2 through a proxy.
 struct Wire {
     ec2: FakeEc2,
     proxy: FaultProxy,
@@ -62,7 +62,7 @@ fn machine(name: &str) -> MachineRequest {
 #[case::a_03_lost(Fault::LoseReply)]
 #[case::cut_off_in_the_middle(Fault::Cut(200))]
 #[tokio::test]
-async fn after_a_launch_without_an_answer_the_next_try_finds_its_instance(#[case] fault: Fault) {
+async fn the_attempt_after_a_launch_without_an_answer_finds_its_instance(#[case] fault: Fault) {
     let wire = Wire::new().await;
     wire.proxy.add(Rule::new(action("RunInstances"), fault).times(1));
     let refused = wire.create().await.unwrap_err();
@@ -72,7 +72,7 @@ async fn after_a_launch_without_an_answer_the_next_try_finds_its_instance(#[case
 }
 
 #[tokio::test]
-async fn an_answer_that_ends_in_the_middle_is_asked_for_again_where_nothing_changes_by_it() {
+async fn a_read_whose_answer_is_cut_off_is_repeated() {
     let wire = Wire::new().await;
     wire.create().await.unwrap();
     wire.proxy.add(Rule::new(any, Fault::Cut(40)).times(1));
@@ -92,7 +92,7 @@ async fn c_10_a_list_whose_second_page_gets_lost_is_an_error() {
 }
 
 #[tokio::test]
-async fn c_11_a_refused_look_is_repeated_when_ec2_says() {
+async fn c_11_a_throttled_read_is_repeated_after_the_time_in_the_answer() {
     let wire = Wire::new().await;
     let busy = Reply::new(429, "").with("Retry-After", "1");
     wire.proxy.add(Rule::new(any, Fault::Answer(busy)).times(3));
@@ -103,7 +103,7 @@ async fn c_11_a_refused_look_is_repeated_when_ec2_says() {
 }
 
 #[tokio::test]
-async fn c_13_a_silent_ec2_is_given_up_at_the_deadline() {
+async fn c_13_a_call_to_an_unresponsive_ec2_ends_at_its_deadline() {
     let wire = Wire::new().await;
     wire.proxy.add(Rule::new(any, Fault::NoResponse));
     let began = Instant::now();
@@ -126,7 +126,7 @@ async fn a_20_an_instance_that_is_not_described_yet_is_waited_for() {
 }
 
 #[tokio::test]
-async fn an_endpoint_where_nobody_listens_is_told() {
+async fn an_endpoint_without_a_listener_is_unavailable() {
     let url = FaultProxy::of(|_| Reply::new(200, "")).await.unwrap().url().to_owned();
     let refused = reaching(&url).get_machine_status(&within(3), machine("m-1")).await.unwrap_err();
     assert_eq!(refused.code, Code::Unavailable);
@@ -154,7 +154,7 @@ impl<'a> MakeWriter<'a> for Log {
 }
 
 #[tokio::test]
-async fn c_14_no_log_tells_a_secret() {
+async fn c_14_no_log_contains_a_secret() {
     let log = Log::default();
     let subscriber = tracing_subscriber::fmt().with_max_level(tracing_subscriber::filter::LevelFilter::TRACE);
     let logging =

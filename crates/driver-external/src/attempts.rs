@@ -1,4 +1,4 @@
-//! Which attempt at an operation a call is: the same machine and operation have the same id until the operation succeeds.
+//! Counts the attempts at each operation. All attempts at one operation on one machine share a request id, until the operation succeeds.
 
 use std::{
     collections::BTreeMap,
@@ -9,18 +9,18 @@ use machine_driver::Machine;
 
 use crate::wire::driver::Op;
 
-/// So many operations are remembered; beyond, all begin at 1 again, which a driver must cope with after a restart, too.
-const MOST: usize = 16_384;
+/// The most operations that are counted. Beyond this number all counts begin at 1 again, as they do after a restart of this process.
+const MAX_OPERATIONS: usize = 16_384;
 
-/// Operations that have not succeeded yet, with the number of attempts at them.
+/// The operations that have not succeeded yet, by request id, with the number of attempts.
 #[derive(Default)]
 pub struct Attempts(Mutex<BTreeMap<String, u32>>);
 
 impl Attempts {
-    /// The number of the attempt that begins now; 1 is the first.
+    /// Counts an attempt that begins now and returns its number. The first attempt has number 1.
     pub fn begin(&self, id: &str) -> u32 {
         let mut attempts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if attempts.len() >= MOST && !attempts.contains_key(id) {
+        if attempts.len() >= MAX_OPERATIONS && !attempts.contains_key(id) {
             attempts.clear();
         }
         let attempt = attempts.entry(id.to_owned()).or_default();
@@ -28,13 +28,14 @@ impl Attempts {
         *attempt
     }
 
-    /// The operation has succeeded.
+    /// Forgets an operation that has succeeded.
     pub fn succeeded(&self, id: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
     }
 }
 
-/// The id of an operation on a machine: its UID, or for a VM without a machine its place, and the operation.
+/// The request id: the UID of the machine and the name of the operation. For a VM without a machine object, namespace, name and
+/// provider id stand in place of the UID.
 pub fn request_id(machine: &Machine, op: Op) -> String {
     let subject = machine.metadata.uid.clone().filter(|uid| !uid.is_empty()).unwrap_or_else(|| {
         let name = machine.metadata.name.as_deref().unwrap_or_default();
@@ -63,9 +64,9 @@ mod tests {
     #[test]
     fn operations_that_never_succeed_do_not_fill_the_memory() {
         let attempts = Attempts::default();
-        for number in 0..2 * MOST {
+        for number in 0..2 * MAX_OPERATIONS {
             attempts.begin(&number.to_string());
         }
-        assert!(attempts.0.lock().unwrap().len() <= MOST);
+        assert!(attempts.0.lock().unwrap().len() <= MAX_OPERATIONS);
     }
 }

@@ -1,6 +1,7 @@
-//! A driver in another process, as the core sees it.
+//! The client of a driver in another process. It implements [`Driver`].
 //!
-//! Source: spec/providers §9.3. The core decides about every repetition but one: a read whose connection broke is sent once more.
+//! The client repeats a call in one case only: it sends a read once more after the connection broke. The controllers decide about all other
+//! repetitions. Source: spec/providers §9.3.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,67 +30,67 @@ use crate::{
     connection::{self, TlsFiles},
     convert::{self, CallHead},
     info::Accepted,
+    info_history::InfoHistory,
     keeper,
-    link::{AfterLoss, DOWN_AFTER, Link, RETRY_WITHIN, after_loss},
+    link::{DOWN_AFTER, Link, RETRY_WITHIN, may_resend},
     supervise,
-    told::Told,
     wire::driver::{ListMachinesChunk, NodeIdCompare, Op, driver_client::DriverClient},
 };
 
-/// A verdict over a class counts so long; then the driver is asked again.
-const VERDICT_HOLDS: Duration = Duration::from_secs(300);
-/// So many verdicts are remembered.
-const MOST_VERDICTS: usize = 1024;
-/// So long a verdict may take.
-const VERDICT_WITHIN: Duration = Duration::from_secs(5);
-/// What ends a call so shortly before its deadline is the deadline.
-const AT_THE_DEADLINE: Duration = Duration::from_millis(50);
-/// What begins under a leadership waits so long for the first connection.
-const FIRST_CONNECTION_WITHIN: Duration = Duration::from_secs(10);
+/// How long the driver's approval of a class is cached.
+const APPROVAL_TTL: Duration = Duration::from_secs(300);
+/// The most approvals that are cached.
+const MAX_APPROVALS: usize = 1024;
+/// The longest time of a `Validate` call.
+const VALIDATE_TIMEOUT: Duration = Duration::from_secs(5);
+/// An error that comes this shortly before the deadline of a call counts as the deadline.
+const DEADLINE_TOLERANCE: Duration = Duration::from_millis(50);
+/// How long a process that begins to lead waits for the first connection.
+const FIRST_CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where a driver comes from.
+/// Where a driver runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// It listens somewhere.
+    /// In a process that listens on this address.
     At(Address),
-    /// It is a program that runs as long as this process leads.
+    /// In a program that this process runs while it leads.
     Program(PathBuf),
 }
 
-/// What an external driver needs.
+/// The settings of an external driver.
 pub struct Options {
-    /// The `provider` string that it serves.
+    /// The `provider` string that the driver serves.
     pub provider: String,
-    /// Where it is.
+    /// Where the driver runs.
     pub place: Place,
     /// The files for mutual TLS.
     pub tls: Option<TlsFiles>,
-    /// The version of this program, told to the driver.
+    /// The version of this program, which `GetInfo` sends to the driver.
     pub version: String,
-    /// A driver that is ill or away for longer is down.
+    /// A driver that is unhealthy or disconnected for longer than this is down.
     pub down_after: Duration,
-    /// So often the driver is asked whether it answers, and files for TLS are looked at.
-    pub looks_every: Duration,
-    /// Hears whenever the driver comes up or goes down.
-    pub tell: Box<dyn Fn(&News) + Send + Sync>,
+    /// The time between two checks whether the driver answers and whether the files for TLS have changed.
+    pub check_interval: Duration,
+    /// Is called when the driver comes up, when it goes down, and when the connection is given up.
+    pub on_change: Box<dyn Fn(&DriverState) + Send + Sync>,
 }
 
-/// What becomes of a driver.
+/// The state of a driver, as it is reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum News {
-    /// It serves.
+pub enum DriverState {
+    /// The driver serves.
     Up,
-    /// It is ill or away for too long.
+    /// The driver has been unhealthy or disconnected for too long.
     Down {
-        /// What is known of the reason.
+        /// The reason, for users.
         why: String,
     },
-    /// Its connection is kept no more.
+    /// This process has given up the connection, because it ends.
     Ended,
 }
 
 impl Options {
-    /// The driver of this provider at this place, of which nobody hears whether it is up.
+    /// The default settings of a driver for this provider. Changes of its state are not reported.
     pub fn new(provider: impl Into<String>, place: Place) -> Self {
         Self {
             provider: provider.into(),
@@ -97,26 +98,27 @@ impl Options {
             tls: None,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             down_after: DOWN_AFTER,
-            looks_every: keeper::LOOKS_EVERY,
-            tell: Box::new(|_| ()),
+            check_interval: keeper::CHECK_INTERVAL,
+            on_change: Box::new(|_| ()),
         }
     }
 }
 
-/// What the keeper of the connection and the callers share.
+/// What the task that keeps the connection and the callers share.
 pub struct Shared {
     pub(crate) version: String,
-    pub(crate) told: Told,
+    pub(crate) history: InfoHistory,
     pub(crate) link: Link,
-    pub(crate) looks_every: Duration,
-    pub(crate) tell: Box<dyn Fn(&News) + Send + Sync>,
+    pub(crate) check_interval: Duration,
+    pub(crate) on_change: Box<dyn Fn(&DriverState) + Send + Sync>,
     attempts: Attempts,
-    verdicts: Mutex<BTreeMap<u64, Instant>>,
+    /// When the driver approved a class with its Secret, by their fingerprint.
+    approvals: Mutex<BTreeMap<u64, Instant>>,
 }
 
 impl Shared {
     pub(crate) fn provider(&self) -> &'static str {
-        self.told.info.name
+        self.history.info.name
     }
 }
 
@@ -129,24 +131,24 @@ pub struct ExternalDriver {
 }
 
 impl ExternalDriver {
-    /// The driver of these options; it is connected to from [`Self::keep`], or from the beginning of a leadership on.
+    /// A driver with these settings. [`Self::keep`] connects to it, or [`Driver::begin`] if `keep` was not called.
     pub fn new(options: Options) -> Self {
-        let told = Told::nothing(&options.provider);
-        let link = Link::new(told.info.name, options.down_after, Instant::now());
+        let history = InfoHistory::new(&options.provider);
+        let link = Link::new(history.info.name, options.down_after, Instant::now());
         let shared = Shared {
             version: options.version,
-            told,
+            history,
             link,
-            looks_every: options.looks_every,
-            tell: options.tell,
+            check_interval: options.check_interval,
+            on_change: options.on_change,
             attempts: Attempts::default(),
-            verdicts: Mutex::default(),
+            approvals: Mutex::default(),
         };
         Self { shared: Arc::new(shared), place: options.place, tls: options.tls, is_kept: AtomicBool::new(false) }
     }
 
-    /// Keeps the connection until `stop`, also where this process does not lead: admission needs the schema, and views need lists.
-    /// `None` for a program, which runs on the leader only, and for a connection that is kept already.
+    /// The task that keeps the connection until `stop`. It also runs on replicas that do not lead, because admission needs the schema and views
+    /// need lists. `None` for a program, which only the leader runs, and after the first call.
     pub fn keep(&self, stop: CancellationToken) -> Option<BoxFuture<'static, ()>> {
         let Place::At(address) = &self.place else { return None };
         if self.is_kept.swap(true, Ordering::Relaxed) {
@@ -155,13 +157,13 @@ impl ExternalDriver {
         Some(keeper::keep(Arc::clone(&self.shared), address.clone(), self.tls.clone(), stop).boxed())
     }
 
-    /// What the driver has told of itself last.
+    /// The last answer of `GetInfo` that was accepted.
     pub fn accepted(&self) -> Option<&Accepted> {
-        self.shared.told.last().accepted.as_ref()
+        self.shared.history.last().accepted.as_ref()
     }
 
     fn head(&self, cx: &OpContext, deadline: Instant) -> CallHead {
-        let reads_owner = self.accepted().is_some_and(|told| told.owner_in_class);
+        let reads_owner = self.accepted().is_some_and(|info| info.owner_in_class);
         CallHead {
             owner: cx.owner().filter(|_| !reads_owner).cloned(),
             deadline: convert::ahead(Timestamp::now(), deadline.saturating_duration_since(Instant::now())),
@@ -169,7 +171,7 @@ impl ExternalDriver {
         }
     }
 
-    /// A call about one machine: what it is asked, and what its answer means.
+    /// Makes a call about one machine and counts it as an attempt.
     async fn about_machine<A: Send>(
         &self,
         op: Op,
@@ -188,9 +190,9 @@ impl ExternalDriver {
         answer
     }
 
-    /// Until when a call may take: the caller's deadline, or sooner where the driver says so.
+    /// The deadline of a call: that of the caller, or an earlier one if the driver limits the operation.
     fn deadline(&self, op: Op, cx: &OpContext) -> Instant {
-        let limit = self.accepted().and_then(|told| told.limits.get(&op));
+        let limit = self.accepted().and_then(|info| info.limits.get(&op));
         limit.map_or(cx.deadline, |limit| cx.deadline.min(Instant::now() + *limit))
     }
 
@@ -210,7 +212,7 @@ impl ExternalDriver {
             ));
         }
         let (length, limit) = (request.encoded_len(), keeper::LONGEST_MESSAGE);
-        // Sent, it would look like a connection that broke, and be sent again for ever.
+        // tonic reports a message that is too long like a broken connection, so the call would be repeated for ever.
         if length > limit {
             return Err(Status::new(
                 Code::InvalidArgument,
@@ -220,7 +222,7 @@ impl ExternalDriver {
         let _slot = match &session.slots {
             Some(slots) => {
                 let slot = tokio::time::timeout_at(deadline, Arc::clone(slots).acquire_owned()).await;
-                // The semaphore is never closed.
+                // `acquire_owned` fails only for a closed semaphore, and this one is never closed.
                 slot.map_err(|_| late())?.ok()
             }
             None => None,
@@ -228,7 +230,7 @@ impl ExternalDriver {
         let mut sent = 0;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            // The slot may have come with the deadline: what nobody waits for is not begun.
+            // The slot may have become free at the deadline. The caller no longer waits then.
             if left.is_zero() {
                 return Err(late());
             }
@@ -243,36 +245,34 @@ impl ExternalDriver {
             if codes::is_late(&error) {
                 return Err(late());
             }
-            // What has a cause here was made here: the connection broke.
-            if std::error::Error::source(&error).is_none() {
-                return Err(told(op, codes::from_wire(&error)));
+            if !connection::is_lost(&error) {
+                return Err(checked_code(op, codes::from_wire(&error)));
             }
-            // Or the driver, which knows the deadline, too, has cut the call off a moment before us.
-            if deadline.saturating_duration_since(Instant::now()) < AT_THE_DEADLINE {
+            // The driver also knows the deadline, and may have ended the call a moment earlier than this process.
+            if deadline.saturating_duration_since(Instant::now()) < DEADLINE_TOLERANCE {
                 return Err(late());
             }
-            let next = match after_loss(op, sent) {
-                AfterLoss::Tell => None,
-                AfterLoss::Again => {
-                    self.shared.link.next_session(session.number, deadline.min(Instant::now() + RETRY_WITHIN)).await
-                }
+            let next = if may_resend(op, sent) {
+                self.shared.link.next_session(session.number, deadline.min(Instant::now() + RETRY_WITHIN)).await
+            } else {
+                None
             };
             session = next.ok_or_else(|| {
-                let why = connection::words(&error);
+                let why = connection::describe(&error);
                 self.shared.link.unavailable(&format!("was lost during {}: {why}", op.as_str_name()))
             })?;
         }
     }
 
-    /// Lets the driver judge a class before a VM of it is made, where it can.
-    async fn judge(&self, cx: &OpContext, class: &MachineClass, secret: &SecretData) -> Result<(), Status> {
-        if !self.accepted().is_some_and(|told| told.capabilities.contains(&Op::Validate)) {
+    /// Asks the driver to validate a class before a VM is made, if the driver can do that.
+    async fn validate_class(&self, cx: &OpContext, class: &MachineClass, secret: &SecretData) -> Result<(), Status> {
+        if !self.accepted().is_some_and(|info| info.capabilities.contains(&Op::Validate)) {
             return Ok(());
         }
-        let deadline = self.deadline(Op::Validate, cx).min(Instant::now() + VERDICT_WITHIN);
+        let deadline = self.deadline(Op::Validate, cx).min(Instant::now() + VALIDATE_TIMEOUT);
         let request = convert::validate_request(&self.head(cx, deadline), class, secret)?;
-        let asked = fingerprint(&request);
-        if self.is_fine(asked) {
+        let fingerprint = fingerprint(&request);
+        if self.is_approved(fingerprint) {
             return Ok(());
         }
         let answer = self
@@ -283,37 +283,37 @@ impl ExternalDriver {
         match answer.map(convert::refusal) {
             Ok(Some(refusal)) => Err(Status::new(Code::InvalidArgument, refusal)),
             Ok(None) => {
-                self.remember_fine(asked);
+                self.remember_approval(fingerprint);
                 Ok(())
             }
-            // A driver need not judge classes.
+            // `Validate` is optional.
             Err(status) if status.code == Code::Unimplemented => Ok(()),
             Err(status) => Err(status),
         }
     }
 
-    fn is_fine(&self, asked: u64) -> bool {
-        let verdicts = self.shared.verdicts.lock().unwrap_or_else(PoisonError::into_inner);
-        verdicts.get(&asked).is_some_and(|at| at.elapsed() < VERDICT_HOLDS)
+    fn is_approved(&self, fingerprint: u64) -> bool {
+        let approvals = self.shared.approvals.lock().unwrap_or_else(PoisonError::into_inner);
+        approvals.get(&fingerprint).is_some_and(|at| at.elapsed() < APPROVAL_TTL)
     }
 
-    fn remember_fine(&self, asked: u64) {
-        let mut verdicts = self.shared.verdicts.lock().unwrap_or_else(PoisonError::into_inner);
-        if verdicts.len() >= MOST_VERDICTS {
-            verdicts.clear();
+    fn remember_approval(&self, fingerprint: u64) {
+        let mut approvals = self.shared.approvals.lock().unwrap_or_else(PoisonError::into_inner);
+        if approvals.len() >= MAX_APPROVALS {
+            approvals.clear();
         }
-        verdicts.insert(asked, Instant::now());
+        approvals.insert(fingerprint, Instant::now());
     }
 }
 
-/// A client of one connection.
+/// The client of one connection.
 type Client = DriverClient<Channel>;
-/// A call about one machine.
+/// The request of a call about one machine.
 type AboutMachine = tonic::Request<crate::wire::driver::MachineRequest>;
-/// The answer of a call that was sent.
+/// The pending answer of a call.
 type Answer<A> = BoxFuture<'static, Result<A, tonic::Status>>;
 
-/// Which class and Secret a verdict is over.
+/// A hash of the class and the Secret of a request.
 fn fingerprint(request: &crate::wire::driver::ValidateRequest) -> u64 {
     let mut hasher = DefaultHasher::new();
     request.machine_class.as_ref().map(|class| &class.json).hash(&mut hasher);
@@ -322,18 +322,19 @@ fn fingerprint(request: &crate::wire::driver::ValidateRequest) -> u64 {
     hasher.finish()
 }
 
-/// What a failure means in this call: a driver that can't create or delete is defective, whatever it says.
-fn told(op: Op, status: Status) -> Status {
+/// The failure with the code that it has for this operation. A driver must implement creation and deletion, so `Unimplemented` is an
+/// internal error there.
+fn checked_code(op: Op, status: Status) -> Status {
     match (op, status.code) {
         (Op::Create | Op::Delete, Code::Unimplemented) => Status { code: Code::Internal, ..status },
         _ => status,
     }
 }
 
-/// The memory that a list may take, in bytes: some 400,000 VMs.
+/// The most memory that a list may take, in bytes. It is enough for about 400,000 VMs.
 const LARGEST_LIST: usize = 64 << 20;
 
-/// The list in these chunks, which is whole only when the last one says so.
+/// Collects the chunks of a list. A list is complete only if its final chunk is marked as the last one.
 async fn whole_list(mut stream: tonic::Streaming<ListMachinesChunk>) -> Result<Vec<ListedVm>, tonic::Status> {
     let (mut all, mut size) = (Vec::new(), 0);
     while let Some(chunk) = stream.message().await? {
@@ -355,7 +356,7 @@ async fn whole_list(mut stream: tonic::Streaming<ListMachinesChunk>) -> Result<V
 #[async_trait]
 impl Driver for ExternalDriver {
     fn info(&self) -> &DriverInfo {
-        &self.shared.told.last().info
+        &self.shared.history.last().info
     }
 
     async fn begin(&self, stop: CancellationToken) -> Result<Vec<DriverTask>, Status> {
@@ -364,8 +365,8 @@ impl Driver for ExternalDriver {
                 .map_err(|error| Status::new(Code::Unavailable, format!("no place for a socket: {error}")))?;
             let address = Address::Unix(socket.path().to_owned());
             let shared = Arc::clone(&self.shared);
-            let ill_for = move || shared.link.ill_for(Instant::now());
-            let program = supervise::run(program.clone(), self.shared.provider(), socket, ill_for, stop.clone());
+            let unhealthy_for = move || shared.link.unhealthy_for(Instant::now());
+            let program = supervise::run(program.clone(), self.shared.provider(), socket, unhealthy_for, stop.clone());
             let connection = keeper::keep(Arc::clone(&self.shared), address, None, stop);
             return Ok(vec![
                 DriverTask { name: "external-driver-program", run: program.boxed() },
@@ -375,29 +376,29 @@ impl Driver for ExternalDriver {
         if let Some(connection) = self.keep(stop) {
             return Ok(vec![DriverTask { name: "external-driver-connection", run: connection }]);
         }
-        // Without it in time calls fail, and are made again.
-        self.shared.link.next_session(0, Instant::now() + FIRST_CONNECTION_WITHIN).await;
+        // If there is no connection in time, calls fail and the controllers repeat them.
+        self.shared.link.next_session(0, Instant::now() + FIRST_CONNECTION_TIMEOUT).await;
         Ok(Vec::new())
     }
 
     fn owner(&self, _class: &MachineClass) -> Option<Owner> {
-        // A driver that reads it in the class needs none of ours; that there is one is all that matters to callers.
-        self.accepted().filter(|told| told.owner_in_class).map(|_| Owner::new("as the class says", ""))
+        // A driver that reads the owner in the class needs none from this process. Callers only check that there is an owner.
+        self.accepted().filter(|info| info.owner_in_class).map(|_| Owner::new("as the class says", ""))
     }
 
     fn validate(&self, _class: &MachineClass, _found: &mut Findings) {
-        // Admission has the schema; the driver itself is asked before a VM is made (decisions.md 37).
+        // Admission checks the schema. The driver validates the class before a VM is made (decisions.md 37).
     }
 
     fn missing_in_secret(&self, rules: Option<&dyn ClassRules>, keys: &BTreeSet<String>) -> Vec<&'static str> {
-        match self.shared.told.last().secret_words.as_slice() {
+        match self.shared.history.last().required_keys.as_slice() {
             [] => rules.map(|rules| rules.missing_in_secret(keys)).unwrap_or_default(),
-            required => required.iter().filter(|(key, _)| !keys.contains(key)).map(|(_, words)| *words).collect(),
+            required => required.iter().filter(|(key, _)| !keys.contains(key)).map(|(_, text)| *text).collect(),
         }
     }
 
     async fn create_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<CreatedVm, Status> {
-        self.judge(cx, &request.class, &request.secret).await?;
+        self.validate_class(cx, &request.class, &request.secret).await?;
         let send = |mut client: Client, request: AboutMachine| {
             async move { client.create_machine(request).await.map(tonic::Response::into_inner) }.boxed()
         };
@@ -436,7 +437,7 @@ impl Driver for ExternalDriver {
 
     fn inventory_key(&self, class: &MachineClass) -> String {
         match self.accepted() {
-            Some(told) if told.lists_by_owner && !told.owner_in_class => {
+            Some(info) if info.lists_by_owner && !info.owner_in_class => {
                 class.metadata.namespace.clone().unwrap_or_default()
             }
             _ => class.provider_spec.to_string(),
@@ -444,7 +445,7 @@ impl Driver for ExternalDriver {
     }
 
     fn same_instance(&self, machine: &str, node: &str) -> SameInstance {
-        match self.accepted().map(|told| told.compare) {
+        match self.accepted().map(|info| info.compare) {
             Some(NodeIdCompare::LastSegment) => same_instance::by_last_segment(machine, node),
             Some(NodeIdCompare::Whole) => whole(machine, node),
             Some(NodeIdCompare::None) | None => same_instance::same_or_unknown(machine, node),
@@ -461,7 +462,7 @@ impl Driver for ExternalDriver {
     }
 }
 
-/// Whether ids that are compared as a whole name one instance.
+/// Whether two ids name the same instance if the whole ids are compared.
 fn whole(machine: &str, node: &str) -> SameInstance {
     match (machine.is_empty() || node.is_empty(), machine.eq_ignore_ascii_case(node)) {
         (true, _) => SameInstance::Unknown,

@@ -1,7 +1,7 @@
-//! Codes and statuses on the wire, both ways.
+//! Converts machine codes and statuses to and from gRPC.
 //!
-//! gRPC has the numbers 0 to 16; a failure that needs 17 (`Uninitialized`), a partial answer or a state carries a [`StatusDetail`], whose
-//! code wins over the number. Source: spec/providers §9.4.
+//! gRPC has the codes 0 to 16. A failure with code 17 (`Uninitialized`), with a partial answer or with a state carries a [`StatusDetail`].
+//! The code of that detail has precedence over the gRPC code. Source: spec/providers §9.4.
 
 use kube_values::field::cut;
 use machine_driver::{Code, Status};
@@ -12,21 +12,21 @@ use crate::{
     wire::{driver::StatusDetail, rpc},
 };
 
-/// The type of a detail within `google.rpc.Status`.
+/// The type URL of a detail within `google.rpc.Status`.
 const DETAIL_TYPE: &str = "type.googleapis.com/machine.driver.v1.StatusDetail";
-/// The part of a type's URL that names the type; what stands before the slash may differ.
+/// The part of the type URL that names the type. The part before the slash may differ.
 const DETAIL_NAME: &str = "machine.driver.v1.StatusDetail";
-/// A message travels in a header, twice where there is a detail, and peers limit the size of headers.
+/// The longest message of a failure, in bytes. A header carries the message, a detail repeats it, and peers limit the size of headers.
 const LONGEST_MESSAGE: usize = 2000;
-/// What the text of a status of the Go drivers begins with, and what stands before its message.
+/// The texts before the code and before the message in a status text of the Go drivers.
 const TEXT_FORM: (&str, &str) = ("machine codes error: code = [", "] message = [");
 
-/// The machine code of a number: what is no machine code is `Unknown`.
+/// The machine code with this number, or `Unknown` if there is none.
 pub fn code_of(number: i32) -> Code {
     usize::try_from(number).ok().and_then(|number| Code::ALL.get(number).copied()).unwrap_or(Code::Unknown)
 }
 
-/// A failed call as a server answers it.
+/// The gRPC status with which a server answers a failed call.
 pub fn to_wire(status: &Status) -> tonic::Status {
     let number = match status.code {
         Code::Uninitialized => Code::FailedPrecondition,
@@ -47,21 +47,21 @@ pub fn to_wire(status: &Status) -> tonic::Status {
     tonic::Status::with_details(code, message, wrapped.encode_to_vec().into())
 }
 
-/// What tonic's own words for a message beyond the limit begin with; its code for that is one that means something else here.
+/// The beginnings of tonic's error texts for a message that is too long. tonic uses `OutOfRange`, which has another meaning for drivers.
 const TOO_LONG: [&str; 2] = ["Error, decoded message length too large", "Error, encoded message length too large"];
 
-/// A failed call as the peer answered it.
+/// The failure in a gRPC status that the peer sent.
 pub fn from_wire(answer: &tonic::Status) -> Status {
-    if answer.code() == tonic::Code::OutOfRange && TOO_LONG.iter().any(|words| answer.message().starts_with(words)) {
+    if answer.code() == tonic::Code::OutOfRange && TOO_LONG.iter().any(|text| answer.message().starts_with(text)) {
         return Status::new(Code::Internal, answer.message());
     }
     let number = code_of(answer.code() as i32);
     let detail = detail(answer.details());
-    let told = detail.as_ref().map(|detail| detail.machine_code).filter(|code| *code != 0).map(code_of);
+    let detailed = detail.as_ref().map(|detail| detail.machine_code).filter(|code| *code != 0).map(code_of);
     let text = text_form(answer.message());
-    let code = told.or(text.map(|(code, _)| code)).unwrap_or(number);
+    let code = detailed.or(text.map(|(code, _)| code)).unwrap_or(number);
     let message = text.map_or_else(|| answer.message(), |(_, message)| message).to_owned();
-    // A failure that says OK says nothing.
+    // A failure can't have code OK.
     let mut status = Status::new(if code == Code::OK { Code::Unknown } else { code }, message);
     if let Some(StatusDetail { partial, last_known_state, .. }) = detail {
         status.partial = partial.map(|vm| Box::new(convert::identity(vm)));
@@ -70,12 +70,12 @@ pub fn from_wire(answer: &tonic::Status) -> Status {
     status
 }
 
-/// Whether the deadline ended a call: tonic says on both sides that the call was cancelled, in words of its own.
+/// Whether the deadline ended a call. tonic reports this on both sides as `Cancelled`, with a fixed text.
 pub fn is_late(answer: &tonic::Status) -> bool {
     answer.code() == tonic::Code::Cancelled && answer.message() == tonic::TimeoutExpired(()).to_string()
 }
 
-/// The detail of a failure, if there is one that can be read.
+/// The [`StatusDetail`] of a failure, if there is a readable one.
 fn detail(details: &[u8]) -> Option<StatusDetail> {
     let wrapped = rpc::Status::decode(details).ok()?;
     let is_ours = |url: &str| url.rsplit('/').next() == Some(DETAIL_NAME);
@@ -83,7 +83,7 @@ fn detail(details: &[u8]) -> Option<StatusDetail> {
     StatusDetail::decode(ours.value.as_slice()).ok()
 }
 
-/// Code and message of a text in which Go drivers tell both.
+/// The code and the message in a status text of the Go drivers.
 fn text_form(text: &str) -> Option<(Code, &str)> {
     let (code, message) = text.strip_prefix(TEXT_FORM.0)?.split_once(TEXT_FORM.1)?;
     Some((Code::from_name(code)?, message.strip_suffix(']')?))
@@ -96,41 +96,41 @@ mod tests {
 
     use super::*;
 
-    fn round(status: &Status) -> Status {
+    fn sent_and_read(status: &Status) -> Status {
         from_wire(&to_wire(status))
     }
 
     #[test]
-    fn every_code_but_ok_comes_over_the_wire_as_it_is() {
+    fn every_code_but_ok_is_the_same_after_sending() {
         for code in Code::ALL.iter().copied().filter(|code| *code != Code::OK) {
             let status = Status::new(code, "the cloud says no: ümläut [1]");
-            assert_eq!(round(&status), status);
+            assert_eq!(sent_and_read(&status), status);
         }
     }
 
     #[test]
-    fn a_partial_answer_and_a_state_come_along() {
+    fn a_partial_answer_and_a_state_are_sent() {
         let vm = VmIdentity { provider_id: "p:///1".to_owned(), node_name: "n".to_owned(), addresses: Vec::new() };
         let mut status = Status::new(Code::Uninitialized, "half").with_partial(vm);
         status.last_known_state = Some("state".to_owned());
         assert_eq!(to_wire(&status).code(), tonic::Code::FailedPrecondition);
-        assert_eq!(round(&status), status);
+        assert_eq!(sent_and_read(&status), status);
         let mut status = Status::new(Code::Aborted, "again");
         status.last_known_state = Some("state".to_owned());
-        assert_eq!(round(&status), status);
+        assert_eq!(sent_and_read(&status), status);
     }
 
     #[rstest]
-    #[case::e02_a_number_that_grpc_does_not_have(tonic::Code::from_i32(42), "x", Code::Unknown, "x")]
+    #[case::e02_an_unknown_grpc_code(tonic::Code::from_i32(42), "x", Code::Unknown, "x")]
     #[case::e02_seventeen_without_a_detail(tonic::Code::from_i32(17), "x", Code::Unknown, "x")]
-    #[case::a_failure_that_says_ok(tonic::Code::Ok, "x", Code::Unknown, "x")]
+    #[case::a_failure_with_code_ok(tonic::Code::Ok, "x", Code::Unknown, "x")]
     #[case::the_text_of_a_go_driver(
         tonic::Code::Internal,
         "machine codes error: code = [NotFound] message = [no VM [i-1]]",
         Code::NotFound,
         "no VM [i-1]"
     )]
-    #[case::a_text_with_a_code_that_is_none(
+    #[case::a_text_with_an_unknown_code(
         tonic::Code::Internal,
         "machine codes error: code = [Odd] message = [m]",
         Code::Internal,
@@ -146,14 +146,14 @@ mod tests {
     }
 
     #[rstest]
-    #[case::the_codes_of_details_win(DETAIL_TYPE, 8, Code::ResourceExhausted)]
-    #[case::the_host_of_a_type_does_not_matter(
+    #[case::the_code_of_the_detail_has_precedence(DETAIL_TYPE, 8, Code::ResourceExhausted)]
+    #[case::the_host_of_the_type_url_does_not_matter(
         "example.com/machine.driver.v1.StatusDetail",
         8,
         Code::ResourceExhausted
     )]
-    #[case::zero_says_nothing(DETAIL_TYPE, 0, Code::Internal)]
-    #[case::a_code_that_is_none(DETAIL_TYPE, 99, Code::Unknown)]
+    #[case::code_zero_is_ignored(DETAIL_TYPE, 0, Code::Internal)]
+    #[case::an_unknown_code(DETAIL_TYPE, 99, Code::Unknown)]
     #[case::a_negative_code(DETAIL_TYPE, -1, Code::Unknown)]
     #[case::a_detail_of_another_type("type.googleapis.com/google.rpc.ErrorInfo", 8, Code::Internal)]
     fn a_detail(#[case] type_url: &str, #[case] machine_code: i32, #[case] read: Code) {
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_is_too_long_says_nothing_of_vms() {
+    fn a_message_that_is_too_long_is_an_internal_error() {
         let answer = tonic::Status::out_of_range(
             "Error, decoded message length too large: found 9 bytes, the limit is: 8 bytes",
         );
@@ -177,12 +177,12 @@ mod tests {
     #[case::tonics_deadline(tonic::Code::Cancelled, "Timeout expired", true)]
     #[case::a_driver_that_gives_up(tonic::Code::Cancelled, "no longer wanted", false)]
     #[case::another_code(tonic::Code::Unavailable, "Timeout expired", false)]
-    fn a_call_that_its_deadline_ended(#[case] code: tonic::Code, #[case] text: &str, #[case] expected: bool) {
+    fn a_call_that_was_ended_by_its_deadline(#[case] code: tonic::Code, #[case] text: &str, #[case] expected: bool) {
         assert_eq!(is_late(&tonic::Status::new(code, text)), expected);
     }
 
     #[test]
-    fn details_that_can_not_be_read_are_left_out() {
+    fn unreadable_details_are_ignored() {
         let answer = tonic::Status::with_details(tonic::Code::Aborted, "m", vec![0xff; 9].into());
         assert_eq!(from_wire(&answer), Status::new(Code::Aborted, "m"));
     }

@@ -1,7 +1,7 @@
-//! Connections to drivers: whom they are made to is proven before anything is said.
+//! Connections to drivers. The identity of the peer is verified before any request is sent.
 //!
-//! A Unix socket lies in a folder that is closed to other users, and its other end belongs to our own user or root. A host shows a
-//! certificate of the pinned authority with its name on it, and is shown ours. Source: spec/providers §9.2.
+//! The folder of a Unix socket must be closed to other users, and the peer of the socket must run as the user of this process or as root.
+//! A host must present a certificate of the configured authority for its name, and this process presents its own. Source: spec/providers §9.2.
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
@@ -23,55 +23,55 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::address::Address;
 
-/// So long a connection may take.
-const CONNECT_WITHIN: Duration = Duration::from_secs(10);
-/// Silence after which a connection is asked whether it is alive, and for how long.
+/// The longest time that connecting may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time between HTTP/2 pings, and how long the answer to a ping may take.
 const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(10));
-/// The longest list of headers: messages and details of failures travel there.
+/// The largest size of all headers of an answer, in bytes. Messages and details of failures are sent in headers.
 const LONGEST_HEADERS: u32 = 64 * 1024;
-/// The authority of requests; the connection is made already.
+/// The URI of requests. It is a placeholder, because the connection exists already.
 const AUTHORITY: &str = "http://driver";
 
-/// The files for mutual TLS, in PEM; they are read for every connection.
+/// The files for mutual TLS, in PEM. They are read again for every connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The authorities of which a driver shows a certificate.
+    /// The certificates of the authorities that issue certificates for drivers.
     pub ca: PathBuf,
-    /// Our chain.
+    /// The certificate chain of this process.
     pub certificate: PathBuf,
-    /// Its key.
+    /// The private key of that certificate.
     pub key: PathBuf,
 }
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// The socket can't be trusted.
+    /// The socket or the host can't be trusted.
     #[error("{0}")]
     Untrusted(String),
     /// A file can't be used.
     #[error("{file}: {why}")]
     File {
-        /// Which one.
+        /// The path of the file.
         file: PathBuf,
-        /// What is wrong with it.
+        /// The error.
         why: String,
     },
-    /// The other end can't be reached, or does not prove who it is.
+    /// The peer can't be reached, or its identity can't be verified.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// It speaks no HTTP/2.
+    /// The peer does not speak HTTP/2.
     #[error(transparent)]
     Http(#[from] tonic::transport::Error),
-    /// It takes too long.
-    #[error("no connection within {} s", CONNECT_WITHIN.as_secs())]
+    /// Connecting took too long.
+    #[error("no connection within {} s", CONNECT_TIMEOUT.as_secs())]
     Late,
     /// The configuration names no files for TLS.
     #[error("https needs --external-driver-ca-file, --external-driver-cert-file and --external-driver-key-file")]
     NoTlsFiles,
 }
 
-/// An error with all that it was caused by.
+/// The text of an error and of all its causes.
 pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     let mut texts: Vec<String> = causes.map(ToString::to_string).collect();
@@ -79,20 +79,20 @@ pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     texts.join(": ")
 }
 
-/// Whether a call has failed since the connection broke. An error that has a cause here was made here, and is no answer of the peer.
+/// Whether a call failed because the connection broke. An error with a cause was made in this process and is no answer of the peer.
 pub fn is_lost(error: &tonic::Status) -> bool {
     std::error::Error::source(error).is_some()
 }
 
-/// Why a call failed that was not answered: what it was caused by here, without codes and metadata.
-pub(crate) fn words(error: &tonic::Status) -> String {
+/// Why a call got no answer: the causes of the error, without code and metadata.
+pub(crate) fn describe(error: &tonic::Status) -> String {
     std::error::Error::source(error).map_or_else(|| error.message().to_owned(), with_causes)
 }
 
 /// Connects to a driver.
 ///
 /// # Errors
-/// Why there is no connection; nothing was said to a peer that did not prove who it is.
+/// Why there is no connection. Nothing has been sent to a peer whose identity is not verified.
 pub async fn connect(address: &Address, files: Option<&TlsFiles>) -> Result<Channel, ConnectError> {
     let connecting = async {
         match address {
@@ -106,10 +106,10 @@ pub async fn connect(address: &Address, files: Option<&TlsFiles>) -> Result<Chan
             }
         }
     };
-    tokio::time::timeout(CONNECT_WITHIN, connecting).await.map_err(|_| ConnectError::Late)?
+    tokio::time::timeout(CONNECT_TIMEOUT, connecting).await.map_err(|_| ConnectError::Late)?
 }
 
-/// What the files hold, as a number: another one means that a new connection is due.
+/// A hash of the contents of the files. A changed hash means that a new connection is needed.
 pub fn fingerprint(files: &TlsFiles) -> u64 {
     let mut hasher = DefaultHasher::new();
     for file in [&files.ca, &files.certificate, &files.key] {
@@ -136,10 +136,10 @@ async fn unix(path: &Path) -> Result<UnixStream, ConnectError> {
     Ok(stream)
 }
 
-/// Whether nobody else can put a socket into a folder.
+/// Checks that other users can't create a socket in a folder.
 ///
 /// # Errors
-/// Who can.
+/// Which other users can do it.
 pub(crate) fn folder_is_closed(folder: &Path, mode: u32, owner: u32, ours: u32) -> Result<(), String> {
     if owner != ours && owner != 0 {
         return Err(format!(
@@ -157,10 +157,10 @@ pub(crate) fn folder_is_closed(folder: &Path, mode: u32, owner: u32, ours: u32) 
     Ok(())
 }
 
-/// Whether the other end of a socket is our own user, or root.
+/// Checks that the peer of a socket runs as the user of this process or as root.
 ///
 /// # Errors
-/// Who it is.
+/// As which user the peer runs.
 pub(crate) fn peer_is_ours(peer: u32, ours: u32) -> Result<(), String> {
     if peer == ours || peer == 0 {
         Ok(())
@@ -169,10 +169,10 @@ pub(crate) fn peer_is_ours(peer: u32, ours: u32) -> Result<(), String> {
     }
 }
 
-/// What the files say.
+/// The TLS configuration of the files.
 ///
 /// # Errors
-/// Which of them can't be used.
+/// Which file can't be used.
 pub fn tls(files: &TlsFiles) -> Result<rustls::ClientConfig, ConnectError> {
     let wrong = |file: &Path, why: String| ConnectError::File { file: file.to_owned(), why };
     let mut roots = rustls::RootCertStore::empty();
@@ -200,7 +200,7 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, ConnectErro
     if read.is_empty() { Err(wrong("there is no certificate in it".to_owned())) } else { Ok(read) }
 }
 
-/// gRPC over a stream, as long as the stream lives: nothing connects anew without asking the driver who it is.
+/// A gRPC channel over one stream. It never reconnects by itself, because the identity of the peer must be verified for each connection.
 async fn over(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Result<Channel, ConnectError> {
     let stream = Mutex::new(Some(TokioIo::new(stream)));
     let once = tower::service_fn(move |_: tonic::transport::Uri| {

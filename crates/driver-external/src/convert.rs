@@ -1,4 +1,4 @@
-//! Requests and answers between the contract's types and the wire's. Pure: nothing is sent or asked here.
+//! Converts requests and answers between the types of `machine_driver` and those of the protocol. Pure functions.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -12,25 +12,25 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::wire::driver as wire;
 
-/// The version of the kinds in requests.
+/// The API version of the objects in requests.
 const API_VERSION: &str = "machine.sapcloud.io/v1alpha1";
-/// VMs of one chunk of a list: far below the largest message.
+/// The most VMs in one chunk of a list. A chunk of this size is far smaller than the largest message.
 const CHUNK: usize = 500;
 
-/// What a call carries beside its subject.
+/// The fields of a request beside the objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallHead {
-    /// The same for all attempts at one operation on one machine.
+    /// The same id for all attempts at one operation on one machine.
     pub request_id: String,
-    /// 1 for the first attempt.
+    /// The number of the attempt. The first attempt has number 1.
     pub attempt: u32,
-    /// Whose VMs the call is about, unless the driver reads that in the class.
+    /// The owner of the VMs. `None` if the driver reads the owner in the class.
     pub owner: Option<Owner>,
-    /// Until when the caller waits.
+    /// The time until which the caller waits.
     pub deadline: Option<Timestamp>,
 }
 
-/// A call about one machine.
+/// The request of a call about one machine.
 ///
 /// # Errors
 /// `Internal` when an object can't be written as JSON.
@@ -46,7 +46,7 @@ pub fn machine_request(head: CallHead, request: &MachineRequest) -> Result<wire:
     })
 }
 
-/// A call about all machines of a class.
+/// The request of a call about all machines of a class.
 ///
 /// # Errors
 /// `Internal` when the class can't be written as JSON.
@@ -59,7 +59,7 @@ pub fn list_request(head: CallHead, request: &ListRequest) -> Result<wire::ListM
     })
 }
 
-/// A call about volumes.
+/// The request of a call about volumes.
 ///
 /// # Errors
 /// `Internal` when a volume can't be written as JSON.
@@ -68,7 +68,7 @@ pub fn volumes_request(head: &CallHead, request: &VolumeIdsRequest) -> Result<wi
     Ok(wire::GetVolumeIDsRequest { pv_spec_json, deadline: head.deadline.map(wire_time) })
 }
 
-/// A call about a class before a VM of it is made.
+/// The request to validate a class before a VM is made.
 ///
 /// # Errors
 /// `Internal` when the class can't be written as JSON.
@@ -86,7 +86,7 @@ pub fn validate_request(
     })
 }
 
-/// A call about one machine, as a server reads it.
+/// Reads the request of a call about one machine.
 ///
 /// # Errors
 /// `InvalidArgument` when an object is missing or can't be read.
@@ -103,7 +103,7 @@ pub fn read_machine_request(request: wire::MachineRequest) -> Result<(CallHead, 
     Ok((head, MachineRequest { machine, class, secret }))
 }
 
-/// A call about all machines of a class, as a server reads it.
+/// Reads the request of a call about all machines of a class.
 ///
 /// # Errors
 /// `InvalidArgument` when the class is missing or can't be read.
@@ -114,7 +114,7 @@ pub fn read_list_request(request: wire::ListMachinesRequest) -> Result<(CallHead
     Ok((head, ListRequest { class, secret: read_secret(request.secret) }))
 }
 
-/// A call about volumes, as a server reads it.
+/// Reads the request of a call about volumes.
 ///
 /// # Errors
 /// `InvalidArgument` when a volume can't be read.
@@ -124,7 +124,7 @@ pub fn read_volumes_request(request: &wire::GetVolumeIDsRequest) -> Result<(Call
     Ok((head, VolumeIdsRequest { volumes: volumes.collect::<Result<_, _>>()? }))
 }
 
-/// The class of a call that judges it, as a server reads it.
+/// Reads the class of a request to validate it.
 ///
 /// # Errors
 /// `InvalidArgument` when the class is missing or can't be read.
@@ -132,7 +132,7 @@ pub fn read_validate_request(request: wire::ValidateRequest) -> Result<MachineCl
     read_object("machine_class", request.machine_class)
 }
 
-/// Who a VM is.
+/// The identity of a VM.
 pub fn identity(vm: wire::MachineResponse) -> VmIdentity {
     let address = |address: wire::NodeAddress| NodeAddress { type_: address.r#type, address: address.address };
     VmIdentity {
@@ -142,10 +142,10 @@ pub fn identity(vm: wire::MachineResponse) -> VmIdentity {
     }
 }
 
-/// A VM that was made.
+/// The VM in the answer of a creation.
 ///
 /// # Errors
-/// `Internal` when the driver does not say which one.
+/// `Internal` when the answer has no provider id.
 pub fn created(answer: wire::MachineResponse) -> Result<CreatedVm, Status> {
     if answer.provider_id.is_empty() {
         return Err(Status::new(Code::Internal, "driver returned no providerID"));
@@ -154,17 +154,17 @@ pub fn created(answer: wire::MachineResponse) -> Result<CreatedVm, Status> {
     Ok(CreatedVm { vm: identity(answer), last_known_state })
 }
 
-/// A VM that is gone.
+/// The answer of a deletion.
 pub fn deleted(answer: wire::DeleteMachineResponse) -> DeletedVm {
     DeletedVm { last_known_state: unless_empty(answer.last_known_state) }
 }
 
-/// The same on the wire.
+/// The message for the answer of a deletion.
 pub fn wire_deleted(deleted: DeletedVm) -> wire::DeleteMachineResponse {
     wire::DeleteMachineResponse { last_known_state: deleted.last_known_state.unwrap_or_default() }
 }
 
-/// A VM with its state on the wire.
+/// The message for a VM and the last known state.
 pub fn wire_machine(vm: VmIdentity, last_known_state: Option<String>) -> wire::MachineResponse {
     let address = |address: NodeAddress| wire::NodeAddress { r#type: address.type_, address: address.address };
     wire::MachineResponse {
@@ -184,7 +184,7 @@ pub fn listed(chunk: wire::ListMachinesChunk) -> impl Iterator<Item = ListedVm> 
     })
 }
 
-/// A list in chunks, of which the last says so.
+/// The chunks of a list. The last chunk is marked as such.
 pub fn chunks(vms: &[ListedVm]) -> Vec<wire::ListMachinesChunk> {
     let chunk = |vms: &[ListedVm]| wire::ListMachinesChunk {
         machines: vms.iter().map(|vm| (vm.provider_id.clone(), vm.machine_name.clone())).collect(),
@@ -199,9 +199,9 @@ pub fn chunks(vms: &[ListedVm]) -> Vec<wire::ListMachinesChunk> {
     all
 }
 
-/// What a driver says against a class, in one text; `None` when it refuses nothing.
+/// All errors that a driver found in a class, in one text. `None` when there are only warnings or nothing.
 pub fn refusal(answer: wire::ValidateResponse) -> Option<String> {
-    let told: Vec<String> = answer
+    let errors: Vec<String> = answer
         .errors
         .into_iter()
         .filter(|error| !error.warning)
@@ -211,10 +211,10 @@ pub fn refusal(answer: wire::ValidateResponse) -> Option<String> {
             FieldError { path, kind, value, detail: error.detail.into() }.to_string()
         })
         .collect();
-    (!told.is_empty()).then(|| told.join("; "))
+    (!errors.is_empty()).then(|| errors.join("; "))
 }
 
-/// What was found in a class, on the wire.
+/// The message for what was found in a class.
 pub fn wire_findings(found: &Findings) -> wire::ValidateResponse {
     let error = |finding: &Finding| wire::FieldError {
         path: finding.error.path.as_str().to_owned(),
@@ -250,12 +250,12 @@ fn wire_kind(kind: ErrorKind) -> wire::Kind {
     }
 }
 
-/// The text, unless it is empty: proto has no other word for nothing.
+/// `None` for an empty text, because a string field of the protocol has no other value for "not set".
 pub fn unless_empty(text: String) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// The moment that lies so far ahead of `now`, as far as the wire can say it.
+/// The time `left` after `now`. `None` beyond what a timestamp can hold.
 pub fn ahead(now: Timestamp, left: Duration) -> Option<Timestamp> {
     now.checked_add(left).ok()
 }
@@ -304,7 +304,7 @@ fn read_object<T: DeserializeOwned>(field: &str, object: Option<wire::ObjectJson
 
 fn read_json<T: DeserializeOwned>(field: &str, json: &[u8]) -> Result<T, Status> {
     serde_json::from_slice(json).map_err(|error| {
-        // The category and the place tell no value.
+        // The category and the position of the error reveal no value of the JSON, which may hold a secret.
         let (line, column) = (error.line(), error.column());
         Status::new(
             Code::InvalidArgument,
@@ -367,16 +367,16 @@ mod tests {
         wire::MachineRequest { machine: Some(wire::ObjectJson { json: b"{\"hunter2".to_vec(), ..Default::default() }), ..Default::default() },
         "machine: Eof error in line 1, column 9"
     )]
-    fn a_request_that_can_not_be_read(#[case] request: wire::MachineRequest, #[case] told: &str) {
+    fn a_request_that_can_not_be_read(#[case] request: wire::MachineRequest, #[case] expected: &str) {
         let refused = read_machine_request(request).unwrap_err();
-        assert_eq!((refused.code, refused.message.as_str()), (Code::InvalidArgument, told));
+        assert_eq!((refused.code, refused.message.as_str()), (Code::InvalidArgument, expected));
     }
 
     #[rstest]
     #[case::an_empty_list(0, 1)]
     #[case::one_chunk(CHUNK, 1)]
     #[case::two(CHUNK + 1, 2)]
-    fn a_list_comes_in_chunks_of_which_the_last_says_so(#[case] vms: usize, #[case] expected: usize) {
+    fn a_list_is_cut_into_chunks_and_the_last_one_is_marked(#[case] vms: usize, #[case] expected: usize) {
         let created = Some("2026-01-02T03:04:05Z".parse().unwrap());
         let vm = |number| ListedVm {
             provider_id: format!("s:///{number:06}"),
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_in_a_class_comes_over_the_wire() {
+    fn findings_of_a_class_are_sent_and_warnings_refuse_nothing() {
         let mut found = Findings::new();
         found.required(RuleId::declare("X-1"), FieldPath::new("providerSpec").child("size"), "say how large");
         found.invalid(
@@ -403,9 +403,9 @@ mod tests {
             "there is no such zone",
         );
         found.warn(RuleId::declare("X-3"), FieldPath::new("providerSpec").child("old"), "x", "is not used any more");
-        let told = refusal(wire_findings(&found)).unwrap();
+        let refusal_text = refusal(wire_findings(&found)).unwrap();
         assert_eq!(
-            told,
+            refusal_text,
             "providerSpec.size: Required value: say how large; \
              providerSpec.zone: Invalid value: \"z9\": there is no such zone"
         );

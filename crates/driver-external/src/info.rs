@@ -1,7 +1,7 @@
-//! What a driver tells of itself, and whether that is acceptable.
+//! Decides whether the answer of a driver to `GetInfo` is acceptable.
 //!
-//! A driver is asked on every connection. It must serve the provider that the configuration names, speak a protocol of our major version,
-//! and stay what it was: after a reconnection other providers or an older protocol are refused. Source: spec/providers §9.3, §9.5.
+//! `GetInfo` is called on every connection. The driver must serve the provider that the configuration names, and its protocol must have the
+//! major version of this program. After a reconnection, other providers or an older protocol are refused. Source: spec/providers §9.3, §9.5.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,15 +14,15 @@ use serde_json::Value;
 
 use crate::wire::driver::{GetInfoResponse, NodeIdCompare, Op};
 
-/// The protocol that this program speaks.
+/// The protocol version of this program.
 pub const PROTOCOL: Protocol = Protocol { major: 1, minor: 0 };
 
-/// A version of the protocol. Within a major version fields are only added.
+/// A version of the protocol. A new minor version only adds fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Protocol {
-    /// Equal on both sides.
+    /// Must be equal on both sides.
     pub major: u32,
-    /// The lower of both sides counts.
+    /// Both sides use the lower of their minor versions.
     pub minor: u32,
 }
 
@@ -41,82 +41,82 @@ impl FromStr for Protocol {
     }
 }
 
-/// What a driver that is served tells of itself.
+/// An answer of `GetInfo` that is accepted.
 #[derive(Clone, Debug, PartialEq)]
-#[allow(clippy::struct_excessive_bools)] // what the protocol has as bools
+#[allow(clippy::struct_excessive_bools)] // these fields are bools in the protocol
 pub struct Accepted {
-    /// Its name, for logs.
+    /// The name of the driver, for logs.
     pub name: String,
-    /// Its version, for logs.
+    /// The version of the driver, for logs.
     pub version: String,
-    /// The protocol that both sides speak.
+    /// The protocol version that both sides use.
     pub protocol: Protocol,
-    /// The `provider` strings of classes that it serves.
+    /// The `provider` strings of the classes that the driver serves.
     pub providers: BTreeSet<String>,
-    /// What it can be asked.
+    /// The calls that the driver implements.
     pub capabilities: BTreeSet<Op>,
-    /// JSON Schema of `providerSpec`, or what is wrong with the one that was told.
+    /// The JSON Schema of `providerSpec`, or why the driver's schema can't be read.
     pub schema: Result<Option<Value>, String>,
     /// The longest time that a call may take.
     pub limits: BTreeMap<Op, Duration>,
-    /// How many calls may run at once.
+    /// How many calls may run at once. `None` means any number.
     pub at_once: Option<usize>,
-    /// Lists depend on owner and credentials alone.
+    /// Lists depend on owner and credentials only.
     pub lists_by_owner: bool,
-    /// Keys that Secrets must hold.
+    /// The keys that the Secrets of a class must have.
     pub required_secret_keys: Vec<String>,
-    /// How ids of machines and Nodes are compared.
+    /// How the ids of machines and Nodes are compared.
     pub compare: NodeIdCompare,
     /// A repeated creation never makes a second VM.
     pub create_is_idempotent: bool,
-    /// Lists say when a VM was made.
+    /// Lists contain the creation time of each VM.
     pub lists_creation_time: bool,
-    /// The driver reads in the class whose VMs it deals with.
+    /// The driver reads the owner of the VMs in the class.
     pub owner_in_class: bool,
 }
 
-/// Why a driver is not served.
+/// Why the answer of a driver to `GetInfo` is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// Another major version, or a text that is no version.
-    #[error("it speaks protocol {told:?}, this program speaks {PROTOCOL}")]
+    /// The protocol has another major version, or the text is no version.
+    #[error("it speaks protocol {spoken:?}, this program speaks {PROTOCOL}")]
     Protocol {
-        /// What it said.
-        told: String,
+        /// The text that the driver sent.
+        spoken: String,
     },
-    /// An older protocol than on an earlier connection.
+    /// The protocol is older than on an earlier connection.
     #[error("it speaks protocol {now}, and spoke {before} before; restart this program if that is meant")]
     LowerProtocol {
-        /// The earlier one.
+        /// The earlier version.
         before: Protocol,
-        /// The present one.
+        /// The present version.
         now: Protocol,
     },
-    /// It does not serve what the configuration names.
+    /// The driver does not serve the provider that the configuration names.
     #[error("it serves {}, and the configuration names it for {wanted}", named(.serves))]
     Provider {
-        /// What it serves.
+        /// The providers that the driver serves.
         serves: BTreeSet<String>,
-        /// What it should serve.
+        /// The provider in the configuration.
         wanted: String,
     },
-    /// It serves other providers than on an earlier connection.
+    /// The driver serves other providers than on an earlier connection.
     #[error("it serves {}, and served {} before; restart this program if that is meant", named(.now), named(.before))]
     ChangedProviders {
-        /// The earlier ones.
+        /// The earlier providers.
         before: BTreeSet<String>,
-        /// The present ones.
+        /// The present providers.
         now: BTreeSet<String>,
     },
-    /// It can't do what every driver does.
+    /// The driver lacks a call that every driver must implement.
     #[error("its capabilities lack {}", .lacks.as_str_name())]
     Lacks {
-        /// What it can't do.
+        /// The missing call.
         lacks: Op,
     },
 }
 
-/// Names of providers, for a text.
+/// The names of providers, for messages.
 fn named(providers: &BTreeSet<String>) -> String {
     if providers.is_empty() {
         return "no provider".to_owned();
@@ -124,16 +124,16 @@ fn named(providers: &BTreeSet<String>) -> String {
     providers.iter().map(|provider| format!("{provider:?}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Whether a driver is served that tells this of itself; `before` is what it told on an earlier connection.
+/// Checks an answer of `GetInfo`. `before` is the answer on an earlier connection.
 ///
 /// # Errors
-/// Why it is not.
-pub fn accept(wanted: &str, before: Option<&Accepted>, told: GetInfoResponse) -> Result<Accepted, Refusal> {
-    let spoken = told.protocol.parse::<Protocol>().ok().filter(|spoken| spoken.major == PROTOCOL.major);
-    let protocol = spoken.ok_or_else(|| Refusal::Protocol { told: told.protocol.clone() })?.min(PROTOCOL);
-    let capabilities: BTreeSet<Op> = told.capabilities().collect();
-    let compare = told.node_id_compare();
-    let providers: BTreeSet<String> = told.providers.into_iter().collect();
+/// Why the answer is refused.
+pub fn accept(wanted: &str, before: Option<&Accepted>, answer: GetInfoResponse) -> Result<Accepted, Refusal> {
+    let supported = answer.protocol.parse::<Protocol>().ok().filter(|version| version.major == PROTOCOL.major);
+    let protocol = supported.ok_or_else(|| Refusal::Protocol { spoken: answer.protocol.clone() })?.min(PROTOCOL);
+    let capabilities: BTreeSet<Op> = answer.capabilities().collect();
+    let compare = answer.node_id_compare();
+    let providers: BTreeSet<String> = answer.providers.into_iter().collect();
     if !providers.contains(wanted) {
         return Err(Refusal::Provider { serves: providers, wanted: wanted.to_owned() });
     }
@@ -148,7 +148,7 @@ pub fn accept(wanted: &str, before: Option<&Accepted>, told: GetInfoResponse) ->
     if let Some(lacks) = [Op::Create, Op::Delete].into_iter().find(|op| !capabilities.contains(op)) {
         return Err(Refusal::Lacks { lacks });
     }
-    let schema = match told.provider_spec_json_schema.as_slice() {
+    let schema = match answer.provider_spec_json_schema.as_slice() {
         [] => Ok(None),
         json => serde_json::from_slice(json).map(Some).map_err(|error| error.to_string()),
     };
@@ -156,20 +156,20 @@ pub fn accept(wanted: &str, before: Option<&Accepted>, told: GetInfoResponse) ->
         Some((Op::from_str_name(&op)?, Duration::from_secs(seconds.into()))).filter(|(_, limit)| !limit.is_zero())
     };
     Ok(Accepted {
-        name: told.name,
-        version: told.version,
+        name: answer.name,
+        version: answer.version,
         protocol,
         providers,
         capabilities,
         schema,
-        limits: told.max_deadline_seconds.into_iter().filter_map(limit).collect(),
-        at_once: usize::try_from(told.max_concurrency).ok().filter(|at_once| *at_once > 0),
-        lists_by_owner: told.shares_vms_across_classes,
-        required_secret_keys: told.required_secret_keys,
+        limits: answer.max_deadline_seconds.into_iter().filter_map(limit).collect(),
+        at_once: usize::try_from(answer.max_concurrency).ok().filter(|at_once| *at_once > 0),
+        lists_by_owner: answer.shares_vms_across_classes,
+        required_secret_keys: answer.required_secret_keys,
         compare,
-        create_is_idempotent: told.create_is_idempotent,
-        lists_creation_time: told.lists_creation_time,
-        owner_in_class: told.owner_in_class,
+        create_is_idempotent: answer.create_is_idempotent,
+        lists_creation_time: answer.lists_creation_time,
+        owner_in_class: answer.owner_in_class,
     })
 }
 
@@ -179,15 +179,15 @@ mod tests {
 
     use super::*;
 
-    fn told(change: impl FnOnce(&mut GetInfoResponse)) -> GetInfoResponse {
-        let mut told = GetInfoResponse {
+    fn answer(change: impl FnOnce(&mut GetInfoResponse)) -> GetInfoResponse {
+        let mut answer = GetInfoResponse {
             protocol: "1.0".to_owned(),
             providers: vec!["folder".to_owned()],
             capabilities: vec![Op::Create.into(), Op::Delete.into()],
             ..GetInfoResponse::default()
         };
-        change(&mut told);
-        told
+        change(&mut answer);
+        answer
     }
 
     fn set(names: &[&str]) -> BTreeSet<String> {
@@ -195,48 +195,48 @@ mod tests {
     }
 
     #[rstest]
-    #[case::as_it_should_be(told(|_| {}), Ok("1.0"))]
-    #[case::a_newer_minor_version(told(|told| told.protocol = "1.7".to_owned()), Ok("1.0"))]
-    #[case::another_major_version(told(|told| told.protocol = "2.0".to_owned()), Err(Refusal::Protocol { told: "2.0".to_owned() }))]
-    #[case::no_version(told(|told| told.protocol = "one".to_owned()), Err(Refusal::Protocol { told: "one".to_owned() }))]
-    #[case::e07_a_provider_that_nobody_gave_it(
-        told(|told| told.providers = vec!["AWS".to_owned()]),
+    #[case::an_acceptable_answer(answer(|_| {}), Ok("1.0"))]
+    #[case::a_newer_minor_version(answer(|answer| answer.protocol = "1.7".to_owned()), Ok("1.0"))]
+    #[case::another_major_version(answer(|answer| answer.protocol = "2.0".to_owned()), Err(Refusal::Protocol { spoken: "2.0".to_owned() }))]
+    #[case::no_version(answer(|answer| answer.protocol = "one".to_owned()), Err(Refusal::Protocol { spoken: "one".to_owned() }))]
+    #[case::e07_a_provider_that_is_not_configured(
+        answer(|answer| answer.providers = vec!["AWS".to_owned()]),
         Err(Refusal::Provider { serves: set(&["AWS"]), wanted: "folder".to_owned() })
     )]
-    #[case::no_deletion(told(|told| { told.capabilities.pop(); }), Err(Refusal::Lacks { lacks: Op::Delete }))]
-    #[case::abilities_that_are_not_known(told(|told| told.capabilities.push(99)), Ok("1.0"))]
-    fn a_first_connection(#[case] told: GetInfoResponse, #[case] expected: Result<&str, Refusal>) {
-        let accepted = accept("folder", None, told).map(|accepted| accepted.protocol.to_string());
+    #[case::no_deletion(answer(|answer| { answer.capabilities.pop(); }), Err(Refusal::Lacks { lacks: Op::Delete }))]
+    #[case::an_unknown_capability(answer(|answer| answer.capabilities.push(99)), Ok("1.0"))]
+    fn a_first_connection(#[case] answer: GetInfoResponse, #[case] expected: Result<&str, Refusal>) {
+        let accepted = accept("folder", None, answer).map(|accepted| accepted.protocol.to_string());
         assert_eq!(accepted, expected.map(str::to_owned));
     }
 
     #[rstest]
-    #[case::the_same_again(told(|_| {}), (1, 0), None)]
-    #[case::another_version_of_the_driver(told(|told| told.version = "9".to_owned()), (1, 0), None)]
+    #[case::the_same_again(answer(|_| {}), (1, 0), None)]
+    #[case::another_version_of_the_driver(answer(|answer| answer.version = "9".to_owned()), (1, 0), None)]
     #[case::a_lower_protocol(
-        told(|_| {}), (1, 3), Some(Refusal::LowerProtocol { before: Protocol { major: 1, minor: 3 }, now: PROTOCOL })
+        answer(|_| {}), (1, 3), Some(Refusal::LowerProtocol { before: Protocol { major: 1, minor: 3 }, now: PROTOCOL })
     )]
-    #[case::another_provider_more(
-        told(|told| told.providers.push("AWS".to_owned())), (1, 0),
+    #[case::an_additional_provider(
+        answer(|answer| answer.providers.push("AWS".to_owned())), (1, 0),
         Some(Refusal::ChangedProviders { before: set(&["folder"]), now: set(&["AWS", "folder"]) })
     )]
     fn a_reconnection(#[case] again: GetInfoResponse, #[case] before: (u32, u32), #[case] refusal: Option<Refusal>) {
-        let mut earlier = accept("folder", None, told(|_| {})).unwrap();
+        let mut earlier = accept("folder", None, answer(|_| {})).unwrap();
         earlier.protocol = Protocol { major: before.0, minor: before.1 };
         assert_eq!(accept("folder", Some(&earlier), again).err(), refusal);
     }
 
     #[test]
-    fn what_else_it_tells_is_read() {
+    fn the_other_fields_are_read() {
         let accepted = accept(
             "folder",
             None,
-            told(|told| {
-                told.provider_spec_json_schema = b"{}".to_vec();
-                told.max_deadline_seconds =
+            answer(|answer| {
+                answer.provider_spec_json_schema = b"{}".to_vec();
+                answer.max_deadline_seconds =
                     [("CREATE".to_owned(), 5), ("DELETE".to_owned(), 0), ("ODD".to_owned(), 5)].into_iter().collect();
-                told.max_concurrency = 3;
-                told.node_id_compare = NodeIdCompare::Whole.into();
+                answer.max_concurrency = 3;
+                answer.node_id_compare = NodeIdCompare::Whole.into();
             }),
         )
         .unwrap();
@@ -246,8 +246,9 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_that_is_no_json_keeps_no_driver_away() {
-        let accepted = accept("folder", None, told(|told| told.provider_spec_json_schema = b"{".to_vec())).unwrap();
+    fn a_driver_with_an_unreadable_schema_is_accepted() {
+        let accepted =
+            accept("folder", None, answer(|answer| answer.provider_spec_json_schema = b"{".to_vec())).unwrap();
         assert!(accepted.schema.is_err());
     }
 }

@@ -1,6 +1,6 @@
-//! Drivers out of process: the client that the machine controller asks, and the server that serves any [`machine_driver::Driver`].
+//! Drivers in other processes: a client that implements [`machine_driver::Driver`], and a server for any implementation of it.
 //!
-//! Both speak the protocol of `proto/machine/driver/v1/driver.proto`, over a Unix socket or mutual TLS. Source: spec/providers §9.
+//! Client and server speak the protocol of `proto/machine/driver/v1/driver.proto` over a Unix socket or mutual TLS. Source: spec/providers §9.
 
 #![forbid(unsafe_code)]
 
@@ -11,15 +11,15 @@ mod codes;
 mod connection;
 mod convert;
 mod info;
+mod info_history;
 mod keeper;
 mod link;
 mod server;
 mod supervise;
-mod told;
 pub mod wire;
 
-pub use address::{Address, PlainText, WrongAddress};
-pub use client::{ExternalDriver, News, Options, Place};
+pub use address::{Address, AddressError, PlainText};
+pub use client::{DriverState, ExternalDriver, Options, Place};
 pub use connection::TlsFiles;
 pub use info::{Accepted, PROTOCOL, Protocol, Refusal};
 pub use link::DOWN_AFTER;

@@ -1,4 +1,4 @@
-//! How it stands with a driver: connected, healthy, away, down. The decisions are pure; the clock is an argument.
+//! The state of the connection to a driver: not connected yet, up, degraded or down. The decisions are pure functions, the time is an argument.
 //!
 //! Source: spec/providers §9.3.
 
@@ -19,17 +19,17 @@ use crate::{
     wire::driver::{Op, driver_client::DriverClient},
 };
 
-/// A driver that is ill or away for longer is down.
+/// A driver that is unhealthy or disconnected for longer than this is down.
 pub const DOWN_AFTER: Duration = Duration::from_secs(30);
-/// The shortest pause before a driver is connected to again.
+/// The shortest pause between two attempts to connect.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-/// The longest such pause.
+/// The longest pause between two attempts to connect.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// So long a read waits for the connection that follows a lost one.
+/// How long a read waits for a new connection after it lost its own.
 pub const RETRY_WITHIN: Duration = Duration::from_secs(5);
 
-/// The pause after so many tries in a row that failed: between a half and the whole of a span that doubles from 0.4 s to 10 s. `random`
-/// is any number.
+/// The pause after this number of failed attempts in a row. A span doubles from 0.4 s up to 10 s, and `random` selects a pause between half of
+/// the span and the whole span.
 pub fn pause(failures: u32, random: u64) -> Duration {
     let span = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(failures.saturating_add(1))).min(LONGEST_PAUSE);
     let half = span / 2;
@@ -37,76 +37,66 @@ pub fn pause(failures: u32, random: u64) -> Duration {
     half + half * thousandths / 1000
 }
 
-/// What follows when the connection broke during a call, and nobody knows what became of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AfterLoss {
-    /// The call is sent once more.
-    Again,
-    /// The core is told that the driver is unavailable; it decides.
-    Tell,
+/// Whether a call that was sent `sent` times may be sent again when its connection breaks. Reads may be sent twice. The outcome of any other call
+/// is unknown then, and the controllers decide what to do.
+pub const fn may_resend(op: Op, sent: u32) -> bool {
+    matches!(op, Op::Status | Op::List | Op::Volumes | Op::Validate) && sent < 2
 }
 
-/// What follows when the connection broke during this call, which was sent so many times.
-pub const fn after_loss(op: Op, sent: u32) -> AfterLoss {
-    match op {
-        Op::Status | Op::List | Op::Volumes | Op::Validate if sent < 2 => AfterLoss::Again,
-        _ => AfterLoss::Tell,
-    }
-}
-
-/// How it stands with a driver.
+/// The state of the connection to a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// It was not connected yet.
-    Unseen,
-    /// It serves.
+pub enum LinkState {
+    /// There was no connection yet, and this process has not waited long for one.
+    NeverConnected,
+    /// The driver serves.
     Up,
-    /// It is ill or away, but not for long.
-    Shaky,
-    /// It is ill or away for too long.
+    /// The driver is unhealthy or disconnected, but not for long.
+    Degraded,
+    /// The driver has been unhealthy or disconnected for too long.
     Down,
 }
 
-/// How it stands with a driver that is ill or away for this time.
-pub fn standing(was_seen: bool, ill_for: Option<Duration>, down_after: Duration) -> Standing {
-    match ill_for {
-        None => Standing::Up,
-        Some(ill_for) if ill_for > down_after => Standing::Down,
-        Some(_) if was_seen => Standing::Shaky,
-        Some(_) => Standing::Unseen,
+/// The state of a connection that has been unhealthy or lost for this time.
+pub fn link_state(was_connected: bool, unhealthy_for: Option<Duration>, down_after: Duration) -> LinkState {
+    match unhealthy_for {
+        None => LinkState::Up,
+        Some(unhealthy_for) if unhealthy_for > down_after => LinkState::Down,
+        Some(_) if was_connected => LinkState::Degraded,
+        Some(_) => LinkState::NeverConnected,
     }
 }
 
-/// A connection to a driver that has said who it is.
+/// A connection to a driver whose answer to `GetInfo` is accepted.
 #[derive(Clone)]
 pub struct Session {
-    /// What calls go through.
+    /// The client of the connection.
     pub client: DriverClient<Channel>,
-    /// What the driver told.
+    /// The answer of the driver to `GetInfo`.
     pub accepted: Arc<Accepted>,
-    /// The calls that may run at once, where the driver limits them.
+    /// Limits the calls that run at once, if the driver asks for a limit.
     pub slots: Option<Arc<Semaphore>>,
-    /// Tells sessions apart.
+    /// The number of the session. Each new session has a higher one.
     pub number: u64,
 }
 
 struct State {
     session: Option<Session>,
-    /// The slots of all sessions, and how many the driver wanted.
+    /// The limit that the driver asked for, and the semaphore that all sessions share.
     slots: Option<(usize, Arc<Semaphore>)>,
-    was_seen: bool,
-    ill: Option<(Instant, String)>,
+    was_connected: bool,
+    /// Since when the driver has been unhealthy or disconnected, and why. `None` for a healthy driver.
+    unhealthy: Option<(Instant, String)>,
     sessions: u64,
 }
 
 impl State {
-    fn standing(&self, down_after: Duration, now: Instant) -> Standing {
-        let ill_for = self.ill.as_ref().map(|(since, _)| now.saturating_duration_since(*since));
-        standing(self.was_seen, ill_for, down_after)
+    fn link_state(&self, down_after: Duration, now: Instant) -> LinkState {
+        let unhealthy_for = self.unhealthy.as_ref().map(|(since, _)| now.saturating_duration_since(*since));
+        link_state(self.was_connected, unhealthy_for, down_after)
     }
 }
 
-/// The connection to a driver, as its keeper and its callers share it.
+/// The connection to a driver. The task that keeps it and the callers share it.
 pub struct Link {
     driver: &'static str,
     down_after: Duration,
@@ -115,10 +105,10 @@ pub struct Link {
 }
 
 impl Link {
-    /// No connection yet.
+    /// A link without a connection.
     pub fn new(driver: &'static str, down_after: Duration, now: Instant) -> Self {
-        let ill = Some((now, "it has not been connected to yet".to_owned()));
-        let state = State { session: None, slots: None, was_seen: false, ill, sessions: 0 };
+        let unhealthy = Some((now, "it has not been connected to yet".to_owned()));
+        let state = State { session: None, slots: None, was_connected: false, unhealthy, sessions: 0 };
         Self { driver, down_after, state: Mutex::new(state), changed: watch::Sender::new(()) }
     }
 
@@ -126,12 +116,12 @@ impl Link {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// There is a connection now.
+    /// Records a new connection.
     pub fn connected(&self, client: DriverClient<Channel>, accepted: Arc<Accepted>) {
         {
             let mut state = self.state();
             state.sessions += 1;
-            // Calls of an earlier connection may still run, such as after a change of certificates.
+            // Calls of an earlier connection may still run, for example after a change of certificates. They count, too.
             let slots = match (accepted.at_once, state.slots.take()) {
                 (Some(at_once), Some((before, slots))) if before == at_once => Some((at_once, slots)),
                 (at_once, _) => at_once.map(|at_once| (at_once, Arc::new(Semaphore::new(at_once)))),
@@ -139,56 +129,56 @@ impl Link {
             state.slots.clone_from(&slots);
             let slots = slots.map(|(_, slots)| slots);
             state.session = Some(Session { client, accepted, slots, number: state.sessions });
-            (state.was_seen, state.ill) = (true, None);
+            (state.was_connected, state.unhealthy) = (true, None);
         }
         self.changed.send_replace(());
     }
 
-    /// The connection is lost, or could not be made.
+    /// Records that the connection is lost or could not be made.
     pub fn lost(&self, now: Instant, why: String) {
         let mut state = self.state();
         state.session = None;
-        let since = state.ill.as_ref().map_or(now, |(since, _)| *since);
-        state.ill = Some((since, why));
+        let since = state.unhealthy.as_ref().map_or(now, |(since, _)| *since);
+        state.unhealthy = Some((since, why));
     }
 
-    /// The driver says that it serves, or why it does not.
-    pub fn health(&self, now: Instant, illness: Option<String>) {
+    /// Records the health of the driver. `problem` says why the driver is unhealthy.
+    pub fn health(&self, now: Instant, problem: Option<String>) {
         let mut state = self.state();
-        let since = state.ill.as_ref().map_or(now, |(since, _)| *since);
-        state.ill = illness.map(|why| (since, why));
+        let since = state.unhealthy.as_ref().map_or(now, |(since, _)| *since);
+        state.unhealthy = problem.map(|why| (since, why));
     }
 
-    /// How it stands with the driver.
-    pub fn standing(&self, now: Instant) -> Standing {
-        self.state().standing(self.down_after, now)
+    /// The state of the connection.
+    pub fn link_state(&self, now: Instant) -> LinkState {
+        self.state().link_state(self.down_after, now)
     }
 
-    /// How long the driver has been ill or away; `None` when it is not.
-    pub fn ill_for(&self, now: Instant) -> Option<Duration> {
-        self.state().ill.as_ref().map(|(since, _)| now.saturating_duration_since(*since))
+    /// How long the driver has been unhealthy or disconnected. `None` for a healthy driver.
+    pub fn unhealthy_for(&self, now: Instant) -> Option<Duration> {
+        self.state().unhealthy.as_ref().map(|(since, _)| now.saturating_duration_since(*since))
     }
 
-    /// Why the driver is ill or away; empty when it is not.
-    pub fn illness(&self) -> String {
-        self.state().ill.as_ref().map(|(_, why)| why.clone()).unwrap_or_default()
+    /// Why the driver is unhealthy or disconnected. Empty for a healthy driver.
+    pub fn problem(&self) -> String {
+        self.state().unhealthy.as_ref().map(|(_, why)| why.clone()).unwrap_or_default()
     }
 
-    /// The connection for a call.
+    /// The session for a call.
     ///
     /// # Errors
-    /// `Unavailable` when there is none, or the driver is down.
+    /// `Unavailable` when there is no connection or the driver is down.
     pub fn session(&self, now: Instant) -> Result<Session, Status> {
         let state = self.state();
-        let why = state.ill.as_ref().map(|(_, why)| why.as_str()).unwrap_or_default();
-        match (&state.session, state.standing(self.down_after, now)) {
-            (Some(session), Standing::Up | Standing::Shaky | Standing::Unseen) => Ok(session.clone()),
-            (_, Standing::Down) => Err(self.unavailable(&format!("is down: {why}"))),
+        let why = state.unhealthy.as_ref().map(|(_, why)| why.as_str()).unwrap_or_default();
+        match (&state.session, state.link_state(self.down_after, now)) {
+            (Some(session), LinkState::Up | LinkState::Degraded | LinkState::NeverConnected) => Ok(session.clone()),
+            (_, LinkState::Down) => Err(self.unavailable(&format!("is down: {why}"))),
             (None, _) => Err(self.unavailable(&format!("is not connected: {why}"))),
         }
     }
 
-    /// The next connection after the one of this number, unless it does not come in time.
+    /// Waits until `until` for a session with a higher number than `after`. `None` if there is none in time.
     pub async fn next_session(&self, after: u64, until: Instant) -> Option<Session> {
         let mut changes = self.changed.subscribe();
         loop {
@@ -201,7 +191,7 @@ impl Link {
         }
     }
 
-    /// What callers are told when the driver does not answer.
+    /// The error for callers when the driver can't be reached.
     pub fn unavailable(&self, why: &str) -> Status {
         Status::new(Code::Unavailable, format!("external driver {:?} {why}", self.driver))
     }
@@ -214,44 +204,48 @@ mod tests {
     use super::*;
 
     #[rstest]
-    #[case::the_first_shortest(0, 0, 200)]
-    #[case::the_first_longest(0, 1000, 400)]
-    #[case::the_next(1, 0, 400)]
-    #[case::a_later_one(3, 500, 2400)]
-    #[case::the_longest(40, 1000, 10_000)]
-    #[case::however_many(u32::MAX, 0, 5000)]
-    #[case::any_number_will_do(0, u64::MAX, 200 + 200 * (u64::MAX % 1001) / 1000)]
+    #[case::the_shortest_first_pause(0, 0, 200)]
+    #[case::the_longest_first_pause(0, 1000, 400)]
+    #[case::the_second_pause(1, 0, 400)]
+    #[case::a_later_pause(3, 500, 2400)]
+    #[case::the_longest_pause(40, 1000, 10_000)]
+    #[case::any_number_of_failures(u32::MAX, 0, 5000)]
+    #[case::any_random_number(0, u64::MAX, 200 + 200 * (u64::MAX % 1001) / 1000)]
     fn a_pause(#[case] failures: u32, #[case] random: u64, #[case] millis: u64) {
         assert_eq!(pause(failures, random).as_millis(), u128::from(millis));
     }
 
     #[rstest]
-    #[case::a_read(Op::Status, 1, AfterLoss::Again)]
-    #[case::a_list(Op::List, 1, AfterLoss::Again)]
-    #[case::a_read_twice(Op::Status, 2, AfterLoss::Tell)]
-    #[case::e04_a_creation(Op::Create, 1, AfterLoss::Tell)]
-    #[case::an_initialisation(Op::Initialize, 1, AfterLoss::Tell)]
-    #[case::a_deletion(Op::Delete, 1, AfterLoss::Tell)]
-    fn a_lost_call(#[case] op: Op, #[case] sent: u32, #[case] expected: AfterLoss) {
-        assert_eq!(after_loss(op, sent), expected);
+    #[case::a_read(Op::Status, 1, true)]
+    #[case::a_list(Op::List, 1, true)]
+    #[case::a_read_twice(Op::Status, 2, false)]
+    #[case::e04_a_creation(Op::Create, 1, false)]
+    #[case::an_initialisation(Op::Initialize, 1, false)]
+    #[case::a_deletion(Op::Delete, 1, false)]
+    fn a_call_may_be_sent_again(#[case] op: Op, #[case] sent: u32, #[case] expected: bool) {
+        assert_eq!(may_resend(op, sent), expected);
     }
 
     #[rstest]
-    #[case::before_the_first_connection(false, Some(0), Standing::Unseen)]
-    #[case::never_connected(false, Some(31), Standing::Down)]
-    #[case::well(true, None, Standing::Up)]
-    #[case::away_for_a_moment(true, Some(30), Standing::Shaky)]
-    #[case::e05_ill_for_31_seconds(true, Some(31), Standing::Down)]
-    fn a_driver(#[case] was_seen: bool, #[case] ill_for: Option<u64>, #[case] expected: Standing) {
-        assert_eq!(standing(was_seen, ill_for.map(Duration::from_secs), DOWN_AFTER), expected);
+    #[case::before_the_first_connection(false, Some(0), LinkState::NeverConnected)]
+    #[case::never_connected(false, Some(31), LinkState::Down)]
+    #[case::healthy(true, None, LinkState::Up)]
+    #[case::disconnected_for_30_seconds(true, Some(30), LinkState::Degraded)]
+    #[case::e05_unhealthy_for_31_seconds(true, Some(31), LinkState::Down)]
+    fn a_connection_has_its_state(
+        #[case] was_connected: bool,
+        #[case] unhealthy_for: Option<u64>,
+        #[case] expected: LinkState,
+    ) {
+        assert_eq!(link_state(was_connected, unhealthy_for.map(Duration::from_secs), DOWN_AFTER), expected);
     }
 
     #[test]
-    fn what_is_ill_stays_ill_since_it_began() {
+    fn a_driver_that_is_unhealthy_and_then_disconnected_counts_from_the_first_problem() {
         let began = Instant::now();
         let link = Link::new("folder", DOWN_AFTER, began);
         link.health(began, None);
-        assert_eq!(link.standing(began), Standing::Up);
+        assert_eq!(link.link_state(began), LinkState::Up);
         link.health(began + Duration::from_secs(1), Some("it says NOT_SERVING".to_owned()));
         link.lost(began + Duration::from_secs(20), "connection refused".to_owned());
         let error = link.session(began + Duration::from_secs(32)).err().unwrap();

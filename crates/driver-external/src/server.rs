@@ -1,4 +1,4 @@
-//! Serves any [`Driver`] to a manager in another process.
+//! The server that makes any [`Driver`] available to a manager in another process.
 
 use std::{
     fs, io,
@@ -41,12 +41,12 @@ use crate::{
     },
 };
 
-/// The longest time of a call whose caller names no deadline.
-const WITHOUT_DEADLINE: Duration = Duration::from_secs(20 * 60);
-/// So long calls may still take when the server ends.
-const ENDS_WITHIN: Duration = Duration::from_secs(20);
+/// The longest time of a call without a deadline.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(20 * 60);
+/// How long running calls may take when the server ends.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A driver that is served, and what a manager is told of it.
+/// A driver that is served, and its settings.
 #[derive(Clone)]
 pub struct Served {
     driver: Arc<dyn Driver>,
@@ -54,21 +54,21 @@ pub struct Served {
 }
 
 impl Served {
-    /// This driver. It is told whose VMs a call is about where its own [`Driver::owner`] says nothing of the class.
+    /// This driver. If its [`Driver::owner`] is `None` for a class, it uses the owner in the request of the manager.
     pub fn new(driver: Arc<dyn Driver>) -> Self {
         Self { driver, owner_in_class: false }
     }
 
-    /// The same driver, whose [`Driver::owner`] says of every class whose its VMs are: managers need no `--cluster-name` for it.
+    /// The same driver, whose [`Driver::owner`] knows the owner of every class. Managers then need no `--cluster-name` for it.
     #[must_use]
     pub fn reading_owners_in_classes(self) -> Self {
         Self { owner_in_class: true, ..self }
     }
 
-    /// Serves managers over these connections until `stop`. The driver begins before, and ends after.
+    /// Serves managers over these connections until `stop`. [`Driver::begin`] is called before the first call, [`Driver::end`] after the last one.
     ///
     /// # Errors
-    /// That of a driver that can't begin, and those of the transport.
+    /// When the driver can't begin, and errors of the transport.
     pub async fn over<S>(
         self,
         connections: impl Stream<Item = io::Result<S>> + Send + 'static,
@@ -82,7 +82,7 @@ impl Served {
         let calls = DriverServer::new(self)
             .max_decoding_message_size(LONGEST_MESSAGE)
             .max_encoding_message_size(LONGEST_MESSAGE);
-        let health = HealthServer::new(Healthy(stop.clone()));
+        let health = HealthServer::new(HealthService(stop.clone()));
         let serving = tonic::transport::Server::builder()
             .add_service(calls)
             .add_service(health)
@@ -90,13 +90,13 @@ impl Served {
         let serving = async {
             let cut_off = async {
                 stop.cancelled().await;
-                tokio::time::sleep(ENDS_WITHIN).await;
+                tokio::time::sleep(SHUTDOWN_TIMEOUT).await;
             };
             let served = tokio::select! {
                 served = serving => served.map_err(io::Error::other),
                 () = cut_off => Ok(()),
             };
-            // Tasks of the driver end with the server, however that ended.
+            // The tasks of the driver must end with the server, also after an error.
             stop.cancel();
             served
         };
@@ -108,12 +108,12 @@ impl Served {
     /// The context of a call about this class.
     fn context(&self, head: &CallHead, class: &MachineClass) -> OpContext {
         let owner = self.driver.owner(class).or_else(|| head.owner.clone());
-        OpContext::within(left(head)).about(owner)
+        OpContext::within(time_left(head)).about(owner)
     }
 }
 
-/// Serves a driver on a Unix socket until `stop`: in a folder that is closed to other users, which is made if need be, for our own user
-/// and root.
+/// Serves a driver on a Unix socket until `stop`. The folder of the socket must be closed to other users, and is created if it is missing.
+/// Only processes of the same user and of root can connect.
 ///
 /// # Errors
 /// When the socket can't be made, or the driver can't begin.
@@ -125,7 +125,7 @@ pub async fn serve(served: Served, socket: &Path, stop: CancellationToken) -> io
     }
     let found = fs::metadata(folder)?;
     folder_is_closed(folder, found.mode(), found.uid(), ours).map_err(io::Error::other)?;
-    make_room(socket).await?;
+    remove_stale_socket(socket).await?;
     let listener = UnixListener::bind(socket)?;
     fs::set_permissions(socket, fs::Permissions::from_mode(0o600))?;
     let connections = stream::unfold(listener, |listener| async {
@@ -148,41 +148,41 @@ pub async fn serve(served: Served, socket: &Path, stop: CancellationToken) -> io
     ended
 }
 
-/// Removes the socket of a process that is gone.
+/// Removes a socket that an ended process has left.
 ///
 /// # Errors
-/// Something else has this name, or a process listens there.
-async fn make_room(socket: &Path) -> io::Result<()> {
+/// When the path is no socket, or another process listens on it.
+async fn remove_stale_socket(socket: &Path) -> io::Result<()> {
     let Ok(found) = fs::symlink_metadata(socket) else { return Ok(()) };
-    let taken = |kind, why: &str| Err(io::Error::new(kind, format!("{}: {why}", socket.display())));
+    let in_use = |kind, why: &str| Err(io::Error::new(kind, format!("{}: {why}", socket.display())));
     if !found.file_type().is_socket() {
-        return taken(io::ErrorKind::AlreadyExists, "there is something that is no socket");
+        return in_use(io::ErrorKind::AlreadyExists, "there is something that is no socket");
     }
     if tokio::net::UnixStream::connect(socket).await.is_ok() {
-        return taken(io::ErrorKind::AddrInUse, "another process listens there");
+        return in_use(io::ErrorKind::AddrInUse, "another process listens there");
     }
     fs::remove_file(socket)
 }
 
 /// The time that is left for a call.
-fn left(head: &CallHead) -> Duration {
+fn time_left(head: &CallHead) -> Duration {
     let left = head.deadline.map(|deadline| deadline.duration_since(Timestamp::now()));
-    left.map_or(WITHOUT_DEADLINE, |left| Duration::try_from(left).unwrap_or(Duration::ZERO))
+    left.map_or(DEFAULT_TIMEOUT, |left| Duration::try_from(left).unwrap_or(Duration::ZERO))
 }
 
-/// A failed call on the wire, without a word of the Secret.
+/// The gRPC status of a failed call, without values of the Secret.
 fn failed(secret: &SecretData, status: Status) -> tonic::Status {
     codes::to_wire(&Status { message: secret.redacted(&status.message), ..status })
 }
 
-/// What a request that can't be read is answered.
+/// The gRPC status for a request that can't be read.
 #[allow(clippy::needless_pass_by_value)] // for `map_err`
 fn unreadable(status: Status) -> tonic::Status {
     codes::to_wire(&status)
 }
 
-/// What is looked for by name must be known to be somebody's.
-fn owned(cx: &OpContext, what: &str) -> Result<(), tonic::Status> {
+/// Refuses a call that looks for VMs by name if their owner is unknown. Otherwise the call could find VMs of other clusters.
+fn require_owner(cx: &OpContext, what: &str) -> Result<(), tonic::Status> {
     if cx.owner().is_some() {
         return Ok(());
     }
@@ -190,8 +190,8 @@ fn owned(cx: &OpContext, what: &str) -> Result<(), tonic::Status> {
     Err(codes::to_wire(&Status::new(Code::FailedPrecondition, message)))
 }
 
-/// How a driver compares ids, as its answers show.
-fn compares(driver: &dyn Driver) -> NodeIdCompare {
+/// How a driver compares ids. It is derived from the answers of the driver for example ids.
+fn node_id_compare(driver: &dyn Driver) -> NodeIdCompare {
     let same = |machine: &str, node: &str| driver.same_instance(machine, node);
     match (same("a:///x/one", "a:///y/one"), same("a:///x/one", "a:///x/two")) {
         (SameInstance::Same, SameInstance::Another) => NodeIdCompare::LastSegment,
@@ -219,7 +219,7 @@ impl Service for Served {
                 .as_ref()
                 .map(|schema| schema.to_string().into_bytes())
                 .unwrap_or_default(),
-            node_id_compare: compares(&*self.driver).into(),
+            node_id_compare: node_id_compare(&*self.driver).into(),
             create_is_idempotent: info.capabilities.create_is_idempotent,
             lists_creation_time: info.capabilities.lists_creation_time,
             owner_in_class: self.owner_in_class,
@@ -265,7 +265,7 @@ impl Service for Served {
         let (head, request) = convert::read_machine_request(request.into_inner()).map_err(unreadable)?;
         let (cx, secret) = (self.context(&head, &request.class), request.secret.clone());
         if request.machine.spec.provider_id.is_empty() {
-            owned(&cx, "the VM of a machine without a provider id is deleted by its name")?;
+            require_owner(&cx, "the VM of a machine without a provider id is deleted by its name")?;
         }
         let answer = answered(cx.left(), self.driver.delete_machine(&cx, request)).await;
         Ok(tonic::Response::new(convert::wire_deleted(answer.map_err(|status| failed(&secret, status))?)))
@@ -289,7 +289,7 @@ impl Service for Served {
     ) -> Result<tonic::Response<Self::ListMachinesStream>, tonic::Status> {
         let (head, request) = convert::read_list_request(request.into_inner()).map_err(unreadable)?;
         let (cx, secret) = (self.context(&head, &request.class), request.secret.clone());
-        owned(&cx, "VMs are listed by their owner")?;
+        require_owner(&cx, "VMs are listed by their owner")?;
         let answer = answered(cx.left(), self.driver.list_machines(&cx, request)).await;
         let chunks = convert::chunks(&answer.map_err(|status| failed(&secret, status))?);
         Ok(tonic::Response::new(stream::iter(chunks.into_iter().map(Ok)).boxed()))
@@ -300,7 +300,7 @@ impl Service for Served {
         request: tonic::Request<GetVolumeIDsRequest>,
     ) -> Result<tonic::Response<GetVolumeIDsResponse>, tonic::Status> {
         let (head, request) = convert::read_volumes_request(request.get_ref()).map_err(unreadable)?;
-        let cx = OpContext::within(left(&head));
+        let cx = OpContext::within(time_left(&head));
         let answer = answered(cx.left(), self.driver.get_volume_ids(&cx, request)).await;
         let volume_ids = answer.map_err(|status| failed(&SecretData::default(), status))?;
         Ok(tonic::Response::new(GetVolumeIDsResponse { volume_ids, index: Vec::new() }))
@@ -314,13 +314,13 @@ impl Service for Served {
     }
 }
 
-/// Says that it serves, until it ends.
-struct Healthy(CancellationToken);
+/// The health service. It reports `SERVING` until the server stops.
+struct HealthService(CancellationToken);
 
 const SERVING: HealthCheckResponse = HealthCheckResponse { status: ServingStatus::Serving as i32 };
 
 #[tonic::async_trait]
-impl Health for Healthy {
+impl Health for HealthService {
     async fn check(
         &self,
         _: tonic::Request<HealthCheckRequest>,
@@ -344,16 +344,16 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn room_is_made_where_a_socket_was_left_and_nowhere_else() {
+    async fn only_a_socket_without_a_listener_is_removed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("driver.sock");
-        make_room(&path).await.unwrap();
+        remove_stale_socket(&path).await.unwrap();
         let listening = UnixListener::bind(&path).unwrap();
-        assert_eq!(make_room(&path).await.unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(remove_stale_socket(&path).await.unwrap_err().kind(), io::ErrorKind::AddrInUse);
         drop(listening);
-        make_room(&path).await.unwrap();
+        remove_stale_socket(&path).await.unwrap();
         fs::write(&path, "notes").unwrap();
-        assert_eq!(make_room(&path).await.unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(remove_stale_socket(&path).await.unwrap_err().kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(fs::read_to_string(&path).unwrap(), "notes");
     }
 }

@@ -1,4 +1,4 @@
-//! A driver that is a program of its own: started, restarted when it ends, and ended with the leadership.
+//! Runs the program of a driver while this process leads. A program that ends is started again.
 
 use std::{
     fs, io,
@@ -15,89 +15,90 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// The environment variable that tells a driver where to listen.
+/// The environment variable with the path of the socket on which a driver must listen.
 pub const SOCKET_VARIABLE: &str = "MCM_DRIVER_SOCKET";
-/// A program that has run for so long was well; what ends it then begins a new count.
-const WELL_AFTER: Duration = Duration::from_secs(60);
-/// The pause before the first restart; it doubles.
+/// A program that has run for this time was stable. The count of short runs begins again after it.
+const STABLE_AFTER: Duration = Duration::from_secs(60);
+/// The pause before the first restart. Each further pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
-/// The longest pause.
+/// The longest pause before a restart.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// A program whose driver has been ill or silent for so long hangs.
-const HANGS_AFTER: Duration = Duration::from_secs(3 * 60);
-/// Time between two looks at the driver of a program.
-const LOOKS_EVERY: Duration = Duration::from_secs(5);
-/// So long a program may take to end; a driver has 3 s for that.
-const ENDS_WITHIN: Duration = Duration::from_secs(2);
+/// A program hangs if its driver has been unhealthy or disconnected for this time.
+const HANG_TIMEOUT: Duration = Duration::from_secs(3 * 60);
+/// The time between two checks whether the program hangs.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// How long a program may take to end after SIGTERM. It is below the 3 s that this process gives a driver to end.
+const TERMINATION_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A folder of our own with the place for a socket in it; it goes with this value.
-pub struct SocketPlace {
+/// A temporary folder for the socket of a driver. It is removed when this value is dropped.
+pub struct SocketFolder {
     folder: PathBuf,
     socket: PathBuf,
 }
 
-impl SocketPlace {
-    /// Where the socket is.
+impl SocketFolder {
+    /// The path of the socket.
     pub fn path(&self) -> &Path {
         &self.socket
     }
 }
 
-impl Drop for SocketPlace {
+impl Drop for SocketFolder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
-/// A place for the socket of the driver of this provider, closed to other users.
+/// Makes a folder, closed to other users, for the socket of this provider's driver.
 ///
 /// # Errors
-/// Those of the file system.
-pub fn new_socket(provider: &str) -> io::Result<SocketPlace> {
+/// The errors of the file system.
+pub fn new_socket(provider: &str) -> io::Result<SocketFolder> {
     let name: String = provider.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(20).collect();
     let unique = rand::random::<u64>();
     let folder = std::env::temp_dir().join(format!("mcm-driver-{name}-{unique:016x}"));
     fs::DirBuilder::new().mode(0o700).create(&folder)?;
     let socket = folder.join("driver.sock");
-    Ok(SocketPlace { folder, socket })
+    Ok(SocketFolder { folder, socket })
 }
 
-/// How many short lives in a row a program has had, after one more life of this length.
-pub fn short_lives(before: u32, lived: Duration) -> u32 {
-    if lived >= WELL_AFTER { 1 } else { before.saturating_add(1) }
+/// The number of short runs in a row after one more run of this length. The run that has just ended always counts.
+pub fn short_runs(before: u32, ran_for: Duration) -> u32 {
+    if ran_for >= STABLE_AFTER { 1 } else { before.saturating_add(1) }
 }
 
-/// The pause after so many short lives in a row.
-pub fn restart_pause(short_lives: u32) -> Duration {
-    FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(short_lives.saturating_sub(1))).min(LONGEST_PAUSE)
+/// The pause after this number of short runs in a row.
+pub fn restart_pause(short_runs: u32) -> Duration {
+    FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(short_runs.saturating_sub(1))).min(LONGEST_PAUSE)
 }
 
-/// Runs the program until `stop`, again and again; `ill_for` says how long its driver has been ill or silent.
+/// Runs the program until `stop` and restarts it when it ends or hangs. `unhealthy_for` returns how long its driver has been unhealthy or
+/// disconnected.
 pub async fn run(
     program: PathBuf,
     driver: &'static str,
-    socket: SocketPlace,
-    ill_for: impl Fn() -> Option<Duration>,
+    socket: SocketFolder,
+    unhealthy_for: impl Fn() -> Option<Duration>,
     stop: CancellationToken,
 ) {
-    let mut lives = 0;
+    let mut runs = 0;
     while !stop.is_cancelled() {
         let began = Instant::now();
-        // What an earlier life left would answer nobody.
+        // A socket that an earlier run has left would keep the program from listening.
         let _ = fs::remove_file(socket.path());
         let why = match start(&program, socket.path()) {
             Err(error) => format!("it can't be started: {error}"),
             Ok(mut child) => tokio::select! {
-                ended = child.wait() => words(ended),
-                () = hangs(began, &ill_for) => {
-                    end(child, driver).await;
-                    format!("its driver has been ill or silent for {} s", HANGS_AFTER.as_secs())
+                ended = child.wait() => describe_exit(ended),
+                () = until_hung(began, &unhealthy_for) => {
+                    terminate(child, driver).await;
+                    format!("its driver has been unhealthy or disconnected for {} s", HANG_TIMEOUT.as_secs())
                 }
-                () = stop.cancelled() => return end(child, driver).await,
+                () = stop.cancelled() => return terminate(child, driver).await,
             },
         };
-        lives = short_lives(lives, began.elapsed());
-        let pause = restart_pause(lives);
+        runs = short_runs(runs, began.elapsed());
+        let pause = restart_pause(runs);
         tracing::warn!(driver, program = %program.display(), why, ?pause, "the driver's program has ended; it is started again");
         if stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
             return;
@@ -105,28 +106,28 @@ pub async fn run(
     }
 }
 
-/// Waits until a program that began at this time hangs.
-async fn hangs(began: Instant, ill_for: impl Fn() -> Option<Duration>) {
-    // The illness may be that of an earlier life.
-    while began.elapsed() < HANGS_AFTER || ill_for().is_none_or(|ill| ill < HANGS_AFTER) {
-        tokio::time::sleep(LOOKS_EVERY).await;
+/// Waits until a program that was started at `began` hangs.
+async fn until_hung(began: Instant, unhealthy_for: impl Fn() -> Option<Duration>) {
+    // The driver may have been unhealthy since before this run, so the run must be old enough, too.
+    while began.elapsed() < HANG_TIMEOUT || unhealthy_for().is_none_or(|time| time < HANG_TIMEOUT) {
+        tokio::time::sleep(CHECK_INTERVAL).await;
     }
 }
 
 fn start(program: &Path, socket: &Path) -> io::Result<Child> {
-    // Its output is ours: a log beside this process's own.
+    // The program inherits standard output and standard error, so its log appears beside the log of this process.
     Command::new(program).env(SOCKET_VARIABLE, socket).stdin(Stdio::null()).kill_on_drop(true).spawn()
 }
 
-/// Asks a program to end, and ends it when it does not.
-async fn end(mut child: Child, driver: &str) {
+/// Sends SIGTERM to a program, and SIGKILL if it does not end in time.
+async fn terminate(mut child: Child, driver: &str) {
     let process = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
     if let Some(process) = process
         && let Err(error) = kill_process(process, Signal::TERM)
     {
         tracing::debug!(driver, %error, "the driver's program can't be asked to end");
     }
-    if tokio::time::timeout(ENDS_WITHIN, child.wait()).await.is_err() {
+    if tokio::time::timeout(TERMINATION_TIMEOUT, child.wait()).await.is_err() {
         tracing::warn!(driver, "the driver's program does not end; it is killed");
         if let Err(error) = child.kill().await {
             tracing::warn!(driver, %error, "the driver's program can't be killed");
@@ -134,7 +135,7 @@ async fn end(mut child: Child, driver: &str) {
     }
 }
 
-fn words(ended: io::Result<ExitStatus>) -> String {
+fn describe_exit(ended: io::Result<ExitStatus>) -> String {
     ended.map_or_else(|error| error.to_string(), |status| status.to_string())
 }
 
@@ -147,20 +148,20 @@ mod tests {
     use super::*;
 
     #[rstest]
-    #[case::at_once(1, 500)]
-    #[case::then(2, 1000)]
-    #[case::later(5, 8000)]
-    #[case::at_most(7, 30_000)]
-    #[case::however_often(u32::MAX, 30_000)]
-    fn a_restart_waits(#[case] lives: u32, #[case] millis: u128) {
-        assert_eq!(restart_pause(lives).as_millis(), millis);
+    #[case::after_one_run(1, 500)]
+    #[case::after_two_runs(2, 1000)]
+    #[case::after_five_runs(5, 8000)]
+    #[case::the_longest_pause(7, 30_000)]
+    #[case::any_number_of_runs(u32::MAX, 30_000)]
+    fn a_restart_waits(#[case] runs: u32, #[case] millis: u128) {
+        assert_eq!(restart_pause(runs).as_millis(), millis);
     }
 
     #[rstest]
-    #[case::a_short_one(3, 59, 4)]
-    #[case::a_long_one(3, 60, 1)]
-    fn a_life(#[case] before: u32, #[case] seconds: u64, #[case] expected: u32) {
-        assert_eq!(short_lives(before, Duration::from_secs(seconds)), expected);
+    #[case::a_short_run_is_counted(3, 59, 4)]
+    #[case::a_long_run_resets_the_count(3, 60, 1)]
+    fn runs_are_counted(#[case] before: u32, #[case] seconds: u64, #[case] expected: u32) {
+        assert_eq!(short_runs(before, Duration::from_secs(seconds)), expected);
     }
 
     fn script(text: &str) -> (tempfile::TempDir, PathBuf) {
@@ -182,42 +183,42 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_program_is_told_its_socket_is_restarted_and_ends_with_the_leadership() {
+    async fn a_program_gets_its_socket_is_restarted_and_ends_with_the_leadership() {
         let (folder, program) = script(
             "#!/bin/sh\ncd \"$(dirname \"$0\")\"\necho \"$MCM_DRIVER_SOCKET\" >> lives\n\
              [ $(wc -l < lives) -lt 2 ] && exit 3\ntrap 'echo asked > ended; exit 0' TERM\nwhile :; do sleep 0.05; done\n",
         );
         let socket = new_socket("a/b").unwrap();
-        let (path, place) = (socket.path().to_owned(), socket.folder.clone());
-        assert_eq!(fs::metadata(&place).unwrap().permissions().mode() & 0o777, 0o700);
+        let (path, socket_folder) = (socket.path().to_owned(), socket.folder.clone());
+        assert_eq!(fs::metadata(&socket_folder).unwrap().permissions().mode() & 0o777, 0o700);
         let stop = CancellationToken::new();
         let running = tokio::spawn(run(program, "test", socket, || None, stop.clone()));
         let lives = || fs::read_to_string(folder.path().join("lives")).unwrap_or_default();
         until(|| lives().lines().count() == 2).await;
         assert!(lives().lines().all(|line| Path::new(line) == path));
-        // The shell has set its trap once it loops.
+        // The shell needs a moment until it has set its trap.
         tokio::time::sleep(Duration::from_millis(200)).await;
         stop.cancel();
         running.await.unwrap();
         assert_eq!(fs::read_to_string(folder.path().join("ended")).unwrap(), "asked\n");
-        assert!(!place.exists(), "the socket's folder goes, too");
+        assert!(!socket_folder.exists(), "the folder of the socket is removed");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_program_hangs_once_its_driver_has_been_ill_for_minutes_of_its_own_life() {
+    async fn a_program_hangs_when_its_driver_has_been_unhealthy_for_minutes_of_the_present_run() {
         let began = Instant::now();
-        let ill_before = Duration::from_secs(3600);
-        hangs(began, || Some(ill_before + began.elapsed())).await;
-        assert_eq!(began.elapsed(), HANGS_AFTER);
+        let unhealthy_before = Duration::from_secs(3600);
+        until_hung(began, || Some(unhealthy_before + began.elapsed())).await;
+        assert_eq!(began.elapsed(), HANG_TIMEOUT);
         let began = Instant::now();
-        hangs(began, || began.elapsed().checked_sub(Duration::from_secs(600))).await;
-        assert_eq!(began.elapsed(), Duration::from_secs(600) + HANGS_AFTER);
-        let well = hangs(Instant::now(), || None);
-        tokio::time::timeout(Duration::from_secs(86_400), well).await.unwrap_err();
+        until_hung(began, || began.elapsed().checked_sub(Duration::from_secs(600))).await;
+        assert_eq!(began.elapsed(), Duration::from_secs(600) + HANG_TIMEOUT);
+        let healthy = until_hung(Instant::now(), || None);
+        tokio::time::timeout(Duration::from_secs(86_400), healthy).await.unwrap_err();
     }
 
     #[tokio::test]
-    async fn a_program_that_is_not_there_keeps_nobody_from_stopping() {
+    async fn a_missing_program_does_not_delay_the_stop() {
         let stop = CancellationToken::new();
         let running =
             tokio::spawn(run("/no/such/driver".into(), "test", new_socket("x").unwrap(), || None, stop.clone()));

@@ -1,4 +1,4 @@
-//! What the cloud itself says of a class: whether what it names is there. Nothing is made.
+//! Checks that the names and ids in a class exist in the cloud. Nothing is made.
 
 use cloud_client::Failure;
 use kube_values::field::{FieldPath, Findings, RuleId};
@@ -7,7 +7,7 @@ use machine_driver::{Code, Status};
 use serde::Deserialize;
 
 use crate::{
-    cloud::{Ask, Session},
+    cloud::{Operation, Session},
     create::networks_of_subnets,
     keystone::Service,
     lookup::{is_id, unique},
@@ -16,7 +16,7 @@ use crate::{
     spec::{RootDisk, Spec},
 };
 
-/// The rule of the findings: the driver's own word over a class.
+/// The rule id of all findings: the provider refuses the class.
 const RULE: RuleId = CLS_6.id;
 
 #[derive(Deserialize)]
@@ -40,32 +40,33 @@ struct Identified {
     id: String,
 }
 
-/// What the cloud finds wrong with a class.
+/// The problems that the cloud has with a class.
 ///
 /// # Errors
-/// The cloud could not be asked.
+/// When the cloud can't be check.
 pub async fn about(cloud: &Session<'_>, spec: &Spec) -> Result<Findings, Status> {
-    let mut asked = Asked { cloud, spec, path: FieldPath::new("providerSpec").child("spec"), found: Findings::new() };
-    asked.flavor().await?;
-    asked.image().await?;
-    asked.key().await?;
-    asked.zone().await?;
-    asked.networks().await?;
-    asked.security_groups().await?;
-    asked.server_group().await?;
-    asked.volume_type().await?;
-    Ok(asked.found)
+    let mut check =
+        ClassCheck { cloud, spec, path: FieldPath::new("providerSpec").child("spec"), found: Findings::new() };
+    check.flavor().await?;
+    check.image().await?;
+    check.key().await?;
+    check.zone().await?;
+    check.networks().await?;
+    check.security_groups().await?;
+    check.server_group().await?;
+    check.volume_type().await?;
+    Ok(check.found)
 }
 
-struct Asked<'a> {
+struct ClassCheck<'a> {
     cloud: &'a Session<'a>,
     spec: &'a Spec,
     path: FieldPath,
     found: Findings,
 }
 
-impl Asked<'_> {
-    /// What was looked up. A right that only this needs may be missing, which is told and is no mistake of the class.
+impl ClassCheck<'_> {
+    /// The answer of a look-up. `None` and a warning without permission, because the driver itself does not need it.
     fn answer<T>(&mut self, at: &str, answer: Result<T, Failure>) -> Result<Option<T>, Status> {
         match answer {
             Ok(found) => Ok(Some(found)),
@@ -102,16 +103,16 @@ impl Asked<'_> {
             }
             return Ok(());
         }
-        // The list can be filtered by ids; a single image that is missing is told as text.
+        // The list with a filter is used, because Glance answers a request for a missing image with text instead of JSON.
         let path = format!("/images?{}", query(&[("id", &format!("in:{image_id}"))]));
-        let images = self.cloud.list(Ask::get(Service::Image, "looking for the image", &path), "images").await;
+        let images = self.cloud.list(Operation::get(Service::Image, "looking for the image", &path), "images").await;
         let images: Option<Vec<Identified>> = self.answer("imageID", images)?;
-        self.is_there("imageID", image_id, images);
+        self.require("imageID", image_id, images);
         Ok(())
     }
 
-    /// That a list, if it could be asked for, has this id.
-    fn is_there(&mut self, at: &str, id: &str, found: Option<Vec<Identified>>) {
+    /// Checks that a list has this id. `None` is a list without permission.
+    fn require(&mut self, at: &str, id: &str, found: Option<Vec<Identified>>) {
         if found.is_some_and(|found| !found.iter().any(|one| one.id == id)) {
             self.found.invalid(
                 RULE,
@@ -124,8 +125,8 @@ impl Asked<'_> {
 
     async fn key(&mut self) -> Result<(), Status> {
         let name = self.spec.key_name.as_str();
-        let ask = Ask::get(Service::Compute, "looking for the key", "/os-keypairs");
-        let keys = self.cloud.list::<KeyPair>(ask, "keypairs").await;
+        let operation = Operation::get(Service::Compute, "looking for the key", "/os-keypairs");
+        let keys = self.cloud.list::<KeyPair>(operation, "keypairs").await;
         let Some(keys) = self.answer("keyName", keys)? else { return Ok(()) };
         if !keys.iter().any(|key| key.keypair.name == name) {
             let detail = "the user of the credentials has no key pair of this name";
@@ -136,8 +137,8 @@ impl Asked<'_> {
 
     async fn zone(&mut self) -> Result<(), Status> {
         let name = self.spec.availability_zone.as_str();
-        let ask = Ask::get(Service::Compute, "looking for the availability zone", "/os-availability-zone");
-        let zones = self.cloud.ask::<Vec<Zone>>(ask, "availabilityZoneInfo").await;
+        let operation = Operation::get(Service::Compute, "looking for the availability zone", "/os-availability-zone");
+        let zones = self.cloud.call::<Vec<Zone>>(operation, "availabilityZoneInfo").await;
         let Some(zones) = self.answer("availabilityZone", zones)? else { return Ok(()) };
         if !zones.iter().any(|zone| zone.zone_name == name) {
             let names: Vec<&str> = zones.iter().map(|zone| zone.zone_name.as_str()).collect();
@@ -174,7 +175,8 @@ impl Asked<'_> {
 
     async fn network(&mut self, field: &str, at: FieldPath, id: &str) -> Result<(), Status> {
         let path = format!("/networks?{}", query(&[("id", id), ("fields", "id")]));
-        let found = self.cloud.list(Ask::get(Service::Network, "looking for the network", &path), "networks").await;
+        let found =
+            self.cloud.list(Operation::get(Service::Network, "looking for the network", &path), "networks").await;
         let found: Option<Vec<Identified>> = self.answer(field, found)?;
         if found.is_some_and(|found| found.is_empty()) {
             self.found.invalid(RULE, at, id, "there is no such network in the region that the project can see");
@@ -208,8 +210,8 @@ impl Asked<'_> {
             return Ok(());
         }
         let path = format!("/os-server-groups/{id}");
-        let ask = Ask::get(Service::Compute, "looking for the server group", &path);
-        match self.cloud.ask::<Identified>(ask, "server_group").await {
+        let operation = Operation::get(Service::Compute, "looking for the server group", &path);
+        match self.cloud.call::<Identified>(operation, "server_group").await {
             Err(failure) if failure.status.code == Code::NotFound => {
                 self.refuse(self.path.child("serverGroupID"), id, missing);
                 Ok(())
@@ -220,8 +222,8 @@ impl Asked<'_> {
 
     async fn volume_type(&mut self) -> Result<(), Status> {
         let RootDisk::Own { kind, .. } = self.spec.root_disk() else { return Ok(()) };
-        let ask = Ask::get(Service::Volume, "looking for the volume type", "/types");
-        let types = self.cloud.list::<Named>(ask, "volume_types").await;
+        let operation = Operation::get(Service::Volume, "looking for the volume type", "/types");
+        let types = self.cloud.list::<Named>(operation, "volume_types").await;
         let Some(types) = self.answer("rootDiskType", types)? else { return Ok(()) };
         if !types.iter().any(|one| one.name == kind) {
             let names: Vec<&str> = types.iter().map(|one| one.name.as_str()).collect();

@@ -1,4 +1,4 @@
-//! What the driver asks to be made: the bodies of requests. Pure.
+//! The bodies of the requests that make servers, ports and volumes. Pure functions.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use machine_driver::OwnerTags;
@@ -9,7 +9,7 @@ use crate::{
     spec::{RootDisk, Spec},
 };
 
-/// What a server is made of.
+/// The input for the request for a server.
 #[derive(Clone, Debug)]
 pub struct Wanted<'a> {
     pub spec: &'a Spec,
@@ -18,11 +18,11 @@ pub struct Wanted<'a> {
     pub flavor: &'a str,
     pub image: &'a str,
     pub networks: Vec<Value>,
-    /// The volume that the driver has made for it.
+    /// The id of the volume that the driver has made for the server.
     pub volume: Option<&'a str>,
 }
 
-/// A server.
+/// The body of the request for a server.
 pub fn server(wanted: &Wanted<'_>) -> Value {
     let Wanted { spec, machine, user_data, flavor, image, networks, volume } = wanted;
     let mut server = Map::new();
@@ -64,7 +64,7 @@ pub fn server(wanted: &Wanted<'_>) -> Value {
     body
 }
 
-/// The port of a server in its subnets, which lets the addresses of pods pass from the first packet on.
+/// The body of the request for the port of a server. The port allows the addresses of pods from the beginning.
 pub fn port(spec: &Spec, owner: &OwnerTags, machine: &str, security_groups: &[&str]) -> Value {
     let fixed_ips: Vec<Value> = spec.subnets().into_iter().map(|subnet| json!({"subnet_id": subnet})).collect();
     let pairs: Vec<Value> = spec.pod_networks().into_iter().map(|network| json!({"ip_address": network})).collect();
@@ -75,14 +75,14 @@ pub fn port(spec: &Spec, owner: &OwnerTags, machine: &str, security_groups: &[&s
         "fixed_ips": fixed_ips,
         "allowed_address_pairs": pairs,
     });
-    // Without a word of the class the port gets the project's default group, as a server does.
+    // Without security groups in the class, Neutron gives the port the default group of the project, like a server.
     if !security_groups.is_empty() {
         port["security_groups"] = json!(security_groups);
     }
     json!({ "port": port })
 }
 
-/// The volume that a server boots from.
+/// The body of the request for the volume that a server boots from.
 pub fn volume(spec: &Spec, machine: &str, image: &str, size: i64, kind: &str) -> Value {
     json!({"volume": {
         "name": machine,

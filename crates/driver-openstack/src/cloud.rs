@@ -1,4 +1,4 @@
-//! Requests to the services of one region with one login: authenticated, sent, read, page by page.
+//! Requests to the services of one region with one login: logs in, sends requests and reads answers and the pages of lists.
 
 use std::{
     collections::HashMap,
@@ -21,36 +21,36 @@ use crate::{
     lookup::NextPage,
 };
 
-/// A list has no more pages than this; beyond it the service repeats itself.
-const MOST_PAGES: usize = 1000;
-/// So many tokens, and so many ways, are kept.
-const MOST_KEPT: usize = 256;
+/// The most pages of a list. With more pages, the service probably repeats itself.
+const MAX_PAGES: usize = 1000;
+/// The most tokens, and the most clients, in the caches.
+const MAX_ENTRIES: usize = 256;
 
-/// A list is begun anew so often when a page ends at something that is deleted before the next page is asked for.
-const MOST_BEGINNINGS: u32 = 10;
-/// The pause before the second beginning; later ones are longer.
+/// How often a list is read from its first page. Reading fails if the last object of a page is deleted before the next page is requested.
+const MAX_LIST_ATTEMPTS: u32 = 10;
+/// The pause before a list is read for the second time. Later pauses are longer.
 const PAUSE: Duration = Duration::from_millis(300);
-/// A refused login is not tried again for so long: after many of them clouds lock accounts.
-const REFUSED_FOR: Duration = Duration::from_secs(30);
+/// The time after which a refused login is tried again. Clouds lock accounts after many refused logins.
+const RETRY_LOGIN_AFTER: Duration = Duration::from_secs(30);
 
-/// How a way to a cloud is opened.
-type Open = dyn Fn(&Login) -> Client + Send + Sync;
-/// One login at a time; others wait for what comes of it.
-type Slot = Arc<tokio::sync::Mutex<LoggedIn>>;
+/// Makes a client with the TLS settings of a login.
+type MakeClient = dyn Fn(&Login) -> Client + Send + Sync;
+/// One call logs in at a time. Other calls of the account wait for the result.
+type Slot = Arc<tokio::sync::Mutex<LoginState>>;
 
-/// What has come of a login.
+/// The result of the last login of an account.
 #[derive(Default)]
-enum LoggedIn {
+enum LoginState {
     #[default]
     NotYet,
-    As(Arc<Token>),
+    LoggedIn(Arc<Token>),
     Refused(Failure, Instant),
 }
 
 /// All clouds, regions and accounts.
 pub struct Clouds {
-    open: Box<Open>,
-    ways: Mutex<HashMap<CredentialsKey, Client>>,
+    make_client: Box<MakeClient>,
+    clients: Mutex<HashMap<CredentialsKey, Client>>,
     tokens: Mutex<HashMap<CredentialsKey, Slot>>,
 }
 
@@ -65,25 +65,25 @@ pub struct Session<'a> {
 
 /// A request.
 #[derive(Clone, Copy)]
-pub struct Ask<'a> {
-    /// Whom it goes to.
+pub struct Operation<'a> {
+    /// The service that gets the request.
     pub service: Service,
-    /// What it is for, in messages.
+    /// The purpose of the request, for messages.
     pub what: &'a str,
-    /// Its method.
+    /// The HTTP method.
     pub method: &'a Method,
-    /// Its path behind that of the service, with its query.
+    /// The path below the URL of the service, with the query.
     pub path: &'a str,
-    /// What it brings.
+    /// The body.
     pub body: Option<&'a Value>,
-    /// Which state of a thing it is meant for.
+    /// The header `If-Match`: the revision of the object that the request may change.
     pub if_match: Option<&'a str>,
-    /// Whether it may be sent twice.
+    /// Whether the request may be sent twice.
     pub repeat: Repeat,
 }
 
-impl<'a> Ask<'a> {
-    /// A read.
+impl<'a> Operation<'a> {
+    /// A read request.
     pub const fn get(service: Service, what: &'a str, path: &'a str) -> Self {
         Self { service, what, method: &Method::GET, path, body: None, if_match: None, repeat: Repeat::Safe }
     }
@@ -92,18 +92,18 @@ impl<'a> Ask<'a> {
 impl Clouds {
     /// Clouds over the network.
     pub fn new() -> Self {
-        Self::opened_by(Box::new(|login: &Login| {
-            Client::new(HttpTransport::new(login.trust.clone()), Limits::default())
+        Self::with_clients(Box::new(|login: &Login| {
+            Client::new(HttpTransport::new(login.tls.clone()), Limits::default())
         }))
     }
 
-    /// Clouds behind this client.
+    /// Clouds over this client.
     pub fn through(client: Client) -> Self {
-        Self::opened_by(Box::new(move |_: &Login| client.clone()))
+        Self::with_clients(Box::new(move |_: &Login| client.clone()))
     }
 
-    fn opened_by(open: Box<Open>) -> Self {
-        Self { open, ways: Mutex::default(), tokens: Mutex::default() }
+    fn with_clients(make_client: Box<MakeClient>) -> Self {
+        Self { make_client, clients: Mutex::default(), tokens: Mutex::default() }
     }
 
     /// A session.
@@ -112,49 +112,51 @@ impl Clouds {
     }
 
     fn client(&self, login: &Login) -> Client {
-        let mut ways = self.ways.lock().unwrap_or_else(PoisonError::into_inner);
-        kept(&mut ways, login.way, || (self.open)(login))
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        cached(&mut clients, login.tls_key, || (self.make_client)(login))
     }
 
     fn slot(&self, account: CredentialsKey) -> Slot {
         let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
-        kept(&mut tokens, account, Slot::default)
+        cached(&mut tokens, account, Slot::default)
     }
 }
 
-fn kept<T: Clone>(all: &mut HashMap<CredentialsKey, T>, key: CredentialsKey, make: impl FnOnce() -> T) -> T {
-    if all.len() >= MOST_KEPT && !all.contains_key(&key) {
+fn cached<T: Clone>(all: &mut HashMap<CredentialsKey, T>, key: CredentialsKey, make: impl FnOnce() -> T) -> T {
+    if all.len() >= MAX_ENTRIES && !all.contains_key(&key) {
         all.clear();
     }
     all.entry(key).or_insert_with(make).clone()
 }
 
 impl Session<'_> {
-    /// A token that is good, made anew unless there is one other than `refused`.
+    /// A valid token. Logs in if there is none, or only the token that a service has refused.
     async fn token(&self, refused: Option<&Arc<Token>>) -> Result<Arc<Token>, Failure> {
         let slot = self.clouds.slot(self.login.account);
-        let Ok(mut kept) = tokio::time::timeout(self.cx.left(), slot.lock()).await else {
+        let Ok(mut state) = tokio::time::timeout(self.cx.left(), slot.lock()).await else {
             let message = "logging in: another call of the account waits for an answer of Keystone, too";
             return Err(Failure::permanent(Code::DeadlineExceeded, message));
         };
         let now = Instant::now();
-        match &*kept {
-            LoggedIn::As(token) if token.is_good(now) && refused.is_none_or(|refused| !Arc::ptr_eq(refused, token)) => {
+        match &*state {
+            LoginState::LoggedIn(token)
+                if token.is_good(now) && refused.is_none_or(|refused| !Arc::ptr_eq(refused, token)) =>
+            {
                 return Ok(Arc::clone(token));
             }
-            LoggedIn::Refused(failure, at) if now < *at + REFUSED_FOR => return Err(failure.clone()),
-            LoggedIn::NotYet | LoggedIn::As(_) | LoggedIn::Refused(..) => {}
+            LoginState::Refused(failure, at) if now < *at + RETRY_LOGIN_AFTER => return Err(failure.clone()),
+            LoginState::NotYet | LoginState::LoggedIn(_) | LoginState::Refused(..) => {}
         }
-        *kept = LoggedIn::NotYet;
+        *state = LoginState::NotYet;
         match self.log_in().await {
             Ok(token) => {
                 let token = Arc::new(token);
-                *kept = LoggedIn::As(Arc::clone(&token));
+                *state = LoginState::LoggedIn(Arc::clone(&token));
                 Ok(token)
             }
             Err(failure) => {
                 if failure.status.code == Code::Unauthenticated {
-                    *kept = LoggedIn::Refused(failure.clone(), now);
+                    *state = LoginState::Refused(failure.clone(), now);
                 }
                 Err(failure)
             }
@@ -169,7 +171,7 @@ impl Session<'_> {
             request.map_err(|_| Status::new(Code::InvalidArgument, "data[authURL]: Invalid value: is no URL"))
         };
         let what = "logging in";
-        // A token too many does nobody any harm.
+        // Logging in twice does no harm.
         let call = Call { service: Service::Identity.name(), what, account: self.login.account, repeat: Repeat::Safe };
         let read = |answer: &Answer| match errors::failure(Service::Identity, what, answer) {
             Some(failure) => Err(failure),
@@ -178,23 +180,23 @@ impl Session<'_> {
         self.clouds.client(self.login).call(self.cx, call, build, read).await
     }
 
-    /// Sends a request; a token that is refused is renewed once.
+    /// Sends a request. Logs in again once if the service refuses the token.
     ///
     /// # Errors
-    /// Those of the service.
-    pub async fn send(&self, ask: Ask<'_>) -> Result<Bytes, Failure> {
+    /// The errors of the service.
+    pub async fn send(&self, operation: Operation<'_>) -> Result<Bytes, Failure> {
         let token = self.token(None).await?;
-        match self.send_with(ask, &token).await {
+        match self.send_with(operation, &token).await {
             Err(failure) if failure.status.code == Code::Unauthenticated => {
                 let token = self.token(Some(&token)).await?;
-                self.send_with(ask, &token).await
+                self.send_with(operation, &token).await
             }
             outcome => outcome,
         }
     }
 
-    async fn send_with(&self, ask: Ask<'_>, token: &Token) -> Result<Bytes, Failure> {
-        let Ask { service, what, method, path, body, if_match, repeat } = ask;
+    async fn send_with(&self, operation: Operation<'_>, token: &Token) -> Result<Bytes, Failure> {
+        let Operation { service, what, method, path, body, if_match, repeat } = operation;
         let url = format!("{}{path}", token.url(service, self.region)?);
         let body = body.map(|body| Bytes::from(body.to_string()));
         let build = || {
@@ -217,7 +219,7 @@ impl Session<'_> {
                 Status::new(Code::FailedPrecondition, message)
             })
         };
-        // Regions count requests apart.
+        // Each region has its own limit for requests.
         let account = self.login.account.with(self.region);
         let call = Call { service: service.name(), what, account, repeat };
         let read = |answer: &Answer| match errors::failure(service, what, answer) {
@@ -227,75 +229,75 @@ impl Session<'_> {
         self.clouds.client(self.login).call(self.cx, call, build, read).await
     }
 
-    /// Sends a request and reads what stands under a key of its answer.
+    /// Sends a request and reads the value of a key in the answer.
     ///
     /// # Errors
-    /// Those of the service. An answer that can't be read leaves open whether a write has been done.
-    pub async fn ask<T: DeserializeOwned>(&self, ask: Ask<'_>, key: &str) -> Result<T, Failure> {
-        let body = self.send(ask).await?;
+    /// The errors of the service. With an unreadable answer, the outcome of a write is unknown.
+    pub async fn call<T: DeserializeOwned>(&self, operation: Operation<'_>, key: &str) -> Result<T, Failure> {
+        let body = self.send(operation).await?;
         let read = serde_json::from_slice(&body)
             .ok()
             .and_then(|mut body: Value| serde_json::from_value(body.get_mut(key)?.take()).ok());
         read.ok_or_else(|| {
-            // It is the answer of something in between, such as a page of a gateway.
-            Failure::new(Code::Internal, unreadable(ask), FailureKind::Temporary)
+            // The answer may be, for example, an error page of a gateway.
+            Failure::new(Code::Internal, unreadable(operation), FailureKind::Temporary)
         })
     }
 
-    /// All of a list, or a failure. Its pages are followed by their links, of which only the query counts: behind proxies
-    /// their hosts are often wrong, and no other host may see the token.
+    /// Reads all pages of a list. Each page has a link to the next one. Only the query of the link is used, because hosts in links are often wrong
+    /// behind proxies, and the token must not be sent to another host.
     ///
     /// # Errors
-    /// Those of any page.
-    pub async fn list<T: DeserializeOwned>(&self, ask: Ask<'_>, key: &str) -> Result<Vec<T>, Failure> {
-        self.list_by(ask, key, |_, link| link.map_or(NextPage::End, NextPage::Linked)).await
+    /// The errors of any page.
+    pub async fn list<T: DeserializeOwned>(&self, operation: Operation<'_>, key: &str) -> Result<Vec<T>, Failure> {
+        self.list_by(operation, key, |_, link| link.map_or(NextPage::End, NextPage::Linked)).await
     }
 
-    /// The same; `next` says what follows a page and its link.
+    /// Reads all pages of a list. `next` decides which page follows a page with this link.
     ///
     /// # Errors
-    /// Those of any page, and `Aborted` for a list that can't be read whole because it changes.
+    /// The errors of any page, and `Aborted` for a list that changes too often to be read completely.
     pub async fn list_by<T: DeserializeOwned>(
         &self,
-        ask: Ask<'_>,
+        operation: Operation<'_>,
         key: &str,
         next: impl Fn(&[T], Option<String>) -> NextPage + Send + Sync,
     ) -> Result<Vec<T>, Failure> {
-        for beginning in 1..=MOST_BEGINNINGS {
-            if let Some(all) = self.pages(ask, key, &next).await? {
+        for attempt in 1..=MAX_LIST_ATTEMPTS {
+            if let Some(all) = self.pages(operation, key, &next).await? {
                 return Ok(all);
             }
-            tokio::time::sleep(PAUSE * beginning).await;
+            tokio::time::sleep(PAUSE * attempt).await;
         }
-        let message = format!("{}: the list changes faster than its pages can be read", ask.what);
+        let message = format!("{}: the list changes faster than its pages can be read", operation.what);
         Err(Failure::permanent(Code::Aborted, message))
     }
 
-    /// All pages; `None` when the list has to be begun anew.
+    /// All pages. `None` if the list must be read again from its first page.
     async fn pages<T: DeserializeOwned>(
         &self,
-        ask: Ask<'_>,
+        operation: Operation<'_>,
         key: &str,
         next: &(impl Fn(&[T], Option<String>) -> NextPage + Send + Sync),
     ) -> Result<Option<Vec<T>>, Failure> {
-        let (folder, first) = ask.path.split_once('?').unwrap_or((ask.path, ""));
+        let (folder, first) = operation.path.split_once('?').unwrap_or((operation.path, ""));
         let (mut query, mut all, mut last) = (first.to_owned(), Vec::new(), Value::Null);
-        for number in 0..MOST_PAGES {
+        for number in 0..MAX_PAGES {
             let path = if query.is_empty() { folder.to_owned() } else { format!("{folder}?{query}") };
-            let body = match self.send(Ask { path: &path, ..ask }).await {
+            let body = match self.send(Operation { path: &path, ..operation }).await {
                 Ok(body) => body,
-                // Of a mark that is gone the services say 400 or 404.
+                // The services answer 400 or 404 if the object of the marker no longer exists.
                 Err(failure) if number > 0 && matches!(failure.status.code, Code::InvalidArgument | Code::NotFound) => {
                     return Ok(None);
                 }
                 Err(failure) => return Err(failure),
             };
-            let unread = || Failure::permanent(Code::Internal, unreadable(ask));
+            let unread = || Failure::permanent(Code::Internal, unreadable(operation));
             let mut body: Value = serde_json::from_slice(&body).map_err(|_| unread())?;
             let link = next_query(&body, key);
             let shown = body.get_mut(key).map(Value::take).ok_or_else(unread)?;
             let page = Vec::<T>::deserialize(&shown).map_err(|_| unread())?;
-            // Of a page that was there already others follow for ever.
+            // A repeated page with a link would lead to the same pages for ever.
             if link.is_some() && !page.is_empty() && shown == last {
                 break;
             }
@@ -305,7 +307,7 @@ impl Session<'_> {
             query = match follows {
                 NextPage::End => return Ok(Some(all)),
                 NextPage::First => return Ok(None),
-                // It would be asked for for ever, or the rest is missing.
+                // The driver would request the same page for ever, or the rest of the list would be missing.
                 NextPage::Linked(next) if next == query => break,
                 NextPage::Linked(next) => next,
                 NextPage::Behind(id) => {
@@ -317,15 +319,15 @@ impl Session<'_> {
                 }
             };
         }
-        Err(Failure::permanent(Code::Internal, format!("{}: the pages of the list do not end", ask.what)))
+        Err(Failure::permanent(Code::Internal, format!("{}: the pages of the list do not end", operation.what)))
     }
 }
 
-fn unreadable(ask: Ask<'_>) -> String {
-    format!("{}: the answer of {} can't be read", ask.what, ask.service.name())
+fn unreadable(operation: Operation<'_>) -> String {
+    format!("{}: the answer of {} can't be read", operation.what, operation.service.name())
 }
 
-/// The query of the next page: of `servers_links` and its kin, or of Glance's `next`.
+/// The query of the link to the next page. The link is in a field like `servers_links`, or in Glance's `next`.
 fn next_query(body: &Value, key: &str) -> Option<String> {
     let links = body.get(format!("{key}_links")).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let linked = links.iter().find(|link| link.get("rel").and_then(Value::as_str) == Some("next"));
@@ -345,7 +347,7 @@ mod tests {
     #[case::backwards(json!({"servers_links": [{"rel": "previous", "href": "http://x?y"}]}), None)]
     #[case::glance(json!({"images": [], "next": "/v2/images?marker=b"}), Some("marker=b"))]
     #[case::the_last(json!({"servers": []}), None)]
-    fn a_page_says_where_the_next_one_is(#[case] body: Value, #[case] query: Option<&str>) {
+    fn a_page_has_a_link_to_the_next_page(#[case] body: Value, #[case] query: Option<&str>) {
         assert_eq!(next_query(&body, "servers").as_deref(), query);
     }
 }

@@ -216,7 +216,7 @@ impl Creation<'_> {
             match self.cloud.make_port(&bodies::port(spec, owner, self.name, &groups)).await {
                 Ok(port) => port,
                 // The request may have made it all the same; the core would wait a minute for a server before it asks again.
-                Err(failure) if failure.trouble == Trouble::Passing => self.free_port().await?.ok_or(failure)?,
+                Err(failure) if failure.kind == FailureKind::Temporary => self.free_port().await?.ok_or(failure)?,
                 Err(failure) => return Err(failure.into()),
             }
         };
@@ -257,7 +257,9 @@ impl Creation<'_> {
             match self.cloud.make_volume(&body).await {
                 Ok(volume) => volume,
                 // As with a port.
-                Err(failure) if failure.trouble == Trouble::Passing => self.earlier_volume().await?.ok_or(failure)?,
+                Err(failure) if failure.kind == FailureKind::Temporary => {
+                    self.earlier_volume().await?.ok_or(failure)?
+                }
                 Err(failure) => return Err(failure.into()),
             }
         };

@@ -1,4 +1,4 @@
-//! The driver: what each call of the core leads to.
+//! The driver: implements the calls of the trait.
 
 use cloud_client::Client;
 use kube_values::field::Findings;
@@ -17,29 +17,29 @@ use crate::{
     options::{MachineStatus, OpenStackOptions},
     ports, remove,
     spec::Spec,
-    subject::{Busy, Subject, built},
+    subject::{NameLocks, Subject, built},
 };
 
-/// Makes, finds and deletes servers of `OpenStack`.
+/// Creates, finds and deletes servers of `OpenStack`.
 pub struct OpenStackDriver {
     info: DriverInfo,
     clouds: Clouds,
     options: OpenStackOptions,
-    busy: Busy,
+    locks: NameLocks,
 }
 
 impl OpenStackDriver {
-    /// A driver that reaches clouds over the network.
+    /// A driver that sends its requests over the network.
     pub fn new(options: OpenStackOptions) -> Self {
-        Self::over(Clouds::new(), options)
+        Self::with_clouds(Clouds::new(), options)
     }
 
     /// A driver that sends all requests through this client.
     pub fn through(client: Client, options: OpenStackOptions) -> Self {
-        Self::over(Clouds::through(client), options)
+        Self::with_clouds(Clouds::through(client), options)
     }
 
-    fn over(clouds: Clouds, options: OpenStackOptions) -> Self {
+    fn with_clouds(clouds: Clouds, options: OpenStackOptions) -> Self {
         let capabilities = Capabilities { create_is_idempotent: false, lists_creation_time: true };
         let info = DriverInfo {
             name: "openstack",
@@ -47,28 +47,29 @@ impl OpenStackDriver {
             schema: Some(SCHEMA.clone()),
             capabilities,
         };
-        Self { info, clouds, options, busy: Busy::default() }
+        Self { info, clouds, options, locks: NameLocks::default() }
     }
 
     fn subject<'a>(&self, spec: Spec, machine: &'a Machine, secret: &'a SecretData) -> Result<Subject<'a>, Status> {
         Subject::of(spec, machine, secret, &self.options)
     }
 
-    fn told<T>(&self, outcome: Result<T, Status>) -> Result<T, Status> {
-        outcome.map_err(|status| self.options.codes.told(status))
+    /// The outcome with the codes that the options select.
+    fn coded<T>(&self, outcome: Result<T, Status>) -> Result<T, Status> {
+        outcome.map_err(|status| self.options.codes.of(status))
     }
 }
 
-/// The kubelet writes its Node's name on a label, whose value is no longer.
+/// The most characters of a machine's name. The kubelet writes the name of its Node into a label, and the value of a label has at most 63.
 const LONGEST_NAME: usize = 63;
 
 /// The server of a machine.
 ///
 /// # Errors
-/// `NotFound` for none, `OutOfRange` for several, `Aborted` for one that is being deleted and must not be taken over.
+/// `NotFound` if there is none, `OutOfRange` for several, `Aborted` for a server that is being deleted and must not be used again.
 async fn server(subject: &Subject<'_>, cloud: &Session<'_>) -> Result<Server, Status> {
     let mut found = subject.servers(cloud).await?;
-    // A machine that has an id, or is being deleted itself, takes over nothing.
+    // A machine with a provider id, or one that is being deleted, does not take over a server that it finds by name.
     let has_its_server = subject.place()?.is_some() || subject.machine.metadata.deletion_timestamp.is_some();
     if has_its_server && found.len() == 1 {
         return Ok(found.remove(0));
@@ -80,12 +81,12 @@ async fn server(subject: &Subject<'_>, cloud: &Session<'_>) -> Result<Server, St
     }
 }
 
-/// The node's name: that of the machine, or of the server for a machine that lost its own.
+/// The name of the Node: the machine's name, or the server's name for a machine without one.
 fn node_name<'a>(subject: &Subject<'a>, server: &'a Server) -> &'a str {
     subject.name().unwrap_or(&server.name)
 }
 
-/// A server whose ports let the addresses of pods pass.
+/// Waits for the server and lets its ports pass the addresses of pods.
 async fn initialized(subject: &Subject<'_>, cloud: &Session<'_>) -> Result<VmIdentity, Status> {
     let mut server = server(subject, cloud).await?;
     if State::of(&server) == State::Building {
@@ -95,12 +96,15 @@ async fn initialized(subject: &Subject<'_>, cloud: &Session<'_>) -> Result<VmIde
     Ok(lookup::identity(cloud.region, &server, node_name(subject, &server)))
 }
 
-/// Who the machine's server is, and whether it is whole.
+/// The identity of the machine's server.
+///
+/// # Errors
+/// `Unimplemented` for a server that is not built, so that the next call is a creation. `Uninitialized` if the addresses of pods do not pass.
 async fn status(subject: &Subject<'_>, cloud: &Session<'_>) -> Result<VmIdentity, Status> {
     let server = server(subject, cloud).await?;
     let state = State::of(&server);
     if matches!(state, State::Building | State::Failed) && subject.place()?.is_none() {
-        // What an interrupted creation has left is the next creation's, which waits for the server or makes another one.
+        // The server is left from an interrupted creation. The next creation waits for it or makes another one.
         let message = format!("server [ID={:?}] is {}: it is not whole", server.id, server.status);
         return Err(Status::new(Code::Unimplemented, message));
     }
@@ -138,22 +142,22 @@ impl Driver for OpenStackDriver {
             );
             return Err(Status::new(Code::InvalidArgument, message));
         }
-        let _held = subject.hold(&self.busy)?;
+        let _held = subject.lock_name(&self.locks)?;
         let cloud = subject.session_of_class(&self.clouds, cx);
-        self.told(Creation { subject: &subject, cloud: &cloud, name }.run().await)
+        self.coded(Creation { subject: &subject, cloud: &cloud, name }.run().await)
     }
 
     async fn initialize_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status> {
         let subject = self.subject(Spec::read(&request.class)?, &request.machine, &request.secret)?;
         let cloud = subject.session(&self.clouds, cx)?;
-        self.told(initialized(&subject, &cloud).await)
+        self.coded(initialized(&subject, &cloud).await)
     }
 
     async fn delete_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<DeletedVm, Status> {
         let subject = self.subject(Spec::read(&request.class)?, &request.machine, &request.secret)?;
-        let _held = subject.hold(&self.busy)?;
+        let _held = subject.lock_name(&self.locks)?;
         let cloud = subject.session(&self.clouds, cx)?;
-        self.told(remove::machine(&subject, &cloud).await)?;
+        self.coded(remove::machine(&subject, &cloud).await)?;
         Ok(DeletedVm::default())
     }
 
@@ -163,14 +167,14 @@ impl Driver for OpenStackDriver {
         }
         let subject = self.subject(Spec::read(&request.class)?, &request.machine, &request.secret)?;
         let cloud = subject.session(&self.clouds, cx)?;
-        self.told(status(&subject, &cloud).await)
+        self.coded(status(&subject, &cloud).await)
     }
 
     async fn list_machines(&self, cx: &OpContext, request: ListRequest) -> Result<Vec<ListedVm>, Status> {
         let machine = Machine::default();
         let subject = self.subject(Spec::read(&request.class)?, &machine, &request.secret)?;
         let cloud = subject.session_of_class(&self.clouds, cx);
-        let servers = self.told(cloud.servers().await.map_err(Status::from))?;
+        let servers = self.coded(cloud.servers().await.map_err(Status::from))?;
         let listed = |server: Server| ListedVm {
             provider_id: lookup::provider_id(cloud.region, &server.id),
             machine_name: server.name,
@@ -182,7 +186,7 @@ impl Driver for OpenStackDriver {
     async fn ask_about_class(&self, cx: &OpContext, request: ListRequest) -> Result<Findings, Status> {
         let machine = Machine::default();
         let subject = self.subject(Spec::checked(&request.class)?, &machine, &request.secret)?;
-        self.told(ask::about(&subject.session_of_class(&self.clouds, cx), &subject.spec).await)
+        self.coded(ask::about(&subject.session_of_class(&self.clouds, cx), &subject.spec).await)
     }
 
     fn inventory_key(&self, class: &MachineClass) -> String {
@@ -199,7 +203,7 @@ impl Driver for OpenStackDriver {
     }
 }
 
-/// The driver of Cinder's volumes.
+/// The name of the CSI driver for volumes of Cinder.
 const CSI: &str = "cinder.csi.openstack.org";
 
 fn volume_id(volume: &PersistentVolumeSpec) -> Option<String> {

@@ -1,4 +1,4 @@
-//! The calls of the driver against an `OpenStack` in this process, in paused time.
+//! Tests of the calls of the driver against [`FakeCloud`](crate::fake_cloud::FakeCloud), in paused time.
 
 #![allow(clippy::needless_pass_by_value, reason = "tests build the values they pass")]
 
@@ -27,7 +27,7 @@ async fn the_contract_of_drivers_holds(#[case] patch: Value) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn o_05_a_wrong_password_is_told_by_every_call() {
+async fn o_05_every_call_fails_with_a_wrong_password() {
     let mut rig = Rig::new(json!({}));
     rig.password = "wrong";
     let codes = [
@@ -47,7 +47,7 @@ async fn o_05_a_wrong_password_is_told_by_every_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_whose_page_ended_at_what_is_gone_is_begun_anew() {
+async fn a_list_is_read_again_if_the_last_object_of_a_page_is_deleted() {
     let rig = Rig::new(json!({}));
     rig.cloud.state().page = 1;
     rig.server("s-a", json!({}));
@@ -56,18 +56,18 @@ async fn a_list_whose_page_ended_at_what_is_gone_is_begun_anew() {
     rig.cloud.fails("GET /servers/detail?marker", [gone.clone(), gone.clone()]);
     assert_eq!(rig.list().await.unwrap().len(), 2);
     rig.cloud.fails("GET /servers/detail?marker", vec![gone; 10]);
-    assert_eq!(rig.list().await.unwrap_err().code, Code::Aborted, "whole or an error");
+    assert_eq!(rig.list().await.unwrap_err().code, Code::Aborted, "a list is complete or an error");
 }
 
 #[tokio::test(start_paused = true)]
-async fn o_01_initialisation_lets_pods_pass_in_one_update_beside_what_others_let_pass() {
+async fn o_01_initialisation_adds_the_pod_networks_in_one_update_and_keeps_other_address_pairs() {
     let rig = Rig::new(json!({"subnetID": null, "podNetworkCIDRs": ["100.64.0.0/10", "10.96.0.0/12"]}));
     rig.server("s-a", json!({}));
     rig.port("p-a", json!({"name": "", "tags": [], "device_id": "s-a", "allowed_address_pairs": [{"ip_address": "192.168.0.1", "mac_address": "m"}]}));
     rig.port("p-b", json!({"name": "", "network_id": "n-2", "device_id": "s-a", "allowed_address_pairs": []}));
-    let told = rig.status().await.unwrap_err();
-    assert_eq!(told.code, Code::Uninitialized);
-    assert_eq!(told.partial.unwrap().provider_id, "openstack:///eu-1/s-a");
+    let error = rig.status().await.unwrap_err();
+    assert_eq!(error.code, Code::Uninitialized);
+    assert_eq!(error.partial.unwrap().provider_id, "openstack:///eu-1/s-a");
     rig.cloud.fails("PUT /ports", [Fault::PairBefore("192.168.0.2")]);
     rig.create().await.unwrap();
     let pairs = json!([
@@ -75,8 +75,8 @@ async fn o_01_initialisation_lets_pods_pass_in_one_update_beside_what_others_let
         {"ip_address": "10.96.0.0/12"}, {"ip_address": "100.64.0.0/10"},
     ]);
     assert_eq!(rig.cloud.state().ports[0]["allowed_address_pairs"], pairs);
-    assert_eq!(rig.cloud.asked("PUT /ports/p-a").len(), 2, "the first one met an older revision");
-    assert_eq!(rig.cloud.asked("PUT /ports/p-b").len(), 0, "it is in no network of pods");
+    assert_eq!(rig.cloud.asked("PUT /ports/p-a").len(), 2, "the first update had an old revision");
+    assert_eq!(rig.cloud.asked("PUT /ports/p-b").len(), 0, "the port is in no network of pods");
     rig.initialize().await.unwrap();
     rig.status().await.unwrap();
 }
@@ -108,7 +108,7 @@ async fn a_token_is_used_for_all_calls_of_its_account_and_renewed_before_its_end
 }
 
 #[tokio::test(start_paused = true)]
-async fn lists_are_followed_to_their_end_by_their_links() {
+async fn all_pages_of_lists_are_read() {
     let rig = Rig::new(json!({}));
     rig.cloud.state().page = 2;
     rig.cloud.state().flavors = vec!["a", "b", "c", "small"];
@@ -131,9 +131,9 @@ async fn lists_are_followed_to_their_end_by_their_links() {
     assert_eq!(listed[0].created, Some("2026-01-01T00:00:00Z".parse().unwrap()));
 }
 
-/// Nova leaves out servers behind one that it has just built.
+/// Nova could leave out servers on a page that begins after a server which is being built.
 #[tokio::test(start_paused = true)]
-async fn no_page_of_servers_begins_behind_one_that_is_being_built() {
+async fn no_page_of_servers_begins_after_a_server_that_is_being_built() {
     let rig = Rig::new(json!({}));
     rig.cloud.state().page = 1;
     rig.server("s-a", json!({"status": "BUILD"}));
@@ -153,7 +153,7 @@ async fn a_name_that_no_node_can_have_is_refused_before_anything_is_made() {
     rig.delete().await.unwrap();
 }
 
-/// A page of Nova is short, and lacks its link, where a server was found among those to be built and among those that are built.
+/// A page of Nova is short and has no link if Nova found a server both among the servers to be built and among the servers that are built.
 #[rstest]
 #[case::the_last_is_built(&["s-a"])]
 #[case::the_last_is_being_built(&["s-a", "s-b"])]
@@ -167,7 +167,11 @@ async fn a_short_page_with_a_server_that_is_being_built_is_not_the_last(#[case] 
     assert_eq!(rig.list().await.unwrap().len(), 5);
     rig.cloud.state().servers.truncate(building.len());
     (rig.cloud.state().page, rig.cloud.state().found_twice) = (1000, 0);
-    assert_eq!(rig.list().await.unwrap().len(), building.len(), "the list of a project that builds its first servers");
+    assert_eq!(
+        rig.list().await.unwrap().len(),
+        building.len(),
+        "the list of a project in which all servers are being built"
+    );
 }
 
 /// Else the machine gets a second server.
@@ -195,7 +199,7 @@ async fn c_10_a_page_that_fails_fails_the_list() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_13_a_cloud_that_hangs_does_not_hold_up_a_call() {
+async fn c_13_a_call_to_an_unresponsive_cloud_ends_at_its_deadline() {
     let rig = Rig::new(json!({}));
     rig.cloud.fails("GET /servers", [Fault::Silence]);
     let cx = OpContext::within(Duration::from_secs(2));
@@ -203,7 +207,7 @@ async fn c_13_a_cloud_that_hangs_does_not_hold_up_a_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_original_never_asks_for_a_status() {
+async fn the_status_call_can_be_unimplemented_as_in_the_go_driver() {
     let rig = Rig::new(json!({}));
     let client = Client::new(rig.cloud.clone(), Limits::default());
     let options = OpenStackOptions { status: MachineStatus::Unimplemented, ..OpenStackOptions::default() };
@@ -214,18 +218,18 @@ async fn the_original_never_asks_for_a_status() {
 }
 
 #[rstest]
-#[case::a_pause_of_the_cloud(Fault::Error(503, "busy"), Code::Unavailable)]
+#[case::the_cloud_is_busy(Fault::Error(503, "busy"), Code::Unavailable)]
 #[case::no_right(Fault::Error(403, "{}"), Code::PermissionDenied)]
 #[tokio::test(start_paused = true)]
-async fn codes_can_be_those_of_the_original(#[case] fault: Fault, #[case] fine: Code) {
+async fn codes_can_be_those_of_the_go_driver(#[case] fault: Fault, #[case] fine: Code) {
     for codes in [ErrorCodes::Fine, ErrorCodes::AsGo] {
         let rig = Rig::new(json!({}));
         let options = OpenStackOptions { codes, ..OpenStackOptions::default() };
         let driver = OpenStackDriver::through(Client::new(rig.cloud.clone(), Limits::default()), options);
         rig.cloud.fails("GET /servers", vec![fault.clone(); 4]);
-        let told = driver.delete_machine(&Rig::cx(), rig.request()).await.unwrap_err().code;
+        let refused = driver.delete_machine(&Rig::cx(), rig.request()).await.unwrap_err().code;
         let expected = if codes == ErrorCodes::AsGo && fine == Code::Unavailable { Code::Internal } else { fine };
-        assert_eq!(told, expected);
+        assert_eq!(refused, expected);
     }
 }
 

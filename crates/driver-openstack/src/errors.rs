@@ -1,4 +1,4 @@
-//! What an error of a service means (spec/providers §6.2, decisions.md 55). The texts are those of the real services.
+//! Maps errors of the services to machine codes (spec/providers §6.2, decisions.md 55). The texts are those of the real services.
 
 use cloud_client::{Answer, Failure, FailureKind};
 use machine_driver::Code;
@@ -6,17 +6,17 @@ use serde_json::Value;
 
 use crate::keystone::Service;
 
-/// What a service says in an error.
+/// The error in an answer of a service.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Said {
-    /// Its word for the error; empty where it has none.
+struct ServiceError {
+    /// The name of the error. Empty if the answer has none.
     reason: String,
     message: String,
-    /// Whether the answer has the form in which the service says that something is not there. Proxies in front of it have others.
+    /// Whether the answer has the form of this service's "not found" errors. Proxies in front of the service use other forms.
     is_of_service: bool,
 }
 
-/// The lack of capacity that a text tells of, wherever it stands: in an answer, or in the fault of a server.
+/// The texts that mean lack of capacity, in an answer or in the fault of a server.
 const EXHAUSTED: [&str; 11] = [
     "no valid host was found",
     "exceeded maximum number of retries",
@@ -31,72 +31,72 @@ const EXHAUSTED: [&str; 11] = [
     "no fixed ip addresses available",
 ];
 
-/// Whether a text tells of a lack of capacity.
+/// Whether a text means lack of capacity.
 pub fn tells_of_exhaustion(text: &str) -> bool {
     let text = text.to_lowercase();
-    EXHAUSTED.iter().any(|words| text.contains(words))
+    EXHAUSTED.iter().any(|part| text.contains(part))
 }
 
-/// The failure that an answer tells; `None` when it tells of a success.
+/// The failure in an answer. `None` for a success.
 pub fn failure(service: Service, what: &str, answer: &Answer) -> Option<Failure> {
     if answer.status.is_success() {
         return None;
     }
     let status = answer.status.as_u16();
-    let said = said(service, answer);
-    let code = code_of(service, status, &said);
-    let kind = match (status, code) {
+    let error = service_error(service, answer);
+    let code = code_of(service, status, &error);
+    let trouble = match (status, code) {
         (429, _) => FailureKind::Throttled,
         (_, Code::Unavailable) => FailureKind::Temporary,
         _ => FailureKind::Permanent,
     };
-    let named = if said.reason.is_empty() { String::new() } else { format!(" {}", said.reason) };
+    let named = if error.reason.is_empty() { String::new() } else { format!(" {}", error.reason) };
     let id = ["x-openstack-request-id", "x-compute-request-id"]
         .iter()
         .find_map(|name| answer.headers.get(*name)?.to_str().ok())
         .map(|id| format!(" ({id})"))
         .unwrap_or_default();
-    let message = format!("{what}: {} answers {status}{named}: {}{id}", service.name(), said.message);
-    Some(Failure { reason: said.reason, ..Failure::new(code, message, kind) })
+    let message = format!("{what}: {} answers {status}{named}: {}{id}", service.name(), error.message);
+    Some(Failure { reason: error.reason, ..Failure::new(code, message, trouble) })
 }
 
-fn code_of(service: Service, status: u16, said: &Said) -> Code {
-    let text = format!("{} {}", said.reason, said.message);
+fn code_of(service: Service, status: u16, error: &ServiceError) -> Code {
+    let text = format!("{} {}", error.reason, error.message);
     let may_be_a_limit = matches!(status, 403 | 409 | 413);
     match status {
         401 => Code::Unauthenticated,
-        400..500 if tells_of_exhaustion(&text) || said.reason == "IpAddressGenerationFailure" => {
+        400..500 if tells_of_exhaustion(&text) || error.reason == "IpAddressGenerationFailure" => {
             Code::ResourceExhausted
         }
         _ if may_be_a_limit && text.to_lowercase().contains("quota") => Code::ResourceExhausted,
         413 => Code::ResourceExhausted,
         403 => Code::PermissionDenied,
         404 if service == Service::Identity => Code::FailedPrecondition,
-        404 if said.is_of_service => Code::NotFound,
-        // Of a proxy whose service is away: it says nothing of what was asked for, which may well be there.
+        404 if error.is_of_service => Code::NotFound,
+        // A 404 of a proxy means that the service is unreachable. The requested object may exist.
         404 | 408 | 429 | 500.. => Code::Unavailable,
         400 => Code::InvalidArgument,
-        409 if ["in use", "is locked"].iter().any(|words| said.message.contains(words)) => Code::FailedPrecondition,
+        409 if ["in use", "is locked"].iter().any(|words| error.message.contains(words)) => Code::FailedPrecondition,
         409 | 412 => Code::Aborted,
         _ => Code::Internal,
     }
 }
 
-/// Errors of Nova and Cinder are `{"itemNotFound": {"message": …}}`, those of Neutron `{"NeutronError": {"type": …}}`, those of
-/// Keystone `{"error": {"title": …}}`; Glance writes text.
-fn said(service: Service, answer: &Answer) -> Said {
+/// Reads the error in an answer. Nova and Cinder write `{"itemNotFound": {"message": …}}`, Neutron writes `{"NeutronError": {"type": …}}`,
+/// Keystone writes `{"error": {"title": …}}`, and Glance writes plain text.
+fn service_error(service: Service, answer: &Answer) -> ServiceError {
     let Ok(Value::Object(body)) = serde_json::from_slice(&answer.body) else {
         let text = String::from_utf8_lossy(&answer.body);
         let message = match service {
             Service::Image => in_one_line(&text),
             _ => "the answer is no error of the service".to_owned(),
         };
-        return Said { message, ..Said::default() };
+        return ServiceError { message, ..ServiceError::default() };
     };
-    let Some((name, error)) = body.into_iter().next() else { return Said::default() };
+    let Some((name, error)) = body.into_iter().next() else { return ServiceError::default() };
     let text = |key: &str| error.get(key).and_then(Value::as_str).unwrap_or_default();
     let message = match &error {
-        // Some of Neutron's are a text alone.
+        // Some errors of Neutron consist of a text only.
         Value::String(message) => message,
         _ => text("message"),
     };
@@ -110,12 +110,13 @@ fn said(service: Service, answer: &Answer) -> Said {
         Service::Network => name == "NeutronError",
         Service::Identity | Service::Image => false,
     };
-    Said { reason: reason.to_owned(), message: in_one_line(message), is_of_service }
+    ServiceError { reason: reason.to_owned(), message: in_one_line(message), is_of_service }
 }
 
-/// Longer messages are cut.
+/// The longest message, in bytes. Longer messages are cut.
 const LONGEST: usize = 500;
-/// Longer words are left out: Nova repeats the user data that it does not like, and half of it would be no secret that is known.
+/// The longest word in a message. Longer words are replaced, because Nova repeats invalid user data in its message. A part of user data would
+/// not be recognised as a secret and redacted.
 const LONGEST_WORD: usize = 100;
 
 fn in_one_line(text: &str) -> String {
@@ -144,7 +145,7 @@ mod tests {
 
     use super::*;
 
-    fn told(service: Service, status: u16, body: &str) -> Failure {
+    fn read(service: Service, status: u16, body: &str) -> Failure {
         let status = StatusCode::from_u16(status).unwrap();
         let headers: HeaderMap =
             [("x-openstack-request-id".parse().unwrap(), "req-1".parse().unwrap())].into_iter().collect();
@@ -154,7 +155,7 @@ mod tests {
     use Code::*;
     use Service::*;
 
-    /// The bodies are those of the services themselves.
+    /// The bodies come from the real services.
     #[rstest]
     #[case::no_server(
         Compute,
@@ -212,7 +213,7 @@ mod tests {
         Unavailable
     )]
     fn an_error_has_its_code(#[case] service: Service, #[case] status: u16, #[case] body: &str, #[case] code: Code) {
-        let failure = told(service, status, body);
+        let failure = read(service, status, body);
         assert_eq!(failure.status.code, code, "{}", failure.status.message);
         let expected = match code {
             Unavailable if status == 429 => FailureKind::Throttled,
@@ -223,8 +224,8 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_the_service_are_kept() {
-        let failure = told(
+    fn the_text_of_the_service_is_kept() {
+        let failure = read(
             Network,
             409,
             r#"{"NeutronError": {"type": "OverQuota", "message": "Quota exceeded\nfor ports.", "detail": ""}}"#,
@@ -232,7 +233,7 @@ mod tests {
         assert_eq!(failure.reason, "OverQuota");
         assert_eq!(failure.status.message, "asking: neutron answers 409 OverQuota: Quota exceeded for ports. (req-1)");
         assert_eq!(
-            told(Image, 401, "401 Unauthorized\n\nno").status.message,
+            read(Image, 401, "401 Unauthorized\n\nno").status.message,
             "asking: glance answers 401: 401 Unauthorized no (req-1)"
         );
     }
@@ -243,8 +244,8 @@ mod tests {
             r#"{{"badRequest": {{"code": 400, "message": "user_data: '{}' is too long"}}}}"#,
             "QUJD".repeat(20_000)
         );
-        let told = told(Compute, 400, &body).status.message;
-        assert_eq!(told, "asking: nova answers 400 badRequest: user_data: … is too long (req-1)");
+        let message = read(Compute, 400, &body).status.message;
+        assert_eq!(message, "asking: nova answers 400 badRequest: user_data: … is too long (req-1)");
     }
 
     #[rstest]

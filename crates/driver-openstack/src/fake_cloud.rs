@@ -1,7 +1,7 @@
-//! A small `OpenStack` in this process, with faults: what the tests of the driver talk to.
+//! A small fake of `OpenStack` with faults, for the tests of the driver.
 //!
-//! It stands behind the transport, so that time can be paused. Its bodies have the form of those of the real services, which the
-//! tests in `tests/` talk to; it notes every request.
+//! It implements the transport, so that tests can pause the time. Its bodies have the form of the real services, which the tests in `tests/` use.
+//! It records every request.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -18,41 +18,41 @@ use serde_json::{Value, json};
 /// What happens to one request.
 #[derive(Clone, Debug)]
 pub enum Fault {
-    /// It is refused with this status and body.
+    /// The answer has this status and body.
     Error(u16, &'static str),
-    /// It is carried out, and the answer is lost.
+    /// The request is carried out, and the answer is lost.
     LostReply,
-    /// It is lost on its way.
+    /// The request is lost.
     LostRequest,
-    /// No answer comes.
+    /// The request gets no answer.
     Silence,
-    /// Somebody adds a pair to all ports just before.
+    /// Another client adds an address pair to all ports just before the request.
     PairBefore(&'static str),
 }
 
-/// How servers end.
+/// The status of a server that is built.
 pub const ACTIVE: &str = "ACTIVE";
 
 pub struct State {
     pub servers: Vec<Value>,
     pub ports: Vec<Value>,
     pub volumes: Vec<Value>,
-    /// Requests that begin with this word meet these faults.
+    /// The faults for the next requests that begin with a text.
     pub faults: Vec<(&'static str, VecDeque<Fault>)>,
     pub log: Vec<(String, Value)>,
     pub headers: Vec<HeaderMap>,
-    /// So many looks find a new server in BUILD, a deleted one still there.
+    /// How many requests still show a new server in BUILD, or a deleted server.
     pub looks: usize,
-    /// What a new server becomes, with its fault.
+    /// The status of a new server after BUILD, and its fault.
     pub becomes: (&'static str, Option<&'static str>),
-    /// What a new volume becomes.
+    /// The status of a new volume after `creating`.
     pub volumes_become: &'static str,
     pub page: usize,
-    /// So many servers change from those that Nova is to build to those that it builds while it makes a first page.
+    /// How many servers Nova finds twice for the first page, because it begins to build them meanwhile.
     pub found_twice: usize,
-    /// Logins so far; the last one's token counts.
+    /// The number of logins so far. Only the token of the last one is valid.
     pub logins: usize,
-    /// Whether the last token is refused.
+    /// Whether the token of the last login is refused.
     pub expired: bool,
     pub flavors: Vec<&'static str>,
     pub images: Vec<&'static str>,
@@ -60,7 +60,7 @@ pub struct State {
     pending: BTreeMap<String, usize>,
 }
 
-/// A cloud. Clones are one.
+/// The fake cloud. Clones share their state.
 #[derive(Clone)]
 pub struct FakeCloud(Arc<Mutex<State>>);
 
@@ -97,17 +97,17 @@ impl FakeCloud {
         self.0.lock().unwrap()
     }
 
-    /// The next requests that begin with this (`POST /servers`) meet these faults.
+    /// Adds faults for the next requests that begin with a text such as `POST /servers`.
     pub fn fails(&self, request: &'static str, faults: impl IntoIterator<Item = Fault>) {
         self.state().faults.push((request, faults.into_iter().collect()));
     }
 
-    /// The bodies of the requests that begin with this.
+    /// The bodies of the requests that begin with this text.
     pub fn asked(&self, request: &str) -> Vec<Value> {
         self.state().log.iter().filter(|(line, _)| line.starts_with(request)).map(|(_, body)| body.clone()).collect()
     }
 
-    /// The requests so far, without their queries and the ids in them.
+    /// The requests so far, without their queries.
     pub fn requests(&self) -> Vec<String> {
         let state = self.state();
         state.log.iter().map(|(line, _)| line.split('?').next().unwrap().to_owned()).collect()
@@ -186,7 +186,7 @@ fn queried(line: &str) -> Vec<(String, String)> {
 }
 
 impl State {
-    /// The service and the request without its address.
+    /// The service, and method and path of the request below the URL of the service.
     fn line(request: &Request<Bytes>) -> (String, String) {
         let path = request.uri().path_and_query().unwrap().as_str();
         let (service, path) = match path.strip_prefix('/').unwrap().split_once('/').unwrap() {
@@ -269,7 +269,7 @@ impl State {
         }
     }
 
-    /// What concerns ports and volumes.
+    /// Requests for ports and volumes.
     fn carry_out_below(
         &mut self,
         method: &Method,
@@ -361,7 +361,7 @@ impl State {
         format!("{kind}-{}", self.made)
     }
 
-    /// A page of a list, filtered by the query as the services do it.
+    /// A page of a list, filtered by the query like in the real services.
     fn page(&self, key: &str, all: Vec<Value>, line: &str) -> Value {
         let query = queried(line);
         let asked: Vec<_> =
@@ -383,7 +383,7 @@ impl State {
         let marker = query.iter().find(|(name, _)| name == "marker").map(|(_, value)| value);
         let from =
             marker.map_or(0, |marker| 1 + found.iter().position(|thing| thing["id"] == *marker.as_str()).unwrap());
-        // A server that is found twice is shown once.
+        // A server that Nova found twice is shown once.
         let twice = if marker.is_none() && key == "servers" { self.found_twice } else { 0 };
         let shown: Vec<&Value> = found.iter().skip(from).take(self.page - twice).collect();
         let mut page = json!({ key: shown });
@@ -436,12 +436,12 @@ impl State {
 
     fn show_server(&mut self, id: &str) -> Outcome {
         let Some(at) = self.servers.iter().position(|server| server["id"] == *id) else { return not_found("Instance") };
-        let seen = self.servers[at].clone();
+        let shown = self.servers[at].clone();
         let left = self.pending.entry(id.to_owned()).or_default();
         if *left > 0 {
             *left -= 1;
         }
-        if *left == 0 && seen["OS-EXT-STS:task_state"] == "deleting" {
+        if *left == 0 && shown["OS-EXT-STS:task_state"] == "deleting" {
             self.servers.remove(at);
             self.ports.retain(|port| port["device_id"] != *id || port.get("made_by_nova").is_none());
             for port in self.ports.iter_mut().filter(|port| port["device_id"] == *id) {
@@ -451,14 +451,14 @@ impl State {
                 volume["status"] = json!("available");
                 volume["attachments"] = json!([]);
             }
-        } else if *left == 0 && seen["status"] == "BUILD" {
+        } else if *left == 0 && shown["status"] == "BUILD" {
             let (status, fault) = self.becomes;
             self.servers[at]["status"] = json!(status);
             if let Some(fault) = fault {
                 self.servers[at]["fault"] = json!({"code": 500, "message": fault, "created": "2026-01-01T00:00:00Z"});
             }
         }
-        Ok((200, json!({ "server": seen })))
+        Ok((200, json!({ "server": shown })))
     }
 
     fn delete_server(&mut self, id: &str) -> Outcome {

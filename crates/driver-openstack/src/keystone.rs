@@ -1,4 +1,4 @@
-//! Keystone's answer to a login: a token, its life and the catalogue.
+//! Keystone's answer to a login: a token, its lifetime and the catalogue of services.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use machine_driver::{Code, Instant, Status};
 use serde::Deserialize;
 
-/// A service of `OpenStack` that the driver asks.
+/// A service of `OpenStack` that the driver uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
     /// Keystone.
@@ -23,7 +23,7 @@ pub enum Service {
 }
 
 impl Service {
-    /// Its name in metrics.
+    /// The name of the service in metrics and messages.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Identity => "keystone",
@@ -34,7 +34,7 @@ impl Service {
         }
     }
 
-    /// Its types in catalogues, the one that counts first.
+    /// The types of the service in catalogues, the preferred type first.
     const fn kinds(self) -> &'static [&'static str] {
         match self {
             Self::Identity => &["identity"],
@@ -45,7 +45,7 @@ impl Service {
         }
     }
 
-    /// The version of its API that the driver speaks, where the catalogue does not name one.
+    /// The version of the API that is added to a URL of the catalogue without a version.
     const fn version(self) -> &'static str {
         match self {
             Self::Identity | Self::Volume => "v3",
@@ -65,10 +65,10 @@ impl Service {
     }
 }
 
-/// A token, until when it is used, and what it leads to.
+/// A token, the time until which it is used, and the catalogue of services.
 #[derive(Debug)]
 pub struct Token {
-    /// What is sent along.
+    /// The value that requests carry.
     pub secret: Secret,
     good_until: Instant,
     catalog: Vec<Entry>,
@@ -105,34 +105,38 @@ struct Endpoint {
     url: String,
 }
 
-/// A token is not used in the last part of its life, which is no longer than this.
-const LONGEST_REST: Duration = Duration::from_secs(60);
+/// The longest time before its end in which a token is no longer used. For a short lifetime it is a fifth of that.
+const LONGEST_MARGIN: Duration = Duration::from_secs(60);
 
 impl Token {
-    /// The token of an answer that came at this time.
+    /// Reads the token in an answer that was received at this time.
     ///
     /// # Errors
-    /// `Internal` when it can't be read.
+    /// `Internal` for an unreadable answer.
     pub fn read(answer: &Answer, now: Instant) -> Result<Self, Failure> {
         let unread = || Failure::permanent(Code::Internal, "logging in: the answer of Keystone can't be read");
         let token = answer.headers.get("x-subject-token").and_then(|token| token.to_str().ok()).ok_or_else(unread)?;
         let Body { token: described } = serde_json::from_slice(&answer.body).map_err(|_| unread())?;
-        // By Keystone's own clock: the one of this host may be wrong.
-        let life = described.expires_at.duration_since(described.issued_at);
-        let life = Duration::try_from(life).unwrap_or_default();
-        let rest = (life / 5).min(LONGEST_REST);
-        Ok(Self { secret: Secret::new(token), good_until: now + life.saturating_sub(rest), catalog: described.catalog })
+        // Both times come from Keystone's clock, because the clock of this host may be wrong.
+        let lifetime = described.expires_at.duration_since(described.issued_at);
+        let lifetime = Duration::try_from(lifetime).unwrap_or_default();
+        let margin = (lifetime / 5).min(LONGEST_MARGIN);
+        Ok(Self {
+            secret: Secret::new(token),
+            good_until: now + lifetime.saturating_sub(margin),
+            catalog: described.catalog,
+        })
     }
 
-    /// Whether it can be used at this time.
+    /// Whether the token may be used at this time.
     pub fn is_good(&self, now: Instant) -> bool {
         now < self.good_until
     }
 
-    /// Where a service is in a region.
+    /// The URL of a service in a region.
     ///
     /// # Errors
-    /// `FailedPrecondition` when the catalogue does not have it.
+    /// `FailedPrecondition` if the catalogue has no public endpoint of the service in the region.
     pub fn url(&self, service: Service, region: &str) -> Result<String, Status> {
         let of = |kind: &&str| {
             let endpoints = self.catalog.iter().filter(|entry| entry.kind == *kind).flat_map(|entry| &entry.endpoints);
@@ -156,7 +160,7 @@ impl Endpoint {
     }
 }
 
-/// A URL with the version of an API, unless it names one.
+/// Adds the version of the API to a URL without a version.
 fn versioned(url: &str, version: &str) -> String {
     let url = url.trim_end_matches('/');
     let is_version =
@@ -199,7 +203,7 @@ mod tests {
     #[case::an_older_type(Service::Volume, "a", Some("http://a/v3/p"))]
     #[case::another_region(Service::Volume, "b", None)]
     #[case::no_region(Service::Compute, "", None)]
-    fn the_catalogue_says_where_a_service_is(
+    fn the_catalogue_has_the_url_of_a_service(
         #[case] service: Service,
         #[case] region: &str,
         #[case] url: Option<&str>,

@@ -1,10 +1,10 @@
-//! `OpenStack`: the shape of its classes, the rules over them, and the driver that makes servers.
+//! `OpenStack`: the fields of its classes, the rules over them, and the driver that makes servers.
 //!
-//! [`schema`] says which fields a `providerSpec` has and of which types, [`rules`] what must hold between them, [`secret`]
-//! what the Secrets must contain: classes are judged by these also where the driver runs elsewhere or the virtual cloud
-//! impersonates it. With the feature `driver`, [`OpenStackDriver`] talks to the services: [`driver`] has the calls of the
-//! core, [`create`], [`ports`] and [`remove`] carry out what [`lookup`] decides and [`bodies`] spells, [`cloud`] logs in and
-//! sends requests, [`nova`], [`neutron`] and [`storage`] have one function for each. [`ask`] looks up what a class names.
+//! [`schema`] has the fields of a `providerSpec` and their types, [`rules`] the conditions between them, and [`secret`] the keys that the
+//! Secrets need. They apply to classes also if the driver runs in another process or the virtual cloud plays `OpenStack`. With the feature `driver`,
+//! [`OpenStackDriver`] makes requests to the services: [`driver`] implements the trait, [`create`], [`ports`] and [`remove`] carry out what
+//! [`lookup`] decides, with the bodies of [`bodies`], [`cloud`] logs in and sends requests, and [`nova`], [`neutron`] and [`storage`] have one
+//! function for each request. [`ask`] checks that the names and ids in a class exist.
 //! Source: spec/providers §6, decisions.md 55, 58 and 59; messages are those of machine-controller-manager-provider-openstack.
 
 #![forbid(unsafe_code)]
@@ -71,9 +71,9 @@ use machine_api::{
 
 /// The `provider` string of classes for `OpenStack`.
 pub const OPENSTACK: &str = "OpenStack";
-/// What a `providerSpec` says it is.
+/// The `apiVersion` of a `providerSpec`.
 pub const API_VERSION: &str = "openstack.machine.gardener.cloud/v1alpha1";
-/// What a `providerSpec` says it is.
+/// The `kind` of a `providerSpec`.
 pub const KIND: &str = "MachineProviderConfig";
 
 static SCHEMA: LazyLock<Value> = LazyLock::new(schema::provider_spec);

@@ -1,24 +1,24 @@
-//! How a class's Secrets say to log in, and the body of that login (Keystone v3).
+//! The login in the Secrets of a class, and the body of its request (Keystone v3).
 
 use cloud_client::{ClientIdentity, CredentialsKey, HttpOptions, Secret, ServerCheck};
 use machine_driver::{Code, SecretData, Status};
 use serde_json::{Value, json};
 
-/// Who logs in, where and how.
+/// A login: the URL of Keystone, the credentials and the TLS settings.
 #[derive(Clone, Debug)]
 pub struct Login {
-    /// Keystone, to its version.
+    /// The URL of Keystone with its version.
     pub url: String,
-    proof: Proof,
-    /// Whom to trust on the way.
-    pub trust: HttpOptions,
-    /// What stands for this login in caches and budgets.
+    credentials: Credentials,
+    /// The TLS settings.
+    pub tls: HttpOptions,
+    /// The key of this login in caches and request budgets.
     pub account: CredentialsKey,
-    /// What stands for the way to the cloud.
-    pub way: CredentialsKey,
+    /// The key of the TLS settings in the cache of clients.
+    pub tls_key: CredentialsKey,
 }
 
-/// An entity of Keystone, by id or by name.
+/// A reference to an object of Keystone, by id or by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Named {
     Id(String),
@@ -26,7 +26,7 @@ enum Named {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Proof {
+enum Credentials {
     Password {
         user: String,
         domain: Named,
@@ -34,7 +34,7 @@ enum Proof {
         project: Named,
         project_domain: Option<Named>,
     },
-    /// It knows its project: a scope beside it is refused.
+    /// An application credential belongs to a project. Keystone refuses an additional scope.
     CredentialById {
         id: String,
         secret: Secret,
@@ -61,10 +61,10 @@ impl Named {
 }
 
 impl Login {
-    /// The login that the Secrets of a class describe; `endpoint` stands in place of their `authURL`.
+    /// Reads the login in the Secrets of a class. `endpoint` replaces their `authURL`.
     ///
     /// # Errors
-    /// `InvalidArgument` with the key of what is missing or wrong.
+    /// `InvalidArgument` with the name of a missing or invalid key.
     pub fn of(secret: &SecretData, endpoint: Option<&str>) -> Result<Self, Status> {
         let text = |key: &str| {
             let value = std::str::from_utf8(secret.get(key)?).ok()?.trim();
@@ -78,21 +78,21 @@ impl Login {
                 .or_else(|| domain.clone())
                 .ok_or_else(|| missing("domainName"))
         };
-        let proof = match (text("applicationCredentialSecret"), text("password")) {
+        let credentials = match (text("applicationCredentialSecret"), text("password")) {
             (Some(_), Some(_)) => {
                 let message = "data[password]: Forbidden: must not be given beside applicationCredentialSecret";
                 return Err(Status::new(Code::InvalidArgument, message));
             }
             (Some(secret), None) => match text("applicationCredentialID") {
-                Some(id) => Proof::CredentialById { id: id.to_owned(), secret: Secret::new(secret) },
-                None => Proof::CredentialByName {
+                Some(id) => Credentials::CredentialById { id: id.to_owned(), secret: Secret::new(secret) },
+                None => Credentials::CredentialByName {
                     name: needed("applicationCredentialName")?.to_owned(),
                     user: needed("username")?.to_owned(),
                     domain: user_domain()?,
                     secret: Secret::new(secret),
                 },
             },
-            (None, _) => Proof::Password {
+            (None, _) => Credentials::Password {
                 user: needed("username")?.to_owned(),
                 domain: user_domain()?,
                 password: Secret::new(needed("password")?),
@@ -100,26 +100,26 @@ impl Login {
                 project_domain: domain.clone(),
             },
         };
-        if let Proof::Password { project: Named::Name(_), project_domain: None, .. } = proof {
+        if let Credentials::Password { project: Named::Name(_), project_domain: None, .. } = credentials {
             return Err(missing("domainName"));
         }
-        let trust = trust(&text)?;
-        let way = CredentialsKey::of(&[
-            trust.ca.as_deref().unwrap_or_default(),
-            trust.identity.as_ref().map_or("", |identity| &identity.certificate),
-            trust.identity.as_ref().map_or("", |identity| identity.key.reveal()),
-            if trust.server == ServerCheck::None { "insecure" } else { "" },
+        let tls = tls(&text)?;
+        let tls_key = CredentialsKey::of(&[
+            tls.ca.as_deref().unwrap_or_default(),
+            tls.identity.as_ref().map_or("", |identity| &identity.certificate),
+            tls.identity.as_ref().map_or("", |identity| identity.key.reveal()),
+            if tls.server == ServerCheck::None { "insecure" } else { "" },
         ]);
-        let mut login = Self { url, proof, trust, way, account: way };
-        // Two ways to one account are two accounts here: a token of one is not shown on the other.
-        login.account = CredentialsKey::of(&[&login.url, &login.body().to_string(), &format!("{:?}", login.trust)]);
+        let mut login = Self { url, credentials, tls, tls_key, account: tls_key };
+        // The TLS settings are part of the key, so that a token is never sent over a connection with other settings.
+        login.account = CredentialsKey::of(&[&login.url, &login.body().to_string(), &format!("{:?}", login.tls)]);
         Ok(login)
     }
 
-    /// What Keystone is asked.
+    /// The body of the login request.
     pub fn body(&self) -> Value {
-        match &self.proof {
-            Proof::Password { user, domain, password, project, project_domain } => {
+        match &self.credentials {
+            Credentials::Password { user, domain, password, project, project_domain } => {
                 let project = match (project, project_domain) {
                     (Named::Name(name), Some(domain)) => json!({"name": name, "domain": domain.json()}),
                     (project, _) => project.json(),
@@ -130,8 +130,8 @@ impl Login {
                     "scope": {"project": project},
                 }})
             }
-            Proof::CredentialById { id, secret } => credential(&json!({"id": id, "secret": secret.reveal()})),
-            Proof::CredentialByName { name, user, domain, secret } => {
+            Credentials::CredentialById { id, secret } => credential(&json!({"id": id, "secret": secret.reveal()})),
+            Credentials::CredentialByName { name, user, domain, secret } => {
                 let user = json!({"name": user, "domain": domain.json()});
                 credential(&json!({"name": name, "user": user, "secret": secret.reveal()}))
             }
@@ -147,7 +147,7 @@ fn missing(key: &str) -> Status {
     Status::new(Code::InvalidArgument, format!("data[{key}]: Required value: {key} is required"))
 }
 
-/// Keystone's URL with its version, as users write it with or without.
+/// The URL of Keystone with its version. Users may leave the version out.
 fn identity_url(url: &str) -> Result<String, Status> {
     let trimmed = url.trim_end_matches('/');
     let is_url = trimmed.starts_with("https://") || trimmed.starts_with("http://");
@@ -164,7 +164,7 @@ fn identity_url(url: &str) -> Result<String, Status> {
     }
 }
 
-fn trust<'s>(text: &impl Fn(&str) -> Option<&'s str>) -> Result<HttpOptions, Status> {
+fn tls<'s>(text: &impl Fn(&str) -> Option<&'s str>) -> Result<HttpOptions, Status> {
     let identity = match (text("clientCert"), text("clientKey")) {
         (Some(certificate), Some(key)) => {
             Some(ClientIdentity { certificate: certificate.to_owned(), key: Secret::new(key) })
@@ -234,7 +234,7 @@ mod tests {
     #[case::o4_an_application_credential_by_name(&[("password", ""), ("applicationCredentialName", "n"), ("applicationCredentialSecret", "s")], json!({
         "identity": {"methods": ["application_credential"], "application_credential": {"name": "n", "user": {"name": "mcm", "domain": {"name": "Default"}}, "secret": "s"}},
     }))]
-    fn keystone_is_asked(#[case] change: &[(&str, &str)], #[case] auth: Value) {
+    fn a_login_has_its_body(#[case] change: &[(&str, &str)], #[case] auth: Value) {
         assert_eq!(login(change).unwrap().body(), json!({ "auth": auth }));
     }
 
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn another_word_or_another_way_is_another_account() {
+    fn other_credentials_or_tls_settings_are_another_account() {
         let one = login(&[]).unwrap();
         assert_eq!(one.url, "https://keystone:5000/v3");
         assert_eq!(one.account, login(&[("authURL", "https://keystone:5000/v3")]).unwrap().account);

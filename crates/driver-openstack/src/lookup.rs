@@ -1,4 +1,4 @@
-//! Decides what is found: whose servers, ports and volumes are, which one backs a machine, and what its state means. Pure.
+//! Decides who owns servers, ports and volumes, which server belongs to a machine, and what its state means. Pure functions.
 
 use machine_driver::{Code, NodeAddress, OwnerTags, Status, VmIdentity};
 use serde_json::{Value, json};
@@ -7,18 +7,18 @@ use crate::{errors, neutron::Port, nova::Server, rules::network_of, spec, storag
 
 const PREFIX: &str = "openstack:///";
 
-/// Where a provider id says that a server is.
+/// The region and the id of a server, from a provider id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place<'a> {
-    /// `None` in the spelling of the cloud's controller manager.
+    /// `None` for an id that the cloud controller manager has written without a region.
     pub region: Option<&'a str>,
     pub id: &'a str,
 }
 
 impl<'a> Place<'a> {
-    /// The place of `openstack:///REGION/ID` or `openstack:///ID`.
+    /// Parses `openstack:///REGION/ID`, `openstack:///ID` or `openstack://REGION/ID`. `None` for any other text.
     pub fn of(provider_id: &'a str) -> Option<Self> {
-        // The controller manager writes the region in the place of a host.
+        // The cloud controller manager may write the region in the place of the host.
         let path = provider_id.strip_prefix("openstack://")?;
         let path = path.strip_prefix('/').unwrap_or(path);
         let (region, id) = path.rsplit_once('/').map_or((None, path), |(region, id)| (Some(region), id));
@@ -27,7 +27,7 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Whether a text can be the id of a server: it becomes a part of a path.
+/// Whether a text has the form of an id. An id becomes a part of a path.
 pub fn is_id(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
 }
@@ -37,7 +37,8 @@ pub fn provider_id(region: &str, id: &str) -> String {
     format!("{PREFIX}{region}/{id}")
 }
 
-/// Who a server is. Of several networks nobody can say in which one the others look for it.
+/// The identity of a server. It has addresses only for a server in a single network: with several networks, it is unknown which of the addresses
+/// other components use.
 pub fn identity(region: &str, server: &Server, machine: &str) -> VmIdentity {
     let networks: Vec<_> = server.addresses.values().collect();
     let addresses = match networks.as_slice() {
@@ -51,18 +52,18 @@ pub fn identity(region: &str, server: &Server, machine: &str) -> VmIdentity {
     VmIdentity { provider_id: provider_id(region, &server.id), node_name: machine.to_owned(), addresses }
 }
 
-/// What the state of a server means.
+/// The state of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Nova still makes it.
+    /// Nova is building the server.
     Building,
-    /// Its making, or something later, has failed.
+    /// Building, or a later operation, has failed.
     Failed,
-    /// It exists: running, or stopped or the like by somebody.
+    /// The server exists. It may be running, or a user may have stopped it.
     Built,
-    /// Its deletion has begun. Nova goes on to call it ACTIVE.
+    /// The deletion of the server has begun. Nova may still report it as ACTIVE.
     Ending,
-    /// It is gone.
+    /// The server is deleted.
     Gone,
 }
 
@@ -79,7 +80,7 @@ impl State {
     }
 }
 
-/// The failure of a server that is not built, in the original's words.
+/// The failure of a server that is not built. The text is that of the Go driver.
 pub fn fault(server: &Server) -> Status {
     let mut message = format!("server [ID={:?}] reached unexpected status {:?}", server.id, server.status);
     let Some(fault) = &server.fault else { return Status::new(Code::Internal, message) };
@@ -88,22 +89,22 @@ pub fn fault(server: &Server) -> Status {
     Status::new(code, message)
 }
 
-/// What backs a machine.
+/// The server of a machine.
 #[derive(Clone, Debug)]
 pub enum Backing {
-    /// Nothing.
+    /// The machine has no server.
     Nothing,
-    /// This server.
+    /// The machine has this server.
     Server(Box<Server>),
-    /// A server whose deletion has begun, which still has the machine's port.
+    /// The deletion of the server with this id has begun. The server still has the machine's port.
     Ending(String),
 }
 
 impl Backing {
-    /// What backs a machine that has these servers, all of them ours.
+    /// The server among these servers of the machine, which all belong to the owner of the class.
     ///
     /// # Errors
-    /// `OutOfRange` for several.
+    /// `OutOfRange` for several servers.
     pub fn of(servers: Vec<Server>) -> Result<Self, Status> {
         let (ending, mut live): (Vec<_>, Vec<_>) =
             servers.into_iter().partition(|server| State::of(server) == State::Ending);
@@ -116,13 +117,13 @@ impl Backing {
     }
 }
 
-/// More servers than one back the machine.
+/// The error for a machine with several servers.
 fn too_many(servers: &[Server]) -> Status {
     let ids: Vec<&str> = servers.iter().map(|server| server.id.as_str()).collect();
     Status::new(Code::OutOfRange, format!("multiple servers found for the machine: [{}]", ids.join(", ")))
 }
 
-/// Those of the servers that are there and ours.
+/// The servers that belong to the owner and are not deleted.
 pub fn ours(servers: Vec<Server>, owner: &OwnerTags) -> Vec<Server> {
     servers.into_iter().filter(|server| owns(owner, server) && State::of(server) != State::Gone).collect()
 }
@@ -131,44 +132,44 @@ fn owns(owner: &OwnerTags, server: &Server) -> bool {
     owner.own(|key| server.metadata.contains_key(key))
 }
 
-/// The server that a machine names by its id; `None` when it is gone or another's.
+/// The server with the machine's provider id. `None` if it is deleted or belongs to another owner.
 ///
-/// The tags of a class are edited while its machines live: one that has the machine's name, and a key of the class's cluster, is
-/// the machine's whatever its other keys are.
+/// A user may edit the tags of a class that has machines. Therefore a server with the machine's name and one key of the class's cluster belongs to
+/// the machine, whatever its other keys are.
 pub fn named_by_id(server: Server, owner: &OwnerTags, machine: &str) -> Option<Server> {
     let is_of_cluster =
         || server.name == machine && owner.share_a_cluster_with(|key| server.metadata.contains_key(key));
     (State::of(&server) != State::Gone && (owns(owner, &server) || is_of_cluster())).then_some(server)
 }
 
-/// Whose the things are that were made for a machine with these servers: the class's owner, and those that the servers name, since
-/// the class may have been edited.
+/// The possible owners of ports and volumes of a machine with these servers: the owner in the class, and the owners in the metadata of the servers,
+/// because a user may have edited the class.
 pub fn owners_of(owner: &OwnerTags, servers: &[Server]) -> Vec<OwnerTags> {
     let of_servers = servers.iter().filter_map(|server| spec::owner_tags(server.metadata.keys()));
     [owner.clone()].into_iter().chain(of_servers).collect()
 }
 
-/// What follows a page of a list.
+/// The page that follows a page of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NextPage {
-    /// Nothing.
+    /// No page: the list is complete.
     End,
-    /// The page that a link of this one names by its query.
+    /// The page with this query, from the link of the page before.
     Linked(String),
-    /// The page that begins behind the thing with this id.
+    /// The page that begins after the object with this id.
     Behind(String),
-    /// The first page: the list is begun anew.
+    /// The first page: the list must be read again.
     First,
 }
 
 /// What follows a page of servers.
 ///
-/// Nova reads the servers that it is about to build, then those that it has built or begun to build, and fills a page with
-/// them. A server that it finds in both counts twice for the size of the page and is shown once: the page is short then,
-/// lacks a link, and others follow.
+/// Nova fills a page with the servers that wait for their build, and then with the servers that it has built or begun to build. A
+/// server that Nova finds in both groups counts twice for the size of the page and is shown once. Then the page is short and has no
+/// link, although more pages follow.
 ///
 /// A page must not begin behind a server that is being built. When Nova begins to build that server between the two
-/// requests, the second one leaves out all servers that are still to be built.
+/// requests, the second answer leaves out all servers that wait for their build.
 pub fn next_page(page: &[Server], link: Option<String>) -> NextPage {
     let is_building = |server: &Server| State::of(server) == State::Building;
     match (page.last(), link) {
@@ -179,26 +180,25 @@ pub fn next_page(page: &[Server], link: Option<String>) -> NextPage {
     }
 }
 
-/// What stands in the description of a port that the driver makes: a port gets its tags only after it is made, and an
-/// answer that is lost in between must not make it a stranger.
+/// The description of a port that the driver makes. It identifies the owner, because a port gets its tags only in a second request, which may be
+/// lost.
 pub fn mark(owner: &OwnerTags) -> String {
     format!("made by machine-controller-manager for {owner}")
 }
 
-/// Whether a port of the machine's name is ours.
+/// Whether a port with the machine's name belongs to the owner.
 pub fn owns_port(owner: &OwnerTags, port: &Port) -> bool {
     owner.own(|key| port.tags.iter().any(|tag| tag == key)) || port.description.as_deref() == Some(&mark(owner))
 }
 
-/// The tags that a port must have in place of those it has; `None` when nothing is missing.
+/// The tags of a port with the missing tags of the owner added. `None` if no tag is missing.
 pub fn tags_of_port<'t>(owner: &'t OwnerTags, port: &'t Port) -> Option<Vec<&'t str>> {
     let missing: Vec<&str> = owner.keys().filter(|key| !port.tags.iter().any(|tag| tag == key)).collect();
     let kept = port.tags.iter().map(String::as_str);
     (!missing.is_empty()).then(|| kept.chain(missing.iter().copied()).collect())
 }
 
-/// The address pairs of a port in place of those it has: the same and those of the pod networks that are missing (O1);
-/// `None` when nothing is missing.
+/// The address pairs of a port with the missing pod networks added (O1). `None` if no pod network is missing.
 pub fn pairs<'c>(port: &Port, pod_networks: impl IntoIterator<Item = &'c str>) -> Option<Vec<Value>> {
     let of = |pair: &Value| pair.get("ip_address").and_then(Value::as_str).and_then(network_of);
     let mut pairs = port.allowed_address_pairs.clone();
@@ -211,16 +211,16 @@ pub fn pairs<'c>(port: &Port, pod_networks: impl IntoIterator<Item = &'c str>) -
     (pairs.len() > port.allowed_address_pairs.len()).then_some(pairs)
 }
 
-/// What becomes of a volume of the machine's name that is ours.
+/// The state of a volume of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disk {
-    /// A server can boot from it.
+    /// A server can boot from the volume.
     Ready,
-    /// It is being made, or let go by a server: look again.
+    /// The volume is being created, detached or deleted.
     Changing,
-    /// It is of no use.
+    /// The volume can't be used.
     Broken,
-    /// A server has it.
+    /// The volume is attached to a server.
     InUse,
 }
 
@@ -236,16 +236,16 @@ impl Disk {
     }
 }
 
-/// Those of the volumes that are ours.
+/// The volumes that belong to one of the owners.
 pub fn our_volumes(volumes: Vec<Volume>, owners: &[OwnerTags]) -> Vec<Volume> {
     let is_ours = |volume: &Volume| owners.iter().any(|owner| owner.own(|key| volume.metadata.contains_key(key)));
     volumes.into_iter().filter(is_ours).collect()
 }
 
-/// The one of this name among those that a service has found, as the original resolves names.
+/// The only object with this name among the objects that a service has found. Names are resolved as in the Go driver.
 ///
 /// # Errors
-/// `NotFound` for none, `OutOfRange` for several.
+/// `NotFound` if there is none, `OutOfRange` if there are several.
 pub fn unique<'f, T>(kind: &str, name: &str, found: &'f [T], is_named: impl Fn(&T) -> bool) -> Result<&'f T, Status> {
     let named: Vec<&T> = found.iter().filter(|thing| is_named(thing)).collect();
     match named.as_slice() {

@@ -1,4 +1,4 @@
-//! Tables of what is found and whose it is.
+//! Tables of ids, states and owners.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,8 @@ fn owner() -> OwnerTags {
 
 #[rstest]
 #[case::ours("openstack:///eu-1/5b1a04d9-5a2c", Some((Some("eu-1"), "5b1a04d9-5a2c")))]
-#[case::of_the_controller_manager("openstack:///5b1a04d9", Some((None, "5b1a04d9")))]
-#[case::of_the_controller_manager_with_a_region("openstack://eu-1/5b1a04d9", Some((Some("eu-1"), "5b1a04d9")))]
+#[case::as_the_controller_manager_writes_it("openstack:///5b1a04d9", Some((None, "5b1a04d9")))]
+#[case::as_the_controller_manager_writes_it_with_a_region("openstack://eu-1/5b1a04d9", Some((Some("eu-1"), "5b1a04d9")))]
 #[case::a_path("openstack:///eu-1/../servers", None)]
 #[case::an_odd_id("openstack:///eu-1/a?b", None)]
 #[case::no_id("openstack:///eu-1/", None)]
@@ -47,13 +47,13 @@ fn a_state_means(#[case] status: &str, #[case] task: Option<&str>, #[case] expec
 #[rstest]
 #[case::no_capacity(Some("No valid host was found. There are not enough hosts available."), Code::ResourceExhausted)]
 #[case::something_else(Some("disk on fire"), Code::Internal)]
-#[case::no_word(None, Code::Internal)]
+#[case::no_fault(None, Code::Internal)]
 fn a_fault_has_its_code(#[case] fault: Option<&str>, #[case] code: Code) {
     let fault = fault.map(|message| Fault { code: 500, message: message.to_owned() });
-    let told = super::fault(&Server { fault: fault.clone(), ..server("ERROR", None) });
-    assert_eq!(told.code, code);
+    let status = super::fault(&Server { fault: fault.clone(), ..server("ERROR", None) });
+    assert_eq!(status.code, code);
     let rest = fault.map(|fault| format!(", fault: {} (code 500)", fault.message)).unwrap_or_default();
-    assert_eq!(told.message, format!("server [ID=\"1\"] reached unexpected status \"ERROR\"{rest}"));
+    assert_eq!(status.message, format!("server [ID=\"1\"] reached unexpected status \"ERROR\"{rest}"));
 }
 
 #[rstest]
@@ -61,8 +61,8 @@ fn a_fault_has_its_code(#[case] fault: Option<&str>, #[case] code: Code) {
 #[case::half_tagged(&["kubernetes.io-cluster-c"], None, false)]
 #[case::not_tagged_yet(&[], Some("made by machine-controller-manager for kubernetes.io-cluster-c kubernetes.io-role-node"), true)]
 #[case::of_another_cluster(&["kubernetes.io-role-node"], Some("made by machine-controller-manager for kubernetes.io-cluster-d kubernetes.io-role-node"), false)]
-#[case::a_strangers(&[], None, false)]
-fn a_port_is_ours(#[case] tags: &[&str], #[case] description: Option<&str>, #[case] expected: bool) {
+#[case::of_another_user(&[], None, false)]
+fn a_port_belongs_to_the_owner(#[case] tags: &[&str], #[case] description: Option<&str>, #[case] expected: bool) {
     let tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
     let port = Port { tags, description: description.map(str::to_owned), ..Port::default() };
     assert_eq!(owns_port(&owner(), &port), expected);
@@ -78,7 +78,7 @@ fn tags_of_others_stay() {
 }
 
 #[test]
-fn o_01_pairs_are_the_union_of_all() {
+fn o_01_missing_pod_networks_are_added_to_the_address_pairs() {
     let foreign = json!({"ip_address": "192.168.0.1", "mac_address": "fa:16:3e:00:00:01"});
     let port = Port {
         allowed_address_pairs: vec![foreign.clone(), json!({"ip_address": "100.64.1.0/10"})],
@@ -103,9 +103,9 @@ fn addresses_of_one_network_are_known() {
         vec![address("10.0.0.1", "fixed"), address("1.2.3.4", "floating"), address("fd00::1", "fixed")],
     );
     let one = Server { addresses: addresses.clone(), ..server("ACTIVE", None) };
-    let told = identity("eu-1", &one, "m-1");
-    assert_eq!((told.provider_id.as_str(), told.node_name.as_str()), ("openstack:///eu-1/1", "m-1"));
-    assert_eq!(told.addresses.iter().map(|known| known.address.as_str()).collect::<Vec<_>>(), ["10.0.0.1", "fd00::1"]);
+    let known = identity("eu-1", &one, "m-1");
+    assert_eq!((known.provider_id.as_str(), known.node_name.as_str()), ("openstack:///eu-1/1", "m-1"));
+    assert_eq!(known.addresses.iter().map(|known| known.address.as_str()).collect::<Vec<_>>(), ["10.0.0.1", "fd00::1"]);
     addresses.insert("b".to_owned(), vec![address("10.1.0.1", "fixed")]);
     assert_eq!(identity("eu-1", &Server { addresses, ..one }, "m-1").addresses, []);
 }

@@ -1,11 +1,11 @@
-//! What Neutron is asked for, and what it answers.
+//! The requests to Neutron and their answers.
 
 use cloud_client::{Failure, Repeat, http::Method};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::{
-    cloud::{Ask, Session},
+    cloud::{Operation, Session},
     keystone::Service,
     nova::query,
 };
@@ -17,11 +17,11 @@ pub struct Port {
     pub id: String,
     pub name: String,
     pub network_id: String,
-    /// The server that has it; empty for none.
+    /// The id of the server that uses the port. Empty if none does.
     pub device_id: String,
     pub description: Option<String>,
     pub tags: Vec<String>,
-    /// As they stand there, so that they can be sent back.
+    /// The pairs as JSON, so that unknown fields are kept in an update.
     pub allowed_address_pairs: Vec<Value>,
     pub revision_number: Option<u64>,
 }
@@ -41,11 +41,11 @@ pub struct Subnet {
 }
 
 impl Session<'_> {
-    /// The ports of this name in the project, whoever they belong to.
+    /// The ports with this name in the project, of any owner.
     pub async fn ports_named(&self, name: &str) -> Result<Vec<Port>, Failure> {
         let path = format!("/ports?{}", query(&[("name", name)]));
         let found: Vec<Port> =
-            self.list(Ask::get(Service::Network, "looking for the server's port", &path), "ports").await?;
+            self.list(Operation::get(Service::Network, "looking for the server's port", &path), "ports").await?;
         Ok(found.into_iter().filter(|port| port.name == name).collect())
     }
 
@@ -53,50 +53,50 @@ impl Session<'_> {
     pub async fn ports_of(&self, server: &str) -> Result<Vec<Port>, Failure> {
         let path = format!("/ports?{}", query(&[("device_id", server)]));
         let found: Vec<Port> =
-            self.list(Ask::get(Service::Network, "looking for the server's ports", &path), "ports").await?;
+            self.list(Operation::get(Service::Network, "looking for the server's ports", &path), "ports").await?;
         Ok(found.into_iter().filter(|port| port.device_id == server).collect())
     }
 
     /// A port.
     pub async fn port(&self, id: &str) -> Result<Port, Failure> {
-        self.ask(Ask::get(Service::Network, "looking at the port", &format!("/ports/{id}")), "port").await
+        self.call(Operation::get(Service::Network, "looking at the port", &format!("/ports/{id}")), "port").await
     }
 
     /// Makes a port.
     pub async fn make_port(&self, body: &Value) -> Result<Port, Failure> {
-        let ask = Ask {
+        let operation = Operation {
             method: &Method::POST,
             body: Some(body),
             repeat: Repeat::Unsafe,
-            ..Ask::get(Service::Network, "making the server's port", "/ports")
+            ..Operation::get(Service::Network, "making the server's port", "/ports")
         };
-        self.ask(ask, "port").await
+        self.call(operation, "port").await
     }
 
-    /// Gives a port exactly these tags.
+    /// Replaces the tags of a port.
     pub async fn tag_port(&self, id: &str, tags: &[&str]) -> Result<(), Failure> {
         let body = json!({ "tags": tags });
         let path = format!("/ports/{id}/tags");
-        let ask = Ask {
+        let operation = Operation {
             method: &Method::PUT,
             body: Some(&body),
-            ..Ask::get(Service::Network, "tagging the server's port", &path)
+            ..Operation::get(Service::Network, "tagging the server's port", &path)
         };
-        self.send(ask).await.map(drop)
+        self.send(operation).await.map(drop)
     }
 
-    /// Replaces the address pairs of a port, unless somebody has changed it since it was looked at.
+    /// Replaces the address pairs of a port. Fails if the port has changed since it was read.
     pub async fn allow_addresses(&self, port: &Port, pairs: &[Value]) -> Result<(), Failure> {
         let body = json!({"port": {"allowed_address_pairs": pairs}});
         let path = format!("/ports/{}", port.id);
         let revision = port.revision_number.map(|number| format!("revision_number={number}"));
-        let ask = Ask {
+        let operation = Operation {
             method: &Method::PUT,
             body: Some(&body),
             if_match: revision.as_deref(),
-            ..Ask::get(Service::Network, "allowing addresses on the port", &path)
+            ..Operation::get(Service::Network, "allowing addresses on the port", &path)
         };
-        self.send(ask).await.map(drop)
+        self.send(operation).await.map(drop)
     }
 
     /// Deletes a port.
@@ -104,20 +104,20 @@ impl Session<'_> {
         self.delete(Service::Network, "deleting the server's port", &format!("/ports/{id}")).await
     }
 
-    /// The networks of these names.
+    /// The networks with these names.
     pub async fn networks_named(&self, names: &[&str]) -> Result<Vec<NamedThing>, Failure> {
         let pairs: Vec<_> =
             names.iter().map(|name| ("name", *name)).chain([("fields", "id"), ("fields", "name")]).collect();
         let path = format!("/networks?{}", query(&pairs));
-        self.list(Ask::get(Service::Network, "looking for the networks", &path), "networks").await
+        self.list(Operation::get(Service::Network, "looking for the networks", &path), "networks").await
     }
 
-    /// The security groups of these names.
+    /// The security groups with these names.
     pub async fn security_groups_named(&self, names: &[&str]) -> Result<Vec<NamedThing>, Failure> {
         let pairs: Vec<_> =
             names.iter().map(|name| ("name", *name)).chain([("fields", "id"), ("fields", "name")]).collect();
         let path = format!("/security-groups?{}", query(&pairs));
-        self.list(Ask::get(Service::Network, "looking for the security groups", &path), "security_groups").await
+        self.list(Operation::get(Service::Network, "looking for the security groups", &path), "security_groups").await
     }
 
     /// The subnets with these ids.
@@ -125,6 +125,6 @@ impl Session<'_> {
         let pairs: Vec<_> =
             ids.iter().map(|id| ("id", *id)).chain([("fields", "id"), ("fields", "network_id")]).collect();
         let path = format!("/subnets?{}", query(&pairs));
-        self.list(Ask::get(Service::Network, "looking for the subnets", &path), "subnets").await
+        self.list(Operation::get(Service::Network, "looking for the subnets", &path), "subnets").await
     }
 }

@@ -1,4 +1,4 @@
-//! What Nova is asked for, and what it answers.
+//! The requests to Nova and their answers.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, de::IgnoredAny};
 use serde_json::Value;
 
 use crate::{
-    cloud::{Ask, Session},
+    cloud::{Operation, Session},
     keystone::Service,
     lookup,
 };
@@ -23,7 +23,7 @@ pub struct Server {
     pub metadata: BTreeMap<String, String>,
     pub created: String,
     pub addresses: BTreeMap<String, Vec<Address>>,
-    /// What is attached, by whomever.
+    /// The attached volumes. The driver, Nova or a user may have attached them.
     #[serde(rename = "os-extended-volumes:volumes_attached")]
     pub volumes: Vec<IgnoredAny>,
     pub fault: Option<Fault>,
@@ -61,62 +61,62 @@ pub struct Flavor {
 }
 
 impl Session<'_> {
-    /// The servers of this name in the project, whoever they belong to.
+    /// The servers with this name in the project, of any owner.
     pub async fn servers_named(&self, name: &str) -> Result<Vec<Server>, Failure> {
         // The filter is a regular expression.
         let pattern = format!("^{}$", name.replace('.', "\\."));
         let path = format!("/servers/detail?{}", query(&[("name", &pattern)]));
-        let found = self.all_servers(Ask::get(Service::Compute, "looking for the server", &path)).await?;
+        let found = self.all_servers(Operation::get(Service::Compute, "looking for the server", &path)).await?;
         Ok(found.into_iter().filter(|server| server.name == name).collect())
     }
 
-    /// All servers of the project. Nova ignores filters by metadata.
+    /// All servers of the project, because Nova ignores filters by metadata.
     pub async fn servers(&self) -> Result<Vec<Server>, Failure> {
-        self.all_servers(Ask::get(Service::Compute, "listing servers", "/servers/detail")).await
+        self.all_servers(Operation::get(Service::Compute, "listing servers", "/servers/detail")).await
     }
 
-    /// All servers of a list, each once: one that is just being built may stand on two pages.
-    async fn all_servers(&self, ask: Ask<'_>) -> Result<Vec<Server>, Failure> {
-        let mut servers = self.list_by(ask, "servers", lookup::next_page).await?;
+    /// All servers of a list, each once: a server that is being built may be on two pages.
+    async fn all_servers(&self, operation: Operation<'_>) -> Result<Vec<Server>, Failure> {
+        let mut servers = self.list_by(operation, "servers", lookup::next_page).await?;
         let mut ids = HashSet::new();
         servers.retain(|server: &Server| ids.insert(server.id.clone()));
         Ok(servers)
     }
 
-    /// A server; `None` when there is none.
+    /// The server with this id. `None` if there is none.
     pub async fn server(&self, id: &str) -> Result<Option<Server>, Failure> {
         let path = format!("/servers/{id}");
         let found: Option<Server> =
-            optional(self.ask(Ask::get(Service::Compute, "looking at the server", &path), "server").await)?;
+            optional(self.call(Operation::get(Service::Compute, "looking at the server", &path), "server").await)?;
         about(found, id, |server| &server.id)
     }
 
-    /// Asks for a server and answers its id.
+    /// Starts to make a server and returns its id.
     pub async fn make_server(&self, body: &Value) -> Result<String, Failure> {
-        let ask = Ask {
+        let operation = Operation {
             method: &Method::POST,
             body: Some(body),
             repeat: Repeat::Unsafe,
-            ..Ask::get(Service::Compute, "making the server", "/servers")
+            ..Operation::get(Service::Compute, "making the server", "/servers")
         };
-        self.ask(ask, "server").await.map(|made: Made| made.id)
+        self.call(operation, "server").await.map(|made: Made| made.id)
     }
 
-    /// Ends a server, which goes on after the answer. One that is gone is not missed.
+    /// Starts to delete a server. Succeeds for a server that does not exist.
     pub async fn delete_server(&self, id: &str) -> Result<(), Failure> {
         self.delete(Service::Compute, "deleting the server", &format!("/servers/{id}")).await
     }
 
     /// All flavors.
     pub async fn flavors(&self) -> Result<Vec<Flavor>, Failure> {
-        self.list(Ask::get(Service::Compute, "looking for the flavor", "/flavors"), "flavors").await
+        self.list(Operation::get(Service::Compute, "looking for the flavor", "/flavors"), "flavors").await
     }
 
-    /// Deletes something; what is gone is not missed.
+    /// Deletes an object. Succeeds for an object that does not exist.
     pub(crate) async fn delete(&self, service: Service, what: &str, path: &str) -> Result<(), Failure> {
-        let ask = Ask { method: &Method::DELETE, ..Ask::get(service, what, path) };
-        match optional(self.send(ask).await)? {
-            // No service says anything in its answer to a deletion.
+        let operation = Operation { method: &Method::DELETE, ..Operation::get(service, what, path) };
+        match optional(self.send(operation).await)? {
+            // The services answer a deletion with an empty body. Any other body comes from a gateway.
             Some(body) if !body.is_empty() => Err(Failure::new(
                 Code::Internal,
                 format!("{what}: the answer is none of the service"),
@@ -127,10 +127,10 @@ impl Session<'_> {
     }
 }
 
-/// A thing that was asked for by its id. Caches and gateways answer with another one.
+/// Checks that the answer to a request by id has this id. Caches and gateways may answer with another object.
 ///
 /// # Errors
-/// `Internal` for another one.
+/// `Internal` for another object.
 pub fn about<T>(found: Option<T>, id: &str, id_of: impl Fn(&T) -> &String) -> Result<Option<T>, Failure> {
     match found {
         Some(found) if id_of(&found) != id => {
@@ -141,7 +141,7 @@ pub fn about<T>(found: Option<T>, id: &str, id_of: impl Fn(&T) -> &String) -> Re
     }
 }
 
-/// That something does not exist is an answer.
+/// The outcome with `NotFound` as `None`.
 pub fn optional<T>(outcome: Result<T, Failure>) -> Result<Option<T>, Failure> {
     match outcome {
         Ok(found) => Ok(Some(found)),
@@ -150,7 +150,7 @@ pub fn optional<T>(outcome: Result<T, Failure>) -> Result<Option<T>, Failure> {
     }
 }
 
-/// A query of these pairs.
+/// Encodes these pairs as the query of a URL.
 pub fn query(pairs: &[(&str, &str)]) -> String {
     let mut query = form_urlencoded::Serializer::new(String::new());
     query.extend_pairs(pairs).finish()

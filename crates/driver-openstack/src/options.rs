@@ -1,41 +1,41 @@
-//! What the process says of `OpenStack`.
+//! The options of the process for `OpenStack`.
 
 use machine_driver::{Code, Status};
 
-/// Settings of the driver. They come from whoever runs the process, never from a class or a Secret.
+/// The options of the driver. They come from the operator of the process, never from a class or a Secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpenStackOptions {
-    /// The URL of Keystone in place of those of the Secrets.
+    /// The URL of Keystone in place of the URLs in Secrets.
     pub endpoint: Option<String>,
-    /// Whether a machine's server can be asked for.
+    /// Whether `GetMachineStatus` is implemented.
     pub status: MachineStatus,
-    /// How fine codes are.
+    /// The set of codes for failures.
     pub codes: ErrorCodes,
 }
 
 /// How `GetMachineStatus` is answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MachineStatus {
-    /// By what the cloud says.
+    /// The driver asks the cloud.
     #[default]
     Asked,
-    /// Never, as by the original: every look at a new machine is a creation.
+    /// The answer is `Unimplemented`, as in the Go driver. The controllers call `CreateMachine` instead.
     Unimplemented,
 }
 
-/// How fine the codes of failed calls are.
+/// The set of codes for failed calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ErrorCodes {
     /// A code for each kind of failure.
     #[default]
     Fine,
-    /// Those of the Go driver, which knows neither failures that pass nor mistakes of a class.
+    /// The codes of the Go driver. It has no codes for passing failures and for invalid classes.
     AsGo,
 }
 
 impl ErrorCodes {
-    /// A failure of a cloud as the core hears of it.
-    pub(crate) fn told(self, status: Status) -> Status {
+    /// The failure with the code of this set.
+    pub(crate) fn of(self, status: Status) -> Status {
         match (self, status.code) {
             (
                 Self::AsGo,

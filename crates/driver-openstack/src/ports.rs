@@ -1,4 +1,4 @@
-//! Lets the addresses of pods pass the ports of a server.
+//! Lets the addresses of pods pass the ports of a server, by means of allowed address pairs.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +7,8 @@ use machine_driver::{Code, Status};
 
 use crate::{cloud::Session, create::ids, lookup::pairs, neutron::Port, spec::Network, subject::Subject};
 
-/// So often a port is read again that others change at the same time.
-const MOST_TRIES: usize = 5;
+/// How often the update of a port is tried that other clients change at the same time.
+const MAX_ATTEMPTS: usize = 5;
 
 /// The ids of networks that are named by id or by name.
 pub async fn network_ids(cloud: &Session<'_>, networks: &[Network]) -> Result<Vec<String>, Status> {
@@ -16,14 +16,14 @@ pub async fn network_ids(cloud: &Session<'_>, networks: &[Network]) -> Result<Ve
         networks.iter().filter(|network| network.id.is_empty()).map(|network| network.name.as_str()).collect();
     let found = if names.is_empty() { Vec::new() } else { cloud.networks_named(&names).await? };
     let mut named = ids("network", &names, &found)?.into_iter();
-    // A name has an id, or the line above fails.
+    // `named` has an id for each name, because `ids` fails for an unknown name.
     Ok(networks
         .iter()
         .filter_map(|network| if network.id.is_empty() { named.next() } else { Some(network.id.clone()) })
         .collect())
 }
 
-/// The ports of a server in networks of pods.
+/// The ports of a server that are in networks of pods.
 async fn pod_ports(subject: &Subject<'_>, cloud: &Session<'_>, server: &str) -> Result<Vec<Port>, Status> {
     let spec = &subject.spec;
     let networks: BTreeSet<String> = if spec.network_id.is_empty() {
@@ -42,24 +42,24 @@ async fn pod_ports(subject: &Subject<'_>, cloud: &Session<'_>, server: &str) -> 
     Ok(ports.into_iter().filter(|port| networks.contains(&port.network_id)).collect())
 }
 
-/// Whether the addresses of all pods pass already.
+/// Whether all ports of a server already let the addresses of pods pass.
 pub async fn pods_pass(subject: &Subject<'_>, cloud: &Session<'_>, server: &str) -> Result<bool, Status> {
     let ports = pod_ports(subject, cloud, server).await?;
     Ok(ports.iter().all(|port| pairs(port, subject.spec.pod_networks()).is_none()))
 }
 
-/// Lets the addresses of pods pass, beside those that pass already.
+/// Lets the addresses of pods pass the ports of a server. Existing address pairs are kept.
 pub async fn let_pods_pass(subject: &Subject<'_>, cloud: &Session<'_>, server: &str) -> Result<(), Status> {
     for mut port in pod_ports(subject, cloud, server).await? {
-        for turn in 1.. {
+        for attempt in 1.. {
             let Some(pairs) = pairs(&port, subject.spec.pod_networks()) else { break };
             match cloud.allow_addresses(&port, &pairs).await {
                 Ok(()) => break,
-                // Somebody has changed it meanwhile; our pairs are added to what is there now.
+                // Another client has changed the port. The pairs are added to its present ones.
                 Err(failure)
                     if failure.status.code == Code::Aborted
                         && failure.kind == FailureKind::Permanent
-                        && turn < MOST_TRIES =>
+                        && attempt < MAX_ATTEMPTS =>
                 {
                     port = cloud.port(&port.id).await?;
                 }

@@ -1,4 +1,4 @@
-//! Deletes servers and what was made for them, and waits until nothing is left.
+//! Deletes servers with their ports and volumes, and waits until all are deleted.
 
 use std::time::Duration;
 
@@ -14,22 +14,22 @@ use crate::{
     subject::{Subject, Wait},
 };
 
-/// Nova may lose a deletion; it is asked again after this time.
-const ASK_AGAIN: Duration = Duration::from_secs(60);
+/// The time after which a deletion is requested again, because Nova may lose it.
+const REPEAT_AFTER: Duration = Duration::from_secs(60);
 
-/// Deletes the servers of a machine, and what was made for them.
+/// Deletes the servers of a machine with their ports and volumes.
 pub async fn machine(subject: &Subject<'_>, cloud: &Session<'_>) -> Result<(), Status> {
     let servers = subject.servers(cloud).await?;
     all(subject, cloud, &servers).await
 }
 
-/// Deletes all servers of this name that are ours, and what was made for them.
+/// Deletes all servers with this name that belong to the owner, with their ports and volumes.
 pub async fn by_name(subject: &Subject<'_>, cloud: &Session<'_>, name: &str) -> Result<(), Status> {
     let servers = lookup::ours(cloud.servers_named(name).await?, &subject.owner);
     all(subject, cloud, &servers).await
 }
 
-/// Deletes these servers, all of them ours, and what was made for the machine.
+/// Deletes these servers and the ports and volumes of the machine. All the servers belong to the owner.
 async fn all(subject: &Subject<'_>, cloud: &Session<'_>, servers: &[Server]) -> Result<(), Status> {
     for server in servers {
         cloud.delete_server(&server.id).await?;
@@ -37,16 +37,16 @@ async fn all(subject: &Subject<'_>, cloud: &Session<'_>, servers: &[Server]) -> 
     for server in servers {
         gone(cloud, &server.id).await?;
     }
-    // Nothing is looked for by an empty name.
+    // Without a name, ports and volumes can't be found.
     let Ok(name) = subject.name() else { return Ok(()) };
     let owners = lookup::owners_of(&subject.owner, servers);
     ports(&owners, cloud, name).await?;
     match subject.spec.root_disk() {
         RootDisk::Own { .. } => volumes(&owners, cloud, name).await,
-        // The class may have asked for a volume when the server was made.
+        // A user may have edited the class. The attached volume may be one that the driver has made.
         RootDisk::OfFlavor | RootDisk::MadeByNova(_) if servers.iter().any(|server| !server.volumes.is_empty()) => {
             match volumes(&owners, cloud, name).await {
-                // They may be volumes of pods, and the login need not know Cinder.
+                // The attached volumes may belong to pods. The login needs no permission for Cinder then.
                 Err(status) if status.code == Code::PermissionDenied => Ok(()),
                 outcome => outcome,
             }
@@ -55,7 +55,7 @@ async fn all(subject: &Subject<'_>, cloud: &Session<'_>, servers: &[Server]) -> 
     }
 }
 
-/// Waits until a server is gone.
+/// Waits until a server is deleted.
 async fn gone(cloud: &Session<'_>, id: &str) -> Result<(), Status> {
     let (mut wait, mut asked) = (Wait::within(cloud.cx), Instant::now());
     let mut status = String::new();
@@ -67,7 +67,7 @@ async fn gone(cloud: &Session<'_>, id: &str) -> Result<(), Status> {
                 State::Ending => status = server.status,
                 State::Building | State::Failed | State::Built => {
                     status = server.status;
-                    if asked.elapsed() > ASK_AGAIN {
+                    if asked.elapsed() > REPEAT_AFTER {
                         cloud.delete_server(id).await?;
                         asked = Instant::now();
                     }
@@ -81,12 +81,12 @@ async fn gone(cloud: &Session<'_>, id: &str) -> Result<(), Status> {
     }
 }
 
-/// Whether something that is ours belongs to a server that lives: of two servers of one name only one has the port.
+/// Whether a port or a volume is in use by a server that exists. It may be another server with the machine's name.
 async fn is_in_use(cloud: &Session<'_>, server: &str) -> Result<bool, Status> {
     if server.is_empty() {
         return Ok(false);
     }
-    // Anybody in the project can write anything there.
+    // Any user of the project can write any text into the field.
     if !lookup::is_id(server) {
         return Ok(true);
     }
@@ -109,7 +109,7 @@ async fn volumes(owners: &[OwnerTags], cloud: &Session<'_>, name: &str) -> Resul
     Ok(())
 }
 
-/// Deletes a volume as soon as the server has let it go, and waits until it is gone.
+/// Deletes a volume as soon as it is detached, and waits until it is deleted.
 async fn remove_volume(cloud: &Session<'_>, mut volume: Volume) -> Result<(), Status> {
     for attachment in &volume.attachments {
         if is_in_use(cloud, &attachment.server_id).await? {
@@ -128,7 +128,7 @@ async fn remove_volume(cloud: &Session<'_>, mut volume: Volume) -> Result<(), St
             }
             Disk::Ready | Disk::Broken if !asked => match cloud.delete_volume(&id).await {
                 Ok(()) => asked = true,
-                // A server has not let it go yet, whatever the volume says.
+                // The volume is still attached, although its status is another one.
                 Err(failure) if failure.status.code == Code::InvalidArgument => {}
                 Err(failure) => return Err(failure.into()),
             },

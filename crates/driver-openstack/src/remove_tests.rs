@@ -1,4 +1,4 @@
-//! Deletions, and whose servers and ports are, against an `OpenStack` in this process, in paused time.
+//! Tests of deletions and of the ownership of servers and ports against [`FakeCloud`](crate::fake_cloud::FakeCloud), in paused time.
 
 #![allow(clippy::needless_pass_by_value, reason = "tests build the values they pass")]
 
@@ -12,7 +12,7 @@ use crate::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn o_06_of_two_servers_of_the_machine_none_is_deleted_or_made() {
+async fn o_06_a_machine_with_two_servers_gets_no_other_and_none_is_deleted() {
     let rig = Rig::new(json!({}));
     rig.server("s-a", json!({}));
     rig.server("s-b", json!({}));
@@ -22,14 +22,14 @@ async fn o_06_of_two_servers_of_the_machine_none_is_deleted_or_made() {
     }
     assert_eq!(rig.servers(), ["s-a", "s-b"]);
     rig.delete().await.unwrap();
-    assert!(rig.servers().is_empty(), "a deletion by name deletes all of the machine");
+    assert!(rig.servers().is_empty(), "a deletion by name deletes all servers of the machine");
 }
 
 #[rstest]
 #[case::no_metadata(json!({"metadata": {CLUSTER: null, ROLE: null}}))]
 #[case::of_another_cluster(json!({"metadata": {CLUSTER: null, "kubernetes.io-cluster-other": "1"}}))]
 #[tokio::test(start_paused = true)]
-async fn o_07_a_server_without_our_metadata_is_not_touched(#[case] change: Value) {
+async fn o_07_a_server_without_the_metadata_of_the_owner_is_not_touched(#[case] change: Value) {
     for by in ["", "openstack:///eu-1/s-a"] {
         let rig = Rig::new(json!({})).named(by);
         rig.server("s-a", change.clone());
@@ -38,7 +38,7 @@ async fn o_07_a_server_without_our_metadata_is_not_touched(#[case] change: Value
         assert_eq!(rig.status().await.unwrap_err().code, Code::NotFound);
         if by.is_empty() {
             rig.create().await.unwrap();
-            assert_eq!(rig.servers().len(), 2, "it is no server of the machine");
+            assert_eq!(rig.servers().len(), 2, "the other server does not belong to the machine");
         }
     }
 }
@@ -48,7 +48,7 @@ async fn o_07_a_server_without_our_metadata_is_not_touched(#[case] change: Value
 #[case::the_controller_managers_spelling("openstack:///s-a", json!({}))]
 #[case::a_renamed_one("openstack:///eu-1/s-a", json!({"name": "other"}))]
 #[tokio::test(start_paused = true)]
-async fn a_machine_with_an_id_has_its_server_whatever_its_state(#[case] id: &str, #[case] change: Value) {
+async fn a_machine_with_a_provider_id_has_its_server_in_any_state(#[case] id: &str, #[case] change: Value) {
     let rig = Rig::new(json!({})).named(id);
     rig.server("s-a", change);
     rig.port("p-a", json!({"device_id": "s-a"}));
@@ -58,7 +58,7 @@ async fn a_machine_with_an_id_has_its_server_whatever_its_state(#[case] id: &str
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_id_says_where_a_server_is() {
+async fn the_provider_id_has_the_region_of_the_server() {
     let rig = Rig::new(json!({})).named("openstack:///eu-2/s-a");
     rig.server("s-a", json!({}));
     rig.port("p-a", json!({"device_id": "s-a"}));
@@ -77,7 +77,7 @@ async fn an_id_says_where_a_server_is() {
 #[case::a_page("<html>404 Not Found</html>")]
 #[case::some_json("{\"message\": \"no Route matched with those values\"}")]
 #[tokio::test(start_paused = true)]
-async fn a_404_of_a_proxy_is_no_word_about_a_server(#[case] body: &'static str) {
+async fn a_404_of_a_proxy_does_not_mean_that_the_server_is_deleted(#[case] body: &'static str) {
     let rig = Rig::new(json!({})).named("openstack:///eu-1/s-a");
     rig.server("s-a", json!({}));
     rig.cloud.fails("GET /servers/s-a", vec![Fault::Error(404, body); 8]);
@@ -87,7 +87,7 @@ async fn a_404_of_a_proxy_is_no_word_about_a_server(#[case] body: &'static str) 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deletion_that_hangs_is_told_and_can_be_repeated() {
+async fn a_deletion_that_hangs_fails_and_can_be_repeated() {
     let rig = Rig::new(json!({}));
     rig.server("s-a", json!({}));
     rig.cloud.state().looks = 1_000_000;
@@ -100,7 +100,7 @@ async fn a_deletion_that_hangs_is_told_and_can_be_repeated() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ports_of_strangers_and_of_another_server_stay() {
+async fn ports_of_other_owners_and_of_another_server_stay() {
     let rig = Rig::new(json!({})).named("openstack:///eu-1/s-a");
     rig.server("s-a", json!({}));
     rig.server("s-b", json!({}));
@@ -112,7 +112,7 @@ async fn ports_of_strangers_and_of_another_server_stay() {
     assert_eq!((rig.servers(), rig.ports()), (vec!["s-b".to_owned()], vec!["p-b".to_owned(), "p-foreign".to_owned()]));
 }
 
-/// The tags of a class are edited while its machines live.
+/// A user edits the tags of a class that has machines.
 #[rstest]
 #[case::of_another_role(json!({"tags": {ROLE: null, "kubernetes.io-role-worker": "1"}}))]
 #[case::with_one_cluster_more(json!({"tags": {"kubernetes.io-cluster-a": "1"}}))]
@@ -127,9 +127,9 @@ async fn a_machine_keeps_its_server_when_tags_of_its_class_change(#[case] edit: 
     assert!(rig.is_empty(), "{:?} {:?} {:?}", rig.servers(), rig.ports(), rig.volumes());
 }
 
-/// Two clusters have one key in common.
+/// Two clusters have a key in common.
 #[tokio::test(start_paused = true)]
-async fn a_server_of_a_cluster_with_one_key_of_ours_is_not_listed() {
+async fn a_server_with_only_some_keys_of_the_owner_is_not_listed() {
     let rig = Rig::new(json!({"tags": {"kubernetes.io-cluster-a": "1"}}));
     rig.server("s-a", json!({"metadata": {"kubernetes.io-cluster-a": "1", CLUSTER: null}}));
     rig.server("s-b", json!({"metadata": {"kubernetes.io-cluster-a": "1"}}));
@@ -141,7 +141,7 @@ async fn a_server_of_a_cluster_with_one_key_of_ours_is_not_listed() {
 #[case::to_the_disk_of_the_flavor(json!({"rootDiskSize": null, "rootDiskType": null}))]
 #[case::to_a_volume_of_nova(json!({"rootDiskType": null}))]
 #[tokio::test(start_paused = true)]
-async fn a_volume_goes_with_its_server_when_its_class_changes(#[case] edit: Value) {
+async fn a_volume_is_deleted_with_its_server_after_an_edit_of_the_class(#[case] edit: Value) {
     let mut rig = Rig::new(json!({"rootDiskSize": 20, "rootDiskType": "ssd"}));
     let id = rig.create().await.unwrap().vm.provider_id;
     json_patch::merge(&mut rig.patch, &edit);
@@ -151,7 +151,7 @@ async fn a_volume_goes_with_its_server_when_its_class_changes(#[case] edit: Valu
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_about_another_server_ends_nothing() {
+async fn an_answer_about_another_server_deletes_nothing() {
     let rig = Rig::new(json!({})).named("openstack:///eu-1/s-a");
     rig.server("s-a", json!({}));
     rig.server("s-b", json!({"name": "m-2"}));
@@ -165,7 +165,7 @@ async fn an_answer_about_another_server_ends_nothing() {
     assert_eq!(rig.servers(), ["s-a", "s-b"]);
 }
 
-/// A gateway answers a deletion with a page of its own.
+/// A gateway answers a deletion with its own page.
 #[rstest]
 #[case::of_the_server("DELETE /servers")]
 #[case::of_the_port("DELETE /ports")]

@@ -1,8 +1,8 @@
-//! What the Secrets of a class for `OpenStack` must hold (spec/providers §6.1, last paragraphs).
+//! The keys that the Secrets of a class for `OpenStack` must have (spec/providers §6.1, last paragraphs).
 
 use std::collections::BTreeSet;
 
-/// What is missing, or stands beside what excludes it, among the keys that hold values which are not blank.
+/// The messages for missing keys and for keys that exclude each other. `keys` are the keys with a value that is not blank.
 pub fn missing(keys: &BTreeSet<String>) -> Vec<&'static str> {
     let has = |key: &str| keys.contains(key);
     let rules = [

@@ -1,6 +1,6 @@
 //! The `providerSpec` of a class as the driver reads it (spec/providers §6.1).
 
-#![allow(clippy::struct_field_names, reason = "fields are called as in a providerSpec")]
+#![allow(clippy::struct_field_names, reason = "the fields have the names of providerSpec")]
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ struct Config {
     spec: Spec,
 }
 
-/// What a class says of its servers.
+/// The `spec` in the `providerSpec` of a class.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Spec {
@@ -61,32 +61,32 @@ pub struct Network {
     pub pod_network: bool,
 }
 
-/// The keys among these that name a cluster or a role; `None` when one of the two is missing.
+/// The keys that identify an owner: those of clusters and roles. `None` if there is no key of a cluster or none of a role.
 pub fn owner_tags<'t>(keys: impl Iterator<Item = &'t String>) -> Option<OwnerTags> {
     OwnerTags::of(keys, CLUSTER_TAG, ROLE_TAG)
 }
 
-/// What a server boots from.
+/// The disk that a server boots from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RootDisk<'s> {
-    /// The disk of its flavor.
+    /// The disk of the flavor.
     OfFlavor,
-    /// A volume of this size that Nova makes of the image, and deletes with the server.
+    /// A volume of this size in GiB. Nova makes it from the image and deletes it with the server.
     MadeByNova(i64),
-    /// A volume of this size and type that the driver makes.
+    /// A volume that the driver makes.
     Own {
-        /// GiB.
+        /// The size in GiB.
         size: i64,
-        /// Its volume type.
+        /// The volume type.
         kind: &'s str,
     },
 }
 
 impl Spec {
-    /// The spec of a class of this driver, as far as it can be read; rules are [`Self::checked`].
+    /// Reads the spec of a class. The rules are checked by [`Self::checked`] only.
     ///
     /// # Errors
-    /// `InvalidArgument` for a class of another driver or a spec of another kind or shape.
+    /// `InvalidArgument` for a class of another driver, for another kind, and for fields of other types.
     pub fn read(class: &MachineClass) -> Result<Self, Status> {
         let refused = |message: String| Err(Status::new(Code::InvalidArgument, message));
         if class.provider != OPENSTACK {
@@ -109,10 +109,10 @@ impl Spec {
         Ok(spec)
     }
 
-    /// The same, and the rules hold: what a creation asks for. The class may be older than the webhook.
+    /// Reads the spec of a class and checks the rules. A creation needs this, because the class may be older than the webhook.
     ///
     /// # Errors
-    /// Those of [`Self::read`], and `InvalidArgument` with all that is wrong.
+    /// The errors of [`Self::read`], and `InvalidArgument` with all broken rules.
     pub fn checked(class: &MachineClass) -> Result<Self, Status> {
         let spec = Self::read(class)?;
         let mut found = Findings::new();
@@ -120,10 +120,10 @@ impl Spec {
         if found.denies() { Err(Status::new(Code::InvalidArgument, found.aggregate())) } else { Ok(spec) }
     }
 
-    /// The keys of the metadata that prove whose a server or a volume is, and the tags of a port.
+    /// The keys that identify the owner: in the metadata of servers and volumes, and as tags of ports.
     ///
     /// # Errors
-    /// `InvalidArgument` when one is missing: without them nothing is looked for.
+    /// `InvalidArgument` if a key is missing, because servers can't be found without them.
     pub fn owner_tags(&self) -> Result<OwnerTags, Status> {
         owner_tags(self.tags.keys()).ok_or_else(|| {
             Status::new(
@@ -133,23 +133,23 @@ impl Spec {
         })
     }
 
-    /// The subnets in which a port is made for the server, each once.
+    /// The subnets of the server's port, without duplicates.
     pub fn subnets(&self) -> BTreeSet<&str> {
         self.subnet_ids.iter().chain([&self.subnet_id]).map(String::as_str).filter(|id| !id.is_empty()).collect()
     }
 
-    /// Whether the driver makes the server's port itself.
+    /// Whether the driver makes the server's port. Otherwise Nova makes the ports.
     pub fn has_own_port(&self) -> bool {
         !self.network_id.is_empty() && !self.subnets().is_empty()
     }
 
-    /// The networks of pods, each once.
+    /// The networks of pods, without duplicates.
     pub fn pod_networks(&self) -> BTreeSet<&str> {
         let all = self.pod_network_cidrs.iter().chain([&self.pod_network_cidr]);
         all.map(String::as_str).filter(|cidr| !cidr.is_empty()).collect()
     }
 
-    /// What the server boots from.
+    /// The disk that the server boots from.
     pub fn root_disk(&self) -> RootDisk<'_> {
         match (self.root_disk_size, self.root_disk_type.as_str()) {
             (..=0, _) => RootDisk::OfFlavor,

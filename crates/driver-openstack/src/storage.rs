@@ -1,4 +1,4 @@
-//! What Glance and Cinder are asked for, and what they answer.
+//! The requests to Glance and Cinder and their answers.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{
-    cloud::{Ask, Session},
+    cloud::{Operation, Session},
     keystone::Service,
     neutron::NamedThing,
     nova::{about, optional, query},
@@ -24,7 +24,7 @@ pub struct Volume {
     pub attachments: Vec<Attachment>,
 }
 
-/// That a volume is attached to a server.
+/// The attachment of a volume to a server.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Attachment {
@@ -32,42 +32,43 @@ pub struct Attachment {
 }
 
 impl Session<'_> {
-    /// The images of this name that the project can see.
+    /// The images with this name that the project can use.
     pub async fn images_named(&self, name: &str) -> Result<Vec<NamedThing>, Failure> {
         let path = format!("/images?{}", query(&[("name", name)]));
         let found: Vec<NamedThing> =
-            self.list(Ask::get(Service::Image, "looking for the image", &path), "images").await?;
+            self.list(Operation::get(Service::Image, "looking for the image", &path), "images").await?;
         Ok(found.into_iter().filter(|image| image.name == name).collect())
     }
 
-    /// The volumes of this name in the project, whoever they belong to.
+    /// The volumes with this name in the project, of any owner.
     pub async fn volumes_named(&self, name: &str) -> Result<Vec<Volume>, Failure> {
         let path = format!("/volumes/detail?{}", query(&[("name", name)]));
         let found: Vec<Volume> =
-            self.list(Ask::get(Service::Volume, "looking for the server's volume", &path), "volumes").await?;
+            self.list(Operation::get(Service::Volume, "looking for the server's volume", &path), "volumes").await?;
         Ok(found.into_iter().filter(|volume| volume.name.as_deref() == Some(name)).collect())
     }
 
-    /// A volume; `None` when there is none.
+    /// The volume with this id. `None` if there is none.
     pub async fn volume(&self, id: &str) -> Result<Option<Volume>, Failure> {
         let path = format!("/volumes/{id}");
-        let found: Option<Volume> =
-            optional(self.ask(Ask::get(Service::Volume, "looking at the server's volume", &path), "volume").await)?;
+        let found: Option<Volume> = optional(
+            self.call(Operation::get(Service::Volume, "looking at the server's volume", &path), "volume").await,
+        )?;
         about(found, id, |volume| &volume.id)
     }
 
     /// Makes a volume.
     pub async fn make_volume(&self, body: &Value) -> Result<Volume, Failure> {
-        let ask = Ask {
+        let operation = Operation {
             method: &Method::POST,
             body: Some(body),
             repeat: Repeat::Unsafe,
-            ..Ask::get(Service::Volume, "making the server's volume", "/volumes")
+            ..Operation::get(Service::Volume, "making the server's volume", "/volumes")
         };
-        self.ask(ask, "volume").await
+        self.call(operation, "volume").await
     }
 
-    /// Deletes a volume, which goes on after the answer.
+    /// Starts to delete a volume. Succeeds for a volume that does not exist.
     pub async fn delete_volume(&self, id: &str) -> Result<(), Failure> {
         self.delete(Service::Volume, "deleting the server's volume", &format!("/volumes/{id}")).await
     }

@@ -1,4 +1,4 @@
-//! What a call is about: a machine, its class and its login, read.
+//! The machine, class and login of a call, and waiting for its server.
 
 use std::{
     collections::HashSet,
@@ -18,7 +18,7 @@ use crate::{
     spec::Spec,
 };
 
-/// A machine and its class, read.
+/// The machine of a call, with the parsed class and the login.
 pub struct Subject<'a> {
     pub spec: Spec,
     pub owner: OwnerTags,
@@ -28,7 +28,10 @@ pub struct Subject<'a> {
 }
 
 impl<'a> Subject<'a> {
-    /// What a request is about.
+    /// The subject of a request.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a class without an owner and for invalid Secrets.
     pub fn of(
         spec: Spec,
         machine: &'a Machine,
@@ -43,13 +46,13 @@ impl<'a> Subject<'a> {
     /// The machine's name.
     ///
     /// # Errors
-    /// `InvalidArgument` without one: nothing is looked for by an empty name.
+    /// `InvalidArgument` without a name, because an empty name would select servers of other machines.
     pub fn name(&self) -> Result<&'a str, Status> {
         let name = self.machine.metadata.name.as_deref().filter(|name| !name.is_empty());
         name.ok_or_else(|| Status::new(Code::InvalidArgument, "the machine has no name"))
     }
 
-    /// Where the machine's server is, if the machine says so; else `None`.
+    /// The place in the provider id of the machine. `None` without a provider id.
     pub fn place(&self) -> Result<Option<Place<'a>>, Status> {
         let id = self.machine.spec.provider_id.as_str();
         if id.is_empty() {
@@ -61,18 +64,19 @@ impl<'a> Subject<'a> {
             .ok_or_else(|| Status::new(Code::InvalidArgument, format!("{id:?} is no provider id of OpenStack")))
     }
 
-    /// The region of the machine's server. The class's own counts for a machine that names none: classes are edited.
+    /// A session in the region of the machine's provider id. The region of the class is used only for an id without a region, because a user may have
+    /// edited the class.
     pub fn session<'s>(&'s self, clouds: &'s Clouds, cx: &'s OpContext) -> Result<Session<'s>, Status> {
         let region = self.place()?.and_then(|place| place.region).unwrap_or(&self.spec.region);
         Ok(clouds.session(cx, &self.login, region))
     }
 
-    /// The region of the class, where servers are made.
+    /// A session in the region of the class, where servers are made.
     pub fn session_of_class<'s>(&'s self, clouds: &'s Clouds, cx: &'s OpContext) -> Session<'s> {
         clouds.session(cx, &self.login, &self.spec.region)
     }
 
-    /// The servers of the machine: the one with its id, or those with its name. Those without our metadata are not ours.
+    /// The servers of the machine: the server with its provider id, or all servers with its name. Servers of other owners are left out.
     pub async fn servers(&self, cloud: &Session<'_>) -> Result<Vec<Server>, Status> {
         let Some(place) = self.place()? else {
             return Ok(lookup::ours(cloud.servers_named(self.name()?).await?, &self.owner));
@@ -82,69 +86,69 @@ impl<'a> Subject<'a> {
         Ok(found.and_then(|server| lookup::named_by_id(server, &self.owner, name)).into_iter().collect())
     }
 
-    /// Keeps others from the machine's name until it is dropped.
+    /// Locks the machine's name until the lock is dropped.
     ///
     /// # Errors
-    /// `Aborted` when somebody else has it.
-    pub fn hold(&self, busy: &Busy) -> Result<Held, Status> {
+    /// `Aborted` if another call holds the lock.
+    pub fn lock_name(&self, locks: &NameLocks) -> Result<NameLock, Status> {
         let key = (self.login.account, self.machine.metadata.name.clone().unwrap_or_default());
-        let mut names = busy.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut names = locks.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !names.insert(key.clone()) {
             let message = format!("a creation or deletion of {} is under way already", key.1);
             return Err(Status::new(Code::Aborted, message));
         }
         drop(names);
-        Ok(Held { busy: busy.clone(), key })
+        Ok(NameLock { locks: locks.clone(), key })
     }
 }
 
 type Name = (CredentialsKey, String);
 
-/// Names of machines that something is made or deleted for. Nova makes a second server of the same name if it is asked twice.
+/// The names of machines with a running creation or deletion. Nova would make two servers for two creations with the same name.
 #[derive(Clone, Default)]
-pub struct Busy(Arc<Mutex<HashSet<Name>>>);
+pub struct NameLocks(Arc<Mutex<HashSet<Name>>>);
 
-/// A name that is held.
-pub struct Held {
-    busy: Busy,
+/// A locked name.
+pub struct NameLock {
+    locks: NameLocks,
     key: Name,
 }
 
-impl Drop for Held {
+impl Drop for NameLock {
     fn drop(&mut self) {
-        self.busy.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
+        self.locks.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
     }
 }
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// No wait is longer (spec/providers §6.2).
+/// The longest wait (spec/providers §6.2).
 const LONGEST_WAIT: Duration = Duration::from_secs(1200);
-/// What an operation keeps for cleaning up.
+/// The time of a call that is kept for cleaning up after a wait.
 const RESERVE: Duration = Duration::from_secs(60);
 
-/// A wait for something that takes minutes, with pauses that grow.
+/// Waits for an operation of the cloud that takes minutes, with growing pauses between requests.
 pub struct Wait {
     until: Instant,
     pause: Duration,
 }
 
 impl Wait {
-    /// A wait within an operation, of which a part is kept for what comes after it.
+    /// A wait within a call. A part of the time that is left for the call is kept for cleaning up.
     pub fn within(cx: &OpContext) -> Self {
         let left = cx.left();
         let limit = left.saturating_sub(RESERVE).max(left / 2).min(LONGEST_WAIT);
         Self { until: Instant::now() + limit, pause: FIRST_PAUSE }
     }
 
-    /// Waits until the next look; `what` has not come about yet.
+    /// Waits until the next request.
     ///
     /// # Errors
-    /// `DeadlineExceeded` when the time is over.
-    pub async fn pause(&mut self, what: impl FnOnce() -> String) -> Result<(), Status> {
+    /// `DeadlineExceeded` with this message when the time is over.
+    pub async fn pause(&mut self, message: impl FnOnce() -> String) -> Result<(), Status> {
         let pause = self.pause.mul_f64(0.75 + cloud_client::draw() / 2.0);
         if Instant::now() + pause >= self.until {
-            return Err(Status::new(Code::DeadlineExceeded, what()));
+            return Err(Status::new(Code::DeadlineExceeded, message()));
         }
         tokio::time::sleep(pause).await;
         self.pause = self.pause.mul_f64(1.5).min(LONGEST_PAUSE);
@@ -155,7 +159,7 @@ impl Wait {
 /// Waits until Nova has made a server.
 ///
 /// # Errors
-/// The server's fault; `Aborted` when somebody deletes it meanwhile.
+/// The fault of the server, `Aborted` if a user deletes it meanwhile, and `DeadlineExceeded`.
 pub async fn built(cloud: &Session<'_>, id: &str) -> Result<Server, Unbuilt> {
     let mut wait = Wait::within(cloud.cx);
     loop {
@@ -163,12 +167,12 @@ pub async fn built(cloud: &Session<'_>, id: &str) -> Result<Server, Unbuilt> {
             Ok(Some(server)) => match State::of(&server) {
                 State::Building => {}
                 State::Built if server.status == "ACTIVE" => return Ok(server),
-                // A new server that is neither ACTIVE nor in ERROR has been touched by somebody.
+                // A new server in another state than ACTIVE and ERROR was changed by a user.
                 State::Built | State::Failed => return Err(Unbuilt::Surely(lookup::fault(&server))),
                 State::Ending | State::Gone => return Err(Unbuilt::Surely(deleted_meanwhile(id))),
             },
             Ok(None) => return Err(Unbuilt::Surely(deleted_meanwhile(id))),
-            // What passes may pass while the wait lasts.
+            // A passing failure may be over before the wait ends.
             Err(failure) if failure.kind == cloud_client::FailureKind::Permanent => {
                 return Err(Unbuilt::Unseen(failure.status));
             }
@@ -183,9 +187,9 @@ pub async fn built(cloud: &Session<'_>, id: &str) -> Result<Server, Unbuilt> {
 /// Why a server is not built.
 #[derive(Debug)]
 pub enum Unbuilt {
-    /// It has failed, is gone, or takes too long.
+    /// The server has failed, is deleted, or takes too long.
     Surely(Status),
-    /// It can't be looked at, and may be built all the same.
+    /// The state of the server is unknown, because requests fail. It may be built.
     Unseen(Status),
 }
 

@@ -1,4 +1,4 @@
-//! A driver, its cloud in this process and a class, for tests in paused time.
+//! A driver with its fake cloud and a class, for tests in paused time.
 
 #![allow(clippy::needless_pass_by_value, reason = "tests build the values they pass")]
 
@@ -27,7 +27,7 @@ pub fn class(patch: Value) -> MachineClass {
     MachineClass { provider: OPENSTACK.to_owned(), provider_spec, ..MachineClass::default() }
 }
 
-/// A class whose ports Nova makes.
+/// The change to a class for which Nova makes the ports.
 pub fn without_port() -> Value {
     json!({"subnetID": null})
 }
@@ -47,7 +47,7 @@ pub fn secret(password: &str) -> SecretData {
     secret
 }
 
-/// A driver, its cloud and a class.
+/// A driver with its fake cloud, a machine and a change of the class.
 pub struct Rig {
     pub cloud: FakeCloud,
     pub driver: OpenStackDriver,
@@ -72,14 +72,14 @@ impl Rig {
         self
     }
 
-    /// A server that is there already.
+    /// Adds a server.
     pub fn server(&self, id: &str, change: Value) {
         let mut server = json!({"id": id, "name": "m-1", "status": "ACTIVE", "metadata": {CLUSTER: "1", ROLE: "1"}});
         json_patch::merge(&mut server, &change);
         self.cloud.state().servers.push(server);
     }
 
-    /// A port that is there already.
+    /// Adds a port.
     pub fn port(&self, id: &str, change: Value) {
         let mut port = json!({
             "id": id, "name": "m-1", "network_id": "n-1", "device_id": "", "tags": [CLUSTER, ROLE],

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// subject is what a call is about, in Gardener's types.
+// subject has the objects of a call in Gardener's types.
 type subject struct {
 	machine *v1alpha1.Machine
 	class   *v1alpha1.MachineClass
@@ -29,7 +29,7 @@ func subjectOf(request *driverpb.MachineRequest) (subject, error) {
 	return subject{machine, class, secretOf(class, request.GetSecret())}, nil
 }
 
-// object reads the JSON of an object; what this version does not know is ignored.
+// object reads the JSON of an object. Unknown fields are ignored.
 func object(what string, from *driverpb.ObjectJson, into any) error {
 	if from == nil {
 		return status.Errorf(codes.InvalidArgument, "the request has no %s", what)
@@ -40,7 +40,7 @@ func object(what string, from *driverpb.ObjectJson, into any) error {
 	return nil
 }
 
-// secretOf is the merged data of the class's Secrets under the name of the first of them.
+// secretOf returns a Secret with the merged data of the class's Secrets and the name of the first one.
 func secretOf(class *v1alpha1.MachineClass, data map[string][]byte) *corev1.Secret {
 	secret := &corev1.Secret{Data: data}
 	if data == nil {
@@ -60,7 +60,7 @@ func volume(spec []byte) (*corev1.PersistentVolumeSpec, error) {
 	return read, nil
 }
 
-// vm is what a driver knows of a VM; nil when that is nothing.
+// vm returns the message for the known values of a VM, or nil if there are none.
 func vm(providerID, nodeName string, addresses []corev1.NodeAddress) *driverpb.MachineResponse {
 	if providerID == "" && nodeName == "" && len(addresses) == 0 {
 		return nil

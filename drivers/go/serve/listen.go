@@ -26,7 +26,7 @@ func (l *Listen) open() (net.Listener, []grpc.ServerOption, error) {
 			return nil, nil, err
 		}
 		listener, err := net.Listen("tcp", l.Address)
-		// The files are read for every connection: a manager connects anew when its own have changed.
+		// The files are read again for every connection, so that renewed certificates are used.
 		secure := credentials.NewTLS(&tls.Config{
 			MinVersion:         tls.VersionTLS12,
 			GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return l.tls() },
@@ -87,7 +87,7 @@ func unixSocket(path string) (net.Listener, error) {
 	return trusting{listener}, os.Chmod(path, 0o600)
 }
 
-// removeStale removes the socket of a process that is gone.
+// removeStale removes a socket that an ended process has left.
 func removeStale(path string) error {
 	found, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -103,12 +103,12 @@ func removeStale(path string) error {
 	return os.Remove(path)
 }
 
-// isTrusted says whether a user may talk to this process: its own one, and root.
+// isTrusted returns whether processes of a user may connect: those of this process's user and of root.
 func isTrusted(uid uint32) bool {
 	return uid == 0 || int(uid) == os.Geteuid()
 }
 
-// trusting is a Unix socket that takes connections of trusted users only.
+// trusting is a listener on a Unix socket that accepts connections of trusted users only.
 type trusting struct{ net.Listener }
 
 func (t trusting) Accept() (net.Conn, error) {

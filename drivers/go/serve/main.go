@@ -1,6 +1,6 @@
-// Package serve lets any driver of Gardener's machine-controller-manager answer a manager in another process.
+// Package serve makes any driver of Gardener's machine-controller-manager available to a manager in another process.
 //
-// The manager is mcm; docs/drivers.md of its repository says what it asks, and what it makes of the answers.
+// The manager is mcm. The file docs/drivers.md of its repository describes the calls, and how the manager uses the answers.
 package serve
 
 import (
@@ -14,10 +14,10 @@ import (
 	"github.com/gardener/machine-controller-manager/pkg/util/provider/driver"
 )
 
-// SocketVariable is the environment variable in which a manager that runs the program names the socket.
+// SocketVariable is the environment variable with the path of the socket. A manager sets it if it runs the program.
 const SocketVariable = "MCM_DRIVER_SOCKET"
 
-// Main serves a driver where the flags of the process say, until SIGTERM or SIGINT. It ends the process when that fails.
+// Main serves a driver until SIGTERM or SIGINT. The flags of the process configure the listener. Main ends the process after an error.
 func Main(driver driver.Driver, info Info) {
 	var listen Listen
 	listen.addFlags(flag.CommandLine)
@@ -30,15 +30,15 @@ func Main(driver driver.Driver, info Info) {
 	}
 }
 
-// Listen says where a driver is served: on a Unix socket, or on a TCP address with mutual TLS.
+// Listen configures the listener: a Unix socket, or a TCP address with mutual TLS.
 type Listen struct {
-	// Socket is the path of a Unix socket; its folder is made if it is not there, and must be closed to other users.
+	// Socket is the path of a Unix socket. Its folder must be closed to other users, and is created if it is missing.
 	Socket string
-	// Address is HOST:PORT; the three files below are needed with it. They are read for every connection.
+	// Address is HOST:PORT. It needs the three files below, which are read again for every connection.
 	Address string
-	// CertFile and KeyFile are the server's chain and key, in PEM.
+	// CertFile and KeyFile have the server's certificate chain and private key, in PEM.
 	CertFile, KeyFile string
-	// ClientCAFile has the authorities of which a manager shows a certificate, in PEM.
+	// ClientCAFile has the certificates of the authorities that issue certificates for managers, in PEM.
 	ClientCAFile string
 }
 

@@ -5,7 +5,7 @@ import (
 	"syscall"
 )
 
-// peer is the user at the other end of a socket.
+// peer returns the id of the user whose process is at the other end of a socket.
 func peer(connection *net.UnixConn) (uint32, error) {
 	raw, err := connection.SyscallConn()
 	if err != nil {

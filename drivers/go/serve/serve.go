@@ -20,37 +20,37 @@ import (
 )
 
 const (
-	// The longest message in either direction, as the manager has it.
+	// The longest message in either direction, in bytes. The manager has the same limit.
 	longestMessage = 16 << 20
-	// Calls may take so long when the server ends.
-	endsWithin = 20 * time.Second
-	// A manager asks a silent connection every 20 s whether it is alive; gRPC's default takes that for an attack.
-	pingsAtMostEvery = 5 * time.Second
+	// How long running calls may take when the server ends.
+	shutdownTimeout = 20 * time.Second
+	// The shortest time between two pings of a manager. A manager sends a ping every 20 s, which gRPC's default limit refuses.
+	minPingInterval = 5 * time.Second
 )
 
-// Info is what a manager is told of a driver.
+// Info describes a driver. It is the answer to GetInfo.
 type Info struct {
 	// Name and Version of the driver, for logs.
 	Name, Version string
-	// Providers are the `provider` strings of the classes that it serves.
+	// Providers are the `provider` strings of the classes that the driver serves.
 	Providers []string
-	// Schema is a JSON Schema of `providerSpec`; admission asks for it.
+	// Schema is a JSON Schema of `providerSpec`. Admission checks classes against it.
 	Schema []byte
-	// RequiredSecretKeys must be in the Secrets of a class.
+	// RequiredSecretKeys are the keys that the Secrets of a class must have.
 	RequiredSecretKeys []string
-	// NodeIDCompare says how the ids of machines and Nodes are compared: NODE_ID_COMPARE_LAST_SEGMENT for AWS, Azure, GCP
+	// NodeIDCompare is how the ids of machines and Nodes are compared: NODE_ID_COMPARE_LAST_SEGMENT for AWS, Azure, GCP
 	// and OpenStack.
 	NodeIDCompare driverpb.NodeIdCompare
-	// MaxDeadlines bounds calls where they should end sooner than the manager's deadlines.
+	// MaxDeadlines limits the time of calls that should end before the manager's deadlines.
 	MaxDeadlines map[driverpb.Op]time.Duration
-	// MaxConcurrency is how many calls may run at once; 0 means any number.
+	// MaxConcurrency is the number of calls that may run at once. 0 means any number.
 	MaxConcurrency uint32
-	// CreateIsIdempotent says that a repeated creation never makes a second VM. Most drivers of Gardener can't say so: then
-	// the manager asks for the VM for a while before it repeats a creation whose outcome nobody knows.
+	// CreateIsIdempotent means that a repeated creation never makes a second VM. It is false for most drivers of Gardener: the
+	// manager then looks for the VM for a while before it repeats a creation with an unknown outcome.
 	CreateIsIdempotent bool
 }
 
-// Serve serves a driver until ctx ends; calls that run then have 20 s to end.
+// Serve serves a driver until ctx ends. Calls that are running then have 20 s to end.
 func Serve(ctx context.Context, driver driver.Driver, info Info, listen Listen) error {
 	if len(info.Providers) == 0 {
 		return errors.New("Info.Providers names no provider")
@@ -62,7 +62,7 @@ func Serve(ctx context.Context, driver driver.Driver, info Info, listen Listen) 
 	options = append(options,
 		grpc.MaxRecvMsgSize(longestMessage),
 		grpc.MaxSendMsgSize(longestMessage),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingsAtMostEvery, PermitWithoutStream: true}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPingInterval, PermitWithoutStream: true}),
 		grpc.UnaryInterceptor(func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (answer any, err error) {
 			defer recovered(info.FullMethod, &err)
 			return handler(ctx, request)
@@ -85,13 +85,13 @@ func Serve(ctx context.Context, driver driver.Driver, info Info, listen Listen) 
 	case <-ctx.Done():
 	}
 	healthy.Shutdown()
-	cut := time.AfterFunc(endsWithin, server.Stop)
+	cut := time.AfterFunc(shutdownTimeout, server.Stop)
 	defer cut.Stop()
 	server.GracefulStop()
 	return nil
 }
 
-// recovered turns a panic of a driver into an error. What the panic says may repeat a Secret, unless the runtime made it.
+// recovered turns a panic of a driver into an error. The value of a panic may contain a Secret, so only an error of the Go runtime is logged.
 func recovered(method string, err *error) {
 	panicked := recover()
 	if panicked == nil {

@@ -18,16 +18,16 @@ import (
 
 const (
 	protocol = "1.0"
-	// VMs of one chunk of a list: far below the longest message.
+	// The most VMs in one chunk of a list. A chunk of this size is far smaller than the longest message.
 	chunk = 500
 )
 
-// service answers a manager by a driver.
+// service implements the protocol with a driver.
 type service struct {
 	driverpb.UnimplementedDriverServer
 	driver driver.Driver
 	info   *driverpb.GetInfoResponse
-	turns  turns
+	locks  machineLocks
 }
 
 func newService(driver driver.Driver, info Info) *service {
@@ -49,7 +49,7 @@ func newService(driver driver.Driver, info Info) *service {
 		RequiredSecretKeys:     info.RequiredSecretKeys,
 		NodeIdCompare:          info.NodeIDCompare,
 		CreateIsIdempotent:     info.CreateIsIdempotent,
-		// Drivers of Gardener read whose VMs they deal with in the tags of the providerSpec.
+		// Drivers of Gardener read the owner of the VMs in the tags of the providerSpec.
 		OwnerInClass: true,
 	}}
 }
@@ -58,7 +58,7 @@ func (s *service) GetInfo(context.Context, *driverpb.GetInfoRequest) (*driverpb.
 	return s.info, nil
 }
 
-// about runs a call about a machine in the machine's turn and until its deadline.
+// about runs a call about a machine with its deadline, while it holds the lock of the machine.
 func about[A any](ctx context.Context, s *service, request *driverpb.MachineRequest, call func(context.Context, subject) (A, error)) (A, error) {
 	var none A
 	subject, err := subjectOf(request)
@@ -67,20 +67,20 @@ func about[A any](ctx context.Context, s *service, request *driverpb.MachineRequ
 	}
 	ctx, cancel := until(ctx, request.GetDeadline())
 	defer cancel()
-	// An orphaned VM may have an id alone.
+	// The machine of an orphaned VM may have a provider id and no name.
 	name := cmp.Or(subject.machine.Name, subject.machine.Spec.ProviderID)
 	if name == "" {
 		return none, status.Error(codes.InvalidArgument, "the machine has neither a name nor a provider id")
 	}
-	done, err := s.turns.take(ctx, subject.machine.Namespace+"/"+name)
+	unlock, err := s.locks.lock(ctx, subject.machine.Namespace+"/"+name)
 	if err != nil {
 		return none, err
 	}
-	defer done()
+	defer unlock()
 	return call(ctx, subject)
 }
 
-// until adds the deadline that a request names; what gRPC says of it counts, since clocks differ.
+// until adds the deadline of a request to the context. A deadline from gRPC has precedence, because it does not depend on the clocks of both hosts.
 func until(ctx context.Context, deadline *timestamppb.Timestamp) (context.Context, context.CancelFunc) {
 	if _, known := ctx.Deadline(); known || deadline == nil {
 		return context.WithCancel(ctx)
@@ -126,7 +126,7 @@ func (s *service) GetMachineStatus(ctx context.Context, request *driverpb.Machin
 	})
 }
 
-// found is a VM, or why there is none and what is known of it nevertheless.
+// found returns the known values of a VM, or an error that contains them.
 func found(of subject, known *driverpb.MachineResponse, err error) (*driverpb.MachineResponse, error) {
 	if err != nil {
 		return nil, failed(err, of.secret.Data, known, "")
@@ -172,7 +172,7 @@ func (s *service) ListMachines(request *driverpb.ListMachinesRequest, stream grp
 	return nil
 }
 
-// chunks is a list in parts, of which the last says so.
+// chunks cuts a list into chunks. The last chunk is marked as such.
 func chunks(machines map[string]string) []*driverpb.ListMachinesChunk {
 	ids := make([]string, 0, len(machines))
 	for id := range machines {
@@ -192,7 +192,7 @@ func chunks(machines map[string]string) []*driverpb.ListMachinesChunk {
 	return parts
 }
 
-// GetVolumeIDs asks for one volume at a time: Gardener's drivers leave out those that they do not know.
+// GetVolumeIDs calls the driver for one volume at a time, because Gardener's drivers leave out volumes that they do not know.
 func (s *service) GetVolumeIDs(ctx context.Context, request *driverpb.GetVolumeIDsRequest) (*driverpb.GetVolumeIDsResponse, error) {
 	ctx, cancel := until(ctx, request.GetDeadline())
 	defer cancel()

@@ -74,7 +74,7 @@ func TestARequestThatCanNotBeRead(t *testing.T) {
 	}
 }
 
-func TestAListComesInChunksOfWhichTheLastSaysSo(t *testing.T) {
+func TestTheLastChunkOfAListIsMarked(t *testing.T) {
 	for _, n := range []int{0, 1, chunk, chunk + 1, 3 * chunk} {
 		machines := map[string]string{}
 		for i := range n {
@@ -94,7 +94,7 @@ func TestAListComesInChunksOfWhichTheLastSaysSo(t *testing.T) {
 	}
 }
 
-// slow makes VMs until it is told to go on, whatever its context says.
+// slow is a driver whose creation ignores its context and waits for the channel goOn.
 type slow struct {
 	driver.Driver
 	began, goOn chan struct{}
@@ -110,7 +110,7 @@ func (s slow) GetMachineStatus(context.Context, *driver.GetMachineStatusRequest)
 	return &driver.GetMachineStatusResponse{ProviderID: "a:///1"}, nil
 }
 
-func TestACallThatIsGivenUpKeepsOthersOfItsMachineAway(t *testing.T) {
+func TestACallAfterItsDeadlineStillLocksItsMachine(t *testing.T) {
 	slow := slow{began: make(chan struct{}), goOn: make(chan struct{})}
 	service := newService(slow, Info{})
 	first := make(chan error)
@@ -122,7 +122,7 @@ func TestACallThatIsGivenUpKeepsOthersOfItsMachineAway(t *testing.T) {
 	soon := request(t, "worker-1")
 	soon.Deadline = timestamppb.New(time.Now().Add(50 * time.Millisecond))
 	if _, err := service.GetMachineStatus(context.Background(), soon); status.Code(err) != codes.DeadlineExceeded {
-		t.Errorf("nobody knows yet whether there is a VM: %v", err)
+		t.Errorf("a call must wait while a creation for the machine runs: %v", err)
 	}
 	if _, err := service.GetMachineStatus(context.Background(), request(t, "worker-2")); err != nil {
 		t.Errorf("other machines do not wait: %v", err)
@@ -134,8 +134,8 @@ func TestACallThatIsGivenUpKeepsOthersOfItsMachineAway(t *testing.T) {
 	if _, err := service.GetMachineStatus(context.Background(), request(t, "worker-1")); err != nil {
 		t.Error(err)
 	}
-	if len(service.turns.waiting) != 0 {
-		t.Error("a machine is remembered for ever")
+	if len(service.locks.machines) != 0 {
+		t.Error("an unused lock is not removed")
 	}
 }
 

@@ -16,24 +16,24 @@ import (
 )
 
 const (
-	// A message travels in a header, twice where there is a detail, and peers limit the size of headers.
+	// The longest message, in bytes. A header carries the message, a detail repeats it, and peers limit the size of headers.
 	longestText = 2000
-	// So does a state; a longer one is left out, since a part of it is none.
+	// The longest state, in bytes. A header carries the state. A longer state is left out, because a part of it is useless.
 	longestState = 16 << 10
-	// Shorter values of Secrets are words that messages need.
+	// The shortest value of a Secret that is removed from messages. Shorter values occur in messages by chance.
 	shortestSecret = 6
-	// A line of a value is looked for on its own if it is as long.
+	// The shortest line of a value that is also removed from messages on its own.
 	longLine = 16
 	redacted = "<redacted>"
 )
 
-// failed is an error of a driver on the wire, with what the driver knows in spite of it.
+// failed returns the gRPC status for an error of a driver, with the values that the driver returned beside the error.
 func failed(err error, secret map[string][]byte, known *driverpb.MachineResponse, state string) error {
 	code, message := read(err)
 	message = cut(strings.ToValidUTF8(redact(message, secret), "\uFFFD"))
 	number := grpccodes.Code(code)
 	if code == codes.Uninitialized {
-		// gRPC has no such number: the detail says it.
+		// gRPC has no such code. The detail contains it.
 		number = grpccodes.FailedPrecondition
 	}
 	if len(state) > longestState {
@@ -50,12 +50,12 @@ func failed(err error, secret map[string][]byte, known *driverpb.MachineResponse
 	return answer.Err()
 }
 
-// read is the code and the message of an error. A driver that fails with OK has no code.
+// read returns the code and the message of an error. The code OK of a failed call counts as Unknown.
 func read(err error) (codes.Code, string) {
 	var coded *status.Status
 	if !errors.As(err, &coded) {
 		var isCoded bool
-		// The text of an error may have a code although its type is lost.
+		// The text of an error may contain a code although its type is lost.
 		if coded, isCoded = status.FromError(err); !isCoded {
 			switch {
 			case errors.Is(err, context.DeadlineExceeded):
@@ -71,7 +71,7 @@ func read(err error) (codes.Code, string) {
 	return codes.Unknown, coded.Message()
 }
 
-// redact takes the values of a Secret out of a text.
+// redact replaces the values of a Secret in a text.
 func redact(text string, secret map[string][]byte) string {
 	var values []string
 	for _, value := range secret {
@@ -86,7 +86,7 @@ func redact(text string, secret map[string][]byte) string {
 			}
 		}
 	}
-	// The longest first: a part of it would leave the rest standing.
+	// The longest values are replaced first. Otherwise a shorter value could cut a longer one, and the rest of it would remain.
 	sort.Slice(values, func(i, j int) bool { return len(values[i]) > len(values[j]) })
 	for _, value := range values {
 		if len(value) >= shortestSecret {
@@ -96,7 +96,7 @@ func redact(text string, secret map[string][]byte) string {
 	return text
 }
 
-// cut shortens a text to what a header holds, between two characters.
+// cut shortens a text to the size of a header. It never cuts a character.
 func cut(text string) string {
 	if len(text) <= longestText {
 		return text

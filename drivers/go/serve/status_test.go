@@ -35,8 +35,8 @@ func TestEveryCodeArrives(t *testing.T) {
 	if grpcstatus.Code(answer) != grpccodes.FailedPrecondition {
 		t.Error(answer)
 	}
-	if told := detail(t, answer); told.GetMachineCode() != 17 || told.GetPartial().GetProviderId() != "a:///1" {
-		t.Error(told)
+	if got := detail(t, answer); got.GetMachineCode() != 17 || got.GetPartial().GetProviderId() != "a:///1" {
+		t.Error(got)
 	}
 }
 
@@ -60,12 +60,12 @@ func TestCodesOfOtherErrors(t *testing.T) {
 	}
 }
 
-func TestAStateComesAlong(t *testing.T) {
-	told := detail(t, failed(status.Error(codes.Aborted, "again"), nil, nil, "step 2"))
-	if told.GetLastKnownState() != "step 2" || told.GetMachineCode() != int32(codes.Aborted) {
-		t.Error(told)
+func TestAStateIsSent(t *testing.T) {
+	got := detail(t, failed(status.Error(codes.Aborted, "again"), nil, nil, "step 2"))
+	if got.GetLastKnownState() != "step 2" || got.GetMachineCode() != int32(codes.Aborted) {
+		t.Error(got)
 	}
-	if told := detail(t, failed(status.Error(codes.Aborted, "again"), nil, nil, strings.Repeat("x", longestState+1))); told != nil {
+	if got := detail(t, failed(status.Error(codes.Aborted, "again"), nil, nil, strings.Repeat("x", longestState+1))); got != nil {
 		t.Error("a state that fits no header is sent")
 	}
 }

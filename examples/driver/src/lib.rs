@@ -1,4 +1,4 @@
-//! A driver to begin from: its cloud is a folder, and a VM is a file in it. `docs/drivers.md` says what each call must do.
+//! An example of a driver, as a starting point. Its cloud is a folder, and a VM is a file in it. `docs/drivers.md` says what each call must do.
 
 #![forbid(unsafe_code)]
 
@@ -18,7 +18,7 @@ use serde_json::json;
 
 /// The `provider` string of the classes that this driver serves.
 pub const PROVIDER: &str = "folder";
-/// What its ids begin with; cluster and machine follow: `folder:///shoot-a/worker-1`.
+/// The beginning of provider ids. Cluster and machine follow, for example `folder:///shoot-a/worker-1`.
 const SCHEME: &str = "folder:///";
 /// The rule over classes beyond their schema.
 const CLUSTER_IS_A_FOLDER: RuleId = RuleId::declare("FOLDER-1");
@@ -29,23 +29,26 @@ pub struct FolderDriver {
     root: PathBuf,
 }
 
-/// What the `providerSpec` of a class says. Fields that are not here are ignored, and warned of at admission.
+/// The `providerSpec` of a class. Other fields are ignored, and admission warns of them.
 #[derive(Deserialize)]
 struct Spec {
-    /// Whose VMs these are: nobody touches those of another cluster.
+    /// The cluster that owns the VMs. The driver never touches VMs of other clusters.
     cluster: String,
-    /// What is written into the file.
+    /// The content of the file.
     size: String,
 }
 
-/// A VM, whether it is there or not.
+/// A VM, which may exist or not.
 struct Vm {
     cluster: String,
     machine: String,
 }
 
 impl Vm {
-    /// The VM of a request's machine, by its id if it has one. An id may be that of another cluster's VM, which is not touched.
+    /// The VM of the machine in a request: by the provider id, or by the name of a machine without one.
+    ///
+    /// # Errors
+    /// `NotFound` if the provider id is that of another cluster's VM, so that this VM is not touched.
     fn of(request: &MachineRequest) -> Result<Self, Status> {
         let spec: Spec = checked(&request.class)?;
         let named = || Some((spec.cluster.as_str(), request.machine.metadata.name.as_deref()?));
@@ -79,7 +82,7 @@ impl Vm {
 }
 
 impl FolderDriver {
-    /// A driver whose VMs are in folders below this one, one for each cluster.
+    /// A driver for the VMs in this folder, which has a subfolder for each cluster.
     pub fn new(root: impl Into<PathBuf>) -> Self {
         let text = json!({ "type": "string" });
         let schema = json!({ "type": "object", "properties": { "cluster": text, "size": text }, "required": ["cluster", "size"] });
@@ -94,7 +97,7 @@ impl FolderDriver {
     }
 }
 
-/// Whether a file or a folder can have this name.
+/// Whether this text can be the name of a file or a folder.
 fn is_name(name: &str) -> bool {
     !name.is_empty() && !name.starts_with('.') && !name.contains('/')
 }
@@ -106,13 +109,13 @@ fn checked(class: &MachineClass) -> Result<Spec, Status> {
     }
     let spec: Spec = provider_spec(class)?;
     if !is_name(&spec.cluster) {
-        // A class that was stored while no webhook answered.
+        // The class may have been stored while the webhook did not answer.
         return Err(Status::new(Code::InvalidArgument, format!("no folder can be called {:?}", spec.cluster)));
     }
     Ok(spec)
 }
 
-/// What the cloud answered, with the code that says what becomes of the machine.
+/// The answer of the cloud, with an error code. The code determines how the controllers go on with the machine.
 fn answered<T>(answer: io::Result<T>) -> Result<T, Status> {
     answer.map_err(|error| {
         let code = match error.kind() {
@@ -137,7 +140,7 @@ impl Driver for FolderDriver {
     }
 
     fn validate(&self, class: &MachineClass, found: &mut Findings) {
-        // The schema has told of wrong types; here are the rules beyond it.
+        // The schema checks the types. Rules that it can't express are here.
         if let Ok(Spec { cluster, .. }) = provider_spec(class)
             && !is_name(&cluster)
         {
@@ -154,10 +157,10 @@ impl Driver for FolderDriver {
         let vm = Vm::of(&request)?;
         let Spec { size, .. } = checked(&request.class)?;
         let make = async {
-            // A folder answers at once; a driver of a real cloud awaits here.
+            // The file system answers immediately. A driver for a real cloud awaits the answer here.
             answered(fs::create_dir_all(self.root.join(&vm.cluster)))?;
             match fs::File::create_new(self.file(&vm)).and_then(|mut file| file.write_all(size.as_bytes())) {
-                // One VM per machine, and it stays as it is, also when its class has been edited.
+                // There is one VM per machine. A VM does not change when its class is edited.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
                 made => answered(made),
             }
@@ -224,7 +227,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_vm_stays_as_it_is_when_its_class_is_edited() {
+    async fn a_vm_does_not_change_when_its_class_is_edited() {
         let root = tempfile::tempdir().unwrap();
         let driver = FolderDriver::new(root.path());
         for size in ["small", "large"] {
@@ -238,7 +241,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_call_leaves_the_folder() {
+    async fn a_cluster_outside_the_folder_is_refused() {
         let driver = FolderDriver::new("/");
         let request = ListRequest { class: Arc::new(class("..", "small")), secret: SecretData::default() };
         let refused = driver.list_machines(&OpContext::within(Duration::from_secs(1)), request).await.unwrap_err();

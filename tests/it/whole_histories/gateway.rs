@@ -26,7 +26,7 @@ use crate::support::lying::{
 
 /// What goes wrong with a call.
 #[derive(Clone, Copy, Debug)]
-pub enum Trouble {
+pub enum FailureKind {
     /// As in a simulated history.
     Fault(Fault),
     /// The call arrives so much later.
@@ -87,7 +87,7 @@ const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitio
 #[derive(Default)]
 struct State {
     /// What goes wrong, after so many more calls.
-    troubles: Vec<(u8, Trouble)>,
+    troubles: Vec<(u8, FailureKind)>,
     /// Renewals of the Lease don't arrive.
     lease_is_cut: bool,
     is_dead: bool,
@@ -129,7 +129,7 @@ impl Gateway {
     }
 
     /// After so many more calls this happens to one.
-    pub fn troubles(&self, after: u8, trouble: Trouble) {
+    pub fn troubles(&self, after: u8, trouble: FailureKind) {
         self.state().troubles.push((after, trouble));
     }
 
@@ -203,12 +203,12 @@ impl Gateway {
             self.book.read().say(|| format!("  process {}: {what}: {trouble:?}", self.process));
         }
         match trouble {
-            Some(Trouble::Fault(Fault::LoseRequest)) => return Err(broken("the request is lost")),
-            Some(Trouble::Fault(Fault::Conflict)) => return Ok(asked.conflict()),
-            Some(Trouble::Fault(Fault::Refused)) => return Ok(asked.refusal()),
-            Some(Trouble::Fault(Fault::DieBefore)) => self.dies(),
-            Some(Trouble::Fault(Fault::LoseLease)) => self.cuts_lease(),
-            Some(Trouble::Late(time)) => sleep(time).await,
+            Some(FailureKind::Fault(Fault::LoseRequest)) => return Err(broken("the request is lost")),
+            Some(FailureKind::Fault(Fault::Conflict)) => return Ok(asked.conflict()),
+            Some(FailureKind::Fault(Fault::Refused)) => return Ok(asked.refusal()),
+            Some(FailureKind::Fault(Fault::DieBefore)) => self.dies(),
+            Some(FailureKind::Fault(Fault::LoseLease)) => self.cuts_lease(),
+            Some(FailureKind::Late(time)) => sleep(time).await,
             _ => {}
         }
         self.while_it_lives().await;
@@ -217,8 +217,8 @@ impl Gateway {
         self.book.read().writes_now(self.process, format!("{what} {}", short(&body)));
         let answer = passed_on(server.send(Request::from_parts(head, Body::from(body))).await?);
         match trouble {
-            Some(Trouble::Fault(Fault::LoseAnswer)) => return Err(broken("the answer is lost")),
-            Some(Trouble::Fault(Fault::DieAfter)) => self.dies(),
+            Some(FailureKind::Fault(Fault::LoseAnswer)) => return Err(broken("the answer is lost")),
+            Some(FailureKind::Fault(Fault::DieAfter)) => self.dies(),
             _ => {}
         }
         self.while_it_lives().await;
@@ -258,7 +258,7 @@ impl Gateway {
     }
 
     /// What goes wrong with this call.
-    fn next_trouble(&self) -> Option<Trouble> {
+    fn next_trouble(&self) -> Option<FailureKind> {
         let mut state = self.state();
         let due = state.troubles.iter().position(|(after, _)| *after == 0);
         let due = due.map(|place| state.troubles.remove(place).1);

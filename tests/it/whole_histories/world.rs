@@ -28,7 +28,7 @@ use tokio::{
 use super::{
     book::{Book, Telling, path_of},
     cloud::{Provider, provider_spec},
-    gateway::{Definitions, Gateway, Trouble, Weather},
+    gateway::{Definitions, FailureKind, Gateway, Weather},
 };
 use crate::support::one_thread::{MACHINE_PATH, NAMESPACE, Stage, WEBHOOKS, install, post, send, settings};
 
@@ -299,12 +299,12 @@ impl World {
         match step {
             Step::Pass(_, misfortune) | Step::GoOn(_, misfortune) => {
                 if let Some(Misfortune { call, fault }) = misfortune {
-                    self.leader().troubles(call, Trouble::Fault(fault));
+                    self.leader().troubles(call, FailureKind::Fault(fault));
                 }
                 self.passes(MOMENT).await;
             }
             Step::Begin(pick, calls) => {
-                self.leader().troubles(calls, Trouble::Late(Duration::from_secs(u64::from(pick % 16))));
+                self.leader().troubles(calls, FailureKind::Late(Duration::from_secs(u64::from(pick % 16))));
                 self.passes(MOMENT).await;
             }
             Step::StalePass(_) => self.passes(MOMENT).await,
@@ -380,7 +380,7 @@ impl World {
             }
             Step::Usurped(_) => {
                 say("the process can't renew the Lease any more".to_owned());
-                self.leader().troubles(0, Trouble::Fault(Fault::LoseLease));
+                self.leader().troubles(0, FailureKind::Fault(Fault::LoseLease));
                 self.passes(MOMENT).await;
             }
         }

@@ -1,9 +1,10 @@
-"""Kubelets and the cloud controller manager of a cluster: every VM that runs in a cloud has its Node.
+"""Plays the kubelets and the cloud controller manager of a cluster, so that every running VM of a cloud has its Node.
 
     python tests/support/kubelets CLOUD ENDPOINT KUBECONFIG
 
-Asks the cloud by a client that is not ours which VMs run. A VM that is new registers its Node once and keeps it Ready; the Node of
-a VM that does not run any more is removed. CLOUD is `aws`, whose credentials come from the environment, or `openstack`, whose endpoint names them. The process runs until it is ended.
+Lists the running VMs with an independent client of the cloud. The Node of a new VM is registered once and kept Ready. The Node of a VM that no
+longer runs is removed. CLOUD is `aws`, with credentials in the environment, or `openstack`, with a login in the endpoint. The process runs until it
+is ended.
 """
 
 import importlib
@@ -20,26 +21,26 @@ CLOUDS = {"aws": ("aws", "Aws"), "openstack": ("openstack_cloud", "OpenStack")}
 class Kubelets:
     def __init__(self, cloud, cluster):
         self.cloud, self.cluster = cloud, cluster
-        # Nodes of VMs that have run, by provider id, and when each has last said that it is well.
-        self.registered, self.beaten = {}, {}
+        # The names of the registered Nodes by provider id, and the time of the last heartbeat of each Node.
+        self.registered, self.heartbeats = {}, {}
 
-    def look(self):
+    def update(self):
         running = {vm.provider_id: vm for vm in self.cloud.running()}
         for gone in self.registered.keys() - running.keys():
             name = self.registered.pop(gone)
-            self.beaten.pop(name, None)
+            self.heartbeats.pop(name, None)
             self.cluster.remove(name)
         for provider_id, vm in running.items():
             if provider_id not in self.registered:
                 self.cluster.register(vm)
                 self.registered[provider_id] = vm.node_name
         for name in self.registered.values():
-            if time.monotonic() - self.beaten.get(name, float("-inf")) > HEARTBEAT:
-                self.cluster.beat(name)
-                self.beaten[name] = time.monotonic()
+            if time.monotonic() - self.heartbeats.get(name, float("-inf")) > HEARTBEAT:
+                self.cluster.heartbeat(name)
+                self.heartbeats[name] = time.monotonic()
 
     def adopt(self):
-        """Nodes of VMs that have gone while nobody looked are removed like others."""
+        """Takes over the Nodes of an earlier process, so that Nodes of VMs that have ended meanwhile are removed."""
         for node in self.cluster.nodes():
             provider_id = node["spec"].get("providerID", "")
             if provider_id:
@@ -55,8 +56,8 @@ def main(cloud, endpoint, kubeconfig):
             if not adopted:
                 kubelets.adopt()
                 adopted = True
-            kubelets.look()
-        except Exception as error:  # Cloud and cluster may be away for a while.
+            kubelets.update()
+        except Exception as error:  # Cloud and cluster may be unreachable for a while.
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
         time.sleep(PAUSE)
 

@@ -1,4 +1,4 @@
-"""The VMs of EC2, asked for with boto3."""
+"""The VMs of EC2, read with boto3."""
 
 import boto3
 from botocore.config import Config
@@ -7,7 +7,7 @@ from vm import Vm
 
 
 class Aws:
-    """Credentials and region come from the environment, as boto3 takes them."""
+    """The client takes credentials and region from the environment, in the variables of boto3."""
 
     def __init__(self, endpoint):
         self.ec2 = boto3.client("ec2", endpoint_url=endpoint, config=Config(retries={"max_attempts": 1}))
@@ -22,7 +22,7 @@ class Aws:
 def vm(instance):
     zone = instance["Placement"]["AvailabilityZone"]
     return Vm(
-        # As the cloud controller manager of AWS writes it: with the zone, where a machine has the region.
+        # The cloud controller manager of AWS writes the zone into the provider id. The provider id of a machine has the region there.
         provider_id=f"aws:///{zone}/{instance['InstanceId']}",
         node_name=instance["PrivateDnsName"],
         address=instance["PrivateIpAddress"],

@@ -1,4 +1,4 @@
-"""An API server and its Nodes, with what Python has."""
+"""A client for the Nodes of an API server, with modules of Python and yaml only."""
 
 import base64
 import http.client
@@ -12,9 +12,9 @@ import yaml
 
 NODES = "/api/v1/nodes"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
-# How long a kubelet's word counts.
+# The duration of a Lease of a kubelet.
 LEASE_SECONDS = 40
-# A kubelet registers with this taint, and the cloud controller manager takes it off when it has identified the VM.
+# A kubelet registers with this taint, and the cloud controller manager removes it when it has identified the VM.
 UNINITIALIZED = {"key": "node.cloudprovider.kubernetes.io/uninitialized", "value": "true", "effect": "NoSchedule"}
 
 
@@ -35,7 +35,7 @@ class Cluster:
         self.connection = None
 
     def call(self, method, path, body=None, kind="application/json"):
-        """Status and body; one connection serves all calls, a new one after a failure."""
+        """Returns status and body. All calls use one connection, which is replaced after a failure."""
         headers = {**self.headers, "Content-Type": kind}
         try:
             if self.connection is None:
@@ -47,17 +47,17 @@ class Cluster:
             self.connection = None
             raise
 
-    def demand(self, accepted, method, path, *body):
+    def require(self, accepted, method, path, *body):
         status, answer = self.call(method, path, *body)
         if status not in accepted:
             raise OSError(f"{method} {path}: {status} {answer.get('message')}")
         return answer
 
     def nodes(self):
-        return self.demand((200,), "GET", NODES)["items"]
+        return self.require((200,), "GET", NODES)["items"]
 
     def register(self, vm):
-        """As a kubelet does, and then as the cloud controller manager does."""
+        """Registers a Node like a kubelet, and then identifies it like the cloud controller manager."""
         labels = {"kubernetes.io/hostname": vm.node_name, "kubernetes.io/os": "linux"}
         node = {
             "apiVersion": "v1",
@@ -66,27 +66,27 @@ class Cluster:
             "spec": {"taints": [UNINITIALIZED]},
             "status": {"conditions": conditions("True"), "addresses": [{"type": "InternalIP", "address": vm.address}]},
         }
-        # 409: it has registered before.
-        self.demand((201, 409), "POST", NODES, node)
+        # 409: the Node is registered already.
+        self.require((201, 409), "POST", NODES, node)
         identified = {"metadata": {"labels": vm.labels}, "spec": {"providerID": vm.provider_id, "taints": None}}
-        self.demand((200, 404), "PATCH", f"{NODES}/{vm.node_name}", identified, "application/merge-patch+json")
+        self.require((200, 404), "PATCH", f"{NODES}/{vm.node_name}", identified, "application/merge-patch+json")
 
-    def beat(self, name):
-        """A Node that is gone gets no heartbeat: a kubelet does not register twice."""
+    def heartbeat(self, name):
+        """Updates status and Lease of a Node. A missing Node is not made again, because a kubelet registers only once."""
         status = {"status": {"conditions": conditions("True")}}
         path = f"{NODES}/{name}/status"
-        self.demand((200, 404), "PATCH", path, status, "application/strategic-merge-patch+json")
+        self.require((200, 404), "PATCH", path, status, "application/strategic-merge-patch+json")
         now = datetime.now(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
         spec = {"holderIdentity": name, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": now}
         lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name}, "spec": spec}
         patch = ("PATCH", f"{LEASES}/{name}", {"spec": spec}, "application/merge-patch+json")
         if self.call(*patch)[0] == 404:
-            # 404: the namespace of Leases is not there yet.
-            self.demand((201, 404, 409), "POST", LEASES, lease)
+            # 404: the namespace of the Leases does not exist yet.
+            self.require((201, 404, 409), "POST", LEASES, lease)
 
     def remove(self, name):
-        self.demand((200, 404), "DELETE", f"{NODES}/{name}")
-        self.demand((200, 404), "DELETE", f"{LEASES}/{name}")
+        self.require((200, 404), "DELETE", f"{NODES}/{name}")
+        self.require((200, 404), "DELETE", f"{LEASES}/{name}")
 
 
 def conditions(ready):

@@ -1,4 +1,4 @@
-"""The servers of OpenStack, asked for with openstacksdk."""
+"""The servers of OpenStack, read with openstacksdk."""
 
 import openstack
 from openstack.exceptions import BadRequestException, NotFoundException
@@ -7,7 +7,7 @@ from vm import Vm
 
 
 class OpenStack:
-    """The endpoint is FOLDER:CLOUD, a folder of scripts/test-openstack and a login of its clouds.yaml."""
+    """The endpoint is FOLDER:CLOUD, the folder of scripts/test-openstack and a cloud in its clouds.yaml."""
 
     def __init__(self, endpoint):
         folder, cloud = endpoint.rsplit(":", 1)
@@ -17,7 +17,7 @@ class OpenStack:
 
     def running(self):
         found = {server.id: server for server in self.listed()}
-        # A list whose pages are short leaves out servers while others come and go: one that has been there is asked for by its id.
+        # A list with short pages may leave out servers while servers are made and deleted. A known server that is missing is read by its id.
         missed = (self.server(known) for known in self.known - found.keys())
         found |= {server.id: server for server in missed if server}
         running = [server for server in found.values() if server.status == "ACTIVE" and server.task_state != "deleting"]
@@ -28,7 +28,7 @@ class OpenStack:
         try:
             yield from self.cloud.compute.servers(details=True, status="ACTIVE")
         except (BadRequestException, NotFoundException):
-            pass  # The server that the next page begins behind has gone. What is left of the list is read the next time.
+            pass  # The server after which the next page begins was deleted. The rest of the list is read the next time.
 
     def server(self, server):
         try:
@@ -40,7 +40,7 @@ class OpenStack:
 def vm(server, region):
     addresses = [address["addr"] for network in server.addresses.values() for address in network]
     return Vm(
-        # As the cloud controller manager of OpenStack writes it: without the region, which a machine has.
+        # The cloud controller manager of OpenStack writes no region into the provider id. The provider id of a machine has it.
         provider_id=f"openstack:///{server.id}",
         node_name=server.name,
         address=addresses[0],

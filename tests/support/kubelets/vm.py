@@ -1,4 +1,4 @@
-"""What a Node needs to know of its VM."""
+"""The values of a VM that its Node needs."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-//! A peer that a test rules: what it tells of itself, what it answers, whether it is well, and when it dies.
+//! A driver that a test controls: its answers, its health, and when it stops. And the client that is tested.
 
 use std::{
     os::unix::fs::PermissionsExt as _,
@@ -12,7 +12,7 @@ use std::{
 };
 
 use driver_external::{
-    Address, ExternalDriver, News, Options, Place,
+    Address, DriverState, ExternalDriver, Options, Place,
     wire::{
         driver::{
             DeleteMachineResponse, GetInfoRequest, GetInfoResponse, GetVolumeIDsRequest, GetVolumeIDsResponse,
@@ -35,7 +35,7 @@ use tonic::{Request, Response};
 type Answered<T> = Result<Response<T>, tonic::Status>;
 type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, tonic::Status>> + Send>>;
 
-/// What a peer does; tests change single answers.
+/// What the peer answers. Tests change single fields.
 #[derive(Clone)]
 pub struct Script {
     pub info: GetInfoResponse,
@@ -44,11 +44,11 @@ pub struct Script {
     pub verdict: ValidateResponse,
     /// How long a creation takes.
     pub creation: Duration,
-    /// `GetInfo` has no answer any more.
-    pub silent: bool,
-    /// Its watch of health fails.
+    /// Whether `GetInfo` gets no answer.
+    pub unresponsive: bool,
+    /// Whether watching the health fails.
     pub is_without_health: bool,
-    /// What all failures say in `grpc-status`, in place of their number.
+    /// The value of the header `grpc-status` of all failures, in place of their code.
     pub number: Option<&'static str>,
 }
 
@@ -69,30 +69,30 @@ impl Default for Script {
             chunks: Vec::new(),
             verdict: ValidateResponse::default(),
             creation: Duration::ZERO,
-            silent: false,
+            unresponsive: false,
             is_without_health: false,
             number: None,
         }
     }
 }
 
-/// What a peer saw.
+/// What a peer has received.
 #[derive(Default)]
-pub struct Seen {
+pub struct Recorded {
     pub creations: Mutex<Vec<MachineRequest>>,
     /// All calls but those for `GetInfo`.
     pub calls: Mutex<Vec<&'static str>>,
-    /// Creations that run now, and the most that ran at once.
+    /// The creations that run now, and the most that ran at once.
     pub running: AtomicUsize,
     pub most: AtomicUsize,
-    /// Connections so far.
+    /// The number of connections so far.
     pub connections: AtomicUsize,
 }
 
 #[derive(Clone)]
 pub struct Peer {
     pub script: Arc<Mutex<Script>>,
-    pub seen: Arc<Seen>,
+    pub recorded: Arc<Recorded>,
     pub health: watch::Sender<ServingStatus>,
 }
 
@@ -100,17 +100,17 @@ impl Peer {
     pub fn new(script: Script) -> Self {
         Self {
             script: Arc::new(Mutex::new(script)),
-            seen: Arc::default(),
+            recorded: Arc::default(),
             health: watch::Sender::new(ServingStatus::Serving),
         }
     }
 
     fn script(&self, call: &'static str) -> Script {
-        self.seen.calls.lock().unwrap().push(call);
+        self.recorded.calls.lock().unwrap().push(call);
         self.script.lock().unwrap().clone()
     }
 
-    /// The services of this peer over these connections.
+    /// Serves the peer over these connections.
     pub async fn over<S>(self, connections: impl Stream<Item = std::io::Result<S>>)
     where
         S: tokio::io::AsyncRead + tokio::io::AsyncWrite + tonic::transport::server::Connected + Unpin + Send + 'static,
@@ -132,36 +132,36 @@ impl Peer {
     }
 }
 
-/// A peer in a runtime of its own, on a socket in a folder of its own.
-pub struct Living {
+/// A peer that runs in its own runtime and listens on a socket in its own folder.
+pub struct RunningPeer {
     pub folder: tempfile::TempDir,
     runtime: Option<tokio::runtime::Runtime>,
 }
 
-impl Living {
+impl RunningPeer {
     pub fn new(peer: &Peer) -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
-        let mut living = Self { folder, runtime: None };
-        living.revive(peer);
-        living
+        let mut running_peer = Self { folder, runtime: None };
+        running_peer.restart(peer);
+        running_peer
     }
 
     pub fn socket(&self) -> PathBuf {
         self.folder.path().join("driver.sock")
     }
 
-    /// The peer dies as a process does: its connections end in the middle of whatever is under way.
-    pub fn die(&mut self) {
+    /// Stops the peer like a killed process: its connections end while calls are running.
+    pub fn stop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // On a thread of its own: waiting here would take the wake of the test that waits here, too.
+            // On another thread, because waiting here could consume a wake-up that the test itself needs.
             std::thread::spawn(|| runtime.shutdown_timeout(Duration::from_secs(5))).join().unwrap();
         }
         let _ = std::fs::remove_file(self.socket());
     }
 
-    pub fn revive(&mut self, peer: &Peer) {
-        self.die();
+    pub fn restart(&mut self, peer: &Peer) {
+        self.stop();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let listener = {
             let _inside = runtime.enter();
@@ -176,7 +176,7 @@ impl Living {
     }
 }
 
-impl Drop for Living {
+impl Drop for RunningPeer {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
@@ -184,30 +184,31 @@ impl Drop for Living {
     }
 }
 
-/// A client, kept for as long as it lives.
-pub struct Kept {
+/// The client that is tested. It keeps its connection until it is dropped.
+pub struct TestClient {
     pub driver: ExternalDriver,
-    pub ups: Arc<Mutex<Vec<bool>>>,
+    /// The reported states: `true` for up, `false` for down.
+    pub states: Arc<Mutex<Vec<bool>>>,
     stop: CancellationToken,
 }
 
-impl Kept {
+impl TestClient {
     pub fn new(provider: &str, address: Address, change: impl FnOnce(&mut Options)) -> Self {
-        let ups = Arc::<Mutex<Vec<bool>>>::default();
-        let told = Arc::clone(&ups);
+        let states = Arc::<Mutex<Vec<bool>>>::default();
+        let reported = Arc::clone(&states);
         let mut options = Options::new(provider, Place::At(address));
-        options.tell = Box::new(move |news| told.lock().unwrap().push(matches!(news, News::Up)));
+        options.on_change = Box::new(move |state| reported.lock().unwrap().push(matches!(state, DriverState::Up)));
         change(&mut options);
         let (driver, stop) = (ExternalDriver::new(options), CancellationToken::new());
-        tokio::spawn(driver.keep(stop.clone()).expect("it is kept once"));
-        Self { driver, ups, stop }
+        tokio::spawn(driver.keep(stop.clone()).expect("the first call returns the task"));
+        Self { driver, states, stop }
     }
 
-    /// A client of a peer on a socket, once it is connected.
-    pub async fn of(living: &Living) -> Self {
-        let kept = Self::new("scripted", Address::Unix(living.socket()), |_| ());
-        until(|| kept.driver.accepted().is_some()).await;
-        kept
+    /// A client of this peer, after it has connected.
+    pub async fn of(running_peer: &RunningPeer) -> Self {
+        let client = Self::new("scripted", Address::Unix(running_peer.socket()), |_| ());
+        until(|| client.driver.accepted().is_some()).await;
+        client
     }
 
     pub async fn status(&self) -> Result<machine_driver::VmIdentity, Status> {
@@ -215,7 +216,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for TestClient {
     fn drop(&mut self) {
         self.stop.cancel();
     }
@@ -257,8 +258,8 @@ pub fn code<T>(answer: Result<T, Status>) -> Code {
 #[tonic::async_trait]
 impl Service for Peer {
     async fn get_info(&self, _: Request<GetInfoRequest>) -> Answered<GetInfoResponse> {
-        let Script { silent, info, .. } = self.script.lock().unwrap().clone();
-        if silent {
+        let Script { unresponsive, info, .. } = self.script.lock().unwrap().clone();
+        if unresponsive {
             std::future::pending::<()>().await;
         }
         Ok(Response::new(info))
@@ -270,11 +271,11 @@ impl Service for Peer {
 
     async fn create_machine(&self, request: Request<MachineRequest>) -> Answered<MachineResponse> {
         let Script { creation, status, .. } = self.script("create");
-        self.seen.creations.lock().unwrap().push(request.into_inner());
-        let running = self.seen.running.fetch_add(1, Ordering::SeqCst) + 1;
-        self.seen.most.fetch_max(running, Ordering::SeqCst);
+        self.recorded.creations.lock().unwrap().push(request.into_inner());
+        let running = self.recorded.running.fetch_add(1, Ordering::SeqCst) + 1;
+        self.recorded.most.fetch_max(running, Ordering::SeqCst);
         tokio::time::sleep(creation).await;
-        self.seen.running.fetch_sub(1, Ordering::SeqCst);
+        self.recorded.running.fetch_sub(1, Ordering::SeqCst);
         status.map(Response::new)
     }
 
@@ -319,11 +320,11 @@ impl Health for Peer {
         }
         let mut changes = self.health.subscribe();
         changes.mark_changed();
-        let told = stream::unfold(changes, |mut changes| async {
+        let health = stream::unfold(changes, |mut changes| async {
             changes.changed().await.ok()?;
             let status = (*changes.borrow_and_update()).into();
             Some((Ok(HealthCheckResponse { status }), changes))
         });
-        Ok(Response::new(told.boxed()))
+        Ok(Response::new(health.boxed()))
     }
 }

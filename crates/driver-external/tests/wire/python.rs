@@ -1,4 +1,4 @@
-//! The driver in Python of `examples/python-driver`, as a program that this process runs: another implementation of gRPC.
+//! Tests with the driver in Python of `examples/python-driver`, as a program that this process runs. It uses another implementation of gRPC.
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Command, time::Duration};
 
@@ -11,10 +11,10 @@ use crate::{peer::until, program_of};
 
 const DRIVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/python-driver/driver.py");
 
-/// The driver over a cloud in this folder, as a program without arguments.
+/// The driver as a program without arguments. Its cloud is in this folder.
 fn program(python: &Path, folder: &Path) -> std::path::PathBuf {
     let (program, cloud) = (folder.join("driver"), folder.join("cloud"));
-    // It tells who runs, so that a test can kill it.
+    // The script writes its process id, so that the test can kill the driver.
     let script = format!(
         "#!/bin/sh\necho $$ > '{}'\nexec '{}' '{DRIVER}' --cloud '{}'\n",
         folder.join("pid").display(),
@@ -40,7 +40,7 @@ async fn the_contract_holds_for_the_driver_in_python() {
     let class = MachineClass { provider: "files".to_owned(), provider_spec, ..MachineClass::default() };
     contract::holds_for(&driver, class.clone(), SecretData::default()).await;
 
-    // A driver that is killed is started again, and what it made is found again.
+    // A driver that is killed is started again and finds the VM again.
     let mut machine = Machine::default();
     machine.metadata.name = Some("worker-1".to_owned());
     let request = MachineRequest { machine: machine.into(), class: class.into(), secret: SecretData::default() };

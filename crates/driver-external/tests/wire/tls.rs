@@ -1,4 +1,4 @@
-//! Mutual TLS: who the driver is, and who asks.
+//! Mutual TLS: driver and client verify each other's certificate.
 
 use std::{
     io,
@@ -22,10 +22,10 @@ use tokio::{
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tonic::transport::server::Connected;
 
-use crate::peer::{Kept, Peer, Script, cx, request, until};
+use crate::peer::{Peer, Script, TestClient, cx, request, until};
 use machine_driver::Driver as _;
 
-/// A connection that tonic takes, whoever made it.
+/// A TLS connection that tonic can serve.
 struct Secure(TlsStream<TcpStream>);
 
 impl Connected for Secure {
@@ -59,13 +59,13 @@ pub fn authority() -> Authority {
     CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
 }
 
-/// A certificate for this name, and its key.
+/// Issues a certificate for this name, with its key.
 pub fn issued(authority: &Authority, name: &str) -> (rcgen::Certificate, KeyPair) {
     let key = KeyPair::generate().unwrap();
     (CertificateParams::new([name.to_owned()]).unwrap().signed_by(&key, authority).unwrap(), key)
 }
 
-/// The files of a client whose certificate is of this authority.
+/// Writes the files of a client that trusts one authority and has a certificate of another.
 pub fn files(folder: &Path, trusted: &Authority, own: &Authority) -> TlsFiles {
     let (certificate, key) = issued(own, "mcm");
     let write = |name: &str, text: String| {
@@ -80,7 +80,7 @@ pub fn files(folder: &Path, trusted: &Authority, own: &Authority) -> TlsFiles {
     }
 }
 
-/// Serves a peer whose certificate names `name`, to clients of this authority.
+/// Serves a peer with a certificate for `name` to clients with a certificate of this authority.
 async fn listening(peer: &Peer, authority: &Authority, name: &str) -> SocketAddr {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut roots = rustls::RootCertStore::empty();
@@ -98,13 +98,13 @@ async fn listening(peer: &Peer, authority: &Authority, name: &str) -> SocketAddr
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let acceptor = TlsAcceptor::from(Arc::new(config));
-    let seen = Arc::clone(&peer.seen);
-    let connections = stream::unfold((listener, acceptor, seen), |(listener, acceptor, seen)| async {
+    let recorded = Arc::clone(&peer.recorded);
+    let connections = stream::unfold((listener, acceptor, recorded), |(listener, acceptor, recorded)| async {
         loop {
             let (stream, _) = listener.accept().await.unwrap();
             if let Ok(stream) = acceptor.accept(stream).await {
-                seen.connections.fetch_add(1, Ordering::SeqCst);
-                return Some((Ok(Secure(stream)), (listener, acceptor, seen)));
+                recorded.connections.fetch_add(1, Ordering::SeqCst);
+                return Some((Ok(Secure(stream)), (listener, acceptor, recorded)));
             }
         }
     });
@@ -116,30 +116,30 @@ fn at(address: SocketAddr) -> Address {
     Address::Tls { host: address.ip().to_string(), port: address.port() }
 }
 
-/// What a client with these files is told within a second.
-async fn told(address: SocketAddr, files: Option<TlsFiles>) -> String {
-    let kept = Kept::new("scripted", at(address), |options| options.tls = files);
+/// The answer that a client with these files gets after a second.
+async fn answer(address: SocketAddr, files: Option<TlsFiles>) -> String {
+    let client = TestClient::new("scripted", at(address), |options| options.tls = files);
     tokio::time::sleep(Duration::from_secs(1)).await;
-    kept.status().await.map_or_else(|status| status.message, |_| "served".to_owned())
+    client.status().await.map_or_else(|status| status.message, |_| "served".to_owned())
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_driver_that_proves_who_it_is_serves() {
+async fn a_driver_with_a_valid_certificate_serves() {
     let (authority, peer, folder) = (authority(), Peer::new(Script::default()), tempfile::tempdir().unwrap());
     let address = listening(&peer, &authority, "127.0.0.1").await;
     let files = files(folder.path(), &authority, &authority);
-    let kept = Kept::new("scripted", at(address), |options| options.tls = Some(files));
-    until(|| kept.driver.accepted().is_some()).await;
-    kept.status().await.expect("an answer");
+    let client = TestClient::new("scripted", at(address), |options| options.tls = Some(files));
+    until(|| client.driver.accepted().is_some()).await;
+    client.status().await.expect("an answer");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn e06_a_certificate_with_a_wrong_name_is_refused_and_no_secret_is_sent() {
     let (authority, peer, folder) = (authority(), Peer::new(Script::default()), tempfile::tempdir().unwrap());
     let address = listening(&peer, &authority, "other.example").await;
-    let told = told(address, Some(files(folder.path(), &authority, &authority))).await;
-    assert!(told.contains("not valid for name"), "{told}");
-    assert!(peer.seen.calls.lock().unwrap().is_empty());
+    let error = answer(address, Some(files(folder.path(), &authority, &authority))).await;
+    assert!(error.contains("not valid for name"), "{error}");
+    assert!(peer.recorded.calls.lock().unwrap().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -147,41 +147,45 @@ async fn a_certificate_of_another_authority_is_refused_on_both_sides() {
     let (ours, theirs, peer) = (authority(), authority(), Peer::new(Script::default()));
     let address = listening(&peer, &theirs, "127.0.0.1").await;
     let folder = tempfile::tempdir().unwrap();
-    let refused = told(address, Some(files(folder.path(), &ours, &ours))).await;
+    let refused = answer(address, Some(files(folder.path(), &ours, &ours))).await;
     assert!(refused.contains("invalid peer certificate"), "{refused}");
     let folder = tempfile::tempdir().unwrap();
-    assert_ne!(told(address, Some(files(folder.path(), &theirs, &ours))).await, "served", "our own proof counts, too");
-    let bare = told(address, None).await;
+    assert_ne!(
+        answer(address, Some(files(folder.path(), &theirs, &ours))).await,
+        "served",
+        "the driver verifies the client"
+    );
+    let bare = answer(address, None).await;
     assert!(bare.contains("--external-driver-ca-file"), "{bare}");
-    assert!(peer.seen.calls.lock().unwrap().is_empty());
+    assert!(peer.recorded.calls.lock().unwrap().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn files_that_are_replaced_make_a_new_connection_once_they_can_be_used() {
+async fn replaced_files_lead_to_a_new_connection_as_soon_as_they_are_usable() {
     let (authority, folder) = (authority(), tempfile::tempdir().unwrap());
     let peer = Peer::new(Script { creation: Duration::from_secs(2), ..Script::default() });
     let address = listening(&peer, &authority, "127.0.0.1").await;
     let files = files(folder.path(), &authority, &authority);
-    let kept = Kept::new("scripted", at(address), |options| {
+    let client = TestClient::new("scripted", at(address), |options| {
         options.tls = Some(files.clone());
-        options.looks_every = Duration::from_millis(100);
+        options.check_interval = Duration::from_millis(100);
     });
-    until(|| kept.driver.accepted().is_some()).await;
-    let connections = || peer.seen.connections.load(Ordering::SeqCst);
+    until(|| client.driver.accepted().is_some()).await;
+    let connections = || peer.recorded.connections.load(Ordering::SeqCst);
     let (cx, worker) = (cx(), request("worker-1"));
     let replacing = async {
-        until(|| peer.seen.running.load(Ordering::SeqCst) == 1).await;
-        // The key comes first, and does not belong to the certificate that is there yet.
+        until(|| peer.recorded.running.load(Ordering::SeqCst) == 1).await;
+        // The key is written first. It does not belong to the old certificate.
         let (certificate, key) = issued(&authority, "mcm");
         std::fs::write(&files.key, key.serialize_pem()).unwrap();
         tokio::time::sleep(Duration::from_millis(500)).await;
-        assert_eq!(connections(), 1, "what can't be used is not used");
+        assert_eq!(connections(), 1, "unusable files are not used");
         std::fs::write(&files.certificate, certificate.pem()).unwrap();
         until(|| connections() == 2).await;
-        assert_eq!(peer.seen.running.load(Ordering::SeqCst), 1, "the creation still runs");
+        assert_eq!(peer.recorded.running.load(Ordering::SeqCst), 1, "the creation still runs");
     };
-    let (made, ()) = tokio::join!(kept.driver.create_machine(&cx, worker), replacing);
-    made.expect("a call that runs keeps its connection");
-    kept.status().await.expect("the new connection serves");
-    assert_eq!(*kept.ups.lock().unwrap(), [true], "the driver was up all the time");
+    let (made, ()) = tokio::join!(client.driver.create_machine(&cx, worker), replacing);
+    made.expect("a running call keeps its connection");
+    client.status().await.expect("the new connection serves");
+    assert_eq!(*client.states.lock().unwrap(), [true], "the driver was up all the time");
 }

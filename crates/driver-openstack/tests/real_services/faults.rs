@@ -1,4 +1,4 @@
-//! Connections that break and services that are busy: a proxy with faults stands before each service of a region.
+//! Tests with broken connections and busy services. There is a proxy with faults in front of each service of a region.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::{
     services::{Services, Subject, services},
 };
 
-/// The proxies before the services of a region.
+/// A region whose services are behind proxies.
 struct Region {
     name: String,
     compute: FaultProxy,
@@ -22,7 +22,7 @@ struct Region {
 }
 
 impl Region {
-    /// A region of this name in the catalogue.
+    /// Adds a region with this name to the catalogue.
     async fn new(services: &Services, name: &str) -> Self {
         let name = format!("Region-{name}-{}", std::process::id());
         let proxy =
@@ -48,13 +48,13 @@ impl Region {
     }
 }
 
-/// What the core does for a machine until it has its server (decisions.md 58, with a shorter wait).
-async fn brought_up(subject: &Subject<'_>) {
+/// Calls the driver as the controllers do until the machine has its server (decisions.md 58, with a shorter wait).
+async fn create_machine(subject: &Subject<'_>) {
     let (began, mut unknown) = (Instant::now(), None::<Instant>);
     while began.elapsed() < Duration::from_secs(240) {
-        let Err(told) = subject.status().await else { return };
+        let Err(status) = subject.status().await else { return };
         let waits = unknown.is_some_and(|since| since.elapsed() < Duration::from_secs(5));
-        let outcome = match told.code {
+        let outcome = match status.code {
             Code::Uninitialized => subject.initialize().await.map(drop),
             Code::NotFound | Code::Unimplemented if waits => Ok(()),
             Code::NotFound | Code::Unimplemented => {
@@ -62,7 +62,7 @@ async fn brought_up(subject: &Subject<'_>) {
                 unknown = made.is_err().then(Instant::now);
                 made
             }
-            _ => Err(told),
+            _ => Err(status),
         };
         if let Err(status) = outcome {
             let passes =
@@ -74,7 +74,7 @@ async fn brought_up(subject: &Subject<'_>) {
     panic!("{} has no server", subject.name);
 }
 
-async fn taken_down(subject: &Subject<'_>) {
+async fn delete_machine(subject: &Subject<'_>) {
     let began = Instant::now();
     while let Err(status) = subject.delete().await {
         let passes = matches!(status.code, Code::Unavailable | Code::DeadlineExceeded | Code::Aborted | Code::Internal);
@@ -101,17 +101,18 @@ async fn a_lost_reply_makes_nothing_twice_and_leaves_nothing(
         proxy.add(Rule::new(request(method.clone(), path), Fault::LoseReply).times(1));
     }
     let subject = region.subject(&services, test, json!({"rootDiskSize": 2, "rootDiskType": "standard"}));
-    brought_up(&subject).await;
+    create_machine(&subject).await;
     let there = subject.inventory().await;
     assert_eq!((there.servers.len(), there.ports.len(), there.volumes.len()), (1, 1, 1), "{there:?}");
-    taken_down(&subject).await;
+    delete_machine(&subject).await;
     subject.assert_nothing_is_left().await;
 }
 
-/// Of all requests one in eight is lost, answered and lost, cut, throttled or refused by a gateway.
+/// One in eight requests has a fault: the request or its answer is lost, the answer is cut off, or it is refused by the service or a gateway.
 #[tokio::test]
-async fn a_bad_day_leaves_one_server_for_each_machine_and_nothing_in_the_end() {
-    let Some(services) = services("a_bad_day_leaves_one_server_for_each_machine_and_nothing_in_the_end") else {
+async fn with_many_faults_each_machine_gets_one_server_and_nothing_is_left_in_the_end() {
+    let Some(services) = services("with_many_faults_each_machine_gets_one_server_and_nothing_is_left_in_the_end")
+    else {
         return;
     };
     let region = Region::new(&services, "badday").await;
@@ -134,34 +135,34 @@ async fn a_bad_day_leaves_one_server_for_each_machine_and_nothing_in_the_end() {
             Subject { name: format!("badday-{number:02}"), ..region.subject(&services, "badday", disk) }
         })
         .collect();
-    futures(subjects.iter().map(brought_up)).await;
+    futures(subjects.iter().map(create_machine)).await;
     let there = subjects[0].inventory().await;
     let mut names: Vec<_> = there.servers.iter().map(|server| server["name"].as_str().unwrap()).collect();
     names.sort_unstable();
     let expected: Vec<_> = subjects.iter().map(|subject| subject.name.as_str()).collect();
     assert_eq!(names, expected);
     assert_eq!((there.ports.len(), there.volumes.len()), (12, 4));
-    futures(subjects.iter().map(taken_down)).await;
+    futures(subjects.iter().map(delete_machine)).await;
     subjects[0].assert_nothing_is_left().await;
     region.clear();
     assert_eq!(subjects[0].list().await.unwrap(), []);
     println!(
-        "a bad day of {} requests",
+        "{} requests, of which many had faults",
         region.compute.requests().len() + region.network.requests().len() + region.volume.requests().len()
     );
 }
 
-/// What a machine costs, for the documents: requests from nothing to running and back.
+/// Prints how many requests it takes to create and to delete a machine, for the documents.
 #[rstest]
 #[case::with_a_port("cost-port", json!({}))]
 #[case::with_a_port_of_nova("cost-nova", json!({"subnetID": null}))]
 #[case::with_a_volume("cost-volume", json!({"rootDiskSize": 2, "rootDiskType": "standard"}))]
 #[tokio::test]
-async fn a_machine_costs_so_many_requests(#[case] test: &'static str, #[case] patch: Value) {
+async fn the_requests_for_a_machine_are_counted(#[case] test: &'static str, #[case] patch: Value) {
     let Some(services) = services(test) else { return };
     let region = Region::new(&services, test).await;
     let subject = region.subject(&services, test, patch);
-    let all = || [&region.compute, &region.network, &region.volume].map(FaultProxy::seen).concat();
+    let all = || [&region.compute, &region.network, &region.volume].map(FaultProxy::requests).concat();
     subject.status().await.unwrap_err();
     subject.create().await.unwrap();
     subject.initialize().await.unwrap();
@@ -169,7 +170,7 @@ async fn a_machine_costs_so_many_requests(#[case] test: &'static str, #[case] pa
     subject.status().await.unwrap();
     subject.delete().await.unwrap();
     let down = all().len() - up.len();
-    // Looks at a server that is not ready yet, and further pages, are as many as the cloud is slow and its pages are short.
+    // The number of requests that wait for a server, and of further pages, depends on the speed of the cloud and on the size of its pages.
     let polls = |seen: &[fault_proxy::ReceivedRequest]| {
         let looks = |seen: &&fault_proxy::ReceivedRequest| {
             seen.method == Method::GET

@@ -1,7 +1,7 @@
-//! The driver against the services of `OpenStack` themselves, which `scripts/test-openstack` runs.
+//! Tests of the driver against the real services of `OpenStack`, which `scripts/test-openstack` runs.
 //!
-//! What is there at the end is asked of them by openstacksdk. Each test has machines of a cluster of its own, so that all share the
-//! services. Tokens live for 150 s there, and lists have three entries a page.
+//! The tests use openstacksdk to check what exists at the end. Each test has its own cluster, so that all tests can share the services. Tokens are
+//! valid for 150 s, and lists have three entries per page.
 
 #![allow(missing_docs, reason = "tests")]
 
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use services::{Subject, services};
 
-/// A class whose ports Nova makes.
+/// The change to a class for which Nova makes the ports.
 fn without_port() -> Value {
     json!({"subnetID": null})
 }
@@ -67,8 +67,8 @@ async fn a_server_is_what_its_class_says() {
 }
 
 #[tokio::test]
-async fn lists_of_many_pages_are_whole() {
-    let Some(services) = services("lists_of_many_pages_are_whole") else { return };
+async fn lists_with_many_pages_are_complete() {
+    let Some(services) = services("lists_with_many_pages_are_complete") else { return };
     let subjects: Vec<_> = (1..=5)
         .map(|number| Subject {
             name: format!("pages-{number}"),
@@ -87,7 +87,7 @@ async fn lists_of_many_pages_are_whole() {
     subjects[0].assert_nothing_is_left().await;
 }
 
-/// All of these at once.
+/// Runs all futures concurrently.
 async fn futures<T>(all: impl Iterator<Item = impl Future<Output = T>>) -> Vec<T> {
     let mut outcomes = Vec::new();
     let mut running: Vec<_> = all.map(Box::pin).collect();
@@ -105,7 +105,7 @@ async fn futures<T>(all: impl Iterator<Item = impl Future<Output = T>>) -> Vec<T
     outcomes
 }
 
-/// Tokens live for 150 s: one is renewed before its end in the middle of a build.
+/// A token is valid for 150 s, so it must be renewed during the build.
 #[tokio::test]
 async fn o_10_a_build_outlives_its_token() {
     let Some(services) = services("o_10_a_build_outlives_its_token") else { return };
@@ -133,7 +133,7 @@ async fn o_10_a_token_that_is_revoked_is_renewed_once() {
     let mut subject = Subject::new(&services, "machines", "revoked", json!({}));
     subject.secret.set("username", name.into_bytes());
     assert_eq!(subject.list().await.unwrap(), []);
-    // Its tokens end with a password, also if the next one is the same. Services remember a token for 10 s.
+    // Setting a password revokes all tokens of the user, also if the password is the same. The services cache a token for 10 s.
     admin("PATCH", format!("/users/{user}"), json!({"user": {"password": "secret"}})).await;
     tokio::time::sleep(std::time::Duration::from_secs(11)).await;
     assert_eq!(subject.list().await.unwrap(), []);

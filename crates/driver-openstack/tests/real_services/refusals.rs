@@ -1,4 +1,4 @@
-//! What the services refuse: codes, words, and that nothing is left.
+//! Tests of requests that the services refuse: the codes, the messages, and that nothing is left.
 
 use machine_driver::Code;
 use rstest::rstest;
@@ -52,7 +52,7 @@ async fn c_14_user_data_that_is_too_long_is_refused_and_not_repeated() {
     subject.assert_nothing_is_left().await;
 }
 
-/// The project may have one server, two ports and one volume of 10 GB.
+/// The quota of the project is one server, two ports and one volume of 10 GB.
 #[tokio::test]
 async fn a_quota_that_is_used_up_is_lack_of_capacity() {
     let Some(services) = services("a_quota_that_is_used_up_is_lack_of_capacity") else { return };
@@ -118,10 +118,10 @@ async fn addresses_that_are_used_up_are_lack_of_capacity() {
     first.assert_nothing_is_left().await;
 }
 
-/// There is one host.
+/// The cloud has one host.
 #[tokio::test]
-async fn two_members_of_a_group_find_no_host() {
-    let Some(services) = services("two_members_of_a_group_find_no_host") else { return };
+async fn the_second_member_of_an_anti_affinity_group_finds_no_host() {
+    let Some(services) = services("the_second_member_of_an_anti_affinity_group_finds_no_host") else { return };
     let group = json!({"server_group": {"name": "apart", "policies": ["anti-affinity"]}});
     let group =
         services.call("machines", "POST", "compute", "/os-server-groups", group).await["server_group"]["id"].clone();

@@ -1,4 +1,4 @@
-//! The running services, classes and Secrets for them, and what is asked of them by a client that is not ours.
+//! The running services, and classes and Secrets for them. An independent client, openstacksdk, reads and changes their state.
 
 use std::{
     env, fs,
@@ -16,13 +16,13 @@ use machine_driver::{
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-/// The folder of `scripts/test-openstack`.
+/// The environment variable with the folder of `scripts/test-openstack`.
 const FOLDER: &str = "MCM_TEST_OPENSTACK";
 
-/// The services; `None` where they do not run, which is said.
+/// The running services. `None` if they do not run; this is printed.
 pub fn services(test: &str) -> Option<Services> {
     let Some(folder) = env::var_os(FOLDER).map(PathBuf::from) else {
-        // Past the capture of output, so that it is seen.
+        // Written to standard error directly, because the output of `eprintln!` is captured for tests that pass.
         let _ =
             writeln!(io::stderr(), "SKIPPED {test}: there is no OpenStack to test with; see scripts/test-openstack");
         return None;
@@ -42,9 +42,9 @@ pub struct Services {
 }
 
 impl Services {
-    /// What a program of `tests/openstack` prints.
+    /// Runs a program of `tests/openstack` and returns the JSON that it prints.
     pub async fn run(&self, program: &str, arguments: &[&str]) -> Value {
-        // tests of a crate run in its folder
+        // The tests of a crate run in the folder of the crate.
         let program = format!("{}/../../tests/openstack/{program}", env!("CARGO_MANIFEST_DIR"));
         let python = self.folder.parent().expect("it is in the cache").join("venv/bin/python");
         let run = Command::new(python).arg("-B").arg(program).arg(&self.folder).args(arguments).output().await;
@@ -53,12 +53,12 @@ impl Services {
         serde_json::from_slice(&run.stdout).expect("it prints JSON")
     }
 
-    /// What `ask.py` prints.
+    /// Runs `ask.py`.
     async fn ask(&self, cloud: &str, arguments: &[&str]) -> Value {
         self.run("ask.py", &[&[cloud], arguments].concat()).await
     }
 
-    /// One request of somebody else; it succeeds.
+    /// Makes a request as another client. The request must succeed.
     pub async fn call(&self, cloud: &str, method: &str, service: &str, path: &str, body: Value) -> Value {
         let body = body.to_string();
         let mut arguments = vec!["call", method, service, path];
@@ -74,7 +74,7 @@ impl Services {
         value.as_str().unwrap_or_default().to_owned()
     }
 
-    /// The Secret of a login of `clouds.yaml`.
+    /// The Secret for a login in `clouds.yaml`.
     pub fn secret(&self, cloud: &str) -> SecretData {
         let cloud = &self.clouds[cloud];
         let auth = &cloud["auth"];
@@ -100,7 +100,7 @@ impl Services {
         secret
     }
 
-    /// A class for the project of a login, whose servers are the test's own.
+    /// A class for the project of a login. The test is the owner of its servers.
     pub fn class(&self, cloud: &str, test: &str, patch: &Value) -> MachineClass {
         let project = if cloud == "tiny" { &self.made["tiny"] } else { &self.made["machines"] };
         let mut spec = json!({
@@ -118,7 +118,7 @@ fn tags(test: &str) -> Value {
     json!({format!("kubernetes.io-cluster-{test}"): "1", "kubernetes.io-role-node": "1"})
 }
 
-/// A machine of a test, with a driver.
+/// A machine of a test, with its driver.
 pub struct Subject<'s> {
     pub services: &'s Services,
     pub driver: OpenStackDriver,
@@ -181,9 +181,9 @@ impl<'s> Subject<'s> {
         self.driver.list_machines(&Self::cx(), request).await
     }
 
-    /// Servers, ports and volumes of the test's machines, asked of the services by openstacksdk.
+    /// The servers, ports and volumes of the test's machines, read with openstacksdk.
     pub async fn inventory(&self) -> Inventory {
-        // The encrypted logins lead to the same project.
+        // The logins with TLS are for the same project.
         let cloud = if self.cloud == "tiny" { "tiny" } else { "machines" };
         let all = self.services.ask(cloud, &["inventory"]).await;
         let cluster = format!("kubernetes.io-cluster-{}", self.test);
@@ -206,14 +206,14 @@ impl<'s> Subject<'s> {
         Inventory { servers: of("servers"), ports: of("ports"), volumes: of("volumes") }
     }
 
-    /// That nothing of the test's machines is left.
+    /// Asserts that there is no server, port or volume of the test's machines.
     pub async fn assert_nothing_is_left(&self) {
         let left = self.inventory().await;
         assert!(left.servers.is_empty() && left.ports.is_empty() && left.volumes.is_empty(), "{left:?}");
     }
 }
 
-/// What there is.
+/// The servers, ports and volumes of a test.
 #[derive(Debug)]
 pub struct Inventory {
     pub servers: Vec<Value>,

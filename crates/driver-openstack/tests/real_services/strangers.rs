@@ -1,4 +1,4 @@
-//! What others change behind the driver's back, and what is not the driver's to touch.
+//! Tests with changes by other clients, and with objects of other owners.
 
 use machine_driver::Code;
 use serde_json::{Value, json};
@@ -13,8 +13,8 @@ fn id_of(thing: &Value) -> String {
 }
 
 #[tokio::test]
-async fn o_01_pods_pass_beside_what_others_let_pass() {
-    let Some(services) = services("o_01_pods_pass_beside_what_others_let_pass") else { return };
+async fn o_01_pod_networks_are_added_and_other_address_pairs_are_kept() {
+    let Some(services) = services("o_01_pod_networks_are_added_and_other_address_pairs_are_kept") else { return };
     let patch = json!({"subnetID": null, "podNetworkCIDRs": ["100.64.0.0/12", "10.96.0.0/16"]});
     let subject = Subject::new(&services, "machines", "pairs", patch);
     subject.create().await.unwrap();
@@ -23,8 +23,8 @@ async fn o_01_pods_pass_beside_what_others_let_pass() {
     let path = format!("/ports/{}", id_of(&port));
     let foreign = json!({"port": {"allowed_address_pairs": [{"ip_address": "192.168.7.7"}]}});
     services.call("machines", "PUT", "network", &path, foreign).await;
-    let told = subject.status().await.unwrap_err();
-    assert_eq!((told.code, told.partial.unwrap().node_name), (Code::Uninitialized, "pairs-1".to_owned()));
+    let error = subject.status().await.unwrap_err();
+    assert_eq!((error.code, error.partial.unwrap().node_name), (Code::Uninitialized, "pairs-1".to_owned()));
     subject.initialize().await.unwrap();
     subject.status().await.unwrap();
     let port = services.call("machines", "GET", "network", &path, Value::Null).await;
@@ -41,8 +41,8 @@ async fn o_01_pods_pass_beside_what_others_let_pass() {
 }
 
 #[tokio::test]
-async fn o_07_a_server_that_lost_its_metadata_is_nobodys() {
-    let Some(services) = services("o_07_a_server_that_lost_its_metadata_is_nobodys") else { return };
+async fn o_07_a_server_that_lost_its_metadata_is_not_touched() {
+    let Some(services) = services("o_07_a_server_that_lost_its_metadata_is_not_touched") else { return };
     let mut subject = Subject::new(&services, "machines", "orphan", json!({}));
     subject.provider_id = subject.create().await.unwrap().vm.provider_id;
     let id = id_of(&subject.inventory().await.servers[0]);
@@ -52,7 +52,7 @@ async fn o_07_a_server_that_lost_its_metadata_is_nobodys() {
     assert_eq!(subject.list().await.unwrap(), []);
     subject.delete().await.unwrap();
     let left = subject.inventory().await;
-    assert_eq!((left.servers.len(), left.ports.len()), (1, 1), "the server and the port that it has stay");
+    assert_eq!((left.servers.len(), left.ports.len()), (1, 1), "the server and its port stay");
     services
         .call(
             "machines",
@@ -67,13 +67,13 @@ async fn o_07_a_server_that_lost_its_metadata_is_nobodys() {
 }
 
 #[tokio::test]
-async fn a_server_that_somebody_deletes_is_gone_and_leaves_its_port_to_us() {
-    let Some(services) = services("a_server_that_somebody_deletes_is_gone_and_leaves_its_port_to_us") else { return };
+async fn the_port_of_a_server_that_another_client_deletes_is_deleted() {
+    let Some(services) = services("the_port_of_a_server_that_another_client_deletes_is_deleted") else { return };
     let mut subject = Subject::new(&services, "machines", "behind", json!({"tags": {"rig-delete-seconds": "6"}}));
     let made = subject.create().await.unwrap().vm;
     let id = id_of(&subject.inventory().await.servers[0]);
     services.call("machines", "DELETE", "compute", &format!("/servers/{id}"), Value::Null).await;
-    // Nova still calls it ACTIVE.
+    // Nova still reports the server as ACTIVE.
     let refused = subject.create().await.unwrap_err();
     assert_eq!(refused.code, Code::Aborted, "{}", refused.message);
     assert!(refused.message.ends_with("is still being deleted"), "{}", refused.message);
@@ -85,8 +85,8 @@ async fn a_server_that_somebody_deletes_is_gone_and_leaves_its_port_to_us() {
 }
 
 #[tokio::test]
-async fn a_server_that_somebody_stopped_is_listed_and_taken_over() {
-    let Some(services) = services("a_server_that_somebody_stopped_is_listed_and_taken_over") else { return };
+async fn a_stopped_server_is_listed_and_taken_over() {
+    let Some(services) = services("a_stopped_server_is_listed_and_taken_over") else { return };
     let subject = Subject::new(&services, "machines", "stopped", without_port());
     let made = subject.create().await.unwrap().vm;
     let id = id_of(&subject.inventory().await.servers[0]);
@@ -101,12 +101,12 @@ async fn a_server_that_somebody_stopped_is_listed_and_taken_over() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_locked_is_told_and_deleted_later() {
-    let Some(services) = services("a_server_that_is_locked_is_told_and_deleted_later") else { return };
+async fn the_deletion_of_a_locked_server_fails_until_it_is_unlocked() {
+    let Some(services) = services("the_deletion_of_a_locked_server_fails_until_it_is_unlocked") else { return };
     let subject = Subject::new(&services, "machines", "locked", json!({}));
     subject.create().await.unwrap();
     let action = format!("/servers/{}/action", id_of(&subject.inventory().await.servers[0]));
-    // One that its owner locks its owner may delete: an administrator's holds.
+    // An administrator locks the server, because a user may delete a server that the same user has locked.
     services.call("admin", "POST", "compute", &action, json!({"lock": null})).await;
     let refused = subject.delete().await.unwrap_err();
     assert_eq!(refused.code, Code::FailedPrecondition, "{}", refused.message);
@@ -115,10 +115,10 @@ async fn a_server_that_is_locked_is_told_and_deleted_later() {
     subject.assert_nothing_is_left().await;
 }
 
-/// Two servers of one name, of which one is ours, and a stranger's port.
+/// A server and a port of other owners have the machine's name.
 #[tokio::test]
-async fn namesakes_of_strangers_stay() {
-    let Some(services) = services("namesakes_of_strangers_stay") else { return };
+async fn objects_of_other_owners_with_the_same_name_stay() {
+    let Some(services) = services("objects_of_other_owners_with_the_same_name_stay") else { return };
     let subject = Subject::new(&services, "machines", "namesake", json!({}));
     let stranger = Subject { name: subject.name.clone(), ..Subject::new(&services, "machines", "stranger", json!({})) };
     let theirs = stranger.create().await.unwrap().vm.provider_id;
@@ -128,7 +128,7 @@ async fn namesakes_of_strangers_stay() {
     assert_ne!(ours, theirs);
     subject.delete().await.unwrap();
     let left = subject.inventory().await;
-    assert_eq!((left.servers.len(), left.ports.len()), (1, 2), "those of strangers: {left:?}");
+    assert_eq!((left.servers.len(), left.ports.len()), (1, 2), "objects of other owners: {left:?}");
     assert!(theirs.ends_with(&id_of(&left.servers[0])));
     services.call("machines", "DELETE", "network", &format!("/ports/{port}"), Value::Null).await;
     stranger.delete().await.unwrap();
@@ -136,8 +136,8 @@ async fn namesakes_of_strangers_stay() {
 }
 
 #[tokio::test]
-async fn o_06_two_servers_of_the_machine_are_told_and_both_deleted() {
-    let Some(services) = services("o_06_two_servers_of_the_machine_are_told_and_both_deleted") else { return };
+async fn o_06_two_servers_of_the_machine_are_an_error_and_both_are_deleted() {
+    let Some(services) = services("o_06_two_servers_of_the_machine_are_an_error_and_both_are_deleted") else { return };
     let subject = Subject::new(&services, "machines", "twin", without_port());
     subject.create().await.unwrap();
     let flavors = services.call("machines", "GET", "compute", "/flavors?limit=1", Value::Null).await;

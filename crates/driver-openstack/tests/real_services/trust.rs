@@ -1,4 +1,4 @@
-//! Who logs in, and over which connections.
+//! Tests of logins and of TLS.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ async fn an_application_credential_logs_in(#[case] test: &'static str, #[case] c
     assert_eq!(subject.list().await.unwrap_err().code, Code::Unauthenticated);
 }
 
-/// The rights that the documents ask for are enough, and are all.
+/// The access rules in the documents are enough, and without them calls are refused.
 #[tokio::test]
 async fn access_rules_of_the_documents_are_enough() {
     let Some(services) = services("access_rules_of_the_documents_are_enough") else { return };
@@ -70,17 +70,17 @@ async fn access_rules_of_the_documents_are_enough() {
 #[case::an_unknown_user("username", "nobody")]
 #[case::an_unknown_project("tenantName", "nowhere")]
 #[tokio::test]
-async fn o_05_a_wrong_login_is_told_by_every_call(#[case] key: &str, #[case] value: &str) {
-    let Some(services) = services("o_05_a_wrong_login_is_told_by_every_call") else { return };
+async fn o_05_every_call_fails_with_a_wrong_login(#[case] key: &str, #[case] value: &str) {
+    let Some(services) = services("o_05_every_call_fails_with_a_wrong_login") else { return };
     let mut subject = Subject::new(&services, "machines", "login", json!({}));
     subject.secret.set(key, value.as_bytes().to_vec());
-    let told = [
+    let errors = [
         subject.create().await.unwrap_err(),
         subject.status().await.unwrap_err(),
         subject.delete().await.unwrap_err(),
         subject.list().await.unwrap_err(),
     ];
-    for status in told {
+    for status in errors {
         assert_eq!(status.code, Code::Unauthenticated);
         assert!(
             status.message.starts_with(
@@ -93,7 +93,7 @@ async fn o_05_a_wrong_login_is_told_by_every_call(#[case] key: &str, #[case] val
 }
 
 #[rstest]
-#[case::an_authority_of_ones_own("tls", &[], None)]
+#[case::an_authority_in_the_secret("tls", &[], None)]
 #[case::an_unknown_authority("tls", &["caCert"], Some("invalid peer certificate: UnknownIssuer"))]
 #[case::a_certificate_of_the_client("mutual", &[], None)]
 #[case::no_certificate_of_the_client("mutual", &["clientCert", "clientKey"], Some("certificate"))]
@@ -108,20 +108,20 @@ async fn connections_are_encrypted(
     for key in without {
         subject.secret.set(*key, Vec::new());
     }
-    let Some(words) = refused else {
+    let Some(text) = refused else {
         subject.name = format!("encrypted-{cloud}");
         assert!(subject.create().await.unwrap().vm.provider_id.contains("TLS/"));
         subject.delete().await.unwrap();
         return;
     };
-    let told = subject.list().await.unwrap_err();
-    assert_eq!(told.code, Code::Unavailable);
-    assert!(told.message.to_lowercase().contains(&words.to_lowercase()), "{}", told.message);
+    let error = subject.list().await.unwrap_err();
+    assert_eq!(error.code, Code::Unavailable);
+    assert!(error.message.to_lowercase().contains(&text.to_lowercase()), "{}", error.message);
 }
 
 #[tokio::test]
-async fn nothing_is_checked_where_the_secret_says_so() {
-    let Some(services) = services("nothing_is_checked_where_the_secret_says_so") else { return };
+async fn certificates_are_not_checked_if_the_secret_says_so() {
+    let Some(services) = services("certificates_are_not_checked_if_the_secret_says_so") else { return };
     let mut subject = Subject::new(&services, "tls", "insecure", json!({}));
     subject.secret.set("caCert", Vec::new());
     subject.secret.set("insecure", b"true".to_vec());
@@ -132,27 +132,27 @@ async fn nothing_is_checked_where_the_secret_says_so() {
 #[case::no_service("http://127.0.0.1:9", Code::Unavailable)]
 #[case::no_keystone("KEYSTONE/nowhere", Code::FailedPrecondition)]
 #[tokio::test]
-async fn a_wrong_address_is_told(#[case] url: &str, #[case] code: Code) {
-    let Some(services) = services("a_wrong_address_is_told") else { return };
+async fn a_wrong_address_is_an_error(#[case] url: &str, #[case] code: Code) {
+    let Some(services) = services("a_wrong_address_is_an_error") else { return };
     let mut subject = Subject::new(&services, "machines", "address", json!({}));
     let url = url.replace("KEYSTONE", services.made["urls"]["keystone"].as_str().unwrap());
     subject.secret.set("authURL", url.into_bytes());
-    let told = subject.list().await.unwrap_err();
-    assert_eq!(told.code, code, "{}", told.message);
+    let error = subject.list().await.unwrap_err();
+    assert_eq!(error.code, code, "{}", error.message);
 }
 
 #[tokio::test]
-async fn a_region_that_the_catalogue_lacks_is_told() {
-    let Some(services) = services("a_region_that_the_catalogue_lacks_is_told") else { return };
+async fn a_region_that_the_catalogue_lacks_is_an_error() {
+    let Some(services) = services("a_region_that_the_catalogue_lacks_is_an_error") else { return };
     let subject = Subject::new(&services, "machines", "region", json!({"region": "nowhere"}));
-    let told = subject.list().await.unwrap_err();
-    assert_eq!(told.message, "the catalogue has no public endpoint of the service compute in region \"nowhere\"");
+    let error = subject.list().await.unwrap_err();
+    assert_eq!(error.message, "the catalogue has no public endpoint of the service compute in region \"nowhere\"");
 }
 
-/// `mcm validate --ask-provider` asks this.
+/// `mcm validate --ask-provider` makes this call.
 #[rstest]
 #[case::a_good_class(json!({"rootDiskSize": 2, "rootDiskType": "standard"}), &[])]
-#[case::nothing_of_it_is_there(
+#[case::nothing_exists(
     json!({
         "flavorName": "gone", "imageName": null, "imageID": "11111111-2222-3333-4444-555555555555", "keyName": "gone",
         "availabilityZone": "gone", "securityGroups": ["gone"], "serverGroupID": "11111111-2222-3333-4444-555555555555",
@@ -161,8 +161,8 @@ async fn a_region_that_the_catalogue_lacks_is_told() {
     &["flavorName", "imageID", "keyName", "availabilityZone", "networks[0].name", "securityGroups[0]", "serverGroupID", "rootDiskType"]
 )]
 #[tokio::test]
-async fn the_cloud_says_what_a_class_lacks(#[case] patch: Value, #[case] expected: &[&str]) {
-    let Some(services) = services("the_cloud_says_what_a_class_lacks") else { return };
+async fn names_and_ids_of_a_class_are_checked(#[case] patch: Value, #[case] expected: &[&str]) {
+    let Some(services) = services("names_and_ids_of_a_class_are_checked") else { return };
     let subject = Subject::new(&services, "machines", "asked", patch);
     let request = ListRequest { class: Arc::new(subject.class()), secret: subject.secret.clone() };
     let found = subject.driver.ask_about_class(&Subject::cx(), request).await.unwrap();
