@@ -69,6 +69,15 @@ const WHOLE: [&str; 10] = [
     "machine-simulation/src/played.rs",
 ];
 
+/// The files that make ids of rules: of admission, of fields and metadata that only `mcm validate` checks, and of the configuration of the virtual
+/// cloud.
+const DECLARING: [&str; 4] = [
+    "cli/validate/unknown_fields.rs",
+    "driver-virtual/src/reader.rs",
+    "machine-api/src/validation/metadata.rs",
+    "machine-api/src/validation/rule.rs",
+];
+
 #[derive(Clone)]
 struct Source {
     /// Path below `src/` or `crates/`.
@@ -198,16 +207,21 @@ fn no_two_rooms_of_the_controllers_need_each_other() {
             let code = source.outside_tests();
             let named =
                 paths_after("crate::", code).into_iter().filter_map(|path| Some(word(path.strip_prefix(lead)?)));
-            let named = named.chain(paths_after(&up, code).iter().map(|path| word(path)));
+            let above = paths_after(&up, code);
+            let named = named.chain(above.iter().map(|path| word(path)));
             let others: Vec<String> = named.filter(|other| *other != room).collect();
             needs.entry(room).or_default().extend(others);
         }
         let rooms: BTreeSet<String> = needs.keys().cloned().collect();
         assert!(rooms.len() > 15, "{rooms:?}");
-        needs.values_mut().for_each(|others| others.retain(|other| rooms.contains(other)));
+        for others in needs.values_mut() {
+            others.retain(|other| rooms.contains(other));
+        }
         while let Some(ground) = needs.iter().find(|(_, others)| others.is_empty()).map(|(room, _)| room.clone()) {
             needs.remove(&ground);
-            needs.values_mut().for_each(|others| _ = others.remove(&ground));
+            for others in needs.values_mut() {
+                others.remove(&ground);
+            }
         }
         assert!(needs.is_empty(), "they need each other, or others that do: {needs:#?}");
     }
@@ -248,14 +262,24 @@ fn patches_are_made_in_one_file_of_a_room() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// The files outside tests that have this code.
+fn files_with(code: &str) -> BTreeSet<String> {
+    let all = [sources_below("crates"), sources_below("src")].concat();
+    let has_it = |source: &&Source| source.room() != "floors" && source.outside_tests().contains(code);
+    let files = all.iter().filter(|source| !source.is_test()).filter(has_it);
+    files.map(|source| source.path.display().to_string()).collect()
+}
+
 /// A snapshot can hold less than its object only where no file needs the whole object.
 #[test]
 fn few_files_ask_for_the_whole_object_of_a_snapshot() {
-    let all = [sources_below("crates"), sources_below("src")].concat();
-    let asks = |source: &&Source| source.room() != "floors" && source.outside_tests().contains(".whole_object()");
-    let asking = all.iter().filter(|source| !source.is_test()).filter(asks);
-    let files: BTreeSet<String> = asking.map(|source| source.path.display().to_string()).collect();
-    assert_eq!(files, BTreeSet::from(WHOLE.map(str::to_owned)));
+    assert_eq!(files_with(".whole_object()"), BTreeSet::from(WHOLE.map(str::to_owned)));
+}
+
+/// A finding has the id of a rule that is declared.
+#[test]
+fn ids_of_rules_are_made_where_rules_are_declared() {
+    assert_eq!(files_with("RuleId::declare("), BTreeSet::from(DECLARING.map(str::to_owned)));
 }
 
 /// Authors of drivers read only this page.
