@@ -65,7 +65,7 @@ pub fn from_wire(answer: &tonic::Status) -> Status {
     let mut status = Status::new(if code == Code::OK { Code::Unknown } else { code }, message);
     if let Some(StatusDetail { partial, last_known_state, .. }) = detail {
         status.partial = partial.map(|vm| Box::new(convert::identity(vm)));
-        status.last_known_state = convert::unless_empty(last_known_state);
+        status.last_known_state = convert::state(last_known_state);
     }
     status
 }

@@ -150,13 +150,13 @@ pub fn created(answer: wire::MachineResponse) -> Result<CreatedVm, Status> {
     if answer.provider_id.is_empty() {
         return Err(Status::new(Code::Internal, "driver returned no providerID"));
     }
-    let last_known_state = unless_empty(answer.last_known_state.clone());
+    let last_known_state = state(answer.last_known_state.clone());
     Ok(CreatedVm { vm: identity(answer), last_known_state })
 }
 
 /// The answer of a deletion.
 pub fn deleted(answer: wire::DeleteMachineResponse) -> DeletedVm {
-    DeletedVm { last_known_state: unless_empty(answer.last_known_state) }
+    DeletedVm { last_known_state: state(answer.last_known_state) }
 }
 
 /// The message for the answer of a deletion.
@@ -250,8 +250,16 @@ fn wire_kind(kind: ErrorKind) -> wire::Kind {
     }
 }
 
-/// `None` for an empty text, because a string field of the protocol has no other value for "not set".
-pub fn unless_empty(text: String) -> Option<String> {
+/// The longest state of a driver that is kept. It becomes a part of the machine's status, and an API server refuses an object above 1.5 MiB.
+const MAX_STATE_BYTES: usize = 256 * 1024;
+
+/// The state in an answer. `None` for an empty text, because a string field of the protocol has no other value for "not set", and for a state that is too
+/// long to be kept.
+pub fn state(text: String) -> Option<String> {
+    if text.len() > MAX_STATE_BYTES {
+        tracing::warn!(bytes = text.len(), most = MAX_STATE_BYTES, "the state of a driver is too long and is not kept");
+        return None;
+    }
     (!text.is_empty()).then_some(text)
 }
 
@@ -390,6 +398,13 @@ mod tests {
         let mut read: Vec<ListedVm> = chunks.into_iter().flat_map(listed).collect();
         read.sort_by(|one, other| one.provider_id.cmp(&other.provider_id));
         assert_eq!(read, all);
+    }
+
+    #[test]
+    fn a_state_that_no_object_can_hold_is_not_kept() {
+        assert_eq!(state("s".repeat(MAX_STATE_BYTES)).map(|state| state.len()), Some(MAX_STATE_BYTES));
+        assert_eq!(state("s".repeat(MAX_STATE_BYTES + 1)), None);
+        assert_eq!(state(String::new()), None);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use tokio::{
     process::{Child, Command},
     time::Instant,
@@ -29,6 +29,8 @@ const HANG_TIMEOUT: Duration = Duration::from_secs(3 * 60);
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// How long a program may take to end after SIGTERM. It is below the 3 s that this process gives a driver to end.
 const TERMINATION_TIMEOUT: Duration = Duration::from_secs(2);
+/// The interval of the checks whether processes that the program has started still run.
+const GROUP_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A temporary folder for the socket of a driver. It is removed when this value is dropped.
 pub struct SocketFolder {
@@ -116,22 +118,33 @@ async fn until_hung(began: Instant, unhealthy_for: impl Fn() -> Option<Duration>
 
 fn start(program: &Path, socket: &Path) -> io::Result<Child> {
     // The program inherits standard output and standard error, so its log appears beside the log of this process.
-    Command::new(program).env(SOCKET_VARIABLE, socket).stdin(Stdio::null()).kill_on_drop(true).spawn()
+    // A group of its own: a shell script may have started the driver, and ends without it.
+    Command::new(program).env(SOCKET_VARIABLE, socket).stdin(Stdio::null()).kill_on_drop(true).process_group(0).spawn()
 }
 
-/// Sends SIGTERM to a program, and SIGKILL if it does not end in time.
+/// Sends SIGTERM to a program and the processes that it has started, and SIGKILL to those that do not end in time.
 async fn terminate(mut child: Child, driver: &str) {
-    let process = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
-    if let Some(process) = process
-        && let Err(error) = kill_process(process, Signal::TERM)
+    let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+    if let Some(group) = group
+        && let Err(error) = kill_process_group(group, Signal::TERM)
     {
         tracing::debug!(driver, %error, "the driver's program can't be asked to end");
     }
-    if tokio::time::timeout(TERMINATION_TIMEOUT, child.wait()).await.is_err() {
+    let deadline = Instant::now() + TERMINATION_TIMEOUT;
+    if tokio::time::timeout_at(deadline, child.wait()).await.is_err() {
         tracing::warn!(driver, "the driver's program does not end; it is killed");
         if let Err(error) = child.kill().await {
             tracing::warn!(driver, %error, "the driver's program can't be killed");
         }
+    }
+    let Some(group) = group else { return };
+    // The number of a group is not given to another process while a member of the group runs.
+    while test_kill_process_group(group).is_ok() {
+        if Instant::now() >= deadline {
+            let _ = kill_process_group(group, Signal::KILL);
+            return;
+        }
+        tokio::time::sleep(GROUP_CHECK_INTERVAL).await;
     }
 }
 
@@ -202,6 +215,25 @@ mod tests {
         running.await.unwrap();
         assert_eq!(fs::read_to_string(folder.path().join("ended")).unwrap(), "asked\n");
         assert!(!socket_folder.exists(), "the folder of the socket is removed");
+    }
+
+    #[tokio::test]
+    async fn a_driver_that_a_script_has_started_ends_with_the_script() {
+        let (folder, program) = script(
+            "#!/bin/sh\ncd \"$(dirname \"$0\")\"\nsh -c 'trap \"\" TERM; echo $$ > driver.pid; while :; do sleep 0.05; done' &\nwait\n",
+        );
+        let stop = CancellationToken::new();
+        let running = tokio::spawn(run(program, "test", new_socket("a/c").unwrap(), || None, stop.clone()));
+        let pid = || fs::read_to_string(folder.path().join("driver.pid")).ok()?.trim().parse::<u32>().ok();
+        until(|| pid().is_some()).await;
+        let is_running = |pid: u32| {
+            let state = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            state.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+        };
+        assert!(is_running(pid().unwrap()));
+        stop.cancel();
+        running.await.unwrap();
+        until(|| !is_running(pid().unwrap())).await;
     }
 
     #[tokio::test(start_paused = true)]
