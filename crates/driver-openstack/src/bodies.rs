@@ -82,15 +82,26 @@ pub fn port(spec: &Spec, owner: &OwnerTags, machine: &str, security_groups: &[&s
     json!({ "port": port })
 }
 
+/// The key in the metadata of a volume that says which machine it was made for, and of what: [`made_for`].
+pub const MADE_FOR: &str = "machine-controller-manager-made-for";
+
+/// The UID of a machine with the image and the size of its volume. A volume with another value is not booted from: it may hold the data of an earlier
+/// machine of the same name, or what the class said before a user edited it.
+pub fn made_for(uid: &str, image: &str, size: i64) -> String {
+    format!("{uid} {image} {size}")
+}
+
 /// The body of the request for the volume that a server boots from.
-pub fn volume(spec: &Spec, machine: &str, image: &str, size: i64, kind: &str) -> Value {
+pub fn volume(spec: &Spec, machine: &str, made_for: &str, image: &str, size: i64, kind: &str) -> Value {
+    let mut metadata = json!(spec.tags);
+    metadata[MADE_FOR] = json!(made_for);
     json!({"volume": {
         "name": machine,
         "size": size,
         "volume_type": kind,
         "imageRef": image,
         "availability_zone": spec.availability_zone,
-        "metadata": spec.tags,
+        "metadata": metadata,
     }})
 }
 

@@ -242,23 +242,26 @@ impl Creation<'_> {
         }
     }
 
-    /// A volume of the machine that an earlier request has made.
-    async fn earlier_volume(&self) -> Result<Option<Volume>, Status> {
+    /// A volume that an earlier request has made for this machine.
+    async fn earlier_volume(&self, made_for: &str) -> Result<Option<Volume>, Status> {
         let found = self.cloud.volumes_named(self.name).await?;
-        Ok(lookup::our_volumes(found, std::slice::from_ref(&self.subject.owner)).into_iter().next())
+        let ours = lookup::our_volumes(found, std::slice::from_ref(&self.subject.owner));
+        Ok(ours.into_iter().find(|volume| volume.metadata.get(bodies::MADE_FOR).is_some_and(|made| made == made_for)))
     }
 
     /// The volume that the server boots from: the one that is there, or a new one.
     async fn volume(&self, resolved: &Resolved, size: i64, kind: &str) -> Result<String, Status> {
-        let mut volume = if let Some(volume) = self.earlier_volume().await? {
+        let uid = self.subject.machine.metadata.uid.as_deref().unwrap_or_default();
+        let made_for = bodies::made_for(uid, &resolved.image, size);
+        let mut volume = if let Some(volume) = self.earlier_volume(&made_for).await? {
             volume
         } else {
-            let body = bodies::volume(&self.subject.spec, self.name, &resolved.image, size, kind);
+            let body = bodies::volume(&self.subject.spec, self.name, &made_for, &resolved.image, size, kind);
             match self.cloud.make_volume(&body).await {
                 Ok(volume) => volume,
                 // As with a port.
                 Err(failure) if failure.kind == FailureKind::Temporary => {
-                    self.earlier_volume().await?.ok_or(failure)?
+                    self.earlier_volume(&made_for).await?.ok_or(failure)?
                 }
                 Err(failure) => return Err(failure.into()),
             }

@@ -7,6 +7,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::{
+    bodies,
     fake_cloud::Fault,
     test_rig::{CLUSTER, ROLE, Rig, without_port},
 };
@@ -85,6 +86,33 @@ async fn a_lost_reply_makes_nothing_twice(#[case] request: &'static str, #[case]
     assert_eq!((rig.servers().len(), rig.ports().len()), (1, 1));
     rig.delete().await.unwrap();
     assert!(rig.is_empty());
+}
+
+/// It may hold the data of an earlier machine of the same name, or another image.
+#[rstest]
+#[case::of_an_earlier_machine("uid-0 i-linux 10")]
+#[case::of_another_image("uid-1 i-old 10")]
+#[case::of_another_size("uid-1 i-linux 20")]
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_was_made_for_something_else_is_not_booted_from(#[case] made_for: &str) {
+    let rig = Rig::new(json!({"rootDiskSize": 10, "rootDiskType": "ssd"}));
+    rig.cloud.fails("POST /servers", [Fault::LostRequest]);
+    rig.create().await.unwrap_err();
+    rig.cloud.state().volumes[0]["metadata"][bodies::MADE_FOR] = json!(made_for);
+    rig.create().await.unwrap();
+    let body = rig.cloud.asked("POST /servers").pop().unwrap();
+    assert_eq!(body["server"]["block_device_mapping_v2"][0]["uuid"], json!(rig.volumes()[1]));
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_was_made_for_the_machine_is_booted_from() {
+    let rig = Rig::new(json!({"rootDiskSize": 10, "rootDiskType": "ssd"}));
+    rig.cloud.fails("POST /servers", [Fault::LostRequest]);
+    rig.create().await.unwrap_err();
+    rig.create().await.unwrap();
+    assert_eq!(rig.volumes().len(), 1);
 }
 
 /// The core would wait a minute for a server that no request has asked for.

@@ -174,6 +174,19 @@ async fn a_short_page_with_a_server_that_is_being_built_is_not_the_last(#[case] 
     );
 }
 
+/// The codes of the network would say that the server is gone, or that there are several.
+#[rstest]
+#[case::none(json!([{"name": "renamed", "podNetwork": true}]))]
+#[tokio::test(start_paused = true)]
+async fn a_network_of_the_class_that_is_not_found_says_nothing_of_the_server(#[case] networks: Value) {
+    let mut rig =
+        Rig::new(json!({"networkID": null, "subnetID": null, "networks": [{"name": "front", "podNetwork": true}]}));
+    rig.create().await.unwrap();
+    json_patch::merge(&mut rig.patch, &json!({ "networks": networks }));
+    let status = rig.status().await.unwrap_err();
+    assert_eq!(status.code, Code::Uninitialized, "{}", status.message);
+}
+
 /// Else the machine gets a second server.
 #[tokio::test(start_paused = true)]
 async fn a_short_page_of_namesakes_does_not_hide_the_server_of_the_machine() {

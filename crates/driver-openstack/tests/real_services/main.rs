@@ -53,7 +53,11 @@ async fn a_server_is_what_its_class_says() {
     assert_eq!(made.node_name, "whole-1");
     assert_eq!(made.addresses[0].address, port["fixed_ips"][0]["ip_address"]);
     let metadata = json!({"kubernetes.io-cluster-whole": "1", "kubernetes.io-role-node": "1", "team": "x"});
-    assert_eq!((&server["metadata"], &volume["metadata"]), (&metadata, &metadata));
+    assert_eq!(server["metadata"], metadata);
+    let mut of_volume = volume["metadata"].clone();
+    let made_for = of_volume.as_object_mut().unwrap().remove("machine-controller-manager-made-for");
+    assert!(made_for.is_some_and(|made_for| made_for.as_str().unwrap().ends_with(" 2")), "{volume}");
+    assert_eq!(of_volume, metadata);
     assert_eq!((server["key_name"].as_str(), server["config_drive"].as_str()), (Some("machines"), Some("True")));
     assert_eq!(port["device_id"], server["id"]);
     assert_eq!(port["security_group_ids"], json!([services.made["machines"]["security_group"]]));
