@@ -24,7 +24,8 @@ class Account:
         self.ec2 = self.client("ec2")
 
     def client(self, service):
-        config = Config(retries={"max_attempts": 1})
+        # A launch that is repeated after a timeout launches twice.
+        config = Config(retries={"total_max_attempts": 1}, read_timeout=600)
         return boto3.client(
             service, endpoint_url=self.endpoint, region_name=REGION, config=config, **self.credentials
         )
