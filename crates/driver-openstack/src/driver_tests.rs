@@ -174,6 +174,18 @@ async fn a_short_page_with_a_server_that_is_being_built_is_not_the_last(#[case] 
     );
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_server_whose_build_lasts_keeps_no_list_from_being_read() {
+    let rig = Rig::new(json!({}));
+    for (id, status) in [("s-a", "ACTIVE"), ("s-b", "BUILD"), ("s-c", "BUILD"), ("s-d", "ACTIVE"), ("s-e", "BUILD")] {
+        rig.server(id, json!({ "status": status }));
+    }
+    for page in [3, 4, 5] {
+        rig.cloud.state().page = page;
+        assert_eq!(rig.list().await.map(|all| all.len()), Ok(5), "pages of {page}");
+    }
+}
+
 /// The codes of the network would say that the server is gone, or that there are several.
 #[rstest]
 #[case::none(json!([{"name": "renamed", "podNetwork": true}]))]

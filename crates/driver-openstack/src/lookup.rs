@@ -169,13 +169,17 @@ pub enum NextPage {
 /// link, although more pages follow.
 ///
 /// A page must not begin behind a server that is being built. When Nova begins to build that server between the two
-/// requests, the second answer leaves out all servers that wait for their build.
+/// requests, the second answer leaves out all servers that wait for their build. The next page begins behind the last server of the page that is built,
+/// and shows the others again: the build of a server may take long, and must not keep a list from being read.
 pub fn next_page(page: &[Server], link: Option<String>) -> NextPage {
     let is_building = |server: &Server| State::of(server) == State::Building;
     match (page.last(), link) {
         (Some(last), None) if page.iter().any(is_building) => NextPage::Behind(last.id.clone()),
         (_, None) => NextPage::End,
-        (Some(last), Some(_)) if is_building(last) => NextPage::First,
+        (Some(last), Some(_)) if is_building(last) => {
+            let built = page.iter().rev().find(|server| !is_building(server));
+            built.map_or(NextPage::First, |built| NextPage::Behind(built.id.clone()))
+        }
         (_, Some(link)) => NextPage::Linked(link),
     }
 }
