@@ -133,8 +133,10 @@ impl TestManager {
         self.process.kill();
     }
 
-    /// Starts the process again with the same flags after [`Self::kill`] or [`Self::terminate`]. Does not wait until it is ready.
+    /// Starts the process again with the same flags; one that still runs is killed first, because the ports are the same. Does not wait
+    /// until the new process is ready.
     pub fn restart(&mut self) {
+        self.process.kill();
         self.process = Process::start(&self.folder, &self.name, Path::new(MCM), &self.arguments);
     }
 
