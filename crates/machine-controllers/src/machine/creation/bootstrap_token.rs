@@ -1,7 +1,7 @@
-//! Bootstrap tokens: which Secret a machine's token lives in, what is in it, and whose an existing one is.
+//! Bootstrap tokens: the Secret of a machine's token, its content, and the owner of an existing Secret.
 //!
-//! Pure; randomness is passed in. Source: spec/machine-controller §11.1. Instead of a random id for the case that the
-//! id derived from the name is taken, ids derived from the machine's UID are used: they can be found again after a
+//! Pure; randomness is passed in. Source: spec/machine-controller §11.1. When the id derived from the name is taken, ids
+//! derived from the machine's UID are used. They replace the random id of the original: they can be found again after a
 //! restart without a list.
 
 use std::{collections::BTreeMap, fmt::Write, time::Duration};
@@ -18,7 +18,7 @@ pub const NAMESPACE: &str = "kube-system";
 const SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
 const ALPHABET: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
-/// A token as user data needs it. Prints nothing of its secret.
+/// A token as user data needs it. `Debug` does not print its secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
     id: String,
@@ -26,7 +26,7 @@ pub struct Token {
 }
 
 impl Token {
-    /// `id.secret`, what the kubelet presents.
+    /// `id.secret`, as the kubelet presents it.
     pub fn value(&self) -> String {
         format!("{}.{}", self.id, self.secret)
     }
@@ -38,18 +38,18 @@ impl std::fmt::Debug for Token {
     }
 }
 
-/// What is to become of a token Secret that exists under a wanted name.
+/// What happens to a token Secret that exists under a wanted name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// It is the machine's and still valid.
+    /// It is the machine's, and still valid: use it.
     Reuse(Token),
-    /// It has expired, or is not whole: another one takes its place.
+    /// It has expired or is incomplete: a new one replaces it.
     Replace,
-    /// It is valid and somebody else's.
+    /// It is valid and belongs to another machine.
     Foreign,
 }
 
-/// The ids a machine's token may have, best first: three bytes of its name as the original has it, then its UID's.
+/// The ids that a machine's token may have, best first: three bytes of its name, as in the original; then parts of its UID.
 pub fn candidate_ids(machine: &str, uid: &str) -> Vec<String> {
     let digits: String = uid.chars().filter(char::is_ascii_hexdigit).collect();
     let mut ids = vec![id_of_name(machine)];
@@ -112,7 +112,7 @@ pub fn is_of(secret: &Secret, machine: &str) -> bool {
     field(secret, "description").is_some_and(|text| text == description(machine))
 }
 
-/// What is to become of an existing token Secret.
+/// What happens to an existing token Secret.
 pub fn judge(secret: &Secret, machine: &str, now: Timestamp) -> Found {
     let expired = expiry_of(secret).is_some_and(|expires| expires <= now);
     match (expired, is_of(secret, machine), field(secret, "token-id"), field(secret, "token-secret")) {
@@ -127,7 +127,7 @@ pub fn expiry_of(secret: &Secret) -> Option<Timestamp> {
     field(secret, "expiration")?.parse().ok()
 }
 
-/// The token that a Secret holds, if it is whole.
+/// The token that a Secret holds, if it is complete.
 pub fn token_of(secret: &Secret) -> Option<Token> {
     Some(Token { id: field(secret, "token-id")?, secret: field(secret, "token-secret")? })
 }

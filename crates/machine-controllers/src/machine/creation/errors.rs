@@ -1,4 +1,4 @@
-//! What a failed creation is written as, and what keeps one from beginning.
+//! How a failed creation is written to the machine, and what keeps a creation from beginning.
 //!
 //! Source: spec/machine-controller §4.4, §4.7, §4.9, §4.12. Every failure of the flow is written to the machine with a
 //! code, and counts for the creation timeout.
@@ -100,13 +100,13 @@ impl CreationFailure {
 /// Why a creation does not begin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InputFault {
-    /// Something is on its way that takes no help from anybody.
+    /// Another controller has to do something first; no person needs to act.
     NotReady(&'static str),
-    /// Somebody has to put something right.
+    /// A person has to correct something.
     Fault(Fault),
 }
 
-/// Something that somebody has to put right before a VM can be made or removed.
+/// Something that a person has to correct before a VM can be made or removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// Code of the last operation.
@@ -117,7 +117,7 @@ pub struct Fault {
     pub message: String,
 }
 
-/// What class and Secrets lack for a driver call, and in `user_data` whether the user data counts.
+/// What the machine's class lacks for a driver call.
 pub fn class_fault(seen: &Observation) -> Option<InputFault> {
     let class = &seen.machine.class_ref().name;
     let fault = |code, reason, message| Some(InputFault::Fault(Fault { code, reason, message }));
@@ -216,7 +216,7 @@ pub fn report(seen: &Observation, failure: &CreationFailure) -> Plan {
         ])
 }
 
-/// What a machine waits for whose creation is tried again.
+/// What a machine waits for while its creation is tried again.
 fn creation_wait(seen: &Observation, failure: &CreationFailure, next: Timestamp, every: Duration) -> Waiting {
     let began = seen.machine.created().unwrap_or(seen.first_seen);
     let on = if seen.machine.provider_id().is_empty() { "a VM" } else { "its VM to be ready for use" };

@@ -1,7 +1,7 @@
 //! From a machine to a VM: ask, make, record, initialise, Pending.
 //!
 //! Source: spec/machine-controller §4. One step at a time; the answer of a driver call is part of the next observation.
-//! What a failure is written as lives in `errors`; whether a create may be sent at all is decided here.
+//! `errors` decides how a failure is written; this file decides whether a create may be sent at all.
 
 pub mod bootstrap_token;
 pub mod errors;
@@ -37,10 +37,10 @@ use machine_api::{
 };
 use machine_driver::{Code, SameInstance, Status, VmIdentity};
 
-/// What the last operation says while a VM is made, and when it has been made.
+/// The last operation's text while a VM is made, and after it was made.
 pub(super) const CREATING: &str = "Creating machine on cloud provider";
 const CREATED: &str = "Created machine on cloud provider";
-/// What the last operation says when a new VM took the name of an old Node.
+/// The last operation's text when a new VM has the name of an old Node.
 const STALE_NODE: &str = "VM using old node obj";
 
 /// The next step towards a VM.
@@ -48,7 +48,7 @@ const STALE_NODE: &str = "VM using old node obj";
 pub enum CreationStep {
     /// Ask the driver whether there is a VM already.
     AskStatus,
-    /// Wait: a VM of an earlier attempt may show itself so long.
+    /// Wait: the VM of an earlier attempt may still appear.
     AwaitOutcome(UnknownOutcome),
     /// Make the VM.
     Create,
@@ -74,7 +74,7 @@ pub fn creation(seen: &Observation) -> Say {
     if let Some(call) = seen.flow.in_flight {
         return awaits_driver(seen, call);
     }
-    // What a driver has answered is dealt with even if the inputs have become bad meanwhile: a VM may exist.
+    // A driver's answer is handled even if the inputs have become bad meanwhile: a VM may exist.
     if seen.flow.answer.is_none() {
         if let Some(pause) = seen.paused(Purpose::Creation) {
             return Say::Pass(Some(pause));
@@ -118,7 +118,7 @@ pub fn creation(seen: &Observation) -> Say {
     }
 }
 
-/// A call under way. Most take seconds; one that takes longer is told of.
+/// A call under way. Most calls take seconds; a call that takes longer is reported.
 fn awaits_driver(seen: &Observation, call: Call) -> Say {
     let (Some(asked), Some(wait)) = (seen.flow.asked_at, driver_wait(seen, call)) else {
         return Say::act("creation-awaits-driver", Vec::new(), Next::AwaitCall);
@@ -129,7 +129,7 @@ fn awaits_driver(seen: &Observation, call: Call) -> Say {
     }
 }
 
-/// Whom a machine waits for while this call is under way.
+/// What a machine waits for while this call is under way.
 pub fn driver_wait(seen: &Observation, call: Call) -> Option<Waiting> {
     let asked = seen.flow.asked_at?;
     let (reason, on, limit) = match call {
@@ -159,7 +159,7 @@ pub fn driver_wait(seen: &Observation, call: Call) -> Option<Waiting> {
     Some(wait)
 }
 
-/// A class that is about to get its finalizer; the class controller does that within moments, unless it does not run.
+/// The class has no finalizer yet. The class controller adds it within moments, unless it does not run.
 fn awaits_class(seen: &Observation, rule: &'static str) -> Say {
     let class = &seen.machine.class_ref().name;
     let wait = Waiting::on(
@@ -173,7 +173,7 @@ fn awaits_class(seen: &Observation, rule: &'static str) -> Say {
     Say::waits(rule, wait, effects, Next::LookAgain(pause, Wait::ClassFinalizer))
 }
 
-/// That a creation which had failed went well after all. On the plain path the status says enough (decisions.md 32).
+/// The event that a creation succeeded after it had failed. Without a failure the status says enough (decisions.md 32).
 fn recovery(seen: &Observation) -> Option<Effect> {
     if *seen.phase() != MachinePhase::CrashLoopBackOff {
         return None;
@@ -259,8 +259,8 @@ pub fn next_creation_step(seen: &Observation) -> CreationStep {
         Some(Answer::DeletedStale(_)) => CreationStep::Fail(CreationFailure::stale_node(STALE_NODE)),
         Some(Answer::Status(Ok(_)) | Answer::Created(Ok(_)) | Answer::Initialized(_)) => match &seen.flow.vm {
             Some(vm) => with_vm(seen, vm),
-            // The VM of a restored machine that the driver does not find has been initialised: to ask again would find as
-            // little and go round for ever. That its Node does not come is the creation timeout's business.
+            // The driver does not find the VM of a restored machine, and the VM was initialised. Asking again would find
+            // nothing either, without end. If the Node does not come, the creation timeout ends the wait.
             None if has_provider_id => with_vm(seen, &trusted(seen)),
             None => CreationStep::AskStatus,
         },
@@ -308,7 +308,7 @@ fn with_vm(seen: &Observation, vm: &KnownVm) -> CreationStep {
     }
 }
 
-/// The VM that a restored machine names while the driver does not find it.
+/// The VM that a restored machine names and that the driver does not find.
 fn trusted(seen: &Observation) -> KnownVm {
     KnownVm {
         identity: VmIdentity {
@@ -329,10 +329,10 @@ fn initialisation_is_pending(seen: &Observation) -> bool {
         && last.description.contains(stage_text::INITIALIZE_VM)
 }
 
-/// Whether a Node with the new VM's name exists that is not the new VM's. Some clouds let the VM join before the create call
-/// answers, so that a Node named like the machine is stale only if it is older than that call and says that it is another
-/// instance's (decisions.md 44). The machine is not linked yet, so observation tells of the Node by the name the driver
-/// answered.
+/// Whether a Node with the new VM's name exists that does not belong to the new VM. In some clouds a VM joins before the
+/// create call answers. Therefore a Node named like the machine is stale only if it is older than that call and names
+/// another instance (decisions.md 44). The machine is not linked yet, so the observation looks up the Node by the name that
+/// the driver answered.
 pub(super) fn is_stale_node(seen: &Observation, vm: &VmIdentity) -> bool {
     let NodeView::NotLinked { namesake: Some(node), .. } = &seen.node else { return false };
     match node.instance {
@@ -403,8 +403,8 @@ fn all_addresses(seen: &Observation) -> Vec<k8s_openapi::api::core::v1::NodeAddr
     union(seen.machine.addresses(), &more)
 }
 
-/// The effects that lead to a `CreateMachine`: a last look at the machine before the first one, the token where the user data
-/// asks for it, the intent where the driver needs it.
+/// The effects that lead to a `CreateMachine`: before the first one, the machine is read again; a token is made if the user
+/// data needs one; the intent is stored if the driver needs that.
 fn create(seen: &Observation) -> Vec<Effect> {
     let mut effects = Vec::new();
     if *seen.phase() == MachinePhase::Unset {
@@ -413,7 +413,7 @@ fn create(seen: &Observation) -> Vec<Effect> {
     if needs_token(seen) {
         effects.push(Effect::EnsureToken);
     }
-    // The last thing before the call: what is stored and not followed by an outcome, may have been asked for.
+    // The last write before the call: a stored intent without an outcome means that a VM may have been asked for.
     if seen.class.creation == CreationGuarantee::RecordIntent {
         let intent =
             StatusChange::new().operation(OperationType::Create, OperationState::Processing, CREATING.to_owned());

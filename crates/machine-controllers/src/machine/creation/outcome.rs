@@ -1,11 +1,12 @@
-//! A creation of which nobody knows whether it made a VM, at a driver that would make another one if it were asked again.
+//! A creation that may or may not have made a VM, with a driver that would make a second VM if it were asked again.
 //!
-//! Such a driver is asked for the VM a while longer; the intent that is stored before each call tells of calls that an earlier
-//! process began. A VM too many that shows itself later is ended by the orphan check. Source: decisions.md 58.
+//! The driver is asked for the VM for a while longer. The intent that is stored before each call shows the calls that an
+//! earlier process began. A surplus VM that appears later is deleted by the orphan check. Source: decisions.md 58.
 //!
-//! A machine that is to go waits as long, whatever its driver: that nothing is found by its name would be believed too early,
-//! and the VM would outlive it. What an earlier process asked for is not known then, since the deletion has written over the
-//! intent, so that each one counts for which it may have asked.
+//! A machine that is being deleted waits equally long, with any driver: the answer that no VM of its name exists would be
+//! believed too early, and the VM would outlive the machine. The deletion has overwritten the intent, so that the requests
+//! of an earlier process are unknown then: the wait applies to every machine for which an earlier process may have asked for
+//! a VM.
 
 use std::time::Duration;
 
@@ -27,21 +28,22 @@ use machine_api::{
 };
 use machine_driver::Code;
 
-/// A VM that was ordered shows itself within this time.
+/// A VM that was asked for appears within this time.
 pub const SHOWS_ITSELF: Duration = Duration::from_secs(60);
 /// The driver is asked for it this often.
 pub(crate) const ASKED_EVERY: Duration = Duration::from_secs(5);
-/// What the API server's clock and this process's may differ by, whole seconds of stamps included.
+/// The largest difference between the API server's clock and this process's, including the rounding of stamps to whole
+/// seconds.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(6);
 
-/// An attempt that may have made a VM, and since when nothing is known of it.
+/// An attempt that may have made a VM, and since when its outcome is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownOutcome {
     since: Timestamp,
     waited: Duration,
 }
 
-/// The attempt that may still turn out to have made a VM; `None` when another one can do no harm.
+/// The attempt that may have made a VM; `None` when another attempt does no harm.
 pub fn unknown_outcome(seen: &Observation) -> Option<UnknownOutcome> {
     if seen.class.creation == CreationGuarantee::Idempotent {
         return None;
@@ -49,25 +51,25 @@ pub fn unknown_outcome(seen: &Observation) -> Option<UnknownOutcome> {
     let last = seen.machine.last_operation();
     let written = last.last_update_time.as_ref().map(|time| time.0)?;
     let since_when = match (&last.operation, &last.state) {
-        // Of an earlier process; its call ended with it at the latest, before this one began.
+        // An earlier process wrote it. Its call ended with that process at the latest, before this process began.
         (OperationType::Create, OperationState::Processing) if last.description == CREATING => {
             written.max(seen.first_seen)
         }
-        // A code that this version does not know says nothing.
+        // A code that this version does not know proves nothing.
         (OperationType::Create, OperationState::Failed)
             if Code::from_name(&last.error_code).is_none_or(may_have_made_a_vm) =>
         {
             written
         }
-        // Another trouble has come since, a missing Secret for instance, and the status tells of that alone.
+        // A later failure, such as a missing Secret, has replaced the one in the status.
         (OperationType::Create, OperationState::Failed) => seen.creation_unknown_since?,
         _ => return None,
     };
     still_unknown(seen, since_when)
 }
 
-/// The attempt of that time, as long as its VM may show itself. The driver's word counts by the time at which it was asked: a pass
-/// may come long after the answer, and the VM in between.
+/// The attempt of this time, as long as its VM may still appear. The driver's answer counts by the time of its question: a
+/// pass may come long after the answer, and the VM may have appeared in between.
 fn still_unknown(seen: &Observation, since_when: Timestamp) -> Option<UnknownOutcome> {
     let waited = waited_since(seen, since_when);
     let asked = seen.flow.asked_at.filter(|asked| since_when <= seen.now && *asked <= seen.now);
@@ -75,8 +77,8 @@ fn still_unknown(seen: &Observation, since_when: Timestamp) -> Option<UnknownOut
     (waited.min(asked_after) < SHOWS_ITSELF).then_some(UnknownOutcome { since: since_when, waited })
 }
 
-/// How long that was ago. What lies in the future was written before the clock was set back: it was then at the latest, or before
-/// this process saw the machine.
+/// The time since then. A stamp in the future was written before the clock was set back: at that step at the latest, or
+/// before this process saw the machine.
 fn waited_since(seen: &Observation, since_when: Timestamp) -> Duration {
     match seen.step {
         _ if since_when <= seen.now => since(seen.now, since_when),
@@ -85,7 +87,7 @@ fn waited_since(seen: &Observation, since_when: Timestamp) -> Duration {
     }
 }
 
-/// Whether a creation that ended with this code may have made a VM. A refusal has not.
+/// Whether a creation that ended with this code may have made a VM. A refused creation has made none.
 const fn may_have_made_a_vm(code: Code) -> bool {
     match code {
         Code::Canceled
@@ -109,12 +111,12 @@ const fn may_have_made_a_vm(code: Code) -> bool {
     }
 }
 
-/// Whether nobody knows after this answer whether a creation made a VM.
+/// Whether it is unknown after this answer whether a creation made a VM.
 pub fn leaves_outcome_unknown(answer: &Answer) -> bool {
     matches!(answer, Answer::Created(Err(status)) if may_have_made_a_vm(status.code))
 }
 
-/// What processes before this one may have asked for.
+/// What earlier processes may have asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AskedBefore {
     /// No VM of this machine.
@@ -124,16 +126,16 @@ pub enum AskedBefore {
 }
 
 impl AskedBefore {
-    /// What was asked for a machine before this process began. Only a machine that was made later, by whichever clock, is known
-    /// not to have been anybody else's.
+    /// What was asked for this machine before this process began. Only for a machine that was created later, by either
+    /// clock, is it certain that no earlier process asked for a VM.
     pub fn of(machine: &MachineSnapshot, began: Timestamp) -> Self {
         let made = machine.created();
         let is_later = made.is_some_and(|made| made > after(began, CLOCKS_DIFFER));
         if is_later { Self::Nothing } else { Self::Perhaps }
     }
 
-    /// Since when, for a process that sees the machine now for the first time, a creation has no outcome. The calls of earlier
-    /// processes have ended by then.
+    /// Since when the outcome of a creation is unknown, for a process that sees the machine for the first time at `now`: the
+    /// calls of earlier processes have ended by then.
     pub fn unknown_since(self, now: Timestamp) -> Option<Timestamp> {
         match self {
             Self::Nothing => None,
@@ -142,15 +144,15 @@ impl AskedBefore {
     }
 }
 
-/// The creation that may still turn out to have made the VM of a machine that is to go. A VM whose identity is known needs no
-/// such wait: it is deleted by that.
+/// The creation that may have made the VM of a machine that is being deleted. A VM whose identity is known needs no wait: it
+/// is deleted by its identity.
 pub(crate) fn unknown_before_the_end(seen: &Observation) -> Option<UnknownOutcome> {
     let since_when = seen.creation_unknown_since?;
     still_unknown(seen, since_when).filter(|_| seen.machine.provider_id().is_empty())
 }
 
 impl UnknownOutcome {
-    /// When it counts as one that made no VM.
+    /// When the attempt counts as one that made no VM.
     pub(crate) fn ends_at(self) -> Timestamp {
         after(self.since, SHOWS_ITSELF)
     }
@@ -161,7 +163,7 @@ impl UnknownOutcome {
     }
 }
 
-/// Asks the driver for the VM again in a moment, and says why.
+/// Asks the driver for the VM again in a moment, and reports why.
 pub(super) fn await_outcome(seen: &Observation, outcome: UnknownOutcome) -> Say {
     let wait = Waiting::on(
         machine_condition::REASON_WAITING_FOR_PROVIDER,
@@ -251,7 +253,7 @@ mod tests {
         seen.flow.asked_at = Some(at(asked));
         let plan = decide(&seen);
         assert_eq!(starts(&plan) == Some(Call::Create), counts);
-        // It is asked at once, not after a wait.
+        // The driver is asked again at once, not after a wait.
         let again = Next::LookAgain(Duration::ZERO, Wait::UnknownOutcome);
         assert_eq!(plan.next == again, !counts, "{plan:?}");
         seen.machine = deleted_at(seen.machine.to_object(), 850).into();

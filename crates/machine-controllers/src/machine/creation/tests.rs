@@ -37,7 +37,7 @@ fn fails(code: Code) -> Answer {
     Answer::Created(Err(Status::new(code, "no")))
 }
 
-/// What is seen of a machine after these answers, in order.
+/// The observation of a machine after these answers, in this order.
 fn told(machine: impl Into<MachineSnapshot>, second: i64, answers: Vec<Answer>) -> Observation {
     let mut seen = seen(machine, second);
     for answer in answers {
@@ -54,7 +54,7 @@ fn has_warning(plan: &Plan, wanted: &str) -> bool {
     plan.effects.iter().any(|effect| matches!(effect, Effect::Warn { reason, .. } if *reason == wanted))
 }
 
-/// Its VM may run, and its Node will never be known by a label.
+/// The VM may run, but its Node can never be found by a label.
 #[test]
 fn a_vm_whose_node_can_not_be_linked_is_told() {
     let long = "a-very-long-name-of-a-node-which-is-longer-than-any-value-of-a-label-may-be";

@@ -1,4 +1,4 @@
-//! User data: what it asks for, and filling in its placeholders.
+//! User data: which placeholders it has, and how they are filled in.
 //!
 //! Pure. Source: spec/machine-controller §11.1; decisions.md 33.
 
@@ -47,8 +47,8 @@ pub fn filled_in(secrets: &SecretData, machine: &str, token: Option<&str>) -> Se
     filled
 }
 
-/// Replaces all plain placeholders, or only if there is none, all URL-encoded ones by the URL-encoded value. In bytes: user
-/// data may have parts that are no UTF-8.
+/// Replaces all plain placeholders. Only if there is none, all URL-encoded placeholders are replaced by the URL-encoded
+/// value. Works on bytes: user data may have parts that are not UTF-8.
 fn replace(data: &[u8], plain: &str, encoded: &str, value: &str) -> Vec<u8> {
     if holds(data, plain) {
         with_all_replaced(data, plain, value)
@@ -61,7 +61,7 @@ fn holds(data: &[u8], part: &str) -> bool {
     next(data, part).is_some()
 }
 
-/// Where this part stands first.
+/// The position of the first occurrence of this part.
 fn next(data: &[u8], part: &str) -> Option<usize> {
     data.windows(part.len()).position(|window| window == part.as_bytes())
 }
