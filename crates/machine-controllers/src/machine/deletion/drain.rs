@@ -1,7 +1,7 @@
-//! The part of a deletion that happens on the Node before the VM goes: cordon, mark, drain, detach.
+//! The part of a deletion that happens on the Node before the VM is deleted: cordon, mark, drain, detach.
 //!
-//! Source: spec/machine-controller §6.4, §6.5, §6.9. How pods are moved is the drain room's; here it is decided how hard,
-//! and what follows.
+//! Source: spec/machine-controller §6.4, §6.5, §6.9. The module `drain` moves the pods; this file decides whether that is
+//! forced, and what follows.
 
 use std::time::Duration;
 
@@ -36,9 +36,9 @@ use machine_api::names::{label, machine_condition, machine_reason, node_conditio
 
 /// A forced drain may take this long.
 const FORCED_DRAIN: Duration = Duration::from_secs(60);
-/// Attachments that can't be deleted hold a forced deletion this long beyond the drain timeout (M-02).
+/// Attachments that can't be deleted delay a forced deletion this long beyond the drain timeout (M-02).
 const ATTACHMENTS_HOLD: Duration = Duration::from_secs(10 * 60);
-/// A deletion by force, or one whose drain has had its time, waits so long for the lists of pods and attachments.
+/// A deletion by force, or a deletion whose drain timeout has passed, waits this long for the lists of pods and attachments.
 const LISTS_HOLD: Duration = Duration::from_secs(60);
 
 /// Why and how hard a drain is forced.
@@ -46,13 +46,14 @@ const LISTS_HOLD: Duration = Duration::from_secs(60);
 pub enum DrainMode {
     /// Pods are evicted.
     Normal,
-    /// Pods are deleted at once, because the Node has been ill for long. Only who reaches the Node's API server knows that.
+    /// Pods are deleted at once, because the Node has been unhealthy for long. A failure still stops the deletion: only a
+    /// controller that reaches the Node's API server can know that the Node is unhealthy.
     ByIllness,
-    /// Pods are deleted at once, and whatever fails does not stop the deletion.
+    /// Pods are deleted at once, and a failure does not stop the deletion.
     Forced,
 }
 
-/// How the Node is to be drained now, from the label, the time since the deletion, and what ails the Node (M-05).
+/// How the Node is drained now, by the label, the time since the deletion, and the faults of the Node (M-05).
 pub fn drain_mode(seen: &Observation) -> DrainMode {
     let late = drain_limit(seen).is_some_and(TimeLimit::has_passed);
     if seen.force_deletion() == Force::Yes || late {
@@ -64,7 +65,7 @@ pub fn drain_mode(seen: &Observation) -> DrainMode {
     }
 }
 
-/// Cordon, mark and drain the Node.
+/// Cordons, marks and drains the Node.
 pub(super) fn drain_node(seen: &Observation) -> Plan {
     let node = match &seen.node {
         NodeView::NoTarget | NodeView::NotLinked { .. } => return skip_drain(seen),
@@ -123,15 +124,15 @@ pub(super) fn drain_node(seen: &Observation) -> Plan {
             DrainMode::ByIllness | DrainMode::Forced => to_attachments(seen, "Force Drain successful."),
         },
         DrainState::Failed(error) => match mode {
-            // A Node that is ill does not tell whether its pods were only not reached.
+            // With an unhealthy Node, the failure may only mean that its pods could not be reached.
             DrainMode::Normal | DrainMode::ByIllness => failed_drain_of(seen, error),
             DrainMode::Forced => to_attachments(seen, &forced_on(&error.text)),
         },
     }
 }
 
-/// A Node of which nobody can tell whether it is this machine's is not drained for it, and its VM, which may be the one under
-/// the Node, waits: until somebody can tell, or as long as a drain that can't be done (decisions.md 44).
+/// A Node that may or may not be this machine's is not drained for this machine. The machine's VM may be the one under the
+/// Node, so the VM waits as well: until the owner is known, or as long as a drain that can't be done (decisions.md 44).
 fn contested(seen: &Observation, node: &str, why: &str) -> Plan {
     if drain_mode(seen) == DrainMode::Forced {
         let kept = Effect::Warn {
@@ -152,8 +153,8 @@ fn contested(seen: &Observation, node: &str, why: &str) -> Plan {
         .warning_if_written(reason, text)
 }
 
-/// A Node that the view does not show has no pods only if the API server does not have it either (decisions.md 45). A forced
-/// deletion does not wait for the answer.
+/// A Node that the store does not show has no pods only if the API server does not have the Node either (decisions.md 45). A
+/// forced deletion does not wait for that answer.
 fn without_node(seen: &Observation) -> Plan {
     match seen.troubles.latest() {
         Some(trouble) if trouble.step == NodeStep::LastLook && drain_mode(seen) == DrainMode::Normal => {
@@ -166,13 +167,14 @@ fn without_node(seen: &Observation) -> Plan {
     }
 }
 
-/// Since when the deletion is at its stage.
+/// Since when the deletion has been at its stage.
 fn in_stage_since(seen: &Observation) -> Timestamp {
     seen.machine.last_operation().last_update_time.as_ref().map_or(seen.now, |time| time.0)
 }
 
-/// Until when the VM waits for the lists of pods and attachments of its node (decisions.md 47): a deletion by force as long as this
-/// process needs to list them, any other until the time of the drain is over too. What is left of the wait, and when it ends.
+/// How long the VM still waits for the lists of pods and attachments of its node, and when that wait ends (decisions.md 47).
+/// A deletion by force waits for as long as this process needs to list them; any other deletion waits until the drain
+/// timeout has passed, too.
 fn awaits_lists_until(seen: &Observation) -> (Duration, Timestamp) {
     let asked = in_stage_since(seen).max(seen.first_seen);
     let listing = node_limit(seen, LISTS_HOLD, asked);
@@ -183,8 +185,8 @@ fn awaits_lists_until(seen: &Observation) -> (Duration, Timestamp) {
     }
 }
 
-/// Without the lists of pods and attachments nobody can be moved away and nothing be detached. A target cluster that does not
-/// give them must not keep a VM for ever.
+/// Without the lists of pods and attachments, no pod can be moved and no volume can be detached. A target cluster that does
+/// not give these lists must not keep a VM for ever.
 fn await_lists(seen: &Observation, rule: &'static str, wait: Wait) -> Plan {
     let (began, (left, end)) = (in_stage_since(seen), awaits_lists_until(seen));
     if !left.is_zero() {
@@ -209,7 +211,7 @@ fn forced_on(error: &str) -> String {
     format!("Drain failed due to - {error}. However, since it's a force deletion shall continue deletion of VM.")
 }
 
-/// A normal attempt ends when the drain timeout does; a forced one gets its own minute.
+/// A normal attempt ends with the drain timeout; a forced attempt has a minute of its own.
 pub fn drain_order(seen: &Observation, node: String, mode: DrainMode) -> DrainOrder {
     let (force, left) = match mode {
         DrainMode::Normal => (Force::No, drain_limit(seen).map_or(seen.limits.drain, TimeLimit::left)),
@@ -219,7 +221,7 @@ pub fn drain_order(seen: &Observation, node: String, mode: DrainMode) -> DrainOr
     DrainOrder { node, node_uid, flow: DrainFlow::Deletion, force, deadline: after(seen.steady, left) }
 }
 
-/// A wait until then at the most, if that is known.
+/// Limits the wait by this end, if it is known.
 fn until(wait: Waiting, end: Option<Timestamp>, then: &str) -> Waiting {
     match end {
         Some(end) => wait.at_most_until(end, then),
@@ -227,11 +229,11 @@ fn until(wait: Waiting, end: Option<Timestamp>, then: &str) -> Waiting {
     }
 }
 
-/// What becomes of pods that are not gone by the end of the drain timeout.
+/// What happens to pods that are not gone at the end of the drain timeout.
 const BY_FORCE: &str = "pods are deleted by force";
 
-/// Whom a drain under way waits for, and what an event tells besides, for as long as it holds: the same words are told once; `by_force` is the time from which on pods
-/// are deleted.
+/// What a running drain waits for, and the event that reports this; the same message is recorded once, for as long as it
+/// holds. `by_force` is the time from which pods are deleted.
 pub(crate) fn drain_wait(
     progress: &str,
     waiting: Option<&DrainWaiting>,
@@ -267,13 +269,13 @@ pub(crate) fn drain_wait(
     (until(wait, by_force, BY_FORCE), warning.map(|(reason, message)| Effect::Warn { reason, message }))
 }
 
-/// Whether an attempt under way only tries again what the machine says has failed. To tell of it, and of the same failure a
-/// moment later, costs two writes for nothing.
+/// Whether a running attempt only repeats one whose failure the machine shows already. Reporting the attempt, and the same
+/// failure a moment later, would cost two writes for nothing.
 pub(crate) fn tries_again(seen: &Observation, attempt: Attempt) -> bool {
     attempt == Attempt::Again && told_reason(&seen.machine) == Some(machine_condition::REASON_DRAIN_FAILED)
 }
 
-/// How much of what a drain says is worth a write.
+/// The write that reports the progress of a drain, where it is worth one.
 pub(crate) fn tells_of_drain(seen: &Observation, change: &StatusChange, attempt: Attempt) -> Option<Effect> {
     if tries_again(seen, attempt) { None } else { write_if(seen, change, Worth::Progress) }
 }
@@ -283,13 +285,13 @@ fn by_force_at(seen: &Observation) -> Option<Timestamp> {
     deletion_ends_at(seen, seen.limits.drain)
 }
 
-/// When something ends that holds a deletion up for so long.
+/// When something ends that may delay a deletion for this long.
 fn deletion_ends_at(seen: &Observation, length: Duration) -> Option<Timestamp> {
     let deleted = seen.machine.deleting_since()?;
     Some(deletion_limit(seen, length)?.ends_at_since(deleted, seen.now))
 }
 
-/// A drain under way: how far it is gets written rarely, and only when it says something new.
+/// A running drain: its progress is written rarely, and only when it is new.
 fn drain_running(
     seen: &Observation,
     progress: &str,
@@ -309,7 +311,7 @@ fn failed_drain(seen: &Observation, text: &str) -> Plan {
     failed_drain_on(seen, "its node to be drained", text)
 }
 
-/// An attempt that failed on other pods or volumes than the one before is another failure.
+/// A failure on other pods or volumes than in the attempt before is a new failure.
 fn failed_drain_of(seen: &Observation, failure: &Failure) -> Plan {
     let text = format!("Drain failed due to - {}. Will retry in next sync.", failure.text);
     failed_drain_on(seen, &failure.named_behind("its node to be drained"), &text)
@@ -326,7 +328,7 @@ fn failed_drain_on(seen: &Observation, on: &str, text: &str) -> Plan {
         .warning_if_written(machine_reason::DRAIN_BLOCKED, text)
 }
 
-/// That a drain went well which had been held up. On the plain path the status says enough (decisions.md 32).
+/// The event that a drain succeeded after it had been held up. Without a delay the status says enough (decisions.md 32).
 fn recovered(seen: &Observation) -> Option<Effect> {
     let was_held_up = matches!(
         told_reason(&seen.machine),
@@ -342,14 +344,14 @@ fn recovered(seen: &Observation) -> Option<Effect> {
     })
 }
 
-/// On to the VM: written before the driver is asked, so that a restart does not drain again.
+/// The next stage is the VM. It is written before the driver is asked, so that a restart does not drain again.
 fn to_delete_vm(seen: &Observation, text: &str, more: Vec<Effect>) -> Plan {
     let mut effects = vec![Rest::at(DeletionStage::DeleteVm, text).effect(seen), Effect::Remember(Memo::FlowDone)];
     effects.extend(more);
     Plan::new("drained", effects, Next::Again)
 }
 
-/// After a forced drain come the attachments; without any, the VM.
+/// After a forced drain, the attachments are deleted; if there are none, the VM.
 fn to_attachments(seen: &Observation, text: &str) -> Plan {
     let forced = Effect::Warn { reason: machine_reason::DRAIN_FORCED, message: text.to_owned() };
     if seen.attachments.as_ref().is_some_and(|all| all.iter().all(|attachment| attachment.deleting)) {
@@ -359,29 +361,29 @@ fn to_attachments(seen: &Observation, text: &str) -> Plan {
     Plan::new("drained-by-force", vec![rest.effect(seen), forced], Next::Again)
 }
 
-/// How long after its deletion a machine is held up no longer by what can't be undone on its Node (M-02).
+/// How long after its deletion a machine stops waiting for steps on its Node that fail (M-02).
 pub(super) fn overdue_after(seen: &Observation) -> Duration {
     seen.limits.drain + ATTACHMENTS_HOLD
 }
 
-/// Whether that time has passed.
+/// Whether that time has passed since the machine's deletion.
 pub(super) fn is_overdue(seen: &Observation) -> bool {
     deletion_limit(seen, overdue_after(seen)).is_some_and(TimeLimit::has_passed)
 }
 
-/// Whether a deletion that came past its drain by force has no reason for force any more: its Node is well again, or was not seen
-/// for as long as an illness must last.
+/// Whether a deletion that passed its drain by force has lost the reason for force: its Node is healthy again, or this
+/// process has not seen the fault for as long as a fault must last.
 fn is_forced_no_more(seen: &Observation) -> bool {
     drain_mode(seen) == DrainMode::Normal
 }
 
-/// Back to the drain. What the forced one has moved is gone; nobody else is moved without being asked.
+/// Goes back to the drain. The pods that the forced drain deleted are gone; the other pods are evicted.
 fn drain_after_all(seen: &Observation) -> Plan {
     let rest = Rest::at(DeletionStage::Drain, "Nothing forces the drain any more.");
     Plan::new("drain-after-all", vec![rest.effect(seen)], Next::Again)
 }
 
-/// Delete the Node's attachments; those that are being deleted already are not waited for.
+/// Deletes the Node's attachments; attachments that are being deleted already are not waited for.
 pub(super) fn detach(seen: &Observation) -> Plan {
     if !matches!(seen.node, NodeView::Ours(_)) {
         return to_delete_vm(
@@ -423,6 +425,6 @@ pub(super) fn detach(seen: &Observation) -> Plan {
         .into_iter()
         .map(|attachment| Effect::DeleteAttachment { name: attachment.name.clone(), uid: attachment.uid.clone() })
         .collect();
-    // What was deleted is seen through the view; until then the next pass would delete it twice.
+    // The store shows the deletions later; an earlier pass would delete the attachments twice.
     Plan::new("detach-by-force", effects, Next::LookAgain(pause_of(RetryPeriod::Short, seen), Wait::Detachment))
 }

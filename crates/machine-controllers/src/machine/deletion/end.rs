@@ -1,8 +1,8 @@
-//! The end of a deletion, once the VM is gone: its Node goes, then our finalizer.
+//! The end of a deletion, after the VM is gone: the Node is deleted, then our finalizer is removed from the machine.
 //!
-//! A kubelet may register while its VM is being deleted, and the view may not show that yet. Nothing else would ever delete
-//! such a Node. Where the view shows no Node of the machine, the API server itself is asked once before the machine is let
-//! go. Source: spec/machine-controller §6.7, §6.8.
+//! A kubelet may register while its VM is being deleted, and the store may not show that yet. Nothing else would ever delete
+//! this Node. Therefore, when the store shows no Node of the machine, the API server is asked once before the finalizer is
+//! removed. Source: spec/machine-controller §6.7, §6.8.
 
 use super::{
     Rest,
@@ -21,7 +21,8 @@ use controller_runtime::snapshot::Snapshot;
 use kube_values::duration::GoDuration;
 use machine_api::names::{label, machine_condition, machine_reason};
 
-/// Delete the Node (first, so that nobody puts the finalizer back on), take our finalizer off it, and let go.
+/// Deletes the Node (first, so that nothing adds the finalizer again), removes our finalizer from it, and then from the
+/// machine.
 pub(super) fn delete_node(seen: &Observation) -> Plan {
     let mut effects = Vec::new();
     match seen.troubles.latest() {
@@ -61,7 +62,7 @@ pub(super) fn delete_node(seen: &Observation) -> Plan {
         }),
         NodeView::NoTarget | NodeView::NotLinked { candidate: None, .. } | NodeView::Absent | NodeView::Vanished => {}
     }
-    // On the plain path the end of the machine says enough (decisions.md 32).
+    // Without earlier failures the end of the machine says enough (decisions.md 32).
     if vm_is_gone(seen) && told_reason(&seen.machine) == Some(machine_reason::VM_DELETION_FAILED) {
         effects.push(Effect::Tell {
             reason: machine_reason::VM_DELETED,
@@ -72,8 +73,8 @@ pub(super) fn delete_node(seen: &Observation) -> Plan {
     Plan::new("delete-node-and-let-go", effects, Next::Settled)
 }
 
-/// Whether only the view says that the machine has no Node. Where it shows a Node of another instance, that Node may be gone by
-/// now, and the machine's own Node may have joined under the same name.
+/// Whether only the store says that the machine has no Node. When the store shows a Node of another instance, that Node may
+/// be gone by now, and the machine's own Node may have joined under the same name.
 fn must_look(seen: &Observation) -> bool {
     let is_unseen = match &seen.node {
         NodeView::NotLinked { candidate: None, .. }
@@ -86,13 +87,13 @@ fn must_look(seen: &Observation) -> bool {
     is_unseen && seen.node_source == NodeSource::View
 }
 
-/// A target cluster that does not answer any more holds a machine up for ever, unless somebody wants it gone by force: then
-/// as long as volume attachments may (M-02).
+/// A target cluster that does not answer any more delays a deletion for ever. Only a deletion by force goes on, after the
+/// time that volume attachments may take (M-02).
 fn may_go_unseen(seen: &Observation, trouble: &Trouble) -> bool {
     trouble.step == NodeStep::LastLook && seen.force_deletion() == Force::Yes && is_overdue(seen)
 }
 
-/// What could not be done about the Node, or about the machine itself, is tried again, and said.
+/// Tries a failed step on the Node, or on the machine itself, again, and reports the failure.
 pub(super) fn node_trouble(seen: &Observation, trouble: &Trouble) -> Plan {
     let (node, error) = (seen.node_label(), &trouble.error);
     let pause = pause_of(RetryPeriod::Short, seen);
@@ -118,7 +119,7 @@ pub(super) fn node_trouble(seen: &Observation, trouble: &Trouble) -> Plan {
                 VmOwner::This | VmOwner::Leaving(_) => {
                     (DeletionStage::RemoveFinalizer, "VM and Node are gone".to_owned())
                 }
-                // Should the other machine be gone first, the deletion goes on where it stands.
+                // If the other machine is gone first, the deletion continues at its present stage.
                 VmOwner::Living(other) => (
                     DeletionStage::of(&seen.machine).unwrap_or(DeletionStage::GetVmStatus),
                     format!("The VM is left to machine {other}, which names it too"),
@@ -165,7 +166,7 @@ mod tests {
     };
     use machine_driver::DeletedVm;
 
-    /// A machine whose VM has just gone, and whose Node the view shows like this.
+    /// A machine whose VM has just been deleted, with this view of its Node.
     fn without_vm(node: NodeView, source: NodeSource) -> Observation {
         let mut seen = answered(seen(resting(DeletionStage::DeleteVm), 200), Answer::Deleted(Ok(DeletedVm::default())));
         if node == NodeView::NoTarget {

@@ -1,7 +1,7 @@
-//! From a machine to nothing: mark, drain, detach, delete the VM, delete the Node, let go.
+//! The deletion of a machine: mark, drain, detach, delete the VM, delete the Node, remove the finalizer.
 //!
-//! Source: spec/machine-controller §6. A step never starts while a driver call for the machine is in flight. Steps that
-//! need no outside wait follow each other in one pass; the status is written where the flow rests (§16.4).
+//! Source: spec/machine-controller §6. A step never starts while a driver call for the machine is in flight. Steps that wait
+//! for nothing outside follow each other in one pass; the status is written at the stages where the flow may pause (§16.4).
 
 pub mod drain;
 mod end;
@@ -48,25 +48,26 @@ use machine_api::{
 };
 use machine_driver::{Code, VmIdentity};
 
-/// A machine that deletes the VM of another one wakes it with its end; this is for a change that got lost.
+/// Another machine that deletes the VM wakes this one at its end; this period is for a lost change.
 const OTHER_LOOKED_AT_EVERY: Duration = Duration::from_secs(30);
 
 /// The next step of a deletion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeletionStep {
-    /// Nothing: our finalizer is gone, what is left is somebody else's.
+    /// Nothing: our finalizer is gone, and the remaining finalizers are not ours.
     NotOurs,
     /// A driver call of this machine is in flight.
     AwaitCall,
-    /// Let go and leave VM and Node to the machine of this name, which has the same instance and lives.
+    /// Remove the finalizer, and leave VM and Node to the machine of this name, which has the same instance and is not being
+    /// deleted.
     LeaveVm(String),
     /// Wait for the end of the machine of this name, which has the same instance and deletes the VM.
     AwaitOther(String),
     /// Enter this stage; the machine becomes Terminating.
     MarkTerminating(DeletionStage),
-    /// Link the Node that is the machine's, and become Terminating; its drain follows.
+    /// Link the machine's Node, and become Terminating; the drain follows.
     LinkNode(String),
-    /// Find out which Node the VM has.
+    /// Ask the driver which Node the VM has.
     AskStatus,
     /// Drain the Node.
     DrainNode,
@@ -74,13 +75,13 @@ pub enum DeletionStep {
     Detach,
     /// Delete the VM.
     DeleteVm,
-    /// Delete the Node and let go.
+    /// Delete the Node and remove the finalizer.
     DeleteNode,
-    /// Let go.
+    /// Remove the finalizer.
     RemoveFinalizer,
 }
 
-/// The next step of a deletion. What the driver has answered in this flow counts like a stage that has been written.
+/// The next step of a deletion. An answer of the driver in this flow counts like a stage that has been written.
 pub fn next_deletion_step(seen: &Observation) -> DeletionStep {
     if !seen.has_finalizer() {
         return DeletionStep::NotOurs;
@@ -143,13 +144,13 @@ pub fn deletion(seen: &Observation) -> Plan {
         DeletionStep::DrainNode => drain_node(seen),
         DeletionStep::Detach => detach(seen),
         DeletionStep::DeleteVm => delete_vm(seen),
-        // The finalizer goes by one way only: what others have marked as done is looked at anew.
+        // The finalizer is removed in one place only: a stage that another client has marked as done is checked again.
         DeletionStep::DeleteNode | DeletionStep::RemoveFinalizer => delete_node(seen),
     }
 }
 
-/// Whether the driver has said in this flow that nothing is left of the VM, and is to be believed: not while a creation may
-/// still turn out to have made one.
+/// Whether the driver has answered in this flow that nothing is left of the VM. The answer does not count while a creation
+/// may still turn out to have made a VM.
 pub(super) fn vm_is_gone(seen: &Observation) -> bool {
     let is_said = match &seen.flow.answer {
         Some(Answer::Deleted(Ok(_))) => true,
@@ -159,7 +160,7 @@ pub(super) fn vm_is_gone(seen: &Observation) -> bool {
     is_said && unknown_before_the_end(seen).is_none()
 }
 
-/// A status that keeps the flow at a stage: free text first, the stage's marker last.
+/// A status that keeps the flow at a stage: the free text first, the stage's marker last.
 pub(super) struct Rest {
     stage: DeletionStage,
     state: OperationState,
@@ -168,7 +169,7 @@ pub(super) struct Rest {
     wait: Option<Waiting>,
 }
 
-/// The course of a machine that is being deleted.
+/// The [`Course`] of a machine that is being deleted.
 pub(super) fn course(seen: &Observation) -> Course {
     Course::Deletion(seen.machine.deleting_since())
 }
@@ -187,13 +188,13 @@ impl Rest {
         Self { stage, state: OperationState::Failed, text: text.into(), code, wait: None }
     }
 
-    /// Waits for something else than the end of the stage.
+    /// Sets another wait than the one for the end of the stage.
     pub(super) fn waits(mut self, wait: Waiting) -> Self {
         self.wait = Some(wait);
         self
     }
 
-    /// Whom the machine waits for.
+    /// What the machine waits for.
     fn wait(&self, seen: &Observation) -> Waiting {
         if let Some(wait) = &self.wait {
             return wait.clone();
@@ -210,7 +211,7 @@ impl Rest {
     }
 
     pub(super) fn change(&self, seen: &Observation) -> StatusChange {
-        // What the machine was before is needed once more, for the Node's condition.
+        // The Node's condition needs to know later whether the machine had failed.
         let before = if was_failed(&seen.machine) && self.stage <= DeletionStage::Drain { WAS_FAILED_TEXT } else { "" };
         let blank = if self.text.is_empty() { "" } else { " " };
         StatusChange::new()
@@ -226,7 +227,7 @@ impl Rest {
         self.change(seen).effect(seen)
     }
 
-    /// A plan of this rule that stays at the stage, and says so where that is news.
+    /// A plan of this rule that stays at the stage, and writes the status where it is new.
     pub(super) fn plan(&self, rule: &'static str, seen: &Observation, next: Next) -> Plan {
         Plan::telling(rule, seen, self.change(seen), Worth::NewValues, next)
     }
@@ -237,8 +238,8 @@ pub(super) fn pause_of(period: RetryPeriod, seen: &Observation) -> Duration {
     period.length(seen.limits.resource_exhausted_retry)
 }
 
-/// No step begins while a driver call is under way. One of the machine's creation may take long, and nothing has said yet
-/// that the deletion waits for it.
+/// No step begins while a driver call is under way. A call of the machine's creation may take long, and the status does not
+/// show yet that the deletion waits for it.
 fn await_call(seen: &Observation) -> Plan {
     let what = match seen.flow.in_flight {
         Some(Call::Create) => "the creation of its VM",
@@ -268,7 +269,7 @@ fn call_limit(seen: &Observation) -> Option<Timestamp> {
     Some(after(seen.flow.asked_at?, length))
 }
 
-/// The stages that need a write of their own before anything is done.
+/// Enters a stage that needs a status write before anything is done.
 fn mark_terminating(seen: &Observation, stage: DeletionStage) -> Plan {
     let text = if stage == DeletionStage::DeleteVm {
         "Running without target cluster, skipping node drain and volume attachment deletion."
@@ -281,22 +282,22 @@ fn mark_terminating(seen: &Observation, stage: DeletionStage) -> Plan {
     Plan::new("mark-terminating", effects, Next::Again)
 }
 
-/// The VM that the driver has told of since the creation began, while it is not on the machine yet. A cloud may not show it
-/// under the machine's name for minutes, so that nothing but this answer leads to it.
+/// The VM that the driver has named since the creation began, while the machine does not record it yet. A cloud may not list
+/// it under the machine's name for minutes, so that only this answer leads to it.
 fn answered_vm(seen: &Observation) -> Option<&VmIdentity> {
     let vm = &seen.flow.vm.as_ref()?.identity;
     seen.machine.provider_id().is_empty().then_some(vm)
 }
 
-/// The Node that this VM will have. One that has the name already and belongs to an older VM is not linked: it is neither to
-/// be drained nor to be deleted.
+/// The Node that this VM will have. An existing Node of this name that belongs to an older VM is not linked: it must be
+/// neither drained nor deleted.
 fn node_of_answered_vm(seen: &Observation) -> Option<&str> {
     let vm = answered_vm(seen)?;
     let takes_a_name = matches!(seen.flow.answer, Some(Answer::DeletedStale(_))) || is_stale_node(seen, vm);
     (is_linkable(&vm.node_name) && !takes_a_name).then_some(vm.node_name.as_str())
 }
 
-/// Keeps the identity of that VM when its Node can't be linked.
+/// Records the identity of that VM when its Node can't be linked.
 fn record_provider_id(seen: &Observation) -> Option<Effect> {
     let vm = answered_vm(seen).filter(|vm| !vm.provider_id.is_empty())?;
     Some(Effect::Link(Link { provider_id: Some(vm.provider_id.clone()), ..Link::default() }))
@@ -316,8 +317,8 @@ fn forget_token(seen: &Observation) -> Option<Effect> {
     (!joined && seen.target == TargetCluster::Present).then_some(Effect::DeleteToken)
 }
 
-/// Links the Node, and records the VM's identity where the driver tells it: without it a Node of that name that belongs to an
-/// older VM would count as the machine's (M-07).
+/// Links the Node, and records the VM's identity where the driver names it. Without the identity, a Node of this name that
+/// belongs to an older VM would count as the machine's (M-07).
 fn link_node(seen: &Observation, node: &str, provider_id: &str) -> Plan {
     let is_new = seen.machine.provider_id().is_empty() && !provider_id.is_empty();
     let link = Effect::Link(Link { provider_id: is_new.then(|| provider_id.to_owned()), ..Link::of_node(node) });
@@ -326,7 +327,7 @@ fn link_node(seen: &Observation, node: &str, provider_id: &str) -> Plan {
     Plan::new("link-node", effects, Next::Again)
 }
 
-/// The driver knows which Node a VM has that was never recorded.
+/// Asks the driver for the Node of a VM whose Node was never recorded.
 fn ask_status(seen: &Observation) -> Plan {
     let by_force = seen.force_deletion() == Force::Yes;
     let stage = DeletionStage::GetVmStatus;
@@ -369,8 +370,8 @@ fn ask_status(seen: &Observation) -> Plan {
     }
 }
 
-/// A driver that sees several VMs of the machine's name tells the Node of none, however often it is asked. They are deleted without
-/// a drain once one would have had its time.
+/// A driver that finds several VMs of the machine's name names the Node of none, however often it is asked. The VMs are
+/// deleted without a drain after the drain timeout.
 fn has_waited_for_one_of_several(seen: &Observation, code: Code) -> bool {
     code == Code::OutOfRange && drain_mode(seen) == DrainMode::Forced
 }
@@ -381,19 +382,19 @@ pub(super) fn skip_drain(seen: &Observation) -> Plan {
     Plan::new("drain-skipped", vec![rest.effect(seen), Effect::Remember(Memo::AnswerDone)], Next::Again)
 }
 
-/// What is missing for a driver call, unless what was good before may still serve (decisions.md 15).
+/// What is missing for a driver call, unless the last good class and Secrets may still serve (decisions.md 15).
 fn fault_of(seen: &Observation) -> Option<Fault> {
     if seen.class.last_good == LastGood::Remembered {
         return None;
     }
     match class_fault(seen) {
         Some(InputFault::Fault(fault)) if fault.reason != machine_reason::NODE_TEMPLATE_INVALID => Some(fault),
-        // Neither a missing finalizer nor a bad node template matters for a VM that is to go.
+        // A missing finalizer or a bad node template does not matter for a VM that is to be deleted.
         Some(InputFault::Fault(_) | InputFault::NotReady(_)) | None => secret_fault(seen),
     }
 }
 
-/// Waits at a stage for class or Secret, and says so.
+/// Waits at a stage for class or Secret, and reports that.
 fn blocked(seen: &Observation, stage: DeletionStage, fault: &Fault) -> Plan {
     let pause = pause_of(RetryPeriod::Long, seen);
     let wait = wait_in_deletion(seen, fault.reason, "what the provider needs to delete the VM")
@@ -408,7 +409,7 @@ fn blocked(seen: &Observation, stage: DeletionStage, fault: &Fault) -> Plan {
         .also([Effect::Warn { reason: fault.reason, message: fault.message.clone() }])
 }
 
-/// Delete the VM. Called again after a restart, which costs an answer `NotFound`.
+/// Deletes the VM. After a restart the driver is called again, and answers `NotFound`.
 fn delete_vm(seen: &Observation) -> Plan {
     let stage = DeletionStage::DeleteVm;
     match &seen.flow.answer {
@@ -435,7 +436,7 @@ fn delete_vm(seen: &Observation) -> Plan {
     }
 }
 
-/// The driver has said that nothing is left of the VM: the Node follows, unless a VM may still show itself.
+/// The driver has answered that nothing is left of the VM: the Node follows, unless a VM may still appear.
 fn after_vm(seen: &Observation) -> Plan {
     match unknown_before_the_end(seen) {
         Some(outcome) => await_vm(seen, DeletionStage::DeleteVm, outcome),
@@ -443,7 +444,7 @@ fn after_vm(seen: &Observation) -> Plan {
     }
 }
 
-/// Asks the driver again in a moment for a VM that may show itself, and says why.
+/// Asks the driver again in a moment for a VM that may still appear, and reports why.
 fn await_vm(seen: &Observation, stage: DeletionStage, outcome: UnknownOutcome) -> Plan {
     let text = "It is not known whether the last creation made a VM.";
     let reason = machine_condition::REASON_WAITING_FOR_PROVIDER;
@@ -457,7 +458,7 @@ fn await_vm(seen: &Observation, stage: DeletionStage, outcome: UnknownOutcome) -
         .also([Effect::Remember(Memo::AnswerDone)])
 }
 
-/// Looks at nothing while another machine deletes the VM; all that belongs to a deletion is done after its end.
+/// Does nothing while another machine deletes the VM; the deletion of this machine continues after that machine's end.
 fn await_other(seen: &Observation, other: &str) -> Plan {
     let text = format!("VM {} is that of machine {other}, too, which deletes it.", seen.machine.provider_id());
     let stage = DeletionStage::of(&seen.machine).unwrap_or(DeletionStage::GetVmStatus);
@@ -470,8 +471,8 @@ fn await_other(seen: &Observation, other: &str) -> Plan {
     plan.also(forget_token(seen).filter(|_| is_news))
 }
 
-/// Lets go, and leaves VM and Node to another machine. The stage stays: should the other one be gone before this one is, all
-/// that belongs to a deletion is done after all.
+/// Removes the finalizer, and leaves VM and Node to another machine. The stage stays: if the other machine is gone before
+/// this one, this machine's deletion is done in full after all.
 fn leave_vm(seen: &Observation, other: &str) -> Plan {
     if let Some(trouble) = seen.troubles.at(NodeStep::LetGo) {
         return node_trouble(seen, trouble);
@@ -489,7 +490,7 @@ fn leave_vm(seen: &Observation, other: &str) -> Plan {
         .also([Effect::RemoveMachineFinalizer])
 }
 
-/// Writes what a driver call failed with, and pauses.
+/// Writes the failure of a driver call, and pauses.
 fn failed_call(seen: &Observation, rest: Rest, period: RetryPeriod, reason: &'static str) -> Plan {
     let memory = match &seen.flow.answer {
         Some(Answer::Deleted(Err(status))) => status.last_known_state.clone(),

@@ -54,7 +54,7 @@ fn a_label_forces_the_drain(#[case] value: &str, #[case] force: Force) {
 
 #[test]
 fn mc_166_a_node_that_falls_ill_while_it_is_drained_is_drained_by_force() {
-    // What the machine remembers of its node is frozen since it became Terminating.
+    // The conditions that the machine stores do not change any more once it is Terminating.
     let mut machine = resting(DeletionStage::Drain);
     machine.status.conditions = vec![condition("Ready", "True")];
     let mut ill = condition("Ready", "Unknown");

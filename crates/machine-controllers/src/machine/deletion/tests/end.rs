@@ -1,4 +1,4 @@
-//! What follows once the VM is asked to go: its end, the Node, the finalizers.
+//! What follows after the driver was asked to delete the VM: its answer, the Node, the finalizers.
 
 use super::*;
 
@@ -82,7 +82,7 @@ fn mc_032_a_machine_whose_node_may_be_anothers_waits_without_drain_detachment_or
     assert_eq!(stage_after(&seen), Some(stage));
     let is_told = |effect: &Effect| matches!(effect, Effect::Warn { reason: machine_reason::NODE_CONTESTED, .. });
     assert!(plan.effects.iter().any(is_told), "{plan:?}");
-    // At the end the Node stays, whatever became of the VM.
+    // At the end the Node stays, whatever happened to the VM.
     let last_operation = &mut seen.machine.to_mut().status.last_operation;
     last_operation.description = DeletionStage::DeleteNode.marker().to_owned();
     assert_eq!(node_writes(&decide(&seen)), 0);

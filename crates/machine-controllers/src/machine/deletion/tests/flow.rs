@@ -1,5 +1,5 @@
-//! Whole deletions against the small cluster: restarts, lost writes, a cluster that is away, budgets, namesakes, and drains
-//! that must not hold up anybody else.
+//! Whole deletions against the small cluster: restarts, lost writes, a cluster that does not answer, budgets, machines of
+//! the same name, and drains that must not delay other machines.
 //!
 //! Source: spec/machine-controller §17.8–17.10.
 
@@ -63,7 +63,7 @@ async fn mc_187_a_deletion_ends_wherever_the_process_dies() {
     }
 }
 
-/// The kubelet registers at any moment of a deletion, and the watch tells of it seconds later.
+/// The kubelet may register at any moment of a deletion, and the watch reports the Node seconds later.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_joins_unseen_while_its_vm_is_deleted_goes_too() {
     for joins_after in 1..=16 {
@@ -80,14 +80,14 @@ async fn a_node_that_joins_unseen_while_its_vm_is_deleted_goes_too() {
     }
 }
 
-/// What becomes of the process that has asked for a VM.
+/// What happens to the process that has asked for a VM.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fate {
-    /// It lives on, and is told of a time-out.
+    /// It keeps running; its call times out.
     LivesOn,
     /// It crashes during the call.
     CrashesDuringTheCall,
-    /// It is told of a time-out and crashes during the deletion that follows.
+    /// Its call times out, and it crashes during the deletion that follows.
     CrashesDuringTheDeletion,
 }
 
@@ -124,7 +124,8 @@ async fn the_vm_of_a_creation_without_an_answer_goes_with_its_deleted_machine(
 #[tokio::test(start_paused = true)]
 async fn a_creation_that_was_refused_holds_up_no_deletion() {
     let world = World::new(Luck::Good);
-    // Of machines that this process has seen come it knows that nobody else has asked for their VMs.
+    // This process has seen its second machine being created, so it knows that no other process has asked for that machine's
+    // VM.
     world.make_machine_named("m-first");
     wait(10).await;
     world.api.fail_next("POST /api/v1/namespaces/kube-system/secrets", Fault::Answer(403));

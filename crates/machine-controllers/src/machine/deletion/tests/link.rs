@@ -45,7 +45,7 @@ fn a_failed_deletion_of_the_vm_is_told_before_a_node_is_linked_again() {
     assert_eq!(decide(&seen).rule, "driver-failed-in-deletion");
 }
 
-/// No Node registers with it either: the kubelet writes the name on a label of its own.
+/// A Node of this name can't register either: the kubelet writes the name to a label of its own.
 #[rstest]
 #[case::told(Answer::Status(Ok(new_vm(
     "a-very-long-name-of-a-node-which-is-longer-than-any-value-of-a-label-may-be"

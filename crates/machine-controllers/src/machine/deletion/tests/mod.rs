@@ -89,7 +89,7 @@ fn a_terminating_machine_without_stage_starts_anew(#[case] text: &str) {
     let mut seen = with_node(seen(no_label(machine.clone()), 200), node(vec![]));
     seen.node = NodeView::NotLinked { candidate: None, namesake: None };
     assert_eq!(stage_after(&seen), Some(DeletionStage::GetVmStatus));
-    // Whose Node is known already, needs not be asked for.
+    // When the machine's Node is known, the driver is not asked for it.
     let seen = with_node(crate::machine::testing::seen(machine, 200), node(vec![]));
     assert_eq!(stage_after(&seen), Some(DeletionStage::Drain));
 }

@@ -1,4 +1,4 @@
-//! Whole deletions of machines that share an instance, as a restored backup or a copied manifest makes them.
+//! Whole deletions of machines that share an instance, as after a restored backup or with a copied manifest.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ async fn wait(seconds: u64) {
     tokio::time::sleep(Duration::from_secs(seconds)).await;
 }
 
-/// VMs that are there, and those that the driver has deleted.
+/// The number of VMs that exist, and of VMs that the driver has deleted.
 fn vms(world: &World) -> (usize, usize) {
     let vms = world.vms();
     (vms.by_name.len(), vms.ended)

@@ -1,8 +1,8 @@
-//! VMs that nobody recorded, and what the call that deletes a VM needs.
+//! VMs that no machine records, and what the call that deletes a VM needs.
 
 use super::*;
 
-/// A machine whose creation has just answered, and which was deleted meanwhile.
+/// A machine that was deleted while its VM was being created; the creation has just been answered.
 fn deleted_while_made(vm: VmIdentity) -> Observation {
     let mut machine = no_label(deleted_at(machine(), 100));
     machine.spec.provider_id.clear();
@@ -83,7 +83,7 @@ fn nothing_found_by_name_is_believed_once_the_last_creation_would_show_itself(
         let plan = decide(&seen);
         assert_eq!(plan.effects.iter().find(|effect| **effect == Effect::RemoveMachineFinalizer), ends_with.as_ref());
         if ends_with.is_none() {
-            // The driver is asked again, and all that is written is written once.
+            // The driver is asked again, and the status is written only once.
             assert!(plan.effects.contains(&Effect::Remember(Memo::AnswerDone)), "{plan:?}");
             assert!(matches!(plan.next, Next::LookAgain(after, _) if after.as_secs() == 5), "{plan:?}");
             seen.machine = after(&plan, &seen.machine);
@@ -138,12 +138,12 @@ fn a_machine_whose_vm_is_anothers_goes_alone_and_says_so(#[case] machine: Machin
     let told = after(&plan, &seen.machine);
     assert!(told.last_operation().description.starts_with("VM cloud:///n is left to machine m-other"), "{told:?}");
     assert_eq!(DeletionStage::of(&told), Some(before.unwrap_or(DeletionStage::GetVmStatus)));
-    // Who refuses to let it go is told once, and the stage stays.
+    // A refused removal of the finalizer is reported once, and the stage stays.
     seen.troubles = Trouble { step: NodeStep::LetGo, error: "a policy".to_owned() }.into();
     let refused = after(&decide(&seen), &told);
     assert_eq!(DeletionStage::of(&refused), DeletionStage::of(&told));
     assert!(refused.machine_conditions()[0].message.contains("a policy"), "{refused:?}");
-    // The other one is gone: all that belongs to a deletion is done after all.
+    // The other machine is gone: this machine's deletion is done in full after all.
     seen.troubles = Troubles::default();
     seen.machine = refused;
     seen.vm_owner = VmOwner::This;
@@ -165,7 +165,7 @@ fn a_machine_whose_vm_is_deleted_with_another_one_does_nothing_meanwhile(#[case]
     if force == Force::No {
         seen.machine = after(&plan, &seen.machine);
         assert_eq!(decide(&seen).effects, [], "it is told once");
-        // The other one is gone: this one looks for the VM itself.
+        // The other machine is gone: this machine looks for the VM itself.
         seen.vm_owner = VmOwner::This;
         assert_eq!(next_deletion_step(&seen), DeletionStep::DrainNode);
     }

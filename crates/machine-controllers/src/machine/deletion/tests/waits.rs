@@ -1,4 +1,4 @@
-//! What a machine that is being deleted says of its waits: whom, since when, until when, and what ends them.
+//! What a machine that is being deleted reports of its waits: for what, since when, until when, and what ends them.
 //!
 //! Source: decisions.md 30; spec/machine-controller §7.9.
 
@@ -188,7 +188,7 @@ fn a_wait_for_lists_names_those_that_are_missing_and_why_and_is_told_anew_when_o
     let (_, message) = tell(&mut seen);
     assert!(message.contains("pods can't be listed: forbidden to list and watch pods"), "{message}");
     assert!(!message.contains("poddisruptionbudgets"), "{message}");
-    // The reason may change with every attempt; that alone is no news.
+    // The cause may change with every attempt; that alone is not reported.
     seen.missing_views = missing(&["pods"], Some("connection refused"));
     assert!(!tell(&mut seen).0);
 }
