@@ -1,9 +1,9 @@
-//! What a machine says while verdicts about it are suspended, because an API server can't be reached or the clock can't be
-//! trusted (decisions.md 46).
+//! What a machine reports while it is frozen, because an API server can't be reached or the clock can't be trusted
+//! (decisions.md 46).
 //!
-//! Only one that the controller would otherwise move on says so, and only while the API server that holds it answers:
-//! then it is the Nodes that nobody sees. Deletions go on and say what they wait for themselves. Pure.
-//! Source: spec/machine-controller §9.3; decisions.md 30.
+//! Only a machine that the controller would otherwise act upon reports this, and only while the control cluster's API server
+//! answers: then only the Nodes can't be seen. Deletions go on, and report what they wait for themselves. Pure. Source:
+//! spec/machine-controller §9.3; decisions.md 30.
 
 use std::time::Duration;
 
@@ -21,17 +21,17 @@ use crate::machine::{
 use controller_runtime::clock::ClockTrouble;
 use machine_api::{names::machine_condition, v1alpha1::MachinePhase};
 
-/// How long a machine rests while the clock can't be trusted.
+/// How long a machine waits for the next pass while the clock can't be trusted.
 const CLOCK_PAUSE: Duration = Duration::from_secs(30);
 
-/// While an API server can't be reached nothing is decided on what may be an old view; afterwards a machine says again
-/// what it waits for by itself.
+/// While an API server can't be reached, nothing is decided on stores that may be outdated. Afterwards a machine reports its
+/// own wait again.
 pub fn frozen(seen: &Observation) -> Say {
     match seen.freeze {
         Freeze::Frozen => {
             let next = match seen.clock {
                 None => Next::Settled,
-                // Nobody wakes the machines when the clock can be trusted again.
+                // Nothing wakes the machines when the clock can be trusted again.
                 Some(_) => Next::LookAgain(CLOCK_PAUSE, Wait::Deadline),
             };
             if !tells(seen) {
@@ -49,19 +49,19 @@ pub fn frozen(seen: &Observation) -> Say {
     }
 }
 
-/// Whether the machine is not where it should be and can be told so.
+/// Whether the machine is not in its intended state, and its status can be written.
 fn tells(seen: &Observation) -> bool {
-    // That a VM was taken over must stay known: it sets the clock of the timeout (M-13).
+    // The status must keep showing that a VM was taken over: this sets the start of the creation timeout (M-13).
     let adopted = Some(machine_condition::REASON_WAITING_FOR_NODE_OF_ADOPTED_VM);
     let tellable = match (seen.silence, seen.clock) {
         (Silence::Target, _) | (Silence::None, Some(ClockTrouble::Apart(_))) => true,
-        // A rest of a minute is not worth a write.
+        // A pause of a minute is not worth a write.
         (Silence::None, Some(ClockTrouble::Stepped) | None) | (Silence::Control, _) => false,
     };
     tellable && is_under_way(seen.phase()) && told_reason(&seen.machine) != adopted
 }
 
-/// Whether the controller itself leads on from this phase.
+/// Whether the controller itself moves a machine on from this phase.
 pub fn is_under_way(phase: &MachinePhase) -> bool {
     match phase {
         MachinePhase::Unset
@@ -97,7 +97,7 @@ fn frozen_wait(seen: &Observation) -> Waiting {
         .ended_by("it answers again; see metric mcm_machine_controller_frozen and the log of the process")
 }
 
-/// What the machine waits for now that the API servers answer again.
+/// What the machine waits for after the API servers answer again.
 fn resumed_wait(seen: &Observation) -> Waiting {
     let node = seen.node_label();
     match seen.phase() {

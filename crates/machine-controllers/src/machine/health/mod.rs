@@ -1,4 +1,4 @@
-//! Whether a machine's Node is healthy, and what phase follows from it.
+//! Whether a machine's Node is healthy, and which phase follows from it.
 //!
 //! Source: spec/machine-controller §5.1–5.3; decisions.md 40. Time limits live in `timeout`.
 
@@ -35,13 +35,13 @@ use machine_api::{
     v1alpha1::{MachinePhase, OperationState, OperationType},
 };
 
-/// Conditions of a machine that has not joined are written at the latest after they differed this long (spec §16.2).
+/// Changed conditions of a machine that has not joined are written after this time at the latest (spec §16.2).
 pub const CONDITIONS_WAIT: Duration = Duration::from_secs(60);
 
-/// What the Node says about the machine.
+/// What the Node means for the machine.
 #[derive(Clone, Debug, PartialEq)]
 pub enum HealthVerdict {
-    /// Nothing new; perhaps the conditions are to be written after this time.
+    /// Nothing is new; perhaps the conditions are to be written after this time.
     Unchanged(Option<Duration>),
     /// The conditions are to be written, nothing else.
     TakeConditions,
@@ -49,7 +49,7 @@ pub enum HealthVerdict {
     Running(Arrival),
     /// The machine is not healthy any more.
     Unknown(Cause),
-    /// The node's agent has told how the in-place update went.
+    /// The node's agent has reported the result of the in-place update.
     Updated(UpdateResult),
 }
 
@@ -71,7 +71,7 @@ pub enum Cause {
     NodeUnhealthy,
 }
 
-/// The health of the machine, as far as something follows from it.
+/// What to do about the health of the machine.
 pub fn health(seen: &Observation) -> Say {
     if seen.node_label().is_empty() || *seen.phase() == MachinePhase::Unset {
         return Say::NOTHING;
@@ -99,7 +99,7 @@ pub fn health(seen: &Observation) -> Say {
     }
 }
 
-/// What the Node says about the machine.
+/// What the Node means for the machine.
 pub fn health_verdict(seen: &Observation) -> HealthVerdict {
     let stored = seen.machine.conditions();
     let node = match &seen.node {
@@ -111,7 +111,7 @@ pub fn health_verdict(seen: &Observation) -> HealthVerdict {
                 HealthVerdict::Unchanged(None)
             };
         }
-        // Who does not know whose the Node is, concludes nothing from it.
+        // Nothing follows from a Node whose owner is not known.
         NodeView::NoTarget | NodeView::NotLinked { .. } | NodeView::Contested { .. } => {
             return HealthVerdict::Unchanged(None);
         }
@@ -130,11 +130,11 @@ pub fn health_verdict(seen: &Observation) -> HealthVerdict {
         (MachinePhase::Running, true) => take_if(changed),
         (MachinePhase::Running, false) => HealthVerdict::Unknown(Cause::NodeUnhealthy),
         (MachinePhase::Pending, true) if is_critical_component_missing(node) => {
-            // Ready but tainted: whoever looks at the machine should see that the node is there.
+            // Ready but tainted: the machine should show that the node exists.
             let ready_is_stored = condition(stored, "Ready").is_some_and(|ready| ready.status == "True");
             if changed && !ready_is_stored { HealthVerdict::TakeConditions } else { later(seen, changed) }
         }
-        // Its node was Ready all the time that the update failed: that is no recovery.
+        // The node was Ready all the time while the update failed, so this is not a recovery.
         (MachinePhase::Failed, true) if failed_in_update(seen) => take_if(changed),
         (_, true) => HealthVerdict::Running(arrival(seen)),
         (MachinePhase::Pending | MachinePhase::CrashLoopBackOff, false) => later(seen, changed),
@@ -142,7 +142,7 @@ pub fn health_verdict(seen: &Observation) -> HealthVerdict {
     }
 }
 
-/// Whether the machine has failed because an in-place update did.
+/// Whether the machine has failed because an in-place update failed.
 fn failed_in_update(seen: &Observation) -> bool {
     seen.machine.last_operation().operation == OperationType::InPlaceUpdate
 }
@@ -151,7 +151,8 @@ fn take_if(changed: bool) -> HealthVerdict {
     if changed { HealthVerdict::TakeConditions } else { HealthVerdict::Unchanged(None) }
 }
 
-/// Conditions of a machine that has not joined wait for the write that makes it Running, but not for ever.
+/// Conditions of a machine that has not joined are written together with its phase Running, but wait no longer than
+/// [`CONDITIONS_WAIT`].
 fn later(seen: &Observation, changed: bool) -> HealthVerdict {
     if !changed {
         return HealthVerdict::Unchanged(None);
@@ -173,7 +174,7 @@ fn arrival(seen: &Observation) -> Arrival {
     }
 }
 
-/// Whether a node with these conditions is healthy. A node that has never reported `Ready` is not (M-15).
+/// Whether a node with these conditions is healthy. A node that has never reported `Ready` is not healthy (M-15).
 pub fn is_healthy(conditions: &[NodeCondition], unhealthy_unless_false: &BTreeSet<String>) -> bool {
     condition(conditions, "Ready").is_some_and(|ready| ready.status == "True")
         && conditions
@@ -181,8 +182,8 @@ pub fn is_healthy(conditions: &[NodeCondition], unhealthy_unless_false: &BTreeSe
             .all(|condition| condition.status == "False" || !unhealthy_unless_false.contains(&condition.type_))
 }
 
-/// Whether conditions differ in more than times and texts: a type came or went, a status changed, or the reason of an
-/// in-place update (spec §2.3).
+/// Whether conditions differ in more than times and texts: a type was added or removed, a status changed, or the reason of
+/// an in-place update changed (spec §2.3).
 pub fn conditions_changed(stored: &[NodeCondition], now: &[NodeCondition]) -> bool {
     let key = |condition: &NodeCondition| {
         let in_place = condition.type_ == node_condition::IN_PLACE_UPDATE;
@@ -192,7 +193,7 @@ pub fn conditions_changed(stored: &[NodeCondition], now: &[NodeCondition]) -> bo
     stored.iter().map(key).collect::<BTreeSet<_>>() != now.iter().map(key).collect::<BTreeSet<_>>()
 }
 
-/// Whether pods that every node needs are not there yet.
+/// Whether pods that every node needs are not running yet.
 pub fn is_critical_component_missing(node: &NodeSnapshot) -> bool {
     node.taints().iter().any(|mark| mark.key == taint::CRITICAL_COMPONENTS_NOT_READY && mark.effect == "NoSchedule")
 }
@@ -213,7 +214,7 @@ fn running(seen: &Observation, conditions: &[NodeCondition], arrival: Arrival) -
             );
             let mut effects =
                 vec![change.effect(seen), Effect::Measure(Measurement::Joined(seen.age())), Effect::DeleteToken];
-            // On the plain path the status says enough (decisions.md 32).
+            // For a Pending machine the status says enough (decisions.md 32).
             if *seen.phase() != MachinePhase::Pending {
                 let message = format!("Machine {name} joined the cluster after {took}");
                 effects.push(Effect::Tell { reason: machine_reason::JOINED, message });
@@ -287,7 +288,7 @@ fn ill_since(seen: &Observation, cause: Cause, began: Timestamp) -> Waiting {
     }
 }
 
-/// Whom a machine waits for whose Node is there but not healthy; `None` when it has joined already.
+/// What a machine waits for whose Node exists but is not healthy; `None` when the machine has joined already.
 fn node_wait(seen: &Observation) -> Option<Waiting> {
     let (MachinePhase::Pending, NodeView::Ours(node)) = (seen.phase(), &seen.node) else { return None };
     let name = seen.node_label();
@@ -305,13 +306,13 @@ fn node_wait(seen: &Observation) -> Option<Waiting> {
             "the kubelet reports Ready and no bad condition".to_owned(),
         )
     };
-    // That the VM was taken over must stay known: it sets the clock of the timeout (M-13).
+    // The status must keep showing that the VM was taken over: this sets the start of the creation timeout (M-13).
     let adopted = machine_condition::REASON_WAITING_FOR_NODE_OF_ADOPTED_VM;
     let reason = if told_reason(&seen.machine) == Some(adopted) { adopted } else { reason };
     Some(pending_wait(seen, reason, on).seen(in_words(node.conditions())).ended_by(ended_by))
 }
 
-/// A wait of a machine that has a VM and has not joined; it has the creation timeout.
+/// A wait of a machine that has a VM and has not joined; the creation timeout limits it.
 pub fn pending_wait(seen: &Observation, reason: &'static str, on: String) -> Waiting {
     let began = seen.machine.last_update_time();
     let began = began.filter(|_| *seen.phase() == MachinePhase::Pending).unwrap_or(seen.now);
@@ -320,7 +321,7 @@ pub fn pending_wait(seen: &Observation, reason: &'static str, on: String) -> Wai
     Waiting::on(reason, on).since(began).at_most_until(after(seen.now, left), "the machine is declared Failed")
 }
 
-/// A machine that has not joined and whose Node's name belongs to something else, or may.
+/// Reports that the Node's name of a machine that has not joined belongs to something else, or may belong to something else.
 fn foreign_node(seen: &Observation) -> Vec<Effect> {
     if *seen.phase() != MachinePhase::Pending {
         return Vec::new();
@@ -338,9 +339,10 @@ fn foreign_node(seen: &Observation) -> Vec<Effect> {
     tell_when_new(seen, &wait)
 }
 
-/// The Node of which nobody can tell whether it is this machine's, and why: its VM may be the one under the Node, and would be
-/// deleted with the machine when its set replaces it, so that its time limits rest. Where the ids tell that the VM is another
-/// machine's, too, this one has none; to declare it Failed then costs nothing and gets its set a VM of its own.
+/// The Node that may or may not be this machine's, and why that is unclear. The machine's VM may be the one under the Node,
+/// and would be deleted with the machine when its set replaces it. Therefore the machine's time limits rest. When the ids
+/// show that the VM, too, is another machine's, this machine has no VM: declaring it Failed then costs nothing, and its set
+/// creates a machine with a VM of its own.
 pub(super) fn contest(seen: &Observation) -> Option<(&str, &str)> {
     match (&seen.node, &seen.vm_owner) {
         (NodeView::Contested { name, why }, VmOwner::This) => Some((name, why)),
@@ -348,7 +350,7 @@ pub(super) fn contest(seen: &Observation) -> Option<(&str, &str)> {
     }
 }
 
-/// Says once that nothing is concluded from such a Node, and why that matters now.
+/// Reports once that nothing is concluded from a Node of unclear owner, and why that matters now.
 pub(super) fn told_of_contest(seen: &Observation, node: &str, why: &str) -> Vec<Effect> {
     if is_told_as_adopted(seen) {
         return Vec::new();
@@ -360,8 +362,8 @@ pub(super) fn told_of_contest(seen: &Observation, node: &str, why: &str) -> Vec<
     tell_when_new(seen, &wait)
 }
 
-/// Whether the condition tells that the VM was taken over. That must stay known, see [`node_wait`]; the wait for a Node is told
-/// with it.
+/// Whether the condition shows that the VM was taken over. That must stay, see [`node_wait`]; the same condition shows the
+/// wait for a Node.
 fn is_told_as_adopted(seen: &Observation) -> bool {
     told_reason(&seen.machine) == Some(machine_condition::REASON_WAITING_FOR_NODE_OF_ADOPTED_VM)
 }

@@ -171,7 +171,7 @@ fn the_clock_of_a_taken_over_vm_starts_when_it_was_taken_over(#[case] reason: &s
     assert_eq!(phase_after(&seen(machine, 5060)), phase);
 }
 
-/// An unknown machine at this second, with siblings in these phases, holding the permit.
+/// A machine in phase Unknown at this second, with siblings in these phases, that holds the permit.
 fn turn(second: i64, siblings: Vec<Sibling>) -> Observation {
     let mut seen = with_node(seen(unknown(0), second), node(ready("False")));
     seen.siblings = Some(siblings);

@@ -1,6 +1,8 @@
-//! Time limits of machines that are not Running, and the permit that keeps a meltdown from replacing everything at once.
+//! Time limits of machines that are not Running, and the permit that keeps a large failure from replacing all machines at
+//! once.
 //!
-//! Source: spec/machine-controller §5.4; decisions.md 10. Pure; the permit's mutual exclusion is the controller's.
+//! Source: spec/machine-controller §5.4; decisions.md 10. Pure; the controller ensures that only one machine holds the
+//! permit.
 
 use std::time::Duration;
 
@@ -45,7 +47,8 @@ pub fn may_fail(siblings: &[Sibling]) -> MayFail {
 }
 
 /// Whether a machine keeps its siblings from being declared Failed: while it is in a phase other than Running or Unknown,
-/// unless it is preserved; a Terminating one even then. Who asks, and who is woken, follow from this alone.
+/// unless it is preserved; a Terminating machine even if it is preserved. Both the decision and the wake-ups use this
+/// function.
 pub(crate) fn stands_in_the_way(phase: &MachinePhase, preserved: bool) -> bool {
     let settled = matches!(phase, MachinePhase::Running | MachinePhase::Unknown);
     *phase == MachinePhase::Terminating || (!settled && !preserved)
@@ -66,7 +69,7 @@ pub fn timeouts(seen: &Observation) -> Say {
         (Limited::InPlaceUpdate, _) => {
             last_look(seen).unwrap_or_else(|| Say::act("in-place-timeout", timed_out(seen), Next::Again))
         }
-        // A phase has none such.
+        // No phase has this limit.
         (Limited::Drain, _) => Say::NOTHING,
     }
 }
@@ -81,22 +84,23 @@ fn never_joined(seen: &Observation, limit: TimeLimit) -> Say {
     Say::act("creation-timeout", effects, Next::Again)
 }
 
-/// A last look at the Node before its machine is given up: this process may have been asleep and its watch may lag, and the
-/// kubelet may have joined or recovered meanwhile. Without the Node's name there is nothing to look at.
+/// Reads the Node once more before its machine is declared Failed: this process may have been suspended and its watch may
+/// lag, so that the kubelet may have joined or recovered meanwhile. Without the Node's name there is nothing to read.
 fn last_look(seen: &Observation) -> Option<Say> {
     (!seen.node_label().is_empty() && seen.node_source == NodeSource::View)
         .then(|| Say::act("last-look-at-node", vec![Effect::RereadNode], Next::Again))
 }
 
-/// Nothing is concluded from a Node of which nobody can tell whether it is this machine's.
+/// Nothing is concluded from a Node that may or may not be this machine's.
 fn undecided(seen: &Observation, node: &str, why: &str) -> Say {
     let effects = told_of_contest(seen, node, &format!("the time limit of this machine has passed, and {why}"));
     Say::act("timeout-contested", effects, Next::LookAgain(Duration::from_secs(60), Wait::Contest))
 }
 
-/// An unhealthy machine whose health timeout has passed, or whose VM is gone, waits for its turn.
+/// An unhealthy machine whose health timeout has passed, or whose VM is gone. Its siblings and the permit decide whether it
+/// is declared Failed now.
 fn unhealthy(seen: &Observation, limit: TimeLimit) -> Say {
-    // Cheap look first, without the permit: a blocked machine must not stand in the way of the others.
+    // The cheap check comes first, without the permit: a blocked machine must not keep the permit from the others.
     if let Some(siblings) = &seen.siblings
         && let MayFail::No(in_progress) = may_fail(siblings)
     {
@@ -126,7 +130,7 @@ fn unhealthy(seen: &Observation, limit: TimeLimit) -> Say {
     Say::act("health-timeout", failed(seen, machine_reason::HEALTH_TIMEOUT, text), Next::Again)
 }
 
-/// The phase Failed; the type of the last operation stays.
+/// Declares the machine Failed; the type of the last operation stays.
 fn failed(seen: &Observation, reason: &'static str, text: String) -> Vec<Effect> {
     let operation = seen.machine.last_operation().operation.clone();
     let change = StatusChange::new()
@@ -147,7 +151,7 @@ pub fn failed_wait(seen: &Observation, reason: &'static str, text: &str) -> Wait
     Waiting::on(reason, on).since(told_since(seen, reason)).seen(text).ended_by(ended_by)
 }
 
-/// Others are being replaced: say so once, and let their changes wake the machine.
+/// Other machines are being replaced: report that once, and let their changes wake the machine.
 fn deferred(seen: &Observation, in_progress: &[String]) -> Say {
     let reason = machine_reason::HEALTH_TIMEOUT_REPLACEMENT_DEFERRED;
     let group = seen.machine.labels().get(label::NAME).map(String::as_str).unwrap_or_default();
@@ -159,7 +163,7 @@ fn deferred(seen: &Observation, in_progress: &[String]) -> Say {
         ))
         .ended_by("each of them is Running or gone; then this machine is declared Failed");
     let effects = tell_when_new(seen, &wait);
-    // Sibling changes wake the machine; the minute is for a change that got lost.
+    // Changes of siblings wake the machine; the minute is for a lost change.
     let next = Next::LookAgain(Duration::from_secs(60), Wait::Siblings);
     Say::waits("health-timeout-deferred", wait, effects, next)
 }
@@ -210,7 +214,7 @@ mod tests {
         let mut seen = seen(pending(), 1201);
         seen.node = NodeView::Contested { name: "n".to_owned(), why: "machine a has it".to_owned() };
         seen.vm_owner = vm_owner;
-        // What is told of the Node comes first.
+        // The report about the Node comes first.
         for _ in 0..2 {
             seen.machine = after(&decide(&seen), &seen.machine);
         }

@@ -1,9 +1,9 @@
-//! Whether the VM of an unhealthy machine still exists (M-48): with `--machine-vm-gone-check` the driver is asked, and a VM
-//! that it does not know twice does not cost the whole health timeout.
+//! Whether the VM of an unhealthy machine still exists (M-48). With `--machine-vm-gone-check` the driver is asked. A VM that
+//! the driver does not find twice does not cost the whole health timeout.
 //!
-//! Only the answer `NotFound` counts, never an error, and only twice, a minute apart. That a machine may be declared Failed
-//! is still decided by its siblings (`timeout`). Pure; what was answered lives in memory and is asked anew after a
-//! restart. Source: spec/machine-controller §14, M-48; decisions.md 12.
+//! Only the answer `NotFound` counts, never an error, and only when it comes twice, a minute apart. The siblings still
+//! decide whether a machine may be declared Failed (`timeout`). Pure; the answers live in memory, so that the driver is
+//! asked again after a restart. Source: spec/machine-controller §14, M-48; decisions.md 12.
 
 use std::time::Duration;
 
@@ -18,12 +18,12 @@ use crate::{
 use machine_api::v1alpha1::MachinePhase;
 use machine_driver::Code;
 
-/// After this time in Unknown the driver is asked for the first time, and for the second time after `NotFound`.
+/// The driver is asked for the first time after this time in Unknown, and again this long after `NotFound`.
 const FIRST_AFTER: Duration = Duration::from_secs(60);
-/// After this time it is asked again when it knew the VM, or did not answer.
+/// The driver is asked again after this time when it found the VM, or did not answer.
 const AGAIN_AFTER: Duration = Duration::from_secs(5 * 60);
 
-/// Asks the driver when it is time, and takes in what it said.
+/// Asks the driver when it is time, and takes in its answer.
 pub fn vm_gone(seen: &Observation) -> Say {
     if seen.limits.vm_gone_check == VmGoneCheck::Off
         || *seen.phase() != MachinePhase::Unknown
@@ -51,7 +51,7 @@ pub fn vm_gone(seen: &Observation) -> Say {
     Say::act("ask-whether-vm-is-gone", vec![Effect::Start(Call::Status)], Next::AwaitCall)
 }
 
-/// What is left until the driver is to be asked; never again once the VM is known to be gone.
+/// The time until the driver is asked; `None` once the VM is known to be gone.
 fn left(seen: &Observation) -> Option<Duration> {
     let (length, elapsed) = match seen.vm_check {
         VmCheck::NotAsked => {
@@ -77,7 +77,7 @@ mod tests {
     use machine_api::v1alpha1::{Machine, OperationState, OperationType};
     use machine_driver::{Status, VmIdentity};
 
-    /// Unknown since second 0, its node away, the check switched on.
+    /// A machine in phase Unknown since second 0, with an unhealthy node and the check switched on.
     fn unknown(second: i64, check: VmCheck) -> Observation {
         let mut machine = in_phase(MachinePhase::Unknown, 0, OperationType::HealthCheck, OperationState::Processing);
         machine.status.conditions = vec![condition("Ready", "Unknown")];
