@@ -1,11 +1,11 @@
-//! The machine half of an in-place update: it marks the Node's way through the update, drains the Node once it is selected,
-//! and takes the result over.
+//! The machine half of an in-place update: it marks the Node's progress through the update, drains the Node once it is
+//! selected, and takes over the result.
 //!
-//! Who moves: the deployment half labels a Node as candidate and as selected, this part drains it and says `ReadyForUpdate`,
-//! the node's agent updates it and labels the result, this part mirrors that into the Node's condition and the machine's
-//! phase. The label `candidate-for-update` is the leash: without it nothing happens here, and a drain that is under way
-//! stops. Source: spec/machine-controller §5.5; the health that follows is `health`'s, the time limits are
-//! `health::timeout`'s, how pods are moved is the drain room's.
+//! The sequence: the deployment half labels a Node as candidate and as selected; this module drains it and sets
+//! `ReadyForUpdate`; the node's agent updates it and labels the result; this module copies the result into the Node's
+//! condition and the machine's phase. Without the label `candidate-for-update` nothing happens here, and a running drain
+//! stops. Source: spec/machine-controller §5.5. `health` decides the health that follows, `health::timeout` the time limits;
+//! the module `drain` moves the pods.
 
 #[cfg(test)]
 mod tests;
@@ -45,18 +45,18 @@ use machine_api::{
 /// A forced drain may take this long.
 const FORCED_DRAIN: Duration = Duration::from_secs(60);
 
-/// How far the Node is: the reason of its condition `InPlaceUpdate`.
+/// The progress of a Node's update: the reason of its condition `InPlaceUpdate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum UpdateStage {
-    /// May be selected.
+    /// The Node may be selected.
     Candidate,
-    /// Selected: being drained.
+    /// The Node is selected and is being drained.
     Selected,
-    /// Drained.
+    /// The Node is drained.
     DrainSuccessful,
     /// The node's agent may begin.
     ReadyForUpdate,
-    /// Updated.
+    /// The Node is updated.
     Successful,
     /// The update failed.
     Failed,
@@ -96,16 +96,16 @@ impl UpdateStage {
     }
 }
 
-/// What the node's agent says of the update.
+/// The result of the update, as the node's agent reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpdateResult {
-    /// It went well.
+    /// The update succeeded.
     Successful,
-    /// It failed.
+    /// The update failed.
     Failed,
 }
 
-/// The result on the Node's label; any other value is none.
+/// The result on the Node's label; `None` for any other value.
 pub fn result_of(node: &NodeSnapshot) -> Option<UpdateResult> {
     match node.label(label::UPDATE_RESULT) {
         Some(update_result::SUCCESSFUL) => Some(UpdateResult::Successful),
@@ -114,12 +114,12 @@ pub fn result_of(node: &NodeSnapshot) -> Option<UpdateResult> {
     }
 }
 
-/// Why the node's agent failed, in its words.
+/// Why the update failed, in the words of the node's agent.
 pub fn failure_of(node: &NodeSnapshot) -> &str {
     node.annotation(annotation::UPDATE_FAILED_REASON).unwrap_or_default()
 }
 
-/// Whether the Node of this machine is being drained for an update, as far as its stored conditions tell.
+/// Whether the Node of this machine is being drained for an update, as far as the machine's stored conditions show.
 pub fn is_selected(machine: &MachineSnapshot) -> bool {
     condition(machine.conditions(), node_condition::IN_PLACE_UPDATE)
         .is_some_and(|condition| condition.reason.as_deref() == Some(node_condition::REASON_SELECTED_FOR_UPDATE))
@@ -128,9 +128,9 @@ pub fn is_selected(machine: &MachineSnapshot) -> bool {
 /// The next step of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum InPlaceStep {
-    /// There is none.
+    /// There is nothing to do.
     None,
-    /// The Node's condition goes on to this stage.
+    /// Set the Node's condition to this stage.
     Mark(UpdateStage),
     /// Cordon and drain the Node.
     Drain,
@@ -140,14 +140,14 @@ pub enum InPlaceStep {
 pub fn next_in_place_step(node: &NodeSnapshot) -> InPlaceStep {
     let has = |key: &str| node.label(key).is_some();
     if !has(label::CANDIDATE_FOR_UPDATE) {
-        // An update that was repaired after its marks had been withdrawn; left as failed, the Node would never be a candidate
-        // again.
+        // An update that was repaired after its marks had been withdrawn. A Node that stays marked as failed would never
+        // become a candidate again.
         return match (UpdateStage::of(node), result_of(node)) {
             (Some(stage), Some(UpdateResult::Successful)) if stage != UpdateStage::Successful => {
                 InPlaceStep::Mark(UpdateStage::Successful)
             }
-            // Withdrawn before its drain had ended; left as selected, the Node would be drained as soon as it is a candidate
-            // again.
+            // The update was withdrawn before its drain had ended. A Node that stays marked as selected would be drained as
+            // soon as it is a candidate again.
             (Some(UpdateStage::Selected), None) if !has(label::SELECTED_FOR_UPDATE) => {
                 InPlaceStep::Mark(UpdateStage::Candidate)
             }
@@ -168,7 +168,7 @@ pub fn next_in_place_step(node: &NodeSnapshot) -> InPlaceStep {
         }
         (Some(UpdateStage::Selected), None) => InPlaceStep::Drain,
         (Some(UpdateStage::DrainSuccessful), None) => InPlaceStep::Mark(UpdateStage::ReadyForUpdate),
-        // The agent's turn, or somebody's who repairs a failed update.
+        // Now the agent acts, or a person who repairs a failed update.
         (
             Some(UpdateStage::Candidate | UpdateStage::ReadyForUpdate | UpdateStage::Successful | UpdateStage::Failed),
             None,
@@ -176,7 +176,7 @@ pub fn next_in_place_step(node: &NodeSnapshot) -> InPlaceStep {
     }
 }
 
-/// The Node whose update is this part's business: that of a machine which has one and is not about to be replaced.
+/// The Node whose update this module handles: the Node of a machine that is not about to be replaced.
 fn node_of(seen: &Observation) -> Option<&NodeSnapshot> {
     let NodeView::Ours(node) = &seen.node else { return None };
     let is_alive = !matches!(
@@ -186,7 +186,7 @@ fn node_of(seen: &Observation) -> Option<&NodeSnapshot> {
     is_alive.then_some(node)
 }
 
-/// Marks the Node's way through the update (spec §3.1, step 10).
+/// Marks the Node's progress through the update (spec §3.1, step 10).
 pub fn in_place_marks(seen: &Observation) -> Say {
     let Some(node) = node_of(seen) else { return Say::NOTHING };
     let InPlaceStep::Mark(stage) = next_in_place_step(node) else { return Say::NOTHING };
@@ -196,8 +196,8 @@ pub fn in_place_marks(seen: &Observation) -> Say {
     Say::act("in-place-mark", vec![mark(node, stage, seen.now)], Next::Again)
 }
 
-/// Drains a selected Node (spec §3.1, step 11). Machine status first, then the Node: a restart in between drains an empty
-/// node once more, but never lets the agent begin while the machine counts as Running (MC-144).
+/// Drains a selected Node (spec §3.1, step 11). The machine's status is written first, then the Node: a restart in between
+/// drains an empty node once more, but the agent never begins while the machine counts as Running (MC-144).
 pub fn in_place_drain(seen: &Observation) -> Say {
     let Some(node) = node_of(seen) else { return Say::NOTHING };
     if next_in_place_step(node) != InPlaceStep::Drain {
@@ -229,7 +229,7 @@ pub fn in_place_drain(seen: &Observation) -> Say {
         }
         DrainState::Failed(error) => failed(seen, node, error),
         DrainState::Drained => {
-            // Where the Node's condition is refused, the machine has begun already: once is enough.
+            // If only the Node's condition was refused, the machine's status is written already.
             let mut effects = Vec::new();
             if *seen.phase() != MachinePhase::InPlaceUpdating {
                 effects.push(begin(seen));
@@ -240,7 +240,7 @@ pub fn in_place_drain(seen: &Observation) -> Say {
     }
 }
 
-/// A machine whose update was withdrawn during the drain stays in service, and waits for nothing any more.
+/// A machine whose update was withdrawn during the drain stays in service and waits for nothing any more.
 fn withdrawn(seen: &Observation, node: &NodeSnapshot) -> Say {
     let is_candidate = node.label(label::CANDIDATE_FOR_UPDATE).is_some();
     if !tells_of_drain(seen) || is_candidate || *seen.phase() != MachinePhase::Running {
@@ -255,12 +255,12 @@ fn withdrawn(seen: &Observation, node: &NodeSnapshot) -> Say {
     Say::act("in-place-withdrawn", vec![change.effect(seen)], Next::Again)
 }
 
-/// When the Node was selected: the clock of its drain.
+/// When the Node was selected: the start of its drain.
 fn selected_at(seen: &Observation, node: &NodeSnapshot) -> Timestamp {
     told_selection(node).unwrap_or(seen.now)
 }
 
-/// When the Node was selected, if its condition tells.
+/// When the Node was selected, if its condition shows it.
 fn told_selection(node: &NodeSnapshot) -> Option<Timestamp> {
     let told = condition(node.conditions(), node_condition::IN_PLACE_UPDATE)?;
     told.last_transition_time.as_ref().map(|time| time.0)
@@ -285,14 +285,14 @@ fn order(seen: &Observation, node: &NodeSnapshot) -> DrainOrder {
     }
 }
 
-/// The condition of the Node goes on to a stage; its transition time stays when nothing but the message changed.
+/// Sets the condition of the Node to a stage; its transition time stays when only the message changes.
 fn mark(node: &NodeSnapshot, stage: UpdateStage, now: Timestamp) -> Effect {
     let (kind, message) = (node_condition::IN_PLACE_UPDATE, stage.message(node));
     let condition = Box::new(condition_now(node, kind, "True", stage.reason(), message, now));
     Effect::SetNodeCondition { step: NodeStep::InPlaceCondition, condition }
 }
 
-/// The machine leaves the service of its pods until the agent is done.
+/// Writes that the machine is being updated until the agent is done.
 fn begin(seen: &Observation) -> Effect {
     let wait =
         Waiting::on(machine_condition::REASON_WAITING_FOR_UPDATE, "the node's agent to update the node in place")
@@ -310,8 +310,8 @@ fn begin(seen: &Observation) -> Effect {
         .effect(seen)
 }
 
-/// A drain under way is told once, and once more when a budget stops it; then the last operation says it, too (MC-134). An
-/// attempt that only tries again what the machine says has failed is no news.
+/// A running drain is reported once, and once more when a budget blocks it; then the last operation shows it, too (MC-134).
+/// An attempt that only repeats a failure which the machine shows already is not reported.
 fn running(
     seen: &Observation,
     node: &NodeSnapshot,
@@ -329,14 +329,14 @@ fn running(
     }
     let is_told = attempt == Attempt::Again && tells_of_drain(seen);
     let write = write_if(seen, &change, Worth::NewReason).filter(|_| !is_told);
-    // A drain that moves is nothing to warn of; the condition tells.
+    // A drain that makes progress needs no warning; the condition shows it.
     let is_warned = write.is_some() && blocked_by.is_some();
     let warning = is_warned.then(|| Effect::Warn { reason: wait.reason(), message: wait.message() });
     let effects = write.into_iter().chain(warning).collect();
     Plan::new("in-place-drain-running", effects, Next::LookAgain(wake, Wait::UpdateDrain)).stands(Standing::Waits(wait))
 }
 
-/// Whether the machine says that its Node is being drained for an update.
+/// Whether the machine shows that its Node is being drained for an update.
 fn tells_of_drain(seen: &Observation) -> bool {
     matches!(
         told_reason(&seen.machine),
@@ -375,7 +375,8 @@ fn failed(seen: &Observation, node: &NodeSnapshot, failure: &Failure) -> Say {
     Say::Act(Plan::telling("in-place-drain-failed", seen, change, Worth::NewValues, next).also([warning]))
 }
 
-/// What the agent's label means for the machine's phase; only while it is being updated, or after that failed.
+/// What the agent's label means for the machine's phase; only while the machine is being updated, or after its update
+/// failed.
 pub fn phase_after_update(phase: &MachinePhase, node: &NodeSnapshot) -> Option<UpdateResult> {
     match (phase, result_of(node)) {
         (MachinePhase::InPlaceUpdating | MachinePhase::InPlaceUpdateFailed, Some(UpdateResult::Successful)) => {
@@ -386,7 +387,7 @@ pub fn phase_after_update(phase: &MachinePhase, node: &NodeSnapshot) -> Option<U
     }
 }
 
-/// The phase that follows from the agent's result. Conditions are taken over in the same write, by the caller.
+/// The phase that follows from the agent's result. The caller takes over the conditions in the same write.
 pub fn take_result(seen: &Observation, node: &NodeSnapshot, result: UpdateResult) -> (StatusChange, Effect) {
     let name = seen.name();
     let change = StatusChange::new();
@@ -413,7 +414,7 @@ pub fn take_result(seen: &Observation, node: &NodeSnapshot, result: UpdateResult
     }
 }
 
-/// The agent said nothing within the time limit.
+/// The agent gave no result within the time limit.
 pub fn timed_out(seen: &Observation) -> Vec<Effect> {
     let limit = kube_values::duration::GoDuration::from(seen.limits.in_place_update);
     let text = format!("Machine {} failed to in-place update in {limit}.", seen.name());

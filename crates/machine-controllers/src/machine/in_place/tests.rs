@@ -90,7 +90,7 @@ fn the_next_step_is(
     assert_eq!(next_in_place_step(&updating_node(labels, stage).into()), expected);
 }
 
-/// Seed 1381 of `mcm simulate`: it said for ever that it waited for the drain.
+/// Seed 1381 of `mcm simulate`: the machine reported for ever that it waited for the drain.
 #[rstest]
 #[case::while_it_moves(None)]
 #[case::while_a_budget_stops_it(Some("ns/budget"))]
@@ -181,7 +181,7 @@ fn mc_133_mc_144_after_the_drain_the_phase_is_stored_before_the_node_is_marked()
     assert_eq!(told_reason(&machine), Some(machine_condition::REASON_WAITING_FOR_UPDATE));
     assert!(!plan.effects.iter().any(|effect| matches!(effect, Effect::Start(_))), "the VM is not touched");
 
-    // The API server has refused the Node's condition: what is told already is not told again.
+    // The API server has refused the Node's condition: what is written already is not written again.
     let next = Observation { machine, ..seen };
     assert!(matches!(&decide(&next).effects[..], [Effect::SetNodeCondition { .. }]), "{:?}", decide(&next));
 }
@@ -328,7 +328,7 @@ fn an_update_without_result_has_failed_after_its_time_limit(#[case] has_node: bo
     assert_eq!(phase_at(300 + 1201), MachinePhase::InPlaceUpdateFailed);
 }
 
-/// A process that was asleep, or whose watch lags, has not seen the label that says how the update ended.
+/// A process that was suspended, or whose watch lags, has not seen the label with the result of the update.
 #[test]
 fn the_node_is_looked_at_once_more_before_an_update_has_failed() {
     let mut seen =
@@ -357,7 +357,7 @@ fn failed_update(second: i64, change: impl FnOnce(&mut Machine)) -> Observation 
 fn a_failed_update_makes_the_machine_fail(#[case] seen: Observation, #[case] phase: MachinePhase) {
     let machine = after(&decide(&seen), &seen.machine);
     assert_eq!(*machine.phase(), phase);
-    // A Ready node does not bring it back: it was Ready all the time.
+    // A Ready node does not bring the machine back: it was Ready all the time.
     let next = Observation { machine, ..seen };
     assert_eq!(*after(&decide(&next), &next.machine).phase(), phase);
 }
