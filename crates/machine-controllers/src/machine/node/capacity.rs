@@ -12,16 +12,16 @@ use crate::{changes::Changes, snapshots::NodeSnapshot};
 /// Resources by name.
 pub type Capacity = BTreeMap<String, Quantity>;
 
-/// What brings the Node's capacity to what is wanted.
+/// The changes that give the Node the wanted capacity.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CapacityChange {
     /// Resources to set and, with `None`, resources to remove.
     pub resources: BTreeMap<String, Option<Quantity>>,
-    /// The annotation that remembers them.
+    /// The annotation that stores the resources which were set.
     pub memory: Changes,
 }
 
-/// What is to change on the Node for this capacity. An unreadable memory counts as empty.
+/// The changes on the Node for this capacity. An unreadable annotation counts as empty.
 pub fn change(wanted: &Capacity, node: &NodeSnapshot) -> CapacityChange {
     let text = node.annotation(annotation::LAST_APPLIED_VIRTUAL_CAPACITY);
     let before: Capacity = text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();

@@ -1,6 +1,6 @@
-//! That nobody can tell whose a Node is: said in a condition of the machine and counted from there, never a verdict.
+//! An unclear owner of a Node: shown in a condition of the machine and counted from this condition, but never a verdict.
 //!
-//! Source: decisions.md 44. Whose the Node is taken for meanwhile is decided in `ownership`.
+//! Source: decisions.md 44. `ownership` decides which machine the Node counts for meanwhile.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
@@ -16,7 +16,7 @@ use crate::{
 };
 use machine_api::{names::machine_condition, v1alpha1::MachinePhase};
 
-/// Says that the driver can't tell whose the Node is, and takes that back once it can.
+/// Reports that the driver can't tell whose the Node is, and withdraws the report once the driver can.
 pub fn node_identity(seen: &Observation) -> Say {
     if *seen.phase() == MachinePhase::Unset {
         return Say::NOTHING;
@@ -30,7 +30,7 @@ pub fn node_identity(seen: &Observation) -> Say {
             let warn = Effect::Warn { reason, message };
             Say::act("node-not-identified", vec![tell(seen, doubt), warn], Next::Again)
         }
-        // Only a Node that is seen takes the doubt away: one that is gone may come back.
+        // Only a Node that is seen removes the doubt: a Node that is gone may come back.
         (None, Some(_)) if matches!(seen.node, NodeView::Ours(_) | NodeView::Foreign { .. }) => {
             Say::act("node-identified", vec![tell(seen, Doubt::None)], Next::Again)
         }
@@ -38,7 +38,7 @@ pub fn node_identity(seen: &Observation) -> Say {
     }
 }
 
-/// Why nobody can tell.
+/// Why the owner is unclear.
 fn doubt(seen: &Observation) -> Option<(&'static str, String)> {
     let ours = seen.machine.provider_id();
     match (&seen.node, &seen.node_identity) {
@@ -60,7 +60,7 @@ fn doubt(seen: &Observation) -> Option<(&'static str, String)> {
     }
 }
 
-/// The condition that says so.
+/// The stored condition.
 fn told(machine: &MachineSnapshot) -> Option<&Condition> {
     machine.machine_conditions().iter().find(|condition| condition.type_ == machine_condition::NODE_IDENTIFIED)
 }
@@ -128,7 +128,7 @@ mod tests {
         seen.machine = told;
         assert_eq!(decide(&seen).effects, [], "it is told; nothing else is done");
 
-        // Ill long enough to fail, were it known that the Node is its own.
+        // Unhealthy for long enough to fail, if the Node were certain to be the machine's.
         let mut ill = in_phase(
             MachinePhase::Unknown,
             0,

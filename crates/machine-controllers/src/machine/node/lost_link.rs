@@ -1,9 +1,9 @@
-//! A machine that has lost its Node: the label `node` is gone, by a prune of labels or a replacement from an old export, and the
-//! Node is still in sight.
+//! A machine that has lost its link: its label `node` is gone, by a pruning of labels or by a replacement from an old
+//! export, and its Node still exists.
 //!
-//! It is linked again, in service as well as in a deletion, since without the link nobody watches the Node's health and nobody
-//! drains it. Which Node may be linked is decided here; whose a Node is, in `ownership`. Not here: the first link of a
-//! machine, which is written with its VM's identity in `creation`.
+//! The Node is linked again, in service as well as in a deletion: without the link nothing watches the Node's health, and
+//! nothing drains it. This file decides which Node may be linked, `ownership` whose a Node is. The first link of a machine
+//! is written in `creation`, together with the identity of its VM.
 
 use super::ownership::{Owner, has_its_id, owner_in};
 use crate::{
@@ -18,7 +18,7 @@ use controller_runtime::{snapshot::Snapshot, store::Store};
 use machine_api::{names::label, v1alpha1::MachinePhase};
 use machine_driver::{SameInstance, same_instance::instance_key};
 
-/// Links the Node in sight to a machine that has been linked before.
+/// Links the Node that was found to a machine that has been linked before.
 pub(crate) fn lost_link(seen: &Observation) -> Say {
     match &seen.node {
         NodeView::NotLinked { candidate: Some(node), .. } if was_linked(seen) => {
@@ -28,8 +28,8 @@ pub(crate) fn lost_link(seen: &Observation) -> Say {
     }
 }
 
-/// Whether the machine must have had its label: that is written together with the provider id, before these phases. What a
-/// creation under way lacks, it writes itself.
+/// Whether the machine must have had its label: the label is written together with the provider ID, before these phases. A
+/// running creation writes a missing label itself.
 pub(crate) fn was_linked(seen: &Observation) -> bool {
     let is_past_creation = match seen.phase() {
         MachinePhase::Pending
@@ -49,8 +49,8 @@ pub(crate) fn was_linked(seen: &Observation) -> bool {
     is_past_creation && !seen.machine.provider_id().is_empty()
 }
 
-/// The Node that a deletion links before it goes on, so that it is drained: at each stage until the VM is deleted. What the driver
-/// has said of that deletion is dealt with first.
+/// The Node that a deletion links before it continues, so that the Node is drained: at each stage until the VM is deleted.
+/// An answer of the driver about that deletion is handled first.
 pub(crate) fn link_before_the_vm_goes(seen: &Observation, stage: Option<DeletionStage>) -> Option<&str> {
     let NodeView::NotLinked { candidate: Some(node), .. } = &seen.node else { return None };
     let is_in_time = match stage {
@@ -61,7 +61,7 @@ pub(crate) fn link_before_the_vm_goes(seen: &Observation, stage: Option<Deletion
     is_in_time.then_some(node)
 }
 
-/// The Node of a machine that has none on its label: one that is the machine's and has its instance, or names it.
+/// The Node of a machine that has none on its label: a Node that is the machine's, and has its instance or names it.
 pub fn candidate(
     machine: &MachineSnapshot,
     nodes: &Store<NodeSnapshot>,
@@ -79,8 +79,9 @@ pub fn candidate(
         .min_by_key(|node| (!has_instance(node), !names(node, machine)))
 }
 
-/// Whether the Node leads to the machine without a link. By its instance: unless it names another machine, which may be one that
-/// nobody here knows and whose id only ends alike. By its label: unless another machine has the Node, which ids can't deny.
+/// Whether the Node leads to the machine without a link. By its instance: unless the Node names another machine, which may
+/// be unknown here and whose ID may only end alike. By its label: unless another machine has the Node on its label, which
+/// IDs can't disprove.
 fn leads_to(machine: &MachineSnapshot, node: &NodeSnapshot, has_instance: bool, views: &ControlViews) -> bool {
     if has_instance {
         return names(node, machine) || node.label(label::MACHINE_NAME).is_none() || has_its_id(machine, node);
@@ -135,8 +136,8 @@ mod tests {
         assert_ne!(decide(&seen).rule, "link-node-again", "nobody knows of a Node");
     }
 
-    /// Whether the Node with this name on its label is the candidate of a machine that has lost its link; `ids` is what the driver
-    /// says of the ids, and another machine may be there.
+    /// Whether the Node with this name on its label is the candidate of a machine that has lost its link. `ids` is the
+    /// driver's answer about the IDs; `other` is another machine that may exist.
     fn is_found(named: Option<&str>, id: &str, ids: SameInstance, other: Option<Machine>) -> bool {
         let (views, nodes) = (ControlViews::default(), node_store());
         let machine = unlinked(running());
@@ -172,7 +173,7 @@ mod tests {
         assert_eq!(is_found(named, id, ids, None), found);
     }
 
-    /// A machine with the same instance, made so many seconds later.
+    /// A machine with the same instance, created this many seconds later.
     fn twin(later: i64) -> Machine {
         let mut twin = running();
         twin.metadata.name = Some("twin".to_owned());

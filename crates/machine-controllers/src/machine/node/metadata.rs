@@ -1,7 +1,8 @@
-//! What the Node of a machine should carry: finalizer, machine name, the machine's template, and the memory of it.
+//! What the Node of a machine should carry: finalizer, machine name, the machine's template, and the annotation with the
+//! last applied template.
 //!
-//! All of it goes into one write, guarded by the version because finalizers and taints are lists. Keys that
-//! neither template nor memory name are not touched. Source: spec/machine-controller §8.
+//! All of it goes into one write, guarded by the version because finalizers and taints are lists. Keys that neither the
+//! template nor the last applied template names are not touched. Source: spec/machine-controller §8.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,16 +15,17 @@ use serde::Serialize;
 
 use crate::{changes::Changes, machine::plan::node_dress::NodeDress, snapshots::NodeSnapshot};
 
-/// Keys of a template that belong to somebody else: the links and memories themselves, and the kubelet's own name.
+/// Keys of a template that are not applied: the machine's name, the annotations with last applied values, and the kubelet's
+/// own name.
 const PROTECTED_LABELS: [&str; 2] = [label::MACHINE_NAME, "kubernetes.io/hostname"];
 const PROTECTED_ANNOTATION_PREFIX: &str = "node.machine.sapcloud.io/last-applied-";
 
 /// What the Node lacks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wanted {
-    /// What is to change; empty when the Node is as it should be.
+    /// The changes; empty when the Node is as it should be.
     pub dress: NodeDress,
-    /// Whether the memory on the Node could be read.
+    /// Whether the last applied template on the Node could be read, if there is one. An unreadable one counts as empty.
     pub memory: Memory,
 }
 
@@ -63,11 +65,11 @@ pub fn wanted(machine: &str, template: &NodeTemplateSpec, node: &NodeSnapshot) -
         |key| node.annotation(key),
         |key| key.starts_with(PROTECTED_ANNOTATION_PREFIX),
     );
-    // A machine links to the node, so somebody manages it (M-56).
+    // A machine links to the node, so the node is managed (M-56).
     if node.annotation(annotation::NOT_MANAGED).is_some() {
         annotations.insert(annotation::NOT_MANAGED.to_owned(), None);
     }
-    // The memory is compared by meaning, so that what the Go binaries wrote costs no write.
+    // The last applied template is compared by meaning, so that the text of the Go binaries costs no write.
     let says_the_same = memory == Memory::Readable && meaning(&before) == meaning(template);
     let has_memory = node.annotation(annotation::LAST_APPLIED_TEMPLATE).is_some();
     let empty = meaning(template) == meaning(&NodeTemplateSpec::default());
@@ -79,7 +81,7 @@ pub fn wanted(machine: &str, template: &NodeTemplateSpec, node: &NodeSnapshot) -
     Wanted { dress: NodeDress { finalizers, labels, annotations, taints }, memory }
 }
 
-/// The template last applied, as the Node remembers it.
+/// The last applied template according to the Node, and whether it could be read.
 fn remembered(node: &NodeSnapshot) -> (Memory, NodeTemplateSpec) {
     match node.annotation(annotation::LAST_APPLIED_TEMPLATE) {
         None => (Memory::Readable, NodeTemplateSpec::default()),
@@ -90,7 +92,7 @@ fn remembered(node: &NodeSnapshot) -> (Memory, NodeTemplateSpec) {
     }
 }
 
-/// The memory in the form that the Go binaries read.
+/// The text of the annotation, in the form that the Go binaries read.
 fn as_memory(template: &NodeTemplateSpec) -> String {
     serde_json::to_string(template).unwrap_or_else(|_| "{}".to_owned())
 }
@@ -125,7 +127,7 @@ fn unprotected_annotations(template: &NodeTemplateSpec) -> Pairs {
         .collect()
 }
 
-/// Keys to set and, with null, keys to remove.
+/// Keys to set and, with `None`, keys to remove.
 fn changes<'a>(
     template: &Pairs,
     before: &BTreeSet<String>,
@@ -147,7 +149,7 @@ fn identity(taint: &Taint) -> TaintKey {
     (taint.key.clone(), taint.effect.clone())
 }
 
-/// The Node's taints with those of the template, or nothing when they are there already. `timeAdded` does not count.
+/// The Node's taints with those of the template, or `None` when nothing changes. `timeAdded` does not count.
 fn taints(template: &NodeTemplateSpec, before: &NodeTemplateSpec, has: &[Taint]) -> Option<Vec<Taint>> {
     let wanted: Vec<&Taint> = template.spec.taints.iter().flatten().collect();
     let is_wanted = |taint: &Taint| wanted.iter().find(|wanted| identity(wanted) == identity(taint)).copied();

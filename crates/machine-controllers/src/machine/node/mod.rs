@@ -1,4 +1,4 @@
-//! The Node of a machine: whose it is, how a link that was lost is found again, and what of the machine is mirrored to it.
+//! The Node of a machine: its owner, how a lost link is found again, and what of the machine is copied to the Node.
 
 pub mod capacity;
 pub mod identity;

@@ -1,7 +1,7 @@
 //! Whether a Node of a machine's name is really the machine's.
 //!
-//! Three rules, in this order: the Node's provider id names the machine's instance; it names another one; it says nothing,
-//! then names decide. A Node that is not the machine's is never touched. Source: decisions.md 44.
+//! Three rules, in this order: the Node's provider ID names the machine's instance; it names another instance; it says
+//! nothing, then names decide. A Node that is not the machine's is never changed. Source: decisions.md 44.
 
 use std::collections::BTreeMap;
 
@@ -14,29 +14,29 @@ use crate::{
     views::{BY_INSTANCE, BY_NODE, ControlViews},
 };
 
-/// Whose a Node is.
+/// The owner of a Node, as one machine sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// The machine's.
+    /// The machine itself.
     Ours,
-    /// Something else's, for this reason.
+    /// Something else, for this reason.
     Foreign(String),
-    /// Ids don't tell, and another machine has the better claim by name, for this reason: nothing is done to the Node on
-    /// behalf of this machine, and nothing is concluded about the machine from the Node.
+    /// IDs don't tell, and another machine has the better claim by name, for this reason. The Node is not changed for this
+    /// machine, and nothing is concluded about the machine from the Node.
     Contested(String),
 }
 
-/// What a machine can say for itself when it is asked whose a Node is.
+/// What supports the claim of a machine to a Node.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim<'a> {
     /// The machine.
     pub machine: &'a MachineSnapshot,
-    /// Whether its provider id and the Node's name one instance.
+    /// Whether its provider ID and the Node's name the same instance.
     pub instance: SameInstance,
 }
 
-/// Whose this Node is: the machine of this claim, or one of its rivals. Rivals are machines that have the Node on their label
-/// or may have its instance; what claims nothing is none.
+/// The owner of this Node: the machine of this claim, or one of its rivals. Rivals are other machines that have the Node on
+/// their label or may have its instance; a machine that claims nothing is no rival.
 pub fn owner(claim: &Claim<'_>, node: &NodeSnapshot, rivals: &[Claim<'_>]) -> Owner {
     let others: Vec<&Claim<'_>> = rivals.iter().filter(|rival| rival.machine.uid() != claim.machine.uid()).collect();
     named_by_its_id(claim, node, &others)
@@ -44,8 +44,8 @@ pub fn owner(claim: &Claim<'_>, node: &NodeSnapshot, rivals: &[Claim<'_>]) -> Ow
         .unwrap_or_else(|| named_by_label(claim, node, &others))
 }
 
-/// The Node's id names the machine's instance: it is the machine's, whatever labels say. Of two machines with one instance
-/// one has it, so that they don't dress it in turns.
+/// The Node's ID names the machine's instance: the Node is the machine's, whatever labels say. Of two machines with the same
+/// instance only one has the Node, so that they don't overwrite each other's changes.
 fn named_by_its_id(claim: &Claim<'_>, node: &NodeSnapshot, others: &[&Claim<'_>]) -> Option<Owner> {
     if claim.instance != SameInstance::Same {
         return None;
@@ -57,7 +57,7 @@ fn named_by_its_id(claim: &Claim<'_>, node: &NodeSnapshot, others: &[&Claim<'_>]
     })
 }
 
-/// The Node's id names another instance, or that of another machine.
+/// The Node's ID names another instance, or the instance of another machine.
 fn named_as_anothers(claim: &Claim<'_>, node: &NodeSnapshot, others: &[&Claim<'_>]) -> Option<Owner> {
     let (ours, theirs) = (claim.machine.provider_id(), node.provider_id());
     if let Some(rival) = others.iter().find(|rival| rival.instance == SameInstance::Same) {
@@ -67,7 +67,8 @@ fn named_as_anothers(claim: &Claim<'_>, node: &NodeSnapshot, others: &[&Claim<'_
         .then(|| Owner::Foreign(format!("its providerID {theirs:?} is not that of {ours:?}")))
 }
 
-/// Ids say nothing: the label `node` of the machines decides; of several the one that the Node names, then the elder.
+/// IDs say nothing: the label `node` of the machines decides. Of several machines, the one that the Node names has it, or
+/// else the older one.
 fn named_by_label(claim: &Claim<'_>, node: &NodeSnapshot, others: &[&Claim<'_>]) -> Owner {
     let labelled =
         others.iter().filter(|rival| rival.instance != SameInstance::Another && has_on_label(rival.machine, node));
@@ -80,9 +81,9 @@ fn named_by_label(claim: &Claim<'_>, node: &NodeSnapshot, others: &[&Claim<'_>])
     }
 }
 
-/// The rival with a better claim: the one that has the very text of the Node's id, since ids that end alike may still differ;
-/// then one that lives before one that is being deleted, then the one that the Node's label names, then one that has the Node
-/// on its own label, then the elder, then the first by name.
+/// The rival with a better claim, in this order: a machine with exactly the Node's ID, since IDs that end alike may still
+/// differ; a machine that is not being deleted; the machine that the Node's label names; a machine that has the Node on its
+/// own label; the older machine; the first by name.
 fn better<'a>(
     claim: &Claim<'_>,
     node: &NodeSnapshot,
@@ -106,7 +107,7 @@ fn better<'a>(
         .filter(|rival| rank(rival) < rank(claim.machine))
 }
 
-/// Whether the machine has the very text of the Node's id. Without an id neither says anything.
+/// Whether the machine has exactly the Node's ID. Without an ID it has not.
 pub(super) fn has_its_id(machine: &MachineSnapshot, node: &NodeSnapshot) -> bool {
     let id = node.provider_id();
     !id.is_empty() && machine.provider_id().eq_ignore_ascii_case(id)
@@ -116,15 +117,15 @@ fn has_on_label(machine: &MachineSnapshot, node: &NodeSnapshot) -> bool {
     machine.labels().get(label::NODE).is_some_and(|name| name == node.name())
 }
 
-/// Whether a machine's provider id and another one name the same instance, by the driver of the machine's class.
+/// Whether a machine's provider ID and another ID name the same instance, by the driver of the machine's class.
 pub fn instance_of(machine: &MachineSnapshot, id: &str, views: &ControlViews, drivers: &Registry) -> SameInstance {
     let class = ObjectKey::new(machine.namespace(), machine.class_ref().name.clone());
     let provider = views.classes.get(&class).map(|class| class.provider.clone()).unwrap_or_default();
     drivers.same_instance(&provider, machine.provider_id(), id)
 }
 
-/// Whose this Node is, asked of the views: the claim of a machine, and whose else it may be. `same` tells of a machine whether
-/// its provider id and another one name the same instance.
+/// The owner of this Node, with the rivals from the stores. `same` says whether a machine's provider ID and another ID name
+/// the same instance.
 pub fn owner_in(
     machine: &MachineSnapshot,
     node: &NodeSnapshot,
@@ -175,7 +176,7 @@ mod tests {
         node
     }
 
-    /// Whose `n` is for machine `b` with these ids, the Node's label naming somebody.
+    /// The owner of `n` as machine `b` sees it with these IDs, when the Node's label names this machine.
     fn seen_by_b(own: SameInstance, rivals: &[(&str, SameInstance)], named: Option<&str>) -> Owner {
         let b = machine("b");
         let rivals: Vec<(MachineSnapshot, SameInstance)> =
@@ -311,7 +312,7 @@ mod tests {
             let claims = [&elder, &young].map(|machine| Claim { machine, instance: Same });
             assert_eq!(claims.map(|claim| owner(&claim, &node, &claims) == Owner::Ours), [false, true], "{id}");
         }
-        // Nor does a label help against the very text of the id.
+        // A label does not help against exactly the same ID either.
         let mut node = node(Some("b"));
         node.spec.get_or_insert_default().provider_id = Some("metal:///a/vm".to_owned());
         let node = node.into();

@@ -1,4 +1,4 @@
-//! Single facts about Nodes that the flows which drain them write or ask for.
+//! Small facts about Nodes that the flows which drain them read or write.
 
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::NodeCondition, apimachinery::pkg::apis::meta::v1::Time};
@@ -9,23 +9,23 @@ use crate::{
 };
 use machine_api::names::node_condition;
 
-/// Why a Node goes away.
+/// Why a Node is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaving {
     /// Its machine had failed.
     Unhealthy,
-    /// Its machine is not wanted any more.
+    /// Its machine is not needed any more.
     ScaledDown,
 }
 
 impl Leaving {
-    /// By what is known of the machine that is being deleted.
+    /// The reason, by what is known of the machine that is being deleted.
     pub fn of(machine: &MachineSnapshot) -> Self {
         if was_failed(machine) { Self::Unhealthy } else { Self::ScaledDown }
     }
 }
 
-/// The condition that tells why the Node goes away.
+/// The condition that shows why the Node is removed.
 pub fn terminating_condition(leaving: Leaving, now: Timestamp) -> NodeCondition {
     let (reason, message) = match leaving {
         Leaving::Unhealthy => (node_condition::REASON_UNHEALTHY, node_condition::MESSAGE_UNHEALTHY),
@@ -41,7 +41,7 @@ pub fn terminating_condition(leaving: Leaving, now: Timestamp) -> NodeCondition 
     }
 }
 
-/// A condition of this type, told now; its transition time stays while status and reason do.
+/// A condition of this type, as of now; its transition time stays while status and reason stay.
 pub fn condition_now(
     node: &NodeSnapshot,
     kind: &str,

@@ -1,5 +1,5 @@
-//! Scenarios of machines that lose their label `node`, as by a prune of labels or a replacement from an old export, with the whole
-//! controller and the real drain room.
+//! Scenarios of machines that lose their label `node`, by a pruning of labels or a replacement from an old export, with the
+//! whole controller and the real module `drain`.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ async fn wait(seconds: u64) {
     tokio::time::sleep(Duration::from_secs(seconds)).await;
 }
 
-/// Takes a label off an object, as somebody else would.
+/// Removes a label from an object, as another client would.
 fn take_label(world: &World, path: &str, key: &str) {
     world.api.edit(path, |object| {
         object["metadata"]["labels"].as_object_mut().unwrap().remove(key);
@@ -26,7 +26,7 @@ fn link(world: &World) -> Option<String> {
     world.api.get(MACHINE)?["metadata"]["labels"]["node"].as_str().map(str::to_owned)
 }
 
-/// How often somebody asked for the eviction of the pod.
+/// How often the eviction of the pod was requested.
 fn evictions(world: &World) -> usize {
     let request = format!("POST {PODS}a/eviction");
     world.api.writes().iter().filter(|write| **write == request).count()
