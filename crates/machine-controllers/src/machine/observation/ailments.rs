@@ -1,9 +1,11 @@
-//! What ails a Node, and for how long: pods of a Node that has been ill for long can't be moved gently any more.
+//! The faults of a Node, and how long they have lasted: pods of a Node that has been unhealthy for long can't be evicted any
+//! more.
 //!
-//! A Node's conditions carry times of the target cluster, whose clock may differ from ours by any amount. So these times only tell
-//! one spell of an ailment from the next; how long a spell lasts is counted from when this process first saw it (decisions.md 46).
-//! A view that may be old tells of no ailment: nobody is judged by it (decisions.md 47), and after it a spell begins anew.
-//! What lives here: that memory, as a plain value. What is done by it: the drains. Source: spec/machine-controller M-05.
+//! A Node's conditions carry times of the target cluster, whose clock may differ from ours by any amount. Therefore these
+//! times only distinguish one episode of a fault from the next; the length of an episode counts from when this process first
+//! saw it (decisions.md 46). A store that may be outdated shows no fault: nothing is decided by it (decisions.md 47), and
+//! after that an episode begins again. This file holds this memory as a plain value; the drains use it. Source:
+//! spec/machine-controller M-05.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -15,10 +17,10 @@ use super::{Freeze, Silence, condition};
 use crate::{snapshots::NodeSnapshot, times::since};
 use controller_runtime::{clock::ClockTrouble, store::Store};
 
-/// A Node that has been ill for so long is drained by force.
+/// A Node that has a fault for this long is drained by force.
 const FORCES_AFTER: Duration = Duration::from_secs(5 * 60);
 
-/// What keeps pods of a Node from being moved gently.
+/// A fault that keeps pods of a Node from being evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Ailment {
     /// The Node is not Ready.
@@ -30,7 +32,7 @@ pub enum Ailment {
 impl Ailment {
     const ALL: [Self; 2] = [Self::NotReady, Self::ReadOnly];
 
-    /// The condition that tells of it, if the Node has the ailment.
+    /// The condition that shows the fault, if the Node has it.
     fn told_by(self, node: &NodeSnapshot) -> Option<&NodeCondition> {
         let (kind, well) = match self {
             Self::NotReady => ("Ready", "True"),
@@ -40,22 +42,22 @@ impl Ailment {
     }
 }
 
-/// Whether what is seen of Nodes is what the API server has.
+/// Whether the stored Nodes are those that the API server has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sight {
-    /// It is.
+    /// They are.
     Current,
-    /// It may be old: the Node may have recovered since.
+    /// They may be outdated: the Node may have recovered since.
     MaybeOld,
 }
 
 impl Sight {
-    /// How Nodes are seen through this view.
+    /// The freshness of the Nodes in this store.
     pub fn through(view: &Store<NodeSnapshot>) -> Self {
         if view.is_current() { Self::Current } else { Self::MaybeOld }
     }
 
-    /// The same while verdicts are suspended or not, and why. A clock in doubt alone makes no Node look other than it is.
+    /// The same under this freeze and its cause. A doubtful clock alone does not make the stored Nodes outdated.
     #[must_use]
     pub fn under(self, freeze: Freeze, silence: Silence, clock: Option<ClockTrouble>) -> Self {
         match (freeze, silence, clock) {
@@ -67,21 +69,21 @@ impl Sight {
     }
 }
 
-/// One spell of an ailment.
+/// One episode of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 struct Spell {
-    /// When it began by the target cluster's clock; compared with nothing but itself.
+    /// When it began by the target cluster's clock; compared only with other times of the same clock.
     transition: Option<Timestamp>,
-    /// When this process first saw it, in the steady time.
+    /// When this process first saw it, in steady time.
     since: Timestamp,
 }
 
-/// What ails a Node, and since when this process has seen it.
+/// The faults of a Node, and since when this process has seen them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Ailments(BTreeMap<Ailment, Spell>);
 
 impl Ailments {
-    /// What ails the Node at this steady time, after what was seen before.
+    /// The faults of the Node at this steady time, continued from the earlier ones.
     pub fn of(node: &NodeSnapshot, sight: Sight, before: &Self, steady: Timestamp) -> Self {
         if sight == Sight::MaybeOld {
             return Self::default();
@@ -92,7 +94,7 @@ impl Ailments {
         })
     }
 
-    /// The same for a process that has seen the Node from the beginning, by its own clock.
+    /// The same for a process that has watched the Node from the beginning, by its own clock.
     pub fn from_the_beginning(node: &NodeSnapshot, steady: Timestamp) -> Self {
         Self::seen_on(node, |_, transition| transition.unwrap_or(steady))
     }
@@ -105,7 +107,7 @@ impl Ailments {
         Self(Ailment::ALL.into_iter().filter_map(spell).collect())
     }
 
-    /// Whether one of them has lasted for more than five minutes.
+    /// Whether a fault has lasted for more than five minutes.
     pub fn are_lasting(&self, steady: Timestamp) -> bool {
         self.0.values().any(|spell| since(steady, spell.since) > FORCES_AFTER)
     }
@@ -119,7 +121,7 @@ mod tests {
     use super::*;
     use crate::machine::testing::*;
 
-    /// A Node of which a condition changed at this second of the target cluster's clock.
+    /// A Node with a condition that changed at this second of the target cluster's clock.
     fn since_second(kind: &str, status: &str, second: i64) -> Node {
         let told = NodeCondition {
             last_transition_time: Some(Time(at(second))),
@@ -128,7 +130,7 @@ mod tests {
         node(vec![told])
     }
 
-    /// Whether the Node counts as lastingly ill, when this was seen of it at these seconds.
+    /// Whether the Node counts as unhealthy for long, when it was seen like this at these seconds.
     fn lasting(looks: &[(i64, Node)]) -> bool {
         let mut ailments = Ailments::default();
         for (second, node) in looks {

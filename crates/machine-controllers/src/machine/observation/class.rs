@@ -1,4 +1,4 @@
-//! A machine's class and Secrets in an observation. Of Secrets only what they offer is known.
+//! A machine's class and Secrets in an observation. The contents of Secrets are not part of it.
 
 use std::collections::BTreeMap;
 
@@ -8,30 +8,30 @@ use serde::Serialize;
 /// A class as a machine sees it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ClassView {
-    /// Whether machines can be made from it.
+    /// Whether machines can be created from it.
     pub state: ClassState,
-    /// Virtual capacity wanted on nodes; `None` when the class is not known and capacity must be left alone.
+    /// Virtual capacity wanted on nodes; `None` when the class is not known, so that the capacity stays unchanged.
     pub virtual_capacity: Option<BTreeMap<String, Quantity>>,
-    /// Whether the driver makes one VM only, however often it is asked.
+    /// Whether the driver makes only one VM, however often it is asked.
     pub creation: CreationGuarantee,
-    /// Whether an earlier form of the class and its Secrets is in memory (decisions.md 15).
+    /// Whether the last good class and Secrets are in memory (decisions.md 15).
     pub last_good: LastGood,
 }
 
-/// Whether machines can be made from a class.
+/// Whether machines can be created from a class.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum ClassState {
-    /// The machine names none.
+    /// The machine names no class.
     NotNamed,
-    /// There is none of this name.
+    /// No class of this name exists.
     Absent,
-    /// It lacks our finalizer and could vanish any time.
+    /// The class lacks our finalizer and may vanish at any time.
     WithoutFinalizer,
-    /// It lacks our finalizer and can't get it any more.
+    /// The class lacks our finalizer and can't get it any more.
     DeletingWithoutFinalizer,
     /// Its node template is incomplete.
     NodeTemplateInvalid(String),
-    /// Yes.
+    /// Machines can be created from it.
     Usable,
 }
 
@@ -56,21 +56,21 @@ pub enum LastGood {
 /// The Secrets of a class as a machine sees them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum SecretView {
-    /// Those named here (`namespace/name`) are missing.
+    /// These Secrets (`namespace/name`) are missing.
     Missing(Vec<String>),
-    /// All are there, or none is named.
+    /// All Secrets exist, or the class names none.
     Present(UserData),
 }
 
-/// What the user data asks for.
+/// What the user data needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum UserData {
     /// The class names no Secret: the driver decides (decisions.md 33).
     NotNamed,
-    /// The Secrets lack the key.
+    /// The Secrets lack the key `userData`.
     KeyMissing,
     /// It holds no placeholder for a bootstrap token.
     WithoutToken,
-    /// It holds one.
+    /// It holds a placeholder for a bootstrap token.
     NeedsToken,
 }

@@ -1,7 +1,7 @@
-//! Whether machines can be made from a class.
+//! Whether machines can be created from a class.
 //!
-//! Source: spec/machine-controller §3.2. The same look is taken for creation and deletion; what follows from it differs
-//! (a deletion needs a class only for the VM, §6.10).
+//! Source: spec/machine-controller §3.2. Creation and deletion use the same check; what follows from it differs (a deletion
+//! needs a class only for the VM, §6.10).
 
 use kube::ResourceExt;
 
@@ -11,7 +11,7 @@ use machine_api::{
     v1alpha1::{ClassSpec, MachineClass, NodeTemplate},
 };
 
-/// What the class that a machine names is good for.
+/// Whether machines can be created from the class that a machine names.
 pub fn class_state(named: &ClassSpec, class: Option<&MachineClass>) -> ClassState {
     if named.kind.is_empty() || named.name.is_empty() {
         return ClassState::NotNamed;
@@ -30,7 +30,7 @@ pub fn class_state(named: &ClassSpec, class: Option<&MachineClass>) -> ClassStat
     }
 }
 
-/// What a node template lacks. The texts are the original's.
+/// What a node template lacks. The texts are those of the original.
 fn node_template_fault(template: &NodeTemplate) -> Option<&'static str> {
     if ["cpu", "gpu", "memory"].iter().any(|resource| !template.capacity.contains_key(*resource)) {
         return Some("MachineClass NodeTemplate Capacity should mandatorily have CPU, GPU and Memory configured");

@@ -1,4 +1,4 @@
-//! The driver's part of an observation: which call is under way, what was answered, and the pause before the next one.
+//! The driver's part of an observation: the call under way, the last answer, and the pause before the next call.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::NodeAddress;
@@ -18,11 +18,11 @@ pub enum Call {
     Initialize,
     /// `DeleteMachine` of the machine's VM.
     Delete,
-    /// `DeleteMachine` of a VM that got an old Node's name.
+    /// `DeleteMachine` of a VM that has the name of an old Node.
     DeleteStale,
 }
 
-/// What a driver call answered.
+/// The answer of a driver call.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum Answer {
     /// Of `GetMachineStatus`.
@@ -33,40 +33,40 @@ pub enum Answer {
     Initialized(Result<VmIdentity, Status>),
     /// Of `DeleteMachine`.
     Deleted(Result<DeletedVm, Status>),
-    /// Of `DeleteMachine` for a VM with an old Node's name.
+    /// Of `DeleteMachine` for a VM that has the name of an old Node.
     DeletedStale(Result<DeletedVm, Status>),
 }
 
-/// How the VM of the flow came to be known.
+/// How the VM of the flow was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum VmOrigin {
     /// `CreateMachine` made it in this flow.
     Created,
-    /// It was there already.
+    /// It existed already.
     Found,
-    /// It was there already but is not initialised.
+    /// It existed already, but is not initialised.
     FoundUninitialized,
 }
 
 /// The VM of the flow.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KnownVm {
-    /// Who it is.
+    /// Its identity.
     pub identity: VmIdentity,
-    /// How it came to be known.
+    /// How it was found.
     pub origin: VmOrigin,
-    /// The memory that the driver wants kept; written with the next status.
+    /// The memory that the driver wants to keep; written with the next status.
     pub last_known_state: Option<String>,
 }
 
-/// What the driver answered since the flow began. In memory only; lost on restart, when the driver is asked again.
+/// The driver's answers since the flow began. In memory only: after a restart the driver is asked again.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Flow {
     /// A call that has not answered yet.
     pub in_flight: Option<Call>,
     /// When the last call was started.
     pub asked_at: Option<Timestamp>,
-    /// The last answer, until the decision has been acted upon.
+    /// The last answer, until it has been acted upon.
     pub answer: Option<Answer>,
     /// The VM, once known.
     pub vm: Option<KnownVm>,
@@ -78,12 +78,12 @@ impl Flow {
         self.in_flight.is_none() && self.answer.is_none() && self.vm.is_none()
     }
 
-    /// A call is started; what the last one answered has been acted upon.
+    /// Notes that a call is started; the last answer has been acted upon.
     pub fn ask(&mut self, call: Call, now: Timestamp) {
         (self.answer, self.in_flight, self.asked_at) = (None, Some(call), Some(now));
     }
 
-    /// Takes in what a call answered.
+    /// Takes in the answer of a call.
     pub fn learn(&mut self, answer: Answer) {
         self.in_flight = None;
         match &answer {
@@ -127,23 +127,23 @@ pub fn union(one: &[NodeAddress], other: &[NodeAddress]) -> Vec<NodeAddress> {
     all
 }
 
-/// What a pause was for.
+/// What a pause is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Purpose {
-    /// Making the VM.
+    /// Creating the VM.
     Creation,
-    /// Taking it away.
+    /// Deleting the VM.
     Deletion,
 }
 
 /// A pause before the next driver call; it ends early when its inputs change (spec §4.6).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Pause {
-    /// What for.
+    /// Its purpose.
     pub purpose: Purpose,
-    /// When it ends, in the steady time.
+    /// When it ends, in steady time.
     pub until: Timestamp,
-    /// What it was decided on.
+    /// The inputs of the decision to pause.
     pub inputs: Inputs,
 }
 
@@ -160,16 +160,16 @@ pub struct Inputs {
     pub force: Force,
 }
 
-/// What the driver said of the VM of an unhealthy machine.
+/// The driver's answer about the VM of an unhealthy machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum VmCheck {
-    /// It was not asked since the machine became unhealthy.
+    /// The driver was not asked since the machine became unhealthy.
     #[default]
     NotAsked,
-    /// It knew the VM, or said something else than `NotFound`, at this steady time.
+    /// The driver knew the VM, or gave another answer than `NotFound`, at this steady time.
     NoEvidence(Timestamp),
-    /// It did not know the VM at this steady time.
+    /// The driver did not know the VM at this steady time.
     MissingOnce(Timestamp),
-    /// It did not know the VM twice.
+    /// The driver did not know the VM twice.
     Gone,
 }

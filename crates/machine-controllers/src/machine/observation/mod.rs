@@ -1,8 +1,8 @@
-//! All that a decision about one machine may depend on, as one plain value.
+//! Everything that a decision about one machine may depend on, as one plain value.
 //!
-//! Built by `observe` from the stores and the in-memory flow, once per step; serialisable, so that a decision can be
-//! kept and replayed. No secret is in it. Its parts are in [`class`], [`node`] and [`flow`].
-//! Source: spec/machine-controller §15.1.
+//! Built by `observe` from the stores and from memory, once per step. It can be serialised, so that a decision can be kept
+//! and replayed. It contains no secret. Its parts are in [`class`], [`node`] and [`flow`]. Source: spec/machine-controller
+//! §15.1.
 
 pub mod ailments;
 mod class;
@@ -41,30 +41,30 @@ use machine_api::{
 /// Version of the observation's serialised form.
 pub const OBSERVATION_VERSION: u32 = 1;
 
-/// A difference of clocks that is taken for skew: a machine first seen within this time after the API server's own stamp
-/// is timed from when it was seen (M-63).
+/// A difference of clocks that counts as skew: when a machine is first seen within this time after the API server's own
+/// stamp, its times count from when it was seen (M-63).
 pub const SKEW_ALLOWANCE: Duration = Duration::from_secs(5 * 60);
 
-/// All that a decision about one machine may depend on.
+/// Everything that a decision about one machine may depend on.
 #[derive(Clone, Debug, Serialize)]
 pub struct Observation {
     /// Version of this form.
     pub version: u32,
     /// The time of the decision.
     pub now: Timestamp,
-    /// The same time as if the clock had never stepped; for what this process remembers.
+    /// The same time, as if the clock had never stepped; for everything that this process remembers.
     pub steady: Timestamp,
     /// The last step of the clock, if this process has seen any.
     pub step: Option<Step>,
-    /// Why nothing may be concluded from the time.
+    /// Why the clock cannot be trusted, if it cannot.
     pub clock: Option<ClockTrouble>,
     /// When this process first saw the machine.
     pub first_seen: Timestamp,
     /// When this process first saw the machine being deleted.
     pub first_seen_deleting: Option<Timestamp>,
-    /// Whether verdicts are suspended because an API server cannot be reached.
+    /// Whether the machine is frozen.
     pub freeze: Freeze,
-    /// Which API server is silent.
+    /// Which API server does not answer.
     pub silence: Silence,
     /// Whether there is a target cluster.
     pub target: TargetCluster,
@@ -78,27 +78,28 @@ pub struct Observation {
     pub secrets: SecretView,
     /// Its Node.
     pub node: NodeView,
-    /// Whether the driver can tell that it is.
+    /// Whether the driver can tell that the Node is the machine's.
     pub node_identity: NodeIdentity,
-    /// Whose its VM is, if other machines name that too.
+    /// The owner of its VM, if other machines name the VM, too.
     pub vm_owner: VmOwner,
-    /// Since when nobody knows whether the last creation that had no outcome made a VM; `None` when each one had its outcome.
+    /// Since when it is unknown whether the last creation without an outcome made a VM; `None` when every creation had an
+    /// outcome.
     pub creation_unknown_since: Option<Timestamp>,
-    /// What the driver answered in this flow.
+    /// The driver's answers in this flow.
     pub flow: Flow,
     /// A pause before the next driver call.
     pub pause: Option<Pause>,
     /// What ends a pause when it changes.
     pub inputs: Inputs,
-    /// What this process has last written of where the machine stands.
+    /// The standing that this process has written last.
     pub stated: Option<Arc<Stated>>,
     /// The drain, as far as it was stepped in this pass.
     pub drain: DrainState,
     /// Volume attachments on the Node of a machine that is being deleted; `None` while they are not known.
     pub attachments: Option<Vec<AttachmentView>>,
-    /// Views that a drain or a detachment needs and that are not complete; only while one of them waits for these.
+    /// Views that a drain or a detachment needs and that are not complete; only filled while one of the two waits for them.
     pub missing_views: Vec<MissingView>,
-    /// Siblings that stand in the way of a failure; only when the question may come up.
+    /// The machine's siblings, which may keep it from being declared Failed; only filled when this matters.
     pub siblings: Option<Vec<Sibling>>,
     /// Whether the failure permit of the group is held.
     pub permit: Permit,
@@ -106,31 +107,31 @@ pub struct Observation {
     pub node_source: NodeSource,
     /// Effects on the target cluster that failed in this pass.
     pub troubles: Troubles,
-    /// What ails the machine's Node, and since when this process has seen it.
+    /// The faults of the machine's Node, and since when this process has seen them.
     pub ailments: Ailments,
-    /// Since when the Node's conditions differ from the stored ones, in the steady time.
+    /// Since when the Node's conditions differ from the stored ones, in steady time.
     pub conditions_differ_since: Option<Timestamp>,
-    /// What the driver said of the VM since the machine is unhealthy.
+    /// The driver's answer about the VM since the machine became unhealthy.
     pub vm_check: VmCheck,
 }
 
-/// Whether verdicts are suspended.
+/// Whether machines are frozen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum Freeze {
     /// No.
     #[default]
     Flowing,
-    /// Yes: an API server cannot be reached, what is seen may be old.
+    /// Yes: an API server cannot be reached, so that the stores may be outdated, or the clock cannot be trusted.
     Frozen,
 }
 
-/// Which API server was silent when it was last asked.
+/// Which API server did not answer when it was last asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum Silence {
-    /// None.
+    /// Both answered.
     #[default]
     None,
-    /// That of the target cluster alone: machines can be written to, Nodes can't be seen.
+    /// Only that of the target cluster: machines can be written, Nodes can't be seen.
     Target,
     /// That of the control cluster: nothing can be written to machines.
     Control,
@@ -167,8 +168,8 @@ pub enum Permit {
 }
 
 impl Observation {
-    /// A machine of a target cluster of which nothing else is known yet: its class is usable, its Secrets ask for nothing,
-    /// it was first seen now.
+    /// A machine with a target cluster and nothing else known yet: its class is usable, its Secrets need nothing, and it is
+    /// first seen now.
     pub fn of(machine: MachineSnapshot, limits: Limits, now: Timestamp) -> Self {
         let deleting = machine.is_deleting().then_some(now);
         Self {
@@ -232,19 +233,20 @@ impl Observation {
         self.machine.metadata().has_finalizer(finalizer::MACHINE)
     }
 
-    /// How long the machine exists, by the later of the API server's stamp and our first sight of a young machine.
+    /// The age of the machine, by the API server's stamp, or for a young machine by the later time at which this process
+    /// first saw it.
     pub fn age(&self) -> Duration {
         let created = self.machine.created();
         since(self.now, start(created, self.first_seen))
     }
 
-    /// How long the machine is being deleted; `None` when it is not.
+    /// How long the machine has been in deletion; `None` when it is not being deleted.
     pub fn deleting_for(&self) -> Option<Duration> {
         let stamped = self.machine.deleting_since()?;
         Some(since(self.now, start(Some(stamped), self.first_seen_deleting.unwrap_or(stamped))))
     }
 
-    /// Whether the Node has been ill for so long that its pods can't be moved gently any more (M-05).
+    /// Whether the Node has been unhealthy for so long that its pods can't be evicted any more (M-05).
     pub fn is_node_lastingly_ill(&self) -> bool {
         self.ailments.are_lasting(self.steady)
     }
@@ -270,7 +272,7 @@ pub fn force_deletion(machine: &MachineSnapshot) -> Force {
     }
 }
 
-/// Where a clock starts whose stamp another machine wrote.
+/// The start of a time whose stamp another host wrote.
 fn start(stamped: Option<Timestamp>, seen: Timestamp) -> Timestamp {
     match stamped {
         Some(stamped) if seen > stamped && since(seen, stamped) <= SKEW_ALLOWANCE => seen,

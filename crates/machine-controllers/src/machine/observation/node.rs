@@ -1,4 +1,4 @@
-//! A machine's Node in an observation: whose it is, how its drain stands, what is attached, and what could not be written.
+//! A machine's Node in an observation: its owner, its drain, its attachments, and failed writes.
 
 use std::time::Duration;
 
@@ -19,31 +19,31 @@ use crate::{
 pub enum NodeView {
     /// There is no target cluster.
     NoTarget,
-    /// The machine has no node label; a Node that is its own may exist.
+    /// The machine has no Node on its label; its Node may exist nevertheless.
     NotLinked {
-        /// Name of a Node that is the machine's nevertheless: by its label or its instance.
+        /// Name of a Node that is the machine's nevertheless, by the Node's label or its instance.
         candidate: Option<String>,
-        /// The Node that has the name which the driver answered, if there is such a Node.
+        /// The Node with the name that the driver answered, if it exists.
         namesake: Option<Namesake>,
     },
     /// The Node of the label does not exist.
     Absent,
     /// The Node of the label was removed while this process watched.
     Vanished,
-    /// The Node is there and belongs to the machine.
+    /// The Node exists and belongs to the machine.
     Ours(NodeSnapshot),
-    /// A Node of that name is there but belongs to something else.
+    /// A Node of that name exists but belongs to something else.
     Foreign {
         /// Its name.
         name: String,
-        /// How we know.
+        /// Why it counts as foreign.
         why: String,
     },
-    /// A Node of that name is there, ids don't tell whose it is, and another machine has the better claim by name.
+    /// A Node of that name exists, IDs don't tell its owner, and another machine has the better claim by name.
     Contested {
         /// Its name.
         name: String,
-        /// Who else has a claim.
+        /// Which other machine has a claim.
         why: String,
     },
 }
@@ -51,27 +51,27 @@ pub enum NodeView {
 /// A Node with the name of a VM that was just made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Namesake {
-    /// Whether its provider id and that of the VM name one instance.
+    /// Whether its provider ID and that of the VM name the same instance.
     pub instance: SameInstance,
     /// When it registered.
     pub created: Option<Timestamp>,
 }
 
-/// Whether the driver can tell whose a Node is that counts as the machine's.
+/// Whether the driver can tell that the Node which counts as the machine's is the machine's.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum NodeIdentity {
     /// It can, or there is nothing to compare yet.
     #[default]
     Told,
-    /// It can't: both have a provider id, and nobody knows whether they name one instance. Names have decided.
+    /// It can't: both have a provider ID, and it is unknown whether they name the same instance. Names have decided.
     Unknown {
-        /// The id of the Node.
+        /// The ID of the Node.
         node: String,
     },
 }
 
 impl NodeView {
-    /// The Node, if it is there and ours.
+    /// The Node, if it exists and is ours.
     pub fn ours(&self) -> Option<&NodeSnapshot> {
         match self {
             Self::Ours(node) => Some(node),
@@ -95,13 +95,13 @@ pub enum DrainState {
     Warming,
     /// Under way.
     Running {
-        /// How far it is, for people.
+        /// Its progress, for people.
         progress: String,
         /// The budget that refuses evictions.
         blocked_by: Option<String>,
-        /// Whom it waits for.
+        /// What it waits for.
         waiting: Option<Waiting>,
-        /// How it stands against the attempt before.
+        /// Whether it only repeats the attempt before.
         attempt: Attempt,
         /// When to step again, at the latest.
         wake: Duration,
@@ -123,17 +123,17 @@ pub struct AttachmentView {
     pub deleting: bool,
 }
 
-/// Where what is known of the Node comes from.
+/// Where the knowledge about the Node comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum NodeSource {
-    /// The view, which may lag or be as old as a sleep of this process.
+    /// The store, which may lag, or be as old as a suspension of this process.
     #[default]
     View,
-    /// The API server, in this very pass.
+    /// The API server, in this pass.
     Live,
 }
 
-/// A step that is told when it fails; all but the last are on the target cluster.
+/// A step whose failure is reported; all steps but the last are on the target cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum NodeStep {
     /// Marking the node as unschedulable.
@@ -142,43 +142,43 @@ pub enum NodeStep {
     TerminatingCondition,
     /// Deleting volume attachments.
     Attachments,
-    /// Looking for the Node before the machine is let go.
+    /// Looking for the Node before the machine's finalizer is removed.
     LastLook,
     /// Deleting the Node.
     Delete,
-    /// Taking our finalizer off the Node.
+    /// Removing our finalizer from the Node.
     Finalizer,
-    /// Finalizer, labels, taints and memories of the Node.
+    /// Writing finalizer, labels, annotations and taints of the Node.
     Metadata,
-    /// What a preservation puts on the Node, and takes off it.
+    /// Writing what a preservation adds to the Node, and removing it.
     Preservation,
     /// Writing the condition `InPlaceUpdate`.
     InPlaceCondition,
-    /// Taking our finalizer off the machine.
+    /// Removing our finalizer from the machine.
     LetGo,
 }
 
 /// A step that failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Trouble {
-    /// What was tried.
+    /// The step.
     pub step: NodeStep,
-    /// What came of it.
+    /// The error.
     pub error: String,
 }
 
-/// The steps that failed in a pass. Each is tried once in a pass, whatever else fails in it.
+/// The steps that failed in a pass. Each step is tried once in a pass, whatever else fails in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Troubles(Vec<Trouble>);
 
 impl Troubles {
-    /// Another step failed.
+    /// Adds a failed step.
     pub fn push(&mut self, trouble: Trouble) {
         self.0.retain(|known| known.step != trouble.step);
         self.0.push(trouble);
     }
 
-    /// What came of this step.
+    /// The failure of this step.
     pub fn at(&self, step: NodeStep) -> Option<&Trouble> {
         self.0.iter().find(|trouble| trouble.step == step)
     }

@@ -1,9 +1,10 @@
-//! Whose a VM is that several machines name: a restored backup, a copied manifest, an adoption that went wrong.
+//! The owner of a VM that several machines name, after a restored backup, a copied manifest, or a wrong adoption.
 //!
-//! One of them has it. A machine that is deleted leaves VM and Node to one that lives. To one that is being deleted it leaves
-//! nothing, since that one may be about to leave it in turn: it waits for its end and looks for the VM then. Whose the Node is
-//! while all of them live is decided in `node::ownership`; here nothing depends on the Node, which may come and go during a
-//! deletion: two machines that each take the other for the owner would wait for ever. Pure.
+//! One of the machines owns the VM. A machine that is being deleted leaves VM and Node to a machine that is not. To another
+//! machine that is being deleted it leaves nothing, since that machine may leave them in turn: it waits for the end of that
+//! machine, and looks for the VM then. While none of them is being deleted, `node::ownership` decides the owner of the Node.
+//! Nothing here depends on the Node, which may come and go during a deletion: two machines that each take the other one for
+//! the owner would wait for ever. Pure.
 
 use controller_runtime::{key::ObjectKey, snapshot::Snapshot};
 use machine_api::names::{finalizer, label};
@@ -15,19 +16,19 @@ use crate::{
     views::{BY_INSTANCE, ControlViews},
 };
 
-/// Whose the VM of a machine is.
+/// The owner of a machine's VM.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum VmOwner {
-    /// The machine's. Also if it has none yet.
+    /// The machine itself, also if it has no VM yet.
     #[default]
     This,
-    /// That of a machine that lives and names the same instance.
+    /// A machine that is not being deleted and names the same instance.
     Living(String),
-    /// That of a machine that is being deleted, too, and deletes the VM.
+    /// A machine that is being deleted, too, and deletes the VM.
     Leaving(String),
 }
 
-/// Whose the VM is that this machine and these others name.
+/// The owner of the VM that this machine and these others name.
 pub fn vm_owner(machine: &MachineSnapshot, twins: &[MachineSnapshot]) -> VmOwner {
     match first_owner(twins) {
         Some(twin) if rank(twin) < rank(machine) => {
@@ -38,24 +39,25 @@ pub fn vm_owner(machine: &MachineSnapshot, twins: &[MachineSnapshot]) -> VmOwner
     }
 }
 
-/// The owner of the VM that all these machines name; none where no machine takes care of it.
+/// The owner of the VM that all these machines name; `None` when none of them would delete it.
 pub fn first_owner<'a>(twins: impl IntoIterator<Item = &'a MachineSnapshot>) -> Option<&'a MachineSnapshot> {
     twins.into_iter().filter(|twin| takes_care(twin)).min_by_key(|twin| rank(twin))
 }
 
-/// Whether somebody deletes the VM when the machine goes: a machine that is being deleted without our finalizer leaves it.
+/// Whether the VM is deleted with the machine: a machine that is being deleted without our finalizer leaves its VM behind.
 fn takes_care(machine: &MachineSnapshot) -> bool {
     !machine.is_deleting() || machine.metadata().has_finalizer(finalizer::MACHINE)
 }
 
-/// The living come before those that are being deleted, then the elder, then the first by name. All but the first is fixed for
-/// a machine's life, so that of several that are being deleted all take the same one for the owner.
+/// Machines that are not being deleted come first, then the older machine, then the first by name. All but the first
+/// criterion stay the same for a machine's life, so that several machines that are being deleted all find the same owner.
 fn rank(machine: &MachineSnapshot) -> impl Ord + use<> {
     (machine.is_deleting(), machine.created(), machine.name().to_owned())
 }
 
-/// Whether two machines of one provider name one instance, of whose ids the driver says this. A VM has one Node, so that machines
-/// with different Nodes on their labels have two VMs, however alike their ids end; unless these are equal.
+/// Whether two machines of one provider name the same instance; `ids` is the driver's answer about their IDs. A VM has one
+/// Node, so that machines with different Nodes on their labels have two VMs, however alike their IDs end, unless the IDs are
+/// equal.
 fn is_twin(one: &MachineSnapshot, other: &MachineSnapshot, ids: SameInstance) -> bool {
     let node = |machine: &MachineSnapshot| machine.labels().get(label::NODE).filter(|node| !node.is_empty()).cloned();
     let have_two_nodes = node(one).zip(node(other)).is_some_and(|(one, other)| one != other);
@@ -63,8 +65,8 @@ fn is_twin(one: &MachineSnapshot, other: &MachineSnapshot, ids: SameInstance) ->
     one.uid() != other.uid() && (are_equal || (ids == SameInstance::Same && !have_two_nodes))
 }
 
-/// Whose the VM of this machine is, asked of the views. `same` tells of a machine whether its provider id and another one name
-/// the same instance.
+/// The owner of this machine's VM, with the other machines from the stores. `same` says whether a machine's provider ID and
+/// another ID name the same instance.
 pub fn vm_owner_in(
     machine: &MachineSnapshot,
     views: &ControlViews,
@@ -76,7 +78,7 @@ pub fn vm_owner_in(
         views.classes.get(&class).map(|class| class.provider.clone())
     };
     let ours = provider(machine);
-    // Nobody can say that a class which is gone was of another provider.
+    // The provider of a class that is gone is unknown, so that it may be the same.
     let at_one_provider =
         |other: &MachineSnapshot| ours.as_ref().zip(provider(other)).is_none_or(|(ours, other)| *ours == other);
     let mut twins: Vec<MachineSnapshot> = views.machines.by_index(BY_INSTANCE, &instance);
@@ -95,7 +97,7 @@ mod tests {
     use super::*;
     use crate::machine::testing::*;
 
-    /// A machine of the instance `x` that was made at this second.
+    /// A machine of the instance `x` that was created at this second.
     fn made(name: &str, second: i64) -> Machine {
         let mut machine = running();
         machine.metadata.name = Some(name.to_owned());
