@@ -1,6 +1,6 @@
-//! The stage of a deletion, as the description of the last operation keeps it.
+//! The stage of a deletion, as it is stored in the description of the last operation.
 //!
-//! Parsed once, here. Only the last marker of the text counts: what a provider said stands before it, and may contain
+//! Parsed only here. Only the last marker of the text counts: the text of a provider stands before it, and may contain
 //! anything (MC-179). Source: spec/machine-controller §1.8, §6.10.
 
 use crate::snapshots::MachineSnapshot;
@@ -10,7 +10,7 @@ use machine_api::{
 };
 use serde::Serialize;
 
-/// Where a deletion stands; in order.
+/// The stages of a deletion, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum DeletionStage {
     /// The driver is asked which Node the VM has.
@@ -23,7 +23,7 @@ pub enum DeletionStage {
     DeleteVm,
     /// The Node is deleted.
     DeleteNode,
-    /// Our finalizer is taken off.
+    /// Our finalizer is removed.
     RemoveFinalizer,
 }
 
@@ -56,7 +56,7 @@ impl DeletionStage {
         places.max().map(|(_, stage)| stage)
     }
 
-    /// The stage of a machine; `None` unless it is Terminating by our own hand.
+    /// The stage of a machine; `None` unless this controller made it Terminating.
     pub fn of(machine: &MachineSnapshot) -> Option<Self> {
         if *machine.phase() != MachinePhase::Terminating {
             return None;

@@ -1,7 +1,7 @@
-//! What a decision wants done: typed effects in order, and when to look again.
+//! What a decision wants to be done: typed effects in order, and when to look again.
 //!
-//! Every plan carries the name of its rule. Effects are idempotent or carry a precondition; the first that fails ends the
-//! list, and the next observation sees the truth. Source: spec/machine-controller §15.3.
+//! Every plan carries the name of its rule. Effects are idempotent or carry a precondition. The first effect that fails ends
+//! the plan, and the next observation shows the true state. Source: spec/machine-controller §15.3.
 
 pub mod deletion_stage;
 pub mod node_dress;
@@ -29,7 +29,7 @@ use super::{
 };
 use crate::drain::order::DrainOrder;
 
-/// What a decision wants done.
+/// What a decision wants to be done.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Plan {
     /// Name of the rule that decided.
@@ -38,7 +38,7 @@ pub struct Plan {
     pub effects: Vec<Effect>,
     /// What comes afterwards.
     pub next: Next,
-    /// Where the machine stands, as far as the rule says that, whether it is worth a write or not.
+    /// The standing of the machine, if the rule states one, whether it is worth a write or not.
     pub standing: Option<Box<Standing>>,
 }
 
@@ -74,38 +74,38 @@ impl Next {
 pub enum Effect {
     /// Puts our finalizer on the machine.
     AddMachineFinalizer,
-    /// Records on the machine which VM and which Node are its own.
+    /// Records the machine's VM and Node on the machine.
     Link(Link),
-    /// Takes off the machine what it says of its preservation.
+    /// Removes the preservation annotations of the machine.
     ForgetPreservation(VersionGuard),
-    /// Remembers on the machine what its Node says of the preservation; what the machine says itself goes.
+    /// Stores the Node's preservation value on the machine, and removes the machine's own value.
     RememberNodesWish(String),
     /// Writes fields of the machine's status.
     WriteStatus {
         /// The fields.
         change: Box<StatusChange>,
-        /// The moment it tells of.
+        /// The time of the change.
         at: Timestamp,
     },
-    /// Takes our finalizer off the machine.
+    /// Removes our finalizer from the machine.
     RemoveMachineFinalizer,
     /// Deletes the Machine object, because its Node was deleted.
     DeleteMachine,
     /// Reads the machine from the API server; if it is gone or being deleted, the rest of the plan is void.
     RereadMachine,
-    /// Compares class and Secrets with those that were observed; if they have changed, the rest of the plan is void. What was
-    /// decided of a VM holds only for these: whether it needs a token, whether its intent is to be stored.
+    /// Compares class and Secrets with those that were observed; if they have changed, the rest of the plan is void. The
+    /// decisions about a VM hold only for the observed ones: whether it needs a token, and whether its intent is stored.
     CheckInputs,
-    /// Reads the Node from the API server, so that the next decision stands on the truth.
+    /// Reads the Node from the API server for the next decision.
     RereadNode,
-    /// Looks on the API server for the Node that the view does not show: by the machine's label, or by the Node's own label
-    /// that names the machine. The next decision stands on the truth.
+    /// Looks on the API server for a Node that the store does not show: by the machine's label, or by the Node's own label
+    /// that names the machine. The next decision uses the answer.
     LookForNode,
     /// Keeps new pods off the Node.
     Cordon,
-    /// Changes labels, annotations, finalizers and taints of the Node, as it was observed.
+    /// Changes labels, annotations, finalizers and taints of the Node, in the version that was observed.
     Dress {
-        /// What for.
+        /// The step that the change belongs to.
         step: NodeStep,
         /// The changes.
         dress: Box<NodeDress>,
@@ -114,14 +114,14 @@ pub enum Effect {
     MirrorCapacity(BTreeMap<String, Option<Quantity>>),
     /// Adds a condition to the Node that it does not have.
     AddNodeCondition(Box<NodeCondition>),
-    /// Sets a condition of the Node in place of the one of its type.
+    /// Replaces the Node's condition of the same type.
     SetNodeCondition {
-        /// What for.
+        /// The step that the change belongs to.
         step: NodeStep,
-        /// The condition, whole.
+        /// The whole condition.
         condition: Box<NodeCondition>,
     },
-    /// Takes our finalizer off the Node.
+    /// Removes our finalizer from the Node.
     RemoveNodeFinalizer,
     /// Deletes the Node with this UID.
     DeleteNode {
@@ -137,38 +137,38 @@ pub enum Effect {
     },
     /// Makes sure that the machine has a bootstrap token of its own.
     EnsureToken,
-    /// Deletes the machine's bootstrap token, if there is one. Failure does not matter: it expires.
+    /// Deletes the machine's bootstrap token, if there is one. A failure does not matter: the token expires.
     DeleteToken,
     /// Starts a driver call.
     Start(Call),
-    /// Tells people of trouble, once until it changes.
+    /// Records a warning event, once until it changes.
     Warn {
         /// Reason in CamelCase.
         reason: &'static str,
         /// What happened and what to do.
         message: String,
     },
-    /// Tells people of progress.
+    /// Records a normal event, once until it changes.
     Tell {
         /// Reason in CamelCase.
         reason: &'static str,
         /// What happened.
         message: String,
     },
-    /// Changes what this process remembers of the flow.
+    /// Changes what this process remembers of the machine.
     Remember(Memo),
-    /// Tells metrics of something that the effects before have made true.
+    /// Records a measurement that holds after the effects before it.
     Measure(Measurement),
 }
 
-/// What is recorded of a machine's VM and Node. Absent parts stay as they are.
+/// The VM and the Node that are recorded on a machine. Absent parts stay unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Link {
     /// Name of the Node.
     pub node: Option<String>,
     /// ID of the VM.
     pub provider_id: Option<String>,
-    /// Priority of the machine, which has none yet.
+    /// Priority of a machine that has none yet.
     pub priority: Option<i64>,
 }
 
@@ -196,13 +196,13 @@ pub enum VersionGuard {
 /// A change of what this process remembers of a machine's flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Memo {
-    /// The last answer has been dealt with.
+    /// The last answer has been handled.
     AnswerDone,
     /// The flow is over.
     FlowDone,
     /// No driver call before this time, unless its inputs change.
     Pause(Purpose, Timestamp),
-    /// What the driver said of the VM of an unhealthy machine.
+    /// The driver's answer about the VM of an unhealthy machine.
     VmChecked(VmCheck),
 }
 
@@ -216,20 +216,20 @@ impl Plan {
         Self { rule, effects, next, standing }
     }
 
-    /// A plan that makes this change of the status if it is worth a write, first of all.
+    /// A plan that begins with this change of the status, if the change is worth a write.
     pub fn telling(rule: &'static str, seen: &Observation, change: StatusChange, worth: Worth, next: Next) -> Self {
         let effects = write_if(seen, &change, worth).into_iter().collect();
         Self { rule, effects, next, standing: change.standing.map(Box::new) }
     }
 
-    /// Says where the machine stands, if the effects don't.
+    /// Adds the standing of the machine, if the effects don't state one.
     #[must_use]
     pub fn stands(mut self, standing: Standing) -> Self {
         self.standing.get_or_insert_with(|| Box::new(standing));
         self
     }
 
-    /// The same with an event if the status is written.
+    /// Adds a warning event if the status is written.
     #[must_use]
     pub fn warning_if_written(mut self, reason: &'static str, message: impl Into<String>) -> Self {
         if !self.effects.is_empty() {
@@ -238,7 +238,7 @@ impl Plan {
         self
     }
 
-    /// The same with more to do.
+    /// Adds more effects.
     #[must_use]
     pub fn also(mut self, effects: impl IntoIterator<Item = Effect>) -> Self {
         self.effects.extend(effects);
@@ -251,12 +251,12 @@ impl Plan {
     }
 }
 
-/// What one part of the decision says: act now, or let the next part speak.
+/// The result of one rule: act now, or let the next rule decide.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Say {
-    /// This is to be done now.
+    /// Carry out this plan now.
     Act(Plan),
-    /// Nothing now; perhaps look again at the latest after this time.
+    /// Nothing to do now; perhaps look again after this time at the latest.
     Pass(Option<Duration>),
 }
 
@@ -269,7 +269,7 @@ impl Say {
         Self::Act(Plan::new(rule, effects, next))
     }
 
-    /// Act by this rule, which says whom the machine waits for.
+    /// Act by this rule; `wait` is what the machine waits for.
     pub fn waits(rule: &'static str, wait: Waiting, effects: Vec<Effect>, next: Next) -> Self {
         Self::Act(Plan::new(rule, effects, next).stands(Standing::Waits(wait)))
     }

@@ -1,11 +1,11 @@
-//! What is to change on a Node: labels, annotations, finalizers and taints, as values.
+//! Changes of a Node: labels, annotations, finalizers and taints, as values.
 
 use k8s_openapi::api::core::v1::Taint;
 use serde::Serialize;
 
 use crate::changes::Changes;
 
-/// What is to change on a Node. Finalizers and taints are lists: they are written whole, and only in the version that was seen.
+/// Changes of a Node. Finalizers and taints are lists: they are written whole, and only in the version that was observed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct NodeDress {
     /// All finalizers, if one is missing.
@@ -14,7 +14,7 @@ pub struct NodeDress {
     pub labels: Changes,
     /// Annotations.
     pub annotations: Changes,
-    /// All taints, if they are to change.
+    /// All taints, if they change.
     pub taints: Option<Vec<Taint>>,
 }
 
@@ -24,12 +24,12 @@ impl NodeDress {
         Self { taints: Some(taints), ..Self::default() }
     }
 
-    /// Whether the Node is as it should be.
+    /// Whether nothing changes.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Itself, unless the Node is as it should be.
+    /// Itself; `None` if nothing changes.
     pub fn unless_empty(self) -> Option<Self> {
         (!self.is_empty()).then_some(self)
     }

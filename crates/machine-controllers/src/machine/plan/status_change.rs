@@ -1,8 +1,8 @@
-//! A change of a machine's status: which fields it sets. How it is written is in `patches`, and when it isn't worth a write in
-//! [`super::telling`].
+//! A change of a machine's status: the fields that it sets. `patches` decides how it is written, [`super::telling`] whether
+//! it is worth a write.
 //!
-//! Fields that a change does not name stay as they are; above all `preserveExpiryTime` (M-12). Source:
-//! spec/machine-controller §4.4; decisions.md 30.
+//! Fields that a change does not name stay unchanged, above all `preserveExpiryTime` (M-12). Source: spec/machine-controller
+//! §4.4; decisions.md 30.
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -38,18 +38,18 @@ pub struct StatusChange {
     pub(crate) doubt: Option<Doubt>,
 }
 
-/// What becomes of a machine's preservation.
+/// What happens to a machine's preservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) enum Preservation {
     /// It ends.
     Ends,
-    /// It ends, and the clock of the phase starts anew.
+    /// It ends, and the time of the phase begins again.
     Stops,
-    /// It lasts until then, and the clock of the phase starts anew.
+    /// It lasts until this time, and the time of the phase begins again.
     Until(Timestamp),
 }
 
-/// Whether a phase is being timed, as `timeoutActive` tells.
+/// Whether the phase has a time limit, as `timeoutActive` shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum TimeoutClock {
     /// Yes.
@@ -61,24 +61,24 @@ pub enum TimeoutClock {
 /// A last operation to be written.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Operation {
-    /// What it is.
+    /// The type of the operation.
     pub operation: OperationType,
-    /// Where it stands.
+    /// The state of the operation.
     pub state: OperationState,
-    /// The code that a driver or we ourselves failed with.
+    /// The code of a failure, from the driver or from this program.
     pub code: Option<Code>,
-    /// The stage of a deletion that the description ends with.
+    /// The stage of a deletion with which the description ends.
     pub stage: Option<DeletionStage>,
-    /// For people; during a deletion also the stage.
+    /// Text for people; during a deletion it ends with the stage.
     pub description: String,
 }
 
-/// What the condition `NodeIdentified` says.
+/// What the condition `NodeIdentified` shows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Doubt {
-    /// Nothing: whose the Node is, is known.
+    /// Nothing: the owner of the Node is known.
     None,
-    /// Nobody can tell whose the Node is.
+    /// The owner of the Node is unclear.
     Because {
         /// Reason in CamelCase.
         reason: &'static str,
@@ -93,7 +93,7 @@ impl StatusChange {
         Self::default()
     }
 
-    /// Sets the phase; its clock starts anew when it differs from the stored one.
+    /// Sets the phase; the time of the phase begins again when it differs from the stored one.
     #[must_use]
     pub fn phase(mut self, phase: MachinePhase, clock: TimeoutClock) -> Self {
         self.phase = Some((phase, clock));
@@ -107,7 +107,7 @@ impl StatusChange {
         self
     }
 
-    /// Sets the stage of a deletion that the last operation is at; its description ends with that.
+    /// Sets the stage of a deletion; the description of the last operation ends with its marker.
     #[must_use]
     pub fn at_stage(mut self, stage: DeletionStage) -> Self {
         if let Some(operation) = &mut self.operation {
@@ -154,49 +154,49 @@ impl StatusChange {
         self
     }
 
-    /// Preserves the machine until then; the clock of its phase starts anew (spec §5.6).
+    /// Preserves the machine until this time; the time of its phase begins again (spec §5.6).
     #[must_use]
     pub fn preserved_until(mut self, until: Timestamp) -> Self {
         self.preservation = Some(Preservation::Until(until));
         self
     }
 
-    /// Ends a preservation; the clock of the phase starts anew (spec §5.6).
+    /// Ends a preservation; the time of the phase begins again (spec §5.6).
     #[must_use]
     pub fn preservation_stops(mut self) -> Self {
         self.preservation = Some(Preservation::Stops);
         self
     }
 
-    /// Says whom the machine waits for.
+    /// Sets what the machine waits for.
     #[must_use]
     pub fn waits(mut self, wait: Waiting) -> Self {
         self.standing = Some(Standing::Waits(wait));
         self
     }
 
-    /// Says what the machine stays in, and what would end that.
+    /// Sets the state in which the machine stays, and what would end it.
     #[must_use]
     pub fn rests(mut self, wait: Waiting) -> Self {
         self.standing = Some(Standing::Rests(wait));
         self
     }
 
-    /// Says that the machine is where it should be.
+    /// Sets that the machine is in its intended state.
     #[must_use]
     pub fn settled(mut self, reason: &'static str, text: &'static str) -> Self {
         self.standing = Some(Standing::Settled { reason, text: text.into() });
         self
     }
 
-    /// Says whether anybody can tell whose the Node is.
+    /// Sets whether the owner of the Node is unclear.
     #[must_use]
     pub fn doubt(mut self, doubt: Doubt) -> Self {
         self.doubt = Some(doubt);
         self
     }
 
-    /// The condition that this change writes of where the machine stands.
+    /// The condition that this change writes for the machine's standing.
     pub fn progressing(&self, at: Timestamp, machine: &MachineSnapshot) -> Option<Condition> {
         let standing = self.standing.as_ref()?;
         let status = standing.status();
@@ -229,7 +229,7 @@ impl StatusChange {
     }
 }
 
-/// The condition that says whom the machine waits for.
+/// The condition that shows what the machine waits for.
 pub fn progressing(machine: &MachineSnapshot) -> Option<&Condition> {
     machine.machine_conditions().iter().find(|condition| condition.type_ == machine_condition::PROGRESSING)
 }

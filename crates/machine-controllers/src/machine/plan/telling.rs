@@ -1,9 +1,9 @@
-//! What of a machine's standing is worth a write, decided in one place by comparing values.
+//! Whether a machine's standing is worth a write, decided in one place by comparing values.
 //!
-//! The status holds what was told as a sentence with a reason, and the last operation beside it; this process remembers the
-//! [`Stated`] standing that it wrote itself. Nobody reads a sentence back: texts are only compared as a whole, and a text that
-//! differs alone is written rarely, since providers put times and ids into theirs. Pure.
-//! Source: spec/machine-controller §4.10, §7.9; decisions.md 30.
+//! The status holds the standing as a sentence with a reason, and the last operation beside it. This process remembers the
+//! [`Stated`] standing that it wrote itself. No code parses a sentence: texts are only compared as a whole. A difference in
+//! the text alone is written rarely, since providers put times and IDs into their texts. Pure. Source:
+//! spec/machine-controller §4.10, §7.9; decisions.md 30.
 
 use std::time::Duration;
 
@@ -28,19 +28,20 @@ use machine_driver::Code;
 
 /// After this time an unchanged failure is written again (spec §4.10).
 const REPEAT_AFTER: Duration = Duration::from_secs(30 * 60);
-/// A failure that only words differ in is written again after this time, or as soon as what it depends on has changed.
+/// A failure of which only the text differs is written again after this time, or as soon as its inputs have changed.
 const REWORDED_AFTER: Duration = Duration::from_secs(10 * 60);
-/// At most one text on the progress of a drain per this time (spec §7.9).
+/// At most one text about the progress of a drain is written per this time (spec §7.9).
 pub const PROGRESS_EVERY: Duration = Duration::from_secs(30);
 
-/// When a change of the status that may hold nothing new is worth a write.
+/// When a change of the status that may contain nothing new is worth a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Worth {
-    /// When the condition has another reason: of a wait that only grows older.
+    /// When the condition gets another reason. For a wait that only grows older.
     NewReason,
-    /// When something else is waited for or has failed than the status tells; rarely for other words alone.
+    /// When the wait or the failure is another one than the status shows; rarely for another text alone.
     NewValues,
-    /// Progress of a drain: at once when a budget begins to hold it up, else for other words every [`PROGRESS_EVERY`].
+    /// For the progress of a drain: at once when a budget begins to block it; otherwise for another text, once per
+    /// [`PROGRESS_EVERY`].
     Progress,
 }
 
@@ -75,7 +76,8 @@ enum Words {
     Other,
 }
 
-/// The text of a failure is that of its operation: the condition beside it holds the times of attempts.
+/// Whether the text of a change is the stored one. For a failure this is the text of its operation: the condition beside it
+/// contains the times of attempts.
 fn words(seen: &Observation, change: &StatusChange) -> Words {
     let is_same = match &change.operation {
         Some(operation) => operation.description == seen.machine.last_operation().description,
@@ -97,8 +99,8 @@ fn says_message(seen: &Observation, change: &StatusChange) -> bool {
     change.standing.as_ref().is_none_or(|standing| stored.is_some_and(|stored| stored.message == standing.message()))
 }
 
-/// Whether the status holds the values of a change. What the condition tells besides its reason is known only while it is what
-/// this process has written.
+/// Whether the status has the values of a change. What the condition shows besides its reason is known only while this
+/// process has written it.
 fn says_values(seen: &Observation, change: &StatusChange) -> bool {
     let stored = seen.machine.status();
     let last = &stored.last_operation;
@@ -121,7 +123,7 @@ fn says_values(seen: &Observation, change: &StatusChange) -> bool {
     is_small && same_phase && same_operation && same_memory && says_reason(seen, change) && same_wait
 }
 
-/// What this process has written of the standing, if that is what the status tells.
+/// The standing that this process has written, if the status shows it.
 fn stated(seen: &Observation) -> Option<&Stated> {
     let reason = told_reason(&seen.machine);
     seen.stated.as_deref().filter(|stated| reason == Some(stated.standing.reason()))
@@ -132,12 +134,12 @@ fn begins_to_block(seen: &Observation, change: &StatusChange) -> bool {
     change.standing.as_ref().is_some_and(|standing| standing.reason() == blocked) && !says_reason(seen, change)
 }
 
-/// Whether the last failure came about with another spec, class or Secret: somebody waits for what follows from the change.
+/// Whether the last failure happened with another spec, class or Secret: people wait for the effect of their change.
 fn has_new_inputs(seen: &Observation) -> bool {
     seen.pause.as_ref().is_some_and(|pause| pause.inputs != seen.inputs)
 }
 
-/// Whether the status has told what it tells for so long, as far as anybody knows.
+/// Whether the status has shown its text for this long, as far as it is known.
 fn is_told_for(seen: &Observation, length: Duration) -> bool {
     let age = seen.stated.as_ref().map(|stated| since(seen.steady, stated.at)).or_else(|| last_operation_age(seen));
     age.is_none_or(|age| age >= length)
@@ -148,12 +150,12 @@ fn last_operation_age(seen: &Observation) -> Option<Duration> {
     Some(since(seen.now, written.0))
 }
 
-/// The reason of the wait that the machine's status tells of, if it tells of any.
+/// The reason of the wait that the machine's status shows, if it shows one.
 pub fn told_reason(machine: &MachineSnapshot) -> Option<&str> {
     progressing(machine).map(|condition| condition.reason.as_str())
 }
 
-/// Since when the status tells of a wait with this reason; now, if it does not.
+/// Since when the status shows a wait with this reason; now, if it does not show one.
 pub fn told_since(seen: &Observation, reason: &'static str) -> Timestamp {
     let stored = progressing(&seen.machine).filter(|stored| stored.reason == reason);
     let Some(stored) = stored else { return seen.now };
@@ -161,7 +163,7 @@ pub fn told_since(seen: &Observation, reason: &'static str) -> Timestamp {
     began.unwrap_or(stored.last_transition_time.0)
 }
 
-/// Writes the wait, with an event, unless the status tells of one with this reason already.
+/// Writes the wait, with an event, unless the status shows a wait with this reason already.
 pub fn tell_when_new(seen: &Observation, wait: &Waiting) -> Vec<Effect> {
     tell(seen, wait, Worth::NewReason)
 }
@@ -173,21 +175,22 @@ fn tell(seen: &Observation, wait: &Waiting, worth: Worth) -> Vec<Effect> {
     write.into_iter().chain(warning).collect()
 }
 
-/// After this long without a step forward a machine says what it waits for, even if that costs a write of its own. A
-/// healthy cloud is faster, so that the plain path stays within its write budget.
+/// After this long without progress a machine reports what it waits for, even if that costs a write of its own. A healthy
+/// cloud is faster, so that a normal creation stays within its write budget.
 pub const SAID_AFTER: Duration = Duration::from_secs(60);
 
-/// Tells of a wait for something that usually takes no time, once it has lasted; `None` while it may still end by itself.
+/// Reports a wait for something that usually takes no time, once it has lasted; `Err` holds the remaining time while it may
+/// still end by itself.
 pub fn tell_when_lasting(seen: &Observation, began: Timestamp, wait: &Waiting) -> Result<Vec<Effect>, Duration> {
     let lasted = since(seen.now, began);
     if lasted < SAID_AFTER { Err(SAID_AFTER.saturating_sub(lasted)) } else { Ok(tell_when_new(seen, wait)) }
 }
 
-/// As much of the reason why a list fails is told.
+/// At most this many characters of the reason why a list fails are reported.
 const TOLD_OF_REASON: usize = 300;
 
-/// The wait for the views of pods and attachments, which a drain or a detachment needs; they fill within moments, unless the API
-/// server does not give the list. `end` tells what happens when that takes too long.
+/// The wait for the views of pods and attachments, which a drain or a detachment needs. They fill within moments, unless the
+/// API server does not give the list. `end` says what happens when that takes too long.
 pub fn views_waited_for(seen: &Observation, began: Timestamp, end: Option<(Timestamp, &str)>) -> Waiting {
     let missing = &seen.missing_views;
     let kinds: Vec<&str> = missing.iter().map(|view| view.kind).collect();
@@ -210,13 +213,13 @@ pub fn views_waited_for(seen: &Observation, began: Timestamp, end: Option<(Times
     }
 }
 
-/// Tells of such a wait once it has lasted, and anew when other lists are missing than were told of, or when it becomes known
-/// why.
+/// Reports a wait for views once it has lasted; again when other lists are missing than those reported, or when the reason
+/// becomes known.
 pub fn tell_of_views(seen: &Observation, began: Timestamp, wait: &Waiting) -> Vec<Effect> {
     if since(seen.now, began) < SAID_AFTER { Vec::new() } else { tell(seen, wait, Worth::NewValues) }
 }
 
-/// How soon lists are looked for again: in a moment, then more slowly.
+/// How soon the lists are checked again: in a moment at first, later more slowly.
 pub fn views_wait(seen: &Observation, began: Timestamp) -> Duration {
     if since(seen.now, began) < SAID_AFTER { Duration::from_millis(500) } else { Duration::from_secs(5) }
 }
@@ -247,7 +250,7 @@ mod tests {
             .waits(wait().seen(text))
     }
 
-    /// What is seen so many seconds after this process has made the change.
+    /// What is observed this many seconds after this process wrote the change.
     fn after_telling(change: &StatusChange, seconds: i64) -> Observation {
         let before = seen(machine(), 0);
         let mut told =

@@ -1,8 +1,8 @@
-//! The waits of the machine controller by name: a plan that looks again later says which of them it is in.
+//! The waits of the machine controller by name: a plan that looks again later names its wait.
 //!
-//! Names, not texts: `machine::tests::waits` goes through all of them and demands of each that the machine's condition says
-//! whom it waits for, since when, until when and what ends it (decisions.md 30). A wait that is added does not compile
-//! there before it is told.
+//! Names, not texts: `machine::tests::waits` goes through all of them and checks that the machine's condition shows what it
+//! waits for, since when, until when and what ends the wait (decisions.md 30). A new wait does not compile there before it
+//! is reported.
 
 use std::fmt;
 
@@ -29,17 +29,17 @@ macro_rules! waits {
 waits! {
     /// A time limit, or another time at which the machine is looked at anyway.
     Deadline = "deadline",
-    /// A driver call of the creation; it is told of when it lasts.
+    /// A driver call of the creation; reported when it takes long.
     SlowCall = "a driver call that takes long",
     /// The class gets its finalizer within moments.
     ClassFinalizer = "the finalizer of the class",
     /// The creation failed, or can't begin.
     Creation = "retry of the creation",
-    /// A VM of an earlier attempt may show itself.
+    /// The VM of an earlier attempt may still appear.
     UnknownOutcome = "whether the last creation made a VM",
-    /// Others of its group are replaced first.
+    /// Other machines of its group are replaced first.
     Siblings = "waiting for siblings",
-    /// An annotation `preserve` means nothing.
+    /// The value of an annotation `preserve` is unknown.
     PreserveValue = "an annotation to be put right",
     /// The Node of a preserved machine could not be marked.
     PreservationMarks = "retry of the preservation",
@@ -61,25 +61,25 @@ waits! {
     Drain = "drain",
     /// An attempt to drain it failed.
     DrainFailed = "retry of the drain",
-    /// Nobody can tell whose the Node is.
+    /// The owner of the Node is unclear.
     Contest = "whose the Node is can't be told",
     /// The attachments of the Node are not known yet.
     AttachmentViews = "attachments are not all known yet",
-    /// Volumes were detached by force, which the view shows in a moment.
+    /// Volumes were detached by force; the store shows this in a moment.
     Detachment = "attachments are deleted",
-    /// They could not be.
+    /// Volumes could not be detached by force.
     DetachmentFailed = "detach",
-    /// Class or Secrets are missing for the end of the VM.
+    /// Class or Secrets are missing for the deletion of the VM.
     ClassOrSecret = "class or Secret missing",
     /// Another machine with the same VM deletes it.
     OtherMachine = "the end of another machine with the same VM",
-    /// A creation may still turn out to have made the VM of a machine that is to go.
+    /// A creation may still have made the VM of a machine that is being deleted.
     UnknownVm = "whether a VM is left to delete",
     /// A driver call of the deletion failed.
     CallOfDeletion = "retry of the driver call",
-    /// The same, in a pass that finds the time not come yet.
+    /// The same, in a pass before the pause has ended.
     PauseOfDeletion = "retry of the driver call, after its pause",
-    /// Something about the Node, or the last write on the machine, was refused.
+    /// A step on the Node, or the last write to the machine, was refused.
     NodeDeletion = "retry of the node's deletion",
 }
 
