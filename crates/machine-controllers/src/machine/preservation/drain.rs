@@ -1,4 +1,4 @@
-//! The drain of a failed machine that is preserved: as of a deletion, but behind a taint instead of a cordon.
+//! The drain of a failed machine that is preserved: like that of a deletion, but with a taint instead of a cordon.
 //!
 //! Source: spec/machine-controller §5.6 (f)–(h).
 
@@ -35,7 +35,7 @@ use machine_api::names::{label, machine_condition, machine_reason, node_conditio
 /// A forced drain may take this long.
 const FORCED_DRAIN: Duration = Duration::from_secs(60);
 
-/// Whether the condition says that the drain is over.
+/// Whether the condition shows that the drain has ended.
 pub(super) fn is_drained(condition: Option<&NodeCondition>) -> bool {
     condition
         .and_then(|condition| condition.message.as_deref())
@@ -47,12 +47,12 @@ fn began(seen: &Observation) -> Timestamp {
     seen.machine.last_update_time().unwrap_or(seen.now)
 }
 
-/// The limit before pods are deleted instead of evicted: a drain timeout after that.
+/// The limit after which pods are deleted instead of evicted: one drain timeout after that time.
 fn limit(seen: &Observation) -> TimeLimit {
     node_limit(seen, seen.limits.drain, began(seen))
 }
 
-/// When that is over.
+/// When that limit ends.
 fn by_force_from(seen: &Observation) -> Timestamp {
     limit(seen).ends_at_since(began(seen), seen.now)
 }
@@ -62,7 +62,7 @@ fn force(seen: &Observation) -> Force {
     if asked || limit(seen).has_passed() || seen.is_node_lastingly_ill() { Force::Yes } else { Force::No }
 }
 
-/// Steps the drain and writes what became of it into the Node's condition.
+/// Steps the drain and writes its result into the Node's condition.
 pub(super) fn drain_if_due(seen: &Observation, node: &NodeSnapshot, reason: &'static str) -> Say {
     match &seen.drain {
         DrainState::Due => {
@@ -103,7 +103,7 @@ pub(super) fn drain_if_due(seen: &Observation, node: &NodeSnapshot, reason: &'st
     }
 }
 
-/// The end of an attempt. A failed one is told on the Node and on the machine, and repeated.
+/// The end of an attempt. A failed attempt is reported on the Node and on the machine, and repeated.
 fn ended(
     seen: &Observation,
     node: &NodeSnapshot,
@@ -137,7 +137,7 @@ fn ended(
     let change = StatusChange::new().waits(wait);
     let mut plan = Plan::telling("preserved-not-drained", seen, change, Worth::NewValues, next)
         .warning_if_written(machine_reason::DRAIN_BLOCKED, format!("drain failed: {}", error.text));
-    // The Node first: what is told of it there is part of the preservation.
+    // The Node comes first: its condition is part of the preservation.
     plan.effects.splice(0..0, told);
     Say::Act(plan)
 }

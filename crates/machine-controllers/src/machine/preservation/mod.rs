@@ -1,8 +1,8 @@
-//! Keeping a failed machine, its VM and its Node, for somebody to look at.
+//! Keeping a failed machine, its VM and its Node, so that people can look at them.
 //!
-//! What the annotations on Machine and Node say together is decided here, and what follows on both: the end of the time, the
-//! marks on the Node, the drain of a failed one, and how all of it is taken back. Who chooses machines to keep by itself, and
-//! who does not delete them, is the set room's business. Source: spec/machine-controller §5.6, M-12, M-19.
+//! This module decides what the annotations on Machine and Node ask for together, and what follows: the end of the
+//! preservation, the marks on the Node, the drain of a failed machine, and how all of this is undone. The module `set`
+//! chooses machines to preserve by itself, and does not delete them. Source: spec/machine-controller §5.6, M-12, M-19.
 
 mod drain;
 #[cfg(test)]
@@ -42,7 +42,7 @@ use machine_api::{
 /// What an annotation `preserve` asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
-    /// Nothing is said.
+    /// Nothing: there is no annotation, or it is empty.
     Nothing,
     /// `false`.
     No,
@@ -55,7 +55,7 @@ pub enum Wish {
 }
 
 impl Wish {
-    /// What a value means; `None` when it is none of the known ones.
+    /// The meaning of a value; `None` for an unknown value.
     pub fn of(value: &str) -> Option<Self> {
         match value {
             "" => Some(Self::Nothing),
@@ -71,22 +71,22 @@ impl Wish {
 /// Which of the two annotations counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speaker {
-    /// The Machine's.
+    /// The annotation of the Machine.
     Machine,
-    /// The Node's, also when it was taken off.
+    /// The annotation of the Node, also when it was removed.
     Node,
 }
 
-/// What is to become of annotations when a preservation stops.
+/// What happens to the annotations when a preservation stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Annotations {
     /// They stay.
     Stay,
-    /// They have had their effect and go.
+    /// They have had their effect and are removed.
     Go,
 }
 
-/// What becomes of a machine's preservation.
+/// What happens to a machine's preservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It stops, if it had begun.
@@ -95,7 +95,7 @@ pub enum Verdict {
     Preserve,
 }
 
-/// What follows from a wish, from whether the time is over, and from whether the machine has failed.
+/// What follows from a wish, from whether the time of the preservation is over, and from whether the machine has failed.
 pub fn verdict(wish: Wish, is_over: IsOver, phase: &MachinePhase) -> Verdict {
     let has_failed = *phase == MachinePhase::Failed;
     match (wish, is_over) {
@@ -115,7 +115,7 @@ pub enum IsOver {
     No,
 }
 
-/// The annotations that matter, as text.
+/// The annotations about the preservation, as text.
 struct Said<'a> {
     machine: Option<&'a str>,
     node: Option<&'a str>,
@@ -136,7 +136,8 @@ pub(super) fn ends(seen: &Observation) -> Option<Timestamp> {
     seen.machine.preserve_expiry_time()
 }
 
-/// What is left of the preservation, if it has begun; after a step of the clock it must have been watched for a while.
+/// The remaining time of the preservation, if it has begun. After a step of the clock this process must have watched the
+/// machine for a while.
 fn time_left(seen: &Observation) -> Option<Duration> {
     let end = ends(seen)?;
     if end > seen.now {
@@ -146,14 +147,14 @@ fn time_left(seen: &Observation) -> Option<Duration> {
     Some(length.saturating_sub(as_watched(length.saturating_add(since(seen.now, end)), length, seen.step)))
 }
 
-/// What becomes of the machine's preservation, step by step.
+/// What happens to the machine's preservation, step by step.
 pub fn preservation(seen: &Observation) -> Say {
     let said = said(seen);
     if ends(seen).is_none() && said.machine.is_none() && said.node.is_none() && said.last_applied.is_empty() {
         return Say::NOTHING;
     }
     if let Some(unknown) = said.node.filter(|value| Wish::of(value).is_none()) {
-        // Somebody means something by it; nothing is changed before it is known what.
+        // A person means something by it; nothing is changed before it is known what.
         return warn_of(seen, unknown, "Node");
     }
     if let Some(unknown) = said.machine.filter(|value| Wish::of(value).is_none())
@@ -179,7 +180,7 @@ pub fn preservation(seen: &Observation) -> Say {
     }
 }
 
-/// The wish that counts: the Node's, unless nothing is said there and nothing was.
+/// The wish that counts: the Node's, unless the Node has no annotation and had none before.
 fn wish(seen: &Observation, said: &Said<'_>) -> (Wish, Speaker) {
     let node = said.node.unwrap_or_default();
     let (value, speaker) = if seen.node.ours().is_none() || (node.is_empty() && said.last_applied.is_empty()) {
@@ -187,11 +188,11 @@ fn wish(seen: &Observation, said: &Said<'_>) -> (Wish, Speaker) {
     } else {
         (node, Speaker::Node)
     };
-    // An unknown value of the machine counts as none.
+    // An unknown value on the machine counts as none.
     (Wish::of(value).unwrap_or(Wish::Nothing), speaker)
 }
 
-/// Tells of a value that nobody knows, once, without standing in the way of a creation.
+/// Reports an unknown value once, without delaying a creation.
 fn warn_of(seen: &Observation, value: &str, place: &str) -> Say {
     if seen.machine.provider_id().is_empty() {
         return Say::NOTHING;
@@ -205,7 +206,7 @@ fn warn_of(seen: &Observation, value: &str, place: &str) -> Say {
     Say::act("preserve-value-unknown", vec![warn], Next::LookAgain(pause, Wait::PreserveValue))
 }
 
-/// A write on the Node failed: say so, and try again soon.
+/// A write on the Node failed: report it, and try again soon.
 fn in_trouble(seen: &Observation) -> Say {
     let error = seen.troubles.at(NodeStep::Preservation).map(|trouble| trouble.error.as_str()).unwrap_or_default();
     let pause = RetryPeriod::Short.length(seen.limits.resource_exhausted_retry);
@@ -222,12 +223,12 @@ pub(super) fn wait_in_preservation(seen: &Observation, reason: &'static str, on:
     Waiting::on(reason, on).in_course_of(course(seen))
 }
 
-/// The course of a machine that is preserved.
+/// The [`Course`] of a machine that is preserved.
 pub(super) fn course(seen: &Observation) -> Course {
     Course::Preservation { until: ends(seen), since: kept_since(seen) }
 }
 
-/// What a failed machine that is kept since then waits for.
+/// What a failed machine waits for that has been kept since then.
 fn kept(since: Timestamp, end: Timestamp) -> Waiting {
     Waiting::on(machine_condition::REASON_PRESERVED, "somebody to look at the machine, which has failed")
         .in_course_of(Course::Preservation { until: Some(end), since })
@@ -235,12 +236,12 @@ fn kept(since: Timestamp, end: Timestamp) -> Waiting {
         .at_most_until(end, "it is not kept any longer")
 }
 
-/// Since when: the machine failed, or its preservation began.
+/// Since when the machine is kept: since it failed, or since its preservation began.
 fn kept_since(seen: &Observation) -> Timestamp {
     seen.machine.last_update_time().unwrap_or(seen.now)
 }
 
-/// One step towards a machine that is preserved; `None` when it is.
+/// One step towards a preserved machine; `None` when there is none left.
 fn preserve(seen: &Observation, wish: Wish) -> Option<Say> {
     let has_failed = *seen.phase() == MachinePhase::Failed;
     let Some(end) = ends(seen) else { return Some(begin(seen, has_failed)) };
@@ -269,7 +270,7 @@ fn preserve(seen: &Observation, wish: Wish) -> Option<Say> {
     write_if(seen, &change, Worth::NewValues).map(|told| Say::act("explain-preserved", vec![told], Next::Again))
 }
 
-/// The time begins.
+/// The preservation begins.
 fn begin(seen: &Observation, has_failed: bool) -> Say {
     let end = after(seen.now, seen.limits.preserve);
     let mut change = StatusChange::new().preserved_until(end);
@@ -291,8 +292,8 @@ fn reason_of(wish: Wish) -> &'static str {
     }
 }
 
-/// What the Node of a preserved machine lacks: cluster-autoscaler's annotation, unless somebody has set it already, and the
-/// taint once the machine has failed.
+/// What the Node of a preserved machine lacks: cluster-autoscaler's annotation, unless it is set already, and the taint once
+/// the machine has failed.
 fn marks(node: &NodeSnapshot, is_due: bool) -> Option<NodeDress> {
     let mut dress = NodeDress::default();
     if node.annotation(annotation::SCALE_DOWN_DISABLED) != Some("true") {
@@ -328,7 +329,8 @@ pub(super) fn tell_preserved(node: &NodeSnapshot, status: &str, reason: &str, me
     Effect::SetNodeCondition { step: NodeStep::Preservation, condition }
 }
 
-/// Takes everything back that a preservation has done; the machine's own status last, so that what fails is done again.
+/// Undoes everything that a preservation has done. The machine's own status comes last, so that a step that fails is
+/// repeated.
 fn stop(seen: &Observation, annotations: Annotations) -> Say {
     let mut effects = Vec::new();
     if let Some(node) = seen.node.ours() {
@@ -358,16 +360,16 @@ fn stop(seen: &Observation, annotations: Annotations) -> Say {
     Say::act("stop-preservation", effects, Next::Again)
 }
 
-/// A machine that its set wanted to keep runs again before its preservation has begun. The annotations go all the same: they
-/// would use the set's allowance up for as long as the machine lives (MC-149). The original leaves them.
+/// A machine that its set wanted to keep runs again before its preservation has begun. The annotations are removed all the
+/// same: they would use up the set's allowance for as long as the machine lives (MC-149). The original leaves them.
 fn let_go(seen: &Observation) -> Say {
     let node = seen.node.ours().and_then(|node| unmarked(node, Annotations::Go));
-    // A user may have decided meanwhile.
+    // A user may change the annotation at this moment.
     let effects = node.map(dressing).into_iter().chain(own_annotations_go(seen, VersionGuard::Observed));
     Say::act("let-recovered-go", effects.collect(), Next::Again)
 }
 
-/// What the machine says of its preservation, taken off.
+/// Removes the machine's own preservation annotations.
 fn own_annotations_go(seen: &Observation, guard: VersionGuard) -> Option<Effect> {
     let own = seen.machine.annotations();
     let mine = [annotation::PRESERVE, annotation::LAST_APPLIED_NODE_PRESERVE_VALUE];
@@ -377,7 +379,7 @@ fn own_annotations_go(seen: &Observation, guard: VersionGuard) -> Option<Effect>
     Some(Effect::ForgetPreservation(guard))
 }
 
-/// The Node without what a preservation has put on it. A user's own annotation for cluster-autoscaler stays.
+/// Removes from the Node what a preservation has added. A user's own annotation for cluster-autoscaler stays.
 fn unmarked(node: &NodeSnapshot, annotations: Annotations) -> Option<NodeDress> {
     let has = |key: &str| node.annotation(key);
     let mut dress = NodeDress::default();
@@ -393,15 +395,15 @@ fn unmarked(node: &NodeSnapshot, annotations: Annotations) -> Option<NodeDress> 
     dress.unless_empty()
 }
 
-/// A machine that runs again takes pods again, preserved or not.
+/// Removes the taint from a machine that runs again, preserved or not, so that it takes pods again.
 fn lift_taint(seen: &Observation) -> Option<Say> {
     let node = seen.node.ours().filter(|node| *seen.phase() == MachinePhase::Running && is_tainted(node))?;
     let lift = dressing(NodeDress::of_taints(without_taint(node)));
     Some(Say::act("lift-preserved-taint", vec![lift], Next::Again))
 }
 
-/// What the Node says is remembered on the machine, so that its removal is noticed even by another process; the machine's
-/// own annotation goes, as it does not count any longer.
+/// Stores the Node's value on the machine, so that another process notices its removal, too. The machine's own annotation is
+/// removed, as it does not count any longer.
 fn remember_the_nodes_value(said: &Said<'_>, speaker: Speaker) -> Option<Say> {
     let value = said.node.unwrap_or_default();
     if speaker == Speaker::Machine || (said.machine.is_none() && said.last_applied == value) {

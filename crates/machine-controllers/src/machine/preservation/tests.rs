@@ -1,4 +1,4 @@
-//! Scenarios of spec/machine-controller §17.8 on the pure decision, played step by step until it rests.
+//! Scenarios of spec/machine-controller §17.8 on the pure decision, carried out step by step until nothing is left to do.
 
 use std::time::Duration;
 
@@ -31,14 +31,14 @@ use machine_api::{
 const HOUR: i64 = 3600;
 const PRESERVE_TIMEOUT: i64 = 96 * HOUR;
 
-/// A machine and its Node as they become when plans are carried out.
+/// A machine and its Node, as they become when plans are carried out.
 struct Story {
     machine: Machine,
     node: Option<Node>,
     now: i64,
-    /// What a drain comes to.
+    /// The result of a drain.
     drain: DrainState,
-    /// How the Node was asked to be drained.
+    /// The drains that were ordered.
     orders: Vec<DrainOrder>,
     effects: Vec<Effect>,
     next: Next,
@@ -79,7 +79,7 @@ impl Story {
         }
     }
 
-    /// Decides and carries out until the decision rests.
+    /// Decides and carries out until nothing is left to do.
     fn rest(mut self) -> Self {
         self.effects.clear();
         self.orders.clear();
