@@ -70,7 +70,8 @@ fn mc_265_a_class_whose_virtual_capacity_changes_wakes_its_machines() {
     };
     let woken = |old: &str, new: &str| after_class(&Change { old: class(old), new: class(new) }, &views).len();
     assert_eq!((woken("4", "5"), woken("4", "4")), (1, 0));
-    // One that is being deleted is woken, too: its deletion may wait for a change of the class. Its Node is not dressed.
+    // A machine that is being deleted is woken, too: its deletion may wait for a change of the class. Its Node is not
+    // changed.
     views.machines.apply(deleted_at(running(), 1));
     assert_eq!(woken("4", "5"), 1);
 }

@@ -27,13 +27,13 @@ pub struct Vms {
     pub by_name: BTreeMap<String, VmIdentity>,
     pub creates: usize,
     pub deletes: usize,
-    /// VMs that were there and went.
+    /// VMs that existed and are gone.
     pub ended: usize,
-    /// VMs that were made while one of that name existed.
+    /// VMs that were made while another VM of that name existed.
     pub doubles: usize,
     /// Deletions of VMs whose machine was not being deleted.
     pub wrong_deletes: usize,
-    /// VMs that are being made although their caller was told of a time-out.
+    /// VMs that are still being made although their call has timed out.
     late: BTreeSet<String>,
     /// When VMs were made, by machine name.
     born: BTreeMap<String, Instant>,
@@ -53,7 +53,7 @@ pub struct SmallCloud {
     pub joins_after: Mutex<Duration>,
     /// Calls that have begun.
     pub calls: Mutex<usize>,
-    /// So long a new VM is not found by its machine's name.
+    /// A new VM is not found by its machine's name for this long.
     pub lag: Mutex<Duration>,
 }
 
@@ -62,21 +62,21 @@ pub struct SmallCloud {
 pub enum Mishap {
     /// The driver crashes.
     Crash,
-    /// The caller is told of a time-out, and the VM is there so much later.
+    /// The call times out, and the VM exists this much later.
     Late(Duration),
-    /// It takes so long, and goes well; nothing comes of it when the caller gives it up.
+    /// The call takes this long and succeeds; no VM is made when the caller drops it.
     Slow(Duration),
-    /// It takes so long, and goes well, also when its caller is gone.
+    /// The call takes this long and succeeds, also when its caller is gone.
     Unattended(Duration),
 }
 
 impl SmallCloud {
-    /// Whether the VM of this machine is found by that name yet.
+    /// Whether the VM of this machine can be found by that name yet.
     fn shows(&self, name: &str) -> bool {
         lock(&self.vms).born.get(name).is_none_or(|born| born.elapsed() >= *lock(&self.lag))
     }
 
-    /// Takes some time, and perhaps fails before anything happened.
+    /// Takes some time, and may fail before anything happened.
     async fn work(&self) -> Result<Reply, Status> {
         let (pause, luck) = match lock(&self.faults).as_mut() {
             Some(random) => (random.random_range(0..3000), random.random_range(0..10)),
@@ -93,7 +93,7 @@ impl SmallCloud {
     }
 }
 
-/// The name of a machine's VM: the one that its provider id ends in, else its own.
+/// The name of a machine's VM: the end of its provider ID, or else its own name.
 fn named(machine: &Machine) -> String {
     let by_id = last_segment(&machine.spec.provider_id).map(str::to_owned);
     by_id.or_else(|| machine.metadata.name.clone()).unwrap_or_default()
@@ -120,7 +120,7 @@ fn make(api: &TestApi, vms: &Arc<Mutex<Vms>>, name: &str, joins_after: Duration)
         let (api, vms, name) = (api.clone(), Arc::clone(vms), name.to_owned());
         tokio::spawn(async move {
             tokio::time::sleep(joins_after).await;
-            // Only a VM that lives has a kubelet.
+            // Only an existing VM has a kubelet.
             if lock(&vms).by_name.contains_key(&name) {
                 join(&api, &path, node);
             }

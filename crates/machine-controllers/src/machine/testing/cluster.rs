@@ -1,5 +1,5 @@
-//! A small cluster and a small cloud for the tests of the whole controller: an API server, views that hear of changes a little
-//! later, a clock that can be set, and a driver that can fail in every way.
+//! A small cluster and a small cloud for the tests of the whole controller: an API server, stores that receive changes a
+//! little later, a clock that can be set, and a driver that can fail in every way.
 
 use std::{
     sync::{
@@ -59,11 +59,11 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap()
 }
 
-/// Whether and by which seed things go wrong.
+/// Whether calls fail, and by which seed.
 #[derive(Clone, Copy, Debug)]
 pub enum Luck {
     Good,
-    /// All goes well, but every driver call takes this long.
+    /// No call fails, but every driver call takes this long.
     Slow(Duration),
     Bad(u64),
 }
@@ -77,16 +77,16 @@ pub struct World {
     /// The controller's clock, which may be set.
     pub hands: Arc<SetClock>,
     weather: Weather,
-    /// Whether views hear of Nodes.
+    /// Whether the store receives changes of Nodes.
     nodes_are_told: watch::Sender<bool>,
     process: Process,
 }
 
-/// A clock that somebody sets forward or back while it runs.
+/// A clock that can be set forward or back while it runs.
 pub struct SetClock {
     runs: Arc<TokioClock>,
     shift: Arc<AtomicI64>,
-    /// The clock of production over this one, once steps are to be noticed.
+    /// The production clock on top of this one, once steps are to be noticed.
     watched: std::sync::OnceLock<SystemClock>,
 }
 
@@ -96,7 +96,7 @@ impl SetClock {
         Self { runs, shift: Arc::default(), watched: std::sync::OnceLock::new() }
     }
 
-    /// From here on steps are noticed, as in production.
+    /// From now on steps are noticed, as in production.
     pub fn watch(&self) {
         let (runs, shift) = (Arc::clone(&self.runs), Arc::clone(&self.shift));
         self.watched.get_or_init(|| {
@@ -104,7 +104,7 @@ impl SetClock {
         });
     }
 
-    /// It jumps by so many seconds.
+    /// Sets the clock by this many seconds.
     pub fn jump(&self, seconds: i64) {
         self.shift.fetch_add(seconds, Ordering::SeqCst);
     }
@@ -120,21 +120,21 @@ impl Clock for SetClock {
     }
 }
 
-/// Who in the process notices that the target cluster's API server is silent.
+/// What in the process notices that the target cluster's API server does not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoticedBy {
     /// The watches, which find no connection.
     Watches,
-    /// The watchman alone, whose probes get no answer: the watches hear nothing and take that for peace.
+    /// Only the probes, which get no answer: the watches receive nothing and take that for no change.
     Watchman,
 }
 
-/// How late and how wrong the controller's view is.
+/// How late and how wrong the controller's knowledge is.
 #[derive(Clone, Copy, Debug)]
 pub struct Weather {
-    /// A change is heard of this long after it happened.
+    /// A change arrives this long after it happened.
     pub watch_delay: Duration,
-    /// The controller's clock shows so many seconds more than the API server's.
+    /// The controller's clock is ahead of the API server's by this many seconds.
     pub clock_ahead: i64,
 }
 
@@ -151,7 +151,7 @@ struct Process {
     stopping: CancellationToken,
     leadership: Leadership,
     queue: Arc<WorkQueue<ObjectKey>>,
-    /// Its view of Nodes.
+    /// Its store of Nodes.
     nodes: Arc<Store<NodeSnapshot>>,
     freeze: FreezeSwitch,
     controller: Arc<MachineController>,
@@ -225,8 +225,8 @@ impl World {
         self.process = start(&self.api, &self.nodes_are_told, &self.cloud, &self.hands, &self.metrics, self.weather);
     }
 
-    /// Asks the process to stop, as SIGTERM does, and lets it end. Answers how long that took and how many driver calls had
-    /// no answer by then.
+    /// Asks the process to stop, as SIGTERM does, and waits for its end. Returns how long that took, and how many driver
+    /// calls had no answer by then.
     pub async fn end(&mut self) -> (Duration, usize) {
         let began = tokio::time::Instant::now();
         self.process.stopping.cancel();
@@ -238,20 +238,20 @@ impl World {
         (began.elapsed(), self.process.leadership.unanswered())
     }
 
-    /// The process loses its lease; answers how many driver calls had no answer a moment later.
+    /// Takes the lease from the process; returns how many driver calls had no answer a moment later.
     pub async fn lose_lease(&self) -> usize {
         self.process.stop.cancel();
         tokio::time::sleep(Duration::from_millis(1)).await;
         self.process.leadership.unanswered()
     }
 
-    /// From here on nothing goes wrong any more.
+    /// From now on nothing fails any more.
     pub fn heal(&self) {
         self.api.set_luck(None);
         *lock(&self.cloud.faults) = None;
     }
 
-    /// The target cluster's API server falls silent. The cluster lives on.
+    /// The target cluster's API server stops answering. The cluster itself keeps running.
     pub fn target_falls_silent(&self, noticed: NoticedBy) {
         for requests in TARGET {
             self.api.fail(requests, Fault::LoseRequest, FOR_EVER);
@@ -266,7 +266,7 @@ impl World {
         }
     }
 
-    /// It answers again.
+    /// The target cluster's API server answers again.
     pub fn target_answers_again(&self) {
         for requests in TARGET {
             self.api.heal(requests);
@@ -292,22 +292,22 @@ impl World {
         self.api.fail(&format!("{PODS}{pod}/eviction"), Fault::Answer(429), FOR_EVER);
     }
 
-    /// This pod may be evicted; without a name any.
+    /// Evictions of this pod are granted; without a name, those of all pods.
     pub fn let_go(&self, pod: &str) {
         self.api.heal(&format!("{pod}/eviction"));
     }
 
-    /// Lets the controller look at the machine at once.
+    /// Starts a pass over the machine at once.
     pub fn wake(&self) {
         self.wake_named("m-abcde");
     }
 
-    /// Lets the controller look at this machine at once.
+    /// Starts a pass over this machine at once.
     pub fn wake_named(&self, name: &str) {
         self.process.queue.add(ObjectKey::new("ns", name));
     }
 
-    /// The time as objects hold it.
+    /// The time in the form in which objects hold it.
     pub fn now(&self) -> String {
         crate::times::rfc3339(self.hands.now())
     }
@@ -316,12 +316,12 @@ impl World {
         lock(&self.vms)
     }
 
-    /// A machine as a set makes it, webhook finalizer included.
+    /// Creates a machine as a set does, with the finalizer of the webhook.
     pub fn make_machine(&self) {
         self.make_machine_named("m-abcde");
     }
 
-    /// A machine of this name.
+    /// Creates a machine of this name.
     pub fn make_machine_named(&self, name: &str) {
         let machine = json!({
             "metadata": {
@@ -336,7 +336,7 @@ impl World {
         self.api.put(&format!("{MACHINES}{name}"), machine);
     }
 
-    /// Whether the process keeps the class and its Secrets as they were when last used.
+    /// Whether the process remembers the class and its Secrets as they were when last used.
     pub fn remembers_class(&self) -> bool {
         self.process.controller.remembers_class(&ObjectKey::new("ns", "c")) == LastGood::Remembered
     }
@@ -345,12 +345,12 @@ impl World {
         self.make_pod_on(name, "m-abcde");
     }
 
-    /// A pod on this node.
+    /// Creates a pod on this node.
     pub fn make_pod_on(&self, name: &str, node: &str) {
         self.make_pod_with(name, node, &json!({ "namespace": "ns" }));
     }
 
-    /// A pod with this metadata. No kubelet ends it: it is gone as soon as nothing holds it.
+    /// Creates a pod with this metadata. No kubelet ends it: it is gone as soon as it has no finalizer.
     pub fn make_pod_with(&self, name: &str, node: &str, metadata: &Value) {
         let containers = json!([{ "name": "c", "image": "i" }]);
         let spec = json!({ "nodeName": node, "containers": containers, "terminationGracePeriodSeconds": 0 });
@@ -379,7 +379,7 @@ impl Drop for World {
     }
 }
 
-/// Starts a controller with fresh views over the clusters.
+/// Starts a controller with fresh stores over the clusters.
 fn start(
     api: &TestApi,
     nodes_are_told: &watch::Sender<bool>,
@@ -443,7 +443,7 @@ fn start(
     follow.all("/api/v1/namespaces/ns/secrets", &views.secrets);
     Follow { told: nodes_are_told.subscribe(), ..follow }.all("/api/v1/nodes", &nodes);
     let (woken, passing) = (Arc::clone(&queue), Arc::clone(&controller));
-    // Killed or asked, it takes nothing new; what a killed process has begun finds its gate closed.
+    // A killed or stopping process begins nothing new; the gate stops what a killed process has begun.
     let ends = CancellationToken::new();
     let (killed, asked, end) = (stop.clone(), stopping.clone(), ends.clone());
     tokio::spawn(async move {

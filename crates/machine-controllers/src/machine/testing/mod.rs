@@ -1,4 +1,4 @@
-//! Observations for the tests of this room, and what a plan makes of a machine.
+//! Observations for the tests of this module, and the effect of a plan on a machine.
 
 pub mod cloud;
 pub mod cluster;
@@ -103,7 +103,7 @@ pub fn condition(kind: &str, status: &str) -> NodeCondition {
     }
 }
 
-/// The machine's node with these conditions, dressed as the machine wants it.
+/// The machine's node with these conditions and everything that the machine puts on it.
 pub fn node(conditions: Vec<NodeCondition>) -> Node {
     let mut node = Node::default();
     node.metadata.name = Some("n".to_owned());
@@ -122,7 +122,7 @@ pub fn tainted(mut node: Node, key: &str) -> Node {
     node
 }
 
-/// What is seen of a machine at this second: target cluster present, class usable, nothing in memory.
+/// The observation of a machine at this second: target cluster present, class usable, nothing in memory.
 pub fn seen(machine: impl Into<MachineSnapshot>, second: i64) -> Observation {
     let machine = machine.into();
     let linked = machine.label(label::NODE).is_some();
@@ -190,7 +190,7 @@ pub fn after(plan: &Plan, machine: &(impl Clone + Into<MachineSnapshot>)) -> Mac
     MachineSnapshot::of(serde_json::from_value(object).unwrap())
 }
 
-/// Carries out what a plan tells, and remembers it as the process does.
+/// Carries out the status write of a plan, and remembers it as the process does.
 pub fn tell_all(seen: &mut Observation, plan: &Plan) {
     seen.machine = after(plan, &seen.machine);
     if let Some(standing) = status_change(plan).and_then(|change| change.standing.clone()) {
@@ -254,7 +254,7 @@ pub fn starts(plan: &Plan) -> Option<Call> {
     })
 }
 
-/// A machine that is being deleted and rests at a stage since second 100.
+/// A machine that is being deleted and has been at this stage since second 100.
 pub fn resting(stage: DeletionStage) -> Machine {
     let mut machine = in_phase(MachinePhase::Terminating, 100, OperationType::Delete, OperationState::Processing);
     machine.status.last_operation.description = stage.marker().to_owned();

@@ -1,4 +1,4 @@
-//! Views of the small cluster: they hear of its objects a little later, or not at all.
+//! Stores of the small cluster: they receive changes of its objects a little later, or not at all.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,18 +17,18 @@ use crate::{
     testing_api::TestApi,
 };
 
-/// How views hear of objects.
+/// How stores receive objects.
 pub(super) struct Follow<'a> {
     pub(super) api: &'a TestApi,
-    /// What they hear waits until this holds.
+    /// Changes are held back until this is true.
     pub(super) told: watch::Receiver<bool>,
-    /// So long after it happened.
+    /// Changes arrive this long after they happened.
     pub(super) delay: Duration,
     pub(super) stop: &'a CancellationToken,
 }
 
 impl Follow<'_> {
-    /// Fills a store with the objects of a list, and keeps it so.
+    /// Fills a store with the objects of a list, and keeps it up to date.
     pub(super) fn all<S: Snapshot>(&self, path: &'static str, store: &Arc<Store<S>>)
     where
         S::Object: DeserializeOwned,
@@ -64,7 +64,7 @@ fn version(object: &Value) -> String {
     object["metadata"]["resourceVersion"].as_str().unwrap().to_owned()
 }
 
-/// What a drain sees of pods.
+/// The pods that a drain sees.
 pub(super) struct Pods {
     api: TestApi,
     running: Arc<Store<PodSnapshot>>,
@@ -72,7 +72,7 @@ pub(super) struct Pods {
 }
 
 impl Pods {
-    /// Views that hear of pods and budgets at once.
+    /// Stores that receive pods and budgets at once.
     pub(super) fn following(api: &TestApi, stop: &CancellationToken) -> Self {
         let follow = Follow { api, told: watch::Sender::new(true).subscribe(), delay: Duration::ZERO, stop };
         let (running, budgets) = (Arc::new(Store::new(Vec::new())), Arc::new(Store::new(Vec::new())));

@@ -111,7 +111,7 @@ async fn a_whole_life_is_scraped_by_the_names_of_the_original() {
     }
 }
 
-/// What happens to the world, in between of which time passes.
+/// What happens to the world; time passes in between.
 #[derive(Clone, Copy, Debug)]
 enum Happening {
     Wait(u64),
@@ -128,7 +128,8 @@ fn happenings() -> impl Strategy<Value = Vec<Happening>> {
     prop::collection::vec(one, 1..14)
 }
 
-/// One history: a machine is made, things happen while everything may fail, then all heals and the machine is deleted.
+/// One history: a machine is created, things happen while everything may fail, then nothing fails any more and the machine
+/// is deleted.
 async fn history(seed: u64, happenings: &[Happening]) {
     let mut world = World::new(Luck::Bad(seed));
     world.make_machine();
@@ -145,7 +146,7 @@ async fn history(seed: u64, happenings: &[Happening]) {
     }
     world.heal();
     world.api.delete(crate::machine::testing::cluster::MACHINE);
-    // The longest pause after a failed deletion is ten minutes, after lost writes some more.
+    // The longest pause after a failed deletion is ten minutes; lost writes cost some more.
     wait(3600).await;
     assert_eq!(
         world.phase(),
@@ -160,8 +161,8 @@ async fn history(seed: u64, happenings: &[Happening]) {
     }
 }
 
-/// A process that was killed while it waited for the cloud may have left its last call behind; what that call makes is
-/// found by name or by the orphan collector.
+/// A process that was killed during a driver call may have left a VM behind; this VM is found by name or by the orphan
+/// collector.
 fn restarted(happenings: &[Happening]) -> bool {
     happenings.iter().any(|happening| matches!(happening, Happening::Restart))
 }
@@ -169,8 +170,8 @@ fn restarted(happenings: &[Happening]) -> bool {
 proptest! {
     #![proptest_config(a_quarter_of_the_cases())]
 
-    /// Whatever gets lost and whenever the process dies, there is one VM at most, it
-    /// outlives no machine, and a deleted machine ends.
+    /// Whatever gets lost and whenever the process dies: there is at most one VM, it does not outlive its machine, and a
+    /// deleted machine ends.
     #[test]
     fn mc_187_mc_278_mc_279_mc_284_a_machine_and_its_vm_end_together(seed in any::<u64>(), happenings in happenings()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();

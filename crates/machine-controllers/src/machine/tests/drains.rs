@@ -1,5 +1,5 @@
-//! Scenarios of drains that need the whole controller with the real drain room: flows that give a drain up and others that
-//! follow, budgets that refuse, lists that never come.
+//! Scenarios of drains that need the whole controller with the real module `drain`: flows that give up a drain and other
+//! flows that follow, budgets that refuse, lists that never arrive.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ async fn wait(seconds: u64) {
     tokio::time::sleep(Duration::from_secs(seconds)).await;
 }
 
-/// A Running machine whose Node has a pod that its budget does not let go.
+/// A Running machine whose Node has a pod that its budget keeps.
 async fn with_held_pod(name: &str) -> World {
     let world = World::new(Luck::Good);
     world.make_machine();
@@ -37,7 +37,7 @@ fn hold(world: &World, pod: &str) {
     world.hold(pod);
 }
 
-/// The pod and its budget are gone.
+/// Removes the pod and its budget.
 fn release(world: &World, pod: &str) {
     world.let_go(pod);
     world.api.delete(&format!("{PODS}{pod}"));
@@ -52,7 +52,7 @@ fn label(world: &World, key: &str) {
     world.api.set(NODE, &format!("/metadata/labels/node.machine.sapcloud.io~1{key}"), json!("true"));
 }
 
-/// Takes the marks of an update off, as the deployment does when the change of its class is taken back.
+/// Removes the labels of an update, as the deployment does when the change of its class is undone.
 fn withdraw(world: &World) {
     world.api.edit(NODE, |node| {
         let labels = node["metadata"]["labels"].as_object_mut().unwrap();
@@ -110,7 +110,7 @@ async fn a_deletion_lists_the_pods_anew_at_once_when_it_follows_an_update() {
     wait(30).await;
     release(&world, "a");
     hold(&world, "b");
-    // The marks are still there: no pass in between finds that nothing is to be drained.
+    // The labels are still there: no pass in between finds that nothing is to be drained.
     the_deletion_heeds_the_budget_of(&world, "b").await;
 }
 
@@ -152,7 +152,7 @@ async fn a_deletion_lists_the_pods_anew_after_a_preserved_machine_has_recovered(
     the_deletion_heeds_the_budget_of(&world, "b").await;
 }
 
-/// A budget over all pods that will never let one go.
+/// A budget over all pods that never allows an eviction.
 fn is_guarded_for_ever(world: &World) {
     let budget = json!({
         "metadata": { "namespace": "ns" },
@@ -168,7 +168,7 @@ fn told(world: &World) -> (String, String) {
     (text("reason"), text("message"))
 }
 
-/// Pods that were deleted, each with the grace period that was asked for.
+/// The deleted pods, each with the requested grace period.
 fn pods_deleted(world: &World) -> Vec<(String, Option<i64>)> {
     world.api.deletions(PODS)
 }
@@ -204,7 +204,7 @@ async fn mc_199_a_budget_that_never_allows_is_asked_until_the_drains_time_is_ove
     assert!(world.vms().by_name.is_empty());
 }
 
-/// Each answer to an eviction steps the drain. What the API server refuses to write is not tried again with each of them.
+/// Each answer to an eviction steps the drain. A write that the API server refuses is not repeated with every step.
 #[tokio::test(start_paused = true)]
 async fn a_drain_whose_status_is_refused_tries_to_write_it_less_and_less_often() {
     let world = with_held_pod("a").await;

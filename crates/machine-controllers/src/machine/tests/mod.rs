@@ -1,4 +1,4 @@
-//! Tests of the whole machine controller, and of what several of its parts say together.
+//! Tests of the whole machine controller, and of what several of its parts do together.
 
 mod controller;
 mod drains;

@@ -1,5 +1,5 @@
-//! Scenarios of writes that the API server refuses for hours, with the whole controller: what they cost, and that all goes on once
-//! they are granted.
+//! Scenarios of writes that the API server refuses for hours, with the whole controller: what they cost, and that everything
+//! continues once they are accepted.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use crate::{
 };
 
 const NODE: &str = "/api/v1/nodes/m-abcde";
-/// Writes that an object may cost in an hour, tried or done.
+/// The most writes to one object in an hour, tried or done.
 const MOST: usize = 30;
 const HOURS: usize = 6;
-/// So long after the end of a refusal everything is as it should be.
+/// This long after the end of a refusal, everything is as it should be.
 const RECOVERED: Duration = Duration::from_secs(300);
 
-/// Writes on an object since the last time.
+/// The writes to an object since the last call.
 fn writes_on(world: &World, path: &str) -> usize {
     let writes = world.api.writes().iter().filter(|write| write.contains(path)).count();
     world.api.forget_writes();

@@ -1,4 +1,4 @@
-//! Rows of spec/machine-controller §17.1, §17.12 and §17.13 that are decided in this room.
+//! Rows of spec/machine-controller §17.1, §17.12 and §17.13 that are decided in this module.
 
 use crate::machine::{
     decide::decide,

@@ -1,5 +1,5 @@
-//! Scenarios of spec/machine-controller that need the whole controller: writes that are refused, views that are late, clocks
-//! that differ, clouds that crash. Life cycles with budgets and random histories are in `controller`.
+//! Scenarios of spec/machine-controller that need the whole controller: refused writes, late stores, clocks that differ,
+//! clouds that crash. Life cycles with write budgets and random histories are in `controller`.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn status_of(world: &World) -> serde_json::Value {
     world.api.get(MACHINE).map(|machine| machine["status"].clone()).unwrap_or_default()
 }
 
-/// What the cloud has counted; a value, so that no lock is held while it is compared.
+/// The counts of the cloud; a copy, so that no lock is held while they are compared.
 struct Counts {
     creates: usize,
     doubles: usize,
@@ -129,7 +129,7 @@ async fn a_condition_that_somebody_else_adds_survives_what_is_written_from_a_lat
     assert_eq!(world.phase().as_deref(), Some("Running"));
     world.api.set(NODE, "/status/conditions", json!([{ "type": "Ready", "status": "Unknown" }]));
     wait(4).await;
-    // The Node's change is heard of before this one.
+    // The change of the Node arrives before this one.
     world.api.edit(MACHINE, |machine| {
         let all = machine["status"]["machineConditions"].as_array_mut().unwrap();
         all.push(json!({
@@ -312,7 +312,7 @@ async fn a_machine_that_stays_unhealthy_after_a_step_is_given_up_once_it_was_wat
     reports(&world, "Unknown");
     wait(60).await;
     world.hands.jump(2 * HOUR);
-    // The manager looks at its clock each second.
+    // The manager reads its clock each second.
     world.wake();
     wait(9 * 60).await;
     assert_eq!(world.phase().as_deref(), Some("Unknown"));
@@ -320,7 +320,7 @@ async fn a_machine_that_stays_unhealthy_after_a_step_is_given_up_once_it_was_wat
     assert_eq!(world.phase().as_deref(), Some("Failed"));
 }
 
-/// All deadlines are over at once, and what is known is old: a process that was asleep, or a clock that was set.
+/// All deadlines pass at once, and the stores are outdated: the process was suspended, or the clock was set.
 #[tokio::test(start_paused = true)]
 async fn mc_281_who_has_recovered_is_not_given_up_on_an_old_view() {
     let late = Weather { watch_delay: Duration::from_secs(30), ..Weather::default() };

@@ -15,7 +15,7 @@ use crate::{
 };
 
 const TOKENS: &str = "/api/v1/namespaces/kube-system/secrets/";
-/// What the name of `m-abcde` asks for.
+/// The token Secret with the id that follows from the name `m-abcde`.
 const OF_THE_NAME: &str = "/api/v1/namespaces/kube-system/secrets/bootstrap-token-616263";
 
 async fn wait(seconds: u64) {
@@ -62,7 +62,8 @@ async fn mc_099_an_expired_token_is_deleted_and_made_anew_since_nobody_may_patch
     assert_eq!(world.api.names_under(TOKENS).len(), 0);
 }
 
-/// Each VM after that end would start with a token that opens nothing, and would be given up after its creation timeout.
+/// A VM that is made after that end would start with a token that is no longer valid, and its machine would fail after its
+/// creation timeout.
 #[tokio::test(start_paused = true)]
 async fn a_token_of_an_earlier_process_is_used_no_longer_than_it_says() {
     let world = World::new(Luck::Good);
@@ -82,7 +83,7 @@ async fn a_token_of_an_earlier_process_is_used_no_longer_than_it_says() {
 #[tokio::test(start_paused = true)]
 async fn a_race_for_a_token_that_is_lost_is_run_again_at_once_and_is_no_failed_creation() {
     let world = World::new(Luck::Good);
-    // More often than a pass tries. Each time the name is free again when it is looked at.
+    // More often than one pass tries. Each time the name is free again when the token is read.
     for _ in 0..7 {
         world.api.fail_next("POST /api/v1/namespaces/kube-system/secrets", Fault::Answer(409));
     }
@@ -110,7 +111,7 @@ async fn a_machine_has_one_token_also_when_its_first_id_was_taken_before_a_resta
     let both = world.api.names_under(TOKENS);
     assert_eq!(both.len(), 2, "the other machine's, and one under an id of the UID: {both:?}");
 
-    // The other machine has joined; the next process comes to the first id first.
+    // The other machine has joined; the next process tries the first id first.
     world.api.delete(OF_THE_NAME);
     world.restart();
     wait(5).await;
@@ -119,7 +120,7 @@ async fn a_machine_has_one_token_also_when_its_first_id_was_taken_before_a_resta
     assert_eq!(own.len(), 1, "{own:?}");
     assert!(both.is_superset(&own), "the one that was there is used: {own:?}");
 
-    // Nor does one stay behind when another process takes it away.
+    // No token stays behind either when another process has to delete it.
     world.restart();
     wait(60).await;
     assert_eq!(world.phase().as_deref(), Some("Running"));

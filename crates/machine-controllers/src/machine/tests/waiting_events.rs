@@ -1,4 +1,5 @@
-//! Events that end a trouble (spec/machine-controller §13.2): told once, and never on the plain path (decisions.md 32).
+//! Events about the end of a failure (spec/machine-controller §13.2): recorded once, and never without a failure
+//! (decisions.md 32).
 
 use rstest::rstest;
 
@@ -28,7 +29,7 @@ fn told_events(plan: &Plan) -> Vec<&'static str> {
         .collect()
 }
 
-/// The machine whose condition says this.
+/// The machine with this reason in its condition.
 fn telling(machine: &Machine, reason: &'static str) -> MachineSnapshot {
     let change = StatusChange::new().waits(Waiting::on(reason, "x")).effect(&seen(machine.clone(), 0));
     after(&Plan::new("test", vec![change], crate::machine::plan::Next::Settled), machine)

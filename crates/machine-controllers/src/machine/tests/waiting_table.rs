@@ -1,7 +1,7 @@
-//! That no stage waits in silence, by tables over the stages: a stage that is added does not compile here before it is told
-//! which reason people read on a machine that stands in it (decisions.md 30).
+//! Tables over the stages, for the rule that no stage waits without a report. A new stage does not compile here before it
+//! has the reason that people read on a machine at this stage (decisions.md 30).
 //!
-//! Histories that nobody thought of are in `machine-simulation`, whose checks demand the same of every pass.
+//! Random histories are in `machine-simulation`, which checks the same for every pass.
 
 use kube::ResourceExt;
 use rstest::rstest;
@@ -27,7 +27,7 @@ use machine_api::{
 };
 use machine_driver::{Code, Status};
 
-/// What the machine says of itself once nothing more is done at once.
+/// The reason that the machine shows once nothing more is done at once.
 fn told(mut seen: Observation) -> Option<String> {
     for _ in 0..8 {
         let plan = decide(&seen);
@@ -121,13 +121,13 @@ fn a_creation_that_failed_says_why(
         Answer::Status(_) | Answer::Created(_) => Some("CreateFailed"),
         Answer::Initialized(_) => Some("InitializeFailed"),
         Answer::DeletedStale(_) => Some("StaleNode"),
-        // Of an earlier life; the driver is asked at once.
+        // Of an earlier flow; the driver is asked at once.
         Answer::Deleted(_) => None,
     };
     assert_eq!(told(answered(seen(machine(), 61), answer)).as_deref(), expected);
 }
 
-/// Each phase, on a machine that has got there as machines do, and whose Node does not come.
+/// Each phase, on a machine that has reached it in the usual way and whose Node does not come.
 #[rstest]
 fn each_phase_says_what_ends_it(
     #[values(
@@ -146,8 +146,8 @@ fn each_phase_says_what_ends_it(
     phase: MachinePhase,
 ) {
     let expected = match &phase {
-        // Where machines should be; where the driver is asked at once, and what it is asked or refuses is told as shown
-        // above; and what is entered with a write that tells, never otherwise.
+        // The intended phases; the phases in which the driver is asked at once, whose calls and failures are reported as
+        // shown above; and the phases that are only entered with a write that reports the reason.
         MachinePhase::Available
         | MachinePhase::Running
         | MachinePhase::Unset
@@ -167,7 +167,7 @@ fn each_phase_says_what_ends_it(
     assert_eq!(told(late).as_deref(), expected);
 }
 
-/// A deletion at each stage, while what the stage needs does not come.
+/// A deletion at each stage, while what the stage waits for does not come.
 #[rstest]
 fn a_deletion_says_at_each_stage_whom_it_waits_for(
     #[values(
@@ -225,7 +225,7 @@ fn a_deletion_that_finds_a_call_under_way_says_so(
     let mut seen = seen(entered, 200);
     seen.flow.in_flight = Some(call);
     let expected = match call {
-        // What the deletion itself asks for is told on entering the stage.
+        // The deletion's own calls are reported when their stage is entered.
         Call::Status | Call::Delete => "DeletingVM",
         Call::Create | Call::Initialize | Call::DeleteStale => "AwaitingDriver",
     };
@@ -260,7 +260,7 @@ fn a_drain_says_whom_it_waits_for(
     assert_eq!(told(seen).as_deref(), Some(expected));
 }
 
-/// A machine whose Node is at a stage of an update, with what the stage waits for not there.
+/// A machine whose Node is at a stage of an update, while what the stage waits for does not come.
 #[rstest]
 fn an_update_in_place_says_at_each_stage_whom_it_waits_for(
     #[values(
@@ -274,10 +274,10 @@ fn an_update_in_place_says_at_each_stage_whom_it_waits_for(
     stage: UpdateStage,
 ) {
     let expected = match stage {
-        // It runs, and whoever selects has not chosen it, or has been answered.
+        // The machine runs, and its Node is not selected yet, or its update has ended.
         UpdateStage::Candidate | UpdateStage::Successful => None,
         UpdateStage::Selected => Some("WaitingForPodList"),
-        // Both are entered with the write that tells of the agent.
+        // Both stages are entered with the write that reports the wait for the agent.
         UpdateStage::DrainSuccessful | UpdateStage::ReadyForUpdate => Some("WaitingForInPlaceUpdate"),
         UpdateStage::Failed => Some("InPlaceUpdateFailed"),
     };
@@ -290,7 +290,7 @@ fn an_update_in_place_says_at_each_stage_whom_it_waits_for(
         UpdateStage::Selected => (running().into(), DrainState::Warming),
         UpdateStage::Candidate | UpdateStage::Successful => (running().into(), DrainState::Due),
         UpdateStage::DrainSuccessful | UpdateStage::ReadyForUpdate | UpdateStage::Failed => {
-            // As the drain's end leaves it.
+            // The state after the drain.
             let mut drained = node.clone();
             let reason = UpdateStage::Selected.reason().to_owned();
             if let Some(conditions) = drained.status.get_or_insert_default().conditions.as_mut() {
@@ -334,7 +334,7 @@ fn a_freeze_is_told_where_it_can_be(#[values(Silence::None, Silence::Target, Sil
     seen.silence = silence;
     let expected = match silence {
         Silence::Target => Some("Frozen"),
-        // The machines can't be written to, or all has just come back.
+        // The machines can't be written, or the API servers have just come back.
         Silence::Control | Silence::None => None,
     };
     assert_eq!(told(seen).as_deref(), expected);

@@ -1,4 +1,4 @@
-//! That every wait explains itself: one row for each of [`Wait`], matched exhaustively (decisions.md 30).
+//! Every wait is explained: one row for each [`Wait`], matched exhaustively (decisions.md 30).
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
@@ -22,15 +22,15 @@ use machine_api::{
 };
 use machine_driver::{Code, Status};
 
-/// What people read of a wait.
+/// What people read about a wait.
 struct Row {
     /// A machine that is in the wait.
     seen: Observation,
-    /// The reason of its condition; empty where the machine is where it should be, or the wait lasts moments.
+    /// The reason of its condition; empty where the machine is as it should be, or where the wait lasts moments.
     reason: &'static str,
-    /// What its message says, besides since when.
+    /// Parts of its message, besides since when.
     says: &'static [&'static str],
-    /// Whether an event tells of it.
+    /// Whether an event reports it.
     event: bool,
 }
 
@@ -63,7 +63,7 @@ fn troubled(mut seen: Observation, step: NodeStep) -> Observation {
     seen
 }
 
-/// A machine that has failed and is kept, whose Node bears the marks and is to be drained.
+/// A machine that has failed and is preserved; its Node has the marks of a preservation and is to be drained.
 fn preserved(drain: DrainState) -> Observation {
     let mut kept = in_phase(MachinePhase::Failed, 100, OperationType::HealthCheck, OperationState::Failed);
     kept.status.conditions = vec![condition("Ready", "False")];
@@ -90,19 +90,19 @@ fn selected(drain: DrainState) -> Observation {
     seen
 }
 
-/// A deletion that rests at a stage, its Node still there.
+/// A deletion at a stage; the Node still exists.
 fn at_stage(stage: DeletionStage) -> Observation {
     let mut seen = draining(200);
     seen.machine = resting(stage).into();
     seen
 }
 
-/// Every wait there is, with a machine in it: a wait that is added does not compile before it has its row.
+/// Every wait, with a machine in it: a new wait does not compile before it has its row.
 #[expect(clippy::too_many_lines, reason = "a list, one row for each wait")]
 fn row_of(wait: Wait) -> Row {
     const SINCE_DELETED: &str = "being deleted since 2027-01-15T08:01:40Z";
     match wait {
-        // The limit of Unknown, which is told on becoming so.
+        // The limit of phase Unknown, which is reported when the phase begins.
         Wait::Deadline => {
             let ill = with_node(seen(running(), 200), node(vec![condition("Ready", "Unknown")]));
             let unknown = after(&decide(&ill), &ill.machine);
@@ -144,7 +144,7 @@ fn row_of(wait: Wait) -> Row {
             let says = &["m-other", "of pool", "ends when each of them is Running or gone"];
             row(seen, "HealthTimeoutReplacementDeferred", says)
         }
-        // The machine is where it should be; only the annotation is wrong.
+        // The machine is as it should be; only the annotation is wrong.
         Wait::PreserveValue => {
             let mut odd = running();
             odd.annotations_mut().insert(annotation::PRESERVE.to_owned(), "perhaps".to_owned());
@@ -206,7 +206,7 @@ fn row_of(wait: Wait) -> Row {
             seen.attachments = None;
             row(seen, "WaitingForPodList", &["ends when the lists"])
         }
-        // The view shows it within moments; the stage was told on entering.
+        // The store shows it within moments; the stage was reported when it was entered.
         Wait::Detachment => {
             let mut seen = by_force(at_stage(DeletionStage::DeleteVolumeAttachments));
             seen.attachments = Some(vec![attachment()]);
@@ -229,7 +229,7 @@ fn row_of(wait: Wait) -> Row {
             "VMDeletionFailed",
             &[SINCE_DELETED, "Internal", "next attempt follows"],
         ),
-        // Told when the call failed.
+        // Reported when the call failed.
         Wait::PauseOfDeletion => {
             let failed = answered(seen(resting(DeletionStage::DeleteVm), 200), deletes(Code::Internal));
             let mut seen = seen(after(&decide(&failed), &failed.machine), 201);
@@ -266,12 +266,12 @@ fn attachment() -> AttachmentView {
     AttachmentView { name: "va".to_owned(), uid: "u".to_owned(), deleting: false }
 }
 
-/// What is wrong with how a wait explains itself.
+/// What is wrong with the explanation of a wait.
 fn faults(wait: Wait) -> Vec<String> {
     let mut row = row_of(wait);
     let mut plan = decide(&row.seen);
     let mut told = after(&plan, &row.seen.machine);
-    // What is done at once, such as taking over the Node's conditions, comes first.
+    // Effects that are carried out at once, such as taking over the Node's conditions, come first.
     for _ in 0..4 {
         if plan.next != Next::Again {
             break;
@@ -291,7 +291,7 @@ fn faults(wait: Wait) -> Vec<String> {
     if !matches!(plan.next, Next::LookAgain(_, why) if why == wait) {
         all.push(format!("{:?} comes next", plan.next));
     }
-    // Of what was told before by another process its sentence alone is known.
+    // Of a wait that another process reported, only the sentence is known.
     let stands = plan.standing.as_deref().map_or_else(|| reason.to_owned(), |standing| standing.reason().to_owned());
     if is_told && stands != row.reason {
         all.push(format!("{stands:?} is what the plan says, not {:?}", row.reason));
