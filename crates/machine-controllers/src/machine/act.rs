@@ -1,6 +1,6 @@
 //! Carries plans out: patches, driver calls, tokens, events. Decides nothing.
 //!
-//! The first effect that fails ends the list. What a failure means for the pass is in [`Acted`].
+//! The first effect that fails ends the plan. [`Acted`] says what the failure means for the pass.
 
 use jiff::Timestamp;
 
@@ -24,27 +24,27 @@ use controller_runtime::{
 };
 use machine_api::names::label;
 
-/// What came of a plan.
+/// The result of carrying out a plan.
 #[derive(Debug)]
 pub enum Acted {
     /// All effects happened.
     Done,
-    /// The world is not what was observed: observe and decide again.
+    /// An object differs from what was observed: observe and decide again.
     Void,
-    /// An effect on the target cluster failed: decide again, knowing it.
+    /// An effect on the target cluster failed: decide again with this failure in the observation.
     Trouble(Trouble),
     /// An effect on the control cluster failed.
     Failed(ApiError),
 }
 
-/// The objects of a plan in their newest form: every answer of a write replaces what was observed.
+/// The newest known version of the plan's objects: the answer to each write replaces the observed object.
 struct Newest {
     machine: MachineSnapshot,
     node: Option<NodeSnapshot>,
 }
 
 impl MachineController {
-    /// Carries the effects of a plan out.
+    /// Carries out the effects of a plan.
     pub(super) async fn act(&self, plan: &Plan, seen: &Observation, memory: &mut Memory, pass: &mut Pass) -> Acted {
         let mut newest = Newest { machine: seen.machine.clone(), node: seen.node.ours().cloned() };
         for effect in &plan.effects {
@@ -180,7 +180,8 @@ impl MachineController {
         Ok(())
     }
 
-    /// The last look before a machine is let go. No answer is no absence, whatever it says.
+    /// Looks for the Node a last time before the machine's finalizer is removed. An error does not prove that the Node is
+    /// absent, whatever its text says.
     async fn look_for_node(&self, seen: &Observation) -> Acted {
         let Some(target) = &self.target else { return Acted::Done };
         let looked = match seen.node_label() {
@@ -193,7 +194,7 @@ impl MachineController {
         }
     }
 
-    /// The last look before a VM is made for the first time. It is the one call that costs money.
+    /// Reads the machine a last time before its first VM is created: that call is the only one that costs money.
     async fn reread(&self, seen: &Observation) -> Acted {
         match self.machines.get(&seen.machine.key()).await {
             Err(error) => Acted::Failed(error),
@@ -202,13 +203,14 @@ impl MachineController {
         }
     }
 
-    /// A token that can't be had is a failed creation: it is written, and counts for the creation timeout.
+    /// A token that cannot be made is a failed creation: the failure is written to the machine and counts for the creation
+    /// timeout.
     async fn ensure_token(&self, seen: &Observation, memory: &mut Memory) -> Acted {
         let Some(target) = &self.target else { return Acted::Done };
         let made = tokens::ensure(&target.tokens, &self.rng, &self.settings, &self.measures, seen, memory).await;
         match made {
             Ok(()) => Acted::Done,
-            // A race that was lost is no failed creation, which cluster-autoscaler would act upon.
+            // A lost race is not a failed creation. cluster-autoscaler would act on a failed creation.
             Err(error @ (ApiError::NotLeading(_) | ApiError::Conflict(_))) => Acted::Failed(error),
             Err(error) => {
                 let code = if error.outcome_unknown() {
@@ -254,7 +256,7 @@ impl MachineController {
             }
         }
         match step {
-            // Whoever refuses it, the machine stays, and people see it on the machine itself.
+            // The machine stays, whatever refuses the write. The failure is shown on the machine itself.
             Some(step @ NodeStep::LetGo) => {
                 memory.reread |= error.outcome_unknown();
                 Acted::Trouble(Trouble { step, error: error.to_string() })
@@ -263,7 +265,7 @@ impl MachineController {
                 if error.outcome_unknown()
                     && let Some(target) = &self.target
                 {
-                    // Only to know better next time; the trouble is told in any case.
+                    // This read only updates the store for the next pass; the failure is reported in any case.
                     let _ = target.nodes.get(&ObjectKey::cluster_scoped(seen.node_label())).await;
                 }
                 Acted::Trouble(Trouble { step, error: error.to_string() })
@@ -276,8 +278,8 @@ impl MachineController {
     }
 }
 
-/// Whether somebody else was faster. A JSON patch whose test failed is a conflict, too; whether it was one is seen by looking
-/// again.
+/// Whether another client's write came first. A JSON patch whose `test` failed counts as a conflict, too; the next read
+/// shows whether it was one.
 pub fn is_conflict(effect: &Effect, error: &ApiError) -> bool {
     match effect {
         Effect::RemoveMachineFinalizer
@@ -288,7 +290,7 @@ pub fn is_conflict(effect: &Effect, error: &ApiError) -> bool {
     }
 }
 
-/// The step on the target cluster that an effect is.
+/// The step on the target cluster that an effect belongs to.
 pub fn node_step(effect: &Effect) -> Option<NodeStep> {
     match effect {
         Effect::Cordon => Some(NodeStep::Cordon),
@@ -340,7 +342,7 @@ pub enum Touched<'a> {
     Event,
 }
 
-/// What an effect changes; `None` for what only asks, or stays in this process.
+/// What an effect changes; `None` for an effect that only reads, or that stays in this process.
 pub fn touched(effect: &Effect) -> Option<Touched<'_>> {
     Some(match effect {
         Effect::AddMachineFinalizer
@@ -371,8 +373,8 @@ pub fn touched(effect: &Effect) -> Option<Touched<'_>> {
     })
 }
 
-/// The name of an effect for people, as the view `machineoutlooks` tells it; `None` for what only asks, or stays in this
-/// process.
+/// The name of an effect for people, as the view `machineoutlooks` shows it; `None` for an effect that only reads, or that
+/// stays in this process.
 pub fn name_of(effect: &Effect) -> Option<&'static str> {
     Some(match effect {
         Effect::AddMachineFinalizer
@@ -420,7 +422,7 @@ fn written_object(effect: &Effect) -> Option<&'static str> {
     }
 }
 
-/// What is to be taken off an object is gone with it.
+/// An object that is gone needs no change any more: "not found" counts as success.
 fn gone_is_done(outcome: Result<(), ApiError>) -> Result<(), ApiError> {
     match outcome {
         Err(error) if error.is_not_found() => Ok(()),
@@ -428,7 +430,7 @@ fn gone_is_done(outcome: Result<(), ApiError>) -> Result<(), ApiError> {
     }
 }
 
-/// Changes the memory of the flow.
+/// Applies a memo to what this process remembers of the machine.
 pub(super) fn remember(memo: Memo, seen: &Observation, memory: &mut Memory) {
     match memo {
         Memo::AnswerDone => memory.flow.answer = None,

@@ -1,7 +1,7 @@
-//! The decision about one machine: which rule speaks first.
+//! The decision about one machine: the first rule that has something to do decides.
 //!
 //! Pure. Source: spec/machine-controller §3.1. The result of an in-place update is marked on the Node before the machine's
-//! phase follows, so that whoever sees the phase sees the mark.
+//! phase changes: a client that sees the new phase sees the mark, too.
 
 use super::{
     creation::creation,
@@ -39,7 +39,7 @@ pub fn decide(seen: &Observation) -> Plan {
     for rule in rules {
         match rule(seen) {
             Say::Act(mut plan) => {
-                // A rule that waits must not make an earlier deadline of another one late.
+                // A rule that waits must not delay an earlier deadline of another rule.
                 if let (Next::LookAgain(after, _), Some(earlier)) = (&mut plan.next, wake) {
                     *after = earlier.min(*after);
                 }
@@ -52,7 +52,7 @@ pub fn decide(seen: &Observation) -> Plan {
     Plan::wait("nothing-to-do", next)
 }
 
-/// Our finalizer first: without it the machine could vanish and leave its VM behind.
+/// The finalizer comes first: without it the machine could vanish and leave its VM behind.
 fn own_finalizer(seen: &Observation) -> Say {
     if seen.has_finalizer() {
         return Say::NOTHING;
@@ -60,8 +60,8 @@ fn own_finalizer(seen: &Observation) -> Say {
     Say::act("claim-finalizer", vec![Effect::AddMachineFinalizer], Next::Again)
 }
 
-/// Somebody deleted the Node: the machine goes with it (spec §2.3, MC-026, MC-027). That the view does not show it any more is
-/// no proof: the API server is asked first (decisions.md 45).
+/// A deleted Node takes its machine with it (spec §2.3, MC-026, MC-027). A Node that is missing in the store is no proof of
+/// a deletion: the API server is asked first (decisions.md 45).
 fn node_was_deleted(seen: &Observation) -> Say {
     let goes = match &seen.node {
         NodeView::Ours(node) => node.is_deleting(),
@@ -79,8 +79,8 @@ fn node_was_deleted(seen: &Observation) -> Say {
     if goes { Say::act("node-was-deleted", vec![Effect::DeleteMachine], Next::Again) } else { Say::NOTHING }
 }
 
-/// Finalizer, machine name, template, memories and capacity of the Node (spec §8). Trouble is retried and does not stop
-/// the rules that follow.
+/// Finalizer, machine name, template, last applied values and capacity of the Node (spec §8). A failed write is retried and
+/// does not stop the rules that follow.
 fn node_is_dressed(seen: &Observation) -> Say {
     let NodeView::Ours(node) = &seen.node else { return Say::NOTHING };
     if *seen.phase() == MachinePhase::Unset {

@@ -1,9 +1,10 @@
-//! Driver calls under way: at most one per machine name, none of them holding a worker.
+//! Driver calls under way: at most one per machine name. A call does not occupy a worker of the queue.
 //!
-//! A call runs as a task of its own with a deadline; its answer is kept until the machine's next pass takes it, and wakes
-//! the machine. A name counts, not a UID: while a call for a machine runs, no call for a namesake begins. The gate is asked
-//! when a slot is free and not before: what waited for one while the lease was lost, or the process was asked to stop,
-//! never begins. Source: spec/machine-controller §2.5, §4.1; spec/providers §2.3; decisions.md 56.
+//! A call runs as a task of its own with a deadline. Its answer wakes the machine and is kept until the machine's next pass
+//! takes it. Calls are tracked by name, not by UID: while a call for a machine runs, no call for another machine of the same
+//! name begins. The gate is asked only when a slot is free: a call that waited for a slot while the lease was lost, or while
+//! the process was asked to stop, never begins. Source: spec/machine-controller §2.5, §4.1; spec/providers §2.3;
+//! decisions.md 56.
 
 use std::{
     collections::BTreeMap,
@@ -26,32 +27,32 @@ use controller_runtime::{
 };
 use machine_driver::{Driver, MachineRequest, OpContext, Status, answered};
 
-/// A call that is to be made.
+/// A driver call that is to be made.
 pub struct Order {
-    /// The rule that wants it.
+    /// The rule that ordered the call.
     pub rule: &'static str,
-    /// What the driver is asked.
+    /// The operation.
     pub call: Call,
-    /// Whom to ask.
+    /// The driver to call.
     pub driver: Arc<dyn Driver>,
-    /// About what.
+    /// The request for the driver.
     pub request: MachineRequest,
-    /// How long it may take.
+    /// The longest time that the call may take.
     pub deadline: Duration,
 }
 
-/// What is known of a machine's call.
+/// The state of a machine's driver call.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Tracked {
-    /// There is none.
+    /// There is no call.
     None,
-    /// It has not answered yet.
+    /// The call is not answered yet.
     InFlight(Call),
-    /// It answered after this time; from here on it is forgotten.
+    /// The call was answered after this time. The caller now owns the answer; it is forgotten here.
     Answered(Answer, Duration),
 }
 
-/// Driver calls under way.
+/// The driver calls of this process.
 pub struct DriverCalls {
     calls: Arc<Mutex<BTreeMap<ObjectKey, Entry>>>,
     slots: Arc<Semaphore>,
@@ -68,7 +69,8 @@ struct Entry {
 }
 
 impl DriverCalls {
-    /// Runs so many calls at once, here, while the gate lets them, and wakes machines when they have answered.
+    /// Runs at most `at_once` calls at the same time as tasks of `tasks`, while `gate` permits it, and wakes a machine when
+    /// its call is answered.
     pub fn new(at_once: usize, tasks: SharedTasks, wake: Wake, gate: Gate) -> Self {
         Self {
             calls: Arc::default(),
@@ -80,7 +82,7 @@ impl DriverCalls {
         }
     }
 
-    /// Starts a call; `false` when one for this name is under way.
+    /// Starts a call; returns `false` when a call for this name is under way.
     pub fn start(&self, target: &Target, order: Order) -> bool {
         {
             let mut calls = lock(&self.calls);
@@ -92,7 +94,7 @@ impl DriverCalls {
         let (calls, slots, wake) = (Arc::clone(&self.calls), Arc::clone(&self.slots), Arc::clone(&self.wake));
         let (gate, target) = (self.gate.clone(), target.clone());
         let task = async move {
-            // The semaphore is never closed; without a slot the call would only be less bounded.
+            // The semaphore is never closed; if it were, the call would only run without this limit.
             let _slot = slots.acquire_owned().await.ok();
             let began = Instant::now();
             match carry_out(order, &target, &gate).await {
@@ -113,7 +115,7 @@ impl DriverCalls {
         true
     }
 
-    /// What is known of this machine's call. An answer for a namesake is thrown away.
+    /// Takes the state of this machine's call. An answer for an earlier machine of the same name is dropped.
     pub fn take(&self, target: &Target) -> Tracked {
         let mut calls = lock(&self.calls);
         match calls.get(&target.key) {
@@ -141,8 +143,8 @@ impl DriverCalls {
         }
     }
 
-    /// Waits until all calls have ended, by themselves or because the gate drops them; returns the names whose answer
-    /// nobody took yet.
+    /// Waits until all calls have ended, by themselves or because the gate drops them. Returns the names whose answers no
+    /// pass has taken yet.
     pub async fn finish(&self) -> Vec<ObjectKey> {
         self.under_way.close();
         self.under_way.wait().await;

@@ -1,8 +1,9 @@
-//! What metrics are told of machines (spec/machine-controller §13.1).
+//! Metrics of machines (spec/machine-controller §13.1).
 //!
-//! Durations are whole seconds, and zero is not recorded; that is the original's contract. The original records nothing of
-//! a machine without the label `name`, which Gardener sets and nobody else; here the deployment is read off the owner then, or
-//! is empty. What is ours ([`Measures::stage`], [`Measures::wrote`]) has no gaps at all.
+//! Durations are whole seconds, and zero is not recorded, as in the Go original. The original records nothing for a machine
+//! without the label `name`, which only Gardener sets. This program then takes the deployment from the machine's owner, or
+//! leaves it empty. The metrics that the original does not have ([`Measures::stage`], [`Measures::wrote`]) count every
+//! machine.
 
 use std::time::Duration;
 
@@ -12,13 +13,13 @@ use machine_api::{names::label, v1alpha1::MachineClass};
 use mcm_metrics::{ApiWrite, Gauges, Metrics, OfDeployment, PlacedMachine, Stage};
 use serde::Serialize;
 
-/// Label of a node template that tells the zone.
+/// Label of a node template that holds the zone.
 const ZONE: &str = "topology.kubernetes.io/zone";
 
-/// Something that metrics are to be told.
+/// Something that metrics record about a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Measurement {
-    /// `CreateMachine` made the VM this long after the machine.
+    /// `CreateMachine` succeeded this long after the machine was created.
     Created(Duration),
     /// `InitializeMachine` took this long.
     Initialized(Duration),
@@ -26,28 +27,28 @@ pub enum Measurement {
     Joined(Duration),
     /// The machine did not join in time.
     FailedJoin,
-    /// The attempt of a drain that succeeded took this long.
+    /// The successful attempt of a drain took this long.
     Drained(Duration),
     /// The VM was gone this long after the machine's deletion.
     Deleted(Duration),
 }
 
-/// Tells metrics of machines.
+/// Records the metrics of machines.
 #[derive(Clone)]
 pub struct Measures(Metrics);
 
 impl Measures {
-    /// Tells these metrics.
+    /// Records into these metrics.
     pub fn new(metrics: Metrics) -> Self {
         Self(metrics)
     }
 
-    /// The metrics that are told.
+    /// The metrics that are recorded into.
     pub fn metrics(&self) -> &Metrics {
         &self.0
     }
 
-    /// Tells of something that happened to a machine.
+    /// Records one measurement of a machine.
     pub fn machine(&self, what: Measurement, machine: &MachineSnapshot, class: Option<&MachineClass>) {
         let (gauge, stage, took) = match what {
             Measurement::Created(took) => (&self.0.machine.create_duration, "create", took),
@@ -73,12 +74,12 @@ impl Measures {
         set(gauge, machine, class, took);
     }
 
-    /// One more bootstrap token had the name of somebody else's.
+    /// Counts a bootstrap token whose name was taken by another machine's token.
     pub fn token_collided(&self) {
         self.0.machine.bootstrap_token_collisions.inc(&());
     }
 
-    /// One more write to an object was asked for by a rule, whatever came of it.
+    /// Counts a write to an object that a rule asked for, whatever its outcome is.
     pub fn wrote(&self, object: &str, rule: &str) {
         self.0.machine.api_writes.inc(&ApiWrite { object, reason: rule });
     }
@@ -104,8 +105,8 @@ fn whole_seconds(took: Duration) -> f64 {
     took.as_secs() as f64
 }
 
-/// The machine's deployment: by Gardener's label, or by the name of its set, which is the deployment's and the hash of the
-/// template. Empty for a machine of no deployment.
+/// The machine's deployment: Gardener's label, or else the name of the machine's set without the hash of the template. Empty
+/// for a machine of no deployment.
 fn deployment(machine: &MachineSnapshot) -> &str {
     let labels = machine.labels();
     let by_set = || {
@@ -116,7 +117,7 @@ fn deployment(machine: &MachineSnapshot) -> &str {
     labelled.or_else(by_set).unwrap_or_default()
 }
 
-/// Where the machine belongs; what the class does not tell is empty (M-40).
+/// The labels of a machine's metrics; what the class does not say is empty (M-40).
 fn placed<'a>(machine: &'a MachineSnapshot, class: Option<&'a MachineClass>) -> PlacedMachine<'a> {
     let template = class.and_then(|class| class.node_template.as_ref());
     let labels = machine.node_template().metadata.labels.as_ref();

@@ -26,7 +26,7 @@ use controller_runtime::key::Target;
 /// What this process remembers of a machine.
 #[derive(Debug)]
 pub struct Memory {
-    /// UID of the machine; a namesake starts afresh.
+    /// UID of the machine; a new machine of the same name gets a new memory.
     pub uid: String,
     /// When the machine was first seen.
     pub first_seen: Timestamp,
@@ -34,25 +34,25 @@ pub struct Memory {
     pub first_seen_deleting: Option<Timestamp>,
     /// What the driver answered.
     pub flow: Flow,
-    /// Since when nobody knows whether the last creation that had no outcome made a VM.
+    /// Since when it is unknown whether the last creation without an outcome made a VM.
     pub creation_unknown_since: Option<Timestamp>,
     /// A pause before the next driver call.
     pub pause: Option<Pause>,
     /// The drain.
     pub drain: Option<Run>,
-    /// What ails the machine's Node, and since when this process has seen it.
+    /// The faults of the machine's Node, and since when this process has seen them.
     pub ailments: Ailments,
-    /// Since when the Node's conditions differ from the stored ones, in the steady time.
+    /// Since when the Node's conditions differ from the stored ones, in steady time.
     pub conditions_differ_since: Option<Timestamp>,
-    /// What the driver said of the VM since the machine is unhealthy.
+    /// The driver's answer about the VM since the machine became unhealthy.
     pub vm_check: VmCheck,
     /// The machine's bootstrap token.
     pub token: Option<HeldToken>,
-    /// What was last written of where the machine stands.
+    /// The standing that was last written to the status.
     pub stated: Option<Arc<Stated>>,
-    /// What events have said.
+    /// The messages of recent events.
     news: News,
-    /// The refusals that the machine's writes have met.
+    /// Refused writes of the machine.
     pub refused: RefusedWrites,
     /// The outcome of a write is unknown: read the machine before deciding again.
     pub reread: bool,
@@ -70,7 +70,7 @@ pub struct HeldToken {
 }
 
 impl Memory {
-    /// Nothing is known yet of the machine with this UID, for which earlier processes have asked this.
+    /// An empty memory of the machine with this UID. `asked` says whether earlier processes may have asked for its VM.
     pub fn new(uid: String, now: Timestamp, asked: AskedBefore) -> Self {
         Self {
             uid,
@@ -91,8 +91,8 @@ impl Memory {
         }
     }
 
-    /// What a decision depends on, for somebody who only wants to know what would be decided: no token and no drain, which
-    /// can't be shared.
+    /// A copy of everything that decisions depend on, for a caller that only asks what would be decided. The copy has no
+    /// token and no drain: these can't be shared.
     #[must_use]
     pub fn recollection(&self) -> Self {
         Self {
@@ -114,19 +114,19 @@ impl Memory {
         }
     }
 
-    /// Takes in what a driver has answered now.
+    /// Takes in a driver's answer.
     pub fn learn(&mut self, answer: Answer, now: Timestamp) {
         if leaves_outcome_unknown(&answer) {
             self.creation_unknown_since = Some(now);
         }
         if is_success(&answer) {
-            // What it was paused for is over.
+            // The call that the pause was for has succeeded.
             self.pause = None;
         }
         self.flow.learn(answer);
     }
 
-    /// Keeps what an observation noticed for the first time, so that the next one counts from then.
+    /// Keeps the times that an observation noted first, so that the next observation counts from them.
     pub fn keep(&mut self, seen: &Observation) {
         self.first_seen_deleting = seen.first_seen_deleting;
         self.ailments.clone_from(&seen.ailments);
@@ -134,25 +134,25 @@ impl Memory {
         self.vm_check = seen.vm_check;
     }
 
-    /// A pass has come to rest. A pass without trouble that has ordered no drain abandons the remembered one.
+    /// Ends a pass. A pass without failures that ordered no drain abandons the remembered drain.
     pub fn rested(&mut self, pass: &Pass, drains: DrainMemory) {
         if pass.drain == DrainState::Due && pass.troubles.is_empty() {
             self.drain = self.drain.take().filter(|run| run.is_kept_by(drains));
         }
     }
 
-    /// Whether this message is news in the steady time.
+    /// Whether this message was not recorded recently. `steady` is the present in steady time.
     pub fn is_news(&mut self, reason: &'static str, message: &str, steady: Timestamp) -> bool {
         self.news.is_news(reason, message, steady)
     }
 
-    /// The status tells where the machine stands.
+    /// Notes that this standing was written to the status.
     pub fn has_stated(&mut self, standing: &Standing, steady: Timestamp) {
         self.stated = Some(Arc::new(Stated { standing: standing.clone(), at: steady }));
     }
 }
 
-/// Whether a call has done what it was to do.
+/// Whether a call has succeeded.
 fn is_success(answer: &Answer) -> bool {
     match answer {
         Answer::Status(answer) | Answer::Initialized(answer) => answer.is_ok(),
@@ -163,7 +163,7 @@ fn is_success(answer: &Answer) -> bool {
     }
 }
 
-/// What is known only within one pass.
+/// What is known only during one pass.
 #[derive(Debug, Default)]
 pub struct Pass {
     /// The drain, once stepped; see [`Pass::drain_of`].
@@ -176,12 +176,12 @@ pub struct Pass {
     pub permit: Permit,
     /// Whether the Node was read from the API server.
     pub node_source: NodeSource,
-    /// Writes of this pass that were refused because somebody else was faster.
+    /// Writes of this pass that were refused because another client's write came first.
     pub conflicts: u32,
 }
 
 impl Pass {
-    /// What the drain of this pass has come to, for the machine as it is now. A machine that is deleted in the middle of the pass
+    /// The state of this pass's drain, for the machine as it is now. A machine that is deleted in the middle of a pass
     /// begins a drain of its own: a drain for a preservation or an update says nothing about it.
     pub fn drain_of(&self, machine: &MachineSnapshot) -> DrainState {
         let is_deleting = machine.is_deleting();

@@ -1,10 +1,10 @@
-//! The machine controller: from a Machine to a VM and a healthy Node, and back to nothing.
+//! The machine controller: creates a VM for each Machine, links it to its Node, watches its health, and deletes it.
 //!
 //! A pass is `observe` → [`decide`](decide::decide) → `act`, repeated until nothing more can be done at once. Decisions
 //! are pure and live in files named after what they decide; driver calls run beside the passes ([`driver_calls`]) and
 //! wake the machine when they answer. Source: spec/machine-controller §3–6, §8, §11.
 //!
-//! Not here: orphaned VMs and the API server freeze's detection.
+//! Orphaned VMs, and API servers that cannot be reached, are the subject of other controllers.
 
 pub mod act;
 pub mod creation;
@@ -80,66 +80,66 @@ pub const COMPONENT: &str = "machine-controller";
 /// A source of randomness that is shared and passed in; cryptographic, since tokens are made from it.
 pub type SharedRng = Arc<Mutex<dyn CryptoRng + Send>>;
 
-/// Wakes a machine: it is to be looked at soon.
+/// Wakes a machine: its next pass begins soon.
 pub type Wake = Arc<dyn Fn(ObjectKey) + Send + Sync>;
 
-/// Whether verdicts are suspended because an API server cannot be reached, or because the clock cannot be trusted. Cheap to
-/// clone; all clones are one switch.
+/// Whether machines are frozen: an API server cannot be reached, or the clock cannot be trusted. Cheap to clone; all clones
+/// share one state.
 #[derive(Clone, Default)]
 pub struct FreezeSwitch {
-    /// The clock that must be trusted; none where nobody doubts it.
+    /// The clock that must be trusted; `None` where the clock is not checked.
     clock: Option<SharedClock>,
     all: Arc<AtomicBool>,
-    /// Which API server is silent.
+    /// Which API server does not answer.
     silence: Arc<Mutex<Silence>>,
-    /// Machines that stay frozen when the others go on.
+    /// Machines that stay frozen when the others are not.
     held: Arc<Mutex<BTreeSet<ObjectKey>>>,
 }
 
 impl FreezeSwitch {
-    /// A switch that is also on while this clock cannot be trusted.
+    /// A switch that also freezes while this clock cannot be trusted.
     pub fn doubting(clock: SharedClock) -> Self {
         Self { clock: Some(clock), ..Self::default() }
     }
 
-    /// What the clock says, and how far it can be trusted.
+    /// The reading of the clock, with how far it can be trusted.
     pub fn reading(&self) -> Option<Reading> {
         self.clock.as_ref().map(|clock| clock.reading())
     }
 
-    /// Freezes or thaws.
+    /// Freezes or thaws all machines.
     pub fn set(&self, freeze: Freeze) {
         self.all.store(freeze == Freeze::Frozen, Ordering::Release);
     }
 
-    /// How it stands.
+    /// Whether all machines are frozen.
     pub fn get(&self) -> Freeze {
         let doubted = self.reading().is_some_and(|reading| reading.trouble().is_some());
         if doubted || self.all.load(Ordering::Acquire) { Freeze::Frozen } else { Freeze::Flowing }
     }
 
-    /// Tells which API server is silent; answers whether that is news.
+    /// Stores which API server does not answer; returns whether this is a change.
     pub fn tell(&self, silence: Silence) -> bool {
         let mut told = self.silence.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         std::mem::replace(&mut *told, silence) != silence
     }
 
-    /// Which API server is silent.
+    /// Which API server does not answer.
     pub fn silence(&self) -> Silence {
         *self.silence.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// How it stands for one machine.
+    /// Whether this machine is frozen.
     pub fn of(&self, machine: &ObjectKey) -> Freeze {
         if self.holds().contains(machine) { Freeze::Frozen } else { self.get() }
     }
 
-    /// Keeps one machine frozen, whatever the others are.
+    /// Keeps this machine frozen, whether the others are or not.
     pub fn hold(&self, machine: &ObjectKey) {
         self.holds().insert(machine.clone());
     }
 
-    /// Lets that machine go on with the others.
+    /// Ends [`Self::hold`]: the machine is frozen only when all are.
     pub fn release(&self, machine: &ObjectKey) {
         self.holds().remove(machine);
     }
@@ -161,21 +161,21 @@ pub struct MachineDeps {
     pub drivers: Registry,
     /// Wakes a machine for [`MachineController::reconcile`].
     pub wake: Wake,
-    /// Where driver calls and evictions run, beside the passes.
+    /// Runs driver calls and evictions beside the passes.
     pub tasks: SharedTasks,
-    /// Tells the time.
+    /// The clock.
     pub clock: SharedClock,
-    /// Passes or stops destructive effects.
+    /// Permits or refuses destructive effects.
     pub gate: Gate,
-    /// Takes events.
+    /// Records events.
     pub recorder: Recorder,
     /// Randomness for tokens.
     pub rng: SharedRng,
-    /// Whether verdicts are suspended.
+    /// Whether machines are frozen.
     pub freeze: FreezeSwitch,
     /// Limits.
     pub settings: MachineSettings,
-    /// Told of what happens.
+    /// The metrics.
     pub metrics: Metrics,
 }
 
@@ -189,7 +189,7 @@ pub struct TargetParts {
     pub tokens: Objects<Arc<Secret>>,
     /// The views that drains need.
     pub drain_views: Arc<dyn DrainViews>,
-    /// Evicts pods, and as many at once as the settings allow.
+    /// Evicts pods, at most as many at once as the settings allow.
     pub evictor: Evictor,
 }
 
@@ -201,7 +201,7 @@ struct TargetDeps {
     drainer: Drainer,
 }
 
-/// Makes VMs for machines, watches over them, and takes them away again.
+/// Creates VMs for machines, watches their health, and deletes them.
 pub struct MachineController {
     views: ControlViews,
     machines: Objects<MachineSnapshot>,
@@ -225,7 +225,7 @@ pub struct MachineController {
     last_good: Mutex<BTreeMap<ObjectKey, GoodClass>>,
     /// The failure permit of each group of machines.
     permits: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
-    /// When the first pass began: what was asked for before, an earlier process has asked for.
+    /// When the first pass began. An earlier process made every request that is older than this.
     began: OnceLock<Timestamp>,
 }
 
@@ -280,14 +280,14 @@ impl MachineController {
         }
     }
 
-    /// The same controller with another decision. For those who play without one of its guards.
+    /// The same controller with another decision, for simulations that leave out one of its guards.
     #[must_use]
     pub fn deciding_by(mut self, decision: Decision<Observation, Plan>) -> Self {
         self.decision = decision;
         self
     }
 
-    /// The same controller that keeps its drains by another decision. For those who play without that guard.
+    /// The same controller with another rule for keeping drains, for simulations that leave out this guard.
     #[must_use]
     pub fn remembering_drains_by(mut self, memory: DrainMemory) -> Self {
         self.drain_memory = memory;

@@ -1,4 +1,4 @@
-//! Builds the observation of a machine from the stores and from memory. No API call, no decision.
+//! Builds the observation of a machine from the stores and from memory. Makes no API call and decides nothing.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -47,11 +47,11 @@ pub struct Sources<'a> {
     pub drivers: &'a Registry,
     /// The settings.
     pub settings: &'a MachineSettings,
-    /// Whether verdicts are suspended.
+    /// Whether the machine is frozen.
     pub freeze: Freeze,
-    /// Which API server is silent.
+    /// Which API server does not answer.
     pub silence: Silence,
-    /// Whether an earlier form of class and Secrets is remembered.
+    /// Whether the class and its Secrets are remembered as the last driver call used them.
     pub last_good: LastGood,
     /// Whether the removal of the machine's Node was seen.
     pub node_vanished: bool,
@@ -64,7 +64,7 @@ pub struct TargetSources<'a> {
     pub nodes: &'a Store<NodeSnapshot>,
     /// The views that drains need.
     pub drains: &'a dyn DrainViews,
-    /// Whether looking at these begins them.
+    /// Whether an observation starts drain views that are not kept yet: `true` for a pass, `false` for an outlook.
     pub looking: Looking,
 }
 
@@ -89,7 +89,7 @@ pub struct ClassSecrets {
     pub missing: Vec<String>,
 }
 
-/// The observation of this machine. What it notices for the first time is for [`Memory::keep`].
+/// The observation of this machine. [`Memory::keep`] keeps the times that it notes first.
 pub fn observe(
     sources: &Sources<'_>,
     machine: MachineSnapshot,
@@ -180,7 +180,7 @@ pub fn inputs_of(
     }
 }
 
-/// The Secrets that a class names; the data of `credentialsSecretRef` wins.
+/// The Secrets that a class names. A key of `credentialsSecretRef` replaces the same key of `secretRef`.
 pub fn secrets_of(
     secrets: &Store<Arc<Secret>>,
     machine: &MachineSnapshot,
@@ -227,12 +227,12 @@ fn node_view(sources: &Sources<'_>, machine: &MachineSnapshot, memory: &Memory) 
     }
 }
 
-/// The word of the drivers of the machines' classes.
+/// Compares instances by the drivers of the machines' classes.
 fn same_instance(sources: &Sources<'_>) -> impl Fn(&MachineSnapshot, &str) -> SameInstance {
     |machine, id| instance_of(machine, id, sources.views, sources.drivers)
 }
 
-/// A Node that is there, as a machine of this claim sees it.
+/// The view of an existing Node whose owner is known.
 fn whose(owner: Owner, node: NodeSnapshot) -> NodeView {
     match owner {
         Owner::Ours => NodeView::Ours(node),
@@ -241,7 +241,7 @@ fn whose(owner: Owner, node: NodeSnapshot) -> NodeView {
     }
 }
 
-/// Whether the driver can tell that the Node is the machine's.
+/// Whether the driver can compare the Node's instance with the machine's.
 fn node_identity(sources: &Sources<'_>, machine: &MachineSnapshot, node: &NodeView) -> NodeIdentity {
     let Some(id) = node.ours().map(NodeSnapshot::provider_id) else { return NodeIdentity::Told };
     let can_be_compared = !id.is_empty() && !machine.provider_id().is_empty();
@@ -280,7 +280,7 @@ pub(super) fn first_seen_deleting(
     if machine.is_deleting() { before.or(Some(now)) } else { before }
 }
 
-/// What ails the Node of a machine, after what was seen before.
+/// The faults of a machine's Node, continued from the earlier ones.
 pub(super) fn ailments(node: &NodeView, sight: Sight, before: &Ailments, steady: Timestamp) -> Ailments {
     node.ours().map(|node| Ailments::of(node, sight, before, steady)).unwrap_or_default()
 }
@@ -290,12 +290,12 @@ fn sight_of_nodes(sources: &Sources<'_>, reading: Reading) -> Sight {
     through.under(sources.freeze, sources.silence, reading.trouble())
 }
 
-/// What the driver said of the VM counts for as long as the machine is unhealthy.
+/// The driver's answer about the VM counts only while the machine is unhealthy.
 pub(super) fn vm_check(machine: &MachineSnapshot, before: VmCheck) -> VmCheck {
     if *machine.phase() == MachinePhase::Unknown { before } else { VmCheck::NotAsked }
 }
 
-/// Since when the Node of a machine that has not joined says something that is not written yet.
+/// Since when the Node of a machine that has not joined has conditions that are not stored yet.
 pub(super) fn conditions_differ_since(
     machine: &MachineSnapshot,
     node: &NodeView,
@@ -330,13 +330,13 @@ fn attachments(sources: &Sources<'_>, machine: &MachineSnapshot) -> Option<Vec<A
     Some(views)
 }
 
-/// What keeps a drain or a detachment waiting for lists.
+/// The lists that a drain or a detachment waits for.
 fn missing_views(sources: &Sources<'_>, attachments: Option<&[AttachmentView]>, pass: &Pass) -> Vec<MissingView> {
     let awaits = pass.drain == DrainState::Warming || attachments.is_none();
     sources.target.filter(|_| awaits).map(|target| target.drains.missing()).unwrap_or_default()
 }
 
-/// The machine's group, but only when its health timeout may have passed: it can be large.
+/// The machine's group, but only when its health timeout may have passed: a group can be large.
 fn siblings(
     views: &ControlViews,
     machine: &MachineSnapshot,

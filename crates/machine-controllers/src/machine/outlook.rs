@@ -1,7 +1,7 @@
-//! What would be decided about a machine now, without doing any of it: for people who ask why a machine is as it is.
+//! What would be decided about a machine now, without carrying it out: for people who ask why a machine is in its state.
 //!
-//! Observation and decision are those of the passes. What only a process that runs the loop knows (calls under way,
-//! pauses, a drain's last step) is used where there is one. Source: spec/extension-apiserver §1.3.
+//! Observation and decision are those of the passes. Where this process runs the machine controller, its memory (calls under
+//! way, pauses, the last step of a drain) is used. Source: spec/extension-apiserver §1.3.
 
 use std::sync::Arc;
 
@@ -45,9 +45,9 @@ pub struct OutlookDeps {
     pub drivers: Registry,
     /// Limits.
     pub settings: MachineSettings,
-    /// Whether verdicts are suspended.
+    /// Whether machines are frozen.
     pub freeze: FreezeSwitch,
-    /// The loop, where this process has one.
+    /// The machine controller, where this process runs it.
     pub controller: Option<Arc<MachineController>>,
 }
 
@@ -56,16 +56,16 @@ pub struct OutlookDeps {
 pub struct OutlookTarget {
     /// The store of Nodes.
     pub nodes: Arc<Store<NodeSnapshot>>,
-    /// The views that drains need; they are not begun by looking.
+    /// The views that drains need; an outlook does not start them.
     pub drains: Arc<dyn DrainViews>,
 }
 
-/// What is seen of a machine at one moment. What would be done about it follows from this alone, whenever it is asked.
+/// The observation of a machine at one moment. What would be done follows from it alone, whenever it is computed.
 #[derive(Clone, Debug)]
 pub struct Sighting {
-    /// What is seen.
+    /// The observation.
     pub seen: Arc<Observation>,
-    /// Whom its drain waits for, where this process steps it.
+    /// What the machine's drain waits for, where this process runs the drain.
     pub drain: Option<DrainWaiting>,
 }
 
@@ -75,8 +75,8 @@ impl Sighting {
         let mut seen = Arc::clone(&self.seen);
         let mut plan = decide(&seen);
         if plan.next == Next::TakePermit || matches!(plan.effects[..], [Effect::RereadNode | Effect::LookForNode]) {
-            // Nobody waits here, and nobody acts: what is decided under the permit, and if a last look at the Node brings
-            // nothing new, can be told.
+            // An outlook takes no permit and reads nothing. It shows what is decided under the permit, and when a last read
+            // of the Node brings nothing new.
             let last = Observation { permit: Permit::Held, node_source: NodeSource::Live, ..(*seen).clone() };
             plan = decide(&last);
             seen = Arc::new(last);
@@ -85,35 +85,35 @@ impl Sighting {
     }
 }
 
-/// What is seen of a machine, and what would be done about it.
+/// The observation of a machine, and what would be done about it.
 #[derive(Clone, Debug)]
 pub struct Outlook {
-    /// What is seen.
+    /// The observation.
     pub seen: Arc<Observation>,
     /// What would be done.
     pub plan: Plan,
-    /// Whom its drain waits for, where this process steps it.
+    /// What the machine's drain waits for, where this process runs the drain.
     pub drain: Option<DrainWaiting>,
 }
 
-/// Where a machine stands.
+/// The stage of a machine's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// Its VM is being made.
+    /// Its VM is being created.
     Create,
-    /// Its VM is to join the cluster.
+    /// Its VM is joining the cluster.
     Join,
-    /// It is as it should be.
+    /// It runs and is healthy.
     Run,
     /// Its Node is unhealthy or missing.
     Unhealthy,
     /// It has failed.
     Fail,
-    /// It is being updated in place, or was and is not Running yet.
+    /// It is being updated in place, or was updated and is not Running yet.
     InPlace,
-    /// It is kept for somebody to look at.
+    /// It is preserved, so that people can look at it.
     Preserved,
-    /// Nothing is decided about it while an API server is silent.
+    /// Nothing is decided about it while an API server does not answer.
     Frozen,
     /// It is being deleted.
     Deleting(DeletionStage),
@@ -158,7 +158,7 @@ impl Stage {
         }
     }
 
-    /// Where the machine stands.
+    /// The stage of a machine.
     pub fn of(seen: &Observation) -> Self {
         if seen.machine.is_deleting() {
             return Self::Deleting(deletion_stage(seen));
@@ -200,7 +200,7 @@ fn deletion_stage(seen: &Observation) -> DeletionStage {
     }
 }
 
-/// A moment at which something happens to a machine unless it gets on before.
+/// A time at which something happens to a machine unless it makes progress before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deadline {
     /// What is limited: `creation`, `health`, `drain`, `inPlace`, `preserve`, `pvDetach` or `pvReattach`.
@@ -211,16 +211,16 @@ pub struct Deadline {
     pub on_expiry: &'static str,
 }
 
-/// Why a machine does not get on, in the words of its condition.
+/// Why a machine makes no progress, in the words of its condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocker {
     /// Its reason in CamelCase.
     pub reason: String,
-    /// The same in a sentence.
+    /// The same as a sentence.
     pub message: String,
     /// Since when.
     pub since: Option<Timestamp>,
-    /// What ends it, as far as this process knows: of what another one has told it knows the sentence alone.
+    /// What ends it. `None` when another process wrote the condition: only its sentence is known then.
     pub resolved_by: Option<String>,
 }
 
@@ -236,12 +236,12 @@ impl Blocker {
 }
 
 impl Outlook {
-    /// Where the machine stands.
+    /// The stage of the machine.
     pub fn stage(&self) -> Stage {
         Stage::of(&self.seen)
     }
 
-    /// What happens to the machine, and when, unless it gets on before.
+    /// What happens to the machine, and when, unless it makes progress before.
     pub fn deadlines(&self) -> Vec<Deadline> {
         let seen = &self.seen;
         let mut all = Vec::new();
@@ -277,7 +277,7 @@ impl Outlook {
         all
     }
 
-    /// Why the machine does not get on.
+    /// Why the machine makes no progress.
     pub fn blockers(&self) -> Vec<Blocker> {
         let mut all: Vec<Blocker> = Vec::new();
         let mut add = |blocker: Blocker| {
@@ -303,7 +303,7 @@ impl Outlook {
         all
     }
 
-    /// Whom the machine waits for by its condition, as that would be after the plan.
+    /// What the machine waits for according to its condition, as the condition would be after the plan.
     fn told(&self) -> Option<Blocker> {
         if let Some(standing) = &self.plan.standing {
             return standing.wait().map(Blocker::of);
@@ -322,7 +322,7 @@ impl Outlook {
     }
 }
 
-/// Whether the condition says where the machine stands.
+/// Whether the stored condition shows this standing.
 fn is_stored(standing: &Standing, stored: &Condition) -> bool {
     stored.reason == standing.reason() && stored.message == standing.message()
 }
@@ -339,7 +339,7 @@ impl Outlooks {
         Self { deps }
     }
 
-    /// The stores that are not complete yet.
+    /// The first store that is not complete yet.
     pub fn missing(&self) -> Option<&'static str> {
         let views = &self.deps.views;
         let nodes = self.deps.target.as_ref().is_none_or(|target| target.nodes.is_synced());
@@ -354,7 +354,7 @@ impl Outlooks {
         all.into_iter().find(|(_, synced)| !synced).map(|(name, _)| name)
     }
 
-    /// Whether this process has the loop of machines.
+    /// Whether this process runs the machine controller.
     pub fn has_controller(&self) -> bool {
         self.deps.controller.is_some()
     }
@@ -369,12 +369,12 @@ impl Outlooks {
         self.deps.target.as_ref()
     }
 
-    /// What is seen of a machine now.
+    /// The observation of a machine now.
     pub fn seen(&self, machine: &MachineSnapshot, now: Timestamp) -> Observation {
         self.look(machine, now).0
     }
 
-    /// Whether verdicts are suspended because an API server is silent.
+    /// Whether all machines are frozen.
     pub fn freeze(&self) -> Freeze {
         self.deps.freeze.get()
     }
@@ -384,7 +384,7 @@ impl Outlooks {
         self.deps.target.as_ref().map(|target| &*target.nodes)
     }
 
-    /// Where a machine stands.
+    /// The stage of a machine now.
     pub fn stage_of(&self, machine: &MachineSnapshot, now: Timestamp) -> Stage {
         Stage::of(&self.look(machine, now).0)
     }
@@ -394,13 +394,13 @@ impl Outlooks {
         self.sight(machine, now).outlook()
     }
 
-    /// What is seen of a machine now, with all that can be told of it later.
+    /// The observation of a machine now, with everything that an outlook needs later.
     pub fn sight(&self, machine: &MachineSnapshot, now: Timestamp) -> Sighting {
         let (seen, drain) = self.look(machine, now);
         Sighting { seen: Arc::new(seen), drain }
     }
 
-    /// What is seen of a machine, and whom its drain waits for.
+    /// The observation of a machine, and what its drain waits for.
     fn look(&self, machine: &MachineSnapshot, now: Timestamp) -> (Observation, Option<DrainWaiting>) {
         let deps = &self.deps;
         let key = machine.key();
@@ -432,7 +432,7 @@ impl Outlooks {
     }
 }
 
-/// The memory of a process that has seen the machine from its beginning, and nothing besides.
+/// The memory of a process that has watched the machine since its creation and has done nothing else.
 fn unseen(machine: &MachineSnapshot, node: Option<&NodeSnapshot>, uid: String, now: Timestamp) -> Memory {
     let created = machine.created().unwrap_or(now);
     let mut memory = Memory::new(uid, created, AskedBefore::Nothing);

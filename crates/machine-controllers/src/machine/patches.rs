@@ -1,7 +1,7 @@
-//! What effects write: the one place of the room where patches are made.
+//! What effects write. No other file of this module makes patches.
 //!
-//! A list is replaced whole, and only in the version that was seen. Fields that an effect does not name are not touched, so that
-//! what this program does not know survives.
+//! A list is replaced whole, and only in the version that was observed. Fields that an effect does not name are not touched,
+//! so that fields unknown to this program survive.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::NodeCondition;
@@ -27,14 +27,14 @@ use controller_runtime::{
 use machine_api::names::{annotation, finalizer, label, machine_condition};
 use machine_driver::Code;
 
-/// What an effect writes of an object.
+/// What an effect writes to an object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Write {
-    /// Nothing: it is so already, or the effect is about something else.
+    /// Nothing: the object is already as it should be, or the effect is about another object.
     Nothing,
-    /// Nothing, because the object is not what was observed: decide again.
+    /// Nothing, because the object differs from what was observed: decide again.
     Void,
-    /// This.
+    /// This patch of this part of the object.
     This(Part, Patch),
 }
 
@@ -44,7 +44,7 @@ impl Write {
     }
 }
 
-/// What an effect writes of the machine. `newest` is the machine after the effects before this one.
+/// What an effect writes to the machine. `newest` is the machine after the effects before this one.
 pub fn of_machine(effect: &Effect, seen: &Observation, newest: &MachineSnapshot) -> Write {
     let version = newest.resource_version();
     match effect {
@@ -52,7 +52,7 @@ pub fn of_machine(effect: &Effect, seen: &Observation, newest: &MachineSnapshot)
             Write::This(Part::Main, Patch::Merge(claimed(&seen.machine)).guarded_by(version))
         }
         Effect::Link(link) => {
-            // Somebody may set a priority at this very moment; theirs must win.
+            // Another client may set a priority at this moment; its value must win.
             let guard = if link.priority.is_some() { VersionGuard::Observed } else { VersionGuard::Any };
             Write::This(Part::Main, guarded(linked(link), guard, version))
         }
@@ -91,7 +91,7 @@ pub fn of_machine(effect: &Effect, seen: &Observation, newest: &MachineSnapshot)
     }
 }
 
-/// What an effect writes of the Node. `newest` is the Node after the effects before this one.
+/// What an effect writes to the Node. `newest` is the Node after the effects before this one.
 pub fn of_node(effect: &Effect, newest: &NodeSnapshot) -> Write {
     let version = newest.resource_version();
     match effect {
@@ -126,7 +126,7 @@ pub fn of_node(effect: &Effect, newest: &NodeSnapshot) -> Write {
     }
 }
 
-/// The patch, bound to the version that was observed where it has to be.
+/// The patch, bound to the observed version where the guard demands it.
 fn guarded(patch: Value, guard: VersionGuard, version: Option<&str>) -> Patch {
     let patch = Patch::Merge(patch);
     match guard {
@@ -135,14 +135,14 @@ fn guarded(patch: Value, guard: VersionGuard, version: Option<&str>) -> Patch {
     }
 }
 
-/// Our finalizer behind those that are there.
+/// Adds our finalizer after the existing ones.
 fn claimed(machine: &MachineSnapshot) -> Value {
     let mut all = machine.metadata().finalizers.to_vec();
     all.push(finalizer::MACHINE.to_owned());
     json!({ "metadata": { "finalizers": all } })
 }
 
-/// What is known of the VM and the Node of a machine.
+/// Records the machine's VM and Node.
 fn linked(link: &Link) -> Value {
     let mut metadata = Map::new();
     if let Some(node) = &link.node {
@@ -161,19 +161,19 @@ fn linked(link: &Link) -> Value {
     Value::Object(patch)
 }
 
-/// What a machine says of its preservation, taken off.
+/// Removes the preservation annotations of the machine.
 fn forgotten() -> Value {
     let gone = json!({ annotation::PRESERVE: null, annotation::LAST_APPLIED_NODE_PRESERVE_VALUE: null });
     json!({ "metadata": { "annotations": gone } })
 }
 
-/// What the Node says of the preservation, kept on the machine; the machine's own annotation goes.
+/// Stores the Node's preservation value on the machine and removes the machine's own annotation.
 fn remembered(value: &str) -> Value {
     let annotations = json!({ annotation::PRESERVE: null, annotation::LAST_APPLIED_NODE_PRESERVE_VALUE: value });
     json!({ "metadata": { "annotations": annotations } })
 }
 
-/// What a Node lacks.
+/// Adds what a Node lacks.
 fn dressed(dress: &NodeDress) -> Value {
     let mut metadata = Map::new();
     if let Some(finalizers) = &dress.finalizers {
@@ -194,7 +194,7 @@ fn dressed(dress: &NodeDress) -> Value {
     Value::Object(patch)
 }
 
-/// The condition at the end of the Node's list.
+/// Adds the condition at the end of the Node's list.
 fn added_condition(node: &NodeSnapshot, condition: &NodeCondition) -> Patch {
     Patch::Json(vec![if node.conditions().is_empty() {
         json!({ "op": "add", "path": "/status/conditions", "value": [condition] })
@@ -203,7 +203,7 @@ fn added_condition(node: &NodeSnapshot, condition: &NodeCondition) -> Patch {
     }])
 }
 
-/// The condition in place of the one of its type, at the end of the list; others are not touched (spec §1.6).
+/// Replaces the condition of the same type by one at the end of the list; other conditions are not touched (spec §1.6).
 fn set_condition(node: &NodeSnapshot, condition: &NodeCondition) -> Patch {
     let Some(place) = node.conditions().iter().position(|stored| stored.type_ == condition.type_) else {
         return added_condition(node, condition);
@@ -216,7 +216,7 @@ fn set_condition(node: &NodeSnapshot, condition: &NodeCondition) -> Patch {
     ])
 }
 
-/// Whether the lists that a change replaces are those that were observed: what somebody else has put in meanwhile would be lost.
+/// Whether the lists that a change replaces are still as observed: otherwise another client's new entry would be lost.
 fn lists_are_as_seen(change: &StatusChange, seen: &MachineSnapshot, newest: &MachineSnapshot) -> bool {
     let (before, now) = (seen.status(), newest.status());
     (change.conditions.is_none() || before.conditions == now.conditions)
@@ -299,7 +299,7 @@ fn current_status(change: &StatusChange, now: &str, machine: &MachineSnapshot) -
     current
 }
 
-/// The machine's own conditions with this doubt in place of the former, or without any.
+/// The machine's own conditions with this doubt in place of the earlier one, or without one.
 fn with_doubt(all: Vec<Value>, doubt: &Doubt, now: &str, machine: &MachineSnapshot) -> Vec<Value> {
     let stored = machine.machine_conditions();
     let since = stored

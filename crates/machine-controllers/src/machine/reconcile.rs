@@ -1,4 +1,4 @@
-//! The pass over one machine: observe, decide, act, again, until nothing more can be done at once.
+//! The pass over one machine: observe, decide, act; repeated until nothing more can be done at once.
 
 use std::{
     collections::BTreeMap,
@@ -40,9 +40,9 @@ use kube_values::duration::GoDuration;
 use machine_api::names::{label, machine_reason};
 use machine_driver::{Code, Driver, MachineRequest, Status};
 
-/// Answers that a stopping process records at once.
+/// Answers that a stopping process records at the same time.
 const RECORDED_AT_ONCE: usize = 20;
-/// More steps than any flow has; a pass that needs more is going in circles.
+/// More steps than any flow has; a pass that needs more steps is in an endless loop.
 const MOST_STEPS: usize = 32;
 
 impl MachineController {
@@ -62,8 +62,8 @@ impl MachineController {
         outcome
     }
 
-    /// Lets driver calls end, for as long as the gate lets them, and records what they answered. Called after the queue
-    /// has stopped and while the lease is still held.
+    /// Lets driver calls end, for as long as the gate permits, and records their answers. Called after the queue has stopped
+    /// and while the lease is still held.
     pub async fn finish(&self) {
         let record = async |key: ObjectKey| {
             if let Outcome::Retry(error) | Outcome::Refused(error) = self.reconcile(key.clone()).await {
@@ -85,7 +85,7 @@ impl MachineController {
         for _ in 0..MOST_STEPS {
             let Some(machine) = self.views.machines.get(key) else { return Outcome::Settled };
             if machine.uid() != memory.uid {
-                // A namesake; its own pass is on the way.
+                // A new machine of the same name; its own pass follows.
                 (self.wake)(key.clone());
                 return Outcome::Settled;
             }
@@ -115,10 +115,10 @@ impl MachineController {
             match plan.next {
                 Next::Again => {}
                 Next::Settled => return Outcome::Settled,
-                // The answer wakes the machine; a call that takes long is told of before.
+                // The answer wakes the machine; a call that takes long is reported before its answer.
                 Next::AwaitCall => return Outcome::LookAgain(SAID_AFTER, Wait::SlowCall.as_str()),
                 Next::LookAgain(after, why) => return Outcome::LookAgain(after, why.as_str()),
-                // A stopping process evicts nobody and names no volume.
+                // A stopping process evicts no pod and asks the driver for no volumes.
                 Next::StepDrain(_) if self.gate.may_call().is_err() => return Outcome::Settled,
                 Next::StepDrain(order) => {
                     pass.drain_flow = Some(order.flow);
@@ -140,7 +140,7 @@ impl MachineController {
         let uid = machine.uid().to_owned();
         let known = lock(&self.memories).remove(key).filter(|memory| memory.uid == uid);
         known.unwrap_or_else(|| {
-            // What was seen of a namesake's Node says nothing about this machine.
+            // What was seen of an earlier machine's Node says nothing about this machine.
             lock(&self.vanished).remove(key);
             let now = self.clock.now();
             Memory::new(uid, now, AskedBefore::of(machine, *self.began.get_or_init(|| now)))
@@ -183,7 +183,7 @@ impl MachineController {
         }
     }
 
-    /// Tells metrics how long it took to come so far.
+    /// Records how long the machine took to get this far.
     fn measure_answer(&self, machine: &MachineSnapshot, answer: &Answer, took: Duration) {
         let now = self.clock.now();
         let elapsed = |stamp: Option<Timestamp>| stamp.map(|stamp| since(now, stamp)).unwrap_or_default();
@@ -220,7 +220,7 @@ impl MachineController {
         observe(&sources, machine.clone(), memory, pass, self.clock.reading())
     }
 
-    /// The failure permit of the machine's group. Permits that nobody holds are dropped on the way.
+    /// The failure permit of the machine's group. Permits that are not held are removed at the same time.
     fn permit_of(&self, machine: &MachineSnapshot) -> Arc<tokio::sync::Mutex<()>> {
         let group = machine.labels().get(label::NAME).cloned().unwrap_or_default();
         let group = format!("{}/{group}", machine.namespace());
@@ -229,7 +229,7 @@ impl MachineController {
         Arc::clone(permits.entry(group).or_default())
     }
 
-    /// Starts a driver call. What keeps it from starting is an answer like a driver's.
+    /// Starts a driver call. An obstacle to the start becomes an answer like a driver's.
     pub(super) fn start(&self, rule: &'static str, call: Call, seen: &Observation, memory: &mut Memory) -> Acted {
         let target = seen.machine.target();
         if let Err(error) = self.gate.may_call() {
@@ -280,7 +280,7 @@ impl MachineController {
         Ok((driver, MachineRequest { machine, class: good.class, secret }))
     }
 
-    /// Class and Secrets for a call: as they stand, or for the end of a VM as they were when last used.
+    /// Class and Secrets for a call: the current ones. For a deletion, if these are missing, those that were last used.
     fn class_for(&self, call: Call, seen: &Observation) -> Result<GoodClass, Status> {
         let machine = &seen.machine;
         let key = ObjectKey::new(machine.namespace(), machine.class_ref().name.clone());
@@ -291,7 +291,7 @@ impl MachineController {
                 let good = GoodClass { class, secrets: data };
                 let is_new = lock(&self.last_good).insert(key, good.clone()).is_none();
                 if is_new {
-                    // A machine that is updated in place changes its class and lives on.
+                    // An in-place update changes the class of a machine, so that the old class may be unused now.
                     self.forget_unused_classes();
                 }
                 Ok(good)
@@ -350,18 +350,18 @@ impl MachineController {
         state
     }
 
-    /// Notes that a Node was removed while this process watched: its machines go with it (spec §2.3).
+    /// Notes that this process saw the removal of a Node: the machines of the Node go with it (spec §2.3).
     pub fn node_vanished(&self, machine: &ObjectKey) {
         lock(&self.vanished).insert(machine.clone());
     }
 
-    /// Notes that a machine's Node is there (again).
+    /// Notes that a machine's Node exists (again).
     pub fn node_appeared(&self, machine: &ObjectKey) {
         lock(&self.vanished).remove(machine);
     }
 
-    /// What this process remembers of a machine, and whom its drain waits for. Nothing while a pass works on the machine,
-    /// or when there has been none.
+    /// What this process remembers of a machine, and what its drain waits for. `None` while a pass works on the machine, and
+    /// before its first pass.
     pub(super) fn remembered(&self, key: &ObjectKey, uid: &str) -> Option<(Memory, Option<drain::waiting::Waiting>)> {
         let memories = lock(&self.memories);
         let memory = memories.get(key).filter(|memory| memory.uid == uid)?;
@@ -385,7 +385,7 @@ impl MachineController {
     }
 }
 
-/// Forgets classes that no machine names any more, and with them their credentials.
+/// Forgets classes that no machine names any more, together with their credentials.
 fn keep_used<T>(classes: &mut BTreeMap<ObjectKey, T>, machines: &Store<MachineSnapshot>) {
     classes.retain(|class, _| machines.is_indexed(BY_CLASS, &qualified(&class.namespace, &class.name)));
 }
@@ -410,7 +410,8 @@ fn failure(key: &ObjectKey, rule: &'static str, error: &ApiError) -> Outcome {
     }
 }
 
-/// What can't be written on the Node of a living machine stops nothing, so that only an event tells of it: its text.
+/// The text of the event about a failed write to the Node of a living machine. The failure stops nothing, so that only the
+/// event reports it.
 fn told_of_trouble(seen: &Observation, trouble: &Trouble) -> Option<String> {
     let stops_nothing =
         matches!(trouble.step, NodeStep::Metadata | NodeStep::InPlaceCondition | NodeStep::Preservation);

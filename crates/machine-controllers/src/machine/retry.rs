@@ -1,7 +1,7 @@
 //! When a machine is looked at again: the retry periods, and the reaction to every machine code.
 //!
 //! Source: spec/machine-controller §2.2, §4.3, §4.4, §6.3, §6.6; spec/providers §1.3. Every code is named, so that a new
-//! one can't slip through with somebody else's reaction.
+//! code can't get the reaction of another code by accident.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use kube_values::duration::GoDuration;
 use machine_driver::Code;
 use serde::Serialize;
 
-/// How often a write that failed is tried again, in words.
+/// How often a failed write is tried again, in words.
 pub fn tried_again(every: GoDuration) -> String {
     format!("tried again every {every}, or ever later as long as it is refused")
 }
@@ -17,11 +17,11 @@ pub fn tried_again(every: GoDuration) -> String {
 /// How soon to look again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum RetryPeriod {
-    /// After a write was refused because somebody else was faster.
+    /// After a write was refused because another client's write came first.
     Conflict,
-    /// After transient trouble.
+    /// After a transient failure.
     Short,
-    /// After trouble that a driver does not call transient.
+    /// After a failure that the driver does not call transient.
     Medium,
     /// When only a change from outside can help.
     Long,
@@ -42,7 +42,7 @@ impl RetryPeriod {
     }
 }
 
-/// What happens to the driver's memory (`status.lastKnownState`) when a call fails without bringing a new one.
+/// What happens to the driver's memory (`status.lastKnownState`) when a failed call returns no new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum DriverMemory {
     /// It stays.
@@ -56,7 +56,7 @@ pub enum DriverMemory {
 pub struct CreationReaction {
     /// When to try again.
     pub retry: RetryPeriod,
-    /// What becomes of the driver's memory.
+    /// What happens to the driver's memory.
     pub memory: DriverMemory,
 }
 
@@ -118,9 +118,9 @@ pub const fn after_failed_status_in_deletion(code: Code) -> StatusReaction {
 pub enum DeleteReaction {
     /// There is nothing left to delete.
     Gone,
-    /// Transient: soon again.
+    /// The failure is transient: try again soon.
     SoonAgain,
-    /// Something has to be put right first.
+    /// Something has to be corrected first: try again later.
     LaterAgain,
 }
 

@@ -1,4 +1,4 @@
-//! What wakes a machine: changes of itself, its siblings, its Node, its class, its Secrets, and the pods of its Node.
+//! What wakes a machine: changes of the machine, its siblings, its Node, its class, its Secrets, and the pods of its Node.
 //!
 //! Pure functions from a change to keys; [`MachineController::wakes`] gathers them. Source:
 //! spec/machine-controller §2.3, §2.5.
@@ -47,8 +47,8 @@ pub fn after_machine(change: &Change<MachineSnapshot>, views: &ControlViews) -> 
     keys
 }
 
-/// Machines with the same Node on their label or the same instance, when one of them gives its claim up, learns its id or is
-/// deleted: whose Node and VM are may be known now.
+/// Machines that name the same Node or the same instance as the changed machine, when that machine gives up its claim,
+/// learns its provider ID or is deleted. It may be clear now to which machine the Node and the VM belong.
 fn after_claim(change: &Change<MachineSnapshot>, views: &ControlViews) -> Vec<ObjectKey> {
     let claim = |machine: &MachineSnapshot| {
         (
@@ -71,7 +71,7 @@ fn after_claim(change: &Change<MachineSnapshot>, views: &ControlViews) -> Vec<Ob
     machines.map(|machine| machine.key()).collect()
 }
 
-/// Whether an update of a machine may change a decision. Status is written by us alone, apart from hands that reach in.
+/// Whether an update of a machine may change a decision. Only this controller writes the status, apart from manual changes.
 fn machine_update_matters(old: &MachineSnapshot, new: &MachineSnapshot) -> bool {
     let label = |machine: &MachineSnapshot, key: &str| machine.labels().get(key).cloned();
     let note = |machine: &MachineSnapshot, key: &str| machine.annotations().get(key).cloned();
@@ -99,14 +99,14 @@ fn may_hold_up_others(machine: Option<&MachineSnapshot>) -> bool {
     })
 }
 
-/// What became of the Node of machines.
+/// What a change of a Node means for its machines.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct NodeNews {
     /// Machines to look at.
     pub wake: BTreeSet<ObjectKey>,
     /// Machines whose Node was removed.
     pub vanished: BTreeSet<ObjectKey>,
-    /// Machines whose Node came up.
+    /// Machines whose Node was added.
     pub appeared: BTreeSet<ObjectKey>,
 }
 
@@ -115,7 +115,8 @@ pub fn after_node(change: &Change<NodeSnapshot>, views: &ControlViews) -> NodeNe
     let mut news = NodeNews::default();
     let Some(newest) = change.newest() else { return news };
     let is_ignored = newest.annotation(annotation::NOT_MANAGED).is_some();
-    // With the annotation gone or a machine linked the node is somebody's again; only its removal is ignored for good.
+    // When the annotation goes or a machine is linked, changes of the Node count again. Only its removal is ignored for
+    // good.
     for machine in views.machines.by_index(BY_NODE, newest.name()) {
         let key = machine.key();
         match (&change.old, &change.new) {
@@ -139,7 +140,7 @@ pub fn after_node(change: &Change<NodeSnapshot>, views: &ControlViews) -> NodeNe
     news
 }
 
-/// Whether the Node leads to another machine than before, or to one at all.
+/// Whether the Node belongs to another machine than before the change, or to a machine at all.
 fn leads_otherwise(change: &Change<NodeSnapshot>) -> bool {
     let Some(new) = &change.new else { return false };
     change.old.as_ref().is_none_or(|old| {
@@ -158,7 +159,7 @@ fn unlinked_with_the_instance_of(node: &NodeSnapshot, views: &ControlViews) -> i
 /// Whether an update of a Node may change a decision about its machine.
 fn node_update_matters(old: &NodeSnapshot, new: &NodeSnapshot, machine: &MachineSnapshot) -> bool {
     let appeared = |key: &str| old.label(key).is_none() && new.label(key).is_some();
-    // Also when it is taken off: a node may become a candidate again only then (MC-142).
+    // The removal of the label counts, too: only then may a Node become a candidate again (MC-142).
     let result_changed = new.label(label::UPDATE_RESULT) != old.label(label::UPDATE_RESULT);
     let phase = machine.phase();
     let by_conditions = !matches!(phase, MachinePhase::CrashLoopBackOff | MachinePhase::Terminating)
@@ -231,7 +232,7 @@ pub fn after_secret(change: &Change<Arc<Secret>>, views: &ControlViews) -> BTree
 
 /// Machines to look at after a change of a pod: those whose node it is on, while they are drained.
 pub fn after_pod(change: &Change<PodSnapshot>, views: &ControlViews) -> BTreeSet<ObjectKey> {
-    // Only a pod that goes lets a drain go on.
+    // A drain makes progress only when a pod is removed.
     if change.new.is_some() {
         return BTreeSet::new();
     }
@@ -258,7 +259,7 @@ fn may_be_drained(machine: &MachineSnapshot) -> bool {
 }
 
 impl MachineController {
-    /// What wakes this loop. It remembers Nodes that go and come while it watches.
+    /// What wakes this controller. The returned functions also remember which Nodes were removed and added.
     pub fn wakes(self: &Arc<Self>) -> Wakes {
         let remembers = Arc::clone(self);
         Wakes {

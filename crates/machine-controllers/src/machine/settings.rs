@@ -1,4 +1,4 @@
-//! The limits of the machine controller: defaults of its flags, and what a single machine says otherwise.
+//! The limits of the machine controller: the defaults of its flags, and the values that a machine sets itself.
 //!
 //! Source: spec/machine-controller §12.1, §4.7, §5.1, §6.4; spec/providers §2.3.
 
@@ -100,18 +100,18 @@ impl Default for MachineSettings {
     }
 }
 
-/// The limits of one machine: what it says itself, else what the flags say.
+/// The limits of one machine: its own values, or else those of the flags.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Limits {
-    /// Not Running this long after its creation means Failed.
+    /// A machine that is not Running this long after its creation is declared Failed.
     pub creation: Duration,
-    /// Unhealthy this long means Failed.
+    /// A machine that is unhealthy this long is declared Failed.
     pub health: HealthTimeout,
     /// An in-place update that takes longer has failed.
     pub in_place_update: Duration,
     /// Whether the driver is asked about the VM of an unhealthy machine.
     pub vm_gone_check: VmGoneCheck,
-    /// After it, pods are deleted by force.
+    /// After this time, pods are deleted by force.
     pub drain: Duration,
     /// How long a machine is preserved.
     pub preserve: Duration,
@@ -132,10 +132,10 @@ pub struct Limits {
 /// Whether the driver is asked if the VM of an unhealthy machine still exists (M-48, decisions.md 12).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum VmGoneCheck {
-    /// No: a VM that was deleted in the cloud costs the health timeout.
+    /// The driver is not asked: a machine whose VM was deleted in the cloud is declared Failed after its health timeout.
     #[default]
     Off,
-    /// Yes.
+    /// The driver is asked.
     On,
 }
 
@@ -187,7 +187,7 @@ impl MachineSettings {
     }
 }
 
-/// The creation timeout that the machine itself carries: the annotation if it is a duration, else the specification's.
+/// The creation timeout that the machine itself sets: the annotation if it is a duration, or else the specification's value.
 fn effective_creation_timeout(machine: &MachineSnapshot) -> Option<Duration> {
     machine
         .annotations()

@@ -1,9 +1,10 @@
-//! Where a machine stands: whether it is on its way, whom it waits for, since when, what ends the wait, and until when at the
-//! most.
+//! The standing of a machine: whether it makes progress, what it waits for, since when, what ends the wait, and the latest
+//! end of the wait.
 //!
-//! One condition `Progressing` in `status.machineConditions` says it (decisions.md 30), for every part of the controller in
-//! the words of one type, [`Standing`]. Words are only made from it: what this process knows of a wait it keeps as a value, and
-//! what another process has told stays a sentence. Whether it is worth a write is decided in [`super::plan::telling`]. Pure.
+//! One condition `Progressing` in `status.machineConditions` shows it (decisions.md 30). All parts of the controller
+//! describe it with one type, [`Standing`]. Texts are only made from this type and never read back: this process keeps a
+//! wait as a value; of a wait that another process wrote, it knows only the sentence. [`super::plan::telling`] decides
+//! whether a standing is worth a write. Pure.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -13,24 +14,24 @@ use serde::Serialize;
 use crate::times::rfc3339;
 use kube_values::duration::GoDuration;
 
-/// Where a machine stands.
+/// The standing of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Standing {
-    /// It is on its way, and waits.
+    /// It makes progress, and waits.
     Waits(Waiting),
-    /// It stays where it is until somebody helps.
+    /// It stays in its state until something is corrected.
     Rests(Waiting),
-    /// It is where it should be, and waits for nothing.
+    /// It is in its intended state, and waits for nothing.
     Settled {
         /// Reason in CamelCase.
         reason: &'static str,
-        /// Where that is.
+        /// What that state is.
         text: Cow<'static, str>,
     },
 }
 
 impl Standing {
-    /// The status of the condition: whether the machine is on its way somewhere.
+    /// The status of the condition: whether the machine makes progress.
     pub const fn status(&self) -> &'static str {
         match self {
             Self::Waits(_) => "True",
@@ -54,7 +55,7 @@ impl Standing {
         }
     }
 
-    /// Whom the machine waits for, if it waits.
+    /// What the machine waits for, if it waits.
     pub const fn wait(&self) -> Option<&Waiting> {
         match self {
             Self::Waits(wait) | Self::Rests(wait) => Some(wait),
@@ -62,23 +63,24 @@ impl Standing {
         }
     }
 
-    /// Whether the same is waited for, in whatever words: its reason and object are the same, and it is known why or not, as before.
+    /// Whether both are the same wait, in whatever words: the same reason and the same object, and a cause is seen in both
+    /// or in neither.
     pub fn is_same_as(&self, other: &Self) -> bool {
         let on = |standing: &Self| standing.wait().map(|wait| (wait.on.clone(), wait.seen.is_empty()));
         (self.status(), self.reason(), on(self)) == (other.status(), other.reason(), on(other))
     }
 }
 
-/// What this process has last written of where a machine stands.
+/// The standing that this process has written last.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Stated {
-    /// What it wrote.
+    /// The standing.
     pub standing: Standing,
-    /// When, in the steady time.
+    /// When it was written, in steady time.
     pub at: Timestamp,
 }
 
-/// A wait, as it is told to people.
+/// A wait, as it is shown to people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Waiting {
     reason: &'static str,
@@ -90,7 +92,7 @@ pub struct Waiting {
     limit: Option<(Timestamp, String)>,
 }
 
-/// What a machine is in the course of while it waits, where that is more than the wait.
+/// What else happens to a machine while it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Course {
     /// Nothing else.
@@ -144,47 +146,48 @@ impl Waiting {
         }
     }
 
-    /// What the machine is in the course of.
+    /// Sets what else happens to the machine.
     #[must_use]
     pub fn in_course_of(mut self, course: Course) -> Self {
         self.course = course;
         self
     }
 
-    /// Whom it is for.
+    /// What the machine waits for.
     pub fn whom(&self) -> &str {
         &self.on
     }
 
-    /// The same wait for this.
+    /// The same wait for something else.
     #[must_use]
     pub fn for_whom(mut self, on: impl Into<String>) -> Self {
         self.on = on.into();
         self
     }
 
-    /// When it began.
+    /// Sets when the wait began.
     #[must_use]
     pub fn since(mut self, began: Timestamp) -> Self {
         self.since = Some(began);
         self
     }
 
-    /// What is seen of it at the moment, such as the text of a provider. A full stop at its end goes: the sentence goes on.
+    /// Sets what is seen of the wait at the moment, such as the text of a provider. A full stop at the end is removed, since
+    /// the sentence goes on.
     #[must_use]
     pub fn seen(mut self, what: impl AsRef<str>) -> Self {
         what.as_ref().trim_end_matches(['.', ' ']).clone_into(&mut self.seen);
         self
     }
 
-    /// What ends it; completes the sentence "ends when …".
+    /// Sets what ends the wait; completes the sentence "ends when …".
     #[must_use]
     pub fn ended_by(mut self, what: impl Into<String>) -> Self {
         self.ended_by = what.into();
         self
     }
 
-    /// Its last moment, and what follows then; completes the sentence "at …, …".
+    /// Sets the latest end of the wait, and what follows then; completes the sentence "at …, …".
     #[must_use]
     pub fn at_most_until(mut self, limit: Timestamp, then: impl Into<String>) -> Self {
         self.limit = Some((limit, then.into()));
@@ -196,12 +199,12 @@ impl Waiting {
         self.reason
     }
 
-    /// When it began; if that is not known, when that began which the machine is in the course of.
+    /// When the wait began; if that is unknown, when the deletion or the preservation of the machine began.
     pub fn began(&self) -> Option<Timestamp> {
         self.since.or(self.course.since())
     }
 
-    /// What ends it; if nothing is said of that, what is waited for.
+    /// What ends the wait; if that is not set, what is waited for.
     pub fn resolved_by(&self) -> &str {
         if self.ended_by.is_empty() { &self.on } else { &self.ended_by }
     }
@@ -217,8 +220,8 @@ impl Waiting {
     }
 }
 
-/// When a flow of attempts goes on: the next one, and how they follow each other from there. True for as long as the
-/// failure stays the same and is not written again.
+/// The times of repeated attempts: the next one, and the period after it. The text stays true for as long as the failure
+/// stays the same and is not written again.
 pub fn attempts(next: Timestamp, every: Duration) -> String {
     format!("next attempt at {}, then every {}", rfc3339(next), GoDuration::from(every))
 }

@@ -1,6 +1,6 @@
-//! The limits of time that a machine is under, each with how much of it has passed.
+//! The time limits of a machine, each with the time that has passed.
 //!
-//! The rules compare by these values, and whoever wants to tell a deadline reads it off them. Pure. Source:
+//! The rules compare these values, and every deadline that is shown is computed from them. Pure. Source:
 //! spec/machine-controller §4.10, §5.4, §6.4.
 
 use std::time::Duration;
@@ -15,68 +15,69 @@ use machine_api::{names::machine_condition, v1alpha1::MachinePhase};
 /// What is limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limited {
-    /// The time from the machine's creation to its being Running.
+    /// The time from the machine's creation until it is Running.
     Creation,
     /// The time that a machine may be unhealthy.
     Health,
     /// The time that an in-place update may take.
     InPlaceUpdate,
-    /// The time before what is on a Node gives way: pods are deleted by force, lists and attachments waited for no longer.
+    /// The time after which pods on the Node are deleted by force, and lists and attachments are no longer waited for.
     Drain,
 }
 
-/// A limit of time.
+/// A time limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeLimit {
     /// What is limited.
     pub of: Limited,
     /// Its length.
     pub length: Duration,
-    /// How much of it has passed, and perhaps more. After a step of the clock only what this process has watched may count.
+    /// How much time has passed; may be more than the length. After a step of the clock, only the time that this process has
+    /// watched counts.
     pub elapsed: Duration,
 }
 
 impl TimeLimit {
-    /// A limit of which the clock says that so much has passed.
+    /// A limit of this length, of which `elapsed` has passed by the clock.
     fn of(seen: &Observation, of: Limited, length: Duration, elapsed: Duration) -> Self {
         Self { of, length, elapsed: as_watched(elapsed, length, seen.step) }
     }
 
-    /// Whether it is over; the limit itself is still too early.
+    /// Whether the limit has passed. At its exact end it has not.
     pub fn has_passed(self) -> bool {
         self.elapsed > self.length
     }
 
-    /// What is left of it.
+    /// The time that is left.
     pub fn left(self) -> Duration {
         self.length.saturating_sub(self.elapsed)
     }
 
-    /// The first moment at which it is over.
+    /// The time until the limit has passed.
     pub fn until_passed(self) -> Duration {
         self.left() + Duration::from_millis(1)
     }
 
-    /// When it ends, or ended.
+    /// When it ends or has ended.
     pub fn ends_at(self, now: Timestamp) -> Timestamp {
         let began = SignedDuration::try_from(self.elapsed).ok().and_then(|elapsed| now.checked_sub(elapsed).ok());
         after(began.unwrap_or(now), self.length)
     }
 
-    /// The same of a limit that began then by its stamp: also the same from pass to pass while the clock, which was set back, has
-    /// not come to that moment again.
+    /// Like [`Self::ends_at`], for a limit that began at this stamp. After the clock was set back, the result also stays the
+    /// same from pass to pass, until the clock reaches the stamp again.
     pub fn ends_at_since(self, began: Timestamp, now: Timestamp) -> Timestamp {
         self.ends_at(now).max(after(began, self.length))
     }
 }
 
-/// The limit of a machine that is not Running yet, from its creation on.
+/// The limit of a machine that is not Running yet; it begins with the machine's creation.
 pub fn creation_limit(seen: &Observation) -> TimeLimit {
     TimeLimit::of(seen, Limited::Creation, seen.limits.creation, seen.age())
 }
 
-/// The limit of the phase that a machine with a Node's name is in; `None` when the phase has none. A machine that lost the name
-/// before its Node joined has its creation timeout all the same; in the original it stays Pending for ever.
+/// The limit of the phase of a machine that has a Node's name; `None` when the phase has no limit. A machine that lost the
+/// name before its Node joined keeps its creation timeout; in the original it stays Pending for ever.
 pub fn phase_limit(seen: &Observation) -> Option<TimeLimit> {
     if seen.node_label().is_empty() {
         let has_lost_it = *seen.phase() == MachinePhase::Pending && was_linked(seen);
@@ -101,7 +102,8 @@ pub fn phase_limit(seen: &Observation) -> Option<TimeLimit> {
     }
 }
 
-/// A Pending machine has its creation timeout, from its creation on; if the VM was taken over, from then on (M-13).
+/// The creation timeout of a Pending machine. It begins with the machine's creation; if an existing VM was taken over, with
+/// the phase (M-13).
 fn joining_limit(seen: &Observation) -> TimeLimit {
     let status = seen.machine.status();
     let adopted = status.machine_conditions.iter().any(|condition| {
@@ -121,18 +123,18 @@ pub fn drain_limit(seen: &Observation) -> Option<TimeLimit> {
     deletion_limit(seen, seen.limits.drain)
 }
 
-/// The limit of something that holds a deletion up, from the deletion on; `None` unless the machine is being deleted.
+/// The limit of something that delays a deletion; it begins with the deletion. `None` unless the machine is being deleted.
 pub fn deletion_limit(seen: &Observation, length: Duration) -> Option<TimeLimit> {
     let elapsed = seen.deleting_for()?;
     Some(TimeLimit::of(seen, Limited::Drain, length, elapsed))
 }
 
-/// The limit of something on the Node that began then.
+/// The limit of something on the Node that began at this time.
 pub fn node_limit(seen: &Observation, length: Duration, began: Timestamp) -> TimeLimit {
     TimeLimit::of(seen, Limited::Drain, length, since(seen.now, began))
 }
 
-/// How long the machine is in its phase.
+/// How long the machine has been in its phase.
 fn in_phase_for(seen: &Observation) -> Duration {
     let began = seen.machine.last_update_time();
     began.map(|began| since(seen.now, began)).unwrap_or_default()

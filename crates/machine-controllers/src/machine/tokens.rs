@@ -1,4 +1,5 @@
-//! Makes and removes bootstrap tokens in the target cluster; what they hold and whose they are is `creation::bootstrap_token`'s.
+//! Makes and removes bootstrap tokens in the target cluster. `creation::bootstrap_token` knows their content and their
+//! owner.
 
 use std::{
     sync::{Arc, PoisonError},
@@ -26,12 +27,12 @@ use controller_runtime::{
 };
 use machine_api::v1alpha1::MachinePhase;
 
-/// Ids under which a token of an earlier process is looked for: the name's, and the first of the UID's, which nobody else has
-/// but by chance.
+/// Ids under which a token of an earlier process is looked for: the id of the machine's name, and the first id of its UID,
+/// which another machine has only by chance.
 const LOOKED_AT: usize = 2;
-/// A process that sees a machine so soon after its creation is the first to make a token for it.
+/// A process that sees a machine this soon after its creation is the first to make a token for it.
 const SEEN_AT_ONCE: Duration = Duration::from_secs(2);
-/// So many times in a row a name may change hands while it is asked for.
+/// How often in a row other clients may make and delete a token of the wanted name during one request.
 const RACES: usize = 5;
 
 /// Makes sure that the machine has a valid token of its own, and remembers it.
@@ -52,7 +53,7 @@ pub async fn ensure(
     let ids = candidate_ids(machine, &memory.uid);
     let mut stored = None;
     if may_have_one(seen) {
-        // The first id may have been somebody else's when an earlier process made the token, and be free by now.
+        // The first id may have been another machine's when an earlier process made the token, and may be free now.
         for id in ids.iter().take(LOOKED_AT).skip(1) {
             let existing = tokens.get(&ObjectKey::new(NAMESPACE, secret_name(id))).await?;
             stored =
@@ -85,17 +86,17 @@ pub async fn ensure(
     Ok(())
 }
 
-/// Whether an earlier process may have made a token for this machine: it knew the machine before this one did.
+/// Whether an earlier process may have made a token for this machine, because it knew the machine first.
 fn may_have_one(seen: &Observation) -> bool {
     let created = seen.machine.created().unwrap_or(seen.first_seen);
     *seen.phase() != MachinePhase::Unset || since(seen.first_seen, created) > SEEN_AT_ONCE
 }
 
-/// The token Secret, made, or found as the machine's own; `None` when somebody else's has its name. What has expired is
-/// deleted and made anew, since Gardener grants no right to patch. A race that is lost is run again at once.
+/// The token Secret, newly made or found as the machine's own; `None` when another machine's token has this name. An expired
+/// token is deleted and made again, since Gardener grants no right to patch. A lost race is run again at once.
 ///
 /// # Errors
-/// `Conflict` when the name changed hands too often.
+/// `Conflict` when the race was lost too often.
 async fn made_or_found(
     tokens: &Objects<Arc<Secret>>,
     wanted: &Secret,
@@ -111,7 +112,7 @@ async fn made_or_found(
         match judge(&existing, seen.name(), seen.now) {
             Found::Foreign => return Ok(None),
             Found::Reuse(_) => return Ok(Some(existing)),
-            // By UID, so that a token that somebody else makes meanwhile stays.
+            // Deleted by UID, so that a token that another process makes meanwhile stays.
             Found::Replace => match tokens.delete(&Target::of(&*existing), DeleteHow::default()).await {
                 Ok(_) | Err(ApiError::NotFound(_) | ApiError::Conflict(_)) => {}
                 Err(error) => return Err(error),
@@ -138,7 +139,7 @@ pub async fn delete(tokens: &Objects<Arc<Secret>>, seen: &Observation, memory: &
         let key = ObjectKey::new(NAMESPACE, secret_name(&id));
         match tokens.get(&key).await {
             Ok(Some(secret)) if is_of(&secret, seen.name()) => {
-                // Not the last one, perhaps: earlier versions could make two.
+                // There may be another one: earlier versions could make two.
                 if let Err(error) = tokens.delete(&Target::of(&*secret), DeleteHow::default()).await {
                     tracing::debug!(machine = seen.name(), %error, "bootstrap token stays until it expires");
                 }
