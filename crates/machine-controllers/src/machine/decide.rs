@@ -101,7 +101,7 @@ fn node_is_dressed(seen: &Observation) -> Say {
     if !dress.is_empty() {
         effects.push(Effect::Dress { step: NodeStep::Metadata, dress: Box::new(dress) });
     }
-    if wanted.memory == metadata::Memory::Unreadable {
+    if !wanted.last_applied_is_readable {
         effects.push(Effect::Warn {
             reason: machine_reason::LAST_APPLIED_UNREADABLE,
             message: format!(

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 
 use super::{
-    creation::user_data::{SecretsNamed, wants},
+    creation::user_data::wants,
     health::conditions_changed,
     memory::{Memory, Pass},
     node::{
@@ -65,24 +65,15 @@ pub struct TargetSources<'a> {
     /// The views that drains need.
     pub drains: &'a dyn DrainViews,
     /// Whether an observation starts drain views that are not kept yet: `true` for a pass, `false` for an outlook.
-    pub looking: Looking,
-}
-
-/// Whether looking at views that are not kept yet begins to keep them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Looking {
-    /// It does: something will be done with what they hold.
-    Begins,
-    /// It does not.
-    Glances,
+    pub starts_drain_views: bool,
 }
 
 /// The Secrets of a class.
 pub struct ClassSecrets {
     /// Their data, merged.
     pub data: SecretData,
-    /// Whether any is named.
-    pub named: SecretsNamed,
+    /// Whether the class names any Secret.
+    pub any_named: bool,
     /// Names and versions.
     pub versions: Vec<(String, Option<String>)>,
     /// Those that are missing.
@@ -129,7 +120,7 @@ pub fn observe(
         },
         inputs: inputs_of(&machine, class.as_deref(), secrets.versions),
         secrets: if secrets.missing.is_empty() {
-            SecretView::Present(wants(&secrets.data, secrets.named))
+            SecretView::Present(wants(secrets.any_named.then_some(&secrets.data)))
         } else {
             SecretView::Missing(secrets.missing)
         },
@@ -186,19 +177,15 @@ pub fn secrets_of(
     machine: &MachineSnapshot,
     class: Option<&MachineClass>,
 ) -> ClassSecrets {
-    let mut found = ClassSecrets {
-        data: SecretData::default(),
-        named: SecretsNamed::None,
-        versions: Vec::new(),
-        missing: Vec::new(),
-    };
+    let mut found =
+        ClassSecrets { data: SecretData::default(), any_named: false, versions: Vec::new(), missing: Vec::new() };
     let Some(class) = class else { return found };
     let own = machine.namespace();
     let mut data_of = |reference: &Option<SecretReference>| {
         let Some(reference) = reference else { return BTreeMap::new() };
         let namespace = if reference.namespace.is_empty() { own } else { &reference.namespace };
         let key = ObjectKey::new(namespace, reference.name.clone());
-        found.named = SecretsNamed::Some;
+        found.any_named = true;
         let secret = secrets.get(&key);
         found
             .versions
@@ -311,10 +298,7 @@ pub(super) fn conditions_differ_since(
 fn attachments(sources: &Sources<'_>, machine: &MachineSnapshot) -> Option<Vec<AttachmentView>> {
     let target = sources.target.filter(|_| machine.is_deleting())?;
     let name = machine.node_name();
-    let is_known = || match target.looking {
-        Looking::Begins => target.drains.ready(),
-        Looking::Glances => target.drains.complete(),
-    };
+    let is_known = || if target.starts_drain_views { target.drains.ready() } else { target.drains.complete() };
     if name.is_empty() || !is_known() {
         return None;
     }

@@ -15,7 +15,7 @@ use super::{
     deletion::{DeletionStep, next_deletion_step},
     memory::{Memory, Pass},
     observation::{Freeze, LastGood, NodeSource, Observation, Permit, ailments::Ailments},
-    observe::{Looking, Sources, TargetSources, observe},
+    observe::{Sources, TargetSources, observe},
     plan::{Effect, Next, Plan, deletion_stage::DeletionStage, status_change::progressing},
     preservation,
     settings::MachineSettings,
@@ -418,7 +418,7 @@ impl Outlooks {
             target: deps.target.as_ref().map(|target| TargetSources {
                 nodes: &target.nodes,
                 drains: &*target.drains,
-                looking: Looking::Glances,
+                starts_drain_views: false,
             }),
             drivers: &deps.drivers,
             settings: &deps.settings,

@@ -17,7 +17,7 @@ use super::{
     measures::Measurement,
     memory::{Memory, Pass},
     observation::{Answer, Call, DrainState, Inputs, LastGood, NodeStep, Observation, Permit, Trouble},
-    observe::{ClassSecrets, Looking, Sources, TargetSources, class_of, inputs_of, observe, secrets_of},
+    observe::{ClassSecrets, Sources, TargetSources, class_of, inputs_of, observe, secrets_of},
     plan::{Next, telling::SAID_AFTER, waits::Wait},
     retry::{RetryPeriod, tried_again},
     settings::CallDeadlines,
@@ -208,7 +208,7 @@ impl MachineController {
             target: self.target.as_ref().map(|target| TargetSources {
                 nodes: &target.node_store,
                 drains: target.drainer.views(),
-                looking: Looking::Begins,
+                starts_drain_views: true,
             }),
             drivers: &self.drivers,
             settings: &self.settings,

@@ -10,7 +10,7 @@ use kube::ResourceExt;
 
 use super::{
     MachineController,
-    health::{conditions_changed, is_critical_component_missing, timeout::stands_in_the_way},
+    health::{conditions_changed, is_critical_component_missing, timeout::blocks_siblings},
     in_place,
     node::metadata,
 };
@@ -37,7 +37,7 @@ pub fn after_machine(change: &Change<MachineSnapshot>, views: &ControlViews) -> 
     if matters {
         keys.insert(newest.key());
     }
-    if may_hold_up_others(change.old.as_ref()) && !may_hold_up_others(change.new.as_ref()) {
+    if may_block_siblings(change.old.as_ref()) && !may_block_siblings(change.new.as_ref()) {
         let group = newest.labels().get(label::NAME).cloned().unwrap_or_default();
         let group = qualified(newest.namespace(), &group);
         let waiting = views.machines.by_index(UNHEALTHY_BY_NAME_LABEL, &group);
@@ -92,10 +92,10 @@ fn machine_update_matters(old: &MachineSnapshot, new: &MachineSnapshot) -> bool 
 }
 
 /// Whether the machine may keep a sibling from being declared Failed.
-fn may_hold_up_others(machine: Option<&MachineSnapshot>) -> bool {
+fn may_block_siblings(machine: Option<&MachineSnapshot>) -> bool {
     machine.is_some_and(|machine| {
         let current = &machine.status().current_status;
-        stands_in_the_way(&current.phase, current.preserve_expiry_time.is_some())
+        blocks_siblings(&current.phase, current.preserve_expiry_time.is_some())
     })
 }
 

@@ -10,27 +10,13 @@ const TOKEN_ENCODED: &str = "%3C%3CBOOTSTRAP_TOKEN%3E%3E";
 const NAME: &str = "<<MACHINE_NAME>>";
 const NAME_ENCODED: &str = "%3C%3CMACHINE_NAME%3E%3E";
 
-/// Whether a class names Secrets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SecretsNamed {
-    /// At least one.
-    Some,
-    /// None.
-    None,
-}
-
-/// What the user data of a class's Secrets asks for.
-pub fn wants(secrets: &SecretData, named: SecretsNamed) -> UserData {
-    match (named, secrets.get(SecretData::USER_DATA)) {
-        (SecretsNamed::None, _) => UserData::NotNamed,
-        (SecretsNamed::Some, None) => UserData::KeyMissing,
-        (SecretsNamed::Some, Some(data)) => {
-            if holds(data, TOKEN) || holds(data, TOKEN_ENCODED) {
-                UserData::NeedsToken
-            } else {
-                UserData::WithoutToken
-            }
-        }
+/// What the user data of a class's Secrets needs; `None` stands for a class that names no Secret.
+pub fn wants(secrets: Option<&SecretData>) -> UserData {
+    let Some(secrets) = secrets else { return UserData::NotNamed };
+    match secrets.get(SecretData::USER_DATA) {
+        None => UserData::KeyMissing,
+        Some(data) if holds(data, TOKEN) || holds(data, TOKEN_ENCODED) => UserData::NeedsToken,
+        Some(_) => UserData::WithoutToken,
     }
 }
 
@@ -124,7 +110,7 @@ mod tests {
     fn placeholders_beside_bytes_that_are_no_utf_8_are_replaced_too() {
         let mut odd = SecretData::default();
         odd.set(SecretData::USER_DATA, b"# f\xfcr <<MACHINE_NAME>>\n<<BOOTSTRAP_TOKEN>>\xff".to_vec());
-        assert_eq!(wants(&odd, SecretsNamed::Some), UserData::NeedsToken);
+        assert_eq!(wants(Some(&odd)), UserData::NeedsToken);
         let filled = filled_in(&odd, "m", Some("i.s"));
         assert_eq!(filled.get(SecretData::USER_DATA), Some(b"# f\xfcr m\ni.s\xff".as_slice()));
     }
@@ -140,11 +126,11 @@ mod tests {
     }
 
     #[rstest]
-    #[case::no_secret_at_all(SecretData::default(), SecretsNamed::None, UserData::NotNamed)]
-    #[case::mc_046_no_user_data(SecretData::default(), SecretsNamed::Some, UserData::KeyMissing)]
-    #[case::mc_096_no_placeholder(secrets("x"), SecretsNamed::Some, UserData::WithoutToken)]
-    #[case::a_placeholder(secrets("<<BOOTSTRAP_TOKEN>>"), SecretsNamed::Some, UserData::NeedsToken)]
-    fn user_data_asks_for(#[case] secrets: SecretData, #[case] named: SecretsNamed, #[case] wanted: UserData) {
-        assert_eq!(wants(&secrets, named), wanted);
+    #[case::no_secret_at_all(None, UserData::NotNamed)]
+    #[case::mc_046_no_user_data(Some(SecretData::default()), UserData::KeyMissing)]
+    #[case::mc_096_no_placeholder(Some(secrets("x")), UserData::WithoutToken)]
+    #[case::a_placeholder(Some(secrets("<<BOOTSTRAP_TOKEN>>")), UserData::NeedsToken)]
+    fn user_data_asks_for(#[case] secrets: Option<SecretData>, #[case] wanted: UserData) {
+        assert_eq!(wants(secrets.as_ref()), wanted);
     }
 }

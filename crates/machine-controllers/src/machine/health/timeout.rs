@@ -26,30 +26,20 @@ use machine_api::{
     v1alpha1::{MachinePhase, OperationState},
 };
 
-/// Whether a machine's health timeout may make it Failed now.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum MayFail {
-    /// Yes.
-    Yes,
-    /// No: these siblings are being replaced.
-    No(Vec<String>),
-}
-
-/// Whether a machine may be declared Failed for its health, given its siblings (itself excluded): none of them may stand in
-/// the way. A machine without a group has no siblings.
-pub fn may_fail(siblings: &[Sibling]) -> MayFail {
-    let in_progress: Vec<String> = siblings
+/// The siblings (the machine itself excluded) that keep a machine from being declared Failed for its health now: those that
+/// are being replaced. A machine without a group has no siblings.
+pub fn blocking_siblings(siblings: &[Sibling]) -> Vec<String> {
+    siblings
         .iter()
-        .filter(|sibling| stands_in_the_way(&MachinePhase::from(sibling.phase.as_str()), sibling.preserved))
+        .filter(|sibling| blocks_siblings(&MachinePhase::from(sibling.phase.as_str()), sibling.preserved))
         .map(|sibling| sibling.name.clone())
-        .collect();
-    if in_progress.is_empty() { MayFail::Yes } else { MayFail::No(in_progress) }
+        .collect()
 }
 
 /// Whether a machine keeps its siblings from being declared Failed: while it is in a phase other than Running or Unknown,
 /// unless it is preserved; a Terminating machine even if it is preserved. Both the decision and the wake-ups use this
 /// function.
-pub(crate) fn stands_in_the_way(phase: &MachinePhase, preserved: bool) -> bool {
+pub(crate) fn blocks_siblings(phase: &MachinePhase, preserved: bool) -> bool {
     let settled = matches!(phase, MachinePhase::Running | MachinePhase::Unknown);
     *phase == MachinePhase::Terminating || (!settled && !preserved)
 }
@@ -101,10 +91,9 @@ fn undecided(seen: &Observation, node: &str, why: &str) -> Say {
 /// is declared Failed now.
 fn unhealthy(seen: &Observation, limit: TimeLimit) -> Say {
     // The cheap check comes first, without the permit: a blocked machine must not keep the permit from the others.
-    if let Some(siblings) = &seen.siblings
-        && let MayFail::No(in_progress) = may_fail(siblings)
-    {
-        return deferred(seen, &in_progress);
+    let blocking = seen.siblings.as_deref().map(blocking_siblings).unwrap_or_default();
+    if !blocking.is_empty() {
+        return deferred(seen, &blocking);
     }
     if seen.permit == Permit::NotHeld {
         return Say::act("health-timeout", Vec::new(), Next::TakePermit);

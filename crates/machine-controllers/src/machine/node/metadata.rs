@@ -11,7 +11,6 @@ use machine_api::{
     names::{annotation, finalizer, label},
     v1alpha1::NodeTemplateSpec,
 };
-use serde::Serialize;
 
 use crate::{changes::Changes, machine::plan::node_dress::NodeDress, snapshots::NodeSnapshot};
 
@@ -26,21 +25,12 @@ pub struct Wanted {
     /// The changes; empty when the Node is as it should be.
     pub dress: NodeDress,
     /// Whether the last applied template on the Node could be read, if there is one. An unreadable one counts as empty.
-    pub memory: Memory,
-}
-
-/// Whether the memory of the last template could be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Memory {
-    /// Yes, or there is none.
-    Readable,
-    /// No: it counts as empty.
-    Unreadable,
+    pub last_applied_is_readable: bool,
 }
 
 /// What the Node of this machine lacks.
 pub fn wanted(machine: &str, template: &NodeTemplateSpec, node: &NodeSnapshot) -> Wanted {
-    let (memory, before) = remembered(node);
+    let (is_readable, before) = last_applied(node);
     let finalizers = (!node.is_held() && !node.is_deleting()).then(|| {
         let mut all = node.finalizers().to_vec();
         all.push(finalizer::NODE.to_owned());
@@ -70,7 +60,7 @@ pub fn wanted(machine: &str, template: &NodeTemplateSpec, node: &NodeSnapshot) -
         annotations.insert(annotation::NOT_MANAGED.to_owned(), None);
     }
     // The last applied template is compared by meaning, so that the text of the Go binaries costs no write.
-    let says_the_same = memory == Memory::Readable && meaning(&before) == meaning(template);
+    let says_the_same = is_readable && meaning(&before) == meaning(template);
     let has_memory = node.annotation(annotation::LAST_APPLIED_TEMPLATE).is_some();
     let empty = meaning(template) == meaning(&NodeTemplateSpec::default());
     if !says_the_same || !(has_memory || empty) {
@@ -78,16 +68,16 @@ pub fn wanted(machine: &str, template: &NodeTemplateSpec, node: &NodeSnapshot) -
     }
 
     let taints = taints(template, &before, node.taints());
-    Wanted { dress: NodeDress { finalizers, labels, annotations, taints }, memory }
+    Wanted { dress: NodeDress { finalizers, labels, annotations, taints }, last_applied_is_readable: is_readable }
 }
 
 /// The last applied template according to the Node, and whether it could be read.
-fn remembered(node: &NodeSnapshot) -> (Memory, NodeTemplateSpec) {
+fn last_applied(node: &NodeSnapshot) -> (bool, NodeTemplateSpec) {
     match node.annotation(annotation::LAST_APPLIED_TEMPLATE) {
-        None => (Memory::Readable, NodeTemplateSpec::default()),
+        None => (true, NodeTemplateSpec::default()),
         Some(text) => match serde_json::from_str(text) {
-            Ok(template) => (Memory::Readable, template),
-            Err(_) => (Memory::Unreadable, NodeTemplateSpec::default()),
+            Ok(template) => (true, template),
+            Err(_) => (false, NodeTemplateSpec::default()),
         },
     }
 }

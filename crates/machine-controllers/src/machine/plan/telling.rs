@@ -51,11 +51,10 @@ pub fn is_worth_a_write(seen: &Observation, change: &StatusChange, worth: Worth)
         Worth::NewReason => !says_reason(seen, change),
         Worth::NewValues => {
             !says_values(seen, change)
-                || match words(seen, change) {
-                    Words::Same => {
-                        change.operation.is_some() && last_operation_age(seen).is_none_or(|age| age > REPEAT_AFTER)
-                    }
-                    Words::Other => has_new_inputs(seen) || is_told_for(seen, REWORDED_AFTER),
+                || if has_same_text(seen, change) {
+                    change.operation.is_some() && last_operation_age(seen).is_none_or(|age| age > REPEAT_AFTER)
+                } else {
+                    has_new_inputs(seen) || is_told_for(seen, REWORDED_AFTER)
                 }
         }
         Worth::Progress => {
@@ -69,21 +68,13 @@ pub fn write_if(seen: &Observation, change: &StatusChange, worth: Worth) -> Opti
     is_worth_a_write(seen, change, worth).then(|| change.effect(seen))
 }
 
-/// Whether the text that a change tells is the stored one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Words {
-    Same,
-    Other,
-}
-
 /// Whether the text of a change is the stored one. For a failure this is the text of its operation: the condition beside it
 /// contains the times of attempts.
-fn words(seen: &Observation, change: &StatusChange) -> Words {
-    let is_same = match &change.operation {
+fn has_same_text(seen: &Observation, change: &StatusChange) -> bool {
+    match &change.operation {
         Some(operation) => operation.description == seen.machine.last_operation().description,
         None => says_message(seen, change),
-    };
-    if is_same { Words::Same } else { Words::Other }
+    }
 }
 
 fn says_reason(seen: &Observation, change: &StatusChange) -> bool {

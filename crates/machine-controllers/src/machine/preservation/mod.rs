@@ -96,23 +96,14 @@ pub enum Verdict {
 }
 
 /// What follows from a wish, from whether the time of the preservation is over, and from whether the machine has failed.
-pub fn verdict(wish: Wish, is_over: IsOver, phase: &MachinePhase) -> Verdict {
+fn verdict(wish: Wish, is_over: bool, phase: &MachinePhase) -> Verdict {
     let has_failed = *phase == MachinePhase::Failed;
     match (wish, is_over) {
-        (Wish::Now, IsOver::No) => Verdict::Preserve,
-        (Wish::WhenFailed | Wish::Auto, IsOver::No) if has_failed => Verdict::Preserve,
-        (Wish::Nothing | Wish::No, _) | (Wish::WhenFailed, IsOver::No) => Verdict::Stop(Annotations::Stay),
-        (Wish::Now | Wish::WhenFailed, IsOver::Yes) | (Wish::Auto, _) => Verdict::Stop(Annotations::Go),
+        (Wish::Now, false) => Verdict::Preserve,
+        (Wish::WhenFailed | Wish::Auto, false) if has_failed => Verdict::Preserve,
+        (Wish::Nothing | Wish::No, _) | (Wish::WhenFailed, false) => Verdict::Stop(Annotations::Stay),
+        (Wish::Now | Wish::WhenFailed, true) | (Wish::Auto, _) => Verdict::Stop(Annotations::Go),
     }
-}
-
-/// Whether the time of a preservation is over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IsOver {
-    /// Yes.
-    Yes,
-    /// No, or it has not begun.
-    No,
 }
 
 /// The annotations about the preservation, as text.
@@ -168,7 +159,7 @@ pub fn preservation(seen: &Observation) -> Say {
         return in_trouble(seen);
     }
     let (wish, speaker) = wish(seen, &said);
-    let is_over = if time_left(seen).is_some_and(|left| left.is_zero()) { IsOver::Yes } else { IsOver::No };
+    let is_over = time_left(seen).is_some_and(|left| left.is_zero());
     match verdict(wish, is_over, seen.phase()) {
         Verdict::Stop(annotations) if ends(seen).is_some() => stop(seen, annotations),
         Verdict::Stop(Annotations::Go) => let_go(seen),

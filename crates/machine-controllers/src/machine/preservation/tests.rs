@@ -9,7 +9,7 @@ use k8s_openapi::{
 use kube::ResourceExt;
 use rstest::rstest;
 
-use super::{Annotations, IsOver, Verdict, Wish, verdict};
+use super::{Annotations, Verdict, Wish, verdict};
 use crate::{
     drain::{
         order::{DrainOrder, Force},
@@ -175,19 +175,19 @@ fn failed() -> Machine {
 }
 
 #[rstest]
-#[case::nothing(Wish::Nothing, IsOver::No, MachinePhase::Failed, Verdict::Stop(Annotations::Stay))]
-#[case::no(Wish::No, IsOver::Yes, MachinePhase::Failed, Verdict::Stop(Annotations::Stay))]
-#[case::mc_145_now(Wish::Now, IsOver::No, MachinePhase::Running, Verdict::Preserve)]
-#[case::now_is_over(Wish::Now, IsOver::Yes, MachinePhase::Failed, Verdict::Stop(Annotations::Go))]
-#[case::mc_147_not_failed(Wish::WhenFailed, IsOver::No, MachinePhase::Running, Verdict::Stop(Annotations::Stay))]
-#[case::when_failed(Wish::WhenFailed, IsOver::No, MachinePhase::Failed, Verdict::Preserve)]
-#[case::mc_148_over(Wish::WhenFailed, IsOver::Yes, MachinePhase::Failed, Verdict::Stop(Annotations::Go))]
-#[case::auto(Wish::Auto, IsOver::No, MachinePhase::Failed, Verdict::Preserve)]
-#[case::mc_149_recovered(Wish::Auto, IsOver::No, MachinePhase::Running, Verdict::Stop(Annotations::Go))]
-#[case::auto_is_over(Wish::Auto, IsOver::Yes, MachinePhase::Failed, Verdict::Stop(Annotations::Go))]
+#[case::nothing(Wish::Nothing, false, MachinePhase::Failed, Verdict::Stop(Annotations::Stay))]
+#[case::no(Wish::No, true, MachinePhase::Failed, Verdict::Stop(Annotations::Stay))]
+#[case::mc_145_now(Wish::Now, false, MachinePhase::Running, Verdict::Preserve)]
+#[case::now_is_over(Wish::Now, true, MachinePhase::Failed, Verdict::Stop(Annotations::Go))]
+#[case::mc_147_not_failed(Wish::WhenFailed, false, MachinePhase::Running, Verdict::Stop(Annotations::Stay))]
+#[case::when_failed(Wish::WhenFailed, false, MachinePhase::Failed, Verdict::Preserve)]
+#[case::mc_148_over(Wish::WhenFailed, true, MachinePhase::Failed, Verdict::Stop(Annotations::Go))]
+#[case::auto(Wish::Auto, false, MachinePhase::Failed, Verdict::Preserve)]
+#[case::mc_149_recovered(Wish::Auto, false, MachinePhase::Running, Verdict::Stop(Annotations::Go))]
+#[case::auto_is_over(Wish::Auto, true, MachinePhase::Failed, Verdict::Stop(Annotations::Go))]
 fn what_a_wish_comes_to(
     #[case] wish: Wish,
-    #[case] is_over: IsOver,
+    #[case] is_over: bool,
     #[case] phase: MachinePhase,
     #[case] expected: Verdict,
 ) {
