@@ -346,13 +346,13 @@ impl Process {
 
     /// The target cluster is silent, and nothing is concluded from what is seen of it.
     pub fn freezes(&self) {
-        self.freeze.tell(Silence::Target);
+        self.freeze.set_silence(Silence::Target);
         self.freeze.set(Freeze::Frozen);
     }
 
     /// It answers again: all machines are looked at.
     pub fn thaws(&mut self, now: Timestamp) {
-        self.freeze.tell(Silence::None);
+        self.freeze.set_silence(Silence::None);
         self.freeze.set(Freeze::Flowing);
         for machine in self.views.machines.snapshot() {
             self.wake((Controller::Machine, machine.key()), now);

@@ -10,7 +10,7 @@ use super::{
     in_place::{in_place_drain, in_place_marks},
     node::{capacity, identity::node_identity, lost_link::lost_link, metadata},
     observation::{NodeSource, NodeStep, NodeView, Observation},
-    plan::{Effect, Next, Plan, Say, sooner, waits::Wait},
+    plan::{Effect, Next, Plan, RuleResult, sooner, waits::Wait},
     preservation::preservation,
 };
 use machine_api::{names::machine_reason, v1alpha1::MachinePhase};
@@ -20,7 +20,7 @@ pub fn decide(seen: &Observation) -> Plan {
     if seen.machine.is_deleting() {
         return deletion(seen);
     }
-    let rules: [fn(&Observation) -> Say; 13] = [
+    let rules: [fn(&Observation) -> RuleResult; 13] = [
         own_finalizer,
         frozen,
         lost_link,
@@ -30,7 +30,7 @@ pub fn decide(seen: &Observation) -> Plan {
         node_identity,
         vm_gone,
         timeouts,
-        node_is_dressed,
+        dress_node,
         in_place_drain,
         preservation,
         creation,
@@ -38,14 +38,14 @@ pub fn decide(seen: &Observation) -> Plan {
     let mut wake: Option<std::time::Duration> = None;
     for rule in rules {
         match rule(seen) {
-            Say::Act(mut plan) => {
+            RuleResult::Act(mut plan) => {
                 // A rule that waits must not delay an earlier deadline of another rule.
                 if let (Next::LookAgain(after, _), Some(earlier)) = (&mut plan.next, wake) {
                     *after = earlier.min(*after);
                 }
                 return plan;
             }
-            Say::Pass(at) => wake = sooner(wake, at),
+            RuleResult::Pass(at) => wake = sooner(wake, at),
         }
     }
     let next = wake.map_or(Next::Settled, |after| Next::LookAgain(after, Wait::Deadline));
@@ -53,21 +53,23 @@ pub fn decide(seen: &Observation) -> Plan {
 }
 
 /// The finalizer comes first: without it the machine could vanish and leave its VM behind.
-fn own_finalizer(seen: &Observation) -> Say {
+fn own_finalizer(seen: &Observation) -> RuleResult {
     if seen.has_finalizer() {
-        return Say::NOTHING;
+        return RuleResult::NOTHING;
     }
-    Say::act("claim-finalizer", vec![Effect::AddMachineFinalizer], Next::Again)
+    RuleResult::act("claim-finalizer", vec![Effect::AddMachineFinalizer], Next::Again)
 }
 
 /// A deleted Node takes its machine with it (spec §2.3, MC-026, MC-027). A Node that is missing in the store is no proof of
 /// a deletion: the API server is asked first (decisions.md 45).
-fn node_was_deleted(seen: &Observation) -> Say {
+fn node_was_deleted(seen: &Observation) -> RuleResult {
     let goes = match &seen.node {
         NodeView::Ours(node) => node.is_deleting(),
         NodeView::Vanished if *seen.phase() == MachinePhase::Unset => false,
         NodeView::Vanished => match seen.node_source {
-            NodeSource::View => return Say::act("look-for-vanished-node", vec![Effect::RereadNode], Next::Again),
+            NodeSource::View => {
+                return RuleResult::act("look-for-vanished-node", vec![Effect::RereadNode], Next::Again);
+            }
             NodeSource::Live => true,
         },
         NodeView::NoTarget
@@ -76,18 +78,22 @@ fn node_was_deleted(seen: &Observation) -> Say {
         | NodeView::Foreign { .. }
         | NodeView::Contested { .. } => false,
     };
-    if goes { Say::act("node-was-deleted", vec![Effect::DeleteMachine], Next::Again) } else { Say::NOTHING }
+    if goes {
+        RuleResult::act("node-was-deleted", vec![Effect::DeleteMachine], Next::Again)
+    } else {
+        RuleResult::NOTHING
+    }
 }
 
 /// Finalizer, machine name, template, last applied values and capacity of the Node (spec §8). A failed write is retried and
 /// does not stop the rules that follow.
-fn node_is_dressed(seen: &Observation) -> Say {
-    let NodeView::Ours(node) = &seen.node else { return Say::NOTHING };
+fn dress_node(seen: &Observation) -> RuleResult {
+    let NodeView::Ours(node) = &seen.node else { return RuleResult::NOTHING };
     if *seen.phase() == MachinePhase::Unset {
-        return Say::NOTHING;
+        return RuleResult::NOTHING;
     }
     if seen.troubles.at(NodeStep::Metadata).is_some() {
-        return Say::Pass(Some(std::time::Duration::from_secs(5)));
+        return RuleResult::Pass(Some(std::time::Duration::from_secs(5)));
     }
     let wanted = metadata::wanted(seen.name(), seen.machine.node_template(), node);
     let capacity =
@@ -111,5 +117,5 @@ fn node_is_dressed(seen: &Observation) -> Say {
             ),
         });
     }
-    if effects.is_empty() { Say::NOTHING } else { Say::act("dress-node", effects, Next::Again) }
+    if effects.is_empty() { RuleResult::NOTHING } else { RuleResult::act("dress-node", effects, Next::Again) }
 }

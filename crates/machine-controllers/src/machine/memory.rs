@@ -94,7 +94,7 @@ impl Memory {
     /// A copy of everything that decisions depend on, for a caller that only asks what would be decided. The copy has no
     /// token and no drain: these can't be shared.
     #[must_use]
-    pub fn recollection(&self) -> Self {
+    pub fn outlook_copy(&self) -> Self {
         Self {
             uid: self.uid.clone(),
             first_seen: self.first_seen,
@@ -223,7 +223,7 @@ mod tests {
     #[case::there_was_none(Answer::Deleted(Err(Status::new(Code::NotFound, "no"))), false)]
     #[case::it_failed_again(Answer::Deleted(Err(Status::new(Code::Internal, "no"))), true)]
     #[case::there_is_none_yet(Answer::Status(Err(Status::new(Code::NotFound, "no"))), true)]
-    fn a_pause_ends_with_what_it_was_for(#[case] answer: Answer, #[case] lasts: bool) {
+    fn a_pause_ends_when_its_call_succeeds(#[case] answer: Answer, #[case] lasts: bool) {
         let now = Timestamp::UNIX_EPOCH;
         let mut memory = Memory::new("uid".to_owned(), now, AskedBefore::Nothing);
         memory.pause = Some(Pause { purpose: Purpose::Deletion, until: now, inputs: Inputs::default() });

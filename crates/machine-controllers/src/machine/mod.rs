@@ -119,9 +119,9 @@ impl FreezeSwitch {
     }
 
     /// Stores which API server does not answer; returns whether this is a change.
-    pub fn tell(&self, silence: Silence) -> bool {
-        let mut told = self.silence.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        std::mem::replace(&mut *told, silence) != silence
+    pub fn set_silence(&self, silence: Silence) -> bool {
+        let mut stored = self.silence.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        std::mem::replace(&mut *stored, silence) != silence
     }
 
     /// Which API server does not answer.

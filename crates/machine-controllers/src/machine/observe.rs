@@ -17,7 +17,7 @@ use super::{
     observation::{
         AttachmentView, ClassView, CreationGuarantee, DrainState, Freeze, Inputs, LastGood, Namesake, NodeIdentity,
         NodeView, OBSERVATION_VERSION, Observation, SecretView, Sibling, Silence, TargetCluster, VmCheck,
-        ailments::{Ailments, Sight},
+        ailments::{Ailments, Freshness},
         class_state::class_state,
         force_deletion,
         shared_instance::vm_owner_in,
@@ -129,7 +129,7 @@ pub fn observe(
         siblings: siblings(sources.views, &machine, &limits, vm_check, now),
         limits,
         node_identity: node_identity(sources, &machine, &node),
-        ailments: ailments(&node, sight_of_nodes(sources, reading), &memory.ailments, reading.steady),
+        ailments: ailments(&node, freshness_of_nodes(sources, reading), &memory.ailments, reading.steady),
         conditions_differ_since: conditions_differ_since(
             &machine,
             &node,
@@ -210,7 +210,7 @@ fn node_view(sources: &Sources<'_>, machine: &MachineSnapshot, memory: &Memory) 
     match target.nodes.get(&ObjectKey::cluster_scoped(name)) {
         None if sources.node_vanished => NodeView::Vanished,
         None => NodeView::Absent,
-        Some(node) => whose(owner_in(machine, &node, sources.views, &same_instance(sources)), node),
+        Some(node) => owned_view(owner_in(machine, &node, sources.views, &same_instance(sources)), node),
     }
 }
 
@@ -220,7 +220,7 @@ fn same_instance(sources: &Sources<'_>) -> impl Fn(&MachineSnapshot, &str) -> Sa
 }
 
 /// The view of an existing Node whose owner is known.
-fn whose(owner: Owner, node: NodeSnapshot) -> NodeView {
+fn owned_view(owner: Owner, node: NodeSnapshot) -> NodeView {
     match owner {
         Owner::Ours => NodeView::Ours(node),
         Owner::Foreign(why) => NodeView::Foreign { name: node.name().to_owned(), why },
@@ -268,12 +268,12 @@ pub(super) fn first_seen_deleting(
 }
 
 /// The faults of a machine's Node, continued from the earlier ones.
-pub(super) fn ailments(node: &NodeView, sight: Sight, before: &Ailments, steady: Timestamp) -> Ailments {
-    node.ours().map(|node| Ailments::of(node, sight, before, steady)).unwrap_or_default()
+pub(super) fn ailments(node: &NodeView, freshness: Freshness, before: &Ailments, steady: Timestamp) -> Ailments {
+    node.ours().map(|node| Ailments::of(node, freshness, before, steady)).unwrap_or_default()
 }
 
-fn sight_of_nodes(sources: &Sources<'_>, reading: Reading) -> Sight {
-    let through = sources.target.map_or(Sight::Current, |target| Sight::through(target.nodes));
+fn freshness_of_nodes(sources: &Sources<'_>, reading: Reading) -> Freshness {
+    let through = sources.target.map_or(Freshness::Current, |target| Freshness::through(target.nodes));
     through.under(sources.freeze, sources.silence, reading.trouble())
 }
 

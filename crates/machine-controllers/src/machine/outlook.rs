@@ -285,7 +285,7 @@ impl Outlook {
                 all.push(blocker);
             }
         };
-        if let Some(blocker) = self.told() {
+        if let Some(blocker) = self.condition_blocker() {
             add(blocker);
         }
         if self.seen.freeze == Freeze::Frozen {
@@ -304,7 +304,7 @@ impl Outlook {
     }
 
     /// What the machine waits for according to its condition, as the condition would be after the plan.
-    fn told(&self) -> Option<Blocker> {
+    fn condition_blocker(&self) -> Option<Blocker> {
         if let Some(standing) = &self.plan.standing {
             return standing.wait().map(Blocker::of);
         }

@@ -18,7 +18,7 @@ use super::{
     memory::{Memory, Pass},
     observation::{Answer, Call, DrainState, Inputs, LastGood, NodeStep, Observation, Permit, Trouble},
     observe::{ClassSecrets, Sources, TargetSources, class_of, inputs_of, observe, secrets_of},
-    plan::{Next, telling::SAID_AFTER, waits::Wait},
+    plan::{Next, reporting::REPORTED_AFTER, waits::Wait},
     retry::{RetryPeriod, tried_again},
     settings::CallDeadlines,
 };
@@ -52,7 +52,7 @@ impl MachineController {
             self.forget(&key);
             return Outcome::Settled;
         };
-        let mut memory = self.recall(&key, &machine);
+        let mut memory = self.take_memory(&key, &machine);
         let outcome = self.pass(&key, &mut memory).await;
         if self.views.machines.get(&key).is_some() {
             lock(&self.memories).insert(key, memory);
@@ -99,24 +99,24 @@ impl MachineController {
                 Acted::Void => continue,
                 Acted::Trouble(trouble) => {
                     tracing::debug!(machine = %key, rule = plan.rule, ?trouble, "effect failed");
-                    self.tell_of_trouble(&seen, &trouble, memory);
+                    self.report_trouble(&seen, &trouble, memory);
                     pass.troubles.push(trouble);
                     continue;
                 }
                 Acted::Failed(error) => {
-                    self.tell_of_refusal(&machine, Some(&error), memory);
+                    self.report_refusal(&machine, Some(&error), memory);
                     return failure(key, plan.rule, &error);
                 }
             }
             if plan.next.ends_pass() {
-                self.tell_of_refusal(&machine, None, memory);
+                self.report_refusal(&machine, None, memory);
                 memory.rested(&pass, self.drain_memory);
             }
             match plan.next {
                 Next::Again => {}
                 Next::Settled => return Outcome::Settled,
                 // The answer wakes the machine; a call that takes long is reported before its answer.
-                Next::AwaitCall => return Outcome::LookAgain(SAID_AFTER, Wait::SlowCall.as_str()),
+                Next::AwaitCall => return Outcome::LookAgain(REPORTED_AFTER, Wait::SlowCall.as_str()),
                 Next::LookAgain(after, why) => return Outcome::LookAgain(after, why.as_str()),
                 // A stopping process evicts no pod and asks the driver for no volumes.
                 Next::StepDrain(_) if self.gate.may_call().is_err() => return Outcome::Settled,
@@ -136,7 +136,7 @@ impl MachineController {
         ))
     }
 
-    fn recall(&self, key: &ObjectKey, machine: &MachineSnapshot) -> Memory {
+    fn take_memory(&self, key: &ObjectKey, machine: &MachineSnapshot) -> Memory {
         let uid = machine.uid().to_owned();
         let known = lock(&self.memories).remove(key).filter(|memory| memory.uid == uid);
         known.unwrap_or_else(|| {
@@ -169,15 +169,15 @@ impl MachineController {
         }
     }
 
-    fn tell_of_trouble(&self, seen: &Observation, trouble: &Trouble, memory: &mut Memory) {
-        if let Some(text) = told_of_trouble(seen, trouble)
+    fn report_trouble(&self, seen: &Observation, trouble: &Trouble, memory: &mut Memory) {
+        if let Some(text) = trouble_text(seen, trouble)
             && memory.is_news(machine_reason::NODE_NOT_UPDATED, &text, seen.steady)
         {
             self.recorder.note(&seen.machine, EventNote::warning(machine_reason::NODE_NOT_UPDATED, text));
         }
     }
 
-    fn tell_of_refusal(&self, machine: &MachineSnapshot, error: Option<&ApiError>, memory: &mut Memory) {
+    fn report_refusal(&self, machine: &MachineSnapshot, error: Option<&ApiError>, memory: &mut Memory) {
         if let Some(text) = memory.refused.after_pass(error, self.clock.reading().steady) {
             self.recorder.note(machine, EventNote::warning(machine_reason::WRITE_REFUSED, text));
         }
@@ -366,12 +366,12 @@ impl MachineController {
         let memories = lock(&self.memories);
         let memory = memories.get(key).filter(|memory| memory.uid == uid)?;
         let waiting = memory.drain.as_ref().and_then(Run::waiting).cloned();
-        let mut recollection = memory.recollection();
+        let mut outlook_copy = memory.outlook_copy();
         drop(memories);
-        if recollection.flow.in_flight.is_none() && recollection.flow.answer.is_none() {
-            recollection.flow.in_flight = self.calls.under_way(key);
+        if outlook_copy.flow.in_flight.is_none() && outlook_copy.flow.answer.is_none() {
+            outlook_copy.flow.in_flight = self.calls.under_way(key);
         }
-        Some((recollection, waiting))
+        Some((outlook_copy, waiting))
     }
 
     /// Whether the removal of the machine's Node was seen.
@@ -412,7 +412,7 @@ fn failure(key: &ObjectKey, rule: &'static str, error: &ApiError) -> Outcome {
 
 /// The text of the event about a failed write to the Node of a living machine. The failure stops nothing, so that only the
 /// event reports it.
-fn told_of_trouble(seen: &Observation, trouble: &Trouble) -> Option<String> {
+fn trouble_text(seen: &Observation, trouble: &Trouble) -> Option<String> {
     let stops_nothing =
         matches!(trouble.step, NodeStep::Metadata | NodeStep::InPlaceCondition | NodeStep::Preservation);
     let every = GoDuration::from(RetryPeriod::Short.length(Duration::ZERO));

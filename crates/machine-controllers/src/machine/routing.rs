@@ -134,14 +134,14 @@ pub fn after_node(change: &Change<NodeSnapshot>, views: &ControlViews) -> NodeNe
             _ => {}
         }
     }
-    if leads_otherwise(change) {
+    if owner_may_change(change) {
         news.wake.extend(unlinked_with_the_instance_of(newest, views));
     }
     news
 }
 
 /// Whether the Node belongs to another machine than before the change, or to a machine at all.
-fn leads_otherwise(change: &Change<NodeSnapshot>) -> bool {
+fn owner_may_change(change: &Change<NodeSnapshot>) -> bool {
     let Some(new) = &change.new else { return false };
     change.old.as_ref().is_none_or(|old| {
         old.provider_id() != new.provider_id() || old.label(label::MACHINE_NAME) != new.label(label::MACHINE_NAME)
@@ -164,7 +164,7 @@ fn node_update_matters(old: &NodeSnapshot, new: &NodeSnapshot, machine: &Machine
     let phase = machine.phase();
     let by_conditions = !matches!(phase, MachinePhase::CrashLoopBackOff | MachinePhase::Terminating)
         && conditions_changed(old.conditions(), new.conditions());
-    let is_dressed_otherwise = !old.labels().eq(new.labels())
+    let metadata_changed = !old.labels().eq(new.labels())
         || !old.annotations().eq(new.annotations())
         || old.finalizers() != new.finalizers()
         || old.taints() != new.taints();
@@ -179,7 +179,7 @@ fn node_update_matters(old: &NodeSnapshot, new: &NodeSnapshot, machine: &Machine
         || by_conditions
         || old.capacity() != new.capacity()
         || (may_be_drained(machine) && old.attached_volumes() != new.attached_volumes())
-        || (is_dressed_otherwise && !metadata::wanted(machine.name(), machine.node_template(), new).dress.is_empty())
+        || (metadata_changed && !metadata::wanted(machine.name(), machine.node_template(), new).dress.is_empty())
 }
 
 /// Machines to look at after a change of a class.

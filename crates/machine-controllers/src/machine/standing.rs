@@ -3,7 +3,7 @@
 //!
 //! One condition `Progressing` in `status.machineConditions` shows it (decisions.md 30). All parts of the controller
 //! describe it with one type, [`Standing`]. Texts are only made from this type and never read back: this process keeps a
-//! wait as a value; of a wait that another process wrote, it knows only the sentence. [`super::plan::telling`] decides
+//! wait as a value; of a wait that another process wrote, it knows only the sentence. [`super::plan::reporting`] decides
 //! whether a standing is worth a write. Pure.
 
 use std::{borrow::Cow, time::Duration};
@@ -154,13 +154,13 @@ impl Waiting {
     }
 
     /// What the machine waits for.
-    pub fn whom(&self) -> &str {
+    pub fn object(&self) -> &str {
         &self.on
     }
 
     /// The same wait for something else.
     #[must_use]
-    pub fn for_whom(mut self, on: impl Into<String>) -> Self {
+    pub fn for_object(mut self, on: impl Into<String>) -> Self {
         self.on = on.into();
         self
     }
@@ -263,7 +263,7 @@ mod tests {
         Waiting::on("X", "help").in_course_of(Course::Preservation { until: None, since: at(0) }),
         "preserved, since 2027-01-15T08:00:00Z; waiting for help"
     )]
-    fn a_wait_tells_on_whom_since_when_until_when_and_what_ends_it(#[case] wait: Waiting, #[case] message: &str) {
+    fn a_wait_says_for_what_since_when_until_when_and_what_ends_it(#[case] wait: Waiting, #[case] message: &str) {
         assert_eq!(wait.message(), message);
     }
 

@@ -102,7 +102,7 @@ impl Watchman {
             }
         }
         let reading = self.deps.clock.reading();
-        let is_news = self.deps.freeze.tell(silence(&control, &target));
+        let is_news = self.deps.freeze.set_silence(silence(&control, &target));
         let plan = freeze::decide(&Observation {
             version: freeze::OBSERVATION_VERSION,
             now: reading.now,

@@ -27,7 +27,7 @@ use machine_controllers::{
         observation::{Answer, Call, Freeze, Observation},
         plan::{
             Effect, Next, Plan,
-            telling::{SAID_AFTER, told_reason},
+            reporting::{REPORTED_AFTER, reported_reason},
         },
         settings::MachineSettings,
     },
@@ -117,12 +117,12 @@ impl Checks {
         let since = known.map_or(seen.now, |(_, since)| *since);
         self.lives.still.insert(uid, (plan.rule, since));
         let truth_seen = MachineSnapshot::from(truth.clone());
-        let told = told_reason(&truth_seen);
+        let told = reported_reason(&truth_seen);
         let ends = truth.metadata.deletion_timestamp.is_some();
         if !does_nothing || !is_seen {
             return;
         }
-        let patience = 2 * SAID_AFTER;
+        let patience = 2 * REPORTED_AFTER;
         let is_settled = *seen.phase() == MachinePhase::Running && !ends;
         if seen.has_finalizer() && !is_settled && told.is_none() && later(since, patience) < seen.now {
             let stage = &truth.status.last_operation.description;

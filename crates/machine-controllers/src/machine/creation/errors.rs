@@ -13,8 +13,8 @@ use crate::{
         observation::{ClassState, Observation, Purpose, SecretView, UserData},
         plan::{
             Effect, Memo, Next, Plan,
+            reporting::Worth,
             status_change::{StatusChange, TimeoutClock},
-            telling::Worth,
             waits::Wait,
         },
         retry::{CreationReaction, DriverMemory, RetryPeriod, after_failed_creation},
@@ -208,7 +208,7 @@ pub fn report(seen: &Observation, failure: &CreationFailure) -> Plan {
     } else {
         change.waits(creation_wait(seen, failure, until, pause))
     };
-    Plan::telling("creation-failed", seen, change, Worth::NewValues, Next::LookAgain(pause, Wait::Creation))
+    Plan::reporting("creation-failed", seen, change, Worth::NewValues, Next::LookAgain(pause, Wait::Creation))
         .warning_if_written(failure.reason, &failure.description)
         .also([
             Effect::Remember(Memo::FlowDone),

@@ -21,9 +21,9 @@ use super::{
         TargetCluster, UserData, VmOrigin, union,
     },
     plan::{
-        Effect, Link, Memo, Next, Say, is_linkable,
+        Effect, Link, Memo, Next, RuleResult, is_linkable,
+        reporting::report_when_lasting,
         status_change::{StatusChange, TimeoutClock},
-        telling::tell_when_lasting,
         waits::Wait,
     },
     retry::RetryPeriod,
@@ -67,9 +67,9 @@ pub enum CreationStep {
 }
 
 /// Whether a machine is on its way to a VM (spec §3.1, 13), and what to do about it.
-pub fn creation(seen: &Observation) -> Say {
+pub fn creation(seen: &Observation) -> RuleResult {
     if !is_wanted(seen) {
-        return Say::NOTHING;
+        return RuleResult::NOTHING;
     }
     if let Some(call) = seen.flow.in_flight {
         return awaits_driver(seen, call);
@@ -77,20 +77,20 @@ pub fn creation(seen: &Observation) -> Say {
     // A driver's answer is handled even if the inputs have become bad meanwhile: a VM may exist.
     if seen.flow.answer.is_none() {
         if let Some(pause) = seen.paused(Purpose::Creation) {
-            return Say::Pass(Some(pause));
+            return RuleResult::Pass(Some(pause));
         }
         match input_fault(seen) {
             Some(InputFault::NotReady(rule)) => return awaits_class(seen, rule),
-            Some(InputFault::Fault(fault)) => return Say::Act(report_input_fault(seen, &fault)),
+            Some(InputFault::Fault(fault)) => return RuleResult::Act(report_input_fault(seen, &fault)),
             None => {}
         }
     }
     match next_creation_step(seen) {
-        CreationStep::AskStatus => Say::act("ask-vm-status", vec![Effect::Start(Call::Status)], Next::AwaitCall),
+        CreationStep::AskStatus => RuleResult::act("ask-vm-status", vec![Effect::Start(Call::Status)], Next::AwaitCall),
         CreationStep::AwaitOutcome(outcome) => await_outcome(seen, outcome),
-        CreationStep::Create => Say::act("create-vm", create(seen), Next::AwaitCall),
+        CreationStep::Create => RuleResult::act("create-vm", create(seen), Next::AwaitCall),
         CreationStep::DeleteStaleVm => {
-            Say::act("delete-stale-vm", vec![Effect::Start(Call::DeleteStale)], Next::AwaitCall)
+            RuleResult::act("delete-stale-vm", vec![Effect::Start(Call::DeleteStale)], Next::AwaitCall)
         }
         CreationStep::RecordIdentity(vm) => {
             let mut effects = Vec::new();
@@ -101,31 +101,33 @@ pub fn creation(seen: &Observation) -> Say {
                 });
             }
             effects.insert(0, record_identity(seen, &vm));
-            Say::act("record-identity", effects, Next::Again)
+            RuleResult::act("record-identity", effects, Next::Again)
         }
         CreationStep::Initialise => {
             let mut effects: Vec<Effect> = needs_token(seen).then_some(Effect::EnsureToken).into_iter().collect();
             effects.extend([Effect::CheckInputs, Effect::Start(Call::Initialize)]);
-            Say::act("initialise-vm", effects, Next::AwaitCall)
+            RuleResult::act("initialise-vm", effects, Next::AwaitCall)
         }
         CreationStep::RecordPhase => {
             let mut effects = vec![record_phase(seen), Effect::Remember(Memo::FlowDone)];
             effects.extend(recovery(seen));
-            Say::act("record-phase", effects, Next::Again)
+            RuleResult::act("record-phase", effects, Next::Again)
         }
-        CreationStep::Done => Say::act("vm-known", vec![Effect::Remember(Memo::FlowDone)], Next::Again),
-        CreationStep::Fail(failure) => Say::Act(report(seen, &failure)),
+        CreationStep::Done => RuleResult::act("vm-known", vec![Effect::Remember(Memo::FlowDone)], Next::Again),
+        CreationStep::Fail(failure) => RuleResult::Act(report(seen, &failure)),
     }
 }
 
 /// A call under way. Most calls take seconds; a call that takes longer is reported.
-fn awaits_driver(seen: &Observation, call: Call) -> Say {
+fn awaits_driver(seen: &Observation, call: Call) -> RuleResult {
     let (Some(asked), Some(wait)) = (seen.flow.asked_at, driver_wait(seen, call)) else {
-        return Say::act("creation-awaits-driver", Vec::new(), Next::AwaitCall);
+        return RuleResult::act("creation-awaits-driver", Vec::new(), Next::AwaitCall);
     };
-    match tell_when_lasting(seen, asked, &wait) {
-        Err(rest) => Say::waits("creation-awaits-driver", wait, Vec::new(), Next::LookAgain(rest, Wait::SlowCall)),
-        Ok(effects) => Say::waits("creation-awaits-driver", wait, effects, Next::AwaitCall),
+    match report_when_lasting(seen, asked, &wait) {
+        Err(rest) => {
+            RuleResult::waits("creation-awaits-driver", wait, Vec::new(), Next::LookAgain(rest, Wait::SlowCall))
+        }
+        Ok(effects) => RuleResult::waits("creation-awaits-driver", wait, effects, Next::AwaitCall),
     }
 }
 
@@ -160,7 +162,7 @@ pub fn driver_wait(seen: &Observation, call: Call) -> Option<Waiting> {
 }
 
 /// The class has no finalizer yet. The class controller adds it within moments, unless it does not run.
-fn awaits_class(seen: &Observation, rule: &'static str) -> Say {
+fn awaits_class(seen: &Observation, rule: &'static str) -> RuleResult {
     let class = &seen.machine.class_ref().name;
     let wait = Waiting::on(
         machine_reason::CLASS_NOT_USABLE,
@@ -168,9 +170,9 @@ fn awaits_class(seen: &Observation, rule: &'static str) -> Say {
     )
     .since(seen.first_seen)
     .ended_by("the controller machineclass has put it there; see --controllers and its log if it does not");
-    let effects = tell_when_lasting(seen, seen.first_seen, &wait).unwrap_or_default();
+    let effects = report_when_lasting(seen, seen.first_seen, &wait).unwrap_or_default();
     let pause = RetryPeriod::Short.length(seen.limits.resource_exhausted_retry);
-    Say::waits(rule, wait, effects, Next::LookAgain(pause, Wait::ClassFinalizer))
+    RuleResult::waits(rule, wait, effects, Next::LookAgain(pause, Wait::ClassFinalizer))
 }
 
 /// The event that a creation succeeded after it had failed. Without a failure the status says enough (decisions.md 32).

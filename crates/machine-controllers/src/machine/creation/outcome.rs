@@ -16,7 +16,7 @@ use super::CREATING;
 use crate::{
     machine::{
         observation::{Answer, CreationGuarantee, Observation},
-        plan::{Effect, Memo, Next, Say, telling::tell_when_new, waits::Wait},
+        plan::{Effect, Memo, Next, RuleResult, reporting::report_when_new, waits::Wait},
         standing::Waiting,
     },
     snapshots::MachineSnapshot,
@@ -164,7 +164,7 @@ impl UnknownOutcome {
 }
 
 /// Asks the driver for the VM again in a moment, and reports why.
-pub(super) fn await_outcome(seen: &Observation, outcome: UnknownOutcome) -> Say {
+pub(super) fn await_outcome(seen: &Observation, outcome: UnknownOutcome) -> RuleResult {
     let wait = Waiting::on(
         machine_condition::REASON_WAITING_FOR_PROVIDER,
         "the provider to show whether the last attempt made a VM",
@@ -173,10 +173,10 @@ pub(super) fn await_outcome(seen: &Observation, outcome: UnknownOutcome) -> Say 
     .seen("nobody knows what became of it, and the driver would make another one")
     .ended_by("the VM is found")
     .at_most_until(outcome.ends_at(), "another VM is asked for");
-    let mut effects = tell_when_new(seen, &wait);
+    let mut effects = report_when_new(seen, &wait);
     effects.push(Effect::Remember(Memo::AnswerDone));
     let again = Next::LookAgain(outcome.asked_again_in(), Wait::UnknownOutcome);
-    Say::waits("creation-outcome-unknown", wait, effects, again)
+    RuleResult::waits("creation-outcome-unknown", wait, effects, again)
 }
 
 #[cfg(test)]
@@ -211,7 +211,7 @@ mod tests {
 
     #[rstest]
     #[case::an_intent_without_outcome(OperationState::Processing, "", CREATING, 170)]
-    #[case::another_process_had_something_else_in_mind(OperationState::Processing, "", "Machine x is unhealthy", 111)]
+    #[case::another_operation_was_written_last(OperationState::Processing, "", "Machine x is unhealthy", 111)]
     #[case::no_answer_in_time(OperationState::Failed, "DeadlineExceeded", "x", 160)]
     #[case::the_driver_crashed(OperationState::Failed, "Internal", "x", 160)]
     #[case::a_code_of_another_version(OperationState::Failed, "Odd", "x", 160)]

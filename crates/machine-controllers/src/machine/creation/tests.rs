@@ -38,7 +38,7 @@ fn fails(code: Code) -> Answer {
 }
 
 /// The observation of a machine after these answers, in this order.
-fn told(machine: impl Into<MachineSnapshot>, second: i64, answers: Vec<Answer>) -> Observation {
+fn observed(machine: impl Into<MachineSnapshot>, second: i64, answers: Vec<Answer>) -> Observation {
     let mut seen = seen(machine, second);
     for answer in answers {
         seen.flow.learn(answer);
@@ -56,13 +56,13 @@ fn has_warning(plan: &Plan, wanted: &str) -> bool {
 
 /// The VM may run, but its Node can never be found by a label.
 #[test]
-fn a_vm_whose_node_can_not_be_linked_is_told() {
+fn a_vm_whose_node_can_not_be_linked_is_reported() {
     let long = "a-very-long-name-of-a-node-which-is-longer-than-any-value-of-a-label-may-be";
-    let seen = told(machine(), 1, vec![not_found(), created(long)]);
+    let seen = observed(machine(), 1, vec![not_found(), created(long)]);
     let status = after(&decide(&seen), &seen.machine).status().clone();
     assert_eq!(status.current_status.phase, MachinePhase::CrashLoopBackOff);
-    let told = &status.last_operation.description;
-    assert!(told.contains(long) && told.contains("must be no more than 63 bytes"), "{told}");
+    let observed = &status.last_operation.description;
+    assert!(observed.contains(long) && observed.contains("must be no more than 63 bytes"), "{observed}");
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn mc_046_a_machine_without_user_data_fails_after_the_creation_timeout() {
 
 #[test]
 fn a_class_without_any_secret_leaves_user_data_to_the_driver() {
-    let mut seen = told(machine(), 0, vec![not_found()]);
+    let mut seen = observed(machine(), 0, vec![not_found()]);
     seen.secrets = SecretView::Present(UserData::NotNamed);
     assert_eq!(starts(&decide(&seen)), Some(Call::Create));
 }
@@ -148,7 +148,7 @@ fn a_class_without_any_secret_leaves_user_data_to_the_driver() {
 #[case::mc_054_not_found(Code::NotFound)]
 #[case::mc_056_unimplemented(Code::Unimplemented)]
 fn without_a_vm_one_is_made_after_a_last_look_at_the_machine(#[case] code: Code) {
-    let plan = decide(&told(machine(), 0, vec![Answer::Status(Err(Status::new(code, "")))]));
+    let plan = decide(&observed(machine(), 0, vec![Answer::Status(Err(Status::new(code, "")))]));
     assert_eq!(plan.effects, [Effect::RereadMachine, Effect::CheckInputs, Effect::Start(Call::Create)]);
 }
 
@@ -169,12 +169,15 @@ fn a_repeated_create_is_not_preceded_by_a_read() {
     let again = in_phase(MachinePhase::CrashLoopBackOff, 0, OperationType::Create, OperationState::Failed);
     let mut again = Machine { spec: machine().spec, ..again };
     again.labels_mut().clear();
-    assert_eq!(decide(&told(again, 60, vec![not_found()])).effects, [Effect::CheckInputs, Effect::Start(Call::Create)]);
+    assert_eq!(
+        decide(&observed(again, 60, vec![not_found()])).effects,
+        [Effect::CheckInputs, Effect::Start(Call::Create)]
+    );
 }
 
 #[test]
 fn mc_054_the_triple_is_one_write() {
-    let plan = decide(&told(machine(), 1, vec![not_found(), created("n")]));
+    let plan = decide(&observed(machine(), 1, vec![not_found(), created("n")]));
     assert_eq!(machine_writes(&plan), ["machine"]);
     let machine = after(&plan, &machine());
     assert_eq!(machine.labels()[label::NODE], "n");
@@ -186,7 +189,7 @@ fn mc_054_the_triple_is_one_write() {
 fn mc_055_a_priority_that_was_set_stays() {
     let mut machine = machine();
     machine.annotations_mut().insert(annotation::MACHINE_PRIORITY.to_owned(), "1".to_owned());
-    let plan = decide(&told(machine.clone(), 1, vec![created("n")]));
+    let plan = decide(&observed(machine.clone(), 1, vec![created("n")]));
     assert_eq!(after(&plan, &machine).annotations()[annotation::MACHINE_PRIORITY], "1");
 }
 
@@ -194,16 +197,16 @@ fn mc_055_a_priority_that_was_set_stays() {
 #[case::mc_057_a_lost_reply(Answer::Status(Ok(vm("n"))))]
 #[case::mc_084_a_crash_after_the_create(Answer::Status(Ok(vm("n"))))]
 fn a_vm_that_exists_is_adopted(#[case] answer: Answer) {
-    let plan = decide(&told(machine(), 1, vec![answer]));
+    let plan = decide(&observed(machine(), 1, vec![answer]));
     assert_eq!(starts(&plan), None);
     assert_eq!(after(&plan, &machine()).provider_id(), "cloud:///n");
 }
 
 #[test]
 fn after_the_identity_the_vm_is_initialised_and_then_pending_is_written() {
-    let told_of_create = told(recorded(), 1, vec![created("n")]);
-    assert_eq!(starts(&decide(&told_of_create)), Some(Call::Initialize));
-    let mut initialised = told_of_create;
+    let observed_creation = observed(recorded(), 1, vec![created("n")]);
+    assert_eq!(starts(&decide(&observed_creation)), Some(Call::Initialize));
+    let mut initialised = observed_creation;
     initialised.flow.learn(Answer::Initialized(Ok(VmIdentity::default())));
     let plan = decide(&initialised);
     assert_eq!(machine_writes(&plan), ["status"]);
@@ -217,14 +220,14 @@ fn after_the_identity_the_vm_is_initialised_and_then_pending_is_written() {
 #[test]
 fn mc_078_initialisation_is_optional() {
     let unimplemented = Answer::Initialized(Err(Status::new(Code::Unimplemented, "")));
-    let plan = decide(&told(recorded(), 1, vec![created("n"), unimplemented]));
+    let plan = decide(&observed(recorded(), 1, vec![created("n"), unimplemented]));
     assert_eq!(*after(&plan, &recorded()).phase(), MachinePhase::Pending);
 }
 
 #[test]
-fn mc_079_a_failed_initialisation_is_told_with_its_marker() {
+fn mc_079_a_failed_initialisation_is_reported_with_its_marker() {
     let broken = Answer::Initialized(Err(Status::new(Code::Internal, "boom")));
-    let plan = decide(&told(recorded(), 1, vec![created("n"), broken]));
+    let plan = decide(&observed(recorded(), 1, vec![created("n"), broken]));
     let status = after(&plan, &recorded()).status().clone();
     assert_eq!(status.current_status.phase, MachinePhase::CrashLoopBackOff);
     assert_eq!(status.last_operation.error_code, "Internal");
@@ -239,20 +242,20 @@ fn mc_079_a_failed_initialisation_is_told_with_its_marker() {
 fn mc_082_a_failed_initialisation_is_repeated_although_the_driver_finds_the_vm_in_order() {
     let mut machine = in_phase(MachinePhase::CrashLoopBackOff, 1, OperationType::Create, OperationState::Failed);
     machine.status.last_operation.description = format!("Provider error: x. {}", stage_text::INITIALIZE_VM);
-    assert_eq!(starts(&decide(&told(machine, 10, vec![Answer::Status(Ok(vm("n")))]))), Some(Call::Initialize));
+    assert_eq!(starts(&decide(&observed(machine, 10, vec![Answer::Status(Ok(vm("n")))]))), Some(Call::Initialize));
 }
 
 #[test]
 fn mc_080_an_uninitialised_vm_is_recorded_and_initialised_but_not_made() {
     let status = Status::new(Code::Uninitialized, "").with_partial(vm("n"));
-    let told = |machine| told(machine, 1, vec![Answer::Status(Err(status.clone()))]);
-    assert_eq!(after(&decide(&told(machine())), &machine()).provider_id(), "cloud:///n");
-    assert_eq!(starts(&decide(&told(recorded()))), Some(Call::Initialize));
+    let observed = |machine| observed(machine, 1, vec![Answer::Status(Err(status.clone()))]);
+    assert_eq!(after(&decide(&observed(machine())), &machine()).provider_id(), "cloud:///n");
+    assert_eq!(starts(&decide(&observed(recorded()))), Some(Call::Initialize));
 }
 
 #[test]
 fn mc_081_an_uninitialised_vm_without_data_is_reported() {
-    let plan = decide(&told(machine(), 1, vec![Answer::Status(Err(Status::new(Code::Uninitialized, "")))]));
+    let plan = decide(&observed(machine(), 1, vec![Answer::Status(Err(Status::new(Code::Uninitialized, "")))]));
     assert_eq!(after(&plan, &machine()).last_operation().error_code, "Internal");
 }
 
@@ -261,7 +264,7 @@ fn mc_081_an_uninitialised_vm_without_data_is_reported() {
 #[case::mc_049_a_restored_machine(Answer::Status(Ok(vm("n"))))]
 #[case::mc_050_a_restored_machine_whose_vm_is_not_found(not_found())]
 fn a_recorded_machine_without_phase_becomes_pending_without_a_create(#[case] answer: Answer) {
-    let plan = decide(&told(recorded(), 1, vec![answer]));
+    let plan = decide(&observed(recorded(), 1, vec![answer]));
     assert_eq!(starts(&plan), None);
     assert_eq!(*after(&plan, &recorded()).phase(), MachinePhase::Pending);
 }
@@ -273,15 +276,15 @@ fn a_vm_that_is_initialised_although_the_driver_does_not_find_it_is_not_asked_fo
     stored.status.last_operation.operation = OperationType::Create;
     stored.status.last_operation.state = OperationState::Failed;
     stored.status.last_operation.description = format!("no answer. {}", stage_text::INITIALIZE_VM);
-    assert_eq!(starts(&decide(&told(stored.clone(), 1, vec![not_found()]))), Some(Call::Initialize));
-    let plan = decide(&told(stored.clone(), 1, vec![not_found(), Answer::Initialized(Ok(VmIdentity::default()))]));
+    assert_eq!(starts(&decide(&observed(stored.clone(), 1, vec![not_found()]))), Some(Call::Initialize));
+    let plan = decide(&observed(stored.clone(), 1, vec![not_found(), Answer::Initialized(Ok(VmIdentity::default()))]));
     assert_eq!(starts(&plan), None);
     assert_eq!(*after(&plan, &stored).phase(), MachinePhase::Pending);
 }
 
 #[test]
 fn mc_060_a_vm_without_node_name_is_an_error() {
-    let plan = decide(&told(machine(), 1, vec![created("")]));
+    let plan = decide(&observed(machine(), 1, vec![created("")]));
     let status = after(&plan, &machine()).status().clone();
     assert_eq!(
         (status.last_operation.error_code.as_str(), status.current_status.phase),
@@ -303,7 +306,7 @@ fn mc_061_mc_062_without_target_the_machine_is_available_with_all_addresses() {
         Answer::Created(Ok(CreatedVm { vm: made, last_known_state: Some("s".to_owned()) })),
         Answer::Initialized(Ok(more)),
     ];
-    let mut seen = told(stored.clone(), 1, answers);
+    let mut seen = observed(stored.clone(), 1, answers);
     seen.target = TargetCluster::None;
     seen.node = NodeView::NoTarget;
     let status = after(&decide(&seen), &stored).status().clone();
@@ -317,7 +320,7 @@ fn mc_061_mc_062_without_target_the_machine_is_available_with_all_addresses() {
 
 #[test]
 fn mc_061_without_target_no_node_label_is_written() {
-    let mut seen = told(machine(), 1, vec![created("n")]);
+    let mut seen = observed(machine(), 1, vec![created("n")]);
     seen.target = TargetCluster::None;
     seen.node = NodeView::NoTarget;
     let machine = after(&decide(&seen), &machine());
@@ -332,7 +335,7 @@ fn mc_061_without_target_no_node_label_is_written() {
 #[case::mc_066_a_wrong_class(Code::InvalidArgument, 180, MachinePhase::CrashLoopBackOff, 180)]
 #[case::mc_091_a_hanging_driver(Code::DeadlineExceeded, 180, MachinePhase::CrashLoopBackOff, 5)]
 fn after_a_failed_create(#[case] code: Code, #[case] age: i64, #[case] phase: MachinePhase, #[case] retry: u64) {
-    let plan = decide(&told(machine(), age, vec![fails(code)]));
+    let plan = decide(&observed(machine(), age, vec![fails(code)]));
     let status = after(&plan, &machine()).status().clone();
     assert_eq!(status.current_status.phase, phase);
     assert_eq!(status.last_operation.error_code, code.as_str());
@@ -350,13 +353,13 @@ fn the_drivers_memory_after_a_failure(#[case] code: Code, #[case] answered: Opti
     machine.status.last_known_state = "s1".to_owned();
     let mut status = Status::new(code, "no");
     status.last_known_state = answered.map(str::to_owned);
-    let plan = decide(&told(machine.clone(), 10, vec![Answer::Created(Err(status))]));
+    let plan = decide(&observed(machine.clone(), 10, vec![Answer::Created(Err(status))]));
     assert_eq!(after(&plan, &machine).last_known_state(), kept);
 }
 
 /// A machine whose creation failed at second 60 with this code and request id.
 fn failed_before(code: Code, message: &str) -> MachineSnapshot {
-    let plan = decide(&told(machine(), 60, vec![Answer::Created(Err(Status::new(code, message)))]));
+    let plan = decide(&observed(machine(), 60, vec![Answer::Created(Err(Status::new(code, message)))]));
     after(&plan, &machine())
 }
 
@@ -379,7 +382,7 @@ fn a_similar_failure_is_not_written_again(
     machine.to_mut().annotations_mut().insert(annotation::EFFECTIVE_CREATION_TIMEOUT.to_owned(), "2h".to_owned());
     let mut status = Status::new(code, message);
     status.last_known_state = memory.map(str::to_owned);
-    let plan = decide(&told(machine, second, vec![Answer::Created(Err(status))]));
+    let plan = decide(&observed(machine, second, vec![Answer::Created(Err(status))]));
     assert_eq!(status_change(&plan).is_some(), written);
 }
 
@@ -398,7 +401,7 @@ fn a_stale_node_ends_the_new_vm(
     #[case] registered: i64,
     #[case] stale: bool,
 ) {
-    let mut seen = told(machine(), 10, vec![created(node)]);
+    let mut seen = observed(machine(), 10, vec![created(node)]);
     seen.flow.asked_at = Some(at(5));
     let namesake = Some(Namesake { instance, created: Some(at(registered)) });
     seen.node = NodeView::NotLinked { candidate: None, namesake };
@@ -408,7 +411,7 @@ fn a_stale_node_ends_the_new_vm(
 #[test]
 fn mc_074_mc_077_a_machine_with_a_stale_node_has_failed_whatever_became_of_the_vm() {
     let answers = vec![created("n"), Answer::DeletedStale(Err(Status::new(Code::Unavailable, "")))];
-    let status = after(&decide(&told(machine(), 1, answers)), &machine()).status().clone();
+    let status = after(&decide(&observed(machine(), 1, answers)), &machine()).status().clone();
     assert_eq!(status.current_status.phase, MachinePhase::Failed);
     assert_eq!(status.last_operation.description, "VM using old node obj");
     assert_eq!(status.last_operation.error_code, "");
@@ -427,7 +430,7 @@ fn mc_088_a_failed_machine_of_a_set_never_creates() {
 #[case::unchanged(1, false)]
 #[case::changed(2, true)]
 fn a_standalone_failed_machine_is_tried_again_only_when_it_changes(#[case] generation: i64, #[case] tried: bool) {
-    let plan = decide(&told(machine(), 1300, vec![fails(Code::InvalidArgument)]));
+    let plan = decide(&observed(machine(), 1300, vec![fails(Code::InvalidArgument)]));
     let mut failed = after(&plan, &machine());
     assert_eq!(*failed.phase(), MachinePhase::Failed);
     failed.to_mut().metadata.generation = Some(generation);
@@ -439,7 +442,7 @@ fn mc_089_the_end_of_a_preservation_survives_a_failure() {
     let mut preserved = machine();
     preserved.annotations_mut().insert("node.machine.sapcloud.io/preserve".to_owned(), "now".to_owned());
     preserved.status.current_status.preserve_expiry_time = Some(Time(at(9000)));
-    let plan = decide(&told(preserved.clone(), 1, vec![fails(Code::Unavailable)]));
+    let plan = decide(&observed(preserved.clone(), 1, vec![fails(Code::Unavailable)]));
     assert_eq!(after(&plan, &preserved).preserve_expiry_time(), Some(at(9000)));
 }
 
@@ -473,8 +476,8 @@ fn a_machine_at_rest_is_decided_upon_without_a_write() {
 
 #[test]
 fn an_observation_and_its_plan_can_be_kept() {
-    let told = told(machine(), 10, vec![fails(Code::Unavailable)]);
-    let kept = serde_json::to_value((&told, decide(&told))).unwrap();
+    let observed = observed(machine(), 10, vec![fails(Code::Unavailable)]);
+    let kept = serde_json::to_value((&observed, decide(&observed))).unwrap();
     assert_eq!(kept[0]["version"], 1);
     assert_eq!(kept[1]["rule"], "creation-failed");
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{Rest, course, pause_of, skip_drain, wait_in_deletion};
+use super::{StageStatus, course, pause_of, skip_drain, wait_in_deletion};
 use crate::{
     drain::{
         order::{DrainFlow, DrainOrder, Force},
@@ -20,8 +20,10 @@ use crate::{
         plan::{
             Effect, Memo, Next, Plan,
             deletion_stage::DeletionStage,
+            reporting::{
+                PROGRESS_EVERY, Worth, report_missing_views, reported_reason, views_pause, wait_for_views, write_if,
+            },
             status_change::StatusChange,
-            telling::{PROGRESS_EVERY, Worth, tell_of_views, told_reason, views_wait, views_waited_for, write_if},
             waits::Wait,
         },
         retry::RetryPeriod,
@@ -48,7 +50,7 @@ pub enum DrainMode {
     Normal,
     /// Pods are deleted at once, because the Node has been unhealthy for long. A failure still stops the deletion: only a
     /// controller that reaches the Node's API server can know that the Node is unhealthy.
-    ByIllness,
+    UnhealthyNode,
     /// Pods are deleted at once, and a failure does not stop the deletion.
     Forced,
 }
@@ -58,8 +60,8 @@ pub fn drain_mode(seen: &Observation) -> DrainMode {
     let late = drain_limit(seen).is_some_and(TimeLimit::has_passed);
     if seen.force_deletion() == Force::Yes || late {
         DrainMode::Forced
-    } else if seen.is_node_lastingly_ill() {
-        DrainMode::ByIllness
+    } else if seen.is_node_lastingly_unhealthy() {
+        DrainMode::UnhealthyNode
     } else {
         DrainMode::Normal
     }
@@ -94,7 +96,7 @@ pub(super) fn drain_node(seen: &Observation) -> Plan {
             };
             return failed_drain(seen, &cause);
         }
-        (Some(trouble), DrainMode::ByIllness) if trouble.step == NodeStep::Cordon => {
+        (Some(trouble), DrainMode::UnhealthyNode) if trouble.step == NodeStep::Cordon => {
             return failed_drain(seen, &format!("Drain failed due to - {}. Will retry in next sync.", trouble.error));
         }
         (Some(trouble), DrainMode::Forced) if trouble.step == NodeStep::Cordon => {
@@ -121,11 +123,11 @@ pub(super) fn drain_node(seen: &Observation) -> Plan {
         }
         DrainState::Drained => match mode {
             DrainMode::Normal => to_delete_vm(seen, "Drain successful.", recovered(seen).into_iter().collect()),
-            DrainMode::ByIllness | DrainMode::Forced => to_attachments(seen, "Force Drain successful."),
+            DrainMode::UnhealthyNode | DrainMode::Forced => to_attachments(seen, "Force Drain successful."),
         },
         DrainState::Failed(error) => match mode {
             // With an unhealthy Node, the failure may only mean that its pods could not be reached.
-            DrainMode::Normal | DrainMode::ByIllness => failed_drain_of(seen, error),
+            DrainMode::Normal | DrainMode::UnhealthyNode => failed_drain_of(seen, error),
             DrainMode::Forced => to_attachments(seen, &forced_on(&error.text)),
         },
     }
@@ -147,7 +149,7 @@ fn contested(seen: &Observation, node: &str, why: &str) -> Plan {
         "the other machine is deleted or relabelled, or this one is labelled {}",
         label::FORCE_DELETION
     ));
-    Rest::failed(DeletionStage::Drain, text.clone(), None)
+    StageStatus::failed(DeletionStage::Drain, text.clone(), None)
         .waits(until(wait, by_force_at(seen), "its VM goes without that"))
         .plan("node-is-contested", seen, Next::LookAgain(PROGRESS_EVERY, Wait::Contest))
         .warning_if_written(reason, text)
@@ -190,9 +192,9 @@ fn awaits_lists_until(seen: &Observation) -> (Duration, Timestamp) {
 fn await_lists(seen: &Observation, rule: &'static str, wait: Wait) -> Plan {
     let (began, (left, end)) = (in_stage_since(seen), awaits_lists_until(seen));
     if !left.is_zero() {
-        let lists = views_waited_for(seen, began, Some((end, "the VM is deleted without them")));
-        let pause = views_wait(seen, began).min(left).max(Duration::from_millis(1));
-        return Plan::new(rule, tell_of_views(seen, began, &lists), Next::LookAgain(pause, wait))
+        let lists = wait_for_views(seen, began, Some((end, "the VM is deleted without them")));
+        let pause = views_pause(seen, began).min(left).max(Duration::from_millis(1));
+        return Plan::new(rule, report_missing_views(seen, began, &lists), Next::LookAgain(pause, wait))
             .stands(Standing::Waits(lists));
     }
     let missing: Vec<&str> = seen.missing_views.iter().map(|view| view.kind).collect();
@@ -215,7 +217,7 @@ fn forced_on(error: &str) -> String {
 pub fn drain_order(seen: &Observation, node: String, mode: DrainMode) -> DrainOrder {
     let (force, left) = match mode {
         DrainMode::Normal => (Force::No, drain_limit(seen).map_or(seen.limits.drain, TimeLimit::left)),
-        DrainMode::ByIllness | DrainMode::Forced => (Force::Yes, FORCED_DRAIN),
+        DrainMode::UnhealthyNode | DrainMode::Forced => (Force::Yes, FORCED_DRAIN),
     };
     let node_uid = seen.node.ours().map(|node| node.uid().to_owned()).unwrap_or_default();
     DrainOrder { node, node_uid, flow: DrainFlow::Deletion, force, deadline: after(seen.steady, left) }
@@ -272,11 +274,11 @@ pub(crate) fn drain_wait(
 /// Whether a running attempt only repeats one whose failure the machine shows already. Reporting the attempt, and the same
 /// failure a moment later, would cost two writes for nothing.
 pub(crate) fn tries_again(seen: &Observation, attempt: Attempt) -> bool {
-    attempt == Attempt::Again && told_reason(&seen.machine) == Some(machine_condition::REASON_DRAIN_FAILED)
+    attempt == Attempt::Again && reported_reason(&seen.machine) == Some(machine_condition::REASON_DRAIN_FAILED)
 }
 
 /// The write that reports the progress of a drain, where it is worth one.
-pub(crate) fn tells_of_drain(seen: &Observation, change: &StatusChange, attempt: Attempt) -> Option<Effect> {
+pub(crate) fn drain_progress_write(seen: &Observation, change: &StatusChange, attempt: Attempt) -> Option<Effect> {
     if tries_again(seen, attempt) { None } else { write_if(seen, change, Worth::Progress) }
 }
 
@@ -301,8 +303,8 @@ fn drain_running(
 ) -> Plan {
     let (wait, warning) = drain_wait(progress, waiting, by_force_at(seen));
     let wait = wait.in_course_of(course(seen));
-    let change = Rest::at(DeletionStage::Drain, progress).waits(wait.clone()).change(seen);
-    let mut effects: Vec<Effect> = tells_of_drain(seen, &change, attempt).into_iter().collect();
+    let change = StageStatus::at(DeletionStage::Drain, progress).waits(wait.clone()).change(seen);
+    let mut effects: Vec<Effect> = drain_progress_write(seen, &change, attempt).into_iter().collect();
     effects.extend(warning.filter(|_| !tries_again(seen, attempt)));
     Plan::new("drain-running", effects, Next::LookAgain(wake, Wait::Drain)).stands(Standing::Waits(wait))
 }
@@ -322,7 +324,7 @@ fn failed_drain_on(seen: &Observation, on: &str, text: &str) -> Plan {
     let wait = wait_in_deletion(seen, machine_condition::REASON_DRAIN_FAILED, on)
         .seen(text)
         .ended_by(format!("what fails the drain has ended; attempts go on every {}", GoDuration::from(pause)));
-    Rest::failed(DeletionStage::Drain, text, None)
+    StageStatus::failed(DeletionStage::Drain, text, None)
         .waits(until(wait, by_force_at(seen), BY_FORCE))
         .plan("drain-failed", seen, Next::LookAgain(pause, Wait::DrainFailed))
         .warning_if_written(machine_reason::DRAIN_BLOCKED, text)
@@ -331,7 +333,7 @@ fn failed_drain_on(seen: &Observation, on: &str, text: &str) -> Plan {
 /// The event that a drain succeeded after it had been held up. Without a delay the status says enough (decisions.md 32).
 fn recovered(seen: &Observation) -> Option<Effect> {
     let was_held_up = matches!(
-        told_reason(&seen.machine),
+        reported_reason(&seen.machine),
         Some(
             machine_condition::REASON_DRAIN_BLOCKED
                 | machine_condition::REASON_DRAIN_FAILED
@@ -346,7 +348,8 @@ fn recovered(seen: &Observation) -> Option<Effect> {
 
 /// The next stage is the VM. It is written before the driver is asked, so that a restart does not drain again.
 fn to_delete_vm(seen: &Observation, text: &str, more: Vec<Effect>) -> Plan {
-    let mut effects = vec![Rest::at(DeletionStage::DeleteVm, text).effect(seen), Effect::Remember(Memo::FlowDone)];
+    let mut effects =
+        vec![StageStatus::at(DeletionStage::DeleteVm, text).effect(seen), Effect::Remember(Memo::FlowDone)];
     effects.extend(more);
     Plan::new("drained", effects, Next::Again)
 }
@@ -357,7 +360,7 @@ fn to_attachments(seen: &Observation, text: &str) -> Plan {
     if seen.attachments.as_ref().is_some_and(|all| all.iter().all(|attachment| attachment.deleting)) {
         return to_delete_vm(seen, text, vec![forced]);
     }
-    let rest = Rest::at(DeletionStage::DeleteVolumeAttachments, text);
+    let rest = StageStatus::at(DeletionStage::DeleteVolumeAttachments, text);
     Plan::new("drained-by-force", vec![rest.effect(seen), forced], Next::Again)
 }
 
@@ -379,7 +382,7 @@ fn is_forced_no_more(seen: &Observation) -> bool {
 
 /// Goes back to the drain. The pods that the forced drain deleted are gone; the other pods are evicted.
 fn drain_after_all(seen: &Observation) -> Plan {
-    let rest = Rest::at(DeletionStage::Drain, "Nothing forces the drain any more.");
+    let rest = StageStatus::at(DeletionStage::Drain, "Nothing forces the drain any more.");
     Plan::new("drain-after-all", vec![rest.effect(seen)], Next::Again)
 }
 
@@ -416,7 +419,7 @@ pub(super) fn detach(seen: &Observation) -> Plan {
             .seen(&text)
             .ended_by(format!("an attempt succeeds, tried again every {}", GoDuration::from(pause)));
         let wait = until(wait, deletion_ends_at(seen, overdue_after(seen)), "the VM goes without that");
-        return Rest::failed(DeletionStage::DeleteVolumeAttachments, text.clone(), None)
+        return StageStatus::failed(DeletionStage::DeleteVolumeAttachments, text.clone(), None)
             .waits(wait)
             .plan("detach-failed", seen, Next::LookAgain(pause, Wait::DetachmentFailed))
             .also([Effect::Warn { reason: machine_reason::VOLUME_STILL_ATTACHED, message: text }]);

@@ -5,7 +5,7 @@
 //! removed. Source: spec/machine-controller §6.7, §6.8.
 
 use super::{
-    Rest,
+    StageStatus,
     drain::{is_overdue, overdue_after},
     pause_of, vm_is_gone, wait_in_deletion,
 };
@@ -13,7 +13,7 @@ use crate::{
     drain::order::Force,
     machine::{
         observation::{NodeSource, NodeStep, NodeView, Observation, Trouble, shared_instance::VmOwner},
-        plan::{Effect, Link, Next, Plan, deletion_stage::DeletionStage, telling::told_reason, waits::Wait},
+        plan::{Effect, Link, Next, Plan, deletion_stage::DeletionStage, reporting::reported_reason, waits::Wait},
         retry::{RetryPeriod, tried_again},
     },
 };
@@ -49,7 +49,8 @@ pub(super) fn delete_node(seen: &Observation) -> Plan {
             }
         }
         NodeView::NotLinked { candidate: Some(node), .. } => {
-            let effects = vec![Effect::Link(Link::of_node(node)), Rest::at(DeletionStage::DeleteNode, "").effect(seen)];
+            let effects =
+                vec![Effect::Link(Link::of_node(node)), StageStatus::at(DeletionStage::DeleteNode, "").effect(seen)];
             return Plan::new("link-late-node", effects, Next::Again);
         }
         NodeView::Foreign { name, why } => effects.push(Effect::Warn {
@@ -63,7 +64,7 @@ pub(super) fn delete_node(seen: &Observation) -> Plan {
         NodeView::NoTarget | NodeView::NotLinked { candidate: None, .. } | NodeView::Absent | NodeView::Vanished => {}
     }
     // Without earlier failures the end of the machine says enough (decisions.md 32).
-    if vm_is_gone(seen) && told_reason(&seen.machine) == Some(machine_reason::VM_DELETION_FAILED) {
+    if vm_is_gone(seen) && reported_reason(&seen.machine) == Some(machine_reason::VM_DELETION_FAILED) {
         effects.push(Effect::Tell {
             reason: machine_reason::VM_DELETED,
             message: "the VM was deleted after earlier attempts had failed".to_owned(),
@@ -147,7 +148,7 @@ pub(super) fn node_trouble(seen: &Observation, trouble: &Trouble) -> Plan {
     };
     let warn = Effect::Warn { reason: machine_reason::NODE_NOT_DELETED, message: text.clone() };
     let wait = wait_in_deletion(seen, reason, on).seen(&text).ended_by(format!("that succeeds; it is {end}"));
-    Rest::failed(stage, text, None)
+    StageStatus::failed(stage, text, None)
         .waits(wait)
         .plan("node-deletion-failed", seen, Next::LookAgain(pause, Wait::NodeDeletion))
         .also([warn])
@@ -217,14 +218,14 @@ mod tests {
     }
 
     #[test]
-    fn who_refuses_to_let_the_machine_go_is_told() {
+    fn a_refused_removal_of_the_finalizer_is_reported() {
         let mut seen = without_vm(NodeView::Absent, NodeSource::Live);
         seen.troubles = Trouble { step: NodeStep::LetGo, error: "invalid: a policy".to_owned() }.into();
         let plan = decide(&seen);
         let machine = after(&plan, &seen.machine);
         assert_eq!(DeletionStage::of(&machine), Some(DeletionStage::RemoveFinalizer));
-        let told = &machine.machine_conditions()[0].message;
-        assert!(told.contains("finalizer to be taken off") && told.contains("a policy"), "{told}");
+        let reported = &machine.machine_conditions()[0].message;
+        assert!(reported.contains("finalizer to be taken off") && reported.contains("a policy"), "{reported}");
     }
 
     #[test]
@@ -258,9 +259,9 @@ mod tests {
         if goes {
             assert!(matches!(plan.effects[0], Effect::Warn { reason: machine_reason::NODE_NOT_LOOKED_FOR, .. }));
         } else {
-            let told = after(&plan, &seen.machine).machine_conditions()[0].message.clone();
+            let reported = after(&plan, &seen.machine).machine_conditions()[0].message.clone();
             for part in ["since 2027-01-15T08:01:40Z", "away", "every 5s", "force-deletion", "2h10m0s"] {
-                assert!(told.contains(part), "{part} is not in {told}");
+                assert!(reported.contains(part), "{part} is not in {reported}");
             }
         }
     }

@@ -30,8 +30,8 @@ use super::{
         Effect, Link, Memo, Next, Plan,
         deletion_stage::{DeletionStage, was_failed},
         is_linkable,
+        reporting::Worth,
         status_change::{StatusChange, TimeoutClock},
-        telling::Worth,
         waits::Wait,
     },
     retry::{DeleteReaction, RetryPeriod, StatusReaction, after_failed_deletion, after_failed_status_in_deletion},
@@ -161,7 +161,7 @@ pub(super) fn vm_is_gone(seen: &Observation) -> bool {
 }
 
 /// A status that keeps the flow at a stage: the free text first, the stage's marker last.
-pub(super) struct Rest {
+pub(super) struct StageStatus {
     stage: DeletionStage,
     state: OperationState,
     text: String,
@@ -179,7 +179,7 @@ pub(super) fn wait_in_deletion(seen: &Observation, reason: &'static str, on: imp
     Waiting::on(reason, on).in_course_of(course(seen))
 }
 
-impl Rest {
+impl StageStatus {
     pub(super) fn at(stage: DeletionStage, text: impl Into<String>) -> Self {
         Self { stage, state: OperationState::Processing, text: text.into(), code: None, wait: None }
     }
@@ -229,7 +229,7 @@ impl Rest {
 
     /// A plan of this rule that stays at the stage, and writes the status where it is new.
     pub(super) fn plan(&self, rule: &'static str, seen: &Observation, next: Next) -> Plan {
-        Plan::telling(rule, seen, self.change(seen), Worth::NewValues, next)
+        Plan::reporting(rule, seen, self.change(seen), Worth::NewValues, next)
     }
 }
 
@@ -254,7 +254,7 @@ fn await_call(seen: &Observation) -> Plan {
         wait = wait.at_most_until(limit, "the call ends without an answer");
     }
     let change = StatusChange::new().waits(wait);
-    Plan::telling("deletion-awaits-driver", seen, change, Worth::NewReason, Next::AwaitCall)
+    Plan::reporting("deletion-awaits-driver", seen, change, Worth::NewReason, Next::AwaitCall)
 }
 
 /// When the driver call under way ends at the latest.
@@ -277,7 +277,7 @@ fn mark_terminating(seen: &Observation, stage: DeletionStage) -> Plan {
         ""
     };
     let mut effects: Vec<Effect> = record_provider_id(seen).into_iter().collect();
-    effects.extend([Rest::at(stage, text).effect(seen), Effect::Remember(Memo::FlowDone)]);
+    effects.extend([StageStatus::at(stage, text).effect(seen), Effect::Remember(Memo::FlowDone)]);
     effects.extend(forget_token(seen));
     Plan::new("mark-terminating", effects, Next::Again)
 }
@@ -322,7 +322,8 @@ fn forget_token(seen: &Observation) -> Option<Effect> {
 fn link_node(seen: &Observation, node: &str, provider_id: &str) -> Plan {
     let is_new = seen.machine.provider_id().is_empty() && !provider_id.is_empty();
     let link = Effect::Link(Link { provider_id: is_new.then(|| provider_id.to_owned()), ..Link::of_node(node) });
-    let mut effects = vec![link, Rest::at(DeletionStage::Drain, "").effect(seen), Effect::Remember(Memo::FlowDone)];
+    let mut effects =
+        vec![link, StageStatus::at(DeletionStage::Drain, "").effect(seen), Effect::Remember(Memo::FlowDone)];
     effects.extend(forget_token(seen));
     Plan::new("link-node", effects, Next::Again)
 }
@@ -355,7 +356,7 @@ fn ask_status(seen: &Observation) -> Plan {
                 };
                 failed_call(
                     seen,
-                    Rest::failed(stage, text, Some(status.code)),
+                    StageStatus::failed(stage, text, Some(status.code)),
                     period,
                     machine_reason::VM_DELETION_FAILED,
                 )
@@ -378,7 +379,7 @@ fn has_waited_for_one_of_several(seen: &Observation, code: Code) -> bool {
 
 /// Without the name of a Node there is nothing to drain.
 pub(super) fn skip_drain(seen: &Observation) -> Plan {
-    let rest = Rest::at(DeletionStage::DeleteVm, "Skipping drain as nodeName is not a valid one for machine.");
+    let rest = StageStatus::at(DeletionStage::DeleteVm, "Skipping drain as nodeName is not a valid one for machine.");
     Plan::new("drain-skipped", vec![rest.effect(seen), Effect::Remember(Memo::AnswerDone)], Next::Again)
 }
 
@@ -403,7 +404,7 @@ fn blocked(seen: &Observation, stage: DeletionStage, fault: &Fault) -> Plan {
             "it is there; looked at again when the class, its Secrets or the machine change, and every {}",
             GoDuration::from(pause)
         ));
-    Rest::failed(stage, format!("{}.", fault.message), Some(fault.code))
+    StageStatus::failed(stage, format!("{}.", fault.message), Some(fault.code))
         .waits(wait)
         .plan("deletion-blocked", seen, Next::LookAgain(pause, Wait::ClassOrSecret))
         .also([Effect::Warn { reason: fault.reason, message: fault.message.clone() }])
@@ -424,7 +425,7 @@ fn delete_vm(seen: &Observation) -> Plan {
                     (format!("VM deletion failed due to - {status}. Aborting operation."), RetryPeriod::Long)
                 }
             };
-            let rest = Rest::failed(stage, text, Some(status.code));
+            let rest = StageStatus::failed(stage, text, Some(status.code));
             failed_call(seen, rest, period, machine_reason::VM_DELETION_FAILED)
         }
         Some(Answer::Deleted(Ok(_))) => after_vm(seen),
@@ -452,7 +453,7 @@ fn await_vm(seen: &Observation, stage: DeletionStage, outcome: UnknownOutcome) -
         .seen(format!("nobody knows what became of it; the provider is asked every {}", GoDuration::from(ASKED_EVERY)))
         .ended_by("the VM is found, which is deleted then")
         .at_most_until(outcome.ends_at(), "the machine goes");
-    Rest::at(stage, text)
+    StageStatus::at(stage, text)
         .waits(wait)
         .plan("vm-may-show-itself", seen, Next::LookAgain(outcome.asked_again_in(), Wait::UnknownVm))
         .also([Effect::Remember(Memo::AnswerDone)])
@@ -466,7 +467,7 @@ fn await_other(seen: &Observation, other: &str) -> Plan {
     let wait = wait_in_deletion(seen, machine_condition::REASON_DELETING_VM, on)
         .ended_by(format!("that machine is gone, or label {} is set on this one", label::FORCE_DELETION));
     let next = Next::LookAgain(OTHER_LOOKED_AT_EVERY, Wait::OtherMachine);
-    let plan = Rest::at(stage, text).waits(wait).plan("vm-is-being-deleted", seen, next);
+    let plan = StageStatus::at(stage, text).waits(wait).plan("vm-is-being-deleted", seen, next);
     let is_news = !plan.effects.is_empty();
     plan.also(forget_token(seen).filter(|_| is_news))
 }
@@ -482,7 +483,7 @@ fn leave_vm(seen: &Observation, other: &str) -> Plan {
     let message = format!("VM and Node are neither drained nor deleted with this machine. {text}");
     let wait =
         wait_in_deletion(seen, machine_condition::REASON_LETTING_GO, "its finalizer to be taken off").seen(&text);
-    Rest::at(stage, text)
+    StageStatus::at(stage, text)
         .waits(wait)
         .plan("vm-is-anothers", seen, Next::Settled)
         .also([Effect::Warn { reason: machine_reason::VM_LEFT_TO_ANOTHER, message }])
@@ -491,7 +492,7 @@ fn leave_vm(seen: &Observation, other: &str) -> Plan {
 }
 
 /// Writes the failure of a driver call, and pauses.
-fn failed_call(seen: &Observation, rest: Rest, period: RetryPeriod, reason: &'static str) -> Plan {
+fn failed_call(seen: &Observation, rest: StageStatus, period: RetryPeriod, reason: &'static str) -> Plan {
     let memory = match &seen.flow.answer {
         Some(Answer::Deleted(Err(status))) => status.last_known_state.clone(),
         _ => None,
@@ -507,7 +508,7 @@ fn failed_call(seen: &Observation, rest: Rest, period: RetryPeriod, reason: &'st
     let text = rest.text.clone();
     let change = rest.waits(wait).change(seen).last_known_state(memory);
     let next = Next::LookAgain(pause, Wait::CallOfDeletion);
-    Plan::telling("driver-failed-in-deletion", seen, change, Worth::NewValues, next)
+    Plan::reporting("driver-failed-in-deletion", seen, change, Worth::NewValues, next)
         .warning_if_written(reason, text)
         .also([
             Effect::Remember(Memo::FlowDone),

@@ -11,9 +11,9 @@ use super::{pending_wait, unhealthy_wait};
 use crate::machine::{
     observation::{Freeze, Observation, Silence},
     plan::{
-        Next, Say,
+        Next, RuleResult,
+        reporting::{report_when_new, reported_reason, reported_since},
         status_change::StatusChange,
-        telling::{tell_when_new, told_reason, told_since},
         waits::Wait,
     },
     standing::Waiting,
@@ -26,7 +26,7 @@ const CLOCK_PAUSE: Duration = Duration::from_secs(30);
 
 /// While an API server can't be reached, nothing is decided on stores that may be outdated. Afterwards a machine reports its
 /// own wait again.
-pub fn frozen(seen: &Observation) -> Say {
+pub fn frozen(seen: &Observation) -> RuleResult {
     match seen.freeze {
         Freeze::Frozen => {
             let next = match seen.clock {
@@ -34,31 +34,31 @@ pub fn frozen(seen: &Observation) -> Say {
                 // Nothing wakes the machines when the clock can be trusted again.
                 Some(_) => Next::LookAgain(CLOCK_PAUSE, Wait::Deadline),
             };
-            if !tells(seen) {
-                return Say::act("frozen", Vec::new(), next);
+            if !should_report(seen) {
+                return RuleResult::act("frozen", Vec::new(), next);
             }
             let wait = frozen_wait(seen);
-            let effects = tell_when_new(seen, &wait);
-            Say::waits("frozen", wait, effects, next)
+            let effects = report_when_new(seen, &wait);
+            RuleResult::waits("frozen", wait, effects, next)
         }
-        Freeze::Flowing if told_reason(&seen.machine) == Some(machine_condition::REASON_FROZEN) => {
+        Freeze::Flowing if reported_reason(&seen.machine) == Some(machine_condition::REASON_FROZEN) => {
             let change = StatusChange::new().waits(resumed_wait(seen)).effect(seen);
-            Say::act("thawed", vec![change], Next::Again)
+            RuleResult::act("thawed", vec![change], Next::Again)
         }
-        Freeze::Flowing => Say::NOTHING,
+        Freeze::Flowing => RuleResult::NOTHING,
     }
 }
 
 /// Whether the machine is not in its intended state, and its status can be written.
-fn tells(seen: &Observation) -> bool {
+fn should_report(seen: &Observation) -> bool {
     // The status must keep showing that a VM was taken over: this sets the start of the creation timeout (M-13).
     let adopted = Some(machine_condition::REASON_WAITING_FOR_NODE_OF_ADOPTED_VM);
-    let tellable = match (seen.silence, seen.clock) {
+    let can_be_written = match (seen.silence, seen.clock) {
         (Silence::Target, _) | (Silence::None, Some(ClockTrouble::Apart(_))) => true,
         // A pause of a minute is not worth a write.
         (Silence::None, Some(ClockTrouble::Stepped) | None) | (Silence::Control, _) => false,
     };
-    tellable && is_under_way(seen.phase()) && told_reason(&seen.machine) != adopted
+    can_be_written && is_under_way(seen.phase()) && reported_reason(&seen.machine) != adopted
 }
 
 /// Whether the controller itself moves a machine on from this phase.
@@ -85,14 +85,14 @@ fn frozen_wait(seen: &Observation) -> Waiting {
             machine_condition::REASON_FROZEN,
             "the clocks of the manager's host and of the API server to agree",
         )
-        .since(told_since(seen, machine_condition::REASON_FROZEN))
+        .since(reported_since(seen, machine_condition::REASON_FROZEN))
         .seen(
             "they differ by more than five minutes, so that no VM is made and no verdict is given on health until then",
         )
         .ended_by("the wrong one is set right; see metric mcm_clock_offset_seconds");
     }
     Waiting::on(machine_condition::REASON_FROZEN, "the API server of the target cluster to answer")
-        .since(told_since(seen, machine_condition::REASON_FROZEN))
+        .since(reported_since(seen, machine_condition::REASON_FROZEN))
         .seen("what is known of Nodes may be old, so that no VM is made and no verdict is given on health until then")
         .ended_by("it answers again; see metric mcm_machine_controller_frozen and the log of the process")
 }
@@ -147,19 +147,19 @@ mod tests {
     fn a_machine_under_way_says_once_that_it_is_frozen(#[case] machine: Machine) {
         let seen = frozen_at(machine, 900);
         let plan = decide(&seen);
-        let told = after(&plan, &seen.machine);
-        assert_eq!(told_reason(&told), Some("Frozen"));
-        let message = told.machine_conditions()[0].message.clone();
+        let reported = after(&plan, &seen.machine);
+        assert_eq!(reported_reason(&reported), Some("Frozen"));
+        let message = reported.machine_conditions()[0].message.clone();
         assert!(message.contains("the API server of the target cluster to answer since "), "{message}");
-        assert_eq!(told.phase(), seen.machine.phase(), "no verdict");
-        let again = decide(&frozen_at(told, 960));
+        assert_eq!(reported.phase(), seen.machine.phase(), "no verdict");
+        let again = decide(&frozen_at(reported, 960));
         assert_eq!((again.rule, again.effects, again.next), ("frozen", Vec::new(), Next::Settled));
         let wait = again.standing.as_deref().and_then(Standing::wait).unwrap();
-        assert_eq!(wait.began(), Some(at(900)), "it is told since when, though nothing is written");
+        assert_eq!(wait.began(), Some(at(900)), "the plan says since when, though nothing is written");
     }
 
     #[test]
-    fn one_that_is_where_it_should_be_says_nothing() {
+    fn a_machine_in_its_intended_state_reports_nothing() {
         assert_eq!(decide(&frozen_at(running(), 900)), Plan::wait("frozen", Next::Settled));
     }
 
@@ -176,20 +176,23 @@ mod tests {
     #[rstest]
     #[case::half_an_hour_apart(ClockTrouble::Apart(jiff::SignedDuration::from_mins(-30)), Some("Frozen"))]
     #[case::a_step_is_over_soon(ClockTrouble::Stepped, None)]
-    fn no_verdict_is_given_by_a_clock_that_cannot_be_trusted(#[case] clock: ClockTrouble, #[case] told: Option<&str>) {
+    fn no_verdict_is_given_by_a_clock_that_cannot_be_trusted(
+        #[case] clock: ClockTrouble,
+        #[case] reported: Option<&str>,
+    ) {
         for machine in [machine(), pending(), ill()] {
             let mut seen = frozen_at(machine, 7200);
             (seen.silence, seen.clock) = (Silence::None, Some(clock));
             let plan = decide(&seen);
             assert_eq!((plan.rule, &plan.next), ("frozen", &Next::LookAgain(CLOCK_PAUSE, Wait::Deadline)));
             let after = after(&plan, &seen.machine);
-            assert_eq!(told_reason(&after).filter(|reason| *reason == "Frozen"), told);
+            assert_eq!(reported_reason(&after).filter(|reason| *reason == "Frozen"), reported);
             assert_eq!(after.phase(), seen.machine.phase());
         }
     }
 
     #[test]
-    fn nothing_is_written_to_an_api_server_that_is_silent() {
+    fn nothing_is_written_to_an_api_server_that_does_not_answer() {
         let mut seen = frozen_at(ill(), 900);
         seen.silence = Silence::Control;
         assert_eq!(decide(&seen), Plan::wait("frozen", Next::Settled));
@@ -209,12 +212,12 @@ mod tests {
     #[case::new(machine(), "WaitingForProvider")]
     #[case::without_a_node_yet(pending(), "WaitingForNode")]
     #[case::ill(ill(), "NodeMissing")]
-    fn afterwards_it_says_what_it_waits_for_itself(#[case] machine: Machine, #[case] reason: &str) {
+    fn after_the_freeze_a_machine_reports_its_own_wait(#[case] machine: Machine, #[case] reason: &str) {
         let before = frozen_at(machine, 100);
-        let told = after(&decide(&before), &before.machine);
-        let thawed = seen(told, 130);
+        let reported = after(&decide(&before), &before.machine);
+        let thawed = seen(reported, 130);
         let plan = decide(&thawed);
         assert_eq!(plan.rule, "thawed");
-        assert_eq!(told_reason(&after(&plan, &thawed.machine)), Some(reason));
+        assert_eq!(reported_reason(&after(&plan, &thawed.machine)), Some(reason));
     }
 }

@@ -18,9 +18,9 @@ use super::{
     measures::Measurement,
     observation::{NodeView, Observation, condition, shared_instance::VmOwner},
     plan::{
-        Effect, Next, Say,
+        Effect, Next, RuleResult,
+        reporting::{report_when_new, reported_reason, reported_since},
         status_change::{StatusChange, TimeoutClock},
-        telling::{tell_when_new, told_reason, told_since},
     },
     settings::HealthTimeout,
     standing::Waiting,
@@ -72,30 +72,34 @@ pub enum Cause {
 }
 
 /// What to do about the health of the machine.
-pub fn health(seen: &Observation) -> Say {
+pub fn health(seen: &Observation) -> RuleResult {
     if seen.node_label().is_empty() || *seen.phase() == MachinePhase::Unset {
-        return Say::NOTHING;
+        return RuleResult::NOTHING;
     }
     let conditions = seen.node.ours().map(NodeSnapshot::conditions).unwrap_or_default();
     match health_verdict(seen) {
         HealthVerdict::Unchanged(wait) => match foreign_node(seen) {
-            effects if effects.is_empty() => Say::Pass(wait),
-            effects => Say::act("node-is-foreign", effects, Next::Again),
+            effects if effects.is_empty() => RuleResult::Pass(wait),
+            effects => RuleResult::act("node-is-foreign", effects, Next::Again),
         },
         HealthVerdict::TakeConditions => {
             let mut change = StatusChange::new().conditions(conditions);
             if let Some(wait) = node_wait(seen) {
                 change = change.waits(wait);
             }
-            Say::act("take-conditions", vec![change.effect(seen)], Next::Again)
+            RuleResult::act("take-conditions", vec![change.effect(seen)], Next::Again)
         }
         HealthVerdict::Updated(result) => {
-            let NodeView::Ours(node) = &seen.node else { return Say::NOTHING };
-            let (change, tell) = take_result(seen, node, result);
-            Say::act("take-update-result", vec![change.conditions(conditions).effect(seen), tell], Next::Again)
+            let NodeView::Ours(node) = &seen.node else { return RuleResult::NOTHING };
+            let (change, event) = take_result(seen, node, result);
+            RuleResult::act("take-update-result", vec![change.conditions(conditions).effect(seen), event], Next::Again)
         }
-        HealthVerdict::Running(arrival) => Say::act("node-healthy", running(seen, conditions, arrival), Next::Again),
-        HealthVerdict::Unknown(cause) => Say::act("node-unhealthy", unknown(seen, conditions, cause), Next::Again),
+        HealthVerdict::Running(arrival) => {
+            RuleResult::act("node-healthy", running(seen, conditions, arrival), Next::Again)
+        }
+        HealthVerdict::Unknown(cause) => {
+            RuleResult::act("node-unhealthy", unknown(seen, conditions, cause), Next::Again)
+        }
     }
 }
 
@@ -244,7 +248,7 @@ fn unknown(seen: &Observation, conditions: &[NodeCondition], cause: Cause) -> Ve
             ),
         ),
     };
-    let wait = ill_since(seen, cause, seen.now);
+    let wait = unhealthy_since(seen, cause, seen.now);
     let mut change = StatusChange::new()
         .phase(MachinePhase::Unknown, TimeoutClock::Inactive)
         .operation(OperationType::HealthCheck, OperationState::Processing, text.clone())
@@ -259,10 +263,10 @@ fn unknown(seen: &Observation, conditions: &[NodeCondition], cause: Cause) -> Ve
 pub fn unhealthy_wait(seen: &Observation) -> Waiting {
     let cause = if seen.node.ours().is_some() { Cause::NodeUnhealthy } else { Cause::NodeMissing };
     let began = seen.machine.last_update_time().unwrap_or(seen.now);
-    ill_since(seen, cause, began)
+    unhealthy_since(seen, cause, began)
 }
 
-fn ill_since(seen: &Observation, cause: Cause, began: Timestamp) -> Waiting {
+fn unhealthy_since(seen: &Observation, cause: Cause, began: Timestamp) -> Waiting {
     let reason = match cause {
         Cause::NodeMissing => machine_reason::NODE_MISSING,
         Cause::NodeUnhealthy => machine_reason::NODE_UNHEALTHY,
@@ -308,7 +312,7 @@ fn node_wait(seen: &Observation) -> Option<Waiting> {
     };
     // The status must keep showing that the VM was taken over: this sets the start of the creation timeout (M-13).
     let adopted = machine_condition::REASON_WAITING_FOR_NODE_OF_ADOPTED_VM;
-    let reason = if told_reason(&seen.machine) == Some(adopted) { adopted } else { reason };
+    let reason = if reported_reason(&seen.machine) == Some(adopted) { adopted } else { reason };
     Some(pending_wait(seen, reason, on).seen(in_words(node.conditions())).ended_by(ended_by))
 }
 
@@ -327,16 +331,16 @@ fn foreign_node(seen: &Observation) -> Vec<Effect> {
         return Vec::new();
     }
     if let Some((node, why)) = contest(seen) {
-        return told_of_contest(seen, node, &format!("the machine has not joined, and {why}"));
+        return report_contest(seen, node, &format!("the machine has not joined, and {why}"));
     }
     let (NodeView::Foreign { name, why } | NodeView::Contested { name, why }) = &seen.node else { return Vec::new() };
-    if is_told_as_adopted(seen) {
+    if is_reported_as_adopted(seen) {
         return Vec::new();
     }
     let wait = pending_wait(seen, machine_reason::FOREIGN_NODE_KEPT, format!("a Node {name} of its own"))
         .seen(format!("the one that exists belongs to something else: {why}"))
         .ended_by("that one is gone and the VM registers");
-    tell_when_new(seen, &wait)
+    report_when_new(seen, &wait)
 }
 
 /// The Node that may or may not be this machine's, and why that is unclear. The machine's VM may be the one under the Node,
@@ -351,21 +355,21 @@ pub(super) fn contest(seen: &Observation) -> Option<(&str, &str)> {
 }
 
 /// Reports once that nothing is concluded from a Node of unclear owner, and why that matters now.
-pub(super) fn told_of_contest(seen: &Observation, node: &str, why: &str) -> Vec<Effect> {
-    if is_told_as_adopted(seen) {
+pub(super) fn report_contest(seen: &Observation, node: &str, why: &str) -> Vec<Effect> {
+    if is_reported_as_adopted(seen) {
         return Vec::new();
     }
     let wait = Waiting::on(machine_reason::NODE_CONTESTED, format!("somebody to tell whose Node {node} is"))
-        .since(told_since(seen, machine_reason::NODE_CONTESTED))
+        .since(reported_since(seen, machine_reason::NODE_CONTESTED))
         .seen(why)
         .ended_by("the other machine is deleted or has another node on its label; creation and health timeout rest until then");
-    tell_when_new(seen, &wait)
+    report_when_new(seen, &wait)
 }
 
 /// Whether the condition shows that the VM was taken over. That must stay, see [`node_wait`]; the same condition shows the
 /// wait for a Node.
-fn is_told_as_adopted(seen: &Observation) -> bool {
-    told_reason(&seen.machine) == Some(machine_condition::REASON_WAITING_FOR_NODE_OF_ADOPTED_VM)
+fn is_reported_as_adopted(seen: &Observation) -> bool {
+    reported_reason(&seen.machine) == Some(machine_condition::REASON_WAITING_FOR_NODE_OF_ADOPTED_VM)
 }
 
 /// Conditions in one line: `Ready=False (KubeletNotReady), DiskPressure=True`.

@@ -169,7 +169,7 @@ fn the_clock_of_a_taken_over_vm_starts_when_it_was_taken_over(#[case] reason: &s
 }
 
 /// A machine in phase Unknown at this second, with siblings in these phases, that holds the permit.
-fn turn(second: i64, siblings: Vec<Sibling>) -> Observation {
+fn with_permit(second: i64, siblings: Vec<Sibling>) -> Observation {
     let mut seen = with_node(seen(unknown(0), second), node(ready("False")));
     seen.siblings = Some(siblings);
     seen.permit = Permit::Held;
@@ -178,8 +178,8 @@ fn turn(second: i64, siblings: Vec<Sibling>) -> Observation {
 
 #[test]
 fn mc_112_an_unknown_machine_fails_after_its_health_timeout() {
-    assert_eq!(phase_after(&turn(600, vec![])), MachinePhase::Unknown);
-    let seen = turn(601, vec![sibling("Running"), sibling("Unknown")]);
+    assert_eq!(phase_after(&with_permit(600, vec![])), MachinePhase::Unknown);
+    let seen = with_permit(601, vec![sibling("Running"), sibling("Unknown")]);
     let status = after(&decide(&seen), &seen.machine).status().clone();
     assert_eq!(status.current_status.phase, MachinePhase::Failed);
     assert_eq!(status.last_operation.operation, OperationType::HealthCheck);
@@ -188,7 +188,7 @@ fn mc_112_an_unknown_machine_fails_after_its_health_timeout() {
 
 #[test]
 fn mc_116_a_machine_fails_only_with_the_permit_of_its_group() {
-    let mut seen = turn(601, vec![]);
+    let mut seen = with_permit(601, vec![]);
     seen.permit = Permit::NotHeld;
     assert_eq!(decide(&seen).next, Next::TakePermit);
     assert!(decide(&seen).effects.is_empty());
@@ -196,7 +196,7 @@ fn mc_116_a_machine_fails_only_with_the_permit_of_its_group() {
 
 #[test]
 fn mc_113_a_machine_whose_sibling_is_replaced_waits_and_says_so_once() {
-    let seen = turn(601, vec![sibling("Pending")]);
+    let seen = with_permit(601, vec![sibling("Pending")]);
     let plan = decide(&seen);
     let waiting = after(&plan, &seen.machine);
     assert_eq!(*waiting.phase(), MachinePhase::Unknown);
@@ -204,7 +204,7 @@ fn mc_113_a_machine_whose_sibling_is_replaced_waits_and_says_so_once() {
     assert_eq!(waiting.machine_conditions()[0].reason, deferred);
     let warns = |effect: &Effect| matches!(effect, Effect::Warn { reason, .. } if *reason == deferred);
     assert_eq!(plan.effects.iter().filter(|effect| warns(effect)).count(), 1, "an event tells of it, too: {plan:?}");
-    let mut again = turn(700, vec![sibling("Pending")]);
+    let mut again = with_permit(700, vec![sibling("Pending")]);
     again.machine = waiting;
     assert!(decide(&again).effects.is_empty());
 }
@@ -222,21 +222,21 @@ fn a_group_allows_one_failure_at_a_time(#[case] siblings: Vec<Sibling>, #[case] 
 
 #[test]
 fn mc_118_a_disabled_timeout_never_fails_a_machine() {
-    let mut seen = turn(3600, vec![]);
+    let mut seen = with_permit(3600, vec![]);
     seen.limits.health = HealthTimeout::Never;
     assert_eq!(phase_after(&seen), MachinePhase::Unknown);
 }
 
 #[test]
 fn mc_126_the_machine_may_have_a_timeout_of_its_own() {
-    let mut seen = turn(121, vec![]);
+    let mut seen = with_permit(121, vec![]);
     seen.limits.health = HealthTimeout::After(2 * MINUTE);
     assert_eq!(phase_after(&seen), MachinePhase::Failed);
 }
 
 #[test]
 fn mc_128_after_a_restart_the_timeout_ends_when_it_would_have_anyway() {
-    let mut seen = turn(480, vec![]);
+    let mut seen = with_permit(480, vec![]);
     seen.first_seen = at(480);
     let Next::LookAgain(after, _) = decide(&seen).next else { panic!("no deadline") };
     assert_eq!(after.as_secs(), 120);
@@ -292,10 +292,10 @@ fn mc_125_a_health_timeout_of_zero_fails_a_machine_at_the_first_look_after_it_be
 fn a_ready_node_of_a_pending_machine_with_missing_components_says_so() {
     let seen = with_node(seen(pending(), 60), tainted(node(ready("True")), taint::CRITICAL_COMPONENTS_NOT_READY));
     let machine = after(&decide(&seen), &seen.machine);
-    let told = &machine.machine_conditions()[0];
-    assert_eq!(told.reason, machine_condition::REASON_WAITING_FOR_CRITICAL_COMPONENTS);
+    let reported = &machine.machine_conditions()[0];
+    assert_eq!(reported.reason, machine_condition::REASON_WAITING_FOR_CRITICAL_COMPONENTS);
     assert_eq!(
-        told.message,
+        reported.message,
         "waiting for critical pods of Node n since 2027-01-15T08:00:01Z: Ready=True; ends when taint \
          node.gardener.cloud/critical-components-not-ready is taken off the Node; at 2027-01-15T08:20:00Z the machine is \
          declared Failed"

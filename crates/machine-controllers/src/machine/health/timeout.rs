@@ -6,15 +6,15 @@
 
 use std::time::Duration;
 
-use super::{contest, in_words, told_of_contest};
+use super::{contest, in_words, report_contest};
 use crate::machine::{
     in_place::timed_out,
     measures::Measurement,
     observation::{NodeSource, Observation, Permit, Sibling, VmCheck},
     plan::{
-        Effect, Next, Say,
+        Effect, Next, RuleResult,
+        reporting::{report_when_new, reported_since},
         status_change::{StatusChange, TimeoutClock},
-        telling::{tell_when_new, told_since},
         waits::Wait,
     },
     standing::Waiting,
@@ -45,11 +45,11 @@ pub(crate) fn blocks_siblings(phase: &MachinePhase, preserved: bool) -> bool {
 }
 
 /// What follows from the time a machine has spent in its phase.
-pub fn timeouts(seen: &Observation) -> Say {
-    let Some(limit) = phase_limit(seen) else { return Say::NOTHING };
+pub fn timeouts(seen: &Observation) -> RuleResult {
+    let Some(limit) = phase_limit(seen) else { return RuleResult::NOTHING };
     let vm_is_gone = limit.of == Limited::Health && seen.vm_check == VmCheck::Gone;
     if !limit.has_passed() && !vm_is_gone {
-        return Say::Pass(Some(limit.until_passed()));
+        return RuleResult::Pass(Some(limit.until_passed()));
     }
     match (limit.of, contest(seen)) {
         (Limited::Creation | Limited::Health, Some((node, why))) => undecided(seen, node, why),
@@ -57,46 +57,46 @@ pub fn timeouts(seen: &Observation) -> Say {
         (Limited::Health, None) => unhealthy(seen, limit),
         // An in-place update has its own timeout, whether the Node is there or not (MC-285). Its result is a label of the Node.
         (Limited::InPlaceUpdate, _) => {
-            last_look(seen).unwrap_or_else(|| Say::act("in-place-timeout", timed_out(seen), Next::Again))
+            last_look(seen).unwrap_or_else(|| RuleResult::act("in-place-timeout", timed_out(seen), Next::Again))
         }
         // No phase has this limit.
-        (Limited::Drain, _) => Say::NOTHING,
+        (Limited::Drain, _) => RuleResult::NOTHING,
     }
 }
 
-fn never_joined(seen: &Observation, limit: TimeLimit) -> Say {
+fn never_joined(seen: &Observation, limit: TimeLimit) -> RuleResult {
     if let Some(look) = last_look(seen) {
         return look;
     }
     let text = format!("Machine {} failed to join the cluster in {}.", seen.name(), duration(limit.length));
     let mut effects = failed(seen, machine_reason::CREATION_TIMEOUT, text);
     effects.push(Effect::Measure(Measurement::FailedJoin));
-    Say::act("creation-timeout", effects, Next::Again)
+    RuleResult::act("creation-timeout", effects, Next::Again)
 }
 
 /// Reads the Node once more before its machine is declared Failed: this process may have been suspended and its watch may
 /// lag, so that the kubelet may have joined or recovered meanwhile. Without the Node's name there is nothing to read.
-fn last_look(seen: &Observation) -> Option<Say> {
+fn last_look(seen: &Observation) -> Option<RuleResult> {
     (!seen.node_label().is_empty() && seen.node_source == NodeSource::View)
-        .then(|| Say::act("last-look-at-node", vec![Effect::RereadNode], Next::Again))
+        .then(|| RuleResult::act("last-look-at-node", vec![Effect::RereadNode], Next::Again))
 }
 
 /// Nothing is concluded from a Node that may or may not be this machine's.
-fn undecided(seen: &Observation, node: &str, why: &str) -> Say {
-    let effects = told_of_contest(seen, node, &format!("the time limit of this machine has passed, and {why}"));
-    Say::act("timeout-contested", effects, Next::LookAgain(Duration::from_secs(60), Wait::Contest))
+fn undecided(seen: &Observation, node: &str, why: &str) -> RuleResult {
+    let effects = report_contest(seen, node, &format!("the time limit of this machine has passed, and {why}"));
+    RuleResult::act("timeout-contested", effects, Next::LookAgain(Duration::from_secs(60), Wait::Contest))
 }
 
 /// An unhealthy machine whose health timeout has passed, or whose VM is gone. Its siblings and the permit decide whether it
 /// is declared Failed now.
-fn unhealthy(seen: &Observation, limit: TimeLimit) -> Say {
+fn unhealthy(seen: &Observation, limit: TimeLimit) -> RuleResult {
     // The cheap check comes first, without the permit: a blocked machine must not keep the permit from the others.
     let blocking = seen.siblings.as_deref().map(blocking_siblings).unwrap_or_default();
     if !blocking.is_empty() {
         return deferred(seen, &blocking);
     }
     if seen.permit == Permit::NotHeld {
-        return Say::act("health-timeout", Vec::new(), Next::TakePermit);
+        return RuleResult::act("health-timeout", Vec::new(), Next::TakePermit);
     }
     if let Some(look) = last_look(seen) {
         return look;
@@ -108,7 +108,7 @@ fn unhealthy(seen: &Observation, limit: TimeLimit) -> Say {
             seen.name(),
             in_words(seen.machine.conditions())
         );
-        return Say::act("vm-is-gone", failed(seen, machine_reason::VM_GONE, text), Next::Again);
+        return RuleResult::act("vm-is-gone", failed(seen, machine_reason::VM_GONE, text), Next::Again);
     }
     let text = format!(
         "Machine {} health checks failing since last {}. Updating machine phase to Failed. Node Conditions: {}",
@@ -116,7 +116,7 @@ fn unhealthy(seen: &Observation, limit: TimeLimit) -> Say {
         duration(limit.length),
         in_words(seen.machine.conditions())
     );
-    Say::act("health-timeout", failed(seen, machine_reason::HEALTH_TIMEOUT, text), Next::Again)
+    RuleResult::act("health-timeout", failed(seen, machine_reason::HEALTH_TIMEOUT, text), Next::Again)
 }
 
 /// Declares the machine Failed; the type of the last operation stays.
@@ -137,24 +137,24 @@ pub fn failed_wait(seen: &Observation, reason: &'static str, text: &str) -> Wait
     } else {
         ("somebody to delete or repair it", format!("it is deleted or its spec changes{recovers}"))
     };
-    Waiting::on(reason, on).since(told_since(seen, reason)).seen(text).ended_by(ended_by)
+    Waiting::on(reason, on).since(reported_since(seen, reason)).seen(text).ended_by(ended_by)
 }
 
 /// Other machines are being replaced: report that once, and let their changes wake the machine.
-fn deferred(seen: &Observation, in_progress: &[String]) -> Say {
+fn deferred(seen: &Observation, in_progress: &[String]) -> RuleResult {
     let reason = machine_reason::HEALTH_TIMEOUT_REPLACEMENT_DEFERRED;
     let group = seen.machine.labels().get(label::NAME).map(String::as_str).unwrap_or_default();
     let wait = Waiting::on(reason, format!("the replacement of {} other machine(s) of {group}", in_progress.len()))
-        .since(told_since(seen, reason))
+        .since(reported_since(seen, reason))
         .seen(format!(
             "the time limit of this machine has passed, and {} is being replaced",
             in_progress.first().map(String::as_str).unwrap_or_default()
         ))
         .ended_by("each of them is Running or gone; then this machine is declared Failed");
-    let effects = tell_when_new(seen, &wait);
+    let effects = report_when_new(seen, &wait);
     // Changes of siblings wake the machine; the minute is for a lost change.
     let next = Next::LookAgain(Duration::from_secs(60), Wait::Siblings);
-    Say::waits("health-timeout-deferred", wait, effects, next)
+    RuleResult::waits("health-timeout-deferred", wait, effects, next)
 }
 
 fn duration(limit: Duration) -> GoDuration {
@@ -208,23 +208,23 @@ mod tests {
             seen.machine = after(&decide(&seen), &seen.machine);
         }
         let plan = decide(&seen);
-        let told = after(&plan, &seen.machine);
-        assert_eq!((plan.rule, told.phase().clone()), (rule, phase));
+        let reported = after(&plan, &seen.machine);
+        assert_eq!((plan.rule, reported.phase().clone()), (rule, phase));
         if rule == "timeout-contested" {
-            let progress = told.machine_conditions().iter().find(|one| one.type_ == "Progressing").unwrap();
+            let progress = reported.machine_conditions().iter().find(|one| one.type_ == "Progressing").unwrap();
             assert_eq!(progress.reason, "NodeContested");
             assert!(
                 progress.message.contains("machine a has it") && !progress.message.contains("Failed"),
                 "{progress:?}"
             );
-            assert_eq!(plan.effects, [], "it was told when the contest began");
+            assert_eq!(plan.effects, [], "it was reported when the contest began");
         }
     }
 
     #[test]
     fn m_62_a_duration_is_printed_as_go_prints_it() {
         let seen = seen(pending(), 1201);
-        let told = after(&decide(&seen), &seen.machine).last_operation().description.clone();
-        assert_eq!(told, "Machine m-abcde failed to join the cluster in 20m0s.");
+        let reported = after(&decide(&seen), &seen.machine).last_operation().description.clone();
+        assert_eq!(reported, "Machine m-abcde failed to join the cluster in 20m0s.");
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::{
     machine::{
         observation::{Answer, Call, ClassState, Observation, VmCheck},
-        plan::{Effect, Memo, Next, Say},
+        plan::{Effect, Memo, Next, RuleResult},
         settings::VmGoneCheck,
     },
     times::since,
@@ -24,12 +24,12 @@ const FIRST_AFTER: Duration = Duration::from_secs(60);
 const AGAIN_AFTER: Duration = Duration::from_secs(5 * 60);
 
 /// Asks the driver when it is time, and takes in its answer.
-pub fn vm_gone(seen: &Observation) -> Say {
+pub fn vm_gone(seen: &Observation) -> RuleResult {
     if seen.limits.vm_gone_check == VmGoneCheck::Off
         || *seen.phase() != MachinePhase::Unknown
         || seen.machine.provider_id().is_empty()
     {
-        return Say::NOTHING;
+        return RuleResult::NOTHING;
     }
     if let Some(Answer::Status(answer)) = &seen.flow.answer {
         let missing = matches!(answer, Err(status) if status.code == Code::NotFound);
@@ -39,16 +39,16 @@ pub fn vm_gone(seen: &Observation) -> Say {
             (VmCheck::NotAsked | VmCheck::NoEvidence(_), true) => VmCheck::MissingOnce(seen.steady),
         };
         let effects = vec![Effect::Remember(Memo::FlowDone), Effect::Remember(Memo::VmChecked(next))];
-        return Say::act("vm-check-answered", effects, Next::Again);
+        return RuleResult::act("vm-check-answered", effects, Next::Again);
     }
-    let Some(left) = left(seen) else { return Say::NOTHING };
+    let Some(left) = left(seen) else { return RuleResult::NOTHING };
     if seen.flow.in_flight.is_some() || seen.class.state != ClassState::Usable {
-        return Say::NOTHING;
+        return RuleResult::NOTHING;
     }
     if !left.is_zero() {
-        return Say::Pass(Some(left));
+        return RuleResult::Pass(Some(left));
     }
-    Say::act("ask-whether-vm-is-gone", vec![Effect::Start(Call::Status)], Next::AwaitCall)
+    RuleResult::act("ask-whether-vm-is-gone", vec![Effect::Start(Call::Status)], Next::AwaitCall)
 }
 
 /// The time until the driver is asked; `None` once the VM is known to be gone.

@@ -19,9 +19,9 @@ use super::{
     node::steps::condition_now,
     observation::{DrainState, NodeStep, NodeView, Observation, condition},
     plan::{
-        Effect, Next, Plan, Say,
+        Effect, Next, Plan, RuleResult,
+        reporting::{Worth, report_missing_views, reported_reason, views_pause, wait_for_views, write_if},
         status_change::{StatusChange, TimeoutClock},
-        telling::{Worth, tell_of_views, told_reason, views_wait, views_waited_for, write_if},
         waits::Wait,
     },
     retry::RetryPeriod,
@@ -187,19 +187,19 @@ fn node_of(seen: &Observation) -> Option<&NodeSnapshot> {
 }
 
 /// Marks the Node's progress through the update (spec §3.1, step 10).
-pub fn in_place_marks(seen: &Observation) -> Say {
-    let Some(node) = node_of(seen) else { return Say::NOTHING };
-    let InPlaceStep::Mark(stage) = next_in_place_step(node) else { return Say::NOTHING };
+pub fn in_place_marks(seen: &Observation) -> RuleResult {
+    let Some(node) = node_of(seen) else { return RuleResult::NOTHING };
+    let InPlaceStep::Mark(stage) = next_in_place_step(node) else { return RuleResult::NOTHING };
     if seen.troubles.at(NodeStep::InPlaceCondition).is_some() {
-        return Say::Pass(Some(RetryPeriod::Short.length(Duration::ZERO)));
+        return RuleResult::Pass(Some(RetryPeriod::Short.length(Duration::ZERO)));
     }
-    Say::act("in-place-mark", vec![mark(node, stage, seen.now)], Next::Again)
+    RuleResult::act("in-place-mark", vec![mark(node, stage, seen.now)], Next::Again)
 }
 
 /// Drains a selected Node (spec §3.1, step 11). The machine's status is written first, then the Node: a restart in between
 /// drains an empty node once more, but the agent never begins while the machine counts as Running (MC-144).
-pub fn in_place_drain(seen: &Observation) -> Say {
-    let Some(node) = node_of(seen) else { return Say::NOTHING };
+pub fn in_place_drain(seen: &Observation) -> RuleResult {
+    let Some(node) = node_of(seen) else { return RuleResult::NOTHING };
     if next_in_place_step(node) != InPlaceStep::Drain {
         return withdrawn(seen, node);
     }
@@ -207,25 +207,25 @@ pub fn in_place_drain(seen: &Observation) -> Say {
         return failed(seen, node, &trouble.error.as_str().into());
     }
     if !seen.troubles.is_empty() {
-        return Say::Pass(Some(RetryPeriod::Short.length(Duration::ZERO)));
+        return RuleResult::Pass(Some(RetryPeriod::Short.length(Duration::ZERO)));
     }
     if !node.is_cordoned() {
-        return Say::act("in-place-cordon", vec![Effect::Cordon], Next::Again);
+        return RuleResult::act("in-place-cordon", vec![Effect::Cordon], Next::Again);
     }
     match &seen.drain {
-        DrainState::Due => Say::act("in-place-drain", Vec::new(), Next::StepDrain(order(seen, node))),
+        DrainState::Due => RuleResult::act("in-place-drain", Vec::new(), Next::StepDrain(order(seen, node))),
         DrainState::Warming => {
             let began = selected_at(seen, node);
-            let lists = views_waited_for(seen, began, None);
-            let told = tell_of_views(seen, began, &lists);
-            let next = Next::LookAgain(views_wait(seen, began), Wait::UpdateViews);
-            Say::waits("in-place-drain-awaits-views", lists, told, next)
+            let lists = wait_for_views(seen, began, None);
+            let reported = report_missing_views(seen, began, &lists);
+            let next = Next::LookAgain(views_pause(seen, began), Wait::UpdateViews);
+            RuleResult::waits("in-place-drain-awaits-views", lists, reported, next)
         }
         DrainState::Running { progress, blocked_by, waiting, attempt, wake } => {
             let text = waiting
                 .as_ref()
                 .map_or_else(|| progress.clone(), |waiting| format!("{progress}, for {}", waiting.text()));
-            Say::Act(running(seen, node, &text, blocked_by.as_deref(), *attempt, *wake))
+            RuleResult::Act(running(seen, node, &text, blocked_by.as_deref(), *attempt, *wake))
         }
         DrainState::Failed(error) => failed(seen, node, error),
         DrainState::Drained => {
@@ -235,16 +235,16 @@ pub fn in_place_drain(seen: &Observation) -> Say {
                 effects.push(begin(seen));
             }
             effects.push(mark(node, UpdateStage::DrainSuccessful, seen.now));
-            Say::act("in-place-drained", effects, Next::Again)
+            RuleResult::act("in-place-drained", effects, Next::Again)
         }
     }
 }
 
 /// A machine whose update was withdrawn during the drain stays in service and waits for nothing any more.
-fn withdrawn(seen: &Observation, node: &NodeSnapshot) -> Say {
+fn withdrawn(seen: &Observation, node: &NodeSnapshot) -> RuleResult {
     let is_candidate = node.label(label::CANDIDATE_FOR_UPDATE).is_some();
-    if !tells_of_drain(seen) || is_candidate || *seen.phase() != MachinePhase::Running {
-        return Say::NOTHING;
+    if !shows_drain(seen) || is_candidate || *seen.phase() != MachinePhase::Running {
+        return RuleResult::NOTHING;
     }
     let text = "the update of its Node in place was withdrawn";
     let mut change = StatusChange::new().settled(machine_condition::REASON_SETTLED, text);
@@ -252,18 +252,18 @@ fn withdrawn(seen: &Observation, node: &NodeSnapshot) -> Say {
         let text = "Drain stopped: the update in place was withdrawn".to_owned();
         change = change.operation(OperationType::DrainNode, OperationState::Successful, text);
     }
-    Say::act("in-place-withdrawn", vec![change.effect(seen)], Next::Again)
+    RuleResult::act("in-place-withdrawn", vec![change.effect(seen)], Next::Again)
 }
 
 /// When the Node was selected: the start of its drain.
 fn selected_at(seen: &Observation, node: &NodeSnapshot) -> Timestamp {
-    told_selection(node).unwrap_or(seen.now)
+    stored_selection(node).unwrap_or(seen.now)
 }
 
 /// When the Node was selected, if its condition shows it.
-fn told_selection(node: &NodeSnapshot) -> Option<Timestamp> {
-    let told = condition(node.conditions(), node_condition::IN_PLACE_UPDATE)?;
-    told.last_transition_time.as_ref().map(|time| time.0)
+fn stored_selection(node: &NodeSnapshot) -> Option<Timestamp> {
+    let stored = condition(node.conditions(), node_condition::IN_PLACE_UPDATE)?;
+    stored.last_transition_time.as_ref().map(|time| time.0)
 }
 
 /// How the Node is drained: by force when label `force-drain` is exactly `True`, when the drain timeout has passed since the
@@ -271,7 +271,7 @@ fn told_selection(node: &NodeSnapshot) -> Option<Timestamp> {
 fn order(seen: &Observation, node: &NodeSnapshot) -> DrainOrder {
     let asked = seen.machine.labels().get(label::FORCE_DRAIN).is_some_and(|value| value == "True");
     let limit = node_limit(seen, seen.limits.drain, selected_at(seen, node));
-    let (force, left) = if asked || limit.has_passed() || seen.is_node_lastingly_ill() {
+    let (force, left) = if asked || limit.has_passed() || seen.is_node_lastingly_unhealthy() {
         (Force::Yes, FORCED_DRAIN)
     } else {
         (Force::No, limit.left())
@@ -279,7 +279,7 @@ fn order(seen: &Observation, node: &NodeSnapshot) -> DrainOrder {
     DrainOrder {
         node: node.name().to_owned(),
         node_uid: node.uid().to_owned(),
-        flow: DrainFlow::Update(told_selection(node)),
+        flow: DrainFlow::Update(stored_selection(node)),
         force,
         deadline: after(seen.steady, left),
     }
@@ -327,8 +327,8 @@ fn running(
             format!("Drain is held up by PodDisruptionBudget {budget}, which refuses evictions. {}", stage_text::DRAIN);
         change = change.operation(OperationType::DrainNode, OperationState::Processing, text);
     }
-    let is_told = attempt == Attempt::Again && tells_of_drain(seen);
-    let write = write_if(seen, &change, Worth::NewReason).filter(|_| !is_told);
+    let is_reported = attempt == Attempt::Again && shows_drain(seen);
+    let write = write_if(seen, &change, Worth::NewReason).filter(|_| !is_reported);
     // A drain that makes progress needs no warning; the condition shows it.
     let is_warned = write.is_some() && blocked_by.is_some();
     let warning = is_warned.then(|| Effect::Warn { reason: wait.reason(), message: wait.message() });
@@ -337,9 +337,9 @@ fn running(
 }
 
 /// Whether the machine shows that its Node is being drained for an update.
-fn tells_of_drain(seen: &Observation) -> bool {
+fn shows_drain(seen: &Observation) -> bool {
     matches!(
-        told_reason(&seen.machine),
+        reported_reason(&seen.machine),
         Some(machine_condition::REASON_DRAINING_FOR_UPDATE | machine_reason::DRAIN_BLOCKED)
     )
 }
@@ -362,17 +362,17 @@ fn drain_wait(seen: &Observation, node: &NodeSnapshot, text: &str, blocked_by: O
 }
 
 /// A failed attempt; the phase stays (MC-134).
-fn failed(seen: &Observation, node: &NodeSnapshot, failure: &Failure) -> Say {
+fn failed(seen: &Observation, node: &NodeSnapshot, failure: &Failure) -> RuleResult {
     let error = &failure.text;
     let text = format!("Drain failed due to - {error}. Will retry in next sync. {}", stage_text::DRAIN);
     let wait = drain_wait(seen, node, &format!("the last attempt failed: {error}"), None);
-    let on = failure.named_behind(wait.whom());
-    let wait = wait.for_whom(on);
+    let on = failure.named_behind(wait.object());
+    let wait = wait.for_object(on);
     let message = wait.message();
     let change = StatusChange::new().operation(OperationType::DrainNode, OperationState::Processing, text).waits(wait);
     let next = Next::LookAgain(RetryPeriod::Short.length(Duration::ZERO), Wait::UpdateDrainFailed);
     let warning = Effect::Warn { reason: machine_reason::DRAIN_BLOCKED, message };
-    Say::Act(Plan::telling("in-place-drain-failed", seen, change, Worth::NewValues, next).also([warning]))
+    RuleResult::Act(Plan::reporting("in-place-drain-failed", seen, change, Worth::NewValues, next).also([warning]))
 }
 
 /// What the agent's label means for the machine's phase; only while the machine is being updated, or after its update

@@ -13,7 +13,7 @@ use crate::{
     machine::{
         decide::decide,
         observation::{DrainState, NodeSource, NodeStep, NodeView, Observation, Permit, Trouble},
-        plan::{Effect, Next, Plan, Say, telling::told_reason},
+        plan::{Effect, Next, Plan, RuleResult, reporting::reported_reason},
         testing::*,
     },
     snapshots::NodeSnapshot,
@@ -103,14 +103,14 @@ fn a_machine_whose_update_was_withdrawn_waits_for_nothing(#[case] budget: Option
         wake: std::time::Duration::from_secs(5),
     };
     let draining = Observation { drain, ..selected(110) };
-    let told = after(&decide(&draining), &draining.machine);
-    assert_ne!(told_reason(&told), Some(machine_condition::REASON_SETTLED));
-    let stopped = with_node(seen(told, 120), updating_node(&[], Some(UpdateStage::Candidate)));
-    let Say::Act(plan) = in_place_drain(&stopped) else { panic!("nothing is decided") };
+    let reported = after(&decide(&draining), &draining.machine);
+    assert_ne!(reported_reason(&reported), Some(machine_condition::REASON_SETTLED));
+    let stopped = with_node(seen(reported, 120), updating_node(&[], Some(UpdateStage::Candidate)));
+    let RuleResult::Act(plan) = in_place_drain(&stopped) else { panic!("nothing is decided") };
     assert_eq!(plan.rule, "in-place-withdrawn");
-    let told = after(&plan, &stopped.machine);
-    assert_eq!(told_reason(&told), Some(machine_condition::REASON_SETTLED));
-    assert_ne!(told.last_operation().state, OperationState::Processing);
+    let reported = after(&plan, &stopped.machine);
+    assert_eq!(reported_reason(&reported), Some(machine_condition::REASON_SETTLED));
+    assert_ne!(reported.last_operation().state, OperationState::Processing);
 }
 
 /// A Running machine whose node is selected and cordoned.
@@ -178,7 +178,7 @@ fn mc_133_mc_144_after_the_drain_the_phase_is_stored_before_the_node_is_marked()
     let last = machine.last_operation();
     assert_eq!((&last.operation, &last.state), (&OperationType::InPlaceUpdate, &OperationState::Processing));
     assert_eq!(last.description, "Machine m-abcde is undergoing an in-place update");
-    assert_eq!(told_reason(&machine), Some(machine_condition::REASON_WAITING_FOR_UPDATE));
+    assert_eq!(reported_reason(&machine), Some(machine_condition::REASON_WAITING_FOR_UPDATE));
     assert!(!plan.effects.iter().any(|effect| matches!(effect, Effect::Start(_))), "the VM is not touched");
 
     // The API server has refused the Node's condition: what is written already is not written again.
@@ -187,7 +187,7 @@ fn mc_133_mc_144_after_the_drain_the_phase_is_stored_before_the_node_is_marked()
 }
 
 #[test]
-fn mc_134_a_drain_that_fails_is_told_and_the_phase_stays() {
+fn mc_134_a_drain_that_fails_is_reported_and_the_phase_stays() {
     let mut seen = selected(200);
     seen.drain = DrainState::Failed("pod ns/a: budget b is misconfigured".into());
     let plan = decide(&seen);
@@ -210,7 +210,7 @@ fn mc_134_a_drain_that_fails_is_told_and_the_phase_stays() {
 }
 
 #[test]
-fn mc_134_a_budget_that_blocks_is_told_once() {
+fn mc_134_a_budget_that_blocks_is_reported_once() {
     let mut seen = selected(200);
     seen.drain = running_drain(Some("ns/pdb"));
     let plan = decide(&seen);
@@ -222,7 +222,7 @@ fn mc_134_a_budget_that_blocks_is_told_once() {
         "Drain is held up by PodDisruptionBudget ns/pdb, which refuses evictions. Initiate node drain"
     );
     assert_eq!(*machine.phase(), MachinePhase::Running);
-    assert_eq!(told_reason(&machine), Some(machine_reason::DRAIN_BLOCKED));
+    assert_eq!(reported_reason(&machine), Some(machine_reason::DRAIN_BLOCKED));
     assert!(machine.machine_conditions()[0].message.contains("ns/pdb"), "{:?}", machine.machine_conditions());
     seen.machine = machine;
     assert!(decide(&seen).effects.is_empty());
@@ -262,11 +262,11 @@ fn running_drain(blocked_by: Option<&str>) -> DrainState {
 }
 
 #[test]
-fn a_drain_that_moves_is_told_without_an_event() {
+fn a_drain_that_makes_progress_is_reported_without_an_event() {
     let mut seen = selected(200);
     seen.drain = running_drain(None);
     let plan = decide(&seen);
-    assert_eq!(told_reason(&after(&plan, &seen.machine)), Some(machine_condition::REASON_DRAINING_FOR_UPDATE));
+    assert_eq!(reported_reason(&after(&plan, &seen.machine)), Some(machine_condition::REASON_DRAINING_FOR_UPDATE));
     assert_eq!(plan.effects.len(), 1, "{plan:?}");
 }
 
@@ -309,7 +309,7 @@ fn mc_138_a_failed_update_names_the_agents_reason() {
     let machine = after(&decide(&seen), &seen.machine);
     assert_eq!(*machine.phase(), MachinePhase::InPlaceUpdateFailed);
     assert_eq!(machine.last_operation().description, "Machine m-abcde failed to update dependencies: x");
-    assert_eq!(told_reason(&machine), Some(machine_reason::IN_PLACE_UPDATE_FAILED));
+    assert_eq!(reported_reason(&machine), Some(machine_reason::IN_PLACE_UPDATE_FAILED));
 }
 
 #[rstest]

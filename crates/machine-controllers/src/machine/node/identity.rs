@@ -8,7 +8,7 @@ use crate::{
     machine::{
         observation::{NodeIdentity, NodeView, Observation},
         plan::{
-            Effect, Next, Say,
+            Effect, Next, RuleResult,
             status_change::{Doubt, StatusChange},
         },
     },
@@ -17,24 +17,24 @@ use crate::{
 use machine_api::{names::machine_condition, v1alpha1::MachinePhase};
 
 /// Reports that the driver can't tell whose the Node is, and withdraws the report once the driver can.
-pub fn node_identity(seen: &Observation) -> Say {
+pub fn node_identity(seen: &Observation) -> RuleResult {
     if *seen.phase() == MachinePhase::Unset {
-        return Say::NOTHING;
+        return RuleResult::NOTHING;
     }
-    let stored = told(&seen.machine);
+    let stored = stored_doubt(&seen.machine);
     match (doubt(seen), stored) {
         (Some((reason, message)), stored)
             if stored.is_none_or(|stored| stored.reason != reason || stored.message != message) =>
         {
             let doubt = Doubt::Because { reason, message: message.clone() };
             let warn = Effect::Warn { reason, message };
-            Say::act("node-not-identified", vec![tell(seen, doubt), warn], Next::Again)
+            RuleResult::act("node-not-identified", vec![write_doubt(seen, doubt), warn], Next::Again)
         }
         // Only a Node that is seen removes the doubt: a Node that is gone may come back.
         (None, Some(_)) if matches!(seen.node, NodeView::Ours(_) | NodeView::Foreign { .. }) => {
-            Say::act("node-identified", vec![tell(seen, Doubt::None)], Next::Again)
+            RuleResult::act("node-identified", vec![write_doubt(seen, Doubt::None)], Next::Again)
         }
-        _ => Say::NOTHING,
+        _ => RuleResult::NOTHING,
     }
 }
 
@@ -61,11 +61,11 @@ fn doubt(seen: &Observation) -> Option<(&'static str, String)> {
 }
 
 /// The stored condition.
-fn told(machine: &MachineSnapshot) -> Option<&Condition> {
+fn stored_doubt(machine: &MachineSnapshot) -> Option<&Condition> {
     machine.machine_conditions().iter().find(|condition| condition.type_ == machine_condition::NODE_IDENTIFIED)
 }
 
-fn tell(seen: &Observation, doubt: Doubt) -> Effect {
+fn write_doubt(seen: &Observation, doubt: Doubt) -> Effect {
     StatusChange::new().doubt(doubt).effect(seen)
 }
 
@@ -90,16 +90,16 @@ mod tests {
     }
 
     #[test]
-    fn ids_that_cannot_be_compared_are_told_once_and_the_machine_stays_running() {
+    fn ids_that_cannot_be_compared_are_reported_once_and_the_machine_stays_running() {
         let seen = undecided();
         let plan = decide(&seen);
         assert_eq!(plan.rule, "node-not-identified");
-        let told = after(&plan, &seen.machine);
-        assert_eq!(*told.phase(), MachinePhase::Running);
+        let reported = after(&plan, &seen.machine);
+        assert_eq!(*reported.phase(), MachinePhase::Running);
         let expected = as_pairs(&[("NodeIdentified", "ProviderIDsNotComparable")]);
-        assert_eq!(conditions(&told), expected);
-        let again = Observation { machine: told, ..seen };
-        assert_eq!(node_identity(&again), Say::NOTHING);
+        assert_eq!(conditions(&reported), expected);
+        let again = Observation { machine: reported, ..seen };
+        assert_eq!(node_identity(&again), RuleResult::NOTHING);
     }
 
     #[test]
@@ -108,9 +108,9 @@ mod tests {
         let progress =
             crate::machine::plan::status_change::StatusChange::new().settled(machine_condition::REASON_SETTLED, "x");
         seen.machine = after(&Plan::new("test", vec![progress.effect(&seen)], Next::Settled), &seen.machine);
-        let told = after(&decide(&seen), &seen.machine);
-        assert_eq!(conditions(&told).len(), 2);
-        seen.machine = told;
+        let reported = after(&decide(&seen), &seen.machine);
+        assert_eq!(conditions(&reported).len(), 2);
+        seen.machine = reported;
         seen.node_identity = NodeIdentity::Told;
         let plan = decide(&seen);
         assert_eq!(plan.rule, "node-identified");
@@ -122,11 +122,11 @@ mod tests {
         let contested = || NodeView::Contested { name: "n".to_owned(), why: "machine a has it".to_owned() };
         let mut seen = undecided();
         seen.node = contested();
-        let told = after(&decide(&seen), &seen.machine);
-        assert_eq!(*told.phase(), MachinePhase::Running);
-        assert_eq!(conditions(&told), as_pairs(&[("NodeIdentified", "NodeContested")]));
-        seen.machine = told;
-        assert_eq!(decide(&seen).effects, [], "it is told; nothing else is done");
+        let reported = after(&decide(&seen), &seen.machine);
+        assert_eq!(*reported.phase(), MachinePhase::Running);
+        assert_eq!(conditions(&reported), as_pairs(&[("NodeIdentified", "NodeContested")]));
+        seen.machine = reported;
+        assert_eq!(decide(&seen).effects, [], "it is reported; nothing else is done");
 
         // Unhealthy for long enough to fail, if the Node were certain to be the machine's.
         let mut ill = in_phase(

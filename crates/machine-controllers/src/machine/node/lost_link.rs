@@ -9,7 +9,7 @@ use super::ownership::{Owner, has_its_id, owner_in};
 use crate::{
     machine::{
         observation::{Answer, NodeView, Observation},
-        plan::{Effect, Link, Next, Say, deletion_stage::DeletionStage},
+        plan::{Effect, Link, Next, RuleResult, deletion_stage::DeletionStage},
     },
     snapshots::{MachineSnapshot, NodeSnapshot},
     views::{BY_INSTANCE, BY_MACHINE, BY_NODE, ControlViews},
@@ -19,12 +19,12 @@ use machine_api::{names::label, v1alpha1::MachinePhase};
 use machine_driver::{SameInstance, same_instance::instance_key};
 
 /// Links the Node that was found to a machine that has been linked before.
-pub(crate) fn lost_link(seen: &Observation) -> Say {
+pub(crate) fn lost_link(seen: &Observation) -> RuleResult {
     match &seen.node {
         NodeView::NotLinked { candidate: Some(node), .. } if was_linked(seen) => {
-            Say::act("link-node-again", vec![Effect::Link(Link::of_node(node))], Next::Again)
+            RuleResult::act("link-node-again", vec![Effect::Link(Link::of_node(node))], Next::Again)
         }
-        _ => Say::NOTHING,
+        _ => RuleResult::NOTHING,
     }
 }
 

@@ -33,7 +33,7 @@ impl Ailment {
     const ALL: [Self; 2] = [Self::NotReady, Self::ReadOnly];
 
     /// The condition that shows the fault, if the Node has it.
-    fn told_by(self, node: &NodeSnapshot) -> Option<&NodeCondition> {
+    fn shown_by(self, node: &NodeSnapshot) -> Option<&NodeCondition> {
         let (kind, well) = match self {
             Self::NotReady => ("Ready", "True"),
             Self::ReadOnly => ("ReadonlyFilesystem", "False"),
@@ -44,17 +44,17 @@ impl Ailment {
 
 /// Whether the stored Nodes are those that the API server has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sight {
+pub enum Freshness {
     /// They are.
     Current,
     /// They may be outdated: the Node may have recovered since.
-    MaybeOld,
+    MaybeOutdated,
 }
 
-impl Sight {
+impl Freshness {
     /// The freshness of the Nodes in this store.
     pub fn through(view: &Store<NodeSnapshot>) -> Self {
-        if view.is_current() { Self::Current } else { Self::MaybeOld }
+        if view.is_current() { Self::Current } else { Self::MaybeOutdated }
     }
 
     /// The same under this freeze and its cause. A doubtful clock alone does not make the stored Nodes outdated.
@@ -63,7 +63,7 @@ impl Sight {
         match (freeze, silence, clock) {
             (Freeze::Flowing, _, _) | (Freeze::Frozen, Silence::None, Some(_)) => self,
             (Freeze::Frozen, Silence::None, None) | (Freeze::Frozen, Silence::Target | Silence::Control, _) => {
-                Self::MaybeOld
+                Self::MaybeOutdated
             }
         }
     }
@@ -71,7 +71,7 @@ impl Sight {
 
 /// One episode of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-struct Spell {
+struct Episode {
     /// When it began by the target cluster's clock; compared only with other times of the same clock.
     transition: Option<Timestamp>,
     /// When this process first saw it, in steady time.
@@ -80,17 +80,17 @@ struct Spell {
 
 /// The faults of a Node, and since when this process has seen them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Ailments(BTreeMap<Ailment, Spell>);
+pub struct Ailments(BTreeMap<Ailment, Episode>);
 
 impl Ailments {
     /// The faults of the Node at this steady time, continued from the earlier ones.
-    pub fn of(node: &NodeSnapshot, sight: Sight, before: &Self, steady: Timestamp) -> Self {
-        if sight == Sight::MaybeOld {
+    pub fn of(node: &NodeSnapshot, freshness: Freshness, before: &Self, steady: Timestamp) -> Self {
+        if freshness == Freshness::MaybeOutdated {
             return Self::default();
         }
         Self::seen_on(node, |ailment, transition| {
-            let same = before.0.get(&ailment).filter(|spell| spell.transition == transition);
-            same.map_or(steady, |spell| spell.since)
+            let same = before.0.get(&ailment).filter(|episode| episode.transition == transition);
+            same.map_or(steady, |episode| episode.since)
         })
     }
 
@@ -100,16 +100,16 @@ impl Ailments {
     }
 
     fn seen_on(node: &NodeSnapshot, since: impl Fn(Ailment, Option<Timestamp>) -> Timestamp) -> Self {
-        let spell = |ailment: Ailment| {
-            let transition = ailment.told_by(node)?.last_transition_time.as_ref().map(|time| time.0);
-            Some((ailment, Spell { transition, since: since(ailment, transition) }))
+        let episode = |ailment: Ailment| {
+            let transition = ailment.shown_by(node)?.last_transition_time.as_ref().map(|time| time.0);
+            Some((ailment, Episode { transition, since: since(ailment, transition) }))
         };
-        Self(Ailment::ALL.into_iter().filter_map(spell).collect())
+        Self(Ailment::ALL.into_iter().filter_map(episode).collect())
     }
 
     /// Whether a fault has lasted for more than five minutes.
     pub fn are_lasting(&self, steady: Timestamp) -> bool {
-        self.0.values().any(|spell| since(steady, spell.since) > FORCES_AFTER)
+        self.0.values().any(|episode| since(steady, episode.since) > FORCES_AFTER)
     }
 }
 
@@ -123,18 +123,18 @@ mod tests {
 
     /// A Node with a condition that changed at this second of the target cluster's clock.
     fn since_second(kind: &str, status: &str, second: i64) -> Node {
-        let told = NodeCondition {
+        let changed = NodeCondition {
             last_transition_time: Some(Time(at(second))),
             ..crate::machine::testing::condition(kind, status)
         };
-        node(vec![told])
+        node(vec![changed])
     }
 
     /// Whether the Node counts as unhealthy for long, when it was seen like this at these seconds.
     fn lasting(looks: &[(i64, Node)]) -> bool {
         let mut ailments = Ailments::default();
         for (second, node) in looks {
-            ailments = Ailments::of(&node.clone().into(), Sight::Current, &ailments, at(*second));
+            ailments = Ailments::of(&node.clone().into(), Freshness::Current, &ailments, at(*second));
         }
         looks.last().is_some_and(|(second, _)| ailments.are_lasting(at(*second)))
     }
@@ -154,48 +154,55 @@ mod tests {
     #[case::behind_by_hours(-7200)]
     #[case::ahead_by_hours(7200)]
     fn the_target_clusters_clock_decides_nothing(#[case] target_ahead: i64) {
-        let ill = || since_second("Ready", "False", target_ahead);
-        assert!(!lasting(&[(0, ill())]) && !lasting(&[(0, ill()), (300, ill())]));
-        assert!(lasting(&[(0, ill()), (301, ill())]));
+        let unhealthy = || since_second("Ready", "False", target_ahead);
+        assert!(!lasting(&[(0, unhealthy())]) && !lasting(&[(0, unhealthy()), (300, unhealthy())]));
+        assert!(lasting(&[(0, unhealthy()), (301, unhealthy())]));
     }
 
     #[rstest]
-    #[case::seen_all_the_time(&[(0, Sight::Current), (301, Sight::Current)], true)]
-    #[case::seen_in_an_old_view(&[(0, Sight::Current), (301, Sight::MaybeOld)], false)]
-    #[case::long_known_before_the_view_grew_old(&[(0, Sight::Current), (301, Sight::Current), (302, Sight::MaybeOld)], false)]
-    #[case::seen_again_after_an_outage(&[(0, Sight::Current), (5, Sight::MaybeOld), (400, Sight::Current)], false)]
-    #[case::and_for_long(&[(0, Sight::Current), (5, Sight::MaybeOld), (400, Sight::Current), (701, Sight::Current)], true)]
-    fn time_out_of_sight_is_no_time_of_illness(#[case] looks: &[(i64, Sight)], #[case] expected: bool) {
+    #[case::seen_all_the_time(&[(0, Freshness::Current), (301, Freshness::Current)], true)]
+    #[case::seen_in_an_old_view(&[(0, Freshness::Current), (301, Freshness::MaybeOutdated)], false)]
+    #[case::long_known_before_the_view_grew_old(&[(0, Freshness::Current), (301, Freshness::Current), (302, Freshness::MaybeOutdated)], false)]
+    #[case::seen_again_after_an_outage(&[(0, Freshness::Current), (5, Freshness::MaybeOutdated), (400, Freshness::Current)], false)]
+    #[case::and_for_long(&[(0, Freshness::Current), (5, Freshness::MaybeOutdated), (400, Freshness::Current), (701, Freshness::Current)], true)]
+    fn time_without_current_nodes_does_not_count_as_unhealthy(
+        #[case] looks: &[(i64, Freshness)],
+        #[case] expected: bool,
+    ) {
         let (mut ailments, mut lasting) = (Ailments::default(), false);
-        for (second, sight) in looks {
-            ailments = Ailments::of(&since_second("Ready", "False", 0).into(), *sight, &ailments, at(*second));
+        for (second, freshness) in looks {
+            ailments = Ailments::of(&since_second("Ready", "False", 0).into(), *freshness, &ailments, at(*second));
             lasting = ailments.are_lasting(at(*second));
         }
         assert_eq!(lasting, expected);
     }
 
     #[rstest]
-    #[case::nothing_is_amiss(Freeze::Flowing, Silence::None, None, Sight::Current)]
-    #[case::a_probe_has_failed(Freeze::Flowing, Silence::Target, None, Sight::Current)]
-    #[case::the_target_cluster_is_silent(Freeze::Frozen, Silence::Target, None, Sight::MaybeOld)]
-    #[case::it_answers_and_the_views_are_behind(Freeze::Frozen, Silence::None, None, Sight::MaybeOld)]
-    #[case::the_control_cluster_is_silent(Freeze::Frozen, Silence::Control, None, Sight::MaybeOld)]
-    #[case::only_the_clock_is_in_doubt(Freeze::Frozen, Silence::None, Some(ClockTrouble::Stepped), Sight::Current)]
-    #[case::the_clock_too(Freeze::Frozen, Silence::Target, Some(ClockTrouble::Stepped), Sight::MaybeOld)]
+    #[case::nothing_is_amiss(Freeze::Flowing, Silence::None, None, Freshness::Current)]
+    #[case::a_probe_has_failed(Freeze::Flowing, Silence::Target, None, Freshness::Current)]
+    #[case::the_target_cluster_is_silent(Freeze::Frozen, Silence::Target, None, Freshness::MaybeOutdated)]
+    #[case::it_answers_and_the_views_are_behind(Freeze::Frozen, Silence::None, None, Freshness::MaybeOutdated)]
+    #[case::the_control_cluster_is_silent(Freeze::Frozen, Silence::Control, None, Freshness::MaybeOutdated)]
+    #[case::only_the_clock_is_in_doubt(Freeze::Frozen, Silence::None, Some(ClockTrouble::Stepped), Freshness::Current)]
+    #[case::the_clock_too(Freeze::Frozen, Silence::Target, Some(ClockTrouble::Stepped), Freshness::MaybeOutdated)]
     fn nodes_are_seen(
         #[case] freeze: Freeze,
         #[case] silence: Silence,
         #[case] clock: Option<ClockTrouble>,
-        #[case] expected: Sight,
+        #[case] expected: Freshness,
     ) {
-        assert_eq!(Sight::Current.under(freeze, silence, clock), expected);
-        assert_eq!(Sight::MaybeOld.under(freeze, silence, clock), Sight::MaybeOld, "a view that is not fed");
+        assert_eq!(Freshness::Current.under(freeze, silence, clock), expected);
+        assert_eq!(
+            Freshness::MaybeOutdated.under(freeze, silence, clock),
+            Freshness::MaybeOutdated,
+            "a view that is not fed"
+        );
     }
 
     #[test]
     fn an_ailment_that_went_and_came_again_is_another_one() {
-        let ill = |began| since_second("Ready", "False", began);
-        assert!(!lasting(&[(0, ill(0)), (200, ill(190)), (400, ill(190))]));
-        assert!(!lasting(&[(0, ill(0)), (200, since_second("Ready", "True", 190)), (400, ill(390))]));
+        let unhealthy = |began| since_second("Ready", "False", began);
+        assert!(!lasting(&[(0, unhealthy(0)), (200, unhealthy(190)), (400, unhealthy(190))]));
+        assert!(!lasting(&[(0, unhealthy(0)), (200, since_second("Ready", "True", 190)), (400, unhealthy(390))]));
     }
 }

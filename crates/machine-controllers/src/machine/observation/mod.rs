@@ -247,7 +247,7 @@ impl Observation {
     }
 
     /// Whether the Node has been unhealthy for so long that its pods can't be evicted any more (M-05).
-    pub fn is_node_lastingly_ill(&self) -> bool {
+    pub fn is_node_lastingly_unhealthy(&self) -> bool {
         self.ailments.are_lasting(self.steady)
     }
 

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_deleted_exactly_one_has_the_vm() {
+    fn exactly_one_machine_has_the_vm_whichever_are_deleted() {
         for mask in 0..8 {
             let all: Vec<MachineSnapshot> = (0..3)
                 .map(|n| if mask & (1 << n) == 0 { made(&format!("m{n}"), n) } else { deleted(&format!("m{n}"), n) })

@@ -92,7 +92,7 @@ mod tests {
         Some(DeletionStage::DeleteVolumeAttachments)
     )]
     #[case::mc_185_a_text_of_somebody_else("gone fishing", None)]
-    fn the_last_marker_tells_the_stage(#[case] text: &str, #[case] stage: Option<DeletionStage>) {
+    fn the_last_marker_decides_the_stage(#[case] text: &str, #[case] stage: Option<DeletionStage>) {
         assert_eq!(DeletionStage::of_description(text), stage);
     }
 }

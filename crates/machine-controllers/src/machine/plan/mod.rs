@@ -5,8 +5,8 @@
 
 pub mod deletion_stage;
 pub mod node_dress;
+pub mod reporting;
 pub mod status_change;
-pub mod telling;
 pub mod waits;
 
 use std::{collections::BTreeMap, time::Duration};
@@ -18,8 +18,8 @@ use serde::Serialize;
 
 use self::{
     node_dress::NodeDress,
+    reporting::{Worth, write_if},
     status_change::StatusChange,
-    telling::{Worth, write_if},
     waits::Wait,
 };
 use super::{
@@ -217,7 +217,7 @@ impl Plan {
     }
 
     /// A plan that begins with this change of the status, if the change is worth a write.
-    pub fn telling(rule: &'static str, seen: &Observation, change: StatusChange, worth: Worth, next: Next) -> Self {
+    pub fn reporting(rule: &'static str, seen: &Observation, change: StatusChange, worth: Worth, next: Next) -> Self {
         let effects = write_if(seen, &change, worth).into_iter().collect();
         Self { rule, effects, next, standing: change.standing.map(Box::new) }
     }
@@ -253,14 +253,14 @@ impl Plan {
 
 /// The result of one rule: act now, or let the next rule decide.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Say {
+pub enum RuleResult {
     /// Carry out this plan now.
     Act(Plan),
     /// Nothing to do now; perhaps look again after this time at the latest.
     Pass(Option<Duration>),
 }
 
-impl Say {
+impl RuleResult {
     /// Nothing to do and nothing to wait for.
     pub const NOTHING: Self = Self::Pass(None);
 

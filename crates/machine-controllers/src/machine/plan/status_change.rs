@@ -1,4 +1,4 @@
-//! A change of a machine's status: the fields that it sets. `patches` decides how it is written, [`super::telling`] whether
+//! A change of a machine's status: the fields that it sets. `patches` decides how it is written, [`super::reporting`] whether
 //! it is worth a write.
 //!
 //! Fields that a change does not name stay unchanged, above all `preserveExpiryTime` (M-12). Source: spec/machine-controller

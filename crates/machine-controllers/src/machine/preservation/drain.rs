@@ -7,19 +7,19 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::NodeCondition;
 
-use super::{course, ends, tell_preserved, wait_in_preservation};
+use super::{course, ends, wait_in_preservation, write_preserved};
 use crate::{
     drain::{
         order::{DrainFlow, DrainOrder, Force},
         progress::Failure,
     },
     machine::{
-        deletion::drain::{drain_wait, tells_of_drain, tries_again},
+        deletion::drain::{drain_progress_write, drain_wait, tries_again},
         observation::{DrainState, Observation, condition},
         plan::{
-            Effect, Next, Plan, Say,
+            Effect, Next, Plan, RuleResult,
+            reporting::{Worth, report_missing_views, views_pause, wait_for_views},
             status_change::StatusChange,
-            telling::{Worth, tell_of_views, views_wait, views_waited_for},
             waits::Wait,
         },
         retry::RetryPeriod,
@@ -59,11 +59,11 @@ fn by_force_from(seen: &Observation) -> Timestamp {
 
 fn force(seen: &Observation) -> Force {
     let asked = seen.machine.labels().get(label::FORCE_DRAIN).is_some_and(|value| value == "True");
-    if asked || limit(seen).has_passed() || seen.is_node_lastingly_ill() { Force::Yes } else { Force::No }
+    if asked || limit(seen).has_passed() || seen.is_node_lastingly_unhealthy() { Force::Yes } else { Force::No }
 }
 
 /// Steps the drain and writes its result into the Node's condition.
-pub(super) fn drain_if_due(seen: &Observation, node: &NodeSnapshot, reason: &'static str) -> Say {
+pub(super) fn drain_if_due(seen: &Observation, node: &NodeSnapshot, reason: &'static str) -> RuleResult {
     match &seen.drain {
         DrainState::Due => {
             let force = force(seen);
@@ -79,22 +79,22 @@ pub(super) fn drain_if_due(seen: &Observation, node: &NodeSnapshot, reason: &'st
                 force,
                 deadline: after(seen.steady, left),
             };
-            Say::act("drain-preserved", Vec::new(), Next::StepDrain(order))
+            RuleResult::act("drain-preserved", Vec::new(), Next::StepDrain(order))
         }
         DrainState::Warming => {
             let began = seen.machine.last_update_time().unwrap_or(seen.first_seen);
-            let next = Next::LookAgain(views_wait(seen, began), Wait::PreservationViews);
-            let lists = views_waited_for(seen, began, None);
-            let told = tell_of_views(seen, began, &lists);
-            Say::waits("drain-awaits-views", lists, told, next)
+            let next = Next::LookAgain(views_pause(seen, began), Wait::PreservationViews);
+            let lists = wait_for_views(seen, began, None);
+            let reported = report_missing_views(seen, began, &lists);
+            RuleResult::waits("drain-awaits-views", lists, reported, next)
         }
         DrainState::Running { progress, waiting, attempt, wake, .. } => {
             let (wait, warning) = drain_wait(progress, waiting.as_ref(), Some(by_force_from(seen)));
             let wait = wait.in_course_of(course(seen));
             let change = StatusChange::new().waits(wait.clone());
-            let mut effects: Vec<Effect> = tells_of_drain(seen, &change, *attempt).into_iter().collect();
+            let mut effects: Vec<Effect> = drain_progress_write(seen, &change, *attempt).into_iter().collect();
             effects.extend(warning.filter(|_| !tries_again(seen, *attempt)));
-            Say::waits("drain-preserved", wait, effects, Next::LookAgain(*wake, Wait::PreservationDrain))
+            RuleResult::waits("drain-preserved", wait, effects, Next::LookAgain(*wake, Wait::PreservationDrain))
         }
         DrainState::Drained => ended(seen, node, reason, "True", node_condition::MESSAGE_PRESERVED_DRAINED, None),
         DrainState::Failed(error) => {
@@ -111,18 +111,18 @@ fn ended(
     status: &str,
     text: &str,
     error: Option<&Failure>,
-) -> Say {
+) -> RuleResult {
     let until = ends(seen).map(rfc3339).unwrap_or_default();
     let message = format!("{text} Machine preserved until {until}.");
     let stored = condition(node.conditions(), node_condition::PRESERVED);
-    let is_told = stored.is_some_and(|stored| {
+    let is_reported = stored.is_some_and(|stored| {
         stored.status == status
             && stored.reason.as_deref() == Some(reason)
             && stored.message.as_deref() == Some(message.as_str())
     });
-    let told = (!is_told).then(|| tell_preserved(node, status, reason, &message, seen.now));
+    let reported = (!is_reported).then(|| write_preserved(node, status, reason, &message, seen.now));
     let Some(error) = error else {
-        return Say::act("preserved-and-drained", told.into_iter().collect(), Next::Again);
+        return RuleResult::act("preserved-and-drained", reported.into_iter().collect(), Next::Again);
     };
     let pause = RetryPeriod::Short.length(seen.limits.resource_exhausted_retry);
     let wait = wait_in_preservation(
@@ -135,9 +135,9 @@ fn ended(
     .at_most_until(by_force_from(seen), "pods are deleted by force");
     let next = Next::LookAgain(pause, Wait::PreservationDrainFailed);
     let change = StatusChange::new().waits(wait);
-    let mut plan = Plan::telling("preserved-not-drained", seen, change, Worth::NewValues, next)
+    let mut plan = Plan::reporting("preserved-not-drained", seen, change, Worth::NewValues, next)
         .warning_if_written(machine_reason::DRAIN_BLOCKED, format!("drain failed: {}", error.text));
     // The Node comes first: its condition is part of the preservation.
-    plan.effects.splice(0..0, told);
-    Say::Act(plan)
+    plan.effects.splice(0..0, reported);
+    RuleResult::Act(plan)
 }

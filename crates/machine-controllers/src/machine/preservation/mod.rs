@@ -19,10 +19,10 @@ use super::{
     node::steps::condition_now,
     observation::{NodeStep, Observation, condition},
     plan::{
-        Effect, Next, Plan, Say, VersionGuard,
+        Effect, Next, Plan, RuleResult, VersionGuard,
         node_dress::NodeDress,
+        reporting::{Worth, write_if},
         status_change::{StatusChange, progressing},
-        telling::{Worth, write_if},
         waits::Wait,
     },
     retry::{RetryPeriod, tried_again},
@@ -70,7 +70,7 @@ impl Wish {
 
 /// Which of the two annotations counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Speaker {
+pub enum WishSource {
     /// The annotation of the Machine.
     Machine,
     /// The annotation of the Node, also when it was removed.
@@ -107,15 +107,15 @@ fn verdict(wish: Wish, is_over: bool, phase: &MachinePhase) -> Verdict {
 }
 
 /// The annotations about the preservation, as text.
-struct Said<'a> {
+struct WishTexts<'a> {
     machine: Option<&'a str>,
     node: Option<&'a str>,
     last_applied: &'a str,
 }
 
-fn said(seen: &Observation) -> Said<'_> {
+fn wish_texts(seen: &Observation) -> WishTexts<'_> {
     let own = seen.machine.annotations();
-    Said {
+    WishTexts {
         machine: own.get(annotation::PRESERVE).map(String::as_str),
         node: seen.node.ours().and_then(|node| node.annotation(annotation::PRESERVE)),
         last_applied: own.get(annotation::LAST_APPLIED_NODE_PRESERVE_VALUE).map(String::as_str).unwrap_or_default(),
@@ -139,54 +139,54 @@ fn time_left(seen: &Observation) -> Option<Duration> {
 }
 
 /// What happens to the machine's preservation, step by step.
-pub fn preservation(seen: &Observation) -> Say {
-    let said = said(seen);
-    if ends(seen).is_none() && said.machine.is_none() && said.node.is_none() && said.last_applied.is_empty() {
-        return Say::NOTHING;
+pub fn preservation(seen: &Observation) -> RuleResult {
+    let texts = wish_texts(seen);
+    if ends(seen).is_none() && texts.machine.is_none() && texts.node.is_none() && texts.last_applied.is_empty() {
+        return RuleResult::NOTHING;
     }
-    if let Some(unknown) = said.node.filter(|value| Wish::of(value).is_none()) {
+    if let Some(unknown) = texts.node.filter(|value| Wish::of(value).is_none()) {
         // A person means something by it; nothing is changed before it is known what.
-        return warn_of(seen, unknown, "Node");
+        return warn_of_unknown_value(seen, unknown, "Node");
     }
-    if let Some(unknown) = said.machine.filter(|value| Wish::of(value).is_none())
+    if let Some(unknown) = texts.machine.filter(|value| Wish::of(value).is_none())
         && ends(seen).is_none()
-        && said.node.is_none()
-        && said.last_applied.is_empty()
+        && texts.node.is_none()
+        && texts.last_applied.is_empty()
     {
-        return warn_of(seen, unknown, "Machine");
+        return warn_of_unknown_value(seen, unknown, "Machine");
     }
     if seen.troubles.at(NodeStep::Preservation).is_some() {
-        return in_trouble(seen);
+        return retry_marks(seen);
     }
-    let (wish, speaker) = wish(seen, &said);
+    let (wish, source) = wish(seen, &texts);
     let is_over = time_left(seen).is_some_and(|left| left.is_zero());
     match verdict(wish, is_over, seen.phase()) {
         Verdict::Stop(annotations) if ends(seen).is_some() => stop(seen, annotations),
-        Verdict::Stop(Annotations::Go) => let_go(seen),
-        Verdict::Stop(_) => remember_the_nodes_value(&said, speaker).unwrap_or(Say::NOTHING),
+        Verdict::Stop(Annotations::Go) => release_recovered(seen),
+        Verdict::Stop(_) => store_node_wish(&texts, source).unwrap_or(RuleResult::NOTHING),
         Verdict::Preserve => preserve(seen, wish)
             .or_else(|| lift_taint(seen))
-            .or_else(|| remember_the_nodes_value(&said, speaker))
-            .unwrap_or_else(|| Say::Pass(time_left(seen))),
+            .or_else(|| store_node_wish(&texts, source))
+            .unwrap_or_else(|| RuleResult::Pass(time_left(seen))),
     }
 }
 
 /// The wish that counts: the Node's, unless the Node has no annotation and had none before.
-fn wish(seen: &Observation, said: &Said<'_>) -> (Wish, Speaker) {
-    let node = said.node.unwrap_or_default();
-    let (value, speaker) = if seen.node.ours().is_none() || (node.is_empty() && said.last_applied.is_empty()) {
-        (said.machine.unwrap_or_default(), Speaker::Machine)
+fn wish(seen: &Observation, texts: &WishTexts<'_>) -> (Wish, WishSource) {
+    let node = texts.node.unwrap_or_default();
+    let (value, source) = if seen.node.ours().is_none() || (node.is_empty() && texts.last_applied.is_empty()) {
+        (texts.machine.unwrap_or_default(), WishSource::Machine)
     } else {
-        (node, Speaker::Node)
+        (node, WishSource::Node)
     };
     // An unknown value on the machine counts as none.
-    (Wish::of(value).unwrap_or(Wish::Nothing), speaker)
+    (Wish::of(value).unwrap_or(Wish::Nothing), source)
 }
 
 /// Reports an unknown value once, without delaying a creation.
-fn warn_of(seen: &Observation, value: &str, place: &str) -> Say {
+fn warn_of_unknown_value(seen: &Observation, value: &str, place: &str) -> RuleResult {
     if seen.machine.provider_id().is_empty() {
-        return Say::NOTHING;
+        return RuleResult::NOTHING;
     }
     let message = format!(
         "annotation {} on the {place} is {value:?} and changes nothing; known values are now, when-failed and false",
@@ -194,11 +194,11 @@ fn warn_of(seen: &Observation, value: &str, place: &str) -> Say {
     );
     let warn = Effect::Warn { reason: machine_reason::PRESERVE_VALUE_UNKNOWN, message };
     let pause = RetryPeriod::Long.length(seen.limits.resource_exhausted_retry);
-    Say::act("preserve-value-unknown", vec![warn], Next::LookAgain(pause, Wait::PreserveValue))
+    RuleResult::act("preserve-value-unknown", vec![warn], Next::LookAgain(pause, Wait::PreserveValue))
 }
 
 /// A write on the Node failed: report it, and try again soon.
-fn in_trouble(seen: &Observation) -> Say {
+fn retry_marks(seen: &Observation) -> RuleResult {
     let error = seen.troubles.at(NodeStep::Preservation).map(|trouble| trouble.error.as_str()).unwrap_or_default();
     let pause = RetryPeriod::Short.length(seen.limits.resource_exhausted_retry);
     let wait = wait_in_preservation(seen, machine_condition::REASON_PRESERVED, "its Node to be marked as preserved")
@@ -206,7 +206,7 @@ fn in_trouble(seen: &Observation) -> Say {
         .ended_by(format!("a write succeeds; {}", tried_again(GoDuration::from(pause))));
     let next = Next::LookAgain(pause, Wait::PreservationMarks);
     let change = StatusChange::new().waits(wait);
-    Say::Act(Plan::telling("preservation-failed", seen, change, Worth::NewValues, next))
+    RuleResult::Act(Plan::reporting("preservation-failed", seen, change, Worth::NewValues, next))
 }
 
 /// A wait of a machine that is preserved.
@@ -233,7 +233,7 @@ fn kept_since(seen: &Observation) -> Timestamp {
 }
 
 /// One step towards a preserved machine; `None` when there is none left.
-fn preserve(seen: &Observation, wish: Wish) -> Option<Say> {
+fn preserve(seen: &Observation, wish: Wish) -> Option<RuleResult> {
     let has_failed = *seen.phase() == MachinePhase::Failed;
     let Some(end) = ends(seen) else { return Some(begin(seen, has_failed)) };
     if let Some(node) = seen.node.ours()
@@ -244,34 +244,35 @@ fn preserve(seen: &Observation, wish: Wish) -> Option<Say> {
         if is_due || stored.is_none_or(|stored| stored.status != "True") {
             if let Some(dress) = marks(node, is_due) {
                 let mark = dressing(dress);
-                return Some(Say::act("mark-preserved", vec![mark], Next::Again));
+                return Some(RuleResult::act("mark-preserved", vec![mark], Next::Again));
             }
             if is_due {
                 return Some(drain_if_due(seen, node, reason_of(wish)));
             }
             let text = format!("Machine preserved until {}.", rfc3339(end));
-            let told = tell_preserved(node, "True", reason_of(wish), &text, seen.now);
-            return Some(Say::act("tell-preserved", vec![told], Next::Again));
+            let reported = write_preserved(node, "True", reason_of(wish), &text, seen.now);
+            return Some(RuleResult::act("tell-preserved", vec![reported], Next::Again));
         }
     }
     if !has_failed {
         return None;
     }
     let change = StatusChange::new().rests(kept(kept_since(seen), end));
-    write_if(seen, &change, Worth::NewValues).map(|told| Say::act("explain-preserved", vec![told], Next::Again))
+    write_if(seen, &change, Worth::NewValues)
+        .map(|reported| RuleResult::act("explain-preserved", vec![reported], Next::Again))
 }
 
 /// The preservation begins.
-fn begin(seen: &Observation, has_failed: bool) -> Say {
+fn begin(seen: &Observation, has_failed: bool) -> RuleResult {
     let end = after(seen.now, seen.limits.preserve);
     let mut change = StatusChange::new().preserved_until(end);
     if has_failed {
         change = change.rests(kept(seen.now, end));
     }
-    let told = format!("the machine is preserved until {}", rfc3339(end));
-    Say::act(
+    let reported = format!("the machine is preserved until {}", rfc3339(end));
+    RuleResult::act(
         "begin-preservation",
-        vec![change.effect(seen), Effect::Tell { reason: machine_reason::PRESERVED, message: told }],
+        vec![change.effect(seen), Effect::Tell { reason: machine_reason::PRESERVED, message: reported }],
         Next::Again,
     )
 }
@@ -314,7 +315,13 @@ fn without_taint(node: &NodeSnapshot) -> Vec<Taint> {
 }
 
 /// The condition `Preserved`; its transition time stays while status and reason do.
-pub(super) fn tell_preserved(node: &NodeSnapshot, status: &str, reason: &str, message: &str, now: Timestamp) -> Effect {
+pub(super) fn write_preserved(
+    node: &NodeSnapshot,
+    status: &str,
+    reason: &str,
+    message: &str,
+    now: Timestamp,
+) -> Effect {
     let kind = node_condition::PRESERVED;
     let condition = Box::new(condition_now(node, kind, status, reason, message.to_owned(), now));
     Effect::SetNodeCondition { step: NodeStep::Preservation, condition }
@@ -322,14 +329,14 @@ pub(super) fn tell_preserved(node: &NodeSnapshot, status: &str, reason: &str, me
 
 /// Undoes everything that a preservation has done. The machine's own status comes last, so that a step that fails is
 /// repeated.
-fn stop(seen: &Observation, annotations: Annotations) -> Say {
+fn stop(seen: &Observation, annotations: Annotations) -> RuleResult {
     let mut effects = Vec::new();
     if let Some(node) = seen.node.ours() {
         let is_preserved = condition(node.conditions(), node_condition::PRESERVED)
             .is_some_and(|stored| stored.reason.as_deref() != Some(node_condition::REASON_PRESERVATION_STOPPED));
         if is_preserved {
             let reason = node_condition::REASON_PRESERVATION_STOPPED;
-            effects.push(tell_preserved(node, "False", reason, "", seen.now));
+            effects.push(write_preserved(node, "False", reason, "", seen.now));
         }
         effects.extend(unmarked(node, annotations).map(dressing));
     }
@@ -348,16 +355,16 @@ fn stop(seen: &Observation, annotations: Annotations) -> Say {
         reason: machine_reason::PRESERVATION_STOPPED,
         message: "the machine is not preserved any longer".to_owned(),
     });
-    Say::act("stop-preservation", effects, Next::Again)
+    RuleResult::act("stop-preservation", effects, Next::Again)
 }
 
 /// A machine that its set wanted to keep runs again before its preservation has begun. The annotations are removed all the
 /// same: they would use up the set's allowance for as long as the machine lives (MC-149). The original leaves them.
-fn let_go(seen: &Observation) -> Say {
+fn release_recovered(seen: &Observation) -> RuleResult {
     let node = seen.node.ours().and_then(|node| unmarked(node, Annotations::Go));
     // A user may change the annotation at this moment.
     let effects = node.map(dressing).into_iter().chain(own_annotations_go(seen, VersionGuard::Observed));
-    Say::act("let-recovered-go", effects.collect(), Next::Again)
+    RuleResult::act("let-recovered-go", effects.collect(), Next::Again)
 }
 
 /// Removes the machine's own preservation annotations.
@@ -387,19 +394,19 @@ fn unmarked(node: &NodeSnapshot, annotations: Annotations) -> Option<NodeDress> 
 }
 
 /// Removes the taint from a machine that runs again, preserved or not, so that it takes pods again.
-fn lift_taint(seen: &Observation) -> Option<Say> {
+fn lift_taint(seen: &Observation) -> Option<RuleResult> {
     let node = seen.node.ours().filter(|node| *seen.phase() == MachinePhase::Running && is_tainted(node))?;
     let lift = dressing(NodeDress::of_taints(without_taint(node)));
-    Some(Say::act("lift-preserved-taint", vec![lift], Next::Again))
+    Some(RuleResult::act("lift-preserved-taint", vec![lift], Next::Again))
 }
 
 /// Stores the Node's value on the machine, so that another process notices its removal, too. The machine's own annotation is
 /// removed, as it does not count any longer.
-fn remember_the_nodes_value(said: &Said<'_>, speaker: Speaker) -> Option<Say> {
-    let value = said.node.unwrap_or_default();
-    if speaker == Speaker::Machine || (said.machine.is_none() && said.last_applied == value) {
+fn store_node_wish(texts: &WishTexts<'_>, source: WishSource) -> Option<RuleResult> {
+    let value = texts.node.unwrap_or_default();
+    if source == WishSource::Machine || (texts.machine.is_none() && texts.last_applied == value) {
         return None;
     }
     let remember = Effect::RememberNodesWish(value.to_owned());
-    Some(Say::act("remember-preserve-value", vec![remember], Next::Again))
+    Some(RuleResult::act("remember-preserve-value", vec![remember], Next::Again))
 }

@@ -260,10 +260,10 @@ fn mc_148_mc_155_the_end_comes_to_the_second_and_takes_the_annotations_off() {
     assert!(!over.is_tainted());
     assert_eq!(over.says(), ("False", node_condition::REASON_PRESERVATION_STOPPED, ""));
     assert_eq!(over.machine.status.current_status.phase, MachinePhase::Failed, "its set may replace it now");
-    let told = |reason: &str| {
+    let reported = |reason: &str| {
         over.effects.iter().any(|effect| matches!(effect, Effect::Tell { reason: r, .. } if *r == reason))
     };
-    assert!(told(machine_reason::PRESERVATION_STOPPED));
+    assert!(reported(machine_reason::PRESERVATION_STOPPED));
 }
 
 #[test]
@@ -312,7 +312,7 @@ fn mc_150_the_node_beats_the_machine() {
 }
 
 #[test]
-fn mc_151_an_annotation_that_was_removed_meanwhile_is_missed() {
+fn mc_151_the_removal_of_an_annotation_is_noticed() {
     let mut kept = Story::of(failed()).on_node("now").rest();
     assert_eq!(kept.machine.annotations()[annotation::LAST_APPLIED_NODE_PRESERVE_VALUE], "now");
     kept.node.as_mut().unwrap().annotations_mut().remove(annotation::PRESERVE);
@@ -322,7 +322,7 @@ fn mc_151_an_annotation_that_was_removed_meanwhile_is_missed() {
 }
 
 #[test]
-fn mc_152_a_value_that_nobody_knows_changes_nothing() {
+fn mc_152_an_unknown_value_changes_nothing() {
     let kept = Story::of(failed()).on_machine("now").rest();
     let end = kept.ends();
     let same = kept.on_node("maybe").rest();
@@ -361,7 +361,7 @@ fn a_machine_without_a_node_is_preserved_by_its_time_alone() {
 }
 
 #[test]
-fn mc_156_a_drain_that_is_blocked_is_told_and_holds_nobody() {
+fn mc_156_a_drain_that_is_blocked_is_reported_and_holds_no_worker() {
     let mut story = Story::of(failed()).on_machine("now");
     story.drain = DrainState::Running {
         progress: "1 of 1 pods left, 1 blocked by PodDisruptionBudget ns/web.".to_owned(),
@@ -390,22 +390,22 @@ fn mc_156_a_drain_that_is_blocked_is_told_and_holds_nobody() {
     assert!(waiting.is_tainted());
     assert_eq!(waiting.preserved(), None, "nothing is known of the drain yet");
     let again = waiting.at(1020).rest();
-    let told_again = |effect: &Effect| matches!(effect, Effect::Warn { reason: machine_reason::DRAIN_BLOCKED, .. });
-    assert!(again.effects.iter().all(told_again), "an event of the same words is none: {:#?}", again.effects);
+    let reported_again = |effect: &Effect| matches!(effect, Effect::Warn { reason: machine_reason::DRAIN_BLOCKED, .. });
+    assert!(again.effects.iter().all(reported_again), "an event of the same words is none: {:#?}", again.effects);
 }
 
 #[test]
-fn a_drain_in_vain_is_told_on_the_node_and_repeated() {
+fn a_failed_drain_is_reported_on_the_node_and_repeated() {
     let mut story = Story::of(failed()).on_machine("now");
     story.drain = DrainState::Failed("pod disruption budget ns/web is misconfigured".into());
-    let mut told = story.rest();
-    let (status, _, message) = told.says();
+    let mut reported = story.rest();
+    let (status, _, message) = reported.says();
     assert_eq!(status, "False");
     assert!(message.starts_with("Preserved node could not be drained. Machine preserved until "), "{message}");
-    assert_eq!(told.progressing().0, machine_condition::REASON_DRAIN_FAILED);
-    assert_eq!(told.wakes_after(), Some(Duration::from_secs(5)));
-    told.drain = DrainState::Drained;
-    let drained = told.at(1020).rest();
+    assert_eq!(reported.progressing().0, machine_condition::REASON_DRAIN_FAILED);
+    assert_eq!(reported.wakes_after(), Some(Duration::from_secs(5)));
+    reported.drain = DrainState::Drained;
+    let drained = reported.at(1020).rest();
     assert_eq!((drained.says().0, drained.orders.len()), ("True", 1));
 }
 
@@ -456,15 +456,15 @@ fn a_machine_that_recovers_takes_pods_again_though_it_stays_preserved() {
 }
 
 #[test]
-fn a_preservation_that_can_not_be_marked_is_told() {
+fn a_preservation_that_can_not_be_marked_is_reported() {
     let story = Story::of(failed()).on_machine("now");
     let kept = story.rest();
     let mut seen = kept.seen();
     seen.troubles = Trouble { step: NodeStep::Preservation, error: "forbidden".to_owned() }.into();
     let plan = decide(&seen);
     assert!(matches!(plan.next, Next::LookAgain(after, _) if after.as_secs() == 5));
-    let told = after(&plan, &kept.machine);
-    assert!(told.machine_conditions()[0].message.contains("forbidden"));
+    let reported = after(&plan, &kept.machine);
+    assert!(reported.machine_conditions()[0].message.contains("forbidden"));
 }
 
 #[test]

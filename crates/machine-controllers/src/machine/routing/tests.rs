@@ -219,7 +219,7 @@ fn in_phase_terminating() -> Machine {
 }
 
 #[test]
-fn mc_027_mc_029_a_node_that_comes_or_goes_is_told_of() {
+fn mc_027_mc_029_a_node_that_is_added_or_removed_is_noted() {
     let views = ControlViews::default();
     views.machines.apply(running());
     let node = Some(NodeSnapshot::from(node(Vec::new())));
@@ -229,7 +229,7 @@ fn mc_027_mc_029_a_node_that_comes_or_goes_is_told_of() {
 }
 
 #[test]
-fn mc_030_a_node_without_a_linked_machine_wakes_nobody() {
+fn mc_030_a_node_without_a_linked_machine_wakes_no_machine() {
     let change = Change { old: None, new: Some(node(Vec::new()).into()) };
     assert_eq!(after_node(&change, &ControlViews::default()), NodeNews::default());
 }

@@ -75,10 +75,10 @@ pub struct World {
     pub metrics: Metrics,
     pub cloud: Arc<SmallCloud>,
     /// The controller's clock, which may be set.
-    pub hands: Arc<SetClock>,
+    pub clock: Arc<SetClock>,
     weather: Weather,
     /// Whether the store receives changes of Nodes.
-    nodes_are_told: watch::Sender<bool>,
+    nodes_are_delivered: watch::Sender<bool>,
     process: Process,
 }
 
@@ -126,7 +126,7 @@ pub enum NoticedBy {
     /// The watches, which find no connection.
     Watches,
     /// Only the probes, which get no answer: the watches receive nothing and take that for no change.
-    Watchman,
+    Probes,
 }
 
 /// How late and how wrong the controller's knowledge is.
@@ -182,7 +182,7 @@ impl World {
     }
 
     fn with(luck: Luck, weather: Weather, capabilities: Capabilities) -> Self {
-        let hands = Arc::new(SetClock::starting_at(weather.clock_ahead));
+        let clock = Arc::new(SetClock::starting_at(weather.clock_ahead));
         let random = |salt: u64| match luck {
             Luck::Good | Luck::Slow(_) => None,
             Luck::Bad(seed) => Some(ChaCha8Rng::seed_from_u64(seed ^ salt)),
@@ -214,15 +214,16 @@ impl World {
             lag: Mutex::default(),
         });
         let metrics = Metrics::new(Arc::new(|| Duration::ZERO)).unwrap();
-        let nodes_are_told = watch::Sender::new(true);
-        let process = start(&api, &nodes_are_told, &cloud, &hands, &metrics, weather);
-        Self { api, vms, metrics, cloud, hands, weather, nodes_are_told, process }
+        let nodes_are_delivered = watch::Sender::new(true);
+        let process = start(&api, &nodes_are_delivered, &cloud, &clock, &metrics, weather);
+        Self { api, vms, metrics, cloud, clock, weather, nodes_are_delivered, process }
     }
 
     /// Kills the process and starts another one.
     pub fn restart(&mut self) {
         self.process.stop.cancel();
-        self.process = start(&self.api, &self.nodes_are_told, &self.cloud, &self.hands, &self.metrics, self.weather);
+        self.process =
+            start(&self.api, &self.nodes_are_delivered, &self.cloud, &self.clock, &self.metrics, self.weather);
     }
 
     /// Asks the process to stop, as SIGTERM does, and waits for its end. Returns how long that took, and how many driver
@@ -256,13 +257,13 @@ impl World {
         for requests in TARGET {
             self.api.fail(requests, Fault::LoseRequest, FOR_EVER);
         }
-        self.nodes_are_told.send_replace(false);
+        self.nodes_are_delivered.send_replace(false);
         match noticed {
             NoticedBy::Watches => {
                 self.pods_are_late();
                 self.process.nodes.set_current(false);
             }
-            NoticedBy::Watchman => self.process.freeze.set(Freeze::Frozen),
+            NoticedBy::Probes => self.process.freeze.set(Freeze::Frozen),
         }
     }
 
@@ -272,7 +273,7 @@ impl World {
             self.api.heal(requests);
         }
         self.pods_are_listed();
-        self.nodes_are_told.send_replace(true);
+        self.nodes_are_delivered.send_replace(true);
         self.process.nodes.set_current(true);
         self.process.freeze.set(Freeze::Flowing);
     }
@@ -309,7 +310,7 @@ impl World {
 
     /// The time in the form in which objects hold it.
     pub fn now(&self) -> String {
-        crate::times::rfc3339(self.hands.now())
+        crate::times::rfc3339(self.clock.now())
     }
 
     pub fn vms(&self) -> MutexGuard<'_, Vms> {
@@ -382,7 +383,7 @@ impl Drop for World {
 /// Starts a controller with fresh stores over the clusters.
 fn start(
     api: &TestApi,
-    nodes_are_told: &watch::Sender<bool>,
+    nodes_are_delivered: &watch::Sender<bool>,
     cloud: &Arc<SmallCloud>,
     clock: &Arc<SetClock>,
     metrics: &Metrics,
@@ -394,7 +395,8 @@ fn start(
     let gate = Gate::open_while(leadership.clone()).draining_calls(stopping.clone(), DRIVER_DRAIN);
     let views = ControlViews::default();
     let nodes = node_store();
-    let follow = Follow { api, told: watch::Sender::new(true).subscribe(), delay: weather.watch_delay, stop: &stop };
+    let follow =
+        Follow { api, delivered: watch::Sender::new(true).subscribe(), delay: weather.watch_delay, stop: &stop };
     let queue = Arc::new(WorkQueue::for_tests("machine"));
     let (sender, mut events) = tokio::sync::mpsc::channel(64);
     tokio::spawn(async move { while events.recv().await.is_some() {} });
@@ -441,7 +443,7 @@ fn start(
     follow.all("machines", &views.machines);
     follow.all("machineclasses", &views.classes);
     follow.all("/api/v1/namespaces/ns/secrets", &views.secrets);
-    Follow { told: nodes_are_told.subscribe(), ..follow }.all("/api/v1/nodes", &nodes);
+    Follow { delivered: nodes_are_delivered.subscribe(), ..follow }.all("/api/v1/nodes", &nodes);
     let (woken, passing) = (Arc::clone(&queue), Arc::clone(&controller));
     // A killed or stopping process begins nothing new; the gate stops what a killed process has begun.
     let ends = CancellationToken::new();

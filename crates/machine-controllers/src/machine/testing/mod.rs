@@ -191,7 +191,7 @@ pub fn after(plan: &Plan, machine: &(impl Clone + Into<MachineSnapshot>)) -> Mac
 }
 
 /// Carries out the status write of a plan, and remembers it as the process does.
-pub fn tell_all(seen: &mut Observation, plan: &Plan) {
+pub fn carry_out_report(seen: &mut Observation, plan: &Plan) {
     seen.machine = after(plan, &seen.machine);
     if let Some(standing) = status_change(plan).and_then(|change| change.standing.clone()) {
         seen.stated = Some(Arc::new(Stated { standing, at: seen.steady }));

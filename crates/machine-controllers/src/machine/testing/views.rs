@@ -21,7 +21,7 @@ use crate::{
 pub(super) struct Follow<'a> {
     pub(super) api: &'a TestApi,
     /// Changes are held back until this is true.
-    pub(super) told: watch::Receiver<bool>,
+    pub(super) delivered: watch::Receiver<bool>,
     /// Changes arrive this long after they happened.
     pub(super) delay: Duration,
     pub(super) stop: &'a CancellationToken,
@@ -38,14 +38,15 @@ impl Follow<'_> {
         for item in list["items"].as_array_mut().unwrap() {
             store.apply(object(item.take()));
         }
-        let (api, store, mut told, delay) = (self.api.clone(), Arc::clone(store), self.told.clone(), self.delay);
+        let (api, store, mut delivered, delay) =
+            (self.api.clone(), Arc::clone(store), self.delivered.clone(), self.delay);
         let listening = async move {
             let mut version = version(&list);
             loop {
                 let later = move |event| tokio::time::sleep(delay).map(|()| event);
                 let mut events = api.watch(path, &version).await.map(later).buffered(usize::MAX);
                 while let Some(event) = events.next().await {
-                    told.wait_for(|told| *told).await.unwrap();
+                    delivered.wait_for(|delivered| *delivered).await.unwrap();
                     let (change, is_gone) = match event {
                         WatchEvent::Added(change) | WatchEvent::Modified(change) => (change, false),
                         WatchEvent::Deleted(change) => (change, true),
@@ -74,7 +75,7 @@ pub(super) struct Pods {
 impl Pods {
     /// Stores that receive pods and budgets at once.
     pub(super) fn following(api: &TestApi, stop: &CancellationToken) -> Self {
-        let follow = Follow { api, told: watch::Sender::new(true).subscribe(), delay: Duration::ZERO, stop };
+        let follow = Follow { api, delivered: watch::Sender::new(true).subscribe(), delay: Duration::ZERO, stop };
         let (running, budgets) = (Arc::new(Store::new(Vec::new())), Arc::new(Store::new(Vec::new())));
         follow.all("/api/v1/pods", &running);
         follow.all("/apis/policy/v1/poddisruptionbudgets", &budgets);

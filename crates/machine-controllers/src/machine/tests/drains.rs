@@ -162,7 +162,7 @@ fn is_guarded_for_ever(world: &World) {
     world.api.put(BUDGET, budget);
 }
 
-fn told(world: &World) -> (String, String) {
+fn shown_condition(world: &World) -> (String, String) {
     let condition = world.api.get(MACHINE).unwrap()["status"]["machineConditions"][0].clone();
     let text = |field: &str| condition[field].as_str().unwrap_or_default().to_owned();
     (text("reason"), text("message"))
@@ -188,7 +188,7 @@ async fn mc_199_a_budget_that_never_allows_is_asked_until_the_drains_time_is_ove
     is_guarded_for_ever(&world);
     world.api.delete(MACHINE);
     wait(60).await;
-    let (reason, message) = told(&world);
+    let (reason, message) = shown_condition(&world);
     assert_eq!(reason, "DrainFailed");
     assert!(message.contains("pod disruption budget ns/guard is misconfigured"), "{message}");
     world.api.forget_writes();
@@ -234,7 +234,7 @@ async fn mc_207_a_pod_that_is_never_gone_fails_the_drain_and_by_force_the_vm_goe
     make_lasting_pod(&world, "a");
     world.api.delete(MACHINE);
     wait(70).await;
-    let (reason, message) = told(&world);
+    let (reason, message) = shown_condition(&world);
     assert_eq!(reason, "DrainFailed");
     assert!(message.contains("timeout expired while waiting for pod \"ns/a\" terminating"), "{message}");
     wait(7000).await;
@@ -303,7 +303,7 @@ fn reports_ready(world: &World, status: &str) {
 
 #[rstest]
 #[case::the_watches_find_no_connection(NoticedBy::Watches)]
-#[case::only_the_probes_get_no_answer(NoticedBy::Watchman)]
+#[case::only_the_probes_get_no_answer(NoticedBy::Probes)]
 #[tokio::test(start_paused = true)]
 async fn a_node_that_recovers_while_the_target_cluster_is_silent_is_drained_gently_afterwards(
     #[case] noticed: NoticedBy,
@@ -401,13 +401,13 @@ const HOUR: i64 = 3600;
 #[tokio::test(start_paused = true)]
 async fn a_clock_that_is_set_back_by_hours_holds_up_no_eviction(#[case] for_ever: bool) {
     let world = with_held_pod("a").await;
-    world.hands.watch();
+    world.clock.watch();
     if for_ever {
         is_guarded_for_ever(&world);
     }
     world.api.delete(MACHINE);
     wait(60).await;
-    world.hands.jump(-2 * HOUR);
+    world.clock.jump(-2 * HOUR);
     let before = evictions_of(&world, "a");
     wait(60).await;
     assert!(evictions_of(&world, "a") >= before + 2, "asked again every 20 s");
@@ -420,14 +420,14 @@ async fn a_clock_that_is_set_back_by_hours_holds_up_no_eviction(#[case] for_ever
 #[tokio::test(start_paused = true)]
 async fn a_clock_that_is_set_forward_leaves_the_lists_of_pods_their_time() {
     let world = World::new(Luck::Good);
-    world.hands.watch();
+    world.clock.watch();
     world.pods_are_late();
     world.make_machine();
     wait(5).await;
     world.make_pod("a");
     world.api.delete(MACHINE);
     wait(120).await;
-    world.hands.jump(3 * HOUR);
+    world.clock.jump(3 * HOUR);
     world.wake();
     wait(9 * 60).await;
     assert_eq!((world.phase().as_deref(), world.vms().deletes), (Some("Terminating"), 0));

@@ -90,7 +90,7 @@ enum End {
 #[case::when_the_process_is_asked_to_stop(End::Asked)]
 #[case::when_the_lease_is_lost(End::Lost)]
 #[tokio::test(start_paused = true)]
-async fn what_waits_for_a_slot_never_begins(#[case] end: End) {
+async fn a_call_that_waits_for_a_slot_never_begins(#[case] end: End) {
     let world = World::new(Luck::Slow(Duration::from_secs(10)));
     let (stopping, lost) = (CancellationToken::new(), CancellationToken::new());
     let gate = Gate::open_while(Leadership::without_election(lost.clone()))

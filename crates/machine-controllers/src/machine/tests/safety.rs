@@ -15,7 +15,7 @@ fn on_a_node(machine: Machine, ready: &str, second: i64) -> Observation {
 }
 
 #[test]
-fn mc_258_while_frozen_nobody_is_judged_by_an_old_view() {
+fn mc_258_while_frozen_nothing_is_decided_on_an_outdated_store() {
     let ill = in_phase(MachinePhase::Unknown, 0, OperationType::HealthCheck, OperationState::Processing);
     for machine in [running(), ill] {
         let mut seen = on_a_node(machine, "False", 900);

@@ -167,8 +167,8 @@ async fn mc_090_a_driver_that_crashes_costs_one_attempt() {
     wait(2).await;
     assert_eq!(world.phase().as_deref(), Some("CrashLoopBackOff"));
     assert_eq!(status_of(&world)["lastOperation"]["errorCode"], "Internal");
-    let told = status_of(&world)["machineConditions"][0]["message"].as_str().unwrap().to_owned();
-    assert!(told.contains("the driver crashed") && told.contains("then every 3m0s"), "{told}");
+    let reported = status_of(&world)["machineConditions"][0]["message"].as_str().unwrap().to_owned();
+    assert!(reported.contains("the driver crashed") && reported.contains("then every 3m0s"), "{reported}");
     wait(200).await;
     assert_eq!(world.phase().as_deref(), Some("Running"));
 }
@@ -252,7 +252,7 @@ async fn a_clock_that_jumps_harms_no_machine_that_runs(#[case] by: i64) {
     let world = World::new(Luck::Good);
     world.make_machine();
     wait(5).await;
-    world.hands.jump(by);
+    world.clock.jump(by);
     world.api.forget_writes();
     reports(&world, "Unknown");
     wait(60).await;
@@ -268,9 +268,9 @@ async fn a_clock_that_jumps_harms_no_machine_that_runs(#[case] by: i64) {
 #[case::forward(2 * HOUR)]
 #[case::back(-2 * HOUR)]
 #[tokio::test(start_paused = true)]
-async fn a_step_of_two_hours_gives_nobody_up_who_was_unhealthy_for_a_minute(#[case] by: i64) {
+async fn a_step_of_two_hours_fails_no_machine_that_was_unhealthy_for_a_minute(#[case] by: i64) {
     let world = World::new(Luck::Good);
-    world.hands.watch();
+    world.clock.watch();
     let names: Vec<String> = (0..10).map(|number| format!("m-{number:05}")).collect();
     let all_are = |phase: &str| names.iter().all(|name| world.phase_of(name).as_deref() == Some(phase));
     let report = |ready: &str| {
@@ -290,7 +290,7 @@ async fn a_step_of_two_hours_gives_nobody_up_who_was_unhealthy_for_a_minute(#[ca
     report("Unknown");
     wait(60).await;
     assert!(all_are("Unknown"));
-    world.hands.jump(by);
+    world.clock.jump(by);
     for name in &names {
         world.wake_named(name);
     }
@@ -306,12 +306,12 @@ async fn a_step_of_two_hours_gives_nobody_up_who_was_unhealthy_for_a_minute(#[ca
 #[tokio::test(start_paused = true)]
 async fn a_machine_that_stays_unhealthy_after_a_step_is_given_up_once_it_was_watched() {
     let world = World::new(Luck::Good);
-    world.hands.watch();
+    world.clock.watch();
     world.make_machine();
     wait(5).await;
     reports(&world, "Unknown");
     wait(60).await;
-    world.hands.jump(2 * HOUR);
+    world.clock.jump(2 * HOUR);
     // The manager reads its clock each second.
     world.wake();
     wait(9 * 60).await;
@@ -322,7 +322,7 @@ async fn a_machine_that_stays_unhealthy_after_a_step_is_given_up_once_it_was_wat
 
 /// All deadlines pass at once, and the stores are outdated: the process was suspended, or the clock was set.
 #[tokio::test(start_paused = true)]
-async fn mc_281_who_has_recovered_is_not_given_up_on_an_old_view() {
+async fn mc_281_a_machine_that_has_recovered_does_not_fail_by_an_outdated_store() {
     let late = Weather { watch_delay: Duration::from_secs(30), ..Weather::default() };
     let world = World::under(Luck::Good, late);
     world.make_machine();
@@ -331,7 +331,7 @@ async fn mc_281_who_has_recovered_is_not_given_up_on_an_old_view() {
     wait(60).await;
     assert_eq!(world.phase().as_deref(), Some("Unknown"));
     reports(&world, "True");
-    world.hands.jump(HOUR);
+    world.clock.jump(HOUR);
     world.wake();
     wait(5).await;
     assert_eq!(world.phase().as_deref(), Some("Running"), "the API server knew better than the view");
@@ -343,14 +343,14 @@ async fn a_creation_and_a_drain_go_on_across_a_jump() {
     let world = World::new(Luck::Slow(Duration::from_secs(10)));
     world.make_machine();
     wait(5).await;
-    world.hands.jump(HOUR);
+    world.clock.jump(HOUR);
     wait(60).await;
     assert_eq!(world.phase().as_deref(), Some("Running"));
     world.make_pod("a");
     world.hold("a");
     world.api.delete(MACHINE);
     wait(5).await;
-    world.hands.jump(HOUR / 2);
+    world.clock.jump(HOUR / 2);
     world.let_go("");
     wait(120).await;
     assert_eq!(world.phase(), None);
@@ -370,9 +370,9 @@ async fn mc_009_a_machine_is_made_while_the_pods_are_not_known_and_its_drain_wai
     world.api.delete(MACHINE);
     wait(70).await;
     assert_eq!(world.phase().as_deref(), Some("Terminating"));
-    let told = status_of(&world)["machineConditions"][0].clone();
-    assert_eq!(told["reason"], "WaitingForPodList");
-    assert!(told["message"].as_str().unwrap().contains("pods can't be listed: forbidden"), "{told}");
+    let reported = status_of(&world)["machineConditions"][0].clone();
+    assert_eq!(reported["reason"], "WaitingForPodList");
+    assert!(reported["message"].as_str().unwrap().contains("pods can't be listed: forbidden"), "{reported}");
     assert_eq!((world.vms().deletes, writes_of(&world, "POST /api/v1/namespaces/ns/pods")), (0, 0));
     world.pods_are_listed();
     wait(10).await;
@@ -408,7 +408,7 @@ async fn the_pods_that_drains_wait_for_are_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn mc_286_a_namesake_of_a_machine_that_is_gone_lives_in_peace() {
+async fn mc_286_a_new_machine_of_the_same_name_is_not_disturbed() {
     let world = World::new(Luck::Good);
     world.make_machine();
     wait(5).await;
@@ -432,9 +432,9 @@ async fn a_slow_driver_call_is_explained_after_a_minute_in_one_write() {
     wait(55).await;
     assert!(status_of(&world)["machineConditions"].is_null(), "the call has just begun: {}", status_of(&world));
     wait(15).await;
-    let told = status_of(&world)["machineConditions"][0].clone();
-    assert_eq!(told["reason"], "WaitingForVM");
-    assert!(told["message"].as_str().unwrap().contains("the provider to make the VM since"), "{told}");
+    let reported = status_of(&world)["machineConditions"][0].clone();
+    assert_eq!(reported["reason"], "WaitingForVM");
+    assert!(reported["message"].as_str().unwrap().contains("the provider to make the VM since"), "{reported}");
     assert_eq!(writes_of(&world, &format!("PATCH {MACHINE}/status")), 1);
     wait(60).await;
     assert_eq!(world.phase().as_deref(), Some("Running"));

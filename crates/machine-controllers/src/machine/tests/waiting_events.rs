@@ -19,7 +19,7 @@ use machine_api::{
 };
 use machine_driver::{CreatedVm, DeletedVm, VmIdentity};
 
-fn told_events(plan: &Plan) -> Vec<&'static str> {
+fn recorded_events(plan: &Plan) -> Vec<&'static str> {
     plan.effects
         .iter()
         .filter_map(|effect| match effect {
@@ -30,7 +30,7 @@ fn told_events(plan: &Plan) -> Vec<&'static str> {
 }
 
 /// The machine with this reason in its condition.
-fn telling(machine: &Machine, reason: &'static str) -> MachineSnapshot {
+fn with_reason(machine: &Machine, reason: &'static str) -> MachineSnapshot {
     let change = StatusChange::new().waits(Waiting::on(reason, "x")).effect(&seen(machine.clone(), 0));
     after(&Plan::new("test", vec![change], crate::machine::plan::Next::Settled), machine)
 }
@@ -52,29 +52,29 @@ fn drained(machine: impl Into<MachineSnapshot>) -> Observation {
 #[rstest]
 #[case::at_the_first_try(terminating(stage_text::DRAIN), &[])]
 #[case::after_a_budget_had_refused(
-    telling(&terminating(stage_text::DRAIN), machine_condition::REASON_DRAIN_BLOCKED),
+    with_reason(&terminating(stage_text::DRAIN), machine_condition::REASON_DRAIN_BLOCKED),
     &[machine_reason::DRAIN_SUCCEEDED]
 )]
-fn a_drain_that_was_held_up_is_told_when_it_succeeds(
+fn a_drain_that_was_held_up_is_reported_when_it_succeeds(
     #[case] machine: impl Into<MachineSnapshot>,
     #[case] events: &[&str],
 ) {
-    assert_eq!(told_events(&decide(&drained(machine))), events);
+    assert_eq!(recorded_events(&decide(&drained(machine))), events);
 }
 
 #[rstest]
 #[case::at_the_first_try(terminating(stage_text::DELETE_VM), &[])]
 #[case::after_the_provider_had_refused(
-    telling(&terminating(stage_text::DELETE_VM), machine_reason::VM_DELETION_FAILED),
+    with_reason(&terminating(stage_text::DELETE_VM), machine_reason::VM_DELETION_FAILED),
     &[machine_reason::VM_DELETED]
 )]
-fn a_vm_that_would_not_go_is_told_when_it_is_gone(
+fn a_vm_whose_deletion_had_failed_is_reported_when_it_is_gone(
     #[case] machine: impl Into<MachineSnapshot>,
     #[case] events: &[&str],
 ) {
     let mut seen = seen(machine, 200);
     seen.flow.learn(Answer::Deleted(Ok(DeletedVm::default())));
-    assert_eq!(told_events(&decide(&seen)), events);
+    assert_eq!(recorded_events(&decide(&seen)), events);
 }
 
 fn with_vm(mut machine: Machine, phase: MachinePhase, description: &str) -> Observation {
@@ -95,19 +95,19 @@ fn with_vm(mut machine: Machine, phase: MachinePhase, description: &str) -> Obse
 #[case::after_the_initialisation_had_failed(
     MachinePhase::CrashLoopBackOff, "Provider error: no. Initialize VM Instance", &[machine_reason::INITIALIZED]
 )]
-fn a_creation_that_had_failed_is_told_when_it_succeeds(
+fn a_creation_that_had_failed_is_reported_when_it_succeeds(
     #[case] phase: MachinePhase,
     #[case] description: &str,
     #[case] events: &[&str],
 ) {
-    assert_eq!(told_events(&decide(&with_vm(recorded(), phase, description))), events);
+    assert_eq!(recorded_events(&decide(&with_vm(recorded(), phase, description))), events);
 }
 
 #[rstest]
 #[case::in_time(MachinePhase::Pending, &[])]
 #[case::given_up_before(MachinePhase::Failed, &[machine_reason::JOINED])]
-fn a_machine_that_had_been_given_up_is_told_when_it_joins(#[case] phase: MachinePhase, #[case] events: &[&str]) {
+fn a_machine_that_had_failed_is_reported_when_it_joins(#[case] phase: MachinePhase, #[case] events: &[&str]) {
     let machine = in_phase(phase, 1, OperationType::Create, OperationState::Failed);
     let seen = with_node(seen(machine, 60), node(vec![condition("Ready", "True")]));
-    assert_eq!(told_events(&decide(&seen)), events);
+    assert_eq!(recorded_events(&decide(&seen)), events);
 }

@@ -15,7 +15,7 @@ use crate::{
             Answer, Call, ClassState, DrainState, Freeze, NodeStep, Observation, Permit, SecretView, Silence,
             TargetCluster, Trouble, UserData,
         },
-        plan::{Effect, Next, deletion_stage::DeletionStage, telling::told_reason},
+        plan::{Effect, Next, deletion_stage::DeletionStage, reporting::reported_reason},
         settings::HealthTimeout,
         testing::*,
     },
@@ -28,7 +28,7 @@ use machine_api::{
 use machine_driver::{Code, Status};
 
 /// The reason that the machine shows once nothing more is done at once.
-fn told(mut seen: Observation) -> Option<String> {
+fn shown_reason(mut seen: Observation) -> Option<String> {
     for _ in 0..8 {
         let plan = decide(&seen);
         let machine = after(&plan, &seen.machine);
@@ -41,7 +41,7 @@ fn told(mut seen: Observation) -> Option<String> {
             break;
         }
     }
-    told_reason(&seen.machine).map(str::to_owned)
+    reported_reason(&seen.machine).map(str::to_owned)
 }
 
 #[rstest]
@@ -56,7 +56,7 @@ fn a_creation_that_waits_for_the_driver_says_for_what(
     let mut seen = seen(machine(), 61);
     seen.flow.in_flight = Some(call);
     seen.flow.asked_at = Some(at(0));
-    assert_eq!(told(seen).as_deref(), Some(expected));
+    assert_eq!(shown_reason(seen).as_deref(), Some(expected));
 }
 
 #[rstest]
@@ -82,7 +82,7 @@ fn a_creation_that_lacks_its_class_says_so(
     };
     let mut seen = seen(machine(), 61);
     seen.class.state = state;
-    assert_eq!(told(seen).as_deref(), expected);
+    assert_eq!(shown_reason(seen).as_deref(), expected);
 }
 
 #[rstest]
@@ -103,7 +103,7 @@ fn a_creation_that_lacks_its_secret_says_so(
     };
     let mut seen = seen(machine(), 61);
     seen.secrets = secrets;
-    assert_eq!(told(seen).as_deref(), expected);
+    assert_eq!(shown_reason(seen).as_deref(), expected);
 }
 
 #[rstest]
@@ -124,7 +124,7 @@ fn a_creation_that_failed_says_why(
         // Of an earlier flow; the driver is asked at once.
         Answer::Deleted(_) => None,
     };
-    assert_eq!(told(answered(seen(machine(), 61), answer)).as_deref(), expected);
+    assert_eq!(shown_reason(answered(seen(machine(), 61), answer)).as_deref(), expected);
 }
 
 /// Each phase, on a machine that has reached it in the usual way and whose Node does not come.
@@ -164,12 +164,12 @@ fn each_phase_says_what_ends_it(
     let mut late = seen(in_phase(phase, 0, OperationType::HealthCheck, OperationState::Processing), 7200);
     late.permit = Permit::Held;
     late.limits.health = HealthTimeout::After(MINUTE);
-    assert_eq!(told(late).as_deref(), expected);
+    assert_eq!(shown_reason(late).as_deref(), expected);
 }
 
 /// A deletion at each stage, while what the stage waits for does not come.
 #[rstest]
-fn a_deletion_says_at_each_stage_whom_it_waits_for(
+fn a_deletion_says_at_each_stage_what_it_waits_for(
     #[values(
         DeletionStage::GetVmStatus,
         DeletionStage::Drain,
@@ -213,7 +213,7 @@ fn a_deletion_says_at_each_stage_whom_it_waits_for(
             (seen, Some("LettingGo"))
         }
     };
-    assert_eq!(told(seen).as_deref(), expected);
+    assert_eq!(shown_reason(seen).as_deref(), expected);
 }
 
 #[rstest]
@@ -229,11 +229,11 @@ fn a_deletion_that_finds_a_call_under_way_says_so(
         Call::Status | Call::Delete => "DeletingVM",
         Call::Create | Call::Initialize | Call::DeleteStale => "AwaitingDriver",
     };
-    assert_eq!(told(seen).as_deref(), Some(expected));
+    assert_eq!(shown_reason(seen).as_deref(), Some(expected));
 }
 
 #[rstest]
-fn a_drain_says_whom_it_waits_for(
+fn a_drain_says_what_it_waits_for(
     #[values(
         Waiting::Budget { pod: "ns/a".to_owned(), budget: "ns/b".to_owned(), held: 1, since: at(100) },
         Waiting::Detach { volume: "pv".to_owned(), pod: "ns/a".to_owned(), since: at(100), until: at(300) },
@@ -257,12 +257,12 @@ fn a_drain_says_whom_it_waits_for(
         attempt: Attempt::New,
         wake: MINUTE,
     };
-    assert_eq!(told(seen).as_deref(), Some(expected));
+    assert_eq!(shown_reason(seen).as_deref(), Some(expected));
 }
 
 /// A machine whose Node is at a stage of an update, while what the stage waits for does not come.
 #[rstest]
-fn an_update_in_place_says_at_each_stage_whom_it_waits_for(
+fn an_update_in_place_says_at_each_stage_what_it_waits_for(
     #[values(
         UpdateStage::Candidate,
         UpdateStage::Selected,
@@ -324,11 +324,11 @@ fn an_update_in_place_says_at_each_stage_whom_it_waits_for(
     }
     let mut seen = with_node(seen(machine, 200), node);
     seen.drain = drain;
-    assert_eq!(told(seen).as_deref().filter(|reason| *reason != "Settled"), expected);
+    assert_eq!(shown_reason(seen).as_deref().filter(|reason| *reason != "Settled"), expected);
 }
 
 #[rstest]
-fn a_freeze_is_told_where_it_can_be(#[values(Silence::None, Silence::Target, Silence::Control)] silence: Silence) {
+fn a_freeze_is_reported_where_it_can_be(#[values(Silence::None, Silence::Target, Silence::Control)] silence: Silence) {
     let mut seen = seen(pending(), 100);
     seen.freeze = Freeze::Frozen;
     seen.silence = silence;
@@ -337,12 +337,12 @@ fn a_freeze_is_told_where_it_can_be(#[values(Silence::None, Silence::Target, Sil
         // The machines can't be written, or the API servers have just come back.
         Silence::Control | Silence::None => None,
     };
-    assert_eq!(told(seen).as_deref(), expected);
+    assert_eq!(shown_reason(seen).as_deref(), expected);
 }
 
 #[test]
 fn without_a_target_cluster_a_machine_ends_as_available() {
     let mut seen = seen(machine(), 61);
     seen.target = TargetCluster::None;
-    assert_eq!(told(seen), None, "the driver is asked at once");
+    assert_eq!(shown_reason(seen), None, "the driver is asked at once");
 }

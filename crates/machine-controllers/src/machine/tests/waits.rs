@@ -270,22 +270,22 @@ fn attachment() -> AttachmentView {
 fn faults(wait: Wait) -> Vec<String> {
     let mut row = row_of(wait);
     let mut plan = decide(&row.seen);
-    let mut told = after(&plan, &row.seen.machine);
+    let mut reported = after(&plan, &row.seen.machine);
     // Effects that are carried out at once, such as taking over the Node's conditions, come first.
     for _ in 0..4 {
         if plan.next != Next::Again {
             break;
         }
-        row.seen.machine = told;
+        row.seen.machine = reported;
         plan = decide(&row.seen);
-        told = after(&plan, &row.seen.machine);
+        reported = after(&plan, &row.seen.machine);
     }
-    let (reason, message) = told
+    let (reason, message) = reported
         .status()
         .machine_conditions
         .first()
         .map_or(("", ""), |condition| (condition.reason.as_str(), condition.message.as_str()));
-    let is_told = !row.reason.is_empty();
+    let is_reported = !row.reason.is_empty();
     let has_event = plan.effects.iter().any(|effect| matches!(effect, Effect::Warn { .. } | Effect::Tell { .. }));
     let mut all = Vec::new();
     if !matches!(plan.next, Next::LookAgain(_, why) if why == wait) {
@@ -293,13 +293,13 @@ fn faults(wait: Wait) -> Vec<String> {
     }
     // Of a wait that another process reported, only the sentence is known.
     let stands = plan.standing.as_deref().map_or_else(|| reason.to_owned(), |standing| standing.reason().to_owned());
-    if is_told && stands != row.reason {
+    if is_reported && stands != row.reason {
         all.push(format!("{stands:?} is what the plan says, not {:?}", row.reason));
     }
     if reason != row.reason {
         all.push(format!("{reason:?} is its reason, not {:?}", row.reason));
     }
-    if is_told && ![" since 2027-01-15T", "(since 2027-01-15T"].iter().any(|since| message.contains(since)) {
+    if is_reported && ![" since 2027-01-15T", "(since 2027-01-15T"].iter().any(|since| message.contains(since)) {
         all.push(format!("since when? {message}"));
     }
     all.extend(
@@ -312,7 +312,7 @@ fn faults(wait: Wait) -> Vec<String> {
 }
 
 #[test]
-fn every_wait_says_whom_since_when_until_when_and_what_ends_it() {
+fn every_wait_says_for_what_since_when_until_when_and_what_ends_it() {
     let wrong: Vec<_> = Wait::ALL.iter().map(|wait| (wait, faults(*wait))).filter(|(_, all)| !all.is_empty()).collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
 }

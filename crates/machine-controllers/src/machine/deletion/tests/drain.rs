@@ -131,7 +131,7 @@ fn a_drain_by_force_that_fails_is_tried_again_until_its_time_is_over(
 ) {
     let ill = cordoned(vec![condition("Ready", "False")]);
     let mut seen = with_node(seen(resting(DeletionStage::Drain), second), ill);
-    assert!(seen.is_node_lastingly_ill());
+    assert!(seen.is_node_lastingly_unhealthy());
     seen.drain = DrainState::Failed("API server not available".into());
     assert_eq!(stage_after(&seen), Some(stage));
 }

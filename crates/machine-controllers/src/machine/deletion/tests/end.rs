@@ -80,8 +80,8 @@ fn mc_032_a_machine_whose_node_may_be_anothers_waits_without_drain_detachment_or
     assert_eq!((node_writes(&plan), starts(&plan)), (0, None));
     assert!(!plan.effects.iter().any(|effect| matches!(effect, Effect::DeleteAttachment { .. })), "{plan:?}");
     assert_eq!(stage_after(&seen), Some(stage));
-    let is_told = |effect: &Effect| matches!(effect, Effect::Warn { reason: machine_reason::NODE_CONTESTED, .. });
-    assert!(plan.effects.iter().any(is_told), "{plan:?}");
+    let is_reported = |effect: &Effect| matches!(effect, Effect::Warn { reason: machine_reason::NODE_CONTESTED, .. });
+    assert!(plan.effects.iter().any(is_reported), "{plan:?}");
     // At the end the Node stays, whatever happened to the VM.
     let last_operation = &mut seen.machine.to_mut().status.last_operation;
     last_operation.description = DeletionStage::DeleteNode.marker().to_owned();
@@ -107,7 +107,7 @@ fn mc_184_only_our_finalizer_is_taken_off() {
 }
 
 #[test]
-fn a_node_that_can_not_be_deleted_is_told() {
+fn a_node_that_can_not_be_deleted_is_reported() {
     let mut seen = answered(
         with_node(seen(resting(DeletionStage::DeleteVm), 200), cordoned(vec![])),
         Answer::Deleted(Ok(DeletedVm::default())),

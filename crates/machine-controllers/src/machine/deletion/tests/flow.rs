@@ -112,8 +112,8 @@ async fn the_vm_of_a_creation_without_an_answer_goes_with_its_deleted_machine(
     }
     wait(20).await;
     let machine = world.api.get(MACHINE).expect("a VM of the machine may still show itself");
-    let told = machine["status"]["machineConditions"][0]["message"].as_str().unwrap_or_default();
-    assert!(told.contains("whether the last creation made a VM"), "{told}");
+    let reported = machine["status"]["machineConditions"][0]["message"].as_str().unwrap_or_default();
+    assert!(reported.contains("whether the last creation made a VM"), "{reported}");
     let writes = world.api.writes().len();
     wait(100).await;
     assert_eq!(world.vms().creates, 1);
@@ -167,8 +167,8 @@ async fn mc_192_while_the_target_cluster_is_away_nothing_is_skipped() {
     assert_eq!(world.vms().deletes, 0, "the VM has to wait for the drain");
     assert_eq!(world.api.names_under(PODS).len(), 2);
     let machine = world.api.get(MACHINE).unwrap();
-    let told = machine["status"]["machineConditions"][0]["message"].as_str().unwrap().to_owned();
-    assert!(told.contains("away"), "{told}");
+    let reported = machine["status"]["machineConditions"][0]["message"].as_str().unwrap().to_owned();
+    assert!(reported.contains("away"), "{reported}");
     world.api.heal("/api/v1/nodes");
     wait(30).await;
     all_gone(&world);

@@ -39,7 +39,7 @@ fn a_machine_that_has_no_node_is_not_drained(#[case] stage: DeletionStage, #[cas
 }
 
 #[test]
-fn a_failed_deletion_of_the_vm_is_told_before_a_node_is_linked_again() {
+fn a_failed_deletion_of_the_vm_is_reported_before_a_node_is_linked_again() {
     let mut seen = answered(seen(no_label(resting(DeletionStage::DeleteVm)), 200), deletes(Code::Unavailable));
     seen.node = NodeView::NotLinked { candidate: Some("n7".to_owned()), namesake: None };
     assert_eq!(decide(&seen).rule, "driver-failed-in-deletion");
@@ -47,23 +47,23 @@ fn a_failed_deletion_of_the_vm_is_told_before_a_node_is_linked_again() {
 
 /// A Node of this name can't register either: the kubelet writes the name to a label of its own.
 #[rstest]
-#[case::told(Answer::Status(Ok(new_vm(
+#[case::whole(Answer::Status(Ok(new_vm(
     "a-very-long-name-of-a-node-which-is-longer-than-any-value-of-a-label-may-be"
 ))))]
-#[case::told_in_part(Answer::Status(Err(Status::new(Code::Uninitialized, "x").with_partial(new_vm("a-very-long-name-of-a-node-which-is-longer-than-any-value-of-a-label-may-be")))))]
+#[case::in_part(Answer::Status(Err(Status::new(Code::Uninitialized, "x").with_partial(new_vm("a-very-long-name-of-a-node-which-is-longer-than-any-value-of-a-label-may-be")))))]
 fn a_node_whose_name_is_no_label_holds_up_no_deletion(#[case] answer: Answer) {
-    let told = answered(seen(no_label(resting(DeletionStage::GetVmStatus)), 100), answer);
-    let machine = after(&decide(&told), &told.machine);
+    let observed = answered(seen(no_label(resting(DeletionStage::GetVmStatus)), 100), answer);
+    let machine = after(&decide(&observed), &observed.machine);
     assert_eq!((machine.labels().get(label::NODE), DeletionStage::of(&machine)), (None, Some(DeletionStage::DeleteVm)));
 }
 
 #[test]
-fn mc_161_the_driver_tells_the_node() {
+fn mc_161_the_driver_names_the_node() {
     let seen = seen(no_label(resting(DeletionStage::GetVmStatus)), 100);
     assert_eq!(starts(&decide(&seen)), Some(Call::Status));
     let vm = VmIdentity { node_name: "n".to_owned(), ..VmIdentity::default() };
-    let told = answered(seen, Answer::Status(Ok(vm)));
-    let machine = after(&decide(&told), &told.machine);
+    let observed = answered(seen, Answer::Status(Ok(vm)));
+    let machine = after(&decide(&observed), &observed.machine);
     assert_eq!(
         (machine.labels()[label::NODE].as_str(), DeletionStage::of(&machine)),
         ("n", Some(DeletionStage::Drain))
@@ -80,8 +80,8 @@ fn a_driver_that_sees_several_vms_is_asked_no_longer_than_a_drain_may_last(
     #[case] stage: DeletionStage,
 ) {
     let machine = no_label(resting(DeletionStage::GetVmStatus));
-    let told = answered(seen(machine, second), Answer::Status(Err(Status::new(code, "x"))));
-    assert_eq!(stage_after(&told), Some(stage));
+    let observed = answered(seen(machine, second), Answer::Status(Err(Status::new(code, "x"))));
+    assert_eq!(stage_after(&observed), Some(stage));
 }
 
 #[rstest]
@@ -94,14 +94,14 @@ fn an_unanswered_status(#[case] code: Code, #[case] force: Force, #[case] stage:
     if force == Force::Yes {
         machine.labels_mut().insert(label::FORCE_DELETION.to_owned(), "true".to_owned());
     }
-    let told = answered(seen(machine, 100), Answer::Status(Err(Status::new(code, "x"))));
-    assert_eq!(stage_after(&told), stage);
+    let observed = answered(seen(machine, 100), Answer::Status(Err(Status::new(code, "x"))));
+    assert_eq!(stage_after(&observed), stage);
     if stage == Some(DeletionStage::GetVmStatus) {
-        let status = after(&decide(&told), &told.machine).status().clone();
+        let status = after(&decide(&observed), &observed.machine).status().clone();
         assert_eq!(
             (status.last_operation.state, status.last_operation.error_code.as_str()),
             (OperationState::Failed, "PermissionDenied")
         );
-        assert!(matches!(decide(&told).next, Next::LookAgain(after, _) if after.as_secs() == 180));
+        assert!(matches!(decide(&observed).next, Next::LookAgain(after, _) if after.as_secs() == 180));
     }
 }

@@ -60,8 +60,8 @@ fn mc_188_a_machine_that_never_had_a_vm_still_asks_the_driver_to_delete_it() {
     let marked = after(&decide(&first), &first.machine);
     let asked = seen(marked, 100);
     assert_eq!(starts(&decide(&asked)), Some(Call::Status));
-    let told = answered(asked, Answer::Status(Err(Status::new(Code::NotFound, ""))));
-    let skipped = after(&decide(&told), &told.machine);
+    let reported = answered(asked, Answer::Status(Err(Status::new(Code::NotFound, ""))));
+    let skipped = after(&decide(&reported), &reported.machine);
     assert_eq!(starts(&decide(&seen(skipped, 100))), Some(Call::Delete));
 }
 
@@ -129,19 +129,22 @@ fn a_machine_whose_vm_is_anothers_goes_alone_and_says_so(#[case] machine: Machin
     let plan = decide(&seen);
     assert_eq!((plan.rule, node_writes(&plan), starts(&plan)), ("vm-is-anothers", 0, None));
     assert_eq!(plan.effects.last(), Some(&Effect::RemoveMachineFinalizer));
-    let is_told = |effect: &Effect| {
+    let is_reported = |effect: &Effect| {
         matches!(effect, Effect::Warn { reason, message }
             if *reason == machine_reason::VM_LEFT_TO_ANOTHER && message.contains("m-other"))
     };
-    assert!(plan.effects.iter().any(is_told), "{plan:?}");
+    assert!(plan.effects.iter().any(is_reported), "{plan:?}");
     let before = DeletionStage::of(&seen.machine);
-    let told = after(&plan, &seen.machine);
-    assert!(told.last_operation().description.starts_with("VM cloud:///n is left to machine m-other"), "{told:?}");
-    assert_eq!(DeletionStage::of(&told), Some(before.unwrap_or(DeletionStage::GetVmStatus)));
+    let reported = after(&plan, &seen.machine);
+    assert!(
+        reported.last_operation().description.starts_with("VM cloud:///n is left to machine m-other"),
+        "{reported:?}"
+    );
+    assert_eq!(DeletionStage::of(&reported), Some(before.unwrap_or(DeletionStage::GetVmStatus)));
     // A refused removal of the finalizer is reported once, and the stage stays.
     seen.troubles = Trouble { step: NodeStep::LetGo, error: "a policy".to_owned() }.into();
-    let refused = after(&decide(&seen), &told);
-    assert_eq!(DeletionStage::of(&refused), DeletionStage::of(&told));
+    let refused = after(&decide(&seen), &reported);
+    assert_eq!(DeletionStage::of(&refused), DeletionStage::of(&reported));
     assert!(refused.machine_conditions()[0].message.contains("a policy"), "{refused:?}");
     // The other machine is gone: this machine's deletion is done in full after all.
     seen.troubles = Troubles::default();
@@ -164,7 +167,7 @@ fn a_machine_whose_vm_is_deleted_with_another_one_does_nothing_meanwhile(#[case]
     assert_eq!((plan.rule, node_writes(&plan), starts(&plan)), (rule, 0, None));
     if force == Force::No {
         seen.machine = after(&plan, &seen.machine);
-        assert_eq!(decide(&seen).effects, [], "it is told once");
+        assert_eq!(decide(&seen).effects, [], "it is reported once");
         // The other machine is gone: this machine looks for the VM itself.
         seen.vm_owner = VmOwner::This;
         assert_eq!(next_deletion_step(&seen), DeletionStep::DrainNode);

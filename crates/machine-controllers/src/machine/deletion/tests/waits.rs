@@ -89,7 +89,7 @@ fn an_attempt_that_only_repeats_a_failure_is_no_news(
 }
 
 #[test]
-fn a_drain_that_fails_on_something_else_is_told_at_once() {
+fn a_drain_that_fails_on_something_else_is_reported_at_once() {
     let fails_on = |name: &str| {
         let on = [name.to_owned()].into();
         DrainState::Failed(Failure { text: format!("{name} stays"), on })
@@ -97,9 +97,12 @@ fn a_drain_that_fails_on_something_else_is_told_at_once() {
     let mut seen = draining(130);
     seen.drain = fails_on("ns/db");
     let plan = decide(&seen);
-    tell_all(&mut seen, &plan);
-    let told = seen.machine.machine_conditions()[0].message.clone();
-    assert!(told.contains("waiting for its node to be drained (ns/db): Drain failed due to - ns/db stays"), "{told}");
+    carry_out_report(&mut seen, &plan);
+    let reported = seen.machine.machine_conditions()[0].message.clone();
+    assert!(
+        reported.contains("waiting for its node to be drained (ns/db): Drain failed due to - ns/db stays"),
+        "{reported}"
+    );
     assert_eq!(status_change(&decide(&seen)), None, "the same");
     seen.drain = fails_on("pv-1");
     assert!(status_change(&decide(&seen)).is_some());
@@ -167,36 +170,36 @@ fn a_process_that_has_just_begun_gives_the_lists_a_minute_too() {
 }
 
 #[test]
-fn a_wait_for_lists_names_those_that_are_missing_and_why_and_is_told_anew_when_others_are() {
+fn a_wait_for_lists_names_the_missing_ones_and_why_and_is_reported_again_when_others_are_missing() {
     let missing = |kinds: &[&'static str], why: Option<&str>| {
         kinds.iter().map(|kind| MissingView { kind, why: why.map(str::to_owned) }).collect::<Vec<_>>()
     };
     let mut seen = draining(200);
     seen.drain = DrainState::Warming;
     seen.missing_views = missing(&["pods", "poddisruptionbudgets"], None);
-    let tell = |seen: &mut Observation| {
+    let report = |seen: &mut Observation| {
         let plan = decide(seen);
-        tell_all(seen, &plan);
+        carry_out_report(seen, &plan);
         let condition = &seen.machine.machine_conditions()[0];
         assert_eq!(condition.reason, machine_condition::REASON_WAITING_FOR_POD_LIST);
         (!plan.effects.is_empty(), condition.message.clone())
     };
-    let (_, message) = tell(&mut seen);
+    let (_, message) = report(&mut seen);
     assert!(message.contains("waiting for pods, poddisruptionbudgets of the target cluster to be listed"), "{message}");
     assert!(message.contains("at 2027-01-15T10:01:40Z the VM is deleted without them"), "{message}");
     seen.missing_views = missing(&["pods"], Some("forbidden to list and watch pods"));
-    let (_, message) = tell(&mut seen);
+    let (_, message) = report(&mut seen);
     assert!(message.contains("pods can't be listed: forbidden to list and watch pods"), "{message}");
     assert!(!message.contains("poddisruptionbudgets"), "{message}");
     // The cause may change with every attempt; that alone is not reported.
     seen.missing_views = missing(&["pods"], Some("connection refused"));
-    assert!(!tell(&mut seen).0);
+    assert!(!report(&mut seen).0);
 }
 
 fn progressing_after(seen: &Observation) -> (String, String) {
     let plan = decide(seen);
-    let told = after(&plan, &seen.machine);
-    let conditions = told.machine_conditions();
+    let reported = after(&plan, &seen.machine);
+    let conditions = reported.machine_conditions();
     (conditions[0].reason.clone(), conditions[0].message.clone())
 }
 

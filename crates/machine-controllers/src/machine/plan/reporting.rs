@@ -48,17 +48,17 @@ pub enum Worth {
 /// Whether a change is worth a write.
 pub fn is_worth_a_write(seen: &Observation, change: &StatusChange, worth: Worth) -> bool {
     match worth {
-        Worth::NewReason => !says_reason(seen, change),
+        Worth::NewReason => !shows_reason(seen, change),
         Worth::NewValues => {
-            !says_values(seen, change)
+            !shows_values(seen, change)
                 || if has_same_text(seen, change) {
                     change.operation.is_some() && last_operation_age(seen).is_none_or(|age| age > REPEAT_AFTER)
                 } else {
-                    has_new_inputs(seen) || is_told_for(seen, REWORDED_AFTER)
+                    has_new_inputs(seen) || is_reported_for(seen, REWORDED_AFTER)
                 }
         }
         Worth::Progress => {
-            begins_to_block(seen, change) || (!says_message(seen, change) && is_told_for(seen, PROGRESS_EVERY))
+            begins_to_block(seen, change) || (!shows_message(seen, change) && is_reported_for(seen, PROGRESS_EVERY))
         }
     }
 }
@@ -73,11 +73,11 @@ pub fn write_if(seen: &Observation, change: &StatusChange, worth: Worth) -> Opti
 fn has_same_text(seen: &Observation, change: &StatusChange) -> bool {
     match &change.operation {
         Some(operation) => operation.description == seen.machine.last_operation().description,
-        None => says_message(seen, change),
+        None => shows_message(seen, change),
     }
 }
 
-fn says_reason(seen: &Observation, change: &StatusChange) -> bool {
+fn shows_reason(seen: &Observation, change: &StatusChange) -> bool {
     let stored = progressing(&seen.machine);
     let says = |stored: &Condition, standing: &Standing| {
         (stored.status.as_str(), stored.reason.as_str()) == (standing.status(), standing.reason())
@@ -85,14 +85,14 @@ fn says_reason(seen: &Observation, change: &StatusChange) -> bool {
     change.standing.as_ref().is_none_or(|standing| stored.is_some_and(|stored| says(stored, standing)))
 }
 
-fn says_message(seen: &Observation, change: &StatusChange) -> bool {
+fn shows_message(seen: &Observation, change: &StatusChange) -> bool {
     let stored = progressing(&seen.machine);
     change.standing.as_ref().is_none_or(|standing| stored.is_some_and(|stored| stored.message == standing.message()))
 }
 
 /// Whether the status has the values of a change. What the condition shows besides its reason is known only while this
 /// process has written it.
-fn says_values(seen: &Observation, change: &StatusChange) -> bool {
+fn shows_values(seen: &Observation, change: &StatusChange) -> bool {
     let stored = seen.machine.status();
     let last = &stored.last_operation;
     let same_phase = change.phase.as_ref().is_none_or(|(phase, clock)| {
@@ -111,18 +111,18 @@ fn says_values(seen: &Observation, change: &StatusChange) -> bool {
         (None, _) | (_, None) => true,
     };
     let is_small = change.conditions.is_none() && change.addresses.is_none();
-    is_small && same_phase && same_operation && same_memory && says_reason(seen, change) && same_wait
+    is_small && same_phase && same_operation && same_memory && shows_reason(seen, change) && same_wait
 }
 
 /// The standing that this process has written, if the status shows it.
 fn stated(seen: &Observation) -> Option<&Stated> {
-    let reason = told_reason(&seen.machine);
+    let reason = reported_reason(&seen.machine);
     seen.stated.as_deref().filter(|stated| reason == Some(stated.standing.reason()))
 }
 
 fn begins_to_block(seen: &Observation, change: &StatusChange) -> bool {
     let blocked = machine_condition::REASON_DRAIN_BLOCKED;
-    change.standing.as_ref().is_some_and(|standing| standing.reason() == blocked) && !says_reason(seen, change)
+    change.standing.as_ref().is_some_and(|standing| standing.reason() == blocked) && !shows_reason(seen, change)
 }
 
 /// Whether the last failure happened with another spec, class or Secret: people wait for the effect of their change.
@@ -131,7 +131,7 @@ fn has_new_inputs(seen: &Observation) -> bool {
 }
 
 /// Whether the status has shown its text for this long, as far as it is known.
-fn is_told_for(seen: &Observation, length: Duration) -> bool {
+fn is_reported_for(seen: &Observation, length: Duration) -> bool {
     let age = seen.stated.as_ref().map(|stated| since(seen.steady, stated.at)).or_else(|| last_operation_age(seen));
     age.is_none_or(|age| age >= length)
 }
@@ -142,12 +142,12 @@ fn last_operation_age(seen: &Observation) -> Option<Duration> {
 }
 
 /// The reason of the wait that the machine's status shows, if it shows one.
-pub fn told_reason(machine: &MachineSnapshot) -> Option<&str> {
+pub fn reported_reason(machine: &MachineSnapshot) -> Option<&str> {
     progressing(machine).map(|condition| condition.reason.as_str())
 }
 
 /// Since when the status shows a wait with this reason; now, if it does not show one.
-pub fn told_since(seen: &Observation, reason: &'static str) -> Timestamp {
+pub fn reported_since(seen: &Observation, reason: &'static str) -> Timestamp {
     let stored = progressing(&seen.machine).filter(|stored| stored.reason == reason);
     let Some(stored) = stored else { return seen.now };
     let began = stated(seen).and_then(|stated| stated.standing.wait()?.began());
@@ -155,11 +155,11 @@ pub fn told_since(seen: &Observation, reason: &'static str) -> Timestamp {
 }
 
 /// Writes the wait, with an event, unless the status shows a wait with this reason already.
-pub fn tell_when_new(seen: &Observation, wait: &Waiting) -> Vec<Effect> {
-    tell(seen, wait, Worth::NewReason)
+pub fn report_when_new(seen: &Observation, wait: &Waiting) -> Vec<Effect> {
+    report(seen, wait, Worth::NewReason)
 }
 
-fn tell(seen: &Observation, wait: &Waiting, worth: Worth) -> Vec<Effect> {
+fn report(seen: &Observation, wait: &Waiting, worth: Worth) -> Vec<Effect> {
     let change = StatusChange::new().waits(wait.clone());
     let write = write_if(seen, &change, worth);
     let warning = write.is_some().then(|| Effect::Warn { reason: wait.reason(), message: wait.message() });
@@ -168,28 +168,28 @@ fn tell(seen: &Observation, wait: &Waiting, worth: Worth) -> Vec<Effect> {
 
 /// After this long without progress a machine reports what it waits for, even if that costs a write of its own. A healthy
 /// cloud is faster, so that a normal creation stays within its write budget.
-pub const SAID_AFTER: Duration = Duration::from_secs(60);
+pub const REPORTED_AFTER: Duration = Duration::from_secs(60);
 
 /// Reports a wait for something that usually takes no time, once it has lasted; `Err` holds the remaining time while it may
 /// still end by itself.
-pub fn tell_when_lasting(seen: &Observation, began: Timestamp, wait: &Waiting) -> Result<Vec<Effect>, Duration> {
+pub fn report_when_lasting(seen: &Observation, began: Timestamp, wait: &Waiting) -> Result<Vec<Effect>, Duration> {
     let lasted = since(seen.now, began);
-    if lasted < SAID_AFTER { Err(SAID_AFTER.saturating_sub(lasted)) } else { Ok(tell_when_new(seen, wait)) }
+    if lasted < REPORTED_AFTER { Err(REPORTED_AFTER.saturating_sub(lasted)) } else { Ok(report_when_new(seen, wait)) }
 }
 
 /// At most this many characters of the reason why a list fails are reported.
-const TOLD_OF_REASON: usize = 300;
+const LONGEST_CAUSE: usize = 300;
 
 /// The wait for the views of pods and attachments, which a drain or a detachment needs. They fill within moments, unless the
 /// API server does not give the list. `end` says what happens when that takes too long.
-pub fn views_waited_for(seen: &Observation, began: Timestamp, end: Option<(Timestamp, &str)>) -> Waiting {
+pub fn wait_for_views(seen: &Observation, began: Timestamp, end: Option<(Timestamp, &str)>) -> Waiting {
     let missing = &seen.missing_views;
     let kinds: Vec<&str> = missing.iter().map(|view| view.kind).collect();
     let kinds = if kinds.is_empty() { "pods and volume attachments".to_owned() } else { kinds.join(", ") };
     let whys: Vec<String> = missing
         .iter()
         .filter_map(|view| {
-            let why: String = view.why.as_ref()?.chars().take(TOLD_OF_REASON).collect();
+            let why: String = view.why.as_ref()?.chars().take(LONGEST_CAUSE).collect();
             Some(format!("{} can't be listed: {why}", view.kind))
         })
         .collect();
@@ -206,13 +206,13 @@ pub fn views_waited_for(seen: &Observation, began: Timestamp, end: Option<(Times
 
 /// Reports a wait for views once it has lasted; again when other lists are missing than those reported, or when the reason
 /// becomes known.
-pub fn tell_of_views(seen: &Observation, began: Timestamp, wait: &Waiting) -> Vec<Effect> {
-    if since(seen.now, began) < SAID_AFTER { Vec::new() } else { tell(seen, wait, Worth::NewValues) }
+pub fn report_missing_views(seen: &Observation, began: Timestamp, wait: &Waiting) -> Vec<Effect> {
+    if since(seen.now, began) < REPORTED_AFTER { Vec::new() } else { report(seen, wait, Worth::NewValues) }
 }
 
 /// How soon the lists are checked again: in a moment at first, later more slowly.
-pub fn views_wait(seen: &Observation, began: Timestamp) -> Duration {
-    if since(seen.now, began) < SAID_AFTER { Duration::from_millis(500) } else { Duration::from_secs(5) }
+pub fn views_pause(seen: &Observation, began: Timestamp) -> Duration {
+    if since(seen.now, began) < REPORTED_AFTER { Duration::from_millis(500) } else { Duration::from_secs(5) }
 }
 
 #[cfg(test)]
@@ -242,12 +242,12 @@ mod tests {
     }
 
     /// What is observed this many seconds after this process wrote the change.
-    fn after_telling(change: &StatusChange, seconds: i64) -> Observation {
+    fn after_report(change: &StatusChange, seconds: i64) -> Observation {
         let before = seen(machine(), 0);
-        let mut told =
+        let mut reported =
             seen(after(&Plan::new("test", vec![change.effect(&before)], Next::Settled), &before.machine), seconds);
-        told.stated = change.standing.clone().map(|standing| Arc::new(Stated { standing, at: at(0) }));
-        told
+        reported.stated = change.standing.clone().map(|standing| Arc::new(Stated { standing, at: at(0) }));
+        reported
     }
 
     const MINUTES: i64 = 60;
@@ -271,12 +271,12 @@ mod tests {
         #[case] later: i64,
         #[case] expected: bool,
     ) {
-        assert_eq!(is_worth_a_write(&after_telling(&failure("no"), later), &change, Worth::NewValues), expected);
+        assert_eq!(is_worth_a_write(&after_report(&failure("no"), later), &change, Worth::NewValues), expected);
     }
 
     #[test]
     fn other_words_after_a_change_of_spec_class_or_secret_are_news_at_once() {
-        let mut seen = after_telling(&failure("no image"), 60);
+        let mut seen = after_report(&failure("no image"), 60);
         let until = at(240);
         seen.pause = Some(Pause { purpose: Purpose::Creation, until, inputs: seen.inputs.clone() });
         assert!(!is_worth_a_write(&seen, &failure("no flavor"), Worth::NewValues));
@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn a_new_process_takes_the_time_of_the_last_operation_for_that_of_the_words() {
-        let mut seen = after_telling(&failure("no"), 9 * MINUTES);
+        let mut seen = after_report(&failure("no"), 9 * MINUTES);
         seen.stated = None;
         assert!(!is_worth_a_write(&seen, &failure("no room"), Worth::NewValues));
         seen.now = at(10 * MINUTES);
@@ -305,7 +305,7 @@ mod tests {
                 .at_stage(stage)
                 .waits(wait())
         };
-        let seen = after_telling(&rests_at(DeletionStage::Drain), 1);
+        let seen = after_report(&rests_at(DeletionStage::Drain), 1);
         assert_eq!(is_worth_a_write(&seen, &rests_at(stage), Worth::NewValues), expected);
     }
 
@@ -313,7 +313,7 @@ mod tests {
     #[case::the_same_reason(wait().seen("other").since(at(7)), false)]
     #[case::another_reason(Waiting::on("WaitingForNode", "a VM"), true)]
     fn a_wait_that_only_grows_older_is_not_written(#[case] now: Waiting, #[case] expected: bool) {
-        let seen = after_telling(&StatusChange::new().waits(wait()), 3600);
+        let seen = after_report(&StatusChange::new().waits(wait()), 3600);
         assert_eq!(is_worth_a_write(&seen, &StatusChange::new().waits(now), Worth::NewReason), expected);
     }
 
@@ -329,33 +329,33 @@ mod tests {
         #[case] expected: bool,
     ) {
         let drain = |reason: &'static str, text: &str| StatusChange::new().waits(Waiting::on(reason, text));
-        let seen = after_telling(&drain("DrainingNode", "3 left"), later);
+        let seen = after_report(&drain("DrainingNode", "3 left"), later);
         assert_eq!(is_worth_a_write(&seen, &drain(reason, text), Worth::Progress), expected);
     }
 
     #[test]
-    fn a_wait_keeps_its_beginning_for_as_long_as_it_is_told() {
-        assert_eq!(told_since(&seen(machine(), 60), "CreateFailed"), at(60), "it begins");
-        let mut told = after_telling(&StatusChange::new().waits(wait().since(at(-5))), 60);
-        assert_eq!(told_since(&told, "CreateFailed"), at(-5));
-        assert_eq!(told_since(&told, "StaleNode"), at(60));
-        told.stated = None;
-        assert_eq!(told_since(&told, "CreateFailed"), at(0), "as the condition tells");
+    fn a_wait_keeps_its_beginning_for_as_long_as_it_is_reported() {
+        assert_eq!(reported_since(&seen(machine(), 60), "CreateFailed"), at(60), "it begins");
+        let mut reported = after_report(&StatusChange::new().waits(wait().since(at(-5))), 60);
+        assert_eq!(reported_since(&reported, "CreateFailed"), at(-5));
+        assert_eq!(reported_since(&reported, "StaleNode"), at(60));
+        reported.stated = None;
+        assert_eq!(reported_since(&reported, "CreateFailed"), at(0), "as the condition tells");
     }
 
     #[test]
     fn a_wait_is_written_once_with_an_event() {
         let before = seen(machine(), 5);
-        let effects = tell_when_new(&before, &wait());
-        let told = after(&Plan::new("test", effects.clone(), Next::Settled), &before.machine);
-        assert_eq!(told_reason(&told), Some("CreateFailed"));
+        let effects = report_when_new(&before, &wait());
+        let reported = after(&Plan::new("test", effects.clone(), Next::Settled), &before.machine);
+        assert_eq!(reported_reason(&reported), Some("CreateFailed"));
         assert!(effects.iter().any(|effect| matches!(effect, Effect::Warn { .. })));
-        assert!(tell_when_new(&seen(told, 65), &wait()).is_empty());
+        assert!(report_when_new(&seen(reported, 65), &wait()).is_empty());
     }
 
     #[test]
-    fn a_wait_that_may_end_by_itself_is_not_told_at_once() {
-        assert_eq!(tell_when_lasting(&seen(machine(), 20), at(0), &wait()), Err(Duration::from_secs(40)));
-        assert_eq!(tell_when_lasting(&seen(machine(), 60), at(0), &wait()).map(|effects| effects.len()), Ok(2));
+    fn a_wait_that_may_end_by_itself_is_not_reported_at_once() {
+        assert_eq!(report_when_lasting(&seen(machine(), 20), at(0), &wait()), Err(Duration::from_secs(40)));
+        assert_eq!(report_when_lasting(&seen(machine(), 60), at(0), &wait()).map(|effects| effects.len()), Ok(2));
     }
 }
