@@ -32,7 +32,7 @@ pub struct Memory {
     pub first_seen: Timestamp,
     /// When it was first seen being deleted.
     pub first_seen_deleting: Option<Timestamp>,
-    /// What the driver answered.
+    /// The answers of the driver, and the call under way.
     pub flow: Flow,
     /// Since when it is unknown whether the last creation without an outcome made a VM.
     pub creation_unknown_since: Option<Timestamp>,

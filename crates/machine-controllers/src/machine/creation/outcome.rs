@@ -201,7 +201,7 @@ mod tests {
         machine
     }
 
-    /// What is seen at this second by a process that saw the machine first at second 110; the driver finds no VM.
+    /// The observation at this second of a process that saw the machine first at second 110; the driver finds no VM.
     fn without_vm(machine: Machine, second: i64, creation: CreationGuarantee) -> Observation {
         let mut seen = answered(seen(machine, second), Answer::Status(Err(Status::new(Code::NotFound, ""))));
         seen.first_seen = at(110);
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(first, Some(again_at));
     }
 
-    /// The last attempt ended without an outcome; then a Secret was missing, and the status tells of that.
+    /// The last attempt ended without an outcome; then a Secret was missing, and the status shows that.
     #[test]
     fn another_trouble_makes_the_outcome_of_an_attempt_no_clearer() {
         let creates = |second: i64| {
