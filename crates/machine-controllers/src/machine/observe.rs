@@ -273,8 +273,8 @@ pub(super) fn ailments(node: &NodeView, freshness: Freshness, before: &Ailments,
 }
 
 fn freshness_of_nodes(sources: &Sources<'_>, reading: Reading) -> Freshness {
-    let through = sources.target.map_or(Freshness::Current, |target| Freshness::through(target.nodes));
-    through.under(sources.freeze, sources.silence, reading.trouble())
+    let stored = sources.target.map_or(Freshness::Current, |target| Freshness::of_store(target.nodes));
+    stored.under(sources.freeze, sources.silence, reading.trouble())
 }
 
 /// The driver's answer about the VM counts only while the machine is unhealthy.

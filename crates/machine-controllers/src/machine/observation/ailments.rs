@@ -53,7 +53,7 @@ pub enum Freshness {
 
 impl Freshness {
     /// The freshness of the Nodes in this store.
-    pub fn through(view: &Store<NodeSnapshot>) -> Self {
+    pub fn of_store(view: &Store<NodeSnapshot>) -> Self {
         if view.is_current() { Self::Current } else { Self::MaybeOutdated }
     }
 
