@@ -58,7 +58,7 @@ use machine_controllers::{
 };
 
 /// A pass takes no longer. One that does may overlap with what comes when a rollout's patience is over
-/// ([`deployment::settling::PATIENCE`]).
+/// ([`deployment::settling::SETTLING_LIMIT`]).
 const MOST_OPEN: Duration = Duration::from_secs(5);
 
 /// The loops that keep finalizers right.
