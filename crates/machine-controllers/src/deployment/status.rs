@@ -17,7 +17,7 @@ use super::{
 use crate::{
     set::{
         counts::is_terminating,
-        pacing::{News, Pace, pace},
+        pacing::{ChangeKind, Pace, pace},
         patches::has_finalizer,
         status::failed_machines,
     },
@@ -200,18 +200,18 @@ fn said(condition: &MachineDeploymentCondition) -> (Kind, ConditionStatus, Strin
     (condition.condition_type.clone(), condition.status.clone(), condition.reason.clone())
 }
 
-fn news(deployment: &DeploymentSnapshot, wanted: &MachineDeploymentStatus) -> News {
+fn news(deployment: &DeploymentSnapshot, wanted: &MachineDeploymentStatus) -> ChangeKind {
     let stored = deployment.status();
     if stored == wanted {
-        return News::None;
+        return ChangeKind::None;
     }
     let all_said = |status: &'_ MachineDeploymentStatus| status.conditions.iter().map(said).collect::<BTreeSet<_>>();
     let says_the_same = all_said(stored) == all_said(wanted);
     let at_rest = conditions::is_complete(deployment, wanted) && wanted.ready_replicas == wanted.replicas;
     if !says_the_same || at_rest || stored.observed_generation != wanted.observed_generation {
-        News::Milestone
+        ChangeKind::Milestone
     } else {
-        News::Churn
+        ChangeKind::Churn
     }
 }
 

@@ -1,4 +1,4 @@
-//! Carries the effects of a run out. Decides nothing; a failure with one object stops no other (D-17).
+//! Carries out the effects of a run. Decides nothing. A failure with one object does not stop the others (D-17).
 
 use jiff::Timestamp;
 
@@ -8,7 +8,7 @@ use controller_runtime::{error::ApiError, events::EventNote, snapshot::Snapshot}
 use machine_api::names::freeze_reason;
 
 impl OvershootController {
-    /// Carries all effects out and returns what failed.
+    /// Carries out all effects and returns the errors.
     pub(super) async fn act(&self, effects: &[Effect], now: Timestamp) -> Vec<ApiError> {
         let mut errors = Vec::new();
         for effect in effects {
