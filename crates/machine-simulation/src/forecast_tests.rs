@@ -18,12 +18,12 @@ fn rolling(replicas: u8, surge: u8, unavailable: u8) -> Setup {
     Setup { replicas, strategy: Strategy::Rolling { surge: surge.into(), unavailable: unavailable.into() } }
 }
 
-/// A history in which nothing happens by itself.
+/// A history without any steps.
 fn history(setup: Setup) -> History {
     History { rounds: Vec::new(), setup, ..History::of_seed(1) }
 }
 
-/// A world at rest in which somebody has then done this.
+/// A world at rest after this edit.
 fn after(setup: Setup, edit: Edit) -> Played {
     let (start, checks) = Start::of(setup);
     assert_eq!(checks.violation, None);
@@ -58,7 +58,8 @@ fn deletions(forecast: &Forecast) -> Vec<String> {
     forecast.steps.iter().flat_map(|step| step.deletes.clone()).collect()
 }
 
-/// What a played rollout came to: machines in the order of their deletion, most machines, least available ones.
+/// The result of a played rollout: machines in the order of their deletion, maximum number of machines, minimum number
+/// of available ones.
 fn played(world: &mut Played) -> (Vec<String>, usize, usize) {
     let mut machines: BTreeMap<String, Arc<Machine>> = world.api.machines.clone();
     let from = world.api.log[0].len();
@@ -106,13 +107,13 @@ fn what_is_foretold_is_what_happens(#[case] setup: Setup, #[case] edit: Edit) {
     assert_eq!((told.stuck, told.cut), (None, None));
 }
 
-/// The machines in the order in which their Nodes are picked.
+/// The machines in the order in which their Nodes are selected.
 fn picks(world: &Played, from: usize) -> Vec<String> {
     let mut order: Vec<String> = Vec::new();
     for event in &world.api.log[3][from..] {
         let Object::Node(node) = &event.object else { continue };
         if node.labels().contains_key(label::SELECTED_FOR_UPDATE) && !order.contains(&node.name_any()) {
-            // A Node has the name of its machine here.
+            // Here a Node has the name of its machine.
             order.push(node.name_any());
         }
     }
@@ -126,7 +127,7 @@ fn picks(world: &Played, from: usize) -> Vec<String> {
 #[case::both(in_place(4, 1, 1, Picks::Controller))]
 fn updates_in_place_happen_as_foretold(#[case] setup: Setup) {
     let mut world = after(setup, Edit::Class(1));
-    // A drain of the played world takes that long.
+    // The duration of a drain in the played world.
     let assume = Assumptions { drain: Duration::from_secs(20), ..PLAIN };
     let told = foretold(&Question { assume, ..question(&world) });
     let today: BTreeSet<String> = world.api.machines.keys().cloned().collect();

@@ -18,14 +18,14 @@ use machine_api::{
     },
 };
 
-/// A world at rest in which somebody then does this to each of its objects.
+/// The differences in a world at rest after this change.
 fn after(change: impl FnOnce(&mut Api, &mut Cloud)) -> Vec<String> {
     let strategy = Strategy::Rolling { surge: Margin::Machines(1), unavailable: Margin::Machines(0) };
     let (Start { mut api, mut cloud, .. }, checks) = Start::of(Setup { replicas: 2, strategy });
     assert_eq!(checks.violation, None);
-    assert_eq!(unlike(&api, &cloud), Vec::<String>::new());
+    assert_eq!(differences(&api, &cloud), Vec::<String>::new());
     change(&mut api, &mut cloud);
-    unlike(&api, &cloud)
+    differences(&api, &cloud)
 }
 
 fn first<K>(table: &std::collections::BTreeMap<String, std::sync::Arc<K>>) -> String {

@@ -1,7 +1,7 @@
 //! Rollback to an earlier revision: finds its set and changes the deployment.
 //!
-//! Source: spec/deployment-and-set §12. Requested by `spec.rollbackTo` (deprecated, as in the original) or by `mcm
-//! rollback` (D-37), which changes the deployment itself with the same functions. The next pass then rolls out the
+//! Source: spec/deployment-and-set §12. Requested by `spec.rollbackTo` (deprecated, as in the original) or by
+//! `mcm rollback` (D-37), which changes the deployment itself with the same functions. The next pass then rolls out the
 //! change like any other change of the template. Pure.
 //!
 //! The original first creates the set of the present template. Here a template that has no set yet counts as the newest
