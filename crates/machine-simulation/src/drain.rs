@@ -175,7 +175,7 @@ impl World {
         if answer == PodAnswer::Accepted {
             let grace = if action.how == How::DeleteNow { AT_ONCE } else { pod.grace.min(self.seen.limits.timeout) };
             let lasts = self.goes(&pod, self.seen.now, grace);
-            self.tell(action, &pod, lasts, began);
+            self.record_wave(action, &pod, lasts, began);
         }
         let now = self.seen.now;
         let mut progress = std::mem::take(&mut self.seen.progress);
@@ -230,7 +230,7 @@ impl World {
         since(attached, self.seen.now)
     }
 
-    fn tell(&mut self, action: &PodAction, pod: &PodFacts, lasts: Duration, began: Timestamp) {
+    fn record_wave(&mut self, action: &PodAction, pod: &PodFacts, lasts: Duration, began: Timestamp) {
         let kind = match (action.how, pod.class) {
             (How::Delete, _) => Kind::Delete,
             (How::DeleteNow, _) => Kind::DeleteNow,

@@ -173,17 +173,17 @@ pub fn forecast(question: &Question, go_on: &dyn Fn() -> bool) -> Forecast {
     while idle < MOST_IDLE_JUMPS {
         let happened = world.moment();
         idle = if happened || world.next_event().is_some() { 0 } else { idle + 1 };
-        let too_many = world.told.steps.len() > question.most_steps;
+        let too_many = world.forecast.steps.len() > question.most_steps;
         if too_many || !go_on() {
-            world.told.steps.truncate(question.most_steps);
-            world.told.cut = Some(if too_many { Cut::Steps } else { Cut::Time });
-            return world.told;
+            world.forecast.steps.truncate(question.most_steps);
+            world.forecast.cut = Some(if too_many { Cut::Steps } else { Cut::Time });
+            return world.forecast;
         }
         let Some(next) = world.next() else { break };
         world.now = next.max(world.now);
     }
-    world.told.stuck = world.stuck();
-    world.told
+    world.forecast.stuck = world.stuck();
+    world.forecast
 }
 
 /// The next event of a machine.
@@ -212,7 +212,7 @@ struct World<'a> {
     read: usize,
     made: u32,
     updates: Updates,
-    told: Forecast,
+    forecast: Forecast,
 }
 
 impl<'a> World<'a> {
@@ -246,7 +246,7 @@ impl<'a> World<'a> {
             read: 0,
             made: 0,
             updates: Updates::default(),
-            told: Forecast {
+            forecast: Forecast {
                 steps: Vec::new(),
                 peak: 0,
                 least_available: usize::MAX,
@@ -311,7 +311,7 @@ impl<'a> World<'a> {
         }
         // Agents that can start now do so.
         self.let_agents_work();
-        self.tell()
+        self.record_steps()
     }
 
     /// Carries out the events of machines that are due.
@@ -369,7 +369,7 @@ impl<'a> World<'a> {
     }
 
     /// Reads the effects of the controllers, schedules their consequences, and records the steps.
-    fn tell(&mut self) -> bool {
+    fn record_steps(&mut self) -> bool {
         let mut creates: BTreeMap<String, usize> = BTreeMap::new();
         let mut deletes: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let events = self.api.log[0].get(self.read..).unwrap_or_default().to_vec();
@@ -410,13 +410,13 @@ impl<'a> World<'a> {
                 at,
             };
             if from != to || step.creates > 0 || !step.deletes.is_empty() || !step.updates.is_empty() {
-                self.told.steps.push(step);
+                self.forecast.steps.push(step);
                 happened = true;
             }
             self.wanted.insert(set, to);
         }
         if !events.is_empty() {
-            self.told.took = at;
+            self.forecast.took = at;
         }
         happened
     }
@@ -430,8 +430,8 @@ impl<'a> World<'a> {
             .iter()
             .filter(|machine| availability.holds(&MachineSnapshot::from(Arc::clone(machine)), self.now))
             .count();
-        self.told.peak = self.told.peak.max(self.api.machines.len());
-        self.told.least_available = self.told.least_available.min(available);
+        self.forecast.peak = self.forecast.peak.max(self.api.machines.len());
+        self.forecast.least_available = self.forecast.least_available.min(available);
         (staying.len(), available)
     }
 

@@ -129,14 +129,14 @@ fn run_with_fault(history: &History, trace_mode: TraceMode, planned_fault: Optio
             break;
         }
     }
-    let told = RunReport {
+    let report = RunReport {
         violation: world.checks.violation,
         lines: world.trace.into_lines(),
         passes: world.passes,
         changes: world.api.changes - before,
         seconds: world.now.duration_since(began).as_secs(),
     };
-    (told, world.calls)
+    (report, world.calls)
 }
 
 /// A shorter history that violates the same property: steps are removed in ever smaller ranges.

@@ -34,8 +34,8 @@ fn mc_284_no_history_loses_a_vm_or_a_finalizer_or_ends_nowhere() {
     let count = std::env::var("MCM_HISTORIES").ok().and_then(|count| count.parse().ok()).unwrap_or(150);
     if let Some((seed, violation)) = broken(count, None, None) {
         let short = shortened(&History::life_of_seed(seed), &violation);
-        let told = run(&short, TraceMode::Full);
-        panic!("seed {seed}: {violation:?}\n{short:#?}\n{}", told.lines.join("\n"));
+        let report = run(&short, TraceMode::Full);
+        panic!("seed {seed}: {violation:?}\n{short:#?}\n{}", report.lines.join("\n"));
     }
 }
 

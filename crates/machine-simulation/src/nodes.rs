@@ -60,7 +60,7 @@ pub fn happens(api: &mut Api, cloud: &Cloud, pick: u16, event: NodeEvent, now: T
         NodeEvent::FillsUp => {
             api.edit::<Node>(&name, |node| {
                 empty(node);
-                tell(node, DISK_PRESSURE, "True", now);
+                set_condition(node, DISK_PRESSURE, "True", now);
             });
         }
         NodeEvent::Supplanted => supplant(api, &name, now),
@@ -174,7 +174,7 @@ pub fn set_ready(node: &mut Node, readiness: Readiness, now: Timestamp) {
         return;
     }
     conditions.retain(|condition| condition.type_ != "Ready");
-    tell(node, "Ready", is, now);
+    set_condition(node, "Ready", is, now);
 }
 
 /// The condition of a Node with a full disk.
@@ -185,7 +185,7 @@ fn empty(node: &mut Node) {
     conditions_of(node).retain(|condition| condition.type_ != DISK_PRESSURE);
 }
 
-fn tell(node: &mut Node, kind: &str, status: &str, now: Timestamp) {
+fn set_condition(node: &mut Node, kind: &str, status: &str, now: Timestamp) {
     conditions_of(node).push(NodeCondition {
         type_: kind.to_owned(),
         status: status.to_owned(),

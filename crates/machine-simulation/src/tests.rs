@@ -18,8 +18,8 @@ fn histories_hold() {
         let history = History::of_seed(seed);
         if let Some(violation) = run(&history, TraceMode::Off).violation {
             let short = shortened(&history, &violation);
-            let told = run(&short, TraceMode::Full);
-            panic!("seed {seed}: {violation:?}\n{short:#?}\n{}", told.lines.join("\n"));
+            let report = run(&short, TraceMode::Full);
+            panic!("seed {seed}: {violation:?}\n{short:#?}\n{}", report.lines.join("\n"));
         }
     }
 }
@@ -66,9 +66,9 @@ fn what_went_wrong_later_holds(#[case] history: History) {
 
 #[test]
 fn a_history_is_a_function_of_its_seed() {
-    let told = |seed| run(&History::of_seed(seed), TraceMode::Full).lines;
-    assert_eq!(told(3), told(3));
-    assert_ne!(told(3), told(4));
+    let report = |seed| run(&History::of_seed(seed), TraceMode::Full).lines;
+    assert_eq!(report(3), report(3));
+    assert_ne!(report(3), report(4));
 }
 
 #[test]
@@ -85,9 +85,9 @@ fn a_plain_rollout_is_told_readably() {
         rounds: vec![vec![Step::Edit(Edit::Class(1))]],
         without: None,
     };
-    let told = run(&history, TraceMode::Full);
-    assert_eq!(told.violation, None);
-    let text = told.lines.join("\n");
+    let report = run(&history, TraceMode::Full);
+    assert_eq!(report.violation, None);
+    let text = report.lines.join("\n");
     for part in ["a user wants machines of class 1", "joins", "everything is at rest"] {
         assert!(text.contains(part), "{text}");
     }

@@ -572,14 +572,14 @@ fn polled(
 
 /// Records the events that a process has written.
 fn record_events(checks: &mut Checks, trace: &mut Trace, process: &mut Process) {
-    for told in process.take_events() {
-        let (kind, name) = (told.about.kind.unwrap_or_default(), told.about.name.unwrap_or_default());
-        trace.say(|| format!("    event about {kind} {name}: {}: {}", told.note.reason, told.note.message));
+    for event in process.take_events() {
+        let (kind, name) = (event.about.kind.unwrap_or_default(), event.about.name.unwrap_or_default());
+        trace.say(|| format!("    event about {kind} {name}: {}: {}", event.note.reason, event.note.message));
         // An event about a size belongs to the write of that size.
-        if told.note.reason != deployment_reason::SCALING_SET {
+        if event.note.reason != deployment_reason::SCALING_SET {
             checks.costs(&kind, &name);
         }
-        if told.note.reason == machine_reason::IN_PLACE_UPDATE_SUCCESSFUL {
+        if event.note.reason == machine_reason::IN_PLACE_UPDATE_SUCCESSFUL {
             checks.updated();
         }
     }

@@ -284,7 +284,7 @@ mod tests {
     }
 
     /// The reason of `Progressing` after the counts changed from the stored status to these.
-    fn told(
+    fn condition_after(
         deadline: Option<i32>,
         stored: MachineDeploymentStatus,
         now_counted: &MachineDeploymentStatus,
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn s_prog_01_all_is_new_and_available() {
-        let condition = told(None, counts(5, 4, 4), &counts(5, 5, 5), progressing(reason::SET_UPDATED, -9));
+        let condition = condition_after(None, counts(5, 4, 4), &counts(5, 5, 5), progressing(reason::SET_UPDATED, -9));
         assert_eq!(condition.reason, reason::NEW_SET_AVAILABLE);
         assert_eq!(condition.message, "MachineSet \"md-new\" has successfully progressed.");
         assert_eq!(condition.last_transition_time, Some(Time(at(-5000))));
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn s_prog_02_more_are_available() {
-        let condition = told(None, counts(5, 5, 2), &counts(5, 5, 3), progressing(reason::SET_UPDATED, -9));
+        let condition = condition_after(None, counts(5, 5, 2), &counts(5, 5, 3), progressing(reason::SET_UPDATED, -9));
         assert_eq!(condition.reason, reason::SET_UPDATED);
         assert_eq!(
             (condition.last_update_time, condition.last_transition_time),
@@ -324,7 +324,8 @@ mod tests {
     #[case::not_yet(Some(600), -500, "MachineSetUpdated")]
     #[case::s_prog_04_no_deadline(None, -70_000, "MachineSetUpdated")]
     fn a_rollout_times_out(#[case] deadline: Option<i32>, #[case] updated: i64, #[case] expected: &str) {
-        let condition = told(deadline, counts(5, 5, 2), &counts(5, 5, 2), progressing(reason::SET_UPDATED, updated));
+        let condition =
+            condition_after(deadline, counts(5, 5, 2), &counts(5, 5, 2), progressing(reason::SET_UPDATED, updated));
         assert_eq!(condition.reason, expected);
     }
 

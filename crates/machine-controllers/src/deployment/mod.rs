@@ -149,22 +149,22 @@ impl DeploymentController {
         // The stores already contain the effects of the plan, so the status describes the sets as they are now.
         let deployment = seen.deployment.clone();
         let after = if plan.steps.is_empty() { Some(seen) } else { self.observe(&key) };
-        let told = match after {
-            Some(after) => self.tell_status(&key, &after, &done.report).await,
+        let written = match after {
+            Some(after) => self.write_status(&key, &after, &done.report).await,
             None => Ok(Next::OnChange),
         };
         // If a set can't be created, a condition says so already.
         if done.report.create_error.is_none() {
-            self.tell_of_refusal(&key, &deployment, done.error.as_ref().or(told.as_ref().err()));
+            self.report_refusal(&key, &deployment, done.error.as_ref().or(written.as_ref().err()));
         }
-        match (done.error, told) {
+        match (done.error, written) {
             (Some(error), _) => Outcome::after(&error, format!("machinedeployment {key}: {error}")),
             (None, Err(error)) => Outcome::after(&error, format!("status of machinedeployment {key}: {error}")),
             (None, Ok(next)) => plan.next.or_earlier(next).into(),
         }
     }
 
-    fn tell_of_refusal(&self, key: &ObjectKey, deployment: &DeploymentSnapshot, error: Option<&ApiError>) {
+    fn report_refusal(&self, key: &ObjectKey, deployment: &DeploymentSnapshot, error: Option<&ApiError>) {
         let steady = self.deps.clock.reading().steady;
         let due = self.memory().get_mut(key).and_then(|memory| memory.refused.after_pass(error, steady));
         if let Some(text) = due {
@@ -190,7 +190,7 @@ impl DeploymentController {
         Ok(())
     }
 
-    async fn tell_status(
+    async fn write_status(
         &self,
         key: &ObjectKey,
         seen: &DeploymentObservation,

@@ -14,7 +14,7 @@ impl OvershootController {
         for effect in effects {
             tracing::debug!(rule = effect.rule(), "act");
             match self.write(effect, now).await {
-                Ok(()) => self.tell(effect),
+                Ok(()) => self.record_event(effect),
                 Err(error) => errors.push(error),
             }
         }
@@ -35,7 +35,7 @@ impl OvershootController {
         Ok(())
     }
 
-    fn tell(&self, effect: &Effect) {
+    fn record_event(&self, effect: &Effect) {
         let name = |set: &SetSnapshot| set.name().to_owned();
         let (set, note) = match effect {
             Effect::FreezeSet(set, _) => {

@@ -52,7 +52,7 @@ pub const STATE_SYNC_MESSAGE: &str =
 enum Fill {
     TooFull,
     Between,
-    AtEase,
+    LowEnough,
 }
 
 impl Fill {
@@ -60,7 +60,7 @@ impl Fill {
         if machines >= limits.upper {
             Self::TooFull
         } else if machines <= limits.lower {
-            Self::AtEase
+            Self::LowEnough
         } else {
             Self::Between
         }
@@ -129,9 +129,9 @@ fn verdict(guarded: &GuardedSet, family: Option<&Family<'_>>, seen: &OvershootOb
     }
     let limits = family.map_or_else(|| Limits::of_lone_set(set, seen.margins), |family| family.limits);
     let own = Fill::of(guarded.machines, limits);
-    let sum = family.map_or(Fill::AtEase, |family| Fill::of(family.staying, limits));
+    let sum = family.map_or(Fill::LowEnough, |family| Fill::of(family.staying, limits));
     match (own, sum) {
-        _ if marks.is_frozen() && (own, sum) == (Fill::AtEase, Fill::AtEase) => Verdict::Thaw,
+        _ if marks.is_frozen() && (own, sum) == (Fill::LowEnough, Fill::LowEnough) => Verdict::Thaw,
         _ if marks.is_frozen() => Verdict::StayFrozen,
         (Fill::TooFull, _) => Verdict::Freeze(too_full(set, guarded.machines, limits)),
         (_, Fill::TooFull) => Verdict::Freeze(sum_too_full(family, limits)),

@@ -101,7 +101,7 @@ impl Cluster {
         self.api.get(MD).unwrap()
     }
 
-    fn heard(&mut self) -> Vec<String> {
+    fn events(&mut self) -> Vec<String> {
         let mut reasons = Vec::new();
         while let Ok(event) = self.events.try_recv() {
             reasons.push(event.note.reason.to_owned());
@@ -140,7 +140,7 @@ async fn s_safe_03_too_many_machines_freeze_set_and_deployment_s_safe_04_and_few
         condition["message"],
         "The number of machines backing MachineSet: md-new is 6 >= 6 which is the Max-ScaleUp-Limit"
     );
-    assert_eq!(cluster.heard(), ["FrozeMachineSet"]);
+    assert_eq!(cluster.events(), ["FrozeMachineSet"]);
 
     let writes = cluster.api.counts();
     cluster.run().await;
@@ -150,7 +150,7 @@ async fn s_safe_03_too_many_machines_freeze_set_and_deployment_s_safe_04_and_few
     cluster.run().await;
     assert_eq!(cluster.frozen_sets(), Vec::<String>::new());
     assert!(!is_frozen(&cluster.deployment(), "conditions"));
-    assert_eq!(cluster.heard(), ["UnfrozeMachineSet"]);
+    assert_eq!(cluster.events(), ["UnfrozeMachineSet"]);
 }
 
 #[tokio::test]

@@ -147,8 +147,8 @@ impl Collector {
                 return Outcome::LookAgain(period.min(Duration::from_secs(60)), "the list failed");
             }
         };
-        if let Some(tell) = &self.deps.lists {
-            tell(&class, &listed);
+        if let Some(listener) = &self.deps.lists {
+            listener(&class, &listed);
         }
         let vms = self.with_claims(&key, listed).await;
         let plan = (self.decision)(&orphans::Observation {

@@ -217,7 +217,7 @@ impl SetController {
         let (_, error) = slow_start(steps, 1, call).await;
         done.unanswered.extend(unanswered.into_inner().unwrap_or_default());
         let Some(error) = error else { return Ok(()) };
-        done.failure = self.tell_failure(seen, set_reason::FAILED_CREATE, "Error creating", &error);
+        done.failure = self.report_failure(seen, set_reason::FAILED_CREATE, "Error creating", &error);
         Err(error)
     }
 
@@ -266,7 +266,7 @@ impl SetController {
             }
         }
         let Some(error) = results.into_iter().find_map(Result::err) else { return Ok(()) };
-        done.failure = self.tell_failure(seen, set_reason::FAILED_DELETE, "Error deleting", &error);
+        done.failure = self.report_failure(seen, set_reason::FAILED_DELETE, "Error deleting", &error);
         Err(error)
     }
 
@@ -294,7 +294,7 @@ impl SetController {
         }
     }
 
-    fn tell_failure(
+    fn report_failure(
         &self,
         seen: &SetObservation,
         reason: &'static str,

@@ -177,19 +177,19 @@ impl SetController {
             let Some(after) = self.observe(&key) else { return Outcome::Settled };
             after
         };
-        let told = self.tell_status(&key, &after).await;
+        let written = self.write_status(&key, &after).await;
         // If machines can't be created or deleted, a condition says so already.
         if after.failure.is_none() {
-            self.tell_of_refusal(&key, &after.set, done.error.as_ref().or(told.as_ref().err()));
+            self.report_refusal(&key, &after.set, done.error.as_ref().or(written.as_ref().err()));
         }
-        match (done.error, told) {
+        match (done.error, written) {
             (Some(error), _) => Outcome::after(&error, format!("machineset {key}: {error}")),
             (None, Err(error)) => Outcome::after(&error, format!("status of machineset {key}: {error}")),
             (None, Ok(status)) => plan.next.or_earlier(status.next).into(),
         }
     }
 
-    fn tell_of_refusal(&self, key: &ObjectKey, set: &SetSnapshot, error: Option<&ApiError>) {
+    fn report_refusal(&self, key: &ObjectKey, set: &SetSnapshot, error: Option<&ApiError>) {
         let (mut due, steady) = (None, self.deps.clock.reading().steady);
         self.remember(key, |memory| due = memory.refused.after_pass(error, steady));
         if let Some(text) = due {
@@ -197,7 +197,7 @@ impl SetController {
         }
     }
 
-    async fn tell_status(&self, key: &ObjectKey, seen: &SetObservation) -> Result<Plan, ApiError> {
+    async fn write_status(&self, key: &ObjectKey, seen: &SetObservation) -> Result<Plan, ApiError> {
         let plan = (self.decisions.status)(seen);
         let writes = plan.steps.iter().any(|step| matches!(step.effect, Effect::WriteStatus(_)));
         let done = self.act(seen, &plan.steps).await;

@@ -153,7 +153,7 @@ impl Cluster {
         self.deployment()["status"].take()
     }
 
-    fn heard(&mut self) -> Vec<String> {
+    fn events(&mut self) -> Vec<String> {
         let mut reasons = Vec::new();
         while let Ok(event) = self.events.try_recv() {
             reasons.push(format!("{}: {}", event.note.reason, event.note.message));
@@ -173,7 +173,7 @@ async fn a_thousand_machines_cost_little_more_than_their_creation() {
     let status = cluster.status();
     assert_eq!((&status["availableReplicas"], &status["updatedReplicas"]), (&json!(1000), &json!(1000)));
     assert_eq!(status["conditions"][1]["reason"], "NewMachineSetAvailable");
-    assert_eq!(cluster.heard().len(), 1);
+    assert_eq!(cluster.events().len(), 1);
 
     cluster.change_deployment(|deployment| deployment["spec"]["replicas"] = 0.into());
     cluster.settle().await;
@@ -200,8 +200,8 @@ async fn s_hash_12_a_rollout_leaves_the_objects_as_the_original_would() {
         assert_eq!(set["status"]["observedGeneration"], set["metadata"]["generation"]);
     }
     assert_eq!(cluster.deployment()["metadata"]["annotations"]["deployment.kubernetes.io/revision"], "2");
-    let heard = cluster.heard();
-    assert!(heard.iter().any(|event| event.starts_with("ScalingMachineSet: Scaled down machine set")), "{heard:?}");
+    let events = cluster.events();
+    assert!(events.iter().any(|event| event.starts_with("ScalingMachineSet: Scaled down machine set")), "{events:?}");
 }
 
 #[rstest]
@@ -225,8 +225,8 @@ async fn nothing_is_made_twice_when_calls_get_lost(#[case] what: &str, #[case] f
     cluster.settle().await;
     assert_eq!((cluster.api.all("machines").len(), cluster.api.all("machinesets").len()), (3, 1));
     assert_eq!(cluster.gate.passed().len(), 0);
-    let heard = cluster.heard();
-    assert!(heard.iter().all(|event| event.starts_with("ScalingMachineSet")), "{heard:?}");
+    let events = cluster.events();
+    assert!(events.iter().all(|event| event.starts_with("ScalingMachineSet")), "{events:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -282,7 +282,7 @@ async fn s_ms_29_and_30_why_a_machine_was_not_made_is_told_and_taken_back(#[case
     let set = cluster.api.all("machinesets").remove(0);
     assert_eq!(set["status"]["machineSetCondition"][0]["reason"], "FailedCreate");
     assert_eq!(cluster.api.counts()["POST machines"], 1);
-    assert!(cluster.heard().iter().any(|event| event.starts_with("FailedCreate: Error creating: ")));
+    assert!(cluster.events().iter().any(|event| event.starts_with("FailedCreate: Error creating: ")));
     cluster.settle().await;
     let set = cluster.api.all("machinesets").remove(0);
     assert_eq!(set["status"]["machineSetCondition"], Value::Null);
@@ -312,14 +312,14 @@ async fn why_a_set_was_not_made_is_told_and_taken_back(#[case] fault: Fault, #[c
 async fn a_write_that_is_refused_again_and_again_is_told_once(#[case] write: &str, #[case] named: &str) {
     let mut cluster = Cluster::new(&deployment(3, 1, 0).build());
     cluster.settle().await;
-    cluster.heard();
+    cluster.events();
     cluster.change_deployment(|stored| stored["spec"]["replicas"] = 4.into());
     let mut told = Vec::new();
     for pass in 0..5 {
         cluster.api.fail_next(write, Fault::REFUSE);
         let outcome = cluster.deployments.reconcile(ObjectKey::new("ns", "md")).await;
         assert!(matches!(&outcome, Outcome::Refused(text) if text.starts_with(named)), "{outcome:?} in pass {pass}");
-        told.extend(cluster.heard().into_iter().filter(|event| event.starts_with("WriteRefused: ")));
+        told.extend(cluster.events().into_iter().filter(|event| event.starts_with("WriteRefused: ")));
         assert_eq!(told.len(), usize::from(pass > 0), "{told:?} after pass {pass}");
         tokio::time::advance(Duration::from_secs(2)).await;
     }
@@ -403,8 +403,11 @@ async fn s_rb_01_the_set_of_the_previous_revision_becomes_the_newest() {
     let annotations = &first["metadata"]["annotations"];
     assert_eq!(annotations["deployment.kubernetes.io/revision"], "3");
     assert_eq!(annotations["deployment.kubernetes.io/revision-history"], "1");
-    let heard = cluster.heard();
-    assert!(heard.contains(&"DeploymentRollback: Rolled back deployment \"md\" to revision 1".to_owned()), "{heard:?}");
+    let events = cluster.events();
+    assert!(
+        events.contains(&"DeploymentRollback: Rolled back deployment \"md\" to revision 1".to_owned()),
+        "{events:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -422,7 +425,7 @@ async fn s_inpl_24_an_in_place_deployment_without_nodes_says_so_and_keeps_its_ma
     assert_eq!((cluster.api.all("machines").len(), cluster.api.all("machinesets").len()), (2, 1));
     assert_eq!(cluster.gate.passed().len(), 0);
     assert!(cluster.status()["conditions"].to_string().contains("StrategyNotSupported"));
-    assert!(cluster.heard().iter().any(|event| event.starts_with("StrategyNotSupported")));
+    assert!(cluster.events().iter().any(|event| event.starts_with("StrategyNotSupported")));
 }
 
 #[tokio::test(start_paused = true)]
