@@ -14,7 +14,7 @@ use std::{
 
 use super::Failure;
 use machine_simulation::{
-    Telling,
+    TraceMode,
     checks::Violation,
     every_call::{Broken, Story},
     guards::Guard,
@@ -81,7 +81,7 @@ pub fn run(args: &SimulateArgs, out: &mut dyn Write) -> Result<(), Failure> {
 
 fn one(args: &SimulateArgs, out: &mut dyn Write) -> Result<(), Failure> {
     let history = args.history(args.seed);
-    let outcome = happen(&history, Telling::Aloud);
+    let outcome = happen(&history, TraceMode::Full);
     let Some(violation) = &outcome.violation else {
         show(args.seed, &history, &outcome.lines, out)?;
         writeln!(out, "nothing happened that must not: {} passes, {} writes", outcome.passes, outcome.changes)?;
@@ -95,8 +95,8 @@ fn every_call(args: &SimulateArgs, out: &mut dyn Write) -> Result<(), Failure> {
     let mut failed = 0;
     for story in Story::all() {
         let (times, broken) = story.played(args.without);
-        for Broken { doom, violation, lines } in broken.iter().take(PRINTED) {
-            writeln!(out, "{}\n{doom}: {}: {}\n", lines.join("\n"), violation.rule, violation.text)?;
+        for Broken { planned_fault, violation, lines } in broken.iter().take(PRINTED) {
+            writeln!(out, "{}\n{planned_fault}: {}: {}\n", lines.join("\n"), violation.rule, violation.text)?;
         }
         writeln!(out, "{}: played {times} times, {} failed", story.name, broken.len())?;
         failed += broken.len();
@@ -142,7 +142,7 @@ fn many(args: &SimulateArgs, count: u64, out: &mut dyn Write) -> Result<(), Fail
 
 impl Sum {
     fn add(&self, history: &History) {
-        let outcome = happen(history, Telling::Silent);
+        let outcome = happen(history, TraceMode::Off);
         self.passes.fetch_add(outcome.passes, Ordering::Relaxed);
         self.changes.fetch_add(outcome.changes, Ordering::Relaxed);
         self.seconds.fetch_add(u64::try_from(outcome.seconds).unwrap_or(0), Ordering::Relaxed);
@@ -156,7 +156,7 @@ impl Sum {
 fn fail(args: &SimulateArgs, seed: u64, violation: &Violation, out: &mut dyn Write) -> Result<(), Failure> {
     let whole = args.history(seed);
     let history = if args.whole { whole.clone() } else { shortened(&whole, violation) };
-    let outcome = happen(&history, Telling::Aloud);
+    let outcome = happen(&history, TraceMode::Full);
     show(seed, &history, &outcome.lines, out)?;
     let violation = outcome.violation.as_ref().unwrap_or(violation);
     writeln!(out, "seed {seed}: {}: {}", violation.rule, violation.text)?;

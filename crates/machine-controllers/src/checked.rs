@@ -1,8 +1,8 @@
-//! What the rules of admission say of an object, remembered as long as nothing changes that they look at.
+//! Caches the errors that the admission rules find in an object.
 //!
-//! Objects that predate admission may break its rules, so each pass over a deployment or a set asks first, and once more
-//! for the status. The rules read the object as JSON, which costs more than all the rest of such a pass. What lives here is
-//! the memory; the rules are `api/validation`'s.
+//! Objects that were stored before admission was installed can break its rules. Therefore each pass over a deployment
+//! or a set asks for the errors first, and once more for the status. The rules read the object as JSON, which costs
+//! more than the rest of the pass. This file holds the cache; the rules are in `api/validation`.
 
 use std::sync::Arc;
 
@@ -12,14 +12,14 @@ use serde::Serialize;
 
 use crate::snapshots::{DeploymentSnapshot, Described, SetSnapshot};
 
-/// Bytes of all errors together: they become the text of an event and of a condition.
-const TOLD_MAX: usize = 1000;
+/// Bytes of all error texts together. The texts become part of an event and of a condition.
+const ERROR_TEXTS_MAX: usize = 1000;
 
 /// A kind that is checked in each pass.
 pub trait Checkable: Described + Whole<Object: Serialize> {
-    /// The kind as the rules know it.
+    /// The kind for which the rules are evaluated.
     const KIND: Kind;
-    /// Whether both want the same.
+    /// Whether both objects have the same `spec`.
     fn has_spec_of(&self, other: &Self) -> bool;
 }
 
@@ -39,7 +39,7 @@ impl Checkable for DeploymentSnapshot {
     }
 }
 
-/// An object and what makes it impossible to act on it.
+/// An object and the errors that forbid acting on it.
 #[derive(Clone, Debug)]
 pub struct Checked<S> {
     object: S,
@@ -47,19 +47,19 @@ pub struct Checked<S> {
 }
 
 impl<S: Checkable> Checked<S> {
-    /// Checks an object. What is known of an earlier form of it holds while the rules would see the same.
+    /// Checks an object. The errors of `known` are reused while nothing has changed that the rules look at.
     pub fn of(object: &S, known: Option<&Self>) -> Self {
         let errors = match known {
-            Some(known) if look_alike(&known.object, object) => Arc::clone(&known.errors),
-            // A process that is to end must not ask first whether the object is in order.
+            Some(known) if is_same_for_rules(&known.object, object) => Arc::clone(&known.errors),
+            // An object that is being deleted must be released even if it breaks the rules.
             _ if object.metadata().is_deleting() => Arc::default(),
-            _ => reconcile_findings_of(S::KIND, &**object.whole_object()).error_texts(TOLD_MAX, str::len).into(),
+            _ => reconcile_findings_of(S::KIND, &**object.whole_object()).error_texts(ERROR_TEXTS_MAX, str::len).into(),
         };
         Self { object: object.clone(), errors }
     }
 
-    /// What makes it impossible to act on the object; empty when nothing does. Checked anew when `known` is not about this
-    /// very object.
+    /// The errors that forbid acting on the object; empty when there are none. Evaluates the rules again unless `known`
+    /// is about this exact object.
     pub fn errors(object: &S, known: Option<&Self>) -> Arc<[String]> {
         match known {
             Some(known) if Arc::ptr_eq(known.object.whole_object(), object.whole_object()) => Arc::clone(&known.errors),
@@ -68,8 +68,8 @@ impl<S: Checkable> Checked<S> {
     }
 }
 
-/// Whether the rules would see the same: neither status nor versions are their business.
-fn look_alike<S: Checkable>(one: &S, other: &S) -> bool {
+/// Whether the rules would find the same errors. The rules read neither the status nor the resource version.
+fn is_same_for_rules<S: Checkable>(one: &S, other: &S) -> bool {
     let (mine, theirs) = (one.metadata(), other.metadata());
     (mine.name, mine.namespace, mine.uid) == (theirs.name, theirs.namespace, theirs.uid)
         && (mine.labels, mine.annotations) == (theirs.labels, theirs.annotations)

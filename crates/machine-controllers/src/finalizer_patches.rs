@@ -1,10 +1,10 @@
-//! The patches that put one finalizer on an object and take it off, without touching those of others.
+//! Patches that add or remove one finalizer and leave other finalizers alone.
 
 use controller_runtime::objects::Patch;
 use kube::ResourceExt;
 use serde_json::json;
 
-/// Adds a finalizer behind those of the observed version; refused in another version.
+/// Adds a finalizer after those of the observed version. The patch fails if the object has another version.
 pub fn with<K: ResourceExt>(object: &K, name: &str) -> Patch {
     let mut all = object.finalizers().to_vec();
     all.push(name.to_owned());

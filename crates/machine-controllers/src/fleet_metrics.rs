@@ -1,7 +1,7 @@
-//! Gauges about single machines, sets and deployments, computed when they are asked for.
+//! Gauges about single machines, sets and deployments, computed at each scrape.
 //!
-//! Nothing is kept between scrapes, so that no series outlives its object (spec/machine-controller M-39) and objects cost
-//! nothing while nobody asks. Names and values: spec/machine-controller §13.1, spec/deployment-and-set §18.
+//! Nothing is kept between scrapes: no series outlives its object (spec/machine-controller M-39), and objects cost
+//! nothing while nothing scrapes. Names and values: spec/machine-controller §13.1, spec/deployment-and-set §18.
 
 use std::collections::BTreeMap;
 
@@ -87,8 +87,8 @@ declarations! {
     DEPLOYMENT_FAILED: "mcm_machine_deployment_failed_machines", FAILED_MACHINE, "Failed machines of the machine deployment.";
 }
 
-/// Computes the gauges of machines, sets and deployments from the views at every scrape, each where its half runs: two processes
-/// with a half each tell nothing twice.
+/// Computes the gauges of machines, sets and deployments from the stores at each scrape. A process reports only the
+/// objects of its halves, so two processes with one half each report no series twice.
 pub struct FleetMetrics {
     views: ControlViews,
     halves: Vec<Half>,
@@ -96,10 +96,10 @@ pub struct FleetMetrics {
 }
 
 impl FleetMetrics {
-    /// Gauges of the objects in these views that these halves work on.
+    /// Gauges of the objects in `views` that the controllers of `halves` work on.
     ///
     /// # Errors
-    /// When a declaration has a name or labels that Prometheus does not allow; a fault of this program.
+    /// When Prometheus rejects a name or label of a declaration, which is a bug of this program.
     pub fn of(views: ControlViews, halves: Vec<Half>) -> prometheus::Result<Self> {
         let descriptions = DECLARATIONS.iter().map(|declared| {
             let labels = declared.labels.iter().map(|label| (*label).to_owned()).collect();
@@ -129,7 +129,8 @@ impl Collector for FleetMetrics {
     }
 }
 
-/// Samples by family and label values. A map, because a label set that came twice would make the whole scrape unreadable.
+/// Samples by family and label values. The map removes duplicates: Prometheus rejects a scrape that has the same label
+/// set twice.
 #[derive(Default)]
 struct Scrape(BTreeMap<&'static str, (&'static Declaration, BTreeMap<Vec<String>, f64>)>);
 
@@ -188,7 +189,7 @@ impl Scrape {
 
     fn set(&mut self, set: &SetSnapshot) {
         let object @ [name, namespace] = [set.name(), set.namespace()];
-        // Only the oldest sets name a class of their own.
+        // Only the oldest sets name a class outside their template.
         let class = Some(set.machine_class()).filter(|class| !class.name.is_empty());
         let class = class.unwrap_or(&set.template().spec.class);
         let info = [name, namespace, &created_at(set.created()), &class.api_group, &class.kind, &class.name];
@@ -319,7 +320,7 @@ fn created_at(created: Option<Timestamp>) -> String {
     created.map_or_else(|| "0".to_owned(), |time| time.as_second().to_string())
 }
 
-/// The original's numbers; phases that it does not number are 0.
+/// The numbers of the original; a phase without a number there is 0.
 fn phase_value(phase: &MachinePhase) -> f64 {
     match phase {
         MachinePhase::Terminating => -4.0,
@@ -337,8 +338,8 @@ fn phase_value(phase: &MachinePhase) -> f64 {
     }
 }
 
-/// The original reads a percentage as the number 0.
-/// So many machines a margin means for this many replicas; none when it can't be read.
+/// The machines that the margin means for these replicas; 0 if it can't be read. The original reports every percentage
+/// as 0.
 fn machines_of(margin: &IntOrString, replicas: i32, rounding: Rounding) -> f64 {
     IntOrPercent::try_from(margin).map_or(0.0, |margin| margin.resolve(replicas, rounding).into())
 }

@@ -1,14 +1,15 @@
-//! The control loops, one room each, every one built as observe → decide → act.
+//! The control loops, one folder each. Each loop is built as observe → decide → act.
 //!
-//! `observe` builds a plain value from the stores, the current time included; `decide` is a pure function from that value
-//! to a plan; `act` carries the plan out through the ports of `controller-runtime` and `machine-driver` and decides nothing. What wakes a key is in each
-//! room's `routing`. The views that several rooms read are in [`views`].
+//! `observe` builds a plain value from the stores and the current time. `decide` is a pure function from that value to
+//! a plan. `act` carries out the plan through the ports of `controller-runtime` and `machine-driver` and decides
+//! nothing. The `routing` file of each folder says which changes wake which keys. The stores that several loops read
+//! are in [`views`].
 
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
 
-/// A decision as a controller is given it: a pure function from what is observed to a plan.
+/// The decision of a controller: a pure function from the observation to a plan.
 pub type Decision<O, P> = Arc<dyn Fn(&O) -> P + Send + Sync>;
 
 mod changes;

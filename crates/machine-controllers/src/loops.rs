@@ -1,7 +1,8 @@
-//! The control loops: what each is called, which changes wake it, and what a pass over a key is.
+//! The control loops: their names, the changes that wake them, and the pass over a key.
 //!
-//! This is the one table. A manager gives each loop a queue, and a simulation plays the same loops with the rules of the queue.
-//! How controllers are made, and what is behind their ports, is theirs.
+//! This is the only table of loops. The manager gives each loop a queue; the simulation plays the same loops with the
+//! rules of that queue. The manager and the simulation make the controllers and the implementations of their ports
+//! themselves.
 
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
@@ -18,22 +19,22 @@ use super::{
 use controller_runtime::{key::ObjectKey, queue::Outcome};
 use machine_api::{kind::Kind, names};
 
-/// One control loop, by the name of its queue.
+/// One control loop, named after its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Controller {
     /// Rollouts of `MachineDeployments`.
     MachineDeployment,
     /// Replicas of `MachineSets`.
     MachineSet,
-    /// Freezes sets that hold too many machines.
+    /// Freezes sets that have too many machines.
     MachineSafetyOvershooting,
-    /// Life of a Machine.
+    /// The life cycle of a Machine.
     Machine,
-    /// What a Node's events mean for its Machine.
+    /// Changes of a Node that matter to its Machine.
     Node,
     /// Finalizer of a `MachineClass`.
     MachineClass,
-    /// Finalizer of a Secret that a class names.
+    /// Finalizer of a Secret that a class refers to.
     Secret,
     /// Collects VMs without a Machine.
     MachineSafetyOrphanVms,
@@ -41,17 +42,17 @@ pub enum Controller {
     MachineSafetyApiServer,
 }
 
-/// The half of the Go original that a loop comes from; each half has its own Lease.
+/// The program of the Go original that a loop comes from. Each of the two programs has its own Lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Half {
     /// Deployments and sets.
     ControllerManager,
-    /// Machines, classes and secrets.
+    /// Machines, classes and Secrets.
     MachineController,
 }
 
 impl Half {
-    /// Both, in the order in which their Leases are taken.
+    /// Both halves, in the order in which their Leases are acquired.
     pub const ALL: [Self; 2] = [Self::ControllerManager, Self::MachineController];
 
     /// Name of the Lease.
@@ -62,12 +63,12 @@ impl Half {
         }
     }
 
-    /// Name of the Go program; that of its Lease.
+    /// Name of the Go program; its Lease has the same name.
     pub const fn program(self) -> &'static str {
         self.lease_name()
     }
 
-    /// Port on which the Go program tells its health and metrics.
+    /// Port on which the Go program serves health and metrics.
     pub const fn port(self) -> u16 {
         match self {
             Self::ControllerManager => 10258,
@@ -77,7 +78,7 @@ impl Half {
 }
 
 impl Controller {
-    /// All loops there are.
+    /// All loops.
     pub const ALL: [Self; 9] = [
         Self::MachineDeployment,
         Self::MachineSet,
@@ -90,7 +91,7 @@ impl Controller {
         Self::MachineSafetyApiServer,
     ];
 
-    /// The name that `--controllers` knows.
+    /// The name in the `--controllers` flag.
     pub const fn name(self) -> &'static str {
         match self {
             Self::MachineDeployment => "machinedeployment",
@@ -105,12 +106,12 @@ impl Controller {
         }
     }
 
-    /// The loop of that name.
+    /// The loop with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|controller| controller.name() == name)
     }
 
-    /// The half it belongs to.
+    /// The half that the loop belongs to.
     pub const fn half(self) -> Half {
         match self {
             Self::MachineDeployment | Self::MachineSet | Self::MachineSafetyOvershooting => Half::ControllerManager,
@@ -123,7 +124,8 @@ impl Controller {
         }
     }
 
-    /// The kind of object that a key of the loop names, where it is one of ours that others write to.
+    /// The kind of the objects that the keys of the loop name. `None` if the key names no object of our API, or if no
+    /// one else writes to that object.
     pub const fn kind(self) -> Option<Kind> {
         match self {
             Self::MachineDeployment => Some(Kind::MachineDeployment),
@@ -144,26 +146,27 @@ impl Controller {
     }
 }
 
-/// A pass that has begun.
+/// A pass that has started.
 pub type Pass = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
-/// How long a deployment, set, class or secret rests after a pass has begun. Short enough for a person not to notice, long
-/// enough that a thousand machines becoming ready cost their set some hundred passes and not three thousand.
+/// Time between the starts of two passes over the same deployment, set, class or Secret. Short enough that no user
+/// notices. Long enough that a set runs about a hundred passes, not three thousand, while a thousand machines become
+/// ready.
 const REST: Duration = Duration::from_millis(100);
 
-/// How long frozen loops without a switch of their own wait before they look at it again.
+/// Time until a frozen loop looks at its object again, if the loop has no freeze handling of its own.
 const FROZEN_PAUSE: Duration = Duration::from_secs(5);
 
 /// One control loop.
 #[derive(Clone)]
 pub struct Loop {
-    /// Which it is.
+    /// The controller.
     pub controller: Controller,
-    /// What wakes it.
+    /// The changes that wake the loop.
     pub wakes: Wakes,
-    /// How long a key rests between passes; those of a loop whose pass looks at every machine of its object do.
+    /// Time between two passes over the same key. Not zero for loops whose pass reads all machines of the object.
     pub rest: Duration,
-    /// A key that is looked at without any change.
+    /// A key that is queued at the start, without any change.
     pub first: Option<ObjectKey>,
     pass: Arc<dyn Fn(ObjectKey) -> Pass + Send + Sync>,
 }
@@ -181,12 +184,12 @@ impl Loop {
         Self { rest: REST, ..self }
     }
 
-    /// A pass over this key.
+    /// Starts a pass over this key.
     pub fn pass(&self, key: ObjectKey) -> Pass {
         (self.pass)(key)
     }
 
-    /// Rollouts.
+    /// The loop that carries out rollouts.
     pub fn deployments(controller: &Arc<DeploymentController>, freeze: &FreezeSwitch) -> Self {
         let wakes = Wakes {
             deployments: route(|change, _| of_deployments::deployments_of_deployment(change)),
@@ -203,7 +206,7 @@ impl Loop {
         .resting()
     }
 
-    /// Replicas.
+    /// The loop that keeps the replicas of sets.
     pub fn sets(controller: &Arc<SetController>, freeze: &FreezeSwitch) -> Self {
         let wakes = Wakes {
             sets: route(|change, _| of_sets::sets_of_set(change)),
@@ -221,7 +224,7 @@ impl Loop {
         .resting()
     }
 
-    /// The guard against too many machines in this namespace. Its first run needs no change.
+    /// The guard against too many machines in this namespace. It runs once at the start without any change.
     pub fn overshooting(controller: &Arc<OvershootController>, namespace: &str) -> Self {
         let wakes = Wakes {
             machines: route(|change, _| of_overshooting::after_machine(change)),
@@ -237,7 +240,7 @@ impl Loop {
         Self { first: Some(of_overshooting::key_of(namespace)), ..run.resting() }
     }
 
-    /// The life of machines.
+    /// The loop for the life cycle of machines.
     pub fn machines(controller: &Arc<MachineController>) -> Self {
         let wakes = controller.wakes();
         let controller = Arc::clone(controller);
@@ -247,7 +250,7 @@ impl Loop {
         })
     }
 
-    /// Finalizers of classes.
+    /// The loop for the finalizers of classes.
     pub fn classes(controller: &Arc<ClassController>) -> Self {
         let wakes = Wakes {
             classes: route(|change, _| class::after_class(change)),
@@ -262,7 +265,7 @@ impl Loop {
         .resting()
     }
 
-    /// Finalizers of Secrets.
+    /// The loop for the finalizers of Secrets.
     pub fn secrets(controller: &Arc<SecretController>) -> Self {
         let wakes = Wakes {
             secrets: route(|change, _| secret::after_secret(change)),
@@ -277,7 +280,7 @@ impl Loop {
         .resting()
     }
 
-    /// VMs and Nodes that are nobody's.
+    /// The collector of VMs and Nodes without a Machine.
     pub fn orphans(collector: &Arc<Collector>) -> Self {
         let wakes = Wakes {
             classes: route(|change, _| of_orphans::after_class(change)),
@@ -292,7 +295,7 @@ impl Loop {
         })
     }
 
-    /// The watch over the API servers. Nothing wakes it but time.
+    /// The check whether the API servers can be reached. Only time wakes it.
     pub fn api_servers(watchman: &Arc<Watchman>) -> Self {
         let watchman = Arc::clone(watchman);
         let run = Self::new(Controller::MachineSafetyApiServer, Wakes::default(), move |_| {
@@ -303,7 +306,7 @@ impl Loop {
     }
 }
 
-/// The pass, or a pause while an API server cannot be reached: what would be decided on may be an old view.
+/// Runs the pass, or pauses while an API server cannot be reached: a decision would be based on outdated stores.
 async fn unless_frozen(freeze: Freeze, pass: impl Future<Output = Outcome>) -> Outcome {
     match freeze {
         Freeze::Frozen => Outcome::LookAgain(FROZEN_PAUSE, "frozen"),

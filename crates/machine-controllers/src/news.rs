@@ -1,44 +1,44 @@
-//! What of the words that events tell is news.
+//! Decides which event texts are new and worth an event.
 //!
-//! The same words are told once. Other words under the same reason are told at once as long as that happens rarely: a provider
-//! or an API server that puts a time or an id into each of its answers would else have an event of every attempt. Pure.
-//! Source: none; the original tells each failure each time.
+//! The same text is reported once. Another text under the same reason is reported at once, but only a few times per
+//! period: a provider or an API server that puts a time or an id into each answer would otherwise cause an event for
+//! every attempt. Pure. Source: none; the original reports each failure each time.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 
-/// So many texts under one reason are told within [`PERIOD`].
+/// At most this number of texts per reason are reported within [`PERIOD`].
 const TEXTS: usize = 3;
-/// The time in which texts are counted.
+/// The period in which texts are counted.
 const PERIOD: Duration = Duration::from_secs(30 * 60);
 
-/// What events have said of an object, by reason.
+/// The texts that were reported about an object, by reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct News(BTreeMap<&'static str, Told>);
+pub struct News(BTreeMap<&'static str, Reported>);
 
-/// What was said under one reason.
+/// The texts that were reported under one reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Told {
+struct Reported {
     text: String,
-    /// When texts were told, the latest last; at most [`TEXTS`].
+    /// When texts were reported, the latest last; at most [`TEXTS`].
     at: Vec<Timestamp>,
 }
 
 impl News {
-    /// Whether this text is news at this time; if so, it counts as told.
+    /// Whether this text is to be reported now. If so, it counts as reported.
     pub fn is_news(&mut self, reason: &'static str, text: &str, now: Timestamp) -> bool {
-        let told = self.0.entry(reason).or_default();
-        if !told.at.is_empty() && told.text == text {
+        let reported = self.0.entry(reason).or_default();
+        if !reported.at.is_empty() && reported.text == text {
             return false;
         }
         let is_recent =
             |at: &Timestamp| now.duration_since(*at) < SignedDuration::try_from(PERIOD).unwrap_or(SignedDuration::MAX);
-        told.at.retain(is_recent);
-        let is_due = told.at.len() < TEXTS;
+        reported.at.retain(is_recent);
+        let is_due = reported.at.len() < TEXTS;
         if is_due {
-            text.clone_into(&mut told.text);
-            told.at.push(now);
+            text.clone_into(&mut reported.text);
+            reported.at.push(now);
         }
         is_due
     }
@@ -52,7 +52,7 @@ mod tests {
         Timestamp::from_second(1_800_000_000 + 60 * minutes).unwrap()
     }
 
-    /// Whether each of these texts, told at these minutes, is news.
+    /// For each text and the minute at which it comes up: whether it is reported.
     fn news(told: &[(i64, &str)]) -> Vec<bool> {
         let mut news = News::default();
         told.iter().map(|(minute, text)| news.is_news("Reason", text, at(*minute))).collect()

@@ -1,10 +1,10 @@
-//! What an answer of the API server means for the effect that asked: carried out, or not. Shared by the `act` of the rooms
-//! that have owners and orphans (`set`, `deployment`). Pure.
+//! Interprets answers of the API server: whether an effect counts as carried out. Shared by the `act` files of the
+//! controllers that own objects (`set`, `deployment`). Pure.
 
 use crate::snapshots::Metadata;
 use controller_runtime::error::ApiError;
 
-/// The effect has nothing left to do on an object that is gone.
+/// An effect on an object that is gone counts as carried out.
 ///
 /// # Errors
 /// Any other error.
@@ -15,7 +15,8 @@ pub fn gone_is_fine<T>(answer: Result<T, ApiError>) -> Result<(), ApiError> {
     }
 }
 
-/// A release tests whose the object is. One that is gone, or that is not ours any more, is released.
+/// The patch that releases an object tests its owner. An object that is gone, or has another owner now, counts as
+/// released.
 ///
 /// # Errors
 /// Any other error.
@@ -26,8 +27,8 @@ pub fn released<T>(answer: Result<T, ApiError>) -> Result<(), ApiError> {
     }
 }
 
-/// An orphan is only taken over by an owner that exists and stays (spec/deployment-and-set §5); `fresh` is what the API
-/// server says of the owner now.
+/// An orphan may only be adopted by an owner that exists and is not being deleted (spec/deployment-and-set §5). `fresh`
+/// is the owner as the API server returns it now.
 ///
 /// # Errors
 /// A conflict when the owner was replaced or is being deleted.
@@ -39,11 +40,12 @@ pub fn may_adopt(owner: Metadata<'_>, fresh: Option<Metadata<'_>>) -> Result<(),
     Err(ApiError::Conflict(format!("{namespace}/{name} adopts nothing: it was replaced or is being deleted")))
 }
 
-/// A name that is taken is taken by us when the answer to an earlier attempt was lost: then the object has the owner, by its
-/// UID, that it was to have. `there` is what the API server has under the name, `message` what it said.
+/// Decides whether an existing object with the wanted name is ours. It is ours when the answer to an earlier creation
+/// was lost; then its controller has the UID of the wanted owner. `there` is the object that the API server has under
+/// the name, `message` is the text of its refusal.
 ///
 /// # Errors
-/// The refusal, when the object belongs to somebody else.
+/// The refusal, when the object has another owner.
 pub fn taken_by_us(there: Option<Metadata<'_>>, owner: Option<&str>, message: String) -> Result<(), ApiError> {
     let controller = there.and_then(Metadata::controller).map(|owner| owner.uid.as_str());
     if there.is_some() && controller == owner { Ok(()) } else { Err(ApiError::AlreadyExists(message)) }

@@ -1,4 +1,4 @@
-//! Events about writes that the API server refuses for an object, which would stand still without a word.
+//! Events about refused writes. Without them an object would stand still and no user would know why.
 //!
 //! Source: none; the original only logs. Pure.
 
@@ -7,24 +7,18 @@ use jiff::Timestamp;
 use super::news::News;
 use controller_runtime::error::ApiError;
 
-/// What is remembered of the refusals that an object has met.
+/// The refused writes of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RefusedWrites {
-    last: LastWrite,
+    /// Whether the last answer to a write was a refusal.
+    is_last_refused: bool,
     news: News,
 }
 
-/// What became of the last write of which an answer is known.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum LastWrite {
-    #[default]
-    Done,
-    Refused,
-}
-
 impl RefusedWrites {
-    /// A pass was carried out, or ended with this error. The text of an event, if one is due in the steady time: from the second
-    /// refusal in a row on, where it is news. The first may be that of a write which another writer overtook.
+    /// Records that a pass was carried out, or that it ended with this error. Returns the text of an event if one is
+    /// due. An event is due from the second refusal in a row, if its text is new. The first refusal may only mean that
+    /// another writer was faster. `steady` is the steady clock's time.
     pub fn after_pass(&mut self, error: Option<&ApiError>, steady: Timestamp) -> Option<String> {
         let Some(error) = error else {
             *self = Self::default();
@@ -33,7 +27,7 @@ impl RefusedWrites {
         if !error.is_refusal() {
             return None;
         }
-        if std::mem::replace(&mut self.last, LastWrite::Refused) == LastWrite::Done {
+        if !std::mem::replace(&mut self.is_last_refused, true) {
             return None;
         }
         let text = format!("the API server refuses to write what is to be done, tried again until it agrees: {error}");
@@ -41,7 +35,7 @@ impl RefusedWrites {
     }
 }
 
-/// All refusals of an object are of one kind.
+/// All refusals of an object are reported under one reason.
 const REASON: &str = "WriteRefused";
 
 #[cfg(test)]

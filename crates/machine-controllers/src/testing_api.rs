@@ -1,7 +1,7 @@
-//! The API server of tests of whole controllers: the embedded one, in this process and without sockets. Between it and the
-//! controllers requests are written down, and calls get lost or refused.
+//! The API server for tests of whole controllers: the development server, in this process and without sockets. The
+//! client of the controllers records requests, and makes calls get lost or refused.
 //!
-//! What a test does itself meets no fault and is answered at once, so that tests need not wait.
+//! Requests of the test itself meet no faults and are answered at once, so that tests need not wait.
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 /// Paths that do not begin with a slash are below this one.
 const OF_MACHINES: &str = "/apis/machine.sapcloud.io/v1alpha1/namespaces/ns/";
-/// What tests make, by the plural in the path.
+/// The kinds that tests create, by the plural in the path.
 const KINDS: [(&str, &str); 8] = [
     ("machines", "Machine"),
     ("machinesets", "MachineSet"),
@@ -31,50 +31,50 @@ const KINDS: [(&str, &str); 8] = [
     ("secrets", "Secret"),
     ("poddisruptionbudgets", "PodDisruptionBudget"),
 ];
-/// How many of them are custom resources.
+/// The first entries of [`KINDS`] are custom resources; this is their number.
 const CUSTOM: usize = 4;
 const JSON: &str = "application/json";
 
 /// For faults that last until [`TestApi::heal`].
 pub(crate) const FOR_EVER: usize = usize::MAX;
 
-/// What goes wrong with a request.
+/// A fault that a request meets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// It is done, but the answer is lost.
+    /// The request is carried out, but its answer is lost.
     LoseAnswer,
-    /// It is not done, and no answer comes.
+    /// The request is not carried out and gets no answer.
     LoseRequest,
-    /// It is not done, and answered with this code.
+    /// The request is not carried out and is answered with this code.
     Answer(u16),
 }
 
 impl Fault {
-    /// The refusal of a quota.
+    /// The refusal by a quota.
     pub(crate) const REFUSE: Self = Self::Answer(403);
     /// The server can't reach a webhook.
     pub(crate) const FAIL: Self = Self::Answer(500);
 }
 
-/// A request of the controllers that was to change something.
+/// A write request of the controllers.
 struct Write {
     /// Method and path.
     line: String,
     /// Method and resource, such as `PATCH machinesets/status`.
     kind: String,
-    /// Seconds that a deletion asked for.
+    /// The grace period of a deletion, in seconds.
     grace: Option<i64>,
 }
 
 #[derive(Default)]
 struct State {
     writes: Vec<Write>,
-    /// Which requests, what, how often.
+    /// Ordered faults: text that selects requests, fault, how often it still happens.
     faults: Vec<(String, Fault, usize)>,
     bad_luck: Option<ChaCha8Rng>,
 }
 
-/// The API server of both clusters. Cheap to clone; all clones are the same.
+/// The API server of both clusters. Cheap to clone; all clones share one server.
 #[derive(Clone)]
 pub(crate) struct TestApi {
     server: Arc<DevServer>,
@@ -82,8 +82,8 @@ pub(crate) struct TestApi {
 }
 
 impl TestApi {
-    /// An API server with our kinds, whose time this clock shows. The definitions have no schema: the true ones would cost each
-    /// test an eighth of a second more, and `tests/it` has them.
+    /// An API server with our kinds that uses this clock. The definitions have no schema: the real ones would cost each
+    /// test an eighth of a second, and `tests/it` covers them.
     pub(crate) fn new(clock: SharedClock) -> Self {
         let options = DevServerOptions {
             seed: 1,
@@ -111,7 +111,7 @@ impl TestApi {
         api
     }
 
-    /// The client of the controllers.
+    /// The client for the controllers.
     pub(crate) fn client(&self) -> kube::Client {
         let api = self.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
@@ -132,7 +132,7 @@ impl TestApi {
         kube::Client::new(service, "ns")
     }
 
-    /// What happens to the objects of a list after a version, as somebody hears whom no fault meets.
+    /// The changes of the objects of a list since a version, without any faults.
     pub(crate) async fn watch(&self, path: &str, version: &str) -> BoxStream<'static, WatchEvent<Value>> {
         let path = format!("{}?watch=true&resourceVersion={version}", full(path));
         let client = self.server.client("onlooker", "ns");
@@ -144,38 +144,38 @@ impl TestApi {
         self.state.lock().unwrap()
     }
 
-    /// The next requests of this kind (`POST machines`, `PATCH machinesets/status`, …), or with this text in `METHOD path`, go
-    /// wrong.
+    /// The next `times` requests of this kind (`POST machines`, `PATCH machinesets/status`, …), or with this text in
+    /// `METHOD path`, meet the fault.
     pub(crate) fn fail(&self, what: &str, fault: Fault, times: usize) {
         self.state().faults.push((what.to_owned(), fault, times));
     }
 
-    /// The next request of this kind goes wrong.
+    /// The next request of this kind meets the fault.
     pub(crate) fn fail_next(&self, what: &str, fault: Fault) {
         self.fail(what, fault, 1);
     }
 
-    /// Faults that were ordered with this text are over.
+    /// Ends the faults that were ordered with this text.
     pub(crate) fn heal(&self, what: &str) {
         self.state().faults.retain(|(ordered, ..)| !ordered.contains(what));
     }
 
-    /// Whether a fault that was ordered with this text has not happened yet, or not for the last time.
+    /// Whether a fault that was ordered with this text is still to happen.
     pub(crate) fn is_to_fail(&self, what: &str) -> bool {
         self.state().faults.iter().any(|(ordered, ..)| ordered.contains(what))
     }
 
-    /// From here on anything may go wrong, or nothing more.
+    /// From now on, requests meet random faults, or none.
     pub(crate) fn set_luck(&self, bad_luck: Option<ChaCha8Rng>) {
         self.state().bad_luck = bad_luck;
     }
 
-    /// The writes in the order they were asked for: method and path.
+    /// The writes in the order in which they arrived: method and path.
     pub(crate) fn writes(&self) -> Vec<String> {
         self.state().writes.iter().map(|write| write.line.clone()).collect()
     }
 
-    /// How many writes there were, by kind.
+    /// The number of writes by kind.
     pub(crate) fn counts(&self) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
         for write in &self.state().writes {
@@ -184,7 +184,7 @@ impl TestApi {
         counts
     }
 
-    /// The deletions below a path, each with the grace period that was asked for.
+    /// The deletions below a path, each with its grace period.
     pub(crate) fn deletions(&self, below: &str) -> Vec<(String, Option<i64>)> {
         let prefix = format!("DELETE {below}");
         let state = self.state();
@@ -192,7 +192,7 @@ impl TestApi {
         state.writes.iter().filter_map(name).collect()
     }
 
-    /// Forgets what was written until now.
+    /// Forgets the recorded writes.
     pub(crate) fn forget_writes(&self) {
         self.state().writes.clear();
     }
@@ -214,7 +214,7 @@ impl TestApi {
         answer.unwrap_or_else(|refusal| panic!("{method} {path} {body}: {refusal}"))
     }
 
-    /// An object, if there is one.
+    /// An object, if it exists.
     pub(crate) fn get(&self, path: &str) -> Option<Value> {
         self.ask("GET", path, JSON, &Value::Null).ok()
     }
@@ -227,8 +227,8 @@ impl TestApi {
         }
     }
 
-    /// Creates an object as somebody else does, its status included. The API server draws UIDs: owners that are named by
-    /// those of builders (`uid-NAME`) become the stored ones.
+    /// Creates an object with its status, as another client does. The API server draws the UIDs, so owner references
+    /// with UIDs of the builders (`uid-NAME`) get the stored UIDs.
     pub(crate) fn put(&self, path: &str, mut object: Value) -> Value {
         let path = full(path);
         let (collection, name) = path.rsplit_once('/').unwrap();
@@ -250,13 +250,13 @@ impl TestApi {
             }
         }
         let stored = self.must("POST", collection, JSON, &object);
-        // Of a custom resource the API server leaves the status out.
+        // The API server drops the status when it creates a custom resource.
         let mut status = stored["status"].clone();
         json_patch::merge(&mut status, &object["status"]);
         if status == stored["status"] { stored } else { self.set(&path, "/status", status) }
     }
 
-    /// Changes an object, its status included, as somebody else does.
+    /// Changes an object and its status, as another client does.
     pub(crate) fn edit(&self, path: &str, change: impl FnOnce(&mut Value)) -> Value {
         let mut stored = self.get(path).unwrap_or_else(|| panic!("{path} is not there"));
         let mut wanted = stored.clone();
@@ -276,19 +276,19 @@ impl TestApi {
         stored
     }
 
-    /// Sets a field of an object as somebody else does; the field is a JSON pointer.
+    /// Sets a field of an object, as another client does; the field is a JSON pointer.
     pub(crate) fn set(&self, path: &str, field: &str, value: impl Into<Value>) -> Value {
         let part = if field.starts_with("/status") { "/status" } else { "" };
         let patch = json!([{ "op": "add", "path": field, "value": value.into() }]);
         self.must("PATCH", &format!("{path}{part}"), "application/json-patch+json", &patch)
     }
 
-    /// Deletes an object as somebody else does, unless it is gone.
+    /// Deletes an object, as another client does. Does nothing if the object is gone.
     pub(crate) fn delete(&self, path: &str) {
         let _ = self.ask("DELETE", path, JSON, &json!({ "gracePeriodSeconds": 0 }));
     }
 
-    /// Deletes an object, and takes the finalizers off that hold it. Answers its last state.
+    /// Deletes an object and removes its finalizers. Returns its last state.
     pub(crate) fn remove(&self, path: &str) -> Value {
         self.delete(path);
         self.set(path, "/metadata/finalizers", json!([]))
@@ -302,7 +302,7 @@ impl TestApi {
 }
 
 impl State {
-    /// Writes a request down, and says what goes wrong with it.
+    /// Records a request, and returns the fault that it meets.
     fn receives(&mut self, head: &Parts, body: &Value) -> Option<Fault> {
         let path = head.uri.path();
         let (line, kind) = (format!("{} {path}", head.method), format!("{} {}", head.method, resource_of(path)));
@@ -336,7 +336,8 @@ fn resource_of(path: &str) -> String {
     format!("{}{subresource}", parts[place])
 }
 
-/// What an API server says when it refuses a request with this code. It quotes the name, also one that was drawn for it.
+/// The answer of an API server that refuses a request with this code. It contains the name, also one that the server
+/// has drawn.
 fn refusal<D: From<Vec<u8>>>(code: u16, head: &Parts, body: &[u8]) -> Response<Full<D>>
 where
     Full<D>: From<Vec<u8>>,

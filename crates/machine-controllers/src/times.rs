@@ -1,4 +1,4 @@
-//! Points in time, and the periods between them.
+//! Points in time and durations.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ pub fn since(later: Timestamp, earlier: Timestamp) -> Duration {
     Duration::try_from(later.duration_since(earlier)).unwrap_or_default()
 }
 
-/// `start` and `length` later.
+/// The time `length` after `start`.
 pub fn after(start: Timestamp, length: Duration) -> Timestamp {
     SignedDuration::try_from(length).ok().and_then(|length| start.checked_add(length).ok()).unwrap_or(Timestamp::MAX)
 }
 
-/// A time as the API server writes it: whole seconds, UTC.
+/// A time in the format of the API server: whole seconds, UTC.
 pub fn rfc3339(time: Timestamp) -> String {
-    // Printed by its own printer, which is many times as fast as a pattern; views and statuses hold such times by the thousand.
+    // jiff's own printer is many times faster than a pattern, and views and statuses contain thousands of times.
     Timestamp::from_second(time.as_second()).unwrap_or(time).to_string()
 }
 

@@ -1,4 +1,4 @@
-//! The stores that the controllers share, and the indexes they are looked up by.
+//! The stores that the controllers share, and their indexes.
 
 use std::sync::Arc;
 
@@ -24,13 +24,13 @@ pub const BY_CLASS: IndexName = "class";
 pub const BY_NODE: IndexName = "node";
 /// Index: machines by `namespace/label name`, the group of the failure permit.
 pub const BY_NAME_LABEL: IndexName = "name-label";
-/// Index: machines whose health timeout may be waiting for its turn, by `namespace/label name`.
+/// Index: machines whose health timeout may be waiting for a failure permit, by `namespace/label name`.
 pub const UNHEALTHY_BY_NAME_LABEL: IndexName = "unhealthy-name-label";
 /// Index: sets and deployments by the `namespace/class name` of their template.
 pub const BY_TEMPLATE_CLASS: IndexName = "template-class";
 /// Index: nodes by the machine name on their label.
 pub const BY_MACHINE: IndexName = "machine";
-/// Index: nodes and machines by [`instance_key`], which is what ids of one instance have in common however they are spelled.
+/// Index: nodes and machines by [`instance_key`], which is the same for all spellings of an instance's id.
 pub const BY_INSTANCE: IndexName = "instance";
 /// Index: classes by the `namespace/name` of the Secrets they refer to.
 pub const BY_SECRET: IndexName = "secret";

@@ -1,6 +1,6 @@
-//! What a change wakes: keys of loops, and how soon they are looked at.
+//! Wake-ups: the keys that a change queues, and the delay.
 //!
-//! Which change wakes which key is decided in each room's `routing.rs`; [`Wakes`] gathers that for a loop. Pure.
+//! The `routing.rs` of each folder decides which change wakes which key; [`Wakes`] collects this for a loop. Pure.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,28 +17,30 @@ use controller_runtime::{
 };
 use machine_api::v1alpha1::MachineClass;
 
-/// The pause before a pass in which further changes may gather.
+/// The delay of a pass during which further changes can arrive.
 pub const SOON: Duration = Duration::from_millis(20);
 
-/// Whether a wake-up is stronger than the back-off of a key whose last pass failed.
+/// What a wake-up does to the back-off of a key whose last pass failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Strength {
-    /// What was refused about the object may be granted now, such as a creation after a change of the class: it is tried at once.
+    /// The change may make a refused request succeed, such as a creation after a change of the class. The pass runs at
+    /// once.
     EndsRefusals,
-    /// Something has changed that the next pass may depend on: it runs at once.
+    /// The change may matter to the next pass. The pass runs at once.
     EndsBackOff,
-    /// The change may come from the failed pass itself: its back-off holds.
+    /// The failed pass itself may have caused the change. The back-off stays.
     KeepsBackOff,
 }
 
-/// A key to look at, and how soon: machines come and go in crowds, and one pass can deal with many of them.
+/// A key to queue, and the delay. Machines often change in large numbers at once, and one pass can deal with many
+/// changes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Wake {
     /// The key.
     pub key: ObjectKey,
-    /// After this time.
+    /// The delay.
     pub after: Duration,
-    /// What it means for a key whose last pass failed.
+    /// The effect on the back-off of the key.
     pub strength: Strength,
 }
 
@@ -48,7 +50,8 @@ impl Wake {
         Self { key, after: Duration::ZERO, strength: Strength::EndsBackOff }
     }
 
-    /// A wake-up by the object itself. A pass that fails says so in the status, and that is no reason to run it again.
+    /// A wake-up by a change of the object itself. A pass that fails writes that into the status; such a change is no
+    /// reason to run the pass again.
     pub fn by_itself<S: Snapshot>(change: &Change<S>, is_status_alone: impl Fn(&S, &S) -> bool) -> Option<Self> {
         let object = change.newest()?;
         let strength = match (&change.old, &change.new) {
@@ -58,21 +61,21 @@ impl Wake {
         Some(Self { strength, ..Self::now(object.key()) })
     }
 
-    /// A wake-up in which further changes may gather.
+    /// A wake-up after [`SOON`], so that further changes can arrive first.
     pub fn soon(key: ObjectKey) -> Self {
         Self { after: SOON, ..Self::now(key) }
     }
 
-    /// A wake-up a moment later, by something that may have been the reason of a refusal.
+    /// A wake-up after [`SOON`] by a change that may end a refusal.
     pub fn by_grant(key: ObjectKey) -> Self {
         Self { strength: Strength::EndsRefusals, ..Self::soon(key) }
     }
 }
 
-/// What changes of a kind wake.
+/// Maps a change of an object to the wake-ups that it causes.
 pub type Route<S> = Arc<dyn Fn(&Change<S>, &ControlViews) -> Vec<Wake> + Send + Sync>;
 
-/// What wakes a loop, kind by kind. A kind without a route wakes nobody.
+/// The changes that wake a loop, by kind. Changes of a kind without a route wake no key.
 #[derive(Clone, Default)]
 pub struct Wakes {
     /// Changes of machines.
@@ -93,7 +96,7 @@ pub struct Wakes {
     pub attachments: Option<Route<AttachmentSnapshot>>,
 }
 
-/// The route that this function is, whatever keys it gives.
+/// Makes a route from a function that returns keys or wake-ups.
 pub fn route<S, I>(of: impl Fn(&Change<S>, &ControlViews) -> I + Send + Sync + 'static) -> Option<Route<S>>
 where
     I: IntoIterator<Item: Into<Wake>>,
@@ -101,7 +104,7 @@ where
     Some(Arc::new(move |change, views| of(change, views).into_iter().map(Into::into).collect()))
 }
 
-/// A listener that does this with each key that a change wakes.
+/// A listener that calls `wake` for each key that a change wakes.
 pub fn listener<S: 'static>(
     route: Route<S>,
     views: &ControlViews,

@@ -1,7 +1,9 @@
-//! The API server of the simulation: typed objects by name, versions, and a log that watches read at their own pace.
+//! The API server of the simulation: typed objects by name, resource versions, and a log from which each watch reads at
+//! its own pace.
 //!
-//! It does what the real one does where controllers depend on it: preconditions of patches and deletions, finalizers,
-//! generations, subresources, unchanged objects keep their version. It knows nothing of admission and schemas.
+//! It behaves like the real API server where controllers depend on it: preconditions of patches and deletions,
+//! finalizers, generations, subresources, and no new version for an unchanged object. It has no admission and no
+//! schemas.
 
 use std::{collections::BTreeMap, fmt::Debug, sync::Arc};
 
@@ -23,10 +25,10 @@ use machine_api::v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
-/// How many kinds there are.
+/// The number of kinds.
 pub const KINDS: usize = 8;
 
-/// An object of any of these kinds.
+/// An object of one of these kinds.
 #[derive(Clone, Debug)]
 pub enum Object {
     /// A machine.
@@ -39,18 +41,18 @@ pub enum Object {
     Node(Arc<Node>),
     /// A pod of the target cluster.
     Pod(Arc<Pod>),
-    /// A bootstrap token in the target cluster, or a Secret that classes name.
+    /// A bootstrap token in the target cluster, or a Secret to which classes refer.
     Secret(Arc<Secret>),
     /// A class.
     Class(Arc<MachineClass>),
-    /// An attachment of a volume in the target cluster.
+    /// A volume attachment in the target cluster.
     Attachment(Arc<VolumeAttachment>),
 }
 
-/// What a watch delivers.
+/// An event of a watch.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// The object, in its last form when it is gone.
+    /// The object; its last state if it is gone.
     pub object: Object,
     /// Whether it is gone.
     pub gone: bool,
@@ -71,42 +73,44 @@ pub struct Api {
     pub nodes: Table<Node>,
     /// Pods by name.
     pub pods: Table<Pod>,
-    /// Secrets by name: bootstrap tokens in the target cluster, and in the other one those that classes name.
+    /// Secrets by name: bootstrap tokens in the target cluster, and in the control cluster the Secrets to which classes
+    /// refer.
     pub secrets: Table<Secret>,
-    /// Attachments of volumes by name.
+    /// Volume attachments by name.
     pub attachments: Table<VolumeAttachment>,
     /// Classes by name.
     pub classes: Table<MachineClass>,
-    /// Everything that ever happened, by kind ([`Kind::PLACE`]).
+    /// All events so far, by kind ([`Kind::PLACE`]).
     pub log: [Vec<Event>; KINDS],
-    /// Writes that changed something.
+    /// Number of writes that changed something.
     pub changes: u64,
     version: u64,
-    /// Statuses as JSON where a patch has left them, by kind and name: most patches change a status once more.
+    /// Statuses as JSON, as the last patch left them, by kind and name. Most patches change a status that an earlier
+    /// patch has changed.
     statuses: [BTreeMap<String, Value>; KINDS],
 }
 
-/// A kind that the simulation knows.
+/// A kind in the simulation.
 pub trait Kind:
     Resource<DynamicType = ()> + Clone + Debug + PartialEq + Serialize + DeserializeOwned + Send + Sync + 'static
 {
-    /// Place of the kind's log.
+    /// Index of the kind's log.
     const PLACE: usize;
-    /// The kind's name.
+    /// The name of the kind.
     const NAME: &'static str;
-    /// Where its objects are.
+    /// The objects of this kind.
     fn table(api: &Api) -> &Table<Self>;
-    /// Where its objects are, to change them.
+    /// The objects of this kind, to change them.
     fn table_mut(api: &mut Api) -> &mut Table<Self>;
-    /// As an object of any kind.
+    /// The object as an [`Object`].
     fn object(object: Arc<Self>) -> Object;
-    /// One of the top-level fields as JSON.
+    /// A top-level field as JSON.
     fn part(&self, field: &str) -> Value;
-    /// Replaces one of the top-level fields; `false` when the value does not fit.
+    /// Replaces a top-level field; returns `false` if the value has the wrong type.
     fn set_part(&mut self, field: &str, value: &Value) -> bool;
-    /// Whether the specification of both is the same.
+    /// Whether both have the same `spec`.
     fn same_spec(&self, other: &Self) -> bool;
-    /// Whether the status of both is the same.
+    /// Whether both have the same status.
     fn same_status(&self, other: &Self) -> bool;
 }
 
@@ -160,7 +164,7 @@ kinds! {
     VolumeAttachment, 6, attachments, Attachment;
 }
 
-/// Of a Secret only metadata is patched, and so it is of a class.
+/// Only the metadata of Secrets and classes is patched.
 impl Kind for Secret {
     const PLACE: usize = 5;
     const NAME: &'static str = "Secret";
@@ -228,7 +232,7 @@ impl Kind for MachineClass {
     }
 }
 
-/// Puts a value in this place; `false` when it does not fit.
+/// Stores a value in `place`; returns `false` if the value has the wrong type.
 fn put<T: DeserializeOwned>(place: &mut T, value: &Value) -> bool {
     let Ok(new) = T::deserialize(value) else { return false };
     *place = new;
@@ -244,7 +248,7 @@ fn name_of<K: Kind>(object: &K) -> String {
 }
 
 impl Api {
-    /// Forgets what happened; for a world that begins here.
+    /// Clears the log, for a world that starts here.
     pub fn begin(&mut self) {
         self.log = Default::default();
         self.statuses = Default::default();
@@ -255,7 +259,7 @@ impl Api {
         K::table(self).get(name).cloned()
     }
 
-    /// Puts an object here as it is, with its identity and its history.
+    /// Stores an object unchanged, with its identity and its metadata.
     pub fn put<K: Kind>(&mut self, object: K) {
         self.store(object);
     }
@@ -283,7 +287,7 @@ impl Api {
         let mut after = patched(&*before, part, patch, &mut status)?;
         #[cfg(test)]
         super::both_ways::patched(&*before, part, patch, &after);
-        // The rest can't have changed.
+        // Other parts can't have changed.
         let (same_spec, same_rest) = match part {
             Part::Main => (after.same_spec(&before), after.meta() == before.meta()),
             Part::Status => (true, after.same_status(&before)),
@@ -302,7 +306,7 @@ impl Api {
         Ok(after)
     }
 
-    /// Changes an object as somebody else does; `None` when there is none.
+    /// Changes an object, as another client does; `None` if it does not exist.
     pub fn edit<K: Kind>(&mut self, name: &str, change: impl FnOnce(&mut K)) -> Option<Arc<K>> {
         let before = self.get::<K>(name)?;
         let mut after = (*before).clone();
@@ -316,7 +320,7 @@ impl Api {
         Some(self.store(after))
     }
 
-    /// Deletes an object, or marks it while it has finalizers; only this one, in this version.
+    /// Deletes an object, or marks it as deleting while it has finalizers. Only if it has this UID and version.
     pub fn delete<K: Kind>(
         &mut self,
         name: &str,
@@ -363,8 +367,8 @@ impl Api {
     }
 }
 
-/// Merges labels and annotations without a detour over JSON, which most patches of metadata consist of; `false` when there
-/// is anything else in the change.
+/// Merges labels and annotations without a detour through JSON; most patches of metadata contain nothing else. Returns
+/// `false` if the change contains anything else.
 fn merge_maps(meta: &mut ObjectMeta, change: &Value) -> bool {
     const PRECONDITIONS: [&str; 2] = ["uid", "resourceVersion"];
     let is_simple = |(key, value): (&String, &Value)| match key.as_str() {
@@ -390,12 +394,12 @@ fn merge_maps(meta: &mut ObjectMeta, change: &Value) -> bool {
     true
 }
 
-/// A point in time as API servers store it: in whole seconds.
+/// A time as the API server stores it: in whole seconds.
 pub fn stamp(now: Timestamp) -> Time {
     Time(Timestamp::from_second(now.as_second()).unwrap_or(now))
 }
 
-/// The object after the patch. `status` is its status as JSON, if that is known, and then what has become of it.
+/// The object after the patch. `status` is its status as JSON if known, and is updated.
 fn patched<K: Kind>(before: &K, part: Part, patch: &Patch, status: &mut Option<Value>) -> Result<K, ApiError> {
     let fields: &[&str] = match part {
         Part::Main => &["metadata", "spec"],
@@ -430,7 +434,7 @@ fn patched<K: Kind>(before: &K, part: Part, patch: &Patch, status: &mut Option<V
             }
         }
         Patch::Json(operations) => {
-            // Done apart, so that most patches need no metadata as JSON.
+            // Handled separately, so that most patches need no metadata as JSON.
             let (bound_to, operations): (Vec<&Value>, Vec<&Value>) =
                 operations.iter().partition(|one| one["op"] == "test" && one["path"] == "/metadata/uid");
             if bound_to.iter().any(|test| test["value"].as_str() != uid) {
@@ -484,7 +488,7 @@ mod tests {
         assert_eq!(patch(&mut api, json!({ "replicas": 3, "readyReplicas": 1 })).replicas, 3);
         let status = patch(&mut api, json!({ "readyReplicas": null, "selector": "a=b" }));
         assert_eq!((status.replicas, status.ready_replicas, status.selector.as_str()), (3, 0, "a=b"));
-        // Somebody else writes in between.
+        // Another client writes in between.
         api.edit::<MachineSet>("set", |set| set.status.replicas = 7);
         let status = patch(&mut api, json!({ "readyReplicas": 2 }));
         assert_eq!((status.replicas, status.ready_replicas), (7, 2));

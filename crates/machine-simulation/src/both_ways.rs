@@ -1,5 +1,5 @@
-//! What a verb does to a typed object here, a patch does to JSON at an API server: while drawn histories happen, each patch is
-//! applied both ways, and each verb of the controllers has to occur (TR-002).
+//! Checks that patches of typed objects equal JSON patches at an API server: during random histories each patch is
+//! applied in both ways, and each effect of the controllers must occur (TR-002).
 
 use std::{cell::RefCell, collections::BTreeSet, fmt::Debug};
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{api::Kind, history::History, *};
 
-/// What was seen while patches were compared.
+/// What the comparison has recorded.
 #[derive(Default)]
 struct Seen {
     patches: usize,
@@ -16,11 +16,11 @@ struct Seen {
 }
 
 thread_local! {
-    /// Nothing is compared where there is nothing.
+    /// `None` means that nothing is compared.
     static SEEN: RefCell<Option<Seen>> = const { RefCell::new(None) };
 }
 
-/// A plan orders these verbs.
+/// Records the effects of a plan.
 pub(super) fn ordered<'a, E: Debug + 'a>(room: &str, effects: impl IntoIterator<Item = &'a E>) {
     SEEN.with_borrow_mut(|seen| {
         let Some(seen) = seen else { return };
@@ -32,7 +32,7 @@ pub(super) fn ordered<'a, E: Debug + 'a>(room: &str, effects: impl IntoIterator<
     });
 }
 
-/// The played API server has patched an object.
+/// Compares a patch that the played API server has applied.
 pub(super) fn patched<K: Kind + Debug>(before: &K, part: Part, patch: &Patch, after: &K) {
     SEEN.with_borrow_mut(|seen| {
         let Some(seen) = seen else { return };
@@ -47,7 +47,7 @@ pub(super) fn patched<K: Kind + Debug>(before: &K, part: Part, patch: &Patch, af
     });
 }
 
-/// The object as an API server with a status subresource has it afterwards.
+/// The object after the patch, at an API server with a status subresource.
 fn patched_json<K: Kind>(before: &K, part: Part, patch: &Patch) -> Value {
     let before = serde_json::to_value(before).unwrap();
     let mut after = before.clone();
@@ -69,8 +69,9 @@ fn patched_json<K: Kind>(before: &K, part: Part, patch: &Patch) -> Value {
     stored
 }
 
-/// The verbs that patch and that drawn histories order. The verbs that are missing here: statuses of sets and deployments are written by
-/// decisions of their own, no set lacks its finalizer here, no class tells a capacity, and few of the first seeds let a set keep a machine.
+/// The effects that patch and that random histories contain. Missing effects: statuses of sets and deployments come
+/// from decisions of their own, no set here lacks its finalizer, no class has a capacity, and few of the first seeds
+/// let a set preserve a machine.
 const VERBS: &[&str] = &[
     "deployment: AddFinalizer",
     "deployment: AdoptSet",
@@ -108,8 +109,8 @@ const VERBS: &[&str] = &[
 fn tr_002_a_verb_does_to_a_typed_object_what_its_patch_does_to_json() {
     SEEN.set(Some(Seen::default()));
     for seed in 0..60 {
-        run(&History::of_seed(seed), Telling::Silent);
-        run(&History::life_of_seed(seed), Telling::Silent);
+        run(&History::of_seed(seed), TraceMode::Off);
+        run(&History::life_of_seed(seed), TraceMode::Off);
     }
     let seen = SEEN.take().unwrap();
     assert!(seen.patches >= 5_000, "{} patches", seen.patches);

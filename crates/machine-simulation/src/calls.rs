@@ -1,4 +1,4 @@
-//! What becomes of a call that a simulated process makes: it is answered, gets lost, is refused, or ends the process.
+//! The outcome of a call of a simulated process: it is answered, gets lost, is refused, or ends the process.
 
 use jiff::Timestamp;
 
@@ -16,29 +16,29 @@ use controller_runtime::{
 };
 use machine_controllers::loops::Controller;
 
-/// What goes wrong with one call.
+/// A fault of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It is not done, and no answer comes.
+    /// The call is not carried out and gets no answer.
     LoseRequest,
-    /// It is done, but the answer is lost.
+    /// The call is carried out, but its answer is lost.
     LoseAnswer,
-    /// It is refused because somebody was faster.
+    /// The call is refused with a conflict.
     Conflict,
-    /// It is refused by a rule of somebody's.
+    /// The call is refused by a policy.
     Refused,
-    /// The process dies before it.
+    /// The process dies before the call.
     DieBefore,
-    /// The process dies after it, before the answer.
+    /// The process dies after the call, before the answer.
     DieAfter,
-    /// Another process takes the lease before it.
+    /// Another process takes the lease before the call.
     LoseLease,
 }
 
-/// How a pass ends.
+/// The state of the process after a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The process lives and leads, if it did before.
+    /// It lives, and leads if it did before.
     Lives,
     /// It has died.
     Dies,
@@ -46,112 +46,102 @@ pub enum End {
     LosesLease,
 }
 
-/// The call of a pass that goes wrong, counted from 0.
+/// The fault of one call in a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Misfortune {
-    /// Which call.
+pub struct CallFault {
+    /// The call, counted from 0.
     pub call: u8,
-    /// How.
+    /// The fault.
     pub fault: Fault,
 }
 
-/// The call that goes wrong of all that the processes of a world make, counted from 0.
+/// The planned fault of one call among all calls of a world, counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Doom {
-    /// One to an API server goes wrong like this.
+pub enum PlannedFault {
+    /// A call to an API server, and its fault.
     Call(u32, Fault),
-    /// During one to the driver the process dies, and this becomes of what was asked for.
+    /// The process dies during this driver call; [`Unheard`] says what happens to the call.
     DriverCall(u32, Unheard),
 }
 
-impl Doom {
-    /// What it means for a pass before which so many calls were made.
-    pub fn after(self, calls: u32) -> Option<Misfortune> {
-        let Self::Call(doomed, fault) = self else { return None };
-        let call = u8::try_from(doomed.checked_sub(calls)?).ok()?;
-        Some(Misfortune { call, fault })
+impl PlannedFault {
+    /// The fault within a pass before which `calls` calls were made.
+    pub fn after(self, calls: u32) -> Option<CallFault> {
+        let Self::Call(number, fault) = self else { return None };
+        let call = u8::try_from(number.checked_sub(calls)?).ok()?;
+        Some(CallFault { call, fault })
     }
 }
 
-/// How many calls were made.
+/// Numbers of calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Calls {
     /// To API servers.
     pub api: u32,
-    /// To the driver, which have ended in calm weather.
+    /// To the driver, as far as they ended in the calm phase.
     pub driver: u32,
 }
 
-/// What a pass happens in.
+/// The circumstances of a pass.
 #[derive(Clone, Copy, Debug)]
 pub struct Around {
     /// The time.
     pub now: Timestamp,
-    /// Until when budgets refuse evictions.
+    /// The time until which budgets refuse evictions.
     pub evictions_from: Timestamp,
     /// A guard that the process lacks.
     pub without: Option<Guard>,
-    /// Which call goes wrong.
-    pub misfortune: Option<Misfortune>,
+    /// The fault of a call.
+    pub call_fault: Option<CallFault>,
     /// What is refused for hours.
     pub refused: Option<Refused>,
-    /// After so many calls the pass is held up.
+    /// The pass is held up after this number of calls.
     pub held_after: Option<u8>,
     /// Whether the target cluster answers.
-    pub target: TargetAnswers,
-}
-
-/// Whether the API server of the target cluster answers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum TargetAnswers {
-    /// It does.
-    #[default]
-    Yes,
-    /// It is silent.
-    No,
+    pub target_answers: bool,
 }
 
 /// Kinds of the target cluster.
 const OF_TARGET: [&str; 4] = ["Node", "Pod", "Secret", "VolumeAttachment"];
 
 impl Around {
-    /// Whether something may go wrong in the pass.
+    /// Whether a fault may occur in the pass.
     pub fn weather(&self) -> Weather {
-        let is_fair = self.misfortune.is_none() && self.refused.is_none() && self.target == TargetAnswers::Yes;
+        let is_fair = self.call_fault.is_none() && self.refused.is_none() && self.target_answers;
         if is_fair { Weather::Fair } else { Weather::Foul }
     }
 
-    /// Nothing goes wrong.
+    /// A pass without faults.
     pub fn calm(now: Timestamp) -> Self {
         Self {
             now,
             evictions_from: now,
             without: None,
-            misfortune: None,
+            call_fault: None,
             refused: None,
             held_after: None,
-            target: TargetAnswers::Yes,
+            target_answers: true,
         }
     }
 }
 
 impl Lent {
-    /// Whether this guard was taken away.
+    /// Whether this guard is removed.
     pub fn lacks(&self, guard: Guard) -> bool {
         self.around.without == Some(guard)
     }
 
-    /// What becomes of the next call.
+    /// The fault of the next call.
     fn fault(&mut self) -> Option<Fault> {
         let number = self.made;
         self.made = self.made.saturating_add(1);
-        self.around.misfortune.filter(|misfortune| misfortune.call == number).map(|misfortune| misfortune.fault)
+        self.around.call_fault.filter(|call_fault| call_fault.call == number).map(|call_fault| call_fault.fault)
     }
 
-    /// Makes a call, unless its fault or a refusal keeps it from being done.
+    /// Makes a call, unless a fault or a refusal prevents it.
     ///
     /// # Errors
-    /// What the process hears: the error of the call, or of its fault.
+    /// The error that the process receives, of the call or of its fault.
     pub fn call<T>(
         &mut self,
         caller: &Caller,
@@ -190,10 +180,7 @@ impl Lent {
             }
             _ => {}
         }
-        if self.around.target == TargetAnswers::No
-            && OF_TARGET.contains(&request.kind)
-            && caller.of != Controller::Secret
-        {
+        if !self.around.target_answers && OF_TARGET.contains(&request.kind) && caller.of != Controller::Secret {
             self.trace.say(|| format!("    {} - no answer from the target cluster", what()));
             return Err(ApiError::Unavailable("the target cluster does not answer".to_owned()));
         }
@@ -230,7 +217,7 @@ pub(super) fn request<K: Kind>(verb: Verb, name: &str) -> Request<'_> {
     Request { verb, kind: K::NAME, name }
 }
 
-/// A patch as a process without this guard writes it, if that is another one.
+/// The patch that a process without this guard writes, if it is another one.
 pub(super) fn patch_without(guard: Option<Guard>, patch: &Patch) -> Option<Patch> {
     let (object, field) = match guard? {
         Guard::Versions => ("metadata", "resourceVersion"),

@@ -1,8 +1,8 @@
-//! What must hold after every step (decisions.md 39), whatever happens.
+//! The properties that must hold after every step (decisions.md 39).
 //!
-//! The bounds are those of all specifications since the last rest. What the weather takes (failures, deletions by users,
-//! lost Nodes) is no fault of the controllers: it widens the lower bound by as many machines as it took. What must hold in the
-//! life of a single machine is in [`lives`].
+//! The bounds follow from all specifications since the last rest. Losses that are not caused by the controllers
+//! (failures, deletions by users, lost Nodes) lower the minimum by the number of machines lost. The properties of a
+//! single machine are in [`lives`].
 
 pub(crate) mod lives;
 
@@ -53,80 +53,80 @@ use machine_controllers::{
     views::{BY_NAME_LABEL, ControlViews, qualified},
 };
 
-/// Something that must not happen has happened.
+/// A violated property.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// What must not happen; the same for every history that shows it.
+    /// The property; the same text for every history that violates it.
     pub rule: &'static str,
-    /// The particulars.
+    /// The details.
     pub text: String,
 }
 
-/// Watches over a history.
+/// Checks a history.
 #[derive(Debug, Default)]
 pub struct Checks {
     /// The first violation.
     pub violation: Option<Violation>,
-    /// Whether the process whose pass is running holds the lease.
+    /// Whether the process of the running pass holds the lease.
     pub leads: bool,
-    /// Whether the target cluster is silent.
+    /// Whether the target cluster does not answer.
     pub silent: bool,
-    /// Whether the pass that is running has begun just now; one that was held up may have decided before.
+    /// Whether the running pass has just started; a pass that was held up may have decided earlier.
     pub begun: bool,
-    /// Most machines that may stay.
+    /// Maximum number of machines that are not being deleted.
     most: i32,
-    /// Machines that users have asked sets for, beside what the deployment allows.
+    /// Machines that users have requested from sets, in addition to those of the deployment.
     asked_of_sets: i32,
-    /// Least machines that must be available.
+    /// Minimum number of available machines.
     least: i32,
-    /// Machines that the weather made unavailable.
+    /// Number of machines that became unavailable by other causes than the controllers.
     taken: i32,
     available: BTreeSet<String>,
     deleted_by_us: BTreeSet<String>,
-    /// The rules by which sets have last decided to delete machines.
+    /// The rules by which sets last decided to delete machines.
     ordered: BTreeMap<String, &'static str>,
-    /// Machines that no deployment has.
+    /// Machines without a deployment.
     orphans: BTreeSet<String>,
-    /// Machines that were adopted since the last rest, alone or with their sets.
+    /// Machines that were adopted since the last rest, by themselves or with their sets.
     adopted: BTreeSet<String>,
     /// Sets without a deployment.
     orphan_sets: BTreeSet<String>,
-    /// Sets that were adopted since the last rest, and how many machines each was about to make.
+    /// Sets that were adopted since the last rest, with the number of machines that each lacked.
     adopted_sets: BTreeMap<String, i32>,
-    /// Available machines of sets that somebody has taken from their deployment, or is deleting.
+    /// Available machines of sets that have lost their deployment or are being deleted.
     unowned: BTreeSet<String>,
     /// Sets that users have scaled since the last rest.
     scaled: BTreeSet<String>,
-    /// Machines whose Nodes a user has picked for an update.
+    /// Machines whose Nodes a user has selected for an update.
     picked_by_user: BTreeSet<String>,
-    /// Machines whose priorities users have changed since the last rest: a set may have seen the earlier priority.
+    /// Machines whose priorities users have changed since the last rest. A set may have observed the earlier priority.
     prioritised: BTreeSet<String>,
-    /// Writes up to which everything was checked.
+    /// The number of writes at the last check.
     checked: u64,
-    /// What users have done since the last rest.
+    /// The edits of users since the last rest.
     edits: Edits,
-    /// What is known of single machines.
+    /// The records of single machines.
     lives: lives::Lives,
-    watching: Watching,
-    /// What creations were decided on.
+    checking: Checking,
+    /// The inputs of decided creations.
     pub(super) decided: Decided,
     /// Nodes that were drained.
     pub(super) drained: Drained,
-    /// What objects cost while something is refused.
+    /// The costs of objects while something is refused.
     pub(super) costs: Costs,
 }
 
-/// Whether anybody watches over a history.
+/// Whether a history is checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Watching {
-    /// Yes.
+enum Checking {
+    /// It is.
     #[default]
     On,
-    /// No: it is only told.
+    /// It is only played.
     Off,
 }
 
-/// What a user has changed.
+/// The edit of a user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edited {
     /// The class in the template.
@@ -135,39 +135,39 @@ pub enum Edited {
     Other,
 }
 
-/// What users have done, as far as it matters for what may be deleted.
+/// The edits of users, as far as they matter for allowed deletions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Edits {
     /// Nothing.
     #[default]
     None,
-    /// One change of the template.
+    /// One edit of the template.
     OneTemplate,
-    /// More, or something else.
+    /// Several edits, or another one.
     Others,
 }
 
 impl Checks {
-    /// Nobody watches: what is foretold is what would happen, be it good or bad.
+    /// No checks: a forecast shows what happens, good or bad.
     pub fn none() -> Self {
-        Self { leads: true, watching: Watching::Off, ..Self::default() }
+        Self { leads: true, checking: Checking::Off, ..Self::default() }
     }
 
-    /// Notes a violation; only the first counts.
+    /// Records a violation; only the first counts.
     pub fn violated(&mut self, rule: &'static str, text: impl FnOnce() -> String) {
         if self.violation.is_none() {
             self.violation = Some(Violation { rule, text: text() });
         }
     }
 
-    /// An effect is about to happen.
+    /// Checks before an effect is carried out.
     pub fn acts(&mut self) {
         if !self.leads {
             self.violated("an effect without leadership", || "a process without the lease wrote".to_owned());
         }
     }
 
-    /// Everything is at rest: the bounds begin here.
+    /// Everything is at rest: starts new bounds.
     pub fn at_rest(&mut self, api: &Api) {
         (self.most, self.least, self.taken, self.edits) = (0, i32::MAX, 0, Edits::None);
         self.asked_of_sets = 0;
@@ -187,7 +187,7 @@ impl Checks {
         }
     }
 
-    /// A user has changed the deployment.
+    /// Records that a user has changed the deployment.
     pub fn edited(&mut self, api: &Api, edited: Edited) {
         self.edits = match (self.edits, edited) {
             (Edits::None, Edited::Template) => Edits::OneTemplate,
@@ -207,18 +207,20 @@ impl Checks {
         self.least = self.least.min(least);
     }
 
-    /// A user has picked the Node of this machine for an update; what follows is not our doing.
+    /// Records that a user has selected the Node of this machine for an update; the controllers are not responsible for
+    /// the consequences.
     pub fn picked_by_user(&mut self, machine: String) {
         self.picked_by_user.insert(machine);
     }
 
-    /// A user changes the priority of this machine.
+    /// Records that a user changes the priority of this machine.
     pub fn prioritised_by_user(&mut self, machine: String) {
         self.prioritised.insert(machine);
     }
 
-    /// A user is about to make a set so much larger, or smaller if negative: that many machines more stay, or are missing. What a
-    /// set of a paused deployment gets, others give: scaling in proportion, as Kubernetes does it, knows no availability.
+    /// Records that a user is about to change the size of a set by this number: so many more machines stay, or are
+    /// missing. In a paused deployment other sets pay for it: scaling in proportion, as in Kubernetes, does not
+    /// consider availability.
     pub fn set_is_scaled(&mut self, api: &Api, name: &str, by: i32) {
         self.scaled.insert(name.to_owned());
         self.asked_of_sets = self.asked_of_sets.saturating_add(by.max(0));
@@ -226,14 +228,14 @@ impl Checks {
         self.taken += if is_paused { by.abs() } else { (-by).max(0) };
     }
 
-    /// A user is about to delete a set: its machines go.
+    /// Records that a user is about to delete a set with its machines.
     pub fn set_ends(&mut self, api: &Api, name: &str) {
         let is_of_it = |machine: &&Arc<Machine>| controller_of(&machine.metadata).is_some_and(|set| set.name == name);
         let available = api.machines.values().filter(is_of_it).filter(|machine| is_available(machine)).count();
         self.taken += count(available);
     }
 
-    /// A deployment has decided.
+    /// Checks a decision about a deployment.
     pub fn deployment_decides(
         &mut self,
         seen: &DeploymentObservation,
@@ -248,13 +250,14 @@ impl Checks {
         if seen.deployment.is_paused() && plan.steps.iter().any(makes) {
             self.violated("a paused deployment begins a rollout", String::new);
         }
-        let early = plan.steps.iter().find_map(|step| told_of_scaler(&step.effect).filter(|set| is_larger(seen, set)));
+        let early =
+            plan.steps.iter().find_map(|step| set_with_scaler_time(&step.effect).filter(|set| is_larger(seen, set)));
         if let Some(set) = early {
             self.violated("a set is told when it was scaled before it is told to what size", || set.key.to_string());
         }
     }
 
-    /// A machine's controller has decided; `views` and `pods` are what its process sees.
+    /// Checks a decision about a machine; `views` and `pods` are the stores of its process.
     pub fn machine_decides(
         &mut self,
         seen: &Observation,
@@ -264,7 +267,7 @@ impl Checks {
     ) {
         trace.say(|| format!("    decides {:?}", plan.rule));
         self.creation_is_decided(seen, plan);
-        if self.watching == Watching::Off {
+        if self.checking == Checking::Off {
             return;
         }
         if self.silent && self.leads && (gives_up(plan) || makes_vm(plan)) {
@@ -284,9 +287,9 @@ impl Checks {
             }
         }
         self.node_is_drained(seen, plan);
-        // Where a Node can't be marked, the end of patience is the end of the drain.
+        // If a Node can't be marked, the drain ends with its time limit.
         let is_drained = plan.rule == "drained" && seen.troubles.is_empty() && !is_given_up_by_force(seen);
-        // Of one that has come in its place nobody may know yet.
+        // If the Node was replaced, the process may not know the new one yet.
         let is_known =
             |node: &&NodeSnapshot| api.nodes.get(node.name()).is_some_and(|there| Snapshot::uid(there) == node.uid());
         if is_drained && let Some(node) = seen.node.ours().filter(is_known) {
@@ -304,10 +307,11 @@ impl Checks {
         }
     }
 
-    /// The deployment has picked the Node of a machine for an update. What users pick they take.
+    /// Checks that the deployment may select the Node of a machine for an update. Selections by users are their own
+    /// decision.
     pub fn picked(&mut self, api: &Api, node: &str) {
         if !api.machines.get(machine_of(node)).is_some_and(|machine| is_available(machine)) {
-            // It is missing already.
+            // It is unavailable already.
             return;
         }
         let is_up = |name: &&String| {
@@ -322,7 +326,7 @@ impl Checks {
         }
     }
 
-    /// A set has decided.
+    /// Checks a decision about a set.
     pub fn set_decides(&mut self, seen: &SetObservation, plan: &Plan, trace: &mut Trace) {
         trace.say(|| {
             let rules: Vec<&str> = plan.steps.iter().map(|step| step.rule).collect();
@@ -337,7 +341,7 @@ impl Checks {
             self.violated("a set acts while nobody sees the Nodes", || format!("{:?}", seen.set.name()));
         }
         let goes = |machine: &Machine| deleted_by(plan, machine).is_some();
-        if seen.set.is_deleting() || self.watching == Watching::Off {
+        if seen.set.is_deleting() || self.checking == Checking::Off {
             return;
         }
         let makes = |step: &Step| matches!(step.effect, Effect::CreateMachine(_) | Effect::CreateUnlessThere(_));
@@ -346,10 +350,10 @@ impl Checks {
         }
         let claimed: Vec<_> = seen.claimed().iter().map(|machine| Arc::clone(machine.whole_object())).collect();
         let healthy = || claimed.iter().filter(|machine| is_available(machine));
-        // One that somebody keeps goes last, marked or not (spec/deployment-and-set §6.4).
+        // A preserved machine is deleted last, marked or not (spec/deployment-and-set §6.4).
         let is_kept = |machine: &Machine| machine.status.current_status.preserve_expiry_time.is_some();
         let spared = healthy().find(|machine| is_marked(machine) && !is_kept(machine) && !goes(machine));
-        // A user may have given one a still lower priority.
+        // A user may have given a machine an even lower priority.
         let dies = healthy().find(|machine| !is_marked(machine) && priority(machine) >= MARKED && goes(machine));
         if let (Some(spared), Some(dies)) = (spared, dies) {
             self.violated("an unmarked healthy machine dies while a marked one lives", || {
@@ -359,8 +363,8 @@ impl Checks {
         self.priorities_hold(&claimed, plan);
     }
 
-    /// Of the machines that are too many those of the lowest priority go, unless somebody keeps them or they were just handed
-    /// over (spec/deployment-and-set §6.4).
+    /// Checks that surplus machines of the lowest priority are deleted first, except preserved machines and those just
+    /// handed over (spec/deployment-and-set §6.4).
     fn priorities_hold(&mut self, claimed: &[Arc<Machine>], plan: &Plan) {
         let is_plain = |machine: &&Arc<Machine>| {
             !is_terminating(machine)
@@ -381,19 +385,20 @@ impl Checks {
         }
     }
 
-    /// A machine is deleted with its set.
+    /// Records that a machine is deleted with its set.
     pub fn ordered_with_its_set(&mut self, machine: &str) {
         self.ordered.insert(machine.to_owned(), "deletion/set");
     }
 
-    /// A set has tried to delete a machine; `before` is the machine before that, `node` what the process sees of its Node.
+    /// Checks after a set has tried to delete a machine. `before` is the machine before that, `node` is its Node in the
+    /// store of the process.
     pub fn set_deleted(
         &mut self,
         (api, now): (&Api, Timestamp),
         (before, node): (Option<&Machine>, &NodePreserve),
         trace: &mut Trace,
     ) {
-        if self.watching == Watching::Off {
+        if self.checking == Checking::Off {
             return;
         }
         let Some(before) = before else { return };
@@ -411,11 +416,12 @@ impl Checks {
             return;
         }
         if api.machines.get(&name).is_some_and(|machine| is_available(machine)) {
-            // It failed.
+            // The deletion failed.
             return;
         }
         if is_marked(before) || self.is_wanted_gone(api, before, rule) {
-            // The scaler has named it, or a user wants it gone, whatever is left. That excuses no other deletion beside it.
+            // The scaler has named the machine, or a user wants it deleted, whatever is left. That excuses no other
+            // deletion.
             if count(available(api).len()) + self.taken < self.least {
                 self.taken += 1;
             }
@@ -439,9 +445,9 @@ impl Checks {
         }
     }
 
-    /// Whether users want a machine gone: with its set, which they have deleted, before others of a set that they have made
-    /// larger than its deployment wants it, or before one to which they gave a higher priority. Those others stay even if they
-    /// are no use yet (spec/deployment-and-set §6.4).
+    /// Whether users want a machine deleted: with its set, which they have deleted; before other machines of a set that
+    /// they have made larger than its deployment wants; or before a machine to which they gave a higher priority. Those
+    /// others stay even if they are unavailable (spec/deployment-and-set §6.4).
     fn is_wanted_gone(&self, api: &Api, machine: &Machine, rule: &str) -> bool {
         let set = controller_of(&machine.metadata);
         let name = set.map(|set| set.name.as_str()).unwrap_or_default();
@@ -455,15 +461,15 @@ impl Checks {
         rule == "deletion/set" || (is_too_large && goes_first()) || api.machines.values().any(stays_for_it)
     }
 
-    /// Machines that somebody has made for a set and preserves although they are no use: they go last, and each costs a
-    /// healthy one its place.
+    /// The number of unavailable machines that a user has created for a set and preserves. They are deleted last, and
+    /// each costs a healthy machine.
     fn kept_strays(&self, api: &Api) -> i32 {
         let adopted = self.adopted.iter().filter_map(|name| api.machines.get(name));
         let is_kept = |machine: &Machine| machine.status.current_status.preserve_expiry_time.is_some();
         count(adopted.filter(|machine| is_ours(api, machine) && is_kept(machine) && !is_available(machine)).count())
     }
 
-    /// A set that comes back to a deployment brings its machines, and makes those that it lacks.
+    /// Records sets that are adopted by a deployment: they bring their machines and create the missing ones.
     fn see_adopted_sets(&mut self, api: &Api) {
         let orphan_sets = orphan_sets(api);
         for name in self.orphan_sets.difference(&orphan_sets) {
@@ -477,7 +483,7 @@ impl Checks {
         self.orphan_sets = orphan_sets;
     }
 
-    /// After every step.
+    /// Checks after every step.
     pub fn after_step(&mut self, api: &Api) {
         if self.checked == api.changes {
             return;
@@ -490,7 +496,8 @@ impl Checks {
                 self.taken += 1;
             }
         }
-        // The deployment counts on one that has come up in a set of which it has not heard yet that it has lost it.
+        // The deployment counts a machine that becomes available in a set which it has lost without having observed
+        // that.
         let unowned = unowned(api);
         let lost = unowned.difference(&self.unowned).filter(|name| !self.available.contains(*name));
         self.taken += count(lost.count());
@@ -520,25 +527,25 @@ fn deleted_by(plan: &Plan, machine: &Machine) -> Option<&'static str> {
     })
 }
 
-/// Whether a plan turns an unhealthy machine to Failed.
+/// Whether a plan sets an unhealthy machine to Failed.
 fn gives_up(plan: &machine::plan::Plan) -> bool {
     ["health-timeout", "vm-is-gone"].contains(&plan.rule) && !plan.effects.is_empty()
 }
 
-/// Whether a plan orders a VM.
+/// Whether a plan creates a VM.
 pub(super) fn makes_vm(plan: &machine::plan::Plan) -> bool {
     plan.effects.contains(&machine::plan::Effect::Start(Call::Create))
 }
 
-/// Whether a machine keeps others of its group from being given up (spec/machine-controller §5.4).
+/// Whether a machine keeps others of its group from becoming Failed (spec/machine-controller §5.4).
 fn is_being_replaced(machine: &MachineSnapshot) -> bool {
     let phase = machine.phase();
     let is_settled = matches!(phase, MachinePhase::Running | MachinePhase::Unknown);
     *phase == MachinePhase::Terminating || (!is_settled && machine.preserve_expiry_time().is_none())
 }
 
-/// The set that is told by this when the scaler has changed its deployment's size.
-fn told_of_scaler(effect: &deployment::plan::Effect) -> Option<Target> {
+/// The set that gets the scaler's time by this effect.
+fn set_with_scaler_time(effect: &deployment::plan::Effect) -> Option<Target> {
     match effect {
         deployment::plan::Effect::SyncSet { set, wanted } => {
             let before = set.annotation(annotation::LAST_REPLICA_CHANGE_BY_SCALER);
@@ -549,8 +556,9 @@ fn told_of_scaler(effect: &deployment::plan::Effect) -> Option<Target> {
     }
 }
 
-/// Whether a set was last sized for a larger deployment, or is larger than the whole deployment is to be. Told of the time
-/// alone it would make others in the places of those that the scaler named, and then lose as many that nobody named.
+/// Whether a set was last sized for a larger deployment, or is larger than the whole deployment should be. With the
+/// scaler's time alone, it would replace the machines that the scaler named, and then delete as many that the scaler
+/// did not name.
 fn is_larger(seen: &DeploymentObservation, set: &Target) -> bool {
     let replicas = seen.deployment.replicas();
     let all = seen.sets.iter().filter(|seen| seen.set.uid() == set.uid);

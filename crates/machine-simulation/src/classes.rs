@@ -1,4 +1,4 @@
-//! The classes of a simulation and the Secrets that they name, both in the control cluster: what users write on them.
+//! The classes of a simulation and their Secrets, both in the control cluster, and the edits of users on them.
 
 use std::collections::BTreeSet;
 
@@ -19,39 +19,39 @@ use machine_api::{
 };
 use machine_driver::SecretData;
 
-/// The Secrets that classes name.
+/// The Secrets to which classes refer.
 const SECRETS: [&str; 2] = ["credentials", "other-credentials"];
-/// What stands in user data for the token.
+/// User data with a placeholder for the token.
 pub const USER_DATA: &str = "<<BOOTSTRAP_TOKEN>>";
 /// User data that needs no token.
 pub const WITHOUT_TOKEN: &str = "nothing to fill in";
-/// Where bootstrap tokens are.
+/// The namespace of bootstrap tokens.
 const OF_TOKENS: &str = "kube-system";
 
-/// Whether classes may name this Secret.
+/// Whether classes may refer to this Secret.
 pub fn is_of_classes(secret: &Secret) -> bool {
     secret.metadata.namespace.as_deref() != Some(OF_TOKENS)
 }
 
-/// Makes the classes that users may want, and their Secrets, as far as they are missing; whether any was.
+/// Creates the missing classes and Secrets; returns whether any was missing.
 pub fn make_missing(api: &mut Api, now: Timestamp) -> bool {
     let changes = api.changes;
     for name in SECRETS {
         if !api.secrets.contains_key(name) {
-            // The name is free.
+            // The name is not in use, so the creation succeeds.
             let _ = api.create(&new_secret("ns", name), now);
         }
     }
     for name in CLASSES {
         if !api.classes.contains_key(name) {
-            // The same.
+            // The name is not in use, so the creation succeeds.
             let _ = api.create(&new_class("ns", name, api.changes), now);
         }
     }
     api.changes != changes
 }
 
-/// Makes the classes that objects name, and their Secret.
+/// Creates the classes to which objects refer, and their Secret.
 pub fn make_named(api: &mut Api, now: Timestamp) {
     let machines = api.machines.values().map(|machine| (&machine.metadata, &machine.spec.class.name));
     let sets = api.sets.values().map(|set| (&set.metadata, &set.spec.template.spec.class.name));
@@ -61,13 +61,13 @@ pub fn make_named(api: &mut Api, now: Timestamp) {
         all.map(|(meta, class)| (meta.namespace.clone().unwrap_or_default(), class.clone())).collect();
     for (namespace, class) in named {
         let [secret, _] = SECRETS;
-        // One that is there is as good.
+        // An existing object is fine.
         let _ = api.create(&new_secret(&namespace, secret), now);
         let _ = api.create(&new_class(&namespace, &class, 0), now);
     }
 }
 
-/// A user writes on a class or a Secret.
+/// Applies the edit of a user on a class or a Secret.
 pub fn apply(api: &mut Api, edit: ClassEdit, now: Timestamp) {
     let secret = |number: u8| SECRETS[usize::from(number) % SECRETS.len()];
     match edit {
@@ -90,24 +90,24 @@ pub fn apply(api: &mut Api, edit: ClassEdit, now: Timestamp) {
 }
 
 fn delete<K: Kind>(api: &mut Api, name: &str, now: Timestamp) {
-    // There may be none.
+    // The object may not exist.
     let _ = api.delete::<K>(name, None, None, now);
 }
 
-/// Deletes an object and takes its finalizers off.
+/// Deletes an object and removes its finalizers.
 fn remove<K: Kind>(api: &mut Api, name: &str, now: Timestamp) {
     delete::<K>(api, name, now);
     api.edit::<K>(name, |object| object.meta_mut().finalizers = None);
 }
 
-/// The other Secret is named.
+/// Makes the reference name the other Secret.
 fn move_on(reference: &mut Option<SecretReference>) {
     let [one, other] = SECRETS;
     let next = if reference.as_ref().is_some_and(|reference| reference.name == one) { other } else { one };
     *reference = Some(SecretReference { name: next.to_owned(), namespace: String::new() });
 }
 
-/// The user data of all classes needs a token from now on, or none any more.
+/// Changes the user data of all classes: they need a token from now on, or none.
 pub fn change_user_data(api: &mut Api) {
     for name in SECRETS {
         api.edit::<Secret>(name, |secret| {
@@ -117,22 +117,22 @@ pub fn change_user_data(api: &mut Api) {
     }
 }
 
-/// Whether a machine names the class.
+/// Whether a machine uses the class.
 pub fn is_class_used(api: &Api, name: &str) -> bool {
     api.machines.values().any(|one| one.spec.class.name == name && one.spec.class.kind == MACHINE_CLASS_KIND)
 }
 
-/// Whether a class names the Secret.
+/// Whether a class refers to the Secret.
 pub fn is_secret_used(api: &Api, name: &str) -> bool {
     api.classes.values().any(|class| secrets_of(class).any(|secret| secret == name))
 }
 
-/// The Secrets that a class names.
+/// The Secrets to which a class refers.
 pub fn secrets_of(class: &MachineClass) -> impl Iterator<Item = &str> {
     [&class.secret_ref, &class.credentials_secret_ref].into_iter().flatten().map(|reference| reference.name.as_str())
 }
 
-/// Whether our finalizer is on a class or a Secret.
+/// Whether a class or a Secret has our finalizer.
 pub fn is_kept<K: Kind>(object: &K) -> bool {
     object.finalizers().iter().any(|one| [finalizer::MACHINE, finalizer::SECRET].contains(&one.as_str()))
 }
@@ -153,7 +153,7 @@ fn spec(version: u64) -> serde_json::Value {
     json!({ "version": version })
 }
 
-/// A class as admission lets it in: with our finalizer.
+/// A class as admission stores it: with our finalizer.
 fn new_class(namespace: &str, name: &str, version: u64) -> MachineClass {
     let [secret, _] = SECRETS;
     MachineClass {

@@ -1,7 +1,7 @@
-//! The provider of the simulation: VMs with an identity of their own and a tag that names their machine.
+//! The provider of the simulation: VMs, each with an id and a tag that names its machine.
 //!
-//! Nothing keeps two VMs from having the same tag: whether a creation that is repeated makes another one, is a matter of the
-//! provider ([`Provider`]). Kubelets are in [`super::nodes`].
+//! Two VMs may have the same tag. Whether a repeated creation makes another VM depends on the provider ([`Provider`]).
+//! Kubelets are in [`super::nodes`].
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -18,34 +18,34 @@ use machine_api::v1alpha1::Machine;
 use machine_controllers::machine::observation::{Answer, Call};
 use machine_driver::{Code, CreatedVm, DeletedVm, Status, VmIdentity};
 
-/// How long a VM takes to join in calm weather.
+/// How long a VM takes to join in the calm phase.
 const JOIN_TIME: Duration = Duration::from_secs(40);
-/// After this time a VM of a creation without an answer can be found. Together with [`ENDS_UNHEARD`] it is less than the
-/// controllers wait for it.
+/// Time after which the VM of an unanswered creation is listed. Together with [`DROPPED_CALL_ENDS`] it is less than the
+/// time that the controllers wait.
 const SHOWN_LATE: Duration = Duration::from_secs(30);
-/// After this time, where the provider breaks its word.
+/// The same for a provider that does not keep its promise.
 const SHOWN_TOO_LATE: Duration = Duration::from_secs(600);
-/// A call ends so long after the process that made it, at the latest.
-const ENDS_UNHEARD: Duration = Duration::from_secs(25);
+/// Maximum time from the end of a process to the end of its driver calls.
+const DROPPED_CALL_ENDS: Duration = Duration::from_secs(25);
 
 /// A VM.
 #[derive(Clone, Debug)]
 pub struct Vm {
-    /// Its identity at the provider.
+    /// Its provider id.
     pub provider_id: String,
-    /// The machine that it was made for.
+    /// The machine for which it was made.
     pub owner: String,
     /// The name of its Node.
     pub node: String,
-    /// When it was made.
+    /// The time of its creation.
     pub made: Timestamp,
-    /// When the provider begins to tell of it.
+    /// When the provider starts to list it.
     pub shown: Timestamp,
     /// When its Node joins by itself.
     pub joins_at: Timestamp,
 }
 
-/// A call whose process is gone.
+/// A driver call whose process is gone.
 #[derive(Clone, Debug)]
 struct Unheard {
     call: PendingCall,
@@ -57,18 +57,18 @@ struct Unheard {
 pub struct Cloud {
     /// The VMs by their identities.
     pub vms: BTreeMap<String, Vm>,
-    /// What becomes of a creation that is repeated.
+    /// What happens when a creation is repeated.
     provider: Provider,
     made: u64,
     unheard: Vec<Unheard>,
 }
 
-/// What a driver call is about.
+/// The circumstances of a driver call.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment<'a> {
     /// The time.
     pub now: Timestamp,
-    /// The machines as they are.
+    /// The objects of the API server.
     pub api: &'a Api,
 }
 
@@ -83,7 +83,7 @@ impl Cloud {
         Self { provider, ..self }
     }
 
-    /// Ends a driver call, and answers.
+    /// Carries out a driver call and returns the answer.
     pub fn end(&mut self, call: &PendingCall, luck: Luck, moment: Moment<'_>, checks: &mut Checks) -> Answer {
         let answer = self.answer(call, luck, moment, checks);
         checks.provider_answers(call, &answer);
@@ -109,48 +109,48 @@ impl Cloud {
         }
     }
 
-    /// One of the VMs is gone; the name of its Node.
+    /// Removes one of the VMs; returns the name of its Node.
     pub fn loses_one(&mut self, pick: u16) -> Option<String> {
         let place = usize::from(pick).checked_rem(self.vms.len())?;
         let id = self.vms.keys().nth(place)?.clone();
         self.vms.remove(&id).map(|vm| vm.node)
     }
 
-    /// A call goes on although its process is gone.
+    /// Keeps a driver call whose process is gone.
     pub fn goes_on(&mut self, call: PendingCall, now: Timestamp) {
         self.unheard.push(Unheard { call, since: now });
     }
 
-    /// When the next such call ends.
+    /// When the next of these calls ends.
     pub fn next_unheard(&self) -> Option<Timestamp> {
-        self.unheard.iter().map(|one| later(one.since, ENDS_UNHEARD)).min()
+        self.unheard.iter().map(|one| later(one.since, DROPPED_CALL_ENDS)).min()
     }
 
-    /// Ends the calls whose processes are gone and that take no longer than until then.
+    /// Ends the calls of vanished processes that are due by `until`.
     pub fn end_unheard(&mut self, until: Timestamp, moment: Moment<'_>, checks: &mut Checks) {
-        let ended = |one: &mut Unheard| later(one.since, ENDS_UNHEARD) <= until;
+        let ended = |one: &mut Unheard| later(one.since, DROPPED_CALL_ENDS) <= until;
         let ended: Vec<Unheard> = self.unheard.extract_if(.., ended).collect();
         for one in ended {
             self.end(&one.call, Luck::Good, moment, checks);
         }
     }
 
-    /// The VMs that were made for a machine.
+    /// The VMs of a machine.
     pub fn of_machine(&self, name: &str) -> impl Iterator<Item = &Vm> {
         self.vms.values().filter(move |vm| vm.owner == name)
     }
 
-    /// Whether there is a VM behind a Node.
+    /// Whether a Node has a VM.
     pub fn runs(&self, node: &str) -> bool {
         self.vms.values().any(|vm| vm.node == node)
     }
 
-    /// What the provider tells of: those that it shows by now.
+    /// The VMs that the provider lists at this time.
     pub fn shown(&self, now: Timestamp) -> impl Iterator<Item = &Vm> {
         self.vms.values().filter(move |vm| vm.shown <= now)
     }
 
-    /// Ends a VM; whether there was one.
+    /// Deletes a VM; returns whether it existed.
     pub fn destroy(&mut self, provider_id: &str, api: &Api, checks: &mut Checks) -> bool {
         let Some(vm) = self.vms.remove(provider_id) else { return false };
         let lives = |machine: &&std::sync::Arc<Machine>| {
@@ -179,7 +179,7 @@ impl Cloud {
         }
     }
 
-    /// The VM of a machine: the one that it names, or else the only one with its tag.
+    /// The VM of a machine: the one with its provider id, or else the only one with its tag.
     fn found(&self, call: &PendingCall, now: Timestamp) -> Result<&Vm, Status> {
         let is_it = |vm: &&Vm| match call.provider_id.as_str() {
             "" => vm.owner == call.machine.key.name,
@@ -195,7 +195,7 @@ impl Cloud {
 
     fn create(&mut self, owner: &str, luck: Luck, now: Timestamp, checks: &mut Checks) -> &Vm {
         let known: Vec<String> = self.of_machine(owner).map(|vm| vm.provider_id.clone()).collect();
-        // One that the provider hides for too long is none that anybody could have waited for.
+        // A VM that the provider hides for too long could not be found by any controller.
         let could_be_found = |vm: &Vm| vm.shown <= later(vm.made, SHOWN_LATE);
         if self.provider == Provider::MakesAnother && self.of_machine(owner).any(could_be_found) {
             checks.violated("a second VM is made for a machine", || format!("{owner} has {known:?}"));
@@ -216,12 +216,12 @@ impl Cloud {
         self.vms.entry(id.clone()).or_insert_with(made)
     }
 
-    /// Deletes a VM that is nobody's.
+    /// Deletes a VM without a machine.
     fn collect(&mut self, provider_id: &str, api: &Api, checks: &mut Checks) -> Result<DeletedVm, Status> {
         if self.destroy(provider_id, api, checks) { Ok(DeletedVm::default()) } else { refused(Code::NotFound) }
     }
 
-    /// Deletes a VM that a living machine can't use and does not name.
+    /// Deletes a VM that an existing machine does not name and can't use.
     fn delete_stale(
         &mut self,
         call: &PendingCall,
@@ -239,7 +239,7 @@ impl Cloud {
         }
     }
 
-    /// Deletes the VM that the machine names, or all that the provider finds by its tag.
+    /// Deletes the VM that the machine names, or all VMs with its tag.
     fn delete(
         &mut self,
         call: &PendingCall,
@@ -270,12 +270,13 @@ impl Cloud {
     }
 }
 
-/// The machine that the VM behind a Node was made for. A further VM of a machine has a Node with a number behind a dot.
+/// The machine for which the VM of a Node was made. The Node of a further VM of a machine has a number after a dot in
+/// its name.
 pub fn machine_of(node: &str) -> &str {
     node.split_once('.').map_or(node, |(machine, _)| machine)
 }
 
-/// An identity as the cloud's controller manager writes it on the Node: the same instance in another spelling.
+/// The id as the cloud controller manager writes it on the Node: another spelling for the same instance.
 pub fn as_the_node_has_it(provider_id: &str) -> String {
     provider_id.replace("sim:///", "sim://zone-a/")
 }
@@ -284,7 +285,7 @@ fn identity(vm: &Vm) -> VmIdentity {
     VmIdentity { provider_id: vm.provider_id.clone(), node_name: vm.node.clone(), addresses: Vec::new() }
 }
 
-/// The code with which a call has failed.
+/// The code of a failed call.
 pub fn code_of(answer: &Answer) -> Option<Code> {
     match answer {
         Answer::Status(Err(status))

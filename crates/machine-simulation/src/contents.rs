@@ -1,5 +1,5 @@
-//! What VMs must be made and deleted of: the class and the Secrets that there are and that were decided on. Also what must hold when
-//! our finalizer is taken off one of these.
+//! Checks that VMs are created and deleted with the class and the Secrets that exist and on which the decision was
+//! based; and that our finalizer is removed only from unused classes and Secrets.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -20,18 +20,18 @@ use machine_controllers::machine::{
 };
 use machine_driver::{MachineRequest, SecretData};
 
-/// What creations were last decided on, by the UIDs of their machines.
+/// The inputs of the last decided creations, by the UIDs of their machines.
 pub type Decided = BTreeMap<String, Inputs>;
 
 impl Checks {
-    /// A machine's controller has decided, perhaps on a creation.
+    /// Records the inputs if a decision about a machine creates a VM.
     pub(super) fn creation_is_decided(&mut self, seen: &Observation, plan: &Plan) {
         if makes_vm(plan) {
             self.decided.insert(seen.machine.metadata().uid.to_owned(), seen.inputs.clone());
         }
     }
 
-    /// A driver is about to be asked for a VM.
+    /// Checks before a driver is called to create a VM.
     pub fn vm_is_ordered(&mut self, api: &Api, request: &MachineRequest, now: Timestamp) {
         self.life_begins(api, request);
         let name = request.machine.name_any();
@@ -60,8 +60,8 @@ impl Checks {
         }
     }
 
-    /// A driver is about to be asked to delete the VM of a machine. While the class or a Secret is missing, what the process
-    /// remembers of them is enough (decisions.md 15).
+    /// Checks before a driver is called to delete the VM of a machine. While the class or a Secret is missing, the
+    /// process may use the versions that it remembers (decisions.md 15).
     pub fn vm_is_given_up(&mut self, api: &Api, request: &MachineRequest) {
         let class = &request.class;
         let Some(there) = api.classes.get(&class.name_any()) else { return };
@@ -71,7 +71,7 @@ impl Checks {
         }
     }
 
-    /// Our finalizer was taken off a class or a Secret.
+    /// Checks after our finalizer was removed from a class or a Secret.
     pub fn is_let_go<K: Kind>(&mut self, api: &Api, name: &str) {
         let is_used = match K::PLACE {
             MachineClass::PLACE => is_class_used(api, name),

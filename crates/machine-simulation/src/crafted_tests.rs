@@ -1,9 +1,10 @@
-//! Histories made by hand for guards that drawn ones show too seldom: each goes wrong without its guard, and only then.
+//! Hand-written histories for guards that random histories rarely test. Each history fails without its guard, and only
+//! then.
 
 use rstest::rstest;
 
 use super::{
-    calls::{Fault, Misfortune},
+    calls::{CallFault, Fault},
     guards::Guard,
     history::{ClassEdit, Edit, History, Keep, Luck, Margin, NodeEvent, Picks, Place, Provider, Setup, Step, Strategy},
     *,
@@ -30,15 +31,15 @@ fn rolling() -> Strategy {
     Strategy::Rolling { surge: Margin::Machines(1), unavailable: Margin::Machines(0) }
 }
 
-/// Rule of the violation with and without the guard.
+/// The violated property with the guard, and without it.
 fn shown(history: &History, guard: Guard) -> [Option<&'static str>; 2] {
     [None, Some(guard)].map(|without| {
         let history = History { without, ..history.clone() };
-        run(&history, Telling::Silent).violation.map(|violation| violation.rule)
+        run(&history, TraceMode::Off).violation.map(|violation| violation.rule)
     })
 }
 
-/// Jobs that are due are in the order deployment, set, guard, machines.
+/// Due jobs are in this order: deployment, set, guard, machines.
 #[test]
 fn versions_keep_a_machine_that_somebody_has_asked_to_stay() {
     let steps = vec![
@@ -49,15 +50,16 @@ fn versions_keep_a_machine_that_somebody_has_asked_to_stay() {
         Step::Wait(700),
         Step::Pass(3, None),
         Step::Edit(Edit::Keep(0, Place::Machine, Keep::Now)),
-        // The set has not seen that.
+        // The set has not observed that.
         Step::Pass(1, None),
     ];
     let found = shown(&history(1, rolling(), steps), Guard::Versions);
     assert_eq!(found, [None, Some("a machine is replaced that somebody keeps")]);
 }
 
-/// A machine is about to be made when somebody writes on its class or the Secret of its class: only what was decided on is sent. The
-/// user data needs no token when the creation is decided on, and one when the driver is asked.
+/// A user edits the class of a machine, or the Secret of the class, while the machine is being created. Only the
+/// decided inputs may be sent. The user data needs no token when the creation is decided, and needs one when the driver
+/// is called.
 #[rstest]
 #[case::of_a_secret(Step::UserData, "a VM is made with user data that nobody has filled in")]
 #[case::of_a_class(Step::Classes(ClassEdit::Spec(0)), "a VM is made of a class that nobody has decided on")]
@@ -84,11 +86,11 @@ fn a_class_that_is_gone_is_not_used() {
     assert_eq!(found, [None, Some("a VM is made of a class that is gone")]);
 }
 
-/// A machine was made and no answer came; then its class is deleted.
+/// A machine was created without an answer; then its class is deleted.
 #[test]
 fn a_class_with_a_machine_that_nobody_has_seen_yet_stays() {
     let mut steps = vec![Step::Edit(Edit::Scale(1)), Step::Watch(DEPLOYMENT, 9), Step::Pass(0, None)];
-    let lost = Misfortune { call: 0, fault: Fault::LoseAnswer };
+    let lost = CallFault { call: 0, fault: Fault::LoseAnswer };
     steps.extend([Step::Pass(1, Some(lost)), Step::Classes(ClassEdit::Delete(0))]);
     steps.extend([Step::Finalizers(0, None); 4]);
     let found = shown(&history(0, rolling(), steps), Guard::Users);
@@ -103,7 +105,7 @@ fn nothing_is_made_while_nobody_sees_the_nodes() {
     let found = shown(&history(1, rolling(), steps), Guard::Silence);
     assert_eq!(found, [None, Some("a set acts while nobody sees the Nodes")]);
 
-    // The set has made the machine already.
+    // The set has already created the machine.
     let mut steps = scaled();
     steps.extend([Step::Pass(0, None), Step::Pass(1, None), Step::Silence(60)]);
     steps.extend(std::iter::repeat_n([Step::Pass(9, None), Step::Cloud(0, Luck::Good)], 12).flatten());
@@ -117,7 +119,7 @@ fn a_set_that_was_sized_without_an_answer_takes_room() {
     let steps = vec![
         Step::Edit(Edit::Scale(3)),
         Step::Watch(DEPLOYMENT, 9),
-        Step::Pass(0, Some(Misfortune { call: 0, fault: Fault::LoseAnswer })),
+        Step::Pass(0, Some(CallFault { call: 0, fault: Fault::LoseAnswer })),
         Step::Edit(Edit::Class(1)),
         Step::Watch(DEPLOYMENT, 9),
         Step::Pass(0, None),
@@ -134,11 +136,11 @@ fn a_node_that_was_picked_without_an_answer_is_missing() {
     let back = vec![
         Step::Edit(Edit::Class(0)),
         Step::Watch(DEPLOYMENT, 9),
-        // The old set is the new one again, Nodes become candidates, and one of them is picked.
+        // The old set is the new one again, Nodes become candidates, and one of them is selected.
         Step::Pass(0, None),
         Step::Pass(0, None),
-        Step::Pass(0, Some(Misfortune { call: 0, fault: Fault::LoseAnswer })),
-        // The scaler would rather have another one go.
+        Step::Pass(0, Some(CallFault { call: 0, fault: Fault::LoseAnswer })),
+        // The scaler wants another machine deleted.
         Step::Edit(Edit::Mark(3)),
         Step::Watch(DEPLOYMENT, 9),
         Step::Pass(0, None),
@@ -153,7 +155,7 @@ fn a_node_that_was_picked_without_an_answer_is_missing() {
 #[test]
 fn a_machine_whose_deletion_got_no_answer_is_not_joined_by_another_one() {
     let steps = vec![
-        // The first one of three is preserved for an hour, so that it goes last.
+        // The first of three machines is preserved for an hour, so it would be deleted last.
         Step::Edit(Edit::Keep(0, Place::Machine, Keep::Now)),
         Step::Watch(MACHINES, 9),
         Step::Pass(3, None),
@@ -161,8 +163,9 @@ fn a_machine_whose_deletion_got_no_answer_is_not_joined_by_another_one() {
         Step::Watch(DEPLOYMENT, 9),
         Step::Pass(0, None),
         Step::Wait(3599),
-        // The set deletes the second one and gets no answer; then the hour is over and the first one would be chosen.
-        Step::Pass(1, Some(Misfortune { call: 0, fault: Fault::LoseAnswer })),
+        // The set deletes the second machine and gets no answer. Then the hour is over and the first machine would be
+        // chosen.
+        Step::Pass(1, Some(CallFault { call: 0, fault: Fault::LoseAnswer })),
         Step::Wait(5),
         Step::Pass(0, None),
         Step::Pass(0, None),
@@ -171,8 +174,8 @@ fn a_machine_whose_deletion_got_no_answer_is_not_joined_by_another_one() {
     assert_eq!(found, [None, Some("too few machines are available through a deletion of ours")]);
 }
 
-/// Of the old set's controller is known that it has decided, not that it has acted; then the template turns back to that set.
-/// Whenever that is: what it deletes does not stand for new machines.
+/// The old set's controller has decided but perhaps not acted, and the template turns back to that set. At any point of
+/// time, the machines that it deletes must not count as replacements.
 #[test]
 fn a_set_that_the_template_turns_back_to_is_not_counted_on_before_it_knows_its_size() {
     let after = |passes: usize| {
@@ -186,7 +189,7 @@ fn a_set_that_the_template_turns_back_to_is_not_counted_on_before_it_knows_its_s
         ];
         let mut steps = vec![Step::Edit(Edit::Class(1)), Step::Watch(DEPLOYMENT, 9)];
         steps.extend(std::iter::repeat_n(pass, passes).flatten());
-        // There is room for it to grow at once.
+        // The set has room to grow at once.
         let roomy = Strategy::Rolling { surge: Margin::Machines(3), unavailable: Margin::Machines(0) };
         steps.extend([Step::Begin(0, 0), Step::Edit(Edit::Class(0)), Step::Edit(Edit::Strategy(roomy))]);
         steps.push(Step::Watch(DEPLOYMENT, 9));
@@ -211,7 +214,7 @@ fn a_machine_that_was_updated_waits_while_another_one_is_being_replaced() {
     assert_eq!(found, [None, Some("a machine is given up while another one of its group is being replaced")]);
 }
 
-/// A machine is made, and its driver calls end so many times like this.
+/// Creates a machine whose first `calls` driver calls end like this.
 fn creation(calls: usize, luck: Luck) -> Vec<Step> {
     let mut steps = vec![Step::Edit(Edit::Scale(1)), Step::Watch(DEPLOYMENT, 9)];
     let call = [Step::Pass(0, None), Step::Pass(0, None), Step::Pass(0, None), Step::Cloud(0, luck)];
@@ -223,7 +226,7 @@ fn creation(calls: usize, luck: Luck) -> Vec<Step> {
 fn a_vm_that_its_machine_does_not_name_yet_is_not_collected() {
     let after = |calls: usize| {
         let mut steps = creation(calls, Luck::ShownLate);
-        // Nobody looks at the machine meanwhile.
+        // No pass runs over the machine in that time.
         steps.extend([Step::Wait(700); 3]);
         shown(&history(0, rolling(), steps), Guard::Claims)
     };
@@ -233,7 +236,7 @@ fn a_vm_that_its_machine_does_not_name_yet_is_not_collected() {
     assert!(found.iter().any(|[_, without]| *without == wrong), "{found:?}");
 }
 
-/// A preservation drains a Node in vain, the machine recovers, and other pods come.
+/// The drain of a preservation fails, the machine recovers, and other pods arrive.
 #[test]
 fn a_deletion_does_not_go_on_with_the_pods_of_an_abandoned_drain() {
     let mut steps = vec![

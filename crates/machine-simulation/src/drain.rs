@@ -1,7 +1,7 @@
-//! What a drain would do: the decisions of the drain room, on virtual time, over the pods that there are.
+//! Forecast of a drain: runs the real drain decisions on virtual time with the existing pods.
 //!
-//! The world is plain: a pod that goes takes its whole grace period, its volumes half of the time that they may take, and
-//! its replacement elsewhere is healthy soon after. A budget that allows nothing now never will. Source:
+//! The model is simple. An evicted pod takes its whole grace period, and its volumes half of their allowed time. Its
+//! replacement elsewhere is healthy soon afterwards. A budget that allows nothing now never will. Source:
 //! spec/extension-apiserver §1.4.
 
 use std::{
@@ -25,75 +25,75 @@ use machine_controllers::{
     times::since,
 };
 
-/// From the end of a pod until its replacement counts for its budget.
+/// Time from the end of a pod until its budget counts the replacement.
 const REPLACED: Duration = Duration::from_secs(30);
-/// From an immediate deletion until the pod is gone.
+/// Time from an immediate deletion until the pod is gone.
 const AT_ONCE: Duration = Duration::from_secs(1);
-/// More steps than any drain takes.
+/// More steps than any drain needs.
 const MOST_STEPS: usize = 20_000;
 
-/// What is asked.
+/// The input of a forecast.
 #[derive(Clone, Debug)]
 pub struct Question {
-    /// The node and its pods as they are; nothing has been done yet.
+    /// The node and its pods before the drain.
     pub seen: DrainObservation,
     /// Evictions that budgets allow now, by namespace and name.
     pub allowed: BTreeMap<String, i32>,
-    /// Pods that are evicted whatever their budgets say, by UID.
+    /// UIDs of pods that are evicted without regard to their budgets.
     pub unasked: BTreeSet<String>,
 }
 
-/// How pods go.
+/// How pods are removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// They are evicted together.
+    /// They are evicted concurrently.
     EvictParallel,
-    /// One is evicted after the other, because their volumes have to move.
+    /// They are evicted one after the other, because their volumes must move.
     EvictSerial,
     /// They are deleted.
     Delete,
-    /// They are deleted at once, without the time that they want to end in.
+    /// They are deleted at once, without grace period.
     DeleteNow,
 }
 
-/// Pods that are asked to go at one moment.
+/// Pods that are removed at the same time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wave {
-    /// When, from now on.
+    /// The time, from now on.
     pub at: Duration,
     /// How.
     pub kind: Kind,
-    /// Which, in their order.
+    /// The pods, in order.
     pub pods: Vec<ObjectKey>,
-    /// How long until they and their volumes are gone.
+    /// Time until the pods and their volumes are gone.
     pub lasts: Duration,
 }
 
-/// How it ends.
+/// The end of the drain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// All pods that have to go are gone.
+    /// All pods that must leave are gone.
     Drained,
-    /// Pods are left whose budgets refuse for good.
+    /// Only pods are left whose budgets refuse forever.
     Blocked,
     /// The attempt has failed.
     Failed(String),
 }
 
-/// What would happen.
+/// The result of a forecast.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forecast {
-    /// Wave by wave.
+    /// The waves in order.
     pub waves: Vec<Wave>,
-    /// Pods whose eviction is refused for good.
+    /// Pods whose eviction is refused forever.
     pub blocked: Vec<ObjectKey>,
-    /// How it ends.
+    /// The end of the drain.
     pub end: End,
-    /// How long it takes until then.
+    /// The duration of the drain.
     pub took: Duration,
 }
 
-/// Tells what would happen, for as long as `go_on` allows; `None` when that is not long enough.
+/// Computes the forecast while `go_on` returns `true`; `None` if that is too short.
 pub fn forecast(question: &Question, go_on: &dyn Fn() -> bool) -> Option<Forecast> {
     let began = question.seen.now;
     let mut world = World::of(question);
@@ -117,7 +117,7 @@ pub fn forecast(question: &Question, go_on: &dyn Fn() -> bool) -> Option<Forecas
                 if world.only_refused() {
                     return Some(world.end(End::Blocked, began));
                 }
-                // Answers come at once, and what they let go follows at the same moment.
+                // Answers arrive at once, and the next step runs at the same virtual time.
                 if !acted {
                     world.advance(wake);
                 }
@@ -131,15 +131,15 @@ struct World {
     seen: DrainObservation,
     allowed: BTreeMap<String, i32>,
     unasked: BTreeSet<String>,
-    /// Budgets that allowed nothing from the beginning.
+    /// Budgets that allowed no eviction from the start.
     closed: BTreeSet<String>,
-    /// When pods are gone, by UID.
+    /// When pods will be gone, by UID.
     gone: BTreeMap<String, Timestamp>,
-    /// When volumes are off the node, and when they are elsewhere.
+    /// When volumes will be detached from the node, and when attached elsewhere.
     moves: BTreeMap<String, (Timestamp, Timestamp)>,
-    /// When budgets allow one more.
+    /// When budgets will allow one more eviction.
     refills: Vec<(Timestamp, String)>,
-    /// Pods that are refused for good, by namespace and name.
+    /// Pods that are refused forever, by namespace and name.
     blocked: BTreeMap<String, ObjectKey>,
     waves: Vec<Wave>,
     pods: BTreeMap<String, PodFacts>,
@@ -175,7 +175,7 @@ impl World {
         if answer == PodAnswer::Accepted {
             let grace = if action.how == How::DeleteNow { AT_ONCE } else { pod.grace.min(self.seen.limits.timeout) };
             let lasts = self.goes(&pod, self.seen.now, grace);
-            self.tell(action, &pod, lasts, began);
+            self.record_wave(action, &pod, lasts, began);
         }
         let now = self.seen.now;
         let mut progress = std::mem::take(&mut self.seen.progress);
@@ -183,7 +183,7 @@ impl World {
         self.seen.progress = progress;
     }
 
-    /// What the API server says.
+    /// The answer of the API server.
     fn answer(&mut self, action: &PodAction, pod: &PodFacts) -> PodAnswer {
         if action.how != How::Evict || self.unasked.contains(&action.uid) {
             return PodAnswer::Accepted;
@@ -215,7 +215,7 @@ impl World {
         }
     }
 
-    /// The pod goes and its volumes follow; how long that takes.
+    /// Schedules the end of the pod and the moves of its volumes; returns the duration.
     fn goes(&mut self, pod: &PodFacts, from: Timestamp, grace: Duration) -> Duration {
         let gone = later(from, grace).max(self.seen.now);
         self.gone.insert(pod.uid.clone(), gone);
@@ -230,7 +230,7 @@ impl World {
         since(attached, self.seen.now)
     }
 
-    fn tell(&mut self, action: &PodAction, pod: &PodFacts, lasts: Duration, began: Timestamp) {
+    fn record_wave(&mut self, action: &PodAction, pod: &PodFacts, lasts: Duration, began: Timestamp) {
         let kind = match (action.how, pod.class) {
             (How::Delete, _) => Kind::Delete,
             (How::DeleteNow, _) => Kind::DeleteNow,
@@ -247,14 +247,14 @@ impl World {
         }
     }
 
-    /// Whether all that is left has been refused for good, and not merely for now.
+    /// Whether all remaining pods are refused forever, not only for now.
     fn only_refused(&self) -> bool {
         let mut left = self.seen.progress.pods.values().filter(|pod| pod.end.is_none()).peekable();
         let for_good = |name: &str| self.blocked.contains_key(name);
         left.peek().is_some() && left.all(|pod| pod.accepted.is_none() && pod.refusals > 0 && for_good(&pod.name))
     }
 
-    /// Time goes on to the next happening, at most so far.
+    /// Advances the time to the next event, at most by `wake`.
     fn advance(&mut self, wake: Duration) {
         let now = self.seen.now;
         let happenings = self

@@ -1,5 +1,5 @@
-//! How a history is drawn from its seed. What came later is in [`more`], [`nodes`], [`drains`] and [`classes`], so that what older
-//! seeds show stays. Lives of single machines are in [`lives`].
+//! Generates a history from its seed. Later additions are in [`more`], [`nodes`], [`drains`] and [`classes`], so that
+//! older seeds still give the same histories. Histories of single machines are in [`lives`].
 
 mod classes;
 mod drains;
@@ -13,7 +13,7 @@ use rand_chacha::{
 };
 
 use super::{
-    calls::{Fault, Misfortune},
+    calls::{CallFault, Fault},
     history::{Edit, History, Keep, Luck, NodeEvent, Picks, Place, Provider, Setup, Step, Strategy, Unheard},
 };
 
@@ -22,7 +22,7 @@ use machine_controllers::deployment::AvailabilityRule;
 struct Draw(ChaCha8Rng);
 
 impl Draw {
-    /// Draws for one subject: each has a stream of its own, so that the others stay as they are.
+    /// A generator for one subject. Each subject has its own stream, so that new draws do not change the others.
     fn from_stream(seed: u64, stream: u64) -> Self {
         let mut generator = ChaCha8Rng::seed_from_u64(seed);
         generator.set_stream(stream);
@@ -57,7 +57,7 @@ impl Draw {
         }
     }
 
-    fn misfortune(&mut self, weather: Weather) -> Option<Misfortune> {
+    fn call_fault(&mut self, weather: Weather) -> Option<CallFault> {
         if weather == Weather::Fair || !self.chance(12) {
             return None;
         }
@@ -69,7 +69,7 @@ impl Draw {
             15 | 16 => Fault::DieAfter,
             _ => Fault::LoseLease,
         };
-        Some(Misfortune { call: self.small(6), fault })
+        Some(CallFault { call: self.small(6), fault })
     }
 
     fn luck(&mut self, weather: Weather) -> Luck {
@@ -118,11 +118,11 @@ impl Draw {
 
     fn step(&mut self, weather: Weather) -> Step {
         match self.below(200) {
-            0..=99 => Step::Pass(self.pick(), self.misfortune(weather)),
+            0..=99 => Step::Pass(self.pick(), self.call_fault(weather)),
             100..=139 => Step::Watch(self.small(4), 1 + self.small(6)),
             140..=167 => Step::Cloud(self.pick(), self.luck(weather)),
             168..=181 => Step::Node(self.pick(), NodeEvent::Joins),
-            // Agents of Nodes are part of fair weather, too; without an update in place they have nothing to do.
+            // Agents of Nodes work without faults too; without an update in place they have nothing to do.
             182..=184 | 198 => Step::Node(self.pick(), NodeEvent::Updated),
             185..=187 => Step::Wait([1, 5, 30, 700][usize::from(self.small(4))]),
             199 if weather == Weather::Foul => match self.small(2) {
@@ -146,7 +146,7 @@ impl Draw {
 }
 
 impl Draw {
-    /// Puts steps among the others.
+    /// Inserts steps at random positions.
     fn scatter(&mut self, steps: &mut Vec<Step>, most: u32, step: impl Fn(&mut Self) -> Step) {
         for _ in 0..=self.below(most) {
             let place = self.below(u32::try_from(steps.len()).unwrap_or(0)) as usize;
@@ -155,16 +155,16 @@ impl Draw {
         }
     }
 
-    /// The steps with some passes torn apart.
+    /// The steps with some passes split into start and end.
     fn delayed(&mut self, steps: Vec<Step>) -> Vec<Step> {
         let mut torn = Vec::with_capacity(steps.len() + steps.len() / 8);
         let mut open: Vec<(usize, Step)> = Vec::new();
         for step in steps {
             match step {
-                Step::Pass(pick, misfortune) if self.chance(12) => {
+                Step::Pass(pick, call_fault) if self.chance(12) => {
                     torn.push(Step::Begin(pick, 0));
                     let after = usize::from(self.small(16));
-                    open.push((torn.len() + after, Step::GoOn(self.pick(), misfortune)));
+                    open.push((torn.len() + after, Step::GoOn(self.pick(), call_fault)));
                 }
                 other => torn.push(other),
             }
@@ -176,10 +176,10 @@ impl Draw {
     }
 }
 
-/// What may go wrong in a round.
+/// What can go wrong in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Weather {
-    /// Only views lag.
+    /// Only watches are late.
     Fair,
     /// Everything.
     Foul,
@@ -191,8 +191,8 @@ impl History {
         Self::prompt(seed).with_delays().with_more().with_nodes().with_calls_apart().with_drains().with_classes()
     }
 
-    /// The same, but in every second history some passes are torn apart: between what is decided and what is done other
-    /// things happen. These draws come from a stream of their own, so that the rest of a history stays as it is.
+    /// The same history; in every second one, some passes are split, so that other steps happen between decision and
+    /// effects. These draws have a stream of their own, so that the rest of a history does not change.
     pub(super) fn with_delays(mut self) -> Self {
         let mut draw = Draw::from_stream(self.seed, 1);
         if draw.chance(50) {
@@ -201,7 +201,8 @@ impl History {
         self
     }
 
-    /// The same, but half of the passes that are torn apart are so between any two of their calls. A stream of its own again.
+    /// The same history; half of the split passes are split between any two of their calls. These draws have a stream
+    /// of their own too.
     pub(super) fn with_calls_apart(mut self) -> Self {
         let mut draw = Draw::from_stream(self.seed, 4);
         for step in self.rounds.iter_mut().flatten() {
@@ -214,13 +215,13 @@ impl History {
         self
     }
 
-    /// The history of a seed in which every pass is done at once, without what came later.
+    /// The history of a seed in which every pass runs without interruption, without the later additions.
     pub fn prompt(seed: u64) -> Self {
         let mut draw = Draw(ChaCha8Rng::seed_from_u64(seed));
         let setup = Setup { replicas: draw.small(6), strategy: draw.strategy() };
         let rounds = (0..2).map(|_| {
             let weather = if draw.chance(40) { Weather::Fair } else { Weather::Foul };
-            // Most rollouts are left alone, so that the strict bounds hold for them.
+            // Most rollouts get no further edits, so that the strict bounds apply to them.
             let mut steps =
                 vec![Step::Edit(if draw.chance(60) { Edit::Class(1 + draw.small(2)) } else { draw.edit() })];
             let is_busy = draw.chance(50);

@@ -1,4 +1,4 @@
-//! What users and the autoscaler write on the deployment; what they write elsewhere is in [`super::tampering`].
+//! Edits of the deployment by users and the autoscaler. Edits of other objects are in [`super::tampering`].
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::{
@@ -32,10 +32,10 @@ use machine_controllers::{
 };
 
 const NAME: &str = "md";
-/// How long a Failed machine is kept.
+/// How long a Failed machine is preserved.
 const PRESERVE_SECONDS: u32 = 3600;
 
-/// The deployment of a history.
+/// The deployment at the start of a history.
 pub fn deployment(setup: Setup) -> MachineDeployment {
     let labels: Labels = [("name", NAME)].map(|(key, value)| (key.to_owned(), value.to_owned())).into();
     debug_assert_eq!(label::NAME, "name");
@@ -56,7 +56,7 @@ pub fn deployment(setup: Setup) -> MachineDeployment {
     deployment
 }
 
-/// The classes that users want machines of.
+/// The classes that users choose.
 pub const CLASSES: [&str; 3] = ["class-0", "class-1", "class-2"];
 
 /// The name of a class.
@@ -99,7 +99,7 @@ fn strategy(strategy: Strategy) -> MachineDeploymentStrategy {
     }
 }
 
-/// Writes; whether anything was there to be written.
+/// Applies an edit; returns whether there was anything to edit.
 pub fn apply(api: &mut Api, checks: &mut Checks, edit: Edit, now: Timestamp) -> bool {
     let changes = api.changes;
     match edit {
@@ -123,7 +123,7 @@ pub fn apply(api: &mut Api, checks: &mut Checks, edit: Edit, now: Timestamp) -> 
             d.metadata.annotations.get_or_insert_default().insert(annotation::UNFREEZE.to_owned(), "True".to_owned());
         }),
         Edit::DeleteDeployment => {
-            // There may be none any more.
+            // The deployment may be gone already.
             let _ = api.delete::<MachineDeployment>(NAME, None, None, now);
         }
         Edit::DeleteMachine(_)
@@ -148,7 +148,7 @@ fn change(api: &mut Api, change: impl FnOnce(&mut MachineDeployment)) {
     api.edit::<MachineDeployment>(NAME, change);
 }
 
-/// The first write of the autoscaler: names a machine, and when.
+/// The first write of the autoscaler: names a machine, with the time.
 fn mark(api: &mut Api, pick: u16, now: Timestamp) {
     let names: Vec<String> =
         api.machines.iter().filter(|(_, machine)| !is_terminating(machine)).map(|(name, _)| name.clone()).collect();
@@ -164,7 +164,7 @@ fn mark(api: &mut Api, pick: u16, now: Timestamp) {
     });
 }
 
-/// The second write: as many fewer machines as were named, and when.
+/// The second write of the autoscaler: reduces the size by the number of named machines, with the time.
 fn scale_in(api: &mut Api, now: Timestamp) {
     change(api, |deployment| {
         let annotations = deployment.metadata.annotations.get_or_insert_default();
@@ -178,7 +178,7 @@ fn scale_in(api: &mut Api, now: Timestamp) {
     });
 }
 
-/// What `mcm rollback` does: its own choice and its own patch.
+/// Does the same as `mcm rollback`: with its selection and its patch.
 fn roll_back(api: &mut Api, revision: u8) {
     let Some(deployment) = api.get::<MachineDeployment>(NAME).map(DeploymentSnapshot::from) else { return };
     let sets: Vec<SetSnapshot> = api.sets.values().cloned().map(SetSnapshot::from).collect();
@@ -187,7 +187,7 @@ fn roll_back(api: &mut Api, revision: u8) {
     if let Found::Set { set, .. } = find(&deployment, &sets, Wish::from(i64::from(revision))) {
         let effect = Effect::RollBack(Box::new(rolled_back_to(&deployment, set)));
         let Some((part, patch)) = patches::of_deployment(&effect, &deployment) else { return };
-        // Nobody is faster here.
+        // No other client writes in between.
         let _ = api.patch::<MachineDeployment>(&deployment.key(), part, &patch);
     }
 }
@@ -197,7 +197,7 @@ fn seconds(time: Timestamp) -> String {
     Timestamp::from_second(time.as_second()).unwrap_or(time).to_string()
 }
 
-/// After a storm nothing stays paused.
+/// Resumes a paused deployment after the random steps.
 pub fn resume(api: &mut Api, checks: &mut Checks) {
     let changes = api.changes;
     change(api, |deployment| deployment.spec.paused = false);

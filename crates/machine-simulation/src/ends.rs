@@ -1,4 +1,5 @@
-//! What must hold when the VM of a machine ends whose Node was drained without force: no pod and no volume is left on the Node.
+//! Checks that no pod and no volume is left on a Node that was drained without force when the VM of its machine is
+//! deleted.
 
 use std::collections::BTreeMap;
 
@@ -21,13 +22,13 @@ struct Node {
     uid: String,
 }
 
-/// Whether a deletion by force goes on with a Node that could not be drained.
+/// Whether a forced deletion continues although its Node could not be drained.
 pub(super) fn is_given_up_by_force(seen: &Observation) -> bool {
     drain_mode(seen) == DrainMode::Forced && seen.drain != DrainState::Drained
 }
 
 impl Checks {
-    /// A machine's controller has decided on its Node.
+    /// Records a decision that treats the Node as drained.
     pub(super) fn node_is_drained(&mut self, seen: &Observation, plan: &Plan) {
         let is_drained = plan.rule == "drained" && seen.drain == DrainState::Drained;
         if !is_drained || drain_mode(seen) != DrainMode::Normal {
@@ -41,7 +42,7 @@ impl Checks {
         }
     }
 
-    /// The VM of a machine is about to end.
+    /// Checks before the VM of a machine is deleted.
     pub fn vm_ends(&mut self, api: &Api, machine: &Target) {
         let Some(Node { name, uid }) = self.drained.0.remove(&machine.uid) else { return };
         if api.nodes.get(&name).is_none_or(|node| Snapshot::uid(node) != uid) {

@@ -1,21 +1,21 @@
-//! Stories in which every single call is the last one of its process: it dies before or after it, or another replica takes the
-//! lease before it, while the first one goes on; or it dies while a driver call is under way. All must hold, and everything must
-//! come to rest (spec/trust.md TR-115).
+//! Histories that are repeated once per call, and in each repetition one call is the last one of its process. The
+//! process dies before or after the call or during a driver call, or another replica takes the lease before it while
+//! the first process continues. All properties must hold, and everything must come to rest (spec/trust.md TR-115).
 
 use super::{
-    Telling,
-    calls::{Calls, Doom, Fault},
+    TraceMode,
+    calls::{Calls, Fault, PlannedFault},
     checks::Violation,
     guards::Guard,
     history::{Edit, History, Margin, Picks, Provider, Setup, Step, Strategy, Unheard},
-    run_doomed,
+    run_with_fault,
 };
 use machine_controllers::deployment::AvailabilityRule;
 
-/// A story.
+/// A history whose calls are tested one by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Story {
-    /// What happens in it.
+    /// The name of the history.
     pub name: &'static str,
     replicas: u8,
     strategy: Strategy,
@@ -23,24 +23,24 @@ pub struct Story {
     provider: Provider,
 }
 
-/// A call of a story that was one too many.
+/// A call whose fault violated a property.
 #[derive(Clone, Debug)]
 pub struct Broken {
-    /// What happened at which call.
-    pub doom: String,
-    /// What followed.
+    /// The call and its fault.
+    pub planned_fault: String,
+    /// The violation.
     pub violation: Violation,
-    /// What happened, line by line.
+    /// The trace of the history.
     pub lines: Vec<String>,
 }
 
-/// How processes end at a call to an API server.
+/// The faults of a call to an API server.
 const FAULTS: [Fault; 4] = [Fault::DieBefore, Fault::DieAfter, Fault::LoseLease, Fault::LoseAnswer];
-/// What becomes of a driver call whose process dies.
+/// What happens to a driver call whose process dies.
 const UNHEARD: [Unheard; 3] = [Unheard::Never, Unheard::AtOnce, Unheard::Later];
 
 impl Story {
-    /// All of them.
+    /// All stories.
     pub fn all() -> Vec<Self> {
         let rolling = Strategy::Rolling { surge: Margin::Machines(1), unavailable: Margin::Machines(0) };
         let in_place = Strategy::InPlace {
@@ -79,24 +79,25 @@ impl Story {
     }
 
     fn calls(self) -> Calls {
-        run_doomed(&self.history(None), Telling::Silent, None).1
+        run_with_fault(&self.history(None), TraceMode::Off, None).1
     }
 
-    /// Plays the story once for each of its calls and each way to end there: how often that was, and what broke.
+    /// Plays the story once for each call and each fault; returns the number of runs and the violations.
     pub fn played(self, without: Option<Guard>) -> (usize, Vec<Broken>) {
         let (history, calls) = (self.history(without), self.calls());
-        let at_servers = (0..calls.api).flat_map(|call| FAULTS.map(|fault| Doom::Call(call, fault)));
-        let at_drivers = (0..calls.driver).flat_map(|call| UNHEARD.map(|unheard| Doom::DriverCall(call, unheard)));
-        let dooms: Vec<Doom> = at_servers.chain(at_drivers).collect();
-        let broken = dooms.iter().filter_map(|doom| broken(&history, *doom)).collect();
+        let at_servers = (0..calls.api).flat_map(|call| FAULTS.map(|fault| PlannedFault::Call(call, fault)));
+        let at_drivers =
+            (0..calls.driver).flat_map(|call| UNHEARD.map(|unheard| PlannedFault::DriverCall(call, unheard)));
+        let dooms: Vec<PlannedFault> = at_servers.chain(at_drivers).collect();
+        let broken = dooms.iter().filter_map(|planned_fault| broken(&history, *planned_fault)).collect();
         (dooms.len(), broken)
     }
 }
 
-fn broken(history: &History, doom: Doom) -> Option<Broken> {
-    let violation = run_doomed(history, Telling::Silent, Some(doom)).0.violation?;
-    let lines = run_doomed(history, Telling::Aloud, Some(doom)).0.lines;
-    Some(Broken { doom: format!("{doom:?}"), violation, lines })
+fn broken(history: &History, planned_fault: PlannedFault) -> Option<Broken> {
+    let violation = run_with_fault(history, TraceMode::Off, Some(planned_fault)).0.violation?;
+    let lines = run_with_fault(history, TraceMode::Full, Some(planned_fault)).0.lines;
+    Some(Broken { planned_fault: format!("{planned_fault:?}"), violation, lines })
 }
 
 #[cfg(test)]
@@ -117,8 +118,8 @@ mod tests {
             assert!(calls.api > 10 && calls.driver >= least, "{calls:?}");
             let (times, broken) = story.played(None);
             assert!(times > 4 * 10, "{times}");
-            if let Some(Broken { doom, violation, lines }) = broken.first() {
-                panic!("{story:?}: {doom}: {violation:?}\n{}", lines.join("\n"));
+            if let Some(Broken { planned_fault, violation, lines }) = broken.first() {
+                panic!("{story:?}: {planned_fault}: {violation:?}\n{}", lines.join("\n"));
             }
         }
     }

@@ -1,4 +1,5 @@
-//! What the API server stores, as far as the checks count it: which machines are a deployment's, serve, end, or go first.
+//! Facts about the stored objects that the checks need: which machines belong to a deployment, are available, are
+//! terminating, or are deleted first.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -11,17 +12,17 @@ use machine_api::{
 };
 use machine_controllers::deployment::template_equality::is_equal;
 
-/// Whether the machine is on its way out.
+/// Whether the machine is being deleted.
 pub(super) fn is_terminating(machine: &Machine) -> bool {
     machine.metadata.deletion_timestamp.is_some() || machine.status.current_status.phase == MachinePhase::Terminating
 }
 
-/// Whether the machine is to be replaced.
+/// Whether the machine will be replaced.
 pub(super) fn is_failed(machine: &Machine) -> bool {
     machine.status.current_status.phase == MachinePhase::Failed
 }
 
-/// Whether a set counts on the machine.
+/// Whether the machine is available for its set.
 pub(super) fn is_available(machine: &Machine) -> bool {
     !is_terminating(machine)
         && matches!(machine.status.current_status.phase, MachinePhase::Available | MachinePhase::Running)
@@ -37,12 +38,12 @@ pub(super) fn label_of<'a>(machine: &'a Machine, key: &str) -> Option<&'a str> {
     machine.metadata.labels.as_ref()?.get(key).map(String::as_str)
 }
 
-/// Whether a set of a deployment has the machine and it is not on its way out.
+/// Whether the machine belongs to a set of a deployment and is not being deleted.
 pub(super) fn is_ours(api: &Api, machine: &Machine) -> bool {
     !is_terminating(machine) && has_deployment(api, machine)
 }
 
-/// Whether the machine belongs to a set, and that to a deployment.
+/// Whether the machine belongs to a set, and the set to a deployment.
 pub(super) fn has_deployment(api: &Api, machine: &Machine) -> bool {
     set_of(api, machine).is_some_and(|set| controller_of(&set.metadata).is_some())
 }
@@ -71,10 +72,10 @@ pub(super) fn is_being_updated(node: &Node) -> bool {
     label(label::SELECTED_FOR_UPDATE).is_some() && label(label::UPDATE_RESULT) != Some(update_result::SUCCESSFUL)
 }
 
-/// The priority that the scaler gives to what it wants gone.
+/// The priority that the scaler gives to machines that it wants deleted.
 pub(super) const MARKED: i64 = 1;
 
-/// What a machine's annotation says of its place among those that are too many.
+/// The priority in a machine's annotation.
 pub(super) fn priority(machine: &Machine) -> i64 {
     annotation_of(machine, annotation::MACHINE_PRIORITY)
         .and_then(|value| value.parse().ok())
@@ -96,7 +97,7 @@ pub(super) fn available(api: &Api) -> BTreeSet<String> {
     api.machines.iter().filter(|(_, machine)| counts(machine)).map(|(name, _)| name.clone()).collect()
 }
 
-/// Available machines of sets that have no deployment, or that are being deleted.
+/// Available machines of sets without a deployment, or of sets that are being deleted.
 pub(super) fn unowned(api: &Api) -> BTreeSet<String> {
     let is_lost =
         |set: &MachineSet| controller_of(&set.metadata).is_none() || set.metadata.deletion_timestamp.is_some();
@@ -119,7 +120,7 @@ pub(super) fn set_of<'a>(api: &'a Api, machine: &Machine) -> Option<&'a MachineS
     api.sets.get(&owner.name).map(|set| &**set)
 }
 
-/// Whether the machine's set is the one that the deployment asks for.
+/// Whether the machine's set is the one of the deployment's present template.
 pub(super) fn is_of_new_set(api: &Api, machine: &Machine) -> bool {
     let Some(set) = set_of(api, machine) else { return false };
     api.deployments.values().any(|deployment| is_equal(&set.spec.template, &deployment.spec.template))

@@ -1,7 +1,8 @@
-//! What a rollout would do: the decisions of deployments and sets, on virtual time, over the machines that there are.
+//! Forecast of a rollout: runs the real decisions about deployments and sets on virtual time with the existing
+//! machines.
 //!
-//! The world is plain: machines become Running after a while, deleted ones are gone after another, and nothing is lost.
-//! The same question gets the same answer, whoever asks and when. Source: spec/extension-apiserver §1.5.
+//! The model is simple: new machines become Running after a fixed time, deleted machines are gone after another, and no
+//! call is lost. Equal questions always get equal answers. Source: spec/extension-apiserver §1.5.
 
 mod in_place;
 
@@ -28,7 +29,7 @@ use super::{
     facts::is_terminating,
     nodes::{Readiness, set_ready},
     pods,
-    process::{Binary, Process, Work, later},
+    process::{Process, ProcessConfig, Work, later},
     trace::Trace,
     world::{Scene, run},
 };
@@ -52,28 +53,28 @@ use machine_controllers::{
     snapshots::{DeploymentSnapshot, MachineSnapshot, NodeSnapshot, SetSnapshot},
 };
 
-/// Jumps in time without anything happening, after which nothing is expected to happen any more.
+/// After this number of jumps in time without any event, the forecast assumes that nothing more will happen.
 const MOST_IDLE_JUMPS: u32 = 24;
-/// Passes at one moment; more would be a circle.
+/// Maximum number of passes at one point of time; more would be an endless loop.
 const MOST_PASSES: u32 = 1000;
-/// All that is drawn is drawn from here, so that equal questions get equal answers.
+/// The seed of all random values, so that equal questions get equal answers.
 const SEED: u64 = 7;
 
-/// How the world goes on.
+/// The assumptions of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Assumptions {
-    /// From a machine's creation until it runs.
+    /// Time from a machine's creation until it is Running.
     pub create: Duration,
-    /// From a machine's deletion until it is gone.
+    /// Time from a machine's deletion until it is gone.
     pub drain: Duration,
-    /// From a Node that is drained for its update in place until its agent has updated it.
+    /// Time from the end of the drain for an update in place until the agent has updated the Node.
     pub update: Duration,
-    /// Every so manieth new machine fails; 0: none.
+    /// Every nth new machine fails; 0 means none.
     pub fail_every: u32,
 }
 
 impl Assumptions {
-    /// What is assumed unless said otherwise.
+    /// The default assumptions.
     pub const fn usual() -> Self {
         Self {
             create: Duration::from_secs(180),
@@ -84,12 +85,12 @@ impl Assumptions {
     }
 }
 
-/// What is asked.
+/// The input of a forecast.
 #[derive(Clone, Debug)]
 pub struct Question {
-    /// The deployment as it is to be.
+    /// The deployment with its proposed changes.
     pub deployment: DeploymentSnapshot,
-    /// Its sets, and those that nobody controls.
+    /// Its sets, and the sets without a controller.
     pub sets: Vec<SetSnapshot>,
     /// Their machines.
     pub machines: Vec<MachineSnapshot>,
@@ -97,95 +98,95 @@ pub struct Question {
     pub nodes: Vec<NodeSnapshot>,
     /// The time.
     pub now: Timestamp,
-    /// What the command line says about rollouts.
+    /// Settings of rollouts from the command line.
     pub settings: DeploymentSettings,
-    /// What it says about machines.
+    /// Settings of machines from the command line.
     pub machine_settings: MachineSettings,
-    /// How the world goes on.
+    /// The assumptions of the model.
     pub assume: Assumptions,
-    /// More steps are not told.
+    /// Maximum number of steps in the answer.
     pub most_steps: usize,
 }
 
-/// What happens to a set at one moment.
+/// The changes of a set at one point of time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     /// The set.
     pub set: String,
-    /// Machines it wanted.
+    /// The wanted machines before.
     pub from: i32,
-    /// Machines it wants.
+    /// The wanted machines after.
     pub to: i32,
-    /// Machines that it makes.
+    /// The number of machines that it creates.
     pub creates: usize,
-    /// Machines that it deletes, in this order.
+    /// The machines that it deletes, in order.
     pub deletes: Vec<String>,
-    /// Machines whose Nodes are picked for their update in place.
+    /// The machines whose Nodes are selected for an update in place.
     pub updates: Vec<String>,
-    /// Machines of the deployment that are not being deleted, afterwards.
+    /// The number of machines of the deployment that are not being deleted, afterwards.
     pub total: usize,
-    /// Those that a rollout counts on, afterwards.
+    /// The number of available machines, afterwards.
     pub available: usize,
-    /// When, from now on.
+    /// The time, from now on.
     pub at: Duration,
 }
 
-/// Why it does not come to an end.
+/// Why the rollout does not complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stuck {
-    /// In one word in CamelCase.
+    /// The reason in CamelCase.
     pub reason: &'static str,
-    /// In a sentence.
+    /// The message.
     pub message: String,
 }
 
-/// What would happen.
+/// The result of a forecast.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forecast {
-    /// Step by step.
+    /// The steps in order.
     pub steps: Vec<Step>,
-    /// Most machines at once, those that are being deleted included.
+    /// Maximum number of machines at the same time, including those being deleted.
     pub peak: usize,
-    /// Least machines that a rollout counts on.
+    /// Minimum number of available machines.
     pub least_available: usize,
-    /// How long it takes.
+    /// The duration.
     pub took: Duration,
-    /// Why it does not come to an end.
+    /// Why the rollout does not complete, if so.
     pub stuck: Option<Stuck>,
-    /// Why it ends before its end, if it does.
+    /// Why the forecast stops early, if it does.
     pub cut: Option<Cut>,
 }
 
-/// Why a forecast ends before its end. What it counts is then what happens until there.
+/// Why a forecast stops early. Its numbers then cover the time until that point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// There are more steps than were asked for.
+    /// The maximum number of steps is reached.
     Steps,
-    /// It took longer to compute than was allowed.
+    /// The computation took longer than allowed.
     Time,
 }
 
-/// Tells what would happen, for as long as `go_on` allows.
+/// Computes the forecast while `go_on` returns `true`.
 pub fn forecast(question: &Question, go_on: &dyn Fn() -> bool) -> Forecast {
     let mut world = World::of(question);
     let mut idle = 0;
     while idle < MOST_IDLE_JUMPS {
         let happened = world.moment();
-        idle = if happened || world.next_happening().is_some() { 0 } else { idle + 1 };
-        let too_many = world.told.steps.len() > question.most_steps;
+        idle = if happened || world.next_event().is_some() { 0 } else { idle + 1 };
+        let too_many = world.forecast.steps.len() > question.most_steps;
         if too_many || !go_on() {
-            world.told.steps.truncate(question.most_steps);
-            world.told.cut = Some(if too_many { Cut::Steps } else { Cut::Time });
-            return world.told;
+            world.forecast.steps.truncate(question.most_steps);
+            world.forecast.cut = Some(if too_many { Cut::Steps } else { Cut::Time });
+            return world.forecast;
         }
         let Some(next) = world.next() else { break };
         world.now = next.max(world.now);
     }
-    world.told.stuck = world.stuck();
-    world.told
+    world.forecast.stuck = world.stuck();
+    world.forecast
 }
 
-/// What the world does to a machine, and when.
+/// The next event of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Runs,
@@ -199,19 +200,19 @@ struct World<'a> {
     api: Api,
     process: Process,
     now: Timestamp,
-    /// What is to happen to machines.
+    /// The next events of machines, with their times.
     fates: BTreeMap<String, (Timestamp, Fate)>,
-    /// Machines whose deletion has been seen.
+    /// Machines whose deletion has been processed.
     deleted: BTreeSet<String>,
-    /// Machines that have been seen.
+    /// Machines that have been processed.
     known: BTreeSet<String>,
-    /// Wanted machines by set, as last told.
+    /// The wanted machines of each set at the last step.
     wanted: BTreeMap<String, i32>,
-    /// How much of the machines' log has been read.
+    /// The position in the log of machines.
     read: usize,
     made: u32,
     updates: Updates,
-    told: Forecast,
+    forecast: Forecast,
 }
 
 impl<'a> World<'a> {
@@ -221,17 +222,17 @@ impl<'a> World<'a> {
         question.sets.iter().for_each(|set| api.put(MachineSet::clone(set.whole_object())));
         question.machines.iter().for_each(|machine| api.put(Machine::clone(machine.whole_object())));
         question.nodes.iter().for_each(|node| api.put(Node::clone(node.whole_object())));
-        // A cordoned Node, too, may have pods that its drain has not moved yet.
+        // A cordoned Node may also have pods that its drain has not moved yet.
         question.nodes.iter().for_each(|node| pods::put(&mut api, node.name(), question.now));
         classes::make_named(&mut api, question.now);
         api.begin();
-        let binary = Binary {
+        let config = ProcessConfig {
             rollouts: question.settings,
             machines: question.machine_settings.clone(),
             pods_end_in: question.assume.drain,
-            ..Binary::default()
+            ..ProcessConfig::default()
         };
-        let process = Process::start(&api, question.now, SEED, &binary);
+        let process = Process::start(&api, question.now, SEED, &config);
         let mut world = Self {
             question,
             key: question.deployment.key(),
@@ -245,7 +246,7 @@ impl<'a> World<'a> {
             read: 0,
             made: 0,
             updates: Updates::default(),
-            told: Forecast {
+            forecast: Forecast {
                 steps: Vec::new(),
                 peak: 0,
                 least_available: usize::MAX,
@@ -255,14 +256,14 @@ impl<'a> World<'a> {
             },
         };
         for machine in &question.machines {
-            world.foresee(machine.whole_object());
+            world.schedule_fate(machine.whole_object());
         }
         world.count();
         world
     }
 
-    /// What becomes of a machine that is there at the beginning.
-    fn foresee(&mut self, machine: &Machine) {
+    /// Schedules the next event of a machine that exists at the start.
+    fn schedule_fate(&mut self, machine: &Machine) {
         let Assumptions { create, drain, .. } = self.question.assume;
         let name = machine.name_any();
         if machine.metadata.deletion_timestamp.is_some() {
@@ -274,15 +275,15 @@ impl<'a> World<'a> {
         if matches!(phase, MachinePhase::Unset | MachinePhase::Pending | MachinePhase::CrashLoopBackOff) {
             let age = machine.creation_timestamp().map(|created| self.now.duration_since(created.0));
             let age = age.and_then(|age| Duration::try_from(age).ok()).unwrap_or_default();
-            // One that takes longer than assumed takes as long again.
+            // A machine that takes longer than assumed gets the whole time again.
             let left = if age < create { create.saturating_sub(age) } else { create };
             self.fates.insert(name, (later(self.now, left), Fate::Runs));
         }
     }
 
-    /// Lets everything happen that is due now, and tells it; whether anything did.
+    /// Carries out everything that is due now and records the steps; returns whether anything happened.
     fn moment(&mut self) -> bool {
-        self.fulfil();
+        self.apply_due_fates();
         pods::end(&mut self.api, self.question.assume.drain, self.now);
         self.let_agents_work();
         for _ in 0..MOST_PASSES {
@@ -300,7 +301,7 @@ impl<'a> World<'a> {
                 }
                 let (mut checks, mut trace) = (Checks::none(), Trace::default());
                 let around = Around::calm(self.now);
-                // Nothing goes wrong, so that it lives.
+                // There are no faults, so the process lives.
                 let mut cloud = Cloud::default();
                 let calls = &mut 0;
                 let scene =
@@ -308,13 +309,13 @@ impl<'a> World<'a> {
                 let _ = run(scene, &mut self.process, (job, Work::Pass), around);
             }
         }
-        // Those that may begin now take their time from now on.
+        // Agents that can start now do so.
         self.let_agents_work();
-        self.tell()
+        self.record_steps()
     }
 
-    /// What was to happen to machines by now.
-    fn fulfil(&mut self) {
+    /// Carries out the events of machines that are due.
+    fn apply_due_fates(&mut self) {
         let due: Vec<(String, Fate)> = self
             .fates
             .iter()
@@ -336,7 +337,7 @@ impl<'a> World<'a> {
         let mut node = Node::default();
         node.metadata.name = Some(name.to_owned());
         set_ready(&mut node, Readiness::Ready, now);
-        // One that is there already is as it is.
+        // An existing Node is fine.
         let _ = self.api.create(&node, now);
         self.api.edit::<Machine>(name, |machine| {
             machine.labels_mut().entry(label::NODE.to_owned()).or_insert_with(|| name.to_owned());
@@ -361,14 +362,14 @@ impl<'a> World<'a> {
         let node = self.api.get::<Machine>(name).and_then(|machine| machine.labels().get(label::NODE).cloned());
         if let Some(node) = node {
             self.api.edit::<Node>(&node, |node| node.metadata.finalizers = None);
-            // It may be gone already.
+            // The Node may be gone already.
             let _ = self.api.delete::<Node>(&node, None, None, self.now);
         }
         self.api.edit::<Machine>(name, |machine| machine.metadata.finalizers = None);
     }
 
-    /// Reads what the controllers have done, decides what becomes of it, and tells it.
-    fn tell(&mut self) -> bool {
+    /// Reads the effects of the controllers, schedules their consequences, and records the steps.
+    fn record_steps(&mut self) -> bool {
         let mut creates: BTreeMap<String, usize> = BTreeMap::new();
         let mut deletes: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let events = self.api.log[0].get(self.read..).unwrap_or_default().to_vec();
@@ -409,18 +410,18 @@ impl<'a> World<'a> {
                 at,
             };
             if from != to || step.creates > 0 || !step.deletes.is_empty() || !step.updates.is_empty() {
-                self.told.steps.push(step);
+                self.forecast.steps.push(step);
                 happened = true;
             }
             self.wanted.insert(set, to);
         }
         if !events.is_empty() {
-            self.told.took = at;
+            self.forecast.took = at;
         }
         happened
     }
 
-    /// Machines that stay, and those that a rollout counts on.
+    /// The number of machines that are not being deleted, and of those that are available.
     fn count(&mut self) -> (usize, usize) {
         let availability = Availability::of(self.question.settings.availability, &self.question.deployment);
         let machines = self.api.machines.values();
@@ -429,27 +430,27 @@ impl<'a> World<'a> {
             .iter()
             .filter(|machine| availability.holds(&MachineSnapshot::from(Arc::clone(machine)), self.now))
             .count();
-        self.told.peak = self.told.peak.max(self.api.machines.len());
-        self.told.least_available = self.told.least_available.min(available);
+        self.forecast.peak = self.forecast.peak.max(self.api.machines.len());
+        self.forecast.least_available = self.forecast.least_available.min(available);
         (staying.len(), available)
     }
 
     fn next(&self) -> Option<Timestamp> {
         let rollouts =
             self.process.next_due_of(|of| matches!(of, Controller::MachineDeployment | Controller::MachineSet));
-        // Drains look at their pods every few seconds; while something is to happen, that is what they wait for.
+        // Drains check their pods every few seconds. If another event is scheduled, they wait for it.
         let machines = || self.process.next_due_of(|of| of == Controller::Machine);
-        self.next_happening().map_or_else(machines, Some).into_iter().chain(rollouts).min()
+        self.next_event().map_or_else(machines, Some).into_iter().chain(rollouts).min()
     }
 
-    /// When the world does something next.
-    fn next_happening(&self) -> Option<Timestamp> {
+    /// The time of the next event.
+    fn next_event(&self) -> Option<Timestamp> {
         let fate = self.fates.values().map(|(at, _)| *at).min();
         let pods = pods::next_end(&self.api, self.question.assume.drain);
         [fate, pods, self.next_agent()].into_iter().flatten().min()
     }
 
-    /// Why the rollout is not complete, now that nothing happens any more.
+    /// Why the rollout is not complete although nothing happens any more.
     fn stuck(&self) -> Option<Stuck> {
         let views = &self.process.views;
         let seen = DeploymentObservation::look_up(views, Some(&*self.process.nodes), &self.key, self.now)?;

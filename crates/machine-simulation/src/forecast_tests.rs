@@ -18,12 +18,12 @@ fn rolling(replicas: u8, surge: u8, unavailable: u8) -> Setup {
     Setup { replicas, strategy: Strategy::Rolling { surge: surge.into(), unavailable: unavailable.into() } }
 }
 
-/// A history in which nothing happens by itself.
+/// A history without any steps.
 fn history(setup: Setup) -> History {
     History { rounds: Vec::new(), setup, ..History::of_seed(1) }
 }
 
-/// A world at rest in which somebody has then done this.
+/// A world at rest after this edit.
 fn after(setup: Setup, edit: Edit) -> Played {
     let (start, checks) = Start::of(setup);
     assert_eq!(checks.violation, None);
@@ -50,7 +50,7 @@ fn in_place(replicas: u8, surge: u8, unavailable: u8, picks: Picks) -> Setup {
     Setup { replicas, strategy: Strategy::InPlace { surge: surge.into(), unavailable: unavailable.into(), picks } }
 }
 
-fn foretold(question: &Question) -> Forecast {
+fn forecast_of(question: &Question) -> Forecast {
     forecast(question, &|| true)
 }
 
@@ -58,7 +58,8 @@ fn deletions(forecast: &Forecast) -> Vec<String> {
     forecast.steps.iter().flat_map(|step| step.deletes.clone()).collect()
 }
 
-/// What a played rollout came to: machines in the order of their deletion, most machines, least available ones.
+/// The result of a played rollout: machines in the order of their deletion, maximum number of machines, minimum number
+/// of available ones.
 fn played(world: &mut Played) -> (Vec<String>, usize, usize) {
     let mut machines: BTreeMap<String, Arc<Machine>> = world.api.machines.clone();
     let from = world.api.log[0].len();
@@ -97,22 +98,22 @@ fn played(world: &mut Played) -> (Vec<String>, usize, usize) {
 #[case::more(rolling(2, 1, 0), Edit::Scale(6))]
 fn what_is_foretold_is_what_happens(#[case] setup: Setup, #[case] edit: Edit) {
     let mut world = after(setup, edit);
-    let told = foretold(&question(&world));
+    let forecast = forecast_of(&question(&world));
     let today: BTreeSet<String> = world.api.machines.keys().cloned().collect();
     let (mut order, peak, least) = played(&mut world);
     order.retain(|name| today.contains(name));
-    assert_eq!(deletions(&told), order, "{:#?}", told.steps);
-    assert_eq!((told.peak, told.least_available), (peak, least), "{:#?}", told.steps);
-    assert_eq!((told.stuck, told.cut), (None, None));
+    assert_eq!(deletions(&forecast), order, "{:#?}", forecast.steps);
+    assert_eq!((forecast.peak, forecast.least_available), (peak, least), "{:#?}", forecast.steps);
+    assert_eq!((forecast.stuck, forecast.cut), (None, None));
 }
 
-/// The machines in the order in which their Nodes are picked.
+/// The machines in the order in which their Nodes are selected.
 fn picks(world: &Played, from: usize) -> Vec<String> {
     let mut order: Vec<String> = Vec::new();
     for event in &world.api.log[3][from..] {
         let Object::Node(node) = &event.object else { continue };
         if node.labels().contains_key(label::SELECTED_FOR_UPDATE) && !order.contains(&node.name_any()) {
-            // A Node has the name of its machine here.
+            // Here a Node has the name of its machine.
             order.push(node.name_any());
         }
     }
@@ -126,27 +127,27 @@ fn picks(world: &Played, from: usize) -> Vec<String> {
 #[case::both(in_place(4, 1, 1, Picks::Controller))]
 fn updates_in_place_happen_as_foretold(#[case] setup: Setup) {
     let mut world = after(setup, Edit::Class(1));
-    // A drain of the played world takes that long.
+    // The duration of a drain in the played world.
     let assume = Assumptions { drain: Duration::from_secs(20), ..PLAIN };
-    let told = foretold(&Question { assume, ..question(&world) });
+    let forecast = forecast_of(&Question { assume, ..question(&world) });
     let today: BTreeSet<String> = world.api.machines.keys().cloned().collect();
     let from = world.api.log[3].len();
     let (mut order, peak, least) = played(&mut world);
     order.retain(|name| today.contains(name));
-    let updates: Vec<String> = told.steps.iter().flat_map(|step| step.updates.clone()).collect();
+    let updates: Vec<String> = forecast.steps.iter().flat_map(|step| step.updates.clone()).collect();
     assert!(!updates.is_empty());
-    assert_eq!(updates, picks(&world, from), "{:#?}", told.steps);
-    assert_eq!(deletions(&told), order, "{:#?}", told.steps);
-    assert_eq!((told.peak, told.least_available), (peak, least), "{:#?}", told.steps);
-    assert_eq!((told.stuck, told.cut), (None, None));
+    assert_eq!(updates, picks(&world, from), "{:#?}", forecast.steps);
+    assert_eq!(deletions(&forecast), order, "{:#?}", forecast.steps);
+    assert_eq!((forecast.peak, forecast.least_available), (peak, least), "{:#?}", forecast.steps);
+    assert_eq!((forecast.stuck, forecast.cut), (None, None));
 }
 
 #[test]
 fn where_the_user_picks_the_plan_says_whom_it_waits_for() {
     let world = after(in_place(3, 0, 1, Picks::User), Edit::Class(1));
-    let told = foretold(&question(&world));
-    assert!(told.steps.iter().all(|step| step.updates.is_empty() && step.deletes.is_empty()), "{told:#?}");
-    let stuck = told.stuck.unwrap();
+    let forecast = forecast_of(&question(&world));
+    assert!(forecast.steps.iter().all(|step| step.updates.is_empty() && step.deletes.is_empty()), "{forecast:#?}");
+    let stuck = forecast.stuck.unwrap();
     assert_eq!(stuck.reason, "AwaitsSelection");
     assert!(stuck.message.contains(label::SELECTED_FOR_UPDATE), "{}", stuck.message);
 }
@@ -155,18 +156,18 @@ fn where_the_user_picks_the_plan_says_whom_it_waits_for() {
 fn equal_questions_get_equal_answers() {
     let world = after(rolling(5, 2, 1), Edit::Class(1));
     let question = question(&world);
-    assert_eq!(foretold(&question), foretold(&question));
+    assert_eq!(forecast_of(&question), forecast_of(&question));
 }
 
 #[test]
 fn a_rollout_under_way_goes_on_from_where_it_is() {
     let world = after(rolling(4, 1, 0), Edit::Class(1));
-    let whole = foretold(&question(&world));
+    let whole = forecast_of(&question(&world));
     assert_eq!((deletions(&whole).len(), whole.peak, whole.least_available), (4, 5, 4), "{whole:#?}");
     assert!(whole.took >= PLAIN.create * 4, "one after the other: {:?}", whole.took);
     let setup = rolling(4, 1, 0);
     let at_rest = Played::new(&Start::of(setup).0, &history(setup), Trace::default());
-    let nothing = foretold(&question(&at_rest));
+    let nothing = forecast_of(&question(&at_rest));
     assert_eq!((nothing.steps.len(), nothing.took, nothing.stuck), (0, Duration::ZERO, None));
 }
 
@@ -175,19 +176,22 @@ fn what_stands_in_the_way_is_told() {
     let world = after(rolling(3, 1, 0), Edit::Class(1));
     let mut paused = MachineDeployment::clone(world.api.deployments.values().next().unwrap());
     paused.spec.paused = true;
-    let told = foretold(&Question { deployment: paused.into(), ..question(&world) });
-    assert_eq!(deletions(&told).len(), 0);
-    assert_eq!(told.stuck.map(|stuck| stuck.reason), Some("Paused"));
+    let forecast = forecast_of(&Question { deployment: paused.into(), ..question(&world) });
+    assert_eq!(deletions(&forecast).len(), 0);
+    assert_eq!(forecast.stuck.map(|stuck| stuck.reason), Some("Paused"));
 
     let failing = Question { assume: Assumptions { fail_every: 2, ..PLAIN }, ..question(&world) };
-    let told = foretold(&failing);
-    assert!(told.steps.iter().map(|step| step.creates).sum::<usize>() > 3, "failed machines are made again: {told:#?}");
+    let forecast = forecast_of(&failing);
+    assert!(
+        forecast.steps.iter().map(|step| step.creates).sum::<usize>() > 3,
+        "failed machines are made again: {forecast:#?}"
+    );
 }
 
 #[test]
 fn no_more_is_told_than_was_asked_for() {
     let world = after(rolling(5, 1, 0), Edit::Class(1));
-    let short = foretold(&Question { most_steps: 2, ..question(&world) });
+    let short = forecast_of(&Question { most_steps: 2, ..question(&world) });
     assert_eq!((short.steps.len(), short.cut), (2, Some(Cut::Steps)));
     let none = forecast(&question(&world), &|| false);
     assert_eq!(none.cut, Some(Cut::Time));

@@ -1,7 +1,7 @@
-//! Guards of the controllers that can be taken away (`mcm simulate --without`), to see that histories then go wrong.
+//! Guards of the controllers that can be removed (`mcm simulate --without`), to show that histories then fail.
 //!
-//! The decisions stay as they are; what a guard rests on is hidden from them, or not done around them. Guards in the life of one
-//! machine are in [`machines`].
+//! The decisions do not change. Without a guard, the information that it needs is hidden from the decision, or the code
+//! around the decision skips it. Guards of a single machine are in [`machines`].
 
 pub(crate) mod machines;
 
@@ -49,117 +49,117 @@ macro_rules! guards {
 }
 
 guards! {
-    /// Every effect asks the gate whether the process leads.
+    /// Every effect asks the gate whether the process is the leader.
     Leadership = "leadership";
-    /// A process that begins to lead sees what its predecessor did; without it the views of a standby may be as old as the
-    /// storm.
+    /// A new leader observes the effects of its predecessor. Without this guard, the stores of a standby may be very
+    /// old.
     CatchUp = "catch-up";
-    /// Answers of our own writes go into the views at once.
+    /// Answers to our own writes go into the stores at once.
     OwnWrites = "own-writes";
-    /// What became of a creation that got no answer is asked before another machine or set is made; so it is of sets, machines
-    /// and Nodes that a deployment wrote on without an answer.
+    /// Creations without an answer are looked up before another machine or set is created, and so are sets, machines
+    /// and Nodes that a deployment wrote without an answer.
     Unanswered = "unanswered";
-    /// A machine whose deletion got no answer is read again before anything is decided.
+    /// A machine whose deletion got no answer is read again before the next decision.
     Unread = "unread";
-    /// Writes say which version of the object they were decided on.
+    /// Writes name the version of the object on which they were decided.
     Versions = "versions";
-    /// A set deletes first what the scaler has marked.
+    /// A set first deletes the machines that the scaler has marked.
     Marks = "marks";
     /// A set deletes machines of a lower priority first.
     Priorities = "priorities";
-    /// A set deletes first what is of no use.
+    /// A set first deletes useless machines.
     Ranking = "ranking";
-    /// A frozen set makes no machines, nor one whose machines are being handed over.
+    /// A frozen set creates no machines, and neither does a set whose machines are being handed over.
     Freeze = "freeze";
-    /// A Failed machine that is to be kept is not replaced.
+    /// A Failed machine that must be preserved is not replaced.
     Preservation = "preservation";
     /// A machine that was just handed over is not deleted.
     HandedOver = "handed-over";
-    /// No more machines are missing than `maxUnavailable` allows.
+    /// No more machines are unavailable than `maxUnavailable` allows.
     MaxUnavailable = "max-unavailable";
-    /// No more machines are made than `maxSurge` allows.
+    /// No more machines are created than `maxSurge` allows.
     MaxSurge = "max-surge";
     /// Percentages of `maxUnavailable` are rounded down.
     Rounding = "rounding";
-    /// A rollout counts on no machine before its VM is there.
+    /// A machine counts as available in a rollout only after its VM exists.
     Availability = "availability";
-    /// A Node that is being updated counts as missing.
+    /// A Node that is being updated counts as unavailable.
     Selection = "selection";
-    /// At a provider that makes another VM when it is asked again, the intent is stored before each creation.
+    /// At a provider where a repeated creation makes another VM, the intent is stored before each creation.
     Intent = "intent";
-    /// VMs that are nobody's are collected.
+    /// VMs without a machine are collected.
     Orphans = "orphans";
-    /// A VM whose machine may be about to get it is no orphan.
+    /// A VM whose machine may be about to get it is not an orphan.
     Claims = "claims";
-    /// A VM is made of the class and the Secrets that its creation was decided on.
+    /// A VM is created with the class and the Secrets on which its creation was decided.
     Inputs = "inputs";
     /// A class that is gone is forgotten.
     Classes = "classes";
-    /// Before our finalizer is taken off a class or a Secret, the API server is asked who uses it.
+    /// Before our finalizer is removed from a class or a Secret, the API server is asked for its users.
     Users = "users";
-    /// A bootstrap token that is another machine's is not taken.
+    /// A bootstrap token of another machine is not used.
     Tokens = "tokens";
-    /// An unhealthy machine waits while another one of its group is being replaced, after its update in place as well.
+    /// An unhealthy machine waits while another one of its group is being replaced, also after its update in place.
     Siblings = "siblings";
-    /// That a VM is nobody's is asked of the API server, whatever the views show.
+    /// Only the API server, not the stores, can confirm that a VM has no machine.
     Confirmation = "confirmation";
-    /// A refusal that quotes another name is no other refusal.
+    /// A refusal that differs only in the name of the new object counts as the same refusal.
     Quotes = "quotes";
-    /// What was refused is not sent again before its pause is over.
+    /// A refused write is not sent again before its pause is over.
     Refusals = "refusals";
-    /// A rollout takes back what it has done to Nodes.
+    /// A rollout undoes its changes of Nodes.
     Cleaning = "cleaning";
-    /// A paused deployment begins no rollout.
+    /// A paused deployment starts no rollout.
     Pause = "pause";
-    /// While an API server is silent no verdict is given, nothing is made and nothing collected.
+    /// While an API server does not answer, there are no health decisions, no creations and no collection.
     Silence = "silence";
     /// A drain waits until the volumes of its pods are detached.
     Volumes = "volumes";
-    /// A drain that its flow has abandoned is forgotten: no other flow, and no other Node, goes on with its list of pods.
+    /// A drain that its flow has abandoned is forgotten. No other flow or Node continues with its list of pods.
     AbandonedDrain = "abandoned-drain";
-    /// A rolling update minds which sizes its sets may still act on.
+    /// A rolling update considers the earlier sizes on which its sets may still act.
     Settling = "settling";
-    /// The machine is read once more before its first VM is made (spec/machine-controller §4.12).
+    /// The machine is read once more before its first VM is created (spec/machine-controller §4.12).
     LastLook = "last-look";
-    /// No step of a deletion is taken while a driver call is under way (§2.5, §4.1).
+    /// No step of a deletion runs during a driver call (§2.5, §4.1).
     Calls = "calls";
-    /// Our finalizer is on the machine before anything else is done (§3.1).
+    /// Our finalizer is added to the machine before any other effect (§3.1).
     Finalizer = "finalizer";
     /// Only OK and `NotFound` mean that a VM is gone (§6.6).
     Answers = "answers";
-    /// An error of `GetMachineStatus` is no absence (§4.3).
+    /// An error of `GetMachineStatus` does not mean that the VM is absent (§4.3).
     Errors = "errors";
-    /// The driver is asked for a VM before a VM is made (§4.3).
+    /// The driver is asked for an existing VM before a VM is created (§4.3).
     Question = "question";
-    /// A Failed machine of a set makes no VM (M-11).
+    /// A Failed machine of a set creates no VM (M-11).
     Failure = "failure";
-    /// A Node is only touched when it is the machine's (M-07).
+    /// A Node is changed only if it belongs to the machine (M-07).
     Ownership = "ownership";
     /// The Node is cordoned before the first eviction (§7.7).
     Cordon = "cordon";
-    /// Status writes name single fields (M-12).
+    /// Status writes contain single fields (M-12).
     Fields = "fields";
     /// A deletion needs a deletionTimestamp (M-65).
     DeletionTimestamp = "deletion-timestamp";
     /// No driver is called while the controller is frozen (§3.3).
     Frozen = "frozen";
-    /// A Node that was never seen was not deleted (§2.3, §5.2).
+    /// A Node that was never observed does not count as deleted (§2.3, §5.2).
     Absence = "absence";
-    /// A failed step of a deletion is tried again (§6.6).
+    /// A failed step of a deletion is repeated (§6.6).
     Repetition = "repetition";
-    /// The Node is read once more before its machine is given up (§9.3).
+    /// The Node is read once more before its machine becomes Failed (§9.3).
     NodeLook = "node-look";
-    /// The Node is looked for once more before its machine is let go (§6.7).
+    /// The Node is looked up once more before the finalizer of its machine is removed (§6.7).
     LastNode = "last-node";
-    /// A machine that waits says why (decisions.md 30).
+    /// A machine that waits says why in its condition (decisions.md 30).
     Reasons = "reasons";
-    /// A VM that was taken over has its whole time to join (M-13).
+    /// A VM that was adopted has its whole time to join (M-13).
     Adoption = "adoption";
-    /// An initialisation that failed is repeated (M-14).
+    /// A failed initialisation is repeated (M-14).
     Initialisation = "initialisation";
-    /// An unhealthy machine is given up in the end (§5.4, M-17).
+    /// An unhealthy machine becomes Failed at some point (§5.4, M-17).
     HealthTimeout = "health-timeout";
-    /// A machine whose Node never comes is given up (§4.7).
+    /// A machine whose Node never joins becomes Failed (§4.7).
     CreationTimeout = "creation-timeout";
 }
 
@@ -180,7 +180,7 @@ impl FromStr for Guard {
     }
 }
 
-/// What the decision about a set sees without this guard.
+/// What the decision about a set observes without this guard.
 pub fn set_without(guard: Option<Guard>, seen: &SetObservation) -> Cow<'_, SetObservation> {
     let each = |change: fn(&mut Machine)| {
         let mut blind = seen.clone();
@@ -195,12 +195,12 @@ pub fn set_without(guard: Option<Guard>, seen: &SetObservation) -> Cow<'_, SetOb
             forget_annotation(machine, annotation::MARKED_FOR_DELETION_TIME);
         }),
         Some(Guard::Priorities) => each(|machine| {
-            // The scaler's marks are a guard of their own.
+            // The marks of the scaler are a guard of their own.
             if annotation_of(machine, annotation::MARKED_FOR_DELETION_TIME).is_none() {
                 forget_annotation(machine, annotation::MACHINE_PRIORITY);
             }
         }),
-        Some(Guard::Ranking) => each(all_alike),
+        Some(Guard::Ranking) => each(hide_phase),
         Some(Guard::Preservation) => each(|machine| {
             forget_annotation(machine, annotation::PRESERVE);
             machine.status.current_status.preserve_expiry_time = None;
@@ -220,8 +220,8 @@ pub fn set_without(guard: Option<Guard>, seen: &SetObservation) -> Cow<'_, SetOb
     }
 }
 
-/// What the decision about the status of a set sees without this guard.
-pub fn told_without(guard: Option<Guard>, seen: &SetObservation) -> Cow<'_, SetObservation> {
+/// What the decision about the status of a set observes without this guard.
+pub fn set_status_without(guard: Option<Guard>, seen: &SetObservation) -> Cow<'_, SetObservation> {
     if guard != Some(Guard::Quotes) {
         return Cow::Borrowed(seen);
     }
@@ -230,7 +230,7 @@ pub fn told_without(guard: Option<Guard>, seen: &SetObservation) -> Cow<'_, SetO
     Cow::Owned(blind)
 }
 
-/// What the decision about a deployment sees without this guard.
+/// What the decision about a deployment observes without this guard.
 pub fn deployment_without(guard: Option<Guard>, seen: &DeploymentObservation) -> Cow<'_, DeploymentObservation> {
     let mut blind = match guard {
         Some(
@@ -247,11 +247,11 @@ pub fn deployment_without(guard: Option<Guard>, seen: &DeploymentObservation) ->
     match guard {
         Some(Guard::Availability) => {
             for machine in blind.sets.iter_mut().flat_map(|set| &mut set.machines) {
-                edit(machine, all_alike);
+                edit(machine, hide_phase);
             }
         }
         Some(Guard::Selection) => {
-            // Neither counted as missing nor to be picked once more.
+            // The Node neither counts as unavailable nor can be selected again.
             let is_picked = |node: &&mut NodeSnapshot| node.label(label::SELECTED_FOR_UPDATE).is_some();
             for node in blind.nodes.iter_mut().flat_map(BTreeMap::values_mut).filter(is_picked) {
                 edit(node, |node| {
@@ -281,14 +281,14 @@ pub fn deployment_without(guard: Option<Guard>, seen: &DeploymentObservation) ->
     Cow::Owned(blind)
 }
 
-/// Changes what is seen of an object.
+/// Changes the observation of an object.
 fn edit<S: Whole<Object: Clone>>(seen: &mut S, change: impl FnOnce(&mut S::Object)) {
     let mut object = S::Object::clone(seen.whole_object());
     change(&mut object);
     *seen = S::of(Arc::new(object));
 }
 
-/// Whether a step of a deployment takes back what a rollout has done to a Node.
+/// Whether a step of a deployment undoes a change of a Node.
 pub fn cleans(rule: &str) -> bool {
     ["taint/new", "rollback/untaint", "autoscaler/enable"].contains(&rule)
 }
@@ -300,7 +300,7 @@ fn one_more(limit: &mut Option<IntOrString>, replicas: i32) {
     }
 }
 
-/// Percentages become the next larger number of machines.
+/// Rounds percentages up to the next number of machines.
 fn rounded_up(limit: &mut Option<IntOrString>, replicas: i32) {
     let number = limit.as_ref().and_then(|limit| IntOrPercent::try_from(limit).ok());
     if let Some(share @ IntOrPercent::Percent(_)) = number {
@@ -308,8 +308,8 @@ fn rounded_up(limit: &mut Option<IntOrString>, replicas: i32) {
     }
 }
 
-/// A machine whose phase tells nothing, unless it is to be replaced.
-fn all_alike(machine: &mut Machine) {
+/// Hides the phase of a machine, unless the machine will be replaced.
+fn hide_phase(machine: &mut Machine) {
     if !is_terminating(machine) && !is_failed(machine) {
         machine.status.current_status.phase = MachinePhase::Running;
     }

@@ -1,48 +1,48 @@
-//! What happens in a history, and in words. How it is drawn from a seed is in [`super::draw`].
+//! The steps of a history, and their descriptions. Histories are generated from seeds in [`super::draw`].
 
 use std::fmt;
 
-use super::{calls::Misfortune, guards::Guard, refusals::Refused};
+use super::{calls::CallFault, guards::Guard, refusals::Refused};
 use machine_controllers::deployment::AvailabilityRule;
 
-/// The deployment that a history begins with.
+/// The deployment at the start of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Setup {
-    /// Wanted machines.
+    /// The wanted number of machines.
     pub replicas: u8,
-    /// How machines are replaced.
+    /// The strategy of rollouts.
     pub strategy: Strategy,
 }
 
-/// How machines are replaced.
+/// The strategy of rollouts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Strategy {
-    /// With so many more and so many fewer.
+    /// A rolling update with these margins.
     Rolling {
         /// `maxSurge`.
         surge: Margin,
         /// `maxUnavailable`.
         unavailable: Margin,
     },
-    /// Old ones first.
+    /// Old machines are deleted first.
     Recreate,
-    /// They are kept and updated, with so many more and so many fewer meanwhile.
+    /// Machines are updated in place with these margins.
     InPlace {
         /// `maxSurge`.
         surge: Margin,
         /// `maxUnavailable`.
         unavailable: Margin,
-        /// Who says which Node is next.
+        /// Whether the controller or a user selects the Nodes.
         picks: Picks,
     },
 }
 
-/// How far a rollout may stray from the wanted number, in one direction.
+/// How far the number of machines may differ from the wanted number, in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Margin {
-    /// By so many machines.
+    /// This number of machines.
     Machines(u8),
-    /// By so many hundredths of the wanted number.
+    /// This percentage of the wanted number.
     Percent(u8),
 }
 
@@ -52,7 +52,7 @@ impl From<u8> for Margin {
     }
 }
 
-/// Who picks the Nodes of an update in place.
+/// Who selects the Nodes of an update in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Picks {
     /// The controller (`Auto`).
@@ -61,7 +61,7 @@ pub enum Picks {
     User,
 }
 
-/// What happens to a driver call.
+/// The outcome of a driver call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Luck {
     /// It succeeds.
@@ -70,150 +70,150 @@ pub enum Luck {
     Busy,
     /// The provider has no capacity.
     Full,
-    /// It is done, but the answer is lost.
+    /// It is carried out, but the answer is lost.
     Lost,
-    /// It succeeds, but a VM that it made will never join.
+    /// It succeeds, but the created VM never joins.
     Stillborn,
-    /// A creation is done, but the answer is lost, and the provider does not tell of the VM before a while has passed.
+    /// A creation is carried out, but the answer is lost, and the provider lists the VM only after a while.
     ShownLate,
-    /// The same, and the while is longer than anybody waits.
+    /// The same, but the provider lists the VM only after all waits are over.
     ShownTooLate,
 }
 
-/// What a provider makes of a creation that is repeated.
+/// What a provider does when a creation is repeated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Provider {
-    /// It answers with the VM that is there.
+    /// It returns the existing VM.
     #[default]
     AnswersTheSame,
     /// It makes another VM.
     MakesAnother,
 }
 
-/// What becomes of driver calls whose process is gone.
+/// What happens to driver calls whose process is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unheard {
-    /// They never happen.
+    /// They are never carried out.
     Never,
-    /// They have happened by then.
+    /// They have been carried out already.
     AtOnce,
-    /// They happen while another process works already.
+    /// They are carried out later, when another process runs.
     Later,
 }
 
-/// What happens to a Node.
+/// An event of a Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeEvent {
-    /// It joins, if it has not yet.
+    /// It joins, if it has not joined yet.
     Joins,
     /// It joins with the label that names its machine.
     JoinsNamed,
-    /// Something else has registered under its name.
+    /// Another instance has registered under its name.
     Supplanted,
-    /// It is not ready any more.
+    /// It becomes not ready.
     Sickens,
-    /// Its disk is full: it is unhealthy, and still moves its pods.
+    /// Its disk is full: it is unhealthy, but can still move its pods.
     FillsUp,
-    /// It is well again.
+    /// It is healthy again.
     Recovers,
-    /// Somebody deletes it.
+    /// A user deletes it.
     Deleted,
     /// Its agent has updated it, if it was ready for that.
     Updated,
-    /// Its agent has failed to, if it was ready for that.
+    /// Its agent failed to update it, if it was ready for that.
     UpdateFailed,
 }
 
-/// What a user, or the autoscaler, does.
+/// An edit by a user or the autoscaler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edit {
-    /// Wants another number of machines.
+    /// Changes the wanted number of machines.
     Scale(u8),
-    /// Wants machines of another class.
+    /// Changes the class.
     Class(u8),
-    /// Changes what is synced to existing machines.
+    /// Changes a field that is synced to existing machines.
     Hot(u8),
-    /// Changes how machines are replaced.
+    /// Changes the strategy.
     Strategy(Strategy),
-    /// Stops rollouts.
+    /// Pauses rollouts.
     Pause,
-    /// Lets them go on.
+    /// Resumes rollouts.
     Resume,
     /// Deletes a machine.
     DeleteMachine(u16),
-    /// First write of the autoscaler: the machine is to go.
+    /// First write of the autoscaler: marks the machine.
     Mark(u16),
-    /// Second write of the autoscaler: so many fewer as are marked.
+    /// Second write of the autoscaler: reduces the size by the number of marked machines.
     ScaleIn,
     /// Goes back to a revision with `mcm rollback`; 0 is the previous one.
     Rollback(u8),
-    /// Asks the controller for that, with `spec.rollbackTo`.
+    /// Requests the same with `spec.rollbackTo`.
     RollbackTo(u8),
-    /// Says on a machine, or on its Node, whether it is to be kept.
+    /// Writes the preservation value on a machine, or on its Node.
     Keep(u16, Place, Keep),
-    /// Lets sets keep so many Failed machines of their own accord.
+    /// Sets the number of Failed machines that sets may preserve automatically.
     KeepFailed(u8),
-    /// Takes the owner off a machine.
+    /// Removes the owner of a machine.
     Orphan(u16),
-    /// Takes the owner off a set.
+    /// Removes the owner of a set.
     OrphanSet(u16),
-    /// Changes a label by which a set finds a machine, or changes it back.
+    /// Changes a label that a set's selector needs, or changes it back.
     Relabel(u16),
-    /// Makes so many machines without owner, of the same labels and template as this one.
+    /// Creates this number of machines without owner, with the labels and the template of this machine.
     Strays(u16, u8),
-    /// Picks a Node for its update.
+    /// Selects a Node for its update.
     PickNode(u16),
-    /// Gives a machine a place in the order of deletion.
+    /// Sets the priority of a machine.
     Prioritise(u16, Priority),
-    /// Changes the size of a set, past its deployment.
+    /// Changes the size of a set directly.
     ScaleSet(u16, u8),
-    /// Wants machines of another class in a set, past its deployment.
+    /// Changes the class of a set directly.
     ClassOfSet(u16, u8),
-    /// Changes a label by which the deployment finds a set, or changes it back.
+    /// Changes a label that the deployment's selector needs, or changes it back.
     RelabelSet(u16),
     /// Deletes a set.
     DeleteSet(u16),
-    /// Takes the label with its Node off a machine.
+    /// Removes the label that names the Node from a machine.
     Unlink(u16),
-    /// Asks for the deletion of a machine by force.
+    /// Requests the forced deletion of a machine.
     Force(u16),
-    /// Asks the overshoot guard to thaw the deployment.
+    /// Requests that the overshoot guard unfreezes the deployment.
     Thaw,
     /// Deletes the deployment.
     DeleteDeployment,
 }
 
-/// What a user writes on classes and their Secrets, each named by a number.
+/// An edit of classes and their Secrets, each identified by a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClassEdit {
-    /// Changes what the driver is told.
+    /// Changes the `providerSpec`.
     Spec(u8),
-    /// Names the other Secret for user data and credentials.
+    /// Switches user data and credentials to the other Secret.
     Secret(u8),
-    /// Names the other Secret for credentials alone.
+    /// Switches only the credentials to the other Secret.
     Credentials(u8),
     /// Deletes the class.
     Delete(u8),
-    /// Deletes the class and takes its finalizer off.
+    /// Deletes the class and removes its finalizer.
     Remove(u8),
     /// Deletes the Secret.
     DeleteSecret(u8),
-    /// Deletes the Secret and takes its finalizer off.
+    /// Deletes the Secret and removes its finalizer.
     RemoveSecret(u8),
-    /// Makes the classes and Secrets that are missing.
+    /// Creates the missing classes and Secrets.
     Make,
 }
 
-/// What a user writes as the priority of a machine.
+/// The priority that a user writes on a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Priority {
-    /// A number; smaller goes first.
+    /// A number; the smallest is deleted first.
     Number(i8),
-    /// A word: the priority is the default one.
+    /// A word: the default priority applies.
     Word,
 }
 
-/// Where something is said.
+/// The object that gets a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// On the machine.
@@ -222,93 +222,93 @@ pub enum Place {
     Node,
 }
 
-/// Whether a machine is to be kept (`preserve`).
+/// The preservation value (`preserve`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// As it is now.
+    /// Preserve it now.
     Now,
-    /// Once it has failed.
+    /// Preserve it when it fails.
     WhenFailed,
-    /// Not.
+    /// Do not preserve it.
     No,
 }
 
-/// One thing that happens.
+/// A step of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The leader works on one of the keys that are due.
-    Pass(u16, Option<Misfortune>),
-    /// The leader works on one of the keys that are due and is held up after so many calls.
+    /// The leader runs a pass over one of the due keys.
+    Pass(u16, Option<CallFault>),
+    /// The leader starts a pass over one of the due keys and is held up after this number of calls.
     Begin(u16, u8),
-    /// It goes on with one of those.
-    GoOn(u16, Option<Misfortune>),
-    /// A process that has lost the lease works on, too.
+    /// The leader continues one of the passes that are held up.
+    GoOn(u16, Option<CallFault>),
+    /// A process that has lost the lease continues to work.
     StalePass(u16),
     /// Some events of a watch arrive.
     Watch(u8, u8),
     /// Time passes.
     Wait(u16),
-    /// A driver call ends.
+    /// A driver call ends with this outcome.
     Cloud(u16, Luck),
-    /// Something happens to a Node.
+    /// An event of a Node.
     Node(u16, NodeEvent),
-    /// A VM is gone, whoever has deleted it.
+    /// A VM is gone for any reason.
     VmVanishes(u16),
-    /// From now on evictions are refused for so many minutes.
+    /// From now on evictions are refused for this number of minutes.
     Budget(u8),
-    /// A user writes on a class or on a Secret that classes name.
+    /// A user edits a class, or a Secret of a class.
     Classes(ClassEdit),
-    /// The leader looks at a class or a Secret, if one is due.
-    Finalizers(u16, Option<Misfortune>),
-    /// A user changes the user data of all classes: it needs a token from now on, or none.
+    /// The leader runs a pass over a class or a Secret, if one is due.
+    Finalizers(u16, Option<CallFault>),
+    /// A user changes the user data of all classes: from now on it needs a token, or none.
     UserData,
-    /// From now on no volume is detached for so many minutes.
+    /// From now on no volume detaches for this number of minutes.
     Detaching(u8),
-    /// The pods are replaced where they are, as a rollout of their owner does it.
+    /// All pods are replaced on their Nodes, as by a rollout of their owner.
     NewPods,
-    /// The API server of the target cluster answers nothing for so many minutes.
+    /// The API server of the target cluster does not answer for this number of minutes.
     Silence(u8),
-    /// A user does something.
+    /// An edit by a user or the autoscaler.
     Edit(Edit),
-    /// For so many hours something is refused.
+    /// Something is refused for this number of hours.
     Refuse(Refused, u8),
-    /// The leader dies and comes back.
+    /// The leader dies and restarts.
     Crash(Unheard),
-    /// Another process takes the lease; the leader goes on without it.
+    /// Another process takes the lease; the old leader continues without it.
     Usurped(Unheard),
 }
 
-/// What happens, in rounds between which everything comes to rest.
+/// A history: steps in rounds. After each round everything comes to rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct History {
-    /// Seed of all that is drawn on the way.
+    /// Seed of all random values during the history.
     pub seed: u64,
-    /// How it begins.
+    /// The deployment at the start.
     pub setup: Setup,
-    /// What makes the VMs.
+    /// The provider of the VMs.
     pub provider: Provider,
-    /// Which machines rollouts count on.
+    /// Which machines count as available in rollouts.
     pub counts: AvailabilityRule,
-    /// Pods that have a volume each.
+    /// Number of pods with a volume.
     pub volumes: u8,
-    /// What happens.
+    /// The steps by round.
     pub rounds: Vec<Vec<Step>>,
     /// A guard that the controllers lack.
     pub without: Option<Guard>,
 }
 
 impl History {
-    /// Whether users write on classes or Secrets.
+    /// Whether users edit classes or Secrets.
     pub(crate) fn changes_classes(&self) -> bool {
         self.rounds.iter().flatten().any(|step| matches!(step, Step::Classes(_) | Step::Finalizers(..)))
     }
 
-    /// How many steps there are.
+    /// The number of steps.
     pub fn len(&self) -> usize {
         self.rounds.iter().map(Vec::len).sum()
     }
 
-    /// Whether nothing happens.
+    /// Whether there are no steps.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,14 +1,15 @@
-//! Histories of a whole control plane on virtual time: deployments, sets, machines and the overshoot guard decide together
-//! over a simulated cluster and cloud, while views lag, calls get lost, processes die, providers fail and users change
-//! their minds.
+//! Histories of a whole control plane on virtual time: the controllers for deployments, sets and machines and the
+//! overshoot guard run together with a simulated cluster and cloud, while watches are late, calls get lost, processes
+//! die, providers fail and users change objects.
 //!
-//! The controllers are those of production, and so are stores, indexes, wake-ups, the gate, the memory of refusals and the rules of
-//! the queue. What is played begins behind the ports ([`played`]): the API servers ([`api`]), the time, the provider ([`cloud`]),
-//! kubelets and pods ([`nodes`], [`pods`]), volumes ([`volumes`]), classes and their
-//! Secrets ([`classes`]). Which changes wake which loop is [`machine_controllers::loops`]. That an API server is silent a process is told. The queue's debouncing is real time elsewhere and a wake-up a little later here.
+//! The controllers are those of production, and so are stores, indexes, wake-ups, the gate, the memory of refusals and
+//! the rules of the queue. The simulation begins behind the ports ([`played`]): API servers ([`api`]), time, provider
+//! ([`cloud`]), kubelets and pods ([`nodes`], [`pods`]), volumes ([`volumes`]), classes and their Secrets
+//! ([`classes`]). Which changes wake which loop is in [`machine_controllers::loops`]. Two parts differ from production:
+//! the history tells a process when an API server does not answer, and the debouncing of the queue is a short delay.
 //!
-//! What must hold is in [`checks`] and [`rest`]. A history is a function of its seed; one that fails is shortened and can be
-//! replayed (`mcm simulate --seed N`).
+//! The properties that must hold are in [`checks`] and [`rest`]. A history is a function of its seed. A history that
+//! fails is shortened and can be replayed (`mcm simulate --seed N`).
 
 #![forbid(unsafe_code)]
 
@@ -43,43 +44,43 @@ mod world;
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
 
 use self::{
-    calls::{Calls, Doom},
+    calls::{Calls, PlannedFault},
     checks::Violation,
     history::{History, Setup},
     trace::Trace,
     world::{Start, World},
 };
 
-/// What became of a history.
+/// The result of a history.
 #[derive(Clone, Debug)]
-pub struct Told {
-    /// What happened that must not.
+pub struct RunReport {
+    /// The violated property, if any.
     pub violation: Option<Violation>,
-    /// What happened, line by line; empty unless asked for.
+    /// The trace; empty unless requested.
     pub lines: Vec<String>,
-    /// Passes of the loops.
+    /// Number of passes.
     pub passes: u64,
-    /// Objects written.
+    /// Number of object writes.
     pub changes: u64,
     /// Virtual time, in seconds.
     pub seconds: i64,
 }
 
-/// Whether a run tells what happens.
+/// Whether a run keeps a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Telling {
-    /// Nothing is told; fast.
-    Silent,
-    /// Everything is.
-    Aloud,
+pub enum TraceMode {
+    /// No trace; fast.
+    Off,
+    /// A trace of everything.
+    Full,
 }
 
 thread_local! {
-    /// Worlds at rest, by what they begin with.
+    /// Worlds at rest, by their deployment.
     static STARTS: RefCell<BTreeMap<Setup, Rc<Start>>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// A world at rest.
+/// A world at rest with this deployment.
 ///
 /// # Errors
 /// When not even the first rollout comes to rest.
@@ -96,25 +97,25 @@ fn start(setup: Setup) -> Result<Rc<Start>, Violation> {
     Ok(start)
 }
 
-/// Lets a history happen.
-pub fn run(history: &History, telling: Telling) -> Told {
-    run_doomed(history, telling, None).0
+/// Plays a history.
+pub fn run(history: &History, trace_mode: TraceMode) -> RunReport {
+    run_with_fault(history, trace_mode, None).0
 }
 
-/// Lets a history happen in which this call goes wrong, and tells how many there were.
-fn run_doomed(history: &History, telling: Telling, doom: Option<Doom>) -> (Told, Calls) {
-    let trace = if telling == Telling::Aloud { Trace::kept() } else { Trace::default() };
+/// Plays a history with this planned fault; also returns the number of calls.
+fn run_with_fault(history: &History, trace_mode: TraceMode, planned_fault: Option<PlannedFault>) -> (RunReport, Calls) {
+    let trace = if trace_mode == TraceMode::Full { Trace::kept() } else { Trace::default() };
     let start = match start(history.setup) {
         Ok(start) => start,
         Err(violation) => {
             return (
-                Told { violation: Some(violation), lines: Vec::new(), passes: 0, changes: 0, seconds: 0 },
+                RunReport { violation: Some(violation), lines: Vec::new(), passes: 0, changes: 0, seconds: 0 },
                 Calls::default(),
             );
         }
     };
     let mut world = World::new(&start, history, trace);
-    world.doom = doom;
+    world.planned_fault = planned_fault;
     let (began, before) = (world.now, world.api.changes);
     'rounds: for round in &history.rounds {
         for step in round {
@@ -128,17 +129,17 @@ fn run_doomed(history: &History, telling: Telling, doom: Option<Doom>) -> (Told,
             break;
         }
     }
-    let told = Told {
+    let report = RunReport {
         violation: world.checks.violation,
         lines: world.trace.into_lines(),
         passes: world.passes,
         changes: world.api.changes - before,
         seconds: world.now.duration_since(began).as_secs(),
     };
-    (told, world.calls)
+    (report, world.calls)
 }
 
-/// The shortest history found that still breaks the same rule: steps are taken out in ever smaller pieces.
+/// A shorter history that violates the same property: steps are removed in ever smaller ranges.
 pub fn shortened(history: &History, violation: &Violation) -> History {
     let mut best = history.clone();
     let mut piece = best.len().max(1);
@@ -146,7 +147,7 @@ pub fn shortened(history: &History, violation: &Violation) -> History {
         let mut place = 0;
         while place < best.len() {
             let shorter = best.without_steps(place..place + piece);
-            let found = run(&shorter, Telling::Silent).violation;
+            let found = run(&shorter, TraceMode::Off).violation;
             if found.is_some_and(|found| found.rule == violation.rule) {
                 best = shorter;
             } else {

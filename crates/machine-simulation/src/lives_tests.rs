@@ -1,4 +1,5 @@
-//! Lives of single machines at random, and that they show when a guard is missing. `MCM_HISTORIES` sets their number.
+//! Random histories of single machines, and tests that they fail when a guard is missing. `MCM_HISTORIES` sets their
+//! number.
 
 use rstest::rstest;
 
@@ -9,16 +10,16 @@ use super::{
 };
 use machine_controllers::deployment::AvailabilityRule;
 
-/// Lives among which a missing guard must show.
+/// Number of histories among which one must fail if a guard is missing.
 const SEEDS: u64 = 400;
 
-/// What goes wrong in the first of so many lives in which anything does.
+/// The first violation among this number of histories.
 fn broken(count: u64, without: Option<Guard>, expected: Option<&str>) -> Option<(u64, Violation)> {
     let threads = std::thread::available_parallelism().map_or(2, |threads| threads.get() as u64);
     let worker = |first: u64| {
         (first..count).step_by(usize::try_from(threads).unwrap_or(1)).find_map(|seed| {
             let history = History { without, ..History::life_of_seed(seed) };
-            let violation = run(&history, Telling::Silent).violation?;
+            let violation = run(&history, TraceMode::Off).violation?;
             expected.is_none_or(|rule| violation.rule == rule).then_some((seed, violation))
         })
     };
@@ -33,17 +34,17 @@ fn mc_284_no_history_loses_a_vm_or_a_finalizer_or_ends_nowhere() {
     let count = std::env::var("MCM_HISTORIES").ok().and_then(|count| count.parse().ok()).unwrap_or(150);
     if let Some((seed, violation)) = broken(count, None, None) {
         let short = shortened(&History::life_of_seed(seed), &violation);
-        let told = run(&short, Telling::Aloud);
-        panic!("seed {seed}: {violation:?}\n{short:#?}\n{}", told.lines.join("\n"));
+        let report = run(&short, TraceMode::Full);
+        panic!("seed {seed}: {violation:?}\n{short:#?}\n{}", report.lines.join("\n"));
     }
 }
 
-/// Lives that once went wrong.
+/// Histories that once failed.
 #[rstest]
 #[case::a_machine_is_deleted_in_the_pass_that_has_drained_its_node_for_a_preservation(24_606)]
 #[case::the_view_shows_the_node_of_another_instance_when_the_machine_is_let_go(17_743)]
 fn a_life_that_went_wrong_goes_well(#[case] seed: u64) {
-    assert_eq!(run(&History::life_of_seed(seed), Telling::Silent).violation, None);
+    assert_eq!(run(&History::life_of_seed(seed), TraceMode::Off).violation, None);
 }
 
 #[rstest]
@@ -51,7 +52,7 @@ fn a_life_that_went_wrong_goes_well(#[case] seed: u64) {
 #[case(Guard::Calls, "a driver call begins while another one is under way")]
 #[case(Guard::Answers, "a machine is let go before the driver has said that its VM is gone")]
 #[case(Guard::Question, "a second VM is made for a machine")]
-// What acts minds whose a Node is, too: the decision alone comes to nothing.
+// The effects check the owner of a Node too, so hiding it from the decision alone does no harm.
 #[case(Guard::Ownership, "a pass goes in circles")]
 #[case(Guard::Cordon, "pods are evicted from a Node that takes new ones")]
 #[case(Guard::Frozen, "a driver is called while the controller is frozen")]
@@ -67,7 +68,7 @@ fn without_a_guard_a_life_goes_wrong(#[case] guard: Guard, #[case] expected: &st
     assert!(broken(SEEDS, Some(guard), Some(expected)).is_some(), "{guard}");
 }
 
-/// Places of the watches.
+/// Numbers of the watches.
 const MACHINES: u8 = 0;
 const DEPLOYMENT: u8 = 2;
 const NODES: u8 = 3;
@@ -87,21 +88,22 @@ fn life(replicas: u8, provider: Provider, steps: impl IntoIterator<Item = Step>)
     }
 }
 
-/// All that is due is worked on, and driver calls end like this one after the other, with so many seconds between them.
+/// Runs passes over everything that is due; driver calls end with these outcomes one after the other, with this number
+/// of seconds between them.
 fn calls_apart(seconds: u16, lucks: impl IntoIterator<Item = Luck>) -> Vec<Step> {
-    // A pass that would be held up after so many calls is not held up, and waits for nothing that is due later.
+    // A pass that would be held up after this many calls runs to its end, and does not wait for later jobs.
     let turn =
         |luck| std::iter::repeat_n(Step::Begin(0, u8::MAX), 8).chain([Step::Cloud(0, luck), Step::Wait(seconds)]);
     lucks.into_iter().flat_map(turn).collect()
 }
 
-/// Somebody works on what is due, and driver calls end like this one after the other.
+/// Runs passes over due jobs; driver calls end with these outcomes one after the other.
 fn calls(lucks: impl IntoIterator<Item = Luck>) -> Vec<Step> {
     let turn = |luck| std::iter::repeat_n(Step::Pass(0, None), 6).chain([Step::Cloud(0, luck)]);
     lucks.into_iter().flat_map(turn).collect()
 }
 
-/// So many calls succeed, and then calls end like this.
+/// The first `good` calls succeed, then calls end with these outcomes.
 fn after(good: usize, lucks: &[Luck]) -> Vec<Step> {
     calls(std::iter::repeat_n(Luck::Good, good).chain(lucks.iter().copied()))
 }
@@ -110,13 +112,13 @@ fn wanted() -> [Step; 2] {
     [Step::Edit(Edit::Scale(1)), Step::Watch(DEPLOYMENT, 9)]
 }
 
-/// None of these goes wrong with its guard, and one does without.
+/// None of these histories fails with the guard, and one fails without it.
 fn shows(guard: Guard, expected: &str, histories: impl IntoIterator<Item = History>) {
     let mut found = Vec::new();
     for history in histories {
-        assert_eq!(run(&history, Telling::Silent).violation, None, "{:?}", history.rounds);
+        assert_eq!(run(&history, TraceMode::Off).violation, None, "{:?}", history.rounds);
         let without = History { without: Some(guard), ..history };
-        match run(&without, Telling::Silent).violation {
+        match run(&without, TraceMode::Off).violation {
             Some(violation) if violation.rule == expected => return,
             other => found.push(other),
         }
@@ -149,7 +151,7 @@ fn a_failed_machine_of_a_set_makes_no_vm() {
     let histories = (0..4).flat_map(|pick| {
         (0..3).map(move |good| {
             let lucks = std::iter::repeat_n(Luck::Good, good).chain([Luck::Full]);
-            // The creation timeout is over; then the machine is looked at before its set is.
+            // The creation timeout is over, and the pass over the machine comes before the pass over its set.
             let given_up = [Step::Wait(1300)].into_iter().chain([Step::Begin(0, u8::MAX); 8]).chain([Step::Wait(601)]);
             let again = std::iter::repeat_n([Step::Begin(pick, u8::MAX), Step::Cloud(0, Luck::Good)], 3).flatten();
             let steps = calls_apart(0, lucks).into_iter().chain(given_up).chain(again);
@@ -203,9 +205,9 @@ fn a_node_that_joins_at_the_last_moment_goes_with_its_machine() {
     shows(Guard::LastNode, "the Node of a machine that is gone is left behind", histories);
 }
 
-/// What went wrong in a life once.
+/// Histories that once failed.
 #[rstest]
 #[case::a_set_kept_again_and_again_what_its_node_gives_up(664)]
 fn what_went_wrong_once_holds(#[case] seed: u64) {
-    assert_eq!(run(&History::life_of_seed(seed), Telling::Silent).violation, None);
+    assert_eq!(run(&History::life_of_seed(seed), TraceMode::Off).violation, None);
 }

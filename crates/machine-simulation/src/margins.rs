@@ -1,19 +1,20 @@
-//! How many machines a specification allows and demands, by arithmetic of its own: that of the controllers is under test.
+//! The numbers of machines that a specification allows and demands, with arithmetic of its own: that of the controllers
+//! is under test.
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use machine_api::v1alpha1::{MachineDeployment, OrchestrationType, StrategyType};
 
-/// What a specification says about the number of machines.
+/// The bounds of a specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Margins {
-    /// Most machines that may stay.
+    /// Maximum number of machines that are not being deleted.
     pub most: i32,
-    /// Least machines that must be available.
+    /// Minimum number of available machines.
     pub least: i32,
 }
 
-/// What a deployment allows and demands. `maxSurge` is rounded up and `maxUnavailable` down; when both come to nothing, one
-/// machine may be missing. Source: spec/deployment-and-set §9.1.
+/// The bounds of a deployment. `maxSurge` is rounded up and `maxUnavailable` down; if both are zero, one machine may be
+/// unavailable. Source: spec/deployment-and-set §9.1.
 pub fn margins(deployment: &MachineDeployment) -> Margins {
     let strategy = &deployment.spec.strategy;
     let replicas = deployment.spec.replicas;
@@ -24,7 +25,7 @@ pub fn margins(deployment: &MachineDeployment) -> Margins {
         }
         StrategyType::InPlaceUpdate => {
             let limits = strategy.in_place_update.as_ref();
-            // A user who picks Nodes gets no machine in their places.
+            // When a user selects Nodes, no additional machines are created.
             let makes_more = limits.filter(|one| one.orchestration_type != OrchestrationType::Manual);
             (makes_more.and_then(|one| one.max_surge.as_ref()), limits.and_then(|one| one.max_unavailable.as_ref()))
         }

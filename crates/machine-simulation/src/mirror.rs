@@ -1,9 +1,9 @@
-//! The mirror of a cluster in which a whole program works: what its API server stores and its provider runs, in the form in which the
-//! checks of this crate read it, so that both levels of histories share one list of what must hold.
+//! A mirror of a cluster in which the whole program runs: the objects of its API server and the VMs of its provider, in
+//! the form that the checks of this crate read. So both levels of histories use the same properties.
 //!
-//! A test tells the mirror every write of the API server, in order ([`Mirror::stored`]), and every call of the driver. Users and Nodes
-//! act on a copy of the mirror; what they have changed there becomes requests ([`Request`], [`requests`]), and the answer of the API
-//! server comes back as a write.
+//! A test reports every write of the API server in order ([`Mirror::stored`]), and every call of the driver. Edits of
+//! users and events of Nodes are applied to a copy of the mirror; the differences become requests ([`Request`],
+//! [`requests`]), and the resulting writes of the API server are reported as well.
 
 mod requests;
 
@@ -34,42 +34,43 @@ use controller_runtime::key::Target;
 
 pub use self::requests::Request;
 pub use super::{
-    calls::{Fault, Misfortune},
+    calls::{CallFault, Fault},
     classes::{USER_DATA, WITHOUT_TOKEN},
     edits::CLASSES,
     pods::name_on as pod_on,
     refusals::Refused,
 };
 
-/// The mirror of a cluster, and what is watched over in it.
+/// The mirror of a cluster, with its checks.
 #[derive(Default)]
 pub struct Mirror {
     api: Api,
     cloud: Cloud,
     checks: Checks,
-    /// What a user is about to change of the deployment.
+    /// The edit that a user is about to make to the deployment.
     edited: Option<Edited>,
     /// Machines that users delete.
     by_users: BTreeSet<String>,
-    /// Nodes that users pick for an update.
+    /// Nodes that users select for an update.
     picked_by_users: BTreeSet<String>,
 }
 
 impl Mirror {
-    /// The deployment that a history begins with, to be applied in this namespace.
+    /// The deployment at the start of a history, to be applied in this namespace.
     ///
     /// # Errors
-    /// When the deployment is no JSON.
+    /// When the deployment can't be serialised.
     pub fn deployment(setup: Setup, namespace: &str) -> serde_json::Result<Value> {
         let mut deployment = edits::deployment(setup);
         deployment.metadata.namespace = Some(namespace.to_owned());
         requests::whole(&deployment)
     }
 
-    /// The API server has stored an object of this resource, or deleted it. Resources that no check reads are passed over.
+    /// Records that the API server has stored an object of this resource, or deleted it. Resources that no check reads
+    /// are ignored.
     ///
     /// # Errors
-    /// When the object is none of its kind.
+    /// When the object can't be parsed as its kind.
     pub fn stored(
         &mut self,
         resource: &str,
@@ -113,7 +114,8 @@ impl Mirror {
         let Some(before) = before.filter(|before| !ends(before) && after.is_none_or(|after| ends(after))) else {
             return Ok(());
         };
-        // The machine's own controller deletes a machine whose Node somebody has deleted; a Node has the name of its machine.
+        // The machine controller deletes a machine whose Node was deleted by someone else; a Node has the name of its
+        // machine.
         let has_lost_node = self.api.nodes.get(name).is_none_or(|node| node.metadata.deletion_timestamp.is_some())
             && is_available(&before);
         if !has_lost_node && !self.by_users.contains(name) {
@@ -153,7 +155,7 @@ impl Mirror {
         }
     }
 
-    /// The VMs that the provider runs; a VM's Node has the name of its machine.
+    /// Sets the VMs of the provider; the Node of a VM has the name of its machine.
     pub fn vms_are(&mut self, listed: Vec<ListedVm>, now: Timestamp) {
         let vm = |one: ListedVm| {
             let made = one.created.unwrap_or(now);
@@ -166,21 +168,21 @@ impl Mirror {
         self.cloud.vms = listed.into_iter().map(vm).collect();
     }
 
-    /// A driver is asked for a VM.
+    /// Records that a driver is called to create a VM.
     pub fn vm_is_ordered(&mut self, request: &MachineRequest, now: Timestamp) {
         self.checks.vm_is_ordered(&self.api, request, now);
     }
 
-    /// A driver is asked to make another VM of a machine than those that the provider has shown, although a creation that is repeated
-    /// makes another VM there.
+    /// Records that a driver is called to create a VM for a machine that already has one in the provider's list, at a
+    /// provider where a repeated creation makes another VM.
     pub fn second_vm_is_ordered(&mut self, machine: &str) {
         self.checks.violated("a second VM is made for a machine", || machine.to_owned());
     }
 
-    /// A driver is asked to delete VMs.
+    /// Records that a driver is called to delete VMs.
     pub fn vm_deletion_is_ordered(&mut self, request: &MachineRequest, now: Timestamp) {
         let meta = &request.machine.metadata;
-        // A VM that a living machine is to lose is one that it can't use. The collector's machines have no UID.
+        // A deletion for a machine that exists is about a VM that it can't use. The collector's machines have no UID.
         let is_stale = meta.uid.is_some() && meta.deletion_timestamp.is_none();
         let call = PendingCall {
             call: if is_stale { Call::DeleteStale } else { Call::Delete },
@@ -188,17 +190,17 @@ impl Mirror {
             provider_id: request.machine.spec.provider_id.clone(),
             began: now,
         };
-        // The answer is that of the provider; the checks alone count here.
+        // The real provider answers the call; only the checks matter here.
         let _ = self.cloud.end(&call, Luck::Good, Moment { now, api: &self.api }, &mut self.checks);
     }
 
-    /// A process writes; whether it is the process that has the lease.
+    /// Records a write of a process, and whether that process holds the lease.
     pub fn writes(&mut self, leads: bool) {
         self.checks.leads = leads;
         self.checks.acts();
     }
 
-    /// What a user has to ask of the API server to make this edit; nothing if there is nothing to be edited.
+    /// The requests to the API server that make this edit; empty if there is nothing to edit.
     pub fn edit(&mut self, edit: Edit, now: Timestamp) -> Vec<Request> {
         let edited = if matches!(edit, Edit::Class(_)) { Edited::Template } else { Edited::Other };
         let asked = self.asked_by_users(|api, checks| {
@@ -212,12 +214,12 @@ impl Mirror {
         asked
     }
 
-    /// The API server has refused an edit.
+    /// Records that the API server has refused an edit.
     pub fn edit_is_refused(&mut self) {
         self.edited = None;
     }
 
-    /// The same for what happens to a Node; no Node joins by this.
+    /// The requests for an event of a Node. Nodes do not join this way.
     pub fn node_event(&mut self, pick: u16, event: NodeEvent, now: Timestamp) -> Vec<Request> {
         if event == NodeEvent::Joins {
             return Vec::new();
@@ -227,7 +229,8 @@ impl Mirror {
         requests::between(&self.api, &after)
     }
 
-    /// After a storm: the deployment is no longer paused, labels are as they were, Nodes whose VMs run are ready.
+    /// The requests at the end of the random steps: the deployment is resumed, labels are restored, Nodes with running
+    /// VMs are ready.
     pub fn clears(&mut self, now: Timestamp) -> Vec<Request> {
         self.edited = None;
         let mut after = self.api.clone();
@@ -239,14 +242,14 @@ impl Mirror {
         requests::between(&self.api, &after)
     }
 
-    /// What the agents of Nodes do when they are well: they update what is ready for it, and somebody repairs what failed.
+    /// The requests of healthy agents: they update the Nodes that are ready for it, and failed Nodes are repaired.
     pub fn agents(&self) -> Vec<Request> {
         let mut after = self.api.clone();
         nodes::go_on_updating(&mut after);
         requests::between(&self.api, &after)
     }
 
-    /// What users do once nothing moves any more: a user who picks Nodes goes on, and machines and sets that nobody adopts are deleted.
+    /// The requests of users at rest: users who select Nodes continue, and machines and sets without owner are deleted.
     pub fn tidies(&mut self, now: Timestamp) -> Vec<Request> {
         self.asked_by_users(|api, checks| {
             tampering::go_on_picking(api, checks);
@@ -272,7 +275,7 @@ impl Mirror {
         asked
     }
 
-    /// Nodes that take pods and have none.
+    /// Schedulable Nodes without pods.
     pub fn nodes_without_pod(&self) -> Vec<String> {
         pods::free_nodes(&self.api)
     }
@@ -286,36 +289,36 @@ impl Mirror {
         self.api.pods.iter().filter(|(_, pod)| is_lost(pod)).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Until when some machine is kept.
+    /// The latest end of a preservation.
     pub fn kept_until(&self) -> Option<Timestamp> {
         let kept = |machine: &Arc<Machine>| Some(machine.status.current_status.preserve_expiry_time.as_ref()?.0);
         self.api.machines.values().filter(|machine| !is_terminating(machine)).filter_map(kept).max()
     }
 
-    /// How the cluster differs from what the specification wants; empty when it does not.
-    pub fn unlike(&self) -> Vec<String> {
-        rest::unlike(&self.api, &self.cloud)
+    /// The differences between the cluster and its specification; empty if there are none.
+    pub fn differences(&self) -> Vec<String> {
+        rest::differences(&self.api, &self.cloud)
     }
 
-    /// Everything is at rest: bounds begin here.
+    /// Everything is at rest: starts new bounds.
     pub fn at_rest(&mut self) {
         self.by_users.clear();
         self.picked_by_users.clear();
         self.checks.at_rest(&self.api);
     }
 
-    /// Notes what the test has seen and must not happen; the first violation counts.
+    /// Records a violation that the test has found; the first counts.
     pub fn violated(&mut self, rule: &'static str, text: impl FnOnce() -> String) {
         self.checks.violated(rule, text);
     }
 
-    /// What has happened that must not.
+    /// The first violation.
     pub fn violation(&self) -> Option<&Violation> {
         self.checks.violation.as_ref()
     }
 }
 
-/// Puts an object in its place, or takes it away; what was there before.
+/// Stores an object, or removes it; returns the previous one.
 fn put<K: Kind>(api: &mut Api, name: &str, object: Option<Value>) -> serde_json::Result<Option<Arc<K>>> {
     Ok(match object {
         Some(object) => K::table_mut(api).insert(name.to_owned(), Arc::new(serde_json::from_value(object)?)),

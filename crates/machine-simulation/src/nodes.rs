@@ -1,4 +1,4 @@
-//! The Nodes: kubelets that join and sicken, and the agents that update them in place.
+//! The Nodes: kubelets that join and become unhealthy, and the agents that update Nodes in place.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use machine_controllers::{
     snapshots::NodeSnapshot,
 };
 
-/// Lets something happen to a Node; its name, if it has happened.
+/// Applies an event to a Node; returns the name of the Node if the event was possible.
 pub fn happens(api: &mut Api, cloud: &Cloud, pick: u16, event: NodeEvent, now: Timestamp) -> Option<String> {
     let one_of = |names: Vec<String>| names.get(usize::from(pick) % names.len().max(1)).cloned();
     let fits = |node: &Arc<Node>| match event {
@@ -43,7 +43,7 @@ pub fn happens(api: &mut Api, cloud: &Cloud, pick: u16, event: NodeEvent, now: T
             return Some(name);
         }
         NodeEvent::Deleted => {
-            // It is there: it was just looked up.
+            // The Node exists: it was just looked up.
             let _ = api.delete::<Node>(&name, None, None, now);
             pods::end_lost(api);
         }
@@ -60,23 +60,23 @@ pub fn happens(api: &mut Api, cloud: &Cloud, pick: u16, event: NodeEvent, now: T
         NodeEvent::FillsUp => {
             api.edit::<Node>(&name, |node| {
                 empty(node);
-                tell(node, DISK_PRESSURE, "True", now);
+                set_condition(node, DISK_PRESSURE, "True", now);
             });
         }
         NodeEvent::Supplanted => supplant(api, &name, now),
-        NodeEvent::Updated => tell_result(api, &name, update_result::SUCCESSFUL),
-        NodeEvent::UpdateFailed => tell_result(api, &name, update_result::FAILED),
+        NodeEvent::Updated => set_update_result(api, &name, update_result::SUCCESSFUL),
+        NodeEvent::UpdateFailed => set_update_result(api, &name, update_result::FAILED),
     }
     Some(name)
 }
 
-/// What a Node names as its instance that is none of the provider's.
+/// The provider id of a Node that belongs to another provider.
 const STRANGE: &str = "elsewhere://zone-a/";
 
-/// Another instance has registered under the name of a Node, which is gone.
+/// Another instance registers under the name of a Node, which disappears.
 fn supplant(api: &mut Api, name: &str, now: Timestamp) {
     api.edit::<Node>(name, |node| node.metadata.finalizers = None);
-    // It is there: it was just looked up.
+    // The Node exists: it was just looked up.
     let _ = api.delete::<Node>(name, None, None, now);
     pods::end_lost(api);
     let mut node = Node::default();
@@ -87,13 +87,13 @@ fn supplant(api: &mut Api, name: &str, now: Timestamp) {
     pods::schedule(api, now);
 }
 
-/// Whether a Node is that of an instance of somebody else's.
+/// Whether a Node belongs to a foreign instance.
 pub fn is_strange(node: &Node) -> bool {
     let id = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref());
     id.is_some_and(|id| id.starts_with(STRANGE))
 }
 
-/// Lets the Node of a VM join; its name, unless it had joined before.
+/// Lets the Node of a VM join; returns its name, unless it had joined before.
 pub fn join(api: &mut Api, cloud: &Cloud, provider_id: &str, now: Timestamp) -> Option<String> {
     let vm = cloud.vms.get(provider_id).filter(|vm| !api.nodes.contains_key(&vm.node))?;
     let mut node = Node::default();
@@ -105,12 +105,12 @@ pub fn join(api: &mut Api, cloud: &Cloud, provider_id: &str, now: Timestamp) -> 
     node.metadata.name
 }
 
-/// The VM of a Node is gone, and its kubelet tells nothing.
+/// The VM of a Node is gone, so its kubelet reports nothing any more.
 pub fn goes_silent(api: &mut Api, name: &str, now: Timestamp) {
     api.edit::<Node>(name, |node| set_ready(node, Readiness::NotReady, now));
 }
 
-/// Nodes whose VMs live are ready again, and have pods.
+/// Makes Nodes with running VMs ready again, with pods.
 pub fn heal(api: &mut Api, cloud: &Cloud, now: Timestamp) {
     pods::schedule(api, now);
     let alive: Vec<String> = api.nodes.keys().filter(|name| cloud.runs(name)).cloned().collect();
@@ -122,7 +122,7 @@ pub fn heal(api: &mut Api, cloud: &Cloud, now: Timestamp) {
     }
 }
 
-/// Agents update what is ready for it, and somebody repairs what failed; whether there was any.
+/// Agents update the Nodes that are ready for it, and failed Nodes are repaired; returns whether there were any.
 pub fn go_on_updating(api: &mut Api) -> bool {
     let changes = api.changes;
     let has_failed = |node: &Node| {
@@ -136,7 +136,7 @@ pub fn go_on_updating(api: &mut Api) -> bool {
         .map(|(name, _)| name.clone())
         .collect();
     for name in waiting {
-        tell_result(api, &name, update_result::SUCCESSFUL);
+        set_update_result(api, &name, update_result::SUCCESSFUL);
     }
     api.changes != changes
 }
@@ -147,23 +147,23 @@ pub fn is_ready_for_update(node: &Arc<Node>) -> bool {
     UpdateStage::of(&node) == Some(UpdateStage::ReadyForUpdate) && result_of(&node).is_none()
 }
 
-/// Says what became of an update.
-pub fn tell_result(api: &mut Api, name: &str, result: &str) {
+/// Writes the result of an update.
+pub fn set_update_result(api: &mut Api, name: &str, result: &str) {
     api.edit::<Node>(name, |node| {
         node.metadata.labels.get_or_insert_default().insert(label::UPDATE_RESULT.to_owned(), result.to_owned());
     });
 }
 
-/// What the kubelet of a Node tells.
+/// What a kubelet reports about its Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// All is well.
+    /// The Node is healthy.
     Ready,
-    /// Something is not.
+    /// The Node is not healthy.
     NotReady,
 }
 
-/// Says whether the Node is ready, and since when.
+/// Sets the Node's `Ready` condition and its time.
 pub fn set_ready(node: &mut Node, readiness: Readiness, now: Timestamp) {
     let conditions = conditions_of(node);
     let is = match readiness {
@@ -174,18 +174,18 @@ pub fn set_ready(node: &mut Node, readiness: Readiness, now: Timestamp) {
         return;
     }
     conditions.retain(|condition| condition.type_ != "Ready");
-    tell(node, "Ready", is, now);
+    set_condition(node, "Ready", is, now);
 }
 
-/// The condition of a Node whose disk is full.
+/// The condition of a Node with a full disk.
 const DISK_PRESSURE: &str = "DiskPressure";
 
-/// The disk of the Node is not full.
+/// Removes that condition.
 fn empty(node: &mut Node) {
     conditions_of(node).retain(|condition| condition.type_ != DISK_PRESSURE);
 }
 
-fn tell(node: &mut Node, kind: &str, status: &str, now: Timestamp) {
+fn set_condition(node: &mut Node, kind: &str, status: &str, now: Timestamp) {
     conditions_of(node).push(NodeCondition {
         type_: kind.to_owned(),
         status: status.to_owned(),
@@ -199,7 +199,7 @@ fn conditions_of(node: &mut Node) -> &mut Vec<NodeCondition> {
     status.conditions.get_or_insert_default()
 }
 
-/// Whether the kubelet of a Node tells that all is well.
+/// Whether the kubelet of a Node reports that it is healthy.
 pub fn is_ready(node: &Node) -> bool {
     let conditions = || node.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let tells = |kind: &str| conditions().any(|condition| condition.type_ == kind && condition.status == "True");

@@ -1,11 +1,11 @@
-//! The API server as a controller of the simulation reaches it: every call may get lost, be refused, or be held up while the
-//! history goes on.
+//! The API server as seen by a controller of the simulation: each call may get lost, be refused, or be held up while
+//! the history continues.
 //!
-//! Controllers are those of production, and so are [`Objects`](controller_runtime::objects::Objects); what is played begins behind
-//! [`ObjectApi`]. A pass is a future that is polled by hand, and so is work beside the passes ([`tasks`]). While it is polled, the
-//! world is lent to its process ([`Stage`]): a call is answered at once, unless it is held up; then the pass stays pending until it
-//! is polled again. A process that dies is never answered again, and its passes are dropped. The provider is in [`cloud`], what
-//! only drains call in [`target`].
+//! Controllers are those of production, and so is [`Objects`](controller_runtime::objects::Objects); the simulation
+//! begins behind [`ObjectApi`]. A pass is a future that is polled by hand, and so are tasks ([`tasks`]). While it is
+//! polled, the world is lent to its process ([`Stage`]). A call is answered at once, unless it is held up; then the
+//! pass stays pending until it is polled again. The calls of a dead process are never answered, and its passes are
+//! dropped. The provider is in [`cloud`], the calls of drains are in [`target`].
 
 pub mod cloud;
 pub mod target;
@@ -48,34 +48,34 @@ use machine_api::{
 };
 use machine_controllers::{loops::Controller, set::preservation::NodePreserve, snapshots::NodeSnapshot};
 
-/// The world, as long as a pass is polled.
+/// The world while a pass is polled.
 pub struct Lent {
     /// The API server.
     pub api: Api,
     /// The provider.
     pub cloud: Cloud,
-    /// What is watched over.
+    /// The checks.
     pub checks: Checks,
-    /// What is told.
+    /// The trace.
     pub trace: Trace,
-    /// What the pass happens in.
+    /// The circumstances of the pass.
     pub around: Around,
-    /// Calls so far.
+    /// The number of calls so far.
     pub made: u8,
-    /// How the pass ends, as far as it is known.
+    /// The state of the process after the pass, as far as it is known.
     pub end: End,
 }
 
-/// Where a process finds the world while a pass of it is polled. Cheap to clone.
+/// Gives a process access to the world while one of its passes is polled. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Stage {
     lent: Arc<Mutex<Option<Lent>>>,
-    /// Of calls that are held up: what polls several calls polls only those that were woken.
+    /// Wakers of calls that are held up. A future that polls several calls polls only those that were woken.
     held: Arc<Mutex<Vec<Waker>>>,
 }
 
 impl Stage {
-    /// Lends the world for as long as `poll` takes, and gives it back.
+    /// Lends the world while `poll` runs, and returns it afterwards.
     pub fn lend<T>(&self, lent: Lent, poll: impl FnOnce() -> T) -> (T, Option<Lent>) {
         *self.lock() = Some(lent);
         let held = std::mem::take(&mut *self.held.lock().unwrap_or_else(PoisonError::into_inner));
@@ -94,7 +94,7 @@ impl Stage {
         self.lent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Holds a call up, once, if the process is to be held up before it.
+    /// Holds a call up once, if the process must be held up before it.
     async fn held_up(&self) {
         let mut was_held = false;
         poll_fn(|context| {
@@ -110,17 +110,17 @@ impl Stage {
     }
 }
 
-/// The time of a process.
+/// The clock of a process.
 #[derive(Debug)]
 pub struct PlayedClock(Mutex<Timestamp>);
 
 impl PlayedClock {
-    /// A clock that shows this.
+    /// A clock with this time.
     pub fn at(now: Timestamp) -> Self {
         Self(Mutex::new(now))
     }
 
-    /// Puts the clock on.
+    /// Sets the clock.
     pub fn set(&self, now: Timestamp) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = now;
     }
@@ -132,23 +132,23 @@ impl Clock for PlayedClock {
     }
 }
 
-/// What belongs to a process and is behind each of its calls.
+/// The context of each call of a process.
 #[derive(Clone)]
 pub struct Caller {
-    /// Where the world is.
+    /// Access to the world.
     pub stage: Stage,
     /// The loop that calls.
     pub of: Controller,
     /// The gate of the process.
     pub gate: Gate,
-    /// Closes it.
+    /// Closes the gate.
     pub lost: CancellationToken,
-    /// What it sees of Nodes.
+    /// The store of Nodes of the process.
     pub nodes: Arc<Store<NodeSnapshot>>,
 }
 
 impl Caller {
-    /// Makes a call; one of a process that dies is never answered.
+    /// Makes a call. A call of a process that dies is never answered.
     async fn call<T>(
         &self,
         what: impl Fn() -> String,
@@ -181,7 +181,7 @@ pub struct Played<S> {
 }
 
 impl<S: Whole<Object: Kind>> Played<S> {
-    /// Those that this caller reaches; `store` is its view of them.
+    /// The objects as this caller reaches them; `store` is its store.
     pub fn new(caller: &Caller, store: &Arc<Store<S>>) -> Self {
         Self { caller: caller.clone(), store: Arc::clone(store) }
     }
@@ -193,7 +193,7 @@ impl<S: Whole<Object: Kind>> Played<S> {
             && self.caller.stage.with(is_kept) == Some(true)
     }
 
-    /// A machine or a Node as it is, when the controller of machines is about to write on it.
+    /// The machine or Node before the machine controller writes it.
     fn before(&self, name: &str) -> Option<Before> {
         if self.caller.of != Controller::Machine {
             return None;
@@ -209,10 +209,11 @@ impl<S: Whole<Object: Kind>> Played<S> {
         });
     }
 
-    /// What a process reads that takes its view for the truth: without the guard, it does not ask what became of its writes.
-    fn taken_for_granted(&self, key: &ObjectKey) -> Option<Result<Arc<S::Object>, ApiError>> {
+    /// A read that a process skips because a guard is missing: it trusts its store instead of asking what happened to
+    /// its writes.
+    fn from_store_without_guard(&self, key: &ObjectKey) -> Option<Result<Arc<S::Object>, ApiError>> {
         let known = self.store.get(key);
-        let is_deaf = match self.caller.of {
+        let skips_read = match self.caller.of {
             Controller::MachineDeployment => self.caller.lacks(Guard::Unanswered),
             Controller::MachineSet => {
                 self.caller.lacks(if known.is_some() { Guard::Unread } else { Guard::Unanswered })
@@ -220,7 +221,7 @@ impl<S: Whole<Object: Kind>> Played<S> {
             Controller::MachineSafetyOrphanVms => self.caller.lacks(Guard::Confirmation),
             _ => false,
         };
-        is_deaf.then(|| {
+        skips_read.then(|| {
             known.map(|known| Arc::clone(known.whole_object())).ok_or_else(|| ApiError::NotFound(key.name.clone()))
         })
     }
@@ -234,7 +235,7 @@ impl<K: Kind, S: Whole<Object = K>> ObjectApi<K> for Played<S> {
 
     async fn read(&self, key: &ObjectKey) -> Result<Arc<K>, ApiError> {
         self.caller.stage.held_up().await;
-        if let Some(known) = self.taken_for_granted(key) {
+        if let Some(known) = self.from_store_without_guard(key) {
             return known;
         }
         let asked = self.store.moment();
@@ -246,7 +247,7 @@ impl<K: Kind, S: Whole<Object = K>> ObjectApi<K> for Played<S> {
             })
             .await?;
         if self.caller.lacks(Guard::OwnWrites) {
-            // Only writes are not told of.
+            // Only answers to writes are hidden from the store.
             self.store.observe_read(Arc::clone(&read), asked);
         }
         Ok(read)
@@ -336,7 +337,7 @@ impl<K: Kind, S: Whole<Object = K>> ObjectApi<K> for Played<S> {
                 request::<K>(Verb::Delete, name),
                 |lent| {
                     if how.grace_seconds == Some(0) {
-                        // Nothing waits for it: only pods are deleted like that, and a kubelet has no finalizer.
+                        // Nothing waits for it: only pods are deleted like this, and a kubelet has no finalizer.
                         lent.api.edit::<K>(name, |object| object.meta_mut().finalizers = None);
                     }
                     lent.api.delete::<K>(name, Some(&target.uid), version, lent.around.now)
@@ -364,7 +365,7 @@ impl<K: Kind, S: Whole<Object = K>> ObjectApi<K> for Played<S> {
     }
 }
 
-/// Whether an object has a label, told as `key=value`; every one has, when none is told.
+/// Whether an object has the label `key=value`; every object does if the selector is empty.
 fn has_label<K: Kind>(object: &K, selector: &str) -> bool {
     let Some((key, value)) = selector.split_once('=') else { return true };
     object.meta().labels.as_ref().and_then(|labels| labels.get(key)).is_some_and(|is| is == value)

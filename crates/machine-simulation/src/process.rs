@@ -1,7 +1,7 @@
-//! One controller process of the simulation: its views, what it has yet to look at, and what it remembers.
+//! One controller process of the simulation: its stores, its due jobs, and its memory.
 //!
-//! Controllers, views, indexes and wake-ups are the real ones; what a crash forgets is forgotten here. How controllers are put
-//! together is in [`parts`], what they reach in [`super::played`].
+//! Controllers, stores, indexes and wake-ups are those of production. A crash loses the same state as in production.
+//! How controllers are made is in [`parts`], what they reach in [`super::played`].
 
 mod parts;
 
@@ -57,32 +57,32 @@ use machine_controllers::{
     wakes::{Route, Strength, Wake, Wakes},
 };
 
-/// A pass takes no longer. One that does may overlap with what comes when a rollout's patience is over
-/// ([`deployment::settling::PATIENCE`]).
+/// Maximum duration of a pass. A longer pass could overlap with what a rollout does after its waiting time
+/// ([`deployment::settling::SETTLING_LIMIT`]).
 const MOST_OPEN: Duration = Duration::from_secs(5);
 
-/// The loops that keep finalizers right.
+/// The loops for finalizers.
 const FINALIZERS: [Controller; 2] = [Controller::MachineClass, Controller::Secret];
 
-/// More events are not kept between two passes.
+/// Maximum number of events kept between two passes.
 const MOST_EVENTS: usize = 4096;
 
-/// What all processes of a world have in common.
+/// The configuration of all processes of a world.
 #[derive(Clone, Debug)]
-pub struct Binary {
-    /// What the command line says about rollouts.
+pub struct ProcessConfig {
+    /// Settings of rollouts from the command line.
     pub rollouts: DeploymentSettings,
-    /// What it says about machines.
+    /// Settings of machines from the command line.
     pub machines: MachineSettings,
-    /// Whether a creation can be repeated.
+    /// Whether a creation may be repeated.
     pub creation: CreationGuarantee,
-    /// How long pods take to end.
+    /// How long pods terminate.
     pub pods_end_in: Duration,
     /// A guard that the process lacks.
     pub without: Option<Guard>,
 }
 
-impl Default for Binary {
+impl Default for ProcessConfig {
     fn default() -> Self {
         Self {
             rollouts: DeploymentSettings::default(),
@@ -94,7 +94,7 @@ impl Default for Binary {
     }
 }
 
-/// What a loop is to look at.
+/// A key and its loop.
 pub type Job = (Controller, ObjectKey);
 
 /// A pass that is held up.
@@ -104,15 +104,15 @@ struct Open {
     began: Timestamp,
 }
 
-/// What is done about a job.
+/// The next work on a job.
 pub enum Work {
-    /// A pass is begun.
+    /// A new pass.
     Pass,
-    /// One that was held up goes on.
+    /// The continuation of a pass that was held up.
     GoOn(Pass),
 }
 
-/// A change that the process has not routed yet.
+/// A change that has not been routed yet.
 enum News {
     Machine(Change<MachineSnapshot>),
     Set(Change<SetSnapshot>),
@@ -126,52 +126,53 @@ enum News {
 
 /// One controller process.
 pub struct Process {
-    /// Its views of the control cluster.
+    /// Its stores of the control cluster.
     pub views: ControlViews,
-    /// Its view of the Nodes.
+    /// Its store of Nodes.
     pub nodes: Arc<Store<NodeSnapshot>>,
-    /// Its view of the pods.
+    /// Its store of pods.
     pods: Arc<Store<PodSnapshot>>,
-    /// Its view of the attachments of volumes.
+    /// Its store of volume attachments.
     attachments: Arc<Store<AttachmentSnapshot>>,
-    /// Cancelled when it loses the lease.
+    /// Cancelled when the process loses the lease.
     pub lost: CancellationToken,
-    /// What it was refused.
+    /// The refusals that it remembers.
     pub refusals: Refusals,
-    /// Whether it gives verdicts. The watch over the API servers, which would freeze it, is not played: the history does.
+    /// Its freeze switch. The watchman, which freezes the loops in production, is not played; the history sets the
+    /// switch.
     freeze: FreezeSwitch,
-    /// Where it finds the world during a pass.
+    /// Access to the world during a pass.
     pub stage: Stage,
-    /// Its time.
+    /// Its clock.
     pub clock: Arc<PlayedClock>,
     /// Its loops.
     loops: Vec<Loop>,
     events: mpsc::Receiver<Pending>,
-    /// Driver calls that have no answer yet.
+    /// Pending driver calls.
     calls: UnderWay,
-    /// Work beside the passes.
+    /// Its tasks.
     tasks: Begun,
-    /// Machines that were woken and are not due yet.
+    /// Machines that were woken and are not in `due` yet.
     woken: Woken,
     collector: Arc<Collector>,
-    /// What the collector works on, and what it has come to. It waits for the provider within a pass, so that its passes are
-    /// tasks here.
+    /// The running passes of the collector, and their outcomes. The collector waits for the provider within a pass, so
+    /// its passes are tasks here.
     collecting: BTreeSet<ObjectKey>,
     collected: Arc<Mutex<Vec<(ObjectKey, Outcome)>>>,
     news: Arc<Mutex<Vec<News>>>,
     due: BTreeMap<Job, Timestamp>,
-    /// Passes that are held up; nobody else works on their jobs.
+    /// Passes that are held up; their jobs are not started again.
     open: Vec<Open>,
     failures: BTreeMap<Job, u32>,
     /// A guard that it lacks.
     without: Option<Guard>,
-    /// How much of each log its watches have delivered.
+    /// The position of its watches in each log.
     watched: [usize; KINDS],
 }
 
 impl Process {
-    /// A process that lists everything and then watches.
-    pub fn start(api: &Api, now: Timestamp, seed: u64, binary: &Binary) -> Self {
+    /// Starts a process, which lists all objects and then watches them.
+    pub fn start(api: &Api, now: Timestamp, seed: u64, config: &ProcessConfig) -> Self {
         let lost = CancellationToken::new();
         let (views, nodes, pods) = (ControlViews::default(), node_store(), pod_store());
         let attachments = Arc::new(Store::new(Vec::new()));
@@ -196,7 +197,7 @@ impl Process {
             tasks: Arc::new(tasks.tasks()),
             woken: &woken,
             notes,
-            binary,
+            config,
         };
         let collector = Arc::new(parts.collector());
         let mut process = Self {
@@ -225,7 +226,7 @@ impl Process {
             due: BTreeMap::new(),
             open: Vec::new(),
             failures: BTreeMap::new(),
-            without: binary.without,
+            without: config.without,
             watched: [0; KINDS],
             views,
             nodes,
@@ -258,7 +259,7 @@ impl Process {
         process
     }
 
-    /// The listeners only note what changed: routing them here would make the views hold themselves.
+    /// The listeners only record changes: routing inside them would make the stores own themselves.
     fn listen(&self) {
         fn attach<S: Snapshot>(store: &Store<S>, news: &Arc<Mutex<Vec<News>>>, wrap: fn(Change<S>) -> News) {
             let news = Arc::clone(news);
@@ -277,7 +278,7 @@ impl Process {
         attach(&self.views.classes, &self.news, News::Class);
     }
 
-    /// Wakes what the changes since the last time concern.
+    /// Wakes the jobs that the recorded changes concern.
     pub fn route(&mut self, now: Timestamp) {
         let all = std::mem::take(&mut *self.news.lock().unwrap_or_else(PoisonError::into_inner));
         for news in all {
@@ -321,7 +322,7 @@ impl Process {
         }
     }
 
-    /// What a change wakes in each loop.
+    /// The wake-ups of a change in each loop.
     fn woken<S>(&self, change: &Change<S>, route: fn(&Wakes) -> &Option<Route<S>>) -> Vec<(Controller, Wake)> {
         let routed = |run: &Loop| {
             let wakes = route(&run.wakes).as_ref().map(|route| route(change, &self.views)).unwrap_or_default();
@@ -331,7 +332,7 @@ impl Process {
         self.loops.iter().flat_map(routed).collect()
     }
 
-    /// Machines that a pass or an answer has woken are due.
+    /// Queues the machines that a pass or an answer has woken.
     fn wake_machines(&mut self, now: Timestamp) {
         let woken = std::mem::take(&mut *lock(&self.woken));
         for key in woken {
@@ -339,18 +340,18 @@ impl Process {
         }
     }
 
-    /// What was refused of an object may be granted once it has changed.
+    /// A change of an object ends the pause after its refusals.
     fn may_be_granted(&self, change: &Change<impl Snapshot>) {
         self.refusals.see(change);
     }
 
-    /// The target cluster is silent, and nothing is concluded from what is seen of it.
+    /// Freezes the loops: the target cluster does not answer, so no decision may use its stores.
     pub fn freezes(&self) {
         self.freeze.set_silence(Silence::Target);
         self.freeze.set(Freeze::Frozen);
     }
 
-    /// It answers again: all machines are looked at.
+    /// Unfreezes the loops and queues all machines.
     pub fn thaws(&mut self, now: Timestamp) {
         self.freeze.set_silence(Silence::None);
         self.freeze.set(Freeze::Flowing);
@@ -359,52 +360,52 @@ impl Process {
         }
     }
 
-    /// Wants a pass at this time, or earlier if that was wanted already.
+    /// Queues a job for this time, unless it is already due earlier.
     pub fn wake(&mut self, job: Job, at: Timestamp) {
         let due = self.due.entry(job).or_insert(at);
         *due = at.min(*due);
     }
 
-    /// What may be begun, and from when on. The jobs of the collector and of finalizers have ways of their own.
+    /// The jobs with their times, except those of the collector and of finalizers, which run separately.
     fn waiting(&self) -> impl Iterator<Item = (&Job, &Timestamp)> {
         let has_own_way = |of| of == Controller::MachineSafetyOrphanVms || FINALIZERS.contains(&of);
         let jobs = self.due.iter().filter(move |((of, _), _)| !has_own_way(*of));
         jobs.filter(|(job, _)| !self.open.iter().any(|open| open.job == **job))
     }
 
-    /// One of the jobs that are due.
+    /// One of the due jobs.
     pub fn one_due(&self, now: Timestamp, pick: u16) -> Option<Job> {
         let count = self.waiting().filter(|(_, at)| **at <= now).count();
         let place = usize::from(pick).checked_rem(count)?;
         self.waiting().filter(|(_, at)| **at <= now).nth(place).map(|(job, _)| job.clone())
     }
 
-    /// The jobs that are due, in their order.
+    /// The due jobs in order.
     pub fn due(&self, now: Timestamp) -> Vec<Job> {
         self.waiting().filter(|(_, at)| **at <= now).map(|(job, _)| job.clone()).collect()
     }
 
-    /// The jobs about finalizers of classes and Secrets, and when each is due.
+    /// The jobs about finalizers of classes and Secrets, with their times.
     pub fn finalizers(&self) -> impl Iterator<Item = (&Job, Timestamp)> {
         self.due.iter().filter(|((of, _), _)| FINALIZERS.contains(of)).map(|(job, at)| (job, *at))
     }
 
-    /// Those that are due.
+    /// The due ones among them.
     pub fn finalizers_due(&self, now: Timestamp) -> Vec<Job> {
         self.finalizers().filter(|(_, at)| *at <= now).map(|(job, _)| job.clone()).collect()
     }
 
-    /// When the next job is due; the guard's period does not count.
+    /// When the next job is due; the period of the overshoot guard does not count.
     pub fn next_due(&self) -> Option<Timestamp> {
         self.next_due_of(|of| of != Controller::MachineSafetyOvershooting)
     }
 
-    /// When the next job of such a loop is due.
+    /// When the next job of these loops is due.
     pub fn next_due_of(&self, counts: impl Fn(Controller) -> bool) -> Option<Timestamp> {
         self.waiting().filter(|((of, _), _)| counts(*of)).map(|(_, at)| *at).min()
     }
 
-    /// Lets the collector begin what it is to look at by now; whether there was anything. It goes on when tasks are polled.
+    /// Starts the due passes of the collector; returns whether there were any. They continue when tasks are polled.
     pub fn collect(&mut self, now: Timestamp, guard: Option<Guard>) -> bool {
         let is_due = |((of, key), at): &(&Job, &Timestamp)| {
             *of == Controller::MachineSafetyOrphanVms && **at <= now && !self.collecting.contains(key)
@@ -425,38 +426,39 @@ impl Process {
         !due.is_empty()
     }
 
-    /// When the collector looks again at what may come to something: Nodes, and classes with VMs that it suspects.
+    /// When the next pass of the collector is due that can have an effect: over a Node, or over a class with suspected
+    /// VMs.
     pub fn next_collection(&self) -> Option<Timestamp> {
         let matters = |key: &ObjectKey| key.namespace.is_empty() || !self.collector.suspects_of(key).is_empty();
         let jobs = self.due.iter().filter(|((of, key), _)| *of == Controller::MachineSafetyOrphanVms && matters(key));
         jobs.map(|(_, at)| *at).min()
     }
 
-    /// How many passes are held up.
+    /// The number of passes that are held up.
     pub fn held_up(&self) -> usize {
         self.open.len()
     }
 
-    /// One of the passes that are held up.
+    /// Takes one of the passes that are held up.
     pub fn take_open(&mut self, pick: u16) -> Option<(Job, Pass)> {
         let place = usize::from(pick).checked_rem(self.open.len())?;
         let Open { job, pass, .. } = self.open.remove(place);
         Some((job, pass))
     }
 
-    /// One of those that must not wait until then: nobody counts on what takes as long as a rollout's patience.
+    /// Takes a pass that must not be held up until `then`: no pass may take as long as a rollout waits.
     pub fn take_overdue(&mut self, then: Timestamp) -> Option<(Job, Pass)> {
         let place = self.open.iter().position(|open| later(open.began, MOST_OPEN) < then)?;
         let Open { job, pass, .. } = self.open.remove(place);
         Some((job, pass))
     }
 
-    /// The next run of the guard.
+    /// The job of the overshoot guard.
     pub fn guard_job() -> Job {
         (Controller::MachineSafetyOvershooting, overshooting::routing::key_of("ns"))
     }
 
-    /// Everything that there is to look at, due or not.
+    /// All jobs, due or not.
     pub fn all_jobs(&self) -> Vec<Job> {
         let of = |kind: Controller, keys: Vec<ObjectKey>| keys.into_iter().map(move |key| (kind, key));
         let deployments = self.views.deployments.snapshot().iter().map(Snapshot::key).collect();
@@ -468,7 +470,7 @@ impl Process {
             .collect()
     }
 
-    /// All classes and Secrets that there are to look at, due or not.
+    /// The jobs of all classes and Secrets, due or not.
     pub fn all_finalizers(&self) -> Vec<Job> {
         let classes = self.views.classes.snapshot();
         let secrets = self.views.secrets.snapshot();
@@ -476,12 +478,12 @@ impl Process {
         classes.chain(secrets.iter().map(|secret| (Controller::Secret, ObjectKey::of(&**secret)))).collect()
     }
 
-    /// A pass over this job begins. What wakes it from now on wakes it again afterwards.
+    /// A pass over this job starts. A wake-up during the pass queues the job again.
     pub fn begins(&mut self, job: &Job) {
         self.due.remove(job);
     }
 
-    /// A pass has ended: the queue's rules ([`controller_runtime::queue`]).
+    /// A pass has ended: applies the rules of the queue ([`controller_runtime::queue`]).
     pub fn ends(&mut self, job: Job, outcome: &Outcome, now: Timestamp) {
         let failures = self.failures.get(&job).copied().unwrap_or(0);
         if let Some(pause) = outcome.backoff(failures) {
@@ -496,7 +498,7 @@ impl Process {
         self.route(now);
     }
 
-    /// A pass over this job.
+    /// Starts a pass over this job.
     pub fn pass(&self, (of, key): &Job) -> Pass {
         match self.loops.iter().find(|run| run.controller == *of) {
             Some(run) => run.pass(key.clone()),
@@ -504,8 +506,8 @@ impl Process {
         }
     }
 
-    /// Polls a pass, and then the tasks; the world is lent to the process meanwhile. `None` when the pass does not end: it is held
-    /// up, or its process has died.
+    /// Polls a pass and then the tasks, while the world is lent to the process. `None` if the pass does not end: it is
+    /// held up, or its process has died.
     pub fn poll(&mut self, pass: Option<&mut Pass>) -> Option<Outcome> {
         let _timers = timers();
         let polled = pass.map(|pass| pass.as_mut().poll(&mut Context::from_waker(Waker::noop())));
@@ -516,17 +518,17 @@ impl Process {
         }
     }
 
-    /// The driver calls under way, in the order of their machines.
+    /// The pending driver calls, ordered by machine.
     pub fn calls_under_way(&self) -> Vec<(CallId, PendingCall)> {
         self.calls.all()
     }
 
-    /// When the driver calls under way began.
+    /// When the pending driver calls started.
     pub fn calls_began(&self) -> impl Iterator<Item = Timestamp> {
         self.calls.all().into_iter().map(|(_, call)| call.began)
     }
 
-    /// The provider answers a driver call; the process learns of it when its tasks are polled.
+    /// Answers a driver call; the process gets the answer when its tasks are polled.
     pub fn answered(&self, call: &CallId, answer: Answer) {
         self.calls.answer(call, answer);
     }
@@ -536,12 +538,12 @@ impl Process {
         self.open.push(Open { job, pass, began });
     }
 
-    /// The events that controllers have told since the last time.
-    pub fn told(&mut self) -> Vec<Pending> {
+    /// Takes the events that controllers have written since the last call.
+    pub fn take_events(&mut self) -> Vec<Pending> {
         std::iter::from_fn(|| self.events.try_recv().ok()).collect()
     }
 
-    /// Delivers so many events of a kind; how many there were.
+    /// Delivers at most this number of events of a kind; returns their number.
     pub fn watch(&mut self, api: &Api, kind: usize, most: usize, now: Timestamp) -> usize {
         let (Some(log), Some(watched)) = (api.log.get(kind), self.watched.get_mut(kind)) else { return 0 };
         let from = (*watched).min(log.len());
@@ -568,30 +570,30 @@ impl Process {
             Object::Class(_) if event.gone && self.without == Some(Guard::Classes) => {}
             Object::Class(object) => into(&self.views.classes, object, event.gone),
             Object::Secret(object) if is_of_classes(object) => into(&self.views.secrets, object, event.gone),
-            // Nobody watches tokens.
+            // No loop watches tokens.
             Object::Secret(_) => {}
         }
     }
 }
 
-/// Machines that are to be looked at.
+/// Machines to queue.
 type Woken = Arc<Mutex<BTreeSet<ObjectKey>>>;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A time as the ledger of refusals counts it.
+/// A time on the steady clock of the refusals.
 pub fn steady(now: Timestamp) -> Duration {
     Duration::try_from(now.duration_since(Timestamp::UNIX_EPOCH)).unwrap_or_default()
 }
 
-/// A time so much later.
+/// The time `after` later.
 pub fn later(now: Timestamp, after: Duration) -> Timestamp {
     SignedDuration::try_from(after).ok().and_then(|after| now.checked_add(after).ok()).unwrap_or(Timestamp::MAX)
 }
 
-/// Fills a store with all there is.
+/// Fills a store with all objects of its kind.
 fn list<S: Snapshot<Object: Kind>>(store: &Store<S>, api: &Api) {
     store.list_begins();
     for object in S::Object::table(api).values() {

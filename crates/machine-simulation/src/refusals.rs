@@ -1,7 +1,7 @@
-//! Writes that the API server refuses, for a moment or for hours, and what they cost meanwhile.
+//! Writes that the API server refuses, once or for hours, and the cost of objects in that time.
 //!
-//! Refusals quote the name of the object, as those of quotas, policies and webhooks do. Names of new objects are drawn anew at
-//! each try, so that whoever copies the text writes something else each time.
+//! Refusals contain the name of the object, as those of quotas, policies and webhooks do. Names of new objects are
+//! drawn again for each attempt, so a status that copies the text would change each time.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,26 +10,27 @@ use jiff::{SignedDuration, Timestamp};
 use super::checks::Checks;
 use controller_runtime::error::ApiError;
 
-/// Writes that an object may cost in any hour while something is refused, tried or done, events included.
+/// Maximum number of writes per object and hour while something is refused, tried or done, events included.
 const MOST_WRITES: usize = 30;
 
-/// What the move of a machine from set to set costs each of them: its size, its status, and that once more when the machine counts.
+/// Writes per set when a machine moves between sets: the size, the status, and the status again when the machine
+/// counts.
 const WRITES_PER_UPDATE: usize = 3;
 
-/// What a process asks the API server to do.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// Read an object.
     Get,
-    /// Make one.
+    /// Create an object.
     Create,
-    /// Change one.
+    /// Change an object.
     Patch,
-    /// Delete one.
+    /// Delete an object.
     Delete,
 }
 
-/// A request as the API server sees it.
+/// A request to the API server.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// What is to be done.
@@ -49,7 +50,7 @@ pub enum Refused {
     Sets,
     /// Changes of machines, by a webhook.
     MachinePatches,
-    /// Changes of Nodes, by a webhook of the other cluster.
+    /// Changes of Nodes, by a webhook of the target cluster.
     NodePatches,
 }
 
@@ -66,7 +67,7 @@ impl Refused {
     }
 }
 
-/// How a request is refused.
+/// The error of a refused request.
 pub fn refusal(Request { verb, kind, name }: Request<'_>) -> ApiError {
     ApiError::Forbidden(match verb {
         Verb::Create => format!("{kind} \"{name}\" is forbidden: exceeded quota: fleet"),
@@ -76,19 +77,19 @@ pub fn refusal(Request { verb, kind, name }: Request<'_>) -> ApiError {
     })
 }
 
-/// What objects have cost while something is refused.
+/// The cost of objects while something is refused.
 #[derive(Debug, Default)]
 pub struct Costs {
-    /// When something is refused: the time.
+    /// The present time while something is refused, otherwise `None`.
     now: Option<Timestamp>,
-    /// When they were written in the last hour.
+    /// The times of writes in the last hour, by object.
     writes: BTreeMap<String, VecDeque<Timestamp>>,
-    /// When machines have been updated in place in the last hour; a machine that was made counts three times.
+    /// The times of updates in place in the last hour; a created machine counts three times.
     updated: VecDeque<Timestamp>,
 }
 
 impl Costs {
-    /// The time goes on, and something is refused or not.
+    /// Sets the present time, or ends the count.
     pub fn count(&mut self, now: Option<Timestamp>) {
         if now.is_none() {
             self.writes.clear();
@@ -98,17 +99,18 @@ impl Costs {
 }
 
 impl Checks {
-    /// A machine was made: a rollout goes on, whatever else is refused. It comes, joins and counts, and another one goes.
+    /// A machine was created, because a rollout continues while other writes are refused. It is created, joins and
+    /// counts, and another one is deleted.
     pub fn is_made(&mut self) {
         self.costs.updated.extend(self.costs.now.into_iter().flat_map(|now| [now; 3]));
     }
 
-    /// A machine was updated in place: it moves from set to set, whatever is refused.
+    /// A machine was updated in place and moves between sets while other writes are refused.
     pub fn updated(&mut self) {
         self.costs.updated.extend(self.costs.now);
     }
 
-    /// A write about this object was tried, or an event tells of it.
+    /// Counts a write about this object, or an event about it.
     pub fn costs(&mut self, kind: &str, name: &str) {
         let Some(now) = self.costs.now else { return };
         let writes = self.costs.writes.entry(format!("{kind} {name}")).or_default();

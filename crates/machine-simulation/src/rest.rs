@@ -1,6 +1,6 @@
-//! What the world must look like when nothing moves any more: as many machines as are wanted, each with one VM and one Node.
+//! The properties of a world at rest: as many machines as wanted, each with one VM and one Node.
 //!
-//! What Nodes must not have any more is in [`nodes`], what conditions must say in [`conditions`].
+//! What must be gone from Nodes is in [`nodes`], the wanted conditions are in [`conditions`].
 
 mod conditions;
 mod nodes;
@@ -21,7 +21,7 @@ use machine_api::{
 };
 use machine_controllers::{deployment::template_equality::is_equal, snapshots::NodeSnapshot};
 
-/// How the world differs from what the specification wants.
+/// The differences between the world and its specification.
 #[derive(Debug, Default)]
 struct Differences(Vec<String>);
 
@@ -33,8 +33,8 @@ impl Differences {
     }
 }
 
-/// How the world differs from what the specification wants; empty when it does not.
-pub fn unlike(api: &Api, cloud: &Cloud) -> Vec<String> {
+/// The differences between the world and its specification; empty if there are none.
+pub fn differences(api: &Api, cloud: &Cloud) -> Vec<String> {
     let mut found = Differences::default();
     let wanted = api.deployments.values().next().map_or(0, |deployment| deployment.spec.replicas);
     let staying = api.machines.values().filter(|machine| !is_terminating(machine)).count();
@@ -47,7 +47,8 @@ pub fn unlike(api: &Api, cloud: &Cloud) -> Vec<String> {
         found.expect(api.machines.contains_key(&vm.owner), || format!("VM {id} has no machine"));
     }
     for (name, node) in &api.nodes {
-        // A Node that joined unseen while its VM was being deleted was never ours; it is left to the node lifecycle.
+        // A Node that joined unobserved while its VM was being deleted never had our finalizer; the node lifecycle
+        // controller deletes it.
         let is_ours = node.metadata.finalizers.iter().flatten().any(|one| one == finalizer::NODE);
         let machine = api.machines.get(machine_of(name));
         found.expect(!is_ours || machine.is_some(), || format!("node {name} has no machine"));
@@ -80,7 +81,7 @@ pub fn unlike(api: &Api, cloud: &Cloud) -> Vec<String> {
     found.0
 }
 
-/// What is in use has our finalizer, and what nobody uses and somebody has deleted is gone.
+/// A used object must have our finalizer, and an unused one that was deleted must be gone.
 fn look_at_kept<K: Kind>(found: &mut Differences, name: &str, object: &K, is_used: bool) {
     found.expect(!is_used || is_kept(object), || format!("{} {name} is in use without our finalizer", K::NAME));
     let stays = is_used || object.meta().deletion_timestamp.is_none();
@@ -127,7 +128,7 @@ fn look_at_set(found: &mut Differences, api: &Api, name: &str, set: &MachineSet)
     }
 }
 
-/// Whether the set has machines because the deployment asks for them.
+/// Whether the set has machines because of the deployment's present template.
 fn is_new(api: &Api, set: &MachineSet) -> bool {
     set.spec.replicas > 0
         && api.deployments.values().any(|deployment| is_equal(&set.spec.template, &deployment.spec.template))

@@ -18,14 +18,14 @@ use machine_api::{
     },
 };
 
-/// A world at rest in which somebody then does this to each of its objects.
+/// The differences in a world at rest after this change.
 fn after(change: impl FnOnce(&mut Api, &mut Cloud)) -> Vec<String> {
     let strategy = Strategy::Rolling { surge: Margin::Machines(1), unavailable: Margin::Machines(0) };
     let (Start { mut api, mut cloud, .. }, checks) = Start::of(Setup { replicas: 2, strategy });
     assert_eq!(checks.violation, None);
-    assert_eq!(unlike(&api, &cloud), Vec::<String>::new());
+    assert_eq!(differences(&api, &cloud), Vec::<String>::new());
     change(&mut api, &mut cloud);
-    unlike(&api, &cloud)
+    differences(&api, &cloud)
 }
 
 fn first<K>(table: &std::collections::BTreeMap<String, std::sync::Arc<K>>) -> String {
@@ -49,9 +49,9 @@ fn annotate(annotations: &mut Option<std::collections::BTreeMap<String, String>>
 #[case::a_mark_of_an_update(
     |node: &mut Node| annotate(&mut node.metadata.labels, label::CANDIDATE_FOR_UPDATE), "was updated")]
 #[case::an_update(
-    |node: &mut Node| tell(node, node_condition::IN_PLACE_UPDATE, node_condition::REASON_READY_FOR_UPDATE), "in an update for ever")]
-#[case::a_preservation(|node: &mut Node| tell(node, node_condition::PRESERVED, ""), "of its preservation")]
-#[case::an_end(|node: &mut Node| tell(node, node_condition::TERMINATING, ""), "says that it ends")]
+    |node: &mut Node| set_condition(node, node_condition::IN_PLACE_UPDATE, node_condition::REASON_READY_FOR_UPDATE), "in an update for ever")]
+#[case::a_preservation(|node: &mut Node| set_condition(node, node_condition::PRESERVED, ""), "of its preservation")]
+#[case::an_end(|node: &mut Node| set_condition(node, node_condition::TERMINATING, ""), "says that it ends")]
 fn what_is_left_on_a_node_is_found(#[case] change: fn(&mut Node), #[case] expected: &str) {
     let found = after(|api, _| drop(api.edit(&first(&api.nodes), change)));
     assert!(found.len() == 1 && found[0].contains(expected), "{found:?}");
@@ -62,7 +62,7 @@ fn tainted(node: &mut Node, key: &str) {
     node.spec.get_or_insert_with(NodeSpec::default).taints = Some(vec![taint]);
 }
 
-fn tell(node: &mut Node, kind: &str, reason: &str) {
+fn set_condition(node: &mut Node, kind: &str, reason: &str) {
     let condition = NodeCondition {
         type_: kind.to_owned(),
         status: "True".to_owned(),

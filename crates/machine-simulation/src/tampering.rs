@@ -1,4 +1,4 @@
-//! What users write on machines, sets and Nodes, past the deployment.
+//! Edits of machines, sets and Nodes by users.
 
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::ObjectMeta};
@@ -17,17 +17,17 @@ use machine_api::{
     v1alpha1::{Machine, MachineSet, MachineStatus, controller_of},
 };
 
-/// What a selector label says after a user has changed it.
+/// The value of a selector label after an edit.
 const ELSEWHERE: &str = "elsewhere";
-/// What it said before.
+/// The original value.
 const AT_HOME: &str = "md";
 
-/// Writes.
+/// Applies an edit.
 pub fn apply(api: &mut Api, checks: &mut Checks, edit: Edit, now: Timestamp) {
     match edit {
         Edit::DeleteMachine(pick) => {
             if let Some(name) = some(&api.machines, pick, |_| true) {
-                // It is there: it was just looked up.
+                // The machine exists: it was just looked up.
                 let _ = api.delete::<Machine>(&name, None, None, now);
             }
         }
@@ -69,7 +69,7 @@ pub fn apply(api: &mut Api, checks: &mut Checks, edit: Edit, now: Timestamp) {
         Edit::DeleteSet(pick) => {
             if let Some(name) = some(&api.sets, pick, |_| true) {
                 checks.set_ends(api, &name);
-                // It is there: it was just looked up.
+                // The set exists: it was just looked up.
                 let _ = api.delete::<MachineSet>(&name, None, None, now);
             }
         }
@@ -77,7 +77,7 @@ pub fn apply(api: &mut Api, checks: &mut Checks, edit: Edit, now: Timestamp) {
     }
 }
 
-/// The name of one of those that fit.
+/// The name of one of the matching objects.
 fn some<K>(
     table: &std::collections::BTreeMap<String, std::sync::Arc<K>>,
     pick: u16,
@@ -124,7 +124,7 @@ fn scale_set(api: &mut Api, checks: &mut Checks, pick: u16, replicas: i32) {
     }
 }
 
-/// Machines like this one that nobody owns.
+/// Creates machines without owner that equal this one.
 fn strays(api: &mut Api, pick: u16, count: u8, now: Timestamp) {
     let Some(name) = some(&api.machines, pick, |machine| !is_terminating(machine)) else { return };
     let Some(model) = api.get::<Machine>(&name) else { return };
@@ -139,7 +139,7 @@ fn strays(api: &mut Api, pick: u16, count: u8, now: Timestamp) {
     stray.status = MachineStatus::default();
     for number in 0..count {
         stray.metadata.name = Some(format!("stray-{}-{number}", api.changes));
-        // The name is new.
+        // The name is new, so the creation succeeds.
         let _ = api.create(&stray, now);
     }
 }
@@ -156,7 +156,7 @@ fn pick_node(api: &mut Api, checks: &mut Checks, pick: u16) {
     }
 }
 
-/// After a storm every user who picks Nodes goes on, one at a time; whether there was one to pick.
+/// After the random steps users who select Nodes continue, one Node at a time; returns whether there was one.
 pub fn go_on_picking(api: &mut Api, checks: &mut Checks) -> bool {
     let changes = api.changes;
     let is_under_way = |node: &Node| {
@@ -168,7 +168,7 @@ pub fn go_on_picking(api: &mut Api, checks: &mut Checks) -> bool {
     api.changes != changes
 }
 
-/// After a storm labels are as they were.
+/// Restores changed labels after the random steps.
 pub fn mend_labels(api: &mut Api) {
     fn mend<K: Kind>(api: &mut Api) {
         let is_away = |object: &K| {
@@ -185,7 +185,7 @@ pub fn mend_labels(api: &mut Api) {
     mend::<MachineSet>(api);
 }
 
-/// Machines and sets that nobody adopts are deleted by whoever took their owners away; whether there were any.
+/// Deletes machines and sets that no controller adopts; returns whether there were any.
 pub fn sweep(api: &mut Api, now: Timestamp) -> bool {
     fn strays<K: Kind>(api: &Api) -> Vec<String> {
         let is_stray =
@@ -194,11 +194,11 @@ pub fn sweep(api: &mut Api, now: Timestamp) -> bool {
     }
     let changes = api.changes;
     for name in strays::<Machine>(api) {
-        // It is there: it was just looked up.
+        // The machine exists: it was just looked up.
         let _ = api.delete::<Machine>(&name, None, None, now);
     }
     for name in strays::<MachineSet>(api) {
-        // The same.
+        // The set exists: it was just looked up.
         let _ = api.delete::<MachineSet>(&name, None, None, now);
     }
     api.changes != changes

@@ -1,4 +1,4 @@
-//! A few histories with every run of the tests; `.ci/run` lets thousands happen.
+//! A few histories in every test run; `.ci/run` plays thousands.
 
 use rstest::rstest;
 
@@ -9,22 +9,22 @@ use super::{
 };
 use machine_controllers::deployment::AvailabilityRule;
 
-/// Histories among which a missing guard must show.
+/// Number of histories among which one must fail if a guard is missing.
 const SEEDS: u64 = 2000;
 
 #[test]
 fn histories_hold() {
     for seed in 0..150 {
         let history = History::of_seed(seed);
-        if let Some(violation) = run(&history, Telling::Silent).violation {
+        if let Some(violation) = run(&history, TraceMode::Off).violation {
             let short = shortened(&history, &violation);
-            let told = run(&short, Telling::Aloud);
-            panic!("seed {seed}: {violation:?}\n{short:#?}\n{}", told.lines.join("\n"));
+            let report = run(&short, TraceMode::Full);
+            panic!("seed {seed}: {violation:?}\n{short:#?}\n{}", report.lines.join("\n"));
         }
     }
 }
 
-/// Histories in which something went wrong once.
+/// Histories that once failed.
 #[rstest]
 #[case::a_preserved_unhealthy_machine_cost_a_healthy_one(61_494)]
 #[case::so_it_did_while_the_new_ones_started(69_920)]
@@ -33,10 +33,10 @@ fn histories_hold() {
 #[case::two_old_sets_stayed_frozen_for_ever(501_271)]
 #[case::marks_stayed_where_a_set_was_never_tainted(61_918)]
 fn what_went_wrong_once_holds(#[case] seed: u64) {
-    assert_eq!(run(&History::prompt(seed), Telling::Silent).violation, None);
+    assert_eq!(run(&History::prompt(seed), TraceMode::Off).violation, None);
 }
 
-/// The same for histories with torn passes, and for those with more that goes wrong.
+/// The same for histories with split passes, and for those with the later additions.
 #[rstest]
 #[case::a_machine_that_recovered_was_kept_for_ever(History::prompt(33_257).with_delays())]
 #[case::a_machine_came_up_in_a_set_that_somebody_had_taken_away(History::prompt(71_614).with_delays())]
@@ -61,14 +61,14 @@ fn what_went_wrong_once_holds(#[case] seed: u64) {
 #[case::a_machine_that_was_picked_lost_its_label(History::of_seed(117_995))]
 #[case::another_trouble_came_after_a_creation_without_outcome(History::of_seed(8_851))]
 fn what_went_wrong_later_holds(#[case] history: History) {
-    assert_eq!(run(&history, Telling::Silent).violation, None);
+    assert_eq!(run(&history, TraceMode::Off).violation, None);
 }
 
 #[test]
 fn a_history_is_a_function_of_its_seed() {
-    let told = |seed| run(&History::of_seed(seed), Telling::Aloud).lines;
-    assert_eq!(told(3), told(3));
-    assert_ne!(told(3), told(4));
+    let report = |seed| run(&History::of_seed(seed), TraceMode::Full).lines;
+    assert_eq!(report(3), report(3));
+    assert_ne!(report(3), report(4));
 }
 
 #[test]
@@ -85,15 +85,15 @@ fn a_plain_rollout_is_told_readably() {
         rounds: vec![vec![Step::Edit(Edit::Class(1))]],
         without: None,
     };
-    let told = run(&history, Telling::Aloud);
-    assert_eq!(told.violation, None);
-    let text = told.lines.join("\n");
+    let report = run(&history, TraceMode::Full);
+    assert_eq!(report.violation, None);
+    let text = report.lines.join("\n");
     for part in ["a user wants machines of class 1", "joins", "everything is at rest"] {
         assert!(text.contains(part), "{text}");
     }
 }
 
-/// Those that show in few histories have tests of their own (docs/testing.md).
+/// Guards that few histories test have tests of their own (docs/testing.md).
 #[rstest]
 #[case(Guard::Leadership, "an effect without leadership")]
 #[case(Guard::CatchUp, "there are too many machines")]
@@ -121,7 +121,7 @@ fn a_plain_rollout_is_told_readably() {
 fn without_a_guard_a_history_goes_wrong(#[case] guard: Guard, #[case] expected: &str) {
     let shows = |seed| {
         let history = History { without: Some(guard), ..History::of_seed(seed) };
-        run(&history, Telling::Silent).violation.is_some_and(|violation| violation.rule == expected)
+        run(&history, TraceMode::Off).violation.is_some_and(|violation| violation.rule == expected)
     };
     assert!((0..SEEDS).any(shows), "{guard}");
 }

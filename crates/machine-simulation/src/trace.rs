@@ -1,8 +1,8 @@
-//! What a history looks like to a person: one line per happening, only when somebody reads it.
+//! A readable trace of a history: one line per event, made only on request.
 
 use jiff::Timestamp;
 
-/// Takes lines, or drops them unformatted.
+/// Collects lines, or drops them without formatting.
 #[derive(Debug, Default)]
 pub struct Trace {
     lines: Option<Vec<String>>,

@@ -1,5 +1,5 @@
-//! Pods with volumes: each has one owner that makes the pod anew wherever a Node takes pods, and one volume, which is attached to
-//! one Node at a time. Claims and volumes never change; attachments are objects of the API server.
+//! Pods with volumes. Each pod has an owner, which creates it again on any schedulable Node, and one volume, which is
+//! attached to one Node at a time. Claims and volumes never change; attachments are objects of the API server.
 
 use std::time::Duration;
 
@@ -16,19 +16,19 @@ use kube::ResourceExt;
 use super::{api::Api, played::target::node_of, pods, process::later};
 use controller_runtime::key::ObjectKey;
 
-/// Stands for the driver of the storage: while it is there, an attachment that is being deleted has not ended.
+/// Represents the storage driver: an attachment with this finalizer is still being detached.
 const ATTACHER: &str = "simulated/attacher";
-/// Until a volume is attached.
+/// Time until a volume is attached.
 const ATTACHES_IN: Duration = Duration::from_secs(10);
-/// Until a volume is detached.
+/// Time until a volume is detached.
 const DETACHES_IN: Duration = Duration::from_secs(15);
 
 /// The volumes of a world.
 #[derive(Clone, Copy, Debug)]
 pub struct Volumes {
-    /// How many there are, each with a pod.
+    /// Their number; each has a pod.
     pub count: u8,
-    /// Before this time no volume is detached.
+    /// No volume detaches before this time.
     pub detach_from: Timestamp,
 }
 
@@ -67,7 +67,7 @@ pub fn volume(name: &str) -> PersistentVolume {
     volume
 }
 
-/// The volume that an attachment is of.
+/// The volume of an attachment.
 pub fn attached_volume(attachment: &VolumeAttachment) -> Option<&str> {
     attachment.spec.source.persistent_volume_name.as_deref()
 }
@@ -78,7 +78,7 @@ pub fn is_attached(attachment: &VolumeAttachment) -> bool {
 }
 
 impl Volumes {
-    /// Owners, scheduler, and what attaches volumes go on; whether there was anything to do.
+    /// Owners, scheduler and storage driver work; returns whether there was anything to do.
     pub fn go_on(self, api: &mut Api, now: Timestamp) -> bool {
         let changes = api.changes;
         if self.count > 0 {
@@ -100,7 +100,7 @@ impl Volumes {
         api.attachments.values().filter_map(|attachment| due(attachment)).min()
     }
 
-    /// Each owner has its pod, and each pod a Node, as far as any takes pods.
+    /// Each owner creates its pod, and each pod gets a Node if any is schedulable.
     fn move_pods(self, api: &mut Api, now: Timestamp) {
         for number in 0..self.count {
             let name = pod_name(number);
@@ -116,7 +116,7 @@ impl Volumes {
         }
     }
 
-    /// Attachments end whose Node has no pod any more that uses the volume.
+    /// Ends the attachments to Nodes on which no pod uses the volume.
     fn detach(self, api: &mut Api, now: Timestamp) {
         let unused = |one: &VolumeAttachment| user_on(api, one).is_none();
         let (ending, others): (Vec<_>, Vec<_>) =
@@ -129,12 +129,12 @@ impl Volumes {
             }
         }
         for name in unused {
-            // It is there: it was just looked up.
+            // The attachment exists: it was just looked up.
             let _ = api.delete::<VolumeAttachment>(&name, None, None, now);
         }
     }
 
-    /// Volumes are attached where their pods are, once they are attached nowhere else.
+    /// Attaches volumes to the Nodes of their pods, unless they are attached elsewhere.
     fn attach(self, api: &mut Api, now: Timestamp) {
         for number in 0..self.count {
             let name = pod_name(number);
@@ -142,7 +142,7 @@ impl Volumes {
             let Some(node) = api.pods.get(&name).and_then(|pod| node_of(pod)).map(str::to_owned) else { continue };
             let known = api.attachments.values().find(|one| attached_volume(one) == Some(volume.as_str())).cloned();
             let Some(known) = known else {
-                // The name is new: the attachment before has ended.
+                // The name is new: the earlier attachment has ended.
                 let _ = api.create(&attachment(&volume, &node), now);
                 continue;
             };
@@ -157,7 +157,7 @@ impl Volumes {
     }
 }
 
-/// The pod that uses the volume of an attachment on its Node.
+/// The pod on the Node of an attachment that uses its volume.
 pub fn user_on<'a>(api: &'a Api, attachment: &VolumeAttachment) -> Option<&'a str> {
     let uses = |name: &&String| attached_volume(attachment) == Some(volume_of(&claim_of(name)).as_str());
     let (name, pod) = api.pods.iter().find(|(name, _)| uses(name))?;

@@ -1,5 +1,5 @@
-//! The world of a history: clusters, cloud, processes and virtual time, and what each step does. How it comes to rest after a
-//! storm is in [`calm`].
+//! The world of a history: clusters, cloud, processes and virtual time, and the effect of each step. How it comes to
+//! rest after random steps is in [`calm`].
 
 mod calm;
 
@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::{
     api::{Api, Kind},
-    calls::{Around, Calls, Doom, End, Misfortune, TargetAnswers},
+    calls::{Around, CallFault, Calls, End, PlannedFault},
     checks::{Checks, Edited},
     classes,
     cloud::{Cloud, Moment, code_of},
@@ -19,7 +19,7 @@ use super::{
     nodes,
     played::Lent,
     pods,
-    process::{Binary, Job, Process, Work, later},
+    process::{Job, Process, ProcessConfig, Work, later},
     refusals::Refused,
     trace::Trace,
     volumes::Volumes,
@@ -45,41 +45,41 @@ pub struct World {
     pub api: Api,
     /// The provider.
     pub cloud: Cloud,
-    /// What is watched over.
+    /// The checks.
     pub checks: Checks,
-    /// What is told.
+    /// The trace.
     pub trace: Trace,
     /// The time.
     pub now: Timestamp,
-    /// When the world began.
+    /// The start of the world.
     begin: Timestamp,
     leader: Process,
-    /// A process that has lost the lease and does not know yet.
+    /// A process that has lost the lease and does not know it yet.
     stale: Option<Process>,
-    /// A process that waits for the lease with views that nothing brings up to date; others list when they begin.
+    /// A process that waits for the lease with outdated stores; other processes list all objects at their start.
     standby: Option<Process>,
-    /// Until when budgets refuse evictions.
+    /// The time until which budgets refuse evictions.
     evictions_from: Timestamp,
     volumes: Volumes,
-    /// Whether anybody writes on classes or Secrets; nothing is to be done about their finalizers elsewhere.
+    /// Whether users edit classes or Secrets. In other histories there is nothing to do for their finalizers.
     classes_change: bool,
-    /// Until when the target cluster is silent.
+    /// The time until which the target cluster does not answer.
     silent_until: Option<Timestamp>,
     /// What is refused for hours.
     refused: Option<Refused>,
     seed: u64,
-    binary: Binary,
+    config: ProcessConfig,
     without: Option<Guard>,
     processes: usize,
-    /// Passes so far.
+    /// Number of passes.
     pub passes: u64,
-    /// Calls so far.
+    /// Numbers of calls.
     pub calls: Calls,
-    /// The call that goes wrong.
-    pub doom: Option<Doom>,
+    /// The planned fault.
+    pub planned_fault: Option<PlannedFault>,
 }
 
-/// A world at rest, to begin histories from.
+/// A world at rest, from which histories start.
 #[derive(Clone)]
 pub struct Start {
     /// The API servers.
@@ -90,19 +90,19 @@ pub struct Start {
     pub now: Timestamp,
 }
 
-/// When every world begins.
-fn dawn() -> Timestamp {
+/// The start time of every world.
+fn start_time() -> Timestamp {
     Timestamp::from_second(1_800_000_000).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
 impl Start {
-    /// The world with this deployment, brought to rest.
+    /// Brings a world with this deployment to rest.
     pub fn of(setup: Setup) -> (Self, Checks) {
         let mut api = Api::default();
-        // Nothing can be in the way of the first object.
-        let _ = api.create(&edits::deployment(setup), dawn());
-        classes::make_missing(&mut api, dawn());
-        let start = Self { api, cloud: Cloud::default(), now: dawn() };
+        // The creation of the first object can't fail.
+        let _ = api.create(&edits::deployment(setup), start_time());
+        classes::make_missing(&mut api, start_time());
+        let start = Self { api, cloud: Cloud::default(), now: start_time() };
         let nothing = History {
             seed: 1,
             setup,
@@ -123,11 +123,11 @@ impl Start {
 }
 
 impl World {
-    /// A world that begins like this.
+    /// The world at the start of this history.
     pub fn new(start: &Start, history: &History, trace: Trace) -> Self {
         let mut api = start.api.clone();
         let volumes = Volumes { count: history.volumes, detach_from: start.now };
-        // Pods come, and their volumes are attached.
+        // Pods are created, and their volumes are attached.
         volumes.go_on(&mut api, start.now);
         let creation = match history.provider {
             _ if history.without == Some(Guard::Intent) => CreationGuarantee::Idempotent,
@@ -135,10 +135,10 @@ impl World {
             Provider::MakesAnother => CreationGuarantee::RecordIntent,
         };
         let rollouts = DeploymentSettings { availability: history.counts, ..DeploymentSettings::default() };
-        let binary = Binary { creation, rollouts, without: history.without, ..Binary::default() };
-        let leader = Process::start(&api, start.now, history.seed, &binary);
+        let config = ProcessConfig { creation, rollouts, without: history.without, ..ProcessConfig::default() };
+        let leader = Process::start(&api, start.now, history.seed, &config);
         let waits = matches!(history.without, Some(Guard::CatchUp | Guard::Confirmation));
-        let standby = waits.then(|| Process::start(&api, start.now, !history.seed, &binary));
+        let standby = waits.then(|| Process::start(&api, start.now, !history.seed, &config));
         let mut checks = Checks::default();
         checks.leads = true;
         checks.at_rest(&api);
@@ -158,16 +158,16 @@ impl World {
             silent_until: None,
             refused: None,
             seed: history.seed,
-            binary,
+            config,
             without: history.without,
             processes: 1,
             passes: 0,
             calls: Calls::default(),
-            doom: None,
+            planned_fault: None,
         }
     }
 
-    /// Whether something has happened that must not.
+    /// Whether a property is violated.
     pub fn is_violated(&self) -> bool {
         self.checks.violation.is_some()
     }
@@ -176,18 +176,18 @@ impl World {
         self.trace.at(self.begin, self.now, line);
     }
 
-    /// Lets a step happen.
+    /// Carries out a step.
     pub fn step(&mut self, step: Step) {
         match step {
-            Step::Pass(pick, misfortune) => self.some_pass(pick, misfortune),
+            Step::Pass(pick, call_fault) => self.some_pass(pick, call_fault),
             Step::Begin(pick, calls) => {
                 if let Some(job) = self.leader.one_due(self.now, pick) {
                     self.begin(job, calls);
                 }
             }
-            Step::GoOn(pick, misfortune) => {
+            Step::GoOn(pick, call_fault) => {
                 if let Some((job, pass)) = self.leader.take_open(pick) {
-                    self.pass(job, Work::GoOn(pass), misfortune);
+                    self.pass(job, Work::GoOn(pass), call_fault);
                 }
             }
             Step::StalePass(pick) => self.stale_pass(pick),
@@ -198,7 +198,7 @@ impl World {
                 }
                 let seen = self.leader.watch(&self.api, kind, usize::from(most), self.now);
                 if kind == Node::PLACE {
-                    self.see_pods();
+                    self.deliver_pods();
                 }
                 if seen > 0 {
                     let of = ["machines", "sets", "deployments", "nodes"].get(kind).copied().unwrap_or_default();
@@ -226,7 +226,7 @@ impl World {
                 pods::replace(&mut self.api, self.now);
                 self.say(|| "the pods are replaced".to_owned());
                 self.move_volumes();
-                self.see_pods();
+                self.deliver_pods();
             }
             Step::Silence(minutes) => {
                 self.silent_until = Some(later(self.now, Duration::from_secs(60 * u64::from(minutes))));
@@ -236,17 +236,17 @@ impl World {
             Step::UserData => {
                 classes::change_user_data(&mut self.api);
                 self.say(|| "a user changes the user data of all classes".to_owned());
-                self.see_classes();
+                self.deliver_classes();
             }
             Step::Classes(edit) => {
                 classes::apply(&mut self.api, edit, self.now);
                 self.say(|| format!("a user writes on a class or Secret: {edit:?}"));
-                self.see_classes();
+                self.deliver_classes();
             }
-            Step::Finalizers(pick, misfortune) => {
+            Step::Finalizers(pick, call_fault) => {
                 let mut due = self.finalizers_due();
                 if let Some(place) = usize::from(pick).checked_rem(due.len()) {
-                    self.pass(due.swap_remove(place), Work::Pass, misfortune);
+                    self.pass(due.swap_remove(place), Work::Pass, call_fault);
                 }
             }
             Step::Edit(edit) => {
@@ -279,14 +279,14 @@ impl World {
         if self.silent_until.is_some_and(|end| end <= self.now) {
             self.thaws();
         }
-        pods::end(&mut self.api, self.binary.pods_end_in, self.now);
+        pods::end(&mut self.api, self.config.pods_end_in, self.now);
         pods::schedule(&mut self.api, self.now);
         self.move_volumes();
-        self.see_pods();
+        self.deliver_pods();
         self.collect();
     }
 
-    /// The leader sees that the target cluster is silent.
+    /// The leader notices that the target cluster does not answer.
     fn freezes(&mut self) {
         self.checks.silent = true;
         if self.without != Some(Guard::Silence) {
@@ -294,7 +294,7 @@ impl World {
         }
     }
 
-    /// The target cluster answers again, if it was silent.
+    /// The target cluster answers again, if it did not before.
     fn thaws(&mut self) {
         if self.silent_until.take().is_some() {
             self.say(|| "the target cluster answers again".to_owned());
@@ -303,7 +303,7 @@ impl World {
         }
     }
 
-    /// The leader looks for VMs and Nodes that are nobody's, if it is time to; whether it was.
+    /// Starts due passes of the leader's collector; returns whether there were any.
     fn collect(&mut self) -> bool {
         let is_time = self.leader.collect(self.now, self.without);
         if is_time {
@@ -312,7 +312,7 @@ impl World {
         is_time
     }
 
-    /// The leader's tasks go on.
+    /// Polls the leader's tasks.
     fn tasks_go_on(&mut self) {
         let around = self.around(None);
         let (mut scene, leader) = self.scene();
@@ -332,18 +332,18 @@ impl World {
 
     fn restart(&mut self) -> Process {
         let seed = self.seed ^ (self.processes as u64) << 32;
-        let listing = || Process::start(&self.api, self.now, seed, &self.binary);
+        let listing = || Process::start(&self.api, self.now, seed, &self.config);
         let fresh = self.standby.take().unwrap_or_else(listing);
         self.processes += 1;
         let old = std::mem::replace(&mut self.leader, fresh);
-        self.see_classes();
+        self.deliver_classes();
         if self.silent_until.is_some() {
             self.freezes();
         }
         old
     }
 
-    fn some_pass(&mut self, pick: u16, misfortune: Option<Misfortune>) {
+    fn some_pass(&mut self, pick: u16, call_fault: Option<CallFault>) {
         let mut due = self.leader.one_due(self.now, pick);
         if due.is_none()
             && let Some(next) = self.leader.next_due().filter(|next| *next <= later(self.now, Duration::from_secs(120)))
@@ -352,7 +352,7 @@ impl World {
             due = self.leader.one_due(self.now, pick);
         }
         if let Some(job) = due {
-            self.pass(job, Work::Pass, misfortune);
+            self.pass(job, Work::Pass, call_fault);
         }
     }
 
@@ -378,31 +378,31 @@ impl World {
         (Scene { api, cloud, checks, trace, calls: &mut calls.api }, leader)
     }
 
-    fn around(&self, misfortune: Option<Misfortune>) -> Around {
+    fn around(&self, call_fault: Option<CallFault>) -> Around {
         Around {
             now: self.now,
             evictions_from: self.evictions_from,
             without: self.without,
-            misfortune: misfortune.or_else(|| self.doom?.after(self.calls.api)),
+            call_fault: call_fault.or_else(|| self.planned_fault?.after(self.calls.api)),
             refused: self.refused,
             held_after: None,
-            target: if self.silent_until.is_some() { TargetAnswers::No } else { TargetAnswers::Yes },
+            target_answers: self.silent_until.is_none(),
         }
     }
 
-    /// Begins a pass that is held up after so many calls.
+    /// Starts a pass that is held up after this number of calls.
     fn begin(&mut self, job: Job, calls: u8) {
         self.say(|| format!("pass over {:?} {}, up to call {calls}", job.0, job.1));
         self.work(job, Work::Pass, Around { held_after: Some(calls), ..self.around(None) });
     }
 
-    fn pass(&mut self, job: Job, work: Work, misfortune: Option<Misfortune>) {
+    fn pass(&mut self, job: Job, work: Work, call_fault: Option<CallFault>) {
         let what = match work {
             Work::Pass => "pass over",
             Work::GoOn(_) => "rest of the pass over",
         };
         self.say(|| format!("{what} {:?} {}", job.0, job.1));
-        self.work(job, work, self.around(misfortune));
+        self.work(job, work, self.around(call_fault));
     }
 
     fn work(&mut self, job: Job, work: Work, around: Around) {
@@ -410,12 +410,12 @@ impl World {
         self.checks.begun = matches!(work, Work::Pass);
         let (scene, leader) = self.scene();
         let end = run(scene, leader, (job, work), around);
-        // What a pass takes is not what the next one takes.
+        // Checked after each pass, so that losses are counted for the pass in which they happen.
         self.checks.after_step(&self.api);
         self.follows(end);
     }
 
-    /// What follows from what has become of the leader.
+    /// Continues according to the state of the leader.
     fn follows(&mut self, end: End) {
         match end {
             End::Lives => {}
@@ -456,24 +456,25 @@ impl World {
         }
     }
 
-    /// Calls of processes that are gone end that end until then.
+    /// Ends the due calls of processes that are gone.
     fn end_unheard(&mut self, until: Timestamp) {
         let moment = Moment { now: self.now, api: &self.api };
         self.cloud.end_unheard(until, moment, &mut self.checks);
     }
 
-    /// Pods with volumes move on; whether any did.
+    /// Moves pods with volumes; returns whether any moved.
     fn move_volumes(&mut self) -> bool {
         let moved = self.volumes.go_on(&mut self.api, self.now);
         if moved {
             self.say(|| "pods with volumes move on".to_owned());
-            self.see_pods();
+            self.deliver_pods();
         }
         moved
     }
 
-    /// New pods are seen at once, and so are attachments: a drain knows nothing of one that it has not seen when it began, and can't.
-    fn see_pods(&mut self) {
+    /// Delivers changes of pods and attachments at once. A drain can't know a pod that was not in the store at its
+    /// start.
+    fn deliver_pods(&mut self) {
         if self.silent_until.is_some() {
             return;
         }
@@ -481,13 +482,13 @@ impl World {
         self.leader.watch(&self.api, VolumeAttachment::PLACE, usize::MAX, self.now);
     }
 
-    /// Classes and Secrets that are to be looked at now.
+    /// Jobs of classes and Secrets that are due.
     fn finalizers_due(&self) -> Vec<Job> {
         if self.classes_change { self.leader.finalizers_due(self.now) } else { Vec::new() }
     }
 
-    /// Classes and their Secrets are seen at once.
-    fn see_classes(&mut self) {
+    /// Delivers changes of classes and their Secrets at once.
+    fn deliver_classes(&mut self) {
         for kind in [MachineClass::PLACE, Secret::PLACE] {
             self.leader.watch(&self.api, kind, usize::MAX, self.now);
         }
@@ -496,26 +497,26 @@ impl World {
     fn node_event(&mut self, pick: u16, event: NodeEvent) {
         if let Some(name) = nodes::happens(&mut self.api, &self.cloud, pick, event, self.now) {
             self.say(|| format!("node {name}: {event:?}"));
-            self.see_pods();
+            self.deliver_pods();
         }
     }
 }
 
-/// What is lent to a process while it works.
+/// The part of the world that is lent to a process.
 pub(super) struct Scene<'a> {
     /// The API servers.
     pub(super) api: &'a mut Api,
     /// The provider.
     pub(super) cloud: &'a mut Cloud,
-    /// What is watched over.
+    /// The checks.
     pub(super) checks: &'a mut Checks,
-    /// What is told.
+    /// The trace.
     pub(super) trace: &'a mut Trace,
-    /// Calls so far.
+    /// Number of calls.
     pub(super) calls: &'a mut u32,
 }
 
-/// Work of a process on a job, and how the process is afterwards.
+/// Runs work of a process on a job; returns the state of the process afterwards.
 pub(super) fn run(mut scene: Scene<'_>, process: &mut Process, (job, work): (Job, Work), around: Around) -> End {
     let pass = match work {
         Work::GoOn(pass) => pass,
@@ -540,7 +541,8 @@ pub(super) fn run(mut scene: Scene<'_>, process: &mut Process, (job, work): (Job
     end
 }
 
-/// Polls a pass, and tasks; what is left of the pass if it is held up, how its process is afterwards, and the outcome if it ends.
+/// Polls a pass and the tasks. Returns the pass if it is held up, the state of the process, and the outcome if the pass
+/// ends.
 fn polled(
     Scene { api, cloud, checks, trace, calls }: &mut Scene<'_>,
     process: &mut Process,
@@ -563,21 +565,21 @@ fn polled(
     let Some(back) = back else { return (None, End::Dies, outcome) };
     (**api, **cloud, **checks, **trace) = (back.api, back.cloud, back.checks, back.trace);
     **calls = calls.saturating_add(u32::from(back.made));
-    tell_events(checks, trace, process);
+    record_events(checks, trace, process);
     let is_held_up = outcome.is_none() && back.end != End::Dies;
     (pass.filter(|_| is_held_up), back.end, outcome)
 }
 
-/// The events that a process has told.
-fn tell_events(checks: &mut Checks, trace: &mut Trace, process: &mut Process) {
-    for told in process.told() {
-        let (kind, name) = (told.about.kind.unwrap_or_default(), told.about.name.unwrap_or_default());
-        trace.say(|| format!("    event about {kind} {name}: {}: {}", told.note.reason, told.note.message));
-        // A size is told of when it was written.
-        if told.note.reason != deployment_reason::SCALING_SET {
+/// Records the events that a process has written.
+fn record_events(checks: &mut Checks, trace: &mut Trace, process: &mut Process) {
+    for event in process.take_events() {
+        let (kind, name) = (event.about.kind.unwrap_or_default(), event.about.name.unwrap_or_default());
+        trace.say(|| format!("    event about {kind} {name}: {}: {}", event.note.reason, event.note.message));
+        // An event about a size belongs to the write of that size.
+        if event.note.reason != deployment_reason::SCALING_SET {
             checks.costs(&kind, &name);
         }
-        if told.note.reason == machine_reason::IN_PLACE_UPDATE_SUCCESSFUL {
+        if event.note.reason == machine_reason::IN_PLACE_UPDATE_SUCCESSFUL {
             checks.updated();
         }
     }

@@ -16,7 +16,7 @@ use machine_controller_manager::{
 use machine_controllers::deployment::AvailabilityRule;
 use machine_simulation::{
     history::{Edit, History, Luck, Step},
-    mirror::{CLASSES, Fault, Mirror, Misfortune, Request, USER_DATA, WITHOUT_TOKEN, pod_on},
+    mirror::{CLASSES, CallFault, Fault, Mirror, Request, USER_DATA, WITHOUT_TOKEN, pod_on},
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -297,8 +297,8 @@ impl World {
     pub async fn step(&mut self, step: Step) {
         let say = |text: String| self.book.read().say(|| text);
         match step {
-            Step::Pass(_, misfortune) | Step::GoOn(_, misfortune) => {
-                if let Some(Misfortune { call, fault }) = misfortune {
+            Step::Pass(_, call_fault) | Step::GoOn(_, call_fault) => {
+                if let Some(CallFault { call, fault }) = call_fault {
                     self.leader().troubles(call, FailureKind::Fault(fault));
                 }
                 self.passes(MOMENT).await;
@@ -455,8 +455,8 @@ impl World {
                     let now = pages.now();
                     pages.mirror.tidies(now)
                 };
-                let unlike = self.book.read().mirror.unlike();
-                if asked.is_empty() && unlike.is_empty() && self.stays_at_rest().await {
+                let differences = self.book.read().mirror.differences();
+                if asked.is_empty() && differences.is_empty() && self.stays_at_rest().await {
                     return;
                 }
                 self.asks(asked).await;
@@ -464,8 +464,8 @@ impl World {
             }
             if Instant::now() > end {
                 let mut pages = self.book.read();
-                let unlike = pages.mirror.unlike().join("; ");
-                pages.mirror.violated("nothing comes to rest", || unlike);
+                let differences = pages.mirror.differences().join("; ");
+                pages.mirror.violated("nothing comes to rest", || differences);
             }
         }
     }

@@ -1,8 +1,8 @@
 //! Keeps our finalizer on machine classes while machines use them.
 //!
-//! Put on when a machine refers to the class, taken off only when the class is being deleted and no machine does
-//! (decisions.md 7); the API server is asked about that, since without its class a machine's VM can't be deleted any more.
-//! Source: spec/machine-controller §10.1.
+//! The finalizer is added when a machine refers to the class. It is removed only when the class is being deleted and no
+//! machine refers to it (decisions.md 7). Before that, the API server is asked for such machines: without its class,
+//! the VM of a machine can't be deleted any more. Source: spec/machine-controller §10.1.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -29,23 +29,24 @@ use crate::{
     views::{BY_CLASS, ControlViews, qualified},
 };
 
-/// Between two looks at a class whose machine the view does not show: nobody tells when that machine goes.
+/// Time until a class is checked again if it is used by a machine that is not in the store. No event arrives when that
+/// machine goes.
 const UNSEEN_USER: Duration = Duration::from_secs(60);
 
-/// What is to become of the finalizer.
+/// What to do with the finalizer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum FinalizerVerdict {
-    /// It is to be put on.
+    /// Add it.
     Add,
-    /// It is to be taken off.
+    /// Remove it.
     Remove,
-    /// It is as it should be.
+    /// Nothing.
     Keep,
-    /// It stays until these machines are gone.
+    /// Keep it until these machines are gone.
     WaitFor(Vec<String>),
 }
 
-/// What is to become of the finalizer of this class, used by these machines.
+/// Decides what to do with the finalizer of this class, which these machines use.
 pub fn class_finalizer(class: &MachineClass, users: &[MachineSnapshot]) -> FinalizerVerdict {
     let mut users = users.iter().filter(|user| user.class_ref().kind == MACHINE_CLASS_KIND).peekable();
     let has = class.finalizers().iter().any(|name| name == finalizer::MACHINE);
@@ -54,12 +55,13 @@ pub fn class_finalizer(class: &MachineClass, users: &[MachineSnapshot]) -> Final
         (false, false, false) => FinalizerVerdict::Add,
         (true, true, true) => FinalizerVerdict::Remove,
         (true, false, true) => FinalizerVerdict::WaitFor(users.map(|user| user.name().to_owned()).collect()),
-        // The API server lets nobody add a finalizer to what is being deleted.
+        // The API server refuses new finalizers on an object that is being deleted.
         (true, _, false) | (false, true, _) | (false, false, true) => FinalizerVerdict::Keep,
     }
 }
 
-/// Whether a machine as it is served uses the class of this name; in v1beta1 the field is called otherwise.
+/// Whether a machine in JSON, of any served version, uses the class of this name. The field has another name in
+/// v1beta1.
 fn uses(machine: &Value, class: &str) -> bool {
     ["/spec/class", "/spec/classRef"]
         .into_iter()
@@ -67,7 +69,7 @@ fn uses(machine: &Value, class: &str) -> bool {
         .any(|named| named["name"] == class && named["kind"] == MACHINE_CLASS_KIND)
 }
 
-/// What the class controller needs.
+/// The dependencies of the class controller.
 pub struct ClassDeps {
     /// The stores of the control cluster.
     pub views: ControlViews,
@@ -75,11 +77,11 @@ pub struct ClassDeps {
     pub classes: Objects<Arc<MachineClass>>,
     /// Machines, read.
     pub machines: Objects<MachineSnapshot>,
-    /// Takes events.
+    /// Writes events.
     pub recorder: Recorder,
 }
 
-/// Keeps the finalizers of classes right.
+/// Adds and removes the finalizers of classes.
 pub struct ClassController(ClassDeps);
 
 impl ClassController {
@@ -104,7 +106,7 @@ impl ClassController {
                 recorder.note(&class, EventNote::warning(machine_reason::STILL_REFERENCED, message));
                 return Outcome::Settled;
             }
-            // The view may lack a machine that is there: one that can't be decoded, or one that it has not seen yet.
+            // A machine can be missing in the store: it can't be decoded, or it has not arrived yet.
             FinalizerVerdict::Remove => match machines.find_live(&key.namespace, |user| uses(user, &key.name)).await {
                 Ok(None) => match finalizer_patches::without(class.finalizers(), finalizer::MACHINE) {
                     Some(patch) => patch,
@@ -129,7 +131,8 @@ impl ClassController {
     }
 }
 
-/// What a finalizer write came to. After a conflict the object is read anew, so that the retry decides on the truth.
+/// The outcome of a finalizer write. After a conflict the object is read again, so that the retry decides on its
+/// current version.
 pub(crate) async fn settle<F, Fut>(written: Result<(), ApiError>, key: &ObjectKey, reread: F) -> Outcome
 where
     F: FnOnce() -> Fut,
@@ -146,12 +149,12 @@ where
     }
 }
 
-/// Classes to look at after a change of a class.
+/// The class to check after a change of a class.
 pub fn after_class(change: &Change<Arc<MachineClass>>) -> BTreeSet<ObjectKey> {
     change.new.iter().map(|class| ObjectKey::of(&**class)).collect()
 }
 
-/// Classes to look at after a change of a machine: those that gained or lost a user.
+/// The classes to check after a change of a machine: those that gained or lost a user.
 pub fn after_machine(change: &Change<MachineSnapshot>) -> BTreeSet<ObjectKey> {
     let class = |machine: &MachineSnapshot| {
         let named = machine.class_ref();
@@ -208,7 +211,8 @@ mod tests {
         assert_eq!(class_finalizer(&class(has, deleting), &users), verdict);
     }
 
-    /// The API server that has this machine of class `c`, which the view does not show; answers what became of the finalizer.
+    /// Runs a pass while the API server has this machine of class `c`, which is not in the store. Returns the outcome
+    /// and the number of patches.
     async fn patches_with(machine: Value) -> (Outcome, usize) {
         use http::{Method, Request, Response};
         use kube::client::Body;

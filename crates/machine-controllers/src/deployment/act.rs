@@ -1,4 +1,4 @@
-//! Carries a plan about a deployment out. Decides nothing: what fails is reported, and the next observation sees the truth.
+//! Carries out a plan for a deployment. Decides nothing: errors are reported, and the next pass observes the result.
 
 use std::collections::BTreeSet;
 
@@ -26,37 +26,37 @@ use controller_runtime::{
 };
 use machine_api::{names::deployment_reason as reason, v1alpha1::MachineSet};
 
-/// Patches of Nodes under way at once; the client's rate limits them beyond that.
+/// Maximum number of concurrent patches of Nodes. The rate limit of the client applies as well.
 const NODE_PATCHES_AT_ONCE: usize = 25;
 
-/// A patch of a Node, what a failure of it means, and what became of it.
+/// A patch of a Node, what its failure means for the plan, and its result.
 type Patched<'a> = (&'a Effect, OnFailure, Result<(), ApiError>);
 
-/// What became of a plan.
+/// The result of a plan.
 #[derive(Debug, Default)]
 pub struct Done {
     /// The first error.
     pub error: Option<ApiError>,
-    /// What a status tells of.
+    /// What the status reports about this pass.
     pub report: Report,
-    /// What effects without an answer were about.
+    /// The objects of effects that got no answer.
     pub unanswered: BTreeSet<Counted>,
 }
 
 impl Done {
-    /// Takes note of an effect that got no answer.
+    /// Records an effect that got no answer.
     pub fn note(&mut self, effect: &Effect, answer: &Result<(), ApiError>) {
         if answer.as_ref().is_err_and(ApiError::outcome_unknown) {
             self.unanswered.extend(counted(effect));
         }
     }
 
-    /// Takes note of the answer to the creation of a set: that it was made, or why it was refused.
+    /// Records the answer to the creation of a set: its name, or the reason of the refusal.
     pub fn creation(&mut self, set: &MachineSet, answer: &Result<(), ApiError>) {
         match answer {
             Ok(()) => self.report.created_set.clone_from(&set.metadata.name),
             Err(error) if !error.is_explained() => {}
-            // The next pass sees the collision; without the lease nothing was asked.
+            // The next pass handles the collision. Without the lease no request was sent.
             Err(ApiError::AlreadyExists(_) | ApiError::NotLeading(_)) => {}
             Err(error) => {
                 let name = set.metadata.name.as_deref().unwrap_or_default();
@@ -67,7 +67,7 @@ impl Done {
 }
 
 impl DeploymentController {
-    /// Carries the steps out in their order; patches of Nodes that follow each other run together.
+    /// Carries out the steps in order. Consecutive patches of Nodes run concurrently.
     pub(super) async fn act(&self, seen: &DeploymentObservation, steps: &[Step]) -> Done {
         let mut done = Done::default();
         let mut reread = false;
@@ -92,7 +92,7 @@ impl DeploymentController {
                 effect => self.act_one(&seen.deployment, step.rule, effect).await,
             };
             if !is_node(&step) {
-                // Those of Nodes are noted one by one.
+                // Patches of Nodes record their results themselves.
                 done.note(&step.effect, &result);
             }
             if let Err(error) = result {
@@ -127,7 +127,7 @@ impl DeploymentController {
             }
             Effect::ScaleSet { set, to, .. } => {
                 self.write_set(deployment, effect).await?;
-                self.tell_scaled(deployment, set.name(), set.replicas(), *to);
+                self.note_scaled(deployment, set.name(), set.replicas(), *to);
                 Ok(())
             }
             Effect::ReleaseSet(_) => released(self.write_set(deployment, effect).await),
@@ -146,12 +146,12 @@ impl DeploymentController {
                 self.deps.recorder.note(deployment, note.clone());
                 Ok(())
             }
-            // Carried out above, where their results are needed.
+            // Carried out by the caller, which needs their results.
             Effect::ChangeNode { .. } | Effect::CreateSet(_) | Effect::AdoptSet(_) => Ok(()),
         }
     }
 
-    /// Writes what an effect changes of a set; `None` when that is nothing.
+    /// Writes the change that an effect makes to a set; returns `None` if there is nothing to write.
     async fn write_set(
         &self,
         deployment: &DeploymentSnapshot,
@@ -163,7 +163,7 @@ impl DeploymentController {
         }
     }
 
-    fn tell_scaled(&self, deployment: &DeploymentSnapshot, set: &str, from: i32, to: i32) {
+    fn note_scaled(&self, deployment: &DeploymentSnapshot, set: &str, from: i32, to: i32) {
         if from == to {
             return;
         }
@@ -180,7 +180,7 @@ impl DeploymentController {
     ) -> Result<(), ApiError> {
         let answer = match self.deps.sets.create(set).await {
             Ok(_) => {
-                self.tell_scaled(deployment, &set.name_any(), 0, set.spec.replicas);
+                self.note_scaled(deployment, &set.name_any(), 0, set.spec.replicas);
                 Ok(())
             }
             Err(ApiError::AlreadyExists(message)) => match self.deps.sets.get(&ObjectKey::of(set)).await {
@@ -197,7 +197,7 @@ impl DeploymentController {
         };
         done.creation(set, &answer);
         if let Some(error) = &done.report.create_error
-            && conditions::is_news_of_creation(deployment.status(), error)
+            && conditions::is_new_create_error(deployment.status(), error)
         {
             self.deps.recorder.note(deployment, EventNote::warning(reason::SET_CREATE_ERROR, error.clone()));
         }
@@ -217,7 +217,7 @@ impl DeploymentController {
             }
             _ => None,
         });
-        // Boxed, so that their lifetime has a name and the pass may run on any worker.
+        // Boxed, so that the lifetime has a name and the future is `Send`.
         let calls: Vec<BoxFuture<'_, Patched<'_>>> = calls
             .map(|(effect, node, patch, on_failure)| {
                 async move { (effect, on_failure, gone_is_fine(nodes.patch(&node, Part::Main, patch).await)) }.boxed()
@@ -241,10 +241,9 @@ impl DeploymentController {
     }
 }
 
-/// What must be read again before anything else is decided, when no answer says what became of the effect: a set that
-/// was made or sized takes room, a node that was picked will be missing. `None` for what is only told, for hints on
-/// Nodes (which hold nothing up), and for the deployment, on which writes are guarded by its version or say the same
-/// twice.
+/// The object that must be read again before the next decision if the effect got no answer. A set that was created or
+/// sized takes room, and a selected Node will be unavailable. `None` for events, for hints on Nodes (the plan goes on
+/// without them), and for writes to the deployment, which are guarded by its version or idempotent.
 fn counted(effect: &Effect) -> Option<Counted> {
     match effect {
         Effect::CreateSet(set) => Some(Counted::Set(ObjectKey::of(&**set))),

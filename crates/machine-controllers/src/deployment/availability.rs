@@ -1,8 +1,8 @@
-//! Which machines a rollout counts on.
+//! Which machines count as available in a rollout.
 //!
-//! As the original: every machine whose VM exists (phase Available or Running; `minReadySeconds` is not consulted). With
-//! `--strict-availability` only machines that run and whose Node has been Ready for `minReadySeconds`. The counts of a
-//! status never depend on it. Source: spec/deployment-and-set D-22, decisions.md 4. Pure.
+//! By default, as in the original: every machine whose VM exists (phase Available or Running; `minReadySeconds` is not
+//! read). With `--strict-availability`: only Running machines whose Node has been Ready for `minReadySeconds`. The
+//! counts in the status do not depend on this. Source: spec/deployment-and-set D-22, decisions.md 4. Pure.
 
 use std::time::Duration;
 
@@ -14,28 +14,28 @@ use crate::{
     snapshots::{DeploymentSnapshot, MachineSnapshot},
 };
 
-/// Which machines rollouts count on (`--strict-availability`).
+/// Which machines count as available in rollouts (`--strict-availability`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum AvailabilityRule {
-    /// Those whose VM exists, as in the original.
+    /// Machines whose VM exists, as in the original.
     #[default]
     VmExists,
-    /// Those whose Node has been Ready for `minReadySeconds`.
+    /// Machines whose Node has been Ready for `minReadySeconds`.
     NodeReady,
 }
 
-/// The rule, with the time that a deployment asks for.
+/// The rule together with the deployment's `minReadySeconds`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Availability {
     /// The VM exists.
     #[default]
     VmExists,
-    /// The Node has been Ready for so long.
+    /// The Node has been Ready for at least this time.
     ReadyFor(SignedDuration),
 }
 
 impl Availability {
-    /// What the rule means for a deployment.
+    /// Applies the rule to a deployment.
     pub fn of(rule: AvailabilityRule, deployment: &DeploymentSnapshot) -> Self {
         match rule {
             AvailabilityRule::VmExists => Self::VmExists,
@@ -45,7 +45,7 @@ impl Availability {
         }
     }
 
-    /// Whether a rollout counts on the machine.
+    /// Whether the machine counts as available in a rollout.
     pub fn holds(self, machine: &MachineSnapshot, now: Timestamp) -> bool {
         match self {
             Self::VmExists => is_available(machine),
@@ -53,7 +53,8 @@ impl Availability {
         }
     }
 
-    /// How long a running machine must stay Ready until it counts; `None` when it counts, or nobody knows.
+    /// How long a running machine must stay Ready until it counts as available. `None` if it counts already, or if the
+    /// time is unknown.
     pub fn still_to_wait(self, machine: &MachineSnapshot, now: Timestamp) -> Option<Duration> {
         let Self::ReadyFor(time) = self else { return None };
         let mut conditions = machine.conditions().iter();

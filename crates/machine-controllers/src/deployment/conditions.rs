@@ -1,4 +1,4 @@
-//! How a condition of a deployment is set, and what `Available` and `Progressing` say.
+//! Sets the conditions of a deployment, above all `Available` and `Progressing`.
 //!
 //! Source: spec/deployment-and-set §7.3, §14. Pure.
 
@@ -18,7 +18,7 @@ use machine_api::{
 };
 
 const LAST_SECOND: Duration = Duration::from_secs(1);
-/// A deadline has passed when it lies before now.
+/// A deadline has passed only when it lies before now, so the check comes this much later.
 const SHORTLY: Duration = Duration::from_millis(1);
 
 /// The condition of a kind.
@@ -31,27 +31,27 @@ pub fn remove(status: &mut MachineDeploymentStatus, kind: &Kind) {
     status.conditions.retain(|condition| condition.condition_type != *kind);
 }
 
-/// What a condition is to say.
+/// The content of a condition without its times.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Says {
+pub struct ConditionContent {
     /// Whether it holds.
     pub status: ConditionStatus,
-    /// Why, for programs.
+    /// The reason, for programs.
     pub reason: String,
-    /// Why, for people.
+    /// The message, for users.
     pub message: String,
 }
 
-impl Says {
-    /// A condition that says this.
+impl ConditionContent {
+    /// Content with this status, reason and message.
     pub fn new(status: ConditionStatus, reason: &str, message: impl Into<String>) -> Self {
         Self { status, reason: reason.to_owned(), message: message.into() }
     }
 }
 
-/// Sets a condition. One with the same status and reason is left as it is; a changed one goes to the end of the list and
-/// keeps its time of transition while its status stays.
-pub fn put(status: &mut MachineDeploymentStatus, kind: Kind, says: Says, now: Timestamp) {
+/// Sets a condition. A condition with the same status and reason stays as it is. A changed condition moves to the end
+/// of the list; its transition time changes only if its status changes.
+pub fn put(status: &mut MachineDeploymentStatus, kind: Kind, says: ConditionContent, now: Timestamp) {
     let before = find(status, &kind);
     if before.is_some_and(|known| known.status == says.status && known.reason == says.reason) {
         return;
@@ -59,11 +59,11 @@ pub fn put(status: &mut MachineDeploymentStatus, kind: Kind, says: Says, now: Ti
     replace(status, kind, says, now);
 }
 
-/// Sets a condition also when it says the same already; its time of update is then new.
-pub fn replace(status: &mut MachineDeploymentStatus, kind: Kind, says: Says, now: Timestamp) {
+/// Sets a condition even if its status and reason are the same; its update time becomes `now`.
+pub fn replace(status: &mut MachineDeploymentStatus, kind: Kind, says: ConditionContent, now: Timestamp) {
     let before = find(status, &kind);
     let since = before.filter(|known| known.status == says.status).and_then(|known| known.last_transition_time.clone());
-    let Says { status: holds, reason, message } = says;
+    let ConditionContent { status: holds, reason, message } = says;
     remove(status, &kind);
     status.conditions.push(MachineDeploymentCondition {
         condition_type: kind,
@@ -76,18 +76,22 @@ pub fn replace(status: &mut MachineDeploymentStatus, kind: Kind, says: Says, now
 }
 
 /// Sets `Available`.
-pub fn tell_available(status: &mut MachineDeploymentStatus, fleet: &Fleet<'_>, now: Timestamp) {
+pub fn set_available(status: &mut MachineDeploymentStatus, fleet: &Fleet<'_>, now: Timestamp) {
     let least = (fleet.min_available() - status.preserved_failed_replicas).max(0);
     let says = if status.available_replicas >= least {
-        Says::new(ConditionStatus::True, reason::MINIMUM_AVAILABLE, "Deployment has minimum availability.")
+        ConditionContent::new(ConditionStatus::True, reason::MINIMUM_AVAILABLE, "Deployment has minimum availability.")
     } else {
-        Says::new(ConditionStatus::False, reason::MINIMUM_UNAVAILABLE, "Deployment does not have minimum availability.")
+        ConditionContent::new(
+            ConditionStatus::False,
+            reason::MINIMUM_UNAVAILABLE,
+            "Deployment does not have minimum availability.",
+        )
     };
     put(status, Kind::Available, says, now);
 }
 
-/// Sets `Progressing` when the deployment is paused or goes on.
-pub fn tell_paused(status: &mut MachineDeploymentStatus, deployment: &DeploymentSnapshot, now: Timestamp) {
+/// Sets `Progressing` when the deployment is paused or resumed.
+pub fn set_paused(status: &mut MachineDeploymentStatus, deployment: &DeploymentSnapshot, now: Timestamp) {
     let known = find(status, &Kind::Progressing).map(|condition| condition.reason.as_str());
     if known == Some(reason::DEADLINE_EXCEEDED) {
         return;
@@ -97,16 +101,16 @@ pub fn tell_paused(status: &mut MachineDeploymentStatus, deployment: &Deployment
         put(
             status,
             Kind::Progressing,
-            Says::new(ConditionStatus::Unknown, reason::PAUSED, "Deployment is paused"),
+            ConditionContent::new(ConditionStatus::Unknown, reason::PAUSED, "Deployment is paused"),
             now,
         );
     } else if !deployment.is_paused() && is_told {
-        let says = Says::new(ConditionStatus::Unknown, reason::RESUMED, "Deployment is resumed");
+        let says = ConditionContent::new(ConditionStatus::Unknown, reason::RESUMED, "Deployment is resumed");
         put(status, Kind::Progressing, says, now);
     }
 }
 
-/// Whether a status says that all machines are new, available, and as many as wanted.
+/// Whether the status says that all machines are new and available, and that their number is the wanted one.
 pub fn is_complete(deployment: &DeploymentSnapshot, status: &MachineDeploymentStatus) -> bool {
     let replicas = deployment.replicas();
     status.updated_replicas == replicas
@@ -115,8 +119,8 @@ pub fn is_complete(deployment: &DeploymentSnapshot, status: &MachineDeploymentSt
         && status.observed_generation >= deployment.generation().unwrap_or_default()
 }
 
-/// Sets `Progressing` by what moved between the stored status and the new one.
-pub fn tell_progress(status: &mut MachineDeploymentStatus, fleet: &Fleet<'_>, now: Timestamp) {
+/// Sets `Progressing` according to the difference between the stored status and the new one.
+pub fn set_progress(status: &mut MachineDeploymentStatus, fleet: &Fleet<'_>, now: Timestamp) {
     let stored = fleet.deployment.status();
     let known = find(status, &Kind::Progressing).cloned();
     let reason_is = |wanted: &str| known.as_ref().is_some_and(|condition| condition.reason == wanted);
@@ -133,18 +137,33 @@ pub fn tell_progress(status: &mut MachineDeploymentStatus, fleet: &Fleet<'_>, no
         || status.available_replicas > stored.available_replicas;
     if is_complete(fleet.deployment, status) {
         let message = format!("{subject} has successfully progressed.");
-        put(status, Kind::Progressing, Says::new(ConditionStatus::True, reason::NEW_SET_AVAILABLE, message), now);
+        put(
+            status,
+            Kind::Progressing,
+            ConditionContent::new(ConditionStatus::True, reason::NEW_SET_AVAILABLE, message),
+            now,
+        );
     } else if moved {
         let message = format!("{subject} is progressing.");
-        replace(status, Kind::Progressing, Says::new(ConditionStatus::True, reason::SET_UPDATED, message), now);
+        replace(
+            status,
+            Kind::Progressing,
+            ConditionContent::new(ConditionStatus::True, reason::SET_UPDATED, message),
+            now,
+        );
     } else if has_timed_out(fleet.deployment, known.as_ref(), now) {
         let message = format!("{subject} has timed out progressing.");
-        put(status, Kind::Progressing, Says::new(ConditionStatus::False, reason::DEADLINE_EXCEEDED, message), now);
+        put(
+            status,
+            Kind::Progressing,
+            ConditionContent::new(ConditionStatus::False, reason::DEADLINE_EXCEEDED, message),
+            now,
+        );
     }
 }
 
-/// Says in `Progressing` whom the rollout waits for, or no longer. The times of the condition stay: a rollout that waits
-/// makes no progress.
+/// Replaces the explanation in `Progressing` that says which machines the rollout waits for; `None` removes it. The
+/// times of the condition do not change, because a rollout that waits makes no progress.
 pub fn explain_progress(status: &mut MachineDeploymentStatus, explanation: Option<&str>) {
     let progressing = status.conditions.iter_mut().find(|condition| condition.condition_type == Kind::Progressing);
     if let Some(condition) = progressing {
@@ -152,8 +171,8 @@ pub fn explain_progress(status: &mut MachineDeploymentStatus, explanation: Optio
     }
 }
 
-/// Says which machines failed their update in place, as long as there are any (D-24).
-pub fn tell_failed_updates(status: &mut MachineDeploymentStatus, failed: &[String], now: Timestamp) {
+/// Sets the condition that names the machines whose update in place failed, or removes it if there are none (D-24).
+pub fn set_failed_updates(status: &mut MachineDeploymentStatus, failed: &[String], now: Timestamp) {
     if failed.is_empty() {
         return remove(status, &Kind::InPlaceUpdateFailed);
     }
@@ -166,7 +185,7 @@ pub fn tell_failed_updates(status: &mut MachineDeploymentStatus, failed: &[Strin
         update_result::SUCCESSFUL,
     );
     if find(status, &Kind::InPlaceUpdateFailed).is_none_or(|known| known.message != message) {
-        let says = Says::new(ConditionStatus::True, reason::IN_PLACE_UPDATE_FAILED, message);
+        let says = ConditionContent::new(ConditionStatus::True, reason::IN_PLACE_UPDATE_FAILED, message);
         replace(status, Kind::InPlaceUpdateFailed, says, now);
     }
 }
@@ -191,8 +210,8 @@ fn has_timed_out(
     }
 }
 
-/// When to look whether a rollout that does not move has timed out: a second after its deadline, or as soon as that has
-/// passed when less than a second is left.
+/// Time until the check whether a rollout without progress has timed out: one second after its deadline. If less than a
+/// second is left, the check comes right after the deadline.
 pub fn timeout_check(
     deployment: &DeploymentSnapshot,
     status: &MachineDeploymentStatus,
@@ -206,13 +225,13 @@ pub fn timeout_check(
         return None;
     }
     let left = Duration::try_from(deadline(deployment, progressing)?.duration_since(now)).unwrap_or_default();
-    // In its last second the original looks again and again.
+    // The original checks continuously in the last second.
     Some(left + if left < LAST_SECOND { SHORTLY } else { LAST_SECOND })
 }
 
-/// Whether an event should tell that a set can't be made: not while the stored condition says the same already, since the
-/// creation is tried again for as long as it fails.
-pub(super) fn is_news_of_creation(status: &MachineDeploymentStatus, error: &str) -> bool {
+/// Whether a failed creation of a set deserves an event. Not if the stored condition already says the same, because the
+/// creation is retried as long as it fails.
+pub(super) fn is_new_create_error(status: &MachineDeploymentStatus, error: &str) -> bool {
     find(status, &Kind::Progressing)
         .is_none_or(|known| known.reason != reason::SET_CREATE_ERROR || !known.message.starts_with(error))
 }
@@ -250,7 +269,7 @@ mod tests {
     ) {
         let known = MachineDeploymentCondition { message: message.to_owned(), ..progressing(stored, 0) };
         let status = MachineDeploymentStatus { conditions: vec![known], ..counts(1, 1, 1) };
-        assert_eq!(is_news_of_creation(&status, "no room"), expected);
+        assert_eq!(is_new_create_error(&status, "no room"), expected);
     }
 
     fn counts(replicas: i32, updated: i32, available: i32) -> MachineDeploymentStatus {
@@ -264,8 +283,8 @@ mod tests {
         }
     }
 
-    /// What `Progressing` says after the counts went from the stored ones to these.
-    fn told(
+    /// The reason of `Progressing` after the counts changed from the stored status to these.
+    fn condition_after(
         deadline: Option<i32>,
         stored: MachineDeploymentStatus,
         now_counted: &MachineDeploymentStatus,
@@ -278,13 +297,13 @@ mod tests {
         let seen = seeing_sets(built.build(), vec![new(5, 5)]);
         let mut status = now_counted.clone();
         status.conditions = vec![known];
-        tell_progress(&mut status, &Fleet::of(&seen), now());
+        set_progress(&mut status, &Fleet::of(&seen), now());
         find(&status, &Kind::Progressing).unwrap().clone()
     }
 
     #[test]
     fn s_prog_01_all_is_new_and_available() {
-        let condition = told(None, counts(5, 4, 4), &counts(5, 5, 5), progressing(reason::SET_UPDATED, -9));
+        let condition = condition_after(None, counts(5, 4, 4), &counts(5, 5, 5), progressing(reason::SET_UPDATED, -9));
         assert_eq!(condition.reason, reason::NEW_SET_AVAILABLE);
         assert_eq!(condition.message, "MachineSet \"md-new\" has successfully progressed.");
         assert_eq!(condition.last_transition_time, Some(Time(at(-5000))));
@@ -292,7 +311,7 @@ mod tests {
 
     #[test]
     fn s_prog_02_more_are_available() {
-        let condition = told(None, counts(5, 5, 2), &counts(5, 5, 3), progressing(reason::SET_UPDATED, -9));
+        let condition = condition_after(None, counts(5, 5, 2), &counts(5, 5, 3), progressing(reason::SET_UPDATED, -9));
         assert_eq!(condition.reason, reason::SET_UPDATED);
         assert_eq!(
             (condition.last_update_time, condition.last_transition_time),
@@ -305,7 +324,8 @@ mod tests {
     #[case::not_yet(Some(600), -500, "MachineSetUpdated")]
     #[case::s_prog_04_no_deadline(None, -70_000, "MachineSetUpdated")]
     fn a_rollout_times_out(#[case] deadline: Option<i32>, #[case] updated: i64, #[case] expected: &str) {
-        let condition = told(deadline, counts(5, 5, 2), &counts(5, 5, 2), progressing(reason::SET_UPDATED, updated));
+        let condition =
+            condition_after(deadline, counts(5, 5, 2), &counts(5, 5, 2), progressing(reason::SET_UPDATED, updated));
         assert_eq!(condition.reason, expected);
     }
 
@@ -328,7 +348,7 @@ mod tests {
     fn enough_machines_are_available(#[case] available: i32, #[case] expected: &str) {
         let seen = seeing_sets(deployment(5, 0, 1).build(), vec![]);
         let mut status = MachineDeploymentStatus { preserved_failed_replicas: 2, ..counts(5, 5, available) };
-        tell_available(&mut status, &Fleet::of(&seen), now());
+        set_available(&mut status, &Fleet::of(&seen), now());
         assert_eq!(find(&status, &Kind::Available).unwrap().reason, expected);
     }
 
@@ -336,11 +356,11 @@ mod tests {
     fn s_prog_10_a_pause_and_its_end_are_told() {
         let mut status = counts(5, 5, 5);
         let mut deployment = deployment(5, 1, 1).with(|d| d.spec.paused = true).snapshot();
-        tell_paused(&mut status, &deployment, now());
+        set_paused(&mut status, &deployment, now());
         let condition = find(&status, &Kind::Progressing).unwrap();
         assert_eq!((condition.reason.as_str(), &condition.status), (reason::PAUSED, &ConditionStatus::Unknown));
         deployment.to_mut().spec.paused = false;
-        tell_paused(&mut status, &deployment, now());
+        set_paused(&mut status, &deployment, now());
         let condition = find(&status, &Kind::Progressing).unwrap();
         assert_eq!((condition.reason.as_str(), &condition.status), (reason::RESUMED, &ConditionStatus::Unknown));
     }

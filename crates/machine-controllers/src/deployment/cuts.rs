@@ -1,9 +1,9 @@
-//! What a smaller size costs: how many of the machines that a rollout counts on go with those that a set deletes.
+//! The cost of a smaller size of a set: how many available machines the set deletes with it.
 //!
-//! A set deletes in its own order (spec/deployment-and-set §6.4), and that order is not always "useless ones first": what
-//! somebody preserves goes last, healthy or not, and a low priority goes first. The original takes it that a set shrunk by
-//! as many machines as are unavailable loses those; where a preserved machine is among them, a healthy one goes instead
-//! and fewer are left than `maxUnavailable` allows. Here a cut costs what the set's order makes it cost. Pure.
+//! A set deletes in its own order (spec/deployment-and-set §6.4). That order does not always begin with unavailable
+//! machines: preserved machines go last, healthy or not, and machines of low priority go first. The original assumes
+//! that a set loses its unavailable machines first. If a preserved machine is among them, the set deletes a healthy one
+//! instead, and fewer machines are available than `maxUnavailable` allows. Here the cost follows the real order. Pure.
 
 use jiff::Timestamp;
 
@@ -16,8 +16,8 @@ use crate::{
     snapshots::{MachineSnapshot, SetSnapshot},
 };
 
-/// Machines that are not on their way out, as the set's controller sees them (spec/deployment-and-set §6.2): those just
-/// handed over, which it never chooses, and the others in the order in which it deletes them.
+/// The machines that are not being deleted, as the set controller sees them (spec/deployment-and-set §6.2): first the
+/// machines just handed over, which it never deletes, then the others in the order of deletion.
 pub fn in_order_of_deletion(
     machines: &[MachineSnapshot],
     now: Timestamp,
@@ -28,21 +28,21 @@ pub fn in_order_of_deletion(
     (handed_over, candidates)
 }
 
-/// A smaller size and its price.
+/// A reduction of the size and its cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cut {
-    /// So many machines fewer.
+    /// The reduction, in machines.
     pub machines: i32,
-    /// So many of those that count go with them.
+    /// The number of available machines among those deleted.
     pub cost: i32,
 }
 
-/// How many machines that a rollout counts on a set keeps with each size that it may get.
+/// For each possible size of a set, the number of available machines that it keeps.
 #[derive(Clone, Debug)]
 pub struct AvailableBySize(Vec<i32>);
 
 impl AvailableBySize {
-    /// Of a set with these machines; `counts` says which of them the rollout counts on.
+    /// For a set with these machines; `counts` says which of them count as available.
     pub fn of(
         set: &SetSnapshot,
         machines: &[MachineSnapshot],
@@ -53,20 +53,20 @@ impl AvailableBySize {
         let mut left: i32 = handed_over.iter().map(|machine| i32::from(counts(machine))).sum();
         let mut by_size = vec![left];
         for machine in candidates.into_iter().rev() {
-            // One that the scaler has marked goes with every size.
+            // The set deletes a machine that the scaler has marked, whatever its size.
             left += i32::from(!is_marked(machine, set) && counts(machine));
             by_size.push(left);
         }
         Self(by_size)
     }
 
-    /// With this size.
+    /// The number of available machines with this size.
     pub fn at(&self, size: i32) -> i32 {
         let size = usize::try_from(size).unwrap_or(0);
         self.0.get(size).or(self.0.last()).copied().unwrap_or(0)
     }
 
-    /// The largest cut from this size, of `most` machines at most, that costs no more than `budget`.
+    /// The largest reduction from this size, at most `most` machines, that costs at most `budget`.
     pub fn cut(&self, size: i32, most: i32, budget: i32) -> Cut {
         let cost = |machines: i32| self.at(size) - self.at(size - machines);
         let machines = (1..=most.min(size)).take_while(|machines| cost(*machines) <= budget).last().unwrap_or(0);
@@ -99,7 +99,7 @@ mod tests {
     #[case::no_further_than_asked(vec![unknown("a"), unknown("b")], 1, 0, (1, 0))]
     #[case::a_healthy_one_costs(vec![running("a"), running("b")], 1, 0, (0, 0))]
     #[case::and_may_be_spared(vec![running("a"), running("b")], 2, 1, (1, 1))]
-    // Seed 61494: the unhealthy one is preserved, so that a healthy one would go.
+    // Seed 61494: the unhealthy machine is preserved, so a healthy one would be deleted.
     #[case::a_preserved_one_goes_last(vec![running("a"), kept(unknown("b"))], 1, 0, (0, 0))]
     #[case::also_a_failed_one(vec![running("a"), kept(failed("b"))], 1, 0, (0, 0))]
     #[case::and_costs_what_goes_before_it(vec![running("a"), kept(failed("b"))], 2, 1, (2, 1))]

@@ -1,8 +1,8 @@
-//! What is to be done about a deployment now.
+//! Decides what to do for a deployment now.
 //!
-//! Source: spec/deployment-and-set §7.1, §9.3, §10, §13.3 with D-18 (a frozen deployment may shrink, not grow). Pure: the
-//! same observation always gives the same plan. The status is decided on afterwards, on what the effects have made of
-//! the sets ([`super::status::decide_status`]).
+//! Source: spec/deployment-and-set §7.1, §9.3, §10, §13.3 with D-18 (a frozen deployment may shrink but not grow).
+//! Pure: the same observation always gives the same plan. The status is decided afterwards, when the effects have been
+//! carried out ([`super::status::decide_status`]).
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ use crate::{
 };
 use machine_api::{names::label, v1alpha1::StrategyType};
 
-/// Decides what is to be done about the deployment.
+/// Decides the plan for the deployment.
 pub fn decide(seen: &DeploymentObservation) -> Plan {
     let mut plan = Plan::default();
     let meta = seen.deployment.metadata();
@@ -64,8 +64,8 @@ pub fn decide(seen: &DeploymentObservation) -> Plan {
     if is_frozen(meta) {
         let is_sized = plan.steps.iter().any(|step| matches!(step.effect, Effect::ScaleSet { .. }));
         if fleet.new.is_none() && !is_sized {
-            // The rollout that would shrink the old sets may not begin. Machines that are too many go all the same: they
-            // are what the freeze waits for.
+            // A rollout that would shrink the old sets must not start. Surplus machines are deleted all the same: the
+            // freeze ends when they are gone.
             scaling::step(&fleet, &mut plan);
         }
         plan.steps.retain(|step| step.rule == in_place::REPAIR || !step.effect.grows());
@@ -73,7 +73,8 @@ pub fn decide(seen: &DeploymentObservation) -> Plan {
     plan
 }
 
-/// Whether the overshoot guard has frozen the object; honoured also when that guard is switched off (decisions.md 34).
+/// Whether the overshoot guard has frozen the object. The label counts even when the guard is switched off
+/// (decisions.md 34).
 pub fn is_frozen(meta: Metadata<'_>) -> bool {
     meta.labels.get(label::FREEZE).is_some_and(|value| value == "True")
 }
@@ -107,7 +108,7 @@ fn bring_to_size(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Pla
             StrategyType::RollingUpdate => roll(seen, fleet, plan),
             StrategyType::Recreate => recreate(seen, fleet, plan),
             StrategyType::InPlaceUpdate => update_in_place(seen, fleet, plan),
-            // Refused by validation above.
+            // Validation has refused these already.
             StrategyType::Unset | StrategyType::Other(_) => {}
         }
     }
@@ -132,7 +133,7 @@ fn recreate(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) {
     if fleet.is_rolling() {
         node_side_effects::disable_scale_down(seen, fleet, plan);
     }
-    // Left by a rolling update that was given up; old machines go anyway.
+    // Removes the taints of a rolling update that was abandoned; old machines are deleted anyway.
     node_side_effects::untaint_nodes(seen, fleet, plan);
     if recreate::step(seen, fleet, plan) == recreate::Stage::Reached {
         finish(seen, fleet, plan);
@@ -147,7 +148,7 @@ fn update_in_place(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut P
     node_side_effects::mark_sets(seen, fleet, plan);
 }
 
-/// Clears up behind a complete rollout.
+/// Cleans up after a complete rollout.
 fn finish(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) {
     if fleet.is_complete() {
         node_side_effects::enable_scale_down(seen, fleet, plan);
@@ -155,7 +156,7 @@ fn finish(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) {
     }
 }
 
-/// Releases and adopts; whether anything is adopted.
+/// Releases and adopts sets; returns whether any set is adopted.
 fn settle_ownership(seen: &DeploymentObservation, plan: &mut Plan) -> bool {
     let owner = owner(&seen.deployment);
     let mut adopts = false;
@@ -174,7 +175,7 @@ fn settle_ownership(seen: &DeploymentObservation, plan: &mut Plan) -> bool {
     adopts
 }
 
-/// A deployment that is being deleted takes its sets along and then lets go of its finalizer.
+/// Deletes the sets of a deployment that is being deleted, then removes the finalizer.
 fn end_deployment(seen: &DeploymentObservation, plan: &mut Plan) {
     if is_orphaning(seen.deployment.metadata()) {
         return;
@@ -206,7 +207,7 @@ mod tests {
         v1alpha1::{MachineDeployment, MachineDeploymentStrategy, OrchestrationType},
     };
 
-    /// A deployment that knows its revision already.
+    /// A deployment whose revision is already set.
     fn known(replicas: i32, surge: i32, unavailable: i32) -> Building<MachineDeployment> {
         deployment(replicas, surge, unavailable).annotation(annotation::REVISION, "1")
     }
@@ -285,7 +286,7 @@ mod tests {
     #[case::d_18_a_frozen_deployment_makes_no_set(known(3, 1, 0).label("freeze", "True").build(), vec![old(3, 3)], &[])]
     #[case::d_18_a_frozen_deployment_shrinks_before_its_rollout_has_begun(
         known(1, 1, 0).label("freeze", "True").build(), vec![revised(old(5, 5), "0")], &["scaling/only md-old 1"])]
-    // Seed 501271: it stayed frozen for ever.
+    // Seed 501271: the deployment stayed frozen forever.
     #[case::d_18_also_with_several_old_sets_and_updates_in_place(
         known(2, 0, 0).label("freeze", "True").with(|d| d.spec.strategy = in_place(1, 0, OrchestrationType::Auto)).build(),
         vec![revised(old(4, 4), "0"), revised(older(2), "0")], &["scaling/shrink md-old 1"])]
@@ -301,7 +302,7 @@ mod tests {
         assert_eq!(rules(&seeing_sets(deployment, sets)), expected);
     }
 
-    /// A rolling update was under way; then the strategy became Recreate and the template went back.
+    /// A rolling update was running; then the strategy became Recreate and the template was changed back.
     #[test]
     fn what_a_rolling_update_left_on_the_set_that_is_new_again_goes_when_the_strategy_is_recreate() {
         use k8s_openapi::api::core::v1::{Node, NodeSpec, Taint};
@@ -333,7 +334,7 @@ mod tests {
         let unknown = known(3, 1, 0).with(|d| d.spec.strategy.strategy_type = StrategyType::from("Dummy"));
         let seen = seeing_sets(unknown.build(), vec![revised(old(3, 3), "0"), revised(new(0, 0), "1")]);
         assert_eq!(rules(&seen), Vec::<String>::new());
-        // Nor would anything be sized if validation let it through.
+        // No set would be sized either if validation let the strategy through.
         let mut plan = Plan::default();
         bring_to_size(&seen, &Fleet::of(&seen), &mut plan);
         assert_eq!(plan.steps, []);

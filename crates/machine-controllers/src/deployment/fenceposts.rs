@@ -1,4 +1,4 @@
-//! How far a rollout may stray from the wanted number of machines.
+//! How far the number of machines may differ from the wanted number during a rollout.
 //!
 //! Source: spec/deployment-and-set §9.1. Pure.
 
@@ -8,18 +8,18 @@ use kube_values::int_or_percent::{IntOrPercent, Rounding};
 use machine_api::v1alpha1::{OrchestrationType, StrategyType};
 use serde::Serialize;
 
-/// Machines above and below the wanted number. A negative margin that was stored before admission refused it counts as in
-/// the original: it takes away from the wanted number, though never more than there is.
+/// Machines above and below the wanted number. A negative value, stored before admission refused it, has the effect
+/// that it has in the original: it reduces the wanted number, but not below zero machines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Fenceposts {
-    /// Machines that may be there in addition; at least minus the wanted number.
+    /// Additional machines; at least minus the wanted number.
     pub surge: i32,
-    /// Machines that may be missing; [`Self::max_unavailable`] bounds it.
+    /// Machines that may be unavailable; see [`Self::max_unavailable`] for the bound.
     pub unavailable: i32,
 }
 
 impl Fenceposts {
-    /// The limits of a deployment. A value that can't be read counts as zero; validation speaks of it.
+    /// The limits of a deployment. A value that can't be read counts as zero; validation reports it.
     pub fn of(deployment: &DeploymentSnapshot) -> Self {
         let strategy = deployment.strategy();
         let replicas = deployment.replicas();
@@ -40,13 +40,14 @@ impl Fenceposts {
         }
     }
 
-    /// Machines that may be missing, never more than there should be.
+    /// Machines that may be unavailable, at most the wanted number.
     pub fn max_unavailable(self, replicas: i32) -> i32 {
         self.unavailable.min(replicas).max(0)
     }
 }
 
-/// Surge rounds up, unavailable down; when both come to nothing one machine may be missing, or nothing could move.
+/// Surge is rounded up, unavailable down. If both are zero, one machine may be unavailable; otherwise no rollout could
+/// progress.
 pub fn resolve(surge: Option<&IntOrString>, unavailable: Option<&IntOrString>, replicas: i32) -> Fenceposts {
     let number = |value: Option<&IntOrString>, rounding| {
         value.and_then(|value| IntOrPercent::try_from(value).ok()).map_or(0, |value| value.resolve(replicas, rounding))
@@ -94,7 +95,7 @@ mod tests {
         assert_eq!(found, Fenceposts { surge, unavailable });
     }
 
-    /// Gardener spreads percentages over zones and makes such values.
+    /// Gardener splits percentages among zones, which produces values like this.
     #[test]
     fn a_share_above_the_whole_is_the_whole() {
         let mut strategy = rolling(0, 0);

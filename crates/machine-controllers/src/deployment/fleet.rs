@@ -1,4 +1,4 @@
-//! The sets of a deployment as a rollout sees them: which is the new one, which are old, and how many machines each has.
+//! The sets of a deployment in a rollout: the new one, the old ones, and the machines of each.
 //!
 //! Source: spec/deployment-and-set §7.2 (steps 2 and 3), §9.2, §9.4. Pure.
 
@@ -31,15 +31,17 @@ pub struct SetState<'a> {
     pub set: &'a SetSnapshot,
     /// Its machines.
     pub machines: &'a [MachineSnapshot],
-    /// What its machines count as.
+    /// Its machines, counted.
     pub counts: Counts,
-    /// Machines that will be left once the set has deleted what it has too many already, and what the scaler has marked.
+    /// Machines that remain after the set has deleted its surplus and the machines that the scaler has marked.
     pub kept: Vec<&'a MachineSnapshot>,
-    /// Those among them that a rollout counts on. Counting the others would spend them twice.
+    /// The available machines among `kept`. Machines about to be deleted must not be counted, or they would be spent
+    /// twice.
     pub kept_available: i32,
-    /// Those among them that the scaler has named and that the set deletes next. A rolling update counts on none of them.
+    /// The machines among `kept` that the scaler has named and that the set deletes next. A rolling update does not
+    /// count them as available.
     pub named: Vec<&'a MachineSnapshot>,
-    /// Present while it does not know its size and is worth waiting for.
+    /// Set while the set controller has not observed its size and the rollout still waits for that.
     pub unsettled: Option<Unsettled>,
 }
 
@@ -62,12 +64,12 @@ impl<'a> SetState<'a> {
         set
     }
 
-    /// Whether the set deletes the machine next because the scaler has named it.
+    /// Whether the set deletes this machine next because the scaler has named it.
     pub fn loses(&self, machine: &MachineSnapshot) -> bool {
         self.named.iter().any(|named| named.name() == machine.name())
     }
 
-    /// The wanted machines.
+    /// The wanted number of machines.
     pub fn spec(&self) -> i32 {
         self.set.replicas()
     }
@@ -77,27 +79,28 @@ impl<'a> SetState<'a> {
         self.spec() > 0
     }
 
-    /// Machines that are there or will be: the larger of wanted and existing (D-12).
+    /// Machines that exist or are wanted: the larger number (D-12).
     pub fn committed(&self) -> i32 {
         self.spec().max(self.counts.replicas)
     }
 
-    /// Machines that are there to stay, wanted, or perhaps being made: what no other set may have room for.
+    /// The room that the set takes, which no other set can use: the largest of its remaining machines, its wanted
+    /// machines, and the machines that it may be creating.
     pub fn taken(&self) -> i32 {
         self.spec().max(self.counts.staying).max(self.making_for())
     }
 
-    /// Whether its controller acts on the size it has now, and no longer on an earlier one.
+    /// Whether the set controller has observed the present size.
     pub fn knows_its_size(&self) -> bool {
         knows_its_size(self.set)
     }
 
-    /// The size, no longer its own, for which it may be making machines that it lacked.
+    /// The earlier size for which the set controller may still be creating machines.
     fn making_for(&self) -> i32 {
         self.unsettled.map_or(0, |one| one.making_for)
     }
 
-    /// Whether it may be making more machines than it wants.
+    /// Whether the set controller may be creating more machines than wanted.
     pub fn may_be_making(&self) -> bool {
         self.making_for() > self.spec()
     }
@@ -113,7 +116,8 @@ impl<'a> SetState<'a> {
     }
 }
 
-/// The machines that the set's controller will not delete, whichever of its sizes it acts on: it deletes in the same order.
+/// The machines that the set controller will not delete, whether it acts on the present size or an earlier one. It
+/// deletes in the same order for both.
 fn kept(seen: &SetSeen, unsettled: Option<Unsettled>, now: Timestamp) -> Vec<&MachineSnapshot> {
     let (handed_over, mut candidates) = in_order_of_deletion(&seen.machines, now);
     let surplus = candidates.len().saturating_sub(usize::try_from(seen.set.replicas()).unwrap_or(0));
@@ -124,9 +128,10 @@ fn kept(seen: &SetSeen, unsettled: Option<Unsettled>, now: Timestamp) -> Vec<&Ma
     candidates
 }
 
-/// The machines that the scaler wants gone and that lead the set's order of deletion, so that they are what a smaller size
-/// takes. One behind machines of a lower priority, or one that somebody preserves, stays as long as those do, and is counted
-/// on: a rollout that counted on neither would not go on. Updates in place deal with named machines in a step of their own.
+/// The machines that the scaler wants deleted and that are first in the set's order of deletion, so that a smaller size
+/// deletes them. A named machine that comes after machines of a lower priority, or that is preserved, stays for now and
+/// counts as available: the rollout would stop if neither kind counted. Updates in place handle named machines in a
+/// step of their own.
 fn named<'a>(kept: &[&'a MachineSnapshot], all: &DeploymentObservation) -> Vec<&'a MachineSnapshot> {
     if all.deployment.strategy().strategy_type != StrategyType::RollingUpdate {
         return Vec::new();
@@ -144,13 +149,13 @@ pub struct Fleet<'a> {
     pub deployment: &'a DeploymentSnapshot,
     /// Its limits.
     pub limits: Fenceposts,
-    /// Which machines its rollouts count on.
+    /// Which machines count as available in its rollouts.
     pub availability: Availability,
     /// The time of the observation.
     pub now: Timestamp,
-    /// The set that the present template asks for.
+    /// The set whose template is the deployment's present one.
     pub new: Option<SetState<'a>>,
-    /// All others, oldest first.
+    /// All other sets, oldest first.
     pub old: Vec<SetState<'a>>,
 }
 
@@ -179,52 +184,52 @@ impl<'a> Fleet<'a> {
         self.all().map(of).fold(0, i32::saturating_add)
     }
 
-    /// The wanted machines of the deployment.
+    /// The wanted number of machines of the deployment.
     pub fn replicas(&self) -> i32 {
         self.deployment.replicas()
     }
 
-    /// The least number of available machines.
+    /// The minimum number of available machines.
     pub fn min_available(&self) -> i32 {
         self.replicas() - self.limits.max_unavailable(self.replicas())
     }
 
-    /// Whether machines of old sets are still there or wanted (D-49).
+    /// Whether old sets still have or want machines (D-49).
     pub fn is_rolling(&self) -> bool {
         self.old.iter().any(|set| set.committed() > 0)
     }
 
-    /// Whether a rollout counts on the machine.
+    /// Whether the machine counts as available in a rollout.
     pub fn is_available(&self, machine: &MachineSnapshot) -> bool {
         self.availability.holds(machine, self.now)
     }
 
-    /// What is left of a set that counts, by the size that it gets.
+    /// The number of available machines that the set keeps, by size.
     pub fn available_by_size(&self, set: &SetState<'_>) -> AvailableBySize {
         AvailableBySize::of(set.set, set.machines, self.now, |machine| {
             self.is_available(machine) && !set.loses(machine)
         })
     }
 
-    /// Failed machines of old sets that somebody keeps. They are no use, but go last.
+    /// The number of preserved Failed machines in old sets. They are useless, but a set deletes them last.
     pub fn kept_failed(&self) -> i32 {
         let machines = self.old.iter().flat_map(|set| &set.kept);
         let count = machines.filter(|machine| is_failed(machine) && is_preserved(machine, self.now)).count();
         i32::try_from(count).unwrap_or(i32::MAX)
     }
 
-    /// How long a rollout waits at most for sets to see their size; `None` when it waits for none.
+    /// The longest time that a rollout still waits for sets to observe their size; `None` if it waits for none.
     pub fn settling(&self) -> Option<std::time::Duration> {
         self.all().filter_map(|set| set.unsettled?.time_left(self.now)).max()
     }
 
-    /// When the next machine will have been Ready for long enough; `None` when none waits for that.
+    /// Time until the next machine has been Ready for long enough; `None` if no machine waits for that.
     pub fn next_available(&self) -> Option<std::time::Duration> {
         let machines = self.all().flat_map(|set| set.machines);
         machines.filter_map(|machine| self.availability.still_to_wait(machine, self.now)).min()
     }
 
-    /// Whether all machines are of the new set, available, and as many as wanted.
+    /// Whether all machines belong to the new set and are available, and whether their number is the wanted one.
     pub fn is_complete(&self) -> bool {
         let updated = self.new.as_ref().map_or(0, |set| set.counts.replicas);
         let replicas = self.replicas();
@@ -234,7 +239,7 @@ impl<'a> Fleet<'a> {
     }
 }
 
-/// The deployment as an owner of sets.
+/// The deployment as owner of its sets.
 pub fn owner(deployment: &DeploymentSnapshot) -> Owner<'_> {
     Owner { kind: "MachineDeployment", meta: deployment.metadata(), selector: deployment.selector() }
 }

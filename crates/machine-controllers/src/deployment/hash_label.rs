@@ -1,8 +1,9 @@
-//! The label that tells sibling sets apart, put on sets that were made without it.
+//! Adds the label that distinguishes sibling sets to sets that were created without it.
 //!
-//! Three changes, one per pass, each only when what came before has arrived everywhere (D-21: no worker waits): template
-//! and so all new machines, machines that exist, and in the end the set's own labels and its selector. In this order no
-//! machine ever falls out of the selector of its set. Source: spec/deployment-and-set §7.4. Pure.
+//! There are three changes, one per pass; each waits until the one before has been observed everywhere (D-21: no worker
+//! blocks). First the template, and with it all new machines; then the existing machines; last the set's own labels and
+//! its selector. In this order every machine always matches the selector of its set. Source: spec/deployment-and-set
+//! §7.4. Pure.
 
 use super::{
     fleet::{Fleet, SetState},
@@ -14,12 +15,12 @@ use controller_runtime::snapshot::Whole;
 use kube_values::selector::Labels;
 use machine_api::{names::label::MACHINE_TEMPLATE_HASH, v1alpha1::MachineSet};
 
-/// What became of the sets' labels.
+/// Progress of the labelling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Labelling {
     /// All sets have the label, or none needs it.
     Done,
-    /// A set is being labelled; nothing else is done meanwhile.
+    /// A set is being labelled. The pass does nothing else.
     UnderWay,
 }
 
@@ -56,7 +57,7 @@ fn label(fleet: &Fleet<'_>, set: &SetState<'_>, plan: &mut Plan) {
         return plan.push("hash-label/template", labelled);
     };
     if set.set.status().observed_generation < set.set.generation().unwrap_or_default() {
-        // The set controller may be making machines without the label; its status wakes us.
+        // The set controller may be creating machines without the label. The change of its status starts the next pass.
         return;
     }
     let mut all_labelled = true;
@@ -82,7 +83,7 @@ mod tests {
     use super::*;
     use crate::deployment::{decide::decide, observe::SetSeen, testing::*};
 
-    /// How far the label has come.
+    /// How far the labelling has come.
     #[derive(Clone, Copy, PartialEq, PartialOrd)]
     enum Has {
         Nothing,

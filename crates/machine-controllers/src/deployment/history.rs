@@ -1,7 +1,7 @@
-//! Which old sets are not kept any longer.
+//! Deletes old sets beyond the limit of the history.
 //!
-//! Source: spec/deployment-and-set §13.4 as the original does it (decisions.md 52): the newest sets stay, whatever becomes of
-//! older ones that may not go yet, so that a rollback finds the latest revisions. Pure.
+//! Source: spec/deployment-and-set §13.4 as the original does it (decisions.md 52). The newest sets stay even while
+//! older ones cannot be deleted yet, so that a rollback finds the latest revisions. Pure.
 
 use super::{
     fleet::{Fleet, SetState},
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn the_newest_stay_although_an_older_one_may_not_go_yet() {
-        // A is not empty yet; B, C and D are, and D is what a rollback would take.
+        // A is not empty yet. B, C and D are empty, and a rollback would use D.
         let mut sets = empty(4, |_| {});
         sets[0].set.to_mut().status.replicas = 1;
         assert_eq!(deleted(Some(1), sets.clone()), ["md-1", "md-2"]);

@@ -1,7 +1,7 @@
-//! The deployment controller: rolls new machines out and keeps their number.
+//! The deployment controller: carries out rollouts and keeps the number of machines.
 //!
-//! What lives here: the set that the present template asks for, rolling and recreating updates, scaling, pausing, the
-//! history of sets, rollbacks, what rollouts do to Nodes, the deployment's status. What does not: machines (`set`, `machine`),
+//! This folder: the set of the present template, rolling and recreating updates, scaling, pausing, the history of sets,
+//! rollbacks, changes of Nodes during rollouts, the deployment's status. Elsewhere: machines (`set`, `machine`),
 //! freezing (`safety`). Source: spec/deployment-and-set §7–§16.
 
 mod act;
@@ -73,66 +73,66 @@ use machine_api::names::set_reason;
 /// Component name of the deployment controller's events.
 pub const COMPONENT: &str = "machine-controller-manager";
 
-/// What the deployment controller works with.
+/// The dependencies of the deployment controller.
 #[derive(Clone)]
 pub struct DeploymentDeps {
-    /// Cached views of the control cluster; machines, sets and deployments must have synced before the first pass.
+    /// Stores of the control cluster; machines, sets and deployments must have synced before the first pass.
     pub views: ControlViews,
     /// Writes deployments; its store must be `views.deployments`.
     pub deployments: Objects<DeploymentSnapshot>,
     /// Writes sets; its store must be `views.sets`.
     pub sets: Objects<SetSnapshot>,
-    /// Writes machines (marks of the scaler only); its store must be `views.machines`.
+    /// Writes machines (only the marks of the scaler); its store must be `views.machines`.
     pub machines: Objects<MachineSnapshot>,
     /// Writes Nodes of the target cluster, if there is one; its store must be `node_store`.
     pub nodes: Option<Objects<NodeSnapshot>>,
     /// Nodes of the target cluster, synced before the first pass.
     pub node_store: Option<Arc<Store<NodeSnapshot>>>,
-    /// The time.
+    /// The clock.
     pub clock: SharedClock,
     /// Asked before each deletion.
     pub gate: Gate,
-    /// Takes events; made with [`COMPONENT`].
+    /// Writes events; made with [`COMPONENT`].
     pub recorder: Recorder,
-    /// What the command line decides.
+    /// Settings from the command line.
     pub settings: DeploymentSettings,
 }
 
-/// Brings deployments to what they want to be.
+/// Brings deployments to their wanted state.
 pub struct DeploymentController {
     deps: DeploymentDeps,
     decide: Decision<DeploymentObservation, Plan>,
     memory: Mutex<BTreeMap<ObjectKey, Memory>>,
 }
 
-/// What is remembered of a deployment between passes. Losing it costs a status write, and a wait of seconds where sets are
-/// just being sized; who begins to lead has read all sets anyway.
+/// What the controller remembers of a deployment between passes. Losing it costs one status write, and a wait of a few
+/// seconds if sets are being sized. A new leader has read all sets anyway.
 #[derive(Clone, Debug, Default)]
 struct Memory {
     uid: String,
     status_written: Option<Timestamp>,
     checked: Option<Checked<DeploymentSnapshot>>,
-    looks: settling::Looks,
-    /// What was written on without an answer: sets that may be there and take room, also when the template is another one by
-    /// now, or have another size, machines that may have moved, Nodes that may have been picked.
+    settling: settling::SettlingMemory,
+    /// The objects of writes without an answer: sets that may exist and take room, even if the template has changed
+    /// since; sets that may have another size; machines that may have moved; Nodes that may have been selected.
     unanswered: BTreeSet<Counted>,
     refused: RefusedWrites,
 }
 
 impl DeploymentController {
-    /// A controller that works with these.
+    /// A controller with these dependencies.
     pub fn new(deps: DeploymentDeps) -> Self {
         Self { deps, decide: Arc::new(decide::decide), memory: Mutex::default() }
     }
 
-    /// The same controller, which decides like this what is to be done. Histories put decisions here that lack a guard, or that
-    /// are watched over.
+    /// The same controller with another decision function. The simulation passes decisions that lack a guard, or that
+    /// it checks.
     #[must_use]
     pub fn deciding_by(self, decide: Decision<DeploymentObservation, Plan>) -> Self {
         Self { decide, ..self }
     }
 
-    /// One pass over one deployment.
+    /// Runs one pass over a deployment.
     pub async fn reconcile(&self, key: ObjectKey) -> Outcome {
         if let Err(text) = self.read_unanswered(&key).await {
             return Outcome::Retry(format!("machinedeployment {key}: {text}"));
@@ -146,25 +146,25 @@ impl DeploymentController {
         if !done.unanswered.is_empty() {
             self.memory().entry(key.clone()).or_default().unanswered.extend(done.unanswered);
         }
-        // What was done is in the stores already: the status tells of the sets as they are now.
+        // The stores already contain the effects of the plan, so the status describes the sets as they are now.
         let deployment = seen.deployment.clone();
         let after = if plan.steps.is_empty() { Some(seen) } else { self.observe(&key) };
-        let told = match after {
-            Some(after) => self.tell_status(&key, &after, &done.report).await,
+        let written = match after {
+            Some(after) => self.write_status(&key, &after, &done.report).await,
             None => Ok(Next::OnChange),
         };
-        // A condition tells of a set that can't be made.
+        // If a set can't be created, a condition says so already.
         if done.report.create_error.is_none() {
-            self.tell_of_refusal(&key, &deployment, done.error.as_ref().or(told.as_ref().err()));
+            self.report_refusal(&key, &deployment, done.error.as_ref().or(written.as_ref().err()));
         }
-        match (done.error, told) {
+        match (done.error, written) {
             (Some(error), _) => Outcome::after(&error, format!("machinedeployment {key}: {error}")),
             (None, Err(error)) => Outcome::after(&error, format!("status of machinedeployment {key}: {error}")),
             (None, Ok(next)) => plan.next.or_earlier(next).into(),
         }
     }
 
-    fn tell_of_refusal(&self, key: &ObjectKey, deployment: &DeploymentSnapshot, error: Option<&ApiError>) {
+    fn report_refusal(&self, key: &ObjectKey, deployment: &DeploymentSnapshot, error: Option<&ApiError>) {
         let steady = self.deps.clock.reading().steady;
         let due = self.memory().get_mut(key).and_then(|memory| memory.refused.after_pass(error, steady));
         if let Some(text) = due {
@@ -172,7 +172,7 @@ impl DeploymentController {
         }
     }
 
-    /// Reads what writes without an answer were about; nothing is decided before.
+    /// Reads the objects of writes without an answer. Without that no decision is made.
     async fn read_unanswered(&self, key: &ObjectKey) -> Result<(), String> {
         let unanswered = self.memory().get(key).map(|memory| memory.unanswered.clone()).unwrap_or_default();
         for counted in unanswered {
@@ -190,7 +190,7 @@ impl DeploymentController {
         Ok(())
     }
 
-    async fn tell_status(
+    async fn write_status(
         &self,
         key: &ObjectKey,
         seen: &DeploymentObservation,
@@ -221,7 +221,7 @@ impl DeploymentController {
         memory.checked = Some(Checked::of(&seen.deployment, memory.checked.as_ref()));
         seen.checked.clone_from(&memory.checked);
         seen.status_written = memory.status_written;
-        seen.unsettled = memory.looks.take(&seen.sets, now);
+        seen.unsettled = memory.settling.take(&seen.sets, now);
         Some(seen)
     }
 

@@ -1,4 +1,4 @@
-//! What a rollout changes on a Node, as a value, and the taint that keeps new pods off the Nodes of old sets.
+//! The changes that a rollout makes to a Node, as a value; and the taint that keeps new pods off the Nodes of old sets.
 
 use k8s_openapi::api::core::v1::Taint;
 use serde::Serialize;
@@ -11,41 +11,41 @@ pub const MARKER_VALUE: &str = "True";
 /// Effect of the taint.
 pub const EFFECT: &str = "PreferNoSchedule";
 
-/// What becomes of a Node's taints.
+/// The change of a Node's taints.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub enum TaintChange {
-    /// They stay.
+    /// No change.
     #[default]
     Keep,
-    /// The taint of old sets is added.
+    /// Adds the taint of old sets.
     Add,
-    /// The taint of old sets is taken off.
+    /// Removes the taint of old sets.
     Remove,
-    /// They are all replaced.
+    /// Replaces all taints.
     Replace(Vec<Taint>),
 }
 
-/// What becomes of a Node's cordon.
+/// The change of a Node's cordon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum Cordon {
-    /// It stays, if there is one.
+    /// No change.
     #[default]
     Keep,
-    /// The Node takes pods again.
+    /// Makes the Node schedulable.
     Lift,
 }
 
-/// Whether a change may hit another version of the Node than the observed one.
+/// Whether the change may apply to a version of the Node other than the observed one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum Guard {
     /// Any version.
     #[default]
     Any,
-    /// Only the observed one.
+    /// Only the observed version.
     Observed,
 }
 
-/// What a rollout changes on a Node.
+/// The changes that a rollout makes to a Node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct NodeChange {
     /// Labels.
@@ -54,9 +54,9 @@ pub struct NodeChange {
     pub annotations: Changes,
     /// Taints.
     pub taints: TaintChange,
-    /// Cordon.
+    /// The change of the cordon.
     pub cordon: Cordon,
-    /// Which version it may hit.
+    /// The version to which the change may apply.
     pub guard: Guard,
 }
 
@@ -76,8 +76,8 @@ impl NodeChange {
         Self { taints, ..Self::default() }
     }
 
-    /// Takes in what another rule changes on the same Node in the same pass. A whole list of taints was made with all of them in
-    /// mind.
+    /// Adds the change that another rule makes to the same Node in the same pass. A complete list of taints already
+    /// contains the changes of all rules.
     pub fn absorb(&mut self, other: Self) {
         self.labels.extend(other.labels);
         self.annotations.extend(other.annotations);
@@ -94,17 +94,17 @@ impl NodeChange {
     }
 }
 
-/// The taint of old sets and its place on the Node.
+/// The taint of old sets and its index in the Node's list.
 pub fn our_taint(node: &NodeSnapshot) -> Option<(usize, &Taint)> {
     node.taints().iter().enumerate().find(|(_, found)| is_ours(found))
 }
 
-/// Whether the Node has the taint of old sets as it should be.
+/// Whether the Node has the taint of old sets with the correct value and effect.
 pub fn is_marked(node: &NodeSnapshot) -> bool {
     our_taint(node).is_some_and(|(_, found)| found.value.as_deref() == Some(MARKER_VALUE))
 }
 
-/// The taints of a Node but for the one of old sets.
+/// The taints of a Node without the taint of old sets.
 pub fn without_old_taint(node: &NodeSnapshot) -> Vec<Taint> {
     let mut taints = node.taints().to_vec();
     taints.retain(|found| !is_ours(found));

@@ -1,7 +1,8 @@
-//! What a rollout does to Nodes: old ones repel new pods, and cluster-autoscaler is kept from scaling down meanwhile.
+//! Changes that a rollout makes to Nodes: a taint on old Nodes, and annotations that keep cluster-autoscaler from
+//! scaling down.
 //!
-//! Level-based: each pass looks at what is on the Nodes (D-41), so a Node that joins an old set late is tainted too.
-//! Source: spec/deployment-and-set §15 with D-41, D-49. Pure.
+//! Level-based: each pass compares the Nodes with the wanted state (D-41), so a Node that joins an old set late is
+//! tainted too. Source: spec/deployment-and-set §15 with D-41, D-49. Pure.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +21,7 @@ use crate::{
 use controller_runtime::snapshot::Snapshot;
 use machine_api::names::{annotation, label};
 
-/// The machines of a set whose Nodes exist, with these.
+/// The machines of a set whose Nodes exist, with their Nodes.
 pub fn nodes_of<'a>(
     set: &'a SetState<'_>,
     nodes: &'a BTreeMap<String, NodeSnapshot>,
@@ -28,7 +29,7 @@ pub fn nodes_of<'a>(
     set.machines.iter().filter_map(|machine| Some((machine, nodes.get(machine.label(label::NODE)?)?)))
 }
 
-/// Whether a rollout has left something on the Node: marks of an update in place, the taint, the annotation.
+/// Whether the Node still has something from a rollout: marks of an update in place, the taint, or the annotation.
 pub fn bears_traces(node: &NodeSnapshot) -> bool {
     let Marks { candidate, selected, result, reason: _ } = Marks::of(node);
     candidate
@@ -38,8 +39,8 @@ pub fn bears_traces(node: &NodeSnapshot) -> bool {
         || node.annotation(annotation::SCALE_DOWN_DISABLED_BY_MCM).is_some()
 }
 
-/// Adds the taint to the Nodes of old sets and takes it off those of the new one. Left alone is a Node that was just
-/// updated in place: its release deals with the taint.
+/// Taints the Nodes of old sets and removes the taint from Nodes of the new set. A Node that was just updated in place
+/// is skipped: its release handles the taint.
 pub fn taint_nodes(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) {
     let Some(nodes) = &seen.nodes else { return };
     for set in &fleet.old {
@@ -55,7 +56,7 @@ pub fn taint_nodes(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut P
     untaint_nodes(seen, fleet, plan);
 }
 
-/// Takes the taint off the Nodes of the new set, which may have been an old one before.
+/// Removes the taint from the Nodes of the new set, which may have been an old set before.
 pub fn untaint_nodes(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) {
     let (Some(nodes), Some(new)) = (&seen.nodes, &fleet.new) else { return };
     for (_, node) in nodes_of(new, nodes) {
@@ -68,8 +69,8 @@ pub fn untaint_nodes(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut
     }
 }
 
-/// Takes the taint off the Nodes of a set that is about to become the new one, and the mark off the set. A failure ends
-/// the plan.
+/// Removes the taint from the Nodes of a set that is about to become the new one, and the mark from the set. A failure
+/// ends the plan.
 pub fn untaint_first(seen: &DeploymentObservation, set: &SetState<'_>, plan: &mut Plan) {
     let Some(nodes) = &seen.nodes else { return };
     if set.annotation(annotation::PREFER_NO_SCHEDULE).is_none() {
@@ -83,7 +84,8 @@ pub fn untaint_first(seen: &DeploymentObservation, set: &SetState<'_>, plan: &mu
     plan.push("rollback/untaint", Effect::MarkTainted(set.set.clone(), Tainted::No));
 }
 
-/// Writes down on sets which of them have tainted Nodes, as the original does. Not guarded: nobody else writes this.
+/// Marks the sets whose Nodes are tainted, as the original does. Needs no guard: no other program writes this
+/// annotation.
 pub fn mark_sets(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) {
     let Some(nodes) = &seen.nodes else { return };
     for set in fleet.old.iter().filter(|set| set.annotation(annotation::PREFER_NO_SCHEDULE).is_none()) {
@@ -99,8 +101,8 @@ pub fn mark_sets(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Pla
     }
 }
 
-/// Keeps cluster-autoscaler from scaling down the Nodes of all sets. A Node whose user has said so before is left alone;
-/// one that says something else is overruled.
+/// Keeps cluster-autoscaler from scaling down the Nodes of all sets. A Node on which the user has already set the
+/// annotation stays as it is; another value is overwritten.
 pub fn disable_scale_down(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) {
     let Some(nodes) = enabled(seen) else { return };
     for set in fleet.all() {
@@ -114,7 +116,7 @@ pub fn disable_scale_down(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan:
     }
 }
 
-/// Takes our annotations off again. A user's own stay, and those of machines that are being preserved.
+/// Removes our annotations. Annotations of the user stay, and so do those of preserved machines.
 pub fn enable_scale_down(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) {
     let Some(nodes) = enabled(seen) else { return };
     for set in fleet.all() {
@@ -129,11 +131,11 @@ pub fn enable_scale_down(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: 
     }
 }
 
-/// Makes one change of those that a Node gets side by side. They would be under way together, and what one of them tests the
-/// other changes.
+/// Combines the changes of a Node into one. They would otherwise run concurrently, and one would change what another
+/// tests.
 pub fn combine(plan: &mut Plan) {
     let mut steps: Vec<Step> = Vec::with_capacity(plan.steps.len());
-    // Places of the Nodes' changes since the last effect of another kind, which those after it may build upon.
+    // Indexes of the changes of Nodes since the last effect of another kind. Later changes may depend on that effect.
     let mut places: BTreeMap<String, usize> = BTreeMap::new();
     for step in std::mem::take(&mut plan.steps) {
         let Step { rule, effect: Effect::ChangeNode { node, change, on_failure } } = step else {
@@ -160,7 +162,7 @@ pub fn combine(plan: &mut Plan) {
     plan.steps = steps;
 }
 
-/// Whether the rule is one of this file: beside another one it does not name the patch.
+/// Whether the rule belongs to this file. If another rule changes the same Node, the patch is named after that one.
 fn is_side_effect(rule: &str) -> bool {
     ["taint/", "autoscaler/"].iter().any(|prefix| rule.starts_with(prefix))
 }
@@ -253,7 +255,7 @@ mod tests {
         }
     }
 
-    /// The old set has been marked as tainted.
+    /// The old set is marked as tainted.
     fn marked(mut set: SetSeen) -> SetSeen {
         set.set
             .to_mut()
@@ -310,7 +312,7 @@ mod tests {
         assert_eq!(rules(mark_sets, &seen), expected);
     }
 
-    /// The Node's annotations after what is decided; `None` when nothing is.
+    /// The Node's annotations after the decided change; `None` without a change.
     fn annotations_after(
         decide: fn(&DeploymentObservation, &Fleet<'_>, &mut Plan),
         set: SetSeen,
@@ -396,7 +398,7 @@ mod tests {
         assert_eq!(our_taint(&after).unwrap().1.value.as_deref(), Some(node_change::MARKER_VALUE));
         let others = |node| node_change::without_old_taint(node).len();
         assert_eq!(others(&after), others(&node));
-        // What is decided on the Node as it is then is nothing.
+        // With the Node after the change, there is nothing more to do.
         seen.nodes = Some(BTreeMap::from([("node".to_owned(), after)]));
         let mut plan = Plan::default();
         taint_nodes(&seen, &Fleet::of(&seen), &mut plan);

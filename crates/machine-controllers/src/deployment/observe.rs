@@ -1,7 +1,7 @@
-//! What is seen of a deployment: all that a decision about it may depend on.
+//! The observation of a deployment: everything that a decision about it may depend on.
 //!
-//! A rollout is decided on the machines themselves, not on the written status of the sets: the counts are those that the
-//! set controller would write, without the wait for the write.
+//! A rollout is decided from the machines themselves, not from the stored status of the sets. The counts are the ones
+//! that the set controller will write, without the delay of that write.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ use machine_api::{
     v1alpha1::StrategyType,
 };
 
-/// Version of [`DeploymentObservation`] as it is written down.
+/// Version of [`DeploymentObservation`] in its serialised form.
 pub const OBSERVATION_VERSION: u32 = 1;
 
 /// A set and the machines whose controller it is.
@@ -44,19 +44,19 @@ pub struct DeploymentObservation {
     pub now: Timestamp,
     /// The deployment.
     pub deployment: DeploymentSnapshot,
-    /// What is known of whether it can be acted on; found out anew when absent.
+    /// The cached result of validation; evaluated again when absent.
     #[serde(skip)]
     pub checked: Option<Checked<DeploymentSnapshot>>,
     /// The sets whose controller the deployment is.
     pub sets: Vec<SetSeen>,
-    /// The sets of the namespace that nobody controls.
+    /// The sets of the namespace without a controller.
     pub orphans: Vec<SetSnapshot>,
-    /// The set that has the name which the next new set would get.
+    /// The existing set that has the name of the next new set.
     pub namesake: Option<SetSnapshot>,
-    /// The Nodes of the machines by name; all of them while there is more than one set, or with updates in place, else
-    /// those on which a rollout has left something. Absent without a target cluster.
+    /// The Nodes of the machines by name. All Nodes while there is more than one set or with updates in place;
+    /// otherwise those that still have something from a rollout. Absent without a target cluster.
     pub nodes: Option<BTreeMap<String, NodeSnapshot>>,
-    /// Sets that may still act on a size that they no longer have, by UID, as far as this process has noticed.
+    /// Sets that may still act on an earlier size, by UID, as far as this process has observed.
     pub unsettled: BTreeMap<String, Unsettled>,
     /// Settings of the process.
     pub settings: DeploymentSettings,
@@ -65,7 +65,7 @@ pub struct DeploymentObservation {
 }
 
 impl DeploymentObservation {
-    /// A deployment of which nothing else is known yet.
+    /// An observation that contains only the deployment.
     pub fn of(deployment: DeploymentSnapshot, now: Timestamp) -> Self {
         Self {
             version: OBSERVATION_VERSION,
@@ -82,7 +82,7 @@ impl DeploymentObservation {
         }
     }
 
-    /// Looks a deployment up with its sets, machines and nodes. `None` when there is no such deployment.
+    /// Reads a deployment with its sets, machines and nodes from the stores. `None` when the deployment does not exist.
     pub fn look_up(
         views: &ControlViews,
         nodes: Option<&Store<NodeSnapshot>>,
@@ -124,7 +124,7 @@ fn nodes_of(
         .flat_map(|seen| &seen.machines)
         .filter_map(|machine| machine.label(label::NODE))
         .filter_map(|name| nodes.get(&ObjectKey::cluster_scoped(name)))
-        // A rollout that was given up may have left something on Nodes of a set that is now the only one.
+        // A rollout that was abandoned may have left something on Nodes of the only remaining set.
         .filter(|node| !is_single || bears_traces(node))
         .map(|node| (node.name().to_owned(), node))
         .collect()

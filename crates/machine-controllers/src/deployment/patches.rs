@@ -1,7 +1,7 @@
-//! What effects write: the one place of the room where patches are made.
+//! Makes the patches of effects; no other file of this folder does.
 //!
-//! Whole objects are written as the difference between what was seen and what is wanted, so that fields which this program does
-//! not know survive. A list is replaced only in the version that was seen.
+//! Whole objects are written as the difference between the observed and the wanted object, so that unknown fields
+//! survive. A list is replaced only in the observed version.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ use machine_api::{
 
 const VERSION_PATH: &str = "/metadata/resourceVersion";
 
-/// What an effect writes of the deployment; `None` when it writes nothing of it.
+/// The patch of the deployment; `None` if the effect does not change the deployment.
 pub fn of_deployment(effect: &Effect, deployment: &DeploymentSnapshot) -> Option<(Part, Patch)> {
     let version = deployment.resource_version();
     let guarded = |value| Patch::Merge(value).guarded_by(version);
@@ -55,7 +55,7 @@ pub fn of_deployment(effect: &Effect, deployment: &DeploymentSnapshot) -> Option
         Effect::CountCollision(collisions) => {
             Some((Part::Status, guarded(json!({ "status": { "collisionCount": collisions } }))))
         }
-        // Lists are replaced whole, so nobody may have changed them meanwhile.
+        // The patch replaces whole lists, so it must apply to the observed version only.
         Effect::WriteStatus(wanted) => {
             let change = merge_difference(deployment.status(), &**wanted)?;
             Some((Part::Status, guarded(json!({ "status": change }))))
@@ -81,7 +81,7 @@ fn rolled_back(deployment: &MachineDeployment) -> Value {
     json!({ "metadata": { "annotations": annotations }, "spec": deployment.spec })
 }
 
-/// What an effect writes of a set that is there, and of which; `None` when it writes nothing of one.
+/// The patch of an existing set, and the set; `None` if the effect does not change a set.
 pub fn of_set(effect: &Effect, deployment: &DeploymentSnapshot) -> Option<(Target, Patch)> {
     let (set, patch) = match effect {
         Effect::SyncSet { set, wanted } => {
@@ -121,17 +121,17 @@ pub fn of_set(effect: &Effect, deployment: &DeploymentSnapshot) -> Option<(Targe
     Some((set.target(), patch))
 }
 
-/// Whether a status is news.
+/// Whether the status differs from the stored one.
 pub fn changes_status(deployment: &DeploymentSnapshot, wanted: &MachineDeploymentStatus) -> bool {
     merge_difference(deployment.status(), wanted).is_some()
 }
 
-/// Whether there is anything to bring in line on a set.
+/// Whether the set differs from the wanted one.
 pub fn changes_set(set: &SetSnapshot, wanted: &MachineSet) -> bool {
     merge_difference(&Synced::of(set.whole_object()), &Synced::of(wanted)).is_some()
 }
 
-/// The parts of a set that follow its deployment.
+/// The parts of a set that are copied from its deployment.
 #[derive(PartialEq, Serialize)]
 struct Synced<'a> {
     metadata: &'a ObjectMeta,
@@ -159,7 +159,7 @@ fn scaled(set: &SetSnapshot, to: i32, remembered: &Labels) -> Patch {
     guarded_by_set(set, Value::Object(change))
 }
 
-/// What an effect writes of a machine, and of which; `None` when it writes nothing of one.
+/// The patch of a machine, and the machine; `None` if the effect does not change a machine.
 pub fn of_machine(effect: &Effect) -> Option<(Target, Patch)> {
     match effect {
         Effect::MarkMachine { machine, labels, annotations } => {
@@ -194,8 +194,8 @@ fn maps(labels: &Changes, annotations: &Changes) -> Map<String, Value> {
         .collect()
 }
 
-/// The change that makes the machine one of the new set: owner and labels in one write. Refused when it is no longer the old
-/// set's. `None` when it is not now.
+/// The patch that moves the machine to the new set: owner and labels in one write. It fails if the old set does not own
+/// the machine any more. `None` if it does not own the machine now.
 fn handed_over(machine: &MachineSnapshot, from: &SetSnapshot, to: &SetSnapshot) -> Option<Patch> {
     let owners = machine.metadata().owner_references;
     let place = owners.iter().position(|owner| owner.uid == from.uid())?;
@@ -228,10 +228,10 @@ fn escaped(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
 
-/// What a change writes of a Node; `None` when it is so already.
+/// The patch of a Node; `None` if the Node is already as wanted.
 ///
-/// A taint comes and goes by a test of its place, so that taints of others survive without a guard by the version; a merge
-/// patch can't say that, and what else changes then becomes operations beside it.
+/// Adding and removing the taint tests its index in the list, so that taints of other programs survive without a guard
+/// by version. A merge patch can't express that, so the other changes become JSON patch operations too.
 pub fn of_node(change: &NodeChange, node: &NodeSnapshot) -> Option<Patch> {
     let merged = merged(change);
     let by_place = match &change.taints {
@@ -261,7 +261,7 @@ pub fn of_node(change: &NodeChange, node: &NodeSnapshot) -> Option<Patch> {
     Some(Patch::Json(operations))
 }
 
-/// What a Node has of all that a merge patch of it names. The API server leaves empty maps out.
+/// The fields of a Node that a merge patch names. The API server drops empty maps.
 fn document(node: &NodeSnapshot) -> Value {
     let maps: [(_, BTreeMap<_, _>); 2] =
         [("labels", node.labels().collect()), ("annotations", node.annotations().collect())];
@@ -274,7 +274,7 @@ fn document(node: &NodeSnapshot) -> Value {
     document
 }
 
-/// All of a change that a merge patch can say.
+/// The part of a change that a merge patch can express.
 fn merged(change: &NodeChange) -> Value {
     let mut patch = Map::new();
     let metadata = maps(&change.labels, &change.annotations);
@@ -294,7 +294,7 @@ fn merged(change: &NodeChange) -> Value {
     Value::Object(patch)
 }
 
-/// Takes the taint of old sets off; `None` when it is not there.
+/// Removes the taint of old sets; `None` if it is absent.
 fn without_taint(node: &NodeSnapshot) -> Option<Vec<Value>> {
     let (index, found) = our_taint(node)?;
     let path = format!("/spec/taints/{index}");
@@ -304,7 +304,7 @@ fn without_taint(node: &NodeSnapshot) -> Option<Vec<Value>> {
     ])
 }
 
-/// Adds the taint of old sets; `None` when it is there.
+/// Adds the taint of old sets; `None` if it is present.
 fn with_taint(node: &NodeSnapshot) -> Option<Vec<Value>> {
     let (value, effect) = (MARKER_VALUE, EFFECT);
     let wanted = json!({"key": taint::PREFER_NO_SCHEDULE, "value": value, "effect": effect});
@@ -319,7 +319,7 @@ fn with_taint(node: &NodeSnapshot) -> Option<Vec<Value>> {
         }
         None if !node.taints().is_empty() => vec![json!({"op": "add", "path": "/spec/taints/-", "value": wanted})],
         None => {
-            // An object without the field has no place to add to.
+            // A JSON patch cannot add to a missing field.
             let (path, value) = if node.has_spec() {
                 ("/spec/taints", json!([wanted]))
             } else {
@@ -333,8 +333,8 @@ fn with_taint(node: &NodeSnapshot) -> Option<Vec<Value>> {
     })
 }
 
-/// What a merge patch does to the document, as operations of a JSON patch. `needs_version` is set where these hold for this
-/// very document alone.
+/// Converts a merge patch of the document into JSON patch operations. Sets `needs_version` if the operations are valid
+/// only for this exact document.
 fn as_operations(path: &str, patch: &Value, document: &Value, operations: &mut Vec<Value>, needs_version: &mut bool) {
     for (key, value) in patch.as_object().into_iter().flatten() {
         let place = format!("{path}/{}", escaped(key));
@@ -345,7 +345,7 @@ fn as_operations(path: &str, patch: &Value, document: &Value, operations: &mut V
                 as_operations(&place, value, there, operations, needs_version);
             }
             (Value::Object(fields), _) => {
-                // Whoever adds the field meanwhile would lose what it holds.
+                // Another program may add the field meanwhile, and this operation would overwrite it.
                 *needs_version = true;
                 let kept: serde_json::Map<String, Value> =
                     fields.iter().filter(|(_, value)| !value.is_null()).map(|(k, v)| (k.clone(), v.clone())).collect();

@@ -1,4 +1,4 @@
-//! What a decision about a deployment comes to: a list of effects, each with the name of its rule, and when to look again.
+//! The plan for a deployment: a list of effects, each with the name of its rule, and the time of the next pass.
 
 use std::fmt;
 
@@ -19,66 +19,66 @@ pub use crate::set::plan::Next;
 use crate::snapshots::SetSnapshot;
 use machine_api::v1alpha1::{MachineDeployment, MachineDeploymentStatus, MachineSet};
 
-/// What a failure of an effect means for those after it.
+/// What a failure of an effect means for the effects after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum OnFailure {
-    /// The plan ends; the pass is run again.
+    /// The plan ends; the pass is repeated.
     EndPlan,
-    /// The plan goes on; the pass is run again at its end.
+    /// The plan continues; the pass is repeated afterwards.
     GoOn,
 }
 
-/// One thing to do.
+/// One effect.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum Effect {
-    /// Puts our finalizer on the deployment.
+    /// Adds our finalizer to the deployment.
     AddFinalizer,
-    /// Takes our finalizer off the deployment.
+    /// Removes our finalizer from the deployment.
     RemoveFinalizer,
-    /// Writes on the deployment which revision it has.
+    /// Writes the deployment's revision.
     WriteRevision(String),
-    /// Writes the scaler's list of machines to delete anew; `None` removes it.
+    /// Replaces the scaler's list of machines to delete; `None` removes it.
     WriteTriggerList(Option<String>),
-    /// Gives the deployment the template and the annotations of an earlier revision, and takes the wish for it off.
+    /// Gives the deployment the template and the annotations of an earlier revision, and removes the request.
     RollBack(Box<MachineDeployment>),
-    /// Counts on the deployment that the name of a set was taken.
+    /// Increases the collision count of the deployment, because the name of a set was taken.
     CountCollision(i32),
     /// Writes the status of the deployment.
     WriteStatus(Box<MachineDeploymentStatus>),
-    /// Creates the set that the present template asks for.
+    /// Creates the set of the present template.
     CreateSet(Box<MachineSet>),
-    /// Brings metadata and specification of a set in line. One that is gone is left alone.
+    /// Updates metadata and `spec` of a set. Ignores a set that is gone.
     SyncSet {
         /// The set.
         set: SetSnapshot,
-        /// What it shall be.
+        /// The wanted set.
         wanted: Box<MachineSet>,
     },
-    /// Says on a set whether it may make machines. One that is gone is left alone.
+    /// Allows or forbids a set to create machines. Ignores a set that is gone.
     SetGrowth(SetSnapshot, Growth),
-    /// Says on a set whether its Nodes have the taint of old sets. One that is gone is left alone.
+    /// Marks on a set whether its Nodes have the taint of old sets. Ignores a set that is gone.
     MarkTainted(SetSnapshot, Tainted),
-    /// Changes how many machines a set wants, or what it remembers of the deployment's size.
+    /// Changes the wanted number of machines of a set, or the deployment size that the set remembers.
     ScaleSet {
         /// The set.
         set: SetSnapshot,
-        /// Machines it shall want.
+        /// The wanted number of machines.
         to: i32,
-        /// Annotations that remember the deployment's size, where they change.
+        /// Changed annotations that remember the deployment's size.
         remembered: Labels,
     },
-    /// Takes an orphan over; the deployment is read again first, for it may have been deleted or replaced.
+    /// Adopts an orphan. The deployment is read again first: it may have been deleted or replaced.
     AdoptSet(SetSnapshot),
-    /// Lets a set go that does not fit any more. One that is gone or has changed meanwhile is left alone.
+    /// Releases a set that does not match any more. Ignores a set that is gone or has changed meanwhile.
     ReleaseSet(SetSnapshot),
     /// Deletes a set.
     DeleteSet {
         /// The set.
         set: Target,
-        /// Only in this version: it may have been sized or have lost its owner since.
+        /// The version to delete: the set may have been sized or have lost its owner since.
         version: Option<String>,
     },
-    /// Changes labels and annotations of a machine. One that is gone is left alone.
+    /// Changes labels and annotations of a machine. Ignores a machine that is gone.
     MarkMachine {
         /// The machine.
         machine: MachineSnapshot,
@@ -87,7 +87,7 @@ pub enum Effect {
         /// Annotations.
         annotations: Changes,
     },
-    /// Makes a machine one of the new set. One that is gone is left alone.
+    /// Moves a machine to the new set. Ignores a machine that is gone.
     HandOver {
         /// The machine.
         machine: MachineSnapshot,
@@ -96,23 +96,23 @@ pub enum Effect {
         /// The new set.
         to: SetSnapshot,
     },
-    /// Changes a Node. One that is gone is left alone.
+    /// Changes a Node. Ignores a Node that is gone.
     ChangeNode {
         /// The Node.
         node: NodeSnapshot,
-        /// How.
+        /// The change.
         change: Box<NodeChange>,
-        /// What a failure means.
+        /// What a failure means for the plan.
         on_failure: OnFailure,
     },
-    /// Tells of something on the deployment.
+    /// Writes an event about the deployment.
     Tell(EventNote),
 }
 
 /// Whether a set may make machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Growth {
-    /// It may not, while machines move to another one.
+    /// It may not, because machines are moving to another set.
     Blocked,
     /// It may.
     Free,
@@ -127,7 +127,7 @@ pub enum Tainted {
     No,
 }
 
-/// An object that an effect changes and that decisions count on.
+/// An object that an effect changes and that decisions count.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Counted {
     /// A set.
@@ -149,12 +149,12 @@ impl fmt::Display for Counted {
 }
 
 impl Effect {
-    /// Deletes a set as it was seen.
+    /// Deletes a set in its observed version.
     pub fn delete(set: &SetSnapshot) -> Self {
         Self::DeleteSet { set: set.target(), version: set.resource_version().map(str::to_owned) }
     }
 
-    /// Whether the effect makes machines, now or by and by. A frozen deployment has no such effects (D-18).
+    /// Whether the effect creates machines, now or later. A frozen deployment has no such effects (D-18).
     pub fn grows(&self) -> bool {
         match self {
             Self::CreateSet(_) => true,
@@ -164,7 +164,7 @@ impl Effect {
     }
 }
 
-/// An effect and the rule it follows from.
+/// An effect and the rule that caused it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Step {
     /// Name of the rule, for logs, the journal and the audit of the gate.
@@ -173,12 +173,12 @@ pub struct Step {
     pub effect: Effect,
 }
 
-/// All that is to be done now, in order, and when to look again.
+/// All effects to carry out now, in order, and the time of the next pass.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Plan {
-    /// What to do.
+    /// The effects in order.
     pub steps: Vec<Step>,
-    /// When to look again if nothing changes.
+    /// The time of the next pass if nothing changes.
     pub next: Next,
 }
 

@@ -1,13 +1,13 @@
-//! Old machines go first, then new ones come.
+//! The strategy Recreate: old machines are deleted first, then new ones are created.
 //!
 //! Source: spec/deployment-and-set §10. Pure.
 
 use super::{fleet::Fleet, observe::DeploymentObservation, plan::Plan, revision};
 
-/// Where a recreation stands.
+/// The stage of a recreation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Something is to be done or waited for.
+    /// There is something to do or to wait for.
     UnderWay,
     /// The old machines are gone and the new set has its size.
     Reached,

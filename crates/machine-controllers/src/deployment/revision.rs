@@ -1,6 +1,6 @@
-//! The set that the present template asks for: found, kept in line, or made; and the revisions of sets.
+//! Finds, updates or creates the set of the present template; and the revisions of sets.
 //!
-//! Source: spec/deployment-and-set §7.2, §7.5 with D-13 (history grows only with the revision). Pure.
+//! Source: spec/deployment-and-set §7.2, §7.5 with D-13 (the history grows only when the revision does). Pure.
 
 use std::collections::BTreeMap;
 
@@ -25,8 +25,8 @@ use machine_api::{
     v1alpha1::{MachineSet, MachineSetSpec},
 };
 
-/// Annotations that are never copied between deployment and set (spec/deployment-and-set §2.3). What asks admission for
-/// something, and what conversions keep, is said of the object that carries it.
+/// Annotations that are never copied between deployment and set (spec/deployment-and-set §2.3). Requests to admission
+/// and the data of conversions belong to the object that has them.
 const NOT_COPIED: [&str; 11] = [
     annotation::ADMISSION_SKIP,
     annotation::CONVERSION_V1ALPHA1,
@@ -40,15 +40,15 @@ const NOT_COPIED: [&str; 11] = [
     annotation::UNFREEZE,
     annotation::TRIGGER_DELETION,
 ];
-/// Longest history of revisions, in bytes; the oldest entries go first (D-13).
+/// Maximum length of the revision history in bytes; the oldest entries are removed first (D-13).
 const LONGEST_HISTORY: usize = 2000;
 
-/// What became of the new set.
+/// State of the new set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NewSet {
-    /// It is there and in line; the pass goes on.
+    /// It exists and is up to date; the pass goes on.
     InLine,
-    /// It is about to be made or changed; the next pass sees it.
+    /// It is about to be created or changed; the next pass observes it.
     Pending,
 }
 
@@ -60,12 +60,12 @@ pub fn revision_of(meta: Metadata<'_>) -> Option<i64> {
     }
 }
 
-/// The revision that the new set has at least: one more than the highest of the old ones.
+/// The minimum revision of the new set: one more than the highest revision of the old sets.
 pub fn next_revision(old: &[SetState<'_>]) -> i64 {
     old.iter().filter_map(|set| revision_of(set.set.metadata())).max().unwrap_or(0).max(0).saturating_add(1)
 }
 
-/// Brings an existing new set and the deployment's revision in line.
+/// Updates an existing new set and the deployment's revision.
 pub fn keep_in_line(fleet: &Fleet<'_>, new: &SetState<'_>, plan: &mut Plan) -> NewSet {
     let mut wanted = in_line(fleet.deployment, new.set, next_revision(&fleet.old));
     if scaling::awaits_size(fleet, new) {
@@ -84,8 +84,9 @@ pub fn keep_in_line(fleet: &Fleet<'_>, new: &SetState<'_>, plan: &mut Plan) -> N
     NewSet::InLine
 }
 
-/// The scaler's time waits until the set has its new size. With the time alone the set would let the marked machines go,
-/// replace them at its old size, and then be shrunk by machines that nobody has named.
+/// Delays the scaler's time until the set has its new size. With the time alone, the set would delete the marked
+/// machines and replace them at its old size; then the smaller size would delete machines that the scaler has not
+/// named.
 fn keep_time_of_scaler(wanted: &mut MachineSet, new: &SetState<'_>) {
     let annotations = wanted.metadata.annotations.get_or_insert_default();
     match new.annotation(annotation::LAST_REPLICA_CHANGE_BY_SCALER) {
@@ -94,7 +95,7 @@ fn keep_time_of_scaler(wanted: &mut MachineSet, new: &SetState<'_>) {
     };
 }
 
-/// Brings the machine configuration of old sets in line with the deployment (D-51); their machines follow.
+/// Updates the machine configuration of old sets (D-51); their machines follow.
 pub fn sync_old_sets(fleet: &Fleet<'_>, plan: &mut Plan) {
     for set in &fleet.old {
         let configuration = &fleet.deployment.template().spec.configuration;
@@ -119,7 +120,8 @@ fn in_line(deployment: &DeploymentSnapshot, set: &SetSnapshot, revision: i64) ->
     wanted.spec.min_ready_seconds = deployment.min_ready_seconds();
     wanted.spec.auto_preserve_failed_machine_max = deployment.auto_preserve_failed_machine_max();
     if let Some(labels) = &mut wanted.metadata.labels {
-        // Left over from the time when this was an old set of an in-place rollout; it could never grow (D-14).
+        // Left from the time when this was an old set of an in-place rollout; with the label it could never grow
+        // (D-14).
         labels.remove(label::SCALE_UP_DISABLED);
     }
     let annotations = wanted.metadata.annotations.get_or_insert_default();
@@ -131,7 +133,7 @@ fn in_line(deployment: &DeploymentSnapshot, set: &SetSnapshot, revision: i64) ->
             *history = with_entry(history, &known.to_string());
             annotations.insert(annotation::REVISION.to_owned(), revision.to_string());
         }
-        // Unreadable: somebody else's business, left as it is.
+        // An unreadable value comes from another program and stays.
         Some(_) => {}
         None => {
             annotations.insert(annotation::REVISION.to_owned(), revision.to_string());
@@ -140,7 +142,7 @@ fn in_line(deployment: &DeploymentSnapshot, set: &SetSnapshot, revision: i64) ->
     wanted
 }
 
-/// A history with one more entry: without repetitions, and without its oldest entries when it grows too long.
+/// A history with one more entry: without duplicates, and without its oldest entries if it is too long.
 fn with_entry(history: &str, entry: &str) -> String {
     let mut entries: Vec<&str> = Vec::new();
     for known in history.split(',').chain([entry]).filter(|known| !known.is_empty()) {
@@ -158,7 +160,7 @@ fn with_entry(history: &str, entry: &str) -> String {
     text
 }
 
-/// Whether an annotation goes from deployment to set, and back in a rollback.
+/// Whether an annotation is copied from deployment to set, and back by a rollback.
 pub fn is_copied(key: &str) -> bool {
     !NOT_COPIED.contains(&key)
 }
@@ -169,11 +171,11 @@ pub fn copied_annotations(from: Metadata<'_>) -> BTreeMap<String, String> {
     all.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-/// Plans the set that the present template asks for, with so many machines. When its name is taken by something else, the
-/// collision is counted and the next pass finds another name.
+/// Adds the creation of the set of the present template with `replicas` machines. If another set has its name, the
+/// collision is counted and the next pass uses another name.
 pub fn make(seen: &DeploymentObservation, fleet: &Fleet<'_>, replicas: i32, plan: &mut Plan) -> NewSet {
     if seen.namesake.is_some() {
-        // A namesake of ours with this template would have been found as the new set.
+        // If the existing set were ours and had this template, it would have been found as the new set.
         let collisions = fleet.deployment.status().collision_count.unwrap_or(0).saturating_add(1);
         plan.push("revision/collision", Effect::CountCollision(collisions));
         plan.next = Next::After(std::time::Duration::ZERO, "the name of the new set is taken");
@@ -255,7 +257,7 @@ mod tests {
         assert_eq!(next_revision(&Fleet::of(&seen).old), 5);
     }
 
-    /// It would be made again without end under ever new names: nobody finds it again.
+    /// The set would be created again and again under new names, because the deployment could not find it.
     #[test]
     fn a_set_that_the_deployment_would_not_select_is_not_made() {
         let expression = LabelSelectorRequirement {
@@ -330,9 +332,9 @@ mod tests {
 
     const SCALED_AT: &str = "2026-11-21T08:00:00Z";
 
-    /// The set in a deployment of this strategy that the scaler has made one of two; whether the set is told of the scaler's
-    /// time. `sized_for` is the deployment's size that the set remembers.
-    fn is_told(strategy: MachineDeploymentStrategy, sized_for: Option<&str>, sets: Vec<SetSeen>) -> bool {
+    /// Whether the set gets the scaler's time, in a deployment of this strategy that the scaler has shrunk to two.
+    /// `sized_for` is the deployment size that the set remembers.
+    fn gets_scaler_time(strategy: MachineDeploymentStrategy, sized_for: Option<&str>, sets: Vec<SetSeen>) -> bool {
         let scaled = deployment(2, 1, 0)
             .annotation(annotation::LAST_REPLICA_CHANGE_BY_SCALER, SCALED_AT)
             .with(|deployment| deployment.spec.strategy = strategy);
@@ -375,7 +377,7 @@ mod tests {
         #[case] sets: Vec<SetSeen>,
         #[case] told: bool,
     ) {
-        assert_eq!(is_told(strategy, sized_for, sets), told);
+        assert_eq!(gets_scaler_time(strategy, sized_for, sets), told);
     }
 
     #[test]

@@ -1,11 +1,11 @@
-//! Back to an earlier revision: which set is meant, and what the deployment becomes.
+//! Rollback to an earlier revision: finds its set and changes the deployment.
 //!
-//! Source: spec/deployment-and-set §12. Asked for by `spec.rollbackTo` (deprecated, as in the original) or by
-//! `mcm rollback` (D-37), which changes the deployment itself with the same functions. The next pass then rolls out as it
-//! would for any other change of the template. Pure.
+//! Source: spec/deployment-and-set §12. Requested by `spec.rollbackTo` (deprecated, as in the original) or by
+//! `mcm rollback` (D-37), which changes the deployment itself with the same functions. The next pass then rolls out the
+//! change like any other change of the template. Pure.
 //!
-//! The original first makes the set of the present template. Here a template that has no set yet counts as the newest
-//! revision without one, so that no machine is made that would be deleted at once.
+//! The original first creates the set of the present template. Here a template that has no set yet counts as the newest
+//! revision, so that no machine is created only to be deleted at once.
 
 use super::{
     fleet::Fleet,
@@ -26,30 +26,30 @@ use machine_api::{
     v1alpha1::MachineDeployment,
 };
 
-/// The revision that is asked for.
+/// The requested revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
-    /// The one before the present one.
+    /// The revision before the present one.
     Previous,
-    /// This one.
+    /// This revision.
     Revision(i64),
 }
 
 impl From<i64> for Wish {
-    /// As `spec.rollbackTo.revision` has it: 0 is the previous revision.
+    /// Reads `spec.rollbackTo.revision`: 0 is the previous revision.
     fn from(revision: i64) -> Self {
         if revision == 0 { Self::Previous } else { Self::Revision(revision) }
     }
 }
 
-/// What was found for a wish.
+/// The result of the search for a revision.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Found<'a> {
     /// No set has that revision.
     Nothing,
-    /// The set of that revision has the template that the deployment has already.
+    /// The set of that revision has the same template as the deployment.
     Unchanged,
-    /// This set's template is wanted.
+    /// A set with another template.
     Set {
         /// The set.
         set: &'a SetSnapshot,
@@ -58,7 +58,7 @@ pub enum Found<'a> {
     },
 }
 
-/// Finds the set that a wish means among the deployment's sets.
+/// Finds the set of the requested revision among the deployment's sets.
 pub fn find<'a>(deployment: &DeploymentSnapshot, sets: &[&'a SetSnapshot], wish: Wish) -> Found<'a> {
     let is_present = |set: &SetSnapshot| is_equal(set.template(), deployment.template());
     let revisions = sets.iter().filter_map(|set| revision_of(set.metadata()));
@@ -78,21 +78,21 @@ pub fn find<'a>(deployment: &DeploymentSnapshot, sets: &[&'a SetSnapshot], wish:
     }
 }
 
-/// The second highest revision; the highest counts again when two sets have it.
+/// The second highest revision. If two sets have the highest revision, that revision is returned.
 fn last_revision(revisions: impl Iterator<Item = i64>) -> Option<i64> {
     let mut sorted: Vec<i64> = revisions.collect();
     sorted.sort_unstable_by(|one, other| other.cmp(one));
     sorted.get(1).copied()
 }
 
-/// The deployment without the wish.
+/// The deployment without the request.
 fn without_wish(deployment: &DeploymentSnapshot) -> MachineDeployment {
     let mut wanted = MachineDeployment::clone(deployment.whole_object());
     wanted.spec.rollback_to = None;
     wanted
 }
 
-/// The deployment with the set's template and annotations, and without the wish.
+/// The deployment with the set's template and annotations, and without the request.
 pub fn rolled_back_to(deployment: &DeploymentSnapshot, set: &SetSnapshot) -> MachineDeployment {
     let mut wanted = without_wish(deployment);
     wanted.spec.template = set.template().clone();
@@ -106,7 +106,7 @@ pub fn rolled_back_to(deployment: &DeploymentSnapshot, set: &SetSnapshot) -> Mac
     wanted
 }
 
-/// Adds what `spec.rollbackTo` asks for. Whatever comes of it, the wish is taken off the deployment.
+/// Adds the effects for `spec.rollbackTo`. In every case the request is removed from the deployment.
 pub fn step(seen: &DeploymentObservation, fleet: &Fleet<'_>, wish: Wish, plan: &mut Plan) {
     let deployment = fleet.deployment;
     let sets: Vec<&SetSnapshot> = fleet.all().map(|state| state.set).collect();
@@ -133,7 +133,7 @@ pub fn step(seen: &DeploymentObservation, fleet: &Fleet<'_>, wish: Wish, plan: &
     plan.push("rollback", Effect::Tell(note));
 }
 
-/// What to say when there is no such revision; the texts of the original.
+/// The message when the revision does not exist; the texts of the original.
 fn not_found(wish: Wish) -> &'static str {
     match wish {
         Wish::Previous => "Unable to find last revision.",
@@ -178,7 +178,7 @@ mod tests {
         seen
     }
 
-    /// A deployment at revision 2 that was at revision 1 before and is asked to go back.
+    /// A deployment at revision 2 that had revision 1 before and is requested to go back.
     fn asked(to: i64, sets: Vec<SetSeen>) -> DeploymentObservation {
         let built = deployment(1, 1, 0)
             .annotation(annotation::REVISION, "2")
@@ -195,7 +195,7 @@ mod tests {
         vec![first, second]
     }
 
-    /// What the deployment becomes, and what is told.
+    /// The deployment after the rollback, and the text of the event.
     fn rolled_back(seen: &DeploymentObservation) -> (MachineDeployment, String) {
         let mut plan = Plan::default();
         step(seen, &Fleet::of(seen), Wish::from(seen.deployment.rollback_to().unwrap().revision), &mut plan);

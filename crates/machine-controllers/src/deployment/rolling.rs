@@ -1,14 +1,15 @@
-//! How many machines the new and the old sets have in the next step of a rolling update.
+//! The sizes of the new and the old sets in the next step of a rolling update.
 //!
-//! Source: spec/deployment-and-set §9.2, §9.4 with D-12 and decisions.md 39: machines neither Terminating nor deleting
-//! never exceed the wanted number and the surge; available ones never fall below the least number through us. Pure.
+//! Source: spec/deployment-and-set §9.2, §9.4 with D-12 and decisions.md 39. Machines that are neither Terminating nor
+//! being deleted never exceed the wanted number plus surge. This controller never reduces available machines below the
+//! minimum. Pure.
 
 use super::{
     fleet::{Fleet, SetState},
     plan::Plan,
 };
 
-/// The number of machines of the new set. `spec` is what it wants now, 0 when it is yet to be made.
+/// The size of the new set. `spec` is its present size, 0 if the set does not exist yet.
 pub fn new_target(fleet: &Fleet<'_>, spec: i32) -> i32 {
     let replicas = fleet.replicas();
     if spec >= replicas {
@@ -19,11 +20,10 @@ pub fn new_target(fleet: &Fleet<'_>, spec: i32) -> i32 {
     spec + limit.saturating_sub(committed).clamp(0, replicas - spec)
 }
 
-/// The number of machines of each old set, in the order of the fleet.
+/// The size of each old set, in the order of the fleet.
 ///
-/// Old sets shrink while as many machines as must be stay available. Where Failed machines that somebody keeps are in the
-/// way, and nothing else is left to be done, they count as missing (decisions.md 39): else a rollout would wait for days,
-/// until they are let go.
+/// Old sets shrink while enough machines stay available. If only preserved Failed machines are in the way, they count
+/// as unavailable (decisions.md 39). Otherwise a rollout would wait for days until their preservation ends.
 pub fn old_targets(fleet: &Fleet<'_>) -> Vec<i32> {
     let targets = targets_above(fleet, fleet.min_available());
     let is_standing = fleet.old.iter().map(SetState::spec).eq(targets.iter().copied());
@@ -35,12 +35,12 @@ pub fn old_targets(fleet: &Fleet<'_>) -> Vec<i32> {
     }
 }
 
-/// Machines of the new set that can't be counted on yet.
+/// Machines of the new set that do not count as available yet.
 fn new_unavailable(fleet: &Fleet<'_>) -> i32 {
     fleet.new.as_ref().map_or(0, |new| (new.spec() - new.kept_available).max(0))
 }
 
-/// The same, with no fewer available machines than `floor` when sets are cleared of machines that are no use.
+/// The same, but removing useless machines leaves at least `floor` available machines.
 fn targets_above(fleet: &Fleet<'_>, floor: i32) -> Vec<i32> {
     let mut targets: Vec<i32> = fleet.old.iter().map(SetState::spec).collect();
     let min_available = fleet.min_available();
@@ -48,7 +48,7 @@ fn targets_above(fleet: &Fleet<'_>, floor: i32) -> Vec<i32> {
     if most <= 0 {
         return targets;
     }
-    // First those that are no use anyway, as far as these are what the set deletes.
+    // First the useless machines, as far as they are the ones that the set deletes next.
     let mut left = most;
     let mut available = fleet.sum(|set| set.kept_available);
     for (set, target) in fleet.old.iter().zip(&mut targets) {
@@ -58,7 +58,7 @@ fn targets_above(fleet: &Fleet<'_>, floor: i32) -> Vec<i32> {
         left -= cut.machines;
         available -= cut.cost;
     }
-    // Then as many as can be spared.
+    // Then as many available machines as can be spared.
     let mut budget = (available - min_available).max(0);
     for target in &mut targets {
         let spared = budget.min(*target).max(0);
@@ -68,7 +68,8 @@ fn targets_above(fleet: &Fleet<'_>, floor: i32) -> Vec<i32> {
     targets
 }
 
-/// Adds the next step of a rolling update: grows the new set, or else shrinks old ones. Whether there is a step.
+/// Adds the next step of a rolling update: grows the new set, or else shrinks old sets. Returns whether there is a
+/// step.
 pub fn step(fleet: &Fleet<'_>, plan: &mut Plan) -> bool {
     let Some(new) = &fleet.new else { return false };
     if fleet.resize_set("rolling/new", new, new_target(fleet, new.spec()), plan) {
@@ -133,7 +134,7 @@ mod tests {
         assert_eq!(new_target(&Fleet::of(&seen), 0), expected);
     }
 
-    /// Of 5 machines the set had to delete one; then the template turned back to it, and it was to have 5 again.
+    /// The set had to delete one of 5 machines; then the template was changed back to it, and it should have 5 again.
     #[rstest]
     #[case::it_may_be_deleting_one(1, 0, &[1])]
     #[case::it_had_none_to_delete(0, 0, &[0])]
@@ -179,7 +180,7 @@ mod tests {
         assert_eq!(old_targets(&Fleet::of(&seen)), expected);
     }
 
-    /// An old set whose last machines are marked by the scaler, and named.
+    /// An old set whose last machines are marked and named by the scaler.
     fn naming(mut set: SetSeen, count: usize, priority_of_first: Option<&str>) -> SetSeen {
         use machine_api::names::annotation;
         for machine in set.machines.iter_mut().rev().take(count) {
@@ -199,7 +200,8 @@ mod tests {
     #[case::nothing_else_goes_with_it((3, 1, 1), naming(old(3, 3), 1, None), new(1, 1), 1)]
     #[case::two_of_them((3, 1, 0), naming(old(3, 3), 2, None), new(1, 1), 2)]
     #[case::while_the_new_one_starts((3, 1, 0), naming(old(3, 3), 1, None), new(1, 0), 3)]
-    // It would not lead the set's order, so that another one goes; the rollout goes on all the same.
+    // The named machine does not come first in the set's order, so another one is deleted; the rollout goes on all the
+    // same.
     #[case::one_of_a_lower_priority_goes_before_it((3, 1, 0), naming(old(3, 3), 1, Some("0")), new(1, 1), 2)]
     fn a_rollout_does_not_count_on_what_the_scaler_named(
         #[case] (replicas, surge, unavailable): (i32, i32, i32),
@@ -214,7 +216,7 @@ mod tests {
         assert_eq!(old_targets(&Fleet::of(&seen)), [expected]);
     }
 
-    /// Its first machines are running, the next are preserved and Unknown, the last ones preserved and Failed.
+    /// The first machines are running, the next are preserved and Unknown, the last ones preserved and Failed.
     fn keeping(running: usize, unknown: usize, failed: usize) -> SetSeen {
         let count = running + unknown + failed;
         let mut set = old(i32::try_from(count).unwrap(), running);
@@ -227,7 +229,7 @@ mod tests {
     }
 
     #[rstest]
-    // Seed 61494: cutting the set by the one that is Unknown would take one that runs.
+    // Seed 61494: shrinking the set because of the Unknown machine would delete a running one.
     #[case::a_kept_one_may_recover((5, 1, 1), vec![keeping(3, 1, 0), new(1, 1)], 4)]
     #[case::nothing_is_to_spare((4, 0, 1), vec![keeping(3, 1, 0), new(0, 0)], 4)]
     #[case::one_is_to_spare((4, 0, 2), vec![keeping(3, 1, 0), new(0, 0)], 3)]

@@ -1,8 +1,8 @@
-//! Which deployments are looked at again when something changes. Pure over the stores.
+//! Which deployments a change wakes. Pure functions over the stores.
 //!
-//! Source: spec/deployment-and-set §4 without its periodic requeues (decisions.md 38). Other than the original, a
-//! deployment is woken by every change of its machines that counts, because its rollout is decided on the machines
-//! themselves; and by Nodes, because their taints are kept level (D-41).
+//! Source: spec/deployment-and-set §4 without its periodic requeues (decisions.md 38). Two differences from the
+//! original: every relevant change of a machine wakes its deployment, because a rollout is decided from the machines
+//! themselves; and Nodes wake their deployments, because the taints are kept level-based (D-41).
 
 use std::collections::BTreeSet;
 
@@ -31,7 +31,7 @@ pub fn deployments_of_deployment(change: &Change<DeploymentSnapshot>) -> Vec<Wak
     Wake::by_itself(change, is_status_alone).into_iter().collect()
 }
 
-/// The deployment that controls the set, or controlled it before; for an orphan the deployments that it fits.
+/// The deployment that controls the set, or controlled it before; for an orphan the deployments whose selector matches.
 pub fn deployments_of_set(change: &Change<SetSnapshot>, views: &ControlViews) -> Vec<Wake> {
     let (old, new) = (change.old.as_ref(), change.new.as_ref());
     if let (Some(old), Some(new)) = (old, new)
@@ -54,7 +54,7 @@ pub fn deployments_of_set(change: &Change<SetSnapshot>, views: &ControlViews) ->
     keys.into_iter().map(Wake::soon).collect()
 }
 
-/// The deployment behind the set that controls the machine, or controlled it before.
+/// The deployment of the set that controls the machine, or controlled it before.
 pub fn deployments_of_machine(change: &Change<MachineSnapshot>, views: &ControlViews) -> Vec<Wake> {
     let (old, new) = (change.old.as_ref(), change.new.as_ref());
     if let (Some(old), Some(new)) = (old, new)
@@ -73,12 +73,12 @@ pub fn deployments_of_machine(change: &Change<MachineSnapshot>, views: &ControlV
     keys.into_iter().map(Wake::soon).collect()
 }
 
-/// Whether the machine's update in place has succeeded since; its set does not care.
+/// Whether the machine's update in place has just succeeded. This does not matter to its set.
 fn is_now_updated(old: &MachineSnapshot, new: &MachineSnapshot) -> bool {
     is_updated(new) && !is_updated(old)
 }
 
-/// The deployments whose machine runs on the Node, when a rollout has something to do with Nodes at all.
+/// The deployments whose machine runs on the Node, if their rollout uses Nodes at all.
 pub fn deployments_of_node(change: &Change<NodeSnapshot>, views: &ControlViews) -> Vec<Wake> {
     let Some(new) = &change.new else { return Vec::new() };
     if change.old.as_ref().is_some_and(|old| marks(old) == marks(new)) {
@@ -99,13 +99,13 @@ pub fn deployments_of_node(change: &Change<NodeSnapshot>, views: &ControlViews) 
     keys.into_iter().map(Wake::soon).collect()
 }
 
-/// What a rollout reads of a Node.
+/// The part of a Node that a rollout reads.
 fn marks(node: &NodeSnapshot) -> (&[Taint], [Option<&str>; 2], Marks<'_>) {
     let kept_by = [annotation::SCALE_DOWN_DISABLED, annotation::SCALE_DOWN_DISABLED_BY_MCM];
     (node.taints(), kept_by.map(|key| node.annotation(key)), Marks::of(node))
 }
 
-/// The deployment that controls a set: of the right kind, in its namespace, with the UID that the reference names.
+/// The deployment that controls a set: with the right kind, namespace and UID.
 pub fn deployment_of(set: &SetSnapshot, views: &ControlViews) -> Option<DeploymentSnapshot> {
     let owner = set.controller().filter(|owner| owner.kind == "MachineDeployment")?;
     let key = ObjectKey::new(set.namespace(), owner.name.clone());
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(deployments_of_machine(&unchanged, &views()), []);
     }
 
-    /// A machine of the owned set whose Node's condition about updates has this reason.
+    /// A machine of the owned set whose update condition has this reason.
     fn updating(reason: Option<&str>) -> MachineSnapshot {
         let mut machine = machines_of(&owned(), 1, 1).remove(0);
         machine.to_mut().status.conditions = reason
@@ -274,8 +274,8 @@ mod tests {
         assert_eq!(deployments_of_machine(&change, &views()).len(), usize::from(wakes));
     }
 
-    /// The original wakes a deployment for the last machine of a recreation only; here every machine that goes does, for
-    /// its deployment counts machines itself.
+    /// The original wakes a deployment only when the last machine of a recreation is gone. Here every machine that goes
+    /// wakes its deployment, which counts the machines itself.
     #[rstest]
     #[case::s_evt_18_of_a_rolling_update(StrategyType::RollingUpdate)]
     #[case::s_evt_19_of_a_recreation_the_last_one_and_those_before(StrategyType::Recreate)]

@@ -1,9 +1,8 @@
-//! What a change of the deployment's size means for its sets, outside and inside a rollout.
+//! Changes the sizes of sets when the deployment's size changes, during a rollout and otherwise.
 //!
-//! Source: spec/deployment-and-set §13.1, §13.2 with D-16 (only rolling updates share a change out among several sets;
-//! the other strategies deal with it in their own steps), decisions.md 39 (shares mind which machines are available) and 54
-//! (what the scaler has named goes first).
-//! Pure.
+//! Source: spec/deployment-and-set §13.1, §13.2 with D-16 (only rolling updates divide a change among several sets; the
+//! other strategies do this in their own steps), decisions.md 39 (the division considers which machines are available)
+//! and 54 (machines named by the scaler are deleted first). Pure.
 
 use super::{
     cuts::AvailableBySize,
@@ -21,11 +20,11 @@ pub fn is_due(fleet: &Fleet<'_>) -> bool {
     let active: Vec<&SetState<'_>> = fleet.all().filter(|set| set.is_active()).collect();
     let rolls = fleet.deployment.strategy().strategy_type == StrategyType::RollingUpdate;
     if fleet.deployment.strategy().strategy_type == StrategyType::InPlaceUpdate && fleet.is_rolling() {
-        // Old sets can't grow meanwhile; the update in place minds the size in each of its steps (D-16).
+        // Old sets can't grow now; the update in place considers the deployment's size in each of its steps (D-16).
         return false;
     }
     if active.is_empty() {
-        // Machines that old sets have yet to delete belong to a rollout, which minds its limits itself.
+        // Machines that old sets have not deleted yet belong to a rollout, which keeps its own limits.
         let is_free = |set: &SetState<'_>| set.counts.staying == 0 && (rolls || set.counts.replicas == 0);
         return fleet.replicas() > 0 && fleet.old.iter().all(is_free);
     }
@@ -37,15 +36,14 @@ pub fn is_due(fleet: &Fleet<'_>) -> bool {
         .any(|set| remembered(set, annotation::DESIRED_REPLICAS).is_some_and(|known| known != fleet.replicas()))
 }
 
-/// Whether the set is yet to get the size that the deployment's present one means for it. Sets that remember nothing are
-/// measured by their size alone; those that want no machines have none to lose.
+/// Whether the set does not yet have the size that follows from the deployment's present size. A set that remembers no
+/// size is judged by its own size only. A set that wants no machines has none to lose.
 pub fn awaits_size(fleet: &Fleet<'_>, set: &SetState<'_>) -> bool {
     let was_for_another = shrunk_by(fleet, set).is_some_and(|machines| machines != 0);
     is_due(fleet) || set.spec() > fleet.replicas() || (set.is_active() && was_for_another)
 }
 
-/// By how many machines the deployment has become smaller since the set was last sized; `None` when the set remembers
-/// nothing.
+/// How many machines the deployment has lost since the set was last sized; `None` if the set remembers no size.
 pub fn shrunk_by(fleet: &Fleet<'_>, set: &SetState<'_>) -> Option<i32> {
     Some(remembered(set, annotation::DESIRED_REPLICAS)?.saturating_sub(fleet.replicas()))
 }
@@ -54,7 +52,7 @@ fn remembered(set: &SetState<'_>, key: &str) -> Option<i32> {
     set.annotation(key)?.parse().ok()
 }
 
-/// Adds the effects that bring the sets to the deployment's size, without going on with a rollout.
+/// Adds the effects that bring the sets to the deployment's size, without continuing a rollout.
 pub fn step(fleet: &Fleet<'_>, plan: &mut Plan) {
     if in_place::must_arrive_first(fleet) {
         return;
@@ -63,10 +61,10 @@ pub fn step(fleet: &Fleet<'_>, plan: &mut Plan) {
     if active.len() <= 1 {
         let only = active.first().copied().or(fleet.new.as_ref()).or(fleet.old.last());
         if let Some(set) = only {
-            // What the other sets have yet to delete, or may be making, takes room; the rollout fills it later.
+            // Machines that the other sets have not deleted yet, or may be creating, take room; the rollout fills it later.
             let others = fleet.sum(|other| if other.name() == set.name() { 0 } else { other.taken() });
             let room = fleet.replicas().saturating_add(fleet.limits.surge).saturating_sub(others);
-            // One that is kept from growing would be shrunk again to what it has, and grown again, without an end.
+            // Otherwise a set that may not grow would be shrunk to its machines and grown again, forever.
             let most = if in_place::is_blocked(set) { set.spec() } else { room.max(set.spec()) };
             let to = fleet.replicas().min(most);
             fleet.size_set("scaling/only", set, to, plan);
@@ -79,8 +77,8 @@ pub fn step(fleet: &Fleet<'_>, plan: &mut Plan) {
         }
         return;
     }
-    // The steps of the other strategies share among old sets what there is; without a new set they can't begin, be it that
-    // the deployment is paused or that it is frozen and has to shrink first.
+    // The steps of the other strategies divide the existing sizes among old sets. They can't start without a new set,
+    // which is missing while the deployment is paused, or frozen and still too large.
     if fleet.deployment.strategy().strategy_type == StrategyType::RollingUpdate || fleet.new.is_none() {
         share_out(fleet, &active, plan);
     }
@@ -93,15 +91,15 @@ fn is_saturated(fleet: &Fleet<'_>, new: &SetState<'_>) -> bool {
         && new.kept_available == replicas
 }
 
-/// How many fewer machines are wanted than the sets know of.
+/// By how many machines the deployment is smaller than the sets know.
 pub fn fewer(fleet: &Fleet<'_>) -> i32 {
     let active = fleet.all().filter(|set| set.is_active());
     active.filter_map(|set| shrunk_by(fleet, set)).max().unwrap_or(0).max(0)
 }
 
-/// The sizes of the sets without the machines that the scaler has named, of which no more go than the deployment has become
-/// smaller by, those of old sets first (decisions.md 54). The original shrinks the largest set, be the named ones in it or
-/// not.
+/// The sizes of the sets without the machines that the scaler has named: at most as many as the deployment has lost,
+/// first those of old sets (decisions.md 54). The original shrinks the largest set, whether it has the named machines
+/// or not.
 fn without_named(fleet: &Fleet<'_>, active: &[&SetState<'_>]) -> Vec<i32> {
     let mut fewer = fewer(fleet);
     let size_of = |set: &&SetState<'_>| {
@@ -112,16 +110,16 @@ fn without_named(fleet: &Fleet<'_>, active: &[&SetState<'_>]) -> Vec<i32> {
     active.iter().map(size_of).collect()
 }
 
-/// What the scaler has named goes first, in whichever set it is. Of the rest growth goes to the new set, shrinking to all in
-/// proportion, larger sets first.
+/// Machines named by the scaler are deleted first, whatever their set. For the rest, the new set grows, or all sets
+/// shrink in proportion, larger sets first.
 fn share_out(fleet: &Fleet<'_>, active: &[&SetState<'_>], plan: &mut Plan) {
     let replicas = fleet.replicas();
     let allowed = if replicas > 0 { replicas.saturating_add(fleet.limits.surge) } else { 0 };
     let sizes = without_named(fleet, active);
     let wanted: i32 = sizes.iter().copied().fold(0, i32::saturating_add);
     if wanted <= allowed {
-        // What sets have yet to delete takes room that the new set must not use already; also those that want none any more,
-        // and the named machines until they are gone.
+        // Machines that sets have not deleted yet take room that the new set must not use. This includes sets with size
+        // zero, and named machines until they are gone.
         let taken = fleet.sum(SetState::taken);
         let new = fleet.new.as_ref().map(SetState::name);
         for (set, size) in active.iter().zip(sizes) {
@@ -131,7 +129,7 @@ fn share_out(fleet: &Fleet<'_>, active: &[&SetState<'_>], plan: &mut Plan) {
         return;
     }
     let mut by_size: Vec<(&SetState<'_>, i32)> = active.iter().copied().zip(sizes).collect();
-    // Sets come oldest first except for the new one, so ties need the time of creation.
+    // The sets are ordered oldest first, except for the new one; so equal sizes are ordered by the time of creation.
     by_size.sort_by_key(|(set, size)| {
         let created = set.set.created();
         (std::cmp::Reverse(*size), created, set.name())
@@ -154,13 +152,13 @@ fn share_out(fleet: &Fleet<'_>, active: &[&SetState<'_>], plan: &mut Plan) {
     }
 }
 
-/// Shares that would leave fewer available machines than `maxUnavailable` allows are changed, one machine at a time: an
-/// available one stays, one of the new set if there is any, and for it another goes that is no use yet, of an old set if
-/// there is any. Enough of those are there unless the order of deletion is another one (priorities, preservation); then more
-/// machines than allowed stay until the rollout goes on.
+/// Changes shares that would leave fewer available machines than `maxUnavailable` allows, one machine at a time: an
+/// available machine stays (of the new set if possible), and an unavailable machine is deleted instead (of an old set
+/// if possible). There are always enough unavailable machines, unless priorities or preservation change the order of
+/// deletion. In that case more machines than allowed stay until the rollout goes on.
 ///
-/// The original, like the Deployment of Kubernetes, shares by size alone: of 3 old machines that run and 4 new ones that
-/// are still starting it deletes one and two when a deployment goes back to 3, and 2 of 3 are left.
+/// The original, like the Deployment of Kubernetes, divides by size alone. With 3 old running machines and 4 new
+/// starting ones, a deployment that goes back to 3 loses one and two of them, and only 2 of 3 are available.
 fn spare_available(fleet: &Fleet<'_>, sets: &[&SetState<'_>], targets: &mut [i32]) {
     let available: Vec<AvailableBySize> = sets.iter().map(|set| fleet.available_by_size(set)).collect();
     let is_new = |place: usize| {
@@ -170,7 +168,7 @@ fn spare_available(fleet: &Fleet<'_>, sets: &[&SetState<'_>], targets: &mut [i32
     let mut new_first: Vec<usize> = (0..sets.len()).collect();
     new_first.sort_by_key(|place| !is_new(*place));
     let elsewhere = fleet.sum(|set| set.kept_available) - sets.iter().map(|set| set.kept_available).sum::<i32>();
-    // What a set may be deleting already is not left, whatever its size.
+    // A machine that a set may already be deleting does not remain, whatever the size.
     let left_at = |place: usize, size: i32| -> Option<i32> {
         Some(available.get(place)?.at(size).min(sets.get(place)?.kept_available))
     };
@@ -203,7 +201,7 @@ fn spare_available(fleet: &Fleet<'_>, sets: &[&SetState<'_>], targets: &mut [i32
     }
 }
 
-/// What a set of this size would lose were it shrunk in proportion; a negative number.
+/// The change of a set of this size when all sets shrink in proportion; a negative number.
 fn fraction(fleet: &Fleet<'_>, set: &SetState<'_>, size: i32) -> i32 {
     let replicas = fleet.replicas();
     if replicas == 0 {
@@ -251,7 +249,7 @@ mod tests {
         ]
     }
 
-    /// Sizes of the sets afterwards, in the order of their names, and what the first changed one remembers.
+    /// Sizes of the sets afterwards, in the order of their names.
     fn scaled(seen: &DeploymentObservation) -> Vec<i32> {
         let fleet = Fleet::of(seen);
         let mut plan = Plan::default();
@@ -284,7 +282,7 @@ mod tests {
 
     /// Sizes `spec/available` of the old and the new set afterwards.
     #[rstest]
-    // Seed 6804: scaled to 6 and back to 3 before the first new machine ran.
+    // Seed 6804: scaled to 6 and back to 3 before the first new machine was running.
     #[case::the_starting_ones_go(3, (1, 0), [(3, 3), (4, 0)], (6, 7), &[3, 1])]
     #[case::one_may_be_missing(3, (0, 1), [(3, 3), (3, 0)], (6, 6), &[2, 1])]
     #[case::new_ones_run_too(3, (1, 0), [(3, 3), (4, 1)], (6, 7), &[2, 2])]
@@ -312,7 +310,7 @@ mod tests {
 
     #[rstest]
     #[case::free(None, 3)]
-    // Seed 39443: what has no machine in its stead was shrunk again, for ever.
+    // Seed 39443: a size without a machine was removed and added again, forever.
     #[case::kept_from_growing(Some("true"), 2)]
     fn the_only_set_grows_unless_it_is_kept_from_growing(#[case] kept: Option<&str>, #[case] expected: i32) {
         let mut set = set_of_class("md-a", "a", 2, -1000);
@@ -324,7 +322,7 @@ mod tests {
 
     const SCALED_AT: &str = "2026-11-21T08:00:00Z";
 
-    /// Marks so many machines of the set, the last ones first: by their names they would be deleted last.
+    /// Marks this number of machines, beginning with the last ones: by their names they would be deleted last.
     fn marking(mut set: SetSeen, count: usize, at: &str) -> SetSeen {
         for machine in set.machines.iter_mut().rev().take(count) {
             let annotations = machine.to_mut().metadata.annotations.get_or_insert_default();
@@ -334,12 +332,13 @@ mod tests {
         set
     }
 
-    /// Sizes of the old and the new set after the scaler has changed the deployment's size. `sets` are `size/available/marked`.
+    /// Sizes of the old and the new set after the scaler has changed the deployment's size. `sets` are
+    /// `size/available/marked`.
     #[rstest]
-    // All that stay are old ones: the original deletes one of those, too, and 2 of 3 are left (acceptance, A9).
+    // Only old machines stay. The original also deletes one of those, and 2 of 3 are available (acceptance, A9).
     #[case::those_of_the_new_set_go_and_no_other(3, (1, 0), [(3, 3, 0), (4, 4, 3)], 6, SCALED_AT, &[3, 1])]
     #[case::whatever_else_is_starting(3, (1, 0), [(3, 3, 0), (4, 3, 3)], 6, SCALED_AT, &[3, 1])]
-    // The new set is the larger one, and nobody named a machine of it (A10).
+    // The new set is larger, and the scaler has not named any of its machines (A10).
     #[case::one_marked_in_the_old_set(6, (1, 0), [(2, 2, 1), (6, 6, 0)], 7, SCALED_AT, &[1, 6])]
     #[case::some_in_each(2, (1, 0), [(3, 3, 1), (4, 3, 3)], 6, SCALED_AT, &[2, 1])]
     #[case::more_are_marked_than_taken_away(5, (1, 0), [(3, 3, 1), (4, 4, 3)], 6, SCALED_AT, &[2, 4])]
@@ -372,7 +371,8 @@ mod tests {
 
     #[test]
     fn a_set_that_may_still_be_deleting_leaves_fewer() {
-        // The 4 old machines may be on their way out for a smaller size: of those that stay one more is new. One may be missing.
+        // The 4 old machines may be about to be deleted for a smaller size, so one more of the machines that stay is
+        // new. One machine may be unavailable.
         let set = |name, class, created| seen_set(sized(name, class, 4, (6, 7), created).set, 4);
         let mut old = set("md-old", "old", -2000);
         old.set.to_mut().metadata.generation = Some(3);
@@ -402,7 +402,7 @@ mod tests {
         let [step] = plan.steps.as_slice() else { panic!("{plan:?}") };
         let Effect::ScaleSet { set, to: 1, remembered } = &step.effect else { panic!("{step:?}") };
         assert_eq!(set.replicas(), 1);
-        // The larger number was 3 already.
+        // The larger number was already 3.
         assert_eq!(*remembered, [(annotation::DESIRED_REPLICAS.to_owned(), "1".to_owned())].into());
     }
 

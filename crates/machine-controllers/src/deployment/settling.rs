@@ -1,13 +1,15 @@
-//! Which sets may still act on a size that they no longer have.
+//! Sets whose controller may still act on an earlier size.
 //!
-//! A set that lacked machines when it was shrunk may be making them right now. Whoever fills its room at once has a
-//! machine too many in the end (decisions.md 39), so that room is taken until the set's controller has said that it knows
-//! its size (`status.observedGeneration`). One that has just grown again, since the template turned back to it, may
-//! still be deleting for the smaller size: whoever counts on those machines has too few in the end. Neither is waited for
-//! for ever: a set that nobody answers for holds nothing up for longer than [`PATIENCE`]. The original does not wait.
+//! A set that lacked machines when it was shrunk may be creating them right now. If another set took its room at once,
+//! there would be a machine too many (decisions.md 39). So the room counts as taken until the set controller has
+//! observed the new size (`status.observedGeneration`). A set that has just grown again, because the template was
+//! changed back to it, may still be deleting machines for the smaller size; those machines must not be counted as
+//! available. In both cases the rollout waits at most [`SETTLING_LIMIT`], even if the set controller does not answer.
+//! The original does not wait.
 //!
-//! What lives here: the memory from one pass to the next. What comes of it: [`super::fleet::SetState::taken`] and
-//! [`super::fleet::SetState::kept`]. In place every set is waited for, since machines change hands meanwhile. Pure.
+//! This file holds what is remembered from one pass to the next. Its uses: [`super::fleet::SetState::taken`] and
+//! [`super::fleet::SetState::kept`]. Updates in place wait for every set, because machines move between sets meanwhile.
+//! Pure.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -18,56 +20,57 @@ use super::observe::SetSeen;
 use crate::{set::counts::is_terminating, snapshots::SetSnapshot};
 use controller_runtime::snapshot::Snapshot;
 
-/// How long a rollout waits for a set to see its size.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a rollout waits for a set controller to observe the size.
+pub const SETTLING_LIMIT: Duration = Duration::from_secs(10);
 
-/// A set whose controller has not seen its present size, and what it may be doing for another.
+/// A set whose controller has not observed the present size, and what it may still be doing for an earlier size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Unsettled {
-    /// Since when it has had this size, or nobody looked.
+    /// When the set got this size, or when this process first observed it.
     pub since: Timestamp,
-    /// So many machines it may be deleting; [`i32::MAX`] when nobody looked.
+    /// The number of machines that it may be deleting; [`i32::MAX`] if the set was not observed before.
     pub deleting: i32,
-    /// The largest size that it may be making machines for; 0 when it lacked none, [`i32::MAX`] when nobody looked.
+    /// The largest size for which it may be creating machines; 0 if it lacked none, [`i32::MAX`] if the set was not
+    /// observed before.
     pub making_for: i32,
 }
 
 impl Unsettled {
-    /// How long it is still waited for; `None` when that is over.
+    /// How long the rollout still waits; `None` when the time is over.
     pub fn time_left(self, now: Timestamp) -> Option<Duration> {
         let waited = Duration::try_from(now.duration_since(self.since)).unwrap_or_default();
-        PATIENCE.checked_sub(waited).filter(|left| !left.is_zero())
+        SETTLING_LIMIT.checked_sub(waited).filter(|left| !left.is_zero())
     }
 }
 
-/// Whether the set's controller acts on the size that the set has now. One that goes with its set makes nothing.
+/// Whether the set controller has observed the present size. A set that is being deleted creates no machines.
 pub fn knows_its_size(set: &SetSnapshot) -> bool {
     set.is_deleting() || set.status().observed_generation >= set.generation().unwrap_or_default()
 }
 
-/// What was seen of a set.
+/// What was observed of a set.
 #[derive(Clone, Copy, Debug)]
-struct Look {
+struct SetRecord {
     generation: i64,
-    /// Machines that it wanted.
+    /// The wanted number of machines.
     wanted: i32,
-    /// Machines that were there to stay.
+    /// The number of machines that were not being deleted.
     staying: i32,
     unsettled: Option<Unsettled>,
 }
 
-/// What was seen of a deployment's sets when it was last looked at.
+/// What was observed of a deployment's sets in the last pass.
 #[derive(Clone, Debug, Default)]
-pub struct Looks(BTreeMap<String, Look>);
+pub struct SettlingMemory(BTreeMap<String, SetRecord>);
 
-impl Looks {
-    /// Takes the sets as they are now; those that have not settled, by UID.
+impl SettlingMemory {
+    /// Records the present sets; returns the sets that have not observed their size, by UID.
     pub fn take(&mut self, sets: &[SetSeen], now: Timestamp) -> BTreeMap<String, Unsettled> {
-        let looks: BTreeMap<String, Look> = sets
+        let looks: BTreeMap<String, SetRecord> = sets
             .iter()
             .map(|seen| {
                 let uid = seen.set.uid().to_owned();
-                let look = Look::of(seen, self.0.get(&uid), now);
+                let look = SetRecord::of(seen, self.0.get(&uid), now);
                 (uid, look)
             })
             .collect();
@@ -76,14 +79,14 @@ impl Looks {
     }
 }
 
-impl Look {
+impl SetRecord {
     fn of(seen: &SetSeen, known: Option<&Self>, now: Timestamp) -> Self {
         let generation = seen.set.generation().unwrap_or_default();
         let staying = seen.machines.iter().filter(|machine| !is_terminating(machine)).count();
         let unsettled = (!knows_its_size(&seen.set)).then(|| {
             let nothing = Unsettled { since: now, deleting: 0, making_for: 0 };
             match known {
-                // It never had another size.
+                // The set never had another size.
                 None if generation <= 1 => Unsettled { making_for: seen.set.replicas(), ..nothing },
                 None => Unsettled { deleting: i32::MAX, making_for: i32::MAX, ..nothing },
                 Some(known) if known.generation == generation => known.unsettled.unwrap_or(nothing).not_after(now),
@@ -95,13 +98,14 @@ impl Look {
 }
 
 impl Unsettled {
-    /// The same after the clock was set back: it is waited for from now on, not from when that moment comes again.
+    /// Starts the wait again if the clock was set back; otherwise the rollout would wait until the old time comes
+    /// again.
     fn not_after(self, now: Timestamp) -> Self {
         Self { since: self.since.min(now), ..self }
     }
 
-    /// Together with what the set had to do when it was looked at before its size changed. It may be at that only now.
-    fn and(self, look: &Look, now: Timestamp) -> Self {
+    /// Adds what the set had to do when it was observed before its size changed. It may be doing that only now.
+    fn and(self, look: &SetRecord, now: Timestamp) -> Self {
         let lacked = if look.staying < look.wanted { look.wanted } else { 0 };
         Self {
             since: now,
@@ -123,7 +127,7 @@ mod tests {
     };
     use controller_runtime::snapshot::Whole;
 
-    /// A set that wants so many machines and has so many, in this generation of which it has seen that one.
+    /// A set with this size, this number of machines, this generation, and this observed generation.
     fn looking(wanted: i32, has: usize, (generation, observed): (i64, i64)) -> SetSeen {
         let mut seen = old(wanted, 0);
         let set = seen.set.to_mut();
@@ -149,7 +153,7 @@ mod tests {
         #[case] looks: Vec<SetSeen>,
         #[case] expected: Option<i32>,
     ) {
-        let mut memory = Looks::default();
+        let mut memory = SettlingMemory::default();
         let found = looks.into_iter().map(|seen| memory.take(&[seen], now())).last().unwrap();
         assert_eq!(found.get("uid-md-old").map(|unsettled| unsettled.making_for), expected);
     }
@@ -170,42 +174,42 @@ mod tests {
         #[case] looks: Vec<SetSeen>,
         #[case] expected: Option<i32>,
     ) {
-        let mut memory = Looks::default();
+        let mut memory = SettlingMemory::default();
         let found = looks.into_iter().map(|seen| memory.take(&[seen], now())).last().unwrap();
         assert_eq!(found.get("uid-md-old").map(|unsettled| unsettled.deleting), expected);
     }
 
     #[test]
     fn nobody_is_waited_for_without_end() {
-        let mut memory = Looks::default();
+        let mut memory = SettlingMemory::default();
         let mut left = |seconds| {
             let found = memory.take(&[looking(4, 4, (2, 1))], at(seconds));
             found["uid-md-old"].time_left(at(seconds))
         };
-        assert_eq!(left(0), Some(PATIENCE));
+        assert_eq!(left(0), Some(SETTLING_LIMIT));
         assert_eq!(left(4), Some(Duration::from_secs(6)));
         assert_eq!(left(10), None);
     }
 
     #[test]
     fn a_clock_that_is_set_back_makes_no_wait_longer() {
-        let mut memory = Looks::default();
+        let mut memory = SettlingMemory::default();
         let mut left = |seconds| {
             let found = memory.take(&[looking(4, 4, (2, 1))], at(seconds));
             found["uid-md-old"].time_left(at(seconds))
         };
-        assert_eq!(left(7200), Some(PATIENCE));
-        assert_eq!(left(0), Some(PATIENCE));
+        assert_eq!(left(7200), Some(SETTLING_LIMIT));
+        assert_eq!(left(0), Some(SETTLING_LIMIT));
         assert_eq!(left(10), None);
     }
 
     #[test]
     fn with_another_size_the_wait_begins_anew() {
-        // Seed 227196: a set that had not been looked at for minutes began to make machines when it was shrunk.
-        let mut memory = Looks::default();
+        // Seed 227196: a set that had not been observed for minutes started to create machines when it was shrunk.
+        let mut memory = SettlingMemory::default();
         let mut left = |seen, seconds| memory.take(&[seen], at(seconds))["uid-md-old"].time_left(at(seconds));
-        assert_eq!(left(looking(1, 0, (2, 1)), 0), Some(PATIENCE));
+        assert_eq!(left(looking(1, 0, (2, 1)), 0), Some(SETTLING_LIMIT));
         assert_eq!(left(looking(1, 0, (2, 1)), 700), None);
-        assert_eq!(left(looking(0, 0, (3, 1)), 700), Some(PATIENCE));
+        assert_eq!(left(looking(0, 0, (3, 1)), 700), Some(SETTLING_LIMIT));
     }
 }

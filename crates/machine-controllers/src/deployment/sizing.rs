@@ -1,4 +1,4 @@
-//! The effect that changes the size of a set, with what the set remembers of the deployment's size.
+//! The effect that changes the size of a set, together with the deployment size that the set remembers.
 //!
 //! Source: spec/deployment-and-set §7.5 (desired and max replicas), §9.4. Pure.
 
@@ -10,7 +10,8 @@ use kube_values::selector::Labels;
 use machine_api::{names::annotation, v1alpha1::StrategyType};
 
 impl Fleet<'_> {
-    /// Wanted replicas and those plus surge, as sets remember them. Surge counts for rolling updates only.
+    /// The wanted replicas, and the wanted replicas plus surge, as annotations of a set. Surge counts for rolling
+    /// updates only.
     pub fn size_annotations(&self) -> [(&'static str, String); 2] {
         let rolling = self.deployment.strategy().strategy_type == StrategyType::RollingUpdate;
         let surge = if rolling { self.limits.surge } else { 0 };
@@ -20,8 +21,8 @@ impl Fleet<'_> {
         ]
     }
 
-    /// Adds the effect that gives the set this size; whether there is one. What the set remembers of the deployment's
-    /// size is brought up to date with it.
+    /// Adds the effect that gives the set this size; returns whether there is one. The effect also updates the
+    /// deployment size that the set remembers.
     pub fn size_set(&self, rule: &'static str, set: &SetState<'_>, to: i32, plan: &mut Plan) -> bool {
         let to = to.max(0);
         let remembered = self.size_annotations();
@@ -37,8 +38,8 @@ impl Fleet<'_> {
         true
     }
 
-    /// As [`Fleet::resize_set`], for a set whose size is put right: what it remembers of the deployment's size stays, so that
-    /// a change which came meanwhile is still seen.
+    /// As [`Fleet::resize_set`], for the correction of a set's size. The remembered deployment size stays, so that a
+    /// change of the deployment meanwhile is still noticed.
     pub fn mend_set(&self, rule: &'static str, set: &SetState<'_>, to: i32, plan: &mut Plan) -> bool {
         let to = to.max(0);
         if to == set.spec() {
@@ -48,7 +49,7 @@ impl Fleet<'_> {
         true
     }
 
-    /// As [`Fleet::size_set`], but only when the size itself changes.
+    /// As [`Fleet::size_set`], but only if the size itself changes.
     pub fn resize_set(&self, rule: &'static str, set: &SetState<'_>, to: i32, plan: &mut Plan) -> bool {
         to.max(0) != set.spec() && self.size_set(rule, set, to, plan)
     }

@@ -1,12 +1,12 @@
-//! What a deployment's status says, and when it is written.
+//! The status of a deployment, and when it is written.
 //!
-//! Source: spec/deployment-and-set §14 with D-08, D-28 (everything that differs is written), paced as
-//! [`crate::set::pacing`] says. Pure.
+//! Source: spec/deployment-and-set §14 with D-08, D-28 (every difference is written), paced by [`crate::set::pacing`].
+//! Pure.
 
 use std::{collections::BTreeSet, sync::Arc};
 
 use super::{
-    conditions::{self, Says},
+    conditions::{self, ConditionContent},
     fleet::Fleet,
     in_place::{self, marks},
     observe::DeploymentObservation,
@@ -17,7 +17,7 @@ use super::{
 use crate::{
     set::{
         counts::is_terminating,
-        pacing::{News, Pace, pace},
+        pacing::{ChangeKind, Pace, pace},
         patches::has_finalizer,
         status::failed_machines,
     },
@@ -33,16 +33,16 @@ use machine_api::{
     },
 };
 
-/// What the pass has done that a status tells of.
+/// What the status reports about the pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Name of the set that was made.
+    /// Name of the set that was created.
     pub created_set: Option<String>,
-    /// Why the set could not be made.
+    /// Why the set could not be created.
     pub create_error: Option<String>,
 }
 
-/// Decides whether and how the status is written.
+/// Decides whether the status is written, and its content.
 pub fn decide_status(seen: &DeploymentObservation, report: &Report) -> Plan {
     let deployment = &seen.deployment;
     let deleting = deployment.is_deleting();
@@ -65,7 +65,7 @@ pub fn decide_status(seen: &DeploymentObservation, report: &Report) -> Plan {
     }
     if errors.is_empty()
         && !deleting
-        && let Some(after) = waits::next_word(seen, &fleet)
+        && let Some(after) = waits::next_mention(seen, &fleet)
     {
         plan.next = plan.next.or_earlier(Next::After(after, "an old machine takes long to end"));
     }
@@ -75,7 +75,7 @@ pub fn decide_status(seen: &DeploymentObservation, report: &Report) -> Plan {
 fn invalid_status(seen: &DeploymentObservation, errors: &[String]) -> MachineDeploymentStatus {
     let mut status = seen.deployment.status().clone();
     status.observed_generation = seen.deployment.generation().unwrap_or_default();
-    let says = Says::new(ConditionStatus::False, set_reason::FAILED_VALIDATION, errors.join("; "));
+    let says = ConditionContent::new(ConditionStatus::False, set_reason::FAILED_VALIDATION, errors.join("; "));
     if conditions::find(&status, &Kind::Valid).is_none_or(|known| known.message != says.message) {
         conditions::replace(&mut status, Kind::Valid, says, seen.now);
     }
@@ -96,36 +96,37 @@ fn valid_status(seen: &DeploymentObservation, fleet: &Fleet<'_>, report: &Report
     status.failed_machines = fleet.all().flat_map(|set| failed_machines(set.machines)).collect();
     status.selector = deployment.selector().map(selector::to_query).unwrap_or_default();
     conditions::remove(&mut status, &Kind::Valid);
-    tell_conditions(seen, fleet, report, &mut status);
+    set_conditions(seen, fleet, report, &mut status);
     status
 }
 
-fn tell_conditions(
+fn set_conditions(
     seen: &DeploymentObservation,
     fleet: &Fleet<'_>,
     report: &Report,
     status: &mut MachineDeploymentStatus,
 ) {
     let (deployment, now) = (&seen.deployment, seen.now);
-    conditions::tell_available(status, fleet, now);
-    tell_replica_failure(seen, fleet, status);
-    conditions::tell_failed_updates(status, &failed_updates(seen, fleet), now);
+    conditions::set_available(status, fleet, now);
+    set_replica_failure(seen, fleet, status);
+    conditions::set_failed_updates(status, &failed_updates(seen, fleet), now);
     if deployment.is_deleting() {
         return;
     }
-    conditions::tell_paused(status, deployment, now);
+    conditions::set_paused(status, deployment, now);
     if let Some(name) = &report.created_set {
         let message = format!("Created new machine set \"{name}\"");
         conditions::put(
             status,
             Kind::Progressing,
-            Says::new(ConditionStatus::True, reason::NEW_SET_CREATED, message),
+            ConditionContent::new(ConditionStatus::True, reason::NEW_SET_CREATED, message),
             now,
         );
     } else if let Some(error) = &report.create_error {
-        // It names a cause, which may become another one while the reason stays, as another set does with the template.
-        if conditions::is_news_of_creation(status, error) {
-            let says = Says::new(ConditionStatus::False, reason::SET_CREATE_ERROR, error.clone());
+        // The message names a cause. The cause can change while the reason stays, for example when the template and
+        // with it the set changes.
+        if conditions::is_new_create_error(status, error) {
+            let says = ConditionContent::new(ConditionStatus::False, reason::SET_CREATE_ERROR, error.clone());
             conditions::replace(status, Kind::Progressing, says, now);
         }
     } else if let Some(new) = &fleet.new
@@ -135,7 +136,7 @@ fn tell_conditions(
         conditions::put(
             status,
             Kind::Progressing,
-            Says::new(ConditionStatus::True, reason::FOUND_NEW_SET, message),
+            ConditionContent::new(ConditionStatus::True, reason::FOUND_NEW_SET, message),
             now,
         );
     }
@@ -143,19 +144,19 @@ fn tell_conditions(
         return;
     }
     if in_place::lacks_target(seen) {
-        let says = Says::new(ConditionStatus::False, reason::STRATEGY_NOT_SUPPORTED, in_place::NO_TARGET);
+        let says = ConditionContent::new(ConditionStatus::False, reason::STRATEGY_NOT_SUPPORTED, in_place::NO_TARGET);
         conditions::put(status, Kind::Progressing, says, now);
     } else if !scaling::is_due(fleet) {
-        // A set that can't be made is all there is to tell, whatever the other machines do; else the two reasons take turns,
-        // and each turn is a write. So does the original.
+        // If a set can't be created, the status reports only that, whatever the other machines do. Otherwise two
+        // reasons would alternate, and each change is a write. The original does the same.
         if report.create_error.is_none() {
-            conditions::tell_progress(status, fleet, now);
+            conditions::set_progress(status, fleet, now);
         }
         conditions::explain_progress(status, waits::explain(seen, fleet).as_deref());
     }
 }
 
-/// Machines whose update in place has failed, each with what its node says about that.
+/// Machines whose update in place has failed, each with the message of its node.
 fn failed_updates(seen: &DeploymentObservation, fleet: &Fleet<'_>) -> Vec<String> {
     let machines = fleet.all().flat_map(|set| set.machines).filter(|machine| !is_terminating(machine));
     let mut failed: Vec<String> = machines
@@ -174,16 +175,16 @@ fn failed_updates(seen: &DeploymentObservation, fleet: &Fleet<'_>) -> Vec<String
     failed
 }
 
-fn tell_replica_failure(seen: &DeploymentObservation, fleet: &Fleet<'_>, status: &mut MachineDeploymentStatus) {
+fn set_replica_failure(seen: &DeploymentObservation, fleet: &Fleet<'_>, status: &mut MachineDeploymentStatus) {
     let of_set = |conditions: &[MachineSetCondition]| {
         conditions.iter().find(|found| found.condition_type == MachineSetConditionType::ReplicaFailure).cloned()
     };
     let found = fleet.new.iter().chain(&fleet.old).find_map(|set| of_set(&set.set.status().conditions));
     match found {
         Some(failure) => {
-            let says = Says { status: failure.status, reason: failure.reason, message: failure.message };
+            let says = ConditionContent { status: failure.status, reason: failure.reason, message: failure.message };
             let known = conditions::find(status, &Kind::ReplicaFailure);
-            // Other than most conditions this one names a cause, which may change while the reason stays (D-20).
+            // Unlike most conditions this one names a cause, which may change while the reason stays (D-20).
             if known.is_some_and(|known| known.message != says.message) {
                 conditions::replace(status, Kind::ReplicaFailure, says, seen.now);
             } else {
@@ -194,23 +195,23 @@ fn tell_replica_failure(seen: &DeploymentObservation, fleet: &Fleet<'_>, status:
     }
 }
 
-/// What a condition says, without its times.
+/// The content of a condition that decides about an event, without message and times.
 fn said(condition: &MachineDeploymentCondition) -> (Kind, ConditionStatus, String) {
     (condition.condition_type.clone(), condition.status.clone(), condition.reason.clone())
 }
 
-fn news(deployment: &DeploymentSnapshot, wanted: &MachineDeploymentStatus) -> News {
+fn news(deployment: &DeploymentSnapshot, wanted: &MachineDeploymentStatus) -> ChangeKind {
     let stored = deployment.status();
     if stored == wanted {
-        return News::None;
+        return ChangeKind::None;
     }
     let all_said = |status: &'_ MachineDeploymentStatus| status.conditions.iter().map(said).collect::<BTreeSet<_>>();
     let says_the_same = all_said(stored) == all_said(wanted);
     let at_rest = conditions::is_complete(deployment, wanted) && wanted.ready_replicas == wanted.replicas;
     if !says_the_same || at_rest || stored.observed_generation != wanted.observed_generation {
-        News::Milestone
+        ChangeKind::Milestone
     } else {
-        News::Churn
+        ChangeKind::Churn
     }
 }
 
@@ -298,7 +299,7 @@ mod tests {
         assert_eq!(reasons(&status), ["MinimumReplicasUnavailable", "NewMachineSetCreated"]);
     }
 
-    /// Seed 8122: a set that is refused for hours was told of anew at each try, or not at all.
+    /// Seed 8122: when the creation of a set was refused for hours, each attempt caused an event, or none did.
     #[rstest]
     #[case::no_machine_is_wanted(0, 0)]
     #[case::others_have_moved(5, 5)]
@@ -319,7 +320,8 @@ mod tests {
         }
     }
 
-    /// Seed 12153: after a collision the status named the set that was refused first, and an event told of the other one at each try.
+    /// Seed 12153: after a collision the status named the set that was refused first, and each attempt caused an event
+    /// about the other one.
     #[test]
     fn another_set_that_can_not_be_made_is_told_of_too() {
         let mut seen = seeing_sets(deployment(5, 1, 1).build(), vec![old(5, 5)]);
@@ -335,7 +337,7 @@ mod tests {
                 (known.reason.as_str(), &known.message),
                 (reason::SET_CREATE_ERROR, &format!("no room for {set}"))
             );
-            assert!(!conditions::is_news_of_creation(&deployment.status, &format!("no room for {set}")));
+            assert!(!conditions::is_new_create_error(&deployment.status, &format!("no room for {set}")));
         }
     }
 
@@ -359,7 +361,7 @@ mod tests {
         let mut seen = seeing_sets(deployment(2, 1, 1).build(), sets("new"));
         assert_eq!(message(&written(&seen, &Report::default()).unwrap()), "new");
 
-        // D-20: what it says goes with the cause.
+        // D-20: the message changes with the cause.
         seen.deployment.to_mut().status = valid_status(&seen, &Fleet::of(&seen), &Report::default());
         assert_eq!(written(&seen, &Report::default()), None);
         seen.sets = sets("another cause");

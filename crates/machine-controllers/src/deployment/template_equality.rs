@@ -1,8 +1,8 @@
-//! Whether two templates make equal machines.
+//! Whether two templates describe equal machines.
 //!
-//! Left out of the comparison is what reaches existing machines without a rollout (node template, machine
-//! configuration, kind of the class) and the label that tells sibling sets apart. Absent and empty are the same.
-//! Source: spec/deployment-and-set §8.3 with D-25 (labels are compared as maps).
+//! The comparison ignores the fields that reach existing machines without a rollout (node template, machine
+//! configuration, kind of the class) and the label that distinguishes sibling sets. Absent and empty are equal. Source:
+//! spec/deployment-and-set §8.3 with D-25 (labels are compared as maps).
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
@@ -11,10 +11,10 @@ use super::template_hash::pruned;
 use kube_values::selector::Labels;
 use machine_api::{names::label, v1alpha1::MachineTemplateSpec};
 
-/// Whether machines of one template need not be replaced to become machines of the other.
+/// Whether machines of one template match the other template without being replaced.
 ///
-/// Asked for every set in every pass: what differs most is compared first, and JSON is only made for metadata that is not
-/// equal as it stands.
+/// Called for every set in every pass. Therefore the parts that differ most often are compared first, and JSON is made
+/// only for metadata that differs.
 pub fn is_equal(one: &MachineTemplateSpec, other: &MachineTemplateSpec) -> bool {
     let (mine, theirs) = (&one.spec, &other.spec);
     mine.class.name == theirs.class.name
@@ -23,7 +23,7 @@ pub fn is_equal(one: &MachineTemplateSpec, other: &MachineTemplateSpec) -> bool 
         && (one.metadata == other.metadata || compared(&one.metadata) == compared(&other.metadata))
 }
 
-/// Labels and annotations are compared as they are, for a key without value is not an absent one.
+/// Labels and annotations are compared as maps: a key with an empty value differs from an absent key.
 fn compared(metadata: &ObjectMeta) -> (Labels, Labels, Value) {
     let mut metadata = metadata.clone();
     let mut labels = metadata.labels.take().unwrap_or_default();

@@ -1,8 +1,8 @@
 //! The hash of a template and the name of a set made from it.
 //!
-//! FNV-1a over canonical JSON: keys sorted, absent and empty the same (spec/deployment-and-set §8, decisions.md 3). The
-//! hash only names new sets; an existing set is recognised by its template ([`super::template_equality`]), so hashes need
-//! not be those of the original.
+//! FNV-1a over canonical JSON: sorted keys, absent and empty are equal (spec/deployment-and-set §8, decisions.md 3).
+//! The hash only names new sets; an existing set is recognised by its template ([`super::template_equality`]). So
+//! hashes may differ from those of the original.
 
 use crate::snapshots::DeploymentSnapshot;
 use controller_runtime::snapshot::Snapshot;
@@ -17,7 +17,7 @@ const SUFFIX_LENGTH: usize = 5;
 
 /// The value as JSON without nulls, empty strings, lists and maps.
 pub fn pruned<T: Serialize>(value: &T) -> Value {
-    // The API types always serialise.
+    // Serialising an API type never fails.
     prune(serde_json::to_value(value).unwrap_or_default())
 }
 
@@ -40,7 +40,7 @@ fn prune(value: Value) -> Value {
     }
 }
 
-/// Writes JSON with sorted keys, whatever order the map keeps.
+/// Writes JSON with sorted keys, whatever the order of the map.
 fn write_canonical(value: &Value, out: &mut String) {
     match value {
         Value::Object(fields) => {
@@ -67,7 +67,7 @@ fn write_canonical(value: &Value, out: &mut String) {
     }
 }
 
-/// The hash of a template, in decimal, as the label `machine-template-hash` carries it.
+/// The hash of a template in decimal, the value of the label `machine-template-hash`.
 pub fn template_hash(template: &MachineTemplateSpec, collision_count: Option<i32>) -> String {
     let mut text = String::new();
     write_canonical(&pruned(template), &mut text);
@@ -80,13 +80,13 @@ pub fn template_hash(template: &MachineTemplateSpec, collision_count: Option<i32
     hash.to_string()
 }
 
-/// A hash as names carry it: in Kubernetes' alphabet, at most five characters.
+/// The hash as part of a name: in the alphabet of Kubernetes, at most five characters.
 pub fn name_suffix(hash: &str) -> String {
     let letter = |byte: u8| char::from(ALPHABET.get(usize::from(byte) % ALPHABET.len()).copied().unwrap_or(b'b'));
     hash.bytes().take(SUFFIX_LENGTH).map(letter).collect()
 }
 
-/// The name of the set that the deployment's present template asks for, and the hash on its labels.
+/// The name and the hash label of the set for the deployment's present template.
 pub fn new_set_identity(deployment: &DeploymentSnapshot) -> (String, String) {
     let hash = template_hash(deployment.template(), deployment.status().collision_count);
     let name = format!("{}-{}", deployment.name(), name_suffix(&hash));

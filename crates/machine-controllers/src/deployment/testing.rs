@@ -1,4 +1,4 @@
-//! Builders of deployments and their sets for the tests of this room.
+//! Builders of deployments and their sets for the tests of this folder.
 
 use controller_runtime::{objects::Patch, snapshot::Whole};
 use k8s_openapi::{
@@ -25,7 +25,8 @@ use machine_api::{
     },
 };
 
-/// Histories of rollouts and of machines cost seconds: a quarter of the cases of other properties. The simulation plays tens of thousands more.
+/// Histories of rollouts and of machines take seconds, so they get a quarter of the cases of other properties. The
+/// simulation plays tens of thousands more.
 pub(crate) fn a_quarter_of_the_cases() -> ProptestConfig {
     let usual = ProptestConfig::default();
     ProptestConfig { failure_persistence: None, cases: usual.cases / 4, ..usual }
@@ -91,7 +92,7 @@ pub(crate) fn set_of_class(name: &str, class: &str, replicas: i32, created: i64)
     built
 }
 
-/// So many machines of a set, of which the first `available` are Running and the others Pending.
+/// `count` machines of a set: the first `available` are Running, the others Pending.
 pub(crate) fn machines_of(set: &MachineSet, count: usize, available: usize) -> Vec<MachineSnapshot> {
     use machine_api::v1alpha1::MachinePhase::{Pending, Running};
     let (name, uid) = (set.metadata.name.clone().unwrap(), set.metadata.uid.clone().unwrap());
@@ -106,7 +107,7 @@ pub(crate) fn machines_of(set: &MachineSet, count: usize, available: usize) -> V
         .collect()
 }
 
-/// A set with as many machines as it wants, of which so many are available: `spec/available` of the specification.
+/// A set that has all its wanted machines, of which `available` are available: `spec/available` in the specification.
 pub(crate) fn seen_set(set: impl Into<SetSnapshot>, available: usize) -> SetSeen {
     let set = set.into();
     let count = usize::try_from(set.replicas()).unwrap();
@@ -121,7 +122,7 @@ pub(crate) fn new(replicas: i32, available: usize) -> SetSeen {
     seen_set(set_of_class("md-new", "new", replicas, -1000), available)
 }
 
-/// What the controller of the deployment sees. The annotations of scaling are those of the deployment's size.
+/// What the deployment controller observes. The sets' scaling annotations match the deployment's size.
 pub(crate) fn seeing_sets(deployment: impl Into<DeploymentSnapshot>, sets: Vec<SetSeen>) -> DeploymentObservation {
     let deployment = deployment.into();
     let limits = super::fenceposts::Fenceposts::of(&deployment);

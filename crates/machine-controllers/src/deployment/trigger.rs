@@ -1,4 +1,4 @@
-//! Machines that cluster-autoscaler wants deleted: the list on the deployment becomes marks on machines.
+//! Machines that cluster-autoscaler wants deleted: turns the list on the deployment into marks on machines.
 //!
 //! The set controller then deletes marked machines first. Source: spec/deployment-and-set §16. Pure.
 
@@ -18,8 +18,8 @@ use crate::{
 use controller_runtime::snapshot::Snapshot;
 use machine_api::names::annotation;
 
-/// Adds the marks that the deployment's list asks for, and takes off the list what is done or can't be. Whether anything
-/// was added.
+/// Adds the marks for the machines in the deployment's list, and removes entries that are done or can't be carried out.
+/// Returns whether anything was added.
 pub fn apply(seen: &DeploymentObservation, plan: &mut Plan) -> bool {
     let deployment = &seen.deployment;
     let Some(list) = deployment.annotation(annotation::TRIGGER_DELETION).filter(|list| !list.is_empty()) else {
@@ -29,7 +29,7 @@ pub fn apply(seen: &DeploymentObservation, plan: &mut Plan) -> bool {
     let default_time = scaled_at.map_or_else(|| whole_seconds(seen.now), str::to_owned);
     let machines: BTreeMap<&str, &MachineSnapshot> =
         seen.sets.iter().flat_map(|set| &set.machines).map(|machine| (machine.name(), machine)).collect();
-    // In the order of the list: the scaler may be about to write it again, and every write of ours costs it a conflict.
+    // The list keeps its order. The scaler may be about to write it too, and each write of ours gives it a conflict.
     let wanted: Vec<(&str, String)> = list
         .split(',')
         .filter_map(|entry| parse(entry, &default_time))
@@ -42,7 +42,7 @@ pub fn apply(seen: &DeploymentObservation, plan: &mut Plan) -> bool {
     }
     let mut named = BTreeSet::new();
     for (name, time) in wanted {
-        // Named twice, it is marked with the first time.
+        // A machine that is named twice is marked with the first time.
         let Some(machine) = machines.get(name).filter(|_| named.insert(name)) else { continue };
         let annotations = mark(machine, &time);
         if !annotations.is_empty() {
@@ -57,7 +57,7 @@ fn whole_seconds(time: Timestamp) -> String {
     Timestamp::from_second(time.as_second()).unwrap_or(time).to_string()
 }
 
-/// `name~time`, or the older form `name`. Anything else is dropped.
+/// Parses `name~time`, or the older form `name`. Returns `None` for anything else.
 fn parse<'a>(entry: &'a str, default_time: &str) -> Option<(&'a str, String)> {
     let mut parts = entry.split('~');
     let name = parts.next().map(str::trim).filter(|name| !name.is_empty())?;
@@ -68,7 +68,7 @@ fn parse<'a>(entry: &'a str, default_time: &str) -> Option<(&'a str, String)> {
     Some((name, time))
 }
 
-/// What the machine lacks to be deleted first.
+/// The annotations that the machine lacks to be deleted first.
 fn mark(machine: &MachineSnapshot, time: &str) -> Changes {
     let mut missing = Changes::new();
     if machine.annotation(annotation::MACHINE_PRIORITY) != Some("1") {
@@ -91,7 +91,7 @@ mod tests {
 
     const TIME: &str = "2026-11-21T08:00:00Z";
 
-    /// The machines marked, and what the list is changed to.
+    /// The marked machines, and the changed list.
     fn applied(list: &str, change: impl FnOnce(&mut Machine)) -> (Vec<String>, Option<String>) {
         let built = deployment(2, 1, 0)
             .annotation(annotation::TRIGGER_DELETION, list)
@@ -106,7 +106,7 @@ mod tests {
         for step in plan.steps {
             match step.effect {
                 Effect::MarkMachine { machine, .. } => marked.push(machine.name().to_owned()),
-                // Empty: it is removed.
+                // Empty means removed.
                 Effect::WriteTriggerList(list) => changed = Some(list.unwrap_or_default()),
                 other => panic!("{other:?}"),
             }

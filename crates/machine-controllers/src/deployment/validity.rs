@@ -1,14 +1,15 @@
-//! Whether a deployment can be acted on at all.
+//! Whether the controller can act on a deployment at all.
 //!
-//! Admission refuses such objects; this is for those that predate it (spec/deployment-and-set §3.3, D-05, D-08;
-//! spec/api-and-admission §3). The rules are those of `api/validation`, so that a person reads the same words twice.
+//! Admission refuses invalid objects; this check is for objects that are older than admission (spec/deployment-and-set
+//! §3.3, D-05, D-08; spec/api-and-admission §3). It uses the rules of `api/validation`, so the user reads the same
+//! messages.
 
 use std::sync::Arc;
 
 use super::observe::DeploymentObservation;
 use crate::checked::Checked;
 
-/// What makes it impossible to act on the deployment; empty when nothing does.
+/// The errors that forbid acting on the deployment; empty when there are none.
 pub fn deployment_errors(seen: &DeploymentObservation) -> Arc<[String]> {
     Checked::errors(&seen.deployment, seen.checked.as_ref())
 }

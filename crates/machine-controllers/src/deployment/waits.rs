@@ -1,8 +1,9 @@
-//! Whom a rollout waits for: the part of the `Progressing` message that names machines.
+//! The part of the `Progressing` message that names the machines for which a rollout waits.
 //!
-//! A message is for people who watch a deployment, so it names what is held up and not what takes its usual time: an old
-//! machine that says itself that its drain is stuck or that has been ending, or has been updated in place, for longer than
-//! [`HELD_UP`], a new one whose VM the provider refuses, nodes that the user is to pick. Not in the original; its texts stay in front. Pure.
+//! The message is for users who watch a deployment. It names only what is delayed: an old machine whose own condition
+//! says that its drain is stuck; an old machine that has been deleting, or updating in place, for longer than
+//! [`HELD_UP`]; a new machine whose VM the provider refuses; nodes that the user must select. Not in the original,
+//! whose texts come first in the message. Pure.
 
 use std::time::Duration;
 
@@ -22,16 +23,16 @@ use machine_api::{
     v1alpha1::{MachinePhase, OrchestrationType, StrategyType},
 };
 
-/// A machine that takes longer than this to end, or to be updated in place, is worth a word.
+/// A machine whose deletion or update in place takes longer than this is named.
 pub const HELD_UP: Duration = Duration::from_secs(30);
-/// Machines named in one message; the others are counted.
+/// Maximum number of machines named in a message; the others are counted.
 const NAMED: usize = 3;
-/// Longest text quoted from a machine, in characters.
+/// Maximum length of a text quoted from a machine, in characters.
 const QUOTED: usize = 240;
-/// What the explanation begins with, behind the text of the original.
+/// The beginning of the explanation, after the text of the original.
 const OPENING: &str = " Waiting for ";
 
-/// What the rollout waits for; `None` when nothing is held up.
+/// What the rollout waits for; `None` if nothing is delayed.
 pub fn explain(seen: &DeploymentObservation, fleet: &Fleet<'_>) -> Option<String> {
     if !fleet.is_rolling() {
         return None;
@@ -52,14 +53,14 @@ pub fn explain(seen: &DeploymentObservation, fleet: &Fleet<'_>) -> Option<String
     (!parts.is_empty()).then(|| format!("{OPENING}{}.", parts.join("; ")))
 }
 
-/// A message with the present explanation in place of the one that it may have had.
+/// The message with this explanation instead of its earlier one.
 pub fn with_explanation(message: &str, explanation: Option<&str>) -> String {
     let text = message.split(OPENING).next().unwrap_or(message);
     format!("{text}{}", explanation.unwrap_or_default())
 }
 
-/// When a machine that is ending, or is being updated in place, will be worth a word.
-pub fn next_word(seen: &DeploymentObservation, fleet: &Fleet<'_>) -> Option<Duration> {
+/// Time until a machine that is being deleted or updated in place will be named.
+pub fn next_mention(seen: &DeploymentObservation, fleet: &Fleet<'_>) -> Option<Duration> {
     let machines = fleet.old.iter().flat_map(|set| set.machines);
     machines
         .filter_map(|machine| ending_for(machine, seen.now).or_else(|| updating_for(machine, seen.now)))
@@ -73,7 +74,7 @@ fn ending_for(machine: &MachineSnapshot, now: Timestamp) -> Option<Duration> {
     Some(Duration::try_from(now.duration_since(since)).unwrap_or_default())
 }
 
-/// Since when the Node's agent has been asked to update the Node in place.
+/// How long the Node's agent has been asked to update the Node in place.
 fn updating_for(machine: &MachineSnapshot, now: Timestamp) -> Option<Duration> {
     if *machine.phase() != MachinePhase::InPlaceUpdating {
         return None;
@@ -82,14 +83,14 @@ fn updating_for(machine: &MachineSnapshot, now: Timestamp) -> Option<Duration> {
     Some(Duration::try_from(now.duration_since(since)).unwrap_or_default())
 }
 
-/// Whether the machine is to be updated in place, and its drain or its agent does not get on.
+/// Whether the machine is to be updated in place and its drain or its agent makes no progress.
 fn is_held_up_in_update(fleet: &Fleet<'_>, machine: &MachineSnapshot, now: Timestamp) -> bool {
     fleet.deployment.strategy().strategy_type == StrategyType::InPlaceUpdate
         && !machine.is_deleting()
         && (is_stuck(machine) || updating_for(machine, now).is_some_and(|time| time >= HELD_UP))
 }
 
-/// Whether the machine says itself that its drain does not get on, be it for a budget or for an error.
+/// Whether the machine's own condition says that its drain makes no progress, because of a budget or an error.
 pub fn is_stuck(machine: &MachineSnapshot) -> bool {
     let stuck = [machine_condition::REASON_DRAIN_BLOCKED, machine_condition::REASON_DRAIN_FAILED];
     progressing(machine).is_some_and(|found| stuck.contains(&found.reason.as_str()))
@@ -110,7 +111,7 @@ fn part(one: &str, several: &str, machines: &[&MachineSnapshot]) -> Option<Strin
     if machines.is_empty() {
         return None;
     }
-    let named: Vec<String> = machines.iter().take(NAMED).map(|machine| told_of(machine)).collect();
+    let named: Vec<String> = machines.iter().take(NAMED).map(|machine| quote(machine)).collect();
     let more = match machines.len().saturating_sub(NAMED) {
         0 => String::new(),
         more => format!(" and {more} more"),
@@ -119,8 +120,8 @@ fn part(one: &str, several: &str, machines: &[&MachineSnapshot]) -> Option<Strin
     Some(format!("{} {what}: {}{more}", machines.len(), named.join(", ")))
 }
 
-/// A machine and what it says itself about its wait.
-fn told_of(machine: &MachineSnapshot) -> String {
+/// A machine and its own message about its wait.
+fn quote(machine: &MachineSnapshot) -> String {
     let name = machine.name();
     let said =
         progressing(machine).map_or(machine.last_operation().description.as_str(), |found| found.message.as_str());
@@ -131,7 +132,7 @@ fn told_of(machine: &MachineSnapshot) -> String {
     format!("{name} ({})", quoted.trim_end_matches('.'))
 }
 
-/// With orchestration `Manual` nothing happens until somebody picks nodes.
+/// With orchestration `Manual` nothing happens until the user selects nodes.
 fn user_is_to_pick(seen: &DeploymentObservation, fleet: &Fleet<'_>) -> Option<String> {
     let strategy = fleet.deployment.strategy();
     let manual = strategy.in_place_update.as_ref().is_some_and(|limits| {
@@ -193,7 +194,7 @@ mod tests {
     fn one_that_takes_its_usual_time_is_not() {
         assert_eq!(explained(vec![ending(old(3, 3), 1, -10, "…"), new(1, 1)]), None);
         let seen = seeing_sets(deployment(3, 1, 0).build(), vec![ending(old(3, 3), 1, -10, "…")]);
-        assert_eq!(next_word(&seen, &Fleet::of(&seen)), Some(Duration::from_secs(20)));
+        assert_eq!(next_mention(&seen, &Fleet::of(&seen)), Some(Duration::from_secs(20)));
     }
 
     #[rstest]
@@ -229,7 +230,7 @@ mod tests {
             let deployment = deployment(3, 1, 0).with(|d| d.spec.strategy.strategy_type = strategy).build();
             let seen = seeing_sets(deployment, vec![set.clone(), new(1, 1)]);
             let fleet = Fleet::of(&seen);
-            (explain(&seen, &fleet), next_word(&seen, &fleet))
+            (explain(&seen, &fleet), next_mention(&seen, &fleet))
         };
         let expected = " Waiting for 1 old machine to be updated: md-old-1 (its words).";
         let (text, next) = explained(StrategyType::InPlaceUpdate);

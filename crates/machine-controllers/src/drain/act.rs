@@ -1,6 +1,6 @@
-//! Sends evictions and deletions of pods, and says what the API server answered.
+//! Sends evictions and deletions of pods, and interprets the answers of the API server.
 //!
-//! Evictions always use `policy/v1` (spec/machine-controller §7.2 \[N\]). Every one passes the gate.
+//! Evictions always use `policy/v1` (spec/machine-controller §7.2 \[N\]). Every request passes the gate.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,20 +23,20 @@ use controller_runtime::{
 };
 use mcm_metrics::{ApiWrite, Metrics};
 
-/// Pause when a busy server does not say how long.
+/// Pause when the API server is busy and names no pause itself.
 const BUSY: Duration = Duration::from_secs(1);
 
-/// Asks for evictions. It makes single calls and remembers nothing: gate, limit and counts are the business of [`Evictor`].
+/// Sends eviction requests. It makes single calls and keeps no state; [`Evictor`] handles gate, limit and metrics.
 #[async_trait]
 pub trait EvictionApi: Send + Sync {
-    /// Asks for the eviction of this pod and of none of its name.
+    /// Requests the eviction of exactly this pod; another pod with the same name is not evicted.
     ///
     /// # Errors
-    /// Those of the call; [`ApiError::DisruptionBudget`] when a budget does not allow it now.
+    /// The error of the call; [`ApiError::DisruptionBudget`] if a budget does not allow the eviction now.
     async fn evict(&self, pod: &Target) -> Result<(), ApiError>;
 }
 
-/// Evictions at an API server.
+/// Evictions through the API server.
 struct Evictions(kube::Client);
 
 #[async_trait]
@@ -78,14 +78,14 @@ pub struct Evictor {
 }
 
 impl Evictor {
-    /// Removes pods through this client, so many at once.
+    /// An evictor that uses this client for at most `at_once` concurrent requests.
     pub fn new(client: kube::Client, gate: Gate, at_once: usize) -> Self {
         let pods = Objects::new(client.clone(), gate.clone(), None, |_| {});
         let attachments = Objects::new(client.clone(), gate.clone(), None, |_| {});
         Self::over(Arc::new(Evictions(client)), pods, attachments, gate, at_once)
     }
 
-    /// Removes pods by these calls, so many at once.
+    /// An evictor that uses these ports for at most `at_once` concurrent requests.
     pub fn over(
         evictions: Arc<dyn EvictionApi>,
         pods: Objects<Arc<Pod>>,
@@ -96,7 +96,7 @@ impl Evictor {
         Self { evictions, pods, attachments, gate, slots: Semaphore::new(at_once.max(1)), metrics: None }
     }
 
-    /// The same evictor, whose requests are counted.
+    /// The same evictor, which also counts its requests in `metrics`.
     #[must_use]
     pub fn measured_by(mut self, metrics: Metrics) -> Self {
         self.metrics = Some(metrics);
@@ -108,7 +108,7 @@ impl Evictor {
         &self.gate
     }
 
-    /// Does what a step wants done to a pod.
+    /// Carries out the action of a step on a pod.
     pub async fn remove(&self, action: &PodAction) -> PodAnswer {
         let Ok(_slot) = self.slots.acquire().await else {
             return PodAnswer::Failed("the process is stopping".to_owned());
@@ -148,19 +148,19 @@ impl Evictor {
     }
 }
 
-/// What an outcome means for the pod.
+/// Interprets the result of a request.
 fn answer(outcome: Result<(), ApiError>) -> PodAnswer {
     match outcome {
         Ok(()) => PodAnswer::Accepted,
         Err(ApiError::NotFound(_)) => PodAnswer::Gone,
         Err(ApiError::DisruptionBudget(_)) => PodAnswer::Refused,
         Err(ApiError::TooManyRequests(pause)) => PodAnswer::Busy(pause.unwrap_or(BUSY)),
-        // Whether it happened is seen by looking again. A conflict means another pod of this name, or that evictions under one
-        // budget got into each other's way; by its UID the pod is then gone, or still there.
+        // The next step observes whether the request was carried out. A conflict means that another pod has this name,
+        // or that two evictions under one budget collided; the UID shows whether the pod is gone.
         Err(ApiError::Conflict(_) | ApiError::TimedOut(_) | ApiError::Unavailable(_) | ApiError::NotLeading(_)) => {
             PodAnswer::Busy(BUSY)
         }
-        // Among them 500, by which a pod under two budgets is refused (spec §7.5).
+        // This includes code 500, with which a pod under two budgets is refused (spec §7.5).
         Err(error) => PodAnswer::Failed(error.to_string()),
     }
 }

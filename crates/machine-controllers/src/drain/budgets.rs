@@ -1,4 +1,4 @@
-//! Disruption budgets: which covers a pod, and whether it will ever allow an eviction.
+//! Disruption budgets: which budget covers a pod, and whether it can ever allow an eviction.
 //!
 //! Source: spec/machine-controller §7.5.
 
@@ -10,18 +10,18 @@ use crate::snapshots::{BudgetSnapshot, PodSnapshot};
 /// The budget that covers a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum BudgetState {
-    /// None.
+    /// No budget.
     None,
-    /// One that may allow evictions, now or later.
+    /// A budget that may allow evictions, now or later.
     One(String),
-    /// One that allows none although everything is healthy.
+    /// A budget that allows no eviction even when all its pods are healthy.
     Misconfigured(String),
-    /// More than one: the API server refuses to choose.
+    /// Several budgets; the API server refuses evictions then.
     Several(Vec<String>),
 }
 
 impl BudgetState {
-    /// The budgets' names, for people.
+    /// The names of the budgets, for messages.
     pub fn names(&self) -> Option<String> {
         match self {
             Self::None => None,
@@ -31,7 +31,7 @@ impl BudgetState {
     }
 }
 
-/// The budget that covers this pod, out of those of its namespace.
+/// The budget that covers this pod, among those of its namespace.
 pub fn budget_of(pod: &PodSnapshot, budgets: &[BudgetSnapshot]) -> BudgetState {
     let covering: Vec<_> = budgets.iter().filter(|budget| budget.covers(pod)).collect();
     let name = |budget: &BudgetSnapshot| budget.key().to_string();
@@ -43,8 +43,8 @@ pub fn budget_of(pod: &PodSnapshot, budgets: &[BudgetSnapshot]) -> BudgetState {
     }
 }
 
-/// Whether the API server evicts a pod without asking its budget: one that does not run counts for no budget, and neither does
-/// one that runs but is not ready, where its one budget says so (`unhealthyPodEvictionPolicy`) or has all that it needs.
+/// Whether the API server evicts a pod without regard to its budget: a pod that does not run; or a running pod that is
+/// not ready, if its only budget says so (`unhealthyPodEvictionPolicy`) or has enough healthy pods.
 pub fn goes_unasked(pod: &PodSnapshot, budget: Option<&BudgetSnapshot>) -> bool {
     if pod.does_not_run() || pod.is_deleting() {
         return true;

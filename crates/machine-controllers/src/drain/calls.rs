@@ -1,7 +1,7 @@
-//! What a drain has asked for and not heard of yet: evictions, deletions, names of volumes.
+//! The pending calls of a drain: evictions, deletions, names of volumes.
 //!
-//! Each call is a task of its own, so that no worker waits for one. Answers lie in the drain's inbox until its next step, and
-//! wake whoever steps it.
+//! Each call is a task of its own, so that no worker waits for it. Answers are kept in the drain's inbox until its next
+//! step, and wake the machine.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -16,36 +16,38 @@ use super::{act::Evictor, progress::PodAnswer, step::PodAction};
 use controller_runtime::{gate::Gate, tasks::SharedTasks};
 use machine_driver::{Code, Driver, OpContext, VolumeIdsRequest, answered};
 
-/// Names of volumes that all drains of the process ask for at once.
+/// Maximum number of concurrent requests for names of volumes, over all drains of the process.
 const PARALLEL_NAMES: usize = 32;
 
-/// What has come back.
+/// An answer to a call of a drain.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum News {
+pub enum DrainAnswer {
     /// The API server's answer about a pod.
     Pod(PodAction, PodAnswer),
-    /// What the driver says of a PV.
+    /// The driver's answer about a PV.
     Volume(String, VolumeAnswer),
 }
 
-/// What a driver says of a PV.
+/// The driver's answer about a PV.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VolumeAnswer {
-    /// What the provider calls it; empty when it is not the provider's, or the driver can't tell (MC-221).
+    /// The provider's ids of the volume. Empty if the volume does not belong to the provider, or if the driver can't
+    /// name it (MC-221).
     Ids(Vec<String>),
-    /// Nothing that counts: it was throttled, away or late, or could not be asked. To be asked again.
+    /// No answer: the driver was throttled, unavailable or late, or could not be called. It is called again.
     Later,
 }
 
-/// What a failed `GetVolumeIDs` says of a volume.
+/// What to do after a failed `GetVolumeIDs`.
 enum NamingReaction {
-    /// The driver can't name it: it is not waited for (MC-221).
+    /// The driver can't name the volume, so the drain does not wait for it (MC-221).
     NotNamed,
-    /// Nothing: the driver was throttled, away or late. It is asked again, and until then the volume may be the provider's.
+    /// The driver was throttled, unavailable or late. It is called again; until then the volume may belong to the
+    /// provider.
     AskAgain,
 }
 
-/// What a failed `GetVolumeIDs` says of the volume that was asked about.
+/// What to do after a failed `GetVolumeIDs` with this code.
 const fn after_failed_naming(code: Code) -> NamingReaction {
     match code {
         Code::Unknown
@@ -69,36 +71,36 @@ const fn after_failed_naming(code: Code) -> NamingReaction {
     }
 }
 
-/// Where answers lie until the next step. Clones are the same inbox.
+/// Holds answers until the next step. All clones share one inbox.
 #[derive(Clone, Debug, Default)]
-pub struct Inbox(Arc<Mutex<Vec<News>>>);
+pub struct Inbox(Arc<Mutex<Vec<DrainAnswer>>>);
 
 impl Inbox {
-    /// Takes out what has come.
-    pub fn take(&self) -> Vec<News> {
+    /// Takes all answers out.
+    pub fn take(&self) -> Vec<DrainAnswer> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn put(&self, news: News) {
+    fn put(&self, news: DrainAnswer) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(news);
     }
 }
 
-/// Wakes whoever steps the drain.
+/// Wakes the machine whose drain gets an answer.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
-/// Sends what a step wants done to a pod.
+/// Starts the action of a step on a pod.
 pub(super) fn remove((tasks, evictor): (&SharedTasks, &Arc<Evictor>), action: PodAction, inbox: &Inbox, wake: &Wake) {
     let (evictor, inbox, wake) = (Arc::clone(evictor), inbox.clone(), Arc::clone(wake));
     tasks.spawn(Box::pin(async move {
         let answer = evictor.remove(&action).await;
-        inbox.put(News::Pod(action, answer));
+        inbox.put(DrainAnswer::Pod(action, answer));
         wake();
     }));
 }
 
-/// Asks drivers what providers call PVs, a few at a time: a large drain must not spend the provider's rate limit that
-/// creations need.
+/// Asks drivers for the provider's names of PVs, with limited concurrency: a large drain must not use up the provider's
+/// rate limit, which creations need.
 pub(super) struct Namer {
     slots: Arc<Semaphore>,
     gate: Gate,
@@ -107,12 +109,12 @@ pub(super) struct Namer {
 }
 
 impl Namer {
-    /// Asks while this gate lets it, and bounds each call by this deadline, from when it is sent.
+    /// Makes calls only while this gate is open, each with this deadline, which starts when the call is sent.
     pub(super) fn new(gate: Gate, tasks: SharedTasks, deadline: Duration) -> Self {
         Self { slots: Arc::new(Semaphore::new(PARALLEL_NAMES)), gate, tasks, deadline }
     }
 
-    /// Asks the driver what the provider calls a PV.
+    /// Asks the driver for the provider's names of a PV.
     pub(super) fn ask(
         &self,
         driver: &Arc<dyn Driver>,
@@ -123,7 +125,7 @@ impl Namer {
         let (driver, inbox, wake) = (Arc::clone(driver), inbox.clone(), Arc::clone(wake));
         let (slots, gate, deadline) = (Arc::clone(&self.slots), self.gate.clone(), self.deadline);
         self.tasks.spawn(Box::pin(async move {
-            // The semaphore is never closed; without a slot the call would only be less bounded.
+            // The semaphore is never closed. Without a slot the call would only be less limited.
             let _slot = slots.acquire_owned().await.ok();
             let cx = OpContext::within(deadline);
             let call = driver.get_volume_ids(&cx, VolumeIdsRequest { volumes: vec![spec] });
@@ -144,7 +146,7 @@ impl Namer {
                     }
                 },
             };
-            inbox.put(News::Volume(name, answer));
+            inbox.put(DrainAnswer::Volume(name, answer));
             wake();
         }));
     }

@@ -1,4 +1,4 @@
-//! How many pods of a drain stand where: what `mcm_drain_pods` shows, summed over the drains under way.
+//! Counts the pods of a drain by state for `mcm_drain_pods`, which sums over all running drains.
 //!
 //! Source: spec/machine-controller §13.1.
 
@@ -8,7 +8,7 @@ use super::{
 };
 use mcm_metrics::{DrainPodState, DrainPods, Metrics};
 
-/// Where a pod of a drain stands; `None` when the drain is done with it.
+/// The state of a pod in a drain; `None` when the drain has finished with it.
 pub fn state_of(seen: &DrainObservation, uid: &str, pod: &PodProgress) -> Option<DrainPodState> {
     if pod.end.is_some() {
         return None;
@@ -22,12 +22,12 @@ pub fn state_of(seen: &DrainObservation, uid: &str, pod: &PodProgress) -> Option
     })
 }
 
-/// Pods of a drain by where they stand.
+/// Numbers of pods of a drain, by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PodCounts([u32; DrainPodState::ALL.len()]);
 
 impl PodCounts {
-    /// The pods of this attempt.
+    /// Counts the pods of this attempt.
     pub fn of(seen: &DrainObservation, progress: &Progress) -> Self {
         let mut counts = Self::default();
         for state in progress.pods.iter().filter_map(|(uid, pod)| state_of(seen, uid, pod)) {
@@ -43,19 +43,19 @@ impl PodCounts {
     }
 }
 
-/// The share of one drain in the metric. It is taken back when the drain is forgotten.
+/// The share of one drain in the metric. It is subtracted when the drain is dropped.
 pub struct CountedPods {
     metrics: Metrics,
     shown: PodCounts,
 }
 
 impl CountedPods {
-    /// A drain that has not begun.
+    /// The share of a drain that has not started.
     pub fn new(metrics: Metrics) -> Self {
         Self { metrics, shown: PodCounts::default() }
     }
 
-    /// From now on these pods count.
+    /// Replaces the counts in the metric.
     pub fn show(&mut self, counts: PodCounts) {
         for state in DrainPodState::ALL {
             let change = f64::from(counts.get(*state)) - f64::from(self.shown.get(*state));

@@ -1,8 +1,8 @@
-//! Draining a node: moving its pods away within their disruption budgets, and by force where nothing else helps.
+//! Draining a node: moves its pods away within their disruption budgets, and by force if nothing else helps.
 //!
-//! A drain is stepped: `observe` builds a plain value, [`step::drain_step`] decides, `act` evicts. No worker waits for a
-//! pod, an API server or a driver; what is waited for wakes the machine, or a time does. Cordon, conditions and what comes
-//! after the drain are the machine room's. Source: spec/machine-controller §7.
+//! A drain runs in steps: `observe` builds a plain value, [`step::drain_step`] decides, `act` evicts. No worker waits
+//! for a pod, an API server or a driver; a change or a timer starts the next step. Cordon, conditions and the work
+//! after the drain belong to `machine`. Source: spec/machine-controller §7.
 
 pub mod act;
 pub mod budgets;
@@ -24,7 +24,7 @@ use jiff::Timestamp;
 
 use self::{
     act::Evictor,
-    calls::{Inbox, Namer, News, VolumeAnswer, Wake},
+    calls::{DrainAnswer, Inbox, Namer, VolumeAnswer, Wake},
     counts::{CountedPods, PodCounts},
     observe::{DrainLimits, DrainViews, left_attached, volumes_of},
     order::{DrainOrder, Force},
@@ -39,12 +39,12 @@ use controller_runtime::tasks::SharedTasks;
 use machine_driver::Driver;
 use mcm_metrics::Metrics;
 
-/// Evictions that were refused are tried again after this time.
+/// Time until a refused eviction is repeated.
 pub const EVICTION_RETRY: Duration = Duration::from_secs(20);
-/// Pause after the first attempt that failed; it doubles up to [`EVICTION_RETRY`].
+/// Pause after the first failed attempt; it doubles up to [`EVICTION_RETRY`].
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 
-/// Steps drains.
+/// Runs the steps of drains.
 pub struct Drainer {
     views: Arc<dyn DrainViews>,
     evictor: Arc<Evictor>,
@@ -52,36 +52,37 @@ pub struct Drainer {
     tasks: SharedTasks,
 }
 
-/// The drain to step.
+/// A drain for one step.
 pub struct Drain<'a> {
     /// Name of the node.
     pub node_name: &'a str,
-    /// The node, if it is there.
+    /// The node, if it exists.
     pub node: Option<&'a NodeSnapshot>,
     /// Limits and mode.
     pub limits: DrainLimits,
-    /// Tells the provider's names of volumes; without it volumes are not waited for.
+    /// The driver that knows the provider's names of volumes. Without it the drain does not wait for volumes.
     pub driver: Option<&'a Arc<dyn Driver>>,
-    /// The steady time of the step: all times of a drain are moments that this process remembers, its deadline too.
+    /// The time of the step on the steady clock. All times of a drain are steady times, including its deadline.
     pub now: Timestamp,
-    /// Wakes whoever steps the drain, when something has come back.
+    /// Wakes the machine when an answer arrives.
     pub wake: Wake,
 }
 
-/// What becomes of a drain that a process remembers.
+/// What to do with a remembered drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remembered {
-    /// It goes on, with the pods that it has listed.
+    /// Continue it with the pods that it has listed.
     Continued,
-    /// It is forgotten.
+    /// Forget it.
     Forgotten,
 }
 
-/// A decision about the drain that a process remembers, given the drain that the machine's flow orders now, if it orders any.
+/// Decides what to do with a remembered drain. The second argument is the drain that the machine's flow orders now, if
+/// any.
 pub type DrainMemory = fn(&DrainOrder, Option<&DrainOrder>) -> Remembered;
 
-/// A drain goes on for the flow and the node that it was begun for. A drain that nobody orders any more is abandoned: pods come
-/// and go meanwhile, so that its list of pods serves no later drain.
+/// A drain continues for the flow and the node for which it was started. A drain that no flow orders any more is
+/// forgotten: its list of pods becomes outdated and is of no use to a later drain.
 pub fn remembered(before: &DrainOrder, ordered: Option<&DrainOrder>) -> Remembered {
     let is_same = |order: &DrainOrder| {
         (before.flow, &before.node, &before.node_uid) == (order.flow, &order.node, &order.node_uid)
@@ -89,26 +90,26 @@ pub fn remembered(before: &DrainOrder, ordered: Option<&DrainOrder>) -> Remember
     if ordered.is_some_and(is_same) { Remembered::Continued } else { Remembered::Forgotten }
 }
 
-/// A drain between its steps. In memory only: after a restart the pods are looked at again.
+/// A drain between its steps. In memory only: after a restart the pods are listed again.
 #[derive(Debug)]
 pub struct Run {
-    /// What the drain is for and which node it is about, its mode and its end. Another flow or another node is another drain,
-    /// another mode another attempt.
+    /// The flow, node, mode and deadline of the drain. Another flow or node means another drain; another mode means
+    /// another attempt.
     order: DrainOrder,
-    /// When the attempt began: at its first step.
+    /// When the attempt started, which is its first step.
     began: Option<Timestamp>,
     progress: Progress,
     inbox: Inbox,
-    /// Whom it waits for since its last step.
+    /// What the drain has waited for since its last step.
     waiting: Option<waiting::Waiting>,
-    /// Attempts in this mode that failed, and the last one's reason and the time of the next.
+    /// Failed attempts in this mode; then the time of the next attempt and the reason of the last failure.
     failures: u32,
     paused: Option<(Timestamp, Failure)>,
     counted: Option<CountedPods>,
 }
 
 impl Run {
-    /// A drain that has not begun.
+    /// A drain that has not started.
     pub fn new(order: DrainOrder) -> Self {
         Self {
             order,
@@ -122,7 +123,7 @@ impl Run {
         }
     }
 
-    /// The same drain, whose pods are counted from now on for as long as it is remembered.
+    /// The same drain, whose pods are counted in the metric until the drain is dropped.
     #[must_use]
     pub fn counted_by(mut self, metrics: &Metrics) -> Self {
         self.counted.get_or_insert_with(|| CountedPods::new(metrics.clone()));
@@ -135,8 +136,7 @@ impl Run {
         }
     }
 
-    /// The drain that is ordered: the remembered one where `memory` continues it, else a new one, which knows nothing of pods
-    /// that others have listed.
+    /// The ordered drain: the remembered one if `memory` continues it, otherwise a new one, which has listed no pods.
     #[must_use]
     pub fn ordered(before: Option<Self>, order: DrainOrder, memory: DrainMemory) -> Self {
         match before.filter(|run| memory(&run.order, Some(&order)) == Remembered::Continued) {
@@ -145,18 +145,18 @@ impl Run {
         }
     }
 
-    /// When the driver is to be asked again about some volume. A forced drain waits for none.
+    /// The next time at which the driver must be asked about a volume. A forced drain waits for no volumes.
     fn next_naming(&self) -> Option<Timestamp> {
         if self.order.force == Force::Yes { None } else { self.progress.next_naming() }
     }
 
-    /// Whether `memory` keeps the drain after a pass that has not ordered any.
+    /// Whether `memory` keeps the drain after a pass that has ordered none.
     pub fn is_kept_by(&self, memory: DrainMemory) -> bool {
         memory(&self.order, None) == Remembered::Continued
     }
 
-    /// The same drain in the mode of this order. A change of mode begins a new attempt, which remembers volumes that linger;
-    /// a forced attempt keeps the deadline it began with.
+    /// The same drain in the mode of this order. A change of mode starts a new attempt, which keeps the volumes that
+    /// did not detach in time. A forced attempt keeps its original deadline.
     fn in_mode(self, order: DrainOrder) -> Self {
         if self.order.force != order.force {
             let progress = self.progress.next_attempt();
@@ -173,7 +173,7 @@ impl Run {
         self.began.map(|began| since(now, began)).unwrap_or_default()
     }
 
-    /// Whom the drain waited for at its last step.
+    /// What the drain waited for at its last step.
     pub fn waiting(&self) -> Option<&waiting::Waiting> {
         self.waiting.as_ref()
     }
@@ -187,8 +187,8 @@ impl Run {
     }
 }
 
-/// How long the next attempt waits after one that failed, and so many before it. The next attempt evicts its pods anew: a pod
-/// whose eviction was refused is not asked to go again any sooner than within one attempt.
+/// The pause after a failed attempt, with this number of failures before it. The next attempt evicts its pods again. A
+/// pod whose eviction was refused is not asked sooner than within one attempt.
 fn pause_after(attempt: &Progress, failures_before: u32) -> Duration {
     if attempt.was_refused() {
         return EVICTION_RETRY;
@@ -197,14 +197,14 @@ fn pause_after(attempt: &Progress, failures_before: u32) -> Duration {
 }
 
 impl Drainer {
-    /// Drains with these views through this evictor, whose gate the driver's calls pass, too; `tasks` runs its requests and
-    /// the driver's, and `volumes_deadline` bounds each `get_volume_ids`.
+    /// A drainer with these stores and this evictor; calls of drivers pass the evictor's gate too. `tasks` runs the
+    /// requests to API server and driver; `volumes_deadline` limits each `get_volume_ids`.
     pub fn new(views: Arc<dyn DrainViews>, evictor: Evictor, tasks: SharedTasks, volumes_deadline: Duration) -> Self {
         let namer = Namer::new(evictor.gate().clone(), Arc::clone(&tasks), volumes_deadline);
         Self { views, evictor: Arc::new(evictor), namer, tasks }
     }
 
-    /// The views of pods and volumes.
+    /// The stores of pods and volumes.
     pub fn views(&self) -> &dyn DrainViews {
         &*self.views
     }
@@ -214,13 +214,13 @@ impl Drainer {
         &self.evictor
     }
 
-    /// One step: takes in what has come back, decides, and sends what is to be done. Waits for nothing.
+    /// Runs one step: processes the answers, decides, and starts the actions. Waits for nothing.
     ///
-    /// A failed attempt is told again until its pause is over; then the next one begins.
+    /// After a failed attempt the failure is returned until the pause is over; then the next attempt starts.
     pub fn step(&self, drain: &Drain<'_>, run: &mut Run) -> DrainResult {
         let news = run.inbox.take();
         for news in &news {
-            if let News::Volume(name, answer) = news {
+            if let DrainAnswer::Volume(name, answer) = news {
                 run.progress.named(name, answer.clone(), drain.now);
             }
         }
@@ -236,7 +236,7 @@ impl Drainer {
             drain.now,
         );
         for news in news {
-            if let News::Pod(action, answer) = news {
+            if let DrainAnswer::Pod(action, answer) = news {
                 learn(&mut run.progress, &seen, &action, answer, drain.now);
             }
         }
@@ -268,11 +268,11 @@ impl Drainer {
         step.result
     }
 
-    /// Asks the driver once per volume what the provider calls it, and again while it can't say; a volume it can't name is
-    /// not tracked (MC-221).
+    /// Asks the driver for the provider's names of each volume, once, and again if it has no answer yet. A volume that
+    /// it can't name is not tracked (MC-221).
     fn look_up_volumes(&self, drain: &Drain<'_>, run: &mut Run) {
         if run.order.force == Force::Yes {
-            // Nothing is waited for.
+            // A forced drain waits for no volumes.
             return;
         }
         let progress = &mut run.progress;
@@ -289,14 +289,14 @@ impl Drainer {
         unknown.extend(progress.due_for_naming(drain.now));
         for name in unknown {
             let Some(spec) = self.views.volume(&name).and_then(|volume| volume.spec().cloned()) else {
-                // Its PV is gone meanwhile.
+                // The PV is gone.
                 progress.named(&name, VolumeAnswer::Later, drain.now);
                 continue;
             };
             let handle = spec.csi.as_ref().map_or_else(|| name.clone(), |csi| csi.volume_handle.clone());
             let new = Unnamed { since: drain.now, handle, failures: 0, next_try: None };
             progress.unnamed.entry(name.clone()).or_insert(new).next_try = None;
-            // The class may be missing for a while, and with it the driver: that tells nothing of the volume.
+            // The class, and with it the driver, may be missing for a while. That says nothing about the volume.
             let Some(driver) = drain.driver else {
                 progress.named(&name, VolumeAnswer::Later, drain.now);
                 continue;

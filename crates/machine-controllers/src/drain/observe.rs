@@ -1,7 +1,7 @@
-//! What a drain looks at: the views it needs, and the plain value built from them.
+//! The observation of a drain, and the stores that it is built from.
 //!
-//! The views of pods, budgets and volumes are large and only needed while something drains; whoever wires the rooms
-//! gives them as [`DrainViews`]. Source: spec/machine-controller §7, §15.4.
+//! The stores of pods, budgets and volumes are large and needed only during drains, so the caller provides them as
+//! [`DrainViews`]. Source: spec/machine-controller §7, §15.4.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,15 +21,15 @@ use super::{
 use crate::snapshots::{AttachmentSnapshot, BudgetSnapshot, ClaimSnapshot, NodeSnapshot, PodSnapshot, VolumeSnapshot};
 use controller_runtime::{key::ObjectKey, snapshot::Snapshot};
 
-/// The views of the target cluster that only drains need.
+/// The stores of the target cluster that only drains need.
 pub trait DrainViews: Send + Sync + 'static {
-    /// Whether the views are complete; asking starts them.
+    /// Whether the stores are complete. Starts them if necessary.
     fn ready(&self) -> bool;
-    /// Whether the views are complete; asking starts nothing.
+    /// Whether the stores are complete. Does not start them.
     fn complete(&self) -> bool {
         self.ready()
     }
-    /// The views that are not complete; asking starts nothing.
+    /// The stores that are not complete. Does not start them.
     fn missing(&self) -> Vec<MissingView> {
         Vec::new()
     }
@@ -43,38 +43,38 @@ pub trait DrainViews: Send + Sync + 'static {
     fn claim(&self, key: &ObjectKey) -> Option<ClaimSnapshot>;
     /// A volume.
     fn volume(&self, name: &str) -> Option<VolumeSnapshot>;
-    /// The attachments on a node.
+    /// The volume attachments on a node.
     fn attachments_on(&self, node: &str) -> Vec<AttachmentSnapshot>;
-    /// The attachments of a volume.
+    /// The volume attachments of a volume.
     fn attachments_of(&self, volume: &str) -> Vec<AttachmentSnapshot>;
 }
 
-/// A view that drains need and that is not complete.
+/// A store that drains need and that is not complete.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MissingView {
     /// Plural name of its kind, such as `pods`.
     pub kind: &'static str,
-    /// Why the API server does not give the list, where that is known.
+    /// Why the API server does not return the list, if known.
     pub why: Option<String>,
 }
 
-/// All that one step of a drain may depend on.
+/// Everything that one step of a drain may depend on.
 #[derive(Clone, Debug, Serialize)]
 pub struct DrainObservation {
     /// The time of the step.
     pub now: Timestamp,
     /// Limits and mode.
     pub limits: DrainLimits,
-    /// Whether the node is there.
+    /// Whether the node exists.
     pub node: NodePresence,
     /// Its pods.
     pub pods: Vec<PodFacts>,
     /// Volumes that the drain has tracked, by PV name.
     pub volumes: BTreeMap<String, VolumePlace>,
-    /// PVs with names at the provider that are attached to the node while no pod on it uses them: what a pod left behind
-    /// that an earlier process moved, or that has just gone.
+    /// PVs with provider names that are attached to the node although no pod on it uses them. Their pods have just
+    /// gone, or an earlier process moved them.
     pub left_attached: Vec<String>,
-    /// What earlier steps have done.
+    /// The result of earlier steps.
     pub progress: Progress,
 }
 
@@ -83,21 +83,21 @@ pub struct DrainObservation {
 pub struct DrainLimits {
     /// Whether pods are deleted at once.
     pub force: Force,
-    /// When the attempt has failed.
+    /// When the attempt fails.
     pub deadline: Timestamp,
-    /// Length of the drain timeout; bounds the wait for a pod.
+    /// The drain timeout; limits the wait for a pod.
     pub timeout: Duration,
-    /// Evictions that may be refused before the pod is deleted.
+    /// Number of refused evictions after which the pod is deleted.
     pub retries: u32,
-    /// Time a volume may take to detach, beyond the pod's grace period.
+    /// Time that a volume may take to detach, in addition to the pod's grace period.
     pub detach: Duration,
-    /// Time a volume may take to be attached elsewhere.
+    /// Time that a volume may take to attach to another node.
     pub reattach: Duration,
-    /// Pods that may be evicted in one step.
+    /// Maximum number of pods evicted concurrently.
     pub parallel: usize,
 }
 
-/// Whether a node is there.
+/// Whether a node exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum NodePresence {
     /// Yes.
@@ -106,7 +106,7 @@ pub enum NodePresence {
     Gone,
 }
 
-/// What is known of a pod.
+/// The relevant facts about a pod.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PodFacts {
     /// Its namespace and name.
@@ -120,11 +120,11 @@ pub struct PodFacts {
     pub priority: i32,
     /// Its grace period.
     pub grace: Duration,
-    /// Since when it is being deleted.
+    /// When its deletion was requested; `None` if it is not being deleted.
     pub deleting_since: Option<Timestamp>,
     /// The budget that covers it.
     pub budget: BudgetState,
-    /// PVs that it uses and that are tracked.
+    /// Its tracked PVs.
     pub volumes: Vec<String>,
 }
 
@@ -132,10 +132,10 @@ fn displayed<S: serde::Serializer>(key: &ObjectKey, to: S) -> Result<S::Ok, S::E
     to.collect_str(key)
 }
 
-/// PV names that the driver knows a volume for, with its ids; asked once per drain.
+/// The provider's ids by PV name, for PVs that the driver knows; asked once per drain.
 pub type VolumeIds = BTreeMap<String, Vec<String>>;
 
-/// Builds the value of one step.
+/// Builds the observation of one step.
 pub fn observe(
     views: &dyn DrainViews,
     node_name: &str,
@@ -196,12 +196,13 @@ fn facts_of(views: &dyn DrainViews, pod: &PodSnapshot, ids: &VolumeIds, shared: 
     }
 }
 
-/// Whether the driver knows what the provider calls this PV.
+/// Whether the driver has named this PV.
 fn is_named(ids: &VolumeIds, pv: &str) -> bool {
     ids.get(pv).is_some_and(|ids| !ids.is_empty())
 }
 
-/// PVs that are attached to a node while none of these pods on it uses them. Inline volumes have no PV and are ignored (M-25).
+/// PVs that are attached to a node although none of these pods on it uses them. Inline volumes have no PV and are
+/// ignored (M-25).
 pub fn left_attached(views: &dyn DrainViews, node_name: &str, pods: &[PodSnapshot]) -> Vec<String> {
     let used: BTreeSet<String> = pods.iter().flat_map(|pod| volumes_of(views, pod)).collect();
     let attached = views.attachments_on(node_name).into_iter().filter(AttachmentSnapshot::is_attached);
@@ -212,12 +213,12 @@ pub fn left_attached(views: &dyn DrainViews, node_name: &str, pods: &[PodSnapsho
     left.into_iter().collect()
 }
 
-/// Names of the PVs behind a pod's claims, as far as they are bound and known.
+/// Names of the PVs that are bound to a pod's claims, as far as the claims are known.
 pub fn volumes_of(views: &dyn DrainViews, pod: &PodSnapshot) -> Vec<String> {
     pod.claims().filter_map(|claim| views.claim(&claim)?.volume_name().map(str::to_owned)).collect()
 }
 
-/// PVs named by more than one pod, or twice by one: nobody can tell when they are free (MC-217).
+/// PVs used by more than one pod, or twice by one pod: it is unknown when they are free (MC-217).
 pub fn shared_volumes(views: &dyn DrainViews, pods: &[PodSnapshot]) -> Vec<String> {
     let mut seen = BTreeMap::<String, usize>::new();
     for pod in pods.iter().filter(|pod| classify(pod) == PodClass::WithVolumes) {

@@ -1,9 +1,9 @@
-//! What is ordered of a drain, by the flow of a machine that needs its node empty.
+//! The order of a drain, given by the flow of a machine that needs its node empty.
 
 use jiff::Timestamp;
 use serde::Serialize;
 
-/// Whether something is to be done by force.
+/// Whether to use force.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Force {
     /// No.
@@ -13,15 +13,14 @@ pub enum Force {
     Yes,
 }
 
-/// What a node is drained for. Each flow looks at the pods for itself: a list that another one made days ago says nothing
-/// about those of today.
+/// The purpose of a drain. Each flow lists the pods itself: a list that another flow made days ago is outdated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum DrainFlow {
     /// The deletion of its machine.
     Deletion,
-    /// The preservation of its machine, which failed at that time.
+    /// The preservation of its machine, which became Failed at that time.
     Preservation(Option<Timestamp>),
-    /// The update in place that it was selected for at that time.
+    /// The update in place for which it was selected at that time.
     Update(Option<Timestamp>),
 }
 
@@ -30,12 +29,12 @@ pub enum DrainFlow {
 pub struct DrainOrder {
     /// Name of the node.
     pub node: String,
-    /// UID of the node. A node that has registered anew has other pods.
+    /// UID of the node. A node that has registered again has other pods.
     pub node_uid: String,
     /// What it is drained for.
     pub flow: DrainFlow,
     /// Whether pods are deleted at once.
     pub force: Force,
-    /// When the attempt has failed, in the steady time.
+    /// When the attempt fails, on the steady clock.
     pub deadline: Timestamp,
 }

@@ -9,13 +9,13 @@ use crate::snapshots::PodSnapshot;
 /// What a drain does with a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum PodClass {
-    /// It stays: a static pod's mirror.
+    /// Stays: it is the mirror of a static pod.
     Mirror,
-    /// It stays: its `DaemonSet` would make it again at once.
+    /// Stays: its `DaemonSet` would create it again at once.
     DaemonSet,
-    /// It goes, together with others.
+    /// Is evicted concurrently with others.
     Plain,
-    /// It goes, one after the other, as its volumes have to move.
+    /// Is evicted alone, because its volumes must move with it.
     WithVolumes,
 }
 

@@ -1,4 +1,4 @@
-//! What a drain has done so far: in memory, per machine, rebuilt by looking again after a restart.
+//! The progress of a drain: in memory, per machine; built again from the cluster after a restart.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,62 +12,63 @@ use super::{calls::VolumeAnswer, observe::VolumeIds, step::How, waiting::Waiting
 use crate::times::{after, since};
 use controller_runtime::key::ObjectKey;
 
-/// The pods are listed without the driver's word about their volumes after this time.
-const FIRST_WORD: Duration = Duration::from_secs(30);
-/// Pause before a driver is asked again what a volume is called; it doubles with each failure.
-const NAME_AGAIN: Duration = Duration::from_secs(1);
-/// Longest such pause.
-const NAME_AGAIN_AT_LEAST: Duration = Duration::from_secs(30);
+/// Time after which the pods are listed even without an answer of the driver about their volumes.
+const FIRST_ANSWER_WITHIN: Duration = Duration::from_secs(30);
+/// Pause before a driver is asked again for the names of a volume; it doubles with each failure.
+const NAMING_PAUSE: Duration = Duration::from_secs(1);
+/// Maximum of that pause.
+const LONGEST_NAMING_PAUSE: Duration = Duration::from_secs(30);
 
-/// What a drain has done so far.
+/// The progress of a drain.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Progress {
-    /// Pods of this attempt by UID. Pods that come later are not part of it (MC-226).
+    /// Pods of this attempt by UID. Pods that arrive later are not part of it (MC-226).
     pub pods: BTreeMap<String, PodProgress>,
     /// Whether the attempt's pods have been listed.
-    pub listed: Listed,
-    /// What the attempt before left behind.
+    pub is_listed: bool,
+    /// What the previous attempt left behind.
     pub before: Option<Leftover>,
-    /// Volumes that did not detach in time; they stay tracked until they do (M-43).
+    /// Volumes that did not detach in time. They stay tracked until they detach (M-43).
     pub lingering: BTreeSet<String>,
-    /// Claims by PV, remembered because the pod is gone when its volume is looked for.
+    /// Claims by PV. They are remembered because the pod is gone while its volume is still tracked.
     #[serde(skip)]
     pub claims: BTreeMap<String, Vec<ObjectKey>>,
-    /// The provider's ids by PV, as far as the driver has told; none when the volume is not the provider's.
+    /// The provider's ids by PV, as far as the driver has answered. Empty if the volume does not belong to the
+    /// provider.
     pub volume_ids: VolumeIds,
-    /// PVs of which the driver has not told whose they are.
+    /// PVs about which the driver has not answered yet.
     pub unnamed: BTreeMap<String, Unnamed>,
 }
 
-/// A PV of which the driver has not told yet whose it is. Until then it may be the provider's.
+/// A PV about which the driver has not answered yet. Until then it may belong to the provider.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Unnamed {
     /// When the driver was asked for the first time.
     pub since: Timestamp,
-    /// What the volume is probably called: its own handle, or the name of the PV.
+    /// The probable id of the volume: its handle, or the name of the PV.
     pub handle: String,
     /// Calls that failed.
     pub failures: u32,
-    /// When to ask again; absent while a call is under way.
+    /// When to ask again; `None` during a call.
     pub next_try: Option<Timestamp>,
 }
 
-/// How an attempt stands against the one before.
+/// How an attempt compares with the previous one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum Attempt {
-    /// It is the first one, has got further, or waits for somebody else.
+    /// It is the first attempt, has made progress, or waits for something else.
     #[default]
     New,
-    /// It only tries again what the one before has failed with: no pod has gone since, and it waits for nobody else.
+    /// It only repeats what the previous attempt failed on: no further pod has gone, and it waits for nothing else.
     Again,
 }
 
 /// Why an attempt failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Failure {
-    /// In words.
+    /// The message.
     pub text: String,
-    /// Pods, budgets and volumes that it failed on.
+    /// Pods, budgets and volumes on which it failed.
     pub on: BTreeSet<String>,
 }
 
@@ -77,11 +78,11 @@ impl From<&str> for Failure {
     }
 }
 
-/// So many names are told.
+/// Maximum number of names in a message.
 const NAMED: usize = 5;
 
 impl Failure {
-    /// What the node has still to be rid of, behind these words.
+    /// The message of what is left on the node: `words` followed by the names.
     pub fn named_behind(&self, words: &str) -> String {
         let names: Vec<&str> = self.on.iter().take(NAMED).map(String::as_str).collect();
         match (names.is_empty(), self.on.len().saturating_sub(NAMED)) {
@@ -92,76 +93,66 @@ impl Failure {
     }
 }
 
-/// What an attempt left behind that ended.
+/// What an attempt left behind when it ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Leftover {
-    /// Pods that had not gone.
+    /// Number of pods that were not gone.
     pub pods: usize,
-    /// Pods, budgets and volumes that it failed on.
+    /// Pods, budgets and volumes on which it failed.
     pub failed_on: BTreeSet<String>,
 }
 
-/// Whether the pods of an attempt have been listed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub enum Listed {
-    /// No.
-    #[default]
-    No,
-    /// Yes.
-    Yes,
-}
-
-/// What has been done about a pod.
+/// The progress of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct PodProgress {
-    /// Name for messages.
+    /// Name in messages.
     pub name: String,
-    /// Its PVs that are tracked.
+    /// Its tracked PVs.
     pub volumes: Vec<String>,
-    /// What was asked for and is not answered yet.
+    /// The request that is not answered yet.
     pub asked: Option<How>,
-    /// Evictions that were refused, by a budget or with an error.
+    /// Number of evictions refused by a budget or with an error.
     pub refusals: u32,
     /// When a budget refused for the first time.
     pub refused_since: Option<Timestamp>,
     /// When to try again.
     pub next_try: Option<Timestamp>,
-    /// The budgets that refused last.
+    /// The budgets that refused the last eviction.
     pub refused_by: Option<String>,
     /// When eviction or deletion was accepted.
     pub accepted: Option<Timestamp>,
-    /// When its volumes were found detached.
+    /// When its volumes were first observed as detached.
     pub detached: Option<Timestamp>,
-    /// How it ended.
+    /// How it ended, if it has ended.
     pub end: Option<End>,
 }
 
 /// How a pod ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum End {
-    /// It is gone, its volumes too as far as they are waited for.
+    /// It is gone, and so are the volumes that the drain waits for.
     Done,
     /// It can't be moved in this attempt.
     Failed(String),
 }
 
-/// What the API server said to an eviction or deletion.
+/// The API server's answer to an eviction or deletion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PodAnswer {
     /// Accepted.
     Accepted,
-    /// The pod is gone, or another one has its name.
+    /// The pod is gone, or another pod has its name.
     Gone,
-    /// A budget refuses.
+    /// A budget refuses the eviction.
     Refused,
-    /// The server is busy; again after this time.
+    /// The server is busy; try again after this time.
     Busy(std::time::Duration),
-    /// Something else.
+    /// Another error.
     Failed(String),
 }
 
 impl Progress {
-    /// A new attempt that still remembers volumes which lingered.
+    /// A new attempt, which keeps the volumes that did not detach in time.
     #[must_use]
     pub fn next_attempt(&self) -> Self {
         Self {
@@ -174,27 +165,28 @@ impl Progress {
         }
     }
 
-    /// Pods that have not gone.
+    /// Number of pods that are not gone.
     fn left(&self) -> usize {
         self.pods.values().filter(|pod| pod.end != Some(End::Done)).count()
     }
 
-    /// Whether an eviction of this attempt was refused, by a budget or with an error.
+    /// Whether a budget or an error has refused an eviction in this attempt.
     pub fn was_refused(&self) -> bool {
         self.pods.values().any(|pod| pod.refusals > 0)
     }
 
-    /// How the attempt stands against the one before, now that it waits for this.
+    /// Compares the attempt with the previous one, given what it waits for now.
     pub fn attempt(&self, waiting: Option<&Waiting>) -> Attempt {
         let Some(before) = &self.before else { return Attempt::New };
-        let has_headway = self.listed == Listed::Yes && self.left() < before.pods;
-        // Names of volumes are asked for by every attempt and tell nothing by themselves.
+        let has_headway = self.is_listed && self.left() < before.pods;
+        // Every attempt asks for the names of volumes, so waiting for them is no difference.
         let names = waiting.map(Waiting::names).unwrap_or_default();
         let is_known = names.is_empty() || names.iter().any(|name| before.failed_on.contains(*name));
         if has_headway || !is_known { Attempt::New } else { Attempt::Again }
     }
 
-    /// The names that the attempt fails on: of pods that can't be moved; if there are none, of those that have not gone in time.
+    /// The names on which the attempt fails: of pods that can't be moved; without such pods, of pods that are not gone
+    /// in time.
     pub(super) fn failed_on(&self) -> BTreeSet<String> {
         let is_stuck = |pod: &&PodProgress| matches!(pod.end, Some(End::Failed(_)));
         let mut stuck: Vec<&PodProgress> = self.pods.values().filter(is_stuck).collect();
@@ -207,13 +199,13 @@ impl Progress {
         of_pods.chain(self.lingering.iter().cloned()).collect()
     }
 
-    /// Whether the first word of the driver about a volume is still waited for: before, nobody knows which pods go one after
-    /// the other.
+    /// Whether to wait for the driver's first answer about a volume. Before that it is unknown which pods must be
+    /// evicted alone.
     pub fn awaits_names(&self, now: Timestamp) -> bool {
-        self.unnamed.values().any(|volume| volume.failures == 0 && since(now, volume.since) < FIRST_WORD)
+        self.unnamed.values().any(|volume| volume.failures == 0 && since(now, volume.since) < FIRST_ANSWER_WITHIN)
     }
 
-    /// Takes in what the driver said of a volume.
+    /// Records the driver's answer about a volume.
     pub fn named(&mut self, volume: &str, answer: VolumeAnswer, now: Timestamp) {
         match answer {
             VolumeAnswer::Ids(ids) => {
@@ -225,34 +217,34 @@ impl Progress {
             }
             VolumeAnswer::Later => {
                 if let Some(unnamed) = self.unnamed.get_mut(volume) {
-                    let pause = NAME_AGAIN.saturating_mul(2_u32.saturating_pow(unnamed.failures.min(8)));
+                    let pause = NAMING_PAUSE.saturating_mul(2_u32.saturating_pow(unnamed.failures.min(8)));
                     unnamed.failures = unnamed.failures.saturating_add(1);
-                    unnamed.next_try = Some(after(now, pause.min(NAME_AGAIN_AT_LEAST) + spread(volume)));
+                    unnamed.next_try = Some(after(now, pause.min(LONGEST_NAMING_PAUSE) + spread(volume)));
                 }
             }
         }
     }
 
-    /// Volumes that the driver is to be asked about again, now.
+    /// Volumes about which the driver must be asked again now.
     pub fn due_for_naming(&self, now: Timestamp) -> Vec<String> {
         let due = |unnamed: &Unnamed| unnamed.next_try.is_some_and(|at| at <= now);
         self.unnamed.iter().filter(|(_, unnamed)| due(unnamed)).map(|(name, _)| name.clone()).collect()
     }
 
-    /// When the driver is to be asked again about some volume.
+    /// The next time at which the driver must be asked about a volume.
     pub fn next_naming(&self) -> Option<Timestamp> {
         self.unnamed.values().filter_map(|unnamed| unnamed.next_try).min()
     }
 
-    /// The ids of volumes by PV, with what those are probably called of which the driver has not told: they are waited for
-    /// until it does.
+    /// The ids of volumes by PV. Volumes about which the driver has not answered have their probable id, so that the
+    /// drain waits for them.
     pub fn ids(&self) -> VolumeIds {
         let mut ids = self.volume_ids.clone();
         ids.extend(self.unnamed.iter().map(|(name, unnamed)| (name.clone(), vec![unnamed.handle.clone()])));
         ids
     }
 
-    /// The volume turned out not to be the provider's: nobody waits for it any more.
+    /// Stops tracking a volume that does not belong to the provider.
     fn untrack(&mut self, volume: &str) {
         self.lingering.remove(volume);
         for pod in self.pods.values_mut() {
@@ -260,19 +252,20 @@ impl Progress {
         }
     }
 
-    /// PVs whose place matters beyond the pods that are still there.
+    /// PVs whose place matters even when their pods are gone.
     pub fn tracked_volumes(&self) -> impl Iterator<Item = String> + '_ {
         let of_pods = self.pods.values().filter(|pod| pod.end.is_none()).flat_map(|pod| pod.volumes.iter().cloned());
         of_pods.chain(self.lingering.iter().cloned())
     }
 
-    /// The claims that a PV was used through.
+    /// The claims through which a PV was used.
     pub fn claims_of(&self, pv: &str) -> Vec<ObjectKey> {
         self.claims.get(pv).cloned().unwrap_or_default()
     }
 }
 
-/// A part of a second that differs from volume to volume, so that the volumes of a node are not asked about in one moment.
+/// A fraction of a second that depends on the volume, so that the driver is not asked about all volumes of a node at
+/// the same moment.
 fn spread(volume: &str) -> Duration {
     Duration::from_millis(volume.bytes().fold(0_u64, |sum, byte| (sum * 31 + u64::from(byte)) % 1000))
 }
@@ -287,7 +280,7 @@ mod tests {
         Timestamp::from_second(1_800_000_000 + seconds).unwrap()
     }
 
-    /// A pod with a volume that the driver was asked about.
+    /// A pod with a volume about which the driver was asked.
     fn asked() -> Progress {
         let unnamed = Unnamed { since: at(0), handle: "vol-1".to_owned(), failures: 0, next_try: None };
         let pod = PodProgress { volumes: vec!["pv-1".to_owned()], ..PodProgress::default() };
@@ -344,7 +337,7 @@ mod tests {
             ..PodProgress::default()
         };
         let pods = pods.iter().map(|(name, end)| ((*name).to_owned(), pod(name, end))).collect();
-        Progress { pods, listed: Listed::Yes, ..Progress::default() }
+        Progress { pods, is_listed: true, ..Progress::default() }
     }
 
     fn held_by(budget: &str) -> Waiting {
@@ -372,7 +365,7 @@ mod tests {
     #[case::for_a_pod_with_a_longer_name(Some(terminating("stuck-1")), Attempt::New)]
     fn an_attempt_after_one_that_failed(#[case] waiting: Option<Waiting>, #[case] expected: Attempt) {
         let pods: &[(&str, Option<End>)] = &[("stuck", Some(End::Failed("no".to_owned()))), ("slow", None)];
-        let next = Progress { pods: left(pods).pods, listed: Listed::Yes, ..left(pods).next_attempt() };
+        let next = Progress { pods: left(pods).pods, is_listed: true, ..left(pods).next_attempt() };
         assert_eq!(next.attempt(waiting.as_ref()), expected);
         let further = Progress { pods: left(&pods[..1]).pods, ..next };
         assert_eq!(further.attempt(waiting.as_ref()), Attempt::New, "a pod has gone");
@@ -382,7 +375,7 @@ mod tests {
     #[test]
     fn an_attempt_whose_time_ran_out_failed_on_all_that_is_left() {
         let pods: &[(&str, Option<End>)] = &[("gone", Some(End::Done)), ("slow", None)];
-        let next = Progress { listed: Listed::Yes, pods: left(&pods[1..]).pods, ..left(pods).next_attempt() };
+        let next = Progress { is_listed: true, pods: left(&pods[1..]).pods, ..left(pods).next_attempt() };
         assert_eq!(next.attempt(Some(&terminating("slow"))), Attempt::Again);
         assert_eq!(next.attempt(Some(&terminating("gone"))), Attempt::New);
     }

@@ -1,7 +1,7 @@
-//! One step of a drain: what to evict or delete now, what to wait for, and whether it is over.
+//! One step of a drain: decides what to evict or delete now, what to wait for, and whether the drain is complete.
 //!
-//! Pure. Source: spec/machine-controller §7.3–7.9, §15.4; decisions.md 11. Pods without volumes go in parallel, those
-//! with volumes one after the other in the order of their priority; both groups at the same time.
+//! Pure. Source: spec/machine-controller §7.3–7.9, §15.4; decisions.md 11. Pods without volumes are evicted
+//! concurrently, pods with volumes one after the other in the order of their priority; both groups at the same time.
 
 use std::{cmp::Reverse, time::Duration};
 
@@ -14,42 +14,42 @@ use super::{
     observe::{DrainObservation, NodePresence, PodFacts},
     order::Force,
     pods::PodClass,
-    progress::{Attempt, End, Failure, Listed, PodAnswer, PodProgress, Progress},
+    progress::{Attempt, End, Failure, PodAnswer, PodProgress, Progress},
     volumes::{Presence, VolumePlace},
     waiting::{Waiting, waiting_for},
 };
 use crate::times::{after, since};
 use controller_runtime::key::ObjectKey;
 
-/// Time beyond its grace period that a pod may take to go.
+/// Time that a pod may take to disappear, in addition to its grace period.
 const BEYOND_GRACE: Duration = Duration::from_secs(30);
-/// A volume that no new pod asks for after this time is not waited for (decisions.md 11).
+/// After this time the drain stops waiting for a volume that no new pod wants (decisions.md 11).
 const REATTACH_UNWANTED: Duration = Duration::from_secs(10);
-/// How often a wait looks again without an event.
+/// Period of the checks while waiting without an event.
 const POLL: Duration = Duration::from_secs(5);
-/// Pods named in a failure.
+/// Maximum number of pods named in a failure.
 const NAMED_PODS: usize = 5;
 
-/// What a step wants done.
+/// The result of a step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DrainStep {
-    /// Evictions and deletions to be sent; their answers come with a later step.
+    /// Evictions and deletions to send; their answers arrive in a later step.
     pub actions: Vec<PodAction>,
-    /// What is remembered from here on; answers are added to it.
+    /// The new progress; answers are added to it.
     pub progress: Progress,
-    /// Where the drain stands.
+    /// The state of the drain.
     pub result: DrainResult,
 }
 
-/// Something done to a pod.
+/// An action on a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PodAction {
-    /// Which pod.
+    /// The pod.
     #[serde(serialize_with = "displayed")]
     pub key: ObjectKey,
-    /// Which incarnation of it.
+    /// The UID of the pod.
     pub uid: String,
-    /// What is done.
+    /// The action.
     pub how: How,
 }
 
@@ -60,7 +60,7 @@ fn displayed<S: serde::Serializer>(key: &ObjectKey, to: S) -> Result<S::Ok, S::E
 /// How a pod is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum How {
-    /// Asked for, within its budget.
+    /// Evicted, within its budget.
     Evict,
     /// Deleted with its own grace period.
     Delete,
@@ -68,20 +68,20 @@ pub enum How {
     DeleteNow,
 }
 
-/// Where a drain stands.
+/// The state of a drain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum DrainResult {
-    /// Under way; step again after this time at the latest.
+    /// Running; the next step is due after `wake` at the latest.
     Running {
-        /// For people.
+        /// The message.
         progress: String,
-        /// Budgets that refuse.
+        /// Budgets that refuse evictions.
         blocked_by: Option<String>,
-        /// Whom it waits for.
+        /// What it waits for.
         waiting: Option<Waiting>,
-        /// How it stands against the attempt before.
+        /// How it compares with the previous attempt.
         attempt: Attempt,
-        /// When to step again.
+        /// Time until the next step.
         wake: Duration,
     },
     /// All pods that had to go are gone.
@@ -90,14 +90,14 @@ pub enum DrainResult {
     Failed(Failure),
 }
 
-/// One step of a drain.
+/// Decides one step of a drain.
 pub fn drain_step(seen: &DrainObservation) -> DrainStep {
     let mut progress = seen.progress.clone();
     if seen.node == NodePresence::Gone {
-        // Pods of a vanished node are the pod garbage collector's; volumes are free with the node (fast track).
+        // If the node is gone, the pod garbage collector deletes its pods, and the volumes are free (fast track).
         return DrainStep { actions: Vec::new(), progress: Progress::default(), result: DrainResult::Drained };
     }
-    if progress.listed == Listed::No && progress.awaits_names(seen.now) && seen.limits.force == Force::No {
+    if !progress.is_listed && progress.awaits_names(seen.now) && seen.limits.force == Force::No {
         return names_awaited(progress);
     }
     list_pods(seen, &mut progress);
@@ -118,7 +118,7 @@ pub fn drain_step(seen: &DrainObservation) -> DrainStep {
     DrainStep { actions, progress, result }
 }
 
-/// Before the pods are listed it must be known which of their volumes can be waited for.
+/// The pods are listed only when it is known which of their volumes the drain waits for.
 fn names_awaited(progress: Progress) -> DrainStep {
     let result = DrainResult::Running {
         progress: "Names of volumes are asked for.".to_owned(),
@@ -130,13 +130,13 @@ fn names_awaited(progress: Progress) -> DrainStep {
     DrainStep { actions: Vec::new(), progress, result }
 }
 
-/// How many more pods may be asked to go now.
+/// How many more pods may be evicted now.
 fn free_slots(seen: &DrainObservation, progress: &Progress, actions: &[PodAction]) -> usize {
     let asked = progress.pods.values().filter(|pod| pod.asked.is_some()).count();
     seen.limits.parallel.saturating_sub(asked + actions.len())
 }
 
-/// Time that a pod without tracked volumes may take to go.
+/// Time that a pod without tracked volumes may take to disappear.
 pub(super) fn pod_limit(seen: &DrainObservation, facts: &PodFacts) -> Duration {
     facts.grace.min(seen.limits.timeout) + BEYOND_GRACE
 }
@@ -146,12 +146,12 @@ pub(super) fn volume_limit(seen: &DrainObservation, facts: Option<&PodFacts>) ->
     facts.map(|facts| facts.grace).unwrap_or_default() + seen.limits.detach
 }
 
-/// Takes the pods that have to go, and the volumes that others left behind, into the attempt, once.
+/// Adds the pods to move, and the volumes left behind by others, to the attempt; once per attempt.
 fn list_pods(seen: &DrainObservation, progress: &mut Progress) {
-    if progress.listed == Listed::Yes {
+    if progress.is_listed {
         return;
     }
-    progress.listed = Listed::Yes;
+    progress.is_listed = true;
     for pod in seen.pods.iter().filter(|pod| !pod.class.stays()) {
         let entry = PodProgress {
             name: pod.key.to_string(),
@@ -161,11 +161,11 @@ fn list_pods(seen: &DrainObservation, progress: &mut Progress) {
         };
         progress.pods.insert(pod.uid.clone(), entry);
     }
-    // What has lingered is in memory only: after a restart the attachments tell (M-43).
+    // The list of late volumes is in memory only. After a restart it is rebuilt from the attachments (M-43).
     progress.lingering.extend(seen.left_attached.iter().cloned());
 }
 
-/// Volumes that did not detach in an earlier attempt, and have by now.
+/// Removes the late volumes that have detached by now.
 fn settle_lingering(seen: &DrainObservation, progress: &mut Progress) {
     progress.lingering.retain(|pv| is_here(seen, pv));
 }
@@ -178,14 +178,14 @@ fn facts<'a>(seen: &'a DrainObservation, uid: &str) -> Option<&'a PodFacts> {
     seen.pods.iter().find(|pod| pod.uid == uid)
 }
 
-/// Forced: everything is deleted at once and nothing is waited for.
+/// Forced mode: deletes all pods at once and waits for nothing.
 fn delete_all(seen: &DrainObservation, progress: &mut Progress, actions: &mut Vec<PodAction>) {
     let mut free = free_slots(seen, progress, actions);
     for (uid, pod) in &mut progress.pods {
         let due = pod.end.is_none() && pod.asked.is_none() && pod.next_try.is_none_or(|at| at <= seen.now);
         match facts(seen, uid) {
             None => pod.end = Some(End::Done),
-            // What an earlier, gentler attempt has accepted is deleted once more, with no grace.
+            // A pod whose eviction an earlier attempt requested is deleted again, without grace period.
             Some(facts) if due && free > 0 => {
                 free -= 1;
                 actions.push(action(facts, How::DeleteNow));
@@ -199,12 +199,12 @@ fn action(pod: &PodFacts, how: How) -> PodAction {
     PodAction { key: pod.key.clone(), uid: pod.uid.clone(), how }
 }
 
-/// Pods without volumes.
+/// Handles pods without volumes.
 fn parallel_group(seen: &DrainObservation, progress: &mut Progress, actions: &mut Vec<PodAction>) {
     let mut free = free_slots(seen, progress, actions);
     for (uid, pod) in progress.pods.iter_mut().filter(|(_, pod)| pod.end.is_none()) {
         let Some(facts) = facts(seen, uid) else {
-            // Pods with tracked volumes end in the serial group.
+            // Pods with tracked volumes end in `serial_group`.
             if pod.volumes.is_empty() {
                 pod.end = Some(End::Done);
             }
@@ -224,7 +224,7 @@ fn parallel_group(seen: &DrainObservation, progress: &mut Progress, actions: &mu
     }
 }
 
-/// What is next for a pod that is still there.
+/// The next action for a pod that still exists.
 enum NextForPod {
     Act(How),
     Wait,
@@ -256,15 +256,15 @@ fn next_for(seen: &DrainObservation, facts: &PodFacts, pod: &PodProgress) -> Nex
     NextForPod::Act(if pod.refusals >= seen.limits.retries { How::Delete } else { How::Evict })
 }
 
-/// Pods with volumes: one at a time from eviction to reattachment, in the order of their priority; while one is refused
-/// the next may go.
+/// Handles pods with volumes: one at a time from eviction to reattachment, in the order of their priority. If an
+/// eviction is refused, the next pod is tried.
 fn serial_group(seen: &DrainObservation, progress: &mut Progress, actions: &mut Vec<PodAction>) {
     let mut lingering = Vec::new();
     for (uid, pod) in progress.pods.iter_mut().filter(|(_, pod)| pod.end.is_none() && !is_plain(seen, pod)) {
         if facts(seen, uid).is_some() && pod.accepted.is_none() {
             continue;
         }
-        // Accepted, or gone without our doing.
+        // The eviction was accepted, or the pod is gone for another reason.
         pod.accepted.get_or_insert(seen.now);
         wait_for_volumes(seen, uid, pod, &mut lingering);
     }
@@ -293,18 +293,19 @@ fn serial_group(seen: &DrainObservation, progress: &mut Progress, actions: &mut 
     }
 }
 
-/// Whether a pod with volumes is on its way, so that the next one has to wait.
+/// Whether a pod with volumes is moving, so that the next one must wait.
 fn is_moving(seen: &DrainObservation, pod: &PodProgress) -> bool {
     pod.end.is_none() && (pod.accepted.is_some() || pod.asked.is_some()) && !is_plain(seen, pod)
 }
 
-/// Whether the pod is in the parallel group: it is there and has no claims.
+/// Whether the pod is in the parallel group: it exists and has no claims.
 fn is_plain(seen: &DrainObservation, pod: &PodProgress) -> bool {
     pod.volumes.is_empty()
         && !seen.pods.iter().any(|facts| facts.class == PodClass::WithVolumes && facts.key.to_string() == pod.name)
 }
 
-/// A pod with volumes whose eviction was accepted: gone, then detached, then attached elsewhere.
+/// Follows a pod with volumes whose eviction was accepted: it disappears, its volumes detach, then they attach
+/// elsewhere.
 fn wait_for_volumes(seen: &DrainObservation, uid: &str, pod: &mut PodProgress, lingering: &mut Vec<String>) {
     let Some(accepted) = pod.accepted else { return };
     let there = facts(seen, uid);
@@ -382,19 +383,19 @@ fn failed(progress: &Progress, text: String) -> DrainResult {
     DrainResult::Failed(Failure { text, on: progress.failed_on() })
 }
 
-/// Pods by name, the first few.
+/// The first pods by name.
 fn named(pods: &[&PodProgress]) -> String {
     let names: Vec<&str> = pods.iter().take(NAMED_PODS).map(|pod| pod.name.as_str()).collect();
     format!("{} pods pending: {}", pods.len(), names.join(", "))
 }
 
-/// The next time something is due without an event: a retry, the deadline, or the next look of a wait.
+/// The time until the next timer: a retry, the deadline, or the next check of a wait.
 fn wake(seen: &DrainObservation, pending: &[&PodProgress]) -> Duration {
     let until = |at: Timestamp| since(at, seen.now);
     let retries = pending.iter().filter_map(|pod| pod.next_try).filter(|at| *at > seen.now).map(until);
-    // Answers wake the machine; the look in between is for an answer that got lost.
+    // Answers wake the machine. The check in between covers a lost answer.
     let waits = pending.iter().filter(|pod| pod.accepted.is_some() || pod.asked.is_some()).map(|_| POLL);
-    // Pods with volumes wait for the one that is moving, and all pods for a free slot; an answer lets them go on.
+    // Pods with volumes wait for the moving pod, and all pods wait for a free slot; an answer starts the next step.
     let one_is_moving = pending.iter().any(|pod| is_moving(seen, pod));
     let all_asked = pending.iter().filter(|pod| pod.asked.is_some()).count() >= seen.limits.parallel;
     let due = pending
@@ -411,7 +412,7 @@ fn wake(seen: &DrainObservation, pending: &[&PodProgress]) -> Duration {
         .max(Duration::from_millis(50))
 }
 
-/// Takes in what the API server said about an action.
+/// Records the API server's answer to an action.
 pub fn learn(progress: &mut Progress, seen: &DrainObservation, action: &PodAction, answer: PodAnswer, now: Timestamp) {
     let budget = facts(seen, &action.uid).map(|facts| facts.budget.clone());
     let with_volumes = facts(seen, &action.uid).is_some_and(|facts| facts.class == PodClass::WithVolumes);
@@ -419,7 +420,7 @@ pub fn learn(progress: &mut Progress, seen: &DrainObservation, action: &PodActio
     let later = |pause: Duration| Some(after(now, pause));
     pod.asked = None;
     if pod.end.is_some() {
-        // An answer that came after its attempt had ended.
+        // The attempt had ended before the answer arrived.
         return;
     }
     match (answer, action.how) {
@@ -436,7 +437,7 @@ pub fn learn(progress: &mut Progress, seen: &DrainObservation, action: &PodActio
             pod.refused_by = budget.and_then(|budget| budget.names()).or_else(|| Some("unknown".to_owned()));
             pod.next_try = later(EVICTION_RETRY);
             if let Some(BudgetState::Misconfigured(_)) = facts(seen, &action.uid).map(|facts| &facts.budget) {
-                // Told at once and not asked again in this attempt.
+                // Reported at once, and not repeated in this attempt.
                 pod.next_try = None;
             }
         }

@@ -1,7 +1,7 @@
-//! Where a volume is: still on the node, free, or attached elsewhere.
+//! The place of a volume: still on the node, free, or attached elsewhere.
 //!
-//! Source: spec/machine-controller §7.6, §7.9. Compared by the provider's handle, exactly; legacy in-tree names hold it
-//! between characters that are neither letters nor digits (M-44).
+//! Source: spec/machine-controller §7.6, §7.9. Volumes are compared by the provider's handle, exactly. The names of
+//! in-tree volumes contain the handle between characters that are neither letters nor digits (M-44).
 
 use serde::Serialize;
 
@@ -9,18 +9,18 @@ use super::observe::DrainViews;
 use crate::snapshots::{AttachmentSnapshot, NodeSnapshot};
 use controller_runtime::key::ObjectKey;
 
-/// Where a tracked volume is.
+/// The place of a tracked volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct VolumePlace {
-    /// Whether this node has it.
+    /// Whether it is attached to this node.
     pub here: Presence,
-    /// Whether another node has it.
+    /// Whether it is attached to another node.
     pub elsewhere: Presence,
-    /// Whether a pod that is not on this node wants it.
+    /// Whether a pod that is not on this node uses it.
     pub wanted: Presence,
 }
 
-/// Whether something is there.
+/// Whether something holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Presence {
     /// Yes.
@@ -35,7 +35,7 @@ impl Presence {
     }
 }
 
-/// Where the volume behind this PV is.
+/// The place of the volume of this PV.
 pub fn place_of(
     pv: &str,
     ids: &[String],
@@ -52,7 +52,7 @@ pub fn place_of(
         .any(|attached| ids.iter().any(|id| names_volume(&attached.name, id)));
     let holds_pv = |attachment: &&AttachmentSnapshot| attachment.is_attached() && attachment.volume_name() == Some(pv);
     let attached = || attachments.iter().filter(holds_pv);
-    // The Node's list forgets a volume before it is detached; its attachment lasts until then.
+    // The Node's list drops a volume before it is detached; its attachment exists until then.
     let here = on_node || attached().any(|attachment| attachment.node_name() == node_name);
     let elsewhere = attached().any(|attachment| attachment.node_name() != node_name);
     let wanted = claims
@@ -62,8 +62,8 @@ pub fn place_of(
     VolumePlace { here: Presence::of(here), elsewhere: Presence::of(elsewhere), wanted: Presence::of(wanted) }
 }
 
-/// Whether a name of `status.volumesAttached` means the volume with this handle: it is the handle, or ends in it after a
-/// character that is neither letter nor digit.
+/// Whether an entry of `status.volumesAttached` is the volume with this handle: it equals the handle, or ends with it
+/// after a character that is neither letter nor digit.
 fn names_volume(attached: &str, id: &str) -> bool {
     if id.is_empty() {
         return false;

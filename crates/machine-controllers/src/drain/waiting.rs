@@ -1,7 +1,7 @@
-//! Whom a drain waits for, in words that a person at the cluster can act on.
+//! What a drain waits for, in a message on which a user of the cluster can act.
 //!
-//! Of all that is pending one thing is named: what is least likely to end by itself. The words hold the time since when and
-//! until when, and stay the same from step to step, so that an unchanged wait costs no write. Source: decisions.md 30.
+//! The message names the pending item that is least likely to end by itself. It contains the start and the limit of the
+//! wait and does not change from step to step, so that an unchanged wait costs no write. Source: decisions.md 30.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -16,57 +16,57 @@ use super::{
 use crate::times::{after, rfc3339};
 use kube_values::duration::GoDuration;
 
-/// Whom a drain waits for.
+/// What a drain waits for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Waiting {
     /// A disruption budget that refuses the eviction of a pod.
     Budget {
-        /// Namespace and name of the pod that is refused longest.
+        /// Namespace and name of the pod that has been refused for the longest time.
         pod: String,
-        /// Namespace and name of the budget, or of several.
+        /// Namespace and name of the budget, or of several budgets.
         budget: String,
-        /// Pods that it holds up.
+        /// Number of pods that it delays.
         held: usize,
-        /// Since when.
+        /// Start of the wait.
         since: Timestamp,
     },
-    /// A volume that has to be detached from the node.
+    /// A volume that must detach from the node.
     Detach {
         /// Name of the PV.
         volume: String,
         /// The pod that used it.
         pod: String,
-        /// Since when.
+        /// Start of the wait.
         since: Timestamp,
-        /// When the wait has failed.
+        /// When the wait fails.
         until: Timestamp,
     },
-    /// A volume that has to be attached to another node.
+    /// A volume that must attach to another node.
     Reattach {
         /// Name of the PV.
         volume: String,
         /// The pod that used it.
         pod: String,
-        /// Since when.
+        /// Start of the wait.
         since: Timestamp,
-        /// When it is not waited for any longer.
+        /// End of the wait.
         until: Timestamp,
     },
     /// A pod that is terminating.
     Pod {
         /// Namespace and name.
         pod: String,
-        /// Since when.
+        /// Start of the wait.
         since: Timestamp,
-        /// When the wait has failed.
+        /// When the wait fails.
         until: Timestamp,
     },
-    /// Names of volumes that the driver was asked for.
+    /// The driver's answer about names of volumes.
     VolumeNames,
 }
 
 impl Waiting {
-    /// Whom it is for.
+    /// What it waits for, as a phrase.
     pub fn whom(&self) -> String {
         match self {
             Self::Budget { pod, budget, held, .. } => {
@@ -87,7 +87,7 @@ impl Waiting {
         }
     }
 
-    /// Since when.
+    /// Start of the wait.
     pub const fn since(&self) -> Option<Timestamp> {
         match self {
             Self::Budget { since, .. }
@@ -98,7 +98,7 @@ impl Waiting {
         }
     }
 
-    /// Until when, or how often it is asked.
+    /// The limit of the wait, or the period of the retries, as a phrase.
     pub fn bounds(&self) -> Option<String> {
         match self {
             Self::Budget { .. } => Some(format!("asked again every {}", GoDuration::from(EVICTION_RETRY))),
@@ -108,10 +108,10 @@ impl Waiting {
         }
     }
 
-    /// Names by which a failure tells of it.
+    /// The names under which a failure lists it.
     pub(super) fn names(&self) -> Vec<&str> {
         match self {
-            // A pod that could not be moved before may be held by a budget now.
+            // A pod that could not be moved before may now be delayed by a budget.
             Self::Budget { budget, .. } => vec![budget],
             Self::Detach { volume, pod, .. } | Self::Reattach { volume, pod, .. } => vec![volume, pod],
             Self::Pod { pod, .. } => vec![pod],
@@ -119,7 +119,7 @@ impl Waiting {
         }
     }
 
-    /// The wait in words.
+    /// The whole message.
     pub fn text(&self) -> String {
         let since = self.since().map(|began| format!(", since {}", rfc3339(began))).unwrap_or_default();
         let bounds = self.bounds().map(|bounds| format!(", {bounds}")).unwrap_or_default();
@@ -127,7 +127,7 @@ impl Waiting {
     }
 }
 
-/// Whom the drain waits for: a budget before a volume, a volume before a pod; of several the one that waits longest.
+/// What the drain waits for: a budget rather than a volume, a volume rather than a pod; among several the longest wait.
 pub(super) fn waiting_for(seen: &DrainObservation, pending: &[(&String, &PodProgress)]) -> Option<Waiting> {
     let pods = || pending.iter().map(|(_, pod)| *pod);
     let refused = || pods().filter(|pod| pod.refused_by.is_some() && pod.accepted.is_none());

@@ -11,7 +11,7 @@ fn read<T: serde::de::DeserializeOwned>(object: Value) -> T {
     serde_json::from_value(object).unwrap()
 }
 
-/// Metrics that show what is in the views.
+/// Metrics of the objects in these stores.
 fn metrics_of(views: &ControlViews) -> Metrics {
     let metrics = Metrics::new(std::sync::Arc::new(|| std::time::Duration::ZERO)).unwrap();
     metrics.register(FleetMetrics::of(views.clone(), Half::ALL.to_vec()).unwrap()).unwrap();

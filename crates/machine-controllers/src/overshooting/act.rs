@@ -1,4 +1,4 @@
-//! Carries the effects of a run out. Decides nothing; a failure with one object stops no other (D-17).
+//! Carries out the effects of a run. Decides nothing. A failure with one object does not stop the others (D-17).
 
 use jiff::Timestamp;
 
@@ -8,13 +8,13 @@ use controller_runtime::{error::ApiError, events::EventNote, snapshot::Snapshot}
 use machine_api::names::freeze_reason;
 
 impl OvershootController {
-    /// Carries all effects out and returns what failed.
+    /// Carries out all effects and returns the errors.
     pub(super) async fn act(&self, effects: &[Effect], now: Timestamp) -> Vec<ApiError> {
         let mut errors = Vec::new();
         for effect in effects {
             tracing::debug!(rule = effect.rule(), "act");
             match self.write(effect, now).await {
-                Ok(()) => self.tell(effect),
+                Ok(()) => self.record_event(effect),
                 Err(error) => errors.push(error),
             }
         }
@@ -35,7 +35,7 @@ impl OvershootController {
         Ok(())
     }
 
-    fn tell(&self, effect: &Effect) {
+    fn record_event(&self, effect: &Effect) {
         let name = |set: &SetSnapshot| set.name().to_owned();
         let (set, note) = match effect {
             Effect::FreezeSet(set, _) => {

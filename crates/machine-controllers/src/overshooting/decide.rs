@@ -1,11 +1,14 @@
-//! Which sets and deployments are frozen and thawed in this run. All of them, whatever becomes of one (D-17). Pure.
+//! Decides which sets and deployments to freeze and unfreeze in this run. A failure with one object does not affect the
+//! others (D-17). Pure.
 //!
-//! A set is too full when it alone, or its deployment over all its sets (D-52), reaches the limit. The original counts
-//! terminating machines of a set, too; this loop counts those that never had a Node. In the sum over the sets of a deployment
-//! none of them count, or every rollout with slow drains would be frozen.
+//! A set is too full when the set alone, or all sets of its deployment together (D-52), reach the limit. The original
+//! also counts all terminating machines of a set; here only terminating machines that never had a Node count. In the
+//! sum over the sets of a deployment no terminating machines count: otherwise every rollout with slow drains would be
+//! frozen.
 //!
-//! Whoever asks for a thaw on a deployment is obeyed in one run: its sets are thawed first and the deployment last, so that
-//! the wish stays written down until all of it is done. The original went a detour over annotations on the sets.
+//! A request to unfreeze a deployment is fulfilled in one run: its sets are unfrozen first and the deployment last, so
+//! that the request stays on the deployment until everything is done. The original takes a detour over annotations of
+//! the sets.
 
 use std::collections::BTreeMap;
 
@@ -18,38 +21,38 @@ use crate::snapshots::{DeploymentSnapshot, SetSnapshot};
 use controller_runtime::snapshot::Snapshot;
 use machine_api::names::freeze_reason;
 
-/// What is done with one object.
+/// An effect on one object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// The set creates no machines any more.
+    /// The set may not create machines.
     FreezeSet(SetSnapshot, Why),
     /// The set may create machines again.
     ThawSet(SetSnapshot),
-    /// The deployment may not grow any more.
+    /// The deployment may not grow.
     FreezeDeployment(DeploymentSnapshot, Why),
     /// The deployment may grow again.
     ThawDeployment(DeploymentSnapshot),
 }
 
-/// Why something is frozen, as its condition says it.
+/// The reason of a freeze, as in the condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Why {
     /// Reason in CamelCase.
     pub reason: &'static str,
-    /// For people.
+    /// Message for users.
     pub message: String,
 }
 
-/// Text of the condition of a deployment that had to follow its set.
+/// Message of the condition of a deployment that is frozen because its set is frozen.
 pub const STATE_SYNC_MESSAGE: &str =
     "MachineDeployment State was inconsistent, hence safety controller has fixed this and frozen it";
 
-/// How full something is.
+/// How the number of machines compares with the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fill {
     TooFull,
     Between,
-    AtEase,
+    LowEnough,
 }
 
 impl Fill {
@@ -57,25 +60,25 @@ impl Fill {
         if machines >= limits.upper {
             Self::TooFull
         } else if machines <= limits.lower {
-            Self::AtEase
+            Self::LowEnough
         } else {
             Self::Between
         }
     }
 }
 
-/// A deployment with what its sets come to.
+/// A deployment with the total of its sets.
 struct Family<'a> {
     deployment: &'a DeploymentSnapshot,
     limits: Limits,
     staying: i64,
 }
 
-/// Decides what is frozen and thawed.
+/// Decides what to freeze and unfreeze.
 pub fn decide(seen: &OvershootObservation) -> Vec<Effect> {
     let families = families(seen);
     let mut effects = Vec::new();
-    // Why each deployment with a frozen set is frozen.
+    // The reason for each deployment that has a frozen set.
     let mut frozen: BTreeMap<&str, Why> = BTreeMap::new();
     for guarded in &seen.sets {
         let family = owner_uid(&guarded.set).and_then(|uid| Some((uid, families.get(uid)?)));
@@ -116,7 +119,7 @@ enum Verdict {
 fn verdict(guarded: &GuardedSet, family: Option<&Family<'_>>, seen: &OvershootObservation) -> Verdict {
     let set = &guarded.set;
     if set.is_deleting() {
-        // It makes no machines any more and takes those it has along.
+        // A set that is being deleted creates no machines, and its machines are deleted with it.
         return Verdict::Nothing;
     }
     let marks = marks_of_set(set);
@@ -126,9 +129,9 @@ fn verdict(guarded: &GuardedSet, family: Option<&Family<'_>>, seen: &OvershootOb
     }
     let limits = family.map_or_else(|| Limits::of_lone_set(set, seen.margins), |family| family.limits);
     let own = Fill::of(guarded.machines, limits);
-    let sum = family.map_or(Fill::AtEase, |family| Fill::of(family.staying, limits));
+    let sum = family.map_or(Fill::LowEnough, |family| Fill::of(family.staying, limits));
     match (own, sum) {
-        _ if marks.is_frozen() && (own, sum) == (Fill::AtEase, Fill::AtEase) => Verdict::Thaw,
+        _ if marks.is_frozen() && (own, sum) == (Fill::LowEnough, Fill::LowEnough) => Verdict::Thaw,
         _ if marks.is_frozen() => Verdict::StayFrozen,
         (Fill::TooFull, _) => Verdict::Freeze(too_full(set, guarded.machines, limits)),
         (_, Fill::TooFull) => Verdict::Freeze(sum_too_full(family, limits)),
@@ -160,7 +163,7 @@ fn owner_uid(set: &SetSnapshot) -> Option<&str> {
     set.controller().filter(|owner| owner.kind == "MachineDeployment").map(|owner| owner.uid.as_str())
 }
 
-/// The deployments that stay, by UID.
+/// The deployments that are not being deleted, by UID.
 fn families(seen: &OvershootObservation) -> BTreeMap<&str, Family<'_>> {
     let mut families: BTreeMap<&str, Family<'_>> = seen
         .deployments
@@ -192,17 +195,17 @@ impl Effect {
 }
 
 impl Marks {
-    /// Whether both, label and condition, say that the object is frozen.
+    /// Whether both label and condition say that the object is frozen.
     fn is_complete(self) -> bool {
         self.label && self.condition
     }
 
-    /// Whether either says so.
+    /// Whether label or condition says that the object is frozen.
     fn is_frozen(self) -> bool {
         self.label || self.condition
     }
 
-    /// Whether there is anything that a thaw takes away.
+    /// Whether there is anything for a thaw to remove.
     fn is_any(self) -> bool {
         self.is_frozen() || self.thaw_asked
     }

@@ -1,4 +1,4 @@
-//! What a freeze looks like on an object. Pure.
+//! The marks of a freeze on an object. Pure.
 
 use crate::snapshots::{DeploymentSnapshot, Metadata, SetSnapshot};
 use machine_api::{
@@ -8,14 +8,14 @@ use machine_api::{
     },
 };
 
-/// What an object carries of a freeze.
+/// The marks of a freeze.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
     /// The label that stops creations.
     pub label: bool,
     /// The condition that says why.
     pub condition: bool,
-    /// The annotation that asks for a thaw.
+    /// The annotation that requests a thaw.
     pub thaw_asked: bool,
 }
 
@@ -29,22 +29,22 @@ impl Marks {
     }
 }
 
-/// What a set carries of a freeze.
+/// The marks of a freeze on a set.
 pub fn marks_of_set(set: &SetSnapshot) -> Marks {
     Marks::of(set.metadata(), set.status().conditions.iter().any(is_set_freeze))
 }
 
-/// What a deployment carries of a freeze.
+/// The marks of a freeze on a deployment.
 pub fn marks_of_deployment(deployment: &DeploymentSnapshot) -> Marks {
     Marks::of(deployment.metadata(), deployment.status().conditions.iter().any(is_deployment_freeze))
 }
 
-/// Whether a condition of a set tells of a freeze.
+/// Whether a condition of a set is about a freeze.
 pub fn is_set_freeze(condition: &MachineSetCondition) -> bool {
     condition.condition_type == MachineSetConditionType::Frozen
 }
 
-/// Whether a condition of a deployment tells of a freeze.
+/// Whether a condition of a deployment is about a freeze.
 pub fn is_deployment_freeze(condition: &MachineDeploymentCondition) -> bool {
     condition.condition_type == MachineDeploymentConditionType::Frozen
 }

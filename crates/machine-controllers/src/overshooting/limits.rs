@@ -1,6 +1,6 @@
-//! How many machines are too many, and how few end a freeze.
+//! The number of machines that causes a freeze, and the number that ends it.
 //!
-//! Source: spec/deployment-and-set §17 (1) with D-19 (a strategy without surge has none). Pure.
+//! Source: spec/deployment-and-set §17 (1) with D-19 (a strategy without surge has no surge). Pure.
 
 use serde::Serialize;
 
@@ -12,18 +12,18 @@ use crate::{
 /// `--safety-up` and `--safety-down`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Margins {
-    /// Machines above the allowed number that are still borne.
+    /// Machines above the allowed number that do not yet cause a freeze.
     pub up: u32,
-    /// Machines below the limit at which a freeze ends.
+    /// Distance between the limit and the number at which a freeze ends.
     pub down: u32,
 }
 
 /// The two limits of a set, or of a deployment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Limits {
-    /// As many machines or more are too many.
+    /// This number of machines or more causes a freeze.
     pub upper: i64,
-    /// As many machines or fewer end a freeze.
+    /// This number of machines or fewer ends a freeze.
     pub lower: i64,
 }
 
@@ -33,12 +33,12 @@ impl Limits {
         Self { upper, lower: upper - i64::from(margins.down) }
     }
 
-    /// Of a set that no deployment controls.
+    /// The limits of a set that no deployment controls.
     pub fn of_lone_set(set: &SetSnapshot, margins: Margins) -> Self {
         Self::above(2 * i64::from(set.replicas()), margins)
     }
 
-    /// Of a deployment, and of each of its sets.
+    /// The limits of a deployment, and of each of its sets.
     pub fn of_deployment(deployment: &DeploymentSnapshot, margins: Margins) -> Self {
         let surge = Fenceposts::of(deployment).surge;
         Self::above(i64::from(deployment.replicas()) + i64::from(surge), margins)

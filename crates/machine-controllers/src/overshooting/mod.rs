@@ -1,9 +1,9 @@
-//! The overshoot guard: freezes sets that hold far more machines than anybody wants, and thaws them again.
+//! The overshoot guard: freezes sets that have far more machines than wanted, and unfreezes them again.
 //!
-//! What lives here: when a set and its deployment are frozen and thawed. What does not: what a freeze means, which is the
-//! set's and the deployment's own business (they honour the label also when this loop is off, decisions.md 34), VMs without
-//! a machine and the freeze behind an unreachable API server (`safety`). Source: spec/deployment-and-set §17 with D-15,
-//! D-17, D-18, D-19, D-52.
+//! This folder decides when a set and its deployment are frozen and unfrozen. Elsewhere: the effect of a freeze, which
+//! sets and deployments implement themselves (they obey the label even when this loop is off, decisions.md 34); VMs
+//! without a machine and the freeze while an API server is unreachable (`safety`). Source: spec/deployment-and-set §17
+//! with D-15, D-17, D-18, D-19, D-52.
 
 mod act;
 pub mod decide;
@@ -26,35 +26,35 @@ use controller_runtime::{
 /// Component name of this loop's events.
 pub const COMPONENT: &str = "machine-controller-manager";
 
-/// The shortest period between two runs that nothing has woken.
+/// Minimum period between two runs if no change wakes the loop.
 const SHORTEST_PERIOD: Duration = Duration::from_secs(1);
 
-/// What the overshoot guard works with.
+/// The dependencies of the overshoot guard.
 #[derive(Clone)]
 pub struct OvershootDeps {
-    /// Cached views of the control cluster; machines, sets and deployments must have synced before the first run.
+    /// Stores of the control cluster; machines, sets and deployments must have synced before the first run.
     pub views: ControlViews,
     /// Writes sets; its store must be `views.sets`.
     pub sets: Objects<SetSnapshot>,
     /// Writes deployments; its store must be `views.deployments`.
     pub deployments: Objects<DeploymentSnapshot>,
-    /// The time.
+    /// The clock.
     pub clock: SharedClock,
-    /// Takes events; made with [`COMPONENT`].
+    /// Writes events; made with [`COMPONENT`].
     pub recorder: Recorder,
     /// `--safety-up` and `--safety-down`.
     pub margins: Margins,
-    /// `--machine-safety-overshooting-period`; anything shorter than a second counts as one.
+    /// `--machine-safety-overshooting-period`; at least one second.
     pub period: Duration,
 }
 
-/// Guards the sets of a namespace.
+/// Watches the sets of a namespace.
 pub struct OvershootController {
     deps: OvershootDeps,
 }
 
 impl OvershootController {
-    /// A guard that works with these.
+    /// A guard with these dependencies.
     pub fn new(deps: OvershootDeps) -> Self {
         Self { deps }
     }
@@ -69,7 +69,7 @@ impl OvershootController {
         }
         let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
         let text = format!("overshoot guard of namespace {}: {}", key.namespace, texts.join("; "));
-        // One error that is no refusal is reason enough to try again soon.
+        // An error that is not a refusal is retried soon, so it decides about the outcome.
         let worst = errors.iter().find(|error| !error.is_refusal()).or(errors.first());
         worst.map_or(Outcome::Settled, |error| Outcome::after(error, text))
     }

@@ -1,4 +1,4 @@
-//! What is seen of a namespace: its sets with their numbers of machines, and its deployments.
+//! The observation of a namespace: its sets with their numbers of machines, and its deployments.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -11,31 +11,31 @@ use crate::{
 };
 use controller_runtime::snapshot::Snapshot;
 
-/// Version of [`OvershootObservation`] as it is written down.
+/// Version of [`OvershootObservation`] in its serialised form.
 pub const OBSERVATION_VERSION: u32 = 1;
 
-/// A set and how many machines it controls.
+/// A set and the number of its machines.
 #[derive(Clone, Debug, Serialize)]
 pub struct GuardedSet {
     /// The set.
     pub set: SetSnapshot,
-    /// Machines that it controls by UID (D-52) and that carry all labels of its template. Those that leave after they served
-    /// are not among them: a scale-in with long drains is no overshooting, and would be frozen until most of them are gone.
-    /// Machines that leave without having joined count, as in the original: who makes and deletes them in a circle is what
-    /// the guard is there for.
+    /// Machines that the set controls by UID (D-52) and that have all labels of its template. Terminating machines that
+    /// had a Node are not counted: a scale-in with long drains is no overshooting, but would be frozen until most
+    /// machines are gone. Terminating machines that never joined count, as in the original: a loop that creates and
+    /// deletes machines is what the guard must stop.
     pub machines: i64,
-    /// Machines that it controls and that are not on their way out.
+    /// Machines that the set controls and that are not terminating.
     pub staying: i64,
 }
 
-/// What a run may depend on.
+/// Everything that a run depends on.
 #[derive(Clone, Debug, Serialize)]
 pub struct OvershootObservation {
     /// Version of this structure.
     pub version: u32,
     /// The time of the observation.
     pub now: Timestamp,
-    /// What the command line allows.
+    /// The margins from the command line.
     pub margins: Margins,
     /// The sets of the namespace.
     pub sets: Vec<GuardedSet>,
@@ -44,12 +44,12 @@ pub struct OvershootObservation {
 }
 
 impl OvershootObservation {
-    /// A namespace without anything.
+    /// An empty namespace.
     pub fn of(margins: Margins, now: Timestamp) -> Self {
         Self { version: OBSERVATION_VERSION, now, margins, sets: Vec::new(), deployments: Vec::new() }
     }
 
-    /// Looks up what is in a namespace.
+    /// Reads a namespace from the stores.
     pub fn look_up(views: &ControlViews, namespace: &str, margins: Margins, now: Timestamp) -> Self {
         let sets = views.sets.by_index(BY_NAMESPACE, namespace).into_iter().map(|set| {
             let machines = views.machines.by_index(BY_CONTROLLER, set.uid());
@@ -66,7 +66,7 @@ impl OvershootObservation {
     }
 }
 
-/// Whether the machine is on its way out and had a Node.
+/// Whether the machine is terminating and had a Node.
 fn leaves_after_service(machine: &MachineSnapshot) -> bool {
     is_terminating(machine) && !machine.conditions().is_empty()
 }
@@ -82,7 +82,7 @@ mod tests {
     };
     use machine_api::v1alpha1::Machine;
 
-    /// A set of three whose machines leave: those that `served` and some that never joined.
+    /// A set of three with terminating machines: `served` of them had a Node, `newborn` never joined.
     fn rules(served: usize, newborn: usize) -> Vec<&'static str> {
         let views = ControlViews::default();
         let set = crate::set::testing::set(3).build();

@@ -1,7 +1,7 @@
-//! What effects write: the one place of the room where patches are made.
+//! Makes the patches of effects; no other file of this folder does.
 //!
-//! The condition is written first, as in the original: a reader that finds the label finds the reason. Lists of conditions are
-//! replaced whole, so that patch is refused in another version than the observed one (D-15). Pure.
+//! The condition is written first, as in the original: a reader that finds the label also finds the reason. The patch
+//! replaces the whole list of conditions, so it fails in any version but the observed one (D-15). Pure.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -21,7 +21,7 @@ use machine_api::{
     },
 };
 
-/// What an effect writes, in this order.
+/// The patches of an effect, in order.
 pub fn of_effect(effect: &Effect, now: Timestamp) -> Vec<(Part, Patch)> {
     match effect {
         Effect::FreezeSet(set, why) => frozen_set(set, why, now),

@@ -1,6 +1,6 @@
-//! What makes the overshoot guard look, beside its period.
+//! The changes that wake the overshoot guard, in addition to its period.
 //!
-//! A new machine, as in the original, and a wish to thaw: nobody should have to wait for the period. Pure.
+//! A new machine, as in the original, and a request to unfreeze, so that users need not wait for the period. Pure.
 
 use std::time::Duration;
 
@@ -12,15 +12,15 @@ use crate::{
     wakes::Wake,
 };
 
-/// Machines come in crowds, and one run looks at all of them.
+/// Machines are often created in large numbers at once, and one run reads all of them.
 const GATHER: Duration = Duration::from_millis(200);
 
-/// The one key of a namespace.
+/// The key of a namespace.
 pub fn key_of(namespace: &str) -> ObjectKey {
     ObjectKey::new(namespace, "")
 }
 
-/// A machine was added.
+/// Wakes the guard if a machine was added.
 pub fn after_machine(change: &Change<MachineSnapshot>) -> Vec<Wake> {
     match (&change.old, &change.new) {
         (None, Some(machine)) => vec![gathering(machine)],
@@ -28,12 +28,12 @@ pub fn after_machine(change: &Change<MachineSnapshot>) -> Vec<Wake> {
     }
 }
 
-/// Somebody asks on a set for a thaw.
+/// Wakes the guard if a set requests a thaw.
 pub fn after_set(change: &Change<SetSnapshot>) -> Vec<Wake> {
     thaw_asked(change)
 }
 
-/// Somebody asks on a deployment for a thaw.
+/// Wakes the guard if a deployment requests a thaw.
 pub fn after_deployment(change: &Change<DeploymentSnapshot>) -> Vec<Wake> {
     thaw_asked(change)
 }

@@ -38,7 +38,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// The deployment and its sets, each with so many machines.
+    /// The deployment and its sets, each with its number of machines.
     fn new(deployment: &DeploymentSnapshot, sets: &[(MachineSet, usize)]) -> Self {
         let clock: SharedClock = Arc::new(TokioClock::starting_at(now()));
         let api = TestApi::new(Arc::clone(&clock));
@@ -67,7 +67,7 @@ impl Cluster {
         cluster
     }
 
-    /// The set has so many machines.
+    /// Gives the set this number of machines.
     fn hold(&self, set: &MachineSet, machines: usize) {
         let stored = self.views.sets.get(&ObjectKey::of(set)).unwrap();
         let set = stored.whole_object();
@@ -101,7 +101,7 @@ impl Cluster {
         self.api.get(MD).unwrap()
     }
 
-    fn heard(&mut self) -> Vec<String> {
+    fn events(&mut self) -> Vec<String> {
         let mut reasons = Vec::new();
         while let Ok(event) = self.events.try_recv() {
             reasons.push(event.note.reason.to_owned());
@@ -114,7 +114,7 @@ fn name_of(object: &Value) -> String {
     object["metadata"]["name"].as_str().unwrap().to_owned()
 }
 
-/// By label and condition alike; one without the other is a failure.
+/// Label and condition must agree; a difference fails the test.
 fn is_frozen(object: &Value, conditions: &str) -> bool {
     let by_label = object["metadata"]["labels"][label::FREEZE] == "True";
     let conditions = object["status"][conditions].as_array();
@@ -140,7 +140,7 @@ async fn s_safe_03_too_many_machines_freeze_set_and_deployment_s_safe_04_and_few
         condition["message"],
         "The number of machines backing MachineSet: md-new is 6 >= 6 which is the Max-ScaleUp-Limit"
     );
-    assert_eq!(cluster.heard(), ["FrozeMachineSet"]);
+    assert_eq!(cluster.events(), ["FrozeMachineSet"]);
 
     let writes = cluster.api.counts();
     cluster.run().await;
@@ -150,7 +150,7 @@ async fn s_safe_03_too_many_machines_freeze_set_and_deployment_s_safe_04_and_few
     cluster.run().await;
     assert_eq!(cluster.frozen_sets(), Vec::<String>::new());
     assert!(!is_frozen(&cluster.deployment(), "conditions"));
-    assert_eq!(cluster.heard(), ["UnfrozeMachineSet"]);
+    assert_eq!(cluster.events(), ["UnfrozeMachineSet"]);
 }
 
 #[tokio::test]
@@ -179,7 +179,7 @@ async fn s_safe_07_a_wish_to_thaw_is_obeyed_and_taken_off() {
     let cluster = Cluster::new(&deployment(3, 1, 0).snapshot(), &[(set, 6)]);
     cluster.run().await;
     cluster.change_deployment(|stored| stored["metadata"]["annotations"][annotation::UNFREEZE] = json!("True"));
-    // Half-way nothing is lost: the wish stays until the sets are thawed.
+    // Nothing is lost halfway: the request stays until the sets are unfrozen.
     cluster.api.fail_next("PATCH machinesets", Fault::REFUSE);
     cluster.api.fail_next("PATCH machinedeployments/status", Fault::REFUSE);
     assert!(matches!(cluster.run().await, Outcome::Refused(_)));
@@ -207,7 +207,7 @@ async fn s_safe_09_a_recreate_deployment_and_s_safe_10_two_full_sets_are_dealt_w
     let recreating = deployment(3, 1, 0).with(|d| d.spec.strategy.strategy_type = StrategyType::Recreate).snapshot();
     let sets = [(set_of_class("md-new", "new", 3, 0), 5), (foreign("lone", 2), 6), (foreign("calm", 2), 5)];
     let cluster = Cluster::new(&recreating, &sets);
-    // A failure with one set stops no other.
+    // A failure with one set does not stop the other.
     cluster.api.fail_next("PATCH machinesets/status", Fault::REFUSE);
     assert!(matches!(cluster.run().await, Outcome::Refused(text) if text.contains("exceeded quota")));
     assert_eq!(cluster.frozen_sets().len(), 1);

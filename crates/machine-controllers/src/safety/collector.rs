@@ -1,7 +1,7 @@
-//! The loop `machinesafetyorphanvms`: asks providers and the API server, and carries out what [`orphans`] and
-//! [`unmanaged`] decide.
+//! The loop `machinesafetyorphanvms`: asks providers and the API server, and carries out the plans of [`orphans`] and
+//! [`unmanaged`].
 //!
-//! A class is one key and a Node is one key, so that a provider that is slow or broken holds up its own classes only.
+//! Each class and each Node is a key of its own, so that a slow or failing provider delays only its own classes.
 //! Source: spec/machine-controller §9.1, §9.2.
 
 use std::{
@@ -45,23 +45,24 @@ use machine_driver::{
 };
 use mcm_metrics::{Metrics, OfClass};
 
-/// How long a provider may take for a list, and for the end of one VM.
+/// Deadlines of a provider's list, and of the deletion of one VM.
 const LIST_DEADLINE: Duration = Duration::from_secs(2 * 60);
 const DELETE_DEADLINE: Duration = Duration::from_secs(5 * 60);
-/// How long a class waits at most while verdicts are suspended.
+/// Maximum pause of a class while deletions are suspended.
 const FROZEN_PAUSE: Duration = Duration::from_secs(5 * 60);
-/// Machines read from the API server at once.
+/// Maximum number of concurrent reads of machines from the API server.
 const READS_AT_ONCE: usize = 10;
-/// A period below this would be a hot loop (M-31).
+/// A shorter period would be a hot loop (M-31).
 pub const LEAST_PERIOD: Duration = Duration::from_secs(10);
 
-/// Is told of every list that a provider has made of a class's VMs, so that nobody has to ask again; must be quick.
+/// Called with every list of VMs that a provider returns for a class, so that other code need not ask again. Must not
+/// block.
 pub type ListListener = Arc<dyn Fn(&MachineClass, &[machine_driver::ListedVm]) + Send + Sync>;
 
-/// What is seen of Nodes.
-pub type SeenNodes = Arc<Store<NodeSnapshot>>;
+/// The store of Nodes.
+pub type NodeStore = Arc<Store<NodeSnapshot>>;
 
-/// What the collector needs.
+/// The dependencies of the collector.
 pub struct CollectorDeps {
     /// The stores of the control cluster.
     pub views: ControlViews,
@@ -70,36 +71,36 @@ pub struct CollectorDeps {
     /// Machines, read.
     pub machines: Objects<MachineSnapshot>,
     /// Nodes, read and written, and their store; none without a target cluster.
-    pub nodes: Option<(Objects<NodeSnapshot>, SeenNodes)>,
+    pub nodes: Option<(Objects<NodeSnapshot>, NodeStore)>,
     /// The drivers of this process.
     pub drivers: machine_driver::Registry,
-    /// Tells the time.
+    /// The clock.
     pub clock: SharedClock,
-    /// Passes or stops destructive effects.
+    /// Allows or stops destructive effects.
     pub gate: Gate,
-    /// Takes events.
+    /// Writes events.
     pub recorder: Recorder,
-    /// Counts.
+    /// The metrics.
     pub metrics: Metrics,
-    /// Whether verdicts are suspended.
+    /// Whether deletions are suspended.
     pub freeze: FreezeSwitch,
-    /// Pause between two looks at a class.
+    /// Pause between two passes over a class.
     pub period: Duration,
-    /// A Node may be so old without a machine.
+    /// The age up to which a Node may have no machine.
     pub node_patience: Duration,
-    /// The guards of a deletion.
+    /// The limits of deletions.
     pub guards: Guards,
-    /// Is told of every list.
+    /// Called with every list of VMs.
     pub lists: Option<ListListener>,
 }
 
-/// Deletes VMs and lets go of Nodes that no machine stands behind.
+/// Deletes VMs without a machine, and releases Nodes without a machine.
 pub struct Collector {
     deps: CollectorDeps,
-    /// Since when VMs have been suspected, by class and identity.
+    /// Start of the suspicion for each suspected VM, by class and provider id.
     suspects: Mutex<BTreeMap<ObjectKey, BTreeMap<String, Timestamp>>>,
     decision: Decision<orphans::Observation, orphans::Plan>,
-    /// VMs that are being deleted: two classes may list the same VM.
+    /// VMs that are being deleted. Two classes may list the same VM.
     under_way: Mutex<BTreeSet<String>>,
 }
 
@@ -110,19 +111,19 @@ impl Collector {
         Self { deps, suspects: Mutex::default(), decision, under_way: Mutex::default() }
     }
 
-    /// The same collector with another decision. For those who play without one of its guards.
+    /// The same collector with another decision function. The simulation passes one that lacks a guard.
     #[must_use]
     pub fn deciding_by(mut self, decision: Decision<orphans::Observation, orphans::Plan>) -> Self {
         self.decision = decision;
         self
     }
 
-    /// One look at a class or a Node.
+    /// One pass over a class or a Node.
     pub async fn reconcile(&self, key: ObjectKey) -> Outcome {
-        if key.namespace.is_empty() { self.look_at_node(key).await } else { self.look_at_class(key).await }
+        if key.namespace.is_empty() { self.reconcile_node(key).await } else { self.reconcile_class(key).await }
     }
 
-    async fn look_at_class(&self, key: ObjectKey) -> Outcome {
+    async fn reconcile_class(&self, key: ObjectKey) -> Outcome {
         let period = self.deps.period.max(LEAST_PERIOD);
         let Some(class) = self.deps.views.classes.get(&key) else {
             lock(&self.suspects).remove(&key);
@@ -146,8 +147,8 @@ impl Collector {
                 return Outcome::LookAgain(period.min(Duration::from_secs(60)), "the list failed");
             }
         };
-        if let Some(tell) = &self.deps.lists {
-            tell(&class, &listed);
+        if let Some(listener) = &self.deps.lists {
+            listener(&class, &listed);
         }
         let vms = self.with_claims(&key, listed).await;
         let plan = (self.decision)(&orphans::Observation {
@@ -165,24 +166,25 @@ impl Collector {
         Outcome::LookAgain(next.max(LEAST_PERIOD), "the next look at the provider")
     }
 
-    /// Whether verdicts are suspended. After a step of the clock nothing is collected before all ages have been watched for
-    /// a while (decisions.md 46).
+    /// Whether deletions are suspended. After a step of the clock nothing is collected until all ages have been
+    /// observed for a while (decisions.md 46).
     fn freeze(&self) -> Freeze {
         let step = self.deps.freeze.reading().and_then(|reading| reading.step);
         if step.is_some_and(|step| step.watched < WATCHED_AFTER_STEP) { Freeze::Frozen } else { self.deps.freeze.get() }
     }
 
-    /// The guards of a deletion.
+    /// The limits of deletions.
     pub fn guards(&self) -> Guards {
         self.deps.guards
     }
 
-    /// Since when VMs of a class have been suspected, by their identity.
+    /// Start of the suspicion for each suspected VM of a class, by provider id.
     pub fn suspects_of(&self, class: &ObjectKey) -> BTreeMap<String, Timestamp> {
         lock(&self.suspects).get(class).cloned().unwrap_or_default()
     }
 
-    /// The listed VMs with what their machines say: the stores acquit, only the API server convicts.
+    /// The listed VMs with the claims of their machines. The stores can only clear a VM of suspicion; only the API
+    /// server can confirm that it is an orphan.
     async fn with_claims(&self, class: &ObjectKey, listed: Vec<machine_driver::ListedVm>) -> Vec<orphans::ListedVm> {
         let views = &self.deps.views;
         let held: BTreeSet<String> = views
@@ -225,7 +227,7 @@ impl Collector {
         vms
     }
 
-    /// Deletes VMs; answers whether one of them is still there.
+    /// Deletes VMs; returns whether one of them still exists.
     async fn delete(
         &self,
         class: &Arc<MachineClass>,
@@ -298,7 +300,7 @@ impl Collector {
         }
     }
 
-    async fn look_at_node(&self, key: ObjectKey) -> Outcome {
+    async fn reconcile_node(&self, key: ObjectKey) -> Outcome {
         let Some((nodes, store)) = &self.deps.nodes else { return Outcome::Settled };
         let Some(node) = store.get(&key) else { return Outcome::Settled };
         let machines = self.deps.views.machines.by_index(BY_NODE, &key.name);
@@ -321,7 +323,7 @@ impl Collector {
             unmanaged::Plan::Keep | unmanaged::Plan::Ask => return Outcome::Settled,
             unmanaged::Plan::LookAgain(wait) => return Outcome::LookAgain(wait, "a node without a machine"),
             unmanaged::Plan::Contested => {
-                self.tell_of_contest(&key, &machines);
+                self.report_contest(&key, &machines);
                 return Outcome::Settled;
             }
             unmanaged::Plan::Release => patches::release(&node),
@@ -331,14 +333,14 @@ impl Collector {
         match nodes.patch(&node.target(), Part::Main, patch).await {
             Ok(_) | Err(ApiError::NotFound(_) | ApiError::NotLeading(_)) => Outcome::Settled,
             Err(error) => {
-                // The next try decides on the truth.
+                // The next attempt decides on the present version.
                 let reread = nodes.get(&key).await.err().map(|error| format!("; it can't be read again: {error}"));
                 Outcome::after(&error, format!("node {key}: {error}{}", reread.unwrap_or_default()))
             }
         }
     }
 
-    fn tell_of_contest(&self, node: &ObjectKey, machines: &[MachineSnapshot]) {
+    fn report_contest(&self, node: &ObjectKey, machines: &[MachineSnapshot]) {
         let names: Vec<String> = machines.iter().map(|machine| machine.name().to_owned()).collect();
         let note = format!(
             "{} machines have node {node} on their label: {}; the one whose instance the node's providerID names keeps it, or \
@@ -352,10 +354,10 @@ impl Collector {
     }
 }
 
-/// What a provider is asked through about all VMs of a class.
+/// The driver, class and Secret with which a provider is asked for all VMs of a class.
 ///
 /// # Errors
-/// With what keeps the class from being used.
+/// The reason why the class can't be used.
 pub fn access_to(
     class: &MachineClass,
     drivers: &machine_driver::Registry,
@@ -370,7 +372,7 @@ pub fn access_to(
     }
 }
 
-/// What the API server says about the machine of a VM.
+/// Asks the API server for the machine of a VM.
 async fn ask(machines: Objects<MachineSnapshot>, provider_id: String, key: ObjectKey) -> (String, Claim) {
     let answer = match machines.get(&key).await {
         Ok(machine) => claim(&provider_id, machine.as_ref()),
@@ -382,7 +384,7 @@ async fn ask(machines: Objects<MachineSnapshot>, provider_id: String, key: Objec
     (provider_id, answer)
 }
 
-/// A machine as drivers get it for the end of a VM that has none (spec/providers §1.2).
+/// A machine object for the driver that deletes a VM without a machine (spec/providers §1.2).
 fn synthetic(class: &MachineClass, name: &str, provider_id: &str) -> Machine {
     let mut machine = Machine::default();
     machine.metadata.name = Some(name.to_owned());
@@ -391,10 +393,10 @@ fn synthetic(class: &MachineClass, name: &str, provider_id: &str) -> Machine {
     machine
 }
 
-/// The provider's list of VMs of a class.
+/// Lists the VMs of a class at the provider.
 ///
 /// # Errors
-/// The driver's, and `DeadlineExceeded`.
+/// The driver's error, or `DeadlineExceeded`.
 pub async fn list(
     driver: &dyn Driver,
     class: &Arc<MachineClass>,

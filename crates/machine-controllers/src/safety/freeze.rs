@@ -1,7 +1,9 @@
-//! When the machine loops freeze because an API server is silent, when they thaw, and what a thaw does to a machine.
+//! Decides when the machine loops freeze because an API server does not answer, when they unfreeze, and what the thaw
+//! does to a machine.
 //!
-//! Frozen means: no verdict about health, no creation, nothing collected, since all of it would be concluded from an old
-//! view. Deletions under way, reads and webhooks go on. Source: spec/machine-controller §9.3, M-34, M-35, decision 13.
+//! While frozen there are no health decisions, no creations and no collection, because all of them would be based on
+//! outdated stores. Started deletions, reads and webhooks continue. Source: spec/machine-controller §9.3, M-34, M-35,
+//! decision 13.
 
 use std::time::Duration;
 
@@ -13,68 +15,68 @@ use crate::{machine::observation::Silence, snapshots::MachineSnapshot};
 
 /// Version of the observation's serialised form.
 pub const OBSERVATION_VERSION: u32 = 1;
-/// What a thawed machine says; the original's words.
+/// The message of a machine after a thaw; the text of the original.
 pub const THAW_TEXT: &str = "Machine Health Timeout was reset due to APIServer being unreachable";
-/// After a thaw all machines are looked at, once the first news has come in.
+/// Time from a thaw to the pass over all machines, so that the first updates can arrive.
 pub const LOOK_AFTER_THAW: Duration = Duration::from_secs(30);
 
-/// What is remembered between two probes.
+/// The state between two probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum State {
-    /// Everything goes on.
+    /// The loops run.
     Flowing {
-        /// When the first probe was sent that failed since both API servers last answered, in the steady time.
+        /// When the first probe was sent that failed since both API servers last answered, on the steady clock.
         failing_since: Option<Timestamp>,
     },
     /// The loops are frozen.
     Frozen {
-        /// When the first probe was sent that failed: the outage had begun by then. What fell ill before it, fell ill while the
-        /// API servers were there, as far as anybody knows.
+        /// When the first failed probe was sent; the outage had started by then. A machine that became unhealthy before
+        /// that did so while the API servers were reachable, as far as is known.
         outage_began: Timestamp,
     },
 }
 
-/// Whether the views show what the API servers have.
+/// Whether the stores show the present state of the API servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Views {
-    /// They do, or nobody is frozen who would wait for it.
+    /// They do, or no loop is frozen and it does not matter.
     Current,
-    /// They don't: a watch that comes back replays history first.
+    /// They do not: a watch that reconnects first replays earlier changes.
     Behind,
 }
 
-/// What a probe said.
+/// The result of a probe.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Health {
     /// It answered.
     Up,
-    /// It did not, for this reason.
+    /// It did not answer, for this reason.
     Down(String),
 }
 
 /// The limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Limits {
-    /// So long an API server may be silent.
+    /// How long an API server may be unreachable before the loops freeze.
     pub timeout: Duration,
-    /// Pause between two probes while all is well.
+    /// Pause between two successful probes.
     pub period: Duration,
 }
 
-/// All that the decision depends on.
+/// Everything that the decision depends on.
 #[derive(Clone, Debug, Serialize)]
 pub struct Observation {
-    /// Version of this form.
+    /// Version of this structure.
     pub version: u32,
     /// The time of the decision.
     pub now: Timestamp,
-    /// The same as if the clock had never stepped.
+    /// The present time on the steady clock, which never steps.
     pub steady: Timestamp,
-    /// When the probe was sent, in the steady time.
+    /// When the probe was sent, on the steady clock.
     pub asked: Timestamp,
-    /// Whether the views show what the API servers have.
+    /// Whether the stores show the present state of the API servers.
     pub views: Views,
-    /// What is remembered.
+    /// The state after the last probe.
     pub state: State,
     /// The API server with the machine objects.
     pub control: Health,
@@ -84,32 +86,32 @@ pub struct Observation {
     pub limits: Limits,
 }
 
-/// What is to happen.
+/// The action after a probe.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Step {
     /// Nothing.
     Nothing,
-    /// The loops freeze.
+    /// Freeze the loops.
     Freeze,
-    /// Machines that fell ill in the outage are forgiven, then the loops go on.
+    /// Reset the machines that became unhealthy in the outage, then let the loops run.
     Thaw {
         /// When the outage was first noticed.
         outage_began: Timestamp,
     },
 }
 
-/// What follows from a probe.
+/// The result of the decision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Plan {
-    /// What is remembered from now on; of a thaw, once it is done.
+    /// The new state; for a thaw, the state once the thaw is done.
     pub state: State,
-    /// What is to happen.
+    /// The action.
     pub step: Step,
-    /// When to probe again.
+    /// Time until the next probe.
     pub next: Duration,
 }
 
-/// What follows from a probe.
+/// Decides what follows from a probe.
 pub fn decide(seen: &Observation) -> Plan {
     let up = seen.control == Health::Up && seen.target == Health::Up;
     let well = State::Flowing { failing_since: None };
@@ -123,7 +125,7 @@ pub fn decide(seen: &Observation) -> Plan {
             let since = failing_since.unwrap_or(seen.asked);
             let silent = seen.steady.duration_since(since);
             if Duration::try_from(silent).unwrap_or_default() > seen.limits.timeout {
-                // Machines carry times of the clock.
+                // The times in machines are those of the clock, not of the steady clock.
                 let outage_began = seen.now.checked_sub(silent).unwrap_or(since);
                 (State::Frozen { outage_began }, Step::Freeze, soon)
             } else {
@@ -137,7 +139,7 @@ pub fn decide(seen: &Observation) -> Plan {
     Plan { state, step, next }
 }
 
-/// Which API server is silent. Without the one that holds the machines nothing can be told on them.
+/// Which API server does not answer. Without the one that stores the machines no status can be written.
 pub fn silence(control: &Health, target: &Health) -> Silence {
     match (control, target) {
         (Health::Up, Health::Up) => Silence::None,
@@ -149,22 +151,22 @@ pub fn silence(control: &Health, target: &Health) -> Silence {
 /// What a thaw does to an unhealthy machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Thaw {
-    /// The machine fell ill during the outage: it counts as Running again.
+    /// The machine became unhealthy during the outage: it counts as Running again.
     Recovers,
-    /// The machine was ill before: it stays Unknown, and its health timeout begins anew.
+    /// The machine was unhealthy before: it stays Unknown, and its health timeout starts again.
     RestartsTimeout,
 }
 
-/// What a thaw does to this machine; `None` leaves it alone.
+/// Decides what a thaw does to this machine; `None` means nothing.
 pub fn thawed(machine: &MachineSnapshot, outage_began: Timestamp) -> Option<Thaw> {
     let current = &machine.status().current_status;
     if current.phase != MachinePhase::Unknown || machine.is_deleting() {
         return None;
     }
-    let fell_ill = current.last_update_time.as_ref().map(|time| time.0);
+    let unhealthy_since = current.last_update_time.as_ref().map(|time| time.0);
     // Stored times have whole seconds.
-    let was_ill_before = fell_ill.is_some_and(|fell_ill| fell_ill.as_second() < outage_began.as_second());
-    Some(if was_ill_before { Thaw::RestartsTimeout } else { Thaw::Recovers })
+    let was_unhealthy_before = unhealthy_since.is_some_and(|since| since.as_second() < outage_began.as_second());
+    Some(if was_unhealthy_before { Thaw::RestartsTimeout } else { Thaw::Recovers })
 }
 
 #[cfg(test)]
@@ -200,7 +202,7 @@ mod tests {
         })
     }
 
-    /// Probes at these seconds, all with this answer; what the last one said.
+    /// Sends probes at these seconds, all with this result; returns the last plan.
     fn probes(mut state: State, up: bool, seconds: &[i64]) -> Plan {
         let mut last = None;
         for second in seconds {

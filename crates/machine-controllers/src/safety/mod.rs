@@ -1,11 +1,11 @@
-//! The loops that protect machines from the world and the world from machines.
+//! The safety loops: they collect what no machine owns, and freeze the machine loops during outages.
 //!
-//! [`orphans`]: VMs that no machine stands behind are deleted. [`unmanaged`]: Nodes that no machine stands behind are let
-//! go. Both are done by [`collector`], the loop `machinesafetyorphanvms`; [`routing`] says what wakes it. [`freeze`]:
-//! while an API server is silent nothing is concluded from an old view; done by [`watchman`], the loop
-//! `machinesafetyapiserver`. Decisions are pure and clock-free. Source: spec/machine-controller §9.
+//! [`orphans`] decides which VMs without a machine are deleted. [`unmanaged`] decides which Nodes without a machine are
+//! released. Both run in [`collector`], the loop `machinesafetyorphanvms`; [`routing`] says what wakes it. [`freeze`]
+//! decides when the loops freeze because an API server does not answer; it runs in [`watchman`], the loop
+//! `machinesafetyapiserver`. Decisions are pure and read no clock. Source: spec/machine-controller §9.
 //!
-//! Not here: sets with too many machines (`machinesafetyovershooting`), which belongs to the other half.
+//! Sets with too many machines (`machinesafetyovershooting`) belong to the other half and are not handled here.
 
 pub mod collector;
 pub mod freeze;

@@ -1,8 +1,8 @@
-//! Which VMs of a class are orphans, and which of them are deleted now.
+//! Decides which VMs of a class are orphans, and which of them are deleted now.
 //!
-//! A VM is an orphan when the API server itself says, twice and at least a minute apart, that no machine of its name
-//! exists or that the machine has another VM. What is not on the provider's list is never concluded from: an empty,
-//! partial or failed list proves nothing. Source: spec/machine-controller §9.1, decision 14.
+//! A VM is an orphan when the API server itself says twice, at least a minute apart, that its machine does not exist or
+//! has another VM. Nothing follows from the absence of a VM on the provider's list: an empty, partial or failed list
+//! proves nothing. Source: spec/machine-controller §9.1, decision 14.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,16 +21,16 @@ pub const OBSERVATION_VERSION: u32 = 1;
 /// Name of the rule by which orphans are deleted.
 pub const RULE: &str = "orphan-vm";
 
-/// The guards of a deletion.
+/// The limits of deletions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Guards {
     /// Time between the first verdict and the deletion.
     pub confirm_after: Duration,
-    /// A VM that is younger is left alone, where the provider tells its age.
+    /// Minimum age of a VM that is deleted, if the provider reports the age.
     pub least_age: Duration,
-    /// VMs that are deleted at most in one run of a class.
+    /// Maximum number of VMs deleted in one pass over a class.
     pub deletions: usize,
-    /// Machines that are read from the API server at most in one run of a class.
+    /// Maximum number of machines read from the API server in one pass over a class.
     pub reads: usize,
 }
 
@@ -45,31 +45,31 @@ impl Default for Guards {
     }
 }
 
-/// What is known of the machine that a listed VM was made for.
+/// What the machine of a listed VM says about the VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Claim {
-    /// It has this VM.
+    /// The machine has this VM.
     Own,
-    /// It may be about to get this VM.
+    /// The machine may be about to get this VM.
     InCreation,
-    /// It is being deleted and its driver doesn't know which of several VMs it has: they all end with it.
+    /// The machine is being deleted, and its driver does not know which of several VMs it has. All of them are deleted.
     Leaving,
-    /// It has another one.
+    /// The machine has another VM.
     OtherVm(String),
-    /// It has another one, which the list lacks. A list that spells the id of the machine's VM in a new way looks like
-    /// this: the two ids may name one VM.
+    /// The machine has another VM, which is not on the list. A list that spells the id of the machine's VM in a new way
+    /// looks the same, so the two ids may name one VM.
     Respelled(String),
-    /// There is no such machine.
+    /// The machine does not exist.
     Nobody,
-    /// The provider does not tell for which machine it is.
+    /// The provider does not report the VM's machine.
     Unnamed,
-    /// The provider does not tell which VM it is. A deletion without an id would end a VM by its name, whichever it is.
+    /// The provider does not report the VM's id. A deletion without an id would delete any VM with the machine's name.
     Unidentified,
-    /// Nobody has asked the API server, or it did not answer.
+    /// The API server was not asked or did not answer.
     Unknown,
 }
 
-/// What the machine of the VM's name says about the VM; `None` means there is no such machine.
+/// The claim of the VM's machine on the VM; `None` means that the machine does not exist.
 pub fn claim(provider_id: &str, machine: Option<&MachineSnapshot>) -> Claim {
     let Some(machine) = machine else { return Claim::Nobody };
     let own = machine.provider_id();
@@ -85,23 +85,24 @@ pub fn claim(provider_id: &str, machine: Option<&MachineSnapshot>) -> Claim {
     }
 }
 
-/// A driver that saw several VMs for one machine says this code (spec §9.1).
+/// The code of a driver that has found several VMs for one machine (spec §9.1).
 const SEVERAL_VMS: &str = "OutOfRange";
 
-/// Whether the driver's last word about the machine's VM was that it has several.
+/// Whether the driver has reported several VMs in the machine's last operation.
 pub fn tells_of_several_vms(machine: &MachineSnapshot) -> bool {
     machine.last_operation().description.contains(SEVERAL_VMS)
 }
 
-/// Whether the machine's deletion is past its drain and fails since the driver sees several VMs of the machine's name.
+/// Whether the deletion of the machine has finished its drain and fails because the driver finds several VMs with the
+/// machine's name.
 fn is_left_with_several_vms(machine: &MachineSnapshot) -> bool {
     machine.is_deleting()
         && DeletionStage::of(machine) == Some(DeletionStage::DeleteVm)
         && tells_of_several_vms(machine)
 }
 
-/// What the stores say about a listed VM: `held` are the instances of all machines, as [`instance_key`] tells them, `machine` is the
-/// one of the VM's name.
+/// The claim on a listed VM according to the stores. `held` are the instances of all machines, as [`instance_key`]
+/// values; `machine` is the machine with the name in the list.
 pub fn claim_in_stores(
     vm: &machine_driver::ListedVm,
     held: &BTreeSet<String>,
@@ -117,15 +118,15 @@ pub fn claim_in_stores(
     }
 }
 
-/// Providers spell their ids in different cases at different doors (Azure), and people write into a machine what its Node says, with a
-/// zone or a slash less; an orphan is never found by that (decisions.md 44). Ids that may name one VM count as doing so: a VM too many
-/// costs money, one too few costs pods.
+/// Whether two ids may name the same VM. Providers spell their ids in different letter cases in different APIs (Azure),
+/// and users copy the id of a Node into a machine with a zone or a slash missing; such a difference must never make an
+/// orphan (decisions.md 44). In doubt the ids count as equal: a VM too many costs money, a VM too few costs pods.
 fn may_be_same_vm(one: &str, other: &str) -> bool {
     instance_key(one) == instance_key(other)
 }
 
 impl Claim {
-    /// Whether the VM is nobody's.
+    /// Whether the VM is an orphan.
     pub fn is_orphaned(&self) -> bool {
         match self {
             Self::Nobody | Self::OtherVm(_) | Self::Leaving => true,
@@ -135,7 +136,7 @@ impl Claim {
         }
     }
 
-    /// The claim on a VM of a list with these instances, as [`instance_key`] tells them.
+    /// The claim, given the instances on the provider's list as [`instance_key`] values.
     #[must_use]
     pub fn on_list_of(self, listed: &BTreeSet<String>) -> Self {
         match self {
@@ -144,7 +145,7 @@ impl Claim {
         }
     }
 
-    /// What is wrong with the list's entry, if the VM is kept for that.
+    /// The fault of the list's entry because of which the VM is kept.
     pub fn doubt(&self) -> Option<String> {
         match self {
             Self::Unnamed => Some("the entry has no machine's name".to_owned()),
@@ -160,69 +161,69 @@ impl Claim {
 /// A VM on the provider's list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ListedVm {
-    /// Its identity.
+    /// Its provider id.
     pub provider_id: String,
-    /// The machine it was made for.
+    /// The machine for which it was made.
     pub machine: String,
-    /// When it was made, where the provider tells.
+    /// When it was made, if the provider reports that.
     pub created: Option<Timestamp>,
-    /// What is known of its machine.
+    /// The claim of its machine.
     pub claim: Claim,
 }
 
-/// All that the decision about one class depends on.
+/// Everything that the decision about one class depends on.
 #[derive(Clone, Debug, Serialize)]
 pub struct Observation {
-    /// Version of this form.
+    /// Version of this structure.
     pub version: u32,
     /// The time of the decision.
     pub now: Timestamp,
     /// What the provider listed.
     pub vms: Vec<ListedVm>,
-    /// Since when VMs have been suspected, by their identity.
+    /// Start of the suspicion for each suspected VM, by provider id.
     pub suspects: BTreeMap<String, Timestamp>,
-    /// The guards.
+    /// The limits of deletions.
     pub guards: Guards,
 }
 
-/// A VM to be deleted.
+/// A VM to delete.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Deletion {
-    /// Its identity.
+    /// Its provider id.
     pub provider_id: String,
-    /// The machine it was made for.
+    /// The machine for which it was made.
     pub machine: String,
     /// Name of the rule.
     pub rule: &'static str,
 }
 
-/// What follows.
+/// The result of the decision.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Plan {
-    /// The suspects from now on.
+    /// The suspected VMs from now on.
     pub suspects: BTreeMap<String, Timestamp>,
-    /// The VMs to be deleted.
+    /// The VMs to delete.
     pub deletions: Vec<Deletion>,
-    /// When to look again, if suspects are left; else the period's end is early enough.
+    /// Time until the next pass if there are suspects; otherwise the period decides.
     pub next: Option<Duration>,
 }
 
-/// Which of the suspicious VMs are asked about at the API server, by their identity: those that have been suspected the
-/// longest come first, then the others in the provider's order. `vms` carry the claims as the stores have them.
+/// The provider ids of the VMs whose machines are read from the API server: first the VMs suspected for the longest
+/// time, then the others in the provider's order. `vms` have the claims from the stores.
 pub fn to_be_confirmed(vms: &[ListedVm], suspects: &BTreeMap<String, Timestamp>, guards: &Guards) -> Vec<String> {
     let mut suspicious: Vec<&ListedVm> = vms.iter().filter(|vm| vm.claim.is_orphaned()).collect();
     suspicious.sort_by_key(|vm| suspects.get(&vm.provider_id).copied().unwrap_or(Timestamp::MAX));
     suspicious.iter().take(guards.reads).map(|vm| vm.provider_id.clone()).collect()
 }
 
-/// Which VMs are suspects, and which of them are deleted. The claims are those of the API server.
+/// Decides which VMs are suspected, and which of them are deleted. The claims are those of the API server.
 pub fn decide(seen: &Observation) -> Plan {
     let mut plan = Plan::default();
     for vm in &seen.vms {
-        // A suspicion from the future is one of before the clock was set back: it begins anew.
+        // A suspicion from the future is from before the clock was set back; it starts again.
         let suspected = seen.suspects.get(&vm.provider_id).copied().filter(|since| *since <= seen.now);
         let since = match (&vm.claim, suspected) {
-            // A run that could not ask neither confirms nor acquits.
+            // Without an answer a suspicion is neither confirmed nor cleared.
             (Claim::Unknown, Some(since)) => {
                 plan.suspects.insert(vm.provider_id.clone(), since);
                 plan.look_again_within(seen.guards.confirm_after);
@@ -248,7 +249,7 @@ pub fn decide(seen: &Observation) -> Plan {
     plan
 }
 
-/// How long an orphan must not be touched yet; `created` is when it was made, where the provider tells.
+/// The time until an orphan may be deleted; `created` is when it was made, if the provider reports that.
 pub fn still_to_wait(
     created: Option<Timestamp>,
     suspected_since: Timestamp,
@@ -256,7 +257,7 @@ pub fn still_to_wait(
     now: Timestamp,
 ) -> Duration {
     let remaining = |since: Timestamp, length: Duration| {
-        // A time in the future is a difference of clocks: the whole length is waited then.
+        // A time in the future comes from differing clocks; then the whole length is waited.
         length.saturating_sub(Duration::try_from(now.duration_since(since)).unwrap_or_default())
     };
     let verdict = remaining(suspected_since, guards.confirm_after);
@@ -348,7 +349,7 @@ mod tests {
         ListedVm { provider_id: id.to_owned(), machine: "m".to_owned(), created: None, claim }
     }
 
-    /// An orphan that has been suspected for so many seconds, made so many seconds ago.
+    /// An orphan that has been suspected for `suspected` seconds and was made `made` seconds ago.
     fn decided(suspected: Option<i64>, made: Option<i64>, claim: Claim) -> Plan {
         let listed = ListedVm { created: made.map(|age| at(-age)), ..vm("v", claim) };
         decide(&Observation {

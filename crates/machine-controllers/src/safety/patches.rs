@@ -1,4 +1,4 @@
-//! What the safety loops write: the one place of the room where patches are made. Each is refused in another version than the
+//! Makes the patches of the safety loops; no other file of this folder does. Each patch fails in any version but the
 //! observed one. Pure.
 
 use jiff::Timestamp;
@@ -15,7 +15,7 @@ use machine_api::{
     v1alpha1::MachinePhase,
 };
 
-/// What a thaw writes to a machine's status.
+/// The patch of a machine's status after a thaw.
 pub fn thaw(thaw: Thaw, machine: &MachineSnapshot, now: Timestamp) -> Patch {
     let status = match thaw {
         Thaw::RestartsTimeout => json!({ "currentStatus": { "lastUpdateTime": rfc3339(now) } }),
@@ -53,7 +53,7 @@ fn recovered(machine: &MachineSnapshot, now: Timestamp) -> Value {
     })
 }
 
-/// Marks a Node as unmanaged and takes our finalizer off.
+/// Marks a Node as unmanaged and removes our finalizer.
 pub fn release(node: &NodeSnapshot) -> Patch {
     let kept: Vec<&String> = node.finalizers().iter().filter(|name| *name != finalizer::NODE).collect();
     let mut patch = json!({ "metadata": { "annotations": { annotation::NOT_MANAGED: "1" } } });
@@ -63,7 +63,7 @@ pub fn release(node: &NodeSnapshot) -> Patch {
     Patch::Merge(patch).guarded_by(node.resource_version())
 }
 
-/// Takes the mark of an unmanaged Node off.
+/// Removes the mark of an unmanaged Node.
 pub fn unmark(node: &NodeSnapshot) -> Patch {
     let patch = json!({ "metadata": { "annotations": { annotation::NOT_MANAGED: null } } });
     Patch::Merge(patch).guarded_by(node.resource_version())
@@ -96,7 +96,7 @@ mod tests {
         assert_eq!(patch["status"]["currentStatus"]["phase"], "Running");
         assert_eq!(patch["status"]["lastOperation"]["description"], THAW_TEXT);
         assert_eq!(patch["status"]["lastOperation"]["type"], "HealthCheck");
-        // Whatever is not named stays, above all the end of a preservation.
+        // Fields that the patch does not name stay, above all the end of a preservation.
         assert!(patch["status"]["currentStatus"].get("preserveExpiryTime").is_none());
     }
 

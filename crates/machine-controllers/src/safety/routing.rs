@@ -1,5 +1,5 @@
-//! What wakes the collector: classes by their own changes and by the end of a machine, Nodes by theirs and by the
-//! machines that name them.
+//! The changes that wake the collector. A class is woken by its own changes and by the end of a machine; a Node by its
+//! own changes and by the machines that name it.
 //!
 //! Keys with a namespace are classes, keys without are Nodes. Source: spec/machine-controller §2.3, §9.1, §9.2.
 
@@ -16,12 +16,13 @@ use machine_api::{
     v1alpha1::MachineClass,
 };
 
-/// Ends of machines come in crowds: one look at the provider serves them all.
+/// Machines often end in large numbers at once, and one list of the provider serves all of them.
 const AFTER_A_MACHINE: Duration = Duration::from_secs(5);
-/// Two managers of one target cluster that each take the other's Nodes for nobody's must not race.
+/// Delay after a mark. It keeps two managers of one target cluster, each without the other's machines, from racing over
+/// a Node.
 const AFTER_A_MARK: Duration = Duration::from_secs(60);
 
-/// After a change of a class.
+/// The wake-ups after a change of a class.
 pub fn after_class(change: &Change<Arc<MachineClass>>) -> Vec<Wake> {
     let is_news = match (&change.old, &change.new) {
         (Some(old), Some(new)) => old.metadata.generation != new.metadata.generation,
@@ -30,8 +31,8 @@ pub fn after_class(change: &Change<Arc<MachineClass>>) -> Vec<Wake> {
     change.newest().filter(|_| is_news).map(|class| Wake::now(ObjectKey::of(&**class))).into_iter().collect()
 }
 
-/// After a change of a machine: its class when it has ended or when a driver saw several VMs, its Nodes when it begins
-/// or ceases to name them.
+/// The wake-ups after a change of a machine: its class if the machine is gone or a driver has found several VMs; its
+/// Nodes if it starts or stops naming them.
 pub fn after_machine(change: &Change<MachineSnapshot>) -> Vec<Wake> {
     let mut woken = Vec::new();
     let Some(newest) = change.newest() else { return woken };
@@ -52,7 +53,7 @@ pub fn after_machine(change: &Change<MachineSnapshot>) -> Vec<Wake> {
     woken
 }
 
-/// After a change of a Node.
+/// The wake-ups after a change of a Node.
 pub fn after_node(change: &Change<NodeSnapshot>) -> Vec<Wake> {
     let Some(new) = &change.new else { return Vec::new() };
     let marked = |node: &NodeSnapshot| node.annotation(annotation::NOT_MANAGED).is_some();

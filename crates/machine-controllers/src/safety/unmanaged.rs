@@ -1,8 +1,8 @@
-//! What becomes of a Node by the machines that have it on their label.
+//! Decides what to do with a Node, given the machines that name it in their label.
 //!
-//! A Node that nobody stands behind is let go: our finalizer comes off and an annotation tells the world. That is done
-//! only after the API server itself has said that there is no machine (decision 16). Source: spec/machine-controller
-//! §9.2, M-56, M-58.
+//! A Node without a machine is released: our finalizer is removed, and an annotation marks the Node as unmanaged. This
+//! happens only after the API server itself has said that there is no machine (decision 16). Source:
+//! spec/machine-controller §9.2, M-56, M-58.
 
 use std::time::Duration;
 
@@ -15,44 +15,44 @@ use crate::{machine::observation::Freeze, snapshots::NodeSnapshot};
 /// Version of the observation's serialised form.
 pub const OBSERVATION_VERSION: u32 = 1;
 
-/// What a live list of machines by label said.
+/// The answer of the API server to a list of machines by label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum LiveAnswer {
-    /// Nobody has asked.
+    /// The API server was not asked.
     NotAsked,
-    /// There is none.
+    /// There is no machine.
     NoMachine,
-    /// There is at least one; the store is late.
+    /// There is at least one machine; the store does not have it yet.
     SomeMachine,
 }
 
-/// All that the decision about one Node depends on.
+/// Everything that the decision about one Node depends on.
 #[derive(Clone, Debug, Serialize)]
 pub struct Observation {
-    /// Version of this form.
+    /// Version of this structure.
     pub version: u32,
     /// The time of the decision.
     pub now: Timestamp,
-    /// Whether verdicts are suspended.
+    /// Whether decisions are suspended.
     pub freeze: Freeze,
-    /// Machines in the store with this Node on their label.
+    /// Machines in the store that name this Node in their label.
     pub machines: Vec<String>,
-    /// What the API server said about them.
+    /// The answer of the API server about such machines.
     pub live: LiveAnswer,
     /// When the Node was made.
     pub created: Option<Timestamp>,
-    /// Whether it is being deleted.
+    /// Whether the Node is being deleted.
     pub deleting: bool,
-    /// Whether it has our finalizer.
+    /// Whether the Node has our finalizer.
     pub finalizer: bool,
-    /// Whether it is annotated as unmanaged.
+    /// Whether the Node is annotated as unmanaged.
     pub marked: bool,
-    /// A Node may be so old without a machine.
+    /// The age up to which a Node may have no machine.
     pub patience: Duration,
 }
 
 impl Observation {
-    /// What the Node itself shows, before any machine is looked at.
+    /// What the Node itself shows, without its machines.
     pub fn of(node: &NodeSnapshot, now: Timestamp, patience: Duration) -> Self {
         Self {
             version: OBSERVATION_VERSION,
@@ -69,27 +69,27 @@ impl Observation {
     }
 }
 
-/// What follows.
+/// The decision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Plan {
-    /// Nothing.
+    /// Do nothing.
     Keep,
-    /// Nothing yet.
+    /// Do nothing now; decide again after this time.
     LookAgain(Duration),
-    /// The API server is to be asked for machines with this Node on their label.
+    /// Ask the API server for machines that name this Node in their label.
     Ask,
-    /// Our finalizer comes off, and the annotation says that nobody manages the Node.
+    /// Remove our finalizer and annotate the Node as unmanaged.
     Release,
-    /// The annotation comes off.
+    /// Remove the annotation.
     Unmark,
-    /// Several machines claim the Node.
+    /// Several machines name the Node.
     Contested,
 }
 
-/// How long a frozen loop waits.
+/// Pause while the loops are frozen.
 const FROZEN_PAUSE: Duration = Duration::from_secs(30);
 
-/// What becomes of the Node.
+/// Decides what to do with the Node.
 pub fn decide(seen: &Observation) -> Plan {
     match (seen.machines.len(), seen.marked) {
         (0, _) => nobodys(seen),
@@ -101,7 +101,7 @@ pub fn decide(seen: &Observation) -> Plan {
 
 fn nobodys(seen: &Observation) -> Plan {
     let is_released = seen.marked && !seen.finalizer;
-    // Only what we hold up ourselves is hurried (M-58).
+    // Hurry only if our own finalizer delays the deletion (M-58).
     let is_urgent = seen.deleting && seen.finalizer;
     if is_released || (seen.deleting && !seen.finalizer) {
         return Plan::Keep;
@@ -117,7 +117,7 @@ fn nobodys(seen: &Observation) -> Plan {
     match seen.live {
         LiveAnswer::NotAsked => Plan::Ask,
         LiveAnswer::NoMachine => Plan::Release,
-        // Its arrival in the store wakes the Node.
+        // The change of the store will wake the Node.
         LiveAnswer::SomeMachine => Plan::Keep,
     }
 }
@@ -134,7 +134,7 @@ mod tests {
         Timestamp::from_second(1_800_000_000 + seconds).unwrap()
     }
 
-    /// A Node of this age in minutes with our finalizer, without a machine.
+    /// A Node of this age in minutes, with our finalizer and without a machine.
     fn node(minutes: i64) -> Observation {
         Observation {
             version: OBSERVATION_VERSION,

@@ -1,8 +1,8 @@
-//! The loop `machinesafetyapiserver`: probes both API servers, and freezes and thaws the machine loops as [`freeze`]
-//! decides.
+//! The loop `machinesafetyapiserver`: probes both API servers, and freezes and unfreezes the machine loops as
+//! [`freeze`] decides.
 //!
-//! A machine that can't be thawed stops nobody: it alone stays frozen, is reported and tried again (M-35).
-//! Source: spec/machine-controller §9.3.
+//! A machine that can't be unfrozen does not stop the others: it alone stays frozen, is reported, and is tried again
+//! (M-35). Source: spec/machine-controller §9.3.
 
 use std::{
     collections::BTreeMap,
@@ -39,14 +39,14 @@ use controller_runtime::{
 use machine_api::{names::machine_reason, v1alpha1::Machine};
 use mcm_metrics::Metrics;
 
-/// The object that probes ask for; that it does not exist is an answer.
+/// The object that probes ask for. An answer that it does not exist is a success.
 const DUMMY: &str = "dummy_name";
-/// How long a thaw waits for the views before it probes again.
+/// Pause before the next probe while the stores have not caught up.
 const CATCH_UP: Duration = Duration::from_secs(10);
-/// How long one probe may take, at most and at least.
+/// Minimum and maximum time limit of a probe.
 const PROBE_WITHIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
-/// What the watchman needs.
+/// The dependencies of the watchman.
 pub struct WatchmanDeps {
     /// Probes the API server with the machine objects.
     pub control: kube::Client,
@@ -60,13 +60,13 @@ pub struct WatchmanDeps {
     pub views: ControlViews,
     /// Machines, read and written.
     pub machines: Objects<MachineSnapshot>,
-    /// The queue of machines; none when their loop does not run here.
+    /// The queue of machines; `None` if their loop does not run here.
     pub wake: Option<Arc<WorkQueue<ObjectKey>>>,
-    /// Tells the time.
+    /// The clock.
     pub clock: SharedClock,
-    /// What is frozen and thawed.
+    /// The switch that freezes and unfreezes the loops.
     pub freeze: FreezeSwitch,
-    /// Takes events.
+    /// Writes events.
     pub recorder: Recorder,
     /// Shows whether the loops are frozen.
     pub metrics: Metrics,
@@ -74,22 +74,23 @@ pub struct WatchmanDeps {
     pub limits: Limits,
 }
 
-/// Watches over the API servers.
+/// Watches whether the API servers can be reached.
 pub struct Watchman {
     deps: WatchmanDeps,
     state: Mutex<State>,
-    /// Machines that could not be thawed yet, by the beginning of their outage.
+    /// Machines that could not be unfrozen yet, with the start of their outage.
     unthawed: Mutex<BTreeMap<ObjectKey, Timestamp>>,
 }
 
 impl Watchman {
-    /// A watchman; he does nothing until his queue runs [`Self::reconcile`]. Both API servers count as seen just now.
+    /// A watchman; it does nothing until its queue runs [`Self::reconcile`]. Both API servers count as reachable at the
+    /// start.
     pub fn new(deps: WatchmanDeps) -> Self {
         let state = State::Flowing { failing_since: None };
         Self { deps, state: Mutex::new(state), unthawed: Mutex::default() }
     }
 
-    /// One probe, and what follows from it.
+    /// Sends one probe and acts on its result.
     pub async fn reconcile(&self) -> Outcome {
         let asked = self.deps.clock.reading().steady;
         let (control, target) = tokio::join!(self.probe_control(), self.probe_target());
@@ -117,13 +118,13 @@ impl Watchman {
         match plan.step {
             Step::Nothing => {
                 if is_news && matches!(plan.state, State::Frozen { .. }) {
-                    self.let_machines_tell();
+                    self.wake_machines_under_way();
                 }
             }
             Step::Freeze => {
                 tracing::error!("an API server has been silent for too long: the machine loops are frozen");
                 self.show(Freeze::Frozen);
-                self.let_machines_tell();
+                self.wake_machines_under_way();
             }
             Step::Thaw { outage_began } => {
                 self.thaw_all(outage_began).await;
@@ -140,8 +141,8 @@ impl Watchman {
         Outcome::LookAgain(next, "the next probe")
     }
 
-    /// Whether the views show what the API servers have. A watch that comes back after an outage replays it: the first thing it
-    /// shows may be every Node as it was when nobody could reach it.
+    /// Whether the stores show the present state of the API servers. A watch that reconnects after an outage replays
+    /// it: at first it may show every Node as unreachable.
     async fn views(&self) -> Views {
         let machines: Api<Machine> = Api::namespaced(self.deps.control.clone(), &self.deps.namespace);
         let nodes: Api<Node> = Api::all(self.deps.target.clone());
@@ -166,7 +167,8 @@ impl Watchman {
         self.answered::<Node>(nodes).await
     }
 
-    /// Only an API server names what it did not find: any other 404 is an answer of somebody who does not reach it.
+    /// Only an API server names the object that it did not find. Any other 404 comes from a gateway that does not reach
+    /// the API server.
     async fn answered<K>(&self, api: Api<K>) -> Health
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
@@ -185,14 +187,14 @@ impl Watchman {
         self.deps.metrics.machine.controller_frozen.set(&(), if freeze == Freeze::Frozen { 1.0 } else { 0.0 });
     }
 
-    /// Forgives all machines that fell ill in the outage, before the loops go on.
+    /// Resets all machines that became unhealthy in the outage, before the loops run again.
     async fn thaw_all(&self, outage_began: Timestamp) {
         for machine in self.deps.views.machines.snapshot() {
             self.thaw(&machine.key(), outage_began).await;
         }
     }
 
-    /// Tries again what could not be thawed; answers whether nothing is left.
+    /// Tries again to unfreeze the remaining machines; returns whether none is left.
     async fn thaw_the_rest(&self) -> bool {
         let rest = lock(&self.unthawed).clone();
         for (key, outage_began) in rest {
@@ -207,7 +209,7 @@ impl Watchman {
         if stored.as_ref().is_none_or(|stored| freeze::thawed(stored, outage_began).is_none()) {
             return self.let_go(key, was_held);
         }
-        // The view may be as old as the outage: the truth is asked for.
+        // The store may be as old as the outage, so the machine is read from the API server.
         let written = match self.deps.machines.get(key).await {
             Ok(None) => Ok(()),
             Ok(Some(machine)) => match freeze::thawed(&machine, outage_began) {
@@ -247,8 +249,8 @@ impl Watchman {
         }
     }
 
-    /// Machines that are not where they should be say what holds them up.
-    fn let_machines_tell(&self) {
+    /// Wakes the machines that are not where they should be, so that their conditions name the outage.
+    fn wake_machines_under_way(&self) {
         let Some(queue) = &self.deps.wake else { return };
         for machine in self.deps.views.machines.snapshot() {
             if is_under_way(machine.phase()) {

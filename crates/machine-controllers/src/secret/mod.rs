@@ -1,8 +1,8 @@
 //! Keeps our finalizer on Secrets while machine classes refer to them.
 //!
-//! Referred to means by namespace and name, in either reference (M-36). Before the finalizer is taken off, the API server is
-//! asked for such a class: the view may lack one, and without its Secret the VMs of a class can't be deleted any more. Source:
-//! spec/machine-controller §10.2.
+//! A class refers to a Secret by namespace and name, in either of its two references (M-36). Before the finalizer is
+//! removed, the API server is asked for classes that refer to the Secret: a class can be missing in the store, and
+//! without its Secret the VMs of a class can't be deleted any more. Source: spec/machine-controller §10.2.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -27,21 +27,22 @@ use crate::{
     views::{BY_SECRET, ControlViews, qualified},
 };
 
-/// Between two looks at a Secret whose class the view does not show: nobody tells when that class goes.
+/// Time until a Secret is checked again if a class that is not in the store refers to it. No event arrives when that
+/// class goes.
 const UNSEEN_CLASS: Duration = Duration::from_secs(60);
 
-/// What is to become of the finalizer.
+/// What to do with the finalizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum FinalizerVerdict {
-    /// It is to be put on.
+    /// Add it.
     Add,
-    /// It is to be taken off.
+    /// Remove it.
     Remove,
-    /// It is as it should be, or can't be changed.
+    /// Nothing: it is correct, or can't be changed.
     Keep,
 }
 
-/// What is to become of the finalizer of this Secret, referred to by so many classes.
+/// Decides what to do with the finalizer of this Secret, to which this number of classes refers.
 pub fn secret_finalizer(secret: &Secret, references: usize) -> FinalizerVerdict {
     let has = secret.finalizers().iter().any(|name| name == finalizer::SECRET);
     let deleting = secret.metadata.deletion_timestamp.is_some();
@@ -52,7 +53,7 @@ pub fn secret_finalizer(secret: &Secret, references: usize) -> FinalizerVerdict 
     }
 }
 
-/// Whether a class as it is served refers to this Secret; in v1beta1 the fields are called otherwise.
+/// Whether a class in JSON, of any served version, refers to this Secret. The fields have other names in v1beta1.
 fn refers_to(class: &Value, secret: &ObjectKey) -> bool {
     let own = class.pointer("/metadata/namespace").and_then(Value::as_str).unwrap_or_default();
     ["/secretRef", "/credentialsSecretRef", "/spec/userDataSecretRef", "/spec/credentialsSecretRef"]
@@ -64,7 +65,7 @@ fn refers_to(class: &Value, secret: &ObjectKey) -> bool {
         })
 }
 
-/// What the Secret controller needs.
+/// The dependencies of the Secret controller.
 pub struct SecretDeps {
     /// The stores of the control cluster.
     pub views: ControlViews,
@@ -74,7 +75,7 @@ pub struct SecretDeps {
     pub classes: Objects<Arc<MachineClass>>,
 }
 
-/// Keeps the finalizers of Secrets right.
+/// Adds and removes the finalizers of Secrets.
 pub struct SecretController(SecretDeps);
 
 impl SecretController {
@@ -110,7 +111,7 @@ impl SecretController {
     }
 }
 
-/// Secrets to look at after a change of a Secret. Its data does not matter here.
+/// The Secret to check after a change of a Secret. Changes of its data do not matter.
 pub fn after_secret(change: &Change<Arc<Secret>>) -> BTreeSet<ObjectKey> {
     let matters = match (&change.old, &change.new) {
         (Some(old), Some(new)) => old.metadata.finalizers != new.metadata.finalizers,
@@ -120,7 +121,8 @@ pub fn after_secret(change: &Change<Arc<Secret>>) -> BTreeSet<ObjectKey> {
     change.new.iter().filter(|_| matters).map(|secret| ObjectKey::of(&**secret)).collect()
 }
 
-/// Secrets to look at after a change of a class: those it referred to and those it refers to, where that differs.
+/// The Secrets to check after a change of a class: those that it referred to and those that it refers to now, if they
+/// differ.
 pub fn after_class(change: &Change<Arc<MachineClass>>) -> BTreeSet<ObjectKey> {
     let of = |class: Option<&Arc<MachineClass>>| class.map(|class| references(class)).unwrap_or_default();
     let (before, now) = (of(change.old.as_ref()), of(change.new.as_ref()));
@@ -168,7 +170,8 @@ mod tests {
         assert_eq!(secret_finalizer(&secret(has, deleting), references), verdict);
     }
 
-    /// What becomes of the finalizer of Secret `ns/s` which no class in the view refers to, while the API server has this class.
+    /// Runs a pass over Secret `ns/s` while the API server has this class, which is not in the store. Returns the
+    /// outcome and the number of patches.
     async fn patches_with(class: Value) -> (Outcome, usize) {
         use http::{Method, Request, Response};
         use kube::client::Body;

@@ -1,4 +1,4 @@
-//! Carries a plan about a set out. Decides nothing: what fails is reported, and the next observation sees the truth.
+//! Carries out a plan for a set. Decides nothing: errors are reported, and the next pass observes the result.
 
 use machine_api::v1alpha1::Machine;
 use std::sync::Mutex;
@@ -34,23 +34,23 @@ use machine_api::{
     v1alpha1::{OperationType, controller_of},
 };
 
-/// Deletions under way at once (D-31); the client's rate limits them beyond that.
+/// Maximum number of concurrent deletions (D-31). The rate limit of the client applies as well.
 const DELETIONS_AT_ONCE: usize = 25;
 
-/// What became of a plan.
+/// The result of a plan.
 #[derive(Debug, Default)]
 pub struct Done {
     /// The first error.
     pub error: Option<ApiError>,
-    /// The first refusal that did not end the plan; the pass is run again all the same.
+    /// The first refusal that did not end the plan. The pass is repeated all the same.
     pub passed_over: Option<ApiError>,
     /// Set when machines could not be created or deleted.
     pub failure: Option<ReplicaFailure>,
-    /// Calls about machines that got no answer, and deletions after which the machine could not be read either.
+    /// Calls about machines that got no answer, and deleted machines that could not be read afterwards.
     pub unanswered: Unanswered,
 }
 
-/// Sizes of the batches in which so many calls are made: one first, then twice as many as before.
+/// Sizes of the batches for this number of calls: each batch is twice as large as the one before.
 fn slow_start_batches(count: usize, first: usize) -> Vec<usize> {
     let mut batches = Vec::new();
     let (mut left, mut size) = (count, first);
@@ -63,8 +63,8 @@ fn slow_start_batches(count: usize, first: usize) -> Vec<usize> {
     batches
 }
 
-/// Makes the calls in slowly growing batches; after a batch with a failure no further one is begun. Returns how many
-/// succeeded and the first error.
+/// Makes the calls in slowly growing batches. After a batch with a failure no further batch starts. Returns the number
+/// of successes and the first error.
 async fn slow_start<'a, T>(
     items: &[T],
     first: usize,
@@ -84,16 +84,16 @@ async fn slow_start<'a, T>(
     (succeeded, None)
 }
 
-/// Whether the views may not show what has become of an object after this error: no answer came, or it was not as it seemed.
+/// Whether the stores may be outdated about an object after this error: there was no answer, or the object had changed.
 fn must_be_read_again(error: &ApiError) -> bool {
     error.outcome_unknown() || matches!(error, ApiError::Conflict(_))
 }
 
-/// What an effect came to, a refusal of which is to hold up nothing else. Errors that say nothing about the object, such as
-/// an API server that does not answer, end the plan in any case.
+/// Handles the result of an effect whose refusal must not stop the other effects. Errors that do not concern the
+/// object, such as an unreachable API server, end the plan in any case.
 ///
 /// # Errors
-/// The error, when it ends the plan.
+/// The error, if it ends the plan.
 fn passed_over(result: Result<(), ApiError>, done: &mut Done) -> Result<(), ApiError> {
     match result {
         Err(error) if error.is_refusal() => {
@@ -104,7 +104,7 @@ fn passed_over(result: Result<(), ApiError>, done: &mut Done) -> Result<(), ApiE
     }
 }
 
-/// How many of the next steps run together: creations, or deletions, that follow each other.
+/// The number of next steps that run together: consecutive creations, or consecutive deletions.
 fn together(steps: &[Step]) -> usize {
     match steps.first() {
         Some(step) if is_creation(step) => steps.iter().take_while(|step| is_creation(step)).count(),
@@ -114,8 +114,8 @@ fn together(steps: &[Step]) -> usize {
     }
 }
 
-/// What a set tells of calls that failed. What the API server says is told; a lost answer says nothing (S-MS-28), and a change by
-/// somebody else or the loss of the lease is no failure.
+/// What a set reports about calls that failed. Errors from the API server are reported. A lost answer (S-MS-28), a
+/// conflict with another writer, and the loss of the lease are no failures.
 fn replica_failure(
     seen: &SetObservation,
     reason: &'static str,
@@ -135,7 +135,7 @@ fn is_deletion(step: &Step) -> bool {
 }
 
 impl SetController {
-    /// Carries the steps out in their order. Creations and deletions that follow each other run together.
+    /// Carries out the steps in order. Consecutive creations run together, and so do consecutive deletions.
     pub(super) async fn act(&self, seen: &SetObservation, steps: &[Step]) -> Done {
         let mut done = Done::default();
         let mut reread = false;
@@ -217,7 +217,7 @@ impl SetController {
         let (_, error) = slow_start(steps, 1, call).await;
         done.unanswered.extend(unanswered.into_inner().unwrap_or_default());
         let Some(error) = error else { return Ok(()) };
-        done.failure = self.tell_failure(seen, set_reason::FAILED_CREATE, "Error creating", &error);
+        done.failure = self.report_failure(seen, set_reason::FAILED_CREATE, "Error creating", &error);
         Err(error)
     }
 
@@ -243,7 +243,7 @@ impl SetController {
             _ => None,
         });
         let targets: Vec<(&'static str, &Target, Option<&str>)> = deletions.collect();
-        // Boxed, so that their lifetime has a name and the pass may run on any worker.
+        // Boxed, so that the lifetime has a name and the future is `Send`.
         let calls: Vec<BoxFuture<'_, Result<(), ApiError>>> = targets
             .iter()
             .map(|&(rule, target, version)| {
@@ -266,17 +266,17 @@ impl SetController {
             }
         }
         let Some(error) = results.into_iter().find_map(Result::err) else { return Ok(()) };
-        done.failure = self.tell_failure(seen, set_reason::FAILED_DELETE, "Error deleting", &error);
+        done.failure = self.report_failure(seen, set_reason::FAILED_DELETE, "Error deleting", &error);
         Err(error)
     }
 
-    /// Whether the view of a machine is still the one that a deletion was decided on.
+    /// Whether the store still has the version of a machine on which its deletion was decided.
     fn shows(&self, machine: &ObjectKey, version: Option<&str>) -> bool {
         let known = self.deps.views.machines.get(machine);
         known.is_some_and(|known| version.is_none() || known.resource_version() == version)
     }
 
-    /// After a lost answer the views may show a machine as it is no more; nothing is decided before it was read again.
+    /// After a lost answer the store may have an outdated machine. The machine is read again before the next decision.
     async fn read_again(&self, machine: &ObjectKey, done: &mut Done) {
         if self.deps.machines.get(machine).await.is_err() {
             done.unanswered.doubt(machine.name.clone(), Doubt::Deletion);
@@ -294,7 +294,7 @@ impl SetController {
         }
     }
 
-    fn tell_failure(
+    fn report_failure(
         &self,
         seen: &SetObservation,
         reason: &'static str,

@@ -1,10 +1,10 @@
-//! Which Failed machines a set keeps of its own accord, for somebody to look at.
+//! Decides which Failed machines a set preserves automatically, so that users can examine them.
 //!
-//! Source: spec/deployment-and-set §6.7, second half. The allowance is compared with the machines themselves, not with the
-//! counter in the status, which may be a second old. Machines on their way out neither count nor are kept.
+//! Source: spec/deployment-and-set §6.7, second half. The allowance is compared with the machines themselves, not with
+//! the counter in the status, which may be a second old. Terminating machines neither count nor are preserved.
 //!
-//! A machine whose time is over is not chosen again: its annotation goes with the end of its preservation, so that, by the
-//! original's rule, it would be kept once more, and so for ever. Pure.
+//! A machine whose preservation has ended is not chosen again. Its annotation is removed with the preservation, so the
+//! original's rule would preserve it again, forever. Pure.
 
 use std::cmp::Reverse;
 
@@ -16,12 +16,12 @@ use crate::snapshots::{MachineSnapshot, SetSnapshot};
 use controller_runtime::snapshot::Snapshot;
 use machine_api::names::{annotation, machine_condition, machine_reason, preserve_value};
 
-/// Every value that the annotation may have; with any other one nobody has decided yet.
+/// All valid values of the annotation. With any other value there is no decision yet.
 const KNOWN_VALUES: [&str; 4] =
     [preserve_value::NOW, preserve_value::WHEN_FAILED, preserve_value::AUTO_PRESERVED, preserve_value::FALSE];
 
-/// Adds the annotations that use the allowance up, or takes back what exceeds it. Returns the machines as they are then:
-/// one that is kept from now on must not be replaced in the same pass.
+/// Adds annotations until the allowance is used up, or removes those beyond it. Returns the machines as they will be: a
+/// machine that is preserved now must not be replaced in the same pass.
 pub fn keep_failed(
     set: &SetSnapshot,
     claimed: Vec<MachineSnapshot>,
@@ -61,15 +61,15 @@ pub fn keep_failed(
         .collect()
 }
 
-/// Whether neither the machine nor its Node says already whether it is to be kept. What the Node has said counts alone, and the
-/// controller of machines takes off what the machine says beside it.
+/// Whether neither the machine nor its Node says yet whether to preserve the machine. The value on the Node alone
+/// counts; the machine controller removes a differing one from the machine.
 fn is_undecided(machine: &MachineSnapshot) -> bool {
     let by_node = machine.annotation(annotation::LAST_APPLIED_NODE_PRESERVE_VALUE).unwrap_or_default();
     by_node.is_empty() && machine.annotation(annotation::PRESERVE).is_none_or(|value| !KNOWN_VALUES.contains(&value))
 }
 
-/// Whether the machine was kept until its time was over; for a moment that stands in the expiry alone, then in what the
-/// machine waits for.
+/// Whether the machine's preservation has ended. At first only the expiry time shows that, afterwards the reason in the
+/// machine's condition.
 fn has_had_its_time(machine: &MachineSnapshot, now: jiff::Timestamp) -> bool {
     let is_over = machine.preserve_expiry_time().is_some_and(|until| until <= now);
     let mut told = machine.machine_conditions().iter();
@@ -104,7 +104,8 @@ mod tests {
         machine.annotation(annotation::PRESERVE, value)
     }
 
-    /// Two Failed machines of which `newer` is the newer one, a running one, and a Failed one that a user gave up.
+    /// Four machines: two Failed ones, of which `newer` is the newer; a running one; and a Failed one whose user has
+    /// given it up.
     fn fleet() -> Vec<Building<Machine>> {
         vec![
             failed("older").created_at(-20),
@@ -114,7 +115,7 @@ mod tests {
         ]
     }
 
-    /// What the machine half says when a preservation ends.
+    /// The condition that the machine controller sets when a preservation ends.
     fn over() -> Condition {
         Condition {
             type_: machine_condition::PROGRESSING.to_owned(),
@@ -143,10 +144,10 @@ mod tests {
         preserve(failed("a").created_at(-9), preserve_value::AUTO_PRESERVED)
     ], &["let-go a"])]
     #[case::an_unknown_value_is_no_decision(1, vec![preserve(failed("a"), "perhaps")], &["keep a"])]
-    // The controller of machines took the annotation off again, and so for ever.
+    // The machine controller removed the annotation again, forever.
     #[case::its_node_has_decided(
         1, vec![failed("a").annotation(annotation::LAST_APPLIED_NODE_PRESERVE_VALUE, "false")], &[])]
-    // Seed 2589: kept again and again, and never replaced.
+    // Seed 2589: preserved again and again, and never replaced.
     #[case::its_time_is_over(1, vec![failed("a").preserved_until(-1)], &[])]
     #[case::its_time_was_over(1, vec![failed("a").with(|machine| machine.status.machine_conditions = vec![over()])], &[])]
     #[case::machines_on_their_way_out_do_not_count(

@@ -1,13 +1,14 @@
-//! When a set waits before it replaces machines that never joined.
+//! Delays the replacement of machines that never joined.
 //!
-//! A class with a wrong image, a network without a route, a quota that takes VMs away again: each new machine costs a VM for
-//! the whole creation timeout and fails like the one before. After [`TOLERATED`] new machines in a row that never joined,
-//! replacements of such machines wait, longer each time. A machine that joins ends that, and so does a change of what might
-//! be wrong: replicas, template, class or Secret. Nothing else waits: growth and the replacement of machines that served go on.
+//! Examples are a class with a wrong image, a network without a route, or a quota that removes VMs. Each new machine
+//! then costs a VM for the whole creation timeout and fails like the one before. After [`TOLERATED`] consecutive new
+//! machines that never joined, the replacement of such machines waits, longer each time. A machine that joins ends the
+//! wait, and so does a change of replicas, template, class or Secret, which may be the cause. Growth and the
+//! replacement of machines that have joined never wait.
 //!
-//! What lives here: what is remembered from one look to the next, and what comes of it. It is in memory only: a new leader
-//! tolerates three machines again, which costs less than a write for each one that failed. Source: decisions.md 46; the original
-//! replaces at once, for ever. Pure.
+//! This file holds what is remembered from one pass to the next, and decides about the wait. The memory is not stored:
+//! a new leader tolerates three machines again, which costs less than a write for each failed machine. Source:
+//! decisions.md 46; the original replaces at once, forever. Pure.
 
 use std::{
     collections::BTreeSet,
@@ -30,34 +31,34 @@ use controller_runtime::{key::ObjectKey, snapshot::Snapshot};
 use kube_values::field::cut;
 use machine_api::v1alpha1::{MachineClass, MachinePhase, OperationType};
 
-/// So many new machines in a row may fail before replacements wait.
+/// Number of consecutive new machines that may fail before replacements wait.
 pub const TOLERATED: usize = 3;
 /// The first wait, before jitter.
 pub const FIRST: Duration = Duration::from_secs(30);
 /// The longest wait, before jitter.
 pub const LONGEST: Duration = Duration::from_secs(10 * 60);
-/// Jitter to either side, in thousandths: sets that share a broken class are not to come back together.
+/// Jitter in both directions, in thousandths: sets that share a broken class should not retry at the same time.
 const JITTER: u32 = 100;
-/// Longest text quoted from a machine, in characters.
+/// Maximum length of a text quoted from a machine, in characters.
 const QUOTED: usize = 240;
 
 /// A wait of a set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Hold {
-    /// When it began.
+    /// Start of the wait.
     pub since: Timestamp,
-    /// When the replacements are made.
+    /// End of the wait, when the replacements are created.
     pub until: Timestamp,
-    /// So many machines are not replaced before.
+    /// Number of machines that are not replaced before that.
     pub replacements: usize,
-    /// So many new machines in a row never joined.
+    /// Number of consecutive new machines that never joined.
     pub in_a_row: usize,
-    /// The last of them and what it said.
+    /// The last of them with its message.
     pub last: String,
 }
 
 impl Hold {
-    /// What the set's condition says; the same words as long as the wait lasts.
+    /// The message in the set's condition; it does not change during the wait.
     pub fn message(&self) -> String {
         let Self { until, in_a_row, last, .. } = self;
         let until = Timestamp::from_second(until.as_second()).unwrap_or(*until);
@@ -67,36 +68,36 @@ impl Hold {
         )
     }
 
-    /// How long the wait lasts in all.
+    /// The length of the wait.
     pub fn length(&self) -> Duration {
         Duration::try_from(self.until.duration_since(self.since)).unwrap_or_default()
     }
 
-    /// How much of it is left.
+    /// The remaining time.
     pub fn left(&self, now: Timestamp) -> Duration {
         Duration::try_from(self.until.duration_since(now)).unwrap_or_default()
     }
 }
 
-/// What is remembered of a set from one look to the next. Losing it costs three machines.
+/// What is remembered of a set from one pass to the next. Losing it costs three machines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BackOff {
-    /// Failed machines that were counted and are still there, by UID.
+    /// Failed machines that were counted and still exist, by UID.
     counted: BTreeSet<String>,
     row: Option<Row>,
 }
 
-/// New machines that failed one after the other.
+/// Consecutive new machines that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Row {
-    /// What the set was given when the first of them failed.
+    /// The hash of the possible causes when the first of them failed.
     given: u64,
     /// Machines that had joined by then, by UID.
     joined: BTreeSet<String>,
     count: usize,
-    /// So many waits there have been.
+    /// The number of waits so far.
     waits: u32,
-    /// Beginning and end of the present wait.
+    /// Start and end of the present wait.
     wait: Option<(Timestamp, Timestamp)>,
     /// The machines whose replacements wait, by UID.
     waiting: BTreeSet<String>,
@@ -104,8 +105,8 @@ struct Row {
 }
 
 impl BackOff {
-    /// Looks at the set; the wait that is on, if replacements wait for it. `given` is what might be wrong ([`given`]), and is
-    /// only asked for while machines fail.
+    /// Observes the set; returns the wait if replacements are delayed by one. `given` hashes the possible causes
+    /// ([`given`]); it is called only while machines fail.
     pub fn look(&mut self, seen: &SetObservation, given: impl FnOnce() -> u64) -> Option<Hold> {
         let lost: Vec<&MachineSnapshot> = seen.machines.iter().filter(|machine| never_joined(machine)).collect();
         let new: Vec<&MachineSnapshot> =
@@ -145,7 +146,7 @@ impl Row {
         }
     }
 
-    /// Ends a wait that is over, or that a step of the clock has put into a far future.
+    /// Ends a wait that is over, or that a step of the clock has moved far into the future.
     fn expire(&mut self, now: Timestamp) {
         let may_last = SignedDuration::try_from(LONGEST * 2).unwrap_or(SignedDuration::MAX);
         if self.wait.is_some_and(|(_, until)| until <= now || until.duration_since(now) > may_last) {
@@ -157,7 +158,7 @@ impl Row {
     fn add(&mut self, new: &[&MachineSnapshot], seen: &SetObservation) {
         self.count += new.len();
         if let Some(last) = new.iter().max_by_key(|machine| machine.name()) {
-            self.last = told_of(last);
+            self.last = quote(last);
         }
         if self.count < TOLERATED {
             return;
@@ -173,7 +174,7 @@ impl Row {
     fn hold(&self, seen: &SetObservation) -> Option<Hold> {
         let (since, until) = self.wait?;
         let staying = || seen.machines.iter().filter(|machine| !is_terminating(machine));
-        // One that is still there, kept by somebody perhaps, leaves no room.
+        // A machine that still exists, for example a preserved one, leaves no room for a replacement.
         let there = staying().filter(|machine| self.waiting.contains(uid(machine))).count();
         let replacements = self.waiting.len().saturating_sub(there);
         (replacements > 0 && is_short(&seen.set, staying())).then(|| Hold {
@@ -186,25 +187,26 @@ impl Row {
     }
 }
 
-/// Whether the set lacks machines. Those that it has not taken yet are not its own.
+/// Whether the set lacks machines. Machines that it has not adopted yet do not count.
 fn is_short<'a>(set: &SetSnapshot, staying: impl Iterator<Item = &'a MachineSnapshot>) -> bool {
     let is_own = |machine: &&MachineSnapshot| machine.controller().is_some_and(|owner| owner.uid == set.uid());
     usize::try_from(set.replicas()).is_ok_and(|wanted| staying.filter(is_own).count() < wanted)
 }
 
-/// How long the wait is after so many others.
+/// The length of the next wait after this number of waits.
 fn wait(waits: u32, seed: u64) -> Duration {
     let length = FIRST.saturating_mul(2_u32.saturating_pow(waits)).min(LONGEST);
     let drawn = u32::try_from(seed % u64::from(2 * JITTER + 1)).unwrap_or(JITTER);
     length * (1000 - JITTER + drawn) / 1000
 }
 
-/// Failed, and its creation was all that it ever saw: the type of its last operation stays when it fails.
+/// Whether the machine is Failed and has never joined. The type of its last operation stays Create when its creation
+/// fails.
 pub fn never_joined(machine: &MachineSnapshot) -> bool {
     is_failed(machine) && machine.last_operation().operation == OperationType::Create
 }
 
-/// Whether the machine serves, or has served.
+/// Whether the machine has joined.
 fn has_joined(machine: &MachineSnapshot) -> bool {
     matches!(machine.phase(), MachinePhase::Running | MachinePhase::Unknown)
 }
@@ -213,16 +215,16 @@ fn uid(machine: &MachineSnapshot) -> &str {
     machine.uid()
 }
 
-/// A machine's name and what it said last, in one line.
-fn told_of(machine: &MachineSnapshot) -> String {
+/// A machine's name with its last message, on one line.
+fn quote(machine: &MachineSnapshot) -> String {
     let name = machine.name();
     let said = cut(machine.last_operation().description.clone(), QUOTED);
     let said = said.trim_end_matches('.');
     if said.is_empty() { name.to_owned() } else { format!("{name} ({said})") }
 }
 
-/// What might be wrong with new machines of a set, as a number that changes with it: replicas, template, the class and the
-/// data of its Secrets. Of Secrets nothing can be told from it.
+/// A hash of everything that could make new machines of a set fail: replicas, template, the class, and the data of its
+/// Secrets. The data of Secrets can't be recovered from it.
 pub fn given(views: &ControlViews, set: &SetSnapshot) -> u64 {
     let mut hasher = DefaultHasher::new();
     set.replicas().hash(&mut hasher);
@@ -263,7 +265,7 @@ mod tests {
     use machine_api::v1alpha1::Machine;
     use machine_api::v1alpha1::{OperationState, SecretReference};
 
-    /// Lost in its creation.
+    /// A machine that failed during its creation.
     fn lost(name: &str) -> Building<Machine> {
         failed(name).with(|machine| {
             machine.status.last_operation.operation = OperationType::Create;
@@ -272,7 +274,7 @@ mod tests {
         })
     }
 
-    /// A look at so many seconds.
+    /// An observation at this second.
     fn look(back_off: &mut BackOff, seconds: i64, machines: Vec<Building<Machine>>) -> Option<Hold> {
         look_given(back_off, seconds, machines, 1)
     }
@@ -280,18 +282,18 @@ mod tests {
     fn look_given(back_off: &mut BackOff, seconds: i64, machines: Vec<Building<Machine>>, given: u64) -> Option<Hold> {
         let mut seen = seeing(set(2).build(), machines.into_iter().map(Building::build));
         seen.now = at(seconds);
-        // In the middle: no jitter.
+        // The middle of the range means no jitter.
         seen.name_seed = u64::from(JITTER);
         back_off.look(&seen, || given)
     }
 
-    /// One machine after the other fails, one a minute, each gone a second later. The waits afterwards, in seconds.
+    /// Machines fail one after the other, an hour apart, each gone a second later. Returns the waits in seconds.
     fn waits(count: i64) -> Vec<u64> {
         let mut back_off = BackOff::default();
         let mut waits = Vec::new();
         for number in 0..count {
             let failed = lost(&format!("m{number}"));
-            // Late enough for any wait to be over.
+            // Late enough for every wait to be over.
             look(&mut back_off, number * 3600, vec![failed]);
             waits.extend(look(&mut back_off, number * 3600 + 1, vec![]).map(|hold| hold.length().as_secs()));
         }
@@ -312,7 +314,7 @@ mod tests {
         assert!(wait(u32::MAX, seed) <= LONGEST * 11 / 10);
     }
 
-    /// Three were lost and are gone since.
+    /// Three machines have failed and are gone.
     fn held() -> BackOff {
         let mut back_off = BackOff::default();
         assert_eq!(look(&mut back_off, 0, vec![lost("a"), lost("b"), lost("c")]), None, "they are still there");
@@ -342,7 +344,7 @@ mod tests {
         look(&mut back_off, 10, vec![running("d")]);
         assert_eq!(look(&mut back_off, 20, vec![running("d"), lost("e"), lost("f")]), None);
         assert_eq!(look(&mut back_off, 21, vec![running("d")]), None);
-        // d had joined before: the row goes on.
+        // d had joined before, so the count goes on.
         look(&mut back_off, 30, vec![running("d"), lost("g")]);
         assert_eq!(look(&mut back_off, 31, vec![running("d")]).map(|hold| hold.replacements), Some(1));
     }

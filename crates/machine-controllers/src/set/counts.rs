@@ -1,4 +1,4 @@
-//! What a machine counts as, and the counts of a set.
+//! Predicates on machines, and the counts of a set.
 //!
 //! Source: spec/deployment-and-set §2.6 (predicates), §6.8 (counts), D-46 (a machine with a deletion timestamp is
 //! terminating whatever its phase says). Availability counts as the original counts it (decisions.md 4).
@@ -12,57 +12,57 @@ use machine_api::{
     v1alpha1::MachinePhase,
 };
 
-/// Whether the machine is on its way out.
+/// Whether the machine is being deleted.
 pub fn is_terminating(machine: &MachineSnapshot) -> bool {
     machine.is_deleting() || *machine.phase() == MachinePhase::Terminating
 }
 
-/// Whether a time limit of the machine has passed and it is to be replaced.
+/// Whether the machine is Failed and will be replaced.
 pub fn is_failed(machine: &MachineSnapshot) -> bool {
     *machine.phase() == MachinePhase::Failed
 }
 
-/// Neither failed nor on its way out: what template changes are synced to.
+/// Whether the machine is neither Failed nor terminating. Template changes are synced to active machines.
 pub fn is_active(machine: &MachineSnapshot) -> bool {
     !is_failed(machine) && !is_terminating(machine)
 }
 
-/// Whether the VM exists; the node need not have joined (D-22).
+/// Whether the VM exists; the Node need not have joined (D-22).
 pub fn is_available(machine: &MachineSnapshot) -> bool {
     !is_terminating(machine) && matches!(machine.phase(), MachinePhase::Available | MachinePhase::Running)
 }
 
-/// Whether the node is healthy.
+/// Whether the Node is healthy.
 pub fn is_ready(machine: &MachineSnapshot) -> bool {
     !is_terminating(machine) && *machine.phase() == MachinePhase::Running
 }
 
-/// Failed and kept, whether or not the time of keeping is over.
+/// Whether the machine is Failed and preserved, even if the preservation has ended.
 pub fn is_preserved_failed(machine: &MachineSnapshot) -> bool {
     is_failed(machine) && machine.preserve_expiry_time().is_some()
 }
 
-/// Whether the machine is kept by the set's own allowance.
+/// Whether the set preserves the machine automatically.
 pub fn is_auto_preserved(machine: &MachineSnapshot) -> bool {
     machine.annotation(annotation::PRESERVE) == Some(preserve_value::AUTO_PRESERVED)
 }
 
-/// Machines of a set by what they count as.
+/// The counts of a set's machines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// All machines, terminating ones included.
     pub replicas: i32,
-    /// Machines that are not on their way out.
+    /// Machines that are not terminating.
     pub staying: i32,
-    /// Machines that carry all labels of the template.
+    /// Machines with all labels of the template.
     pub fully_labeled: i32,
     /// Available machines.
     pub available: i32,
     /// Ready machines.
     pub ready: i32,
-    /// Failed machines that are kept.
+    /// Preserved Failed machines.
     pub preserved_failed: i32,
-    /// Machines kept by the set's own allowance.
+    /// Machines preserved automatically by the set.
     pub auto_preserved: i32,
 }
 

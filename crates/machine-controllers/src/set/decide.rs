@@ -1,7 +1,7 @@
-//! What is to be done about a set now.
+//! Decides what to do for a set now.
 //!
-//! Source: spec/deployment-and-set §6.1. Pure: the same observation always gives the same plan. The status is decided on
-//! afterwards, on what the effects have made of the machines ([`super::status::decide_status`]).
+//! Source: spec/deployment-and-set §6.1. Pure: the same observation always gives the same plan. The status is decided
+//! afterwards, when the effects have been carried out ([`super::status::decide_status`]).
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use super::{
 use crate::snapshots::MachineSnapshot;
 use controller_runtime::snapshot::Snapshot;
 
-/// Decides what is to be done about the set.
+/// Decides the plan for the set.
 pub fn decide(seen: &SetObservation) -> Plan {
     let mut plan = Plan::default();
     if seen.set.is_deleting() {
@@ -34,7 +34,7 @@ pub fn decide(seen: &SetObservation) -> Plan {
         plan.push("finalizer/add", Effect::AddFinalizer);
     }
     if settle_ownership(seen, &mut plan) {
-        // How many machines are missing is only known once the orphans are ours.
+        // The number of missing machines is known only after the orphans are adopted.
         plan.next = Next::After(Duration::ZERO, "machines were adopted");
         return plan;
     }
@@ -52,7 +52,7 @@ pub fn decide(seen: &SetObservation) -> Plan {
     plan
 }
 
-/// Releases and adopts; whether anything is adopted.
+/// Releases and adopts machines; returns whether any machine is adopted.
 fn settle_ownership(seen: &SetObservation, plan: &mut Plan) -> bool {
     let owner = Owner::of_set(&seen.set);
     let mut adopts = false;
@@ -78,8 +78,8 @@ impl SetObservation {
     }
 }
 
-/// A set that is being deleted takes its machines along and then lets go of its finalizer, unless its machines are to stay. A
-/// machine may have lost its owner since it was seen: it goes only as it was seen.
+/// Deletes the machines of a set that is being deleted, unless they must stay, and then removes the finalizer. A
+/// machine may have lost its owner meanwhile, so it is deleted only in its observed version.
 fn end_set(seen: &SetObservation, plan: &mut Plan) {
     if is_orphaning(seen.set.metadata()) {
         return;

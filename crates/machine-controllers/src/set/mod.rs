@@ -1,8 +1,8 @@
-//! The set controller: keeps the number of equal machines that a `MachineSet` wants.
+//! The set controller: keeps the number of machines that a `MachineSet` wants.
 //!
-//! What lives here: claiming machines, creating and deleting them, syncing hot parts of the template, the set's status.
-//! What does not: rollouts (`deployment`), making VMs (`machine`), freezing (`overshooting`), how long a machine is
-//! preserved (`machine`). Source: spec/deployment-and-set §5, §6, §14.1.
+//! This folder: claiming machines, creating and deleting them, syncing hot parts of the template, the set's status.
+//! Elsewhere: rollouts (`deployment`), VMs (`machine`), freezing (`overshooting`), the end of a preservation
+//! (`machine`). Source: spec/deployment-and-set §5, §6, §14.1.
 
 mod act;
 pub mod auto_preservation;
@@ -64,10 +64,10 @@ use mcm_metrics::{Counters, Gauges, OfSet};
 /// Component name of the set controller's events.
 pub const COMPONENT: &str = "machineset-controller";
 
-/// What the set controller works with.
+/// The dependencies of the set controller.
 #[derive(Clone)]
 pub struct SetDeps {
-    /// Cached views of the control cluster; machines and sets must have synced before the first pass.
+    /// Stores of the control cluster; machines and sets must have synced before the first pass.
     pub views: ControlViews,
     /// Writes machines; its store must be `views.machines`.
     pub machines: Objects<MachineSnapshot>,
@@ -75,17 +75,17 @@ pub struct SetDeps {
     pub sets: Objects<SetSnapshot>,
     /// Nodes of the target cluster, if there is one.
     pub nodes: Option<Arc<Store<NodeSnapshot>>>,
-    /// The time.
+    /// The clock.
     pub clock: SharedClock,
     /// Asked before each deletion.
     pub gate: Gate,
-    /// Takes events; made with [`COMPONENT`].
+    /// Writes events; made with [`COMPONENT`].
     pub recorder: Recorder,
-    /// Where names of machines are drawn from.
+    /// The seed of machine names.
     pub name_seed: u64,
 }
 
-/// What is remembered of a set between passes. Losing it costs a status write or a name, never a machine.
+/// What the controller remembers of a set between passes. Losing it costs a status write or a name, never a machine.
 #[derive(Clone, Debug, Default)]
 struct Memory {
     uid: String,
@@ -97,12 +97,12 @@ struct Memory {
     refused: RefusedWrites,
 }
 
-/// How the set controller decides. Histories put decisions here that lack a guard, or that are watched over.
+/// The decision functions of the set controller. The simulation passes decisions that lack a guard, or that it checks.
 #[derive(Clone)]
 pub struct SetDecisions {
-    /// What is to be done about a set.
+    /// Decides what to do for a set.
     pub set: Decision<SetObservation, Plan>,
-    /// What its status is to say.
+    /// Decides the set's status.
     pub status: Decision<SetObservation, Plan>,
 }
 
@@ -112,7 +112,7 @@ impl Default for SetDecisions {
     }
 }
 
-/// Brings sets to what they want to be.
+/// Brings sets to their wanted state.
 pub struct SetController {
     deps: SetDeps,
     decisions: SetDecisions,
@@ -123,32 +123,33 @@ pub struct SetController {
 }
 
 impl SetController {
-    /// A controller that works with these.
+    /// A controller with these dependencies.
     pub fn new(deps: SetDeps) -> Self {
         let random = Mutex::new(ChaCha8Rng::seed_from_u64(deps.name_seed));
         let decisions = SetDecisions::default();
         Self { deps, decisions, stale_machines: None, back_offs: None, random, memory: Mutex::default() }
     }
 
-    /// The same controller, which decides like this.
+    /// The same controller with other decision functions.
     #[must_use]
     pub fn deciding_by(self, decisions: SetDecisions) -> Self {
         Self { decisions, ..self }
     }
 
-    /// The same controller, which counts here each deleted Failed machine whose last operation was a health check.
+    /// The same controller, which also counts each deleted Failed machine whose last operation was a health check.
     #[must_use]
     pub fn counting_stale_machines(self, counter: Counters<()>) -> Self {
         Self { stale_machines: Some(counter), ..self }
     }
 
-    /// The same controller, which shows here how long sets wait that replace machines which never joined.
+    /// The same controller, which also shows in `gauges` how long sets delay the replacement of machines that never
+    /// joined.
     #[must_use]
     pub fn showing_back_offs(self, gauges: Gauges<OfSet<'static>>) -> Self {
         Self { back_offs: Some(gauges), ..self }
     }
 
-    /// One pass over one set.
+    /// Runs one pass over a set.
     pub async fn reconcile(&self, key: ObjectKey) -> Outcome {
         if let Err(error) = self.read_unanswered(&key).await {
             return Outcome::Retry(format!(
@@ -169,26 +170,26 @@ impl SetController {
             memory.unanswered.extend(done.unanswered);
             memory.failure.clone_from(&done.failure);
         });
-        // What was done is in the stores already: the status tells of the machines as they are now.
+        // The stores already contain the effects of the plan, so the status describes the machines as they are now.
         let after = if plan.steps.is_empty() {
             SetObservation { failure: None, ..seen }
         } else {
             let Some(after) = self.observe(&key) else { return Outcome::Settled };
             after
         };
-        let told = self.tell_status(&key, &after).await;
-        // A condition tells of machines that can't be made or deleted.
+        let written = self.write_status(&key, &after).await;
+        // If machines can't be created or deleted, a condition says so already.
         if after.failure.is_none() {
-            self.tell_of_refusal(&key, &after.set, done.error.as_ref().or(told.as_ref().err()));
+            self.report_refusal(&key, &after.set, done.error.as_ref().or(written.as_ref().err()));
         }
-        match (done.error, told) {
+        match (done.error, written) {
             (Some(error), _) => Outcome::after(&error, format!("machineset {key}: {error}")),
             (None, Err(error)) => Outcome::after(&error, format!("status of machineset {key}: {error}")),
             (None, Ok(status)) => plan.next.or_earlier(status.next).into(),
         }
     }
 
-    fn tell_of_refusal(&self, key: &ObjectKey, set: &SetSnapshot, error: Option<&ApiError>) {
+    fn report_refusal(&self, key: &ObjectKey, set: &SetSnapshot, error: Option<&ApiError>) {
         let (mut due, steady) = (None, self.deps.clock.reading().steady);
         self.remember(key, |memory| due = memory.refused.after_pass(error, steady));
         if let Some(text) = due {
@@ -196,7 +197,7 @@ impl SetController {
         }
     }
 
-    async fn tell_status(&self, key: &ObjectKey, seen: &SetObservation) -> Result<Plan, ApiError> {
+    async fn write_status(&self, key: &ObjectKey, seen: &SetObservation) -> Result<Plan, ApiError> {
         let plan = (self.decisions.status)(seen);
         let writes = plan.steps.iter().any(|step| matches!(step.effect, Effect::WriteStatus(_)));
         let done = self.act(seen, &plan.steps).await;
@@ -231,7 +232,7 @@ impl SetController {
         Some(seen)
     }
 
-    /// A series is there as long as the wait.
+    /// The series exists only during the wait.
     fn show_back_off(&self, key: &ObjectKey, hold: Option<&Hold>) {
         let Some(gauges) = &self.back_offs else { return };
         let labels = OfSet { name: &key.name, namespace: &key.namespace };
@@ -241,7 +242,7 @@ impl SetController {
         }
     }
 
-    /// Reads the machines that calls without an answer were about; nothing is decided before.
+    /// Reads the machines of calls without an answer. Without that no decision is made.
     async fn read_unanswered(&self, key: &ObjectKey) -> Result<(), ApiError> {
         let unread = self.memory().get(key).map(|memory| memory.unanswered.to_read()).unwrap_or_default();
         for machine in unread {

@@ -1,9 +1,9 @@
-//! What a new machine of a set looks like, and its name.
+//! A new machine of a set, and its name.
 //!
-//! Names are chosen here and not by the API server, so that a creation whose answer was lost can be asked again under
-//! the same name (D-01). They look as the API server's would: the set's name and five characters of Kubernetes' own
-//! alphabet. Finalizer and priority are what admission would default, so that no write follows (spec/machine-controller
-//! §16.2). Source: spec/deployment-and-set §6.3.
+//! Names are drawn here and not by the API server, so that a creation whose answer was lost can be repeated under the
+//! same name (D-01). They look like names that the API server generates: the set's name and five characters of the
+//! alphabet of Kubernetes. Finalizer and priority are the defaults of admission, so no further write is needed
+//! (spec/machine-controller §16.2). Source: spec/deployment-and-set §6.3.
 
 use std::collections::BTreeSet;
 
@@ -25,11 +25,11 @@ use machine_api::{
 /// Characters of generated names (k8s.io/apimachinery/pkg/util/rand).
 const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 const SUFFIX_LENGTH: usize = 5;
-/// The API server keeps generated names within a label's 63 characters.
+/// The API server keeps generated names within the 63 characters of a label.
 const LONGEST_BASE: usize = 63 - SUFFIX_LENGTH;
 
-/// So many names for machines of a set: first those whose creation got no answer, then new ones drawn from the seed.
-/// No name is `taken` or comes twice.
+/// `count` names for machines of a set: first the names whose creation got no answer, then new names drawn from the
+/// seed. No name is in `taken` or appears twice.
 pub fn names(set: &str, count: usize, unanswered: &BTreeSet<String>, taken: &BTreeSet<&str>, seed: u64) -> Vec<String> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let base: String = prefix(set).chars().take(LONGEST_BASE).collect();
@@ -44,7 +44,7 @@ pub fn names(set: &str, count: usize, unanswered: &BTreeSet<String>, taken: &BTr
     names
 }
 
-/// The text without the last characters of the names of machines of the set.
+/// The text, with the random suffixes of the set's machine names removed.
 pub fn without_new_names(set: &str, text: &str) -> String {
     let base: String = prefix(set).chars().take(LONGEST_BASE).collect();
     let mut parts = text.split(base.as_str());
@@ -60,7 +60,7 @@ pub fn without_new_names(set: &str, text: &str) -> String {
     without
 }
 
-/// What the API server would have been told to generate a name from.
+/// The prefix from which the API server would generate a name.
 fn prefix(set: &str) -> String {
     format!("{set}-")
 }
@@ -75,10 +75,10 @@ fn suffix(random: &mut ChaCha8Rng) -> String {
         .collect()
 }
 
-/// The creation timeout that the set's annotation asks for, as written and as meant.
+/// The creation timeout in the set's annotation, as text and as a duration.
 ///
 /// # Errors
-/// The annotation's value when admission would refuse it on a machine: it is no duration, or not a positive one.
+/// The annotation's value, if admission would refuse it on a machine: it is not a duration, or not positive.
 pub fn effective_creation_timeout(set: &SetSnapshot) -> Result<Option<(&str, GoDuration)>, &str> {
     let value = set.annotation(annotation::EFFECTIVE_CREATION_TIMEOUT);
     let read = |text: &str| text.parse().ok().filter(|timeout| *timeout > GoDuration::ZERO);

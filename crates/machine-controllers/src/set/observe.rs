@@ -1,4 +1,4 @@
-//! What is seen of a set: all that a decision about it may depend on.
+//! The observation of a set: everything that a decision about it may depend on.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,33 +14,33 @@ use crate::{
 use controller_runtime::{key::ObjectKey, snapshot::Snapshot, store::Store};
 use machine_api::names::{annotation, label};
 
-/// Version of [`SetObservation`] as it is written down.
+/// Version of [`SetObservation`] in its serialised form.
 pub const OBSERVATION_VERSION: u32 = 1;
 
-/// What went wrong the last time machines were created or deleted.
+/// The last failure to create or delete machines.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ReplicaFailure {
     /// `FailedCreate` or `FailedDelete`.
     pub reason: &'static str,
     /// The error.
     pub message: String,
-    /// When an event told of it.
+    /// When an event reported it.
     pub told: Timestamp,
 }
 
-/// A failure that lasts is told by an event so often; its condition stays all the time, and events are forgotten after an
+/// The period of events about a lasting failure. Its condition stays all the time, but events are deleted after an
 /// hour.
-const TOLD_AGAIN_AFTER: SignedDuration = SignedDuration::from_hours(1);
+const REPEAT_EVENT_AFTER: SignedDuration = SignedDuration::from_hours(1);
 
 impl ReplicaFailure {
-    /// The failure, seen at this time after an earlier one of the same set. What differs in the names of new machines alone
-    /// is the same failure: each pass draws new ones, and refusals quote them.
+    /// The failure, observed now after an earlier failure of the same set. Texts that differ only in the names of new
+    /// machines are the same failure: each pass draws new names, and refusals contain them.
     pub fn after(reason: &'static str, message: String, seen: &SetObservation) -> Self {
         let set = seen.set.name();
         let lasts = |known: &&Self| {
             known.reason == reason
                 && without_new_names(set, &known.message) == without_new_names(set, &message)
-                && seen.now.duration_since(known.told) < TOLD_AGAIN_AFTER
+                && seen.now.duration_since(known.told) < REPEAT_EVENT_AFTER
         };
         match seen.failure.as_ref().filter(lasts) {
             Some(known) => known.clone(),
@@ -48,7 +48,7 @@ impl ReplicaFailure {
         }
     }
 
-    /// Whether an event is to tell of it.
+    /// Whether an event must report it.
     pub fn is_news(&self, seen: &SetObservation) -> bool {
         seen.failure.as_ref().is_none_or(|known| known.told != self.told)
     }
@@ -63,29 +63,29 @@ pub struct SetObservation {
     pub now: Timestamp,
     /// The set.
     pub set: SetSnapshot,
-    /// What is known of whether it can be acted on; found out anew when absent.
+    /// The cached result of validation; evaluated again when absent.
     #[serde(skip)]
     pub checked: Option<Checked<SetSnapshot>>,
     /// The machines whose controller the set is.
     pub machines: Vec<MachineSnapshot>,
-    /// The machines of the namespace that nobody controls.
+    /// The machines of the namespace without a controller.
     pub orphans: Vec<MachineSnapshot>,
-    /// What the Nodes of Failed machines say about their preservation, by name of the machine.
+    /// The preservation values on the Nodes of Failed machines, by name of the machine.
     pub node_preserve: BTreeMap<String, NodePreserve>,
-    /// Where new names are drawn from.
+    /// The seed of new names.
     pub name_seed: u64,
     /// Names under which a creation got no answer.
     pub unanswered: BTreeSet<String>,
     /// When this process last wrote the status.
     pub status_written: Option<Timestamp>,
-    /// What went wrong the last time.
+    /// The failure of the last pass.
     pub failure: Option<ReplicaFailure>,
     /// The wait before machines that never joined are replaced.
     pub hold: Option<Hold>,
 }
 
 impl SetObservation {
-    /// A set of which nothing else is known yet.
+    /// An observation that contains only the set.
     pub fn of(set: SetSnapshot, now: Timestamp) -> Self {
         Self {
             version: OBSERVATION_VERSION,
@@ -103,7 +103,7 @@ impl SetObservation {
         }
     }
 
-    /// Looks a set up with its machines and their nodes. `None` when there is no such set.
+    /// Reads a set with its machines and their Nodes from the stores. `None` when the set does not exist.
     pub fn look_up(
         views: &ControlViews,
         nodes: Option<&Store<NodeSnapshot>>,
@@ -123,7 +123,7 @@ impl SetObservation {
     }
 }
 
-/// What the Node of a machine says about its preservation.
+/// The preservation value on the Node of a machine.
 pub fn preserve_of_node(machine: &MachineSnapshot, nodes: Option<&Store<NodeSnapshot>>) -> NodePreserve {
     let name = machine.label(label::NODE).unwrap_or_default();
     let Some(nodes) = nodes.filter(|_| !name.is_empty()) else { return NodePreserve::NoNode };

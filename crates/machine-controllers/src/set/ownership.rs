@@ -1,35 +1,35 @@
-//! Which objects belong to an owner: claimed, adopted, released or none of its business.
+//! Decides which objects belong to an owner: claimed, to adopt, to release, or foreign.
 //!
-//! Used for machines of sets and for sets of deployments. Source: spec/deployment-and-set §5 with D-06 (a release really
-//! removes the reference, an adoption keeps foreign ones), D-07 (an empty selector claims nothing) and D-48 (a deleting
-//! owner answers for all it controls). Pure.
+//! Used for machines of sets and for sets of deployments. Source: spec/deployment-and-set §5 with D-06 (a release
+//! really removes the reference, an adoption keeps foreign ones), D-07 (an empty selector claims nothing) and D-48 (an
+//! owner that is being deleted claims everything that it controls). Pure.
 
 use crate::snapshots::{Metadata, SetSnapshot};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, OwnerReference};
 use kube_values::selector::{self};
 use machine_api::names::API_VERSION_V1ALPHA1;
 
-/// What an object is to an owner.
+/// The relation of an object to an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// It belongs to the owner.
     Claimed,
-    /// It belongs to nobody and fits: the owner takes it.
+    /// It has no controller and matches: the owner adopts it.
     Adopt,
-    /// It belongs to the owner and does not fit any more: the owner lets it go.
+    /// It belongs to the owner but does not match any more: the owner releases it.
     Release,
-    /// It is none of the owner's business.
+    /// The owner ignores it.
     Foreign,
 }
 
-/// Who claims.
+/// An owner.
 #[derive(Clone, Copy, Debug)]
 pub struct Owner<'a> {
-    /// Kind, as owner references carry it.
+    /// Kind in owner references.
     pub kind: &'a str,
     /// Metadata of the owner.
     pub meta: Metadata<'a>,
-    /// What fits.
+    /// The selector of its objects.
     pub selector: Option<&'a LabelSelector>,
 }
 
@@ -39,7 +39,7 @@ impl<'a> Owner<'a> {
         Self { kind: "MachineSet", meta: set.metadata(), selector: set.selector() }
     }
 
-    /// What this object is to the owner.
+    /// The relation of this object to the owner.
     pub fn standing(&self, object: Metadata<'_>) -> Standing {
         let deleting = self.meta.is_deleting();
         match object.controller() {
@@ -55,7 +55,7 @@ impl<'a> Owner<'a> {
         self.selector.is_some_and(|wanted| !selector::is_empty(wanted) && selector::matches(wanted, object.labels))
     }
 
-    /// The reference that makes an object belong to the owner.
+    /// The owner reference of an object that belongs to the owner.
     pub fn reference(&self) -> OwnerReference {
         OwnerReference {
             api_version: API_VERSION_V1ALPHA1.to_owned(),

@@ -1,7 +1,8 @@
-//! What effects write: the one place of the room where patches are made.
+//! Makes the patches of effects; no other file of this folder does.
 //!
-//! A patch is the difference between what was seen and what is wanted. Both sides are written from the same types, so fields that
-//! this program does not know cancel out and survive. A list is replaced whole, and only as it was seen.
+//! A patch is the difference between the observed and the wanted object. Both are serialised from the same types, so
+//! unknown fields never appear in the patch and survive. A list is replaced as a whole, and only in the observed
+//! version.
 
 use controller_runtime::{
     key::Target,
@@ -24,7 +25,7 @@ use crate::{
     snapshots::{MachineSnapshot, Metadata, SetSnapshot},
 };
 
-/// What an effect changes of the set; `None` when it changes nothing, or nothing of the set.
+/// The patch of the set; `None` if the effect does not change the set.
 pub fn patch_of_set(effect: &Effect, set: &SetSnapshot) -> Option<(Part, Patch)> {
     match effect {
         Effect::AddFinalizer => finalizer_added(set.metadata()).map(|patch| (Part::Main, patch)),
@@ -41,7 +42,7 @@ pub fn patch_of_set(effect: &Effect, set: &SetSnapshot) -> Option<(Part, Patch)>
     }
 }
 
-/// What an effect changes of a machine, and which one; `None` when it changes nothing, or no machine that is there.
+/// The patch of a machine, and the machine; `None` if the effect does not change an existing machine.
 pub fn patch_of_machine(effect: &Effect, set: &SetSnapshot) -> Option<(Target, Patch)> {
     let (machine, patch) = match effect {
         Effect::Adopt(machine) => (machine, Some(adoption(&Owner::of_set(set), machine.metadata()))),
@@ -59,21 +60,22 @@ pub fn patch_of_machine(effect: &Effect, set: &SetSnapshot) -> Option<(Target, P
     Some((machine.target(), patch?))
 }
 
-/// The status of a set becomes this one.
+/// The patch that writes this status.
 pub fn written_status(set: &SetSnapshot, status: &MachineSetStatus) -> Option<Patch> {
     let patch = Patch::Merge(json!({ "status": merge_difference(set.status(), status)? }));
-    // Nobody may have changed the list of conditions meanwhile (D-15).
+    // The patch replaces the list of conditions, so it must apply to the observed version only (D-15).
     let replaces_list = status.conditions != set.status().conditions;
     Some(if replaces_list { patch.guarded_by(set.resource_version()) } else { patch })
 }
 
-/// The specification of a machine becomes this one. Taints are a list.
+/// The patch that writes this `spec`. Taints are a list.
 fn synced(machine: &MachineSnapshot, spec: &MachineSpec) -> Option<Patch> {
     let change = merge_difference(machine.spec(), spec)?;
     Some(unchanged(machine, Patch::Merge(json!({ "spec": change }))))
 }
 
-/// The annotation that keeps a machine comes or goes. A user may have decided meanwhile.
+/// The patch that adds or removes the preservation annotation. A user may have decided meanwhile, so the version is
+/// tested.
 fn kept(machine: &MachineSnapshot, keeping: Keeping) -> Patch {
     let value = match keeping {
         Keeping::Keep => Some(preserve_value::AUTO_PRESERVED),
@@ -82,12 +84,12 @@ fn kept(machine: &MachineSnapshot, keeping: Keeping) -> Patch {
     unchanged(machine, Patch::Merge(json!({ "metadata": { "annotations": { annotation::PRESERVE: value } } })))
 }
 
-/// The same patch, of the machine as it was seen.
+/// The same patch, for the observed version of the machine only.
 fn unchanged(machine: &MachineSnapshot, patch: Patch) -> Patch {
     patch.guarded_by(machine.resource_version())
 }
 
-/// Adds the owner's reference, if the object is still as it was read. Other references stay.
+/// Adds the owner reference if the object has its observed version. Other references stay.
 pub fn adoption(owner: &Owner<'_>, object: Metadata<'_>) -> Patch {
     let unchanged = json!({"op": "test", "path": "/metadata/resourceVersion", "value": object.resource_version});
     let reference = owner.reference();
@@ -99,7 +101,7 @@ pub fn adoption(owner: &Owner<'_>, object: Metadata<'_>) -> Patch {
     Patch::Json(vec![unchanged, add])
 }
 
-/// Removes the owner's reference. `None` when the object has none.
+/// Removes the owner reference. `None` if the object has none.
 pub fn release(owner: &Owner<'_>, object: Metadata<'_>) -> Option<Patch> {
     let index = object.owner_references.iter().position(|reference| reference.uid == owner.meta.uid)?;
     let path = format!("/metadata/ownerReferences/{index}");
@@ -111,11 +113,11 @@ pub fn release(owner: &Owner<'_>, object: Metadata<'_>) -> Option<Patch> {
 
 /// The JSON merge patch that turns `seen` into `wanted`; `None` when they are the same. Lists are replaced whole.
 pub fn merge_difference<T: Serialize + PartialEq>(seen: &T, wanted: &T) -> Option<Value> {
-    // In most passes both are the same. To compare values costs less than to make JSON of them.
+    // In most passes both are equal, and comparing values is cheaper than making JSON.
     if seen == wanted {
         return None;
     }
-    // The API types always serialise: string keys only, no failing implementation.
+    // Serialising an API type never fails: keys are strings, and no implementation returns errors.
     let seen = serde_json::to_value(seen).unwrap_or_default();
     let wanted = serde_json::to_value(wanted).unwrap_or_default();
     difference(&seen, &wanted)
@@ -145,12 +147,12 @@ fn difference(seen: &Value, wanted: &Value) -> Option<Value> {
     (!patch.is_empty()).then_some(Value::Object(patch))
 }
 
-/// Whether our finalizer is on the object.
+/// Whether the object has our finalizer.
 pub fn has_finalizer(meta: Metadata<'_>) -> bool {
     meta.has_finalizer(finalizer::MACHINE)
 }
 
-/// Adds our finalizer; `None` when it is there.
+/// Adds our finalizer; `None` if it is present.
 pub fn finalizer_added(meta: Metadata<'_>) -> Option<Patch> {
     if has_finalizer(meta) {
         return None;
@@ -164,13 +166,14 @@ pub fn finalizer_added(meta: Metadata<'_>) -> Option<Patch> {
     Some(Patch::Json(vec![unchanged, add]))
 }
 
-/// Whether the object was deleted with the propagation policy `Orphan` (`kubectl delete --cascade=orphan`) and its dependents still
-/// have to lose their references to it. The original deletes the dependents meanwhile.
+/// Whether the object was deleted with the propagation policy `Orphan` (`kubectl delete --cascade=orphan`) and the
+/// garbage collector has not yet removed the owner references of its dependents. The original deletes the dependents in
+/// that time.
 pub fn is_orphaning(meta: Metadata<'_>) -> bool {
     meta.is_deleting() && meta.has_finalizer(finalizer::ORPHAN)
 }
 
-/// Takes our finalizer off; `None` when it is not there.
+/// Removes our finalizer; `None` if it is absent.
 pub fn finalizer_removed(meta: Metadata<'_>) -> Option<Patch> {
     finalizer_patches::without(meta.finalizers, finalizer::MACHINE)
 }
@@ -197,7 +200,7 @@ mod tests {
         assert_eq!(merge_difference(&seen, &seen), None);
     }
 
-    /// Maps are only ever changed by the difference between two of them.
+    /// Maps are changed only by the difference between two of them.
     #[rstest::rstest]
     #[case::s_util_01_nothing_added(json!({"labels": {"foo1": "bar1"}}), json!({"labels": {"foo1": "bar1"}}), None)]
     #[case::s_util_03_a_first_label(json!({}), json!({"labels": {"foo4": "food"}}), Some(json!({"labels": {"foo4": "food"}})))]

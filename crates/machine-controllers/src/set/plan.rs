@@ -1,4 +1,4 @@
-//! What a decision about a set comes to: a list of effects, each with the name of its rule, and when to look again.
+//! The plan for a set: a list of effects, each with the name of its rule, and the time of the next pass.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use controller_runtime::{events::EventNote, key::Target, queue::Outcome};
 use machine_api::v1alpha1::{Machine, MachineSetStatus, MachineSpec};
 use serde::Serialize;
 
-/// When a key is to be looked at again although nothing changes.
+/// The time of the next pass if nothing changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum Next {
-    /// Not before something changes.
+    /// Only after a change.
     #[default]
     OnChange,
-    /// After so long, for this reason.
+    /// After this time, for this reason.
     After(Duration, &'static str),
 }
 
@@ -38,53 +38,55 @@ impl From<Next> for Outcome {
     }
 }
 
-/// Whether a set keeps a Failed machine of its own accord.
+/// Whether a set preserves a Failed machine automatically.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Keeping {
-    /// It does, until the machine's time is over.
+    /// It does, until the preservation ends.
     Keep,
     /// It does not any more.
     LetGo,
 }
 
-/// One thing to do. Machines stand here as they were seen; what an effect writes is made of it in [`super::patches`].
+/// One effect. Machines are given in their observed version; [`super::patches`] makes the patch.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum Effect {
-    /// Puts our finalizer on the set.
+    /// Adds our finalizer to the set.
     AddFinalizer,
-    /// Takes our finalizer off the set.
+    /// Removes our finalizer from the set.
     RemoveFinalizer,
     /// Writes the status of the set.
     WriteStatus(Box<MachineSetStatus>),
-    /// Takes an orphan over; the set is read again first, for it may have been deleted or replaced.
+    /// Adopts an orphan. The set is read again first: it may have been deleted or replaced.
     Adopt(MachineSnapshot),
-    /// Lets a machine go that does not fit any more. One that is gone or has changed meanwhile is left alone.
+    /// Releases a machine that does not match any more. Ignores a machine that is gone or has changed meanwhile.
     Release(MachineSnapshot),
-    /// Says on a Failed machine whether the set keeps it. What is decided after it counts on it, so that a refusal ends the plan.
+    /// Writes on a Failed machine whether the set preserves it. Later steps depend on it, so a refusal ends the plan.
     Keep(MachineSnapshot, Keeping),
-    /// Gives a machine what is new in the template. A machine of which that is refused for good holds up no other one.
+    /// Writes the new parts of the template to a machine. A lasting refusal for one machine does not stop the others.
     SyncTemplate {
         /// The machine.
         machine: MachineSnapshot,
-        /// Its specification from now on.
+        /// Its new `spec`.
         spec: Box<MachineSpec>,
     },
     /// Creates a machine.
     CreateMachine(Box<Machine>),
-    /// Asks the API server whether a machine exists whose creation got no answer, before it is created under this name.
+    /// Asks the API server for a machine whose creation got no answer, and creates it under its name if it does not
+    /// exist.
     CreateUnlessThere(Box<Machine>),
     /// Deletes a machine.
     DeleteMachine {
         /// The machine.
         machine: Target,
-        /// Only in this version: what it was chosen for may not hold any more. Absent when nothing can change it.
+        /// The version to delete: the reason for the deletion may not hold in another version. Absent if no change can
+        /// matter.
         version: Option<String>,
     },
-    /// Tells of something on the set.
+    /// Writes an event about the set.
     Tell(EventNote),
 }
 
-/// An effect and the rule it follows from.
+/// An effect and the rule that caused it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Step {
     /// Name of the rule, for logs, the journal and the audit of the gate.
@@ -100,12 +102,12 @@ impl Step {
     }
 }
 
-/// All that is to be done now, in order, and when to look again.
+/// All effects to carry out now, in order, and the time of the next pass.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Plan {
-    /// What to do; the first failure ends the list, except inside a run of creations or of deletions.
+    /// The effects. The first failure ends the plan, except within consecutive creations or deletions.
     pub steps: Vec<Step>,
-    /// When to look again if nothing changes.
+    /// The time of the next pass if nothing changes.
     pub next: Next,
 }
 

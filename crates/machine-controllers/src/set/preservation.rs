@@ -1,7 +1,7 @@
-//! Whether a Failed machine may go, or is kept for somebody to look at.
+//! Whether a Failed machine may be deleted, or is preserved for examination.
 //!
-//! Source: spec/deployment-and-set §6.7, first table. Only the reading side lives here: who annotates machines and
-//! starts the clock is not decided in this room.
+//! Source: spec/deployment-and-set §6.7, first table. This file only reads the preservation; other folders annotate
+//! machines and start its clock.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -9,18 +9,18 @@ use serde::Serialize;
 use crate::snapshots::MachineSnapshot;
 use machine_api::names::annotation;
 
-/// What the Node of a machine says about its preservation.
+/// The preservation value on the Node of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum NodePreserve {
     /// The machine names no Node, or there is no target cluster.
     NoNode,
     /// The machine names a Node that does not exist.
     NodeMissing,
-    /// The value on the Node; empty when there is none.
+    /// The value on the Node; empty if absent.
     Value(String),
 }
 
-/// Whether a Failed machine may be terminated.
+/// Whether a Failed machine may be deleted.
 pub fn may_terminate(machine: &MachineSnapshot, node: &NodePreserve, now: Timestamp) -> bool {
     if let Some(until) = machine.preserve_expiry_time() {
         return until <= now;

@@ -1,6 +1,6 @@
-//! Which machine goes first when a set has too many, and which machines the scaler has marked.
+//! The order in which a set deletes surplus machines, and the machines that the scaler has marked.
 //!
-//! Source: spec/deployment-and-set §6.4, §6.5 with D-50 (the name decides last). Pure.
+//! Source: spec/deployment-and-set §6.4, §6.5 with D-50 (the name is the last criterion). Pure.
 
 use std::borrow::Borrow;
 
@@ -14,7 +14,8 @@ use machine_api::{
     v1alpha1::MachinePhase,
 };
 
-/// The place of a machine in the order of deletion; smaller goes first. The fields are the rules, in their order.
+/// The position of a machine in the order of deletion; a smaller rank is deleted first. The fields are the criteria in
+/// their order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank<'a> {
     preserved: bool,
@@ -51,12 +52,12 @@ fn preserved_until(machine: &MachineSnapshot, now: Timestamp) -> Option<Timestam
     machine.preserve_expiry_time().filter(|until| *until > now)
 }
 
-/// Whether the machine is kept for somebody to look at, and its time is not over.
+/// Whether the machine is preserved at this time.
 pub fn is_preserved(machine: &MachineSnapshot, now: Timestamp) -> bool {
     preserved_until(machine, now).is_some()
 }
 
-/// The machine's priority; absent or unreadable means the default.
+/// The machine's priority; the default if absent or unreadable.
 pub fn priority(machine: &MachineSnapshot) -> i64 {
     machine
         .annotation(annotation::MACHINE_PRIORITY)
@@ -64,7 +65,7 @@ pub fn priority(machine: &MachineSnapshot) -> i64 {
         .unwrap_or(DEFAULT_MACHINE_PRIORITY)
 }
 
-/// Since when the machine is marked for deletion.
+/// When the machine was marked for deletion.
 pub fn marked_since(machine: &MachineSnapshot) -> Option<Timestamp> {
     machine.annotation(annotation::MARKED_FOR_DELETION_TIME)?.parse().ok()
 }
@@ -91,15 +92,15 @@ pub fn sort_for_deletion<M: Borrow<MachineSnapshot>>(machines: &mut [M], now: Ti
     machines.sort_by(|one, other| Rank::of(one.borrow(), now).cmp(&Rank::of(other.borrow(), now)));
 }
 
-/// Whether the scaler has marked the machine in its last change of the set's replicas. Such a machine goes even when
-/// the number of machines is right (decisions.md 5).
+/// Whether the scaler marked the machine with its last change of the set's replicas. Such a machine is deleted even if
+/// the number of machines is correct (decisions.md 5).
 pub fn is_marked(machine: &MachineSnapshot, set: &SetSnapshot) -> bool {
     is_named(machine, set.metadata())
 }
 
-/// Whether the scaler has marked the machine no later than it last changed the size of this set or deployment.
+/// Whether the scaler marked the machine not later than it last changed the size of this set or deployment.
 pub fn is_named(machine: &MachineSnapshot, scaled: Metadata<'_>) -> bool {
-    // Cheapest first: hardly any machine has this priority, and all are asked.
+    // The cheapest test first: hardly any machine has this priority, and every machine is tested.
     if machine.annotation(annotation::MACHINE_PRIORITY) != Some("1") {
         return false;
     }

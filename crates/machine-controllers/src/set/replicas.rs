@@ -1,7 +1,7 @@
-//! How many machines are created or deleted, and which.
+//! Decides how many machines are created or deleted, and which.
 //!
-//! Source: spec/deployment-and-set §6.2, §6.5. Pure. A failed machine is replaced in two passes: it is deleted, and once
-//! it is on its way out its successor is created.
+//! Source: spec/deployment-and-set §6.2, §6.5. Pure. A Failed machine is replaced in two passes: it is deleted, and
+//! when it is terminating its successor is created.
 
 use std::collections::BTreeSet;
 
@@ -18,10 +18,10 @@ use controller_runtime::{events::EventNote, snapshot::Snapshot};
 use kube_values::selector;
 use machine_api::names::{UNSELECTED_TEMPLATE, label, set_reason, update_result};
 
-/// Most creations, and most deletions, of one pass.
+/// Maximum number of creations, and of deletions, in one pass.
 pub const BURST: usize = 100;
 
-/// Adds to the plan what brings the number of machines to the wanted one. Returns how many creations or deletions are
+/// Adds the steps that bring the number of machines to the wanted one. Returns the number of creations or deletions
 /// left for the next pass.
 pub fn keep_replicas(seen: &SetObservation, claimed: &[MachineSnapshot], plan: &mut Plan) -> usize {
     let staying: Vec<&MachineSnapshot> = claimed.iter().filter(|machine| !is_terminating(machine)).collect();
@@ -33,13 +33,13 @@ pub fn keep_replicas(seen: &SetObservation, claimed: &[MachineSnapshot], plan: &
     }
 }
 
-/// Whether the set must not grow: frozen by the overshoot guard, or an old set of an in-place rollout.
+/// Whether the set may not grow: it is frozen by the overshoot guard, or is an old set of an in-place rollout.
 pub fn may_not_grow(set: &SetSnapshot) -> bool {
     let has = |key: &str| set.label(key);
     has(label::FREEZE).is_some_and(|value| value == "True") || has(label::SCALE_UP_DISABLED).is_some()
 }
 
-/// Whether machines made from the template belong to the set.
+/// Whether the selector of the set matches its template.
 fn selects_its_template(set: &SetSnapshot) -> bool {
     let labels = set.template().metadata.labels.clone().unwrap_or_default();
     set.selector().is_some_and(|selector| selector::matches(selector, &labels))
@@ -72,7 +72,7 @@ fn create_missing(seen: &SetObservation, claimed: &[MachineSnapshot], missing: u
     missing - waiting - count
 }
 
-/// How many of the missing machines replace some that never joined, and wait (decisions.md 46).
+/// The number of missing machines whose replacement waits because their predecessors never joined (decisions.md 46).
 fn replacements_that_wait(seen: &SetObservation, missing: usize, plan: &mut Plan) -> usize {
     let Some(hold) = &seen.hold else { return 0 };
     plan.next = plan.next.or_earlier(Next::After(hold.left(seen.now), "new machines never joined"));
@@ -80,7 +80,7 @@ fn replacements_that_wait(seen: &SetObservation, missing: usize, plan: &mut Plan
 }
 
 fn delete_superfluous(seen: &SetObservation, staying: Vec<&MachineSnapshot>, wanted: usize, plan: &mut Plan) -> usize {
-    // A machine just handed over by an in-place update counts as a replica but is never chosen.
+    // A machine just handed over by an in-place update counts as a replica but is never deleted here.
     let mut candidates: Vec<MachineSnapshot> = staying
         .into_iter()
         .filter(|machine| machine.label(label::UPDATE_RESULT) != Some(update_result::SUCCESSFUL))
@@ -104,8 +104,8 @@ fn delete_superfluous(seen: &SetObservation, staying: Vec<&MachineSnapshot>, wan
         .map(|machine| ("replicas/failed", machine));
     let all: Vec<_> = superfluous.chain(marked).chain(failed).collect();
     for (rule, machine) in all.iter().take(BURST) {
-        // Since it was chosen it may have become available, been marked or been asked to stay. The original deletes what it
-        // saw last, whatever has become of it.
+        // Since the choice the machine may have become available, or may have been marked or preserved. The original
+        // deletes its last observed choice in any case.
         let version = machine.resource_version().map(str::to_owned);
         plan.push(rule, Effect::DeleteMachine { machine: machine.target(), version });
     }
@@ -122,7 +122,7 @@ mod tests {
     use machine_api::v1alpha1::Machine;
     use machine_api::{names::annotation, v1alpha1::MachinePhase};
 
-    /// Number of creations, names of deletions, what is left over.
+    /// The number of creations, the names of deletions, and the number left over.
     fn decide(seen: &SetObservation) -> (usize, Vec<String>, usize) {
         let mut plan = Plan::default();
         let left = keep_replicas(seen, &seen.machines, &mut plan);
@@ -134,7 +134,7 @@ mod tests {
         (creations, deletions.collect(), left)
     }
 
-    /// They would belong to nobody and be made again without end.
+    /// They would belong to no set and would be created again and again.
     #[test]
     fn machines_that_the_set_would_not_select_are_not_made() {
         let expression =

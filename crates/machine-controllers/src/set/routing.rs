@@ -1,7 +1,7 @@
-//! Which sets are looked at again when something changes. Pure over the stores.
+//! Which sets a change wakes. Pure functions over the stores.
 //!
-//! Source: spec/deployment-and-set §4 without its periodic requeues (decisions.md 38). A change that no decision about a
-//! set reads wakes nobody.
+//! Source: spec/deployment-and-set §4 without its periodic requeues (decisions.md 38). A change that no decision about
+//! a set reads wakes no set.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -25,7 +25,7 @@ pub fn sets_of_set(change: &Change<SetSnapshot>) -> Vec<Wake> {
     Wake::by_itself(change, is_status_alone).into_iter().collect()
 }
 
-/// The set that controls the machine, or controlled it before; for an orphan the sets that it fits.
+/// The set that controls the machine, or controlled it before; for an orphan the sets whose selector matches.
 pub fn sets_of_machine(change: &Change<MachineSnapshot>, views: &ControlViews) -> Vec<Wake> {
     let (old, new) = (change.old.as_ref(), change.new.as_ref());
     if let (Some(old), Some(new)) = (old, new)
@@ -47,7 +47,7 @@ pub fn sets_of_machine(change: &Change<MachineSnapshot>, views: &ControlViews) -
     keys.into_iter().map(Wake::soon).collect()
 }
 
-/// The sets whose machines are of the class, when it has changed: what was wrong with new machines may be mended.
+/// The sets that use the class, if it has changed: a reason for failed machines may be gone.
 pub fn sets_of_class(change: &Change<Arc<MachineClass>>, views: &ControlViews) -> Vec<Wake> {
     if let (Some(old), Some(new)) = (change.old.as_ref(), change.new.as_ref())
         && (&old.metadata.uid, old.metadata.generation) == (&new.metadata.uid, new.metadata.generation)
@@ -57,7 +57,7 @@ pub fn sets_of_class(change: &Change<Arc<MachineClass>>, views: &ControlViews) -
     change.newest().map(|class| sets_with_class(class, views)).unwrap_or_default()
 }
 
-/// The sets whose class refers to the Secret, when it says something else.
+/// The sets whose class refers to the Secret, if its data has changed.
 pub fn sets_of_secret(change: &Change<Arc<Secret>>, views: &ControlViews) -> Vec<Wake> {
     if let (Some(old), Some(new)) = (change.old.as_ref(), change.new.as_ref())
         && old.data == new.data
@@ -74,7 +74,7 @@ fn sets_with_class(class: &MachineClass, views: &ControlViews) -> Vec<Wake> {
     views.sets.by_index(BY_TEMPLATE_CLASS, &name).iter().map(|set| Wake::by_grant(set.key())).collect()
 }
 
-/// The sets of Failed machines whose Node says something new about their preservation.
+/// The sets of Failed machines whose Node has a new preservation value.
 pub fn sets_of_node(change: &Change<NodeSnapshot>, views: &ControlViews) -> Vec<Wake> {
     if let (Some(old), Some(new)) = (&change.old, &change.new)
         && old.annotation(annotation::PRESERVE) == new.annotation(annotation::PRESERVE)
@@ -92,7 +92,7 @@ pub fn sets_of_node(change: &Change<NodeSnapshot>, views: &ControlViews) -> Vec<
     sets.into_iter().map(Wake::soon).collect()
 }
 
-/// The set that controls a machine: of the right kind, in its namespace, with the UID that the reference names.
+/// The set that controls a machine: with the right kind, namespace and UID.
 pub fn set_of(machine: &MachineSnapshot, views: &ControlViews) -> Option<SetSnapshot> {
     let owner = machine.controller().filter(|owner| owner.kind == "MachineSet")?;
     let key = ObjectKey::new(machine.namespace(), owner.name.clone());
@@ -113,7 +113,7 @@ fn sets_that_fit(machine: &MachineSnapshot, views: &ControlViews) -> Vec<ObjectK
         .collect()
 }
 
-/// Whether anything differs that a decision about a set or a deployment reads.
+/// Whether a field has changed that a decision about a set or a deployment reads.
 pub fn matters(old: &MachineSnapshot, new: &MachineSnapshot) -> bool {
     let (before, after) = (old.metadata(), new.metadata());
     let (was, is) = (old.status(), new.status());

@@ -1,4 +1,4 @@
-//! What a set's status says, and when it is written.
+//! The status of a set, and when it is written.
 //!
 //! Source: spec/deployment-and-set §6.8, §6.9, D-08, D-20. Pure.
 
@@ -11,7 +11,7 @@ use super::{
     counts::{Counts, is_preserved_failed},
     new_machine::without_new_names,
     observe::{ReplicaFailure, SetObservation},
-    pacing::{News, Pace, pace},
+    pacing::{ChangeKind, Pace, pace},
     plan::{Effect, Next, Plan},
     validity,
 };
@@ -26,7 +26,7 @@ use machine_api::{
     },
 };
 
-/// Machines whose last operation failed and which nobody keeps.
+/// Machines whose last operation failed and that are not preserved.
 pub fn failed_machines<'a>(machines: impl IntoIterator<Item = &'a MachineSnapshot>) -> Vec<MachineSummary> {
     machines
         .into_iter()
@@ -40,8 +40,8 @@ pub fn failed_machines<'a>(machines: impl IntoIterator<Item = &'a MachineSnapsho
         .collect()
 }
 
-/// A description of a machine's operation in the status of its owners is no longer, in characters: all failed machines of a
-/// deployment stand in one object, for which the API server has a limit.
+/// Maximum length of an operation's description in the status of an owner, in characters. All failed machines of a
+/// deployment are in one object, whose size the API server limits.
 const LONGEST_DESCRIPTION: usize = 300;
 
 fn in_short(operation: &LastOperation) -> LastOperation {
@@ -49,7 +49,7 @@ fn in_short(operation: &LastOperation) -> LastOperation {
     LastOperation { description, ..operation.clone() }
 }
 
-/// The status that the set should have. `lastOperation` is left as it is.
+/// The wanted status of the set. `lastOperation` does not change.
 fn wanted_status(seen: &SetObservation, claimed: &[MachineSnapshot], errors: &[String]) -> MachineSetStatus {
     let set = &seen.set;
     let mut status = set.status().clone();
@@ -76,7 +76,7 @@ fn wanted_status(seen: &SetObservation, claimed: &[MachineSnapshot], errors: &[S
         );
     }
     match trouble(seen) {
-        // Each refusal quotes the name that was drawn for it.
+        // Each refusal contains the newly drawn name.
         Some(failure) if says_already(set, &failure) => {}
         Some(failure) => put(
             &mut status.conditions,
@@ -91,7 +91,7 @@ fn wanted_status(seen: &SetObservation, claimed: &[MachineSnapshot], errors: &[S
     status
 }
 
-/// Why machines are missing: a refusal, or the wait before some that never joined are replaced.
+/// Why machines are missing: a refusal, or the wait before machines that never joined are replaced.
 fn trouble(seen: &SetObservation) -> Option<ReplicaFailure> {
     let waits = seen.hold.as_ref().map(|hold| ReplicaFailure {
         reason: set_reason::NEVER_JOINED,
@@ -101,7 +101,7 @@ fn trouble(seen: &SetObservation) -> Option<ReplicaFailure> {
     seen.failure.clone().or(waits)
 }
 
-/// Whether the condition of the set says this already, but for the names of new machines.
+/// Whether the condition of the set already says this, apart from the names of new machines.
 fn says_already(set: &SetSnapshot, failure: &ReplicaFailure) -> bool {
     let name = set.name();
     set.status().conditions.iter().any(|known| {
@@ -116,7 +116,7 @@ fn remove(conditions: &mut Vec<MachineSetCondition>, kind: &MachineSetConditionT
     conditions.retain(|condition| condition.condition_type != *kind);
 }
 
-/// Sets a condition; one that says the same already is left untouched, a changed one goes to the end of the list.
+/// Sets a condition. An equal condition stays as it is; a changed one moves to the end of the list.
 fn put(
     conditions: &mut Vec<MachineSetCondition>,
     kind: MachineSetConditionType,
@@ -146,23 +146,23 @@ fn is_at_rest(set: &SetSnapshot, status: &MachineSetStatus) -> bool {
         && status.ready_replicas == status.replicas
 }
 
-/// Decides whether and how the status is written.
+/// Decides whether the status is written, and its content.
 pub fn decide_status(seen: &SetObservation) -> Plan {
     let mut plan = Plan::default();
     let set = &seen.set;
     if set.is_deleting() && !super::patches::has_finalizer(set.metadata()) {
-        // The object is gone or about to be (D-32).
+        // The object is gone or about to go (D-32).
         return plan;
     }
     let errors = if set.is_deleting() { Arc::default() } else { validity::set_errors(seen) };
     let wanted = wanted_status(seen, &seen.claimed(), &errors);
     let conditions_change = wanted.conditions != set.status().conditions;
     let news = if wanted == *set.status() {
-        News::None
+        ChangeKind::None
     } else if conditions_change || is_at_rest(set, &wanted) {
-        News::Milestone
+        ChangeKind::Milestone
     } else {
-        News::Churn
+        ChangeKind::Churn
     };
     match pace(news, seen.status_written, seen.now) {
         Pace::Hold(next) => plan.next = next,
@@ -194,7 +194,7 @@ mod tests {
     use machine_api::v1alpha1::Machine;
     use machine_api::v1alpha1::MachinePhase;
 
-    /// The status part of the write that is decided on.
+    /// The status in the decided write.
     fn written(seen: &SetObservation) -> Option<Value> {
         decide_status(seen).steps.iter().find_map(|step| match patch_of_set(&step.effect, &seen.set) {
             Some((Part::Status, Patch::Merge(patch))) => Some(patch["status"].clone()),
@@ -202,7 +202,7 @@ mod tests {
         })
     }
 
-    /// A set whose status says what is true of these machines.
+    /// A set whose status describes these machines.
     fn settled(wanted: i32, machines: Vec<Machine>) -> SetObservation {
         let mut seen = seeing(set(wanted).build(), machines);
         seen.set.to_mut().status = wanted_status(&seen, &seen.claimed(), &[]);
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(status["failedMachines"][0]["ownerRef"], "set");
     }
 
-    /// A driver repeats what its cloud says, on each of a thousand machines.
+    /// A driver repeats the message of its cloud on each of a thousand machines.
     #[test]
     fn what_failed_machines_say_is_short_in_the_status_of_their_owner() {
         let operation = LastOperation { description: "x".repeat(30_000), ..LastOperation::default() };
@@ -342,7 +342,8 @@ mod tests {
                 .any(|step| matches!(&step.effect, Effect::Tell(note) if note.reason == "FailedValidation"))
         );
         assert_eq!(written(&seen).unwrap()["machineSetCondition"][0]["type"], "Valid");
-        // A rollout waits for sets that have not seen their size; this one has, although nothing will come of it.
+        // A rollout waits for sets that have not observed their size. This set has observed it, although it will not
+        // act on it.
         assert_eq!(written(&seen).unwrap()["observedGeneration"], 1);
         seen.set.to_mut().status = wanted_status(&seen, &[], &validity::set_errors(&seen));
         assert_eq!(decide_status(&seen), Plan::default());

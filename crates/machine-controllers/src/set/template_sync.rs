@@ -1,7 +1,7 @@
-//! Which parts of the template reach machines that exist already.
+//! Writes hot parts of the template to existing machines.
 //!
 //! Node template and machine configuration are synced to active machines, the kind of the class to all
-//! (spec/deployment-and-set §6.6, D-02). The name of the class never is: that is a rollout. Pure.
+//! (spec/deployment-and-set §6.6, D-02). The name of the class is never synced; a change of it is a rollout. Pure.
 
 use super::{
     counts::is_active,
@@ -10,7 +10,7 @@ use super::{
 use crate::snapshots::{MachineSnapshot, SetSnapshot};
 use machine_api::{names::annotation, v1alpha1::MachineSpec};
 
-/// Brings the machines in line with the template.
+/// Adds the steps that sync the machines with the template.
 pub fn sync_template(set: &SetSnapshot, claimed: &[MachineSnapshot], plan: &mut Plan) {
     for machine in claimed {
         if let Some(wanted) = wanted_spec(set, machine).filter(|wanted| wanted != machine.spec()) {
@@ -34,7 +34,7 @@ fn wanted_spec(set: &SetSnapshot, machine: &MachineSnapshot) -> Option<MachineSp
     if active {
         wanted.node_template = template.node_template.clone();
         wanted.configuration = template.configuration.clone();
-        // The annotation overrides the template for this machine's whole life.
+        // The annotation overrides the template as long as the machine exists.
         let own = machine.annotation(annotation::EFFECTIVE_CREATION_TIMEOUT).and_then(|text| text.parse().ok());
         if let Some(timeout) = own {
             wanted.configuration.creation_timeout = Some(timeout);

@@ -1,4 +1,4 @@
-//! Builders of sets and machines for the tests of this room and its neighbour.
+//! Builders of sets and machines for the tests of this folder and of `deployment`.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference, Time};
@@ -11,12 +11,12 @@ use machine_api::{
     v1alpha1::{Machine, MachineDeployment, MachinePhase, MachineSet, OperationState},
 };
 
-/// The time of all tests.
+/// The present time in all tests.
 pub(crate) fn now() -> Timestamp {
     at(0)
 }
 
-/// So many seconds after the time of all tests.
+/// `seconds` after the present time in all tests.
 pub(crate) fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + seconds).unwrap()
 }
@@ -113,7 +113,7 @@ pub(crate) fn meta(name: &str) -> ObjectMeta {
     }
 }
 
-/// A machine of [`set`], labelled and owned, without a phase.
+/// A machine of [`set`], with labels and owner, without a phase.
 pub(crate) fn machine(name: &str) -> Building<Machine> {
     let mut machine = Machine { metadata: meta(name), ..Machine::default() };
     machine.metadata.owner_references = Some(vec![controller_reference("MachineSet", "set", "uid-set")]);
@@ -135,7 +135,7 @@ pub(crate) fn selector(pairs: &[(&str, &str)]) -> LabelSelector {
     LabelSelector { match_labels: Some(labels), match_expressions: None }
 }
 
-/// A set `ns/set` that wants so many machines.
+/// A set `ns/set` with this size.
 pub(crate) fn set(replicas: i32) -> Building<MachineSet> {
     let mut set = MachineSet { metadata: meta("set"), ..MachineSet::default() };
     set.spec.replicas = replicas;
@@ -146,7 +146,7 @@ pub(crate) fn set(replicas: i32) -> Building<MachineSet> {
     Building(set)
 }
 
-/// What the controller of the set sees.
+/// What the set controller observes.
 pub(crate) fn seeing(set: impl Into<SetSnapshot>, machines: impl IntoIterator<Item = Machine>) -> SetObservation {
     let machines = machines.into_iter().map(Into::into).collect();
     SetObservation { machines, ..SetObservation::of(set.into(), now()) }

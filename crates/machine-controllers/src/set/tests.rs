@@ -1,4 +1,4 @@
-//! The set controller against an API server: what it writes, and what it makes of refusals and late views.
+//! The set controller against an API server: its writes, and how it handles refusals and outdated stores.
 
 use machine_api::v1alpha1::Machine;
 use machine_api::v1alpha1::MachineSet;
@@ -38,7 +38,7 @@ impl Cluster {
         Self::with(set, machines, |objects| objects)
     }
 
-    /// The same, whose writes of machines go through this.
+    /// The same, with a layer around the client for machines.
     fn with(
         set: Option<Building<MachineSet>>,
         machines: Vec<Building<Machine>>,
@@ -81,7 +81,7 @@ impl Cluster {
         self.sets.reconcile(ObjectKey::new("ns", "set")).await
     }
 
-    /// What the watch brings at last.
+    /// Brings all changes to the stores, as a watch does.
     fn watch(&self) {
         for set in self.api.all("machinesets") {
             self.views.sets.apply(serde_json::from_value(set).unwrap());
@@ -96,7 +96,7 @@ impl Cluster {
         self.api.get(SET).unwrap()
     }
 
-    /// The machines of the set that the views show.
+    /// The machines of the set in the store.
     fn shown(&self) -> Vec<MachineSnapshot> {
         self.views.machines.by_index(BY_CONTROLLER, self.set()["metadata"]["uid"].as_str().unwrap())
     }
@@ -151,7 +151,7 @@ async fn s_ms_37_machines_that_the_watch_has_not_shown_are_not_made_again(
     for _ in 0..lost {
         cluster.api.fail_next("POST machines", Fault::LoseAnswer);
     }
-    // No watch of machines delivers anything here.
+    // In this test no watch delivers machines.
     let there_and_shown = || (cluster.api.all("machines").len(), cluster.shown().len());
     cluster.pass().await;
     assert_eq!(there_and_shown(), after_one_pass);
@@ -169,7 +169,7 @@ async fn a_deletion_without_answer_is_looked_after_before_anything_else_is_decid
     let cluster = Cluster::new(Some(set(1)), vec![running("a").created_at(-9), running("b").created_at(-8)]);
     cluster.api.fail_next("DELETE machines", fault);
     assert!(matches!(cluster.pass().await, Outcome::Retry(_)));
-    // Whoever looks at the views now must not take a machine for available that is being deleted.
+    // The store must not show a machine as available that is being deleted.
     let deleting = |machines: Vec<MachineSnapshot>| machines.iter().filter(|machine| machine.is_deleting()).count();
     cluster.pass().await;
     assert_eq!(deleting(cluster.shown()), 1);
@@ -194,7 +194,7 @@ async fn a_machine_that_has_changed_since_it_was_chosen_is_chosen_anew(
         vec![running("b").created_at(-8)]
     };
     let cluster = Cluster::new(Some(set(wanted)), std::iter::once(machine).chain(others).collect());
-    // The watch has not shown it yet.
+    // The watch has not delivered the change yet.
     cluster.api.edit("machines/a", |stored| {
         stored["metadata"]["annotations"] = annotations;
     });
@@ -310,7 +310,7 @@ async fn a_refusal_that_lasts_is_written_and_told_once() {
 #[tokio::test]
 async fn replacements_of_machines_that_never_join_wait_and_say_so() {
     let cluster = Cluster::new(Some(set(1)), vec![]);
-    // The first two are replaced at once, the third is not.
+    // The first two are replaced at once, the third waits.
     for number in 1..=3 {
         cluster.pass().await;
         assert_eq!(cluster.writes("POST machines"), number);
@@ -332,7 +332,7 @@ async fn replacements_of_machines_that_never_join_wait_and_say_so() {
     assert_eq!(condition["reason"], "MachinesNeverJoined");
     let shown = |cluster: &Cluster| cluster.metrics.render().unwrap().contains("mcm_machine_set_backoff_seconds{");
     assert!(shown(&cluster));
-    // Somebody wants another number: the wait is over.
+    // A user wants another size, so the wait ends.
     let changed = cluster.api.edit("machinesets/set", |set| {
         set["spec"]["replicas"] = json!(2);
     });
@@ -343,7 +343,7 @@ async fn replacements_of_machines_that_never_join_wait_and_say_so() {
     assert!(!shown(&cluster));
 }
 
-/// Each pass draws another name, and a set is woken by whatever happens to its machines.
+/// Each pass draws another name, and every change of a machine wakes its set.
 #[tokio::test(start_paused = true)]
 async fn machines_that_are_refused_for_hours_cost_few_tries() {
     let cluster = Cluster::with(Some(set(3)), vec![], |machines| machines.with_refusals(&Refusals::default()));

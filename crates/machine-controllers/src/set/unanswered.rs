@@ -1,8 +1,8 @@
 //! What a set remembers of its calls about machines that got no answer. Shared with the simulation. Pure.
 //!
-//! Each such machine is read before anything else is decided, since the set may be deleted or want fewer machines by then. A
-//! creation is remembered beyond that: a request that the API server has not seen yet may still arrive, so that the next machine
-//! is made under its name.
+//! Each such machine is read before the next decision: the set may have been deleted or shrunk by then. A creation is
+//! remembered longer, because the request may still arrive at the API server; the next machine is created under the
+//! same name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,35 +12,35 @@ use super::plan::{Effect, Step};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unanswered(BTreeMap<String, Doubt>);
 
-/// What is not known of a machine.
+/// What is unknown about a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubt {
-    /// Whether it was made, and the API server has not been asked.
+    /// Whether it was created; the API server has not been asked yet.
     Creation,
-    /// Whether a creation of which the API server knew nothing may still arrive.
+    /// Whether the creation will still arrive; the API server did not have the machine when asked.
     LateCreation,
-    /// Whether it is being deleted, and the API server has not been asked.
+    /// Whether it is being deleted; the API server has not been asked yet.
     Deletion,
 }
 
 impl Unanswered {
-    /// A call got no answer.
+    /// Records a call that got no answer.
     pub fn doubt(&mut self, machine: String, doubt: Doubt) {
         self.0.insert(machine, doubt);
     }
 
-    /// Takes over what others were in doubt about.
+    /// Adds the calls of another record.
     pub fn extend(&mut self, more: Self) {
         self.0.extend(more.0);
     }
 
-    /// Machines to be read before anything is decided.
+    /// Machines to read before the next decision.
     pub fn to_read(&self) -> Vec<String> {
         let unread = self.0.iter().filter(|(_, doubt)| matches!(doubt, Doubt::Creation | Doubt::Deletion));
         unread.map(|(machine, _)| machine.clone()).collect()
     }
 
-    /// The API server has told of this machine, and the views show what it said.
+    /// Records that the API server has answered about this machine and the store shows the answer.
     pub fn was_read(&mut self, machine: &str) {
         match self.0.get_mut(machine) {
             Some(doubt @ Doubt::Creation) => *doubt = Doubt::LateCreation,
@@ -49,14 +49,14 @@ impl Unanswered {
         }
     }
 
-    /// The views show this machine: no creation of it is in doubt any more.
+    /// Records that the store shows this machine, so its creation is certain.
     pub fn is_shown(&mut self, machine: &str) {
         if matches!(self.0.get(machine), Some(Doubt::Creation | Doubt::LateCreation)) {
             self.0.remove(machine);
         }
     }
 
-    /// These steps were carried out: what they made is there.
+    /// Records that these steps were carried out, so what they created exists.
     pub fn carried_out(&mut self, steps: &[Step]) {
         for step in steps {
             if let Effect::CreateUnlessThere(machine) = &step.effect {
@@ -65,7 +65,7 @@ impl Unanswered {
         }
     }
 
-    /// Names under which a machine may still come to be.
+    /// Names under which a machine may still be created.
     pub fn names(&self) -> BTreeSet<String> {
         let creations = self.0.iter().filter(|(_, doubt)| matches!(doubt, Doubt::Creation | Doubt::LateCreation));
         creations.map(|(machine, _)| machine.clone()).collect()

@@ -1,14 +1,15 @@
-//! Whether a set can be acted on at all.
+//! Whether the controller can act on a set at all.
 //!
-//! Admission refuses such objects; this is for those that predate it (spec/deployment-and-set §3.3, D-05, D-07, D-08;
-//! spec/api-and-admission §3). The rules are those of `api/validation`, so that a person reads the same words twice.
+//! Admission refuses invalid objects; this check is for objects that are older than admission (spec/deployment-and-set
+//! §3.3, D-05, D-07, D-08; spec/api-and-admission §3). It uses the rules of `api/validation`, so the user reads the
+//! same messages.
 
 use std::sync::Arc;
 
 use super::observe::SetObservation;
 use crate::checked::Checked;
 
-/// What makes it impossible to act on the set; empty when nothing does.
+/// The errors that forbid acting on the set; empty when there are none.
 pub fn set_errors(seen: &SetObservation) -> Arc<[String]> {
     Checked::errors(&seen.set, seen.checked.as_ref())
 }

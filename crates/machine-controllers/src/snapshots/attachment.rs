@@ -1,4 +1,4 @@
-//! What is read of volume attachments.
+//! Accessors of volume attachments.
 
 use controller_runtime::snapshot::Snapshot;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
@@ -21,7 +21,7 @@ impl AttachmentSnapshot {
         self.0.spec.source.persistent_volume_name.as_deref()
     }
 
-    /// Whether it says that the volume is attached.
+    /// Whether its status says that the volume is attached.
     pub fn is_attached(&self) -> bool {
         self.0.status.as_ref().is_some_and(|status| status.attached)
     }

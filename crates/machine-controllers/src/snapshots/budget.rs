@@ -1,4 +1,4 @@
-//! What is read of disruption budgets.
+//! Accessors of disruption budgets.
 
 use std::collections::BTreeMap;
 
@@ -14,34 +14,35 @@ snapshot! {
 }
 
 impl BudgetSnapshot {
-    /// Whether it covers a pod of its namespace. In policy/v1 an empty selector covers all of them, an absent one none.
+    /// Whether the budget covers a pod of its namespace. In policy/v1 an empty selector covers all pods, an absent
+    /// selector covers none.
     pub fn covers(&self, pod: &PodSnapshot) -> bool {
         let wanted = self.0.spec.as_ref().and_then(|spec| spec.selector.as_ref());
         wanted.is_some_and(|wanted| selector::is_empty(wanted) || pod.fits(wanted))
     }
 
-    /// Whether pods that are not ready are evicted without asking it.
+    /// Whether pods that are not ready can be evicted without regard to the budget.
     pub fn always_allows_unready(&self) -> bool {
         let policy = self.0.spec.as_ref().and_then(|spec| spec.unhealthy_pod_eviction_policy.as_deref());
         policy == Some("AlwaysAllow")
     }
 
-    /// Evictions that it allows now.
+    /// The number of evictions that the budget allows now.
     pub fn disruptions_allowed(&self) -> i32 {
         self.status().map_or(0, |status| status.disruptions_allowed)
     }
 
-    /// Its pods that are healthy.
+    /// The number of healthy pods.
     pub fn current_healthy(&self) -> i32 {
         self.status().map_or(0, |status| status.current_healthy)
     }
 
-    /// The healthy pods that it needs.
+    /// The number of healthy pods that the budget demands.
     pub fn desired_healthy(&self) -> i32 {
         self.status().map_or(0, |status| status.desired_healthy)
     }
 
-    /// Whether it allows nothing although all its pods are healthy.
+    /// Whether the budget allows no eviction although all its pods are healthy.
     pub fn is_misconfigured(&self) -> bool {
         self.status().is_some_and(|status| {
             self.0.metadata.generation == status.observed_generation

@@ -1,4 +1,4 @@
-//! What is read of claims.
+//! Accessors of volume claims.
 
 use controller_runtime::snapshot::Snapshot;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
@@ -11,7 +11,7 @@ snapshot! {
 }
 
 impl ClaimSnapshot {
-    /// The volume that it is bound to.
+    /// The volume that the claim is bound to.
     pub fn volume_name(&self) -> Option<&str> {
         self.0.spec.as_ref()?.volume_name.as_deref().filter(|name| !name.is_empty())
     }

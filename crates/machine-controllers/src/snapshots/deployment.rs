@@ -1,4 +1,4 @@
-//! What is read of deployments.
+//! Accessors of deployments.
 
 use controller_runtime::snapshot::Snapshot;
 use jiff::Timestamp;
@@ -20,7 +20,7 @@ snapshot! {
 metadata!(DeploymentSnapshot of MachineDeployment);
 
 impl DeploymentSnapshot {
-    /// The wanted machines.
+    /// The wanted number of machines.
     pub fn replicas(&self) -> i32 {
         self.0.spec.replicas
     }
@@ -30,7 +30,7 @@ impl DeploymentSnapshot {
         self.0.spec.selector.as_ref()
     }
 
-    /// What new machines look like. Templates are compared and hashed as a whole.
+    /// The template of new machines. Templates are compared and hashed as a whole.
     pub fn template(&self) -> &MachineTemplateSpec {
         &self.0.spec.template
     }
@@ -55,7 +55,7 @@ impl DeploymentSnapshot {
         self.0.spec.paused
     }
 
-    /// The wish to return to an earlier revision.
+    /// The request to return to an earlier revision.
     pub fn rollback_to(&self) -> Option<&RollbackConfig> {
         self.0.spec.rollback_to.as_ref()
     }
@@ -65,17 +65,17 @@ impl DeploymentSnapshot {
         self.0.spec.progress_deadline_seconds
     }
 
-    /// How many Failed machines a set may keep automatically.
+    /// The maximum number of Failed machines that a set may preserve automatically.
     pub fn auto_preserve_failed_machine_max(&self) -> i32 {
         self.0.spec.auto_preserve_failed_machine_max
     }
 
-    /// Whether both want the same.
+    /// Whether both have the same `spec`.
     pub fn has_spec_of(&self, other: &Self) -> bool {
         self.0.spec == other.0.spec
     }
 
-    /// What the deployment is. A new status is made from the stored one and compared with it as a whole.
+    /// The status. A new status is made from the stored one and compared with it as a whole.
     pub fn status(&self) -> &MachineDeploymentStatus {
         &self.0.status
     }

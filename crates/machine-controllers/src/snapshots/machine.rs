@@ -1,4 +1,4 @@
-//! What is read of machines.
+//! Accessors of machines.
 
 use controller_runtime::snapshot::Snapshot;
 use jiff::Timestamp;
@@ -32,7 +32,7 @@ impl MachineSnapshot {
         self.label(label::NODE).unwrap_or_default()
     }
 
-    /// The class that says how to make the VM.
+    /// The class from which the VM is made.
     pub fn class_ref(&self) -> &ClassSpec {
         &self.0.spec.class
     }
@@ -52,7 +52,7 @@ impl MachineSnapshot {
         &self.0.spec.configuration
     }
 
-    /// The same machine with another identity of its VM, for a question about that VM.
+    /// A copy with another provider id, to ask a question about that VM.
     #[must_use]
     pub fn with_provider_id(&self, provider_id: &str) -> Self {
         let mut machine = Machine::clone(&self.0);
@@ -60,7 +60,7 @@ impl MachineSnapshot {
         machine.into()
     }
 
-    /// The same machine with other limits, for a question about them.
+    /// A copy with other limits, to ask a question about them.
     #[must_use]
     pub fn with_configuration(&self, configuration: MachineConfiguration) -> Self {
         let mut machine = Machine::clone(&self.0);
@@ -68,7 +68,7 @@ impl MachineSnapshot {
         machine.into()
     }
 
-    /// The same machine with this annotation, or without it, as a planned write leaves it.
+    /// A copy with this annotation, or without it, as a planned write leaves the machine.
     #[must_use]
     pub fn with_annotation(&self, key: &str, value: Option<&str>) -> Self {
         let mut machine = Machine::clone(&self.0);
@@ -80,7 +80,7 @@ impl MachineSnapshot {
         machine.into()
     }
 
-    /// What is wanted. The set makes the wanted specification from it and writes the difference.
+    /// The `spec`. The set makes the wanted `spec` from it and writes the difference.
     pub fn spec(&self) -> &MachineSpec {
         &self.0.spec
     }
@@ -90,12 +90,12 @@ impl MachineSnapshot {
         &self.0.status.current_status.phase
     }
 
-    /// Whether a creation or health timeout is being counted.
+    /// Whether a creation or health timeout is running.
     pub fn timeout_active(&self) -> bool {
         self.0.status.current_status.timeout_active
     }
 
-    /// Start of the counted timeout.
+    /// Start of the running timeout.
     pub fn last_update_time(&self) -> Option<Timestamp> {
         self.0.status.current_status.last_update_time.as_ref().map(|time| time.0)
     }
@@ -105,7 +105,7 @@ impl MachineSnapshot {
         self.0.status.current_status.preserve_expiry_time.as_ref().map(|time| time.0)
     }
 
-    /// What was last done with the machine.
+    /// The last operation on the machine.
     pub fn last_operation(&self) -> &LastOperation {
         &self.0.status.last_operation
     }
@@ -120,17 +120,17 @@ impl MachineSnapshot {
         &self.0.status.conditions
     }
 
-    /// Why the machine is not where it should be.
+    /// The conditions of the machine itself, which say why it is not where it should be.
     pub fn machine_conditions(&self) -> &[Condition] {
         &self.0.status.machine_conditions
     }
 
-    /// The opaque memory of the driver.
+    /// The state that the driver stores for itself; opaque to this program.
     pub fn last_known_state(&self) -> &str {
         &self.0.status.last_known_state
     }
 
-    /// What the machine is. A new status is compared with the stored one as a whole before it is written.
+    /// The status. A new status is compared with the stored one as a whole before it is written.
     pub fn status(&self) -> &MachineStatus {
         &self.0.status
     }

@@ -1,4 +1,4 @@
-//! What is read of the metadata of deployments, sets and machines.
+//! Accessors of the metadata of deployments, sets and machines.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use kube_values::selector::Labels;
 
 static NOTHING: Labels = BTreeMap::new();
 
-/// The metadata that rules over objects of several kinds read: ownership, finalizers, freezes, revisions.
+/// The metadata that rules for several kinds read: ownership, finalizers, freezes, revisions.
 #[derive(Clone, Copy, Debug)]
 pub struct Metadata<'a> {
     /// The namespace.
@@ -18,11 +18,11 @@ pub struct Metadata<'a> {
     pub name: &'a str,
     /// The UID; empty for an object that was never stored.
     pub uid: &'a str,
-    /// The version as the API server spells it.
+    /// The resource version.
     pub resource_version: Option<&'a str>,
     /// When the object was created.
     pub created: Option<Timestamp>,
-    /// Since when the object is being deleted.
+    /// When the deletion of the object was requested; `None` if it is not being deleted.
     pub deleting_since: Option<Timestamp>,
     /// The labels.
     pub labels: &'a Labels,
@@ -68,17 +68,17 @@ impl<'a> From<&'a ObjectMeta> for Metadata<'a> {
     }
 }
 
-/// A snapshot that gives its metadata.
+/// A snapshot that has metadata accessors.
 pub trait Described: Snapshot {
-    /// What rules over objects of several kinds read.
+    /// The metadata.
     fn metadata(&self) -> Metadata<'_>;
 }
 
-/// Lets the snapshot of a kind give its metadata.
+/// Implements the metadata accessors for the snapshot of a kind.
 macro_rules! metadata {
     ($name:ident of $kind:ty) => {
         impl $name {
-            /// What rules over objects of several kinds read.
+            /// The metadata.
             pub fn metadata(&self) -> Metadata<'_> {
                 Metadata::from(&self.0.metadata)
             }
@@ -103,19 +103,19 @@ macro_rules! metadata {
                 self.metadata().created
             }
 
-            /// The number of its specification.
+            /// The generation, which counts the changes of `spec`.
             pub fn generation(&self) -> Option<i64> {
                 self.0.metadata.generation
             }
 
-            /// A copy of the object of a test, to make another one of it.
+            /// A copy of the object, from which a test makes another object.
             #[cfg(test)]
             #[allow(dead_code)] // not every kind is copied
             pub(crate) fn to_object(&self) -> $kind {
                 <$kind>::clone(&self.0)
             }
 
-            /// The object of a test, to change it.
+            /// The object, for a test that changes it.
             #[cfg(test)]
             pub(crate) fn to_mut(&mut self) -> &mut $kind {
                 std::sync::Arc::make_mut(&mut self.0)

@@ -1,10 +1,11 @@
-//! What the stores keep of objects, and all that is read of them.
+//! Snapshots: the form in which stores keep objects, with the accessors for everything that is read of them.
 //!
-//! A snapshot is a cheap handle of an object in one version. Rules, indexes, routing and views read it by accessors only; they
-//! give borrowed values, so that what a snapshot holds can change without them. Where the object itself is needed, `Whole` gives
-//! it; `src/floors.rs` lists the files that ask for it.
+//! A snapshot is a cheap handle of an object in one version. Rules, indexes, routing and views read it only through
+//! accessors that return borrowed values, so that the content of a snapshot can change without changes there. Code that
+//! needs the whole object uses `Whole`; `src/floors.rs` lists the files that do so.
 //!
-//! Classes and Secrets are not here: there are few of them, and drivers are given all of each, so that `Arc<K>` is their snapshot.
+//! Classes and Secrets have no snapshots here: there are few of them, and drivers get the whole objects. Their snapshot
+//! is `Arc<K>`.
 
 mod attachment;
 mod budget;
@@ -30,7 +31,7 @@ pub use self::{
     volume::VolumeSnapshot,
 };
 
-/// Makes the snapshot of a kind, with what is read of the metadata of every kind.
+/// Declares the snapshot of a kind, with the accessors that every kind has.
 macro_rules! snapshot {
     ($(#[$doc:meta])* $name:ident of $kind:ty) => {
         $(#[$doc])*
@@ -39,12 +40,12 @@ macro_rules! snapshot {
         pub struct $name(std::sync::Arc<$kind>);
 
         impl $name {
-            /// Since when it is being deleted.
+            /// When the deletion of the object was requested; `None` if it is not being deleted.
             pub fn deleting_since(&self) -> Option<jiff::Timestamp> {
                 self.0.metadata.deletion_timestamp.as_ref().map(|time| time.0)
             }
 
-            /// Whether it is being deleted.
+            /// Whether the object is being deleted.
             pub fn is_deleting(&self) -> bool {
                 self.0.metadata.deletion_timestamp.is_some()
             }

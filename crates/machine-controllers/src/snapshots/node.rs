@@ -1,4 +1,4 @@
-//! What is read of Nodes.
+//! Accessors of Nodes.
 
 use std::collections::BTreeMap;
 
@@ -38,17 +38,17 @@ impl NodeSnapshot {
         self.0.metadata.finalizers.as_deref().unwrap_or_default()
     }
 
-    /// Whether it has our finalizer, and stays until its machine lets it go.
+    /// Whether the Node has our finalizer. Then it stays until its machine removes the finalizer.
     pub fn is_held(&self) -> bool {
         self.finalizers().iter().any(|name| name == finalizer::NODE)
     }
 
-    /// Whether there is a `spec` that a JSON patch can add to.
+    /// Whether the Node has a `spec` that a JSON patch can add to.
     pub fn has_spec(&self) -> bool {
         self.0.spec.is_some()
     }
 
-    /// The id of its instance at the provider; empty while the id is unknown.
+    /// The provider id of its instance; empty while the id is unknown.
     pub fn provider_id(&self) -> &str {
         self.0.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()).unwrap_or_default()
     }
@@ -90,7 +90,7 @@ impl NodeSnapshot {
 
 #[cfg(test)]
 impl NodeSnapshot {
-    /// The Node of a test, to change it.
+    /// The Node, for a test that changes it.
     pub(crate) fn to_mut(&mut self) -> &mut Node {
         std::sync::Arc::make_mut(&mut self.0)
     }

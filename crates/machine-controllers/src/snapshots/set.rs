@@ -1,4 +1,4 @@
-//! What is read of sets.
+//! Accessors of sets.
 
 use controller_runtime::snapshot::Snapshot;
 use jiff::Timestamp;
@@ -18,7 +18,7 @@ snapshot! {
 metadata!(SetSnapshot of MachineSet);
 
 impl SetSnapshot {
-    /// The wanted machines.
+    /// The wanted number of machines.
     pub fn replicas(&self) -> i32 {
         self.0.spec.replicas
     }
@@ -28,12 +28,12 @@ impl SetSnapshot {
         self.0.spec.selector.as_ref()
     }
 
-    /// What new machines look like. Templates are compared and copied as a whole.
+    /// The template of new machines. Templates are compared and copied as a whole.
     pub fn template(&self) -> &MachineTemplateSpec {
         &self.0.spec.template
     }
 
-    /// The class outside the template, which only a metric reads.
+    /// The class outside the template; only a metric reads it.
     pub fn machine_class(&self) -> &ClassSpec {
         &self.0.spec.machine_class
     }
@@ -43,17 +43,17 @@ impl SetSnapshot {
         self.0.spec.min_ready_seconds
     }
 
-    /// How many Failed machines may be kept automatically.
+    /// The maximum number of Failed machines that may be preserved automatically.
     pub fn auto_preserve_failed_machine_max(&self) -> i32 {
         self.0.spec.auto_preserve_failed_machine_max
     }
 
-    /// Whether both want the same.
+    /// Whether both have the same `spec`.
     pub fn has_spec_of(&self, other: &Self) -> bool {
         self.0.spec == other.0.spec
     }
 
-    /// What the set is. A new status is made from the stored one and compared with it as a whole.
+    /// The status. A new status is made from the stored one and compared with it as a whole.
     pub fn status(&self) -> &MachineSetStatus {
         &self.0.status
     }

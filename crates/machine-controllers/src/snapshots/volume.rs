@@ -1,4 +1,4 @@
-//! What is read of volumes.
+//! Accessors of volumes.
 
 use controller_runtime::snapshot::Snapshot;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeSpec};
@@ -16,7 +16,7 @@ impl VolumeSnapshot {
         Some(&self.spec()?.csi.as_ref()?.volume_handle)
     }
 
-    /// What a driver is asked with for the name of the volume at its provider.
+    /// The `spec`, from which a driver finds the name of the volume at its provider.
     pub fn spec(&self) -> Option<&PersistentVolumeSpec> {
         self.0.spec.as_ref()
     }

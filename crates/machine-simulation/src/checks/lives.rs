@@ -1,4 +1,4 @@
-//! What must hold in the life of a single machine, whatever happens around it.
+//! The properties that must hold for a single machine.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 
-use super::{Checks, Watching};
+use super::{Checking, Checks};
 use crate::{
     api::{Api, Kind, Object},
     cloud::{Cloud, as_the_node_has_it, code_of, machine_of},
@@ -35,25 +35,25 @@ use machine_controllers::{
 };
 use machine_driver::{Code, MachineRequest};
 
-/// What is known of the machines. All is by UID.
+/// The records of the machines, by UID.
 #[derive(Debug, Default)]
 pub(super) struct Lives {
-    /// Machines whose VM is gone, as the provider has said.
+    /// Machines whose VM is gone according to the provider.
     ended: BTreeSet<String>,
-    /// Machines whose last initialisation has failed.
+    /// Machines whose last initialisation failed.
     uninitialised: BTreeSet<String>,
-    /// The rule by which passes over a machine do nothing, and since when.
+    /// The rule of passes that do nothing over a machine, and since when.
     still: BTreeMap<String, (&'static str, Timestamp)>,
-    /// The rules by which machines were last decided on.
+    /// The rules of the last decisions about machines.
     rules: BTreeMap<String, &'static str>,
 }
 
-/// What a call was made in.
+/// Whether faults may occur.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weather {
-    /// Nothing goes wrong in this pass.
+    /// No fault occurs in this pass.
     Fair,
-    /// Something does.
+    /// A fault occurs.
     Foul,
 }
 
@@ -65,7 +65,7 @@ pub struct Before {
 }
 
 impl Before {
-    /// The object of this kind and name.
+    /// The object with this kind and name.
     pub fn of<K: Kind>(api: &Api, name: &str) -> Self {
         let is = |place| place == K::PLACE;
         Self {
@@ -76,9 +76,9 @@ impl Before {
 }
 
 impl Checks {
-    /// A machine's controller has decided, and is about to act.
+    /// Checks a decision about a machine before it is carried out.
     pub fn life_goes_on(&mut self, seen: &Observation, plan: &Plan, api: &Api) {
-        if self.watching == Watching::Off || !self.leads {
+        if self.checking == Checking::Off || !self.leads {
             return;
         }
         let uid = seen.machine.uid().to_owned();
@@ -105,10 +105,11 @@ impl Checks {
         }
     }
 
-    /// After passes that have done nothing for long, either the machine is where it should be, or it says why not.
+    /// Checks that a machine is where it should be or says why not, after passes that have done nothing for a long
+    /// time.
     fn explains_itself(&mut self, seen: &Observation, plan: &Plan, truth: &Machine) {
         let uid = uid(truth);
-        // These end in a short time, which the calls of a history do not keep.
+        // These calls are short in reality, but not always in a history.
         let is_short = |call| matches!(call, Call::Status | Call::Delete);
         let awaits_short_call = plan.next == Next::AwaitCall && seen.flow.in_flight.is_some_and(is_short);
         let does_nothing = plan.effects.is_empty() && plan.next.ends_pass() && !awaits_short_call;
@@ -136,7 +137,7 @@ impl Checks {
         }
     }
 
-    /// A pass over a machine has ended.
+    /// Checks the outcome of a pass over a machine.
     pub fn pass_has_ended(&mut self, outcome: &Outcome) {
         if let Outcome::Retry(text) = outcome
             && text.contains("did not come to an end")
@@ -145,16 +146,16 @@ impl Checks {
         }
     }
 
-    /// A driver is about to be asked for a VM of this machine.
+    /// Checks before a driver is called to create a VM for this machine.
     pub(crate) fn life_begins(&mut self, api: &Api, request: &MachineRequest) {
-        if self.watching == Watching::Off || !self.leads {
+        if self.checking == Checking::Off || !self.leads {
             return;
         }
         let name = request.machine.name_any();
         let truth = api.machines.get(&name).filter(|machine| machine.metadata.uid == request.machine.metadata.uid);
         let phase = truth.map(|machine| &machine.status.current_status.phase);
         let ends = truth.is_none_or(|machine| machine.metadata.deletion_timestamp.is_some());
-        // While a pass was held up its machine may have changed.
+        // The machine may have changed while the pass was held up.
         if self.begun && ends && phase.is_none_or(|phase| *phase == MachinePhase::Unset) {
             self.violated("a VM is made for a machine that is being deleted and never had one", || name.clone());
         }
@@ -168,7 +169,7 @@ impl Checks {
         }
     }
 
-    /// The provider has answered a driver call, whether or not anybody hears it.
+    /// Records the provider's answer to a driver call, whether or not a process receives it.
     pub fn provider_answers(&mut self, call: &PendingCall, answer: &Answer) {
         let uid = call.machine.uid.clone();
         match (call.call, code_of(answer)) {
@@ -179,12 +180,12 @@ impl Checks {
         }
     }
 
-    /// The controller of machines has written on an object, or has tried to.
+    /// Checks after the machine controller has written, or tried to write, an object.
     pub fn life_was_written(&mut self, api: &Api, cloud: &Cloud, before: &Before, now: Timestamp, weather: Weather) {
-        if self.watching == Watching::Off || !self.leads {
+        if self.checking == Checking::Off || !self.leads {
             return;
         }
-        // A machine that does not know its instance can't tell: then names decide (decisions.md 44).
+        // A machine that does not know its instance can't compare instances; then names decide (decisions.md 44).
         let knows_instance = |node: &Node| {
             api.machines.get(machine_of(&node.name_any())).is_none_or(|machine| !machine.spec.provider_id.is_empty())
         };
@@ -216,7 +217,7 @@ impl Checks {
         }
         let is_ill = matches!(was.phase, MachinePhase::Unknown | MachinePhase::Pending);
         if is_ill && is.phase == MachinePhase::Failed {
-            // While a pass was held up the Node may have recovered.
+            // The Node may have recovered while the pass was held up.
             if self.begun && names_its_node(after) && has_ready_node(api, cloud, after) {
                 self.violated("a healthy machine is given up", || format!("{name} by {rule}"));
             }
@@ -235,7 +236,7 @@ impl Checks {
         }
     }
 
-    /// The controller of machines has let a machine go.
+    /// Checks after the machine controller has removed its finalizer from a machine.
     fn life_has_ended(&mut self, api: &Api, cloud: &Cloud, machine: &Machine, now: Timestamp, weather: Weather) {
         let name = machine.name_any();
         let own = machine.spec.provider_id.as_str();
@@ -245,7 +246,7 @@ impl Checks {
         if !own.is_empty() && cloud.shown(now).any(|vm| vm.provider_id == own) {
             self.violated("a machine is gone and its VM is not", || format!("{name}: {own}"));
         }
-        // Whether there was a Node could not be seen when the call for that was lost.
+        // If that call was lost, it is unknown whether there was a Node.
         let is_its_own = |node: &&Arc<Node>| {
             !own.is_empty()
                 && provider_id(node) == as_the_node_has_it(own)
@@ -261,9 +262,9 @@ impl Checks {
         }
     }
 
-    /// The controller of machines deletes a machine by itself.
+    /// Checks that the machine controller may delete a machine.
     pub fn machine_is_deleted(&mut self, api: &Api, name: &str) {
-        let Some(machine) = api.machines.get(name).filter(|_| self.watching == Watching::On) else { return };
+        let Some(machine) = api.machines.get(name).filter(|_| self.checking == Checking::On) else { return };
         let was_deleted = |event: &crate::api::Event| {
             matches!(&event.object, Object::Node(gone) if machine_of(&gone.name_any()) == machine.name_any()
                 && (event.gone || gone.metadata.deletion_timestamp.is_some()))
@@ -273,27 +274,27 @@ impl Checks {
         }
     }
 
-    /// The controller of machines deletes a Node.
+    /// Checks that the machine controller may delete a Node.
     pub fn node_is_deleted(&mut self, api: &Api, name: &str) {
         let lives = |machine: &&Arc<Machine>| {
             machine.metadata.deletion_timestamp.is_none()
                 && machine.labels().get(label::NODE).is_some_and(|node| node == name)
         };
-        if self.watching == Watching::On
+        if self.checking == Checking::On
             && let Some(machine) = api.machines.values().find(lives)
         {
             self.violated("the Node of a living machine is deleted", || machine.name_any());
         }
     }
 
-    /// A drain asks a pod to go; `view` is what its process sees of Nodes.
+    /// Checks that a drain may evict or delete a pod; `view` is the store of Nodes of its process.
     pub fn pod_is_sent_away(&mut self, api: &Api, pod: &str, view: &Store<NodeSnapshot>) {
         let node = api.pods.get(pod).and_then(|pod: &Arc<Pod>| node_of(pod)).and_then(|node| api.nodes.get(node));
-        let Some(node) = node.filter(|_| self.watching == Watching::On) else { return };
+        let Some(node) = node.filter(|_| self.checking == Checking::On) else { return };
         let spec = node.spec.clone().unwrap_or_default();
         let is_kept = spec.taints.iter().flatten().any(|mark| mark.key == taint::PRESERVED);
         let takes_pods = spec.unschedulable != Some(true) && !is_kept;
-        // Of a Node that has registered anew behind a late view nobody can know.
+        // A process with a late store can't know that a Node has registered again.
         let is_known = view.snapshot().iter().any(|seen| seen.uid() == Snapshot::uid(node));
         if takes_pods && is_known {
             self.violated("pods are evicted from a Node that takes new ones", || node.name_any());
@@ -309,9 +310,8 @@ fn provider_id(node: &Node) -> &str {
     node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()).unwrap_or_default()
 }
 
-/// Whether the machine's VM runs, and its Node says that all is well.
-/// Whether a Node that the view does not show yet can be asked for by its name. Of a machine without its label nobody knows that
-/// name, until the view shows the Node and it is linked again.
+/// Whether a Node that is not in the store yet can be read by its name. The name is in the machine's label; without the
+/// label it is unknown until the store has the Node and the machine is linked again.
 fn names_its_node(machine: &Machine) -> bool {
     machine.labels().contains_key(label::NODE)
 }

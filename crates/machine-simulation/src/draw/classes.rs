@@ -1,4 +1,4 @@
-//! Draws about classes and their Secrets, in a part of the histories.
+//! Steps about classes and their Secrets, in some of the histories.
 
 use super::{
     super::history::{ClassEdit, Edit, History, Step},
@@ -9,14 +9,14 @@ use super::{
 const STREAM: u64 = 6;
 
 impl History {
-    /// The same history with users who write on classes and Secrets. These draws come from a stream of their own.
+    /// The same history with users who edit classes and Secrets. These draws have a stream of their own.
     #[must_use]
     pub(crate) fn with_classes(mut self) -> Self {
         let mut draw = Draw::from_stream(self.seed, STREAM);
         if draw.chance(12) {
             for steps in &mut self.rounds {
                 draw.scatter(steps, 6, |draw| Step::Classes(draw.class_edit()));
-                draw.scatter(steps, 12, |draw| Step::Finalizers(draw.pick(), draw.misfortune(Weather::Foul)));
+                draw.scatter(steps, 12, |draw| Step::Finalizers(draw.pick(), draw.call_fault(Weather::Foul)));
                 draw.scatter(steps, 2, |draw| Step::Edit(Edit::DeleteMachine(draw.pick())));
             }
         }

@@ -1,4 +1,4 @@
-//! Draws about drains, each in a part of the histories: pods with volumes, and drains that are abandoned and met again by a deletion.
+//! Steps about drains, in some of the histories: pods with volumes; abandoned drains followed by a deletion.
 
 use super::{
     super::history::{Edit, History, Keep, NodeEvent, Place, Step},
@@ -9,7 +9,7 @@ use super::{
 const STREAM: u64 = 5;
 
 impl History {
-    /// The same history with trouble about drains. These draws come from a stream of their own.
+    /// The same history with steps about drains. These draws have a stream of their own.
     #[must_use]
     pub(crate) fn with_drains(mut self) -> Self {
         let mut draw = Draw::from_stream(self.seed, STREAM);
@@ -25,7 +25,7 @@ impl History {
 }
 
 impl Draw {
-    /// Volumes stay attached for a while, and machines go.
+    /// Volumes stay attached for a while, and machines are deleted.
     fn move_volumes(&mut self, history: &mut History) {
         for steps in &mut history.rounds {
             self.scatter(steps, 5, |draw| match draw.below(10) {
@@ -38,7 +38,7 @@ impl Draw {
         }
     }
 
-    /// A machine is preserved and drained in vain, recovers, gets other pods and is deleted.
+    /// A machine is preserved, its drain fails, it recovers, gets other pods and is deleted.
     fn abandon_a_drain(&mut self, history: &mut History) {
         const MACHINES: u8 = 0;
         const NODES: u8 = 3;
@@ -61,7 +61,7 @@ impl Draw {
         }
     }
 
-    /// What is due is looked at.
+    /// Runs passes over due jobs.
     fn work(&mut self, steps: &mut Vec<Step>) {
         for _ in 0..10 {
             steps.push(Step::Pass(self.pick(), None));

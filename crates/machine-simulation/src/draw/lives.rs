@@ -1,8 +1,8 @@
-//! Lives of single machines, in which more happens to each of them than in other histories.
+//! Histories of single machines, with more events per machine than in other histories.
 
 use super::{
     super::{
-        calls::Misfortune,
+        calls::CallFault,
         history::{Edit, History, Keep, Luck, NodeEvent, Picks, Place, Provider, Setup, Step, Strategy, Unheard},
     },
     Draw, Weather,
@@ -13,7 +13,7 @@ use machine_controllers::deployment::AvailabilityRule;
 const STREAM: u64 = 5;
 
 impl History {
-    /// The life of a machine or two: they come, are made, run and go, and everything may go wrong meanwhile.
+    /// A history of one or two machines: they are created, run and are deleted, with random faults.
     #[must_use]
     pub fn life_of_seed(seed: u64) -> Self {
         let mut draw = Draw::from_stream(seed, STREAM);
@@ -56,9 +56,9 @@ impl Draw {
         }
     }
 
-    fn fault(&mut self, percent: u32) -> Option<Misfortune> {
+    fn fault(&mut self, percent: u32) -> Option<CallFault> {
         if self.chance(percent) {
-            std::iter::repeat_with(|| self.misfortune(Weather::Foul)).flatten().next()
+            std::iter::repeat_with(|| self.call_fault(Weather::Foul)).flatten().next()
         } else {
             None
         }

@@ -1,9 +1,9 @@
-//! Later draws, each in a part of the histories: margins in percent, priorities, edits of sets, refusals, providers that make
-//! another VM when they are asked again, and what they hide.
+//! Later additions, each in some of the histories: margins in percent, priorities, edits of sets, refusals, providers
+//! that make another VM when a creation is repeated, and VMs that are listed late.
 
 use super::{
     super::{
-        calls::{Fault, Misfortune},
+        calls::{CallFault, Fault},
         history::{Edit, History, Luck, Margin, Priority, Provider, Step, Strategy, Unheard},
         refusals::Refused,
     },
@@ -14,7 +14,7 @@ use super::{
 const STREAM: u64 = 2;
 
 impl History {
-    /// The same history, and more. These draws come from a stream of their own.
+    /// The same history with these additions. These draws have a stream of their own.
     #[must_use]
     pub(crate) fn with_more(mut self) -> Self {
         let mut draw = Draw::from_stream(self.seed, STREAM);
@@ -44,7 +44,7 @@ impl Draw {
         Margin::Percent([0, 1, 25, 34, 50, 100][usize::from(self.small(6))])
     }
 
-    /// All margins are in percent, or one of two is.
+    /// Turns all margins, or one of two, into percentages.
     fn percentages(&mut self, history: &mut History) {
         self.in_percent(&mut history.setup.strategy);
         for step in history.rounds.iter_mut().flatten() {
@@ -64,7 +64,7 @@ impl Draw {
         }
     }
 
-    /// Makes something worse of what goes wrong already.
+    /// Replaces a fault by a worse one.
     fn change(&mut self, step: &mut Step, hides: bool, refuses: bool) {
         match step {
             Step::Cloud(_, luck @ Luck::Lost) if hides => {
@@ -73,9 +73,7 @@ impl Draw {
             Step::Crash(unheard @ Unheard::AtOnce) | Step::Usurped(unheard @ Unheard::AtOnce) if hides => {
                 *unheard = Unheard::Later;
             }
-            Step::Pass(_, Some(Misfortune { fault, .. })) | Step::GoOn(_, Some(Misfortune { fault, .. }))
-                if refuses =>
-            {
+            Step::Pass(_, Some(CallFault { fault, .. })) | Step::GoOn(_, Some(CallFault { fault, .. })) if refuses => {
                 if matches!(fault, Fault::LoseRequest | Fault::Conflict) {
                     *fault = Fault::Refused;
                 }
@@ -84,7 +82,7 @@ impl Draw {
         }
     }
 
-    /// Puts some edits of machines and sets among the steps.
+    /// Inserts some edits of machines and sets.
     fn meddle(&mut self, history: &mut History) {
         for steps in &mut history.rounds {
             for _ in 0..self.below(5) {
@@ -115,7 +113,7 @@ impl Draw {
         }
     }
 
-    /// At some point something is refused for hours, most often as a rollout or a growth begins.
+    /// Inserts a refusal that lasts for hours, most often at the start of a rollout or of growth.
     fn refuse_for_hours(&mut self, history: &mut History) {
         let refused = match self.below(8) {
             0..=3 => Refused::Machines,

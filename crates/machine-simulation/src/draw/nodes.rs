@@ -1,4 +1,5 @@
-//! Draws about Nodes, each in a part of the histories: machines that lose the label with their Node, rollouts that count on Nodes.
+//! Steps about Nodes, each in some of the histories: machines that lose the label that names their Node; rollouts with
+//! strict availability.
 
 use super::{
     super::history::{Edit, History, Step},
@@ -10,7 +11,7 @@ use machine_controllers::deployment::AvailabilityRule;
 const STREAM: u64 = 3;
 
 impl History {
-    /// The same history with trouble about Nodes. These draws come from a stream of their own.
+    /// The same history with steps about Nodes. These draws have a stream of their own.
     #[must_use]
     pub(crate) fn with_nodes(mut self) -> Self {
         let mut draw = Draw::from_stream(self.seed, STREAM);
@@ -25,7 +26,7 @@ impl History {
 }
 
 impl Draw {
-    /// Some machines lose the label with their Node.
+    /// Some machines lose the label that names their Node.
     fn unlink(&mut self, history: &mut History) {
         for steps in &mut history.rounds {
             for _ in 0..=self.below(3) {

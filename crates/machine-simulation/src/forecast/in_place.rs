@@ -1,8 +1,8 @@
-//! Updates in place in a forecast: the machine room's own passes bring picked Nodes to their update, and agents of the plainest
-//! kind carry it out.
+//! Updates in place in a forecast: real passes of the machine controller prepare selected Nodes for their update, and
+//! simple agents carry it out.
 //!
-//! Only machines whose Nodes are candidates, or that are in an update already, are looked at by the machine room here: what
-//! becomes of all others is assumed ([`super::Assumptions`]).
+//! Machine passes run only for machines whose Nodes are candidates or that are being updated. The behaviour of all
+//! other machines is assumed ([`super::Assumptions`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use super::{
     super::{
-        nodes::{is_ready_for_update, tell_result},
+        nodes::{is_ready_for_update, set_update_result},
         process::{Job, later},
     },
     Stuck, World,
@@ -22,17 +22,17 @@ use machine_api::{
 };
 use machine_controllers::{loops::Controller, set::counts::is_terminating, snapshots::MachineSnapshot, views::BY_NODE};
 
-/// What is known of updates in place.
+/// The state of updates in place.
 #[derive(Debug, Default)]
 pub(super) struct Updates {
-    /// When agents are done, by Node.
+    /// When agents will be done, by Node.
     agents: BTreeMap<String, Timestamp>,
-    /// Nodes that are picked.
+    /// Nodes that are selected.
     picked: BTreeSet<String>,
 }
 
 impl World<'_> {
-    /// Whether a pass is played: all of deployments and sets, and those of machines that are being updated.
+    /// Whether a pass is played: all passes over deployments and sets, and those over machines that are being updated.
     pub(super) fn is_played(&self, (of, key): &Job) -> bool {
         match of {
             Controller::MachineDeployment | Controller::MachineSet => true,
@@ -64,14 +64,14 @@ impl World<'_> {
         is_under_way || is_candidate()
     }
 
-    /// Agents begin where they may, and those that are done say so.
+    /// Agents start where they may; agents that are done write the result.
     pub(super) fn let_agents_work(&mut self) {
         let now = self.now;
         let done: Vec<String> =
             self.updates.agents.iter().filter(|(_, at)| **at <= now).map(|(name, _)| name.clone()).collect();
         for name in done {
             self.updates.agents.remove(&name);
-            tell_result(&mut self.api, &name, update_result::SUCCESSFUL);
+            set_update_result(&mut self.api, &name, update_result::SUCCESSFUL);
         }
         let ready = later(now, self.question.assume.update);
         for name in self.api.nodes.iter().filter(|(_, node)| is_ready_for_update(node)).map(|(name, _)| name) {
@@ -79,12 +79,12 @@ impl World<'_> {
         }
     }
 
-    /// When the next agent is done.
+    /// When the next agent will be done.
     pub(super) fn next_agent(&self) -> Option<Timestamp> {
         self.updates.agents.values().copied().min()
     }
 
-    /// Machines by set whose Nodes have been picked since the last time.
+    /// The machines, by set, whose Nodes have been selected since the last call.
     pub(super) fn newly_picked(&mut self) -> BTreeMap<String, Vec<String>> {
         let is_picked = |name: &String| {
             let labels = self.api.nodes.get(name).and_then(|node| node.metadata.labels.as_ref());
@@ -102,7 +102,7 @@ impl World<'_> {
         new
     }
 
-    /// With orchestration `Manual` nothing goes on until somebody picks Nodes.
+    /// With orchestration `Manual` nothing happens until the user selects Nodes.
     pub(super) fn awaits_picks(&self, explanation: Option<&str>) -> Option<Stuck> {
         let strategy = self.question.deployment.strategy();
         let is_manual = strategy.strategy_type == StrategyType::InPlaceUpdate

@@ -1,4 +1,4 @@
-//! Guards in the life of one machine: what its decision sees, and what becomes of its plan, without one of them.
+//! Guards of a single machine: what its decision observes, and its plan, without one of them.
 
 use std::borrow::Cow;
 
@@ -21,7 +21,7 @@ use machine_controllers::{
 };
 use machine_driver::{Code, DeletedVm, Status};
 
-/// What the decision about a machine sees without this guard; `nodes` is its process's view of the Nodes.
+/// What the decision about a machine observes without this guard; `nodes` is the store of Nodes of its process.
 pub fn seen_without<'a>(
     guard: Option<Guard>,
     seen: &'a Observation,
@@ -101,7 +101,7 @@ fn hide(guard: Guard, seen: &mut Observation, nodes: &Store<NodeSnapshot>) {
     }
 }
 
-/// What becomes of a plan without this guard.
+/// Changes a plan to what it would be without this guard.
 pub fn planned_without(guard: Option<Guard>, plan: &mut Plan) {
     match guard {
         Some(Guard::Inputs) => plan.effects.retain(|effect| *effect != Effect::CheckInputs),

@@ -1,4 +1,4 @@
-//! What has to be asked of an API server so that it stores what was changed in a mirror.
+//! Converts changes of a mirror into requests to an API server.
 
 use std::sync::Arc;
 
@@ -11,38 +11,38 @@ use super::super::api::{Api, Kind};
 /// A request to an API server.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
-    /// Make this object.
+    /// Create this object.
     Create {
-        /// The resource of its kind.
+        /// The resource of the object.
         resource: &'static str,
         /// The object.
         object: Value,
     },
-    /// Change an object by a merge patch.
+    /// Change an object with a merge patch.
     Change {
-        /// The resource of its kind.
+        /// The resource of the object.
         resource: &'static str,
         /// Its name.
         name: String,
-        /// The subresource, with the slash before it, or nothing.
+        /// The subresource with a leading slash, or an empty string.
         part: &'static str,
         /// The patch.
         patch: Value,
     },
     /// Delete an object.
     Delete {
-        /// The resource of its kind.
+        /// The resource of the object.
         resource: &'static str,
         /// Its name.
         name: String,
     },
 }
 
-/// Metadata that the API server writes.
+/// Metadata that the API server sets.
 const OF_THE_SERVER: [&str; 6] =
     ["uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "deletionTimestamp"];
 
-/// The object as it is sent.
+/// The object in the request.
 pub(super) fn whole<K: Kind>(object: &K) -> serde_json::Result<Value> {
     let mut value = serde_json::to_value(object)?;
     value["apiVersion"] = json!(K::api_version(&()));
@@ -53,7 +53,7 @@ pub(super) fn whole<K: Kind>(object: &K) -> serde_json::Result<Value> {
     Ok(value)
 }
 
-/// What has to be asked so that the objects of users and Nodes are as they are afterwards.
+/// The requests that turn the objects of users and Nodes in `before` into those in `after`.
 pub(super) fn between(before: &Api, after: &Api) -> Vec<Request> {
     let mut asked = Vec::new();
     of_kind::<MachineDeployment>(before, after, "machinedeployments", &mut asked);
@@ -95,7 +95,7 @@ fn changes<K: Kind>(old: &K, new: &K, resource: &'static str, name: &str, asked:
     }
 }
 
-/// The merge patch from one value to another; none between equal ones.
+/// The merge patch from one value to another; `None` if they are equal.
 fn merge_patch(old: &Value, new: &Value) -> Option<Value> {
     if old == new {
         return None;

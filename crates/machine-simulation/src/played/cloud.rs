@@ -1,4 +1,4 @@
-//! The driver of a simulated process. What it is asked lies here until the history lets the provider answer
+//! The driver of a simulated process. Its calls stay pending until the history lets the provider answer
 //! ([`crate::cloud::Cloud`]).
 
 use std::{
@@ -23,23 +23,23 @@ use controller_runtime::{
 };
 use machine_controllers::machine::observation::{Answer, Call, CreationGuarantee};
 
-/// What classes of the simulation name.
+/// The provider in the classes of the simulation.
 pub const PROVIDER: &str = "simulated";
 
-/// A driver call under way.
+/// A pending driver call.
 #[derive(Clone, Debug)]
 pub struct PendingCall {
-    /// Which.
+    /// The call.
     pub call: Call,
-    /// For this machine.
+    /// The machine.
     pub machine: Target,
-    /// Of the VM with this identity, if it is about one.
+    /// The provider id of the VM, if the call names one.
     pub provider_id: String,
-    /// When it began.
+    /// The start of the call.
     pub began: Timestamp,
 }
 
-/// Which driver call: the machine's name, and how many calls were made before.
+/// Identifies a driver call: the machine, and the number of earlier calls.
 pub type CallId = (ObjectKey, u64);
 
 struct Asked {
@@ -48,7 +48,7 @@ struct Asked {
     waker: Option<Waker>,
 }
 
-/// The driver calls of a process that have no answer yet. Clones are the same calls.
+/// The pending driver calls of a process. All clones share them.
 #[derive(Clone, Default)]
 pub struct UnderWay(Arc<Mutex<Calls>>);
 
@@ -59,13 +59,13 @@ struct Calls {
 }
 
 impl UnderWay {
-    /// The calls, in the order of their machines.
+    /// The pending calls, ordered by machine.
     pub fn all(&self) -> Vec<(CallId, PendingCall)> {
         let is_open = |(_, asked): &(&CallId, &Asked)| asked.answer.is_none();
         self.lock().open.iter().filter(is_open).map(|(id, asked)| (id.clone(), asked.call.clone())).collect()
     }
 
-    /// The provider answers. The task that asked takes it when it is polled.
+    /// Answers a call. The task that made the call takes the answer when it is polled.
     pub fn answer(&self, id: &CallId, answer: Answer) {
         if let Some(asked) = self.lock().open.get_mut(id) {
             asked.answer = Some(answer);
@@ -102,7 +102,7 @@ impl UnderWay {
     }
 }
 
-/// Forgets a call that has ended or was dropped.
+/// Removes a call that has ended or was dropped.
 struct Forgotten<'a>(&'a UnderWay, &'a CallId);
 
 impl Drop for Forgotten<'_> {
@@ -120,7 +120,7 @@ pub struct PlayedDriver {
 }
 
 impl PlayedDriver {
-    /// One whose calls lie with `under_way`.
+    /// A driver whose calls are kept in `under_way`.
     pub fn new(stage: Stage, under_way: UnderWay, clock: Arc<PlayedClock>, creation: CreationGuarantee) -> Self {
         let capabilities =
             Capabilities { create_is_idempotent: creation == CreationGuarantee::Idempotent, lists_creation_time: true };
@@ -136,7 +136,7 @@ impl PlayedDriver {
     }
 }
 
-/// The answer to something else than what was asked: a mistake of the simulation.
+/// The answer does not match the call: a bug in the simulation.
 fn mistaken<T>() -> Result<T, Status> {
     Err(Status::new(Code::Internal, "the simulation answers something else than it was asked"))
 }
@@ -165,7 +165,7 @@ impl Driver for PlayedDriver {
     }
 
     async fn delete_machine(&self, _: &OpContext, request: MachineRequest) -> Result<DeletedVm, Status> {
-        // A VM that a living machine is to lose is one that it can't use. The collector's machines have no UID.
+        // A deletion for a machine that exists is about a VM that it can't use. The collector's machines have no UID.
         let meta = &request.machine.metadata;
         if meta.uid.is_some() {
             self.stage.with(|lent| lent.checks.vm_is_given_up(&lent.api, &request));
@@ -194,7 +194,7 @@ impl Driver for PlayedDriver {
         self.stage.with(|lent| lent.cloud.shown(now).map(listed).collect()).map_or_else(mistaken, Ok)
     }
 
-    /// Ids end in what names the instance.
+    /// The last segment of an id names the instance.
     fn same_instance(&self, machine: &str, node: &str) -> SameInstance {
         by_last_segment(machine, node)
     }

@@ -1,5 +1,5 @@
-//! What only drains see and call in the target cluster: pods, their volumes, and their evictions. There are no budgets to be seen;
-//! that budgets refuse is part of the weather.
+//! The parts of the target cluster that only drains use: pods, volumes and evictions. There are no budget objects;
+//! whether budgets refuse an eviction is one of the random faults.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub fn pod_store() -> Arc<Store<PodSnapshot>> {
     Arc::new(Store::new(vec![(BY_NODE, |pod| pod.node_name().map(str::to_owned).into_iter().collect())]))
 }
 
-/// The Node that a pod is on.
+/// The Node of a pod.
 pub fn node_of(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref()?.node_name.as_deref()
 }
@@ -39,11 +39,11 @@ pub fn pods_on(pods: &Store<PodSnapshot>, node: &str) -> Vec<PodSnapshot> {
     pods.by_index(BY_NODE, node)
 }
 
-/// The views of drains.
+/// The stores for drains.
 pub struct PlayedPods {
-    /// What is seen of pods.
+    /// The store of pods.
     pub pods: Arc<Store<PodSnapshot>>,
-    /// What is seen of attachments.
+    /// The store of volume attachments.
     pub attachments: Arc<Store<AttachmentSnapshot>>,
     /// A guard that the process lacks.
     pub without: Option<Guard>,

@@ -1,4 +1,4 @@
-//! Work beside the passes: driver calls and evictions, polled by hand as the passes are.
+//! Tasks beside the passes: driver calls and evictions, polled by hand like passes.
 
 use std::{
     pin::Pin,
@@ -10,7 +10,7 @@ use controller_runtime::tasks::Tasks;
 use futures::{Stream, future::BoxFuture, stream::FuturesUnordered};
 use tokio::runtime::{Builder, EnterGuard, Runtime};
 
-/// Where a process puts tasks that begin.
+/// Collects the new tasks of a process.
 #[derive(Clone, Default)]
 pub struct PlayedTasks(Arc<Mutex<Vec<BoxFuture<'static, ()>>>>);
 
@@ -34,7 +34,7 @@ impl PlayedTasks {
     }
 }
 
-/// The tasks of a process that have begun.
+/// The tasks of a process.
 #[derive(Default)]
 pub struct Begun {
     new: PlayedTasks,
@@ -42,12 +42,12 @@ pub struct Begun {
 }
 
 impl Begun {
-    /// Where new tasks are put.
+    /// The place for new tasks.
     pub fn tasks(&self) -> PlayedTasks {
         self.new.clone()
     }
 
-    /// Lets tasks go on as far as they get.
+    /// Polls all tasks as far as they get.
     pub fn poll(&mut self) {
         loop {
             self.running.extend(self.new.take());
@@ -59,8 +59,8 @@ impl Begun {
     }
 }
 
-/// Deadlines of calls need a runtime to be counted by. Nobody drives this one: on virtual time no call is late, unless the history
-/// says so.
+/// Deadlines of calls need a runtime for their timers. No thread drives this runtime: on virtual time no call is late
+/// unless the history says so.
 pub fn timers() -> Option<EnterGuard<'static>> {
     static TIMERS: OnceLock<Option<Runtime>> = OnceLock::new();
     let runtime = TIMERS.get_or_init(|| Builder::new_current_thread().enable_time().build().ok());

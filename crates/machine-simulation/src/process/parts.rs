@@ -1,4 +1,4 @@
-//! How the controllers of a process are put together: as in production, but for what is behind their ports.
+//! Makes the controllers of a process: as in production, except for what is behind their ports.
 
 use std::{
     sync::{Arc, Mutex, OnceLock},
@@ -10,13 +10,13 @@ use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{Binary, Woken, lock};
+use super::{ProcessConfig, Woken, lock};
 use crate::{
     api::Kind,
     guards::{
         Guard, cleans, deployment_without,
         machines::{planned_without, seen_without},
-        set_without, told_without,
+        set_status_without, set_without,
     },
     played::{
         Caller, Played, PlayedClock, Stage,
@@ -54,14 +54,14 @@ use machine_controllers::{
 use machine_driver::{Driver, Registry};
 use mcm_metrics::Metrics;
 
-/// The default of the flags.
+/// The defaults of the flags.
 const MARGINS: Margins = Margins { up: 2, down: 1 };
 /// The default of the flag.
 const GUARD_PERIOD: Duration = Duration::from_secs(60);
 /// The default of the flag.
 const COLLECTOR_PERIOD: Duration = Duration::from_secs(15 * 60);
 
-/// What controllers are made of.
+/// The parts from which controllers are made.
 pub(super) struct Parts<'a> {
     pub(super) stage: Stage,
     pub(super) freeze: FreezeSwitch,
@@ -77,15 +77,15 @@ pub(super) struct Parts<'a> {
     pub(super) tasks: SharedTasks,
     pub(super) woken: &'a Woken,
     pub(super) notes: mpsc::Sender<Pending>,
-    pub(super) binary: &'a Binary,
+    pub(super) config: &'a ProcessConfig,
 }
 
 impl Parts<'_> {
     fn lacks(&self, guard: Guard) -> bool {
-        self.binary.without == Some(guard)
+        self.config.without == Some(guard)
     }
 
-    /// The gate that controllers ask.
+    /// The gate of the controllers.
     fn gate(&self) -> Gate {
         if self.lacks(Guard::Leadership) { Gate::open_until(CancellationToken::new()) } else { self.gate.clone() }
     }
@@ -94,7 +94,7 @@ impl Parts<'_> {
         Arc::clone(self.clock) as SharedClock
     }
 
-    /// What is behind each call of a loop.
+    /// The context of the calls of a loop.
     fn caller(&self, of: Controller) -> Caller {
         Caller {
             stage: self.stage.clone(),
@@ -105,12 +105,12 @@ impl Parts<'_> {
         }
     }
 
-    /// Objects as a loop reads and writes them.
+    /// The port for objects of a kind, for a loop.
     fn objects<S: Whole<Object: Kind>>(&self, of: Controller, store: &Arc<Store<S>>) -> Objects<S> {
         let caller = self.caller(of);
-        let hears_itself = !self.lacks(Guard::OwnWrites);
+        let sees_own_writes = !self.lacks(Guard::OwnWrites);
         let api = Arc::new(Played::new(&caller, store));
-        let objects = Objects::over(api, self.gate(), hears_itself.then(|| Arc::clone(store)));
+        let objects = Objects::over(api, self.gate(), sees_own_writes.then(|| Arc::clone(store)));
         if self.lacks(Guard::Refusals) { objects } else { objects.with_refusals(&self.refusals) }
     }
 
@@ -126,13 +126,13 @@ impl Parts<'_> {
             clock: self.clock(),
             gate: self.gate(),
             recorder: Recorder::new(deployment::COMPONENT, self.notes.clone()),
-            settings: self.binary.rollouts,
+            settings: self.config.rollouts,
         })
         .deciding_by(self.deciding_on_deployments())
     }
 
     fn deciding_on_deployments(&self) -> Decision<DeploymentObservation, deployment::plan::Plan> {
-        let (stage, without) = (self.stage.clone(), self.binary.without);
+        let (stage, without) = (self.stage.clone(), self.config.without);
         Arc::new(move |seen| {
             let mut plan = deployment::decide::decide(&deployment_without(without, seen));
             if without == Some(Guard::Cleaning) {
@@ -161,7 +161,7 @@ impl Parts<'_> {
     }
 
     fn deciding_on_sets(&self) -> SetDecisions {
-        let (stage, without) = (self.stage.clone(), self.binary.without);
+        let (stage, without) = (self.stage.clone(), self.config.without);
         let set = move |seen: &SetObservation| {
             let plan = set::decide::decide(&set_without(without, seen));
             #[cfg(test)]
@@ -169,7 +169,7 @@ impl Parts<'_> {
             stage.with(|lent| lent.checks.set_decides(seen, &plan, &mut lent.trace));
             plan
         };
-        let status = move |seen: &SetObservation| set::status::decide_status(&told_without(without, seen));
+        let status = move |seen: &SetObservation| set::status::decide_status(&set_status_without(without, seen));
         SetDecisions { set: Arc::new(set), status: Arc::new(status) }
     }
 
@@ -189,7 +189,7 @@ impl Parts<'_> {
     pub(super) fn machines(&self, seed: u64) -> MachineController {
         let gate = self.gate();
         let woken = Arc::clone(self.woken);
-        // Tokens are read where they are.
+        // Tokens are read directly, without a store.
         let no_view = Arc::new(Store::<Arc<Secret>>::new(Vec::new()));
         let target = TargetParts {
             nodes: self.objects(Controller::Machine, self.nodes),
@@ -202,7 +202,7 @@ impl Parts<'_> {
             drain_views: Arc::new(PlayedPods {
                 pods: Arc::clone(self.pods),
                 attachments: Arc::clone(self.attachments),
-                without: self.binary.without,
+                without: self.config.without,
             }),
             evictor: self.evictor(),
         };
@@ -220,7 +220,7 @@ impl Parts<'_> {
             recorder: Recorder::new(machine::COMPONENT, self.notes.clone()),
             rng: Arc::new(Mutex::new(ChaCha20Rng::seed_from_u64(seed))),
             freeze: self.freeze.clone(),
-            settings: self.binary.machines.clone(),
+            settings: self.config.machines.clone(),
             metrics: metrics(),
         })
         .deciding_by(self.deciding_on_machines());
@@ -260,7 +260,7 @@ impl Parts<'_> {
             metrics: metrics(),
             freeze: self.freeze.clone(),
             period: COLLECTOR_PERIOD,
-            node_patience: self.binary.machines.creation_timeout,
+            node_patience: self.config.machines.creation_timeout,
             guards: Guards::default(),
             lists: None,
         })
@@ -268,7 +268,7 @@ impl Parts<'_> {
     }
 
     fn deciding_on_orphans(&self) -> Decision<orphans::Observation, orphans::Plan> {
-        let (stage, without) = (self.stage.clone(), self.binary.without);
+        let (stage, without) = (self.stage.clone(), self.config.without);
         Arc::new(move |seen| {
             let mut seen = seen.clone();
             if without == Some(Guard::Claims) {
@@ -293,20 +293,20 @@ impl Parts<'_> {
             Objects::over(pods, self.gate(), None),
             Objects::over(attachments, self.gate(), None),
             self.gate(),
-            self.binary.machines.concurrent_evictions,
+            self.config.machines.concurrent_evictions,
         )
     }
 
     fn drivers(&self) -> Registry {
         let (stage, clock) = (self.stage.clone(), Arc::clone(self.clock));
-        let driver = PlayedDriver::new(stage, self.calls.clone(), clock, self.binary.creation);
+        let driver = PlayedDriver::new(stage, self.calls.clone(), clock, self.config.creation);
         let mut drivers = Registry::new();
         drivers.register(&(Arc::new(driver) as Arc<dyn Driver>));
         drivers
     }
 
     fn deciding_on_machines(&self) -> Decision<Observation, machine::plan::Plan> {
-        let (stage, without) = (self.stage.clone(), self.binary.without);
+        let (stage, without) = (self.stage.clone(), self.config.without);
         let (views, pods, nodes) = (self.views.clone(), Arc::clone(self.pods), Arc::clone(self.nodes));
         Arc::new(move |seen| {
             let mut plan = machine::decide::decide(&seen_without(without, seen, &nodes));
@@ -322,7 +322,7 @@ impl Parts<'_> {
     }
 }
 
-/// Where all processes count what they do. Nobody reads it.
+/// The metrics of all processes. No code reads them.
 fn metrics() -> Metrics {
     static METRICS: OnceLock<Metrics> = OnceLock::new();
     let new = || Metrics::new(Arc::new(|| Duration::ZERO)).expect("the names of the catalogue differ");

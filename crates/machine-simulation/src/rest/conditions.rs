@@ -1,4 +1,4 @@
-//! What the conditions of machines, sets and deployments must say at rest. Those of Nodes are in [`super::nodes`].
+//! The wanted conditions of machines, sets and deployments at rest. Those of Nodes are in [`super::nodes`].
 
 use super::Differences;
 use machine_api::{
@@ -8,10 +8,10 @@ use machine_api::{
     },
 };
 
-/// Why a machine that waits for nothing says so: all is done, or the last that was done is the end of its preservation.
+/// The reasons of a machine that waits for nothing: everything is done, or its preservation has ended.
 const AT_REST: [&str; 2] = [machine_condition::REASON_SETTLED, machine_reason::PRESERVATION_STOPPED];
 
-/// A machine that runs waits for nothing, and nothing of it has failed.
+/// A running machine waits for nothing, and no operation has failed.
 pub(super) fn of_machine(found: &mut Differences, name: &str, machine: &Machine) {
     let last = &machine.status.last_operation;
     found.expect(last.state == OperationState::Successful, || format!("machine {name} last did {last:?}"));
@@ -27,13 +27,13 @@ pub(super) fn of_machine(found: &mut Differences, name: &str, machine: &Machine)
     found.expect(tells_of_progress, || format!("machine {name} does not say that it is settled"));
 }
 
-/// A set has conditions only while something is wrong.
+/// A set has conditions only in case of a failure.
 pub(super) fn of_set(found: &mut Differences, name: &str, set: &MachineSet) {
     let conditions = &set.status.conditions;
     found.expect(conditions.is_empty(), || format!("set {name} says {conditions:?}"));
 }
 
-/// A deployment that is at rest is available and has progressed; all else is only said while something is wrong.
+/// A deployment at rest is available and has progressed; it has other conditions only in case of a failure.
 pub(super) fn of_deployment(found: &mut Differences, name: &str, deployment: &MachineDeployment) {
     let available = (MachineDeploymentConditionType::Available, deployment_reason::MINIMUM_AVAILABLE);
     let progressing = (MachineDeploymentConditionType::Progressing, deployment_reason::NEW_SET_AVAILABLE);

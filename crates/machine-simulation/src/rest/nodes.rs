@@ -1,4 +1,4 @@
-//! What rollouts, updates, drains and preservations must have taken off a Node again.
+//! What rollouts, updates, drains and preservations must have removed from a Node.
 
 use super::Differences;
 use machine_api::{
@@ -7,12 +7,12 @@ use machine_api::{
 };
 use machine_controllers::{machine::in_place::UpdateStage, snapshots::NodeSnapshot};
 
-/// Labels that a Node has during its update only.
+/// Labels that a Node has only during its update.
 const UPDATE_LABELS: [&str; 3] = [label::CANDIDATE_FOR_UPDATE, label::SELECTED_FOR_UPDATE, label::UPDATE_RESULT];
-/// Annotations that keep the autoscaler away during a rollout and while the machine is kept.
+/// Annotations that keep the autoscaler away, during a rollout and while the machine is preserved.
 const KEEPS_AUTOSCALER_AWAY: [&str; 2] = [annotation::SCALE_DOWN_DISABLED, annotation::SCALE_DOWN_DISABLED_BY_MCM];
 
-/// Looks at the Node of a healthy machine.
+/// Checks the Node of a healthy machine.
 pub(super) fn look_at(found: &mut Differences, name: &str, node: &NodeSnapshot, machine: &Machine) {
     let is_kept = machine.status.current_status.preserve_expiry_time.is_some();
     let labels: Vec<&str> = UPDATE_LABELS.into_iter().filter(|key| node.label(key).is_some()).collect();

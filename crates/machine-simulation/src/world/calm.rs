@@ -1,5 +1,5 @@
-//! The calm after a storm, and hours in which something is refused and nothing else goes wrong: whatever is due is done, and
-//! time goes on to what is due next.
+//! The calm phase after random steps, and hours in which something is refused without other faults: everything due is
+//! done, and the time advances to the next event.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::{
     super::{
         api::KINDS,
-        calls::Doom,
+        calls::PlannedFault,
         classes, edits,
         history::Luck,
         nodes, pods,
@@ -20,17 +20,18 @@ use super::{
 };
 use machine_controllers::loops::Controller;
 
-/// How long a driver call takes in calm weather.
+/// How long a driver call takes in the calm phase.
 const CALL_TIME: Duration = Duration::from_secs(2);
-/// Everything must have come to rest so long after a storm.
+/// Maximum time from the end of the random steps until everything is at rest.
 const CALM: Duration = Duration::from_secs(6 * 3600);
-/// Longest time after which a refused write is sent again.
+/// Maximum pause before a refused write is repeated.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
-/// More passes than any way to a rest takes: drains look at their pods every few seconds, and budgets may refuse for hours.
+/// More passes than needed to come to rest: drains check their pods every few seconds, and budgets may refuse for
+/// hours.
 const MOST_PASSES: u32 = 40_000;
 
 impl World {
-    /// The weather clears: everything that can heal heals, and everything comes to rest.
+    /// Ends all faults, heals everything that can heal, and waits until everything is at rest.
     pub fn calm(&mut self) {
         self.say(|| "the weather clears".to_owned());
         while let Some((job, pass)) = self.leader.take_open(0) {
@@ -46,7 +47,7 @@ impl World {
         let mut passes = 0;
         while !self.is_violated() {
             self.do_what_is_due(&mut passes);
-            let Some(next) = self.next_happening() else {
+            let Some(next) = self.next_event() else {
                 if self.is_all_done() {
                     break;
                 }
@@ -63,11 +64,11 @@ impl World {
     }
 
     fn never_rests(&mut self, passes: u32) {
-        let text = rest::unlike(&self.api, &self.cloud).join("; ");
+        let text = rest::differences(&self.api, &self.cloud).join("; ");
         self.checks.violated("nothing comes to rest", || format!("{passes} passes since the storm; {text}"));
     }
 
-    /// Something is refused for hours. Everything else goes on as in calm weather, and what it costs is counted.
+    /// Refuses something for hours. Everything else continues without faults, and the cost is counted.
     pub(super) fn refuse(&mut self, refused: Refused, hours: u8) {
         // No pass takes hours.
         while let Some((job, pass)) = self.leader.take_open(0) {
@@ -80,7 +81,7 @@ impl World {
         let end = later(self.now, Duration::from_secs(3600) * u32::from(hours));
         while !self.is_violated() {
             self.do_what_is_due(&mut passes);
-            match self.next_happening().filter(|next| *next < end) {
+            match self.next_event().filter(|next| *next < end) {
                 Some(next) => self.now = next.max(self.now),
                 None => break,
             }
@@ -90,7 +91,7 @@ impl World {
         self.checks.costs.count(None);
     }
 
-    /// All views are up to date, and all that is due now is done.
+    /// Delivers all events, and does everything that is due now.
     fn do_what_is_due(&mut self, passes: &mut u32) {
         loop {
             for kind in 0..KINDS {
@@ -107,7 +108,7 @@ impl World {
         }
     }
 
-    /// A process that has lost the lease in the middle of a pass goes on with that, and looks at everything once more.
+    /// A process that has lost the lease during a pass continues that pass, and then runs a pass over everything.
     fn the_other_replica_goes_on(&mut self) {
         let jobs = self.stale.as_ref().map_or(0, |process| process.all_jobs().len() + process.held_up());
         for pick in 0..jobs {
@@ -116,7 +117,7 @@ impl World {
         self.stale = None;
     }
 
-    /// Does what is due now; whether there was anything.
+    /// Does what is due now; returns whether there was anything.
     fn calm_step(&mut self, passes: &mut u32) -> bool {
         let mut moved = false;
         let began: Vec<Timestamp> = self.leader.calls_began().collect();
@@ -124,8 +125,8 @@ impl World {
             if later(began, CALL_TIME) <= self.now {
                 self.calls.driver += 1;
                 moved = true;
-                if let Some(Doom::DriverCall(doomed, unheard)) = self.doom
-                    && doomed + 1 == self.calls.driver
+                if let Some(PlannedFault::DriverCall(number, unheard)) = self.planned_fault
+                    && number + 1 == self.calls.driver
                 {
                     self.say(|| format!("the process dies before a driver call ends ({unheard:?})"));
                     self.calls_end_unheard(unheard);
@@ -140,24 +141,24 @@ impl World {
         for id in joining {
             if let Some(name) = nodes::join(&mut self.api, &self.cloud, &id, self.now) {
                 self.say(|| format!("node {name} joins"));
-                self.see_pods();
+                self.deliver_pods();
                 moved = true;
             }
         }
         self.end_unheard(self.now);
         moved |= self.collect();
-        moved |= pods::end(&mut self.api, self.binary.pods_end_in, self.now);
+        moved |= pods::end(&mut self.api, self.config.pods_end_in, self.now);
         moved |= self.move_volumes();
         if classes::make_missing(&mut self.api, self.now) {
             self.say(|| "a user makes the classes and Secrets that are missing".to_owned());
-            self.see_classes();
+            self.deliver_classes();
             moved = true;
         }
         if nodes::go_on_updating(&mut self.api) {
             self.say(|| "nodes are updated".to_owned());
             moved = true;
         }
-        // One loop after the other, as deployments and sets rest between passes while machines come and go.
+        // One loop after the other: deployments and sets have a pause between passes while machines change.
         let due = self.leader.due(self.now);
         let is_due = |of: &Controller| due.iter().any(|job| job.0 == *of);
         if let Some(of) =
@@ -177,11 +178,11 @@ impl World {
         moved
     }
 
-    /// Whether nobody does anything any more when nothing is due: neither the guard nor a user.
+    /// Whether everything is at rest: neither the overshoot guard nor a user has anything to do.
     fn is_all_done(&mut self) -> bool {
         let changes = self.api.changes;
         let vms = self.cloud.vms.len();
-        // Whatever the guard was refused is due again by then.
+        // By then every refused write of the guard is due again.
         self.now = later(self.now, LONGEST_PAUSE);
         self.collect();
         self.pass(Process::guard_job(), Work::Pass, None);
@@ -194,7 +195,7 @@ impl World {
         self.api.changes == changes && self.cloud.vms.len() == vms && self.leader.next_collection().is_none()
     }
 
-    fn next_happening(&self) -> Option<Timestamp> {
+    fn next_event(&self) -> Option<Timestamp> {
         let calls = self.leader.calls_began().map(|began| later(began, CALL_TIME)).min();
         let joins = self
             .cloud
@@ -204,7 +205,7 @@ impl World {
             .map(|(_, vm)| vm.joins_at)
             .min();
         let shown = self.cloud.vms.values().map(|vm| vm.shown).filter(|shown| *shown > self.now).min();
-        let pods = pods::next_end(&self.api, self.binary.pods_end_in);
+        let pods = pods::next_end(&self.api, self.config.pods_end_in);
         let unheard = self.cloud.next_unheard();
         let volumes = self.volumes.next(&self.api);
         let finalizers = self.leader.finalizers().map(|(_, at)| at).min().filter(|_| self.classes_change);
@@ -215,7 +216,7 @@ impl World {
     }
 
     fn check_rest(&mut self) {
-        let unlike = rest::unlike(&self.api, &self.cloud);
+        let unlike = rest::differences(&self.api, &self.cloud);
         if !unlike.is_empty() {
             self.checks.violated("the rest is not what the specification wants", || unlike.join("; "));
             return;

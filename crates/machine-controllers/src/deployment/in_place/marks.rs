@@ -1,4 +1,4 @@
-//! What Nodes and machines say about an update in place, and the labels that this room writes. Pure.
+//! The marks of an update in place on Nodes and machines, and the writes of these labels. Pure.
 //!
 //! Source: spec/deployment-and-set §2.2, §11.1 (step 4), §11.2 with D-14, D-23.
 
@@ -21,21 +21,21 @@ use crate::{
     snapshots::{MachineSnapshot, NodeSnapshot},
 };
 
-/// What the labels and the condition of a Node say.
+/// The marks of a Node: its labels and its condition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Marks<'a> {
-    /// It belongs to an old set.
+    /// The Node belongs to an old set.
     pub candidate: bool,
-    /// It was picked, by us or by the user.
+    /// The Node was selected, by this controller or by the user.
     pub selected: bool,
-    /// What became of its update.
+    /// The result of its update.
     pub result: Option<&'a str>,
-    /// How far the machine controller has brought it.
+    /// The stage that the machine controller has reached.
     pub reason: Option<&'a str>,
 }
 
 impl<'a> Marks<'a> {
-    /// The marks of a Node.
+    /// Reads the marks of a Node.
     pub fn of(node: &'a NodeSnapshot) -> Self {
         let condition = node.conditions().iter().find(|condition| condition.type_ == node_condition::IN_PLACE_UPDATE);
         Self {
@@ -46,12 +46,12 @@ impl<'a> Marks<'a> {
         }
     }
 
-    /// Whether the update has succeeded and the machine controller knows it.
+    /// Whether the update has succeeded and the machine controller has recorded that.
     pub fn is_updated(&self) -> bool {
         self.result == Some(update_result::SUCCESSFUL) && self.reason == Some(node_condition::REASON_UPDATE_SUCCESSFUL)
     }
 
-    /// Whether the node may be changing right now: drained for its update, and no result yet.
+    /// Whether the node may be changing right now: it was drained for its update, and there is no result yet.
     pub fn is_in_the_middle(&self) -> bool {
         let drained = [node_condition::REASON_DRAIN_SUCCESSFUL, node_condition::REASON_READY_FOR_UPDATE]
             .map(Some)
@@ -60,23 +60,23 @@ impl<'a> Marks<'a> {
     }
 }
 
-/// Whether the machine carries the sign that it was handed over to its present set and that is not finished yet.
+/// Whether the machine was handed over to its present set and the hand-over is not finished yet.
 pub fn is_handed_over(machine: &MachineSnapshot) -> bool {
     machine.label(label::UPDATE_RESULT) == Some(update_result::SUCCESSFUL)
 }
 
-/// Whether the machine's mirror of its Node's condition says that the update has succeeded.
+/// Whether the machine's copy of the Node's condition says that the update has succeeded.
 pub fn is_updated(machine: &MachineSnapshot) -> bool {
     reason_of(machine) == Some(node_condition::REASON_UPDATE_SUCCESSFUL)
 }
 
-/// The reason of the machine's mirror of its Node's condition about updates.
+/// The reason in the machine's copy of the Node's update condition.
 pub fn reason_of(machine: &MachineSnapshot) -> Option<&str> {
     let mut conditions = machine.conditions().iter();
     conditions.find(|condition| condition.type_ == node_condition::IN_PLACE_UPDATE)?.reason.as_deref()
 }
 
-/// Whether the machine's update has failed and waits for somebody to repair it.
+/// Whether the machine's update has failed and the node needs a repair.
 pub fn has_failed(machine: &MachineSnapshot) -> bool {
     *machine.phase() == MachinePhase::InPlaceUpdateFailed && !is_terminating(machine)
 }
@@ -95,7 +95,7 @@ fn change_node(rule: &'static str, node: &NodeSnapshot, change: NodeChange, plan
     plan.push(rule, Effect::ChangeNode { node: node.clone(), change: Box::new(change), on_failure });
 }
 
-/// Marks the Nodes of old sets as candidates. One that was handed over and is not finished yet keeps its labels.
+/// Marks the Nodes of old sets as candidates. A machine whose hand-over is not finished keeps its labels.
 pub fn mark_candidates(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) {
     let Some(nodes) = &seen.nodes else { return };
     for old in &fleet.old {
@@ -108,23 +108,25 @@ pub fn mark_candidates(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &m
     }
 }
 
-/// Picks a Node.
+/// Selects a Node for its update.
 pub fn select(node: &NodeSnapshot, plan: &mut Plan) {
     change_node("in-place/select", node, NodeChange::of_labels([set(label::SELECTED_FOR_UPDATE, "true")]), plan);
 }
 
-/// Takes the marks off a Node whose set has become the new one again, so that there is nothing to update. A picked one was
-/// cordoned for us and takes pods again.
+/// Removes the marks from a Node whose set has become the new one again, because there is nothing to update. A selected
+/// Node was cordoned for the update and is uncordoned.
 pub fn withdraw(node: &NodeSnapshot, marks: Marks<'_>, plan: &mut Plan) {
     let labels = [label::CANDIDATE_FOR_UPDATE, label::SELECTED_FOR_UPDATE].map(removed);
     let cordon = if marks.selected && marks.result.is_none() { Cordon::Lift } else { Cordon::Keep };
-    // The machine controller may be draining it: then its update goes on.
+    // The machine controller may be draining the Node, in which case the update continues. The guard makes this write
+    // fail then.
     let change = NodeChange { cordon, guard: Guard::Observed, ..NodeChange::of_labels(labels) };
     change_node("in-place/withdraw", node, change, plan);
 }
 
-/// Lets an updated Node take pods again: labels and reason of failure off, uncordoned, without the taint of old nodes, and
-/// with the one that keeps pods off until the critical components are there. Refused when the Node has changed meanwhile.
+/// Makes an updated Node schedulable again: removes the labels, the failure reason, the cordon and the taint of old
+/// Nodes, and adds the taint that keeps pods away until the critical components run. Fails if the Node has changed
+/// meanwhile.
 pub fn release(node: &NodeSnapshot, plan: &mut Plan) {
     let mut taints = without_old_taint(node);
     let holds_back = |found: &Taint| found.key == taint::CRITICAL_COMPONENTS_NOT_READY && found.effect == "NoSchedule";

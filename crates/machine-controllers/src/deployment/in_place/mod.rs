@@ -1,14 +1,14 @@
-//! Updates in place: machines are kept, their nodes are updated one after the other, and each machine then moves from its
-//! old set to the new one.
+//! Updates in place: machines are kept, their nodes are updated one after the other, and each updated machine moves
+//! from its old set to the new one.
 //!
-//! Who does what: this room labels nodes as candidates, selects them (orchestration `Auto`; with `Manual` the user does),
-//! and moves machines between sets. The machine controller drains a selected node and mirrors what became of it; an agent
-//! on the node carries the update out and labels the node with the result. What lives here: one pass ([`step`]); the marks
-//! on Nodes ([`marks`]), the hand-over of machines ([`hand_over`]), the choice of nodes ([`selection`]).
+//! This folder labels nodes as candidates, selects them (orchestration `Auto`; with `Manual` the user selects), and
+//! moves machines between sets. The machine controller drains a selected node and copies the result of the update. An
+//! agent on the node carries out the update and labels the node with the result. The parts: one pass ([`step`]), the
+//! marks on Nodes ([`marks`]), the hand-over of machines ([`hand_over`]), the selection of nodes ([`selection`]).
 //!
-//! Source: spec/deployment-and-set §11 with D-12, D-14, D-16, D-23, D-24, D-47, D-49, D-54. Safer than in the
-//! original: an old machine that surge has made superfluous goes only when enough others are available, and a machine
-//! that was handed over may be deleted again only when its set controller has seen the new size. Pure.
+//! Source: spec/deployment-and-set §11 with D-12, D-14, D-16, D-23, D-24, D-47, D-49, D-54. Safer than the original in
+//! two ways. A surplus old machine is deleted only when enough others are available. A machine that was handed over can
+//! be deleted only after its set controller has observed the new size. Pure.
 
 pub mod hand_over;
 pub mod marks;
@@ -30,15 +30,15 @@ use machine_api::{
     v1alpha1::{OrchestrationType, StrategyType},
 };
 
-/// What a deployment says that has no Nodes to update; the text of the original.
+/// The message of a deployment that has no Nodes to update; the text of the original.
 pub const NO_TARGET: &str = "in-place updates are not supported if running without a target cluster";
 
-/// Where an update stands.
+/// The stage of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Something is to be done or waited for.
+    /// There is something to do or to wait for.
     UnderWay,
-    /// Nothing is left to be done; the rollout may be complete.
+    /// There is nothing left to do; the rollout may be complete.
     Reached,
 }
 
@@ -47,16 +47,16 @@ pub fn lacks_target(seen: &DeploymentObservation) -> bool {
     seen.deployment.strategy().strategy_type == StrategyType::InPlaceUpdate && seen.nodes.is_none()
 }
 
-/// Who picks the nodes; nobody for other strategies.
+/// Whether the controller or the user selects the nodes; `None` for other strategies.
 fn orchestration<'a>(fleet: &Fleet<'a>) -> Option<&'a OrchestrationType> {
     let strategy = fleet.deployment.strategy();
     let is_in_place = strategy.strategy_type == StrategyType::InPlaceUpdate;
     strategy.in_place_update.as_ref().filter(|_| is_in_place).map(|limits| &limits.orchestration_type)
 }
 
-/// Machines that a set has which is yet to be made: as many as surge allows, or none when the user picks. None as well while
-/// another set may still act on an earlier size, as in [`grown`]: one that a machine has just moved to may make the machine
-/// too whose place that one takes.
+/// The size of a set that is about to be created: what surge allows, or zero if the user selects the nodes. Also zero
+/// while another set may still act on an earlier size, as in [`grown`]: a set to which a machine has just moved may also
+/// create the machine that the moved one replaces.
 pub fn first_size(fleet: &Fleet<'_>) -> i32 {
     match orchestration(fleet) {
         Some(OrchestrationType::Manual) => 0,
@@ -65,7 +65,7 @@ pub fn first_size(fleet: &Fleet<'_>) -> i32 {
     }
 }
 
-/// Old sets may create machines again once updates in place are over or given up (D-14).
+/// Lets old sets create machines again when updates in place are complete or abandoned (D-14).
 pub fn unblock_growth(fleet: &Fleet<'_>, plan: &mut Plan) {
     if fleet.deployment.strategy().strategy_type == StrategyType::InPlaceUpdate {
         return;
@@ -75,20 +75,20 @@ pub fn unblock_growth(fleet: &Fleet<'_>, plan: &mut Plan) {
     }
 }
 
-/// While machines move, an old set that has one less must not make another.
+/// Keeps an old set from replacing a machine that has moved away.
 fn block_growth(fleet: &Fleet<'_>, plan: &mut Plan) {
     for set in fleet.old.iter().filter(|set| !is_blocked(set)) {
         plan.push("in-place/block", Effect::SetGrowth(set.set.clone(), Growth::Blocked));
     }
 }
 
-/// Whether the set is kept from making machines.
+/// Whether the set may not create machines.
 pub fn is_blocked(set: &SetState<'_>) -> bool {
     set.set.label(label::SCALE_UP_DISABLED).is_some()
 }
 
-/// Adds the next step of an update in place. What was handed over before is dealt with first, whatever the strategy
-/// ([`repair`], [`hand_over::finish`]).
+/// Adds the next step of an update in place. Earlier hand-overs are finished first, whatever the strategy ([`repair`],
+/// [`hand_over::finish`]).
 pub fn step(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) -> Stage {
     if seen.nodes.is_none() {
         return Stage::UnderWay;
@@ -117,14 +117,14 @@ pub fn step(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) ->
     if is_moving { Stage::UnderWay } else { Stage::Reached }
 }
 
-/// Sizes of all sets, in the order of [`Fleet::all`]: the old ones, then the new one.
+/// Sizes of all sets in the order of [`Fleet::all`]: the old sets, then the new one.
 type Sizes = Vec<i32>;
 
 fn sizes(fleet: &Fleet<'_>) -> Sizes {
     fleet.all().map(SetState::spec).collect()
 }
 
-/// Adds the effects for sets whose size changes; whether there are any.
+/// Adds effects for the sets whose size changes; returns whether there are any.
 fn size(rule: &'static str, fleet: &Fleet<'_>, sizes: Sizes, plan: &mut Plan) -> bool {
     let mut changes = false;
     for (set, to) in fleet.all().zip(sizes) {
@@ -133,7 +133,7 @@ fn size(rule: &'static str, fleet: &Fleet<'_>, sizes: Sizes, plan: &mut Plan) ->
     changes
 }
 
-/// Brings what the sets remember of the deployment's size up to date, where their own size stays (D-16).
+/// Updates the deployment size that sets remember, for sets whose own size does not change (D-16).
 fn remember_size(fleet: &Fleet<'_>, plan: &mut Plan) {
     let resized: Vec<String> = plan
         .steps
@@ -148,12 +148,13 @@ fn remember_size(fleet: &Fleet<'_>, plan: &mut Plan) {
     }
 }
 
-/// The rule by which a set gets the size of what it has. It makes no machine, so that a frozen deployment has it too: else a
-/// freeze would wait without end for machines that no set would delete.
+/// The rule that sets a set's size to the number of its machines. It creates no machine, so it also applies to a frozen
+/// deployment: otherwise the freeze would wait forever for machines that no set deletes.
 pub const REPAIR: &str = "in-place/repair";
 
-/// Mends what a pass that broke off has left, whatever the strategy; whether there was anything. Done before an old set that
-/// has become the new one may grow again: it would replace machines that have only moved.
+/// Corrects sizes after a pass that ended early, whatever the strategy; returns whether there was anything to correct.
+/// This happens before an old set that has become the new one may grow again: it would replace machines that have only
+/// moved.
 pub fn repair(fleet: &Fleet<'_>, plan: &mut Plan) -> bool {
     let mut mends = false;
     for (set, to) in fleet.all().zip(repaired(fleet)) {
@@ -162,51 +163,52 @@ pub fn repair(fleet: &Fleet<'_>, plan: &mut Plan) -> bool {
     mends
 }
 
-/// Machines that moved are taken into account by the set they are in, and a set that can make no machines wants no more than
-/// it has.
+/// A set counts the machines that have moved to it. A set that may not create machines wants no more than it has.
 fn repaired(fleet: &Fleet<'_>) -> Sizes {
     let repaired = |set: &SetState<'_>| {
         let wanted = if is_blocked(set) { set.spec().min(set.counts.staying) } else { set.spec() };
-        // One that the scaler has named goes all the same; in its place another one would be made.
+        // A machine that the scaler has named is deleted all the same; counting it would create a replacement.
         let left = i32::try_from(set.kept.len()).unwrap_or(i32::MAX);
         wanted + (left - wanted).clamp(0, moved_in(set))
     };
     fleet.all().map(repaired).collect()
 }
 
-/// Machines of a set that were handed over to it and are not released yet. The label alone says so, as it does to the set's
-/// controller: a Node that was made anew meanwhile tells of no update.
+/// The machines that were handed over to the set and are not released yet. Only the label decides, as in the set
+/// controller: a Node that was created again has no marks of the update.
 fn moved_in(set: &SetState<'_>) -> i32 {
     let moved = set.kept.iter().filter(|machine| marks::is_handed_over(machine)).count();
     i32::try_from(moved).unwrap_or(i32::MAX)
 }
 
-/// Whether the scaler wants this machine gone.
+/// Whether the scaler wants this machine deleted.
 fn is_named(fleet: &Fleet<'_>, machine: &MachineSnapshot) -> bool {
     ranking::is_named(machine, fleet.deployment.metadata()) && !ranking::is_preserved(machine, fleet.now)
 }
 
-/// Whether machines are to go while others have just moved: a set that is made smaller then does not delete the machine that it
-/// is made smaller for, before the labels are off, and [`repair`] would give it its size back. A frozen deployment does nothing
-/// but let machines go. The labels come off as soon as the set's controller has seen a size that counts what has moved.
+/// Whether deletions must wait until moved machines have lost their labels. A set that is made smaller before that
+/// deletes another machine or none, and [`repair`] would set its size back. This applies to a frozen deployment too,
+/// which only deletes machines. The labels are removed as soon as the set controller has observed a size that includes
+/// the moved machines.
 pub fn must_arrive_first(fleet: &Fleet<'_>) -> bool {
     let are_to_go = scaling::fewer(fleet) > 0 || is_frozen(fleet.deployment.metadata());
     are_to_go && fleet.all().any(|set| moved_in(set) > 0)
 }
 
-/// Old sets make no machines any more. What one wants and has not got is no machine beside which others are superfluous:
-/// those would go now, and the wish with the next [`repair`].
+/// Old sets create no machines any more. A machine that an old set wants but does not have must not make other machines
+/// surplus: they would be deleted now, and the next [`repair`] would remove the wanted machine as well.
 fn without_unmade(fleet: &Fleet<'_>) -> Sizes {
     let old = fleet.old.iter().map(|set| set.spec().min(set.counts.staying));
     old.chain(fleet.new.iter().map(SetState::spec)).collect()
 }
 
-/// When the scaler makes a deployment smaller, the machines that it has named go, in whichever set they are. Otherwise the new
-/// set would replace its named ones and an old set would lose others, which are yet to be updated and which nobody named.
+/// When the scaler shrinks a deployment, the machines that it has named are deleted, whatever their set. Otherwise the
+/// new set would replace its named machines, and an old set would delete machines that are still to be updated and that
+/// the scaler has not named.
 fn without_named(fleet: &Fleet<'_>) -> Sizes {
     let mut fewer = scaling::fewer(fleet);
     let size_of = |set: &SetState<'_>| {
-        // They lead the set's order of deletion, unless somebody has given others a priority below theirs.
+        // They come first in the set's order of deletion, unless other machines have a lower priority.
         let is_next = |machine: &&&MachineSnapshot| is_named(fleet, machine) && !marks::is_handed_over(machine);
         let named = set.kept.iter().take_while(is_next).count();
         let named = i32::try_from(named).unwrap_or(i32::MAX).min(fewer).min(set.spec());
@@ -216,18 +218,18 @@ fn without_named(fleet: &Fleet<'_>) -> Sizes {
     fleet.all().map(size_of).collect()
 }
 
-/// The new set fills what the old ones leave free, and with orchestration `Auto` what surge allows. The original uses surge
-/// only when it makes the set: one that was there before, or made when there was no room, then never moves when no machine
-/// may be missing.
+/// The new set takes the room that the old ones leave, and with orchestration `Auto` also the surge. The original uses
+/// surge only when it creates the set. There a set that existed before, or was created when there was no room, never
+/// grows if no machine may be unavailable.
 fn grown(fleet: &Fleet<'_>, new: &SetState<'_>) -> Sizes {
     let replicas = fleet.replicas();
     let wanted = if new.spec() >= replicas {
         replicas
     } else if fleet.settling().is_some() {
-        // One that is about to make a machine for the size it had would make it beside the one that takes its room.
+        // A set that may still be creating a machine for its earlier size would end up with one machine too many.
         new.spec()
     } else {
-        // What old sets have yet to delete takes room until it is on its way (decisions.md 39).
+        // Machines that old sets have not started to delete still take room (decisions.md 39).
         let committed = fleet.sum(SetState::taken);
         let room = replicas.saturating_add(fleet.limits.surge).saturating_sub(committed);
         new.spec() + room.clamp(0, replicas - new.spec())
@@ -239,9 +241,9 @@ fn grown(fleet: &Fleet<'_>, new: &SetState<'_>) -> Sizes {
     sizes
 }
 
-/// Old machines that the new set or a smaller deployment has made superfluous go, as far as availability allows. Beside a
-/// complete new set that is all of them; before, what exceeds replicas and surge (D-16). A machine that was picked for its
-/// update is not counted on: it will be missing in any case.
+/// Deletes old machines that the new set, or a smaller deployment, has made surplus, as far as availability allows.
+/// When the new set is complete, all old machines are surplus; before, those beyond replicas and surge (D-16). A
+/// machine that was selected for its update does not count as available: it will be unavailable in any case.
 fn shrunk(seen: &DeploymentObservation, fleet: &Fleet<'_>, new: &SetState<'_>) -> Sizes {
     let replicas = fleet.replicas();
     let beside = replicas.saturating_add(fleet.limits.surge).saturating_sub(new.spec());
@@ -251,7 +253,7 @@ fn shrunk(seen: &DeploymentObservation, fleet: &Fleet<'_>, new: &SetState<'_>) -
     let mut to_spare = selection::to_spare(seen, fleet);
     let mut sizes = sizes(fleet);
     for (size, set) in sizes.iter_mut().zip(&fleet.old) {
-        // A set does not delete a machine that has just moved.
+        // A set does not delete a machine that has just moved to it.
         let most = (*size - moved_in(set)).max(0).min(excess);
         let cut = fleet.available_by_size(set).cut(*size, most, to_spare);
         to_spare -= cut.cost;

@@ -1,11 +1,11 @@
 //! Properties of updates in place, checked on histories of a simulated cluster.
 //!
-//! The decisions about deployments and sets run as they are, in any order, broken off after any write, with passes of set
-//! controllers between two writes and on observations that are no longer true. Machines start, are drained, updated and
-//! end in any order, and the template changes and changes back in the middle. Never is a machine deleted that surge did
-//! not add; never are there more machines than wanted plus surge; never fewer available ones than allowed through a
-//! deletion or an update that we chose; whom the scaler names goes, and nobody in its place; and in the end all machines are
-//! the new set's, updated, with no mark left.
+//! The real decisions about deployments and sets run in any order. A pass may end after any write, set controllers may
+//! run between two writes, and observations may be outdated. Machines start, are drained, updated and deleted in any
+//! order, and the template changes and changes back in between. The properties: only machines that surge added are
+//! deleted; there are never more machines than wanted plus surge; no deletion or update of our choice leaves fewer
+//! available machines than allowed; the scaler's named machines are deleted and no others in their place; at the end
+//! all machines belong to the new set, are updated, and no mark is left.
 
 mod happenings;
 mod world;
@@ -33,16 +33,16 @@ use machine_api::{
 };
 
 impl World {
-    /// One thing after the other.
+    /// Plays the events one after the other.
     fn happen(&mut self, history: &[Happens]) {
         for what in history {
             self.happens(what);
         }
     }
 
-    /// Lets everything come to rest.
+    /// Plays until nothing changes any more.
     fn settle(&mut self) {
-        // Passes that have begun end; what changed meanwhile makes their sets be looked at again.
+        // Passes that have started are finished. A set whose objects changed in between gets another pass.
         for index in 0..self.sets.len() {
             self.set_pass(index);
         }
@@ -85,21 +85,21 @@ impl World {
     }
 }
 
-/// A pass of the deployment that is not broken off.
+/// A complete pass of the deployment.
 const WHOLE: Happens = writes(usize::MAX);
 
-/// A pass of the deployment that ends after so many writes.
+/// A pass of the deployment that ends after this number of writes.
 const fn writes(writes: usize) -> Happens {
     Happens::Deployment { writes, between: None }
 }
 
-/// The same, with a pass of this set after each of them.
+/// The same, with a pass of this set after each write.
 const fn between(writes: usize, set: usize) -> Happens {
     Happens::Deployment { writes, between: Some(set) }
 }
 
-/// A run that once went wrong: the template turns back to a set that has decided to delete a machine and not done it yet.
-/// Grown again it seems to have that machine, and another one was picked for its update.
+/// A history that once failed: the template turns back to a set that has decided to delete a machine but has not done
+/// so. Grown again, the set seems to have that machine, and another machine was selected for its update.
 #[test]
 fn a_set_that_is_turned_back_to_is_not_counted_on_for_whom_it_is_about_to_delete() {
     let there = [
@@ -132,8 +132,8 @@ fn a_set_that_is_turned_back_to_is_not_counted_on_for_whom_it_is_about_to_delete
     world.check_end();
 }
 
-/// The controller of the second set has decided to make the machines that surge allows when the template turns once more. What
-/// that set wants then is no reason to delete machines of the first one: it will not get more than it is making.
+/// The controller of the second set has decided to create the surge machines when the template changes again. The size
+/// of that set is no reason to delete machines of the first one: it will get no more machines than it is creating.
 #[rstest]
 #[case::of_two((2, 1), vec![writes(1), writes(2), SetDecides(1)], vec![writes(1), WHOLE, writes(1)])]
 #[case::of_five((5, 2), vec![writes(1), WHOLE], vec![SetDecides(1), writes(1), WHOLE, writes(1)])]
@@ -153,8 +153,9 @@ fn no_machine_goes_beside_one_that_an_old_set_wants_and_will_not_make(
     assert!(world.deleted <= 2 * surge, "{} deleted", world.deleted);
 }
 
-/// The first set has chosen the machines that it deletes. Before they go its order of deletion changes with each Node that is
-/// drained or updated: a machine that is down seems to be the next, and another that is about to go seems to stay.
+/// The first set has chosen the machines that it deletes. Until they are gone, its order of deletion changes with each
+/// Node that is drained or updated: an unavailable machine seems to be next, and a machine that is about to be deleted
+/// seems to stay.
 #[rstest]
 #[case::the_chosen_one_is_updated_meanwhile(
     (5, 2),
@@ -187,8 +188,8 @@ fn no_node_is_picked_beside_machines_that_a_set_has_chosen_in_another_order(
     world.check_end();
 }
 
-/// The controller of the second set has decided to make the machine that surge allows; then an updated one moves there, and
-/// the template turns once more before the set has got its size. For a while the set has one machine more than it wants.
+/// The controller of the second set has decided to create the surge machine. Then an updated machine moves to it, and
+/// the template changes again before the set has its size. For a while the set has one machine more than it wants.
 #[test]
 fn a_third_set_makes_none_while_the_second_may_make_the_one_whose_place_a_moved_machine_takes() {
     let mut world = World::new(3, 1, 1, Auto);
@@ -203,7 +204,7 @@ fn a_third_set_makes_none_while_the_second_may_make_the_one_whose_place_a_moved_
     world.check_end();
 }
 
-/// The hand-over of three breaks off after two have changed their owner; then the deployment is to be much smaller, and the
+/// The hand-over of three machines ends after two have changed their owner. Then the deployment shrinks a lot, and the
 /// overshoot guard freezes it.
 #[test]
 fn a_deployment_that_is_frozen_in_the_middle_of_a_hand_over_gets_rid_of_what_is_too_much() {
@@ -235,7 +236,7 @@ proptest! {
         let surge = if auto { surge } else { 0 };
         let mut world = World::new(replicas, surge, unavailable, if auto { Auto } else { Manual });
         let unavailable = if surge == 0 && unavailable == 0 { 1 } else { unavailable };
-        // Whom the user picks may be missing in any case.
+        // Machines that the user selects may be unavailable in any case.
         world.least_available = auto.then_some((replicas - unavailable).max(0));
         let mut turns = 0;
         for (class, history) in [("second", first), (if back { "first" } else { "third" }, second)] {
@@ -263,7 +264,7 @@ proptest! {
         world.turn_to("second");
         world.happen(&first);
         let named: BTreeSet<String> = named.iter().filter_map(|index| world.is_named(*index)).collect();
-        // The autoscaler's two writes are apart; what it named may move meanwhile.
+        // The autoscaler makes two separate writes; a machine that it named may move in between.
         world.happen(&between);
         let before = world.deleted;
         let staying = |world: &World| named.iter().filter(|name| world.stays(name)).count();
@@ -276,7 +277,7 @@ proptest! {
         world.settle();
         world.check_end();
         prop_assert_eq!(staying(&world), 0);
-        // Those that surge had added may go as well, and what it adds anew for those of them that were named.
+        // Machines that surge had added may be deleted too, and replacements that surge adds for named ones.
         let added_anew = i32::try_from(named.difference(&from_the_start).count()).unwrap();
         let deleted = world.deleted - before;
         prop_assert!(

@@ -1,4 +1,4 @@
-//! Scenarios of spec/deployment-and-set §11.4: which Nodes are updated next, and how many at once.
+//! Scenarios of spec/deployment-and-set §11.4: which Nodes are updated next, and how many at the same time.
 
 use rstest::rstest;
 
@@ -87,7 +87,7 @@ fn of_a_set_that_is_about_to_delete_any_machines_may_go(#[case] old: (i32, &'sta
     assert_eq!(selection::to_spare(&seen, &Fleet::of(&seen)), expected);
 }
 
-/// Whether such a machine was picked can't be known before its controller has put the label back.
+/// Whether this machine was selected is unknown until its controller has restored the label.
 #[test]
 fn a_machine_without_the_label_with_its_node_is_not_counted_on() {
     let mut seen = fleet_of(3, (1, 1), Auto, of(2, &[Candidate, Selected]), of(1, &[Plain]));

@@ -1,4 +1,4 @@
-//! Fleets of a few machines and their Nodes, each as far with its update as a test says.
+//! Fleets of a few machines and their Nodes, each at the stage of its update that the test names.
 
 use std::collections::BTreeMap;
 
@@ -20,26 +20,26 @@ use machine_api::{
     v1alpha1::{Machine, MachineDeployment, MachinePhase, OrchestrationType},
 };
 
-/// How far a machine is with its update.
+/// The stage of a machine's update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Is {
-    /// Runs; its node carries no mark.
+    /// Running; its node has no mark.
     Plain,
-    /// Runs; its node is a candidate.
+    /// Running; its node is a candidate.
     Candidate,
-    /// As before, but the machine is not healthy.
+    /// As `Candidate`, but the machine is not healthy.
     Unhealthy,
-    /// Its node was picked and the machine still runs.
+    /// Its node was selected; the machine is still Running.
     Selected,
     /// Its node is drained and being updated.
     Updating,
-    /// Its node is updated, and everybody knows.
+    /// Its node is updated, and all objects say so.
     Updated,
-    /// Its node is updated; the machine's phase does not know yet.
+    /// Its node is updated, but the machine's phase does not say so yet.
     UpdatedEarly,
-    /// The machine's condition speaks of a success, its node of a failure.
+    /// The machine's condition says success, its node says failure.
     Contradicting,
-    /// Updated, and moved to the set that it is in.
+    /// Updated, and moved to its present set.
     HandedOver,
     /// Its VM is still starting; there is no node.
     Starting,
@@ -112,8 +112,8 @@ pub(super) fn node_of(machine: &Machine, is: Is) -> Option<Node> {
     Some(node)
 }
 
-/// The old set and the new one, each as wanted size and machines, in a deployment of three with no surge and one machine
-/// that may be missing.
+/// The old set and the new one, each as wanted size and machines, in a deployment of three machines without surge and
+/// with one machine that may be unavailable.
 pub(super) fn fleet(picks: OrchestrationType, old: (i32, &[Is]), new: (i32, &[Is])) -> DeploymentObservation {
     fleet_of(3, (0, 1), picks, old, new)
 }
@@ -154,7 +154,7 @@ pub(super) fn fleet_of(
     seen
 }
 
-/// The rules of this room that a pass follows, with what they change.
+/// The rules of this folder in the plan, with the objects that they change.
 pub(super) fn rules(seen: &DeploymentObservation) -> Vec<String> {
     let told = |step: &Step| match &step.effect {
         Effect::ScaleSet { set, to, .. } => format!("{} {} {to}", step.rule, set.name()),

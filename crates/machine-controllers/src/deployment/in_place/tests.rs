@@ -1,4 +1,4 @@
-//! Scenarios of spec/deployment-and-set §22.11, on fleets of a few machines. Which Nodes are picked is in
+//! Scenarios of spec/deployment-and-set §22.11, on fleets of a few machines. The selection of Nodes is tested in
 //! [`super::selection_tests`].
 
 use std::sync::Arc;
@@ -63,7 +63,7 @@ fn a_machine_that_moved_is_counted_also_when_its_node_is_made_anew() {
 fn s_inpl_02_the_node_is_released_before_the_machine_loses_its_label() {
     let mut seen = fleet(Auto, of(0, &[]), of(3, &[Plain, Plain, HandedOver]));
     assert_eq!(rules(&seen), ["in-place/release node-md-new-2", "in-place/finished md-new-2"]);
-    // Before the controller of the set has seen the new size, it might take the machine for one too many.
+    // Before the controller of the set has observed the new size, it could delete the machine as surplus.
     seen.sets[1].set.to_mut().metadata.generation = Some(2);
     assert_eq!(rules(&seen), ["in-place/release node-md-new-2"]);
 }
@@ -177,7 +177,7 @@ fn s_inpl_06_owner_and_labels_change_in_one_write() {
     assert_eq!(labels[label::MACHINE_TEMPLATE_HASH], "hash-md-new");
     assert_eq!(labels[label::UPDATE_RESULT], "successful");
     assert_eq!(labels[label::NODE], "node-md-old-0");
-    // Whoever else has taken the machine meanwhile keeps it.
+    // If another owner has adopted the machine meanwhile, that owner keeps it.
     let mut foreign = serde_json::to_value(&seen.sets[0].machines[0]).unwrap();
     foreign["metadata"]["ownerReferences"][0]["uid"] = "uid-other".into();
     assert!(json_patch::patch(&mut foreign, &patch).is_err());
@@ -202,7 +202,7 @@ fn a_label_that_only_the_old_selector_asks_for_comes_off() {
 
 #[test]
 fn a_machine_handed_over_to_a_set_that_is_old_by_now_is_updated_once_more() {
-    // Its node speaks of the update before; without the label on the machine it would move on at once.
+    // The marks on its Node come from the update before; without the label on the machine it would move on at once.
     let seen = fleet(Auto, of(2, &[HandedOver, Candidate]), of(1, &[Plain]));
     assert_eq!(
         rules(&seen),
@@ -247,13 +247,13 @@ fn d_49_an_old_set_without_a_healthy_machine_is_blocked_as_well() {
     let mut seen = fleet(Manual, of(1, &[Unhealthy]), of(0, &[]));
     seen.sets[0].set.to_mut().metadata.labels.as_mut().unwrap().remove(label::SCALE_UP_DISABLED);
     assert_eq!(rules(&seen)[0], "in-place/block");
-    // The annotation goes into the patch that marks the Node.
+    // The annotation is part of the patch that marks the Node.
     assert!(serde_json::to_string(&decide(&seen)).unwrap().contains("scale-down-disabled"));
 }
 
 #[test]
 fn d_14_marks_come_off_when_the_template_is_changed_back() {
-    // The set of these machines is the new one again; one was picked, one is in the middle of its update.
+    // The set of these machines is the new one again. One machine was selected, another is in the middle of its update.
     let seen = fleet_of(3, (0, 1), Auto, of(0, &[]), of(3, &[Candidate, Selected, Updating]));
     assert_eq!(rules(&seen), ["in-place/withdraw node-md-new-0", "in-place/withdraw node-md-new-1"]);
     let plan = decide(&seen);
@@ -268,13 +268,13 @@ fn d_14_marks_come_off_when_the_template_is_changed_back() {
 
 #[test]
 fn d_14_a_result_that_comes_after_the_marks_were_withdrawn_is_not_taken_for_that_of_the_next_update() {
-    // Seed 1503: the update failed, the template was changed back, and somebody repaired the node then.
+    // Seed 1503: the update failed, the template was changed back, and a user repaired the node afterwards.
     let mut seen = fleet(Auto, of(0, &[]), of(3, &[Plain, Plain, Plain]));
     let node = seen.nodes.as_mut().unwrap().get_mut("node-md-new-1").unwrap().to_mut();
     let labels = node.metadata.labels.get_or_insert_default();
     labels.insert(label::UPDATE_RESULT.to_owned(), "successful".to_owned());
     assert_eq!(rules(&seen), ["in-place/release node-md-new-1"]);
-    // While the Node still counts as failed, its machine controller is to take the result over first.
+    // While the Node still counts as failed, the machine controller must process the result first.
     for (reason, expected) in [
         (node_condition::REASON_UPDATE_FAILED, Vec::new()),
         (node_condition::REASON_UPDATE_SUCCESSFUL, vec!["in-place/release node-md-new-1"]),
@@ -307,7 +307,7 @@ fn an_old_set_is_waited_for_until_it_has_seen_its_size(#[case] since: i64, #[cas
 fn a_superfluous_machine_that_somebody_keeps_costs_the_healthy_one_before_it() {
     let mut seen = fleet_of(2, (1, 1), Auto, of(2, &[Candidate, Unhealthy]), of(2, &[Plain, Starting]));
     assert_eq!(rules(&seen), ["in-place/superfluous md-old 0"]);
-    // Now the healthy one would go first, and one is available.
+    // Now the set would delete the healthy machine first, and one machine is available.
     let status = &mut seen.sets[0].machines[1].to_mut().status.current_status;
     status.preserve_expiry_time = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(600)));
     seen.deployment.to_mut().spec.strategy = in_place(1, 0, Auto);
@@ -323,7 +323,7 @@ fn a_machine_that_a_user_has_picked_is_not_deleted_while_it_still_runs_and_is_ne
 
 #[test]
 fn marks_of_an_update_that_was_given_up_come_off_although_its_set_is_the_only_one_and_never_was_tainted() {
-    // Seed 61918: candidates were marked, but not tainted; then the class went back, with another strategy.
+    // Seed 61918: candidates were marked but not tainted; then the class was changed back, together with the strategy.
     let marked = fleet(Auto, of(0, &[]), of(2, &[Candidate, Plain]));
     let (views, nodes) = (ControlViews::default(), node_store());
     let mut rolls = (**marked.deployment.whole_object()).clone();
@@ -358,7 +358,8 @@ fn d_16_a_deployment_that_shrinks_in_the_middle_of_an_update_takes_from_the_old_
     assert_eq!(rules(&seen), ["in-place/superfluous md-old 1", "in-place/remember md-new 1"]);
 }
 
-/// The scaler has named these machines and made the deployment of four one of `replicas`; its time has not reached the set.
+/// The scaler has named these machines and has shrunk the deployment from four to `replicas`; its time has not reached
+/// the set.
 fn scaled_in(replicas: i32, old: (i32, &[Is]), new: (i32, &[Is]), named: &[&str]) -> DeploymentObservation {
     let mut seen = fleet_of(4, (0, 1), Auto, old, new);
     let deployment = seen.deployment.to_mut();
@@ -395,13 +396,13 @@ fn d_16_whom_the_scaler_names_in_the_middle_of_an_update_goes_and_nobody_else(
         }
         _ => false,
     };
-    // With the time alone the set would make others in their places first.
+    // With the time alone, the set would create replacements first.
     assert_eq!(decide(&seen).steps.iter().any(tells), replicas == 4);
 }
 
 #[test]
 fn d_16_a_repair_does_not_hide_that_the_deployment_has_become_smaller() {
-    // The hand-over broke off after the machine had moved; then the scaler named it.
+    // The hand-over ended after the machine had moved; then the scaler named the machine.
     let seen = scaled_in(3, of(4, &[Candidate, Candidate, Candidate]), of(0, &[HandedOver]), &["md-new-0"]);
     let plan = decide(&seen);
     let repairs: Vec<&Step> = plan.steps.iter().filter(|step| step.rule == "in-place/repair").collect();
@@ -464,8 +465,8 @@ fn d_18_a_frozen_deployment_updates_nothing() {
     assert_eq!(rules(&seen), Vec::<String>::new());
 }
 
-/// The hand-over of two broke off before the sets got their sizes, or the set was made smaller beside them. Its controller never
-/// deletes them, and as long as they are too many the deployment stays frozen.
+/// The hand-over of two machines ended before the sets got their sizes, or the set was made smaller at the same time.
+/// The set controller never deletes these machines, and while there are too many the deployment stays frozen.
 #[rstest]
 #[case::before_the_sizes(3, of(3, &[Candidate]), of(0, &[HandedOver, HandedOver]), &["in-place/repair md-old 1", "in-place/repair md-new 2"])]
 #[case::beside_a_smaller_size(1, of(0, &[]), of(1, &[Plain, HandedOver, HandedOver]), &["in-place/repair md-new 3"])]

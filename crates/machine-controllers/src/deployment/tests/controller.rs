@@ -1,4 +1,4 @@
-//! Both controllers together against an API server: what they write, and what lost answers do to them.
+//! Both controllers together against an API server: what they write, and what happens when answers are lost.
 
 use std::{sync::Arc, time::Duration};
 
@@ -76,13 +76,13 @@ impl Cluster {
         cluster
     }
 
-    /// Changes the deployment as a user would.
+    /// Changes the deployment, as a user does.
     fn change_deployment(&self, change: impl FnOnce(&mut Value)) {
         let stored = self.api.edit(MD, change);
         self.views.deployments.apply(serde_json::from_value(stored).unwrap());
     }
 
-    /// What the watch would bring, when an answer was lost.
+    /// Brings the changes to the stores that the watch would bring after a lost answer.
     fn watch(&self) {
         for machine in self.api.all("machines") {
             self.views.machines.apply(serde_json::from_value(machine).unwrap());
@@ -92,7 +92,7 @@ impl Cluster {
         }
     }
 
-    /// One pass over everything; whether nobody wants another one at once.
+    /// One pass over every object; returns whether no object asks for another pass at once.
     async fn pass(&self) -> bool {
         let mut settled = true;
         let mut note = |outcome: Outcome| match outcome {
@@ -107,7 +107,7 @@ impl Cluster {
         settled
     }
 
-    /// New machines run, deleted ones end; whether anything happened.
+    /// New machines become Running, deleted ones disappear; returns whether anything changed.
     fn machines_move(&self) -> bool {
         let mut moved = false;
         for machine in self.api.all("machines") {
@@ -153,7 +153,7 @@ impl Cluster {
         self.deployment()["status"].take()
     }
 
-    fn heard(&mut self) -> Vec<String> {
+    fn events(&mut self) -> Vec<String> {
         let mut reasons = Vec::new();
         while let Ok(event) = self.events.try_recv() {
             reasons.push(format!("{}: {}", event.note.reason, event.note.message));
@@ -173,7 +173,7 @@ async fn a_thousand_machines_cost_little_more_than_their_creation() {
     let status = cluster.status();
     assert_eq!((&status["availableReplicas"], &status["updatedReplicas"]), (&json!(1000), &json!(1000)));
     assert_eq!(status["conditions"][1]["reason"], "NewMachineSetAvailable");
-    assert_eq!(cluster.heard().len(), 1);
+    assert_eq!(cluster.events().len(), 1);
 
     cluster.change_deployment(|deployment| deployment["spec"]["replicas"] = 0.into());
     cluster.settle().await;
@@ -200,8 +200,8 @@ async fn s_hash_12_a_rollout_leaves_the_objects_as_the_original_would() {
         assert_eq!(set["status"]["observedGeneration"], set["metadata"]["generation"]);
     }
     assert_eq!(cluster.deployment()["metadata"]["annotations"]["deployment.kubernetes.io/revision"], "2");
-    let heard = cluster.heard();
-    assert!(heard.iter().any(|event| event.starts_with("ScalingMachineSet: Scaled down machine set")), "{heard:?}");
+    let events = cluster.events();
+    assert!(events.iter().any(|event| event.starts_with("ScalingMachineSet: Scaled down machine set")), "{events:?}");
 }
 
 #[rstest]
@@ -225,13 +225,13 @@ async fn nothing_is_made_twice_when_calls_get_lost(#[case] what: &str, #[case] f
     cluster.settle().await;
     assert_eq!((cluster.api.all("machines").len(), cluster.api.all("machinesets").len()), (3, 1));
     assert_eq!(cluster.gate.passed().len(), 0);
-    let heard = cluster.heard();
-    assert!(heard.iter().all(|event| event.starts_with("ScalingMachineSet")), "{heard:?}");
+    let events = cluster.events();
+    assert!(events.iter().all(|event| event.starts_with("ScalingMachineSet")), "{events:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_set_whose_creation_got_no_answer_takes_room_although_the_template_has_changed_since() {
-    // Seed 15500: two new sets used the surge, each unaware of the other.
+    // Seed 15500: two new sets both used the surge, because neither knew of the other.
     let cluster = Cluster::new(&deployment(3, 1, 0).build());
     cluster.settle().await;
     let wants = |class: &str| {
@@ -248,7 +248,8 @@ async fn a_set_whose_creation_got_no_answer_takes_room_although_the_template_has
         assert!(wanted <= 4, "{wanted} machines are wanted, one more than 3 is allowed");
     }
     cluster.settle().await;
-    // The second set lacked its machine when it was shrunk: growth waits until it has said that it knows.
+    // The second set lacked its machine when it was shrunk. The new set grows only after the controller has observed
+    // that size.
     tokio::time::advance(std::time::Duration::from_secs(2)).await;
     cluster.settle().await;
     assert_eq!(cluster.api.all("machines").len(), 3);
@@ -256,7 +257,7 @@ async fn a_set_whose_creation_got_no_answer_takes_room_although_the_template_has
 
 #[tokio::test(start_paused = true)]
 async fn a_set_that_was_sized_without_an_answer_is_read_before_a_new_one_is_made() {
-    // Seed 213408: an old set that had grown unseen and the new one were both filled.
+    // Seed 213408: an old set whose growth was not observed and the new set were both filled.
     let recreated = deployment(0, 0, 0).with(|d| d.spec.strategy.strategy_type = StrategyType::Recreate);
     let cluster = Cluster::new(&recreated.build());
     cluster.settle().await;
@@ -281,7 +282,7 @@ async fn s_ms_29_and_30_why_a_machine_was_not_made_is_told_and_taken_back(#[case
     let set = cluster.api.all("machinesets").remove(0);
     assert_eq!(set["status"]["machineSetCondition"][0]["reason"], "FailedCreate");
     assert_eq!(cluster.api.counts()["POST machines"], 1);
-    assert!(cluster.heard().iter().any(|event| event.starts_with("FailedCreate: Error creating: ")));
+    assert!(cluster.events().iter().any(|event| event.starts_with("FailedCreate: Error creating: ")));
     cluster.settle().await;
     let set = cluster.api.all("machinesets").remove(0);
     assert_eq!(set["status"]["machineSetCondition"], Value::Null);
@@ -303,7 +304,7 @@ async fn why_a_set_was_not_made_is_told_and_taken_back(#[case] fault: Fault, #[c
     assert!(!told.contains(says), "{told}");
 }
 
-/// As a deployment shows that can't be brought in line (a right is missing, a policy refuses).
+/// Cases in which a deployment cannot be reconciled: a right is missing, or a policy refuses.
 #[rstest]
 #[case::of_the_set("PATCH machinesets", "machinedeployment")]
 #[case::of_its_status("PATCH machinedeployments/status", "status of machinedeployment")]
@@ -311,14 +312,14 @@ async fn why_a_set_was_not_made_is_told_and_taken_back(#[case] fault: Fault, #[c
 async fn a_write_that_is_refused_again_and_again_is_told_once(#[case] write: &str, #[case] named: &str) {
     let mut cluster = Cluster::new(&deployment(3, 1, 0).build());
     cluster.settle().await;
-    cluster.heard();
+    cluster.events();
     cluster.change_deployment(|stored| stored["spec"]["replicas"] = 4.into());
     let mut told = Vec::new();
     for pass in 0..5 {
         cluster.api.fail_next(write, Fault::REFUSE);
         let outcome = cluster.deployments.reconcile(ObjectKey::new("ns", "md")).await;
         assert!(matches!(&outcome, Outcome::Refused(text) if text.starts_with(named)), "{outcome:?} in pass {pass}");
-        told.extend(cluster.heard().into_iter().filter(|event| event.starts_with("WriteRefused: ")));
+        told.extend(cluster.events().into_iter().filter(|event| event.starts_with("WriteRefused: ")));
         assert_eq!(told.len(), usize::from(pass > 0), "{told:?} after pass {pass}");
         tokio::time::advance(Duration::from_secs(2)).await;
     }
@@ -361,7 +362,7 @@ async fn s_roll_28_a_conflict_while_an_old_set_shrinks_is_an_error_and_tried_aga
     let cluster = Cluster::new(&deployment(3, 1, 0).build());
     cluster.settle().await;
     cluster.change_deployment(|deployment| deployment["spec"]["template"]["spec"]["class"]["name"] = "other".into());
-    // Until the old set is about to shrink: then somebody changes it, and the watch lags.
+    // Right before the old set shrinks, another client changes it, and the watch is late.
     let key = ObjectKey::new("ns", "md");
     let is_old = |set: &Value| set["spec"]["template"]["spec"]["class"]["name"] != "other";
     let old_set = || cluster.api.all("machinesets").into_iter().find(is_old).unwrap();
@@ -388,7 +389,7 @@ async fn s_rb_01_the_set_of_the_previous_revision_becomes_the_newest() {
     cluster.change_deployment(|deployment| deployment["spec"]["template"]["spec"]["class"]["name"] = "other".into());
     cluster.settle().await;
     cluster.change_deployment(|deployment| deployment["spec"]["rollbackTo"] = json!({}));
-    // The pass that brings the template back is followed by those that its write wakes.
+    // The pass that restores the template is followed by the passes that its write wakes.
     for _ in 0..3 {
         cluster.settle().await;
     }
@@ -402,8 +403,11 @@ async fn s_rb_01_the_set_of_the_previous_revision_becomes_the_newest() {
     let annotations = &first["metadata"]["annotations"];
     assert_eq!(annotations["deployment.kubernetes.io/revision"], "3");
     assert_eq!(annotations["deployment.kubernetes.io/revision-history"], "1");
-    let heard = cluster.heard();
-    assert!(heard.contains(&"DeploymentRollback: Rolled back deployment \"md\" to revision 1".to_owned()), "{heard:?}");
+    let events = cluster.events();
+    assert!(
+        events.contains(&"DeploymentRollback: Rolled back deployment \"md\" to revision 1".to_owned()),
+        "{events:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -421,7 +425,7 @@ async fn s_inpl_24_an_in_place_deployment_without_nodes_says_so_and_keeps_its_ma
     assert_eq!((cluster.api.all("machines").len(), cluster.api.all("machinesets").len()), (2, 1));
     assert_eq!(cluster.gate.passed().len(), 0);
     assert!(cluster.status()["conditions"].to_string().contains("StrategyNotSupported"));
-    assert!(cluster.heard().iter().any(|event| event.starts_with("StrategyNotSupported")));
+    assert!(cluster.events().iter().any(|event| event.starts_with("StrategyNotSupported")));
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,4 +1,4 @@
-//! Tests of the whole deployment controller, and drawn rollouts.
+//! Tests of the whole deployment controller, and random rollouts.
 
 mod controller;
 mod names;

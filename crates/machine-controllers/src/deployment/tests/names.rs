@@ -1,7 +1,8 @@
-//! Reasons of events and conditions by the names that users' tools know (spec/deployment-and-set §6.8, §14, §17, §19).
+//! Reasons of events and conditions with the names that users' tools know (spec/deployment-and-set §6.8, §14, §17,
+//! §19).
 //!
-//! Not written any more are `SuccessfulCreate` and `SuccessfulDelete`: no Normal event per machine on the plain path
-//! (decisions.md 32).
+//! `SuccessfulCreate` and `SuccessfulDelete` are not written any more: there is no Normal event per machine on the
+//! plain path (decisions.md 32).
 
 use machine_api::names::{deployment_reason as deployment, freeze_reason as freeze, set_reason as set};
 use rstest::rstest;

@@ -1,8 +1,8 @@
 //! Properties of rollouts, checked on histories of a simulated control cluster: decisions.md 39.
 //!
-//! Both decisions run as they are, in any order, between machines that start, fail and end in any order. Never more
-//! machines than wanted plus surge; never fewer available ones than the deployment allows through a deletion of ours;
-//! and in the end exactly the wanted machines, all of the new set.
+//! The two real decisions run in any order, between machines that start, fail and are deleted in any order. The
+//! properties: there are never more machines than wanted plus surge; no deletion of ours leaves fewer available
+//! machines than the deployment allows; at the end there are exactly the wanted machines, all in the new set.
 
 use proptest::prelude::*;
 
@@ -25,7 +25,7 @@ use crate::{
 use controller_runtime::{objects::Patch, snapshot::Snapshot};
 use machine_api::v1alpha1::MachinePhase;
 
-/// The control cluster: objects as the API server would have them.
+/// The control cluster: the objects of the API server.
 struct World {
     deployment: DeploymentSnapshot,
     sets: Vec<SetSnapshot>,
@@ -33,7 +33,7 @@ struct World {
     made: i64,
 }
 
-/// What happens next.
+/// An event.
 #[derive(Clone, Debug)]
 enum Happens {
     Deployment,
@@ -164,7 +164,7 @@ impl World {
         i32::try_from(self.machines.iter().filter(|machine| !is_terminating(machine)).count()).unwrap()
     }
 
-    /// Lets everything come to rest.
+    /// Plays until nothing changes any more.
     fn settle(&mut self) {
         for _ in 0..500 {
             let mut moved = self.deployment_pass();

@@ -1,4 +1,4 @@
-//! A fleet that the Go original wrote is taken over without a rollout and without any change but to statuses.
+//! Takes over a fleet of the Go original without a rollout; only statuses change.
 //!
 //! Scenario S-HASH-12, decisions.md 3. The objects are in `tests/fixtures/go`.
 

@@ -1,4 +1,4 @@
-//! Tests of the steps of a drain, and of a whole drain over its views.
+//! Tests of the steps of a drain, and of whole drains with stores.
 
 mod step;
 mod views;

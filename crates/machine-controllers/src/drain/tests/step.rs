@@ -17,7 +17,7 @@ use crate::drain::{
 };
 use controller_runtime::key::ObjectKey;
 
-/// A node that is drained, on a clock of its own.
+/// A node that is being drained, with a clock of its own.
 struct World {
     seen: DrainObservation,
 }
@@ -350,7 +350,7 @@ fn mc_204_a_pod_under_two_budgets_is_told_with_both() {
     assert_eq!(done(&deleted), [("db", How::Delete)], "with a volume it is retried, then deleted");
 }
 
-/// Asks without an answer so far.
+/// A step whose requests have no answer yet.
 fn asked(world: &mut World) -> DrainStep {
     let step = drain_step(&world.seen);
     world.seen.progress = step.progress.clone();

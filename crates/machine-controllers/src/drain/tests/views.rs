@@ -1,4 +1,5 @@
-//! Scenarios of spec/machine-controller §17.10 that need views of a cluster: shared volumes, attachments, names of volumes.
+//! Scenarios of spec/machine-controller §17.10 that need the stores of a cluster: shared volumes, attachments, names of
+//! volumes.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -26,7 +27,7 @@ use crate::{
         act::Evictor,
         observe::{DrainLimits, DrainViews, observe},
         order::{DrainFlow, DrainOrder, Force},
-        progress::{Listed, Progress},
+        progress::Progress,
         remembered,
         step::DrainResult,
         volumes::Presence,
@@ -198,7 +199,7 @@ fn mc_223_an_attachment_elsewhere_counts_whenever_it_came() {
     assert_eq!((place.here, place.elsewhere, place.wanted), (Presence::No, Presence::Yes, Presence::Yes));
 }
 
-/// What a driver says when it is asked about `vol-1`.
+/// The driver's answer about `vol-1`.
 #[derive(Clone, Copy, Debug)]
 enum Says {
     ItsName,
@@ -207,11 +208,12 @@ enum Says {
     Crashes,
 }
 
-/// A driver that knows the names of all volumes; about `vol-1` it says one thing after the other, the last for ever.
+/// A driver that knows the names of all volumes. About `vol-1` it gives the scripted answers in order and repeats the
+/// last one.
 struct Scripted {
     info: DriverInfo,
     script: Mutex<VecDeque<Says>>,
-    /// Calls under way, and the most that were at once.
+    /// Calls in progress, and the maximum so far.
     under_way: Mutex<(usize, usize)>,
 }
 
@@ -268,12 +270,13 @@ impl Driver for Scripted {
     }
 }
 
-/// Steps a drain of `here` for this many seconds at most, over an API server that evicts everybody at once.
+/// Runs the steps of a drain of `here` for at most this many seconds, with an API server that accepts every eviction at
+/// once.
 async fn stepped(views: Views, driver: Arc<Scripted>, seconds: i64) -> (Vec<DrainResult>, usize) {
     stepped_through(&Gate::open_until(CancellationToken::new()), views, driver, seconds).await
 }
 
-/// The same through this gate.
+/// The same with this gate.
 async fn stepped_through(
     gate: &Gate,
     views: Views,
@@ -309,7 +312,7 @@ async fn stepped_through(
             break;
         }
         let _ = tokio::time::timeout(Duration::from_secs(1), woken.notified()).await;
-        // Pods that were asked are gone at once.
+        // Evicted pods are gone at once.
         let gone: Vec<String> = asked.lock().unwrap().clone();
         views.pods.lock().unwrap().retain(|pod| !gone.iter().any(|path| path.contains(&format!("/{}/", pod.name()))));
     }
@@ -317,7 +320,7 @@ async fn stepped_through(
     (results, evictions)
 }
 
-/// Two pods with a volume each; that of `a` is attached for ever.
+/// Two pods with one volume each; the volume of `a` stays attached forever.
 fn two_pods() -> Views {
     Views::default().pod("a", "here", &["claim-1"]).pod("b", "here", &["claim-2"]).attached(Some("pv-1"), "here")
 }
@@ -348,7 +351,7 @@ async fn a_volume_that_may_be_the_providers_is_waited_for_until_it_is_detached(#
     assert_eq!(evictions, 1, "pod b comes after the volume of pod a");
 }
 
-/// The class of a machine may be gone, and with it the driver's name.
+/// The class of a machine may be gone, and with it the driver.
 #[tokio::test(start_paused = true)]
 async fn a_volume_is_waited_for_while_no_driver_can_be_asked() {
     let gate = Gate::open_until(CancellationToken::new());
@@ -384,7 +387,7 @@ async fn a_lost_lease_drops_a_question_for_the_name_of_a_volume() {
     let gate = Gate::open_until(lost.clone());
     let driver = Scripted::saying([Says::ItsName]);
     let lose = async {
-        // A name takes 10 ms.
+        // An answer takes 10 ms.
         tokio::time::sleep(Duration::from_millis(5)).await;
         lost.cancel();
     };
@@ -392,27 +395,27 @@ async fn a_lost_lease_drops_a_question_for_the_name_of_a_volume() {
     assert_eq!(*driver.under_way.lock().unwrap(), (2, 2), "both have begun, none has come to its end");
 }
 
-/// A drain under way that has listed its pods.
+/// A running drain that has listed its pods.
 fn under_way() -> Run {
     let mut run = Run::new(order());
-    run.progress.listed = Listed::Yes;
+    run.progress.is_listed = true;
     run.progress.lingering.insert("pv-1".to_owned());
     run
 }
 
 #[rstest]
-#[case::the_same_flow(order(), Listed::Yes, 1)]
-#[case::by_force_it_lists_anew_and_knows_what_lingers(DrainOrder { force: Force::Yes, ..order() }, Listed::No, 1)]
-#[case::another_flow(DrainOrder { flow: DrainFlow::Update(Some(at(0))), ..order() }, Listed::No, 0)]
-#[case::another_node(DrainOrder { node: "there".to_owned(), ..order() }, Listed::No, 0)]
-#[case::a_node_that_has_registered_anew(DrainOrder { node_uid: "x".to_owned(), ..order() }, Listed::No, 0)]
+#[case::the_same_flow(order(), true, 1)]
+#[case::by_force_it_lists_anew_and_knows_what_lingers(DrainOrder { force: Force::Yes, ..order() }, false, 1)]
+#[case::another_flow(DrainOrder { flow: DrainFlow::Update(Some(at(0))), ..order() }, false, 0)]
+#[case::another_node(DrainOrder { node: "there".to_owned(), ..order() }, false, 0)]
+#[case::a_node_that_has_registered_anew(DrainOrder { node_uid: "x".to_owned(), ..order() }, false, 0)]
 fn a_drain_goes_on_only_for_the_flow_and_the_node_that_it_was_begun_for(
     #[case] order: DrainOrder,
-    #[case] listed: Listed,
+    #[case] is_listed: bool,
     #[case] lingering: usize,
 ) {
     let run = Run::ordered(Some(under_way()), order, remembered);
-    assert_eq!((run.progress.listed, run.progress.lingering.len()), (listed, lingering));
+    assert_eq!((run.progress.is_listed, run.progress.lingering.len()), (is_listed, lingering));
 }
 
 #[rstest]
@@ -421,7 +424,7 @@ fn a_drain_goes_on_only_for_the_flow_and_the_node_that_it_was_begun_for(
 fn the_same_flow_at_another_time_is_another_one(#[case] first: DrainFlow, #[case] second: DrainFlow) {
     let run = Run { order: DrainOrder { flow: first, ..order() }, ..under_way() };
     let run = Run::ordered(Some(run), DrainOrder { flow: second, ..order() }, remembered);
-    assert_eq!(run.progress.listed, Listed::No);
+    assert!(!run.progress.is_listed);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The collector on a provider and an API server of a few lines, in paused time.
+//! The collector with a small fake provider and a small fake API server, in paused time.
 
 use async_trait::async_trait;
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::Time};
@@ -68,7 +68,7 @@ impl Driver for Provider {
     }
 }
 
-/// What the API server holds, by path; `None` stands for a server that is down.
+/// The objects of the API server, by path; `None` means that the server is down.
 type Stored = Arc<Mutex<Option<BTreeMap<String, Value>>>>;
 
 fn client(stored: &Stored) -> kube::Client {
@@ -163,7 +163,7 @@ impl Scene {
         lock(&self.stored).as_mut().unwrap().insert(path, object);
     }
 
-    /// A machine that the API server holds and the watch has not delivered.
+    /// A machine that is in the API server but not yet in the store.
     fn late_machine(&self, name: &str, provider_id: &str) {
         self.store(
             format!("{MACHINES}/{name}"),
@@ -172,7 +172,7 @@ impl Scene {
         );
     }
 
-    /// One look at a class; then the time passes that it asked for, which is answered.
+    /// One pass over a class; then waits for the time that the pass asked for, and returns that time.
     async fn look(&self, class: &str) -> Duration {
         match self.collector.reconcile(ObjectKey::new("ns", class)).await {
             Outcome::LookAgain(wait, _) => {
@@ -200,7 +200,7 @@ async fn mc_241_a_vm_without_a_machine_is_deleted_at_the_second_look() {
     assert!(metrics.contains(r#"mcm_orphan_vms_deleted_total{class="c"} 1"#), "{metrics}");
 }
 
-/// A machine has a VM, and the list of its provider is wrong about it.
+/// A machine has a VM, but the provider's list has a wrong entry for the VM.
 #[rstest]
 #[case::without_an_id(&["cloud:///v", ""], 0)]
 #[case::without_an_id_alone(&[""], 0)]
@@ -234,7 +234,7 @@ async fn a_vm_without_an_id_is_no_orphan() {
     assert!(scene.deleted().is_empty(), "a deletion without an id goes by the name");
 }
 
-/// The machine that a VM was made for is gone; another one has the VM, in the spelling of its Node.
+/// The machine for which the VM was made is gone. Another machine has the VM, with the id as its Node spells it.
 #[tokio::test(start_paused = true)]
 async fn the_vm_of_a_machine_that_spells_it_as_its_node_does_is_no_orphan() {
     let scene = Scene::new(&["c"]);
@@ -273,7 +273,8 @@ async fn mc_032_two_machines_with_one_node_on_their_label_are_both_told() {
     assert_eq!(told, ["a", "b"]);
 }
 
-/// A machine whose creations got no answer is deleted before it knows its VM: the driver sees two of its name and deletes neither.
+/// A machine whose creations got no answer is deleted before its VM is known. The driver finds two VMs with its name
+/// and deletes neither.
 #[tokio::test(start_paused = true)]
 async fn the_vms_of_a_machine_that_leaves_and_names_none_of_them_go() {
     let scene = Scene::new(&["c"]);
@@ -296,7 +297,7 @@ async fn the_vms_of_a_machine_that_leaves_and_names_none_of_them_go() {
     assert_eq!(scene.deleted(), ["v", "w"], "the driver finds no VM now, and the machine may go");
 }
 
-/// Somebody takes our finalizer off by hand: the machine is gone at once, its VM is not.
+/// A user removes our finalizer: the machine is gone at once, but its VM is not.
 #[tokio::test(start_paused = true)]
 async fn mc_189_the_vm_of_a_machine_that_lost_its_finalizer_is_collected_after_two_verdicts() {
     let scene = Scene::new(&["c"]);

@@ -1,4 +1,4 @@
-//! The watchman on an API server of a few lines, in paused time.
+//! The watchman with a small fake API server, in paused time.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,7 +16,7 @@ use machine_api::v1alpha1::MachinePhase;
 #[derive(Default)]
 struct World {
     up: AtomicBool,
-    /// A gateway answers in the API server's place.
+    /// A gateway answers instead of the API server.
     pages: AtomicBool,
     machines: Mutex<BTreeMap<String, Value>>,
     refused: Mutex<Option<String>>,
@@ -93,7 +93,7 @@ impl Scene {
         Self::with_nodes(None)
     }
 
-    /// A scene whose watchman compares this view of Nodes before a thaw.
+    /// A scene whose watchman compares this store of Nodes before a thaw.
     fn with_nodes(nodes: Option<Arc<Store<NodeSnapshot>>>) -> Self {
         let world = Arc::new(World { up: AtomicBool::new(true), ..World::default() });
         let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
@@ -133,7 +133,7 @@ impl Scene {
         self.world.up.store(up, Ordering::SeqCst);
     }
 
-    /// One probe; then the time passes that it asked for.
+    /// One probe; then waits for the time that it asked for.
     async fn probe(&self) {
         if let Outcome::LookAgain(wait, _) = self.watchman.reconcile().await {
             tokio::time::sleep(wait).await;

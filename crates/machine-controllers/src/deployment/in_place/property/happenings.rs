@@ -1,4 +1,4 @@
-//! What happens in these histories, beside what the controllers decide on their own account.
+//! The events of these histories, apart from the decisions of the controllers.
 
 use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeSpec};
 use proptest::prelude::*;
@@ -17,10 +17,10 @@ use machine_api::{
     v1alpha1::{Machine, MachinePhase, OrchestrationType::Manual},
 };
 
-/// What happens next. Numbers pick one of those that it can happen to.
+/// An event. Numbers select one of the objects that it can apply to.
 #[derive(Clone, Debug)]
 pub(super) enum Happens {
-    /// A pass of the deployment that ends after so many writes, with a pass of this set after each of them.
+    /// A pass of the deployment that ends after this number of writes, with a pass of the given set after each write.
     Deployment {
         writes: usize,
         between: Option<usize>,
@@ -53,7 +53,7 @@ pub(super) fn happenings() -> impl Strategy<Value = Vec<Happens>> {
 }
 
 impl World {
-    /// The machine, for a change that gives it another version.
+    /// The machine, with a new resource version, for a change.
     fn changed(&mut self, place: usize) -> &mut Machine {
         let machine = self.machines[place].to_mut();
         let version = machine.metadata.resource_version.as_deref().unwrap_or("0").parse::<u64>().unwrap() + 1;
@@ -61,7 +61,7 @@ impl World {
         machine
     }
 
-    /// A machine becomes unavailable through us.
+    /// Our action makes a machine unavailable.
     pub(super) fn loses(&mut self, place: usize, phase: MachinePhase) {
         let was_available = is_available(&self.machines[place]);
         self.changed(place).status.current_status.phase = phase;
@@ -89,7 +89,7 @@ impl World {
         (!all.is_empty()).then(|| all[index % all.len()].clone())
     }
 
-    /// The Node's condition about updates, and the machine's mirror of it.
+    /// Sets the Node's update condition and the machine's copy of it.
     pub(super) fn is_told(&mut self, place: usize, node: &str, reason: &str) {
         let condition = NodeCondition {
             type_: node_condition::IN_PLACE_UPDATE.to_owned(),
@@ -107,7 +107,7 @@ impl World {
         node.metadata.labels.get_or_insert_default().insert(key.to_owned(), value.to_owned());
     }
 
-    /// Whether there was anything that it could happen to.
+    /// Plays the event; returns whether there was an object that it could apply to.
     pub(super) fn happens(&mut self, what: &Happens) -> bool {
         match what {
             Happens::Deployment { writes, between } => self.deployment_pass(*writes, *between),
@@ -178,7 +178,7 @@ impl World {
         place_of(&self.machines, name).is_some_and(|place| !is_terminating(&self.machines[place]))
     }
 
-    /// The overshoot guard freezes the deployment and its sets, or thaws them.
+    /// The overshoot guard freezes the deployment and its sets, or unfreezes them.
     pub(super) fn freeze(&mut self, is_frozen: bool) {
         let deployment = &mut self.deployment.to_mut().metadata.labels;
         let sets = self.sets.iter_mut().map(|set| &mut set.to_mut().metadata.labels);
@@ -192,7 +192,7 @@ impl World {
         }
     }
 
-    /// The first write of the scaler, carried out: a machine is marked.
+    /// The first write of the scaler: it marks a machine.
     pub(super) fn is_named(&mut self, index: usize) -> Option<String> {
         let (place, _) = self.nth(index, |machine, _| !is_terminating(machine))?;
         let machine = self.changed(place);
@@ -202,7 +202,7 @@ impl World {
         machine.metadata.name.clone()
     }
 
-    /// Its second write: so many fewer machines, and when.
+    /// The second write of the scaler: the size, reduced by `fewer`, and the time.
     pub(super) fn is_scaled_in(&mut self, fewer: i32) {
         let deployment = self.deployment.to_mut();
         deployment.spec.replicas -= fewer;

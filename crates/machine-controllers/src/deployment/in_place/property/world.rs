@@ -1,4 +1,5 @@
-//! The cluster of these histories: what the controllers write is carried out in it, and what they may never do is checked.
+//! The cluster of these histories. It carries out the writes of the controllers and checks that they do nothing
+//! forbidden.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,7 @@ use crate::{
         observe::{DeploymentObservation, SetSeen},
         patches,
         plan::{Effect, Plan},
-        settling::Looks,
+        settling::SettlingMemory,
         testing::*,
     },
     set::{
@@ -28,16 +29,16 @@ pub(super) struct World {
     pub(super) sets: Vec<SetSnapshot>,
     pub(super) machines: Vec<MachineSnapshot>,
     pub(super) nodes: BTreeMap<String, NodeSnapshot>,
-    /// Passes of sets that have decided, on this generation, and not acted yet.
+    /// Plans that sets have decided on, with the generation that they observed, and have not carried out yet.
     pub(super) waiting: BTreeMap<usize, (i64, set::plan::Plan)>,
-    /// What the deployment's controller remembers of the sets.
-    pub(super) looks: Looks,
+    /// What the deployment controller remembers of the sets.
+    pub(super) settling: SettlingMemory,
     pub(super) made: i64,
     pub(super) deleted: i32,
     pub(super) least_available: Option<i32>,
 }
 
-/// The object after the patch; `None` when the API server refuses.
+/// The object after the patch; `None` if the API server refuses it.
 fn patched<S>(object: &S, patch: &Patch) -> Option<S>
 where
     S: Snapshot<Object: serde::de::DeserializeOwned> + serde::Serialize,
@@ -86,7 +87,7 @@ impl World {
             machines: Vec::new(),
             nodes: BTreeMap::new(),
             waiting: BTreeMap::new(),
-            looks: Looks::default(),
+            settling: SettlingMemory::default(),
             made: 0,
             deleted: 0,
             least_available: None,
@@ -105,11 +106,11 @@ impl World {
         self.machines.iter().filter(of).cloned().collect()
     }
 
-    /// What the deployment's controller sees, and remembers from then on.
+    /// What the deployment controller observes; it remembers the sets.
     fn observe(&mut self) -> DeploymentObservation {
         let seen = |set: &SetSnapshot| SetSeen { set: set.clone(), machines: self.machines_of(set) };
         let sets: Vec<SetSeen> = self.sets.iter().map(seen).collect();
-        let unsettled = self.looks.take(&sets, now());
+        let unsettled = self.settling.take(&sets, now());
         let nodes = Some(self.nodes.clone());
         DeploymentObservation { sets, nodes, unsettled, ..DeploymentObservation::of(self.deployment.clone(), now()) }
     }
@@ -117,7 +118,7 @@ impl World {
     pub(super) fn deployment_pass(&mut self, writes: usize, between: Option<usize>) -> bool {
         let plan = decide(&self.observe());
         let moved = self.carry_out(&plan, writes, between);
-        // The status tells of the sets as they are now, also after a write that was refused.
+        // The status is written from the present sets, also after a write that was refused.
         self.observe();
         moved
     }
@@ -134,7 +135,7 @@ impl World {
         !plan.steps.is_empty()
     }
 
-    /// Carries a write out; whether the API server accepted it.
+    /// Carries out a write; returns whether the API server accepted it.
     pub(super) fn write(&mut self, effect: &Effect) -> bool {
         match effect {
             Effect::CreateSet(set) => {
@@ -155,7 +156,7 @@ impl World {
                 }
             }
             Effect::MarkMachine { .. } | Effect::HandOver { .. } => match patches::of_machine(effect) {
-                // One that is gone is left alone.
+                // A machine that is gone is left alone.
                 Some((machine, patch)) => {
                     place_of(&self.machines, &machine.key.name).is_none()
                         || change(&mut self.machines, &machine.key.name, &patch)
@@ -195,7 +196,7 @@ impl World {
     }
 
     pub(super) fn set_pass(&mut self, index: usize) -> bool {
-        // There is one pass of a set at a time: one that has begun ends first.
+        // A set has one pass at a time: a pass that has started ends first.
         self.set_decides(index);
         let index = index % self.sets.len().max(1);
         let Some((observed, plan)) = self.waiting.remove(&index) else { return false };
@@ -229,7 +230,7 @@ impl World {
                 set::plan::Effect::DeleteMachine { machine: target, version } => {
                     let Some(place) = place_of(&self.machines, &target.key.name) else { continue };
                     let machine = &self.machines[place];
-                    // Refused when the machine has changed since it was chosen.
+                    // Refused when the machine has changed since the set chose it.
                     let is_as_seen = version.is_none() || version.as_deref() == machine.resource_version();
                     if is_terminating(machine) || !is_as_seen {
                         continue;
@@ -238,7 +239,7 @@ impl World {
                     self.loses(place, MachinePhase::Terminating);
                 }
                 effect @ set::plan::Effect::SyncTemplate { .. } => {
-                    // What a machine is given from the template says nothing of the set.
+                    // The part of a machine that comes from the template does not depend on the set.
                     let (machine, patch) =
                         set::patches::patch_of_machine(effect, &MachineSet::default().into()).unwrap();
                     change(&mut self.machines, &machine.key.name, &patch);
