@@ -1,4 +1,4 @@
-//! The protocol: cases of spec/api-and-admission §12.4 by their numbers, §4.1, §4.6, and hostile bytes.
+//! Tests of the protocol: cases of spec/api-and-admission §12.4 by their numbers, §4.1, §4.6, and hostile input.
 
 #![allow(clippy::needless_pass_by_value, reason = "table rows build the values they pass")]
 
@@ -37,7 +37,7 @@ fn review(patch: Value) -> Vec<u8> {
         "options": {"kind": "CreateOptions", "apiVersion": "meta.k8s.io/v1"},
     });
     json_patch::merge(&mut request, &patch);
-    // A merge patch cannot set null, but the API server sends it.
+    // A merge patch can't set null, but the API server sends null.
     for field in ["object", "oldObject"] {
         if request.get(field).is_none() {
             request[field] = Value::Null;
@@ -263,7 +263,7 @@ fn metrics_are_told_who_found_what() {
     );
 }
 
-/// Every kind of text that an answer repeats, at a length that no person reads.
+/// Every kind of text that an answer repeats, far longer than usual.
 #[rstest]
 #[case::commas(json!({"spec": {"nodeConditions": ",".repeat(12_000)}}))]
 #[case::a_word(json!({"spec": {"nodeConditions": "x ".repeat(600_000)}}))]
@@ -318,7 +318,7 @@ impl ReplaceUid for Vec<u8> {
     }
 }
 
-/// A warning is a short line; what it is about stands at its end and fits into it.
+/// A warning is a short line. Its subject is at the end and must not be cut off.
 #[test]
 fn a_warning_about_the_scalers_list_names_the_entry() {
     let annotations =
@@ -344,7 +344,7 @@ fn a_warning_about_the_scalers_list_names_the_entry() {
     );
 }
 
-/// Nobody waits for the answer of a conversion after its deadline, so that no further object is converted.
+/// After its deadline, no client waits for the answer of a conversion, so that no further object is converted.
 #[test]
 fn a_conversion_ends_when_nobody_waits_for_it() {
     let objects: Vec<_> = (0..10).map(|n| versioned(&format!("m{n}"), "v1alpha1")).collect();
@@ -422,7 +422,7 @@ fn a_conversion_says_what_it_lost_and_when_the_versions_differ() {
     assert_eq!(answer.facts.losses, [Loss::UnreadableResidue]);
 }
 
-/// What storage migration does to objects that were stored before there was a webhook.
+/// Storage migration writes objects that were stored before there was a webhook.
 #[rstest]
 #[case(include_str!("../../../../tests/fixtures/go/machines.json"))]
 #[case(include_str!("../../../../tests/fixtures/go/machinesets.json"))]
@@ -458,25 +458,25 @@ fn a_body_that_is_no_conversion_review_is_refused() {
     assert_eq!(convert(b"\xff").status, 400);
 }
 
-/// A machine of a set `s1` with a text that Go takes and admission refuses.
+/// A machine of the set `s1` with a text that Go accepts and admission refuses.
 fn child(set_uid: &str) -> Value {
     let reference = json!({"apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "MachineSet", "name": "s1", "uid": set_uid, "controller": true});
     json!({"object": {"metadata": {"ownerReferences": [reference]}, "spec": {"nodeConditions": "A, B"}}})
 }
 
-/// The set that it belongs to, when its template says this.
+/// The set that owns the machine, with these conditions in its template.
 fn owner(conditions: &str) -> Value {
     json!({"metadata": {"name": "s1", "namespace": "default", "uid": "u1"}, "spec": {"template": {"spec": {"nodeConditions": conditions}}}})
 }
 
-/// What is read before the answer.
+/// What is read from the API server before the answer.
 enum Read {
     Nothing,
-    /// The owner, or that there is none.
+    /// The owner, or `None` if there is none.
     Found(Option<Value>),
 }
 
-/// Knows one set.
+/// References with one set.
 struct OneSet(Value);
 
 impl References for OneSet {
@@ -525,7 +525,7 @@ fn no_owner_is_asked_for_without_need(#[case] patch: Value) {
     assert!(matches!(admission().begin(Endpoint::Validate, &review(patch)), Progress::Answered(_)));
 }
 
-/// Any JSON value, small.
+/// Any small JSON value.
 fn arbitrary_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -561,7 +561,7 @@ fn full_object(kind: &str) -> Value {
     }
 }
 
-/// Every place inside a value, as pointers.
+/// The JSON pointers of all values inside a value.
 fn places(value: &Value, prefix: &str, out: &mut Vec<String>) {
     out.push(prefix.to_owned());
     match value {
@@ -596,7 +596,7 @@ proptest! {
         prop_assert_eq!(admission().review(Endpoint::Validate, &body[..at]).status, 400);
     }
 
-    /// Poison anywhere: the answer is well formed, defaults apply, and nothing panics.
+    /// Puts any value at any place: the answer is well formed, defaults apply, and nothing panics.
     #[test]
     fn any_value_at_any_place_is_judged(
         kind in prop::sample::select(vec!["Machine", "MachineSet", "MachineDeployment", "MachineClass"]),
@@ -628,7 +628,7 @@ proptest! {
         }
     }
 
-    /// Whatever nonsense is stored, it can be labelled, and its finalizers can go.
+    /// Any invalid stored object can be labelled, and its finalizers can be removed.
     #[test]
     fn stored_nonsense_can_be_updated_as_long_as_it_gets_no_worse(
         kind in prop::sample::select(vec!["Machine", "MachineSet", "MachineDeployment", "MachineClass"]),

@@ -1,4 +1,4 @@
-//! The cases of spec/api-and-admission §12.3 that need no server; the names carry their ids.
+//! The cases of spec/api-and-admission §12.3 that need no server. The names of the tests contain their ids.
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -46,7 +46,7 @@ fn residue(object: &Value) -> Option<&str> {
     object["metadata"]["annotations"][name].as_str()
 }
 
-/// Every field set, as in the fixtures, in both versions.
+/// The objects of the fixtures with every field, in both versions.
 fn every_field() -> Vec<Value> {
     let alpha = include_str!("../../../../tests/fixtures/every-field-v1alpha1.yaml");
     let beta = include_str!("../../../../tests/fixtures/every-field-v1beta1.yaml");
@@ -326,7 +326,7 @@ fn k23_nulls_are_dropped() {
     assert_eq!(down(&there), alpha("Machine", json!({})));
 }
 
-/// Found by the properties: the same value kept its nulls at the top of a v1alpha1 class and lost them in `spec`.
+/// Found by the property tests: nulls were kept in a value at the top level of a v1alpha1 class, and dropped from the same value in `spec`.
 #[test]
 fn k23_nulls_in_a_list_at_the_top_are_dropped_too() {
     let there = up(&alpha("MachineClass", json!({"provider": [{"a": null, "b": 1}, null]})));
@@ -398,7 +398,7 @@ fn a_residue_longer_than_any_that_is_written_is_not_read_and_stays() {
     }
 }
 
-/// An edit that shows takes only those with it that belong to the same part of the object.
+/// A visible edit is dropped together with the edits of the same region, and with no others.
 #[test]
 fn of_forged_edits_only_those_go_that_show() {
     let forged = json!({"name": "m", "edits": [
@@ -416,7 +416,7 @@ fn of_forged_edits_only_those_go_that_show() {
         }),
     );
     let there = up(&machine);
-    // Only v1beta1 can say the other two, so that nobody who looked at the object was deceived.
+    // Only v1beta1 has the other two fields, so that admission has not missed them.
     assert_eq!(there["spec"], json!({"nodeTemplate": {"metadata": {}, "future": 1}}));
     assert_eq!(there["status"]["conditions"], json!([{"type": "A", "status": "True"}]));
     assert_eq!(there["status"]["observedGeneration"], 4);
@@ -429,7 +429,7 @@ fn an_entry_of_a_long_list_is_restored() {
     let mut set = alpha("MachineSet", json!({"status": {"machineSetCondition": conditions}}));
     set["status"]["machineSetCondition"][1_999]["future"] = json!("x");
     let mut there = up(&set);
-    // The reasons are all written otherwise in the other version, which is too much to carry; one field is not.
+    // All reasons differ in the other version, which is too long for a residue. The other field is restored.
     assert_eq!(residue(&there), None);
     let carried = json!({"name": "m", "edits": [{"at": ["status", "machineSetCondition", {"type": "T1999"}, "future"], "put": "x"}]});
     there["metadata"]["annotations"] = json!({annotation::CONVERSION_V1ALPHA1: carried.to_string()});
@@ -512,7 +512,7 @@ fn the_same_version_is_returned_as_it_is() {
     assert_eq!(convert(&machine, ALPHA).unwrap(), machine);
 }
 
-/// K28: a thousand machines take well below a second.
+/// K28: the conversion of a thousand machines takes well below a second.
 #[test]
 fn k28_a_thousand_machines_are_quick() {
     let machine = every_field().remove(0);
@@ -521,6 +521,6 @@ fn k28_a_thousand_machines_are_quick() {
         let there = up(&machine);
         assert!(there.is_object());
     }
-    // Generous, because tests run unoptimised beside others; the wanted order of magnitude is visible all the same.
+    // The limit is generous, because tests run unoptimised and in parallel. A wrong order of magnitude still fails.
     assert!(start.elapsed().as_secs() < 5, "{:?}", start.elapsed());
 }
