@@ -28,11 +28,11 @@ pub enum FinalizerDefault {
 /// The input of defaulting.
 #[derive(Clone, Copy, Debug)]
 pub struct DefaultingRequest<'a> {
-    /// Kind of the object.
+    /// The kind of the object.
     pub kind: Kind,
-    /// Version it is written in.
+    /// The version of the object.
     pub version: ApiVersion,
-    /// What happens to it.
+    /// The change of the object.
     pub change: Change<'a>,
     /// The namespace of the request. The object may have none.
     pub namespace: &'a str,

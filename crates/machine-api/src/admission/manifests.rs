@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_asked_for_changes_of_living_objects_by_others() {
+    fn defaults_are_requested_for_changes_of_live_objects_by_users() {
         let configuration = WebhookManifests::in_namespace("mcm").mutating();
         let webhook = webhook(&configuration, "mutate.machine.sapcloud.io");
         assert_eq!(condition_names(webhook), ["not-our-controllers", "not-deleting", "changed"]);
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn one_namespace_has_configurations_of_its_own() {
+    fn one_namespace_has_its_own_configurations() {
         let scope = Scope::Namespace("shoot--a".to_owned());
         let configuration = WebhookManifests { scope, ..WebhookManifests::in_namespace("shoot--a") }.mutating();
         assert_eq!(configuration["metadata"]["name"], "machine-controller-manager-shoot--a");
@@ -325,14 +325,14 @@ mod tests {
     }
 
     #[test]
-    fn an_address_takes_the_place_of_the_service() {
+    fn an_address_replaces_the_service() {
         let client = Client::Url("https://127.0.0.1:9443/".to_owned());
         let configuration = WebhookManifests { client, ..WebhookManifests::in_namespace("mcm") }.validating();
         assert_eq!(configuration["webhooks"][0]["clientConfig"], json!({"url": "https://127.0.0.1:9443/validate"}));
     }
 
     #[test]
-    fn an_old_api_server_gets_no_conditions_and_never_refuses_for_want_of_an_answer() {
+    fn an_old_api_server_gets_no_conditions_and_only_the_policy_ignore() {
         let match_conditions = MatchConditions::Unsupported;
         let manifests = WebhookManifests { match_conditions, ..WebhookManifests::in_namespace("mcm") };
         for configuration in manifests.all() {
@@ -352,7 +352,7 @@ mod tests {
 
     /// Tools that manage machine objects while the manager has 0 replicas need creations to pass.
     #[test]
-    fn creations_and_updates_go_on_without_an_answer_where_that_is_chosen() {
+    fn creations_and_updates_pass_without_an_answer_if_configured() {
         let policies = |create_failure_policy, update_failure_policy| {
             let usual = WebhookManifests::in_namespace("mcm");
             let validating = WebhookManifests { create_failure_policy, update_failure_policy, ..usual }.validating();

@@ -35,7 +35,7 @@ fn steps_grow_no_faster_than_the_object() {
 /// Proves that the test above can fail, with a rule that reads a list once for each of its elements.
 #[test]
 #[cfg_attr(not(debug_assertions), ignore = "steps are counted in debug builds")]
-fn a_square_shows() {
+fn quadratic_steps_are_detected() {
     let steps = |length: usize| {
         let list: kube_values::json::Json<'_> = (0..length).map(|_| kube_values::json::Json::from(true)).collect();
         steps::of(|| (0..length).for_each(|_| assert!(list.as_array().is_some())))

@@ -44,7 +44,7 @@ mod tests {
     #[case::nothing("", 0)]
     #[case::one_of_each("{[,x", OBJECT + 2 * ENTRY + 1)]
     #[case::more_than_a_piece(&"{".repeat(1_000), 1_000 * OBJECT)]
-    fn a_text_weighs_what_is_in_it(#[case] text: &str, #[case] weighs: usize) {
+    fn the_weight_of_a_text_depends_on_its_content(#[case] text: &str, #[case] weighs: usize) {
         assert_eq!(weight(text.as_bytes()), weighs);
     }
 
@@ -54,7 +54,7 @@ mod tests {
     #[case::many_maps("{},", 1 << 20, true)]
     #[case::many_numbers("0,", 8 << 20, true)]
     #[case::few_maps("{},", 100_000, false)]
-    fn what_would_fill_the_memory_is_refused(#[case] part: &str, #[case] length: usize, #[case] heavy: bool) {
+    fn texts_that_would_fill_the_memory_are_refused(#[case] part: &str, #[case] length: usize, #[case] heavy: bool) {
         let text = part.repeat(length / part.len());
         assert_eq!(is_too_heavy(text.as_bytes()), heavy);
     }

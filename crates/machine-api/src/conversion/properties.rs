@@ -212,14 +212,14 @@ proptest! {
     }
 
     #[test]
-    fn three_hops_are_as_one(object in objects()) {
+    fn three_conversions_give_the_same_as_one(object in objects()) {
         let there = hop(&object);
         prop_assert_eq!(hop(&hop(&there)), there);
     }
 
     /// Any edit between two conversions wins over the residue: the other version gets the edited object.
     #[test]
-    fn an_edit_in_between_wins(object in objects(), edits in changes()) {
+    fn an_edit_between_two_conversions_wins(object in objects(), edits in changes()) {
         let mut there = hop(&object);
         for (place, change) in &edits {
             apply(&mut there, *place, change);

@@ -107,12 +107,12 @@ impl<'a> Residue<'a> {
                 break;
             }
             write_all(&self.edits, &mut restored, &lists);
-            let told = shown(restored.clone());
-            let showing = Regions::of_new_differences(&told, source, &before);
-            if showing.is_empty() {
-                return (restored, told);
+            let back = shown(restored.clone());
+            let visible = Regions::of_new_differences(&back, source, &before);
+            if visible.is_empty() {
+                return (restored, back);
             }
-            self.edits.retain(|edit| !showing.overlap(&edit.at));
+            self.edits.retain(|edit| !visible.overlap(&edit.at));
             restored = map();
         }
         (restored, plain)
@@ -229,31 +229,31 @@ fn prefixes<T: Hash>(at: &[T]) -> impl Iterator<Item = u64> {
 }
 
 /// Called for each place where two objects differ, with the place, the original value, and the mapped value.
-type Tell<'t, 'a> = dyn FnMut(&Place, Option<&Json<'a>>, Option<&Json<'a>>) + 't;
+type Report<'t, 'a> = dyn FnMut(&Place, Option<&Json<'a>>, Option<&Json<'a>>) + 't;
 
 /// Compares two values and visits every part only once. Objects and keyed lists are entered without comparing them as a whole first. Parts that both
 /// values share are skipped.
-fn compare<'a>(mapped: Option<&Json<'a>>, original: Option<&Json<'a>>, at: &mut Place, tell: &mut Tell<'_, 'a>) {
+fn compare<'a>(mapped: Option<&Json<'a>>, original: Option<&Json<'a>>, at: &mut Place, report: &mut Report<'_, 'a>) {
     match (mapped, original) {
-        (Some(Json::Object(mapped)), Some(Json::Object(original))) => compare_fields(mapped, original, at, tell),
+        (Some(Json::Object(mapped)), Some(Json::Object(original))) => compare_fields(mapped, original, at, report),
         (Some(Json::List(left)), Some(Json::List(right))) if Arc::ptr_eq(left, right) => {}
         (Some(Json::List(left)), Some(Json::List(right))) => match at.key_field() {
             Some(field) if have_the_same_keys(left, right, field) => {
                 for (left, right) in left.iter().zip(right.iter()) {
                     at.push(Step::keyed(field, left.get(field).and_then(Json::as_str).unwrap_or_default()));
-                    compare(Some(left), Some(right), at, tell);
+                    compare(Some(left), Some(right), at, report);
                     at.pop();
                 }
             }
             _ if left == right => {}
-            _ => tell(at, original, mapped),
+            _ => report(at, original, mapped),
         },
         (mapped, original) if mapped == original => {}
-        (mapped, original) => tell(at, original, mapped),
+        (mapped, original) => report(at, original, mapped),
     }
 }
 
-fn compare_fields<'a>(mapped: &Object<'a>, original: &Object<'a>, at: &mut Place, tell: &mut Tell<'_, 'a>) {
+fn compare_fields<'a>(mapped: &Object<'a>, original: &Object<'a>, at: &mut Place, report: &mut Report<'_, 'a>) {
     if mapped.is_shared_with(original) {
         return;
     }
@@ -265,7 +265,7 @@ fn compare_fields<'a>(mapped: &Object<'a>, original: &Object<'a>, at: &mut Place
             continue;
         }
         at.push(Step::Field(name.to_owned()));
-        compare(mapped, original, at, tell);
+        compare(mapped, original, at, report);
         at.pop();
     }
 }

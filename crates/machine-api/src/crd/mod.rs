@@ -16,9 +16,9 @@ use crate::{
 /// The options of the definitions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CrdOptions {
-    /// Whether clients see v1beta1.
+    /// Whether the API server serves v1beta1.
     pub v1beta1: V1Beta1,
-    /// Which API servers must be able to take them.
+    /// The oldest API server that must accept the definitions.
     pub servers: OldestServer,
 }
 

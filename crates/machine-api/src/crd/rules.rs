@@ -183,7 +183,7 @@ pub(super) fn bound_all(node: &mut Value) {
     }
 }
 
-/// Adds the CEL of all rules over a part to the nodes below `root`, where the part is.
+/// Adds the CEL of all rules for a part to the nodes below `root`, the path of the part.
 pub(super) fn validate(schema: &mut Value, root: &str, part: Part) {
     for cel in RULES.iter().flat_map(|rule| rule.crd_cel).filter(|cel| cel.part == part) {
         add_to(existing_node(schema, root, cel.node), cel);

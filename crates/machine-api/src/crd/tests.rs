@@ -136,7 +136,7 @@ fn short_names_and_columns_are_the_originals(#[case] kind: &str, #[case] short: 
 
 /// Every `jsonPath` of a column and every path of the scale subresource is the path of a declared field.
 #[test]
-fn paths_lead_somewhere() {
+fn every_path_is_the_path_of_a_field() {
     for definition in definitions(&CrdOptions::default()) {
         for version in definition["spec"]["versions"].as_array().unwrap() {
             let columns = version["additionalPrinterColumns"].as_array().unwrap().iter().map(|it| &it["jsonPath"]);
@@ -179,7 +179,7 @@ fn a_served_v1beta1_names_its_converter(#[case] converter: Converter, #[case] cl
 }
 
 #[test]
-fn older_servers_get_no_demands_but_the_default_of_replicas() {
+fn older_servers_get_no_bounds_but_the_default_of_replicas() {
     let options = CrdOptions { servers: OldestServer::NotRatcheting, ..CrdOptions::default() };
     let definitions = definitions(&options);
     let text = serde_json::to_string(&definitions).unwrap();
@@ -196,7 +196,7 @@ fn older_servers_get_no_demands_but_the_default_of_replicas() {
 
 /// On objects, only rules that compare with `oldSelf` are allowed. Other rules would block changes of other fields.
 #[test]
-fn rules_on_objects_forgive_what_is_stored() {
+fn rules_on_objects_forgive_stored_mistakes() {
     fn walk(schema: &Value, path: &str) {
         for rule in schema["x-kubernetes-validations"].as_array().into_iter().flatten() {
             if schema["type"] == "object" {
@@ -234,7 +234,7 @@ fn unlike(schema: &Value, path: &str, bounded: bool, found: &mut Vec<String>) {
 }
 
 #[test]
-fn all_that_users_write_is_bounded_and_no_status_is() {
+fn user_fields_have_bounds_and_a_status_has_none() {
     let mut found = Vec::new();
     for definition in definitions(&CrdOptions::default()) {
         for version in definition["spec"]["versions"].as_array().unwrap() {

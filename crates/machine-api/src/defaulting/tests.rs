@@ -128,7 +128,7 @@ fn m19_the_namespace_of_a_secret_is_the_classs() {
 #[case(json!([]))]
 #[case(json!(null))]
 #[case(json!("x"))]
-fn m23_what_is_no_object_is_left_alone(#[case] object: Value) {
+fn m23_a_value_that_is_no_object_is_not_changed(#[case] object: Value) {
     for kind in Kind::ALL {
         assert_eq!(on_create(kind, &object), json!([]));
     }
