@@ -101,7 +101,7 @@ fn amounts_compare_by_value(#[case] a: &str, #[case] b: &str, #[case] order: Ord
 #[case::from_nothing("0", "5", "0")]
 #[case::less_than_nothing_adds("1", "-1", "2")]
 #[case::a_hair_of_a_huge_amount("1e2000000000", "1n", "1e2000000000")]
-fn what_is_reserved_is_taken_off(#[case] capacity: &str, #[case] reserved: &str, #[case] rest: &str) {
+fn reserved_amounts_are_subtracted(#[case] capacity: &str, #[case] reserved: &str, #[case] rest: &str) {
     assert_eq!(quantity(capacity).saturating_sub(&quantity(reserved)), quantity(rest));
 }
 
