@@ -1,4 +1,4 @@
-//! The remote control of a simulation, for tests: loopback or Unix socket only (spec/providers §7.8).
+//! The admin API of a simulation, for tests: only on loopback or a Unix socket (spec/providers §7.8).
 
 use std::{
     collections::BTreeMap, fmt, io, net::SocketAddr, os::unix::fs::FileTypeExt, path::PathBuf, str::FromStr, sync::Arc,
@@ -29,7 +29,7 @@ use super::{
 use kube_values::field::{FieldPath, Findings};
 use machine_api::v1alpha1::MachineClass;
 
-/// Where the admin API listens.
+/// The address of the admin API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdminAddress {
     /// A port of the loopback interface.
@@ -38,7 +38,7 @@ pub enum AdminAddress {
     Unix(PathBuf),
 }
 
-/// A text is no address for the admin API.
+/// The error for a text that is no address of the admin API.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("must be 127.0.0.1:PORT or unix:PATH")]
 pub struct InvalidAdminAddress;
@@ -64,10 +64,10 @@ impl fmt::Display for AdminAddress {
     }
 }
 
-/// Binds the address; the future serves it until the end.
+/// Binds the address. The returned future serves requests until the shutdown.
 ///
 /// # Errors
-/// When the address cannot be bound.
+/// If the address can't be bound.
 pub async fn serve(
     address: &AdminAddress,
     shared: Arc<Shared>,
@@ -81,7 +81,7 @@ pub async fn serve(
             Box::pin(run(listener, router, shutdown))
         }
         AdminAddress::Unix(path) => {
-            // A socket that a killed process left behind is in no use; any other file may be.
+            // A socket that a killed process left behind is removed. Any other file is kept, because it may be in use.
             let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
             if is_socket && tokio::net::UnixStream::connect(path).await.is_err() {
                 std::fs::remove_file(path)?;
@@ -109,7 +109,7 @@ where
 fn router(shared: Arc<Shared>) -> Router {
     Router::new()
         .route("/vms", get(list_vms))
-        // Identities of VMs contain slashes, so the whole rest of the path is taken and parted by hand.
+        // Ids of VMs contain slashes, so the rest of the path is matched as a whole and split in the handler.
         .route("/vms/{*rest}", post(act_on_vm))
         .route("/orphans", post(make_orphan))
         .route("/failures", put(replace_failures))
@@ -119,7 +119,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .with_state(shared)
 }
 
-/// What a request failed with.
+/// The status code and the message of a failed request.
 struct Refusal(StatusCode, String);
 
 impl IntoResponse for Refusal {
@@ -164,7 +164,7 @@ async fn list_events(State(shared): State<Arc<Shared>>) -> Json<Value> {
     Json(json!({"events": shared.with(|cloud, _| cloud.events())}))
 }
 
-/// Sizes of the simulation in the Prometheus text format.
+/// The size of the simulation in the Prometheus text format.
 async fn show_metrics(State(shared): State<Arc<Shared>>) -> Response {
     let text = shared.with(|cloud, now| {
         cloud.advance(now);
@@ -222,7 +222,7 @@ async fn keep(shared: &Shared) -> Result<(), Refusal> {
     shared.commit().await.map_err(|error| Refusal(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
 }
 
-/// A VM to be made without a machine.
+/// The request for a VM without a machine.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct OrphanOrder {
@@ -231,7 +231,7 @@ struct OrphanOrder {
     class: String,
     provider: String,
     provider_spec: Value,
-    /// How long ago it was made, such as `10m`.
+    /// The age of the VM, such as `10m`.
     age: Value,
 }
 
@@ -279,7 +279,7 @@ async fn make_orphan(
     Ok((StatusCode::CREATED, Json(made)))
 }
 
-/// Replaces the failure rules; body is the list as in the configuration, JSON.
+/// Replaces the failure rules. The body is the list of the configuration, in JSON.
 async fn replace_failures(
     State(shared): State<Arc<Shared>>,
     Json(rules): Json<Vec<Value>>,
@@ -298,7 +298,7 @@ async fn replace_failures(
     Ok(Json(json!({"failures": count})))
 }
 
-/// Body `{"by": "2m"}`; only for a virtual clock.
+/// Advances a virtual clock. The body is `{"by": "2m"}`.
 async fn advance_clock(State(shared): State<Arc<Shared>>, Json(body): Json<Value>) -> Result<Json<Value>, Refusal> {
     let mut found = Findings::new();
     let by = body.get("by").and_then(|by| duration_at(by, &FieldPath::new("by"), &mut found));
@@ -326,7 +326,7 @@ mod tests {
     #[case::another_host("10.0.0.1:8080", false)]
     #[case::no_port("127.0.0.1", false)]
     #[case::no_path("unix:", false)]
-    fn only_this_host_may_be_named(#[case] text: &str, #[case] accepted: bool) {
+    fn only_addresses_of_this_host_are_accepted(#[case] text: &str, #[case] accepted: bool) {
         assert_eq!(text.parse::<AdminAddress>().is_ok(), accepted);
     }
 }

@@ -1,6 +1,6 @@
-//! The clock that VMs live by: the process's own time, or one that runs faster, or one that stands until it is advanced.
+//! The clock of the simulation: the time of the process, a faster clock, or a clock that stands still until it is advanced.
 //!
-//! It is built on `tokio::time` and an origin that is passed in, so that a paused runtime or a test rules it.
+//! The clock uses `tokio::time` and an origin that the caller passes, so that a paused runtime or a test controls it.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tokio::{
 
 use super::config::ClockMode;
 
-/// Answers a longest wait with one that timers can take; the waiter looks again then.
+/// The longest sleep, which timers support. A longer wait is split into several sleeps.
 const LONGEST_SLEEP: Duration = Duration::from_secs(24 * 3600);
 
 #[derive(Clone, Copy, Debug)]
@@ -30,25 +30,25 @@ impl Pace {
     }
 }
 
-/// `at + by`, or the end of time.
+/// `at + by`, or the latest time if that overflows.
 pub fn later(at: Timestamp, by: Duration) -> Timestamp {
     SignedDuration::try_from(by).ok().and_then(|by| at.checked_add(by).ok()).unwrap_or(Timestamp::MAX)
 }
 
-/// A clock shared by all of one simulation.
+/// The clock of one simulation.
 #[derive(Debug)]
 pub struct Clock {
     mode: ClockMode,
     pace: watch::Sender<Pace>,
 }
 
-/// The clock runs by itself and cannot be advanced.
+/// The error for advancing a real clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the clock is real and cannot be advanced; set clock: virtual in the simulation's configuration")]
 pub struct NotAdvanceable;
 
 impl Clock {
-    /// A clock that shows `origin` now.
+    /// Creates a clock whose current time is `origin`.
     pub fn new(mode: ClockMode, origin: Timestamp) -> Self {
         let rate = match mode {
             ClockMode::Real => 1.0,
@@ -57,15 +57,15 @@ impl Clock {
         Self { mode, pace: watch::Sender::new(Pace { at: origin, since: Instant::now(), rate }) }
     }
 
-    /// What the clock shows.
+    /// The current time of the clock.
     pub fn now(&self) -> Timestamp {
         self.pace.borrow().now()
     }
 
-    /// Puts a virtual clock forward.
+    /// Advances a virtual clock.
     ///
     /// # Errors
-    /// [`NotAdvanceable`] when the clock is real.
+    /// [`NotAdvanceable`] if the clock is real.
     pub fn advance(&self, by: Duration) -> Result<Timestamp, NotAdvanceable> {
         if self.mode == ClockMode::Real {
             return Err(NotAdvanceable);
@@ -77,7 +77,7 @@ impl Clock {
         Ok(self.now())
     }
 
-    /// Waits until the clock shows `at`. Safe to drop.
+    /// Waits until the clock reaches `at`. Safe to drop.
     pub async fn sleep_until(&self, at: Timestamp) {
         let mut changes = self.pace.subscribe();
         loop {
@@ -91,7 +91,7 @@ impl Clock {
                 let wait = Duration::try_from_secs_f64(left.as_secs_f64() / pace.rate).unwrap_or(LONGEST_SLEEP);
                 tokio::select! {
                     biased;
-                    // A virtual clock must not spin when the rest is shorter than a timer's tick.
+                    // A virtual clock must not spin when the rest is shorter than the resolution of a timer.
                     () = sleep(wait.clamp(Duration::from_millis(1), LONGEST_SLEEP)) => {}
                     Ok(()) = changes.changed() => {}
                 }
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_standing_clock_is_advanced_by_hand() {
+    async fn a_clock_that_stands_still_is_advanced() {
         let clock = Clock::new(ClockMode::Virtual { rate: 0.0 }, Timestamp::UNIX_EPOCH);
         let sleeper = clock.sleep_until(later(Timestamp::UNIX_EPOCH, Duration::from_secs(5)));
         let hand = async {

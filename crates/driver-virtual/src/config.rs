@@ -1,7 +1,7 @@
-//! The configuration of a simulation: every key, its default and its rules (spec/providers §7.2).
+//! The configuration of a simulation: its keys, defaults and checks (spec/providers §7.2).
 //!
-//! A configuration is read over a base: the file over the defaults, a class's `providerSpec.sim` over the file; that is in
-//! [`read`]. Distributions are in `super::distribution`, failure rules and outcomes in `super::rules`.
+//! A configuration overrides a base: the file overrides the defaults, and `providerSpec.sim` of a class overrides the file. This is in [`read`].
+//! Distributions are in `super::distribution`, failure rules and outcomes in `super::rules`.
 
 mod read;
 #[cfg(test)]
@@ -17,59 +17,59 @@ use super::{
     rules::{FailureRule, OutcomeRule, Pattern},
 };
 
-/// Everything that can be set about a simulation.
+/// The settings of a simulation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SimulationConfig {
-    /// What all chance is derived from; 0 asks for one from the operating system.
+    /// The seed of all random decisions. 0 means a random seed.
     pub seed: u64,
-    /// Which clock the VMs live by.
+    /// The clock of the VMs.
     pub clock: ClockMode,
-    /// How long things take.
+    /// The latencies.
     pub latency: Latencies,
-    /// How long the cloud's answers lag behind its state.
+    /// The delays of the cloud's answers.
     pub consistency: Consistency,
-    /// Calls that go wrong.
+    /// Failure rules of calls.
     pub failures: Vec<FailureRule>,
-    /// VMs that go wrong.
+    /// Outcome rules of VMs.
     pub outcomes: Vec<OutcomeRule>,
-    /// Limits.
+    /// Quotas.
     pub quota: Vec<Quota>,
-    /// Interruptions by the cloud.
+    /// Interruptions of spot VMs.
     pub spot: Option<Spot>,
-    /// Calls per second that the cloud accepts; `None` is no limit.
+    /// The limit of calls per second. `None` means no limit.
     pub rate_limit: Option<RateLimit>,
-    /// Where the state is kept, unless the command line says so.
+    /// Where the state is stored, if the command line does not set it.
     pub persistence: Option<StatePlace>,
-    /// Other providers' strings that the virtual cloud serves.
+    /// The names of other providers that the virtual cloud serves.
     pub impersonate: Option<Vec<String>>,
-    /// Nodes.
+    /// Settings of Nodes.
     pub nodes: NodeSettings,
-    /// Pods.
+    /// Settings of Pods.
     pub pods: PodSettings,
-    /// Volumes.
+    /// Settings of volumes.
     pub volumes: VolumeSettings,
 }
 
-/// Which clock the VMs live by. The kubelet's heartbeats follow real time with every clock.
+/// The clock of the VMs. The heartbeats of the kubelets always use real time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ClockMode {
-    /// The process's own time.
+    /// The time of the process.
     Real,
-    /// A clock of its own that runs so many times as fast; 0 stands still and is advanced through the admin API.
+    /// A clock that runs faster by this factor. At rate 0 it stands still, and the admin API advances it.
     Virtual {
         /// Seconds of the simulation per second.
         rate: f64,
     },
 }
 
-/// How long things take.
+/// The latencies.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Latencies {
     /// From the call until the VM exists.
     pub create: Distribution,
-    /// From there until its Node registers.
+    /// From the existence of the VM until its Node registers.
     pub boot: Distribution,
-    /// From there until the Node is ready.
+    /// From the registration of the Node until it is ready.
     pub ready: Distribution,
     /// From the call until the VM is gone.
     pub delete: Distribution,
@@ -77,7 +77,7 @@ pub struct Latencies {
     pub api: Distribution,
 }
 
-/// How long the cloud's answers lag behind its state: a new VM is invisible, a dead one still visible for so long.
+/// The delays of the cloud's answers: how long a new VM is invisible, and how long a deleted VM is still visible.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Consistency {
     /// In lists.
@@ -86,16 +86,16 @@ pub struct Consistency {
     pub get_lag: Duration,
 }
 
-/// A limit: so many VMs, or so many cores, of those that fit.
+/// A quota for the VMs that match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quota {
-    /// The VMs it counts.
+    /// The VMs that count.
     pub pattern: Pattern,
-    /// What it limits.
+    /// The limit.
     pub limit: QuotaLimit,
 }
 
-/// What a quota limits.
+/// The limit of a quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuotaLimit {
     /// The number of VMs.
@@ -107,85 +107,85 @@ pub enum QuotaLimit {
 /// Interruptions of spot VMs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spot {
-    /// Which VMs are spot VMs.
+    /// The VMs that are spot VMs.
     pub pattern: Pattern,
-    /// Their mean life.
+    /// The mean time until a VM is interrupted.
     pub mean_time_to_interrupt: Duration,
-    /// How long before the end the notice comes.
+    /// The time between the notice and the end.
     pub notice: Duration,
 }
 
-/// A token bucket.
+/// The token bucket of the rate limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RateLimit {
     /// Calls per second.
     pub qps: f64,
-    /// Calls at once.
+    /// The maximum of calls at once.
     pub burst: f64,
 }
 
-/// How simulated Nodes behave.
+/// Settings of simulated Nodes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeSettings {
-    /// How often a lease is renewed; zero: no leases.
+    /// The interval between renewals of a lease. Zero means no leases.
     pub lease_interval: Duration,
-    /// What a lease promises.
+    /// The duration of a lease.
     pub lease_duration: Duration,
-    /// How often the status is posted again; zero: never.
+    /// The interval between updates of the status. Zero means no updates.
     pub status_period: Duration,
-    /// What a node keeps for itself.
+    /// The resources that are reserved on a Node.
     pub allocatable_reserved: BTreeMap<String, Quantity>,
-    /// How Nodes are called.
+    /// The names of Nodes.
     pub node_name: NodeNaming,
-    /// How their provider ids are spelled.
+    /// The format of the provider ids of Nodes.
     pub provider_id: NodeIdSpelling,
-    /// After so long a Node that was deleted under a running VM registers again.
+    /// The time after which a Node that was deleted while its VM runs registers again.
     pub reregister: Duration,
-    /// Whether Nodes of VMs that are gone are deleted, as a cloud controller manager does.
+    /// Whether the Nodes of VMs that are gone are deleted, as by a cloud controller manager.
     pub ccm: bool,
 }
 
-/// How Nodes are called.
+/// The names of Nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeNaming {
-    /// As the machine.
+    /// The name of the machine.
     MachineName,
     /// `ip-a-b-c-d.<region>.compute.internal`.
     PrivateDns,
 }
 
-/// How the provider id of a Node is spelled.
+/// The format of the provider id of a Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeIdSpelling {
-    /// As the cloud's controller manager writes it, which is not what the machine has.
+    /// The format of the cloud controller manager, which differs from the id of the machine.
     Cloud,
-    /// As the machine has it.
+    /// The provider id of the machine.
     Machine,
 }
 
-/// How pods on simulated Nodes behave.
+/// Settings of pods on simulated Nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodSettings {
-    /// Whether pods are run at all.
+    /// Whether pods run.
     pub run: bool,
-    /// From binding to Running.
+    /// The time from binding to Running.
     pub start_latency: Duration,
-    /// How long a pod takes to stop by itself.
+    /// The time that a pod needs to stop.
     pub termination_latency: Duration,
-    /// Whether a pod may take that long; else it is gone at once.
+    /// Whether a pod gets this time. If not, it is removed at once.
     pub honour_termination_grace: bool,
 }
 
-/// How volumes behave.
+/// Settings of volumes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeSettings {
-    /// Until an attachment is attached.
+    /// The time until a volume is attached.
     pub attach: Duration,
-    /// Until it is detached.
+    /// The time until a volume is detached.
     pub detach: Duration,
-    /// Attachments per node.
+    /// The maximum of attachments per node.
     pub max_per_node: u64,
-    /// CSI drivers that are simulated.
+    /// The CSI drivers that are simulated.
     pub drivers: Vec<String>,
 }
 
@@ -241,17 +241,17 @@ impl Default for SimulationConfig {
     }
 }
 
-/// Whose configuration is being read.
+/// The kind of configuration that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// That of the whole simulation.
+    /// The configuration of the whole simulation.
     Simulation,
-    /// A class's overrides; what exists only once in a simulation may not be there.
+    /// The overrides of a class. They must not have settings that exist once per simulation.
     Class,
 }
 
 impl SimulationConfig {
-    /// Everything takes no time and nothing goes wrong.
+    /// A configuration without latencies and without failures.
     pub fn without_latency() -> Self {
         let zero = Distribution::ZERO;
         let latency = Latencies { create: zero, boot: zero, ready: zero, delete: zero, api: zero };

@@ -1,4 +1,4 @@
-//! How long things take: constant, uniform, normal or log-normal (spec/providers §7.2 `latency`).
+//! Distributions of latencies: constant, uniform, normal or log-normal (spec/providers §7.2 `latency`).
 
 use std::{f64::consts::TAU, time::Duration};
 
@@ -11,47 +11,47 @@ use super::{
 };
 use kube_values::field::{FieldPath, Findings};
 
-/// The standard normal distribution's 99th percentile.
+/// The 99th percentile of the standard normal distribution.
 const NORMAL_P99: f64 = 2.326_347_874_040_841;
 
-/// A length of time that may vary.
+/// A distribution of durations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Distribution {
-    /// Always the same.
+    /// Always the same duration.
     Constant(Duration),
-    /// Anything between two bounds, equally likely.
+    /// Equally distributed between two bounds.
     Uniform {
         /// The shortest.
         min: Duration,
         /// The longest.
         max: Duration,
     },
-    /// Around a mean; never below zero.
+    /// Around a mean. Never below zero.
     Normal {
         /// The mean.
         mean: Duration,
         /// The standard deviation.
         sd: Duration,
     },
-    /// Mostly short with a long tail.
+    /// Mostly short, with a long tail.
     LogNormal {
-        /// Half are shorter.
+        /// The median.
         p50: Duration,
-        /// One in a hundred is longer.
+        /// The 99th percentile.
         p99: Duration,
     },
 }
 
 impl Distribution {
-    /// No time at all.
+    /// Always zero.
     pub const ZERO: Self = Self::Constant(Duration::ZERO);
 
-    /// Whether it never takes any time.
+    /// Whether the duration is always zero.
     pub const fn is_zero(&self) -> bool {
         matches!(self, Self::Constant(length) if length.is_zero())
     }
 
-    /// A length drawn from the distribution.
+    /// Draws a duration.
     pub fn sample(&self, generator: &mut impl Rng) -> Duration {
         match *self {
             Self::Constant(length) => length,
@@ -116,13 +116,13 @@ fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
 }
 
-/// One value of the standard normal distribution (Box and Muller).
+/// Draws a value of the standard normal distribution (Box and Muller).
 fn standard_normal(generator: &mut impl Rng) -> f64 {
     let radius = (-2.0 * (1.0 - unit(generator)).ln()).sqrt();
     radius * (TAU * unit(generator)).cos()
 }
 
-/// One value of the exponential distribution with this mean.
+/// Draws a value of the exponential distribution with this mean.
 pub fn exponential(mean: Duration, generator: &mut impl Rng) -> Duration {
     seconds(-mean.as_secs_f64() * (1.0 - unit(generator)).ln())
 }
@@ -133,15 +133,15 @@ mod tests {
     use serde_json::json;
 
     use super::{
-        super::draw::{Draws, Question},
+        super::draw::{Decision, Draws},
         *,
     };
 
     fn median(distribution: Distribution) -> f64 {
         let mut lengths: Vec<f64> = (0..2001)
             .map(|attempt| {
-                let question = Question { operation: "create", subject: "ns/m", attempt, purpose: "latency" };
-                distribution.sample(&mut Draws::new(3).generator(question)).as_secs_f64()
+                let decision = Decision { operation: "create", subject: "ns/m", attempt, purpose: "latency" };
+                distribution.sample(&mut Draws::new(3).generator(decision)).as_secs_f64()
             })
             .collect();
         lengths.sort_by(f64::total_cmp);
@@ -155,7 +155,7 @@ mod tests {
     #[case::uniform(json!({"uniform": ["2s", "4s"]}), 3.0)]
     #[case::normal(json!({"normal": {"mean": "25s", "sd": "5s"}}), 25.0)]
     #[case::lognormal(json!({"lognormal": {"p50": "2s", "p99": "8s"}}), 2.0)]
-    fn a_distribution_is_read_and_has_the_wanted_middle(#[case] written: Value, #[case] middle: f64) {
+    fn a_distribution_is_read_and_has_the_expected_median(#[case] written: Value, #[case] middle: f64) {
         let mut found = Findings::new();
         let distribution = Distribution::read(&written, &FieldPath::new("latency.create"), &mut found);
         assert_eq!(found.aggregate(), "[]");

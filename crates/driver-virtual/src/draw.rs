@@ -1,45 +1,44 @@
-//! Chance that does not depend on the order of events.
+//! Random decisions that don't depend on the order of events.
 //!
-//! There is no shared random generator. Every decision has a generator of its own, seeded by what is being decided: the
-//! simulation's seed, the operation, the machine, the attempt and the purpose. So neither task interleaving nor the
-//! number of threads changes a result (spec/providers §7.2 "Determinism").
+//! There is no shared random generator. Every decision has its own generator with a seed from the simulation's seed, the operation, the machine, the
+//! attempt and the purpose. So neither the order of tasks nor the number of threads changes a result (spec/providers §7.2 "Determinism").
 
 use rand::Rng;
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 
-/// The source of all chance of one simulation.
+/// The source of all random decisions of one simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Draws {
     seed: u64,
 }
 
-/// What is being decided.
+/// A random decision.
 #[derive(Clone, Copy, Debug)]
-pub struct Question<'a> {
+pub struct Decision<'a> {
     /// The operation, such as `create`.
     pub operation: &'a str,
-    /// `namespace/name` of the machine, or of the class for a list.
+    /// `namespace/name` of the machine. For a list, of the class.
     pub subject: &'a str,
-    /// How often this operation was called for the subject, from 1.
+    /// The number of the call of this operation for the subject, from 1.
     pub attempt: u32,
-    /// Which decision of the operation.
+    /// The purpose of the decision within the operation.
     pub purpose: &'a str,
 }
 
 impl Draws {
-    /// A source with this seed.
+    /// Creates a source with this seed.
     pub const fn new(seed: u64) -> Self {
         Self { seed }
     }
 
-    /// The generator of one decision.
-    pub fn generator(self, question: Question<'_>) -> ChaCha8Rng {
+    /// The generator for one decision.
+    pub fn generator(self, decision: Decision<'_>) -> ChaCha8Rng {
         let mut hash = Fingerprint::new();
         hash.add(&self.seed.to_le_bytes());
-        hash.add(question.operation.as_bytes());
-        hash.add(question.subject.as_bytes());
-        hash.add(&question.attempt.to_le_bytes());
-        hash.add(question.purpose.as_bytes());
+        hash.add(decision.operation.as_bytes());
+        hash.add(decision.subject.as_bytes());
+        hash.add(&decision.attempt.to_le_bytes());
+        hash.add(decision.purpose.as_bytes());
         let mut state = hash.value();
         let mut seed = [0; 32];
         for chunk in seed.chunks_exact_mut(8) {
@@ -48,9 +47,9 @@ impl Draws {
         ChaCha8Rng::from_seed(seed)
     }
 
-    /// Whether something that happens at this rate (0 never, 1 always) happens now.
-    pub fn happens(self, question: Question<'_>, rate: f64) -> bool {
-        rate >= 1.0 || (rate > 0.0 && unit(&mut self.generator(question)) < rate)
+    /// Decides with this probability (0 never, 1 always).
+    pub fn happens(self, decision: Decision<'_>, rate: f64) -> bool {
+        rate >= 1.0 || (rate > 0.0 && unit(&mut self.generator(decision)) < rate)
     }
 }
 
@@ -61,30 +60,30 @@ pub fn unit(generator: &mut impl Rng) -> f64 {
     high / 9_007_199_254_740_992.0
 }
 
-/// A stable 64-bit hash (FNV-1a with lengths between the parts), the same on every platform and in every release.
+/// A stable 64-bit hash (FNV-1a with the lengths of the parts). The same on every platform and in every release.
 #[derive(Clone, Copy, Debug)]
 pub struct Fingerprint(u64);
 
 impl Fingerprint {
-    /// The hash of nothing.
+    /// The hash without any part.
     pub const fn new() -> Self {
         Self(0xcbf2_9ce4_8422_2325)
     }
 
-    /// Adds one part.
+    /// Adds a part.
     pub fn add(&mut self, part: &[u8]) {
         for byte in (part.len() as u64).to_le_bytes().iter().chain(part) {
             self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
         }
     }
 
-    /// The hash of the parts so far.
+    /// The hash of the parts.
     pub fn value(self) -> u64 {
         let mut state = self.0;
         split_mix(&mut state)
     }
 
-    /// The hash of one text.
+    /// The hash of a text.
     pub fn of(text: &str) -> u64 {
         let mut hash = Self::new();
         hash.add(text.as_bytes());
@@ -98,7 +97,7 @@ impl Default for Fingerprint {
     }
 }
 
-/// `SplitMix64`: spreads a counter over all 64 bits.
+/// `SplitMix64`: distributes a counter over all 64 bits.
 fn split_mix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut mixed = *state;
@@ -111,31 +110,31 @@ fn split_mix(state: &mut u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn question(subject: &str, attempt: u32) -> Question<'_> {
-        Question { operation: "create", subject, attempt, purpose: "test" }
+    fn decision(subject: &str, attempt: u32) -> Decision<'_> {
+        Decision { operation: "create", subject, attempt, purpose: "test" }
     }
 
     #[test]
-    fn the_same_question_has_the_same_answer_and_another_one_another() {
+    fn equal_decisions_have_equal_results_and_others_differ() {
         let draws = Draws::new(7);
-        let answer = |subject: &str, attempt| draws.generator(question(subject, attempt)).next_u64();
+        let answer = |subject: &str, attempt| draws.generator(decision(subject, attempt)).next_u64();
         assert_eq!(answer("ns/a", 1), answer("ns/a", 1));
         assert_ne!(answer("ns/a", 1), answer("ns/a", 2));
         assert_ne!(answer("ns/a", 1), answer("ns/b", 1));
-        assert_ne!(answer("ns/a", 1), Draws::new(8).generator(question("ns/a", 1)).next_u64());
+        assert_ne!(answer("ns/a", 1), Draws::new(8).generator(decision("ns/a", 1)).next_u64());
     }
 
     #[test]
     fn a_rate_is_kept_over_many_machines() {
         let draws = Draws::new(1);
-        let hits = (0..20_000).filter(|n| draws.happens(question(&format!("ns/m-{n}"), 1), 0.05)).count();
+        let hits = (0..20_000).filter(|n| draws.happens(decision(&format!("ns/m-{n}"), 1), 0.05)).count();
         assert!((850..1150).contains(&hits), "{hits} hits instead of about 1000");
     }
 
     #[test]
     fn rates_of_zero_and_one_are_certain() {
         let draws = Draws::new(1);
-        assert!(!draws.happens(question("ns/a", 1), 0.0));
-        assert!(draws.happens(question("ns/a", 1), 1.0));
+        assert!(!draws.happens(decision("ns/a", 1), 0.0));
+        assert!(draws.happens(decision("ns/a", 1), 1.0));
     }
 }

@@ -1,7 +1,7 @@
-//! The virtual cloud as a [`Driver`]: admission, waiting and remembering around the calls of the cloud.
+//! The virtual cloud as a [`Driver`]: adds failure rules, waiting and storage to the calls of the cloud.
 //!
-//! Every call may be dropped at any await: the cloud's own state is changed in one step under its lock, a VM that was
-//! ordered appears without its caller, and the next create finds it.
+//! Every call may be dropped at any await. The state of the cloud changes in one step under its lock. A requested VM appears also without its caller,
+//! and the next create finds it.
 
 use std::{
     collections::BTreeSet,
@@ -30,7 +30,7 @@ use machine_driver::{
 #[cfg(test)]
 mod tests;
 
-/// What the driver tells of itself.
+/// The description of the driver.
 pub(super) fn driver_info(impersonated: Vec<String>) -> DriverInfo {
     let text = json!({"type": ["string", "null"]});
     let schema = json!({
@@ -63,10 +63,10 @@ pub(super) fn driver_info(impersonated: Vec<String>) -> DriverInfo {
 impl VirtualCloud {
     pub(crate) fn shared(&self) -> Result<&Arc<Shared>, Status> {
         let elsewhere = || Status::new(Code::Unavailable, "the virtual cloud lives on the replica that leads");
-        self.life.get().ok_or_else(elsewhere)
+        self.running.get().ok_or_else(elsewhere)
     }
 
-    /// The cloud, if it serves this class; what every operation asks first.
+    /// The cloud, if it serves this class. Called at the begin of every operation.
     async fn serving(&self, class: &MachineClass) -> Result<&Arc<Shared>, Status> {
         let shared = self.shared()?;
         let served = &self.info.providers;
@@ -91,7 +91,7 @@ impl VirtualCloud {
 }
 
 impl Shared {
-    /// Lets a call pass rate limit and failure rules; answers the failure that it ends with although it is done.
+    /// Applies the rate limit and the failure rules. Returns the failure with which the call ends after it was carried out.
     async fn admit(&self, operation: Operation, call: &MachineCall) -> Result<(Admission, Option<Status>), Status> {
         let admission = self.with(|cloud, now| cloud.admit(operation, call, now));
         if let Some(hang) = admission.hang {
@@ -113,7 +113,7 @@ impl Shared {
     async fn create(&self, call: &MachineCall) -> Result<CreatedVm, Status> {
         let (admission, failure) = self.admit(Operation::Create, call).await?;
         if admission.verdict == Verdict::Repeat {
-            // Whatever came of the first, its answer is lost.
+            // The answer of the first request is lost, also if it failed.
             drop(self.with(|cloud, now| cloud.create(call, now)));
         }
         let step = match self.with(|cloud, now| cloud.create(call, now)) {
@@ -178,12 +178,12 @@ impl Shared {
         Ok(listed)
     }
 
-    /// What is answered must be on disk.
+    /// Stores the state before the answer.
     async fn keep(&self) -> Result<(), Status> {
         self.commit().await.map_err(|error| Status::new(Code::Internal, error.to_string()))
     }
 
-    /// The end of a call that is done: its failure, if there is one, comes late.
+    /// Ends a call that was carried out. Its failure, if there is one, is delayed.
     async fn end(&self, admission: &Admission, failure: Option<Status>) -> Result<(), Status> {
         let Some(failure) = failure else { return Ok(()) };
         self.sleep(admission.late).await;
@@ -197,17 +197,17 @@ impl Driver for VirtualCloud {
         &self.info
     }
 
-    /// From now on the cloud lives here.
+    /// Starts the cloud in this process.
     async fn begin(&self, stop: CancellationToken) -> Result<Vec<DriverTask>, Status> {
-        if self.life.get().is_some() {
+        if self.running.get().is_some() {
             return Ok(Vec::new());
         }
-        // A try that was given up is made again with the same.
-        let beginning = self.beginning.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let Some((options, target)) = beginning else {
+        // The options are cloned, so that a cancelled start can be tried again.
+        let start_options = self.start_options.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some((options, target)) = start_options else {
             return Err(Status::new(Code::FailedPrecondition, "it is not known what the virtual cloud begins with"));
         };
-        let begun = self.live(options, target, stop).await;
+        let begun = self.launch(options, target, stop).await;
         begun.map_err(|error| Status::new(Code::FailedPrecondition, error.to_string()))
     }
 
@@ -217,29 +217,29 @@ impl Driver for VirtualCloud {
         if !spec.is_object() && !spec.is_null() {
             found.invalid(RULE, path, spec.clone(), "must be an object");
         } else if let Some(sim) = spec.get("sim") {
-            // What is laid over the configuration of the whole simulation.
-            let base = self.life.get().map(|shared| shared.with(|cloud, _| Arc::clone(cloud.config())));
+            // The overrides are checked on top of the configuration of the simulation.
+            let base = self.running.get().map(|shared| shared.with(|cloud, _| Arc::clone(cloud.config())));
             drop(base.as_deref().unwrap_or(&self.config).overlaid(sim, &path.child("sim"), Scope::Class, found));
         }
     }
 
-    /// What the tags of a class say, in the spelling of any provider; without them the namespace and the class.
+    /// The owner in the tags of a class, in the format of any provider. Without tags, the namespace and the class.
     fn owner(&self, class: &MachineClass) -> Option<Owner> {
         let VmTemplate { cluster, role, .. } = VmTemplate::of_class(class);
         Some(Owner { cluster, role })
     }
 
-    /// A list shows the VMs of a cluster and role.
+    /// A list shows the VMs of one cluster and role.
     fn inventory_key(&self, class: &MachineClass) -> String {
         self.owner(class).map(|owner| owner.to_string()).unwrap_or_default()
     }
 
-    /// All clouds that it plays write ids that end in what names the instance.
+    /// In all impersonated clouds, the last part of a provider id names the instance.
     fn same_instance(&self, machine: &str, node: &str) -> SameInstance {
         machine_driver::same_instance::by_last_segment(machine, node)
     }
 
-    /// A simulated cloud asks for no credentials, whichever provider it plays.
+    /// A simulated cloud needs no credentials for any provider.
     fn missing_in_secret(&self, _: Option<&dyn ClassRules>, _: &BTreeSet<String>) -> Vec<&'static str> {
         Vec::new()
     }
@@ -292,7 +292,7 @@ impl MachineCall {
         let (machine, class) = (&request.machine, &request.class);
         let meta = &machine.metadata;
         let namespace = meta.namespace.clone().or_else(|| class.metadata.namespace.clone()).unwrap_or_default();
-        // The machine of an orphan's deletion was never stored: it has no UID.
+        // The machine of an orphan VM is not stored, so that it has no UID.
         let target = if meta.uid.is_some() { super::cloud::Target::Machine } else { super::cloud::Target::OneVm };
         Self {
             namespace,
@@ -304,7 +304,7 @@ impl MachineCall {
     }
 }
 
-/// The provider's name of a volume: that of a simulated CSI driver, or of the cloud that is impersonated.
+/// The id of a volume at the provider: of a simulated CSI driver, or of an impersonated cloud.
 fn volume_id(volume: &k8s_openapi::api::core::v1::PersistentVolumeSpec, drivers: &[String]) -> Option<String> {
     const CLOUDS: [&str; 4] =
         ["ebs.csi.aws.com", "disk.csi.azure.com", "pd.csi.storage.gke.io", "cinder.csi.openstack.org"];

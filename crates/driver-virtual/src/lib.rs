@@ -1,8 +1,8 @@
-//! `virtual`: a simulated cloud inside the process, with the failures of a real one.
+//! `virtual`: a simulated cloud in this process, with the failures of a real cloud.
 //!
-//! For the quick start without an account, integration and chaos tests, and benchmarks. The pure state machine of VMs
-//! is [`cloud`]; around it are the driver ([`driver`]), the kubelets that join Nodes ([`kubelet`]), the memory over a
-//! restart ([`persistence`]) and the remote control ([`admin`]). Here: how a simulation is started.
+//! For a quick start without an account, for integration and chaos tests, and for benchmarks. [`cloud`] is the pure state machine of the VMs. It is
+//! used by the driver ([`driver`]), the kubelets ([`kubelet`]), the storage of the state ([`persistence`]) and the admin API ([`admin`]). This file
+//! starts a simulation.
 //! Source: spec/providers §7.
 
 #![forbid(unsafe_code)]
@@ -43,42 +43,42 @@ pub use persistence::{ConfigMapAccess, InvalidStatePlace, StateError, StatePlace
 use self::{clock::Clock, cloud::Cloud, kubelet::Kubelet, persistence::Keeper, shared::Shared};
 use machine_driver::{DriverInfo, DriverTask};
 
-/// Providers that are impersonated when simulation is enabled and the configuration does not say otherwise.
+/// The providers that are impersonated if simulation is enabled and the configuration does not set others.
 const IMPERSONATED: [&str; 4] = ["AWS", "Azure", "GCP", "OpenStack"];
 
-/// Whether the virtual cloud may serve the provider strings of real clouds (`--enable-simulation`).
+/// Whether the virtual cloud may serve the provider names of real clouds (`--enable-simulation`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Impersonation {
-    /// It serves `virtual` only.
+    /// It serves only `virtual`.
     #[default]
     Refused,
-    /// It may serve others too.
+    /// It may serve other providers too.
     Allowed,
 }
 
-/// How a simulation is started.
+/// The options of a simulation.
 #[derive(Clone, Debug)]
 pub struct SimulationOptions {
-    /// What the clock shows at the start.
+    /// The time of the clock at the start.
     pub origin: Timestamp,
-    /// The seed when the configuration's is 0.
+    /// The seed if the seed of the configuration is 0.
     pub entropy: u64,
-    /// What holds where the configuration file says nothing.
+    /// The settings that the configuration file does not set.
     pub defaults: SimulationConfig,
-    /// The configuration file, read again when it changes.
+    /// The configuration file. It is read again when it changes.
     pub config: Option<PathBuf>,
     /// Whether other providers may be impersonated.
     pub impersonation: Impersonation,
-    /// Where VMs are kept; `None` asks the configuration.
+    /// Where VMs are stored. `None` uses the configuration.
     pub state: Option<StatePlace>,
-    /// Where [`StatePlace::ConfigMap`] is to be found.
+    /// The access to the `ConfigMaps` of [`StatePlace::ConfigMap`].
     pub config_maps: Option<ConfigMapAccess>,
-    /// Where the admin API listens.
+    /// The address of the admin API.
     pub admin: Option<AdminAddress>,
 }
 
 impl SimulationOptions {
-    /// The defaults, with a clock that shows `origin` now.
+    /// The defaults, with a clock whose current time is `origin`.
     pub fn new(origin: Timestamp) -> Self {
         Self {
             origin,
@@ -93,18 +93,18 @@ impl SimulationOptions {
     }
 }
 
-/// Why a simulation cannot start.
+/// Why a simulation can't start.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulationError {
-    /// The configuration file cannot be read.
+    /// The configuration file can't be read.
     #[error("cannot read --simulation-config {path:?}: {source}")]
     ConfigFile {
         /// The file.
         path: PathBuf,
-        /// What the file system said.
+        /// The error of the file system.
         source: std::io::Error,
     },
-    /// The configuration file is wrong.
+    /// The configuration file is invalid.
     #[error("--simulation-config {path:?} is wrong: {problems}")]
     Config {
         /// The file.
@@ -112,32 +112,32 @@ pub enum SimulationError {
         /// All problems.
         problems: String,
     },
-    /// The configuration asks for what the command line does not allow.
+    /// The configuration needs a permission that the command line does not give.
     #[error("--simulation-config: impersonate: other providers are impersonated only with --enable-simulation")]
     ImpersonationRefused,
-    /// The state cannot be read or kept.
+    /// The state can't be read or stored.
     #[error(transparent)]
     State(#[from] StateError),
-    /// The admin API cannot listen.
+    /// The admin API can't listen.
     #[error("--simulation-admin cannot listen on {address}: {source}")]
     Admin {
-        /// Where.
+        /// The address.
         address: AdminAddress,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
 }
 
-/// The driver of the provider `virtual` and of those it impersonates: its rules always, its VMs once it lives.
+/// The driver of the provider `virtual` and of the impersonated providers. Its rules are always available, its VMs only after the start.
 ///
-/// Admission runs on every replica and asks drivers about classes; a simulation lives with the leader alone.
+/// Admission runs on every replica and asks drivers to check classes. The simulation runs only on the leader.
 pub struct VirtualCloud {
     info: DriverInfo,
-    /// What classes are judged by until it lives.
+    /// The configuration for checks of classes before the start.
     config: SimulationConfig,
-    /// What it begins with, and the target cluster where its Nodes live.
-    beginning: Mutex<Option<(SimulationOptions, Option<kube::Client>)>>,
-    life: OnceLock<Arc<Shared>>,
+    /// The options for the start, and the client of the target cluster for the Nodes.
+    start_options: Mutex<Option<(SimulationOptions, Option<kube::Client>)>>,
+    running: OnceLock<Arc<Shared>>,
 }
 
 impl fmt::Debug for VirtualCloud {
@@ -147,29 +147,29 @@ impl fmt::Debug for VirtualCloud {
 }
 
 impl VirtualCloud {
-    /// The rules under these options. Nothing is opened or bound.
+    /// Creates the driver with its rules only. Nothing is opened or bound.
     ///
     /// # Errors
-    /// [`SimulationError`] when the configuration file can't be read or is wrong.
+    /// [`SimulationError`] if the configuration file can't be read or is invalid.
     pub fn new(options: &SimulationOptions) -> Result<Self, SimulationError> {
         let (config, _) = configuration(options)?;
         let info = driver::driver_info(impersonated(options, &config)?);
-        Ok(Self { info, config, beginning: Mutex::default(), life: OnceLock::new() })
+        Ok(Self { info, config, start_options: Mutex::default(), running: OnceLock::new() })
     }
 
-    /// What the cloud begins with, should this process lead. Without a target cluster VMs have no Nodes.
+    /// Sets the options for the start, if this process becomes the leader. Without a target cluster the VMs have no Nodes.
     pub fn may_begin(&self, options: SimulationOptions, target: Option<kube::Client>) {
-        *self.beginning.lock().unwrap_or_else(PoisonError::into_inner) = Some((options, target));
+        *self.start_options.lock().unwrap_or_else(PoisonError::into_inner) = Some((options, target));
     }
 
-    /// How many VMs there are.
+    /// The number of VMs.
     pub fn vm_count(&self) -> usize {
-        self.life.get().map_or(0, |shared| shared.with(|cloud, _| cloud.len()))
+        self.running.get().map_or(0, |shared| shared.with(|cloud, _| cloud.len()))
     }
 
-    /// Reads configuration and state and binds the admin API, so that a mistake is reported at once; everything that goes on
-    /// is in the tasks.
-    async fn live(
+    /// Reads the configuration and the state and binds the admin API, so that mistakes are reported at once. Everything else happens in the returned
+    /// tasks.
+    async fn launch(
         &self,
         options: SimulationOptions,
         target: Option<kube::Client>,
@@ -206,16 +206,15 @@ impl VirtualCloud {
                 .map_err(|source| SimulationError::Admin { address: address.clone(), source })?;
             tasks.push(DriverTask { name: "virtual-cloud-admin", run: serving });
         }
-        // A cloud lives once: `begin` sees to that.
-        let _ = self.life.set(shared);
+        // `begin` starts a cloud only once.
+        let _ = self.running.set(shared);
         Ok(tasks)
     }
 }
 
-/// Starts a simulation. VMs boot, Nodes live and the admin API answers as long as its tasks run. Without a target cluster VMs have
-/// no Nodes.
+/// Starts a simulation. VMs, Nodes and the admin API work as long as the returned tasks run. Without a target cluster the VMs have no Nodes.
 ///
-/// Meant to be called by the process that leads: with state `none` the Nodes are read once, when the tasks begin.
+/// For the leader: with state `none` the Nodes are read only once, when the tasks begin.
 ///
 /// # Errors
 /// [`SimulationError`].
@@ -225,11 +224,11 @@ pub async fn start(
     shutdown: CancellationToken,
 ) -> Result<(Arc<VirtualCloud>, Vec<DriverTask>), SimulationError> {
     let cloud = VirtualCloud::new(&options)?;
-    let tasks = cloud.live(options, target, shutdown).await?;
+    let tasks = cloud.launch(options, target, shutdown).await?;
     Ok((Arc::new(cloud), tasks))
 }
 
-/// The configuration that holds at the start, and the text of the file it came from.
+/// The configuration at the start, and the text of its file.
 fn configuration(options: &SimulationOptions) -> Result<(SimulationConfig, String), SimulationError> {
     let Some(path) = &options.config else { return Ok((options.defaults.clone(), String::new())) };
     let source = |source| SimulationError::ConfigFile { path: path.clone(), source };
@@ -238,7 +237,7 @@ fn configuration(options: &SimulationOptions) -> Result<(SimulationConfig, Strin
     Ok((options.defaults.overlaid_by_text(&text).map_err(problems)?, text))
 }
 
-/// Which providers are impersonated.
+/// The providers that are impersonated.
 fn impersonated(options: &SimulationOptions, config: &SimulationConfig) -> Result<Vec<String>, SimulationError> {
     let wanted = config.impersonate.as_ref();
     match (options.impersonation, wanted) {

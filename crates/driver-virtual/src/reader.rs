@@ -1,7 +1,7 @@
-//! Reading a configuration tree key by key, so that every mistake is reported with the path of its key.
+//! Reads a configuration tree key by key, so that every mistake is reported with the path of its key.
 //!
-//! Serde would stop at the first mistake and name no path; the same reader also lays a class's overrides over the
-//! configuration of the whole simulation, which is why absent keys leave their target alone.
+//! Serde would stop at the first mistake and report no path. The reader also applies the overrides of a class to the configuration of the whole
+//! simulation, so that absent keys don't change their target.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use kube_values::{
 };
 use serde_json::{Map, Value};
 
-/// The rule id of all findings about a simulation's configuration.
+/// The rule id of all findings for the configuration of a simulation.
 pub const RULE: RuleId = RuleId::declare("SIM-1");
 
 const DURATION: &str = "must be a duration such as \"30s\", \"10m\" or 0";
 
-/// One object of the tree and which of its keys were asked for.
+/// An object of the tree, and its keys that were read.
 pub struct Section<'a, 'f> {
     map: &'a Map<String, Value>,
     path: FieldPath,
@@ -24,7 +24,7 @@ pub struct Section<'a, 'f> {
     found: &'f mut Findings,
 }
 
-/// Reads an object; keys that `read` does not ask for are reported.
+/// Reads an object. Reports keys that `read` does not use.
 pub fn object<'a, T>(
     value: &'a Value,
     path: &FieldPath,
@@ -43,7 +43,7 @@ pub fn object<'a, T>(
     Some(result)
 }
 
-/// Reads a list of objects; what `read` makes nothing of is left out.
+/// Reads a list of objects. Elements for which `read` returns `None` are left out.
 pub fn objects<'a, T>(
     list: &'a [Value],
     path: &FieldPath,
@@ -55,7 +55,7 @@ pub fn objects<'a, T>(
     list.iter().enumerate().filter_map(one).collect()
 }
 
-/// A value that was read takes the place of the target's.
+/// Sets the target, if a value was read.
 pub fn set<T>(target: &mut T, read: Option<T>) {
     if let Some(read) = read {
         *target = read;
@@ -68,19 +68,19 @@ impl<'a> Section<'a, '_> {
         self.map
     }
 
-    /// Whether there is a value under a key; `null` counts as absent.
+    /// Whether there is a value for a key. `null` counts as absent.
     pub fn has(&self, key: &str) -> bool {
         self.map.get(key).is_some_and(|value| !value.is_null())
     }
 
-    /// The value under a key together with its path; `null` counts as absent.
+    /// The value of a key with its path. `null` counts as absent.
     fn take(&mut self, key: &str) -> Option<(&'a Value, FieldPath)> {
         let (name, value) = self.map.get_key_value(key)?;
         self.asked.push(name);
         (!value.is_null()).then(|| (value, self.path.child(key)))
     }
 
-    /// What `read` makes of the value under a key.
+    /// Reads the value of a key with `read`.
     pub fn read<T>(
         &mut self,
         key: &str,
@@ -90,7 +90,7 @@ impl<'a> Section<'a, '_> {
         read(value, &path, self.found)
     }
 
-    /// The value under a key, as `read` understands it. A value that `read` does not understand is a finding that says what the value must be.
+    /// Reads the value of a key with `read`. If `read` returns `None`, reports what the value must be.
     pub fn value<T>(&mut self, key: &str, must: &str, read: impl FnOnce(&'a Value) -> Option<T>) -> Option<T> {
         let (value, path) = self.take(key)?;
         let read = read(value);
@@ -100,12 +100,12 @@ impl<'a> Section<'a, '_> {
         read
     }
 
-    /// What `read` makes of the object under a key.
+    /// Reads the object of a key with `read`.
     pub fn object<T>(&mut self, key: &str, read: impl FnOnce(&mut Section<'a, '_>) -> T) -> Option<T> {
         self.read(key, |value, path, found| object(value, path, found, read))
     }
 
-    /// What `read` makes of the objects in the list under a key.
+    /// Reads the list of objects of a key with `read`.
     pub fn objects<T>(
         &mut self,
         key: &str,
@@ -115,12 +115,12 @@ impl<'a> Section<'a, '_> {
         Some(objects(list, &self.path.child(key), self.found, read))
     }
 
-    /// A duration.
+    /// Reads a duration.
     pub fn duration(&mut self, key: &str) -> Option<Duration> {
         self.value(key, DURATION, duration)
     }
 
-    /// A duration that must be there.
+    /// Reads a required duration.
     pub fn required_duration(&mut self, key: &str) -> Option<Duration> {
         if !self.has(key) {
             self.required(key, "must be a duration such as \"30s\"");
@@ -128,12 +128,12 @@ impl<'a> Section<'a, '_> {
         self.duration(key)
     }
 
-    /// A text.
+    /// Reads a text.
     pub fn text(&mut self, key: &str) -> Option<String> {
         self.value(key, "must be a string", |value| value.as_str().map(str::to_owned))
     }
 
-    /// What one of some words stands for.
+    /// Reads one of these texts, and returns its meaning.
     pub fn word<T: Copy>(&mut self, key: &str, words: &[(&str, T)]) -> Option<T> {
         let text = self.text(key)?;
         let found = words.iter().find(|(word, _)| *word == text);
@@ -144,52 +144,52 @@ impl<'a> Section<'a, '_> {
         found.map(|(_, meaning)| *meaning)
     }
 
-    /// A whole number.
+    /// Reads an integer of at least 0.
     pub fn number(&mut self, key: &str) -> Option<u64> {
         self.value(key, "must be a whole number of 0 or more", Value::as_u64)
     }
 
-    /// A number from 0 to 1.
+    /// Reads a number from 0 to 1.
     pub fn rate(&mut self, key: &str) -> Option<f64> {
         let rate = |value: &Value| value.as_f64().filter(|rate| (0.0..=1.0).contains(rate));
         self.value(key, "must be a number from 0 to 1", rate)
     }
 
-    /// A switch.
+    /// Reads a boolean.
     pub fn switch(&mut self, key: &str) -> Option<bool> {
         self.value(key, "must be true or false", Value::as_bool)
     }
 
-    /// A list of texts that are not empty.
+    /// Reads a list of texts that are not empty.
     pub fn names(&mut self, key: &str, must: &str) -> Option<Vec<String>> {
         let name = |name: &Value| name.as_str().filter(|name| !name.is_empty()).map(str::to_owned);
         self.value(key, must, |value| value.as_array()?.iter().map(name).collect())
     }
 
-    /// A key that must be there is missing.
+    /// Reports that a required key is missing.
     pub fn required(&mut self, key: &str, detail: &str) {
         self.found.required(RULE, self.path.child(key), detail);
     }
 
-    /// A key that may not be there, if it is.
+    /// Reports a forbidden key, if it is present.
     pub fn forbid(&mut self, key: &str, detail: &str) {
         if let Some((_, path)) = self.take(key) {
             self.found.forbidden(RULE, path, detail);
         }
     }
 
-    /// The value under a key does not go with others.
+    /// Reports that the value of a key does not fit to other keys.
     pub fn invalid_key(&mut self, key: &str, value: impl Into<Value>, detail: &str) {
         self.found.invalid(RULE, self.path.child(key), value.into(), detail);
     }
 
-    /// The whole object is wrong.
+    /// Reports that the whole object is invalid.
     pub fn invalid(&mut self, detail: &str) {
         self.found.invalid(RULE, self.path.clone(), Value::Object(self.map.clone()), detail);
     }
 }
 
-/// A Go-style duration that is not negative; the number 0 is one too.
+/// A duration in Go's syntax that is not negative. The number 0 is allowed too.
 pub fn duration(value: &Value) -> Option<Duration> {
     let read = match value {
         Value::String(text) => text.parse::<GoDuration>().ok().filter(|length| !length.is_negative()),
@@ -199,7 +199,7 @@ pub fn duration(value: &Value) -> Option<Duration> {
     read.map(GoDuration::to_std)
 }
 
-/// A [`duration`], with a finding when it is none.
+/// A [`duration`]. Reports any other value.
 pub fn duration_at(value: &Value, path: &FieldPath, found: &mut Findings) -> Option<Duration> {
     let read = duration(value);
     if read.is_none() {

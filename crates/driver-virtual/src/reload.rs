@@ -1,4 +1,4 @@
-//! Takes over a changed configuration file. Polled, since a mounted `ConfigMap` is swapped by a link.
+//! Reloads a changed configuration file. The file is polled, because a mounted `ConfigMap` is replaced by a symbolic link.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -8,7 +8,7 @@ use super::{config::SimulationConfig, shared::Shared};
 
 const POLL: Duration = Duration::from_secs(2);
 
-/// Watches the file until the end. A wrong file changes nothing and is logged once.
+/// Watches the file until the shutdown. An invalid file changes nothing and is logged once.
 pub async fn run(
     path: PathBuf,
     mut known: String,

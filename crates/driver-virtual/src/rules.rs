@@ -1,4 +1,4 @@
-//! What goes wrong: failure rules of calls and outcomes of creations (spec/providers §7.2 `failures`, `outcomes`).
+//! Failure rules of calls and outcome rules of creations (spec/providers §7.2 `failures`, `outcomes`).
 
 use std::{fmt, time::Duration};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{draw::Fingerprint, reader::Section};
 use machine_driver::{Code, Status};
 
-/// What a call of the cloud does.
+/// A call of the cloud.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Operation {
     /// `CreateMachine`.
@@ -41,7 +41,7 @@ impl Operation {
         Self::Detach,
     ];
 
-    /// The word of the configuration.
+    /// The name in the configuration.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Create => "create",
@@ -62,31 +62,31 @@ impl fmt::Display for Operation {
     }
 }
 
-/// What a call is about, as far as rules look at it.
+/// The data of a call that rules read.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
-    /// Name of the class.
+    /// The name of the class.
     pub class: &'a str,
-    /// Name of the machine; empty for calls about many.
+    /// The name of the machine. Empty for calls for many machines.
     pub machine: &'a str,
-    /// Region of the VM.
+    /// The region of the VM.
     pub region: &'a str,
-    /// Zone of the VM.
+    /// The zone of the VM.
     pub zone: &'a str,
-    /// Machine type of the VM.
+    /// The machine type of the VM.
     pub machine_type: &'a str,
 }
 
-/// A name pattern; `*` stands for any text, `?` for one character.
+/// A pattern for names. `*` matches any text, `?` one character.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Glob(String);
 
 impl Glob {
-    /// Whether the whole text fits.
+    /// Whether the pattern matches the whole text.
     pub fn matches(&self, text: &str) -> bool {
         let (pattern, text): (Vec<char>, Vec<char>) = (self.0.chars().collect(), text.chars().collect());
         let (mut at, mut seen) = (0, 0);
-        // Where to go on when the text after the last star must be one character longer.
+        // Where to continue when the last star must match one more character.
         let mut back: Option<(usize, usize)> = None;
         while seen < text.len() {
             match pattern.get(at) {
@@ -110,7 +110,7 @@ impl Glob {
     }
 }
 
-/// Which VMs a rule is about; what is absent fits all.
+/// A pattern for VMs. An absent part matches all VMs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pattern {
     class: Option<Glob>,
@@ -121,7 +121,7 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// Whether the subject fits.
+    /// Whether the subject matches.
     pub fn matches(&self, subject: Subject<'_>) -> bool {
         let fits = |glob: &Option<Glob>, text| glob.as_ref().is_none_or(|glob| glob.matches(text));
         fits(&self.class, subject.class)
@@ -144,48 +144,48 @@ impl Pattern {
     }
 }
 
-/// What a failure rule does to a call.
+/// The effect of a failure rule on a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FailureEffect {
-    /// The call fails before anything was done.
+    /// The call fails without any change.
     Error,
-    /// The VM is made, or deleted, yet the call fails, so much later.
+    /// The VM is made or deleted, but the call fails after this time.
     DoneButError(Duration),
-    /// The list lacks VMs.
+    /// The list is incomplete.
     ShortList(ShortList),
-    /// The call takes this much longer and then goes on.
+    /// The call takes this much longer and then continues.
     Hang(Duration),
-    /// The call reaches the cloud twice, and its caller gets the second answer.
+    /// The call reaches the cloud twice, and the caller gets the second answer.
     Repeated,
 }
 
-/// What a list answers in place of all VMs.
+/// The VMs in an incomplete list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShortList {
-    /// None.
+    /// No VMs.
     Empty,
-    /// Every second one.
+    /// Every second VM.
     Half,
 }
 
 /// One failure rule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FailureRule {
-    /// Tells the rule from others; its hit counter hangs on it.
+    /// The id of the rule, for its counter.
     pub id: u64,
-    /// The operation; `None` is any.
+    /// The operation. `None` matches all.
     pub operation: Option<Operation>,
     /// The VMs.
     pub pattern: Pattern,
-    /// How often, from 0 to 1.
+    /// The probability from 0 to 1.
     pub rate: f64,
-    /// How many hits it has at most.
+    /// The maximum of hits.
     pub count: Option<u64>,
-    /// From when on, after the simulation's start.
+    /// The start of the window, after the start of the simulation.
     pub from: Duration,
-    /// Until when, excluded.
+    /// The end of the window, excluded.
     pub to: Option<Duration>,
-    /// What happens.
+    /// The effect.
     pub effect: FailureEffect,
     /// The code of the failure.
     pub code: Code,
@@ -193,7 +193,7 @@ pub struct FailureRule {
 }
 
 impl FailureRule {
-    /// Whether the rule is about this call at this age of the simulation; rate and count are left to the caller.
+    /// Whether the rule matches this call at this age of the simulation. The caller applies rate and count.
     pub fn applies(&self, operation: Operation, subject: Subject<'_>, age: Duration) -> bool {
         self.operation.is_none_or(|wanted| wanted == operation)
             && self.pattern.matches(subject)
@@ -201,7 +201,7 @@ impl FailureRule {
             && self.to.is_none_or(|to| age < to)
     }
 
-    /// The failure, with the placeholders `{op}`, `{class}`, `{machine}`, `{region}`, `{zone}`, `{machineType}` filled.
+    /// The failure, with the placeholders `{op}`, `{class}`, `{machine}`, `{region}`, `{zone}`, `{machineType}` replaced.
     pub fn status(&self, operation: Operation, subject: Subject<'_>) -> Status {
         let Some(message) = &self.message else {
             return Status::new(self.code, format!("simulated failure of {operation} of {:?}", subject.machine));
@@ -216,7 +216,7 @@ impl FailureRule {
         Status::new(self.code, filled)
     }
 
-    /// Reads the element of this number of the list `failures`.
+    /// Reads the element of the list `failures` with this index.
     pub(super) fn read(at: usize, section: &mut Section<'_, '_>) -> Option<Self> {
         let operations = Operation::ALL.map(|operation| (operation.as_str(), Some(operation)));
         let operation = section.word("op", &[&operations[..], &[("any", None)]].concat()).flatten();
@@ -250,15 +250,15 @@ impl FailureRule {
     }
 }
 
-/// An effect as it is written in a rule.
+/// The name of an effect in a rule.
 #[derive(Clone, Copy)]
 struct EffectWord {
     word: &'static str,
-    /// The operation that it is possible with; none for all.
+    /// The only operation with this effect. `None` means all operations.
     of: Option<Operation>,
-    /// The code of the failure where the rule names none.
+    /// The code of the failure if the rule has none.
     code: Option<Code>,
-    /// The effect of this length.
+    /// Makes the effect with this duration.
     made: fn(Duration) -> FailureEffect,
 }
 
@@ -271,7 +271,7 @@ const fn effect(
     EffectWord { word, of, code, made }
 }
 
-/// The first holds where the rule names none.
+/// The first effect is the default.
 const EFFECTS: [EffectWord; 8] = [
     effect("error", None, None, |_| FailureEffect::Error),
     effect("created-but-error", Some(Operation::Create), Some(Code::Unknown), FailureEffect::DoneButError),
@@ -283,23 +283,23 @@ const EFFECTS: [EffectWord; 8] = [
     effect("auth-failure", None, Some(Code::Unauthenticated), |_| FailureEffect::Error),
 ];
 
-/// What becomes of a new VM, beside the plain path.
+/// What happens to a new VM, if not the normal path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It runs, but no Node ever registers.
+    /// The VM runs, but its Node never registers.
     NeverJoins,
-    /// Its Node becomes not ready so long after it was ready.
+    /// The Node becomes not ready, this time after it was ready.
     JoinsThenNotReady(Duration),
     /// A second VM is made for the same machine.
     DuplicateVm,
-    /// It disappears so long after its creation.
+    /// The VM disappears this time after its creation.
     Vanishes(Duration),
-    /// It waits for `InitializeMachine`.
+    /// The VM waits for `InitializeMachine`.
     Uninitialized,
 }
 
 impl Outcome {
-    /// The word of the configuration.
+    /// The name in the configuration.
     pub const fn word(self) -> &'static str {
         match self {
             Self::NeverJoins => "never-joins",
@@ -311,14 +311,14 @@ impl Outcome {
     }
 }
 
-/// One rule of `outcomes`; the first that hits decides.
+/// A rule of `outcomes`. The first match decides.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OutcomeRule {
     /// The VMs.
     pub pattern: Pattern,
-    /// How often, from 0 to 1.
+    /// The probability from 0 to 1.
     pub rate: f64,
-    /// What happens.
+    /// The outcome.
     pub outcome: Outcome,
 }
 
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn the_message_names_what_the_call_was_about() {
+    fn the_message_names_the_subject_of_the_call() {
         let rule =
             rule(&json!({"op": "any", "code": "ResourceExhausted", "message": "out of {machineType} in {zone}"}));
         let status = rule.status(Operation::Create, SUBJECT);

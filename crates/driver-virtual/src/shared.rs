@@ -1,4 +1,4 @@
-//! What the driver, the kubelet, the timers and the admin API share: the cloud behind one lock, its clock, its memory.
+//! The shared state of the driver, the kubelet, the timers and the admin API: the cloud with its lock, its clock and its storage.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -15,24 +15,24 @@ use super::{
     persistence::{Keeper, StateError},
 };
 
-/// How long a driver call waits for the VMs to be rebuilt after the start.
+/// How long a driver call waits after the start until the VMs are restored.
 const REBUILD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One simulation.
 #[derive(Debug)]
 pub struct Shared {
     cloud: Mutex<Cloud>,
-    /// Its clock.
+    /// The clock.
     pub clock: Clock,
     keeper: Keeper,
     deadline_moved: Notify,
     notices: Option<mpsc::UnboundedSender<NodeNotice>>,
-    /// Whether the cloud knows its VMs, instead of rebuilding them from the Nodes of the target cluster.
+    /// Whether the cloud knows its VMs. If not, it is restoring them from the Nodes of the target cluster.
     knows_its_vms: watch::Sender<bool>,
 }
 
 impl Shared {
-    /// Puts a simulation together; `notices` goes to the kubelet, if there is one.
+    /// Creates a simulation. `notices` is for the kubelet, if there is one.
     pub fn new(
         cloud: Cloud,
         clock: Clock,
@@ -51,11 +51,11 @@ impl Shared {
     }
 
     fn lock(&self) -> MutexGuard<'_, Cloud> {
-        // A panic inside leaves single VMs odd at worst; losing the whole cloud would be worse.
+        // After a panic, a few VMs may be inconsistent. The loss of the whole cloud would be worse.
         self.cloud.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something with the cloud at the present time and passes on what follows from it.
+    /// Calls a function with the cloud and the current time, and delivers the results.
     pub fn with<R>(&self, act: impl FnOnce(&mut Cloud, Timestamp) -> R) -> R {
         let mut cloud = self.lock();
         let before = cloud.next_deadline();
@@ -75,32 +75,32 @@ impl Shared {
         result
     }
 
-    /// Waits until everything that has happened is on disk.
+    /// Waits until all changes are stored.
     ///
     /// # Errors
-    /// When it could not be written.
+    /// If the changes could not be written.
     pub async fn commit(&self) -> Result<(), StateError> {
         self.keeper.commit(|| self.lock()).await
     }
 
-    /// Whether VMs are remembered over a restart.
+    /// Whether VMs are stored.
     pub const fn keeps(&self) -> bool {
         self.keeper.keeps()
     }
 
-    /// The cloud knows its VMs from now on.
+    /// Sets that the cloud knows its VMs.
     pub fn has_rebuilt(&self) {
         self.knows_its_vms.send_replace(true);
     }
 
-    /// Waits a while until the cloud knows its VMs; answers whether it does.
+    /// Waits for some time until the cloud knows its VMs. Returns whether it does.
     pub async fn knows_its_vms(&self) -> bool {
         let mut known = self.knows_its_vms.subscribe();
         let known = known.wait_for(|known| *known);
         matches!(tokio::time::timeout(REBUILD_TIMEOUT, known).await, Ok(Ok(_)))
     }
 
-    /// Waits by the simulation's clock. Safe to drop.
+    /// Waits by the clock of the simulation. Safe to drop.
     pub async fn sleep(&self, length: Duration) {
         if !length.is_zero() {
             self.clock.sleep_until(super::clock::later(self.clock.now(), length)).await;
@@ -108,7 +108,7 @@ impl Shared {
     }
 }
 
-/// Lets due things happen until the end. All VMs share this one task.
+/// Runs the steps that are due until the shutdown. All VMs share this task.
 pub async fn run_timers(shared: Arc<Shared>, shutdown: CancellationToken) {
     loop {
         let next = shared.with(|cloud, now| {

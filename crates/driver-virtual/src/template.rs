@@ -1,8 +1,8 @@
-//! What a class and a machine ask of the simulated cloud: place, type, ownership, and what the Node will look like.
+//! The settings of a class and a machine for the simulated cloud: place, type, owner, and the content of the Node.
 //!
-//! Reads classes of every provider leniently, since the virtual cloud may impersonate another one: unknown fields are
-//! ignored, and each fact is looked for where AWS, Azure, GCP, `OpenStack` and the virtual provider keep it
-//! (spec/providers §3.1, §4.1, §5.1, §6.1, §7.1). Also how the impersonated provider writes a VM's identity.
+//! Reads the classes of every provider leniently, because the virtual cloud may impersonate a provider: unknown fields are ignored, and each value is
+//! read from the fields of AWS, Azure, GCP, `OpenStack` and the virtual provider (spec/providers §3.1, §4.1, §5.1, §6.1, §7.1). Also writes provider
+//! ids in the format of the impersonated provider.
 
 use std::collections::BTreeMap;
 
@@ -15,50 +15,50 @@ use kube_values::quantity;
 use machine_api::v1alpha1::{Machine, MachineClass, NodeTemplate};
 use machine_driver::same_instance::last_segment;
 
-/// The provider string of the virtual cloud itself.
+/// The name of the virtual cloud as a provider.
 pub const VIRTUAL: &str = "virtual";
 
-/// What VMs made from the same class and node template have in common. Shared by all of them.
+/// The data that VMs with the same class and node template share.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct VmTemplate {
-    /// The provider that is served or impersonated.
+    /// The provider, which may be impersonated.
     pub provider: String,
-    /// Name of the class.
+    /// The name of the class.
     pub class: String,
-    /// Region.
+    /// The region.
     pub region: String,
-    /// Zone.
+    /// The zone.
     pub zone: String,
-    /// Machine type.
+    /// The machine type.
     pub machine_type: String,
-    /// Project; only GCP identities carry it.
+    /// The project. Only provider ids of GCP contain it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub project: String,
-    /// The cluster that owns the VMs; empty when it is not known.
+    /// The cluster that owns the VMs. Empty if unknown.
     pub cluster: String,
-    /// Their role in it; empty when it is not known.
+    /// The role of the VMs. Empty if unknown.
     pub role: String,
-    /// CPU architecture.
+    /// The CPU architecture.
     pub architecture: String,
-    /// Resources of the Node.
+    /// The resources of the Node.
     pub capacity: BTreeMap<String, Quantity>,
-    /// Labels of the Node.
+    /// The labels of the Node.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Annotations of the Node.
+    /// The annotations of the Node.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
-    /// Taints of the Node.
+    /// The taints of the Node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub taints: Vec<Taint>,
-    /// The class's overrides of the simulation's configuration.
+    /// The overrides of the class for the configuration of the simulation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sim: Option<Value>,
 }
 
 impl VmTemplate {
-    /// What the class says.
+    /// The template of a class.
     pub fn of_class(class: &MachineClass) -> Self {
         let spec = &class.provider_spec;
         let node = class.node_template.clone().unwrap_or_default();
@@ -86,7 +86,7 @@ impl VmTemplate {
         }
     }
 
-    /// What the class says, and the machine about its Node.
+    /// The template of a class, with the data of a machine for its Node.
     pub fn of_machine(class: &MachineClass, machine: &Machine) -> Self {
         let wanted = &machine.spec.node_template;
         Self {
@@ -97,7 +97,7 @@ impl VmTemplate {
         }
     }
 
-    /// All that is known of a VM of which only the identity was kept.
+    /// The template of a VM with only its provider id.
     pub fn of_provider_id(provider_id: &str) -> Self {
         let (scheme, rest) = provider_id.split_once("://").unwrap_or(("", provider_id));
         let parts: Vec<&str> = rest.trim_start_matches('/').split('/').collect();
@@ -127,17 +127,17 @@ impl VmTemplate {
         }
     }
 
-    /// Whether it is known whose VMs these are.
+    /// Whether the owner of the VMs is known.
     pub const fn has_owner(&self) -> bool {
         !self.cluster.is_empty()
     }
 
-    /// Whether VMs of the other template belong to the same cluster and role; those of unknown owner belong to all.
+    /// Whether VMs of the other template belong to the same cluster and role. VMs without a known owner belong to all.
     pub fn owns(&self, other: &Self) -> bool {
         !other.has_owner() || (self.cluster == other.cluster && self.role == other.role)
     }
 
-    /// What rules look at.
+    /// The data for rules.
     pub fn subject<'a>(&'a self, machine: &'a str) -> Subject<'a> {
         Subject {
             class: &self.class,
@@ -148,13 +148,13 @@ impl VmTemplate {
         }
     }
 
-    /// Thousandths of cores.
+    /// The thousandths of cores.
     pub fn milli_cores(&self) -> u64 {
         let cores = self.capacity.get("cpu").and_then(thousandths).unwrap_or(1000);
         u64::try_from(cores).unwrap_or(0)
     }
 
-    /// The identity at the provider of a VM of this template.
+    /// The provider id of a VM of this template.
     pub fn provider_id(&self, machine: &str, instance: InstanceId) -> String {
         match self.provider.as_str() {
             "AWS" => format!("aws:///{}/{}", self.region, instance.hex()),
@@ -164,8 +164,8 @@ impl VmTemplate {
             _ => format!("virtual:///{}/{}/{}", self.region, self.zone, instance.hex()),
         }
     }
-    /// The same VM as the cloud's controller manager writes it on the Node. Every provider spells both differently, so that
-    /// who compares them as texts is found out.
+    /// The provider id in the format of the cloud controller manager on the Node. The formats differ for every provider, so that a comparison as
+    /// texts fails in tests.
     pub fn node_provider_id(&self, provider_id: &str) -> String {
         let (scheme, path) = provider_id.split_once("://").unwrap_or((VIRTUAL, provider_id));
         let instance = last_segment(provider_id).unwrap_or_default();
@@ -186,17 +186,17 @@ impl VmTemplate {
     }
 }
 
-/// Sixty-eight bits that tell a VM from all others.
+/// Sixty-eight bits that identify a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InstanceId(pub [u64; 2]);
 
 impl InstanceId {
-    /// As EC2 writes it: `i-` and 17 hexadecimal digits.
+    /// The format of EC2: `i-` and 17 hexadecimal digits.
     fn hex(self) -> String {
         format!("i-{:016x}{:x}", self.0[0], self.0[1] & 0xf)
     }
 
-    /// As Nova writes it.
+    /// The format of Nova.
     fn uuid(self) -> String {
         let [a, b] = self.0;
         format!(
@@ -210,12 +210,12 @@ impl InstanceId {
     }
 }
 
-/// A resource in thousandths; `None` when it is no quantity.
+/// A resource in thousandths. `None` if it is no quantity.
 pub fn thousandths(resource: &Quantity) -> Option<i128> {
     quantity::Quantity::try_from(resource).ok()?.thousandths()
 }
 
-/// Resources of a Node: those of the class, `gpu` under its real name and only when there are some.
+/// The resources of a Node: those of the class, with `gpu` under its real name and only if it is not zero.
 fn capacity_of(node: &NodeTemplate) -> BTreeMap<String, Quantity> {
     let mut capacity = BTreeMap::new();
     for (name, value) in [("cpu", "1"), ("memory", "4Gi"), ("pods", "110"), ("ephemeral-storage", "50Gi")] {
@@ -233,7 +233,7 @@ fn capacity_of(node: &NodeTemplate) -> BTreeMap<String, Quantity> {
     capacity
 }
 
-/// The first text under these paths.
+/// The first text at these paths.
 fn text_at(spec: &Value, pointers: &[&str]) -> Option<String> {
     pointers.iter().find_map(|pointer| match spec.pointer(pointer)? {
         Value::String(text) if !text.is_empty() => Some(text.clone()),
@@ -242,7 +242,7 @@ fn text_at(spec: &Value, pointers: &[&str]) -> Option<String> {
     })
 }
 
-/// The ownership tag of this kind (`cluster` or `role`), in the spelling of any provider.
+/// The owner tag of this kind (`cluster` or `role`), in the format of any provider.
 fn tag(spec: &Value, kind: &str) -> Option<String> {
     let spellings =
         [format!("kubernetes.io/{kind}/"), format!("kubernetes.io-{kind}-"), format!("kubernetes-io-{kind}-")];
@@ -292,7 +292,7 @@ mod tests {
     #[case::openstack("openstack:///r/0-1", "openstack:///0-1")]
     #[case::of_a_state_file_with_two_slashes("x://a/m-1", "x:///a/m-1")]
     #[case::of_a_state_file_with_a_name_alone("m-1", "virtual:///m-1")]
-    fn the_node_has_it_in_another_spelling(#[case] machine: &str, #[case] node: &str) {
+    fn the_node_has_another_format(#[case] machine: &str, #[case] node: &str) {
         use machine_driver::{SameInstance, same_instance::by_last_segment};
         let template = VmTemplate { zone: "sim-1a".to_owned(), ..VmTemplate::default() };
         assert_eq!(template.node_provider_id(machine), node);

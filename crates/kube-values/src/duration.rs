@@ -1,4 +1,4 @@
-//! Durations as Go writes them: `1h30m`, `500ms`, `0`.
+//! Durations in Go's syntax: `1h30m`, `500ms`, `0`.
 //!
 //! Source: Go `time.ParseDuration` and `Duration.String`. Values are signed nanoseconds, as in Go.
 
@@ -6,11 +6,11 @@ use std::{fmt, str::FromStr, time::Duration};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A span of time in nanoseconds, read and printed in Go's syntax. May be negative.
+/// A duration in nanoseconds, parsed and printed in Go's syntax. May be negative.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GoDuration(i64);
 
-/// Why a text is no duration.
+/// The error for a text that is no duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("must be a duration such as \"30s\", \"10m\" or \"1h30m\"")]
 pub struct InvalidDuration;
@@ -23,25 +23,25 @@ const MINUTE: i64 = 60 * SECOND;
 const HOUR: i64 = 60 * MINUTE;
 
 impl GoDuration {
-    /// No time at all.
+    /// Zero.
     pub const ZERO: Self = Self(0);
 
-    /// A duration of so many whole seconds.
+    /// A duration of this number of seconds.
     pub const fn from_secs(seconds: i64) -> Self {
         Self(seconds.saturating_mul(SECOND))
     }
 
-    /// A duration of so many whole minutes.
+    /// A duration of this number of minutes.
     pub const fn from_mins(minutes: i64) -> Self {
         Self(minutes.saturating_mul(MINUTE))
     }
 
-    /// A duration of so many whole hours.
+    /// A duration of this number of hours.
     pub const fn from_hours(hours: i64) -> Self {
         Self(hours.saturating_mul(HOUR))
     }
 
-    /// A duration of so many nanoseconds.
+    /// A duration of this number of nanoseconds.
     pub const fn from_nanos(nanos: i64) -> Self {
         Self(nanos)
     }
@@ -51,12 +51,12 @@ impl GoDuration {
         self.0
     }
 
-    /// Whether the duration runs backwards.
+    /// Whether the duration is negative.
     pub const fn is_negative(self) -> bool {
         self.0 < 0
     }
 
-    /// The duration for timers; a negative one counts as zero.
+    /// The duration for timers. A negative duration becomes zero.
     pub fn to_std(self) -> Duration {
         Duration::from_nanos(u64::try_from(self.0).unwrap_or(0))
     }
@@ -88,7 +88,7 @@ impl FromStr for GoDuration {
         if rest.is_empty() {
             return Err(InvalidDuration);
         }
-        // One wider than i64, so that the most negative value can be read (Go does the same with a uint64).
+        // Wider than i64, so that the lowest value can be parsed (Go uses a uint64 for this).
         let mut total: i128 = 0;
         while !rest.is_empty() {
             let (value, tail) = leading_part(rest)?;
@@ -100,7 +100,7 @@ impl FromStr for GoDuration {
     }
 }
 
-/// Reads one number with its unit from the front; returns its nanoseconds and what follows.
+/// Parses one number with its unit at the beginning. Returns its nanoseconds and the rest of the text.
 fn leading_part(text: &str) -> Result<(i128, &str), InvalidDuration> {
     let whole_len = text.bytes().take_while(u8::is_ascii_digit).count();
     let (whole, mut rest) = text.split_at(whole_len);
@@ -117,7 +117,7 @@ fn leading_part(text: &str) -> Result<(i128, &str), InvalidDuration> {
     if whole > i128::from(u64::MAX) {
         return Err(InvalidDuration);
     }
-    // Digits beyond the nanosecond of an hour change nothing; cutting them keeps the arithmetic exact and bounded.
+    // Later digits are less than a nanosecond of an hour. Without them, the arithmetic is exact and bounded.
     let fraction = &fraction[..fraction.len().min(18)];
     let fraction_value: i128 = if fraction.is_empty() { 0 } else { fraction.parse().map_err(|_| InvalidDuration)? };
     let scale = 10_i128.pow(u32::try_from(fraction.len()).map_err(|_| InvalidDuration)?);
@@ -125,7 +125,7 @@ fn leading_part(text: &str) -> Result<(i128, &str), InvalidDuration> {
 }
 
 fn leading_unit(text: &str) -> Result<(i64, &str), InvalidDuration> {
-    // "ms" before "m", or the minutes would swallow the milliseconds.
+    // "ms" comes before "m", because the prefix "m" would match too.
     const UNITS: [(&str, i64); 8] = [
         ("ns", NANOSECOND),
         ("us", MICROSECOND),
@@ -170,7 +170,7 @@ impl fmt::Display for GoDuration {
     }
 }
 
-/// Writes `whole.fraction` without trailing zeros; `unit` is the number of parts a whole has.
+/// Writes `whole.fraction` without trailing zeros. `unit` is the number of parts of a whole.
 fn write_decimal(f: &mut fmt::Formatter<'_>, whole: u64, part: u64, unit: u64) -> fmt::Result {
     write!(f, "{whole}")?;
     if part == 0 {

@@ -1,7 +1,6 @@
-//! Field paths and field errors; the collection that rules add them to is in [`findings`].
+//! Field paths and field errors. [`findings`] has the collection for the errors.
 //!
-//! Texts follow Kubernetes' `field.Error` (k8s.io/apimachinery/pkg/util/validation/field), so that a denial reads like
-//! the API server's own.
+//! Texts follow Kubernetes' `field.Error` (k8s.io/apimachinery/pkg/util/validation/field), so that denials look like those of the API server.
 
 mod findings;
 mod forgiven;
@@ -21,21 +20,21 @@ pub use self::{
     path_ref::{Located, PathRef},
 };
 
-/// Longest value in a text, in characters.
+/// The longest value in a text, in characters.
 pub const VALUE_MAX: usize = 200;
-/// Longest path in a text, in characters: a place in a map under the longest key that Kubernetes knows.
+/// The longest path in a text, in characters: a path with the longest key of Kubernetes.
 const PATH_MAX: usize = 500;
-/// Longest explanation in a text, in characters.
+/// The longest explanation in a text, in characters.
 const DETAIL_MAX: usize = 1000;
-/// Longest word of a user inside an explanation, in characters.
+/// The longest user text inside an explanation, in characters.
 const WORD_MAX: usize = 60;
 
-/// Where in an object something is: `spec.template.spec.class.name`, `list[0]`, `map[key]`.
+/// The path of a place in an object: `spec.template.spec.class.name`, `list[0]`, `map[key]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FieldPath(Cow<'static, str>);
 
 impl FieldPath {
-    /// A path with this first segment; the empty string is the object itself.
+    /// A path with this first segment. The empty string is the object itself.
     pub fn new(root: impl Into<Cow<'static, str>>) -> Self {
         Self(root.into())
     }
@@ -59,9 +58,9 @@ impl FieldPath {
         Self(Cow::Owned([self.as_str(), "[", key, "]"].concat()))
     }
 
-    /// The fields around both, or the path itself if both are the same. Never a value of a map or an element of a list, whose
-    /// keys are a user's.
-    fn around(self, other: &Self) -> Self {
+    /// The common parent of both paths, or the path itself if both are equal. The parent is never a value of a map or an element of a list, because
+    /// users choose the keys of maps.
+    fn common_parent(self, other: &Self) -> Self {
         fn fields(path: &FieldPath) -> impl Iterator<Item = &str> {
             path.0.split('[').take(1).flat_map(|fields| fields.split('.'))
         }
@@ -75,12 +74,12 @@ impl FieldPath {
         Self(Cow::Owned(names.join(".")))
     }
 
-    /// The path as it is printed.
+    /// The path as printed.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether values at this path may be secret and must not be printed (spec/api-and-admission §4.6).
+    /// Whether values at this path may be secrets, which must not be printed (spec/api-and-admission §4.6).
     fn is_sensitive(&self) -> bool {
         const WORDS: [&str; 6] = ["secret", "password", "token", "userdata", "credential", "privatekey"];
         let lower = self.0.to_ascii_lowercase();
@@ -96,22 +95,22 @@ impl fmt::Display for FieldPath {
     }
 }
 
-/// What is wrong with a field, in Kubernetes' categories.
+/// The kinds of field errors in Kubernetes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// It must be there and is not.
+    /// The field is required and missing.
     Required,
-    /// It is there and wrong.
+    /// The value is invalid.
     Invalid,
-    /// It is none of the allowed words.
+    /// The value is none of the allowed values.
     NotSupported,
-    /// It must not be there.
+    /// The field must not be set.
     Forbidden,
-    /// It stands elsewhere already.
+    /// The value exists elsewhere already.
     Duplicate,
-    /// It is longer than allowed.
+    /// The value is too long.
     TooLong,
-    /// It has the wrong JSON type.
+    /// The value has the wrong JSON type.
     TypeInvalid,
 }
 
@@ -141,21 +140,21 @@ impl ErrorKind {
     }
 }
 
-/// One thing wrong with one field.
+/// An error of one field.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FieldError {
-    /// Where.
+    /// The field.
     pub path: FieldPath,
-    /// What kind of mistake.
+    /// The kind of the error.
     pub kind: ErrorKind,
-    /// The offending value, printed for the kinds that print one; [`Findings`] keep its beginning.
+    /// The invalid value, for the kinds that print a value. [`Findings`] keep only its beginning.
     pub value: Value,
-    /// What would be right.
+    /// The explanation, usually what would be valid.
     pub detail: Cow<'static, str>,
 }
 
 impl FieldError {
-    /// The text after the path: `Invalid value: "x": detail`. This is a cause's message.
+    /// The text after the path: `Invalid value: "x": detail`. This is the message of a cause.
     pub fn message(&self) -> String {
         let mut text = self.kind.words().to_owned();
         if matches!(
@@ -191,9 +190,9 @@ impl fmt::Display for FieldError {
     }
 }
 
-/// A text cut to so many characters, the last of which then says that something is missing.
+/// Cuts a text to at most this number of characters. The last character is then `…`.
 pub fn cut(mut text: String, max_chars: usize) -> String {
-    // Most texts are short enough in bytes already.
+    // Most texts have fewer bytes than that.
     if text.len() > max_chars && text.chars().nth(max_chars).is_some() {
         let end = text.char_indices().nth(max_chars.saturating_sub(1)).map_or(text.len(), |(end, _)| end);
         text.truncate(end);
@@ -203,7 +202,7 @@ pub fn cut(mut text: String, max_chars: usize) -> String {
     text
 }
 
-/// What something says, cut to so many characters as [`cut`] does; the rest is not even written.
+/// Writes a text and cuts it like [`cut`]. The rest is not written at all.
 fn cut_text(text: &impl fmt::Display, max_chars: usize) -> String {
     struct Beginning {
         text: String,
@@ -227,12 +226,12 @@ fn cut_text(text: &impl fmt::Display, max_chars: usize) -> String {
         }
     }
     let mut beginning = Beginning { text: String::new(), room: max_chars };
-    // An error is the end of the room.
+    // An error means that the limit is reached.
     let _ = write!(beginning, "{text}");
     beginning.text
 }
 
-/// A user's word for an explanation: quoted, and cut to what a person can read.
+/// Quotes a user's text for an explanation and cuts it to a readable length.
 pub fn quoted(word: &str) -> String {
     match word.char_indices().nth(WORD_MAX) {
         Some((end, _)) => format!("{:?}…", &word[..end]),
@@ -240,7 +239,7 @@ pub fn quoted(word: &str) -> String {
     }
 }
 
-/// The first few of many texts and the number of the others: `a, b and 3 more`.
+/// The first texts of many, and the number of the others: `a, b and 3 more`.
 #[derive(Debug, Default)]
 pub struct FirstFew {
     first: Vec<String>,
@@ -250,7 +249,7 @@ pub struct FirstFew {
 impl FirstFew {
     const SHOWN: usize = 3;
 
-    /// Adds a text, which is made only if it is shown.
+    /// Adds a text. The text is made only if it is shown.
     pub fn add(&mut self, text: impl FnOnce() -> String) {
         if self.first.len() < Self::SHOWN { self.first.push(text()) } else { self.others += 1 }
     }
@@ -260,7 +259,7 @@ impl FirstFew {
         self.first.is_empty()
     }
 
-    /// The texts in one line, with this between them.
+    /// The texts in one line with this separator.
     pub fn joined(&self, separator: &str) -> String {
         let shown = self.first.join(separator);
         if self.others == 0 { shown } else { format!("{shown}{separator}and {} more", self.others) }
@@ -300,8 +299,8 @@ mod tests {
     #[case::beside("a.bc", "a.bd", "a")]
     #[case::a_name_that_begins_alike("a.b", "a.bc", "a")]
     #[case::nothing_in_common("a", "b", "")]
-    fn what_is_around_two_places(#[case] one: &'static str, #[case] other: &'static str, #[case] both: &str) {
-        let around = |one, other| FieldPath::new(one).around(&FieldPath::new(other));
+    fn the_common_parent_of_two_paths(#[case] one: &'static str, #[case] other: &'static str, #[case] both: &str) {
+        let around = |one, other| FieldPath::new(one).common_parent(&FieldPath::new(other));
         assert_eq!((around(one, other).as_str(), around(other, one).as_str()), (both, both));
     }
 
@@ -318,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_texts_the_first_few_are_told() {
+    fn the_first_few_of_many_texts_are_shown() {
         let mut texts = FirstFew::default();
         for number in 0..9 {
             texts.add(|| number.to_string());

@@ -1,48 +1,48 @@
-//! `maxSurge` and `maxUnavailable`: a number of machines or a share of the replicas.
+//! `maxSurge` and `maxUnavailable`: a number of machines or a percentage of the replicas.
 //!
-//! The stored form is Kubernetes' int-or-string. Parsing takes what the original's validation takes (`N%`, with a sign if
-//! need be); the original's rollout arithmetic was laxer, which only mattered for values its validation refused
-//! (spec/deployment-and-set §3.3). What may be written anew is validation's question.
+//! The stored form is Kubernetes' int-or-string. Parsing accepts what the validation of the Go original accepts (`N%`, optionally with a sign). The
+//! rollout arithmetic of the Go original accepted more, but only for values that its validation refused (spec/deployment-and-set §3.3). The rules of
+//! admission decide what may be written now.
 
 use std::num::IntErrorKind;
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-/// A number of machines, or a percentage of `replicas`. Validation refuses negative ones; those that were stored before
-/// count as the original's arithmetic counts them.
+/// A number of machines, or a percentage of `replicas`. Validation refuses negative values. A stored negative value is used as in the Go original's
+/// arithmetic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum IntOrPercent {
-    /// So many machines.
+    /// A number of machines.
     Count(i32),
-    /// So many percent of the replicas.
+    /// A percentage of the replicas.
     Percent(i32),
 }
 
-/// Why a stored int-or-string is no [`IntOrPercent`].
+/// The error for a stored int-or-string that is no [`IntOrPercent`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidIntOrPercent {
     /// A string that is not a whole number and a percent sign.
     #[error("{NOT_A_PERCENTAGE}")]
     NotAPercentage,
-    /// A number that no 32-bit integer holds.
+    /// A number outside 32 bits.
     #[error("must fit a 32-bit integer")]
     TooLarge,
 }
 
-/// What Kubernetes says about a string that is no percentage.
+/// The message of Kubernetes for a string that is no percentage.
 pub const NOT_A_PERCENTAGE: &str = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')";
 
-/// Which way a fraction of a machine goes when a percentage is resolved.
+/// The rounding of a fraction of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounding {
-    /// To the next whole machine (`maxSurge`).
+    /// Up to the next integer (`maxSurge`).
     Up,
-    /// To the whole machines only (`maxUnavailable`).
+    /// Down to the previous integer (`maxUnavailable`).
     Down,
 }
 
 impl IntOrPercent {
-    /// The number of machines this means for so many replicas, within the bounds of `i32`. Negative for a negative margin.
+    /// The number of machines for this number of replicas, within `i32`. Negative for a negative margin.
     pub fn resolve(self, replicas: i32, rounding: Rounding) -> i32 {
         match self {
             Self::Count(count) => count,
@@ -62,7 +62,7 @@ impl IntOrPercent {
         matches!(self, Self::Count(0) | Self::Percent(0))
     }
 
-    /// Whether this is less than nothing.
+    /// Whether this is less than zero.
     pub const fn is_negative(self) -> bool {
         matches!(self, Self::Count(..=-1) | Self::Percent(..=-1))
     }
@@ -71,7 +71,7 @@ impl IntOrPercent {
 impl TryFrom<&IntOrString> for IntOrPercent {
     type Error = InvalidIntOrPercent;
 
-    /// Reads as the original's validation does: a percentage may have a sign.
+    /// Parses like the validation of the Go original: a percentage may have a sign.
     fn try_from(stored: &IntOrString) -> Result<Self, Self::Error> {
         match stored {
             IntOrString::Int(number) => Ok(Self::Count(*number)),

@@ -1,9 +1,8 @@
-//! A JSON value as it stands in the text it was read from.
+//! A JSON value that borrows from the text it was parsed from.
 //!
-//! What lives here: [`Json`], which borrows its texts where they hold no escapes, so that reading an object of a review takes
-//! few allocations: one per object and list. Objects and lists are shared by their clones and copied where one of them is
-//! changed, so that a changed object takes what was changed. What does not: how rules look at it
-//! (`Node` of admission's rules), and values that live on, which are `serde_json`'s.
+//! [`Json`] borrows texts without escapes, so that parsing needs few allocations: one for each object and list. Clones share objects and lists, and a
+//! change copies only the object or list that is changed. The view of the rules (`Node`) is in admission, and values that live longer are those of
+//! `serde_json`.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt, sync::Arc};
 
@@ -14,7 +13,8 @@ use serde::{
 };
 use serde_json::{Number, Value};
 
-/// How much of values is looked at: members, elements and bytes of texts. It is counted in debug builds with the feature `steps`, for tests of costs.
+/// Counts how much of values is read: members, elements and bytes of texts. Counted only in debug builds with the feature `steps`, for tests of
+/// costs.
 pub mod steps {
     #[cfg(all(feature = "steps", debug_assertions))]
     thread_local! {
@@ -31,7 +31,7 @@ pub mod steps {
     #[cfg(not(all(feature = "steps", debug_assertions)))]
     pub const fn taken(_number: usize) {}
 
-    /// The steps that some work takes.
+    /// The number of steps of some work.
     #[cfg(all(feature = "steps", debug_assertions))]
     pub fn of(work: impl FnOnce()) -> usize {
         let before = TAKEN.get();
@@ -57,7 +57,7 @@ pub enum Json<'a> {
     Object(Members<'a>),
 }
 
-/// The members of an object, each key once, in the order of the keys.
+/// The members of an object, each key once, sorted by key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Members<'a>(Arc<Vec<(Cow<'a, str>, Json<'a>)>>);
 
@@ -87,46 +87,46 @@ impl<'a> Json<'a> {
         matches!(self, Self::Object(_))
     }
 
-    /// The text, if it is one.
+    /// The text, if the value is one.
     pub fn as_str(&self) -> Option<&str> {
         let Self::Text(text) = self else { return None };
         steps::taken(1 + text.len());
         Some(text)
     }
 
-    /// The elements, if it is a list.
+    /// The elements, if the value is a list.
     pub fn as_array(&self) -> Option<&[Json<'a>]> {
         let Self::List(elements) = self else { return None };
         steps::taken(1 + elements.len());
         Some(elements)
     }
 
-    /// The members, if it is an object.
+    /// The members, if the value is an object.
     pub fn as_object(&self) -> Option<&Members<'a>> {
         if let Self::Object(members) = self { Some(members) } else { None }
     }
 
-    /// The elements to be changed, if it is a list.
+    /// The mutable elements, if the value is a list.
     pub fn as_array_mut(&mut self) -> Option<&mut Vec<Json<'a>>> {
         if let Self::List(elements) = self { Some(Arc::make_mut(elements)) } else { None }
     }
 
-    /// The members to be changed, if it is an object.
+    /// The mutable members, if the value is an object.
     pub fn as_object_mut(&mut self) -> Option<&mut Members<'a>> {
         if let Self::Object(members) = self { Some(members) } else { None }
     }
 
-    /// The value, if it is a boolean.
+    /// The boolean, if the value is one.
     pub fn as_bool(&self) -> Option<bool> {
         if let Self::Bool(value) = self { Some(*value) } else { None }
     }
 
-    /// The number, if it is a whole one.
+    /// The integer, if the value is one.
     pub fn as_i64(&self) -> Option<i64> {
         if let Self::Number(number) = self { number.as_i64() } else { None }
     }
 
-    /// The same value with texts of its own, where it borrows them.
+    /// The same value with owned texts.
     pub fn into_owned(self) -> Json<'static> {
         match self {
             Self::Null => Json::Null,
@@ -142,12 +142,12 @@ impl<'a> Json<'a> {
         }
     }
 
-    /// The member of this name, if it is an object and has one.
+    /// The member with this name, if the value is an object and has it.
     pub fn get(&self, key: &str) -> Option<&Json<'a>> {
         self.as_object()?.get(key)
     }
 
-    /// Bytes of the value as a JSON text; of one that is longer than `max`, some number above that.
+    /// The length of the value as a JSON text, in bytes. For a text longer than `max`, any number above `max`.
     pub fn text_length_up_to(&self, max: usize) -> usize {
         struct Counted {
             bytes: usize,
@@ -164,12 +164,12 @@ impl<'a> Json<'a> {
             }
         }
         let mut counted = Counted { bytes: 0, max };
-        // What is too long ends the writing; more than that nobody wants to know.
+        // A text that is too long ends the writing. Its exact length is not needed.
         let _ = serde_json::to_writer(&mut counted, self);
         counted.bytes
     }
 
-    /// The same value with texts of its own.
+    /// The same value as a `serde_json` value.
     pub fn to_value(&self) -> Value {
         match self {
             Self::Null => Value::Null,
@@ -185,9 +185,9 @@ impl<'a> Json<'a> {
 }
 
 impl<'a> Members<'a> {
-    /// The members in this order; of several with one key the last one counts, as everywhere in Kubernetes.
+    /// The members, sorted by key. If a key occurs several times, the last one counts, as everywhere in Kubernetes.
     fn of(mut members: Vec<(Cow<'a, str>, Json<'a>)>) -> Self {
-        // What Go has written is in order already.
+        // Objects written by Go are already sorted.
         if !members.is_sorted_by(|one, next| one.0 < next.0) {
             members.sort_by(|one, other| one.0.cmp(&other.0));
             members.dedup_by(|later, kept| {
@@ -201,25 +201,25 @@ impl<'a> Members<'a> {
         Self(Arc::new(members))
     }
 
-    /// Where this key stands, or would.
+    /// The index of a key, or the index where it would be inserted.
     fn place(&self, key: &str) -> Result<usize, usize> {
         self.0.binary_search_by(|(own, _)| own.as_ref().cmp(key))
     }
 
-    /// The value of this key.
+    /// The value of a key.
     pub fn get(&self, key: &str) -> Option<&Json<'a>> {
         steps::taken(1);
         let place = self.place(key).ok()?;
         self.0.get(place).map(|(_, value)| value)
     }
 
-    /// The value of this key, to be changed.
+    /// The mutable value of a key.
     pub fn get_mut(&mut self, key: &str) -> Option<&mut Json<'a>> {
         let place = self.place(key).ok()?;
         Arc::make_mut(&mut self.0).get_mut(place).map(|(_, value)| value)
     }
 
-    /// Puts a value under this key.
+    /// Sets the value of a key.
     pub fn insert(&mut self, key: impl Into<Cow<'a, str>>, value: impl Into<Json<'a>>) {
         let (key, value) = (key.into(), value.into());
         let place = self.place(&key);
@@ -230,13 +230,13 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// Takes the value of this key out.
+    /// Removes a key and returns its value.
     pub fn remove(&mut self, key: &str) -> Option<Json<'a>> {
         let place = self.place(key).ok()?;
         Some(Arc::make_mut(&mut self.0).remove(place).1)
     }
 
-    /// The value of this key, which is an empty object if there was none.
+    /// The value of a key. Inserts an empty object if the key is absent.
     pub fn get_or_insert_object(&mut self, key: &'static str) -> &mut Json<'a> {
         let place = self.place(key);
         let members = Arc::make_mut(&mut self.0);
@@ -247,7 +247,7 @@ impl<'a> Members<'a> {
         &mut members[place].1
     }
 
-    /// Puts values under these keys, or takes the keys out, all in one pass; of several for one key the last one counts.
+    /// Sets or removes keys in one pass. If a key occurs several times, the last one counts.
     pub fn edit(&mut self, edits: impl IntoIterator<Item = (Cow<'a, str>, Option<Json<'a>>)>) {
         let edits: BTreeMap<_, _> = edits.into_iter().collect();
         let mut edited = Vec::with_capacity(self.0.len() + edits.len());
@@ -265,7 +265,7 @@ impl<'a> Members<'a> {
         self.0 = Arc::new(edited);
     }
 
-    /// Puts what this makes of a value in its place, where it makes something else of it.
+    /// Replaces each value for which `change` returns another value.
     pub fn change(&mut self, mut change: impl FnMut(&Json<'a>) -> Option<Json<'a>>) {
         for place in 0..self.0.len() {
             if let Some(changed) = change(&self.0[place].1) {
@@ -274,40 +274,40 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// Keeps the members of which this is true.
+    /// Keeps the members for which the function returns true.
     pub fn retain(&mut self, mut is_kept: impl FnMut(&str, &Json<'a>) -> bool) {
         if self.iter().any(|(key, value)| !is_kept(key, value)) {
             Arc::make_mut(&mut self.0).retain(|(key, value)| is_kept(key, value));
         }
     }
 
-    /// Whether both are one and the same in memory; if not, they may be equal still.
+    /// Whether both are the same memory. If not, they may still be equal.
     pub fn is_shared_with(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Whether there is this key.
+    /// Whether the key exists.
     pub fn contains_key(&self, key: &str) -> bool {
         self.get(key).is_some()
     }
 
-    /// Whether there are none.
+    /// Whether there are no members.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many there are.
+    /// The number of members.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Keys and values in the order of the keys.
+    /// Keys and values, sorted by key.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Json<'a>)> {
         steps::taken(1 + self.0.len());
         self.0.iter().map(|(key, value)| (key.as_ref(), value))
     }
 
-    /// Keys and values in the order of the keys, each with the value that another object has under the key: one pass over both.
+    /// Keys and values, sorted by key, each with the value of the same key in another object. One pass over both objects.
     pub fn beside<'m>(
         &'m self,
         other: &'m Members<'a>,
@@ -321,7 +321,7 @@ impl<'a> Members<'a> {
         })
     }
 
-    /// The keys in their order.
+    /// The keys, sorted.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.iter().map(|(key, _)| key)
     }
@@ -438,18 +438,18 @@ impl<'de: 'a, 'a> Deserialize<'de> for Json<'a> {
     }
 }
 
-/// What becomes of a member while it is read.
+/// What happens to a member during parsing.
 #[derive(Clone, Copy)]
 pub enum Member {
     /// It is read whole.
     Read,
-    /// It is left out.
+    /// The member is skipped.
     Skip,
-    /// It is read, and of its own members only what this says.
+    /// The member is read, and this function decides for each of its own members.
     ReadBy(fn(&str) -> Member),
 }
 
-/// Reads a value, and of its members what a function of their keys says. The members of elements of lists are all read.
+/// Parses a value. A function of the key decides for each member. The members of elements of lists are all read.
 #[derive(Clone, Copy)]
 pub struct Reading(pub fn(&str) -> Member);
 
@@ -521,7 +521,7 @@ impl<'de> Visitor<'de> for Reading {
     }
 }
 
-/// A key, borrowed where it holds no escapes.
+/// A key, borrowed if it has no escapes.
 struct Key<'a>(Cow<'a, str>);
 
 impl<'de> Deserialize<'de> for Key<'de> {
@@ -561,7 +561,7 @@ mod tests {
     #[case::of_two_equal_keys_the_last_counts(r#"{"b": 1, "a": 1, "b": 2, "a": {"c": 3}, "b": 3}"#)]
     #[case::large_numbers(r"[18446744073709551615, -9223372036854775808, 1e300, 123456789012345678901234567890]")]
     #[case::no_object(r#""text""#)]
-    fn it_holds_what_serde_json_reads(#[case] text: &str) {
+    fn values_are_equal_to_those_of_serde_json(#[case] text: &str) {
         let (ours, theirs): (Json<'_>, Value) =
             (serde_json::from_str(text).unwrap(), serde_json::from_str(text).unwrap());
         assert_eq!(ours.to_value(), theirs);
@@ -578,7 +578,7 @@ mod tests {
     #[case::another_value("a", Some("2"), r#"{"a":"2","c":[{"d":null}]}"#)]
     #[case::no_value("c", None, r#"{"a":1}"#)]
     #[case::nothing_to_take("x", None, r#"{"a":1,"c":[{"d":null}]}"#)]
-    fn a_change_is_not_seen_by_the_clone(
+    fn a_change_does_not_change_the_clone(
         #[case] key: &'static str,
         #[case] put: Option<&'static str>,
         #[case] text: &str,
@@ -599,7 +599,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_changed_stays_shared() {
+    fn unchanged_parts_stay_shared() {
         fn labels<'a>(object: &Json<'a>) -> Members<'a> {
             object.get("labels").and_then(Json::as_object).unwrap().clone()
         }
@@ -623,7 +623,7 @@ mod tests {
     }
 
     #[test]
-    fn members_stand_beside_those_of_another_object() {
+    fn members_are_paired_with_those_of_another_object() {
         let (one, other) = (read(r#"{"b": 1, "c": 2, "e": 3}"#), read(r#"{"a": 4, "b": 5, "d": 6, "e": 7, "f": 8}"#));
         let pairs: Vec<_> = one.as_object().unwrap().beside(other.as_object().unwrap()).collect();
         let number = |value: &Json<'_>| value.as_i64().unwrap();
@@ -642,12 +642,12 @@ mod tests {
     #[case::a_list_that_never_closes("[1, 2")]
     #[case::nothing("")]
     #[case::a_key_that_is_no_text("{1: 2}")]
-    fn what_is_no_json_is_refused(#[case] text: &str) {
+    fn a_text_that_is_no_json_is_refused(#[case] text: &str) {
         assert!(serde_json::from_str::<Json<'_>>(text).is_err());
     }
 
     #[test]
-    fn the_length_of_a_text_is_counted_as_far_as_anybody_wants_to_know() {
+    fn the_length_of_a_text_is_counted_up_to_a_limit() {
         let text = r#"{"a":[1,"b\n",null]}"#;
         assert_eq!(read(text).text_length_up_to(usize::MAX), text.len());
         assert_eq!(read(text).text_length_up_to(text.len()), text.len());

@@ -1,8 +1,8 @@
-//! Values as Kubernetes spells them.
+//! Values in the formats of Kubernetes.
 //!
-//! What lives here: Go-style durations ([`duration`]), quantities ([`quantity`]), counts or percentages ([`int_or_percent`]), selectors
-//! ([`selector`]) and the syntax of names and labels ([`syntax`]), enums over words that other writers may extend ([`string_enum!`]),
-//! field errors ([`field`]) and JSON as it stands in its text ([`json`]). What does not: any kind, and anything that talks to a cluster.
+//! The crate has durations in Go's syntax ([`duration`]), quantities ([`quantity`]), numbers or percentages ([`int_or_percent`]), selectors
+//! ([`selector`]), the syntax of names and labels ([`syntax`]), string enums that other programs may extend ([`string_enum!`]), field errors
+//! ([`field`]) and borrowed JSON ([`json`]). Kinds and code that calls a cluster belong to other crates.
 
 #![forbid(unsafe_code)]
 

@@ -1,29 +1,29 @@
 //! Resource quantities: `500m`, `1.5Gi`, `12e6`.
 //!
-//! Source: k8s.io/apimachinery/pkg/api/resource `ParseQuantity` and `CanonicalizeBytes`. Exactly what Go accepts is
-//! accepted, with Go's value: finer than a nano rounds away from zero, binary amounts are capped at 2^63-1. Values are
-//! exact decimals of any size, so that `1e400`, which Go accepts, compares as it should and never overflows. One
-//! difference is intended: for decimal amounts of 10^21 and above Go forgets to print the suffix.
+//! Source: k8s.io/apimachinery/pkg/api/resource `ParseQuantity` and `CanonicalizeBytes`. Accepts exactly what Go accepts, with Go's value: amounts
+//! finer than a nano are rounded away from zero, and binary amounts are capped at 2^63-1. Values are exact decimals of any size, so that `1e400`,
+//! which Go accepts, is compared correctly and never overflows. One difference is intended: Go does not print the suffix of decimal amounts of 10^21
+//! and above.
 
 use std::{cmp::Ordering, fmt, str::FromStr};
 
 use k8s_openapi::apimachinery::pkg::api::resource;
 use serde_json::Value;
 
-/// An amount of a resource. Equality and order go by value: `1` equals `1000m`.
+/// An amount of a resource. Equality and order depend on the value: `1` equals `1000m`.
 #[derive(Clone, Debug)]
 pub struct Quantity {
     amount: Decimal,
     format: Format,
 }
 
-/// Why a text is no quantity; the messages are Go's.
+/// The error for a text that is no quantity. The messages are Go's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidQuantity {
-    /// It does not look like a number with a suffix.
+    /// The text is not a number with a suffix.
     #[error("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")]
     Format,
-    /// The number in front of the suffix is none.
+    /// The number is invalid.
     #[error("unable to parse numeric part of quantity")]
     Number,
     /// The suffix is unknown.
@@ -31,7 +31,7 @@ pub enum InvalidQuantity {
     Suffix,
 }
 
-/// How a quantity was written, and is written again.
+/// The format in which a quantity was written and is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
     DecimalExponent,
@@ -39,7 +39,7 @@ enum Format {
     DecimalSi,
 }
 
-/// `digits` × 10^`exponent`: decimal digits without leading or trailing zeros, most significant first; none for zero.
+/// `digits` × 10^`exponent`. The decimal digits have no leading or trailing zeros, the most significant comes first. Empty for zero.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Decimal {
     negative: bool,
@@ -47,21 +47,21 @@ struct Decimal {
     exponent: i64,
 }
 
-/// 10^-9, the finest amount there is.
+/// The exponent of 10^-9, the smallest amount.
 const NANO: i64 = -9;
-/// No subtraction lines up more digits than this: a term so much smaller than the other cannot matter.
+/// The maximum of digits in a subtraction. A term that is smaller than that has no effect.
 const MAX_DIGITS: i64 = 4096;
 const BINARY_SUFFIXES: [&str; 6] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 const DECIMAL_SUFFIXES: [(&str, i64); 10] =
     [("n", -9), ("u", -6), ("m", -3), ("", 0), ("k", 3), ("M", 6), ("G", 9), ("T", 12), ("P", 15), ("E", 18)];
 
 impl Quantity {
-    /// Nothing.
+    /// Zero.
     pub const fn zero() -> Self {
         Self { amount: Decimal::ZERO, format: Format::DecimalSi }
     }
 
-    /// Reads a JSON value as Go's decoder does: strings with blanks around, bare numbers, and `null` as zero.
+    /// Reads a JSON value like Go's decoder: strings with surrounding blanks, plain numbers, and `null` as zero.
     pub fn from_json(value: &Value) -> Result<Self, InvalidQuantity> {
         match value {
             Value::Null => Ok(Self::zero()),
@@ -71,46 +71,45 @@ impl Quantity {
         }
     }
 
-    /// Whether there is nothing.
+    /// Whether the amount is zero.
     pub fn is_zero(&self) -> bool {
         self.amount.digits.is_empty()
     }
 
-    /// Whether it is less than nothing.
+    /// Whether the amount is negative.
     pub fn is_negative(&self) -> bool {
         self.amount.negative
     }
 
-    /// The amount in thousandths, rounded away from zero, as Go's `MilliValue` has it; `None` when it does not fit.
+    /// The amount in thousandths, rounded away from zero, like Go's `MilliValue`. `None` if it does not fit.
     pub fn thousandths(&self) -> Option<i128> {
         let Decimal { negative, digits, exponent } = &self.amount;
         let power = exponent + 3;
         let cut = usize::try_from(-power).unwrap_or(0).min(digits.len());
         let (kept, rest) = digits.split_at(digits.len() - cut);
         let whole = kept.iter().try_fold(0_i128, |sum, digit| sum.checked_mul(10)?.checked_add(i128::from(*digit)))?;
-        // A number of digits never ends with a zero, so that something was cut off.
+        // The digits never end with a zero, so that the removed part is not zero.
         let whole = if rest.is_empty() { whole } else { whole + 1 };
         let factor = if whole == 0 { 1 } else { 10_i128.checked_pow(u32::try_from(power.max(0)).ok()?)? };
         let magnitude = whole.checked_mul(factor)?;
         Some(if *negative { -magnitude } else { magnitude })
     }
 
-    /// Both amounts together. Keeps this one's way of writing, unless it is nothing.
+    /// The sum. Its format is that of `self`, unless `self` is zero.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         let format = if self.is_zero() { other.format } else { self.format };
         Self { amount: self.amount.minus(&Decimal::ZERO.minus(&other.amount)), format }
     }
 
-    /// So many of this amount.
+    /// The product with a number.
     #[must_use]
     pub fn times(&self, number: u64) -> Self {
         let Decimal { negative, digits, exponent } = &self.amount;
         Self { amount: Decimal::new(*negative, times(digits, number), *exponent), format: self.format }
     }
 
-    /// What is left of this amount after `other` was taken, and nothing if `other` is more. Keeps this one's way of
-    /// writing.
+    /// The difference, or zero if `other` is larger. Its format is that of `self`.
     #[must_use]
     pub fn saturating_sub(&self, other: &Self) -> Self {
         match self.checked_sub(other) {
@@ -119,7 +118,7 @@ impl Quantity {
         }
     }
 
-    /// What is left of this amount after `other` was taken; `None` if `other` is more.
+    /// The difference. `None` if `other` is larger.
     pub fn checked_sub(&self, other: &Self) -> Option<Self> {
         let rest = self.amount.minus(&other.amount);
         (!rest.negative).then_some(Self { amount: rest, format: self.format })
@@ -138,7 +137,7 @@ impl FromStr for Quantity {
             Some(b'+') => (false, &text[1..]),
             _ => (false, text),
         };
-        // Go's scanner reads a lone sign and any number of zeros as nothing.
+        // Go's parser reads a sign without digits, or any number of zeros, as zero.
         if unsigned.bytes().all(|byte| byte == b'0') {
             return Ok(Self::zero());
         }
@@ -150,7 +149,7 @@ impl FromStr for Quantity {
         let (factor, exponent, format) = checked_suffix(rest)?;
         let digits: Vec<u8> = whole.bytes().chain(fraction.bytes()).map(|byte| byte - b'0').collect();
         let fraction_len = i64::try_from(fraction.len()).map_err(|_| InvalidQuantity::Number)?;
-        // A suffix without any digit: Go's quick path reads nothing, its exact path for extreme suffixes refuses.
+        // A suffix without digits: Go's fast path reads it as zero, and its exact path for extreme suffixes refuses it.
         if digits.is_empty() && (factor > 1 << 40 || exponent < NANO) {
             return Err(InvalidQuantity::Number);
         }
@@ -160,7 +159,7 @@ impl FromStr for Quantity {
 }
 
 impl Quantity {
-    /// Binary amounts end at 2^63-1, and below 1 they are written in decimal.
+    /// Binary amounts are at most 2^63-1. Below 1 they are printed in decimal.
     fn capped(mut self) -> Self {
         if self.format != Format::BinarySi {
             return self;
@@ -181,7 +180,7 @@ fn split_digits(text: &str) -> (&str, &str) {
     text.split_at(text.bytes().take_while(u8::is_ascii_digit).count())
 }
 
-/// Factor, power of ten and format that a suffix stands for.
+/// The factor, the power of ten and the format of a suffix.
 fn checked_suffix(suffix: &str) -> Result<(u64, i64, Format), InvalidQuantity> {
     let letters = suffix.bytes().take_while(|byte| b"eEinumkKMGTP".contains(byte)).count();
     let number = &suffix[letters..];
@@ -196,13 +195,13 @@ fn checked_suffix(suffix: &str) -> Result<(u64, i64, Format), InvalidQuantity> {
         return Ok((1 << (10 * (place + 1)), 0, Format::BinarySi));
     }
     let exponent = suffix.strip_prefix(['e', 'E']).ok_or(InvalidQuantity::Suffix)?;
-    // Go parses 64 bits and keeps 32 of them.
+    // Go parses 64 bits and uses 32 of them.
     let parsed: i64 = exponent.parse().map_err(|_| InvalidQuantity::Suffix)?;
     #[allow(clippy::cast_possible_truncation)]
     Ok((1, i64::from(parsed as i32), Format::DecimalExponent))
 }
 
-/// Decimal digits times a factor.
+/// The product of decimal digits and a factor.
 fn times(digits: &[u8], factor: u64) -> Vec<u8> {
     let mut out: Vec<u8> = Vec::with_capacity(digits.len() + 20);
     let mut carry: u128 = 0;
@@ -240,12 +239,12 @@ impl Decimal {
         Self::new(false, times(&[1], value), 0)
     }
 
-    /// Power of ten of the first digit; only meaningful for other values than zero.
+    /// The power of ten of the first digit. Meaningless for zero.
     fn magnitude(&self) -> i64 {
         self.exponent + i64::try_from(self.digits.len()).unwrap_or(i64::MAX)
     }
 
-    /// Digits below 10^-9 are cut off; if there were any, the amount grows to the next nano.
+    /// Removes digits below 10^-9. If there were any, rounds away from zero.
     fn rounded_to_nano(self) -> Self {
         if self.exponent >= NANO || self.digits.is_empty() {
             return self;
@@ -268,7 +267,7 @@ impl Decimal {
             (true, true) => Ordering::Equal,
             (true, false) => Ordering::Less,
             (false, true) => Ordering::Greater,
-            // Without trailing zeros, of two digit strings that start alike the longer one is more.
+            // There are no trailing zeros, so that of two digit strings with the same beginning the longer one is larger.
             (false, false) => self.magnitude().cmp(&other.magnitude()).then_with(|| self.digits.cmp(&other.digits)),
         }
     }
@@ -296,7 +295,7 @@ impl Decimal {
         }
     }
 
-    /// The digits in units of 10^`exponent`, which is not above the own one; least significant first.
+    /// The digits in units of 10^`exponent`, least significant first. `exponent` must not be above the exponent of `self`.
     fn at(&self, exponent: i64) -> Vec<u8> {
         let zeros = usize::try_from(self.exponent - exponent).unwrap_or(0);
         let mut digits = vec![0; zeros];
@@ -305,7 +304,7 @@ impl Decimal {
     }
 }
 
-/// Sum of two numbers, least significant digit first; the result is most significant first.
+/// The sum of two numbers. The arguments have the least significant digit first, the result has the most significant digit first.
 fn added(a: &[u8], b: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(a.len().max(b.len()) + 1);
     let mut carry = 0;
@@ -319,7 +318,7 @@ fn added(a: &[u8], b: &[u8]) -> Vec<u8> {
     out
 }
 
-/// `a` - `b` for `a` ≥ `b`, least significant digit first; the result is most significant first.
+/// `a` - `b` for `a` ≥ `b`. The arguments have the least significant digit first, the result has the most significant digit first.
 fn subtracted(a: &[u8], b: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(a.len());
     let mut borrow = 0;
@@ -380,7 +379,7 @@ impl fmt::Display for Quantity {
         if let Some((number, suffix)) = self.binary_form() {
             return write!(f, "{number}{suffix}");
         }
-        // The exponent goes down to a multiple of three; suffixes end at E, so that more stays in the number.
+        // The exponent is rounded down to a multiple of three. The largest suffix is E, so that the number has more digits above it.
         let mut exponent = self.amount.exponent.div_euclid(3) * 3;
         if self.format != Format::DecimalExponent {
             exponent = exponent.min(18);
@@ -403,8 +402,7 @@ impl fmt::Display for Quantity {
 }
 
 impl Quantity {
-    /// Number and suffix of a binary amount; `None` when it has to be written in decimal because it is small or has a
-    /// fraction.
+    /// The number and the suffix of a binary amount. `None` if the amount is small or has a fraction, and is printed in decimal.
     fn binary_form(&self) -> Option<(u64, &'static str)> {
         let magnitude = Decimal { negative: false, ..self.amount.clone() };
         if self.format != Format::BinarySi || magnitude < Decimal::from_u64(1024) || self.amount.exponent < 0 {

@@ -1,7 +1,7 @@
-//! Label selectors: matching and their string form.
+//! Label selectors: matching and the string form.
 //!
-//! Source: k8s.io/apimachinery/pkg/apis/meta/v1 `LabelSelectorAsSelector`. Whether a selector is well formed is
-//! validation's question; here an unknown operator matches nothing, so that a malformed selector never claims anything.
+//! Source: k8s.io/apimachinery/pkg/apis/meta/v1 `LabelSelectorAsSelector`. Validation checks whether a selector is well formed. Here, an unknown
+//! operator matches nothing, so that a malformed selector never selects an object.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelecto
 /// Labels as Kubernetes stores them.
 pub type Labels = BTreeMap<String, String>;
 
-/// Whether the selector has neither labels nor expressions. Such a selector matches everything in Kubernetes and must
-/// never be acted on here (spec/deployment-and-set §5, D-07).
+/// Whether the selector has neither labels nor expressions. In Kubernetes such a selector matches everything. This program must never use it
+/// (spec/deployment-and-set §5, D-07).
 pub fn is_empty(selector: &LabelSelector) -> bool {
     selector.match_labels.as_ref().is_none_or(BTreeMap::is_empty)
         && selector.match_expressions.as_ref().is_none_or(Vec::is_empty)
@@ -35,7 +35,7 @@ fn satisfies(requirement: &LabelSelectorRequirement, labels: &Labels) -> bool {
     }
 }
 
-/// The selector as `kubectl -l` takes it, for `status.selector`.
+/// The selector in the syntax of `kubectl -l`, for `status.selector`.
 pub fn to_query(selector: &LabelSelector) -> String {
     let labels = selector.match_labels.iter().flatten().map(|(key, value)| format!("{key}={value}"));
     let expressions = selector.match_expressions.iter().flatten().map(|requirement| {

@@ -1,12 +1,12 @@
-//! Enums for string fields that other writers may extend.
+//! Enums for string fields that other programs may extend.
 //!
-//! A newer or older program may have stored a word that this one does not know. Such a word must neither make the
-//! object undecodable nor change when the object is read back, so every such enum keeps it in an `Other` variant.
+//! A newer or older program may have stored a value that this program does not know. The object must still be readable, and must be written with the
+//! same value. So each of these enums keeps an unknown value in the variant `Other`.
 
-/// Declares an enum over known words with an `Other(String)` variant for all the rest.
+/// Declares an enum of known texts with a variant `Other(String)` for all other texts.
 ///
-/// The first variant is the default. `Display`, `From<&str>`, `as_str`, `Serialize` and `Deserialize` use the words;
-/// `null` is read as the default, because Go's decoder does so.
+/// The first variant is the default. `Display`, `From<&str>`, `as_str`, `Serialize` and `Deserialize` use the texts. `null` is read as the default,
+/// as by Go's decoder.
 #[macro_export]
 macro_rules! string_enum {
     (
@@ -19,16 +19,16 @@ macro_rules! string_enum {
         #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum $name {
             $($(#[$variant_meta])* $variant,)+
-            /// A word this program does not know; kept as it was read.
+            /// An unknown text, as it was read.
             Other(String),
         }
 
         impl $name {
-            /// The words this program knows, in declaration order.
+            /// The known texts, in declaration order.
             #[allow(dead_code)]
             pub const WORDS: &'static [&'static str] = &[$($word),+];
 
-            /// The word as it is stored.
+            /// The stored text.
             pub fn as_str(&self) -> &str {
                 match self {
                     $(Self::$variant => $word,)+
@@ -36,7 +36,7 @@ macro_rules! string_enum {
                 }
             }
 
-            /// Whether the field counts as absent when it is written (Go omits empty strings).
+            /// Whether the field is omitted when it is written (Go omits empty strings).
             #[allow(dead_code)]
             pub fn is_empty(&self) -> bool {
                 self.as_str().is_empty()
@@ -65,7 +65,7 @@ macro_rules! string_enum {
             }
         }
 
-        /// Any string: a schema that lists the words would lock out a newer writer.
+        /// Any string: a schema with the known texts would refuse a newer program.
         impl schemars::JsonSchema for $name {
             fn inline_schema() -> bool {
                 true

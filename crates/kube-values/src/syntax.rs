@@ -1,14 +1,13 @@
-//! Syntax of names, labels and annotation keys, with the API machinery's own texts.
+//! The syntax of names, labels and annotation keys, with the messages of the API machinery.
 //!
-//! Source: k8s.io/apimachinery/pkg/util/validation (v0.36). A checker returns every objection as a finished text, so
-//! that a finding reads exactly like one of the API server. All of them are constants: a list of thousands of bad names
-//! takes no memory of its own.
+//! Source: k8s.io/apimachinery/pkg/util/validation (v0.36). A check returns every objection as a finished text, so that a finding is equal to one of
+//! the API server. All texts are constants: a list of thousands of bad names needs no memory for them.
 
 use std::ops::Deref;
 
-/// Longest DNS subdomain in bytes.
+/// The longest DNS subdomain, in bytes.
 const SUBDOMAIN_MAX: usize = 253;
-/// Longest name part of a qualified name, and longest label value, in bytes.
+/// The longest name part of a qualified name, and the longest label value, in bytes.
 const NAME_MAX: usize = 63;
 
 macro_rules! subdomain_text {
@@ -37,7 +36,7 @@ const NAME_PART_LENGTH_TEXT: &str = "name part must be no more than 63 bytes";
 const LABEL_VALUE_TEXT: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
 const LABEL_VALUE_LENGTH_TEXT: &str = "must be no more than 63 bytes";
 
-/// What is wrong with a text.
+/// The objections to a text.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Objections {
     texts: [&'static str; Self::MAX],
@@ -45,7 +44,7 @@ pub struct Objections {
 }
 
 impl Objections {
-    /// Most objections to one text: two to the prefix of a qualified name and two to its name.
+    /// The maximum of objections to one text: two for the prefix of a qualified name, and two for its name.
     const MAX: usize = 4;
 
     fn add_if(&mut self, is_wrong: bool, text: &'static str) {
@@ -73,7 +72,7 @@ impl IntoIterator for Objections {
     }
 }
 
-/// What is wrong with a DNS-1123 subdomain, such as an object's name.
+/// The objections to a DNS-1123 subdomain, such as the name of an object.
 pub fn dns1123_subdomain(text: &str) -> Objections {
     let mut objections = Objections::default();
     objections.add_if(text.len() > SUBDOMAIN_MAX, SUBDOMAIN_LENGTH_TEXT);
@@ -81,10 +80,10 @@ pub fn dns1123_subdomain(text: &str) -> Objections {
     objections
 }
 
-/// What is wrong with a qualified name, such as a label key or a taint key.
+/// The objections to a qualified name, such as the key of a label or taint.
 pub fn qualified_name(text: &str) -> Objections {
     let mut objections = Objections::default();
-    // Bytes are looked through several times as fast as characters, and these texts are short and many.
+    // A search in bytes is several times as fast as a search in characters, and these texts are short and many.
     let slash = text.bytes().position(|byte| byte == b'/');
     let name = match slash.map(|at| (&text[..at], &text[at + 1..])) {
         None => text,
@@ -108,7 +107,7 @@ pub fn qualified_name(text: &str) -> Objections {
     objections
 }
 
-/// Whether nothing is wrong with a qualified name.
+/// Whether there is no objection to a qualified name.
 pub fn is_qualified_name(text: &str) -> bool {
     let (prefix, name) = text.split_once('/').map_or((None, text), |(prefix, name)| (Some(prefix), name));
     name.len() <= NAME_MAX
@@ -116,7 +115,7 @@ pub fn is_qualified_name(text: &str) -> bool {
         && prefix.is_none_or(|prefix| prefix.len() <= SUBDOMAIN_MAX && is_subdomain(prefix))
 }
 
-/// What is wrong with a label value. The empty string is fine.
+/// The objections to a label value. The empty string is valid.
 pub fn label_value(text: &str) -> Objections {
     let mut objections = Objections::default();
     objections.add_if(text.len() > NAME_MAX, LABEL_VALUE_LENGTH_TEXT);
@@ -124,9 +123,9 @@ pub fn label_value(text: &str) -> Objections {
     objections
 }
 
-/// What a part of a subdomain is made of. Tables, since every key and label of an object is looked through.
+/// The bytes of a part of a subdomain. Tables are fast, and every key and label of an object is checked.
 const SUBDOMAIN_BYTES: [bool; 256] = table(b"abcdefghijklmnopqrstuvwxyz0123456789-");
-/// What a name part or a label value is made of.
+/// The bytes of a name part or a label value.
 const NAME_BYTES: [bool; 256] = table(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.");
 
 const fn table(allowed: &[u8]) -> [bool; 256] {
@@ -152,13 +151,13 @@ fn is_name_part(text: &str) -> bool {
     edge(bytes.first()) && edge(bytes.last()) && bytes.iter().all(|byte| NAME_BYTES[usize::from(*byte)])
 }
 
-/// The known name that a person who wrote `name` may have meant: one that differs only by case, else the one that
-/// differs by the fewest letters, two at most.
+/// The known name that a user may have meant by `name`: a name that differs only by case, or else the name with the fewest different letters, at most
+/// two.
 pub fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let length = name.chars().count();
     let distance = |known: &str| match known.chars().count().abs_diff(length) {
         _ if known.eq_ignore_ascii_case(name) => 0,
-        // Each letter more or less is a difference, and a long name is not compared letter by letter.
+        // Each additional or missing letter is a difference, so that a much longer name is not compared letter by letter.
         difference if difference > 2 => difference,
         _ => edit_distance(known, name),
     };
@@ -235,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn all_objections_to_one_name_are_told() {
+    fn all_objections_to_one_name_are_returned() {
         let name = format!("{}/{}", "X".repeat(254), "!".repeat(64));
         assert_eq!(*qualified_name(&name), [PREFIX_LENGTH_TEXT, PREFIX_TEXT, NAME_PART_LENGTH_TEXT, NAME_PART_TEXT]);
     }

@@ -1,9 +1,9 @@
-//! Defaults of the four kinds, as a JSON Patch and applied in place.
+//! The defaults of the four kinds, as a JSON Patch or applied in place.
 //!
-//! Pure, deterministic, idempotent and monotone: only what is absent (or empty where Go cannot tell the two apart) is
-//! filled, what a user wrote is never changed. The rules read untyped JSON of any shape, since mutation comes before
-//! schema validation, and touch only what they understand. The mutating webhook and the controllers, before they create
-//! children, run the same rules. Source: spec/api-and-admission §7.
+//! Defaulting is pure, deterministic, idempotent and monotone: it only sets absent fields (and empty ones where Go can't distinguish them), and never
+//! changes a user's value. Mutation comes before schema validation, so that the functions read untyped JSON of any shape and ignore the parts that
+//! they don't understand. The mutating webhook uses these functions, and the controllers use them before they create children. Source:
+//! spec/api-and-admission §7.
 
 use json_patch::{AddOperation, Patch, PatchOperation, ReplaceOperation, jsonptr::PointerBuf};
 use kube_values::json::Json;
@@ -18,30 +18,29 @@ use super::{
 /// Whether our finalizer is among the defaults (`--default-finalizers`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FinalizerDefault {
-    /// It is added.
+    /// The defaults include it.
     #[default]
     Add,
-    /// Only the controllers add it.
+    /// The defaults don't include it. The controllers add it.
     Leave,
 }
 
-/// What defaults depend on.
+/// The input of defaulting.
 #[derive(Clone, Copy, Debug)]
 pub struct DefaultingRequest<'a> {
-    /// Kind of the object.
+    /// The kind of the object.
     pub kind: Kind,
-    /// Version it is written in.
+    /// The version of the object.
     pub version: ApiVersion,
-    /// What happens to it.
+    /// The change of the object.
     pub change: Change<'a>,
-    /// Namespace of the request; the object's own may be absent.
+    /// The namespace of the request. The object may have none.
     pub namespace: &'a str,
-    /// Whether our finalizer is added.
+    /// Whether our finalizer is among the defaults.
     pub finalizers: FinalizerDefault,
 }
 
-/// The patch that fills the defaults of an object in; empty when there is nothing to fill, the object is being deleted,
-/// or it cannot be understood.
+/// The patch that sets the defaults of an object. Empty if no default is missing, the object is being deleted, or the object can't be read.
 pub fn default_patch(request: &DefaultingRequest<'_>) -> Patch {
     let mut edits = Edits::default();
     let Some(new) = request.change.new_object() else { return edits.patch };
@@ -66,8 +65,8 @@ pub fn default_patch(request: &DefaultingRequest<'_>) -> Patch {
     edits.patch
 }
 
-/// Fills the defaults of a new v1alpha1 object in, as the webhook would. Controllers call it for children before they
-/// create them, so that nothing depends on the webhook and nothing is written twice.
+/// Sets the defaults of a new v1alpha1 object as the webhook would. Controllers call this before they create children, so that they don't depend on
+/// the webhook and need no second write.
 pub fn apply_defaults(kind: Kind, object: &mut Value) {
     let read = Json::from(&*object);
     let namespace = Node::of(&read).at(&["metadata", "namespace"]).text().unwrap_or_default();
@@ -82,7 +81,7 @@ pub fn apply_defaults(kind: Kind, object: &mut Value) {
     debug_assert!(applied.is_ok(), "a default patch applies to the object it was made from");
 }
 
-/// Collects operations. Parents come first, and pointers are escaped by construction.
+/// Collects the operations of a patch. Parents come first. Pointers are always escaped.
 #[derive(Default)]
 struct Edits {
     patch: Patch,
@@ -100,7 +99,7 @@ impl Edits {
     }
 }
 
-/// The priority annotation and the finalizer. A whole `metadata` is added where there is none.
+/// Sets the priority annotation and the finalizer. Adds the whole `metadata` if it is absent.
 fn default_metadata(request: &DefaultingRequest<'_>, object: Node<'_>, edits: &mut Edits) {
     let metadata = object.get("metadata");
     if metadata.is_absent() {
@@ -127,7 +126,7 @@ fn default_metadata(request: &DefaultingRequest<'_>, object: Node<'_>, edits: &m
     }
 }
 
-/// A new machine has the priority that its creation would write anyway.
+/// Sets the priority of a new machine. The controller would set the same value.
 fn default_priority(request: &DefaultingRequest<'_>, annotations: Node<'_>, edits: &mut Edits) {
     if request.kind != Kind::Machine || !matches!(request.change, Change::Create { .. }) {
         return;
@@ -145,8 +144,8 @@ fn default_priority(request: &DefaultingRequest<'_>, annotations: Node<'_>, edit
     }
 }
 
-/// Our finalizer closes the gap between the creation of an object and its controller's first look at it. On an update,
-/// an explicit removal is respected; a class's finalizer is its controller's business then.
+/// Adds our finalizer, so that it also exists between the creation of an object and the first reconciliation by its controller. An update respects
+/// the explicit removal. After creation, the controller of the classes is responsible for the finalizer of a class.
 fn default_finalizer(request: &DefaultingRequest<'_>, finalizers: Node<'_>, edits: &mut Edits) {
     let ours = |list: Node<'_>| list.elements().iter().any(|name| *name == finalizer::MACHINE);
     let wanted = match request.change {
@@ -167,7 +166,7 @@ fn default_finalizer(request: &DefaultingRequest<'_>, finalizers: Node<'_>, edit
     }
 }
 
-/// There is one kind of class. Template equality ignores this field, so that no rollout follows.
+/// Sets the kind of the class, of which there is only one. The comparison of templates ignores this field, so that the default causes no rollout.
 fn default_class_kind(version: ApiVersion, spec: Node<'_>, place: &[&str], edits: &mut Edits) {
     let field = match version {
         ApiVersion::V1alpha1 => "class",
@@ -180,14 +179,14 @@ fn default_class_kind(version: ApiVersion, spec: Node<'_>, place: &[&str], edits
     }
 }
 
-/// A stored zero keeps the scale subresource readable.
+/// Sets the replicas to 0. A stored zero keeps the scale subresource readable.
 fn default_replicas(spec: Node<'_>, edits: &mut Edits) {
     if spec.members().is_some() && spec.get("replicas").is_absent() {
         edits.add(&["spec", "replicas"], json!(0));
     }
 }
 
-/// `RollingUpdate`, and the margins of whichever strategy is chosen. v1beta1 has no default for the type.
+/// Sets the type `RollingUpdate`, and the margins of the chosen strategy. v1beta1 has no default for the type.
 fn default_strategy(version: ApiVersion, spec: Node<'_>, edits: &mut Edits) {
     const PLACE: [&str; 2] = ["spec", "strategy"];
     if spec.members().is_none() {
@@ -219,7 +218,7 @@ fn default_strategy(version: ApiVersion, spec: Node<'_>, edits: &mut Edits) {
     }
 }
 
-/// The absent one of `maxSurge` and `maxUnavailable`; it becomes 1 where both would be zero and nothing could move.
+/// Sets `maxSurge` or `maxUnavailable` if it is absent. The value becomes 1 if both would be zero, because then the rollout could not proceed.
 fn default_margins(settings: Node<'_>, place: &[&str], surge: i64, unavailable: i64, edits: &mut Edits) {
     match settings {
         Node::Absent => edits.add(place, json!({ "maxSurge": surge, "maxUnavailable": unavailable })),
@@ -242,7 +241,7 @@ fn default_margins(settings: Node<'_>, place: &[&str], surge: i64, unavailable: 
     }
 }
 
-/// `0`, or a percentage of zero.
+/// Whether a margin is `0` or a percentage of zero.
 fn is_zero(margin: Node<'_>) -> bool {
     margin.integer() == Some(0)
         || margin
@@ -251,7 +250,7 @@ fn is_zero(margin: Node<'_>) -> bool {
             .is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte == b'0'))
 }
 
-/// A reference without a namespace means the class's own; the original found nothing there.
+/// Sets the namespace of a reference to the namespace of the class. The Go original found no Secret without a namespace.
 fn default_secret_namespaces(request: &DefaultingRequest<'_>, object: Node<'_>, edits: &mut Edits) {
     let own = object.at(&["metadata", "namespace"]).text().filter(|namespace| !namespace.is_empty());
     let namespace = own.unwrap_or(request.namespace);

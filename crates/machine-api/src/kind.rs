@@ -1,4 +1,4 @@
-//! The four kinds and their versions as values, for code that works on untyped objects.
+//! The four kinds and their versions as values, for code that works with untyped objects.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ impl Kind {
     /// All kinds.
     pub const ALL: [Self; 4] = [Self::Machine, Self::MachineSet, Self::MachineDeployment, Self::MachineClass];
 
-    /// The word in an object's `kind` field.
+    /// The text in the `kind` field of an object.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Machine => "Machine",
@@ -41,7 +41,7 @@ impl Kind {
         }
     }
 
-    /// The kind of this name, if it is ours.
+    /// The kind with this name. `None` if it is none of the four.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == name)
     }
@@ -56,10 +56,10 @@ impl fmt::Display for Kind {
 /// A version of the kinds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ApiVersion {
-    /// What is stored.
+    /// The version in which objects are stored.
     #[default]
     V1alpha1,
-    /// The successor, served on request.
+    /// The next version, served if that is configured.
     V1beta1,
 }
 
@@ -75,7 +75,7 @@ impl ApiVersion {
         }
     }
 
-    /// The version of this name, if it is ours.
+    /// The version with this name. `None` if it is unknown.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|version| version.as_str() == name)
     }

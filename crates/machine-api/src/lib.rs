@@ -1,12 +1,12 @@
-//! The kinds of machines, every name the system uses, and the pure rules over them.
+//! The kinds of machines, all names of the system, and the pure functions for them: rules, defaults and conversion.
 //!
-//! Nothing here is async, knows a client or reads a clock; time comes in as a value. What lives here: the stored kinds ([`v1alpha1`],
-//! [`v1beta1`]) with their schemas ([`schema`]) and definitions ([`crd`]), defaults ([`defaulting`]), conversion ([`conversion`]) and rules ([`validation`]); names ([`names`]);
-//! machine codes ([`machine_code`]); the reviews of the API server ([`admission`]). What does not: anything that talks to a cluster or a cloud.
+//! Nothing here is async, has a client or reads a clock. Times are arguments. The crate has the stored kinds ([`v1alpha1`], [`v1beta1`]) with their
+//! schemas ([`schema`]) and definitions ([`crd`]), defaults ([`defaulting`]), conversion ([`conversion`]), rules ([`validation`]), names ([`names`]),
+//! machine codes ([`machine_code`]) and the reviews of the API server ([`admission`]). Code that calls a cluster or a cloud belongs to other crates.
 
 #![forbid(unsafe_code)]
 
-// Under this name the samples of tests/limits know the crate, which are tests of this crate too.
+// The samples of tests/limits are also compiled as tests of this crate, and import it by this name.
 #[cfg(test)]
 extern crate self as machine_api;
 

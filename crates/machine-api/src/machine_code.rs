@@ -1,14 +1,14 @@
-//! Machine codes 0..=17: what a provider's answer means.
+//! Machine codes 0..=17: the results of the calls of a driver.
 //!
-//! They are vocabulary, not I/O: their names are stored in `lastOperation.errorCode`, their numbers are label values of
-//! metrics. Codes 0..=16 are gRPC's; 17 `Uninitialized` is this project's own. What the controllers do about a code is
-//! theirs (`controllers/machine/retry.rs`). Source: spec/providers §1.3.
+//! The names of the codes are stored in `lastOperation.errorCode`, and the numbers are label values of metrics. The codes 0..=16 are those of gRPC.
+//! The code 17, `Uninitialized`, is an addition of this project. The controllers decide what follows from a code (`controllers/machine/retry.rs`).
+//! Source: spec/providers §1.3.
 
 use std::fmt;
 
 macro_rules! codes {
     ($($(#[$meta:meta])* $name:ident = $number:literal),+ $(,)?) => {
-        /// What a driver's answer means; each code is a decision of the core, none is only a text.
+        /// The result of a driver call. The controllers decide by the code, not by the text of a message.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
         pub enum Code { $($(#[$meta])* $name = $number),+ }
 
@@ -21,12 +21,12 @@ macro_rules! codes {
                 match self { $(Self::$name => stringify!($name)),+ }
             }
 
-            /// The number, as metrics carry it.
+            /// The number, which is the label value in metrics.
             pub const fn number(self) -> u8 {
                 self as u8
             }
 
-            /// The code of this name, if there is one.
+            /// The code with this name.
             pub fn from_name(name: &str) -> Option<Self> {
                 match name { $(stringify!($name) => Some(Self::$name),)+ _ => None }
             }
@@ -35,39 +35,39 @@ macro_rules! codes {
 }
 
 codes! {
-    /// It worked.
+    /// The call succeeded.
     OK = 0,
-    /// The caller gave up.
+    /// The caller cancelled the call.
     Canceled = 1,
-    /// Nobody knows what happened.
+    /// The result is unknown.
     Unknown = 2,
-    /// The class or machine is wrong.
+    /// The class or the machine is invalid.
     InvalidArgument = 3,
-    /// It took too long; it may still happen.
+    /// The call took too long. It may still take effect.
     DeadlineExceeded = 4,
-    /// There is no such VM.
+    /// The VM does not exist.
     NotFound = 5,
-    /// There is one already that is not ours.
+    /// A VM exists that belongs to something else.
     AlreadyExists = 6,
-    /// The credentials may not do this.
+    /// The credentials don't allow the call.
     PermissionDenied = 7,
-    /// Quota or capacity is used up; cluster-autoscaler keys on this one.
+    /// A quota or the capacity is exhausted. cluster-autoscaler reads this code.
     ResourceExhausted = 8,
-    /// Something else must be put right first.
+    /// A precondition is not met.
     FailedPrecondition = 9,
-    /// A concurrent operation got in the way.
+    /// A concurrent operation caused a conflict.
     Aborted = 10,
-    /// More VMs than one were found for a machine.
+    /// Several VMs were found for one machine.
     OutOfRange = 11,
-    /// The driver has no such operation.
+    /// The driver does not support the call.
     Unimplemented = 12,
-    /// The driver or provider broke.
+    /// The driver or the provider has a defect.
     Internal = 13,
-    /// The provider cannot be reached at present.
+    /// The provider is temporarily unavailable.
     Unavailable = 14,
-    /// Data is lost for good.
+    /// Data is lost and can't be restored.
     DataLoss = 15,
-    /// The credentials are refused.
+    /// The credentials are invalid.
     Unauthenticated = 16,
     /// The VM exists but is not initialised.
     Uninitialized = 17,

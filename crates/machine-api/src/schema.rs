@@ -1,8 +1,7 @@
-//! From a Rust type to the structural schema that Kubernetes wants.
+//! Makes the structural schema that Kubernetes requires from a Rust type.
 //!
-//! The types derive `JsonSchema`, so that a field added to a type is declared without another line. JSON Schema can say
-//! more than a structural schema may; what differs is rewritten here. [`nodes`] holds the nodes where a type says too
-//! much or too little. Bounds and rules are added by [`crate::crd`].
+//! The types derive `JsonSchema`, so that a new field is declared automatically. A structural schema allows less than JSON Schema, and this file
+//! rewrites the differences. [`nodes`] has the nodes whose schema differs from their Rust type. [`crate::crd`] adds bounds and rules.
 
 pub mod nodes;
 
@@ -28,12 +27,12 @@ pub fn of(kind: Kind, version: ApiVersion) -> Value {
     }
 }
 
-/// The schema of a kind: the type's own, with `apiVersion` and `kind`, and without anything an API server refuses.
+/// The schema of a stored type, with `apiVersion` and `kind`, and without parts that an API server refuses.
 fn structural<T: JsonSchema>() -> Value {
     made_of::<T>(SchemaSettings::draft07())
 }
 
-/// The same of a type that only this program writes: a field is required that is always written, and no other.
+/// The schema of a type that only this program writes: a field is required if it is always written.
 pub fn structural_of_answers<T: JsonSchema>() -> Value {
     made_of::<T>(SchemaSettings::draft07().for_serialize())
 }
@@ -48,7 +47,7 @@ fn made_of<T: JsonSchema>(settings: SchemaSettings) -> Value {
         {
             properties.insert(name.to_owned(), json!({"type": "string", "description": description}));
         }
-        // The API server has its own schema for it and refuses any other word, a description included.
+        // The API server has its own schema for metadata, and refuses every other keyword here, also a description.
         if properties.contains_key("metadata") {
             properties.insert("metadata".to_owned(), json!({"type": "object"}));
         }
@@ -61,12 +60,12 @@ fn rewrite(schema: &mut Value) {
         *schema = json!({"x-kubernetes-preserve-unknown-fields": true});
     }
     let Some(node) = schema.as_object_mut() else { return };
-    // A default here would change what is stored; the one that is wanted is among the rules.
+    // A default would change the stored objects. The intended defaults are among the rules.
     for word in ["$schema", "title", "default", "definitions"] {
         node.remove(word);
     }
     forget_null(node);
-    // Bounds of Rust's integers are not those of the field.
+    // The bounds of Rust's integer types are not the bounds of the field.
     if node.get("type") == Some(&json!("integer")) {
         node.remove("minimum");
         node.remove("maximum");
@@ -87,8 +86,8 @@ fn rewrite(schema: &mut Value) {
     }
 }
 
-/// `Option` allows null in JSON Schema. The API server drops nulls of fields that are not nullable, which is what Go's
-/// zero values mean, so that null is never declared.
+/// Removes null from the schema of an `Option`. The API server drops nulls of fields that are not nullable, which has the meaning of Go's zero
+/// values.
 fn forget_null(node: &mut Map<String, Value>) {
     if let Some(Value::Array(types)) = node.get("type") {
         let others: Vec<_> = types.iter().filter(|name| **name != json!("null")).cloned().collect();
@@ -106,7 +105,7 @@ fn forget_null(node: &mut Map<String, Value>) {
     }
 }
 
-/// A doc comment as `kubectl explain` shows it: one paragraph, without links and references for developers.
+/// A doc comment as `kubectl explain` shows it: one paragraph, without links and without references for developers.
 fn for_users(description: &str) -> String {
     let mut text = description.split_whitespace().collect::<Vec<_>>().join(" ");
     for reference in [" (spec/", " (decisions.md"] {
@@ -150,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn of_an_answer_what_is_always_told_is_required() {
+    fn fields_that_are_always_written_are_required() {
         assert_eq!(structural_of_answers::<Told>()["required"], json!(["always"]));
     }
 

@@ -1,108 +1,108 @@
-//! What happened in the cloud, in an order that depends on nothing but the seed.
+//! The events of the cloud, in an order that depends only on the seed.
 
 use std::{collections::VecDeque, sync::Arc};
 
 use jiff::Timestamp;
 use serde::Serialize;
 
-/// How many events are remembered.
+/// The maximum of stored events.
 const REMEMBERED: usize = 20_000;
 
-/// What happened.
+/// The kind of an event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase", tag = "what")]
-pub enum Happening {
-    /// A call failed on purpose or by a rule of the cloud.
+pub enum EventKind {
+    /// A call failed, by a failure rule or by a check of the cloud.
     CallFailed {
         /// The operation.
         operation: &'static str,
-        /// The how manieth call it was for the machine.
+        /// The number of the call for this machine and operation, from 1.
         attempt: u32,
-        /// The code it answered.
+        /// The code of the failure.
         code: &'static str,
     },
-    /// A call takes longer on purpose.
+    /// A call takes longer because of a failure rule.
     CallHangs {
         /// The operation.
         operation: &'static str,
-        /// The how manieth call it was for the machine.
+        /// The number of the call for this machine and operation, from 1.
         attempt: u32,
     },
-    /// A call reaches the cloud twice on purpose.
+    /// A call reached the cloud twice because of a failure rule.
     CallRepeated {
         /// The operation.
         operation: &'static str,
-        /// The how manieth call it was for the machine.
+        /// The number of the call for this machine and operation, from 1.
         attempt: u32,
     },
-    /// A VM was ordered.
+    /// A VM was requested.
     Ordered {
-        /// Its identity.
+        /// The id of the VM.
         id: Box<str>,
     },
     /// A VM exists from now on.
     Running {
-        /// Its identity.
+        /// The id of the VM.
         id: Box<str>,
     },
-    /// An outcome rule hit.
+    /// An outcome rule matched.
     Outcome {
-        /// The rule's word.
+        /// The effect of the rule.
         effect: &'static str,
     },
-    /// `InitializeMachine` was done.
+    /// `InitializeMachine` succeeded.
     Initialized,
     /// The kubelet registers its Node.
     NodeRegisters,
     /// The Node is ready.
     NodeReady,
-    /// The Node is not ready any more.
+    /// The Node is no longer ready.
     NodeNotReady,
     /// The kubelet hangs.
     HeartbeatFrozen,
-    /// A Node of that name exists and is not simulated; it is left alone.
+    /// A Node with the same name exists and is not simulated. It is not changed.
     NodeRefused,
     /// The cloud announced the end of a spot VM.
     SpotNotice,
     /// A VM is being stopped.
     Stopping {
-        /// Its identity.
+        /// The id of the VM.
         id: Box<str>,
     },
-    /// A VM exists no more.
+    /// A VM no longer exists.
     Gone {
-        /// Its identity.
+        /// The id of the VM.
         id: Box<str>,
     },
 }
 
-/// Something that happened to a machine's VM.
+/// An event of a machine's VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Event {
-    /// When, by the simulation's clock.
+    /// The time by the clock of the simulation.
     pub at: Timestamp,
     /// `namespace/name` of the machine.
     pub machine: Arc<str>,
-    /// What.
+    /// The kind.
     #[serde(flatten)]
-    pub happening: Happening,
+    pub kind: EventKind,
 }
 
-/// The newest events.
+/// The latest events.
 #[derive(Debug, Default)]
 pub struct EventLog(VecDeque<Event>);
 
 impl EventLog {
-    /// Remembers an event; the oldest is forgotten when there are too many.
-    pub fn push(&mut self, at: Timestamp, machine: Arc<str>, happening: Happening) {
+    /// Adds an event. Drops the oldest event if there are too many.
+    pub fn push(&mut self, at: Timestamp, machine: Arc<str>, kind: EventKind) {
         if self.0.len() == REMEMBERED {
             self.0.pop_front();
         }
-        self.0.push_back(Event { at, machine, happening });
+        self.0.push_back(Event { at, machine, kind });
     }
 
-    /// The events by time, then machine; those of one machine in their order. Which of two machines was served first
-    /// within one instant is the scheduler's accident and does not show.
+    /// The events sorted by time, then by machine. Events of one machine keep their order. The order in which the scheduler served two machines at
+    /// the same time is not visible.
     pub fn sorted(&self) -> Vec<Event> {
         let mut events: Vec<Event> = self.0.iter().cloned().collect();
         events.sort_by(|a, b| (a.at, &a.machine).cmp(&(b.at, &b.machine)));

@@ -1,6 +1,6 @@
-//! All VMs of the cloud and the ways to find one: by machine, by identity, by address.
+//! All VMs of the cloud, with indexes by machine, provider id and address.
 //!
-//! Only storage and indexes; what may happen to a VM is decided in `super::requests` and `super::lifecycle`.
+//! This file only stores and indexes. `super::requests` and `super::lifecycle` decide what happens to a VM.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
@@ -12,31 +12,31 @@ use super::{
     vm::{Vm, VmRef},
 };
 
-/// Machines without a VM whose call counters are remembered.
+/// The maximum of machines without a VM whose call counters are stored.
 const REMEMBERED_MACHINES: usize = 20_000;
-/// Templates, those of no VM included, that are remembered.
+/// The number of templates above which unused templates are removed.
 const UNUSED_TEMPLATES: usize = 64;
-/// Host addresses of 10.240.0.0/12.
+/// The number of addresses in 10.240.0.0/12.
 const ADDRESSES: u32 = 1 << 20;
 
-/// What is remembered of a machine: its VMs and how often it was called about.
+/// The VMs and the call counters of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Book {
-    /// Where its VMs are kept, the oldest first.
+pub struct MachineRecord {
+    /// The slots of its VMs, the oldest first.
     vms: Vec<u32>,
-    /// How many VMs were made for it.
+    /// The number of VMs that were made for it.
     pub made: u32,
-    /// How often each operation was called for it.
+    /// The number of calls for each operation.
     pub calls: [u16; Operation::ALL.len()],
 }
 
-/// A template and the VMs that use it.
+/// A template and the number of its VMs.
 #[derive(Debug)]
 struct TemplateEntry {
     template: Arc<VmTemplate>,
     config: Arc<SimulationConfig>,
     vms: u32,
-    /// VMs that count against quotas.
+    /// The number of VMs that count against quotas.
     charged: u32,
 }
 
@@ -45,11 +45,11 @@ struct TemplateEntry {
 pub struct Fleet {
     slots: Vec<Option<Box<Vm>>>,
     free: Vec<u32>,
-    books: BTreeMap<Arc<str>, Book>,
+    records: BTreeMap<Arc<str>, MachineRecord>,
     without_vm: VecDeque<Arc<str>>,
     by_provider_id: HashMap<u64, u32>,
     addresses: HashSet<u32>,
-    /// By the hash of what they say.
+    /// The templates by the hash of their content.
     templates: BTreeMap<u64, TemplateEntry>,
     serial: u32,
     alive: usize,
@@ -61,24 +61,24 @@ impl Fleet {
         self.slots.get(vm.slot as usize)?.as_deref().filter(|found| found.serial == vm.serial)
     }
 
-    /// The VM, to be changed.
+    /// The mutable VM, if it still exists.
     pub fn get_mut(&mut self, vm: VmRef) -> Option<&mut Vm> {
         self.slots.get_mut(vm.slot as usize)?.as_deref_mut().filter(|found| found.serial == vm.serial)
     }
 
-    /// How many VMs there are.
+    /// The number of VMs.
     pub const fn len(&self) -> usize {
         self.alive
     }
 
-    /// All VMs in the order of their making.
+    /// All VMs, in the order of their slots.
     pub fn iter(&self) -> impl Iterator<Item = (VmRef, &Vm)> {
         (0..).take(self.slots.len()).filter_map(move |slot| self.in_slot(slot))
     }
 
     /// The VMs of a machine, the oldest first.
     pub fn of_machine(&self, key: &str) -> Vec<VmRef> {
-        let slots = self.books.get(key).map(|book| book.vms.as_slice()).unwrap_or_default();
+        let slots = self.records.get(key).map(|record| record.vms.as_slice()).unwrap_or_default();
         slots.iter().filter_map(|slot| self.in_slot(*slot)).map(|(reference, _)| reference).collect()
     }
 
@@ -87,49 +87,49 @@ impl Fleet {
         Some((VmRef { slot, serial: vm.serial }, vm))
     }
 
-    /// The VM with this identity.
+    /// The VM with this provider id.
     pub fn by_provider_id(&self, provider_id: &str) -> Option<VmRef> {
         let (reference, vm) = self.in_slot(*self.by_provider_id.get(&Fingerprint::of(provider_id))?)?;
         (&*vm.provider_id == provider_id).then_some(reference)
     }
 
-    /// The machines that there are books of.
+    /// The machines with records.
     pub fn machines(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.books.keys()
+        self.records.keys()
     }
 
-    /// Calls of all machines so far, by operation.
+    /// The number of calls of all machines, by operation.
     pub fn calls(&self) -> impl Iterator<Item = (Operation, u64)> {
         Operation::ALL.into_iter().enumerate().map(|(at, operation)| {
-            let calls = self.books.values().map(|book| book.calls.get(at).copied().map_or(0, u64::from)).sum();
+            let calls = self.records.values().map(|record| record.calls.get(at).copied().map_or(0, u64::from)).sum();
             (operation, calls)
         })
     }
 
-    /// The book of a machine, opened when there is none.
-    pub fn book(&mut self, key: &Arc<str>) -> &mut Book {
-        if !self.books.contains_key(key) {
+    /// The record of a machine. Adds one if there is none.
+    pub fn record(&mut self, key: &Arc<str>) -> &mut MachineRecord {
+        if !self.records.contains_key(key) {
             self.without_vm.push_back(Arc::clone(key));
             self.forget_old_machines();
         }
-        self.books.entry(Arc::clone(key)).or_default()
+        self.records.entry(Arc::clone(key)).or_default()
     }
 
-    /// The book of a machine.
-    pub fn book_of(&self, key: &str) -> Option<&Book> {
-        self.books.get(key)
+    /// The record of a machine, if there is one.
+    pub fn find_record(&self, key: &str) -> Option<&MachineRecord> {
+        self.records.get(key)
     }
 
     fn forget_old_machines(&mut self) {
         while self.without_vm.len() > REMEMBERED_MACHINES {
             let Some(key) = self.without_vm.pop_front() else { break };
-            if self.books.get(&key).is_some_and(|book| book.vms.is_empty()) {
-                self.books.remove(&key);
+            if self.records.get(&key).is_some_and(|record| record.vms.is_empty()) {
+                self.records.remove(&key);
             }
         }
     }
 
-    /// Adds a VM; its serial, its address, if that is taken, and its place in the indexes are given here.
+    /// Adds a VM to all indexes. Sets its serial, and its address if the address is in use.
     pub fn insert(&mut self, mut vm: Vm) -> VmRef {
         self.serial = self.serial.wrapping_add(1);
         vm.serial = self.serial;
@@ -149,21 +149,21 @@ impl Fleet {
             *place = Some(Box::new(vm));
         }
         self.alive += 1;
-        self.books.entry(key).or_default().vms.push(slot);
+        self.records.entry(key).or_default().vms.push(slot);
         reference
     }
 
-    /// Takes a VM off its machine.
+    /// Removes a VM from its machine.
     fn unlink(&mut self, key: &Arc<str>, slot: u32) {
-        let Some(book) = self.books.get_mut(key) else { return };
-        book.vms.retain(|other| *other != slot);
-        if book.vms.is_empty() {
+        let Some(record) = self.records.get_mut(key) else { return };
+        record.vms.retain(|other| *other != slot);
+        if record.vms.is_empty() {
             self.without_vm.push_back(Arc::clone(key));
             self.forget_old_machines();
         }
     }
 
-    /// Removes a VM from everywhere.
+    /// Removes a VM from all indexes.
     pub fn remove(&mut self, vm: VmRef) -> Option<Box<Vm>> {
         let key = self.get(vm).map(|vm| Arc::clone(&vm.key))?;
         self.unlink(&key, vm.slot);
@@ -181,19 +181,19 @@ impl Fleet {
         Some(gone)
     }
 
-    /// The VM counts against quotas no more.
+    /// Stops counting a VM of this template against quotas.
     pub fn discharge(&mut self, template: u64) {
         if let Some(entry) = self.templates.get_mut(&template) {
             entry.charged = entry.charged.saturating_sub(1);
         }
     }
 
-    /// Gives a VM another machine and template, once they are known.
+    /// Changes the machine and the template of a VM, after they are known.
     pub fn rebind(&mut self, vm: VmRef, key: &Arc<str>, template: u64) {
         let Some((old_key, old_template)) = self.get(vm).map(|vm| (Arc::clone(&vm.key), vm.template)) else { return };
         if old_key != *key {
             self.unlink(&old_key, vm.slot);
-            self.books.entry(Arc::clone(key)).or_default().vms.push(vm.slot);
+            self.records.entry(Arc::clone(key)).or_default().vms.push(vm.slot);
         }
         if let Some(entry) = self.templates.get_mut(&old_template) {
             entry.vms -= 1;
@@ -210,7 +210,7 @@ impl Fleet {
 
     fn take_address(&mut self, hint: u32) -> u32 {
         let mut address = hint % ADDRESSES;
-        // The network's own address and its broadcast are of no host.
+        // The address of the network and the broadcast address are no host addresses.
         for _ in 0..ADDRESSES {
             if address != 0 && address != ADDRESSES - 1 && self.addresses.insert(address) {
                 break;
@@ -220,11 +220,11 @@ impl Fleet {
         address
     }
 
-    /// The number of a template, added when there is none. `config` makes the configuration of a new one.
+    /// The number of a template. Adds the template if there is none. `config` makes the configuration of a new one.
     pub fn intern(&mut self, template: VmTemplate, config: impl FnOnce(&VmTemplate) -> Arc<SimulationConfig>) -> u64 {
         let number = Fingerprint::of(&serde_json::to_string(&template).unwrap_or_default());
         if !self.templates.contains_key(&number) {
-            // Unused templates are kept for the next VM of their class until there are many of them.
+            // Unused templates are kept for the next VM of their class, up to a limit.
             if self.templates.len() > UNUSED_TEMPLATES {
                 self.templates.retain(|_, entry| entry.vms > 0);
             }
@@ -234,13 +234,13 @@ impl Fleet {
         number
     }
 
-    /// The templates of VMs that exist or will.
+    /// The templates with VMs that exist or will exist.
     pub fn templates_alive(&self) -> impl Iterator<Item = (u64, Arc<VmTemplate>)> {
         let alive = self.templates.iter().filter(|(_, entry)| entry.charged > 0);
         alive.map(|(number, entry)| (*number, Arc::clone(&entry.template)))
     }
 
-    /// The template of this number.
+    /// The template with this number.
     pub fn template(&self, number: u64) -> Arc<VmTemplate> {
         self.templates.get(&number).map(|entry| Arc::clone(&entry.template)).unwrap_or_default()
     }
@@ -250,12 +250,12 @@ impl Fleet {
         self.templates.get(&number).map(|entry| Arc::clone(&entry.config)).unwrap_or_default()
     }
 
-    /// Templates and how many VMs of them count against quotas.
+    /// The templates, and the numbers of their VMs that count against quotas.
     pub fn usage(&self) -> impl Iterator<Item = (&VmTemplate, u64)> {
         self.templates.values().map(|entry| (&*entry.template, u64::from(entry.charged)))
     }
 
-    /// Makes the configurations of all templates anew.
+    /// Makes the configurations of all templates again.
     pub fn reconfigure(&mut self, config: impl Fn(&VmTemplate) -> Arc<SimulationConfig>) {
         for entry in self.templates.values_mut() {
             entry.config = config(&entry.template);

@@ -1,25 +1,25 @@
-//! The life of a VM: what happens by itself when time passes, and what each step leads to (spec/providers §7.3).
+//! The life cycle of a VM: what happens as time passes, and what follows from each step (spec/providers §7.3).
 //!
-//! All deadlines of all VMs are in one ordered set. A timer that finds its VM in another state is simply spent.
+//! The deadlines of all VMs are in one ordered set. A timer is ignored if its VM is in another state meanwhile.
 
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 
 use super::{
-    Cloud, Happening, Step, address_of,
+    Cloud, EventKind, Step, address_of,
     vm::{Heartbeat, Initialisation, Joining, Life, NodeStage, Vm, VmRef},
 };
 use crate::{
     clock::later,
     config::{NodeNaming, SimulationConfig},
     distribution::exponential,
-    draw::Question,
+    draw::Decision,
     rules::Outcome,
     template::{InstanceId, VmTemplate},
 };
 
-/// When something happens to a VM.
+/// The time of a step in the life of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Timer {
     pub(super) at: Timestamp,
@@ -28,7 +28,7 @@ pub(super) struct Timer {
     due: Due,
 }
 
-/// What happens.
+/// The steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Due {
     Exists,
@@ -41,30 +41,30 @@ pub(super) enum Due {
     Forgotten,
 }
 
-/// What a VM's kubelet has to do.
+/// What the kubelet of a VM must do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NodeWish {
-    /// Show the Node as the VM's stage says.
+pub enum NodeAction {
+    /// Show the stage of the VM on the Node.
     Show,
-    /// Stop: the VM ends.
+    /// Stop, because the VM ends.
     Stop,
-    /// The VM is gone.
+    /// Delete the Node if that is configured, because the VM is gone.
     Gone,
 }
 
-/// Tells the kubelets that something about a VM's Node has changed.
+/// Notifies the kubelets that the VM of a Node has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeNotice {
     /// The VM.
     pub vm: VmRef,
-    /// Name of its Node.
+    /// The name of the Node.
     pub node: Box<str>,
     /// What to do.
-    pub wish: NodeWish,
+    pub action: NodeAction,
 }
 
 impl Cloud {
-    /// Lets everything happen that is due by now, in its order and at its own time.
+    /// Runs all steps that are due, in their order and each at its own time.
     pub fn advance(&mut self, now: Timestamp) {
         while let Some(timer) = self.timers.first().copied().filter(|timer| timer.at <= now) {
             self.timers.pop_first();
@@ -84,23 +84,23 @@ impl Cloud {
         }
     }
 
-    /// Makes the next VM of a machine; the caller has taken quota and idempotency into account.
+    /// Makes the next VM of a machine. The caller has checked quotas and existing VMs.
     pub(super) fn order(&mut self, key: &Arc<str>, template: VmTemplate, now: Timestamp) -> VmRef {
         let number = self.intern(template);
         let vm = self.new_vm(key, number);
         self.add(vm, now)
     }
 
-    /// A VM with an identity that no other one has.
+    /// Makes a VM with a unique provider id.
     fn new_vm(&mut self, key: &Arc<str>, template: u64) -> Vm {
         let facts = self.fleet.template(template);
         let machine = key.split_once('/').map_or(&**key, |(_, name)| name);
         loop {
-            let book = self.fleet.book(key);
-            book.made += 1;
-            let generation = book.made;
+            let record = self.fleet.record(key);
+            record.made += 1;
+            let generation = record.made;
             let provider_id = facts.provider_id(machine, self.instance_id(key, generation));
-            // An identity built of the machine's name may still be held by a VM that only a lagging list shows.
+            // A provider id with the name of the machine may still belong to a VM that only a delayed list shows.
             let taken = self.fleet.by_provider_id(&provider_id).and_then(|vm| self.fleet.get(vm));
             if taken.is_some_and(|vm| vm.is_alive() && *vm.key != **key) {
                 continue;
@@ -111,8 +111,8 @@ impl Cloud {
 
     fn instance_id(&self, key: &str, generation: u32) -> InstanceId {
         use rand::Rng;
-        let question = Question { operation: "create", subject: key, attempt: generation, purpose: "instance id" };
-        let mut generator = self.draws.generator(question);
+        let decision = Decision { operation: "create", subject: key, attempt: generation, purpose: "instance id" };
+        let mut generator = self.draws.generator(decision);
         InstanceId([generator.next_u64(), generator.next_u64()])
     }
 
@@ -126,14 +126,14 @@ impl Cloud {
         let template = vm.template;
         let reference = self.fleet.insert(vm);
         self.name_node(reference, template);
-        self.events.push(now, key, Happening::Ordered { id });
+        self.events.push(now, key, EventKind::Ordered { id });
         self.at(until, reference, Due::Exists);
         self.changed(reference);
         self.advance(now);
         reference
     }
 
-    /// Gives the Node a name of its own where the configuration wants it.
+    /// Sets the name of the Node, if the configuration does not use the name of the machine.
     fn name_node(&mut self, reference: VmRef, template: u64) {
         if self.fleet.config(template).nodes.node_name != NodeNaming::PrivateDns {
             return;
@@ -148,22 +148,22 @@ impl Cloud {
         self.timers.insert(Timer { at, serial: vm.serial, slot: vm.slot, due });
     }
 
-    /// Something about the VM must be kept.
+    /// Marks the VM as changed, so that it is stored again.
     pub(super) fn changed(&mut self, vm: VmRef) {
         self.revision += 1;
         self.changes.vms.push(vm);
     }
 
-    fn happened(&mut self, vm: VmRef, at: Timestamp, happening: impl FnOnce(&Vm) -> Happening) {
-        if let Some((key, happening)) = self.fleet.get(vm).map(|vm| (Arc::clone(&vm.key), happening(vm))) {
-            self.events.push(at, key, happening);
+    fn log_event(&mut self, vm: VmRef, at: Timestamp, kind: impl FnOnce(&Vm) -> EventKind) {
+        if let Some((key, kind)) = self.fleet.get(vm).map(|vm| (Arc::clone(&vm.key), kind(vm))) {
+            self.events.push(at, key, kind);
         }
     }
 
-    fn tell(&mut self, vm: VmRef, wish: NodeWish) {
+    fn notify(&mut self, vm: VmRef, action: NodeAction) {
         if let Some(node) = self.fleet.get(vm).filter(|vm| vm.joining == Joining::Joins).map(|vm| vm.node_name().into())
         {
-            self.notices.push(NodeNotice { vm, node, wish });
+            self.notices.push(NodeNotice { vm, node, action });
         }
     }
 
@@ -175,15 +175,15 @@ impl Cloud {
         vm.life = Life::Running;
         vm.created = at;
         let (generation, template, key) = (vm.generation, vm.template, Arc::clone(&vm.key));
-        self.happened(reference, at, |vm| Happening::Running { id: vm.provider_id.clone() });
+        self.log_event(reference, at, |vm| EventKind::Running { id: vm.provider_id.clone() });
         let outcome = self.outcome_of(reference);
         if let Some(outcome) = outcome {
-            self.events.push(at, Arc::clone(&key), Happening::Outcome { effect: outcome.word() });
+            self.events.push(at, Arc::clone(&key), EventKind::Outcome { effect: outcome.word() });
         }
         match outcome {
             Some(Outcome::NeverJoins) => self.update(reference, |vm| vm.joining = Joining::Never),
             Some(Outcome::Uninitialized) => self.update(reference, |vm| vm.initialisation = Initialisation::Missing),
-            // A twin of a twin would never end.
+            // Only one duplicate is made, because a duplicate of a duplicate would never end.
             Some(Outcome::DuplicateVm) if generation == 1 || self.fleet.of_machine(&key).len() == 1 => {
                 self.add_twin(&key, template, at);
             }
@@ -193,8 +193,8 @@ impl Cloud {
         self.changed(reference);
     }
 
-    /// A second VM for the same machine, as a cloud makes it that lost the first request. It has no kubelet, since two
-    /// cannot register under one name.
+    /// Makes a second VM for the same machine, like a cloud that lost the first request. It has no kubelet, because two kubelets can't register with
+    /// the same name.
     fn add_twin(&mut self, key: &Arc<str>, template: u64, at: Timestamp) {
         let facts = self.fleet.template(template);
         let mut twin = self.new_vm(key, template);
@@ -206,11 +206,11 @@ impl Cloud {
         twin.joining = Joining::Never;
         let id = twin.provider_id.clone();
         let reference = self.fleet.insert(twin);
-        self.events.push(at, Arc::clone(key), Happening::Running { id });
+        self.events.push(at, Arc::clone(key), EventKind::Running { id });
         self.changed(reference);
     }
 
-    /// Sets the timers of a running VM. All of them follow from when it began to exist, so a restart sets the same.
+    /// Sets the timers of a running VM. All of them depend on its creation time, so that they are the same after a restart.
     pub(super) fn begin_running(&mut self, reference: VmRef) {
         let Some(vm) = self.fleet.get(reference) else { return };
         let (created, node, joining) = (vm.created, vm.node, vm.joining);
@@ -221,7 +221,7 @@ impl Cloud {
             match node {
                 NodeStage::Absent => self.at(boots_at, reference, Due::Boots),
                 NodeStage::Registered => self.await_ready(reference, boots_at),
-                NodeStage::Ready | NodeStage::Broken => self.tell(reference, NodeWish::Show),
+                NodeStage::Ready | NodeStage::Broken => self.notify(reference, NodeAction::Show),
             }
         }
         if let Some(Outcome::Vanishes(after)) = self.outcome_of(reference) {
@@ -235,83 +235,83 @@ impl Cloud {
     fn spot_end(&self, vm: &Vm, config: &SimulationConfig) -> Option<Duration> {
         let template = self.fleet.template(vm.template);
         let spot = config.spot.as_ref().filter(|spot| spot.pattern.matches(template.subject(vm.machine())))?;
-        let question =
-            Question { operation: "create", subject: &vm.key, attempt: vm.generation, purpose: "spot interruption" };
-        Some(exponential(spot.mean_time_to_interrupt, &mut self.draws.generator(question)))
+        let decision =
+            Decision { operation: "create", subject: &vm.key, attempt: vm.generation, purpose: "spot interruption" };
+        Some(exponential(spot.mean_time_to_interrupt, &mut self.draws.generator(decision)))
     }
 
-    /// The outcome rule that hits this VM; the same every time it is asked.
+    /// The outcome rule for this VM. The result is always the same.
     fn outcome_of(&self, reference: VmRef) -> Option<Outcome> {
         let vm = self.fleet.get(reference)?;
         let (template, config) = (self.fleet.template(vm.template), self.fleet.config(vm.template));
         let subject = template.subject(vm.machine());
         let rule = config.outcomes.iter().enumerate().find(|(at, rule)| {
             let purpose = format!("outcome {at}");
-            let question =
-                Question { operation: "create", subject: &vm.key, attempt: vm.generation, purpose: &purpose };
-            rule.pattern.matches(subject) && self.draws.happens(question, rule.rate)
+            let decision =
+                Decision { operation: "create", subject: &vm.key, attempt: vm.generation, purpose: &purpose };
+            rule.pattern.matches(subject) && self.draws.happens(decision, rule.rate)
         });
         rule.map(|(_, rule)| rule.outcome)
     }
 
-    /// Brings the Node of a running VM from a stage to another one; answers whether it was there.
-    fn moves(
+    /// Changes the stage of the Node of a running VM. Returns whether the Node was in the stage `from`.
+    fn change_stage(
         &mut self,
         reference: VmRef,
         at: Timestamp,
         from: impl FnOnce(NodeStage) -> bool,
-        (to, happening): (NodeStage, Happening),
+        (to, kind): (NodeStage, EventKind),
     ) -> bool {
         let running = self.fleet.get_mut(reference).filter(|vm| vm.life == Life::Running);
         let Some(vm) = running.filter(|vm| from(vm.node)) else { return false };
         vm.node = to;
-        self.happened(reference, at, |_| happening);
+        self.log_event(reference, at, |_| kind);
         true
     }
 
     fn boots(&mut self, reference: VmRef, at: Timestamp) {
-        let boots = (NodeStage::Registered, Happening::NodeRegisters);
-        if self.moves(reference, at, |node| node == NodeStage::Absent, boots) {
+        let boots = (NodeStage::Registered, EventKind::NodeRegisters);
+        if self.change_stage(reference, at, |node| node == NodeStage::Absent, boots) {
             self.await_ready(reference, at);
         }
     }
 
-    /// A Node that is ready at once is announced only once, so that one write shows it.
+    /// Schedules the readiness of a Node. A Node that is ready at once gets one notice, so that one write is enough.
     fn await_ready(&mut self, reference: VmRef, registered: Timestamp) {
         let Some(length) = self.fleet.get(reference).map(|vm| self.lasts(vm, Step::Ready)) else { return };
         if length.is_zero() {
             self.becomes_ready(reference, registered);
         } else {
             self.at(later(registered, length), reference, Due::Ready);
-            self.tell(reference, NodeWish::Show);
+            self.notify(reference, NodeAction::Show);
         }
     }
 
     fn becomes_ready(&mut self, reference: VmRef, at: Timestamp) {
-        let ready = (NodeStage::Ready, Happening::NodeReady);
-        if !self.moves(reference, at, |node| node == NodeStage::Registered, ready) {
+        let ready = (NodeStage::Ready, EventKind::NodeReady);
+        if !self.change_stage(reference, at, |node| node == NodeStage::Registered, ready) {
             return;
         }
         if let Some(Outcome::JoinsThenNotReady(after)) = self.outcome_of(reference) {
             self.at(later(at, after), reference, Due::Breaks);
         }
-        self.tell(reference, NodeWish::Show);
+        self.notify(reference, NodeAction::Show);
     }
 
-    /// The Node is ready again after it was not.
+    /// The Node becomes ready again.
     pub fn recovers(&mut self, reference: VmRef, at: Timestamp) {
-        let ready = (NodeStage::Ready, Happening::NodeReady);
-        if self.moves(reference, at, |node| node == NodeStage::Broken, ready) {
-            self.tell(reference, NodeWish::Show);
+        let ready = (NodeStage::Ready, EventKind::NodeReady);
+        if self.change_stage(reference, at, |node| node == NodeStage::Broken, ready) {
+            self.notify(reference, NodeAction::Show);
             self.changed(reference);
         }
     }
 
-    /// The Node becomes not ready and stays so until it [recovers](Self::recovers).
+    /// The Node becomes not ready until it [recovers](Self::recovers).
     pub fn breaks(&mut self, reference: VmRef, at: Timestamp) {
-        let broken = (NodeStage::Broken, Happening::NodeNotReady);
-        if self.moves(reference, at, |node| node != NodeStage::Absent, broken) {
-            self.tell(reference, NodeWish::Show);
+        let broken = (NodeStage::Broken, EventKind::NodeNotReady);
+        if self.change_stage(reference, at, |node| node != NodeStage::Absent, broken) {
+            self.notify(reference, NodeAction::Show);
             self.changed(reference);
         }
     }
@@ -319,29 +319,29 @@ impl Cloud {
     /// The kubelet hangs from now on.
     pub fn freeze(&mut self, reference: VmRef, at: Timestamp) {
         self.update(reference, |vm| vm.heartbeat = Heartbeat::Frozen);
-        self.happened(reference, at, |_| Happening::HeartbeatFrozen);
-        self.tell(reference, NodeWish::Show);
+        self.log_event(reference, at, |_| EventKind::HeartbeatFrozen);
+        self.notify(reference, NodeAction::Show);
         self.changed(reference);
     }
 
-    /// The cloud announces the end of a VM; it comes when the notice has passed.
+    /// The cloud announces the end of a VM. The VM ends when the notice period is over.
     pub fn is_interrupted(&mut self, reference: VmRef, at: Timestamp) {
         let Some(vm) = self.fleet.get(reference).filter(|vm| vm.life == Life::Running) else { return };
         let config = self.fleet.config(vm.template);
         let notice = config.spot.as_ref().map_or(Duration::from_secs(120), |spot| spot.notice);
-        self.happened(reference, at, |_| Happening::SpotNotice);
+        self.log_event(reference, at, |_| EventKind::SpotNotice);
         self.at(later(at, notice), reference, Due::Vanishes);
     }
 
-    /// The VM ends without being asked to.
+    /// The VM ends without a request.
     pub fn vanishes(&mut self, reference: VmRef, at: Timestamp) {
         if self.fleet.get(reference).is_some_and(Vm::is_alive) {
-            self.tell(reference, NodeWish::Stop);
+            self.notify(reference, NodeAction::Stop);
             self.is_gone(reference, at);
         }
     }
 
-    /// Orders the end of a VM; answers when it will be gone.
+    /// Begins the deletion of a VM. Returns when it will be gone.
     pub(super) fn stop(&mut self, reference: VmRef, now: Timestamp) -> Option<Timestamp> {
         let vm = self.fleet.get(reference)?;
         let until = match vm.life {
@@ -350,8 +350,8 @@ impl Cloud {
             Life::Creating { .. } | Life::Running => later(now, self.lasts(vm, Step::Delete)),
         };
         self.update(reference, |vm| vm.life = Life::Stopping { until });
-        self.happened(reference, now, |vm| Happening::Stopping { id: vm.provider_id.clone() });
-        self.tell(reference, NodeWish::Stop);
+        self.log_event(reference, now, |vm| EventKind::Stopping { id: vm.provider_id.clone() });
+        self.notify(reference, NodeAction::Stop);
         self.at(until, reference, Due::Gone);
         self.changed(reference);
         self.advance(now);
@@ -363,8 +363,8 @@ impl Cloud {
         let (id, template, key) = (vm.provider_id.clone(), vm.template, Arc::clone(&vm.key));
         let consistency = self.fleet.config(template).consistency;
         let lag = consistency.get_lag.max(consistency.list_lag);
-        self.happened(reference, at, |vm| Happening::Gone { id: vm.provider_id.clone() });
-        self.tell(reference, NodeWish::Gone);
+        self.log_event(reference, at, |vm| EventKind::Gone { id: vm.provider_id.clone() });
+        self.notify(reference, NodeAction::Gone);
         self.fleet.discharge(template);
         self.revision += 1;
         self.changes.gone.push(id);
@@ -384,7 +384,7 @@ impl Cloud {
     }
 }
 
-/// The name that EC2 gives a host of this address.
+/// The name that EC2 gives a host with this address.
 fn private_dns(address: Ipv4Addr, region: &str) -> String {
     let [a, b, c, d] = address.octets();
     format!("ip-{a}-{b}-{c}-{d}.{region}.compute.internal")

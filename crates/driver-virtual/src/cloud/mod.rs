@@ -1,8 +1,8 @@
-//! The simulated cloud itself: a state machine of VMs without a clock, a network or a task.
+//! The simulated cloud: a state machine of VMs without a clock, a network or a task.
 //!
-//! Commands and the time come in; answers, notices for the kubelets, changes to keep and the next deadline come out
-//! (spec/providers §7.3). Here: the cloud's parts and what every call passes first (rate limit, failure rules). The calls
-//! are in [`requests`], the life of a VM in [`lifecycle`], what is kept over a restart in [`restore`].
+//! The inputs are commands and the time. The outputs are answers, notices for the kubelets, changes to store, and the next deadline (spec/providers
+//! §7.3). This file has the parts of the cloud and the checks before every call (rate limit, failure rules). The calls are in [`requests`], the life
+//! cycle of a VM in [`lifecycle`], and the stored state in [`restore`].
 
 mod event;
 mod fleet;
@@ -22,8 +22,8 @@ use std::{
 
 use jiff::Timestamp;
 
-pub use event::{Event, Happening};
-pub use lifecycle::{NodeNotice, NodeWish};
+pub use event::{Event, EventKind};
+pub use lifecycle::{NodeAction, NodeNotice};
 pub use requests::{MachineCall, Target};
 pub use restore::{Entry, FORMAT, KnownVm};
 pub use vm::{Heartbeat, Life, NodeStage, Vm, VmRef, machine_key};
@@ -31,7 +31,7 @@ pub use vm::{Heartbeat, Life, NodeStage, Vm, VmRef, machine_key};
 use self::{event::EventLog, fleet::Fleet, lifecycle::Timer};
 use super::{
     config::{Scope, SimulationConfig},
-    draw::{Draws, Question},
+    draw::{Decision, Draws},
     rules::{FailureEffect, Operation, ShortList, Subject},
     template::VmTemplate,
 };
@@ -51,21 +51,21 @@ pub struct Cloud {
     tokens: Option<Tokens>,
     events: EventLog,
     notices: Vec<NodeNotice>,
-    /// Grows with everything that must be kept.
+    /// Increases with every change that must be stored.
     revision: u64,
     changes: Changes,
-    /// Whether the Nodes of the target cluster were taken over.
+    /// Whether the Nodes of the target cluster were adopted.
     has_adopted: bool,
 }
 
-/// The rate limit's bucket.
+/// The token bucket of the rate limit.
 #[derive(Clone, Copy, Debug)]
 struct Tokens {
     left: f64,
     at: Timestamp,
 }
 
-/// What has changed and must be kept.
+/// The changes that must be stored.
 #[derive(Debug, Default)]
 struct Changes {
     vms: Vec<VmRef>,
@@ -73,52 +73,52 @@ struct Changes {
     machines: Vec<Arc<str>>,
 }
 
-/// What a call meets before it does anything.
+/// The result of the checks before a call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Admission {
-    /// How much longer it takes first.
+    /// The additional time before the call.
     pub hang: Option<Duration>,
-    /// How long the API takes to answer.
+    /// The latency of the API.
     pub latency: Duration,
-    /// How long after the deed its failure is answered.
+    /// The time between the change and the failure of the call.
     pub late: Duration,
-    /// Whether it goes on.
+    /// Whether the call is carried out.
     pub verdict: Verdict,
 }
 
-/// Whether a call goes on.
+/// Whether a call is carried out.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
-    /// It does.
+    /// The call is carried out.
     Go,
-    /// It fails and nothing is done.
+    /// The call fails without any change.
     FailBefore(Status),
-    /// It is done, yet fails.
+    /// The call is carried out, but fails.
     FailAfter(Status),
-    /// It goes on, and its list lacks VMs.
+    /// The call is carried out, but its list is incomplete.
     Shorten(ShortList),
-    /// It is done twice; the second answer counts.
+    /// The call is carried out twice. The second answer is returned.
     Repeat,
 }
 
-/// What a Node needs to know of its VM.
+/// The data of a VM for its Node.
 #[derive(Clone, Debug)]
 pub struct NodeView {
-    /// Name of the Node.
+    /// The name of the Node.
     pub name: String,
-    /// Name of the machine.
+    /// The name of the machine.
     pub machine: String,
-    /// Namespace of the machine; empty when it is not known.
+    /// The namespace of the machine. Empty if unknown.
     pub namespace: String,
-    /// Identity at the provider.
+    /// The provider id.
     pub provider_id: String,
-    /// Internal address.
+    /// The internal address.
     pub address: Ipv4Addr,
-    /// First address of the pods' /24.
+    /// The first address of the network of the pods, a /24.
     pub pod_network: Ipv4Addr,
-    /// Where its kubelet stands.
+    /// The stage of the Node.
     pub stage: NodeStage,
-    /// Whether its kubelet reports.
+    /// Whether the kubelet sends heartbeats.
     pub heartbeat: Heartbeat,
     /// The template.
     pub template: Arc<VmTemplate>,
@@ -127,7 +127,7 @@ pub struct NodeView {
 }
 
 impl Cloud {
-    /// An empty cloud whose simulation starts now. `seed` is the configuration's, or one made for its 0.
+    /// Creates an empty cloud whose simulation starts now. `seed` is the seed of the configuration, or a random one if that is 0.
     pub fn new(config: Arc<SimulationConfig>, seed: u64, now: Timestamp) -> Self {
         Self {
             config,
@@ -146,12 +146,12 @@ impl Cloud {
         }
     }
 
-    /// The configuration in force.
+    /// The current configuration.
     pub fn config(&self) -> &Arc<SimulationConfig> {
         &self.config
     }
 
-    /// Puts another configuration in force. Seed, clock and start of the simulation stay.
+    /// Changes the configuration. Seed, clock and start of the simulation stay.
     pub fn reconfigure(&mut self, config: Arc<SimulationConfig>) {
         self.config = config;
         let base = Arc::clone(&self.config);
@@ -159,60 +159,60 @@ impl Cloud {
         self.tokens = None;
     }
 
-    /// Failure rules with a count begin anew.
+    /// Resets the counters of failure rules with a count.
     pub fn forget_hits(&mut self) {
         self.hits.clear();
         self.revision += 1;
     }
 
-    /// How many VMs there are, those about to appear and to vanish included.
+    /// The number of VMs, with those that are being created or deleted.
     pub const fn len(&self) -> usize {
         self.fleet.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no VMs.
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// All VMs with their templates, in the order of their making.
+    /// All VMs with their templates, in the order of their slots.
     pub fn vms(&self) -> impl Iterator<Item = (VmRef, &Vm, Arc<VmTemplate>)> {
         self.fleet.iter().map(|(reference, vm)| (reference, vm, self.fleet.template(vm.template)))
     }
 
-    /// Calls so far, by operation.
+    /// The number of calls, by operation.
     pub fn calls(&self) -> Vec<(Operation, u64)> {
         self.fleet.calls().collect()
     }
 
-    /// What happened, in an order that depends on nothing but the seed.
+    /// The events, in an order that depends only on the seed.
     pub fn events(&self) -> Vec<Event> {
         self.events.sorted()
     }
 
-    /// Notes something that a VM's kubelet met.
-    pub fn note(&mut self, vm: VmRef, happening: Happening, now: Timestamp) {
+    /// Adds an event of the kubelet of a VM.
+    pub fn note(&mut self, vm: VmRef, kind: EventKind, now: Timestamp) {
         if let Some(key) = self.fleet.get(vm).map(|vm| Arc::clone(&vm.key)) {
-            self.events.push(now, key, happening);
+            self.events.push(now, key, kind);
         }
     }
 
-    /// When something happens next by itself.
+    /// The time of the next step that happens by itself.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         self.timers.first().map(|timer| timer.at)
     }
 
-    /// What kubelets must know, since the last time this was asked.
+    /// Takes the notices for the kubelets since the last call.
     pub fn take_notices(&mut self) -> Vec<NodeNotice> {
         std::mem::take(&mut self.notices)
     }
 
-    /// Grows with everything that must be kept.
+    /// Increases with every change that must be stored.
     pub const fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// What the Node of a VM needs to know; `None` when the VM runs no more.
+    /// The data of a VM for its Node. `None` if the VM does not run.
     pub fn node_view(&self, reference: VmRef) -> Option<NodeView> {
         let vm = self.fleet.get(reference).filter(|vm| vm.life == Life::Running)?;
         Some(NodeView {
@@ -231,14 +231,14 @@ impl Cloud {
         })
     }
 
-    /// What every call passes first: the rate limit, then the failure rules; the first that hits decides.
+    /// The checks before every call: the rate limit, then the failure rules. The first match decides.
     pub fn admit(&mut self, operation: Operation, call: &MachineCall, now: Timestamp) -> Admission {
         self.advance(now);
         let key = machine_key(&call.namespace, &call.machine);
         let attempt = self.count_call(operation, &key);
         let config = self.config_of(&call.template);
-        let question = |purpose| Question { operation: operation.as_str(), subject: &key, attempt, purpose };
-        let latency = config.latency.api.sample(&mut self.draws.generator(question("api latency")));
+        let decision = |purpose| Decision { operation: operation.as_str(), subject: &key, attempt, purpose };
+        let latency = config.latency.api.sample(&mut self.draws.generator(decision("api latency")));
         let mut admission = Admission { hang: None, latency, late: Duration::ZERO, verdict: Verdict::Go };
         if !self.take_token(now) {
             admission.verdict = Verdict::FailBefore(Status::new(Code::Unavailable, "throttled"));
@@ -254,27 +254,27 @@ impl Cloud {
                 FailureEffect::ShortList(short) => admission.verdict = Verdict::Shorten(short),
                 FailureEffect::Repeated => {
                     admission.verdict = Verdict::Repeat;
-                    let happening = Happening::CallRepeated { operation: operation.as_str(), attempt };
-                    self.events.push(now, Arc::clone(&key), happening);
+                    let kind = EventKind::CallRepeated { operation: operation.as_str(), attempt };
+                    self.events.push(now, Arc::clone(&key), kind);
                 }
                 FailureEffect::Hang(length) => {
                     admission.hang = Some(length);
-                    let happening = Happening::CallHangs { operation: operation.as_str(), attempt };
-                    self.events.push(now, Arc::clone(&key), happening);
+                    let kind = EventKind::CallHangs { operation: operation.as_str(), attempt };
+                    self.events.push(now, Arc::clone(&key), kind);
                 }
             }
         }
         if let Verdict::FailBefore(status) | Verdict::FailAfter(status) = &admission.verdict {
             let (operation, code) = (operation.as_str(), status.code.as_str());
-            self.events.push(now, key, Happening::CallFailed { operation, attempt, code });
+            self.events.push(now, key, EventKind::CallFailed { operation, attempt, code });
         }
         admission
     }
 
-    /// Counts a call and answers the how manieth it is, from 1.
+    /// Counts a call. Returns its number, from 1.
     fn count_call(&mut self, operation: Operation, key: &Arc<str>) -> u32 {
-        let book = self.fleet.book(key);
-        let Some(calls) = book.calls.get_mut(operation as usize) else { return 1 };
+        let record = self.fleet.record(key);
+        let Some(calls) = record.calls.get_mut(operation as usize) else { return 1 };
         *calls = calls.saturating_add(1);
         u32::from(*calls)
     }
@@ -294,7 +294,7 @@ impl Cloud {
             rule.applies(operation, subject, age)
                 && rule.count.is_none_or(|count| self.hits.get(&rule.id).copied().unwrap_or(0) < count)
                 && self.draws.happens(
-                    Question { operation: operation.as_str(), subject: key, attempt, purpose: &purpose },
+                    Decision { operation: operation.as_str(), subject: key, attempt, purpose: &purpose },
                     rule.rate,
                 )
         });
@@ -330,7 +330,7 @@ impl Cloud {
         config_for(&self.config, template)
     }
 
-    /// The latency of one step of a VM's life.
+    /// The latency of a step in the life of a VM.
     fn lasts(&self, vm: &Vm, step: Step) -> Duration {
         let config = self.fleet.config(vm.template);
         let (distribution, operation, purpose) = match step {
@@ -342,12 +342,12 @@ impl Cloud {
         if distribution.is_zero() {
             return Duration::ZERO;
         }
-        let question = Question { operation, subject: &vm.key, attempt: vm.generation, purpose };
-        distribution.sample(&mut self.draws.generator(question))
+        let decision = Decision { operation, subject: &vm.key, attempt: vm.generation, purpose };
+        distribution.sample(&mut self.draws.generator(decision))
     }
 }
 
-/// A step of a VM's life that takes time.
+/// A step in the life of a VM that takes time.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Create,
@@ -356,8 +356,8 @@ enum Step {
     Delete,
 }
 
-/// The base configuration, with the overrides of the template's class. Wrong overrides count as none: the class is
-/// refused before a call comes this far.
+/// The base configuration with the overrides of the class. Invalid overrides are ignored, because a class with invalid overrides is refused before
+/// the call.
 fn config_for(base: &Arc<SimulationConfig>, template: &VmTemplate) -> Arc<SimulationConfig> {
     let Some(sim) = &template.sim else { return Arc::clone(base) };
     Arc::new(base.overlaid(sim, &FieldPath::default(), Scope::Class, &mut Findings::new()))

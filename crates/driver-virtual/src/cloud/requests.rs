@@ -1,6 +1,6 @@
-//! The calls of the cloud's API, after admission: create, initialize, delete, status, list.
+//! The calls of the cloud's API after the checks: create, initialize, delete, status, list.
 //!
-//! Every call lets due things happen first and answers at once; how long the caller waits is part of the answer.
+//! Every call first runs the steps that are due, and returns at once. The answer contains how long the caller must wait.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,46 +14,46 @@ use super::{
 use crate::{clock::later, config::QuotaLimit, template::VmTemplate};
 use machine_driver::{Code, CreatedVm, ListedVm, Status, VmIdentity};
 
-/// What a call is about.
+/// The subject of a call.
 #[derive(Clone, Debug, Default)]
 pub struct MachineCall {
-    /// Namespace of the machine, or of the class for a list.
+    /// The namespace of the machine. For a list, the namespace of the class.
     pub namespace: String,
-    /// Name of the machine; empty for a list.
+    /// The name of the machine. Empty for a list.
     pub machine: String,
-    /// The identity that the machine knows its VM by; may be empty.
+    /// The provider id that the machine has. May be empty.
     pub provider_id: String,
-    /// Whether the call is about a stored machine or about one VM that has none.
+    /// Whether the call is for a stored machine or for one VM without a machine.
     pub target: Target,
-    /// What the class and the machine ask for.
+    /// The settings of the class and the machine.
     pub template: VmTemplate,
 }
 
-/// How far a deletion reaches.
+/// The VMs that a deletion deletes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Target {
     /// All VMs of the machine.
     #[default]
     Machine,
-    /// Only the VM with the given identity; another one of the machine may be the good one.
+    /// Only the VM with the provider id. Another VM may belong to a valid machine.
     OneVm,
 }
 
-/// A VM that was ordered or found.
+/// A VM that was requested or found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CreateStep {
     /// The VM.
     pub vm: VmRef,
-    /// From when on it exists.
+    /// The time from which the VM exists.
     pub exists_at: Timestamp,
 }
 
 impl Cloud {
-    /// Orders the VM of a machine, or finds the one that was ordered before.
+    /// Requests the VM of a machine, or finds the VM of an earlier request.
     ///
     /// # Errors
-    /// `Aborted` while an earlier VM of the machine still ends, `AlreadyExists` when its VM belongs to another owner,
-    /// `ResourceExhausted` when a quota is used up.
+    /// `Aborted` while an earlier VM of the machine is being deleted, `AlreadyExists` if the VM belongs to another owner, `ResourceExhausted` if a
+    /// quota is exhausted.
     pub fn create(&mut self, call: &MachineCall, now: Timestamp) -> Result<CreateStep, Status> {
         self.advance(now);
         let (owned, foreign) = self.vms_of(call);
@@ -82,10 +82,10 @@ impl Cloud {
         Ok(CreateStep { vm, exists_at })
     }
 
-    /// The answer of a create call once its VM exists.
+    /// The answer of a create call after its VM exists.
     ///
     /// # Errors
-    /// `Aborted` when the VM was deleted or vanished meanwhile.
+    /// `Aborted` if the VM was deleted or vanished meanwhile.
     pub fn created(&mut self, vm: VmRef, now: Timestamp) -> Result<CreatedVm, Status> {
         self.advance(now);
         match self.fleet.get(vm).filter(|vm| vm.life == Life::Running) {
@@ -118,10 +118,10 @@ impl Cloud {
         Ok(())
     }
 
-    /// Finishes a VM that was created but not initialised.
+    /// Initialises a VM.
     ///
     /// # Errors
-    /// `Uninitialized` when there is no VM to finish.
+    /// `Uninitialized` if there is no VM.
     pub fn initialize(&mut self, call: &MachineCall, now: Timestamp) -> Result<VmIdentity, Status> {
         self.advance(now);
         let (owned, _) = self.vms_of(call);
@@ -132,17 +132,17 @@ impl Cloud {
         let (identity, missing) = (identity(vm), vm.initialisation == Initialisation::Missing);
         if missing {
             self.update(reference, |vm| vm.initialisation = Initialisation::Done);
-            self.note(reference, super::Happening::Initialized, now);
+            self.note(reference, super::EventKind::Initialized, now);
             self.changed(reference);
         }
         Ok(identity)
     }
 
-    /// Orders the end of a machine's VMs; answers when the last one is gone. A VM is found by its identity at once, by the
-    /// machine's name only when the cloud shows it.
+    /// Begins the deletion of the VMs of a machine. Returns when the last one is gone. A VM with the provider id is found at once. A VM with the name
+    /// of the machine is found only if the cloud shows it.
     ///
     /// # Errors
-    /// `NotFound` when there is none.
+    /// `NotFound` if there is no VM.
     pub fn delete(&mut self, call: &MachineCall, now: Timestamp) -> Result<Timestamp, Status> {
         self.advance(now);
         let mut targets: Vec<VmRef> = self.by_identity(call).into_iter().collect();
@@ -158,10 +158,10 @@ impl Cloud {
         gone_at.ok_or_else(|| not_found(call))
     }
 
-    /// Finds the VM of a machine.
+    /// The VM of a machine.
     ///
     /// # Errors
-    /// `NotFound`, `OutOfRange` when there are several, `Uninitialized` together with the identity.
+    /// `NotFound` without a VM, `OutOfRange` for several VMs, `Uninitialized` with the identity of the VM.
     pub fn status(&mut self, call: &MachineCall, now: Timestamp) -> Result<VmIdentity, Status> {
         self.advance(now);
         let lag = self.config_of(&call.template).consistency.get_lag;
@@ -189,7 +189,7 @@ impl Cloud {
         }
     }
 
-    /// All VMs of the class's cluster and role, by machine name.
+    /// All VMs of the cluster and role of the class, sorted by machine name.
     pub fn list(&mut self, call: &MachineCall, now: Timestamp) -> Vec<ListedVm> {
         self.advance(now);
         let lag = self.config_of(&call.template).consistency.list_lag;
@@ -207,21 +207,21 @@ impl Cloud {
         listed
     }
 
-    /// A VM without a machine.
+    /// Makes a VM without a machine.
     pub fn make_orphan(&mut self, call: &MachineCall, now: Timestamp) -> VmRef {
         self.advance(now);
         self.order(&machine_key(&call.namespace, &call.machine), call.template.clone(), now)
     }
 
-    /// The VM with this identity.
+    /// The VM with this provider id.
     pub fn find(&self, provider_id: &str) -> Option<VmRef> {
         self.fleet.by_provider_id(provider_id)
     }
 
-    /// The VMs of a machine that belong to its class's owner, and how many belong to another one. A VM of which only
-    /// the identity was known gets its owner here.
+    /// The VMs of a machine that belong to the owner of its class, and the number of VMs of other owners. A VM whose owner is unknown gets its owner
+    /// here.
     fn vms_of(&mut self, call: &MachineCall) -> (Vec<VmRef>, usize) {
-        // No look-up is ever built from an empty name.
+        // An empty name never selects a VM.
         if call.machine.is_empty() {
             return (Vec::new(), 0);
         }
@@ -234,12 +234,12 @@ impl Cloud {
             self.fleet.get(*vm).is_some_and(|vm| call.template.owns(&self.fleet.template(vm.template)))
         });
         for vm in &owned {
-            self.learn(*vm, &key, &call.template);
+            self.record_owner(*vm, &key, &call.template);
         }
         (owned, foreign.len())
     }
 
-    fn learn(&mut self, reference: VmRef, key: &Arc<str>, wanted: &VmTemplate) {
+    fn record_owner(&mut self, reference: VmRef, key: &Arc<str>, wanted: &VmTemplate) {
         let Some(vm) = self.fleet.get(reference).filter(|vm| vm.is_alive()) else { return };
         let known = self.fleet.template(vm.template);
         if known.has_owner() && vm.key == *key {
@@ -251,7 +251,7 @@ impl Cloud {
         self.changed(reference);
     }
 
-    /// The VM that the call names by its identity, if it may touch it.
+    /// The VM with the provider id of the call, if it belongs to the machine and the owner.
     fn by_identity(&self, call: &MachineCall) -> Option<VmRef> {
         if call.provider_id.is_empty() {
             return None;
@@ -270,7 +270,7 @@ fn not_found(call: &MachineCall) -> Status {
     Status::new(Code::NotFound, format!("machine {:?} has no VM", call.machine))
 }
 
-/// Whether the API shows the VM, given how long its answers lag behind.
+/// Whether the API shows the VM, with answers that are delayed by `lag`.
 fn is_visible(vm: &Vm, lag: Duration, now: Timestamp) -> bool {
     match vm.life {
         Life::Creating { .. } => false,

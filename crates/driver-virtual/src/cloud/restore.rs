@@ -1,8 +1,8 @@
-//! What of the cloud outlives the process, and how it is made again from that.
+//! The stored state of the cloud, and its restoration.
 //!
-//! Two forms: records of the journal (everything), and VMs of which only the identity is known, be it of the exchange format or
-//! of Nodes of the target cluster. Steps of a VM's life that follow from time alone are not written: their deadlines are the same
-//! when they are set again. Where records are stored is `super::super::persistence`'s business.
+//! There are two forms: the records of the journal with the whole state, and VMs with only their identity, from the exchange format or from Nodes of
+//! the target cluster. Steps that depend only on time are not stored, because their deadlines are the same when they are set again.
+//! `super::super::persistence` stores the records.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -16,58 +16,58 @@ use super::{
 };
 use crate::template::VmTemplate;
 
-/// One line of the journal, or of a snapshot.
+/// A record of the journal or of a snapshot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase", tag = "kind")]
 pub enum Entry {
-    /// The first line: what the simulation hangs on.
+    /// The first record: the data of the simulation.
     Simulation {
-        /// Version of the format.
+        /// The version of the format.
         version: u32,
         /// The seed.
         seed: u64,
-        /// When it started.
+        /// The start time.
         started: Timestamp,
     },
-    /// A template that later lines refer to.
+    /// A template, to which later records refer.
     Template {
-        /// Its number.
+        /// The number.
         id: u64,
-        /// What it says.
+        /// The content.
         template: Arc<VmTemplate>,
     },
-    /// A VM as it is now.
+    /// A VM in its current state.
     Vm(Vm),
     /// A VM that is gone.
     Gone {
-        /// Its identity.
+        /// The provider id.
         #[serde(rename = "providerID")]
         provider_id: Box<str>,
     },
-    /// Counters of a machine.
+    /// The counters of a machine.
     Machine {
         /// `namespace/name`.
         key: Arc<str>,
-        /// How many VMs were made for it.
+        /// The number of VMs that were made for it.
         made: u32,
-        /// Calls by operation.
+        /// The number of calls by operation.
         calls: Vec<u16>,
     },
-    /// Hits of the failure rules that have a count.
+    /// The counters of failure rules with a count.
     Hits {
-        /// Rule and hits.
+        /// Rules with their numbers of hits.
         hits: Vec<(u64, u64)>,
     },
 }
 
 impl Entry {
-    /// The record as it is stored.
+    /// The stored form of the record.
     pub fn to_json(&self) -> String {
-        // No record has a key or a number that JSON could not hold.
+        // All keys and numbers of a record can be written as JSON.
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// A record as it was stored.
+    /// Parses a stored record.
     pub fn of_json(text: &[u8]) -> Result<Self, String> {
         match serde_json::from_slice(text).map_err(|error| error.to_string())? {
             Self::Simulation { version, .. } if version != FORMAT => {
@@ -78,28 +78,28 @@ impl Entry {
     }
 }
 
-/// A VM of which little more than the identity is known, from its Node or from another process.
+/// A VM with only its identity, from its Node or from another process.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KnownVm {
-    /// Name of the Node.
+    /// The name of the Node.
     pub node_name: String,
-    /// Identity of the VM.
+    /// The provider id.
     pub provider_id: String,
-    /// `namespace/name` of the machine; the namespace may be empty.
+    /// `namespace/name` of the machine. The namespace may be empty.
     pub key: Arc<str>,
-    /// Whose it is, where that is known.
+    /// The template with the owner, if it is known.
     pub template: Option<VmTemplate>,
-    /// When it was made.
+    /// The creation time.
     pub created: Timestamp,
-    /// What its Node shows.
+    /// The stage of its Node.
     pub stage: NodeStage,
 }
 
-/// The version of the journal's and of the exchange format.
+/// The version of the journal and of the exchange format.
 pub const FORMAT: u32 = 1;
 
 impl Cloud {
-    /// Everything that must be kept, from nothing.
+    /// The records of the whole state.
     pub fn snapshot(&self) -> Vec<Entry> {
         let mut entries = vec![Entry::Simulation { version: FORMAT, seed: self.seed, started: self.started }];
         entries.extend(self.fleet.templates_alive().map(|(id, template)| Entry::Template { id, template }));
@@ -109,7 +109,7 @@ impl Cloud {
         entries
     }
 
-    /// What has changed since the last time this was asked.
+    /// The records of the changes since the last call.
     pub fn take_changes(&mut self) -> Vec<Entry> {
         let Changes { mut vms, gone, mut machines } = std::mem::take(&mut self.changes);
         vms.sort();
@@ -131,16 +131,15 @@ impl Cloud {
     }
 
     fn machine_entry(&self, key: &Arc<str>) -> Option<Entry> {
-        let book = self.fleet.book_of(key)?;
-        Some(Entry::Machine { key: Arc::clone(key), made: book.made, calls: book.calls.to_vec() })
+        let record = self.fleet.find_record(key)?;
+        Some(Entry::Machine { key: Arc::clone(key), made: record.made, calls: record.calls.to_vec() })
     }
 
     fn hits_entry(&self) -> Entry {
         Entry::Hits { hits: self.hits.iter().map(|(rule, hits)| (*rule, *hits)).collect() }
     }
 
-    /// Makes the cloud again from entries, the oldest first; later ones replace earlier ones. What fell due meanwhile
-    /// happens when time next advances.
+    /// Restores the cloud from records, the oldest first. Later records replace earlier ones. Steps that are due meanwhile run at the next advance.
     pub fn restore(&mut self, entries: Vec<Entry>) {
         let mut templates = BTreeMap::new();
         let mut vms: BTreeMap<Box<str>, Vm> = BTreeMap::new();
@@ -163,9 +162,9 @@ impl Cloud {
                     vms.remove(&provider_id);
                 }
                 Entry::Machine { key, made, calls } => {
-                    let book = self.fleet.book(&key);
-                    book.made = made;
-                    for (mine, read) in book.calls.iter_mut().zip(calls) {
+                    let record = self.fleet.record(&key);
+                    record.made = made;
+                    for (mine, read) in record.calls.iter_mut().zip(calls) {
                         *mine = read;
                     }
                 }
@@ -181,8 +180,7 @@ impl Cloud {
         self.changes = Changes::default();
     }
 
-    /// Fills an empty cloud with the VMs behind the Nodes of the target cluster. Only once: later a Node may well outlive
-    /// its VM.
+    /// Adopts the VMs of the Nodes of the target cluster into an empty cloud. Only once, because later a Node may exist longer than its VM.
     pub fn adopt_once(&mut self, vms: Vec<KnownVm>, now: Timestamp) {
         if std::mem::replace(&mut self.has_adopted, true) || !self.is_empty() {
             return;
@@ -193,14 +191,14 @@ impl Cloud {
         self.advance(now);
     }
 
-    /// Adds a VM that another process has made, unless it is there; it counts as running.
+    /// Adds a running VM of another process, unless it exists already.
     pub fn adopt(&mut self, known: KnownVm) {
         if known.provider_id.is_empty() || self.fleet.by_provider_id(&known.provider_id).is_some() {
             return;
         }
-        let book = self.fleet.book(&known.key);
-        book.made += 1;
-        let mut vm = Vm::new(&known.key, book.made, known.provider_id);
+        let record = self.fleet.record(&known.key);
+        record.made += 1;
+        let mut vm = Vm::new(&known.key, record.made, known.provider_id);
         if known.node_name != vm.machine() {
             vm.node_name = Some(known.node_name.into());
         }
@@ -208,7 +206,7 @@ impl Cloud {
         self.put(vm, known.template);
     }
 
-    /// Adds a VM as it was kept and sets its timers.
+    /// Adds a stored VM and sets its timers.
     fn put(&mut self, mut vm: Vm, template: Option<VmTemplate>) {
         vm.template = self.intern(template.unwrap_or_else(|| VmTemplate::of_provider_id(&vm.provider_id)));
         let life = vm.life;

@@ -1,4 +1,4 @@
-//! Stories of the cloud on simulated time (spec/providers §11.5).
+//! Scenarios of the cloud on simulated time (spec/providers §11.5).
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use rstest::rstest;
 
 use super::{
-    Cloud, Entry, Happening, KnownVm, Life, MachineCall, NodeStage, NodeWish, Target, Verdict, Vm, machine_key,
+    Cloud, Entry, EventKind, KnownVm, Life, MachineCall, NodeAction, NodeStage, Target, Verdict, Vm, machine_key,
 };
 use crate::{clock::later, config::SimulationConfig, rules::Operation, template::VmTemplate};
 use machine_driver::{Code, Status};
@@ -17,7 +17,7 @@ fn at(seconds: u64) -> Timestamp {
     later(START, Duration::from_secs(seconds))
 }
 
-/// A cloud without latencies, with these keys laid over it.
+/// A cloud without latencies and with these settings.
 fn a_cloud(text: &str) -> Cloud {
     let config = SimulationConfig::without_latency().overlaid_by_text(text).unwrap();
     Cloud::new(Arc::new(config), 7, START)
@@ -37,7 +37,7 @@ fn a_call(machine: &str) -> MachineCall {
     MachineCall { namespace: "shoot".to_owned(), machine: machine.to_owned(), template, ..MachineCall::default() }
 }
 
-/// Creates as the driver does, rules included, without waiting.
+/// Creates a VM like the driver, with failure rules, but without waiting.
 fn create(cloud: &mut Cloud, machine: &str, now: Timestamp) -> Result<String, Status> {
     let call = a_call(machine);
     let verdict = cloud.admit(Operation::Create, &call, now).verdict;
@@ -60,7 +60,7 @@ fn the_vm(cloud: &Cloud) -> &Vm {
 }
 
 #[test]
-fn a_vm_lives_through_its_steps_at_their_times() {
+fn a_vm_passes_its_steps_at_their_times() {
     let mut cloud = a_cloud("latency: {create: 2s, boot: 20s, ready: 5s, delete: 10s}");
     let call = a_call("m");
     let step = cloud.create(&call, START).unwrap();
@@ -77,12 +77,12 @@ fn a_vm_lives_through_its_steps_at_their_times() {
     assert_eq!(code(cloud.create(&call, at(35))), Code::Aborted);
     assert_eq!(code(cloud.status(&call, at(40))), Code::NotFound);
     assert_eq!(code(cloud.delete(&call, at(41))), Code::NotFound);
-    let wishes: Vec<NodeWish> = cloud.take_notices().into_iter().map(|notice| notice.wish).collect();
-    assert_eq!(wishes, [NodeWish::Show, NodeWish::Show, NodeWish::Stop, NodeWish::Gone]);
+    let actions: Vec<NodeAction> = cloud.take_notices().into_iter().map(|notice| notice.action).collect();
+    assert_eq!(actions, [NodeAction::Show, NodeAction::Show, NodeAction::Stop, NodeAction::Gone]);
 }
 
 #[test]
-fn a_node_that_is_ready_at_once_is_told_once() {
+fn a_node_that_is_ready_at_once_gets_one_notice() {
     let mut cloud = a_cloud("");
     create(&mut cloud, "m", START).unwrap();
     assert_eq!(cloud.take_notices().len(), 1);
@@ -90,11 +90,11 @@ fn a_node_that_is_ready_at_once_is_told_once() {
 }
 
 #[test]
-fn creating_again_finds_the_vm_that_is_there_or_under_way() {
+fn a_second_create_finds_the_existing_or_requested_vm() {
     let mut cloud = a_cloud("latency: {create: 10s}");
     let call = a_call("m");
     let first = cloud.create(&call, START).unwrap();
-    // The first caller gave up; the VM comes all the same.
+    // The first caller stopped waiting. The VM is created nevertheless.
     assert_eq!(cloud.create(&call, at(4)), Ok(first));
     assert_eq!(cloud.create(&call, at(20)).map(|step| step.vm), Ok(first.vm));
     assert_eq!(cloud.len(), 1);
@@ -162,7 +162,7 @@ fn deleting_a_machine_ends_all_its_vms() {
 }
 
 #[test]
-fn c06_an_uninitialised_vm_is_told_with_its_identity_until_it_is_initialised() {
+fn c06_an_uninitialised_vm_is_returned_with_its_identity_until_it_is_initialised() {
     let mut cloud = a_cloud("outcomes: [{effect: uninitialized}]");
     let id = create(&mut cloud, "m", START).unwrap();
     let call = a_call("m");
@@ -191,7 +191,7 @@ fn a_node_breaks_after_its_time_and_stays_so() {
 }
 
 #[test]
-fn a_node_that_broke_recovers_when_it_is_told_to() {
+fn a_broken_node_recovers_on_request() {
     let mut cloud = a_cloud("");
     create(&mut cloud, "m", START).unwrap();
     cloud.advance(at(600));
@@ -225,8 +225,8 @@ fn v06_an_interrupted_vm_is_gone_when_the_notice_has_passed() {
     assert_eq!(the_vm(&cloud).life, Life::Running);
     cloud.advance(at(130));
     assert!(cloud.is_empty());
-    let wishes: Vec<NodeWish> = cloud.take_notices().into_iter().map(|notice| notice.wish).collect();
-    assert_eq!(wishes, [NodeWish::Stop, NodeWish::Gone]);
+    let actions: Vec<NodeAction> = cloud.take_notices().into_iter().map(|notice| notice.action).collect();
+    assert_eq!(actions, [NodeAction::Stop, NodeAction::Gone]);
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn spot_vms_live_about_their_mean_time() {
     for n in 0..400 {
         create(&mut cloud, &format!("m-{n}"), START).unwrap();
     }
-    // Half of them should have ended after ln 2 of the mean.
+    // Half of them should have ended after ln 2 times the mean.
     cloud.advance(at(120 + 4990));
     assert!((160..240).contains(&cloud.len()), "{} of 400 are left", cloud.len());
 }
@@ -260,7 +260,7 @@ fn answers_lag_behind_the_state() {
 }
 
 #[test]
-fn a_deletion_by_name_finds_only_what_the_cloud_shows_and_one_by_identity_all() {
+fn a_deletion_by_name_finds_visible_vms_and_one_by_id_all() {
     let mut cloud = a_cloud("consistency: {getLag: 5s}");
     let by_name = a_call("m");
     let vm = cloud.create(&by_name, START).unwrap().vm;
@@ -272,7 +272,7 @@ fn a_deletion_by_name_finds_only_what_the_cloud_shows_and_one_by_identity_all() 
 }
 
 #[test]
-fn a_dead_vm_that_still_shows_does_not_hinder_a_new_one() {
+fn a_deleted_vm_that_is_still_visible_does_not_prevent_a_new_one() {
     let mut cloud = a_cloud("consistency: {listLag: 1m}");
     let first = create(&mut cloud, "m", START).unwrap();
     cloud.delete(&a_call("m"), at(1)).unwrap();
@@ -291,7 +291,7 @@ fn too_many_calls_are_throttled_until_the_bucket_fills() {
 }
 
 #[test]
-fn a_rule_with_a_count_hits_so_often() {
+fn a_rule_with_a_count_matches_that_often() {
     let mut cloud = a_cloud("failures: [{op: delete, machine: m-7, count: 3, code: Unavailable}]");
     let hits = |cloud: &mut Cloud, machine: &str| {
         let verdict = cloud.admit(Operation::Delete, &a_call(machine), START).verdict;
@@ -327,7 +327,7 @@ outcomes: [{rate: 0.1, effect: vanishes, after: 1m}]",
     assert_eq!(story((0..100).collect()), story((0..100).rev().collect()));
 }
 
-/// What a restart with a journal leaves.
+/// The cloud after a restart with a journal.
 fn restarted(cloud: &Cloud, config: &str, now: Timestamp) -> Cloud {
     let written: Vec<Entry> = cloud
         .snapshot()
@@ -354,7 +354,7 @@ fn v05_after_a_restart_the_vm_is_adopted_and_deadlines_that_passed_have_happened
 }
 
 #[test]
-fn a_vm_being_deleted_is_gone_after_a_restart() {
+fn a_vm_that_was_being_deleted_is_gone_after_a_restart() {
     let config = "latency: {delete: 1m}";
     let mut cloud = a_cloud(config);
     create(&mut cloud, "m", START).unwrap();
@@ -376,7 +376,7 @@ fn counters_survive_so_that_no_identity_is_given_twice() {
     assert_ne!(create(&mut again, "m", START).unwrap(), first);
 }
 
-/// The records of all VMs, in an order that hangs on nothing.
+/// The records of all VMs, sorted.
 fn records(cloud: &Cloud) -> Vec<String> {
     let snapshot = cloud.snapshot();
     let mut vms: Vec<String> =
@@ -437,25 +437,25 @@ fn v11_ten_thousand_vms_have_ten_thousand_identities_and_addresses() {
         addresses.insert(vm.address);
     }
     assert_eq!((ids.len(), addresses.len()), (10_000, 10_000));
-    // With its two strings (some 90 bytes), its book (60) and its places in the indexes (60) that is below 400 bytes.
+    // With its two strings (about 90 bytes), its record of the machine (60) and its index entries (60) this is below 400 bytes.
     assert!(size_of::<Vm>() <= 184, "a VM takes {} bytes", size_of::<Vm>());
 }
 
 #[test]
-fn events_tell_the_story_of_a_machine() {
+fn the_events_of_a_machine_are_in_their_order() {
     let mut cloud = a_cloud("failures: [{op: create, count: 1, code: ResourceExhausted}]");
     drop(create(&mut cloud, "m", START));
     let id: Box<str> = create(&mut cloud, "m", START).unwrap().into();
-    let happenings: Vec<Happening> = cloud.events().into_iter().map(|event| event.happening).collect();
-    let failed = Happening::CallFailed { operation: "create", attempt: 1, code: "ResourceExhausted" };
+    let kinds: Vec<EventKind> = cloud.events().into_iter().map(|event| event.kind).collect();
+    let failed = EventKind::CallFailed { operation: "create", attempt: 1, code: "ResourceExhausted" };
     assert_eq!(
-        happenings,
+        kinds,
         [
             failed,
-            Happening::Ordered { id: id.clone() },
-            Happening::Running { id },
-            Happening::NodeRegisters,
-            Happening::NodeReady,
+            EventKind::Ordered { id: id.clone() },
+            EventKind::Running { id },
+            EventKind::NodeRegisters,
+            EventKind::NodeReady,
         ]
     );
 }

@@ -1,4 +1,4 @@
-//! One virtual machine and where it stands.
+//! A virtual machine and its state.
 
 use std::sync::Arc;
 
@@ -7,40 +7,40 @@ use serde::{Deserialize, Serialize};
 
 use crate::draw::Fingerprint;
 
-/// Names a VM for as long as the process lives; never given to another one.
+/// The reference to a VM, valid as long as the process runs. It is never used for another VM.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VmRef {
-    /// Where it is kept.
+    /// The slot of the VM.
     pub slot: u32,
-    /// Tells it from earlier VMs of the same slot.
+    /// Distinguishes the VM from other VMs of the slot.
     pub serial: u32,
 }
 
-/// Where a VM stands (spec/providers §7.3).
+/// The state of a VM (spec/providers §7.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Life {
-    /// Ordered; it exists from then on.
+    /// The VM was requested and does not exist yet.
     Creating {
-        /// When it will exist.
+        /// The time when it will exist.
         until: Timestamp,
     },
-    /// It exists.
+    /// The VM exists.
     Running,
-    /// Ordered to end; it is gone from then on.
+    /// The VM is being deleted.
     Stopping {
-        /// When it will be gone.
+        /// The time when it will be gone.
         until: Timestamp,
     },
-    /// It exists no more; kept only while a lagging list still shows it.
+    /// The VM no longer exists. It is stored only while a delayed list still shows it.
     Gone {
-        /// When it ended.
+        /// The time when it ended.
         since: Timestamp,
     },
 }
 
 impl Life {
-    /// The word of metrics.
+    /// The label value in metrics.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Creating { .. } => "creating",
@@ -51,86 +51,86 @@ impl Life {
     }
 }
 
-/// What the VM's kubelet shows.
+/// The stage of the Node of a VM.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum NodeStage {
-    /// The operating system boots, or never will.
+    /// There is no Node. The operating system boots, or will never boot.
     #[default]
     Absent,
-    /// The Node is there and not ready yet.
+    /// The Node exists and is not ready yet.
     Registered,
     /// The Node is ready.
     Ready,
-    /// The Node was ready and is so no more.
+    /// The Node was ready and is no longer ready.
     Broken,
 }
 
-/// Whether the kubelet reports at all.
+/// Whether the kubelet sends heartbeats.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Heartbeat {
-    /// It does.
+    /// The kubelet sends heartbeats.
     #[default]
     Beating,
-    /// It hangs.
+    /// The kubelet hangs.
     Frozen,
 }
 
-/// Whether the VM still waits for `InitializeMachine`.
+/// Whether the VM needs `InitializeMachine`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Initialisation {
-    /// It does not.
+    /// The VM is initialised.
     #[default]
     Done,
-    /// It does.
+    /// The VM is not initialised.
     Missing,
 }
 
-/// Whether the VM has a kubelet that will register a Node.
+/// Whether the VM has a kubelet that registers a Node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Joining {
-    /// It has.
+    /// The VM has a kubelet.
     #[default]
     Joins,
-    /// It has not.
+    /// The VM has no kubelet.
     Never,
 }
 
-/// A VM, and its record in the journal. Kept small: what VMs of one class share is in their template.
+/// A VM, and its record in the journal. It is small: data that VMs of a class share is in their template.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Vm {
-    /// Its identity at the provider.
+    /// The provider id.
     #[serde(rename = "providerID")]
     pub provider_id: Box<str>,
-    /// `namespace/name` of the machine; the namespace is empty when it is not known.
+    /// `namespace/name` of the machine. The namespace is empty if unknown.
     pub key: Arc<str>,
-    /// The name of its Node when that is not the machine's.
+    /// The name of the Node, if it is not the name of the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_name: Option<Box<str>>,
-    /// Its template.
+    /// The number of the template.
     pub template: u64,
-    /// The how manieth VM of its machine it is, from 1.
+    /// The number of the VM among the VMs of its machine, from 1.
     pub generation: u32,
-    /// Host part of its address in 10.240.0.0/12.
+    /// The host part of the address in 10.240.0.0/12.
     pub address: u32,
-    /// Since when it exists, or when it was ordered.
+    /// The creation time. Before the VM exists, the time of the request.
     pub created: Timestamp,
-    /// Where it stands.
+    /// The state.
     pub life: Life,
-    /// What its kubelet shows.
+    /// The stage of the Node.
     #[serde(default)]
     pub node: NodeStage,
-    /// Whether its kubelet reports.
+    /// Whether the kubelet sends heartbeats.
     #[serde(default)]
     pub heartbeat: Heartbeat,
-    /// Whether it is initialised.
+    /// Whether the VM is initialised.
     #[serde(default)]
     pub initialisation: Initialisation,
-    /// Whether it ever joins.
+    /// Whether the VM has a kubelet.
     #[serde(default)]
     pub joining: Joining,
     /// Distinguishes the VM from other VMs of the slot.
@@ -139,7 +139,7 @@ pub struct Vm {
 }
 
 impl Vm {
-    /// A VM that runs. The search for its address begins at the same place whenever the VM is made again from its identity.
+    /// Creates a running VM. The search for its address always begins at the same address for the same provider id.
     pub fn new(key: &Arc<str>, generation: u32, provider_id: impl Into<Box<str>>) -> Self {
         let provider_id = provider_id.into();
         Self {
@@ -159,22 +159,22 @@ impl Vm {
         }
     }
 
-    /// Name of the machine.
+    /// The name of the machine.
     pub fn machine(&self) -> &str {
         self.key.split_once('/').map_or(&self.key, |(_, name)| name)
     }
 
-    /// Namespace of the machine; empty when it is not known.
+    /// The namespace of the machine. Empty if unknown.
     pub fn namespace(&self) -> &str {
         self.key.split_once('/').map_or("", |(namespace, _)| namespace)
     }
 
-    /// Name of the Node.
+    /// The name of the Node.
     pub fn node_name(&self) -> &str {
         self.node_name.as_deref().unwrap_or_else(|| self.machine())
     }
 
-    /// Whether it exists or will.
+    /// Whether the VM exists or will exist.
     pub const fn is_alive(&self) -> bool {
         !matches!(self.life, Life::Gone { .. })
     }

@@ -1,4 +1,4 @@
-//! Reading a configuration over another one, with all mistakes and the paths of their keys.
+//! Reads a configuration that overrides another one. Reports all mistakes with the paths of their keys.
 
 use std::time::Duration;
 
@@ -19,22 +19,22 @@ use kube_values::{
     quantity::Quantity,
 };
 
-/// Keys that exist once per simulation.
+/// The keys that exist once per simulation.
 const GLOBAL_KEYS: [&str; 6] = ["seed", "clock", "quota", "rateLimit", "persistence", "impersonate"];
 
 impl SimulationConfig {
-    /// Reads the text of a configuration file over the defaults.
+    /// Reads the text of a configuration file, which overrides the defaults.
     ///
     /// # Errors
-    /// All mistakes, with the paths of their keys.
+    /// All mistakes with the paths of their keys.
     pub fn parse(text: &str) -> Result<Self, String> {
         Self::default().overlaid_by_text(text)
     }
 
-    /// Reads the text of a configuration file over this configuration.
+    /// Reads the text of a configuration file, which overrides this configuration.
     ///
     /// # Errors
-    /// All mistakes, with the paths of their keys.
+    /// All mistakes with the paths of their keys.
     pub fn overlaid_by_text(&self, text: &str) -> Result<Self, String> {
         let value: Value = if text.trim().is_empty() {
             Value::Null
@@ -46,7 +46,7 @@ impl SimulationConfig {
         if found.denies() { Err(found.aggregate()) } else { Ok(config) }
     }
 
-    /// This configuration with the keys of `value` laid over it.
+    /// This configuration with the overrides of `value`.
     #[must_use]
     pub fn overlaid(&self, value: &Value, path: &FieldPath, scope: Scope, found: &mut Findings) -> Self {
         let mut config = self.clone();

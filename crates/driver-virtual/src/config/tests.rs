@@ -1,11 +1,11 @@
-//! What may be written in a configuration, and what a mistake is told as.
+//! What a configuration may contain, and how mistakes are reported.
 
 use rstest::rstest;
 
 use super::*;
 use kube_values::field::{FieldPath, Findings};
 
-/// The whole example of spec/providers §7.2.
+/// The complete example of spec/providers §7.2.
 const EXAMPLE: &str = r#"
 seed: 42
 clock: real
@@ -101,7 +101,7 @@ fn a_virtual_clock_has_a_rate(#[case] text: &str, #[case] rate: f64) {
 }
 
 #[test]
-fn a_class_overrides_what_is_not_global() {
+fn a_class_overrides_settings_that_are_not_global() {
     let mut found = Findings::new();
     let value = serde_json::json!({"latency": {"boot": "1m"}, "seed": 3});
     let base = SimulationConfig::default();

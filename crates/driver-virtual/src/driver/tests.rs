@@ -1,4 +1,4 @@
-//! The driver as its callers see it: waiting, giving up, being killed, many threads.
+//! The driver from the view of its callers: waiting, cancellation, kills, many threads.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -58,16 +58,16 @@ async fn machines(cloud: &VirtualCloud) -> Vec<String> {
 #[case::itself("virtual", json!({"region": "eu-1"}))]
 #[case::as_another_provider("AWS", json!({"region": "eu-1", "machineType": "m5.large"}))]
 #[tokio::test(start_paused = true)]
-async fn it_keeps_the_contract_of_drivers(#[case] provider: &str, #[case] spec: Value) {
+async fn it_passes_the_contract_of_drivers(#[case] provider: &str, #[case] spec: Value) {
     let options =
         SimulationOptions { impersonation: Impersonation::Allowed, ..options("latency: {create: 2s, delete: 10s}") };
     let cloud = a_cloud(options).await;
     machine_driver::contract::holds_for(&*cloud, class(provider, spec), SecretData::default()).await;
 }
 
-/// Also in a process that does not lead.
+/// Also in a process that is not the leader.
 #[tokio::test(start_paused = true)]
-async fn it_says_whose_the_vms_of_a_class_are() {
+async fn it_names_the_owner_of_the_vms_of_a_class() {
     let tags = json!({ "kubernetes.io/cluster/shoot": "1", "kubernetes.io/role/node": "1" });
     let class = class("virtual", json!({ "tags": tags }));
     let owner = a_cloud(options("{}")).await.owner(&class);
@@ -90,7 +90,7 @@ async fn a_create_returns_when_the_vm_exists_and_a_delete_when_it_is_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_create_that_was_given_up_is_found_by_the_next_one() {
+async fn the_next_create_finds_the_vm_of_a_cancelled_create() {
     let cloud = a_cloud(options("latency: {create: 10s}")).await;
     let given_up = tokio::time::timeout(Duration::from_secs(3), cloud.create_machine(&cx(), request("m"))).await;
     assert!(given_up.is_err());
@@ -170,7 +170,7 @@ async fn v02_six_creates_at_once_against_a_quota_of_five() {
     assert_eq!(codes.iter().filter(|code| **code == Code::ResourceExhausted).count(), 1);
 }
 
-/// Creates 200 machines with up to three attempts each, all at the same instant of a clock that stands still.
+/// Creates 200 machines with up to three attempts each, at the same time of a clock that stands still.
 fn events_with(threads: usize) -> Value {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build().unwrap();
     runtime.block_on(async {
@@ -209,7 +209,7 @@ fn places(directory: &Path) -> [StatePlace; 2] {
 }
 
 #[tokio::test]
-async fn v05_what_was_answered_is_there_after_a_kill() {
+async fn v05_answered_calls_survive_a_kill() {
     let directory = tempfile::tempdir().unwrap();
     for place in places(directory.path()) {
         let cloud = a_kept_cloud(place.clone()).await.unwrap();
@@ -217,7 +217,7 @@ async fn v05_what_was_answered_is_there_after_a_kill() {
         cloud.create_machine(&cx(), request("other")).await.unwrap();
         cloud.delete_machine(&cx(), request("other")).await.unwrap();
         assert!(matches!(a_kept_cloud(place.clone()).await, Err(SimulationError::State(_))), "two writers of {place}");
-        // Nothing is flushed at the end: what counts was written before the calls returned.
+        // Nothing is written at the end. The data was written before the calls returned.
         drop(cloud);
         let again = a_kept_cloud(place.clone()).await.unwrap();
         assert_eq!(machines(&again).await, ["m"], "{place}");
@@ -241,7 +241,7 @@ async fn creates_at_once_are_all_on_disk() {
 }
 
 #[tokio::test]
-async fn the_exchange_format_is_exactly_what_was_agreed() {
+async fn the_exchange_format_is_exactly_as_documented() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("vms.json");
     let cloud = a_kept_cloud(StatePlace::Json(path.clone())).await.unwrap();
@@ -279,7 +279,7 @@ async fn v09_volumes_of_the_simulated_driver_have_their_handle() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_arrives_twice_makes_one_vm_and_tells_that_it_is_gone() {
+async fn a_call_that_arrives_twice_makes_one_vm_and_the_second_deletion_finds_none() {
     let cloud = a_cloud(options("failures: [{op: any, effect: repeated}]")).await;
     let made = cloud.create_machine(&cx(), request("m")).await.unwrap();
     assert_eq!(cloud.vm_count(), 1);
@@ -289,7 +289,7 @@ async fn a_call_that_arrives_twice_makes_one_vm_and_tells_that_it_is_gone() {
 }
 
 #[tokio::test]
-async fn it_begins_once_it_is_told_with_what_and_only_once() {
+async fn it_begins_only_with_options_and_only_once() {
     let standby = VirtualCloud::new(&options("")).unwrap();
     let stop = CancellationToken::new();
     assert_eq!(code(standby.begin(stop.clone()).await.map(drop)), Code::FailedPrecondition);

@@ -1,6 +1,6 @@
-//! `VolumeAttachment`s of simulated CSI drivers to simulated Nodes: attached after a while, and let go of after a while.
+//! `VolumeAttachment`s of simulated CSI drivers on simulated Nodes: attaches and detaches them after some time.
 //!
-//! This is the part of an external attacher. What a Node shows of its volumes is in [`super::volumes`].
+//! This is the part of an external attacher. [`super::volumes`] has the volumes in the status of a Node.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,35 +19,28 @@ use crate::{
     rules::Operation,
 };
 
-/// What is done with an attachment.
+/// A step of an attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Attaching {
     Attach,
-    /// Find out which volume is attached; after a restart only the cluster knows.
+    /// Look up the volume of the attachment. After a restart only the cluster knows it.
     LookUp,
     Detach,
 }
 
-/// Whether the Node of an attachment is one of ours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Whose {
-    Ours,
-    /// Its Node is not known: it may be gone, or not be simulated.
-    Unclear,
-}
-
-/// The work on an attachment.
+/// The state of an attachment.
 #[derive(Debug)]
 pub(super) struct AttachmentRecord {
     uid: String,
-    whose: Whose,
+    /// Whether the Node is simulated. `false` for an unknown Node, which may be gone or not simulated.
+    is_ours: bool,
     begun: Option<Attaching>,
-    /// The volume that it attaches, once that is known.
+    /// The volume of the attachment, if it is known.
     pub(super) volume: Option<AttachedVolume>,
     failures: u32,
 }
 
-/// A call about an attachment that has ended.
+/// A finished call for an attachment.
 #[derive(Debug)]
 pub(super) struct AttachmentDone {
     name: Arc<str>,
@@ -56,12 +49,12 @@ pub(super) struct AttachmentDone {
 }
 
 impl Kubelet {
-    /// Takes up the attachments to a Node that were there before it was known. One that was being let go of then, as after a
-    /// restart, was taken for a foreign one.
+    /// Handles the attachments of a Node that existed before the Node was known. After a restart, an attachment that was already being detached was
+    /// taken for a foreign one.
     pub(super) fn place_attachments(&mut self, node: &str) {
         for attachment in self.watched_attachments.by_index(BY_NODE, node) {
             let name = attachment.name();
-            if self.attachments.get(name).is_some_and(|record| record.whose == Whose::Unclear) {
+            if self.attachments.get(name).is_some_and(|record| !record.is_ours) {
                 self.attachments.remove(name);
             }
             self.on_attachment(&attachment, true);
@@ -84,17 +77,17 @@ impl Kubelet {
         if self.attachments.get(&name).is_some_and(|known| known.uid != attachment.uid()) {
             self.attachments.remove(&name);
         }
-        let known = self.attachments.get(&name).map(|known| known.whose);
-        let whose = match known {
-            _ if self.nodes.contains_key(spec.node_name.as_str()) => Whose::Ours,
+        let known = self.attachments.get(&name).map(|known| known.is_ours);
+        let is_ours = match known {
+            _ if self.nodes.contains_key(spec.node_name.as_str()) => true,
             Some(known) => known,
-            None if is_deleting => Whose::Unclear,
+            None if is_deleting => false,
             None => return,
         };
         let new =
-            || AttachmentRecord { uid: attachment.uid().to_owned(), whose, begun: None, volume: None, failures: 0 };
+            || AttachmentRecord { uid: attachment.uid().to_owned(), is_ours, begun: None, volume: None, failures: 0 };
         let record = self.attachments.entry(Arc::clone(&name)).or_insert_with(new);
-        record.whose = whose;
+        record.is_ours = is_ours;
         let (step, latency, operation) = match (is_deleting, is_attached(attachment)) {
             (false, false) => (Attaching::Attach, settings.attach, Some(Operation::Attach)),
             (false, true) if record.volume.is_none() => (Attaching::LookUp, Duration::ZERO, None),
@@ -109,7 +102,7 @@ impl Kubelet {
         self.schedule(after, Job::Attachment(name, step));
     }
 
-    /// How much longer the cloud takes, by its failure rules. A failure counts as a minute of retries.
+    /// The additional time by the failure rules. A failure counts as a minute of retries.
     fn hang_of(&self, operation: Operation, attachment: &str) -> Duration {
         let call = MachineCall { machine: attachment.to_owned(), ..MachineCall::default() };
         let admission = self.shared.with(|cloud, now| cloud.admit(operation, &call, now));
@@ -120,12 +113,12 @@ impl Kubelet {
     pub(super) fn begin_attachment(&mut self, name: &Arc<str>, step: Attaching) -> Option<BoxFuture<'static, Done>> {
         let record = self.attachments.get(name).filter(|record| record.begun == Some(step))?;
         let attachment = self.watched_attachments.get(&ObjectKey::cluster_scoped(&**name))?;
-        let (target, name, whose) = (self.target.clone(), Arc::clone(name), record.whose);
+        let (target, name, is_ours) = (self.target.clone(), Arc::clone(name), record.is_ours);
         let work = async move {
             let result = match step {
                 Attaching::Attach => attach(&target, &attachment).await,
                 Attaching::LookUp => volume_of(&target, &attachment).await,
-                Attaching::Detach => detach(&target, &attachment, whose).await.map(|()| None),
+                Attaching::Detach => detach(&target, &attachment, is_ours).await.map(|()| None),
             };
             Done::Attachment(AttachmentDone { name, step, result })
         };
@@ -148,7 +141,7 @@ impl Kubelet {
                 log_call_error("volumeattachment", &name, &error);
                 record.failures += 1;
                 let after = back_off(&name, record.failures);
-                // The watch brings the newer version that a conflict means.
+                // A conflict means that the watch will deliver a newer version.
                 self.schedule(after, Job::Attachment(name, step));
             }
         }
@@ -164,7 +157,7 @@ fn path_of(attachment: &Arc<VolumeAttachment>) -> String {
     format!("/apis/storage.k8s.io/v1/volumeattachments/{}", attachment.name())
 }
 
-/// Adds the finalizer of the attacher, or takes it off; the finalizers of others stay.
+/// Adds or removes the finalizer of the attacher. Finalizers of other programs stay.
 async fn finalize(target: &Target, attachment: &Arc<VolumeAttachment>, wanted: bool) -> Result<(), ApiError> {
     let ours = format!("external-attacher/{}", attachment.spec.attacher.replace('.', "-"));
     let mut finalizers = attachment.metadata.finalizers.clone().unwrap_or_default();
@@ -189,17 +182,17 @@ async fn attach(target: &Target, attachment: &Arc<VolumeAttachment>) -> Result<O
     Ok(volume)
 }
 
-/// The volume that an attachment is about; `None` when the cluster does not know it, or it is an inline one.
+/// The volume of an attachment. `None` if the cluster does not have it, or if it is an inline volume.
 async fn volume_of(target: &Target, attachment: &Arc<VolumeAttachment>) -> Result<Option<AttachedVolume>, ApiError> {
     let Some(name) = &attachment.spec.source.persistent_volume_name else { return Ok(None) };
     let volume: Option<PersistentVolume> = target.get(&format!("/api/v1/persistentvolumes/{name}")).await?;
     Ok(volume.and_then(|volume| AttachedVolume::of(&volume, &attachment.spec.attacher)))
 }
 
-/// Lets go of the attachment. One whose Node is there without being ours is a foreign one.
-async fn detach(target: &Target, attachment: &Arc<VolumeAttachment>, whose: Whose) -> Result<(), ApiError> {
+/// Detaches. An attachment is foreign if its Node exists and is not simulated.
+async fn detach(target: &Target, attachment: &Arc<VolumeAttachment>, is_ours: bool) -> Result<(), ApiError> {
     let node = format!("/api/v1/nodes/{}", attachment.spec.node_name);
-    if whose == Whose::Unclear && target.get::<Value>(&node).await?.is_some() {
+    if !is_ours && target.get::<Value>(&node).await?.is_some() {
         return Ok(());
     }
     finalize(target, attachment, false).await

@@ -1,10 +1,10 @@
-//! All times at which a kubelet has to do something, in one ordered structure.
+//! The deadlines of all kubelets, in one ordered map.
 
 use std::collections::BTreeMap;
 
 use tokio::time::Instant;
 
-/// Entries by their time; equal times in the order of their setting.
+/// Entries sorted by time. Entries with the same time keep the order in which they were added.
 #[derive(Debug)]
 pub struct Deadlines<T> {
     entries: BTreeMap<(Instant, u64), T>,
@@ -12,23 +12,23 @@ pub struct Deadlines<T> {
 }
 
 impl<T> Deadlines<T> {
-    /// None yet.
+    /// Creates an empty map.
     pub const fn new() -> Self {
         Self { entries: BTreeMap::new(), set: 0 }
     }
 
-    /// Something has to be done then.
+    /// Adds an entry.
     pub fn set(&mut self, at: Instant, what: T) {
         self.set += 1;
         self.entries.insert((at, self.set), what);
     }
 
-    /// When the next one is.
+    /// The time of the first entry.
     pub fn next(&self) -> Option<Instant> {
         self.entries.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Takes one that is due.
+    /// Takes the first entry that is due.
     pub fn take_due(&mut self, now: Instant) -> Option<T> {
         let first = self.entries.first_entry().filter(|entry| entry.key().0 <= now)?;
         Some(first.remove())

@@ -1,10 +1,9 @@
-//! The kubelets of all simulated VMs, in one task: they join Nodes to the target cluster and keep them alive, start and
-//! end Pods, attach and detach volumes.
+//! The kubelets of all simulated VMs, in one task. They register Nodes in the target cluster, send heartbeats, start and end Pods, and attach and
+//! detach volumes.
 //!
-//! What a Node should show is decided by the cloud; here every Node is compared with it and written when it differs.
-//! Watches see what others do. At most [`CONCURRENCY`] calls are in flight; all waiting is in one deadline structure.
-//! Nodes are in [`nodes`], Pods in [`pods`], `VolumeAttachment`s in [`attachments`], the volumes that Nodes show in
-//! [`volumes`], the written objects in [`objects`].
+//! The cloud decides what a Node should show. This module compares every Node with that, and writes the Nodes that differ. Watches deliver changes of
+//! other clients. At most [`CONCURRENCY`] calls run at a time, and all deadlines are in one map. Nodes are in [`nodes`], Pods in [`pods`],
+//! `VolumeAttachment`s in [`attachments`], the volumes of Nodes in [`volumes`], and the written objects in [`objects`].
 //! Source: spec/providers §7.4–§7.6.
 
 mod attachments;
@@ -60,12 +59,12 @@ use self::{
 };
 use super::{cloud::NodeNotice, config::SimulationConfig, draw::Fingerprint, shared::Shared};
 
-/// Calls to the target cluster at a time.
+/// The maximum of concurrent calls to the target cluster.
 const CONCURRENCY: usize = 64;
-/// The index by the Node that an object is about.
+/// The index by the Node of an object.
 const BY_NODE: &str = "node";
 
-/// Something to do against the target cluster.
+/// A job for the target cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Job {
     Node(Arc<str>, NodeJob),
@@ -73,7 +72,7 @@ enum Job {
     Attachment(Arc<str>, Attaching),
 }
 
-/// What came of it.
+/// The result of a job.
 #[derive(Debug)]
 enum Done {
     Node(nodes::NodeDone),
@@ -81,7 +80,7 @@ enum Done {
     Attachment(attachments::AttachmentDone),
 }
 
-/// An object that has changed, and whether it is still there.
+/// A changed object, and whether it still exists.
 #[derive(Debug)]
 enum Event {
     Node(Watched<NodeFacts>, bool),
@@ -107,7 +106,7 @@ pub struct Kubelet {
 }
 
 impl Kubelet {
-    /// Kubelets that follow the cloud's notices.
+    /// Creates kubelets that follow the notices of the cloud.
     pub fn new(shared: Arc<Shared>, client: kube::Client, notices: mpsc::UnboundedReceiver<NodeNotice>) -> Self {
         Self {
             shared,
@@ -126,7 +125,7 @@ impl Kubelet {
         }
     }
 
-    /// Works until the end. Calls in flight are given up then.
+    /// Runs until the shutdown, which drops calls in flight.
     pub async fn run(self, shutdown: CancellationToken) {
         shutdown.run_until_cancelled(Box::pin(self.work())).await;
     }
@@ -139,7 +138,7 @@ impl Kubelet {
         }
         let drawn = AtomicU64::new(0);
         let jitter = move || Fingerprint::of(&drawn.fetch_add(1, Ordering::Relaxed).to_string());
-        // The watch itself logs what it can't decode.
+        // The watch itself logs objects that can't be decoded.
         let watches = Watches::new(Arc::new(|_: &Poison| ()), jitter);
         let (sender, mut events) = mpsc::unbounded_channel();
         let bound = all().with_fields("spec.nodeName!=");
@@ -154,8 +153,8 @@ impl Kubelet {
         loop {
             self.start_jobs();
             let deadline = self.deadlines.next();
-            // In this order and not by lot, so that one seed replays one history. What is under way goes first: it is what
-            // the events to come follow from, and it ends.
+            // The order is fixed and not random, so that a seed always gives the same history. Finished jobs come first: they end, and later events
+            // depend on them.
             tokio::select! {
                 biased;
                 Some(done) = self.in_flight.next(), if !self.in_flight.is_empty() => self.on_done(done),
@@ -175,13 +174,13 @@ impl Kubelet {
                     knows_nodes = true;
                     self.on_all_nodes();
                 }
-                // Before the Nodes are known, each would be made again only to be refused.
+                // Before the Nodes are known, a new Node could exist already and would be refused.
                 Some(notice) = self.notices.recv(), if knows_nodes => {
                     let mut all = vec![notice];
                     while let Ok(notice) = self.notices.try_recv() {
                         all.push(notice);
                     }
-                    // No Node may show a VM that a killed process would forget.
+                    // A Node must not show a VM that a killed process would forget.
                     if let Err(error) = self.shared.commit().await {
                         tracing::error!(%error, "the simulation's state is not kept");
                     }
@@ -193,7 +192,7 @@ impl Kubelet {
         }
     }
 
-    /// Keeps a store equal to the target cluster, and sends what changes.
+    /// Keeps a store equal to the target cluster, and sends its changes.
     fn watch<S: Snapshot>(
         &self,
         watches: &Watches,
@@ -209,7 +208,7 @@ impl Kubelet {
         let events = events.clone();
         store.set_listeners(vec![Box::new(move |change: &Change<S>| {
             if let Some(object) = change.newest() {
-                // Its receiver lives as long as the watch.
+                // The receiver lives as long as the watch.
                 drop(events.send(event(object.clone(), change.new.is_some())));
             }
         })]);
@@ -236,7 +235,7 @@ impl Kubelet {
         }
     }
 
-    /// Does something now or later.
+    /// Queues a job, now or after some time.
     fn schedule(&mut self, after: Duration, job: Job) {
         if after.is_zero() {
             self.queue.push_back(job);
@@ -261,7 +260,7 @@ async fn wait(deadline: Option<Instant>) {
     }
 }
 
-/// A number from 0 to 1 that is always the same for a name, and evenly spread over names.
+/// A number from 0 to 1 that is always the same for a name, and equally distributed over names.
 #[allow(clippy::cast_precision_loss)] // a spread needs no exact value
 fn spread(name: &str, salt: u32) -> f64 {
     let mut hash = Fingerprint::new();
@@ -270,7 +269,7 @@ fn spread(name: &str, salt: u32) -> f64 {
     (hash.value() >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// How long to wait after so many failures in a row; never the same for all.
+/// The delay after this number of consecutive failures, with jitter.
 fn back_off(name: &str, failures: u32) -> Duration {
     let longest = Duration::from_millis(500) * 2_u32.pow(failures.min(6));
     longest.mul_f64(0.5 + spread(name, failures) / 2.0)

@@ -1,4 +1,4 @@
-//! Nodes: registering, showing readiness, heartbeats, coming back, and leaving real Nodes alone.
+//! Nodes: registration, readiness, heartbeats and re-registration. Nodes that are not simulated are not changed.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,45 +10,45 @@ use super::{
     Done, Job, Kubelet, back_off, log_call_error, objects, spread,
     target::{PatchKind, Target, is_conflict, is_final},
     volumes::NodeVolumes,
-    watched::{NodeFacts, Shown, Watched},
+    watched::{NodeFacts, Readiness, Watched},
 };
-use crate::cloud::{Happening, Heartbeat, NodeNotice, NodeView, NodeWish, VmRef};
+use crate::cloud::{EventKind, Heartbeat, NodeAction, NodeNotice, NodeView, VmRef};
 
-/// How often a Node of the same name that is in the way is looked at again.
+/// The interval between checks of another simulated Node with the same name.
 const OCCUPIED: Duration = Duration::from_secs(5);
-/// How often a heart that may not beat yet tries again.
+/// The delay of a heartbeat whose Node is not known to the watch yet.
 const NOT_YET: Duration = Duration::from_secs(1);
-/// How often a real Node of the same name is looked at again.
+/// The interval between checks of a real Node with the same name.
 const REFUSED: Duration = Duration::from_secs(30);
-/// After so long an emulated cloud controller manager deletes the Node of a VM that is gone.
+/// The time after which a simulated cloud controller manager deletes the Node of a VM that is gone.
 const CCM_DELAY: Duration = Duration::from_secs(60);
 
-/// Something to do about a Node.
+/// A job for a Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NodeJob {
-    /// Make it show what the cloud says.
+    /// Show the state of the cloud.
     Show,
-    /// Renew its Lease, for this VM.
+    /// Renew the Lease for this VM.
     Lease(VmRef),
-    /// Post its status again, for this VM.
+    /// Update the status for this VM.
     Heartbeat(VmRef),
-    /// Make it show its volumes.
+    /// Show the volumes.
     Volumes,
-    /// Delete it, if it still belongs to the VM of this identity.
+    /// Delete the Node if it still belongs to the VM with this provider id.
     Remove(Box<str>),
 }
 
-/// Whether something is being written of a Node.
+/// Whether a write of a Node is in progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Writing {
     #[default]
     No,
     Yes,
-    /// What is to be written has changed since the write began.
+    /// The data has changed since the write began.
     Outdated,
 }
 
-/// Whether heartbeats are set.
+/// Whether heartbeats are scheduled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Beats {
     #[default]
@@ -57,27 +57,27 @@ enum Beats {
     Frozen,
 }
 
-/// What is known of a Node of a running VM.
+/// The state of the Node of a running VM.
 #[derive(Debug, Default)]
 pub(super) struct NodeRecord {
     pub(super) vm: VmRef,
-    /// What it shows; none while it is not in the API, as far as is known.
-    shows: Option<Shown>,
+    /// The readiness that the Node shows. `None` while the Node does not exist, as far as is known.
+    shows: Option<Readiness>,
     writing: Writing,
     beats: Beats,
     has_lease: bool,
     failures: u32,
     refusals: u32,
     beat: u32,
-    /// Addresses given to Pods.
+    /// The number of addresses given to Pods.
     pub(super) pods_started: u8,
-    /// The volumes that it shows.
+    /// The volumes that the Node shows.
     pub(super) volumes: NodeVolumes,
     pub(super) writing_volumes: Writing,
 }
 
 impl NodeRecord {
-    /// Whether the Node is in the API, as far as is known.
+    /// Whether the Node exists, as far as is known.
     pub(super) fn is_shown(&self) -> bool {
         self.shows.is_some()
     }
@@ -87,29 +87,29 @@ impl NodeRecord {
         self.beats != Beats::Frozen
     }
 
-    /// Takes a Node for its own.
+    /// Uses an existing Node.
     fn adopt(&mut self, node: &NodeFacts) {
         self.shows = Some(node.ready);
         self.volumes = node.volumes.clone();
     }
 }
 
-/// What a call about a Node came to.
+/// The effect of a call for a Node.
 #[derive(Debug)]
 pub(super) enum Effect {
-    /// The Node was made, for the VM of this identity.
-    Posted(Shown, Box<str>),
-    Patched(Shown),
-    /// There is another Node of its name.
+    /// The Node was created for the VM with this provider id.
+    Posted(Readiness, Box<str>),
+    Patched(Readiness),
+    /// Another Node with this name exists.
     Found(Watched<NodeFacts>),
     ShowsVolumes(NodeVolumes),
     Done,
 }
 
-/// What comes of a call about a Node.
+/// A call for a Node.
 pub(super) type Call = BoxFuture<'static, Result<Effect, ApiError>>;
 
-/// A call about a Node that has ended.
+/// A finished call for a Node.
 #[derive(Debug)]
 pub(super) struct NodeDone {
     name: Arc<str>,
@@ -122,8 +122,8 @@ impl Kubelet {
     pub(super) fn on_notice(&mut self, notice: NodeNotice) {
         let name: Arc<str> = Arc::from(notice.node);
         let is_known = self.nodes.get(&name).is_some_and(|record| record.vm == notice.vm);
-        match notice.wish {
-            NodeWish::Show => {
+        match notice.action {
+            NodeAction::Show => {
                 if !is_known {
                     let mut record = NodeRecord { vm: notice.vm, ..NodeRecord::default() };
                     if let Some(node) = self.watched(&name).filter(|node| self.is_ours(notice.vm, node)) {
@@ -135,31 +135,31 @@ impl Kubelet {
                 }
                 self.queue.push_back(Job::Node(name, NodeJob::Show));
             }
-            NodeWish::Stop | NodeWish::Gone => {
+            NodeAction::Stop | NodeAction::Gone => {
                 if is_known {
                     self.nodes.remove(&name);
                 }
-                if notice.wish == NodeWish::Gone && self.config().nodes.ccm {
-                    // An empty identity fits every simulated Node of the name whose VM does not run.
+                if notice.action == NodeAction::Gone && self.config().nodes.ccm {
+                    // An empty provider id matches every simulated Node with this name whose VM does not run.
                     self.schedule(CCM_DELAY, Job::Node(name, NodeJob::Remove(Box::default())));
                 }
             }
         }
     }
 
-    /// The Node of this name.
+    /// The Node with this name.
     fn watched(&self, name: &str) -> Option<Watched<NodeFacts>> {
         self.watched_nodes.get(&ObjectKey::cluster_scoped(name))
     }
 
-    /// Whether a Node is that of our VM.
+    /// Whether a Node belongs to this VM.
     fn is_ours(&self, vm: VmRef, node: &Watched<NodeFacts>) -> bool {
         let view = self.shared.with(|cloud, _| cloud.node_view(vm));
         let both = view.zip(node.facts.simulated.as_ref());
         both.is_some_and(|(view, node)| view.provider_id == node.provider_id)
     }
 
-    /// All Nodes of the target cluster are known.
+    /// Called when all Nodes of the target cluster are known.
     pub(super) fn on_all_nodes(&self) {
         if !self.shared.keeps() {
             let nodes = self.watched_nodes.snapshot();
@@ -176,16 +176,16 @@ impl Kubelet {
         let Some(record) = self.nodes.get_mut(&name) else { return };
         let is_shown = record.is_shown();
         if !is_there {
-            // The Lease goes with its Node.
+            // The Lease is deleted with its Node.
             record.has_lease = false;
             if is_shown {
                 record.shows = None;
                 record.volumes = NodeVolumes::default();
                 self.schedule(after, Job::Node(name, NodeJob::Show));
             }
-        } else if is_shown && node.facts.ready == Shown::Unknown {
-            // Others (the node lifecycle controller) took our word for lost: say it again.
-            record.shows = Some(Shown::Unknown);
+        } else if is_shown && node.facts.ready == Readiness::Unknown {
+            // Another controller has set the readiness to unknown (the node lifecycle controller), so it is written again.
+            record.shows = Some(Readiness::Unknown);
             self.queue.push_back(Job::Node(name, NodeJob::Show));
         }
     }
@@ -222,11 +222,11 @@ impl Kubelet {
         }
         if let NodeJob::Lease(of) | NodeJob::Heartbeat(of) = job {
             if *of != vm {
-                // The heart of an earlier VM of the name; this one has its own.
+                // The heartbeat belongs to an earlier VM with this name. The new VM has its own heartbeats.
                 return None;
             }
             if !record.is_shown() || uid.is_none() {
-                // A Lease must not outlive its Node, so it waits until the watch has shown whose it is.
+                // A Lease must be deleted with its Node, so it needs the UID of the Node from the watch.
                 self.schedule(NOT_YET, Job::Node(name, job.clone()));
                 return None;
             }
@@ -269,7 +269,7 @@ impl Kubelet {
                     } else {
                         target.create(all, made.clone()).await
                     };
-                    // The other of the two is right when another client made or deleted it.
+                    // Another client created or deleted the Lease, so the other request is correct.
                     if result.as_ref().is_err_and(ApiError::is_not_found) && has_lease {
                         result = target.create(all, made).await;
                     } else if result.as_ref().is_err_and(is_conflict) {
@@ -301,7 +301,7 @@ impl Kubelet {
             return;
         }
         let Some(record) = self.nodes.get_mut(&name).filter(|record| Some(record.vm) == vm) else {
-            // The VM ended while its Node was being registered: nothing else knows of this Node.
+            // The VM ended during the registration of its Node. No other part knows this Node.
             if let Ok(Effect::Posted(_, provider_id)) = result {
                 self.queue.push_back(Job::Node(name, NodeJob::Remove(provider_id)));
             }
@@ -310,7 +310,7 @@ impl Kubelet {
         match job {
             NodeJob::Volumes => self.on_volumes_done(name, result),
             NodeJob::Show => {
-                // What came meanwhile, and whether there is anything left to do, is looked at again.
+                // Checks again whether there is something to write.
                 record.writing = Writing::No;
                 self.on_shown(name, result);
             }
@@ -349,7 +349,7 @@ impl Kubelet {
         }
     }
 
-    /// A Node of our name was there before us.
+    /// A Node with our name existed before.
     fn on_name_taken(&mut self, name: Arc<str>, node: &Watched<NodeFacts>) {
         let Some(vm) = self.nodes.get(&name).map(|record| record.vm) else { return };
         let is_ours = self.is_ours(vm, node);
@@ -363,13 +363,13 @@ impl Kubelet {
             record.refusals += 1;
             if record.refusals == 1 {
                 tracing::warn!(node = %name, "FailedPrecondition: a Node of this name exists and is not simulated; it is left alone");
-                self.shared.with(|cloud, now| cloud.note(vm, Happening::NodeRefused, now));
+                self.shared.with(|cloud, now| cloud.note(vm, EventKind::NodeRefused, now));
             }
         }
         self.schedule(after, Job::Node(name, NodeJob::Show));
     }
 
-    /// Sets the first heartbeats of a Node, spread evenly over their intervals by its name.
+    /// Schedules the first heartbeats of a Node. They are equally distributed over their intervals, by the name of the Node.
     fn begin_beats(&mut self, name: &Arc<str>) {
         let nodes = &self.config().nodes;
         let Some(record) = self.nodes.get_mut(name).filter(|record| record.beats == Beats::NotYet) else { return };
@@ -385,7 +385,7 @@ impl Kubelet {
         }
     }
 
-    /// Sets the next heartbeat: leases within 4 %, statuses within 10 % of their interval.
+    /// Schedules the next heartbeat: leases within 4 %, updates of the status within 10 % of their interval.
     fn next_beat(&mut self, name: &Arc<str>, job: NodeJob) {
         let nodes = &self.config().nodes;
         let Some(record) = self.nodes.get_mut(name) else { return };
@@ -395,7 +395,7 @@ impl Kubelet {
         };
         record.beat = record.beat.wrapping_add(1);
         if interval.is_zero() {
-            // Switched off by a changed configuration; a restart takes it up again.
+            // Heartbeats were switched off by a changed configuration. A restart can switch them on again.
             return;
         }
         let after = interval.mul_f64(1.0 - width + 2.0 * width * spread(name, record.beat.wrapping_add(2)));
@@ -403,7 +403,7 @@ impl Kubelet {
     }
 }
 
-/// Makes the Node, or reads the one that has its name.
+/// Creates the Node, or reads the existing Node with its name.
 async fn register(
     target: &Target,
     path: &str,
@@ -421,7 +421,7 @@ async fn register(
     }
 }
 
-/// Deletes a simulated Node whose VM has this identity; an empty identity fits all.
+/// Deletes a simulated Node of the VM with this provider id. An empty provider id matches every VM.
 async fn remove(target: &Target, path: &str, provider_id: &str) -> Result<(), ApiError> {
     let Some(node) = target.get::<Node>(path).await? else { return Ok(()) };
     let node = Watched::<NodeFacts>::new(&node);

@@ -1,6 +1,6 @@
-//! The objects that a simulated kubelet writes: Node, its status, its Lease, the status of its Pods.
+//! The objects that a simulated kubelet writes: the Node, its status, its Lease, and the status of its Pods.
 //!
-//! Pure functions from a VM's facts and the time to JSON (spec/providers §7.4, §7.5).
+//! Pure functions from the data of a VM and the time to JSON (spec/providers §7.4, §7.5).
 
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::{Value, json};
 
-use super::watched::{ContainerFacts, PodFacts, Shown, Watched};
+use super::watched::{ContainerFacts, PodFacts, Readiness, Watched};
 use crate::{
     NodeIdSpelling,
     cloud::{NodeStage, NodeView},
@@ -16,15 +16,15 @@ use crate::{
 };
 use machine_api::names::{annotation, label};
 
-/// What the Node should say of its readiness.
-pub const fn wanted_readiness(stage: NodeStage) -> Shown {
+/// The readiness that a Node should show.
+pub const fn wanted_readiness(stage: NodeStage) -> Readiness {
     match stage {
-        NodeStage::Ready => Shown::Ready,
-        NodeStage::Absent | NodeStage::Registered | NodeStage::Broken => Shown::NotReady,
+        NodeStage::Ready => Readiness::Ready,
+        NodeStage::Absent | NodeStage::Registered | NodeStage::Broken => Readiness::NotReady,
     }
 }
 
-/// The whole Node, its status included: a ready one needs a single write.
+/// The whole Node with its status, so that a ready Node needs only one write.
 pub fn node(view: &NodeView, version: &str, now: Timestamp) -> Value {
     let template = &view.template;
     let mut labels = BTreeMap::from([
@@ -37,7 +37,7 @@ pub fn node(view: &NodeView, version: &str, now: Timestamp) -> Value {
         ("topology.kubernetes.io/zone", &template.zone),
         (label::MACHINE_NAME, &view.machine),
     ]);
-    // Names may be longer than the values of labels; a real kubelet could not register such a Node at all.
+    // Names may be longer than the values of labels. A real kubelet could not register such a Node at all.
     labels.retain(|_, value| value.len() <= 63);
     labels.extend(template.labels.iter().map(|(key, value)| (key.as_str(), value.as_str())));
     let owner = owner_of(template);
@@ -76,7 +76,7 @@ pub fn node(view: &NodeView, version: &str, now: Timestamp) -> Value {
     })
 }
 
-/// Whose the VM is, for the time after a restart without memory; what a Node shows elsewhere is left out.
+/// The owner of the VM, for a restart without stored state. Data that the Node has elsewhere is left out.
 fn owner_of(template: &VmTemplate) -> String {
     let mut owner = json!({
         "provider": template.provider, "class": template.class, "region": template.region, "zone": template.zone,
@@ -95,7 +95,7 @@ fn allocatable(view: &NodeView) -> BTreeMap<&str, Quantity> {
     view.template.capacity.iter().map(|(name, have)| (name.as_str(), left(name, have))).collect()
 }
 
-/// What is left of a resource, not below zero: in thousandths, unless it is whole, and in `Ki` where those are whole.
+/// The rest of a resource, at least zero: in thousandths if it is not an integer, and in `Ki` if it is a multiple of 1024.
 fn minus(capacity: &Quantity, reserved: &Quantity) -> Quantity {
     let (Some(have), Some(less)) = (thousandths(capacity), thousandths(reserved)) else { return capacity.clone() };
     let left = (have - less).max(0);
@@ -114,7 +114,7 @@ fn condition(kind: &str, status: &str, reason: &str, message: &str, at: &str) ->
 fn ready(stage: NodeStage, now: Timestamp) -> Value {
     let at = seconds(now);
     match wanted_readiness(stage) {
-        Shown::Ready => condition("Ready", "True", "KubeletReady", "kubelet is posting ready status", &at),
+        Readiness::Ready => condition("Ready", "True", "KubeletReady", "kubelet is posting ready status", &at),
         _ => condition("Ready", "False", "KubeletNotReady", "container runtime network not ready", &at),
     }
 }
@@ -131,12 +131,12 @@ fn conditions(stage: NodeStage, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-/// The patch that makes a Node show its stage. The other conditions stay as they are, transition times included.
+/// The patch that makes a Node show its stage. The other conditions stay as they are, with their transition times.
 pub fn node_readiness(stage: NodeStage, now: Timestamp) -> Value {
     json!({"status": {"conditions": [ready(stage, now)]}})
 }
 
-/// The patch that only renews the time of the conditions.
+/// The patch that renews only the times of the conditions.
 pub fn node_heartbeat(stage: NodeStage, now: Timestamp) -> Value {
     let renewed = conditions(stage, now).into_iter().map(|mut condition| {
         if let Some(fields) = condition.as_object_mut() {
@@ -147,7 +147,7 @@ pub fn node_heartbeat(stage: NodeStage, now: Timestamp) -> Value {
     json!({"status": {"conditions": renewed.collect::<Vec<_>>()}})
 }
 
-/// The Lease of a Node; without the Node's UID it has no owner and outlives it.
+/// The Lease of a Node. Without the UID of the Node it has no owner, and is not deleted with the Node.
 pub fn lease(node: &str, uid: &str, duration_seconds: u64, now: Timestamp) -> Value {
     let owners: Vec<Value> = if uid.is_empty() {
         Vec::new()
@@ -167,12 +167,12 @@ pub fn lease_renewal(now: Timestamp) -> Value {
     json!({"spec": {"renewTime": micros(now)}})
 }
 
-/// What a Pod shows.
+/// The phase that a Pod shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodShows {
-    /// It runs and is ready.
+    /// The Pod runs and is ready.
     Running,
-    /// It has done its work.
+    /// The Pod has finished.
     Succeeded,
 }
 
@@ -233,12 +233,12 @@ pub fn pod_status(
     })
 }
 
-/// Kubernetes' time: whole seconds.
+/// The time format of Kubernetes, in seconds.
 fn seconds(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// Kubernetes' micro time.
+/// The time format of Kubernetes, in microseconds.
 fn micros(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
 }
@@ -255,7 +255,7 @@ mod tests {
     #[case::not_below_zero("512Mi", "1Gi", "0")]
     #[case::whole_cores("4", "1", "3")]
     #[case::no_number("many", "1", "many")]
-    fn what_is_reserved_is_taken_off(#[case] capacity: &str, #[case] reserved: &str, #[case] left: &str) {
+    fn reserved_amounts_are_subtracted(#[case] capacity: &str, #[case] reserved: &str, #[case] left: &str) {
         assert_eq!(minus(&Quantity(capacity.to_owned()), &Quantity(reserved.to_owned())).0, left);
     }
 }

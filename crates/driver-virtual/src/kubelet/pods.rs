@@ -1,4 +1,4 @@
-//! Pods on simulated Nodes: they start after a while, run, succeed after the time in their annotation, and end when deleted.
+//! Pods on simulated Nodes: they start after some time, run, succeed after the time of their annotation, and end when they are deleted.
 
 use std::{net::Ipv4Addr, time::Duration};
 
@@ -13,18 +13,18 @@ use super::{
     watched::{PodFacts, Watched},
 };
 
-/// What is done with a Pod.
+/// A step of a Pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PodStep {
-    /// Show that it runs.
+    /// Show that the Pod runs.
     Start,
-    /// Show that it has done its work.
+    /// Show that the Pod has succeeded.
     Complete,
-    /// Remove it.
+    /// Remove the Pod.
     End,
 }
 
-/// Where a Pod stands.
+/// The stage of a Pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     New,
@@ -35,7 +35,7 @@ enum Stage {
     Over,
 }
 
-/// The work on a Pod on a simulated Node.
+/// The state of a Pod on a simulated Node.
 #[derive(Debug)]
 pub(super) struct PodRecord {
     uid: String,
@@ -44,13 +44,13 @@ pub(super) struct PodRecord {
 }
 
 impl PodRecord {
-    /// Whether its volumes are in use.
+    /// Whether the volumes of the Pod are in use.
     pub(super) fn uses_volumes(&self) -> bool {
         self.stage != Stage::Over
     }
 }
 
-/// A call about a Pod that has ended.
+/// A finished call for a Pod.
 #[derive(Debug)]
 pub(super) struct PodDone {
     key: ObjectKey,
@@ -64,7 +64,7 @@ fn path_of(key: &ObjectKey) -> String {
 }
 
 impl Kubelet {
-    /// Takes up the Pods that were bound to a Node before it was known.
+    /// Handles the Pods that were bound to a Node before it was known.
     pub(super) fn place_pods(&mut self, node: &str) {
         for pod in self.watched_pods.by_index(BY_NODE, node) {
             self.on_pod(&pod, true);
@@ -126,7 +126,7 @@ impl Kubelet {
         let (record, pod) = (self.pods.get_mut(key)?, self.watched_pods.get(key)?);
         let node = self.nodes.get_mut(pod.facts.node.as_str()).filter(|node| node.works());
         let Some(node) = node else {
-            // Nothing is there to do it; whatever cleans up after the Node will.
+            // The kubelet does not work. The component that cleans up after the Node will remove the Pod.
             record.stage = Stage::New;
             return None;
         };
@@ -182,7 +182,7 @@ impl Kubelet {
                     _ => {}
                 }
             }
-            // It is another Pod by now, or none.
+            // The Pod no longer exists, or there is another Pod with its name.
             Err(error) if error.is_not_found() || is_conflict(&error) => {}
             Err(error) => {
                 let path = path_of(&key);
@@ -195,7 +195,7 @@ impl Kubelet {
     }
 }
 
-/// How long the Pod works before it succeeds, if it does.
+/// How long the Pod runs before it succeeds. `None` if it never does.
 fn run_length(pod: &Watched<PodFacts>) -> Option<Duration> {
     let text = pod.facts.run_for.as_deref()?;
     match text.parse::<GoDuration>() {

@@ -1,14 +1,14 @@
-//! Single calls to the target cluster's API server: raw, short, decoding only what is needed.
+//! Single calls to the API server of the target cluster. They decode only the required data.
 
 use controller_runtime::{error::ApiError, objects::in_time};
 use http::{Method, Request};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// Answers to writes are asked for in this short form, since nothing of them is read.
+/// The short form of the answers to writes, because the answers are not read.
 const SHORT: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 
-/// Whether the object was there already, or has changed.
+/// Whether the object existed already, or has changed.
 pub const fn is_conflict(error: &ApiError) -> bool {
     matches!(error, ApiError::Conflict(_) | ApiError::AlreadyExists(_))
 }
@@ -34,17 +34,17 @@ pub struct Target {
 }
 
 impl Target {
-    /// Calls through this client. It should not retry by itself.
+    /// Creates a target with this client. The client should not retry by itself.
     pub const fn new(client: kube::Client) -> Self {
         Self { client }
     }
 
-    /// The client, for watches.
+    /// The client for watches.
     pub fn client(&self) -> kube::Client {
         self.client.clone()
     }
 
-    /// Reads an object; `None` when there is none.
+    /// Reads an object. `None` if it does not exist.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>, ApiError> {
         match self.call(Method::GET, path, None, Vec::new()).await {
             Ok(body) => serde_json::from_str(&body).map(Some).map_err(|error| ApiError::Unavailable(error.to_string())),
@@ -53,7 +53,7 @@ impl Target {
         }
     }
 
-    /// Makes an object.
+    /// Creates an object.
     pub async fn create(&self, path: &str, body: Vec<u8>) -> Result<(), ApiError> {
         self.call(Method::POST, path, Some("application/json"), body).await.map(drop)
     }
@@ -67,7 +67,7 @@ impl Target {
         self.call(Method::PATCH, path, Some(content), body.to_string().into_bytes()).await.map(drop)
     }
 
-    /// Deletes an object of this UID at once.
+    /// Deletes the object with this UID at once.
     pub async fn delete(&self, path: &str, uid: &str) -> Result<(), ApiError> {
         let options = json!({
             "kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0, "preconditions": {"uid": uid}

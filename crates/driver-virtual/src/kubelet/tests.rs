@@ -1,4 +1,4 @@
-//! The kubelets against a small API server in memory, on paused time: which calls they make, and when.
+//! The kubelets with a small API server in memory, on paused time: the calls they make, and when.
 
 use std::{
     collections::BTreeMap,
@@ -30,7 +30,7 @@ fn cx() -> OpContext {
 
 type Answer = UnsyncBoxBody<Bytes, std::convert::Infallible>;
 
-/// Objects by path, the writes that were made, and who watches.
+/// Objects by path, the writes so far, and the watches.
 #[derive(Clone)]
 struct ApiServer {
     objects: Arc<Mutex<BTreeMap<String, Value>>>,
@@ -125,7 +125,7 @@ impl ApiServer {
             Some((change, changes))
         });
         let lines = changes.filter_map(move |(at, event)| {
-            // As an API server writes it, with the type first.
+            // The type comes first, like in answers of an API server.
             let line = (kind_of(&at) == path)
                 .then(|| Bytes::from(format!("{{\"type\":{},\"object\":{}}}\n", event["type"], event["object"])));
             std::future::ready(line.map(|line| Ok::<_, std::convert::Infallible>(Frame::data(line))))
@@ -173,7 +173,7 @@ impl ApiServer {
     }
 }
 
-/// The path that an object's kind is watched at, over all namespaces.
+/// The path for watching the kind of an object in all namespaces.
 fn kind_of(path: &str) -> String {
     let parts: Vec<&str> = path.split('/').collect();
     match parts.as_slice() {
@@ -213,7 +213,7 @@ const POST_NODE: &str = "POST /api/v1/nodes";
 const PATCH_M: &str = "PATCH /api/v1/nodes/m/status";
 
 #[tokio::test(start_paused = true)]
-async fn without_latency_a_ready_node_costs_one_write() {
+async fn without_latency_a_ready_node_needs_one_write() {
     let server = ApiServer::new();
     let cloud = a_cloud(&server, "").await;
     cloud.create_machine(&cx(), request("m")).await.unwrap();
@@ -240,7 +240,7 @@ async fn a_node_registers_first_and_is_ready_later() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_node_of_a_deleted_vm_is_left_to_the_core_and_its_heart_stops() {
+async fn the_node_of_a_deleted_vm_is_kept_and_its_heartbeats_stop() {
     let server = ApiServer::new();
     let cloud = a_cloud(&server, "nodes: {leaseInterval: 10s, statusPeriod: 0}").await;
     cloud.create_machine(&cx(), request("m")).await.unwrap();
@@ -254,7 +254,7 @@ async fn the_node_of_a_deleted_vm_is_left_to_the_core_and_its_heart_stops() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn v07_a_node_deleted_under_a_running_vm_comes_back() {
+async fn v07_a_node_deleted_under_a_running_vm_registers_again() {
     let server = ApiServer::new();
     let cloud = a_cloud(&server, "nodes: {reregister: 30s}").await;
     cloud.create_machine(&cx(), request("m")).await.unwrap();
@@ -268,7 +268,7 @@ async fn v07_a_node_deleted_under_a_running_vm_comes_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn v08_a_real_node_of_the_name_is_left_alone() {
+async fn v08_a_real_node_with_the_name_is_not_changed() {
     let server = ApiServer::new();
     server.put("/api/v1/nodes/m", json!({"metadata": {"name": "m"}, "spec": {"providerID": "aws:///eu/i-1"}}));
     let cloud = a_cloud(&server, "").await;
@@ -281,7 +281,7 @@ async fn v08_a_real_node_of_the_name_is_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_memory_the_vms_are_those_of_the_nodes() {
+async fn without_stored_state_the_vms_are_those_of_the_nodes() {
     let server = ApiServer::new();
     let cloud = a_cloud(&server, "").await;
     let made = cloud.create_machine(&cx(), request("m")).await.unwrap();
@@ -307,7 +307,7 @@ const POD: &str = "/api/v1/namespaces/ns/pods/p";
 #[tokio::test(start_paused = true)]
 async fn a_pod_starts_and_ends_within_its_grace() {
     let server = ApiServer::new();
-    // Bound before its Node is known.
+    // The Pod is bound before its Node is known.
     server.put(POD, a_pod(&json!({})));
     let cloud = a_cloud(&server, "pods: {startLatency: 1s, terminationLatency: 5s}").await;
     seconds(1).await;
@@ -344,7 +344,7 @@ async fn a_pod_may_refuse_to_end_or_end_by_itself() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn v09_an_attachment_is_attached_and_let_go_of_after_its_times() {
+async fn v09_an_attachment_is_attached_and_detached_after_its_times() {
     let server = ApiServer::new();
     let cloud = a_cloud(&server, "volumes: {attach: 2s, detach: 3s}").await;
     cloud.create_machine(&cx(), request("m")).await.unwrap();
@@ -383,7 +383,7 @@ fn a_volume() -> Value {
 async fn a_node_shows_the_volumes_that_are_attached_and_those_in_use() {
     let server = ApiServer::new();
     server.put("/api/v1/persistentvolumes/pv", a_volume());
-    // Made before the Node is known.
+    // The attachment is created before the Node is known.
     server.put(ATTACHMENT, an_attachment("m"));
     let cloud = a_cloud(&server, "volumes: {attach: 2s, detach: 3s}").await;
     cloud.create_machine(&cx(), request("m")).await.unwrap();
@@ -412,7 +412,7 @@ async fn a_node_shows_the_volumes_that_are_attached_and_those_in_use() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attachment_to_a_node_of_somebody_else_is_left_alone() {
+async fn an_attachment_to_a_foreign_node_is_not_changed() {
     let server = ApiServer::new();
     server.put("/api/v1/nodes/other", json!({"metadata": {"name": "other"}}));
     let mut attachment = an_attachment("other");
@@ -424,7 +424,7 @@ async fn an_attachment_to_a_node_of_somebody_else_is_left_alone() {
     server.put(ATTACHMENT, attachment.clone());
     seconds(5).await;
     assert_eq!(server.take_writes(), Vec::<String>::new());
-    // Of a Node that is gone nobody else lets go.
+    // The Node is gone, so that no other program detaches it.
     server.delete("/api/v1/nodes/other");
     let _later = a_cloud(&server, "volumes: {attach: 0s, detach: 0s}").await;
     seconds(5).await;
@@ -432,7 +432,7 @@ async fn an_attachment_to_a_node_of_somebody_else_is_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attachment_that_was_being_let_go_of_before_its_node_was_known_is_let_go_of() {
+async fn an_attachment_whose_detachment_began_before_its_node_was_known_is_detached() {
     let server = ApiServer::new();
     server.put("/api/v1/nodes/m", json!({"metadata": {"name": "m"}}));
     let mut attachment = an_attachment("m");

@@ -1,7 +1,6 @@
-//! The volumes that simulated Nodes show: those that are attached, by their attachments, and those that are in use, by the
-//! Pods that claim them.
+//! The volumes that simulated Nodes show: the attached volumes, from the attachments, and the volumes in use, from the Pods with their claims.
 //!
-//! In a real cluster the attach-detach controller writes the one list and the kubelet the other; here the kubelet writes both.
+//! In a real cluster the attach-detach controller writes one list and the kubelet the other. Here the kubelet writes both.
 //! Source: spec/providers §7.6.
 
 use std::{collections::BTreeSet, sync::Arc};
@@ -20,17 +19,17 @@ use super::{
     target::{PatchKind, is_final},
 };
 
-/// A volume as Nodes call it, and the claim that uses it.
+/// A volume with its name in Nodes, and its claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct AttachedVolume {
     /// `kubernetes.io/csi/<driver>^<handle>`.
     pub(super) unique_name: String,
-    /// `namespace/name` of the claim that is bound to it.
+    /// `namespace/name` of the claim that is bound to the volume.
     pub(super) claim: Option<String>,
 }
 
 impl AttachedVolume {
-    /// The volume behind a `PersistentVolume` of this driver; `None` when it is another driver's.
+    /// The volume of a `PersistentVolume` of this driver. `None` for another driver.
     pub(super) fn of(volume: &PersistentVolume, driver: &str) -> Option<Self> {
         let spec = volume.spec.as_ref()?;
         let csi = spec.csi.as_ref().filter(|csi| csi.driver == driver)?;
@@ -40,7 +39,7 @@ impl AttachedVolume {
     }
 }
 
-/// The two lists of volumes in a Node's status.
+/// The two lists of volumes in the status of a Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct NodeVolumes {
     /// `status.volumesAttached`, by name.
@@ -57,7 +56,7 @@ impl NodeVolumes {
 }
 
 impl Kubelet {
-    /// Lets a Node of ours show its volumes, if they have changed.
+    /// Updates the volumes of a simulated Node, if they have changed.
     pub(super) fn volumes_changed(&mut self, node: &str) {
         if let Some((name, _)) = self.nodes.get_key_value(node) {
             self.queue.push_back(Job::Node(Arc::clone(name), NodeJob::Volumes));
@@ -110,7 +109,7 @@ impl Kubelet {
                     self.queue.push_back(Job::Node(name, NodeJob::Volumes));
                 }
             }
-            // It shows its volumes when it is there again.
+            // A Node shows its volumes when it is registered again.
             Err(error) if error.is_not_found() => {}
             Err(error) => {
                 log_call_error("node's volumes", &name, &error);

@@ -1,4 +1,4 @@
-//! Watched Nodes and Pods, cut down to what a simulated kubelet reads.
+//! Watched Nodes and Pods, reduced to the data that a simulated kubelet reads.
 
 use std::{fmt::Debug, ops::Deref, sync::Arc};
 
@@ -14,34 +14,34 @@ use crate::{
     template::VmTemplate,
 };
 
-/// What is read of objects of a kind.
+/// The data of objects of a kind.
 pub trait Facts: Debug + Send + Sync + 'static {
     /// The kind.
     type Object: Resource<DynamicType = ()> + Send + Sync + 'static;
 
-    /// What an object says.
+    /// The data of an object.
     fn of(object: &Self::Object) -> Self;
 }
 
-/// An object as it was in one version. Clones share it.
+/// An object in one version. Clones share it.
 #[derive(Debug)]
 pub struct Watched<F>(Arc<Kept<F>>);
 
-/// What is kept of an object.
+/// The stored data of an object.
 #[derive(Debug)]
 pub struct Kept<F> {
-    /// Namespace and name.
+    /// The namespace and the name.
     pub key: ObjectKey,
-    /// Its UID.
+    /// The UID.
     pub uid: String,
-    /// Its version.
+    /// The resource version.
     pub version: String,
-    /// What it says.
+    /// The data.
     pub facts: F,
 }
 
 impl<F: Facts> Watched<F> {
-    /// What is kept of this object.
+    /// The stored data of this object.
     pub fn new(object: &F::Object) -> Self {
         let meta = object.meta();
         Self(Arc::new(Kept {
@@ -85,7 +85,7 @@ impl<F: Facts> Snapshot for Watched<F> {
     fn resource_version(&self) -> Option<&str> {
         Some(&self.version)
     }
-    /// Answers of writes are not kept.
+    /// Answers of writes are not stored.
     fn has_gone(&self) -> bool {
         false
     }
@@ -94,37 +94,37 @@ impl<F: Facts> Snapshot for Watched<F> {
     }
 }
 
-/// What a Node says of its readiness.
+/// The readiness of a Node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Shown {
-    /// Nothing, or that it is not known.
+pub enum Readiness {
+    /// The readiness is unknown or absent.
     #[default]
     Unknown,
-    /// It is ready.
+    /// The Node is ready.
     Ready,
-    /// It is not.
+    /// The Node is not ready.
     NotReady,
 }
 
-/// What a Node says.
+/// The data of a Node.
 #[derive(Debug)]
 pub struct NodeFacts {
-    /// Which VM it is of, if it is simulated.
+    /// The data of a simulated Node.
     pub simulated: Option<SimulatedNode>,
-    /// Its readiness.
-    pub ready: Shown,
-    /// The volumes that it shows.
+    /// The readiness.
+    pub ready: Readiness,
+    /// The volumes that the Node shows.
     pub(super) volumes: NodeVolumes,
 }
 
-/// What only simulated Nodes have.
+/// The data that only simulated Nodes have.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SimulatedNode {
-    /// Identity of its VM.
+    /// The provider id of the VM.
     pub provider_id: String,
-    /// `namespace/name` of the machine; the namespace may be empty.
+    /// `namespace/name` of the machine. The namespace may be empty.
     key: String,
-    /// The template as it was kept in the annotation.
+    /// The template as stored in the annotation.
     template: Option<String>,
     created: Option<Timestamp>,
 }
@@ -142,7 +142,7 @@ impl Facts for NodeFacts {
             let name = node.name_any();
             let machine = node.labels().get(label::MACHINE_NAME).unwrap_or(&name);
             let namespace = annotation(annotation::SIMULATED_NAMESPACE).unwrap_or_default();
-            // Nodes of earlier versions have the VM's own id there.
+            // Nodes of earlier versions have the provider id of the machine there.
             let in_spec = || node.spec.as_ref()?.provider_id.clone();
             let provider_id = annotation(annotation::SIMULATED_PROVIDER_ID).map(str::to_owned).or_else(in_spec);
             SimulatedNode {
@@ -159,16 +159,16 @@ impl Facts for NodeFacts {
                 in_use: in_use.iter().cloned().collect(),
             },
             ready: match conditions.iter().find(|condition| condition.type_ == "Ready") {
-                Some(ready) if ready.status == "True" => Shown::Ready,
-                Some(ready) if ready.status == "False" => Shown::NotReady,
-                _ => Shown::Unknown,
+                Some(ready) if ready.status == "True" => Readiness::Ready,
+                Some(ready) if ready.status == "False" => Readiness::NotReady,
+                _ => Readiness::Unknown,
             },
         }
     }
 }
 
 impl Watched<NodeFacts> {
-    /// What it tells of its VM, if it is simulated.
+    /// The VM of the Node, if the Node is simulated.
     pub fn known(&self, now: Timestamp) -> Option<KnownVm> {
         let node = self.facts.simulated.as_ref()?;
         let of_identity = VmTemplate::of_provider_id(&node.provider_id);
@@ -184,19 +184,19 @@ impl Watched<NodeFacts> {
             key: node.key.as_str().into(),
             template,
             created: node.created.unwrap_or(now),
-            stage: if self.facts.ready == Shown::Ready { NodeStage::Ready } else { NodeStage::Registered },
+            stage: if self.facts.ready == Readiness::Ready { NodeStage::Ready } else { NodeStage::Registered },
         })
     }
 }
 
-/// A container as far as its status needs it.
+/// The data of a container for its status.
 #[derive(Clone, Debug)]
 pub struct ContainerFacts {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its image.
+    /// The image.
     pub image: String,
-    /// Whether it is an init container that stays.
+    /// Whether this is an init container that keeps running (a sidecar).
     pub stays: bool,
 }
 
@@ -211,24 +211,24 @@ impl ContainerFacts {
     }
 }
 
-/// What a Pod says.
+/// The data of a Pod.
 #[derive(Debug, Default)]
 pub struct PodFacts {
-    /// The Node it is bound to.
+    /// The Node of the Pod.
     pub node: String,
-    /// Its phase.
+    /// The phase.
     pub phase: String,
-    /// Grace of its deletion in seconds, when it is being deleted.
+    /// The grace period of the deletion in seconds, if the Pod is being deleted.
     pub deleting: Option<i64>,
-    /// It runs so long and then succeeds.
+    /// How long the Pod runs before it succeeds.
     pub run_for: Option<String>,
-    /// It never ends by itself.
+    /// Whether the Pod never ends after its deletion.
     pub refuses: bool,
-    /// Its containers.
+    /// The containers.
     pub containers: Vec<ContainerFacts>,
-    /// Its init containers.
+    /// The init containers.
     pub init: Vec<ContainerFacts>,
-    /// Its readiness gates.
+    /// The readiness gates.
     pub gates: Vec<String>,
     /// The claims of its volumes, as `namespace/name`.
     pub claims: Vec<String>,
@@ -268,17 +268,17 @@ mod tests {
         let mut node = json!({"metadata": {"name": "n", "managedFields": [{"manager": "x"}]},
             "spec": {"providerID": "virtual:///a/b/i-1"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
         let plain = watched(&node);
-        assert_eq!((&plain.facts.simulated, plain.facts.ready), (&None, Shown::Ready));
+        assert_eq!((&plain.facts.simulated, plain.facts.ready), (&None, Readiness::Ready));
         node["metadata"]["annotations"] = json!({"virtual.machine.sapcloud.io/simulated": "true"});
         let known = |node: &serde_json::Value| watched(node).known(Timestamp::UNIX_EPOCH).unwrap();
-        // A Node of an earlier version has the VM's own id in its spec.
+        // A Node of an earlier version has the provider id of the machine in its spec.
         assert_eq!((known(&node).provider_id.as_str(), &*known(&node).key), ("virtual:///a/b/i-1", "/n"));
         node["metadata"]["annotations"]["virtual.machine.sapcloud.io/provider-id"] = json!("virtual:///a/c/i-1");
         assert_eq!(known(&node).provider_id, "virtual:///a/c/i-1");
     }
 
     #[test]
-    fn a_pod_tells_how_it_ends() {
+    fn the_annotations_of_a_pod_decide_how_it_ends() {
         let pod: Pod = serde_json::from_value(json!({
             "metadata": {"name": "p", "namespace": "ns", "deletionTimestamp": "2026-01-01T00:00:00Z",
                 "deletionGracePeriodSeconds": 7, "annotations": {"virtual.machine.sapcloud.io/refuse-termination": "true"}},

@@ -1,7 +1,7 @@
-//! `file:` a snapshot and the changes since, one record per line.
+//! `file:` stores a snapshot and the changes since, with one record per line.
 //!
-//! A process that is killed in the middle of a write leaves half a line at the end; it was never answered to anyone and
-//! is cut off. Broken lines elsewhere are an error: guessing could make a VM twice.
+//! A process that is killed during a write leaves an incomplete last line. Its call did not return, so the line is removed. Other broken lines are an
+//! error, because a guess could make a VM twice.
 
 use std::{
     collections::BTreeSet,
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::cloud::Entry;
 
-/// After so many records a snapshot takes their place.
+/// The number of records after which a snapshot replaces them.
 const SNAPSHOT_EVERY: usize = 1000;
 
 /// A journal in a file.
@@ -34,7 +34,7 @@ pub struct JournalFile {
 }
 
 impl JournalFile {
-    /// Opens the file, made when it is missing, and reads what it holds.
+    /// Opens the file and reads its records. Creates the file if it is missing.
     pub fn open(path: &Path) -> Result<(Self, Vec<Entry>), StateError> {
         let lock = WriterLock::take(path)?;
         let entries = parse(&read(path)?).map_err(|problem| unreadable(path, &problem))?;
@@ -50,7 +50,7 @@ impl JournalFile {
 #[async_trait]
 impl Sink for JournalFile {
     fn wants_snapshot(&self) -> bool {
-        // A snapshot of a big cloud must pay for itself.
+        // A snapshot of a large cloud is expensive, so that it is written less often.
         self.records >= self.snapshot_size.max(SNAPSHOT_EVERY)
     }
 
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_line_at_the_end_was_never_answered_and_is_cut_off() {
+    fn an_incomplete_last_line_is_removed() {
         let mut content = lines([gone("a"), gone("b")].iter());
         content.extend(b"{\"kind\":\"go");
         assert_eq!(parse(&content), Ok(vec![gone("a"), gone("b")]));
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_written_is_read_again_and_a_second_writer_is_refused() {
+    async fn written_entries_are_read_again_and_a_second_writer_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("state");
         let (mut journal, entries) = JournalFile::open(&path).unwrap();

@@ -1,4 +1,4 @@
-//! Files of the state: only their owner may read them, one process writes each, and they are replaced in one step.
+//! Files of the state: only their owner may read them, only one process writes them, and they are replaced in one step.
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -9,17 +9,17 @@ use std::{
 
 use super::StateError;
 
-/// An error of a file, with what was tried.
+/// An error of a file, with the action.
 pub fn failed(action: &'static str, path: &Path, problem: &impl ToString) -> StateError {
     StateError::Failed { action, place: format!(" \"{}\"", path.display()), problem: problem.to_string() }
 }
 
-/// The file holds something else.
+/// The error for content that is no state.
 pub fn unreadable(path: &Path, problem: &str) -> StateError {
     failed("read", path, &format!("{problem}; move the file away to start with an empty cloud"))
 }
 
-/// What the file holds; nothing when there is none.
+/// The content of the file. Empty if the file is missing.
 pub fn read(path: &Path) -> Result<Vec<u8>, StateError> {
     match fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -27,7 +27,7 @@ pub fn read(path: &Path) -> Result<Vec<u8>, StateError> {
     }
 }
 
-/// Writes to a file on a thread that may block.
+/// Writes to a file, on a thread that may block.
 pub async fn write<T: Send + 'static>(
     path: &Path,
     write: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
@@ -37,19 +37,19 @@ pub async fn write<T: Send + 'static>(
     written.map_err(|_| StateError::Interrupted)?.map_err(|error| failed("write", path, &error))
 }
 
-/// Opens a file to add to it, made when it is missing.
+/// Opens a file for appending. Creates the file if it is missing.
 pub fn open_for_append(path: &Path) -> io::Result<File> {
     private().append(true).open(path)
 }
 
-/// Replaces a file's content such that a reader gets the old or the new one, whatever happens; durable on return.
+/// Replaces the content of a file, so that a reader always gets the old or the new content. Durable on return.
 pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let new = beside(path, "new");
     let mut file = private().write(true).truncate(true).open(&new)?;
     file.write_all(content)?;
     file.sync_all()?;
     fs::rename(&new, path)?;
-    // The rename itself must survive a crash of the host too.
+    // The rename must also be durable.
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
     File::open(directory)?.sync_all()
 }
@@ -68,18 +68,18 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// Keeps other processes from writing the same state as long as the value lives. The operating system lets go when the process
-/// ends, however it ends.
+/// Prevents other processes from writing the same state, as long as the value lives. The operating system releases the lock when the process ends,
+/// also after a kill.
 #[derive(Debug)]
 pub struct WriterLock {
     _file: File,
 }
 
 impl WriterLock {
-    /// Takes the lock beside the state file.
+    /// Acquires the lock next to the state file.
     ///
     /// # Errors
-    /// [`StateError::InUse`] when another process holds it.
+    /// [`StateError::InUse`] if another process has the lock.
     pub fn take(path: &Path) -> Result<Self, StateError> {
         let beside = beside(path, "lock");
         let file = private().truncate(false).write(true).open(&beside);
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_the_state_are_nobody_elses_to_read() {
+    fn only_the_owner_may_read_files_of_the_state() {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.json");

@@ -1,6 +1,6 @@
-//! `json:` the exchange format, by which fleets are handed over between processes: the VMs that exist, nothing else (decision 26).
+//! `json:` the exchange format for handing fleets over between processes: only the existing VMs (decision 26).
 //!
-//! Read at start, rewritten whole with each change.
+//! It is read at the start, and rewritten completely with each change.
 
 use std::path::{Path, PathBuf};
 
@@ -14,10 +14,10 @@ use super::{
 };
 use crate::cloud::{Entry, FORMAT, KnownVm, Life, NodeStage, machine_key};
 
-/// The VMs that exist.
+/// The existing VMs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Fleet {
-    /// Version of the format; 1.
+    /// The version of the format, 1.
     version: u32,
     #[serde(default)]
     vms: Vec<FleetVm>,
@@ -27,15 +27,15 @@ struct Fleet {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct FleetVm {
-    /// Name of the machine.
+    /// The name of the machine.
     name: String,
-    /// Identity at the provider.
+    /// The provider id.
     #[serde(rename = "providerID")]
     provider_id: String,
-    /// Name of the Node; the machine's when it is missing.
+    /// The name of the Node. If missing, the name of the machine.
     #[serde(default)]
     node_name: String,
-    /// When it was made.
+    /// The creation time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     created: Option<Timestamp>,
 }
@@ -48,7 +48,7 @@ pub struct FleetFile {
 }
 
 impl FleetFile {
-    /// Opens the file and reads what it holds; nothing is made of it yet.
+    /// Opens the file and reads its VMs.
     pub fn open(path: &Path, now: Timestamp) -> Result<(Self, Vec<KnownVm>), StateError> {
         let lock = WriterLock::take(path)?;
         let fleet = parse(&read(path)?, now).map_err(|problem| unreadable(path, &problem))?;
@@ -92,7 +92,7 @@ fn fleet_of(snapshot: &[Entry]) -> Fleet {
     Fleet { version: FORMAT, vms }
 }
 
-/// The VMs of a fleet; they count as running. An empty file is an empty fleet.
+/// The VMs of a fleet, which are running. An empty file is an empty fleet.
 fn parse(text: &[u8], now: Timestamp) -> Result<Vec<KnownVm>, String> {
     if text.trim_ascii().is_empty() {
         return Ok(Vec::new());
@@ -110,7 +110,7 @@ fn parse(text: &[u8], now: Timestamp) -> Result<Vec<KnownVm>, String> {
             key: machine_key("", &vm.name),
             provider_id: vm.provider_id,
             template: None,
-            // A virtual clock begins anew with the process.
+            // A virtual clock starts again with the process.
             created: vm.created.map_or(now, |created| created.min(now)),
             stage: NodeStage::Absent,
         })

@@ -1,8 +1,7 @@
-//! Where a simulation keeps its VMs over a restart of the process: nowhere, or in a journal, which one of three sinks stores.
+//! The storage of the VMs of a simulation: none, or a journal in one of three sinks.
 //!
-//! A real cloud outlives its clients, so a create or delete is on disk before its call returns. Writes are gathered:
-//! callers that wait for the disk at the same time share one write and one sync.
-//! What is written is decided in `super::cloud`; Nodes as memory ([`StatePlace::None`]) are read by `super::kubelet`.
+//! A real cloud outlives its clients, so the result of a create or delete is stored before the call returns. Writes are batched: callers that wait at
+//! the same time share one write and one sync. `super::cloud` decides what is written. For [`StatePlace::None`], `super::kubelet` reads the Nodes.
 //! Source: spec/providers §7.7, decision 26.
 
 mod config_maps;
@@ -32,21 +31,21 @@ pub use self::config_maps::ConfigMapAccess;
 use self::{config_maps::ConfigMaps, file::JournalFile, json::FleetFile};
 use super::cloud::{Cloud, Entry};
 
-/// Where a simulation keeps its state.
+/// Where a simulation stores its state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum StatePlace {
-    /// Nowhere: VMs are rebuilt from the simulated Nodes of the target cluster.
+    /// Nowhere. VMs are restored from the simulated Nodes of the target cluster.
     #[default]
     None,
     /// A journal with snapshots, in this file.
     File(PathBuf),
-    /// `ConfigMaps` of the control namespace; the first has this name.
+    /// `ConfigMaps` of the control namespace. This is the name of the first one.
     ConfigMap(String),
     /// The exchange format, in this file.
     Json(PathBuf),
 }
 
-/// A text names no place for the state.
+/// The error for a text that names no place for the state.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("must be none, file:PATH, configmap:NAME or json:PATH")]
 pub struct InvalidStatePlace;
@@ -77,20 +76,20 @@ impl fmt::Display for StatePlace {
     }
 }
 
-/// Why the state cannot be read or kept.
+/// Why the state can't be read or stored.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// The file system or the API server refused, or what is there is something else.
+    /// The file system or the API server refused, or the content is no state.
     #[error("cannot {action} the simulation's state{place}: {problem}")]
     Failed {
-        /// What was tried.
+        /// The action.
         action: &'static str,
-        /// The file or the `ConfigMap`, with what parts it from the words before.
+        /// The file or the `ConfigMap`, with the separator before it.
         place: String,
-        /// What is wrong, and what to do about it.
+        /// The problem, and its remedy.
         problem: String,
     },
-    /// Another process writes it.
+    /// Another process writes the state.
     #[error(
         "another process uses the simulation's state {path:?} (it holds {path:?}.lock); stop it, or use another file"
     )]
@@ -98,13 +97,13 @@ pub enum StateError {
         /// The file.
         path: PathBuf,
     },
-    /// The process ends while it writes.
+    /// The process ends during the write.
     #[error("the simulation's state was not written: the process is ending")]
     Interrupted,
-    /// Another process has taken the `ConfigMap` over.
+    /// Another process has acquired the `ConfigMap`.
     #[error("another process writes the simulation's state, ConfigMap {object}, from now on; stop one of them")]
     Taken {
-        /// Namespace and name.
+        /// The namespace and the name.
         object: String,
     },
     /// The `ConfigMap` belongs to something else.
@@ -112,18 +111,18 @@ pub enum StateError {
         "ConfigMap {object} exists and is no simulation's state; choose another name in --simulation-state=configmap:NAME"
     )]
     NotOurs {
-        /// Namespace and name.
+        /// The namespace and the name.
         object: String,
     },
-    /// There are more VMs than can be kept.
+    /// There are more VMs than can be stored.
     #[error("the simulation's state does not fit into {most} ConfigMaps {object}; use --simulation-state=file:PATH")]
     Full {
-        /// Namespace and name of the first.
+        /// The namespace and the name of the first `ConfigMap`.
         object: String,
-        /// How many are used at most.
+        /// The maximum of `ConfigMaps`.
         most: usize,
     },
-    /// There is no cluster to keep it in.
+    /// There is no cluster for the `ConfigMap`.
     #[error("--simulation-state=configmap:{name} needs a control cluster; use none, file:PATH or json:PATH")]
     NoCluster {
         /// The `ConfigMap`.
@@ -131,17 +130,16 @@ pub enum StateError {
     },
 }
 
-/// A place that a journal is kept in. What is written is durable on return. After a failure nothing is known of what is stored:
-/// the next write is a snapshot.
+/// A sink of a journal. Data is durable when a call returns. After a failure the stored data is unknown, so the next write is a snapshot.
 #[async_trait]
 trait Sink: fmt::Debug + Send {
     /// Whether the next write should be a snapshot, although the last write succeeded.
     fn wants_snapshot(&self) -> bool;
 
-    /// Adds changes.
+    /// Appends changes.
     async fn append(&mut self, changes: &[Entry]) -> Result<(), StateError>;
 
-    /// Puts a snapshot in the place of everything.
+    /// Replaces everything by a snapshot.
     async fn replace(&mut self, snapshot: &[Entry]) -> Result<(), StateError>;
 }
 
@@ -166,20 +164,20 @@ impl Journal {
     }
 }
 
-/// Keeps a cloud's state.
+/// Stores the state of a cloud.
 #[derive(Debug)]
 pub struct Keeper {
-    /// None where VMs are not remembered.
+    /// `None` if VMs are not stored.
     journal: Option<Arc<tokio::sync::Mutex<Journal>>>,
     durable: Arc<AtomicU64>,
 }
 
 impl Keeper {
-    /// Opens the place and fills the cloud from it. Blocks on the disk; meant for the start. `access` is where
-    /// `ConfigMaps` may be kept, `writer` a number that no other process has.
+    /// Opens the place and restores the cloud from it. Blocks on the disk, so it is only for the start. `access` is for `ConfigMaps`. `writer` is a
+    /// number that no other process has.
     ///
     /// # Errors
-    /// When the place is in use, unreadable or not to be reached.
+    /// If the place is in use, unreadable or unreachable.
     pub async fn open(
         place: &StatePlace,
         cloud: &mut Cloud,
@@ -211,22 +209,22 @@ impl Keeper {
         cloud.advance(now);
         let durable = Arc::new(AtomicU64::new(cloud.revision()));
         let Some(sink) = sink else { return Ok(Self { journal: None, durable }) };
-        // Starting from a snapshot keeps what is stored from growing over restarts.
+        // A snapshot at the start prevents that the stored data grows with each restart.
         let mut journal = Journal { sink, is_known: false };
         journal.write(&cloud.snapshot(), true).await?;
         drop(cloud.take_changes());
         Ok(Self { journal: Some(Arc::new(tokio::sync::Mutex::new(journal))), durable })
     }
 
-    /// Whether VMs are remembered at all.
+    /// Whether VMs are stored.
     pub const fn keeps(&self) -> bool {
         self.journal.is_some()
     }
 
-    /// Waits until everything that has happened is stored. Safe to drop: a write that has begun is finished.
+    /// Waits until all changes are stored. Safe to drop: a write that has begun is finished.
     ///
     /// # Errors
-    /// When it could not be written; it is written with the next commit then.
+    /// If the write failed. The next commit writes the changes then.
     pub async fn commit<'a>(&self, cloud: impl Fn() -> MutexGuard<'a, Cloud>) -> Result<(), StateError> {
         let Some(journal) = &self.journal else { return Ok(()) };
         let revision = cloud().revision();
@@ -241,12 +239,12 @@ impl Keeper {
         let is_snapshot = journal.wants_snapshot();
         let (reached, entries) = {
             let mut cloud = cloud();
-            // A snapshot holds the changes, too.
+            // A snapshot includes the changes.
             let changes = cloud.take_changes();
             (cloud.revision(), if is_snapshot { cloud.snapshot() } else { changes })
         };
         let durable = Arc::clone(&self.durable);
-        // A task of its own: what has begun is finished even if the caller is dropped.
+        // The write is a separate task, so that it is finished also if the caller is dropped.
         let write = tokio::spawn(async move {
             journal.write(&entries, is_snapshot).await?;
             durable.store(reached, Ordering::Release);

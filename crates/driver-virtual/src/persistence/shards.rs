@@ -1,26 +1,26 @@
-//! Which record stands in which `ConfigMap`: pure bookkeeping, no client.
+//! Decides which `ConfigMap` has which record. Pure, without a client.
 //!
-//! Every record is one key of a `ConfigMap`'s `data`, so that a change is a small patch and a person can read it with
-//! kubectl. A record goes where there is room: a small cloud fills one `ConfigMap`, and none ever grows too big for etcd.
-//! Records that others depend on (templates, counters) are written before those of VMs.
+//! Every record is one key in the `data` of a `ConfigMap`, so that a change is a small patch, and users can read it with kubectl. A record goes into
+//! the first `ConfigMap` with enough space: a small cloud needs one `ConfigMap`, and no `ConfigMap` becomes too large for etcd. Records that other
+//! records need (templates, counters) are written before the records of VMs.
 
 use std::collections::BTreeMap;
 
 use crate::{cloud::Entry, draw::Fingerprint};
 
-/// A `ConfigMap` takes no new record beyond so many bytes (spec/providers §7.7).
+/// The size above which a `ConfigMap` gets no new record, in bytes (spec/providers §7.7).
 const FULL: usize = 900 << 10;
-/// No record may grow beyond this; the API server refuses a `ConfigMap` of more than 1 MiB.
+/// The size that no `ConfigMap` may exceed, in bytes. The API server refuses a `ConfigMap` of more than 1 MiB.
 const TOO_BIG: usize = 1000 << 10;
-/// So many `ConfigMaps` are used at most; enough for some 60,000 VMs.
+/// The maximum of `ConfigMaps`. It is enough for about 60,000 VMs.
 pub const MOST: usize = 32;
 
-/// What happens to one key: a new value, or `None` when it goes.
+/// The new value of each key. `None` removes the key.
 pub type Changes = BTreeMap<String, Option<String>>;
 
 const VM: &str = "vm.";
 
-/// Where records stand.
+/// The `ConfigMap` of each record.
 #[derive(Debug, Default)]
 pub struct Shards {
     sizes: Vec<usize>,
@@ -34,20 +34,20 @@ struct Home {
     content: u64,
 }
 
-/// One request: changes of one `ConfigMap`.
+/// A request that changes one `ConfigMap`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Write {
-    /// Number of the `ConfigMap`.
+    /// The number of the `ConfigMap`.
     pub shard: usize,
-    /// What changes.
+    /// The changes.
     pub changes: Changes,
 }
 
-/// There is no room left.
+/// The error for a state that does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoRoom;
 
-/// The entries as changes of keys; a later entry replaces an earlier one.
+/// The entries as changes of keys. A later entry replaces an earlier one.
 pub fn changes_of(entries: &[Entry]) -> Changes {
     let named = |kind: &str, name: &str| format!("{kind}{:016x}", Fingerprint::of(name));
     let change = |entry: &Entry| match entry {
@@ -61,7 +61,7 @@ pub fn changes_of(entries: &[Entry]) -> Changes {
     entries.iter().map(change).collect()
 }
 
-/// The entries that records hold, in the order in which they must be read; the error names the key.
+/// The entries of records, in the order for reading them. The error names the key.
 pub fn entries_of<'a>(records: impl Iterator<Item = (&'a String, &'a String)>) -> Result<Vec<Entry>, String> {
     let mut records: Vec<_> = records.collect();
     records.sort_by_key(|(key, _)| (rank(key), *key));
@@ -71,13 +71,13 @@ pub fn entries_of<'a>(records: impl Iterator<Item = (&'a String, &'a String)>) -
     records.into_iter().map(read).collect()
 }
 
-/// VMs come last: what they refer to must be there.
+/// VMs come last, because they refer to other records.
 fn rank(key: &str) -> u8 {
     u8::from(key.starts_with(VM))
 }
 
 impl Shards {
-    /// Takes in a `ConfigMap` as it was read; they come in their order.
+    /// Adds a `ConfigMap` that was read. They must be added in their order.
     pub fn read<'a>(&mut self, records: impl Iterator<Item = (&'a String, &'a String)>) {
         let shard = self.sizes.len();
         self.sizes.push(0);
@@ -86,13 +86,13 @@ impl Shards {
         }
     }
 
-    /// How many `ConfigMaps` there are.
+    /// The number of `ConfigMaps`.
     #[cfg(test)]
     fn shards(&self) -> usize {
         self.sizes.len()
     }
 
-    /// What must change for the records to be exactly these.
+    /// The changes after which the records are exactly these.
     pub fn difference(&self, wanted: Changes) -> Changes {
         let gone: Vec<String> = self.homes.keys().filter(|key| !wanted.contains_key(*key)).cloned().collect();
         let mut changes: Changes = gone.into_iter().map(|key| (key, None)).collect();
@@ -100,7 +100,7 @@ impl Shards {
         changes
     }
 
-    /// The requests that make these changes, in their order. A shard number beyond the present ones is a new `ConfigMap`.
+    /// The requests for these changes, in their order. A new number is a new `ConfigMap`.
     pub fn plan(&self, changes: &Changes) -> Result<Vec<Write>, NoRoom> {
         let mut sizes = self.sizes.clone();
         let mut writes: BTreeMap<(u8, usize), Changes> = BTreeMap::new();
@@ -129,7 +129,7 @@ impl Shards {
         Ok(writes.into_iter().map(|((_, shard), changes)| Write { shard, changes }).collect())
     }
 
-    /// Notes a request that was answered.
+    /// Applies a request that succeeded.
     pub fn done(&mut self, write: &Write) {
         if write.shard >= self.sizes.len() {
             self.sizes.resize(write.shard + 1, 0);
@@ -152,7 +152,7 @@ impl Shards {
     }
 }
 
-/// The first `ConfigMap` with room for a record of this size; a new one when there is none.
+/// The first `ConfigMap` with enough space for a record of this size. A new one if there is none.
 fn place(sizes: &mut Vec<usize>, size: usize) -> Result<usize, NoRoom> {
     let room = sizes.iter().position(|taken| taken + size <= FULL);
     let shard = match room {
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_already_costs_no_request() {
+    fn an_unchanged_record_needs_no_request() {
         let mut shards = Shards::default();
         let changes: Changes = [set("vm.1", 10)].into();
         apply(&mut shards, &changes);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn none_grows_beyond_its_limit_and_room_is_used_again() {
+    fn no_config_map_exceeds_its_limit_and_free_space_is_used() {
         let mut shards = Shards::default();
         let half = FULL / 2;
         let many: Changes = (0..5).map(|n| set(&format!("machine.{n}"), half - 20)).collect();
@@ -213,10 +213,10 @@ mod tests {
     }
 
     #[test]
-    fn what_vms_refer_to_is_written_before_them() {
+    fn templates_and_counters_are_written_before_vms() {
         let mut shards = Shards::default();
         apply(&mut shards, &[set("machine.1", FULL - 100)].into());
-        // The VM fits beside the machine, its template does not.
+        // The VM fits next to the machine, its template does not.
         let changes: Changes = [set("vm.1", 20), set("template.1", 500)].into();
         let writes = shards.plan(&changes).unwrap();
         let keys: Vec<_> = writes.iter().flat_map(|write| write.changes.keys()).collect();
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cloud_that_is_too_big_is_refused_and_changes_nothing() {
+    fn a_cloud_that_is_too_large_is_refused_and_changes_nothing() {
         let mut shards = Shards::default();
         let all: Changes = (0..MOST).map(|n| set(&format!("vm.{n:03}"), FULL - 10)).collect();
         apply(&mut shards, &all);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_difference_removes_what_is_wanted_no_more() {
+    fn the_difference_removes_records_that_are_not_wanted() {
         let mut shards = Shards::default();
         apply(&mut shards, &[set("vm.1", 10), set("vm.2", 10)].into());
         let difference = shards.difference([set("vm.2", 10)].into());

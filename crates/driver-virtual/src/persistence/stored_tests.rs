@@ -1,7 +1,7 @@
-//! What earlier versions have stored, byte by byte: it is written so, and it is read.
+//! The stored data of earlier versions: it is still read, and the same bytes are still written.
 //!
-//! The fixtures were written by the version that came before the journal got its sinks. A story that writes something else, or a
-//! fixture that is not read any more, breaks clusters and fleets that exist.
+//! The version before the sinks of the journal wrote the fixtures. A scenario that writes other data, or a fixture that can't be read, breaks
+//! existing clusters and fleets.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,7 +22,7 @@ const JOURNAL_AFTER_START: &str = include_str!("../../tests/fixtures/journal-aft
 const CONFIG_MAPS: &str = include_str!("../../tests/fixtures/config-maps.json");
 const FLEET: &str = include_str!("../../tests/fixtures/fleet.json");
 
-/// A clock that stands still, failures that are counted, VMs that wait for their initialisation.
+/// A clock that stands still, failure rules with counters, and VMs that wait for their initialisation.
 const CONFIG: &str = "seed: 7\nclock: virtual\nfailures: [{op: create, class: pool, count: 1, code: Internal}]
 outcomes: [{class: waits, effect: uninitialized}, {class: lonely, effect: never-joins}, {class: twins, effect: duplicate-vm}]";
 
@@ -56,7 +56,7 @@ fn request(class: &str, machine: &str, sim: &Value) -> MachineRequest {
     MachineRequest { machine: Arc::new(machine_of), class: Arc::new(class_of), secret: SecretData::default() }
 }
 
-/// Every kind of record, and VMs at every stage that is kept.
+/// Makes every kind of record, and VMs in every stored state.
 async fn play(cloud: &VirtualCloud) {
     let cx = OpContext::within(Duration::from_secs(60));
     cloud.create_machine(&cx, request("pool", "first", &Value::Null)).await.unwrap_err();
@@ -85,7 +85,7 @@ async fn a_journal_of_an_earlier_version_is_written_and_read() {
     assert_eq!(&std::fs::read_to_string(&path).unwrap(), JOURNAL);
     std::fs::write(&path, JOURNAL).unwrap();
     let cloud = a_cloud(options(StatePlace::File(path.clone()))).await;
-    // A snapshot of all that was read takes the place of the journal.
+    // A snapshot of all data replaces the journal.
     assert_eq!(&std::fs::read_to_string(&path).unwrap(), JOURNAL_AFTER_START);
     assert_eq!(cloud.vm_count(), 8);
 }
@@ -117,7 +117,7 @@ async fn a_fleet_of_an_earlier_version_is_written_and_read() {
     assert_eq!(&std::fs::read_to_string(&path).unwrap(), FLEET);
     std::fs::write(&path, FLEET).unwrap();
     let cloud = a_cloud(options(StatePlace::Json(path.clone()))).await;
-    // VMs that end are handed over as VMs that run.
+    // VMs that are being deleted are handed over as running VMs.
     assert_eq!(&std::fs::read_to_string(&path).unwrap(), FLEET);
     assert_eq!(cloud.vm_count(), 7);
 }

@@ -1,4 +1,4 @@
-//! An API server of a few lines, for `ConfigMaps`.
+//! A small API server for `ConfigMaps`.
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::ConfigMapAccess;
 
-/// Config maps by name, and whether the reply of the next write gets lost.
+/// The config maps by name, and whether the reply of the next write is lost.
 #[derive(Default)]
 pub(super) struct Server {
     pub(super) objects: BTreeMap<String, Value>,

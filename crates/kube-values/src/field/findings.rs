@@ -1,10 +1,9 @@
-//! What rules find in an object: bounded, whatever the object is.
+//! The findings of rules for an object, limited for any object.
 //!
-//! An object of a few kilobytes can break rules at thousands of places, and a text of a finding is longer than the place. So
-//! only the first findings are kept, with texts of bounded length; of the others only their number is known, and of those
-//! that refuse the request also which they are, since an update is not refused for what was wrong before. Rules hand over
-//! what they found as they have it, borrowed ([`PathRef`], [`Offending`], anything that can be displayed); texts are made of
-//! what is kept.
+//! An object of a few kilobytes can violate rules at thousands of places, and the text of a finding is longer than its place. So only the first
+//! findings are kept, and their texts are cut. The others are counted. For refusals that are only counted, the identity is kept too, because an
+//! update is not refused for the mistakes of the stored object. Rules pass borrowed data ([`PathRef`], [`Offending`], anything with `Display`), and
+//! texts are made only for the findings that are kept.
 
 use std::{
     collections::BTreeMap,
@@ -18,25 +17,24 @@ use serde_json::Value;
 use super::{DETAIL_MAX, ErrorKind, FieldError, FieldPath, Located, Offending, PathRef, cut_text, forgiven::Forgiven};
 use crate::json::steps;
 
-/// Findings of one severity that are kept with their texts.
+/// The maximum of findings of one severity that are kept with their texts.
 pub const FINDINGS_MAX: usize = 50;
-/// Refusals beyond those of which is known which they are; an object with more of them can't be updated before some are mended.
-const RECOGNISED_MAX: usize = 1 << 16;
-/// Bytes of all errors in one line.
+/// The maximum of other refusals whose identity is kept. An object with more refusals can be updated only after some mistakes are corrected.
+const IDENTITIES_MAX: usize = 1 << 16;
+/// The limit of all errors in one line, in bytes.
 const AGGREGATE_MAX: usize = 4096;
 
-/// The id of a rule, such as `STR-7`. A finding carries one, and only the declaration of a rule makes one, so that a finding of a
-/// rule that is not declared does not compile.
+/// The id of a rule, such as `STR-7`. Only the declaration of a rule makes an id, so that a finding of an undeclared rule does not compile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RuleId(&'static str);
 
 impl RuleId {
-    /// The id that a declaration gives its rule.
+    /// The id in the declaration of a rule.
     pub const fn declare(id: &'static str) -> Self {
         Self(id)
     }
 
-    /// The id as answers, logs and metrics spell it.
+    /// The id in answers, logs and metrics.
     pub const fn as_str(self) -> &'static str {
         self.0
     }
@@ -48,38 +46,38 @@ impl fmt::Display for RuleId {
     }
 }
 
-/// What a rule's finding means for the request.
+/// The effect of a finding on the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Severity {
     /// The request is refused.
     Deny,
     /// The request passes with a warning.
     Warn,
-    /// It would be refused, but the stored object had the same problem before; passes with a warning.
+    /// The request would be refused, but the stored object has the same problem. The request passes with a warning.
     Existing,
-    /// It would be refused, but the object asks to be let through (spec/api-and-admission §4.3); passes with a warning.
+    /// The request would be refused, but the object asks to skip the rule (spec/api-and-admission §4.3). The request passes with a warning.
     Skipped,
 }
 
-/// A field error together with the rule that found it and what it means.
+/// A field error with its rule and its severity.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
-    /// Which rule.
+    /// The rule.
     pub rule: RuleId,
-    /// Whether it refuses the request.
+    /// The effect on the request.
     pub severity: Severity,
-    /// What it found; its texts are of bounded length.
+    /// The error, with texts of limited length.
     pub error: FieldError,
-    /// Which problem it is: rule, place without list numbers and all values that the rule looked at, uncut.
+    /// The identity of the problem: the rule, the path without list indexes, and all values that the rule read, uncut.
     identity: Identity,
 }
 
-/// What two findings have in common that are the same problem of an object before and after an update.
+/// The identity of a problem. It is the same for the stored object and the new object of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Identity(u64);
 
 impl Identity {
-    /// Keys of this process, so that nobody can make up two values with one identity.
+    /// A hasher with random keys of this process, so that users can't make two values with the same identity.
     fn hasher() -> impl Hasher {
         static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         KEYS.build_hasher()
@@ -102,7 +100,7 @@ impl Finding {
         self.severity == Severity::Deny
     }
 
-    /// The text of the finding as a warning: without the words that belong to a refusal.
+    /// The text of the finding as a warning, without the prefix of a refusal.
     pub fn warning(&self) -> String {
         match self.severity {
             Severity::Deny => self.error.to_string(),
@@ -114,26 +112,19 @@ impl Finding {
     }
 }
 
-/// What all rules found in one object, in the order in which the rules ran. Rules add and never stop at the first.
+/// The findings of all rules for one object, in the order of the rules. The rules add findings and never stop at the first.
 ///
-/// Of the refusals and of the warnings the first [`FINDINGS_MAX`] are kept; the others are left out, but counted.
+/// The first [`FINDINGS_MAX`] refusals and the first [`FINDINGS_MAX`] warnings are kept. The others are only counted.
 #[derive(Clone, Debug, Default)]
 pub struct Findings {
     kept: Vec<Finding>,
     counted: Counted,
-    /// Hash of what the rule of the next finding looked at besides.
+    /// The hash of additional values that the rule of the next finding read.
     given: Option<u64>,
     left_out: BTreeMap<RuleId, LeftOut>,
-    recognised: Recognised,
+    /// Whether no refusal will be forgiven, so that counted refusals need no identity.
+    without_identities: bool,
     forgiven: Forgiven,
-}
-
-/// Of which refusals that are left out is known which they are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Recognised {
-    #[default]
-    Many,
-    None,
 }
 
 impl PartialEq for Findings {
@@ -142,7 +133,7 @@ impl PartialEq for Findings {
     }
 }
 
-/// How many of the kept findings refuse the request and how many do not, while nobody judges them anew.
+/// The number of kept findings that refuse the request, and of the others. Stale after a severity may have changed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counted {
     denials: usize,
@@ -156,13 +147,13 @@ impl Counted {
     }
 }
 
-/// Findings of one rule that are not kept.
+/// The findings of one rule that are not kept.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct LeftOut {
     denials: Vec<Identity>,
-    unrecognised_denials: usize,
+    anonymous_denials: usize,
     warnings: usize,
-    /// The place that holds all that is refused.
+    /// The common parent of the paths of all refusals.
     refused_in: Option<FieldPath>,
 }
 
@@ -170,39 +161,39 @@ impl LeftOut {
     fn widen(&mut self, path: PathRef<'_>) {
         self.refused_in = Some(match self.refused_in.take() {
             Some(place) if path.is_at_or_below(&place) => place,
-            Some(place) => place.around(&path.told()),
-            None => path.told(),
+            Some(place) => place.common_parent(&path.to_field_path()),
+            None => path.to_field_path(),
         });
     }
 
     fn pass(&mut self) {
         self.warnings += self.denied();
         self.denials.clear();
-        self.unrecognised_denials = 0;
+        self.anonymous_denials = 0;
         self.refused_in = None;
     }
 
     fn denied(&self) -> usize {
-        self.denials.len() + self.unrecognised_denials
+        self.denials.len() + self.anonymous_denials
     }
 }
 
 impl Findings {
-    /// No findings yet.
+    /// An empty collection.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// No findings yet. Nothing will be forgiven for what is found, so that of what is left out only the number is kept.
+    /// An empty collection whose refusals will never be forgiven, so that additional refusals are only counted, without identity.
     pub fn counting() -> Self {
-        Self { recognised: Recognised::None, ..Self::default() }
+        Self { without_identities: true, ..Self::default() }
     }
 
-    /// No findings yet; refusals that were earned `before` will only warn, one for one (spec/api-and-admission §4.2).
+    /// An empty collection. A refusal that is also in `before` becomes a warning, one for one (spec/api-and-admission §4.2).
     pub fn forgiving(before: Self) -> Self {
         let mut forgiven = Forgiven::default();
         for finding in before.kept.iter().filter(|finding| finding.denies()) {
-            forgiven.add_told(finding.rule, finding.identity);
+            forgiven.add_kept(finding.rule, finding.identity);
         }
         for (rule, left_out) in before.left_out {
             forgiven.add_counted(rule, left_out.denials);
@@ -210,33 +201,33 @@ impl Findings {
         Self { forgiven, ..Self::default() }
     }
 
-    /// These findings, where refusals that were earned `before` only warn, one for one (spec/api-and-admission §4.2).
+    /// This collection, in which refusals that are also in `before` become warnings, one for one (spec/api-and-admission §4.2).
     ///
     /// # Errors
     ///
-    /// Of the refusals that are left, some were only counted, and now there is room to tell them: the rules have to run again
-    /// with what is given back.
+    /// Some of the remaining refusals were only counted, and now their texts could be kept. The caller must run the rules again with the returned
+    /// collection.
     pub fn forgiven(self, before: Self) -> Result<Self, Self> {
         let mut found = Self::forgiving(before);
-        let all_were_told = self.left_out.values().all(|left_out| left_out.denied() == 0);
+        let all_were_kept = self.left_out.values().all(|left_out| left_out.denied() == 0);
         found.append(self);
-        if !all_were_told && found.left_out.values().any(|left_out| !left_out.denials.is_empty()) {
+        if !all_were_kept && found.left_out.values().any(|left_out| !left_out.denials.is_empty()) {
             return Err(Self { forgiven: found.forgiven.renewed(), ..Self::default() });
         }
         found.forgiven = Forgiven::default();
         if found.errors().next().is_none() {
-            found.tell_unrecognised();
+            found.report_anonymous_denials();
         }
         Ok(found)
     }
 
-    /// Tells of each rule that its refusals are too many to know which of them are new.
-    fn tell_unrecognised(&mut self) {
-        let many = self.left_out.iter_mut().filter(|(_, left_out)| left_out.unrecognised_denials > 0);
+    /// Adds one refusal for each rule with so many refusals that the new ones are unknown.
+    fn report_anonymous_denials(&mut self) {
+        let many = self.left_out.iter_mut().filter(|(_, left_out)| left_out.anonymous_denials > 0);
         for (&rule, left_out) in many {
-            let number = std::mem::take(&mut left_out.unrecognised_denials);
+            let number = std::mem::take(&mut left_out.anonymous_denials);
             let detail = format!(
-                "{number} mistakes beyond {RECOGNISED_MAX} can't be told from those that were there before; mend some of them first"
+                "{number} mistakes beyond {IDENTITIES_MAX} can't be told from those that were there before; mend some of them first"
             );
             let path = left_out.refused_in.clone().unwrap_or_default();
             let identity = Identity::of(rule, path.place(), &Value::Null, None);
@@ -246,7 +237,7 @@ impl Findings {
         }
     }
 
-    /// Adds a finding, of which texts are made only if it is kept.
+    /// Adds a finding. Its texts are made only if it is kept.
     fn add(
         &mut self,
         (rule, severity): (RuleId, Severity),
@@ -262,14 +253,20 @@ impl Findings {
             return;
         }
         let identity = Identity::of(rule, path, value, given);
-        let Some(severity) = self.placed(rule, severity, identity, path) else { return };
+        let Some(severity) = self.forgive_or_count(rule, severity, identity, path) else { return };
         let detail = cut_text(detail, DETAIL_MAX).into();
-        let error = FieldError { path: path.told(), kind, value: value.beginning(), detail };
+        let error = FieldError { path: path.to_field_path(), kind, value: value.beginning(), detail };
         self.keep(Finding { rule, severity, error, identity });
     }
 
-    /// Forgives a finding if that is due. What it means then, if there is room for it; else it is left out.
-    fn placed(&mut self, rule: RuleId, severity: Severity, identity: Identity, path: PathRef<'_>) -> Option<Severity> {
+    /// Forgives a finding if it is in the stored object. Returns its severity if it can be kept, and counts it otherwise.
+    fn forgive_or_count(
+        &mut self,
+        rule: RuleId,
+        severity: Severity,
+        identity: Identity,
+        path: PathRef<'_>,
+    ) -> Option<Severity> {
         let is_forgiven = severity == Severity::Deny && self.forgiven.take(rule, identity);
         let severity = if is_forgiven { Severity::Existing } else { severity };
         if *self.counted().of(severity == Severity::Deny) < FINDINGS_MAX {
@@ -279,11 +276,11 @@ impl Findings {
         None
     }
 
-    /// Whether a further finding is left out, and nobody asks which it is.
+    /// Whether another finding would be counted only, without its identity.
     fn is_only_counted(&mut self, severity: Severity) -> bool {
         let denies = severity == Severity::Deny;
-        let is_recognised = denies && (self.recognised == Recognised::Many || !self.forgiven.is_empty());
-        !is_recognised && *self.counted().of(denies) >= FINDINGS_MAX
+        let is_identified = denies && (!self.without_identities || !self.forgiven.is_empty());
+        !is_identified && *self.counted().of(denies) >= FINDINGS_MAX
     }
 
     fn leave_out(&mut self, rule: RuleId, severity: Severity, identity: Option<Identity>, path: PathRef<'_>) {
@@ -299,7 +296,7 @@ impl Findings {
         self.kept.push(finding);
     }
 
-    /// Counts the kept findings, unless that was done since they were judged.
+    /// The numbers of the kept findings. Counts again after a severity may have changed.
     fn counted(&mut self) -> &mut Counted {
         if self.counted.are_stale {
             let denials = self.errors().count();
@@ -309,21 +306,21 @@ impl Findings {
     }
 
     fn leave_out_denial(&mut self, rule: RuleId, identity: Option<Identity>) -> &mut LeftOut {
-        let is_recognised = self.recognised == Recognised::Many && self.recognised() < RECOGNISED_MAX;
+        let is_identified = !self.without_identities && self.identified() < IDENTITIES_MAX;
         let left_out = self.left_out.entry(rule).or_default();
-        match identity.filter(|_| is_recognised) {
+        match identity.filter(|_| is_identified) {
             Some(identity) => left_out.denials.push(identity),
-            None => left_out.unrecognised_denials += 1,
+            None => left_out.anonymous_denials += 1,
         }
         left_out
     }
 
-    /// Refusals beyond those kept of which is known which they are.
-    fn recognised(&self) -> usize {
+    /// The number of counted refusals with a known identity.
+    fn identified(&self) -> usize {
         self.left_out.values().map(|left_out| left_out.denials.len()).sum()
     }
 
-    /// Counts a warning without its text; for rules to whom the text is dear, when [`Self::warnings_are_full`].
+    /// Counts a warning without its text. For rules whose texts are expensive, when [`Self::warnings_are_full`].
     pub fn leave_out_warning(&mut self, rule: RuleId) {
         self.left_out.entry(rule).or_default().warnings += 1;
     }
@@ -333,21 +330,21 @@ impl Findings {
         self.counted().warnings >= FINDINGS_MAX
     }
 
-    /// Adds all findings of another collection, as if its rules had run here.
+    /// Adds all findings of another collection, as if its rules had run with this one.
     pub fn append(&mut self, other: Self) {
         for finding in other.kept {
             steps::taken(1);
             let Finding { rule, severity, identity, error } = finding;
-            if let Some(severity) = self.placed(rule, severity, identity, error.path.place()) {
+            if let Some(severity) = self.forgive_or_count(rule, severity, identity, error.path.place()) {
                 self.keep(Finding { rule, severity, error, identity });
             }
         }
         for (rule, mut left_out) in other.left_out {
             let mut denials = std::mem::take(&mut left_out.denials);
             if self.forgiven.is_empty()
-                && self.recognised == Recognised::Many
+                && !self.without_identities
                 && !self.left_out.contains_key(&rule)
-                && self.recognised() + denials.len() <= RECOGNISED_MAX
+                && self.identified() + denials.len() <= IDENTITIES_MAX
             {
                 self.left_out.insert(rule, LeftOut { denials, ..left_out });
                 continue;
@@ -359,7 +356,7 @@ impl Findings {
                 self.leave_out_denial(rule, Some(identity));
             }
             let own = self.left_out.entry(rule).or_default();
-            own.unrecognised_denials += left_out.unrecognised_denials;
+            own.anonymous_denials += left_out.anonymous_denials;
             own.warnings += left_out.warnings;
             if let Some(place) = left_out.refused_in.filter(|_| own.denied() > 0) {
                 own.widen(place.place());
@@ -367,7 +364,7 @@ impl Findings {
         }
     }
 
-    /// Keeps the refusals of some rules and nothing else.
+    /// Keeps only the refusals of some rules.
     pub fn retain_denials(&mut self, is_wanted: impl Fn(RuleId) -> bool) {
         self.counted.are_stale = true;
         self.kept.retain(|finding| finding.denies() && is_wanted(finding.rule));
@@ -375,13 +372,13 @@ impl Findings {
         self.left_out.values_mut().for_each(|left_out| left_out.warnings = 0);
     }
 
-    /// Turns the refusals of some rules that were left out into warnings.
+    /// Turns the counted refusals of some rules into warnings.
     pub fn let_left_out_pass(&mut self, is_meant: impl Fn(RuleId) -> bool) {
         self.left_out.iter_mut().filter(|(rule, _)| is_meant(**rule)).for_each(|(_, left_out)| left_out.pass());
     }
 
-    /// Turns the refusals of a rule that were left out into warnings, if `is_forgiven` says so of the one place that holds all
-    /// of them: their own if they have the same, else the fields around them.
+    /// Turns the counted refusals of a rule into warnings, if `is_forgiven` is true for their path. The path is the common parent of the paths of all
+    /// these refusals.
     pub fn forgive_left_out(&mut self, is_forgiven: impl Fn(RuleId, &FieldPath) -> bool) {
         for (&rule, left_out) in &mut self.left_out {
             if left_out.refused_in.as_ref().is_some_and(|place| is_forgiven(rule, place)) {
@@ -390,7 +387,7 @@ impl Findings {
         }
     }
 
-    /// Notes all values that lead to the next finding, when they are more than the value it prints.
+    /// Sets all values that lead to the next finding, if the finding depends on more than the value that it prints.
     #[must_use = "the finding is still to be added"]
     pub fn given(&mut self, inputs: &impl Hash) -> &mut Self {
         let mut hasher = Identity::hasher();
@@ -399,64 +396,64 @@ impl Findings {
         self
     }
 
-    /// The field must be there.
+    /// Adds a refusal: the field is required.
     pub fn required(&mut self, rule: RuleId, path: impl Located, detail: impl fmt::Display) {
         self.add((rule, Severity::Deny), path.place(), ErrorKind::Required, &Value::Null, &detail);
     }
 
-    /// The field has a wrong value.
+    /// Adds a refusal: the value is invalid.
     pub fn invalid(&mut self, rule: RuleId, path: impl Located, value: impl Offending, detail: impl fmt::Display) {
         self.add((rule, Severity::Deny), path.place(), ErrorKind::Invalid, &value, &detail);
     }
 
-    /// The field is none of the supported words.
+    /// Adds a refusal: the value is none of the supported ones.
     pub fn not_supported(&mut self, rule: RuleId, path: impl Located, value: impl Offending, supported: &[&str]) {
         self.add((rule, Severity::Deny), path.place(), ErrorKind::NotSupported, &value, &Supported(supported));
     }
 
-    /// The field must not be there.
+    /// Adds a refusal: the field must not be set.
     pub fn forbidden(&mut self, rule: RuleId, path: impl Located, detail: impl fmt::Display) {
         self.add((rule, Severity::Deny), path.place(), ErrorKind::Forbidden, &Value::Null, &detail);
     }
 
-    /// The field has the wrong JSON type; `expected` reads like `must be a string`.
+    /// Adds a refusal: the value has the wrong JSON type. `expected` is a text such as `must be a string`.
     pub fn mistyped(&mut self, rule: RuleId, path: impl Located, value: impl Offending, expected: &'static str) {
         self.add((rule, Severity::Deny), path.place(), ErrorKind::TypeInvalid, &value, &expected);
     }
 
-    /// The field is longer than so many bytes.
+    /// Adds a refusal: the value has more than this number of bytes.
     pub fn too_long(&mut self, rule: RuleId, path: impl Located, max_bytes: usize) {
         let detail = format_args!("may not be more than {max_bytes} bytes");
         self.add((rule, Severity::Deny), path.place(), ErrorKind::TooLong, &Value::Null, &detail);
     }
 
-    /// The value stands elsewhere already.
+    /// Adds a refusal: the value exists elsewhere already.
     pub fn duplicate(&mut self, rule: RuleId, path: impl Located, value: impl Offending, detail: impl fmt::Display) {
         self.add((rule, Severity::Deny), path.place(), ErrorKind::Duplicate, &value, &detail);
     }
 
-    /// The value is legal but suspicious.
+    /// Adds a warning: the value is valid but suspicious.
     pub fn warn(&mut self, rule: RuleId, path: impl Located, value: impl Offending, detail: impl fmt::Display) {
         self.add((rule, Severity::Warn), path.place(), ErrorKind::Invalid, &value, &detail);
     }
 
-    /// The findings that are kept.
+    /// The kept findings.
     pub fn iter(&self) -> impl Iterator<Item = &Finding> {
         self.kept.iter()
     }
 
-    /// The findings that are kept, to be judged anew.
+    /// The kept findings, for a change of their severity.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Finding> {
         self.counted.are_stale = true;
         self.kept.iter_mut()
     }
 
-    /// The texts of findings that let the request pass; [`Self::warned`] says how many there are.
+    /// The texts of the kept findings that don't refuse the request. [`Self::warned`] is the number of all.
     pub fn warnings(&self) -> impl Iterator<Item = String> {
         self.kept.iter().filter(|finding| !finding.denies()).map(Finding::warning)
     }
 
-    /// Errors that refuse the request; [`Self::denied`] says how many there are.
+    /// The kept errors that refuse the request. [`Self::denied`] is the number of all.
     pub fn errors(&self) -> impl Iterator<Item = &FieldError> {
         self.kept.iter().filter(|finding| finding.denies()).map(|finding| &finding.error)
     }
@@ -466,23 +463,23 @@ impl Findings {
         self.errors().count() + self.left_out.values().map(LeftOut::denied).sum::<usize>()
     }
 
-    /// The number of all findings that let the request pass.
+    /// The number of all findings that don't refuse the request.
     pub fn warned(&self) -> usize {
         let kept = self.kept.iter().filter(|finding| !finding.denies()).count();
         kept + self.left_out.values().map(|left_out| left_out.warnings).sum::<usize>()
     }
 
-    /// Whether something refuses the request.
+    /// Whether a finding refuses the request.
     pub fn denies(&self) -> bool {
         self.errors().next().is_some() || self.left_out.values().any(|left_out| left_out.denied() > 0)
     }
 
-    /// Whether nothing was found.
+    /// Whether there are no findings.
     pub fn is_empty(&self) -> bool {
         self.kept.is_empty() && self.left_out.is_empty()
     }
 
-    /// The texts of the errors in at most so many bytes, one more that says how many are missing. `length` measures a text.
+    /// The texts of the errors within this number of bytes, and one more text with the number of missing ones. `length` measures a text.
     pub fn error_texts(&self, max_bytes: usize, length: impl Fn(&str) -> usize) -> Vec<String> {
         let mut texts = Vec::new();
         let mut left = max_bytes;
@@ -501,13 +498,13 @@ impl Findings {
         texts
     }
 
-    /// The errors in one line: bare when there is one, `[a, b]` when there are several, and how many are not told.
+    /// The errors in one line: without brackets if there is one, `[a, b]` if there are several, with the number of missing ones.
     pub fn aggregate(&self) -> String {
         in_one_line(&self.error_texts(AGGREGATE_MAX, str::len))
     }
 }
 
-/// The words that a field may hold, as an explanation.
+/// The supported values of a field, as an explanation.
 struct Supported<'w>(&'w [&'w str]);
 
 impl fmt::Display for Supported<'_> {
@@ -521,7 +518,7 @@ impl fmt::Display for Supported<'_> {
     }
 }
 
-/// Texts of errors in one line: bare when there is one, `[a, b]` when there are several.
+/// The texts of errors in one line: without brackets if there is one, `[a, b]` if there are several.
 pub fn in_one_line(texts: &[String]) -> String {
     match texts {
         [one] => one.clone(),
@@ -529,7 +526,7 @@ pub fn in_one_line(texts: &[String]) -> String {
     }
 }
 
-/// What is said of findings that are not told.
+/// The text for findings without their own text.
 pub fn more(number: usize) -> String {
     format!("and {number} more")
 }
@@ -559,19 +556,19 @@ mod tests {
     }
 
     #[rstest]
-    #[case::all_are_told(
+    #[case::all_are_listed(
         3,
         3,
         "[a[k0]: Invalid value: \"x\": bad, a[k1]: Invalid value: \"x\": bad, a[k2]: Invalid value: \"x\": bad]"
     )]
-    #[case::one_stands_bare(1, 1, "a[k0]: Invalid value: \"x\": bad")]
-    fn errors_are_told_in_one_line(#[case] number: usize, #[case] kept: usize, #[case] text: &str) {
+    #[case::one_has_no_brackets(1, 1, "a[k0]: Invalid value: \"x\": bad")]
+    fn errors_are_listed_in_one_line(#[case] number: usize, #[case] kept: usize, #[case] text: &str) {
         let found = bad(number);
         assert_eq!((found.errors().count(), found.aggregate().as_str()), (kept, text));
     }
 
     #[test]
-    fn of_many_errors_the_first_are_told_and_the_others_counted() {
+    fn the_first_of_many_errors_are_listed_and_the_others_counted() {
         let found = bad(261);
         assert_eq!((found.denied(), found.denies()), (261, true));
         assert!(found.errors().count() <= FINDINGS_MAX + 1);
@@ -589,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_cut_and_what_is_left_out_costs_no_text() {
+    fn a_text_is_cut_and_counted_findings_have_no_text() {
         let mut found = Findings::new();
         let long = "x".repeat(100_000);
         for _ in 0..100 {
@@ -605,7 +602,7 @@ mod tests {
     #[case::fewer(10, 100, 0)]
     #[case::one_more(0, 201, 1)]
     #[case::others(200, 260, 60)]
-    fn an_update_is_forgiven_what_was_there_however_much_it_is(
+    fn an_update_is_forgiven_any_number_of_stored_mistakes(
         #[case] first: usize,
         #[case] end: usize,
         #[case] refusals: usize,
@@ -619,8 +616,8 @@ mod tests {
     }
 
     #[test]
-    fn more_than_can_be_recognised_is_refused_in_few_words() {
-        let many = RECOGNISED_MAX + FINDINGS_MAX;
+    fn refusals_without_identity_are_reported_together() {
+        let many = IDENTITIES_MAX + FINDINGS_MAX;
         let unchanged = bad(many).forgiven(bad(many)).unwrap();
         assert_eq!((unchanged.denied(), unchanged.warned()), (0, many));
         let more = bad(many + 3).forgiven(bad(many + 3)).unwrap();
@@ -629,18 +626,14 @@ mod tests {
         assert!(text.starts_with("a: Forbidden: 3 mistakes beyond 65536 can't be told from those"), "{text}");
     }
 
-    /// Rules that ran before anything was known to be forgiven need not run again, unless there is more to tell.
+    /// Rules that ran without forgiveness need not run again, unless more findings could be kept.
     #[rstest]
     #[case::the_same(0, 200, None)]
     #[case::fewer(10, 100, None)]
     #[case::few_others(170, 210, None)]
-    #[case::one_more_that_was_not_told(0, 201, Some(1))]
+    #[case::one_more_that_was_not_kept(0, 201, Some(1))]
     #[case::others(200, 260, Some(60))]
-    fn what_was_found_is_forgiven_afterwards(
-        #[case] first: usize,
-        #[case] end: usize,
-        #[case] refusals: Option<usize>,
-    ) {
+    fn findings_are_forgiven_afterwards(#[case] first: usize, #[case] end: usize, #[case] refusals: Option<usize>) {
         let found = bad_from(first, end).forgiven(bad(200));
         let (found, denied) = match (found, refusals) {
             (Ok(found), None) => (found, end.saturating_sub(200)),
@@ -659,7 +652,7 @@ mod tests {
     #[case::once_more([0, 1, 0], 2)]
     #[case::once_more_at_another_place([1, 1, 0], 2)]
     #[case::after_another([9, 0, 1], 2)]
-    fn what_was_there_is_forgiven_once_wherever_it_is(#[case] numbers: [usize; 3], #[case] forgiven: usize) {
+    fn a_stored_mistake_is_forgiven_once_at_any_place(#[case] numbers: [usize; 3], #[case] forgiven: usize) {
         let mut found = Findings::forgiving(bad(6));
         for number in numbers {
             add(number, number + 1, &mut found);
@@ -668,7 +661,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_only_counted_is_counted_all_the_same() {
+    fn findings_without_identity_are_counted() {
         let mut found = Findings::counting();
         add(0, 200, &mut found);
         found.append(bad(100));
@@ -676,7 +669,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_rule_looked_at_besides_counts() {
+    fn additional_values_of_a_rule_are_part_of_the_identity() {
         let with_inputs = |before: Findings, inputs: &str| {
             let mut found = Findings::forgiving(before);
             found.given(&inputs).invalid(RULE, FieldPath::new("a"), "x", "bad");

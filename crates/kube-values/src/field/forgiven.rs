@@ -1,39 +1,39 @@
-//! What an update is forgiven (spec/api-and-admission §4.2).
+//! The refusals that an update is forgiven (spec/api-and-admission §4.2).
 
 use std::collections::HashMap;
 
 use super::findings::{Identity, RuleId};
 
-/// What an update is forgiven: the refusals that were earned before, one for one.
+/// The refusals of the stored object. An update is forgiven each of them once.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Forgiven(Vec<(RuleId, ForgivenOfRule)>);
 
-/// Those of one rule. An object that is still wrong is most often wrong in the same places, which then come in the same order;
-/// a map of them is made only when another comes.
+/// The refusals of one rule. An object with mistakes usually has the same mistakes as before, in the same order. A map is made only if another
+/// refusal comes.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct ForgivenOfRule {
-    /// The first ones, which were told.
-    told: Vec<Identity>,
-    /// Those after them, which were only counted.
+    /// The first refusals, which were kept with their texts.
+    kept: Vec<Identity>,
+    /// The following refusals, which were only counted.
     counted: Vec<Identity>,
-    /// How many of them all have come again.
+    /// The number of refusals that were found again in this order.
     taken: usize,
-    /// How often each of the others may come again.
+    /// The remaining number for each other refusal.
     others: Option<HashMap<Identity, usize>>,
 }
 
 impl Forgiven {
-    /// Whether nothing is.
+    /// Whether there are no refusals.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The next refusal that was told before.
-    pub(super) fn add_told(&mut self, rule: RuleId, identity: Identity) {
-        self.of_rule(rule).told.push(identity);
+    /// Adds a refusal that was kept before.
+    pub(super) fn add_kept(&mut self, rule: RuleId, identity: Identity) {
+        self.of_rule(rule).kept.push(identity);
     }
 
-    /// The refusals of a rule that were only counted before, after those that were told.
+    /// Adds the refusals of a rule that were only counted before. They follow those that were kept.
     pub(super) fn add_counted(&mut self, rule: RuleId, identities: Vec<Identity>) {
         if !identities.is_empty() {
             self.of_rule(rule).counted = identities;
@@ -49,7 +49,7 @@ impl Forgiven {
         &mut self.0[place].1
     }
 
-    /// The same, with nothing of it taken yet.
+    /// The same refusals, none of them used.
     pub(super) fn renewed(mut self) -> Self {
         for (_, of_rule) in &mut self.0 {
             of_rule.taken = 0;
@@ -58,12 +58,12 @@ impl Forgiven {
         self
     }
 
-    /// Whether the refusal is forgiven, which it then is once less.
+    /// Whether the refusal is forgiven. Uses it up.
     pub(super) fn take(&mut self, rule: RuleId, identity: Identity) -> bool {
         self.known(rule).is_some_and(|of_rule| of_rule.take(identity))
     }
 
-    /// Leaves those of a rule's refusals that are not forgiven.
+    /// Removes the refusals of a rule that are forgiven, and uses them up.
     pub(super) fn take_all(&mut self, rule: RuleId, identities: &mut Vec<Identity>) {
         if let Some(of_rule) = self.known(rule) {
             identities.retain(|identity| !of_rule.take(*identity));
@@ -77,8 +77,8 @@ impl Forgiven {
 
 impl ForgivenOfRule {
     fn take(&mut self, identity: Identity) -> bool {
-        let in_order = || self.told.iter().chain(&self.counted);
-        let next = self.told.get(self.taken).or_else(|| self.counted.get(self.taken.checked_sub(self.told.len())?));
+        let in_order = || self.kept.iter().chain(&self.counted);
+        let next = self.kept.get(self.taken).or_else(|| self.counted.get(self.taken.checked_sub(self.kept.len())?));
         if self.others.is_none() && next == Some(&identity) {
             self.taken += 1;
             return true;

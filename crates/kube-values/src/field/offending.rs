@@ -1,4 +1,4 @@
-//! Values as findings tell of them: which value is wrong is kept as a hash, and of its text the beginning.
+//! Values in findings: a hash identifies the value, and only the beginning of its text is kept.
 
 use std::{
     fmt,
@@ -10,12 +10,12 @@ use serde_json::{Map, Value};
 use super::VALUE_MAX;
 use crate::json::Json;
 
-/// A value that a rule found something wrong with. A copy is made only of what is told, and only of its beginning.
+/// A value with a problem. Only the beginning of a value is copied, and only for a finding that is kept.
 pub trait Offending {
-    /// Tells this value from others, however long they are.
+    /// Hashes the whole value, to distinguish it from other values.
     fn hash_into<H: Hasher>(&self, hasher: &mut H);
 
-    /// As much of the value as a text shows.
+    /// The beginning of the value that a text shows.
     fn beginning(&self) -> Value;
 }
 
@@ -70,7 +70,7 @@ impl Offending for String {
     }
 }
 
-/// A text that is put together only where it is told.
+/// A text that is made only if the finding is kept.
 impl Offending for fmt::Arguments<'_> {
     fn hash_into<H: Hasher>(&self, hasher: &mut H) {
         struct Hashed<'h, H>(&'h mut H);
@@ -100,10 +100,10 @@ impl Offending for i64 {
     }
 }
 
-/// Room for the quotes and the mark of what was cut.
+/// The characters for the quotes and the mark of a cut.
 const MARKS: usize = 3;
 
-/// Whether a value has so few characters and members that it may be kept as it is; takes off what it has.
+/// Whether a value has so few characters and members that it can be kept whole. Subtracts its size from `room`.
 fn fits(value: &Json<'_>, room: &mut usize) -> bool {
     let own = match value {
         Json::Text(text) => text.len(),

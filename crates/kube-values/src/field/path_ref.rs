@@ -1,13 +1,13 @@
-//! Paths that borrow their names.
+//! Paths with borrowed names.
 //!
-//! A rule goes through thousands of places, and few findings are told. So a rule carries a [`PathRef`], which costs nothing,
-//! and a [`FieldPath`] is made of it where the finding is kept.
+//! A rule visits thousands of places and makes few findings. So a rule uses a [`PathRef`], which needs no allocation, and a [`FieldPath`] is made
+//! only for a finding that is kept.
 
 use std::{fmt, hash::Hasher, ops::ControlFlow};
 
 use super::{FieldPath, PATH_MAX, cut_text};
 
-/// Where in an object something is, as [`FieldPath`], borrowed from the names on the way there.
+/// The path of a place in an object, like [`FieldPath`], with borrowed names.
 #[derive(Clone, Copy, Debug)]
 pub struct PathRef<'a> {
     above: Option<&'a PathRef<'a>>,
@@ -23,7 +23,7 @@ enum Step<'a> {
 }
 
 impl<'a> PathRef<'a> {
-    /// The path that is printed so; the empty text is the object itself.
+    /// The path with this text. The empty text is the object itself.
     pub const fn new(path: &'a str) -> Self {
         Self { above: None, step: Step::Path(path) }
     }
@@ -54,8 +54,7 @@ impl<'a> PathRef<'a> {
         self.above.is_none() && matches!(self.step, Step::Path(""))
     }
 
-    /// Hashes the path with the numbers of list elements taken out; two findings that differ only there are the same
-    /// problem.
+    /// Hashes the path without the indexes of lists. Two findings that differ only in indexes are the same problem.
     pub(super) fn hash_without_indexes(&self, hasher: &mut impl Hasher) {
         if let Some(above) = self.above {
             above.hash_without_indexes(hasher);
@@ -75,12 +74,12 @@ impl<'a> PathRef<'a> {
         }
     }
 
-    /// The path for a finding that is told, no longer than a person reads.
-    pub(super) fn told(&self) -> FieldPath {
+    /// The path for a finding that is kept, cut to a readable length.
+    pub(super) fn to_field_path(&self) -> FieldPath {
         FieldPath(cut_text(self, PATH_MAX).into())
     }
 
-    /// Compares without writing the path down, since thousands of findings ask for it.
+    /// Compares the path with a text without writing the path, because thousands of findings need this.
     fn compare_with(&self, compared: &mut Compared<'_>) -> ControlFlow<()> {
         if let Some(above) = self.above {
             above.compare_with(compared)?;
@@ -106,26 +105,26 @@ impl<'a> PathRef<'a> {
         }
     }
 
-    /// Whether `fields` is this path, or names fields around this place.
+    /// Whether `fields` is this path, or a parent of it.
     pub(super) fn is_at_or_below(&self, fields: &FieldPath) -> bool {
         let mut compared = Compared { rest: fields.as_str().as_bytes(), next: None };
-        // What is left of both says how they differ.
+        // The remaining parts of both show how they differ.
         let _ = self.compare_with(&mut compared);
         let is_around = |next: u8| !fields.as_str().contains('[') && matches!(next, b'.' | b'[');
         compared.rest.is_empty() && (fields.as_str().is_empty() || compared.next.is_none_or(is_around))
     }
 }
 
-/// A text that a path is compared with, part by part.
+/// A text that is compared with a path, part by part.
 struct Compared<'t> {
-    /// What is still to come of the text.
+    /// The rest of the text.
     rest: &'t [u8],
-    /// What comes in the path behind the end of the text.
+    /// The byte of the path that follows the end of the text.
     next: Option<u8>,
 }
 
 impl Compared<'_> {
-    /// Goes on behind this part; a break when both differ or the text has ended.
+    /// Compares the next part of the path. Breaks if both differ or the text has ended.
     fn pass(&mut self, part: &[u8]) -> ControlFlow<()> {
         let common = part.len().min(self.rest.len());
         if self.rest[..common] != part[..common] {
@@ -175,9 +174,9 @@ impl fmt::Display for PathRef<'_> {
     }
 }
 
-/// What names a place in an object.
+/// A type with a path.
 pub trait Located {
-    /// The place, borrowed.
+    /// The borrowed path.
     fn place(&self) -> PathRef<'_>;
 }
 
@@ -224,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_borrowed_path_reads_and_counts_like_its_text() {
+    fn a_borrowed_path_prints_and_hashes_like_its_text() {
         let (root, list) = (PathRef::new(""), FieldPath::new("spec").child("list"));
         let (field, list) = (root.child("spec"), list.place());
         let (name, element) = (field.child("name"), list.index(7));
@@ -237,7 +236,7 @@ mod tests {
             (element, "spec.list[7]"),
             (value, "spec.list[7].map[a.b/c]"),
         ] {
-            assert_eq!((path.to_string().as_str(), path.told().as_str()), (text, text));
+            assert_eq!((path.to_string().as_str(), path.to_field_path().as_str()), (text, text));
         }
         assert_eq!(hash(&value), hash(&PathRef::new("spec.list[3].map[a.b/c]")));
         assert_ne!(hash(&value), hash(&PathRef::new("spec.list[3].map[other]")));
@@ -252,7 +251,7 @@ mod tests {
     #[case::another_value("a.b[k]", "a.b[l]", false)]
     #[case::a_value_is_no_field("a[k].b", "a[k]", false)]
     #[case::below("a", "a.b", false)]
-    fn what_is_around_a_place(#[case] path: &str, #[case] fields: &'static str, #[case] expected: bool) {
+    fn a_path_is_compared_with_its_parents(#[case] path: &str, #[case] fields: &'static str, #[case] expected: bool) {
         assert_eq!(PathRef::new(path).is_at_or_below(&FieldPath::new(fields)), expected);
     }
 }

@@ -1,4 +1,4 @@
-//! Tables of what Go accepts and prints (`resource/quantity_test.go`), and properties against exact arithmetic.
+//! Tables of what Go accepts and prints (`resource/quantity_test.go`), and properties that compare with exact arithmetic.
 
 use proptest::prelude::*;
 use rstest::rstest;
@@ -101,7 +101,7 @@ fn amounts_compare_by_value(#[case] a: &str, #[case] b: &str, #[case] order: Ord
 #[case::from_nothing("0", "5", "0")]
 #[case::less_than_nothing_adds("1", "-1", "2")]
 #[case::a_hair_of_a_huge_amount("1e2000000000", "1n", "1e2000000000")]
-fn what_is_reserved_is_taken_off(#[case] capacity: &str, #[case] reserved: &str, #[case] rest: &str) {
+fn reserved_amounts_are_subtracted(#[case] capacity: &str, #[case] reserved: &str, #[case] rest: &str) {
     assert_eq!(quantity(capacity).saturating_sub(&quantity(reserved)), quantity(rest));
 }
 
@@ -117,7 +117,7 @@ fn json_is_read_as_go_reads_it(#[case] value: Value, #[case] expected: Result<&s
     assert_eq!(read.as_deref().map_err(|error| *error), expected);
 }
 
-/// An amount in nanos and a text that means it.
+/// An amount in nanos, and a text with the same value.
 fn amounts() -> impl Strategy<Value = (i128, String)> {
     let suffixes = [("n", -9), ("u", -6), ("m", -3), ("", 0), ("k", 3), ("M", 6), ("G", 9), ("e3", 3), ("E-3", -3)];
     (-1_000_000_000_i64..1_000_000_000, 0_u32..4, proptest::sample::select(suffixes.to_vec())).prop_filter_map(

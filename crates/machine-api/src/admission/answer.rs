@@ -1,7 +1,7 @@
-//! Writing answers: what is allowed, patched, denied or could not be understood.
+//! Writes answers: allowed, patched, denied, or an error for a body that can't be read.
 //!
-//! Source: spec/api-and-admission §4.6, §9 items 3, 4 and 12. A denial is HTTP 200 with `allowed: false` and code 422;
-//! kubectl prints its causes, so every cause stands on its own.
+//! Source: spec/api-and-admission §4.6, §9 items 3, 4 and 12. A denial is HTTP 200 with `allowed: false` and code 422. kubectl prints its causes
+//! without the message, so that each cause must be clear alone.
 
 use std::{
     borrow::Cow,
@@ -20,31 +20,31 @@ use super::{
 use crate::{kind::Kind, names::GROUP};
 use kube_values::field::{ErrorKind, FINDINGS_MAX, Finding, Findings, RuleId, Severity, in_one_line, more};
 
-/// Longest answer that denies or warns, in bytes of JSON; the other bounds add up to less.
+/// The longest answer that denies or warns, in bytes of JSON. The sum of the limits below is less.
 pub const ANSWER_MAX: usize = 16 << 10;
-/// Longest warning in characters; API servers and clients cut longer ones in places of their own.
+/// The longest warning, in characters. API servers and clients cut longer warnings themselves, at other places.
 const WARNING_MAX: usize = 120;
-/// All warnings of an answer together, in bytes of JSON; API servers stop counting there.
+/// The limit of all warnings of an answer together, in bytes of JSON. API servers drop the rest.
 const WARNINGS_MAX: usize = 4096;
-/// Errors in the message of a denial, in bytes of JSON.
+/// The limit of the errors in the message of a denial, in bytes of JSON.
 const MESSAGE_MAX: usize = 4096;
-/// Causes of a denial, in bytes of JSON.
+/// The limit of the causes of a denial, in bytes of JSON.
 const CAUSES_MAX: usize = 6144;
-/// What a cause is made of beside its texts.
+/// The bytes of a cause without its texts.
 const CAUSE_FRAME: usize = 64;
-/// Room that is kept for the note about texts left out.
+/// The bytes reserved for the note that texts were left out.
 const NOTE: usize = 128;
-/// Longest name of an object in an answer, in bytes of JSON.
+/// The longest name of an object in an answer, in bytes of JSON.
 const NAME_MAX: usize = 260;
 
-/// What goes back to the API server, and what metrics want to know about it.
+/// The answer to the API server, and the facts about it for metrics and logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReviewAnswer {
     /// HTTP status code.
     pub status: u16,
     /// Body, JSON.
     pub body: Vec<u8>,
-    /// For metrics and logs; holds nothing of the object.
+    /// For metrics and logs. Has no content of the object.
     pub facts: ReviewFacts,
 }
 
@@ -55,24 +55,24 @@ pub enum Verdict {
     Allowed,
     /// The request is refused.
     Denied,
-    /// The review could not be read or judged; the failure policy decides.
+    /// The review could not be read or checked. The failure policy of the webhook decides.
     Failed,
 }
 
-/// What metrics and logs may know of a review.
+/// The facts of a review for metrics and logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReviewFacts {
-    /// Which webhook was asked; none for a body that could not be read.
+    /// The endpoint. `None` for a body that could not be read.
     pub endpoint: Option<Endpoint>,
-    /// Kind of the object, if it is ours.
+    /// The kind of the object, if it is one of our kinds.
     pub kind: Option<Kind>,
-    /// What was to happen to it.
+    /// The operation of the request.
     pub operation: Option<Operation>,
-    /// How it ended.
+    /// The result.
     pub verdict: Verdict,
-    /// The rules that found something, in order; of very many findings only the first.
+    /// The rules with findings, in order. Only the first of very many.
     pub rules: Vec<(RuleId, Severity)>,
-    /// Why it failed, without anything of the object; empty unless it did.
+    /// The reason of a failure, without content of the object. Empty if there was no failure.
     pub failure: String,
 }
 
@@ -137,17 +137,17 @@ struct Cause<'a> {
     field: Cow<'a, str>,
 }
 
-/// A body that cannot be answered: 400 with a `Status` that says why.
+/// The answer to a body that can't be read: 400 with a `Status` that has the reason.
 pub fn bad_request(refusal: &Refusal) -> ReviewAnswer {
     failure(400, "BadRequest", refusal)
 }
 
-/// A body that is not read because of what it would take: 413 with a `Status` that says so.
+/// The answer to a body that would take too much memory: 413 with a `Status` that has the reason.
 pub fn too_large(refusal: &Refusal) -> ReviewAnswer {
     failure(413, "RequestEntityTooLarge", refusal)
 }
 
-/// A defect of ours: 500 with a `Status` that says so.
+/// The answer after a defect of this program: 500 with a `Status` that has the reason.
 pub fn internal_error(refusal: &Refusal) -> ReviewAnswer {
     failure(500, "InternalError", refusal)
 }
@@ -173,12 +173,12 @@ fn failure(code: u16, reason: &'static str, refusal: &Refusal) -> ReviewAnswer {
     ReviewAnswer { status: code, body: to_json(&status), facts }
 }
 
-/// Nothing to say.
+/// Allows without changes.
 pub fn allow(request: &Request<'_>, endpoint: Endpoint) -> ReviewAnswer {
     respond(allowed(request), facts(request, endpoint, None, &Findings::new()))
 }
 
-/// Allowed, with the defaults; without any, neither patch nor its type is sent.
+/// Allows with the patch of the defaults. Without defaults, the answer has neither a patch nor a patch type.
 pub fn patched(request: &Request<'_>, question: Question, patch: &Patch) -> ReviewAnswer {
     let facts = facts(request, Endpoint::Mutate, Some(question.kind), &Findings::new());
     if patch.0.is_empty() {
@@ -188,7 +188,7 @@ pub fn patched(request: &Request<'_>, question: Question, patch: &Patch) -> Revi
     respond(Response { patch: Some(patch), patch_type: Some("JSONPatch"), ..allowed(request) }, facts)
 }
 
-/// Allowed or denied by what the rules found.
+/// Allows or denies, depending on the findings.
 pub fn judged(request: &Request<'_>, endpoint: Endpoint, question: Question, found: &Findings) -> ReviewAnswer {
     let facts = facts(request, endpoint, Some(question.kind), found);
     if found.is_empty() {
@@ -247,7 +247,7 @@ fn denial<'a>(name: &'a str, kind: Kind, found: &'a Findings) -> Status<'a> {
     }
 }
 
-/// The first errors, one cause each, and one more that says how many are missing.
+/// The first errors as one cause each, and one more cause with the number of the missing ones.
 fn causes(found: &Findings) -> Vec<Cause<'_>> {
     let mut left = CAUSES_MAX - NOTE;
     let mut causes = Vec::new();
@@ -267,7 +267,7 @@ fn causes(found: &Findings) -> Vec<Cause<'_>> {
     causes
 }
 
-/// Bytes that a text takes in an answer.
+/// The number of bytes that a text takes inside a JSON string.
 fn length_in_json(text: &str) -> usize {
     let escape = |byte: u8| match byte {
         b'"' | b'\\' => 1,
@@ -277,14 +277,14 @@ fn length_in_json(text: &str) -> usize {
     text.len() + text.bytes().map(escape).sum::<usize>()
 }
 
-/// As much of a text as fits into so many bytes of JSON.
+/// The longest beginning of a text that takes at most `max_bytes` bytes of JSON.
 fn beginning(text: &str, max_bytes: usize) -> &str {
-    // Six bytes is the most that a character takes.
+    // A character takes at most six bytes.
     let end = text.char_indices().find(|(at, _)| length_in_json(&text[..*at]) + 6 > max_bytes);
     end.map_or(text, |(end, _)| &text[..end])
 }
 
-/// One line each, equal ones once, none too long, and not more in all than an API server passes on.
+/// The warnings, each in one line, without duplicates, cut to the length and the sum that an API server passes on.
 fn warnings(found: &Findings) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     let mut seen = HashSet::new();
@@ -323,7 +323,7 @@ fn skipped(found: &Findings) -> Option<AuditAnnotations> {
     (!rules.is_empty()).then(|| AuditAnnotations { skipped: rules.join(",") })
 }
 
-/// Texts, numbers and lists always serialise; an empty body would be answered by the failure policy.
+/// Texts, numbers and lists always serialise. If not, the body is empty and the failure policy applies.
 fn to_json(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_default()
 }

@@ -1,7 +1,7 @@
-//! `ConversionReview` v1: reading, converting one object after the other, writing (spec/api-and-admission §8.5).
+//! `ConversionReview` v1: reads it, converts its objects one by one, and writes the answer (spec/api-and-admission §8.5).
 //!
-//! The objects stay text until it is their turn, and are written into the answer at once, so that a review with a thousand
-//! objects costs the memory of its bytes and of one object.
+//! An object stays text until it is converted, and is written into the answer at once. So a review with a thousand objects takes the memory of its
+//! bytes and of one parsed object.
 
 use std::{
     borrow::Cow,
@@ -22,29 +22,29 @@ use kube_values::json::Json;
 const API_VERSION: &str = "apiextensions.k8s.io/v1";
 const KIND: &str = "ConversionReview";
 
-/// What goes back to the API server, and what metrics and logs want to know about it.
+/// The answer to the API server, and the facts about it for metrics and logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConversionAnswer {
     /// HTTP status code.
     pub status: u16,
     /// Body, JSON.
     pub body: Vec<u8>,
-    /// For metrics and logs; holds nothing of the objects.
+    /// For metrics and logs. Has no content of the objects.
     pub facts: ConversionFacts,
 }
 
-/// What metrics and logs may know of a conversion.
+/// The facts of a conversion for metrics and logs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConversionFacts {
-    /// Version of the objects; none if they differ, or if it is none of ours.
+    /// The version of the objects. `None` if they differ, or for an unknown version.
     pub from: Option<ApiVersion>,
-    /// The version asked for; none if it is none of ours.
+    /// The requested version. `None` for an unknown version.
     pub to: Option<ApiVersion>,
-    /// Objects that were converted.
+    /// The number of converted objects.
     pub objects: u64,
-    /// What got lost on the way; almost always nothing.
+    /// The fields that were lost. Almost always empty.
     pub losses: Vec<Loss>,
-    /// Why it failed; empty unless it did.
+    /// The reason of a failure. Empty if there was no failure.
     pub failure: String,
 }
 
@@ -76,8 +76,8 @@ enum Outcome<'a> {
     Failure { message: &'a str },
 }
 
-/// Answers a review. Both success and failure are HTTP 200; only a body that is no review is not. `given_up` is asked before
-/// each object whether anybody waits for the answer still.
+/// Answers a review. Success and failure are both HTTP 200. Only a body that is no review gets another code. `given_up` is called before each object
+/// and returns whether the client has stopped waiting for the answer.
 pub fn answer(body: &[u8], given_up: &dyn Fn() -> bool) -> ConversionAnswer {
     let review: Review<'_> = match serde_json::from_slice(body) {
         Ok(review) => review,
@@ -96,7 +96,7 @@ pub fn answer(body: &[u8], given_up: &dyn Fn() -> bool) -> ConversionAnswer {
     let written = match convert_all(&request, given_up, body.len(), &mut facts) {
         Ok(answer) => answer.end(&Outcome::Success),
         Err(refusal) => {
-            // A review fails as a whole.
+            // One failed object fails the whole review.
             facts.failure = refusal.for_logs;
             facts.objects = 0;
             AnswerText::begin(&request.uid, 0).end(&Outcome::Failure { message: &refusal.reason })
@@ -118,33 +118,27 @@ fn refused(refusal: &Refusal) -> ConversionAnswer {
     ConversionAnswer { status: answer.status, body: answer.body, facts }
 }
 
-/// An answer that is being written.
+/// An answer while it is written.
 struct AnswerText {
     bytes: Vec<u8>,
-    objects: Separator,
-}
-
-/// What stands in front of the next object.
-#[derive(Clone, Copy)]
-enum Separator {
-    Nothing,
-    Comma,
+    has_objects: bool,
 }
 
 impl AnswerText {
-    /// Everything in front of the objects, and room for so many bytes of them.
+    /// Writes the text before the objects, and reserves `room` bytes for the objects.
     fn begin(uid: &str, room: usize) -> Self {
         let uid = Value::from(uid);
         let head =
             format!(r#"{{"apiVersion":"{API_VERSION}","kind":"{KIND}","response":{{"uid":{uid},"convertedObjects":["#);
         let mut bytes = Vec::with_capacity(head.len() + room + END_ROOM);
         bytes.extend_from_slice(head.as_bytes());
-        Self { bytes, objects: Separator::Nothing }
+        Self { bytes, has_objects: false }
     }
 
-    /// Writes an object. Where there is no room for it, its length is counted first: growing step by step copies again and again.
+    /// Writes an object. If it doesn't fit into the reserved memory, its length is counted first: a buffer that grows in steps copies its content
+    /// again and again.
     fn add(&mut self, object: &Json<'_>) -> serde_json::Result<()> {
-        if let Separator::Comma = std::mem::replace(&mut self.objects, Separator::Comma) {
+        if std::mem::replace(&mut self.has_objects, true) {
             self.bytes.push(b',');
         }
         let begin = self.bytes.len();
@@ -164,10 +158,10 @@ impl AnswerText {
     }
 }
 
-/// Room for what follows the objects of an answer.
+/// The bytes that are reserved for the text after the objects.
 const END_ROOM: usize = 64;
 
-/// A buffer that is written to as long as it need not grow.
+/// A writer into a buffer that fails instead of growing the buffer.
 struct Room<'b>(&'b mut Vec<u8>);
 
 impl Write for Room<'_> {
@@ -184,8 +178,12 @@ impl Write for Room<'_> {
     }
 }
 
-/// The answer with all objects in their order, or why one of them cannot be converted. Several take about as much room as they came
-/// in; the room for a single one is counted.
+/// Converts all objects in their order. For several objects, `room` bytes are reserved, because they take about the length of the request. The length
+/// of a single object is counted instead.
+///
+/// # Errors
+///
+/// The reason why an object can't be converted.
 fn convert_all(
     request: &Request<'_>,
     given_up: &dyn Fn() -> bool,
@@ -216,7 +214,7 @@ fn convert_all(
     Ok(answer)
 }
 
-/// The version in a `group/version` of ours.
+/// The version in a `group/version` with our group.
 fn version(api_version: &str) -> Option<ApiVersion> {
     let (group, version) = api_version.split_once('/')?;
     if group == names::GROUP { ApiVersion::from_name(version) } else { None }

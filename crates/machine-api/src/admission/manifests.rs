@@ -1,7 +1,7 @@
-//! The webhook configurations that bring reviews here.
+//! The webhook configurations that send reviews to this program.
 //!
-//! Names, policies and conditions are decided in spec/api-and-admission §10 and decisions 34 and 36; why a request stays
-//! away from us is written there as CEL. The CA bundle is not in the manifests: the process writes it itself.
+//! Source: spec/api-and-admission §10 and decisions 34 and 36 for names, policies and conditions. The conditions are CEL expressions that keep
+//! requests away. The CA bundle is not in the manifests, because the process writes it itself.
 
 use serde_json::{Map, Value, json};
 
@@ -11,14 +11,13 @@ use crate::{
     names,
 };
 
-/// What changed is something that rules look at. Requests that only touch finalizers, owner references or managed fields
-/// never leave the API server.
+/// Whether a field changed that rules read. The API server keeps requests that only change finalizers, owner references or managed fields.
 pub(super) const CONTENT_CHANGED: &str = "object.?spec != oldObject.?spec || object.metadata.?labels != oldObject.metadata.?labels || object.metadata.?annotations != oldObject.metadata.?annotations || ['provider','providerSpec','secretRef','credentialsSecretRef','nodeTemplate'].exists(f, object[?f] != oldObject[?f])";
 
-/// The API server is asked to keep objects away that are being deleted.
+/// Whether the object is not being deleted. The API server keeps requests for objects that are.
 pub(super) const NOT_DELETING: &str = "!has(object.metadata.deletionTimestamp)";
 
-/// How the API server reaches us.
+/// How the API server reaches this program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Client {
     /// Through a Service.
@@ -28,25 +27,25 @@ pub enum Client {
         /// Its name.
         name: String,
     },
-    /// At an address, such as `https://127.0.0.1:9443`; for API servers that reach no Services.
+    /// At an address, such as `https://127.0.0.1:9443`. For API servers that can't reach Services.
     Url(String),
 }
 
-/// Whose objects are judged.
+/// The namespaces whose objects are checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Those of all namespaces.
+    /// All namespaces.
     Cluster,
-    /// Those of one namespace; the configurations carry its name, so that several can stand side by side.
+    /// One namespace. The names of the configurations contain it, so that several installations can exist side by side.
     Namespace(String),
 }
 
-/// What happens to a request while nobody answers.
+/// What the API server does with a request while no webhook answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailurePolicy {
-    /// It goes on.
+    /// It lets the request pass.
     Ignore,
-    /// It is refused.
+    /// It refuses the request.
     Fail,
 }
 
@@ -59,50 +58,50 @@ impl FailurePolicy {
     }
 }
 
-/// Whether status writes are looked at.
+/// Whether status writes are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatusWebhook {
-    /// They are not.
+    /// Status writes are not checked.
     LeaveOut,
-    /// They are answered with warnings.
+    /// Status writes are checked, and answered with warnings only.
     Install,
 }
 
 /// Whether the API server knows `matchConditions` (1.28 and later).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MatchConditions {
-    /// It does.
+    /// The API server knows them.
     Supported,
-    /// It does not; then every policy is `Ignore`, or a process that is down would block its own cleaning up.
+    /// The API server doesn't know them. Then every policy is `Ignore`: otherwise a process that is down would block its own clean-up.
     Unsupported,
 }
 
-/// The webhook that judges creations.
+/// The webhook that checks creations.
 pub const CREATE_WEBHOOK: &str = "create.validate.machine.sapcloud.io";
-/// The webhook that judges updates.
+/// The webhook that checks updates.
 pub const UPDATE_WEBHOOK: &str = "update.validate.machine.sapcloud.io";
 
 /// Settings of the webhook configurations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebhookManifests {
-    /// How we are reached.
+    /// How the API server reaches this program.
     pub client: Client,
-    /// Whose objects are judged.
+    /// The namespaces whose objects are checked.
     pub scope: Scope,
-    /// Users whose requests do not come here.
+    /// Users whose requests are not checked.
     pub controller_users: Vec<String>,
-    /// Policy of creations.
+    /// The failure policy for creations.
     pub create_failure_policy: FailurePolicy,
-    /// Policy of updates.
+    /// The failure policy for updates.
     pub update_failure_policy: FailurePolicy,
-    /// Whether status writes are looked at.
+    /// Whether status writes are checked.
     pub status_webhook: StatusWebhook,
-    /// What the API server can.
+    /// Whether the API server knows `matchConditions`.
     pub match_conditions: MatchConditions,
 }
 
 impl WebhookManifests {
-    /// The default settings for a process that runs under its usual names in a namespace.
+    /// The default settings for a process with the default names in a namespace.
     pub fn in_namespace(namespace: &str) -> Self {
         let service = names::WEBHOOK_CONFIGURATION;
         Self {
@@ -121,7 +120,7 @@ impl WebhookManifests {
         [self.mutating(), self.validating()]
     }
 
-    /// The mutating configuration. Its policy is always `Ignore`: the controllers default again.
+    /// The mutating configuration. Its policy is always `Ignore`, because the controllers apply the defaults too.
     pub fn mutating(&self) -> Value {
         let changed = format!("request.operation == 'CREATE' || ({CONTENT_CHANGED})");
         let mut webhook = self.webhook(
@@ -136,8 +135,8 @@ impl WebhookManifests {
         self.configuration("MutatingWebhookConfiguration", &[webhook])
     }
 
-    /// The validating configuration. By default creations need an answer and updates go on without one; deletions and status
-    /// writes always do.
+    /// The validating configuration. By default a creation fails without an answer and an update passes. Deletions and status writes always pass
+    /// without an answer.
     pub fn validating(&self) -> Value {
         let (create, update) = (self.create_failure_policy, self.update_failure_policy);
         let mut webhooks = vec![
@@ -255,7 +254,7 @@ impl WebhookManifests {
         own.into_iter().chain(rest).map(condition).collect()
     }
 
-    /// Keeps the controllers' own requests away; nothing when nobody counts as a controller.
+    /// The condition that keeps requests of the controllers away. `None` if there are no controller users.
     pub(super) fn not_our_controllers(&self) -> Option<String> {
         let users: Vec<_> = self.controller_users.iter().map(|user| cel_string(user)).collect();
         (!users.is_empty()).then(|| format!("!(request.userInfo.username in [{}])", users.join(", ")))
@@ -305,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_asked_for_changes_of_living_objects_by_others() {
+    fn defaults_are_requested_for_changes_of_live_objects_by_users() {
         let configuration = WebhookManifests::in_namespace("mcm").mutating();
         let webhook = webhook(&configuration, "mutate.machine.sapcloud.io");
         assert_eq!(condition_names(webhook), ["not-our-controllers", "not-deleting", "changed"]);
@@ -317,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn one_namespace_has_configurations_of_its_own() {
+    fn one_namespace_has_its_own_configurations() {
         let scope = Scope::Namespace("shoot--a".to_owned());
         let configuration = WebhookManifests { scope, ..WebhookManifests::in_namespace("shoot--a") }.mutating();
         assert_eq!(configuration["metadata"]["name"], "machine-controller-manager-shoot--a");
@@ -326,14 +325,14 @@ mod tests {
     }
 
     #[test]
-    fn an_address_takes_the_place_of_the_service() {
+    fn an_address_replaces_the_service() {
         let client = Client::Url("https://127.0.0.1:9443/".to_owned());
         let configuration = WebhookManifests { client, ..WebhookManifests::in_namespace("mcm") }.validating();
         assert_eq!(configuration["webhooks"][0]["clientConfig"], json!({"url": "https://127.0.0.1:9443/validate"}));
     }
 
     #[test]
-    fn an_old_api_server_gets_no_conditions_and_never_refuses_for_want_of_an_answer() {
+    fn an_old_api_server_gets_no_conditions_and_only_the_policy_ignore() {
         let match_conditions = MatchConditions::Unsupported;
         let manifests = WebhookManifests { match_conditions, ..WebhookManifests::in_namespace("mcm") };
         for configuration in manifests.all() {
@@ -351,9 +350,9 @@ mod tests {
         assert_eq!(cel_string(user), literal);
     }
 
-    /// What manages machine objects while the manager is at 0 replicas needs creations to pass.
+    /// Tools that manage machine objects while the manager has 0 replicas need creations to pass.
     #[test]
-    fn creations_and_updates_go_on_without_an_answer_where_that_is_chosen() {
+    fn creations_and_updates_pass_without_an_answer_if_configured() {
         let policies = |create_failure_policy, update_failure_policy| {
             let usual = WebhookManifests::in_namespace("mcm");
             let validating = WebhookManifests { create_failure_policy, update_failure_policy, ..usual }.validating();

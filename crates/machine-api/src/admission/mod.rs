@@ -1,10 +1,9 @@
-//! Admission and conversion reviews: bytes in, a status code and bytes out.
+//! Admission and conversion reviews: from a request body to a status code and a response body.
 //!
-//! Nothing here knows HTTP, TLS or a client; the server calls [`Admission::review`] and [`convert`] with a
-//! request's body and sends back what it gets. What is right or wrong is decided in [`crate::validation`] and
-//! [`crate::defaulting`]; this room reads the question, asks, and writes the answer as the API server wants it.
-//! [`manifests`] makes the webhook configurations that bring the questions here, [`policies`] what stands in while nobody
-//! answers.
+//! This module knows no HTTP, TLS or client. The server calls [`Admission::review`] and [`convert`] with the body of a request and sends the result
+//! back. The rules are in [`crate::validation`] and the defaults in [`crate::defaulting`]. This module reads the review, calls them, and writes the
+//! answer in the format of the API server. [`manifests`] makes the webhook configurations. [`policies`] makes the policies that replace the webhooks
+//! while the webhooks don't answer.
 //! Source: spec/api-and-admission §4, §8.5, §9.
 
 mod answer;
@@ -42,12 +41,12 @@ use crate::{
 };
 use kube_values::json::Json;
 
-/// Which webhook is asked.
+/// The webhooks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Endpoint {
     /// Defaults.
     Mutate,
-    /// Rules over the four kinds.
+    /// Rules for the four kinds.
     Validate,
     /// Warnings about status writes; not installed by default.
     ValidateStatus,
@@ -67,37 +66,37 @@ impl Endpoint {
     }
 }
 
-/// How far an answer has come.
+/// The state of a review after the first step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// It is there.
+    /// The answer is complete.
     Answered(ReviewAnswer),
-    /// It depends on this owner of the object as it is stored now, which what is known here does not show, or not as the
-    /// object has it. [`Admission::conclude`] answers.
+    /// The answer depends on the stored owner of the object. The owner is not in the cache, or the cached owner doesn't allow the object.
+    /// [`Admission::conclude`] answers.
     NeedsOwner(OwnerKey),
 }
 
-/// What is known of the owner of an object.
+/// The source of the owner of an object.
 #[derive(Clone, Copy)]
 enum OwnerSeen<'a> {
-    /// What the watches show.
+    /// The caches of the watches.
     Remembered,
-    /// What was just read; nothing if there is none, or none could be read.
+    /// A read from the API server. `None` if there is no owner, or the read failed.
     Read(Option<&'a Value>),
 }
 
-/// Answers a `ConversionReview` of `apiextensions.k8s.io/v1`. Any bytes are answered. One object that cannot be converted
-/// fails the whole review, as the API server wants it.
+/// Answers a `ConversionReview` of `apiextensions.k8s.io/v1`. Every body gets an answer. If one object can't be converted, the whole review fails, as
+/// the protocol demands.
 pub fn convert(body: &[u8]) -> ConversionAnswer {
     convert_unless(&|| false, body)
 }
 
-/// As [`convert`], and ends before the next object once `given_up` says that nobody waits for the answer any more.
+/// Does what [`convert`] does, and ends before the next object when `given_up` returns that the client has stopped waiting.
 pub fn convert_unless(given_up: &dyn Fn() -> bool, body: &[u8]) -> ConversionAnswer {
     conversion_review::answer(body, given_up)
 }
 
-/// Answers reviews. Cheap to clone parts of, shared by all connections.
+/// Answers reviews. Shared by all connections.
 pub struct Admission {
     policy: Policy,
     finalizers: FinalizerDefault,
@@ -106,7 +105,7 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Admission under these settings. Nothing is known of drivers and other objects yet.
+    /// Creates an admission with these settings, without drivers and without other objects.
     pub fn new(policy: Policy) -> Self {
         Self {
             policy,
@@ -116,29 +115,29 @@ impl Admission {
         }
     }
 
-    /// Whether our finalizer is among the defaults.
+    /// Sets whether our finalizer is among the defaults.
     #[must_use]
     pub fn with_finalizers(mut self, finalizers: FinalizerDefault) -> Self {
         self.finalizers = finalizers;
         self
     }
 
-    /// With the drivers' own rules.
+    /// Adds the rules of the drivers.
     #[must_use]
     pub fn with_providers(mut self, providers: Arc<dyn Providers>) -> Self {
         self.providers = providers;
         self
     }
 
-    /// With knowledge of other objects.
+    /// Adds the source of other objects.
     #[must_use]
     pub fn with_references(mut self, references: Arc<dyn References>) -> Self {
         self.references = references;
         self
     }
 
-    /// Answers an `AdmissionReview` of `admission.k8s.io/v1` by what is known here. Any bytes are answered. A panic (a defect
-    /// in a rule, or in a driver's) is the caller's to catch.
+    /// Answers an `AdmissionReview` of `admission.k8s.io/v1` from the caches. Every body gets an answer. The caller must catch panics (defects in a
+    /// rule or in a driver).
     pub fn review(&self, endpoint: Endpoint, body: &[u8]) -> ReviewAnswer {
         match self.begin(endpoint, body) {
             Progress::Answered(answer) => answer,
@@ -146,12 +145,12 @@ impl Admission {
         }
     }
 
-    /// The same, but stops where another object must be read first.
+    /// Does what [`Self::review`] does, but stops when the owner must be read first.
     pub fn begin(&self, endpoint: Endpoint, body: &[u8]) -> Progress {
         self.proceed(endpoint, body, OwnerSeen::Remembered)
     }
 
-    /// The same for a review that [`Self::begin`] could not answer, with the owner that was read since.
+    /// Answers a review that [`Self::begin`] could not answer, with the owner that was read meanwhile.
     pub fn conclude(&self, endpoint: Endpoint, body: &[u8], owner: Option<&Value>) -> ReviewAnswer {
         match self.proceed(endpoint, body, OwnerSeen::Read(owner)) {
             Progress::Answered(answer) => answer,
@@ -180,7 +179,7 @@ impl Admission {
             (Endpoint::ValidateStatus, Target::Status(question), Ok(change)) => {
                 self.warn_about_status(request, question, change)
             }
-            // Neither defaults nor warnings may stand in the way; what is wrong will be said by validation.
+            // Defaults and warnings never refuse a request. Validation reports its problems.
             (Endpoint::Mutate | Endpoint::ValidateStatus, _, _)
             | (Endpoint::Validate, Target::Status(_) | Target::Foreign, _) => answer::allow(request, endpoint),
         };
@@ -198,7 +197,7 @@ impl Admission {
         answer::patched(request, question, &patch)
     }
 
-    /// A refused child is judged once more beside its owner, first as it is known here, then as it is stored now.
+    /// Checks an object. If it is refused and has an owner, checks it again together with the cached owner, then with the stored owner.
     fn validate(
         &self,
         request: &Request<'_>,

@@ -1,11 +1,11 @@
-//! Optional `ValidatingAdmissionPolicies`: rules that hold while no webhook answers (spec/api-and-admission §6.3).
+//! Optional `ValidatingAdmissionPolicies`: rules that apply while no webhook answers (spec/api-and-admission §6.3).
 //!
-//! Beside the definitions, which see neither metadata nor who asks, the API server can judge by these three: what an object
-//! says (P-1), what may not change (P-2), who writes a status (P-3, a warning only). Texts and rule names are the webhooks'.
-//! They never block what webhooks would let through: users of the controllers are exempt, stored mistakes are forgiven part
-//! by part, objects that go are left alone, and an expression that fails lets the request pass. The users stand in the
-//! policies themselves and not in a parameter object: one that is missing would open or close everything.
-//! They need an API server of 1.30.
+//! The schemas of the definitions can check neither metadata nor the user. The API server can check these with three policies: the content of an
+//! object (P-1), forbidden changes (P-2), and the user who writes a status (P-3, a warning only). Messages and rule ids are those of the webhooks.
+//! The policies never block what the webhooks would allow: users of the controllers are exempt, each part of an object that was stored with a mistake
+//! is forgiven, objects that are being deleted are ignored, and an expression that fails lets the request pass. The users are part of the policies
+//! and not of a parameter object, because a missing parameter object would allow or deny all requests.
+//! The policies need an API server of 1.30 or later.
 
 mod expressions;
 
@@ -20,7 +20,7 @@ use crate::{
 };
 use kube_values::field::RuleId;
 
-/// What the names of the policies, and of their bindings, end with; they begin with that of the webhook configurations.
+/// The suffixes of the names of the policies and of their bindings. The prefix is the name of the webhook configurations.
 pub const SUFFIXES: [&str; 3] = ["static", "transitions", "status"];
 
 /// One policy, before it becomes a manifest.
@@ -34,7 +34,7 @@ struct Policy<'a> {
     validations: Vec<Value>,
 }
 
-/// The policies with their bindings, for the same users and the same namespaces as the webhooks.
+/// The policies with their bindings, for the users and the namespaces of the webhooks.
 pub fn policies(manifests: &WebhookManifests) -> Vec<Value> {
     let own = || manifests.not_our_controllers().map(|expression| condition("not-our-controllers", &expression));
     let changed = format!("request.operation == 'CREATE' || ({CONTENT_CHANGED})");
@@ -137,13 +137,13 @@ fn condition(name: &str, expression: &str) -> Value {
     json!({ "name": name, "expression": expression })
 }
 
-/// The expressions of all rules over some subjects, in the order of the rules.
+/// The expressions of all rules with these subjects, in the order of the rules.
 fn expressions_over(is_meant: impl Fn(Subject) -> bool) -> Vec<(RuleId, &'static PolicyCel)> {
     let all = RULES.iter().flat_map(|rule| rule.policy_cel.iter().map(|cel| (rule.id, cel)));
     all.filter(|(_, cel)| is_meant(cel.subject)).collect()
 }
 
-/// The message ends with the rule's name: a policy's denial has no causes.
+/// Makes a validation. Its message ends with the rule id, because the denial of a policy has no causes.
 fn validation((rule, cel): &(RuleId, &PolicyCel)) -> Value {
     let expression = expressions::with_patterns(cel.expression);
     let expression = match cel.subject {

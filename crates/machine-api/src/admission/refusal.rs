@@ -1,29 +1,29 @@
-//! Why a review could not be read: the whole reason for its caller, and for the log what holds nothing of an object.
+//! Why a review could not be read: the whole reason for the caller, and a reason without content of an object for the log.
 
 use serde_json::error::Category;
 
-/// Longest part of a foreign text in a message, in characters.
+/// The longest foreign text in a message, in characters.
 const FOREIGN_MAX: usize = 80;
-/// Longest reason, in characters.
+/// The longest reason, in characters.
 const REASON_MAX: usize = 400;
 
 /// Why a review is not answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// For whoever configured the webhook; may quote what was sent.
+    /// The reason for the administrator of the webhook. May quote the request.
     pub reason: String,
-    /// For logs.
+    /// The reason for logs.
     pub for_logs: String,
 }
 
 impl Refusal {
-    /// A reason that quotes nothing but names of kinds and versions.
+    /// Makes a refusal whose reason quotes only names of kinds and versions.
     pub fn plain(reason: impl Into<String>) -> Self {
         let reason = cut(&reason.into());
         Self { for_logs: reason.clone(), reason }
     }
 
-    /// What a reader of JSON objects to. Where the text is JSON and a value is of the wrong type, it quotes that value.
+    /// Makes a refusal of an error of the JSON parser. If a value has the wrong type, the reason quotes the value, and the text for logs does not.
     pub fn of_json(what: &str, error: &serde_json::Error) -> Self {
         let reason = cut(&format!("{what}: {error}"));
         let for_logs = match error.classify() {
@@ -37,7 +37,7 @@ impl Refusal {
     }
 }
 
-/// A foreign text for a message: quoted, and cut to what a person can read.
+/// A foreign text for a message: quoted and cut to a readable length.
 pub fn printable(text: &str) -> String {
     format!("{:?}", text.chars().take(FOREIGN_MAX).collect::<String>())
 }

@@ -1,7 +1,7 @@
-//! Reading an `AdmissionReview`.
+//! Reads an `AdmissionReview`.
 //!
-//! Texts are borrowed from the body where they hold no escapes. Of the objects, what no rule looks at is skipped
-//! while reading: `metadata.managedFields` alone is often half of an object.
+//! Texts without escapes are borrowed from the body. Parts of objects that no rule reads are skipped: `metadata.managedFields` alone is often half of
+//! an object.
 
 use std::borrow::Cow;
 
@@ -16,14 +16,14 @@ use crate::{
     validation::{Change, Dependents},
 };
 
-/// The version that is understood.
+/// The supported version.
 pub const API_VERSION: &str = "admission.k8s.io/v1";
-/// The kind that is understood.
+/// The supported kind.
 pub const KIND: &str = "AdmissionReview";
 
-/// Longest uid of a review in bytes; it is sent back. API servers send 36.
+/// The longest uid of a review, in bytes. The answer repeats it. API servers send 36 bytes.
 pub const UID_MAX: usize = 128;
-/// Longest namespace of a request in bytes; it becomes a default. Kubernetes has names of 63.
+/// The longest namespace of a request, in bytes. It becomes a default. Namespaces of Kubernetes have at most 63 bytes.
 const NAMESPACE_MAX: usize = 253;
 
 #[derive(Deserialize)]
@@ -37,18 +37,18 @@ struct Review<'a> {
     request: Option<Request<'a>>,
 }
 
-/// What the API server asks.
+/// The request of the API server.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Request<'a> {
-    /// Identity of the question.
+    /// The uid of the review.
     #[serde(borrow, default)]
     pub uid: Cow<'a, str>,
     #[serde(borrow, default)]
     kind: GroupVersionKind<'a>,
     #[serde(borrow, default)]
     sub_resource: Cow<'a, str>,
-    /// Name of the object; absent while a name is being generated.
+    /// The name of the object. Absent if the name will be generated.
     #[serde(borrow, default)]
     pub name: Cow<'a, str>,
     /// Namespace of the object.
@@ -56,7 +56,7 @@ pub struct Request<'a> {
     pub namespace: Cow<'a, str>,
     #[serde(borrow, default)]
     operation: Cow<'a, str>,
-    /// Who asks.
+    /// The user.
     #[serde(borrow, default)]
     pub user_info: UserInfo<'a>,
     #[serde(borrow, default)]
@@ -67,7 +67,7 @@ pub struct Request<'a> {
     options: Option<Options<'a>>,
 }
 
-/// How the request is to be carried out, as far as rules care.
+/// The options of the request that rules read.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Options<'a> {
@@ -87,7 +87,7 @@ struct GroupVersionKind<'a> {
     kind: Cow<'a, str>,
 }
 
-/// Who asks.
+/// The user of a request.
 #[derive(Default, Deserialize)]
 pub struct UserInfo<'a> {
     /// User name.
@@ -98,21 +98,21 @@ pub struct UserInfo<'a> {
     pub groups: Vec<Cow<'a, str>>,
 }
 
-/// What happens to the object.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Operation {
-    /// It is made.
+    /// The object is created.
     Create,
-    /// It is changed.
+    /// The object is changed.
     Update,
-    /// It is deleted.
+    /// The object is deleted.
     Delete,
-    /// Somebody talks to it, or something that did not exist when this was written.
+    /// The request connects to the object, or the operation is unknown.
     Other,
 }
 
 impl Operation {
-    /// The API server's word.
+    /// The name of the operation in the API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Create => "CREATE",
@@ -123,7 +123,7 @@ impl Operation {
     }
 }
 
-/// Which of our kinds in which version.
+/// The kind and the version of an object of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Question {
     /// The kind.
@@ -132,14 +132,14 @@ pub struct Question {
     pub version: ApiVersion,
 }
 
-/// What the request is about.
+/// The subject of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// One of our objects.
     Object(Question),
     /// The status of one of our objects.
     Status(Question),
-    /// Nothing that concerns us.
+    /// Something else.
     Foreign,
 }
 
@@ -149,7 +149,7 @@ pub fn read(body: &[u8]) -> Result<Request<'_>, Refusal> {
         return Err(Refusal::plain(format!("the body is empty: want an {KIND} of {API_VERSION}")));
     }
     let no_review = || format!("the body is no {KIND} of {API_VERSION}");
-    // Checked once as a whole, which is much cheaper than string by string.
+    // UTF-8 is checked once for the whole body, which is much cheaper than a check of each string.
     let text = std::str::from_utf8(body).map_err(|error| Refusal::plain(format!("{}: {error}", no_review())))?;
     let review: Review<'_> = serde_json::from_str(text).map_err(|error| Refusal::of_json(&no_review(), &error))?;
     if review.kind.is_empty() {
@@ -184,7 +184,7 @@ impl Request<'_> {
         }
     }
 
-    /// What the request is about (spec/api-and-admission §4.1 items 2 to 4).
+    /// The subject of the request (spec/api-and-admission §4.1 items 2 to 4).
     pub fn target(&self) -> Target {
         let kind = Kind::from_name(&self.kind.kind).filter(|_| self.kind.group == names::GROUP);
         let (Some(kind), Some(version)) = (kind, ApiVersion::from_name(&self.kind.version)) else {
@@ -198,7 +198,11 @@ impl Request<'_> {
         }
     }
 
-    /// What happens to the object. The error says which part of the request is missing.
+    /// The change of the object.
+    ///
+    /// # Errors
+    ///
+    /// The part of the request that is missing.
     pub fn change(&self) -> Result<Change<'_>, Refusal> {
         let object = self.object.as_ref().map(|object| &object.0);
         let old = self.old_object.as_ref().map(|object| &object.0);
@@ -214,7 +218,7 @@ impl Request<'_> {
         }
     }
 
-    /// What becomes of the objects that the deleted one owns; the older option counts where the newer is absent.
+    /// What happens to the dependents of a deleted object. The older option is used only if the newer one is absent.
     fn dependents(&self) -> Dependents {
         let Some(options) = &self.options else { return Dependents::Collected };
         let orphaned = match &options.propagation_policy {
@@ -224,7 +228,7 @@ impl Request<'_> {
         if orphaned { Dependents::Orphaned } else { Dependents::Collected }
     }
 
-    /// How messages name the object: its name, else what its name will begin with.
+    /// The name of the object in messages: its name, or else the prefix of its generated name.
     pub fn object_name(&self) -> &str {
         let of_object = |field: &str| {
             let object = self.object.as_ref().or(self.old_object.as_ref())?;
@@ -238,7 +242,7 @@ impl Request<'_> {
     }
 }
 
-/// Metadata that the API server keeps and no rule looks at.
+/// Metadata that no rule reads.
 const UNREAD_METADATA: [&str; 5] = ["managedFields", "uid", "resourceVersion", "creationTimestamp", "selfLink"];
 
 /// An object without [`UNREAD_METADATA`].

@@ -1,5 +1,4 @@
-//! How the steps of the rules grow with the objects at the limits (`tests/limits`). What a review takes of memory is in
-//! `tests/cost.rs`.
+//! Checks how the steps of the rules grow with objects at the limits (`tests/limits`). `tests/cost.rs` checks the memory of a review.
 
 #[path = "../../../../tests/limits/mod.rs"]
 mod limits;
@@ -16,16 +15,16 @@ fn steps_of(sample: &Sample) -> usize {
     })
 }
 
-/// Twice the object takes at most 2.2 times the steps: members, elements and bytes of texts that are looked at, and findings.
+/// When an object doubles, the steps grow at most 2.2 times. Steps are members, elements and bytes of texts that are read, and findings.
 #[test]
 #[cfg_attr(not(debug_assertions), ignore = "steps are counted in debug builds")]
 fn steps_grow_no_faster_than_the_object() {
     let mut failed = Vec::new();
     for (half, whole) in samples(1, 2).iter().zip(&samples(1, 1)) {
         let (few, many) = (steps_of(half), steps_of(whole));
-        // A sample may grow in two directions at once; then the body says by how much.
+        // A sample may grow in two directions at once. Then the factor of the length of the body is used.
         let growth = (whole.body.len() * 11).max(half.body.len() * 22);
-        // What a small review takes beside its object does not grow, and does not count.
+        // The constant steps of a small review are subtracted.
         if many * half.body.len() * 10 > few.max(2_000) * growth {
             failed.push(format!("{} ({:?}): {few} steps become {many}", whole.name, whole.door));
         }
@@ -33,10 +32,10 @@ fn steps_grow_no_faster_than_the_object() {
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
-/// So that the test above can fail: a rule that looks at a list once for each of its elements.
+/// Proves that the test above can fail, with a rule that reads a list once for each of its elements.
 #[test]
 #[cfg_attr(not(debug_assertions), ignore = "steps are counted in debug builds")]
-fn a_square_shows() {
+fn quadratic_steps_are_detected() {
     let steps = |length: usize| {
         let list: kube_values::json::Json<'_> = (0..length).map(|_| kube_values::json::Json::from(true)).collect();
         steps::of(|| (0..length).for_each(|_| assert!(list.as_array().is_some())))

@@ -1,4 +1,4 @@
-//! The protocol: cases of spec/api-and-admission §12.4 by their numbers, §4.1, §4.6, and hostile bytes.
+//! Tests of the protocol: cases of spec/api-and-admission §12.4 by their numbers, §4.1, §4.6, and hostile input.
 
 #![allow(clippy::needless_pass_by_value, reason = "table rows build the values they pass")]
 
@@ -37,7 +37,7 @@ fn review(patch: Value) -> Vec<u8> {
         "options": {"kind": "CreateOptions", "apiVersion": "meta.k8s.io/v1"},
     });
     json_patch::merge(&mut request, &patch);
-    // A merge patch cannot set null, but the API server sends it.
+    // A merge patch can't set null, but the API server sends null.
     for field in ["object", "oldObject"] {
         if request.get(field).is_none() {
             request[field] = Value::Null;
@@ -63,7 +63,7 @@ fn ask(endpoint: Endpoint, patch: Value) -> Value {
 }
 
 #[test]
-fn a_good_machine_is_allowed_without_a_word() {
+fn a_valid_machine_is_allowed_without_warnings() {
     assert_eq!(ask(Endpoint::Validate, json!({})), json!({"allowed": true}));
 }
 
@@ -102,9 +102,9 @@ fn v140_a_name_that_is_being_generated_is_its_beginning() {
 #[case::v111_scale(json!({"kind": {"group": "autoscaling", "version": "v1", "kind": "Scale"}, "subResource": "scale", "object": {"spec": {"replicas": -1}}}))]
 #[case::an_unknown_subresource(json!({"subResource": "exec", "object": {"spec": null}}))]
 #[case::connect(json!({"operation": "CONNECT", "object": {"spec": null}}))]
-#[case::p11_a_deletion_that_tells_nothing(json!({"operation": "DELETE", "object": null}))]
+#[case::p11_a_deletion_without_the_object(json!({"operation": "DELETE", "object": null}))]
 #[case::a_dry_run(json!({"dryRun": true}))]
-fn what_is_no_business_of_ours_is_allowed(#[case] patch: Value) {
+fn requests_for_other_objects_are_allowed(#[case] patch: Value) {
     assert_eq!(ask(Endpoint::Validate, patch.clone()), json!({"allowed": true}));
     if patch.get("dryRun").is_none() {
         assert_eq!(ask(Endpoint::Mutate, patch), json!({"allowed": true}));
@@ -135,7 +135,7 @@ fn what_is_no_business_of_ours_is_allowed(#[case] patch: Value) {
     br#"{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {}}"#,
     "the request of the AdmissionReview has no uid"
 )]
-fn what_is_no_review_is_refused_with_the_reason(#[case] body: &[u8], #[case] message: &str) {
+fn a_body_that_is_no_review_is_refused_with_the_reason(#[case] body: &[u8], #[case] message: &str) {
     let answer = admission().review(Endpoint::Validate, body);
     assert_eq!(answer.status, 400);
     assert_eq!(
@@ -197,7 +197,7 @@ fn m23_an_object_that_cannot_be_read_is_left_to_validation(#[case] object: Value
 }
 
 #[test]
-fn v050_a_skipped_rule_is_told_to_the_user_and_to_the_audit_log() {
+fn v050_a_skipped_rule_is_reported_to_the_user_and_the_audit_log() {
     let old = json!({"metadata": {"name": "m1"}, "spec": {"providerID": "x"}});
     let new = json!({"metadata": {"annotations": {"admission.machine.sapcloud.io/skip": "MCH-19"}}, "spec": {"providerID": "y"}});
     let answer = ask(Endpoint::Validate, json!({"operation": "UPDATE", "object": new, "oldObject": old}));
@@ -222,7 +222,7 @@ fn p10_warnings_end_before_the_api_server_stops_reading() {
 }
 
 #[test]
-fn p12_a_v1beta1_object_is_judged_in_its_own_words() {
+fn p12_findings_of_a_v1beta1_object_have_its_paths() {
     let kind = json!({"version": "v1beta1", "kind": "MachineDeployment"});
     let spec = json!({"class": null, "replicas": 1, "selector": {"matchLabels": {"a": "b"}},
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "x", "maxUnavailable": 0}},
@@ -248,7 +248,7 @@ fn status_writes_are_warned_about_and_never_refused() {
 }
 
 #[test]
-fn metrics_are_told_who_found_what() {
+fn the_facts_for_metrics_name_the_rules_with_findings() {
     let answer = admission().review(Endpoint::Validate, &review(json!({"object": {"spec": {"drainTimeout": "x"}}})));
     assert_eq!(
         answer.facts,
@@ -263,7 +263,7 @@ fn metrics_are_told_who_found_what() {
     );
 }
 
-/// Every kind of text that an answer repeats, at a length that no person reads.
+/// Every kind of text that an answer repeats, far longer than usual.
 #[rstest]
 #[case::commas(json!({"spec": {"nodeConditions": ",".repeat(12_000)}}))]
 #[case::a_word(json!({"spec": {"nodeConditions": "x ".repeat(600_000)}}))]
@@ -290,7 +290,7 @@ fn many(make: impl Fn(usize) -> (String, Value)) -> Value {
 }
 
 #[test]
-fn of_very_many_mistakes_the_first_are_told_and_the_others_counted() {
+fn the_first_of_many_mistakes_are_listed_and_the_others_counted() {
     let labels = many(|n| (format!("!{n}"), json!("")));
     let answer =
         ask(Endpoint::Validate, json!({"object": {"spec": {"nodeTemplate": {"metadata": {"labels": labels}}}}}));
@@ -304,7 +304,7 @@ fn of_very_many_mistakes_the_first_are_told_and_the_others_counted() {
 #[rstest]
 #[case::of_a_review(admission().review(Endpoint::Validate, &review(json!({"uid": "u".repeat(129)}))).status)]
 #[case::of_a_conversion(convert(&conversion(json!([]), "machine.sapcloud.io/v1beta1").replace_uid(&"u".repeat(129))).status)]
-fn an_identity_that_is_none_is_not_sent_back(#[case] status: u16) {
+fn a_uid_that_is_too_long_is_not_sent_back(#[case] status: u16) {
     assert_eq!(status, 400);
 }
 
@@ -318,7 +318,7 @@ impl ReplaceUid for Vec<u8> {
     }
 }
 
-/// A warning is a short line; what it is about stands at its end and fits into it.
+/// A warning is a short line. Its subject is at the end and must not be cut off.
 #[test]
 fn a_warning_about_the_scalers_list_names_the_entry() {
     let annotations =
@@ -344,9 +344,9 @@ fn a_warning_about_the_scalers_list_names_the_entry() {
     );
 }
 
-/// Nobody waits for the answer of a conversion after its deadline, so that no further object is converted.
+/// After its deadline, no client waits for the answer of a conversion, so that no further object is converted.
 #[test]
-fn a_conversion_ends_when_nobody_waits_for_it() {
+fn a_conversion_ends_when_no_client_waits_for_it() {
     let objects: Vec<_> = (0..10).map(|n| versioned(&format!("m{n}"), "v1alpha1")).collect();
     let asked = std::cell::Cell::new(0);
     let given_up = || asked.replace(asked.get() + 1) == 3;
@@ -414,7 +414,7 @@ fn one_failure_fails_the_review(#[case] second: &str, #[case] desired: &str, #[c
 }
 
 #[test]
-fn a_conversion_says_what_it_lost_and_when_the_versions_differ() {
+fn a_conversion_reports_losses_and_different_versions() {
     let mut tampered = versioned("a", "v1beta1");
     tampered["metadata"]["annotations"] = json!({"conversion.machine.sapcloud.io/v1alpha1": "{"});
     let answer = convert(&conversion(json!([tampered, versioned("b", "v1alpha1")]), "machine.sapcloud.io/v1alpha1"));
@@ -422,7 +422,7 @@ fn a_conversion_says_what_it_lost_and_when_the_versions_differ() {
     assert_eq!(answer.facts.losses, [Loss::UnreadableResidue]);
 }
 
-/// What storage migration does to objects that were stored before there was a webhook.
+/// Storage migration writes objects that were stored before there was a webhook.
 #[rstest]
 #[case(include_str!("../../../../tests/fixtures/go/machines.json"))]
 #[case(include_str!("../../../../tests/fixtures/go/machinesets.json"))]
@@ -458,25 +458,25 @@ fn a_body_that_is_no_conversion_review_is_refused() {
     assert_eq!(convert(b"\xff").status, 400);
 }
 
-/// A machine of a set `s1` with a text that Go takes and admission refuses.
+/// A machine of the set `s1` with a text that Go accepts and admission refuses.
 fn child(set_uid: &str) -> Value {
     let reference = json!({"apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "MachineSet", "name": "s1", "uid": set_uid, "controller": true});
     json!({"object": {"metadata": {"ownerReferences": [reference]}, "spec": {"nodeConditions": "A, B"}}})
 }
 
-/// The set that it belongs to, when its template says this.
+/// The set that owns the machine, with these conditions in its template.
 fn owner(conditions: &str) -> Value {
     json!({"metadata": {"name": "s1", "namespace": "default", "uid": "u1"}, "spec": {"template": {"spec": {"nodeConditions": conditions}}}})
 }
 
-/// What is read before the answer.
+/// What is read from the API server before the answer.
 enum Read {
     Nothing,
-    /// The owner, or that there is none.
+    /// The owner, or `None` if there is none.
     Found(Option<Value>),
 }
 
-/// Knows one set.
+/// References with one set.
 struct OneSet(Value);
 
 impl References for OneSet {
@@ -486,11 +486,11 @@ impl References for OneSet {
 }
 
 #[rstest]
-#[case::the_cache_shows_what_it_copied("u1", Some(owner("A, B")), Read::Nothing, true)]
-#[case::nobody_knows_the_owner("u1", None, Read::Found(None), false)]
+#[case::the_cached_owner_has_the_same("u1", Some(owner("A, B")), Read::Nothing, true)]
+#[case::the_owner_is_unknown("u1", None, Read::Found(None), false)]
 #[case::the_owner_is_read("u1", None, Read::Found(Some(owner("A, B"))), true)]
 #[case::the_cache_is_an_event_behind("u1", Some(owner("A")), Read::Found(Some(owner("A, B"))), true)]
-#[case::the_owner_says_something_else("u1", Some(owner("A")), Read::Found(Some(owner("A, C"))), false)]
+#[case::the_owner_has_another_value("u1", Some(owner("A")), Read::Found(Some(owner("A, C"))), false)]
 #[case::an_invented_owner("u2", Some(owner("A, B")), Read::Found(None), false)]
 #[case::a_foreign_uid("u2", Some(owner("A, B")), Read::Found(Some(owner("A, B"))), false)]
 fn a_child_of_a_forgiven_parent(
@@ -520,12 +520,12 @@ fn a_child_of_a_forgiven_parent(
 
 #[rstest]
 #[case::a_good_child(json!({"object": {"metadata": child("u1")["object"]["metadata"], "spec": {"nodeConditions": "A"}}}))]
-#[case::a_bad_machine_of_nobody(json!({"object": {"spec": {"nodeConditions": "A, B"}}}))]
-fn no_owner_is_asked_for_without_need(#[case] patch: Value) {
+#[case::a_bad_machine_without_an_owner(json!({"object": {"spec": {"nodeConditions": "A, B"}}}))]
+fn the_owner_is_only_read_if_needed(#[case] patch: Value) {
     assert!(matches!(admission().begin(Endpoint::Validate, &review(patch)), Progress::Answered(_)));
 }
 
-/// Any JSON value, small.
+/// Any small JSON value.
 fn arbitrary_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -561,7 +561,7 @@ fn full_object(kind: &str) -> Value {
     }
 }
 
-/// Every place inside a value, as pointers.
+/// The JSON pointers of all values inside a value.
 fn places(value: &Value, prefix: &str, out: &mut Vec<String>) {
     out.push(prefix.to_owned());
     match value {
@@ -596,9 +596,9 @@ proptest! {
         prop_assert_eq!(admission().review(Endpoint::Validate, &body[..at]).status, 400);
     }
 
-    /// Poison anywhere: the answer is well formed, defaults apply, and nothing panics.
+    /// Puts any value at any place: the answer is well formed, defaults apply, and nothing panics.
     #[test]
-    fn any_value_at_any_place_is_judged(
+    fn any_value_at_any_place_is_answered(
         kind in prop::sample::select(vec!["Machine", "MachineSet", "MachineDeployment", "MachineClass"]),
         version in prop::sample::select(vec!["v1alpha1", "v1beta1"]),
         operation in prop::sample::select(vec!["CREATE", "UPDATE"]),
@@ -628,9 +628,9 @@ proptest! {
         }
     }
 
-    /// Whatever nonsense is stored, it can be labelled, and its finalizers can go.
+    /// Any invalid stored object can be labelled, and its finalizers can be removed.
     #[test]
-    fn stored_nonsense_can_be_updated_as_long_as_it_gets_no_worse(
+    fn invalid_stored_objects_can_be_updated_without_new_mistakes(
         kind in prop::sample::select(vec!["Machine", "MachineSet", "MachineDeployment", "MachineClass"]),
         place in any::<prop::sample::Index>(),
         poison in arbitrary_json(),

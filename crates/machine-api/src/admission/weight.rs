@@ -1,18 +1,18 @@
-//! What a JSON text would take in memory, estimated before it is read.
+//! Estimates the memory of a JSON text before it is parsed.
 //!
-//! A few bytes of JSON can become a hundred times as many in memory: `{"":0},` is a map of its own. A text that would take
-//! more than any object an API server stores is refused instead of read.
+//! A few bytes of JSON can take a hundred times as many in memory: `{"":0},` is a map. A text that would take more memory than any object of an API
+//! server is refused before parsing.
 
-/// An object with its first entry takes about so much.
+/// The approximate bytes of an object with its first entry.
 const OBJECT: usize = 640;
-/// A further entry takes about so much, and so does an element of a list.
+/// The approximate bytes of a further entry, or of an element of a list.
 const ENTRY: usize = 64;
-/// What one review may take. An API server takes requests of 3 MiB; what it stores weighs a tenth of this.
+/// The limit for one review. API servers accept requests of 3 MiB, and their largest stored objects take a tenth of this limit.
 pub const MAX_WEIGHT: usize = 96 << 20;
-/// Texts below this length are never too heavy.
+/// Texts below this length never take too much.
 const LIGHT: usize = MAX_WEIGHT / OBJECT;
 
-/// Whether the values in a text would take too much. Brackets inside strings count as well: the estimate is never too low.
+/// Whether the values of a text would take too much memory. Brackets inside strings count too, so that the estimate is never too low.
 pub fn is_too_heavy(text: &[u8]) -> bool {
     text.len() > LIGHT && weight(text) > MAX_WEIGHT
 }
@@ -23,13 +23,13 @@ fn weight(text: &[u8]) -> usize {
     text.len() + objects * (OBJECT - 1) + entries * (ENTRY - 1)
 }
 
-/// How many bytes are meant. Counts in bytes, piece by piece, so that the compiler takes many at a time.
+/// Counts the bytes that match. Sums up small pieces in `u8`, so that the compiler uses vector instructions.
 fn count(text: &[u8], is_meant: impl Fn(u8) -> bool) -> usize {
     const PIECE: usize = u8::MAX as usize;
     text.chunks(PIECE).map(|piece| usize::from(piece.iter().map(|byte| u8::from(is_meant(*byte))).sum::<u8>())).sum()
 }
 
-/// What is said of a text that is.
+/// The reason for refusing such a text.
 pub fn too_heavy(what: &str) -> String {
     format!("{what} is too complex: reading it would take more than {} MiB", MAX_WEIGHT >> 20)
 }
@@ -44,7 +44,7 @@ mod tests {
     #[case::nothing("", 0)]
     #[case::one_of_each("{[,x", OBJECT + 2 * ENTRY + 1)]
     #[case::more_than_a_piece(&"{".repeat(1_000), 1_000 * OBJECT)]
-    fn a_text_weighs_what_is_in_it(#[case] text: &str, #[case] weighs: usize) {
+    fn the_weight_of_a_text_depends_on_its_content(#[case] text: &str, #[case] weighs: usize) {
         assert_eq!(weight(text.as_bytes()), weighs);
     }
 
@@ -54,7 +54,7 @@ mod tests {
     #[case::many_maps("{},", 1 << 20, true)]
     #[case::many_numbers("0,", 8 << 20, true)]
     #[case::few_maps("{},", 100_000, false)]
-    fn what_would_fill_the_memory_is_refused(#[case] part: &str, #[case] length: usize, #[case] heavy: bool) {
+    fn texts_that_would_fill_the_memory_are_refused(#[case] part: &str, #[case] length: usize, #[case] heavy: bool) {
         let text = part.repeat(length / part.len());
         assert_eq!(is_too_heavy(text.as_bytes()), heavy);
     }

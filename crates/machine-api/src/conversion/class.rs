@@ -1,9 +1,9 @@
-//! `MachineClass`: the payload moves from the top level into `spec`.
+//! `MachineClass`: moves the payload between the top level and `spec`.
 
 use super::Object;
 use kube_values::json::Json;
 
-/// Names in v1alpha1 and in `spec` of v1beta1.
+/// The names in v1alpha1, and in `spec` of v1beta1.
 const PAYLOAD: [(&str, &str); 5] = [
     ("provider", "provider"),
     ("providerSpec", "providerSpec"),
@@ -12,7 +12,7 @@ const PAYLOAD: [(&str, &str); 5] = [
     ("nodeTemplate", "nodeTemplate"),
 ];
 
-/// What both versions have beside the payload.
+/// The fields that both versions have beside the payload.
 const FRAME: [&str; 4] = ["apiVersion", "kind", "metadata", "status"];
 
 pub(super) fn up(class: &mut Object<'_>) {

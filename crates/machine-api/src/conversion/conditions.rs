@@ -4,19 +4,19 @@ use std::{borrow::Cow, collections::HashSet};
 
 use kube_values::json::{Json, Members};
 
-/// The time of a condition that has none.
+/// The time for a condition without a time.
 const NO_TIME: &str = "1970-01-01T00:00:00Z";
-/// The reason of a condition that has none.
+/// The reason for a condition without a reason.
 const NO_REASON: &str = "Unknown";
 
-/// Whether the older shape of a condition has `lastUpdateTime`.
+/// Whether conditions of v1alpha1 have `lastUpdateTime`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum UpdateTime {
     Kept,
     Absent,
 }
 
-/// The list as `metav1.Condition`s, one per type: of several, the last one stays. `None` if there is no list.
+/// The list as `metav1.Condition`s, one per type. If a type occurs several times, the last condition is used. `None` if there is no list.
 pub(super) fn up<'a>(conditions: &Json<'a>) -> Option<Json<'a>> {
     let conditions = conditions.as_array()?;
     let mut list: Vec<Json<'a>> = Vec::with_capacity(conditions.len());
@@ -40,9 +40,9 @@ pub(super) fn up<'a>(conditions: &Json<'a>) -> Option<Json<'a>> {
     Some(list.into_iter().collect())
 }
 
-/// The list in the older shape; what stands for "none" there is left out. `None` if there is no list.
+/// The list in the shape of v1alpha1, without the values that stand for "none". `None` if there is no list.
 ///
-/// Entries are shared with `origin`, the list that these conditions were made of, where they are the same as there.
+/// `origin` is the list that these conditions were converted from. Entries that are equal to those of `origin` are shared with it.
 pub(super) fn down<'a>(conditions: &Json<'a>, update_time: UpdateTime, origin: Option<&Json<'a>>) -> Option<Json<'a>> {
     let conditions = conditions.as_array()?;
     let mut origins = origin.and_then(Json::as_array).unwrap_or_default().iter();
@@ -63,8 +63,8 @@ pub(super) fn down<'a>(conditions: &Json<'a>, update_time: UpdateTime, origin: O
     Some(list.into_iter().collect())
 }
 
-/// The first of these objects that has the given fields and no others; a new object if there is none. Ten thousand conditions
-/// that are mapped up, and back to find what got lost, are so made once at most.
+/// The first of these objects that has exactly the given fields. Makes a new object if there is none. So ten thousand conditions that are converted
+/// up, and back again to find losses, are allocated only once.
 fn one_of<'o, 'a: 'o, const N: usize>(
     objects: impl IntoIterator<Item = &'o Json<'a>>,
     fields: [(&'static str, Option<Json<'a>>); N],
@@ -81,12 +81,12 @@ fn one_of<'o, 'a: 'o, const N: usize>(
     })
 }
 
-/// A text that says something.
+/// A text that is not empty.
 fn word<'o, 'a>(condition: &'o Json<'a>, name: &str) -> Option<&'o Json<'a>> {
     condition.get(name).filter(|word| word.as_str().is_some_and(|word| !word.is_empty()))
 }
 
-/// A reason that matches `^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`; what doesn't belong becomes an underscore.
+/// A reason that matches `^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`. Other characters become underscores.
 fn valid_reason(given: Json<'_>) -> Json<'_> {
     let reason = given.as_str().unwrap_or_default();
     let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b',' | b':');

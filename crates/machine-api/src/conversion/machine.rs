@@ -1,4 +1,4 @@
-//! `Machine`, and the machine specification inside the templates of sets and deployments.
+//! `Machine`, and the machine specification in the templates of sets and deployments.
 
 use std::borrow::Cow;
 
@@ -6,7 +6,7 @@ use super::{Object, nested, object_of, operation, rename};
 use crate::names::label;
 use kube_values::{duration::GoDuration, json::Json};
 
-/// Timeouts: name in v1alpha1, name below `lifecycle` in v1beta1.
+/// The timeouts: the name in v1alpha1, and the name below `lifecycle` in v1beta1.
 const TIMEOUTS: [(&str, &str); 5] = [
     ("drainTimeout", "drainTimeout"),
     ("creationTimeout", "creationTimeout"),
@@ -15,7 +15,7 @@ const TIMEOUTS: [(&str, &str); 5] = [
     ("machinePreserveTimeout", "preserveTimeout"),
 ];
 
-/// Members of `status.currentStatus`, which v1beta1 has in `status` itself.
+/// The fields of `status.currentStatus`, which are in `status` itself in v1beta1.
 const CURRENT_STATUS: [(&str, &str); 4] = [
     ("phase", "phase"),
     ("lastUpdateTime", "phaseUpdateTime"),
@@ -88,7 +88,7 @@ pub(super) fn spec_down<'a>(spec: &mut Object<'a>) {
     keep_used_node_template(spec);
 }
 
-/// Whether both versions' schemas take it; what was stored before there was a pattern is not passed on.
+/// Whether the schemas of both versions accept the duration. Other values were stored before there was a pattern, and are not converted.
 fn is_duration(value: &Json<'_>) -> bool {
     let Some(text) = value.as_str() else { return false };
     text.len() <= 64 && !text.starts_with('-') && text.parse::<GoDuration>().is_ok()
@@ -106,15 +106,15 @@ fn disable_health_timeout(health_check: &Json<'_>) -> Option<Json<'static>> {
     }
 }
 
-/// More conditions in one text are not taken apart: each entry of a list takes a hundred times the comma that stands for it.
-/// No object that the schema takes has so many that mean anything.
+/// The maximum of conditions in a comma string. A string with more is not split, because each entry of a list takes a hundred times the memory of its
+/// comma. No object that the schema accepts has so many useful conditions.
 const CONDITIONS_MAX: usize = 4_096;
 
 fn are_too_many(text: &str) -> bool {
     text.bytes().filter(|byte| *byte == b',').count() >= CONDITIONS_MAX
 }
 
-/// The conditions of a comma string, untrimmed; none at all for the empty string, and one for a text of too many.
+/// The conditions of a comma string, untrimmed. An empty list for the empty string, and one entry for a string with too many conditions.
 fn split_conditions<'a>(conditions: &Json<'a>) -> Option<Json<'a>> {
     let Json::Text(text) = conditions else { return None };
     Some(match text {
@@ -125,7 +125,7 @@ fn split_conditions<'a>(conditions: &Json<'a>) -> Option<Json<'a>> {
     })
 }
 
-/// The comma string of conditions; `None` for lists that no comma string stands for.
+/// The comma string of conditions. `None` for a list that no comma string can represent.
 fn join_conditions<'a>(list: &Json<'a>) -> Option<Json<'a>> {
     let list = list.as_array()?;
     let words = list.iter().map(Json::as_str).collect::<Option<Vec<_>>>()?;
@@ -138,7 +138,7 @@ fn join_conditions<'a>(list: &Json<'a>) -> Option<Json<'a>> {
     (!ambiguous).then(|| words.join(",").into())
 }
 
-/// Of the node template, v1beta1 has only what is used: labels, annotations and taints.
+/// Keeps the part of the node template that v1beta1 has: labels, annotations and taints.
 fn keep_used_node_template(spec: &mut Object<'_>) {
     let Some(template) = nested(spec, "nodeTemplate") else { return };
     keep_only(template, &["metadata", "spec"]);
@@ -185,7 +185,7 @@ fn status_down(status: &mut Object<'_>) {
     operation::down(status);
 }
 
-/// Makes `status.nodeRef` of a v1beta1 machine say what its label says; the label decides.
+/// Sets `status.nodeRef` of a v1beta1 machine to the node of its label.
 pub(super) fn mirror_node_label(machine: &mut Object<'_>) {
     let node = machine.get("metadata").and_then(|metadata| metadata.get("labels")?.get(label::NODE));
     let Some(node) = node.filter(|node| node.as_str().is_some_and(|node| !node.is_empty())).cloned() else {
@@ -196,7 +196,7 @@ pub(super) fn mirror_node_label(machine: &mut Object<'_>) {
     }
 }
 
-/// Takes the node reference off, and the status with it if it held nothing else.
+/// Removes the node reference, and the status if it is empty then.
 fn forget_node_reference(machine: &mut Object<'_>) {
     let Some(status) = nested(machine, "status") else { return };
     if status.remove("nodeRef").is_some() && status.is_empty() {

@@ -1,12 +1,11 @@
 //! Conversion between v1alpha1 and v1beta1, without loss in either direction (spec/api-and-admission §8).
 //!
-//! Works on JSON, because it must be total: whatever the loose schema could ever store converts, nonsense included. A
-//! failure here would break every read of that object in the other version. The objects on the way share what they have in
-//! common ([`Json`]), so that labels or a driver's configuration are in memory once.
+//! Works on JSON, because every stored object must convert: also an invalid object that an older, looser schema accepted. A failure would break every
+//! read of that object in the other version. The objects of a conversion share equal parts ([`Json`]), so that labels or the configuration of a
+//! driver are in memory only once.
 //!
-//! The fields are mapped by simple functions ([`machine`], [`scaling`], [`class`]) that say what they can and leave out
-//! the rest. What they left out is found by mapping the result back, and carried in an annotation ([`residue`]), so that
-//! no mapping has to remember what it lost.
+//! Simple functions ([`machine`], [`scaling`], [`class`]) map the fields that both versions have and drop the rest. The dropped fields are found by
+//! mapping the result back and comparing, and are stored in an annotation ([`residue`]). So no mapping has to record what it drops.
 
 mod class;
 mod conditions;
@@ -28,61 +27,60 @@ use kube_values::json::{Json, Members};
 
 type Object<'a> = Members<'a>;
 
-/// The most that conversion puts into an annotation, and reads from one, in bytes; all annotations of an object together
-/// may have 256 KiB.
+/// The longest annotation that conversion writes or reads, in bytes. All annotations of an object together may have 256 KiB.
 pub const MAX_RESIDUE_BYTES: usize = 32 * 1024;
 
 /// Why an object cannot be converted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConversionError {
-    /// It is a list, a string or the like.
+    /// The value is a list, a string or another type.
     #[error("not a JSON object")]
     NotAnObject,
-    /// Its version or kind is none of ours.
+    /// The version or the kind is unknown.
     #[error(
         "{kind:?} of version {api_version:?} is not known; expected one of the kinds of machine.sapcloud.io/v1alpha1 or v1beta1"
     )]
     UnknownKind {
-        /// Its `apiVersion`; empty if it has none.
+        /// The `apiVersion`. Empty if absent.
         api_version: String,
-        /// Its `kind`; empty if it has none.
+        /// The `kind`. Empty if absent.
         kind: String,
     },
-    /// The wanted version does not exist.
+    /// The requested version does not exist.
     #[error("version {0:?} is not known; expected machine.sapcloud.io/v1alpha1 or machine.sapcloud.io/v1beta1")]
     UnknownVersion(String),
 }
 
-/// A converted object and what its reader may want to count.
+/// A converted object, and its losses.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Converted<T> {
-    /// The object in the wanted version.
+    /// The object in the requested version.
     pub object: T,
-    /// What was lost on the way; almost always nothing.
+    /// The losses. Almost always empty.
     pub losses: Vec<Loss>,
 }
 
-/// How data of the other version got lost.
+/// How data of the other version was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Loss {
-    /// The annotation was not written by this program, or was edited; or it is longer than any that is written, and stays.
+    /// The annotation was not written by this program, or was edited, or is longer than the limit. An annotation over the limit stays.
     UnreadableResidue,
-    /// The annotation would have been too large, or the object has no place for it.
+    /// The annotation would have been too long, or the object has no place for it.
     OmittedResidue,
 }
 
-/// Converts an object of ours to `desired`, a `group/version`. Fails only for unknown kinds and versions.
+/// Converts an object of our kinds to `desired`, a `group/version`. Fails only for unknown kinds and versions.
 pub fn convert(object: &Value, desired: &str) -> Result<Value, ConversionError> {
     convert_counting_losses(object, desired).map(|converted| converted.object)
 }
 
-/// As [`convert`], and says what was lost.
+/// Does what [`convert`] does, and returns the losses.
 pub fn convert_counting_losses(object: &Value, desired: &str) -> Result<Converted<Value>, ConversionError> {
     let Converted { object, losses } = convert_json(Json::from(object), desired)?;
     Ok(Converted { object: object.to_value(), losses })
 }
 
-/// As [`convert_counting_losses`], of an object as it was read.
+/// Does what [`convert_counting_losses`] does, for parsed JSON.
 pub fn convert_json<'a>(object: Json<'a>, desired: &str) -> Result<Converted<Json<'a>>, ConversionError> {
     let to = parse_version(desired).ok_or_else(|| ConversionError::UnknownVersion(desired.to_owned()))?;
     let Json::Object(fields) = object else { return Err(ConversionError::NotAnObject) };
@@ -103,7 +101,7 @@ fn convert_fields(kind: Kind, fields: Object<'_>, from: ApiVersion, to: ApiVersi
     let mut losses = Vec::new();
     let mut source = canonical(kind, fields);
     let carried = take_residue(&mut source, from);
-    // What the wanted version carries is made anew below.
+    // The residue of the target version is computed again below.
     take_residue(&mut source, to);
     if (kind, from) == (Kind::Machine, ApiVersion::V1beta1) {
         machine::mirror_node_label(&mut source);
@@ -132,16 +130,15 @@ fn convert_fields(kind: Kind, fields: Object<'_>, from: ApiVersion, to: ApiVersi
     Converted { object: Json::Object(target), losses }
 }
 
-/// What an object carries of the other version.
+/// The residue in the annotation of an object.
 enum Carried {
     Nothing,
     Residue(Residue<'static>),
-    /// Something that this program never wrote.
+    /// A text that this program did not write.
     Unreadable,
 }
 
-/// Takes what an object of this version carries of the other one. An annotation that is longer than any that is ever written
-/// is not read; it stays, as any other annotation does.
+/// Removes the residue of this version from an object. An annotation that is longer than the limit is not read and stays, like any other annotation.
 fn take_residue(object: &mut Object<'_>, version: ApiVersion) -> Carried {
     let name = residue_annotation(version);
     let text = annotations(object).and_then(|annotations| annotations.get(name)?.as_str());
@@ -152,8 +149,7 @@ fn take_residue(object: &mut Object<'_>, version: ApiVersion) -> Carried {
     Residue::parse(&text).map_or(Carried::Unreadable, Carried::Residue)
 }
 
-/// Maps the fields that both versions can express and leaves out the rest. What is mapped back says of what it was made, its
-/// `origin`, and shares with that what is the same.
+/// Maps the fields that both versions have and drops the rest. An object that is mapped back names its `origin`, and shares equal parts with it.
 fn map_fields<'a>(kind: Kind, mut object: Object<'a>, to: ApiVersion, origin: Option<&Object<'a>>) -> Object<'a> {
     object.insert("apiVersion", api_version(to));
     match (kind, to) {
@@ -169,8 +165,8 @@ fn map_fields<'a>(kind: Kind, mut object: Object<'a>, to: ApiVersion, origin: Op
     object
 }
 
-/// The object without what means nothing: null, which is the same as absent, and empty metadata. A driver's
-/// configuration is not ours to tidy.
+/// The object without parts that have no meaning: nulls, which mean the same as absent fields, and empty metadata. The configuration of a driver is
+/// not changed.
 fn canonical(kind: Kind, mut object: Object<'_>) -> Object<'_> {
     object.retain(|_, value| !value.is_null());
     let is_class = kind == Kind::MachineClass;
@@ -187,7 +183,7 @@ fn canonical(kind: Kind, mut object: Object<'_>) -> Object<'_> {
     object
 }
 
-/// The value without nulls in objects; nothing if it has none.
+/// The value without nulls in objects. `None` if it has no nulls.
 fn tidied<'a>(value: &Json<'a>) -> Option<Json<'a>> {
     match value {
         Json::Object(fields) => {
@@ -225,7 +221,7 @@ fn annotations<'o, 'a>(object: &'o Object<'a>) -> Option<&'o Object<'a>> {
     object.get("metadata")?.get("annotations")?.as_object()
 }
 
-/// Takes an annotation off; the text is empty if it was no string.
+/// Removes an annotation and returns its text. The text is empty if the value was no string.
 fn remove_annotation<'a>(object: &mut Object<'a>, name: &str) -> Option<Cow<'a, str>> {
     annotations(object)?.get(name)?;
     let removed = nested(nested(object, "metadata")?, "annotations")?.remove(name)?;
@@ -233,7 +229,7 @@ fn remove_annotation<'a>(object: &mut Object<'a>, name: &str) -> Option<Cow<'a, 
     Some(if let Json::Text(text) = removed { text } else { Cow::Borrowed("") })
 }
 
-/// Puts an annotation on; false if the object's metadata has no place for it.
+/// Adds an annotation. `false` if the metadata of the object has no place for it.
 fn put_annotation(object: &mut Object<'_>, name: &'static str, text: String) -> bool {
     let Some(metadata) = object.get_or_insert_object("metadata").as_object_mut() else { return false };
     let Some(annotations) = metadata.get_or_insert_object("annotations").as_object_mut() else { return false };
@@ -241,7 +237,7 @@ fn put_annotation(object: &mut Object<'_>, name: &'static str, text: String) -> 
     true
 }
 
-/// The version in a `group/version` of ours.
+/// The version in a `group/version` with our group.
 fn parse_version(api_version: &str) -> Option<ApiVersion> {
     let (group, version) = api_version.split_once('/')?;
     if group == names::GROUP { ApiVersion::from_name(version) } else { None }
@@ -254,7 +250,7 @@ const fn api_version(version: ApiVersion) -> &'static str {
     }
 }
 
-/// The annotation that an object of this version carries; named after the version whose data it holds.
+/// The annotation with the residue of an object of this version. Its name contains the version of the data.
 const fn residue_annotation(version: ApiVersion) -> &'static str {
     match version {
         ApiVersion::V1alpha1 => annotation::CONVERSION_V1BETA1,
@@ -262,7 +258,7 @@ const fn residue_annotation(version: ApiVersion) -> &'static str {
     }
 }
 
-/// Moves a field to another name. What already was there is not of this version and gives way.
+/// Moves a field to another name. A field that already has the new name does not belong to this version and is replaced.
 fn rename(object: &mut Object<'_>, from: &str, to: &'static str) {
     let value = object.remove(from);
     object.remove(to);
@@ -271,12 +267,12 @@ fn rename(object: &mut Object<'_>, from: &str, to: &'static str) {
     }
 }
 
-/// The fields of a nested object, if it is one.
+/// The fields of a nested object, if there is one.
 fn nested<'o, 'a>(object: &'o mut Object<'a>, name: &str) -> Option<&'o mut Object<'a>> {
     object.get_mut(name)?.as_object_mut()
 }
 
-/// An object of these fields.
+/// An object with these fields.
 fn object_of<'a, const N: usize>(fields: [(&'static str, Json<'a>); N]) -> Json<'a> {
     Json::Object(fields.into_iter().map(|(name, value)| (Cow::Borrowed(name), value)).collect())
 }

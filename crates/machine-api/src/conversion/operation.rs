@@ -1,4 +1,4 @@
-//! `lastOperation` ↔ `operation`: the same words, and what comes next as a field of its own.
+//! `lastOperation` ↔ `operation`: the same texts, and the next step as a separate field.
 //!
 //! In v1alpha1 the next step of a deletion is a text inside the description (spec/machine-controller §1.8).
 
@@ -6,7 +6,7 @@ use super::{Object, rename};
 use crate::names::stage_text;
 use kube_values::json::Json;
 
-/// The texts in the order in which the original looks for them; the first hit decides.
+/// The texts in the order in which the Go original looks for them. The first match decides.
 const STEPS: [(&str, &str); 6] = [
     ("GetVMStatus", stage_text::GET_VM_STATUS),
     ("InitiateDrain", stage_text::DRAIN),
@@ -28,7 +28,7 @@ pub(super) fn up(owner: &mut Object<'_>) {
     }
 }
 
-/// Renames `operation` and puts the next step into the description, where it is not there already.
+/// Renames `operation` and adds the next step to the description, if it is not there.
 pub(super) fn down(owner: &mut Object<'_>) {
     rename(owner, "operation", "lastOperation");
     let Some(operation) = super::nested(owner, "lastOperation") else { return };
@@ -41,7 +41,7 @@ pub(super) fn down(owner: &mut Object<'_>) {
         return;
     }
     let appended = if description.is_empty() { (*constant).to_owned() } else { format!("{description}. {constant}") };
-    // A text of another step in the message would win; then the message gives way.
+    // If the message contains the text of another step, that text would match first. Then the message is dropped.
     let candidates = [appended, (*constant).to_owned()];
     if let Some(description) = candidates.into_iter().find(|it| next_step(operation, it) == Some(step)) {
         operation.insert("description", description);
@@ -52,7 +52,7 @@ fn text<'a>(operation: &'a Object<'_>, name: &str) -> &'a str {
     operation.get(name).and_then(Json::as_str).unwrap_or_default()
 }
 
-/// The step that a description stands for; only a deletion, or something under way, has one.
+/// The next step in a description. Only deletions and operations in progress have one.
 fn next_step(operation: &Object<'_>, description: &str) -> Option<&'static str> {
     if text(operation, "type") != "Delete" && text(operation, "state") != "Processing" {
         return None;

@@ -1,8 +1,8 @@
-//! Round trips of arbitrary objects, nonsense included.
+//! Round trips of arbitrary objects, also of invalid ones.
 //!
-//! A valid object with every field set is broken at random places: fields are taken out, replaced by other types, added
-//! under names that mean something in one version only, and list entries are doubled. Whatever comes out must convert,
-//! come back as it was, and be the same after three hops as after one.
+//! The tests change a valid object with every field at random places: they remove fields, replace them by other types, add fields with names that
+//! only one version has, and duplicate entries of lists. Every result must convert, must convert back to the same object, and must be the same after
+//! three conversions as after one.
 
 use proptest::{prelude::*, sample::Index};
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::names::{API_VERSION_V1ALPHA1 as ALPHA, API_VERSION_V1BETA1 as BETA};
 
-/// Names with a meaning in either version.
+/// Names that at least one version has.
 const NAMES: [&str; 40] = [
     "class",
     "classRef",
@@ -54,7 +54,7 @@ const NAMES: [&str; 40] = [
     "reason",
 ];
 
-/// Values of every type, and those that a mapping looks for.
+/// Values of every type, and texts that a mapping looks for.
 fn weird() -> Vec<Value> {
     vec![
         Value::Null,
@@ -103,7 +103,7 @@ fn changes() -> impl Strategy<Value = Vec<(Index, Change)>> {
     proptest::collection::vec((any::<Index>(), change), 0..8)
 }
 
-/// All places below `spec`, `status` and the other payload; metadata has its own changes.
+/// All places below `spec`, `status` and the other payload. Metadata has other changes.
 fn places(value: &Value, pointer: &str, found: &mut Vec<String>) {
     let escaped = |name: &str| name.replace('~', "~0").replace('/', "~1");
     let children: Vec<_> = match value {
@@ -185,7 +185,7 @@ fn hop(object: &Value) -> Value {
     convert(object, other(object)).unwrap()
 }
 
-/// What a round trip promises to bring back: everything but nulls, and a node reference that contradicts the label.
+/// The object that a round trip must return: everything but nulls and a node reference that contradicts the label.
 fn promised(object: &Value) -> Value {
     let kind = Kind::from_name(object["kind"].as_str().unwrap()).unwrap();
     let mut fields = canonical(kind, Json::from(object).as_object().unwrap().clone());
@@ -195,7 +195,7 @@ fn promised(object: &Value) -> Value {
     Json::Object(fields).to_value()
 }
 
-/// The object without what conversion carries along.
+/// The object without the residue.
 fn shown(object: Value) -> Value {
     let Json::Object(mut fields) = Json::from(&object) else { return object };
     remove_annotation(&mut fields, annotation::CONVERSION_V1ALPHA1);
@@ -212,14 +212,14 @@ proptest! {
     }
 
     #[test]
-    fn three_hops_are_as_one(object in objects()) {
+    fn three_conversions_give_the_same_as_one(object in objects()) {
         let there = hop(&object);
         prop_assert_eq!(hop(&hop(&there)), there);
     }
 
-    /// Whatever is done in between, what is shown in the edited version is what the other one gets.
+    /// Any edit between two conversions wins over the residue: the other version gets the edited object.
     #[test]
-    fn an_edit_in_between_wins(object in objects(), edits in changes()) {
+    fn an_edit_between_two_conversions_wins(object in objects(), edits in changes()) {
         let mut there = hop(&object);
         for (place, change) in &edits {
             apply(&mut there, *place, change);
@@ -236,7 +236,7 @@ proptest! {
         prop_assert_eq!(&there["kind"], &object["kind"]);
     }
 
-    /// A residue of one object on another, or any other text, never makes a conversion fail.
+    /// A residue of another object, or any other text, never makes a conversion fail.
     #[test]
     fn foreign_residues_do_no_harm(object in objects(), donor in objects(), text in "\\PC{0,40}", copied in any::<bool>()) {
         let mut there = hop(&object);

@@ -1,12 +1,12 @@
-//! What one version says and the other cannot, carried in an annotation.
+//! The data of one version that the other version can't represent, stored in an annotation.
 //!
-//! A residue is the list of edits that turn "the mapped-back object" into the original. Each edit remembers what the
-//! mapping gave at its place; when it gives something else later, somebody edited the field in the other version, and
-//! **the edit wins**: that part of the residue is dropped. Lists keyed by type or name are edited per entry.
+//! A residue is a list of edits. The edits turn the object that was mapped back into the original object. Each edit also stores the mapped value of
+//! its place. If the mapping gives another value later, a user has edited the field in the other version, and **that change wins**: the edit is
+//! dropped. Lists with a type or a name as key are edited per entry.
 //!
-//! A residue can be tampered with like any annotation, so that it is bound to the object's name, never touches
-//! identity, and only holds what the version it is carried in cannot show: an edit that changes what is shown there is
-//! dropped. Therefore nobody can change by it what admission has looked at.
+//! Users can change a residue like any annotation. So a residue belongs to an object by its name, never changes the identity of the object, and has
+//! only data that the version with the annotation can't represent: an edit that changes visible data is dropped. So a residue can't change what
+//! admission has checked.
 
 use std::{
     borrow::Cow,
@@ -24,21 +24,21 @@ use kube_values::json::Json;
 /// The edits of one object.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Residue<'a> {
-    /// Name of the object it was made for.
+    /// The name of the object of this residue.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     name: String,
     #[serde(borrow)]
     edits: Vec<Edit<'a>>,
 }
 
-/// One place, what it held originally, and what the mapping makes of it.
+/// A place, its original value, and its mapped value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Edit<'a> {
     at: Vec<Step>,
-    /// The original value; absent means that the field was absent.
+    /// The original value. `None` if the field was absent.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     put: Option<Json<'a>>,
-    /// The mapped value; absent means that the mapping gives none.
+    /// The mapped value. `None` if the mapping gives no value.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     was: Option<Json<'a>>,
 }
@@ -64,8 +64,7 @@ enum Step {
 }
 
 impl Residue<'_> {
-    /// The text of what has to be done to `mapped` to get `original`, if there is anything to do. Conditions go first when
-    /// it is too long.
+    /// The residue that turns `mapped` into `original`. `None` if they are equal. If it is too long, the edits of conditions are left out.
     pub fn between(mapped: &Object<'_>, original: &Object<'_>, max_bytes: usize) -> Option<Omission> {
         let mut collected = Collected { max_bytes, ..Collected::default() };
         compare_fields(mapped, original, &mut Place::default(), &mut |at, put, was| {
@@ -74,7 +73,7 @@ impl Residue<'_> {
         collected.into_text(name_of(original))
     }
 
-    /// Reads an annotation; `None` if it holds no residue.
+    /// Reads an annotation. `None` if it is no residue.
     pub fn parse(text: &str) -> Option<Residue<'static>> {
         let Residue { name, edits } = serde_json::from_str::<Residue<'_>>(text).ok()?;
         Some(Residue { name, edits: edits.into_iter().map(Edit::into_owned).collect() })
@@ -82,12 +81,12 @@ impl Residue<'_> {
 }
 
 impl<'a> Residue<'a> {
-    /// Restores what the mapping lost of `source`, as far as nobody changed it since; answers the result and what it shows
-    /// of itself. `map` makes the mapped object, `shown` maps an object back to the source's version; no edit may make it
-    /// say there what the source does not say.
+    /// Restores the data of `source` that the mapping dropped, unless a user has changed it since. Returns the restored object, and the same object
+    /// mapped back to the version of `source`. `map` maps the source. `shown` maps an object back to the version of the source. No edit may change
+    /// the object that is mapped back.
     ///
-    /// All edits are written at once. If some of them show, the whole is made anew without those whose places show; if that
-    /// still shows, without any. So the cost does not grow with the number of edits times the size of the object.
+    /// All edits are written at once. If some of them are visible in the object that is mapped back, the object is made again without these edits. If
+    /// edits are still visible, it is made without any edit. So the cost is not the number of edits times the size of the object.
     pub fn apply(
         mut self,
         source: &Object<'a>,
@@ -108,28 +107,28 @@ impl<'a> Residue<'a> {
                 break;
             }
             write_all(&self.edits, &mut restored, &lists);
-            let told = shown(restored.clone());
-            let showing = Regions::of_new_differences(&told, source, &before);
-            if showing.is_empty() {
-                return (restored, told);
+            let back = shown(restored.clone());
+            let visible = Regions::of_new_differences(&back, source, &before);
+            if visible.is_empty() {
+                return (restored, back);
             }
-            self.edits.retain(|edit| !showing.overlap(&edit.at));
+            self.edits.retain(|edit| !visible.overlap(&edit.at));
             restored = map();
         }
         (restored, plain)
     }
 }
 
-/// What [`Residue::between`] found.
+/// The result of [`Residue::between`].
 #[derive(Debug, PartialEq)]
 pub(super) enum Omission {
     /// The text of the annotation.
     Carried(String),
-    /// There is something to carry, but it is too long.
+    /// The text is too long.
     TooLong,
 }
 
-/// Edits as they are found. What is longer than an annotation is not even copied.
+/// The edits that were found. Edits over the limit are counted but not copied.
 #[derive(Default)]
 struct Collected<'a> {
     max_bytes: usize,
@@ -187,7 +186,7 @@ fn name_of(object: &Object<'_>) -> String {
     name.unwrap_or_default().to_owned()
 }
 
-/// A place while two objects are compared, with the hash of each of its beginnings.
+/// A place during a comparison, with the hash of each of its prefixes.
 #[derive(Default)]
 struct Place {
     steps: Vec<Step>,
@@ -205,7 +204,7 @@ impl Place {
         self.steps.pop();
     }
 
-    /// The field that tells the entries of the list at this place apart.
+    /// The field that is the key of the list at this place.
     fn key_field(&self) -> Option<&'static str> {
         if let Some(Step::Field(list_name)) = self.steps.last() { key_field(list_name) } else { None }
     }
@@ -215,13 +214,13 @@ impl Place {
     }
 }
 
-/// Hash of a place below another one. Keyed, so that nobody can make two places look the same.
+/// The hash of a place below another place. The hash has a random key, so that users can't make two places collide.
 fn hash_below<T: Hash>(place: u64, step: &T) -> u64 {
     static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     KEYS.hash_one((place, step))
 }
 
-/// Hashes of all beginnings of a place, the shortest first.
+/// The hashes of all prefixes of a place, the shortest first.
 fn prefixes<T: Hash>(at: &[T]) -> impl Iterator<Item = u64> {
     at.iter().scan(0, |hash, step| {
         *hash = hash_below(*hash, step);
@@ -229,32 +228,32 @@ fn prefixes<T: Hash>(at: &[T]) -> impl Iterator<Item = u64> {
     })
 }
 
-/// Told of each place where two objects differ: the place, the original value, the mapped one.
-type Tell<'t, 'a> = dyn FnMut(&Place, Option<&Json<'a>>, Option<&Json<'a>>) + 't;
+/// Called for each place where two objects differ, with the place, the original value, and the mapped value.
+type Report<'t, 'a> = dyn FnMut(&Place, Option<&Json<'a>>, Option<&Json<'a>>) + 't;
 
-/// Every value is looked at once: what has members is entered, not compared as a whole first, and what both share is not
-/// looked at.
-fn compare<'a>(mapped: Option<&Json<'a>>, original: Option<&Json<'a>>, at: &mut Place, tell: &mut Tell<'_, 'a>) {
+/// Compares two values and visits every part only once. Objects and keyed lists are entered without comparing them as a whole first. Parts that both
+/// values share are skipped.
+fn compare<'a>(mapped: Option<&Json<'a>>, original: Option<&Json<'a>>, at: &mut Place, report: &mut Report<'_, 'a>) {
     match (mapped, original) {
-        (Some(Json::Object(mapped)), Some(Json::Object(original))) => compare_fields(mapped, original, at, tell),
+        (Some(Json::Object(mapped)), Some(Json::Object(original))) => compare_fields(mapped, original, at, report),
         (Some(Json::List(left)), Some(Json::List(right))) if Arc::ptr_eq(left, right) => {}
         (Some(Json::List(left)), Some(Json::List(right))) => match at.key_field() {
             Some(field) if have_the_same_keys(left, right, field) => {
                 for (left, right) in left.iter().zip(right.iter()) {
                     at.push(Step::keyed(field, left.get(field).and_then(Json::as_str).unwrap_or_default()));
-                    compare(Some(left), Some(right), at, tell);
+                    compare(Some(left), Some(right), at, report);
                     at.pop();
                 }
             }
             _ if left == right => {}
-            _ => tell(at, original, mapped),
+            _ => report(at, original, mapped),
         },
         (mapped, original) if mapped == original => {}
-        (mapped, original) => tell(at, original, mapped),
+        (mapped, original) => report(at, original, mapped),
     }
 }
 
-fn compare_fields<'a>(mapped: &Object<'a>, original: &Object<'a>, at: &mut Place, tell: &mut Tell<'_, 'a>) {
+fn compare_fields<'a>(mapped: &Object<'a>, original: &Object<'a>, at: &mut Place, report: &mut Report<'_, 'a>) {
     if mapped.is_shared_with(original) {
         return;
     }
@@ -266,12 +265,12 @@ fn compare_fields<'a>(mapped: &Object<'a>, original: &Object<'a>, at: &mut Place
             continue;
         }
         at.push(Step::Field(name.to_owned()));
-        compare(mapped, original, at, tell);
+        compare(mapped, original, at, report);
         at.pop();
     }
 }
 
-/// The field by which the entries of a list are told apart, by the name of the list.
+/// The key field of the entries of a list, by the name of the list.
 fn key_field(list_name: &str) -> Option<&'static str> {
     match list_name {
         "conditions" | "nodeConditions" | "machineConditions" | "machineSetCondition" => Some("type"),
@@ -280,7 +279,7 @@ fn key_field(list_name: &str) -> Option<&'static str> {
     }
 }
 
-/// Whether the entries of two lists have the same keys in the same order, each once.
+/// Whether two lists have the same keys in the same order, without duplicates.
 fn have_the_same_keys(left: &[Json<'_>], right: &[Json<'_>], key_field: &str) -> bool {
     fn key<'l>(entry: &'l Json<'_>, key_field: &str) -> Option<&'l str> {
         entry.get(key_field)?.as_str()
@@ -299,12 +298,12 @@ fn have_the_same_keys(left: &[Json<'_>], right: &[Json<'_>], key_field: &str) ->
     keys.is_sorted_by(|one, next| one < next)
 }
 
-/// Places in an object, remembered by their hashes.
+/// Places in an object, stored as hashes.
 #[derive(Debug, Default)]
 struct Places(HashSet<u64>);
 
 impl Places {
-    /// Where two objects differ.
+    /// The places where two objects differ.
     fn of_differences(shown: &Object<'_>, source: &Object<'_>) -> Self {
         let mut places = Self::default();
         compare_fields(shown, source, &mut Place::default(), &mut |at, _, _| {
@@ -313,23 +312,23 @@ impl Places {
         places
     }
 
-    /// Whether the place is one of these, or below one.
+    /// Whether the place is one of these places, or below one.
     fn cover(&self, at: &Place) -> bool {
         at.hashes.iter().any(|beginning| self.0.contains(beginning))
     }
 }
 
-/// Regions of an object that the two versions place differently, by a name that both have in common.
+/// Regions of an object. The two versions have a region at different places, and it has the same name here for both.
 #[derive(Debug, Default)]
 struct Regions {
     /// The regions themselves.
     whole: HashSet<u64>,
-    /// All that lies around them.
+    /// The places above the regions.
     around: HashSet<u64>,
 }
 
 impl Regions {
-    /// Where an object shows what its source does not say, beyond the places where it did before.
+    /// The regions where an object differs from its source, without the places where it differed before.
     fn of_new_differences(shown: &Object<'_>, source: &Object<'_>, before: &Places) -> Self {
         let mut regions = Self::default();
         compare_fields(shown, source, &mut Place::default(), &mut |at, _, _| {
@@ -346,7 +345,7 @@ impl Regions {
         self.whole.is_empty()
     }
 
-    /// Whether a place is in one of these regions, or around one.
+    /// Whether a place is in one of these regions, or above one.
     fn overlap(&self, at: &[Step]) -> bool {
         let region = region(at);
         prefixes(&region).last().is_none_or(|whole| self.around.contains(&whole))
@@ -354,8 +353,8 @@ impl Regions {
     }
 }
 
-/// The part of an object that a place belongs to, named alike in both versions: what is mapped together is one part.
-/// Naming a part too large costs no more than edits that need not have gone.
+/// The region of a place, with the same name in both versions. Parts that are mapped together are one region. If a region is larger than necessary,
+/// the only cost is that more edits are dropped.
 fn region(at: &[Step]) -> Vec<&str> {
     let words: Vec<&str> = at.iter().take(4).map(Step::name).collect();
     match words.as_slice() {
@@ -365,7 +364,7 @@ fn region(at: &[Step]) -> Vec<&str> {
         ["spec", "template", "spec"] => vec!["template"],
         ["spec", "template", "spec", field, ..] => vec!["template", machine_field(field)],
         ["spec", field, below @ ..] => match (machine_field(field), below.first()) {
-            // A template is its metadata and the machine specification, which is another region.
+            // The machine specification of a template is its own region.
             ("template", Some(part)) => vec!["template", part],
             (field, _) => vec![class_field(field)],
         },
@@ -375,7 +374,7 @@ fn region(at: &[Step]) -> Vec<&str> {
     }
 }
 
-/// Fields of a machine specification that v1beta1 has in `lifecycle`, and the class.
+/// The region of a field of the machine specification: the class, or the fields that v1beta1 has in `lifecycle`.
 fn machine_field(field: &str) -> &str {
     match field {
         "class" | "classRef" => "class",
@@ -392,12 +391,12 @@ fn machine_field(field: &str) -> &str {
     }
 }
 
-/// Fields of a class, which v1beta1 has in `spec`.
+/// The region of a field of a class, which v1beta1 has in `spec`.
 fn class_field(field: &str) -> &str {
     if field == "userDataSecretRef" { "secretRef" } else { field }
 }
 
-/// Fields of a status under their names in v1alpha1, or of the part that they belong to.
+/// The region of a field of a status: its name in v1alpha1, or the name of its part.
 fn status_field(field: &str) -> &str {
     match field {
         "conditions" | "nodeConditions" | "machineConditions" | "machineSetCondition" => "conditions",
@@ -409,12 +408,12 @@ fn status_field(field: &str) -> &str {
     }
 }
 
-/// Where the entries of keyed lists stand, looked up once per list.
+/// The indexes of the entries of keyed lists. Each list is searched only once.
 #[derive(Debug, Default)]
 struct Lists(HashMap<u64, HashMap<String, usize>>);
 
 impl Lists {
-    /// The place of an entry; of several the first.
+    /// The index of an entry, or of the first entry with the same key.
     fn place(&mut self, list: u64, step: &Step, value: &Json<'_>) -> Option<usize> {
         let key_field = step.key_field()?;
         let elements = value.as_array()?;
@@ -430,7 +429,7 @@ impl Lists {
         places.get(step.text()).copied()
     }
 
-    /// The place of an entry that was looked up before.
+    /// The index of an entry that was searched before.
     fn known(&self, list: u64, step: &Step) -> Option<usize> {
         let places = self.0.get(&hash_below(list, &step.key_field()?))?;
         places.get(step.text()).copied()
@@ -450,13 +449,13 @@ impl Step {
         }
     }
 
-    /// The text, cut to the longest key that Kubernetes knows, so that a longer one is not read for each place below it.
+    /// The text, cut to the longest key of Kubernetes, so that a longer text is not read again for each place below it.
     fn name(&self) -> &str {
         const LONGEST_KEY: usize = 317;
         self.text().get(..LONGEST_KEY).unwrap_or(self.text())
     }
 
-    /// The field of an entry that must say this; none for a step into an object.
+    /// The key field of the entry. `None` for a step into an object.
     fn key_field(&self) -> Option<&'static str> {
         match self {
             Self::Field(_) => None,
@@ -470,7 +469,7 @@ impl Step {
     }
 }
 
-/// Of metadata only labels and annotations may change; an API server would refuse the rest.
+/// Metadata may change only in labels and annotations. An API server would refuse other changes.
 fn is_allowed(at: &[Step]) -> bool {
     match at {
         [] => false,
@@ -497,7 +496,7 @@ impl<'a> Edit<'a> {
         is_allowed(&self.at)
     }
 
-    /// Whether the mapping still gives what it gave. Where the surroundings are gone, nothing is restored.
+    /// Whether the mapping still gives the stored value. `false` if the parents of the place no longer exist.
     fn guard_holds(&self, mapped: &Object<'_>, lists: &mut Lists) -> bool {
         let (Some((Step::Field(first), below)), was) = (self.at.split_first(), self.was.as_ref()) else { return false };
         let Some((last, parents)) = below.split_last() else { return mapped.get(first) == was };
@@ -519,7 +518,7 @@ impl<'a> Edit<'a> {
         }
     }
 
-    /// Writes the edit of a list's entry. Lists of other entries are edited whole, so that no single entry is ever taken out.
+    /// Writes the edit of an entry of a list. Lists with different entries are edited as a whole, so that no single entry is removed.
     fn write(&self, object: &mut Object<'a>, lists: &Lists) {
         let (Some((keyed, parents)), Some(put)) = (self.at.split_last(), &self.put) else { return };
         let place = prefixes(parents).last().unwrap_or_default();
@@ -530,11 +529,11 @@ impl<'a> Edit<'a> {
     }
 }
 
-/// The name of a field, and what it is to be; nothing where it goes.
+/// The name of a field and its new value. `None` removes the field.
 type FieldEdit<'a> = (Cow<'a, str>, Option<Json<'a>>);
 
-/// Writes edits into an object for which their guards held; one may have changed the surroundings of another, and then
-/// that is not written. Those of one object's fields are written together.
+/// Writes the edits whose guards hold. If an edit has removed the parents of another edit, the other edit is not written. All edits of the fields of
+/// one object are written together.
 fn write_all<'a>(edits: &[Edit<'a>], object: &mut Object<'a>, lists: &Lists) {
     let mut of_fields: BTreeMap<&[Step], Vec<FieldEdit<'a>>> = BTreeMap::new();
     for edit in edits {
@@ -558,7 +557,7 @@ fn write_all<'a>(edits: &[Edit<'a>], object: &mut Object<'a>, lists: &Lists) {
     }
 }
 
-/// The value at a place that is not the object itself.
+/// The value at a place below the object.
 fn at_mut<'o, 'a>(object: &'o mut Object<'a>, at: &[Step], lists: &Lists) -> Option<&'o mut Json<'a>> {
     let (Step::Field(first), below) = at.split_first()? else { return None };
     let mut value = object.get_mut(first)?;

@@ -23,7 +23,7 @@ pub(super) fn set_up(set: &mut Object<'_>) {
     }
 }
 
-/// `origin` is what the set was made of, if it is mapped back.
+/// `origin` is the object that the set was converted from, when it is mapped back.
 pub(super) fn set_down<'a>(set: &mut Object<'a>, origin: Option<&Object<'a>>) {
     if let Some(spec) = nested(set, "spec") {
         spec.remove("machineClass");
@@ -61,7 +61,7 @@ pub(super) fn deployment_up(deployment: &mut Object<'_>) {
     }
 }
 
-/// `origin` is what the deployment was made of, if it is mapped back.
+/// `origin` is the object that the deployment was converted from, when it is mapped back.
 pub(super) fn deployment_down<'a>(deployment: &mut Object<'a>, origin: Option<&Object<'a>>) {
     if let Some(status) = nested(deployment, "status") {
         let list = status.remove("conditions");
@@ -99,7 +99,7 @@ fn failed_machines(status: &mut Object<'_>, convert: impl Fn(&mut Object<'_>)) {
     list.iter_mut().filter_map(Json::as_object_mut).for_each(convert);
 }
 
-/// v1beta1 names the strategy; an absent one means what the documentation of v1alpha1 says.
+/// Sets the type of the strategy, which v1beta1 requires. An absent type has the default of v1alpha1.
 fn name_strategy(spec: &mut Object<'_>) {
     let Some(strategy) = spec.get_or_insert_object("strategy").as_object_mut() else { return };
     if strategy.get("type").is_none_or(|name| *name == "") {
@@ -107,7 +107,7 @@ fn name_strategy(spec: &mut Object<'_>) {
     }
 }
 
-/// The revision of `rollbackTo`, which is 0 when it is absent.
+/// The revision of `rollbackTo`. An absent revision means 0.
 fn revision(rollback_to: &Json<'_>) -> Option<i64> {
     match rollback_to.as_object()?.get("revision") {
         None => Some(0),
@@ -115,7 +115,7 @@ fn revision(rollback_to: &Json<'_>) -> Option<i64> {
     }
 }
 
-/// The revision in the annotation, if it is written as a plain number; other texts stay annotations.
+/// The revision in the annotation, if it is a plain number. Other texts stay in the annotation.
 fn rollback_annotation(deployment: &Object<'_>) -> Option<i64> {
     let text = annotations(deployment)?.get(annotation::ROLLBACK_TO)?.as_str()?;
     text.parse::<i64>().ok().filter(|revision| revision.to_string() == text)

@@ -1,4 +1,4 @@
-//! The cases of spec/api-and-admission §12.3 that need no server; the names carry their ids.
+//! The cases of spec/api-and-admission §12.3 that need no server. The names of the tests contain their ids.
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -46,7 +46,7 @@ fn residue(object: &Value) -> Option<&str> {
     object["metadata"]["annotations"][name].as_str()
 }
 
-/// Every field set, as in the fixtures, in both versions.
+/// The objects of the fixtures with every field, in both versions.
 fn every_field() -> Vec<Value> {
     let alpha = include_str!("../../../../tests/fixtures/every-field-v1alpha1.yaml");
     let beta = include_str!("../../../../tests/fixtures/every-field-v1beta1.yaml");
@@ -120,7 +120,7 @@ fn a_duration_is_kept_as_it_is_spelt(#[case] stored: &str, #[case] shown: Value)
 }
 
 #[test]
-fn k5_an_edit_beats_what_was_kept_aside() {
+fn k5_an_edit_wins_over_the_residue() {
     let mut there = up(&alpha("Machine", json!({"spec": {"drainTimeout": "garbage", "healthTimeout": "rubbish"}})));
     there["spec"]["lifecycle"] = json!({"drainTimeout": "5m"});
     let back = down(&there);
@@ -211,7 +211,7 @@ fn a_text_that_is_no_revision_stays_an_annotation() {
 }
 
 #[test]
-fn k12_what_only_the_newer_version_has_is_kept() {
+fn k12_fields_of_the_newer_version_are_kept() {
     let deployment = beta(
         "MachineDeployment",
         json!({"spec": {"strategy": {"type": "Recreate"}}, "status": {"conditions": [{
@@ -260,9 +260,9 @@ fn the_next_step_is_read_from_the_description(
 
 #[rstest]
 #[case::k16_it_is_appended("x", "x. Initiate node drain")]
-#[case::it_stands_alone("", "Initiate node drain")]
+#[case::it_is_the_whole_description("", "Initiate node drain")]
 #[case::it_is_there_already("Initiate node drain of m", "Initiate node drain of m")]
-#[case::a_misleading_message_gives_way(
+#[case::a_misleading_message_is_dropped(
     "Now, Set machine status to termination. Now, getting VM Status",
     "Initiate node drain"
 )]
@@ -289,7 +289,7 @@ fn k17_the_label_names_the_node() {
 #[case::k18_false(json!({"disableHealthTimeout": false}), json!("Enabled"))]
 #[case::k18_true(json!({"disableHealthTimeout": true}), json!("Disabled"))]
 #[case::k18_absent(json!({}), Value::Null)]
-fn the_health_check_is_a_word(#[case] spec: Value, #[case] shown: Value) {
+fn the_health_check_becomes_an_enumeration(#[case] spec: Value, #[case] shown: Value) {
     let machine = alpha("Machine", json!({ "spec": spec }));
     let there = up(&machine);
     assert_eq!(there["spec"]["lifecycle"]["healthCheck"], shown);
@@ -314,7 +314,7 @@ fn k19_a_driver_configuration_is_untouched() {
 #[case::no_version(json!({"kind": "Machine"}), BETA)]
 #[case::k22_unknown_version(json!({"apiVersion": ALPHA, "kind": "Machine"}), "machine.sapcloud.io/v2")]
 #[case::not_an_object(json!([]), BETA)]
-fn what_is_not_ours_is_refused(#[case] object: Value, #[case] desired: &str) {
+fn unknown_kinds_and_versions_are_refused(#[case] object: Value, #[case] desired: &str) {
     assert!(convert(&object, desired).is_err());
 }
 
@@ -326,7 +326,7 @@ fn k23_nulls_are_dropped() {
     assert_eq!(down(&there), alpha("Machine", json!({})));
 }
 
-/// Found by the properties: the same value kept its nulls at the top of a v1alpha1 class and lost them in `spec`.
+/// Found by the property tests: nulls were kept in a value at the top level of a v1alpha1 class, and dropped from the same value in `spec`.
 #[test]
 fn k23_nulls_in_a_list_at_the_top_are_dropped_too() {
     let there = up(&alpha("MachineClass", json!({"provider": [{"a": null, "b": 1}, null]})));
@@ -356,7 +356,7 @@ fn k25_no_residue_touches_identity() {
 }
 
 #[test]
-fn a_residue_cannot_change_what_is_shown() {
+fn a_residue_cannot_change_visible_fields() {
     let tampered = json!({"name": "m", "edits": [
         {"at": ["spec", "providerID"], "put": "theirs", "was": "mine"},
         {"at": ["spec", "drainTimeout"], "put": "1s"},
@@ -398,9 +398,9 @@ fn a_residue_longer_than_any_that_is_written_is_not_read_and_stays() {
     }
 }
 
-/// An edit that shows takes only those with it that belong to the same part of the object.
+/// A visible edit is dropped together with the edits of the same region, and with no others.
 #[test]
-fn of_forged_edits_only_those_go_that_show() {
+fn only_visible_forged_edits_are_dropped() {
     let forged = json!({"name": "m", "edits": [
         {"at": ["spec", "providerID"], "put": "theirs"},
         {"at": ["spec", "nodeTemplate", "future"], "put": 1},
@@ -416,7 +416,7 @@ fn of_forged_edits_only_those_go_that_show() {
         }),
     );
     let there = up(&machine);
-    // Only v1beta1 can say the other two, so that nobody who looked at the object was deceived.
+    // Only v1beta1 has the other two fields, so that admission has not missed them.
     assert_eq!(there["spec"], json!({"nodeTemplate": {"metadata": {}, "future": 1}}));
     assert_eq!(there["status"]["conditions"], json!([{"type": "A", "status": "True"}]));
     assert_eq!(there["status"]["observedGeneration"], 4);
@@ -429,7 +429,7 @@ fn an_entry_of_a_long_list_is_restored() {
     let mut set = alpha("MachineSet", json!({"status": {"machineSetCondition": conditions}}));
     set["status"]["machineSetCondition"][1_999]["future"] = json!("x");
     let mut there = up(&set);
-    // The reasons are all written otherwise in the other version, which is too much to carry; one field is not.
+    // All reasons differ in the other version, which is too long for a residue. The other field is restored.
     assert_eq!(residue(&there), None);
     let carried = json!({"name": "m", "edits": [{"at": ["status", "machineSetCondition", {"type": "T1999"}, "future"], "put": "x"}]});
     there["metadata"]["annotations"] = json!({annotation::CONVERSION_V1ALPHA1: carried.to_string()});
@@ -437,7 +437,7 @@ fn an_entry_of_a_long_list_is_restored() {
 }
 
 #[test]
-fn what_one_of_many_bare_conditions_says_besides_is_carried() {
+fn an_extra_field_of_one_of_many_conditions_is_restored() {
     let conditions: Vec<_> = (0..2_000).map(|n| json!({"type": format!("T{n}"), "status": "True"})).collect();
     let mut set = alpha("MachineSet", json!({"status": {"machineSetCondition": conditions}}));
     set["status"]["machineSetCondition"][1_999]["future"] = json!("x");
@@ -465,7 +465,7 @@ fn an_unnamed_strategy_is_a_rolling_update(#[case] spec: Value) {
 }
 
 #[test]
-fn an_older_client_s_edit_beats_what_only_the_newer_version_has() {
+fn an_older_clients_edit_wins_over_fields_of_the_newer_version() {
     let operation = json!({"type": "Delete", "state": "Processing", "message": "x", "nextStep": "InitiateDrain"});
     let machine = beta(
         "Machine",
@@ -496,7 +496,7 @@ fn a_residue_that_is_too_large_is_left_out_and_counted() {
 }
 
 #[test]
-fn conditions_are_the_first_to_go_when_a_residue_is_too_large() {
+fn conditions_are_left_out_first_when_a_residue_is_too_large() {
     let conditions: Vec<_> = (0..600)
         .map(|number| json!({"type": format!("Type{number}"), "status": "True", "reason": "Given", "message": "", "observedGeneration": 1}))
         .collect();
@@ -512,7 +512,7 @@ fn the_same_version_is_returned_as_it_is() {
     assert_eq!(convert(&machine, ALPHA).unwrap(), machine);
 }
 
-/// K28: a thousand machines take well below a second.
+/// K28: the conversion of a thousand machines takes well below a second.
 #[test]
 fn k28_a_thousand_machines_are_quick() {
     let machine = every_field().remove(0);
@@ -521,6 +521,6 @@ fn k28_a_thousand_machines_are_quick() {
         let there = up(&machine);
         assert!(there.is_object());
     }
-    // Generous, because tests run unoptimised beside others; the wanted order of magnitude is visible all the same.
+    // The limit is generous, because tests run unoptimised and in parallel. A wrong order of magnitude still fails.
     assert!(start.elapsed().as_secs() < 5, "{:?}", start.elapsed());
 }

@@ -1,7 +1,7 @@
-//! The four definitions (`CustomResourceDefinition`), made from the Rust types (spec/api-and-admission §2, §6).
+//! The four definitions (`CustomResourceDefinition`), generated from the Rust types (spec/api-and-admission §2, §6).
 //!
-//! [`crate::schema`] makes the schemas of the types, [`rules`] adds the bounds and the CEL of the rules. Names, columns and
-//! subresources are here. The files below `crds/` are what [`definitions`] answers to the default options; a test compares them.
+//! [`crate::schema`] makes the schemas of the types. [`rules`] adds the bounds and the CEL of the rules. This file adds names, columns and
+//! subresources. The files in `crds/` are the result of [`definitions`] for the default options, and a test compares them.
 
 mod rules;
 
@@ -13,54 +13,53 @@ use crate::{
     validation::Part,
 };
 
-/// What the definitions depend on.
+/// The options of the definitions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CrdOptions {
-    /// Whether clients see v1beta1.
+    /// Whether the API server serves v1beta1.
     pub v1beta1: V1Beta1,
-    /// Which API servers must be able to take them.
+    /// The oldest API server that must accept the definitions.
     pub servers: OldestServer,
 }
 
-/// Whether clients see v1beta1. Objects are stored as v1alpha1 either way.
+/// Whether the API server serves v1beta1. Objects are always stored as v1alpha1.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum V1Beta1 {
-    /// It is defined, but nobody can ask for it, and no request depends on a converter.
+    /// v1beta1 is defined but not served. No request depends on a converter.
     #[default]
     NotServed,
-    /// It is served, and this webhook converts.
+    /// v1beta1 is served, and this webhook converts.
     Served(Converter),
 }
 
-/// Where the API server finds the conversion webhook; its path is always `/convert`. The CA bundle is written by the
-/// process that serves it.
+/// The address of the conversion webhook for the API server. The path is always `/convert`. The process that serves the webhook writes the CA bundle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Converter {
     /// A Service inside the cluster.
     Service {
-        /// Namespace of the Service.
+        /// The namespace of the Service.
         namespace: String,
-        /// Name of the Service.
+        /// The name of the Service.
         name: String,
-        /// Its port.
+        /// The port of the Service.
         port: u16,
     },
-    /// A base URL, for an API server that reaches no Services.
+    /// A base URL, for API servers that can't reach Services.
     Url(String),
 }
 
 /// The oldest API server that the definitions are for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OldestServer {
-    /// 1.30 and newer: stored violations are forgiven as long as nobody touches them.
+    /// 1.30 and later. The API server forgives violations in fields that an update doesn't change.
     #[default]
     Ratcheting,
-    /// Older: every violation blocks every update, even the removal of a finalizer. So nothing is demanded that stored
-    /// objects might not keep.
+    /// Earlier versions. Every violation blocks every update, even the removal of a finalizer. So the definitions have no bounds that a stored object
+    /// might violate.
     NotRatcheting,
 }
 
-/// How a kind is listed.
+/// The names and columns of a kind in lists.
 struct Listing {
     kind: Kind,
     short: &'static str,
@@ -73,7 +72,7 @@ struct Column {
     value_type: &'static str,
     path: &'static str,
     description: &'static str,
-    /// Columns of priority 1 appear with `-o wide` only.
+    /// Columns of priority 1 are shown only with `-o wide`.
     priority: u8,
 }
 
@@ -214,7 +213,7 @@ fn subresources(listing: &Listing, version: ApiVersion) -> Value {
             },
         });
     }
-    // In v1alpha1 the payload of a class is at the top level, as the original has it: every write may change all of it.
+    // In v1alpha1 the payload of a class is at the top level, as in the Go original, so that there is no status subresource.
     if listing.kind == Kind::MachineClass && version == ApiVersion::V1alpha1 {
         json!({})
     } else {
@@ -249,10 +248,10 @@ fn columns(listing: &Listing, version: ApiVersion) -> Value {
 fn schema(kind: Kind, version: ApiVersion, servers: OldestServer) -> Value {
     let mut schema = schema::of(kind, version);
     if matches!(kind, Kind::MachineSet | Kind::MachineDeployment) {
-        // A zero that Go leaves out must still be readable through the scale subresource.
+        // Go omits zeros. The default keeps the scale subresource readable.
         rules::existing_node(&mut schema, "spec", "replicas").insert("default".to_owned(), json!(0));
     }
-    // Stored objects might not keep the demands, which only some API servers forgive.
+    // Stored objects might violate the bounds, and only newer API servers forgive that.
     if servers == OldestServer::Ratcheting {
         match kind {
             Kind::Machine => machine_spec(&mut schema, version, "spec"),
@@ -303,7 +302,7 @@ fn machine_class(schema: &mut Value, version: ApiVersion) {
     rules::validate(schema, &template, Part::ClassNodeTemplate);
 }
 
-/// Bounds all that users write. A status is never bounded: no write of a controller may fail for what is stored.
+/// Bounds all fields that users write. A status has no bounds, because no write of a controller may fail for a stored value.
 fn bound_specification(schema: &mut Value) {
     const NOT_WRITTEN_BY_USERS: [&str; 4] = ["apiVersion", "kind", "metadata", "status"];
     let properties = schema.get_mut("properties").and_then(Value::as_object_mut);

@@ -1,37 +1,36 @@
-//! What the definitions demand beyond the shape of the fields: bounds, patterns, words and the CEL of the rules.
+//! The checks of the definitions beyond the types of the fields: bounds, patterns, enumerations and the CEL of the rules.
 //!
-//! These hold while the webhook is down (spec/api-and-admission §2.4 and §6.2). Everything here must be true for every
-//! object that works with the original, and must forgive stored violations: the API server does so per schema node
-//! since 1.30, so that rules sit on scalars where they can, and rules on objects compare with `oldSelf` themselves.
-//! CEL is declared with the rule of the webhook that says the same.
+//! These checks apply while the webhook is down (spec/api-and-admission §2.4 and §6.2). They must accept every object that works with the Go
+//! original, and must forgive stored violations. API servers of 1.30 and later forgive per schema node. So checks are on scalars where that is
+//! possible, and rules on objects compare with `oldSelf`. The CEL is declared together with the webhook's rule for the same check.
 
 use serde_json::{Map, Value, json};
 
 use crate::validation::{CrdCel, Part, RULES, Reason};
 
-/// Where a demand sits: `spec.replicas`; `[]` is a list's element, `{}` a map's value, the empty path the object itself.
+/// The path of a schema node: `spec.replicas`. `[]` is an element of a list, `{}` a value of a map, and the empty path the object itself.
 type NodePath = &'static str;
 
 /// A bound on one node.
 pub(super) enum Bound {
-    /// A number that is not negative.
+    /// A number of at least 0.
     NotNegative,
-    /// A duration in Go's syntax that is not negative.
+    /// A duration of at least 0, in Go's syntax.
     Duration,
-    /// One of these words.
+    /// One of these texts.
     OneOf(&'static [&'static str]),
-    /// A resource quantity that is not negative.
+    /// A resource quantity of at least 0.
     Quantity,
-    /// Typed labels, annotations, finalizers and names inside otherwise open metadata.
+    /// The types of labels, annotations, finalizers and names in metadata that is otherwise unchecked.
     TemplateMetadata,
-    /// A text of at most so many characters.
+    /// A text with at most this number of characters.
     Length(u32),
 }
 
 const DURATION: &str = r"^[+]?(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$";
 const QUANTITY: &str = r"^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$";
 
-/// Bounds of a machine specification, in the words of v1alpha1.
+/// Bounds of a machine specification in v1alpha1.
 pub(super) const MACHINE_SPEC_V1ALPHA1: &[(NodePath, Bound)] = &[
     ("drainTimeout", Bound::Duration),
     ("healthTimeout", Bound::Duration),
@@ -43,7 +42,7 @@ pub(super) const MACHINE_SPEC_V1ALPHA1: &[(NodePath, Bound)] = &[
     ("nodeTemplate.metadata", Bound::TemplateMetadata),
 ];
 
-/// The same in the words of v1beta1.
+/// Bounds of a machine specification in v1beta1.
 pub(super) const MACHINE_SPEC_V1BETA1: &[(NodePath, Bound)] = &[
     ("lifecycle.drainTimeout", Bound::Duration),
     ("lifecycle.healthTimeout", Bound::Duration),
@@ -54,32 +53,32 @@ pub(super) const MACHINE_SPEC_V1BETA1: &[(NodePath, Bound)] = &[
     ("lifecycle.healthCheck", Bound::OneOf(&["Enabled", "Disabled"])),
 ];
 
-/// Bounds of a set's specification.
+/// Bounds of the specification of a set.
 pub(super) const SET_SPEC: &[(NodePath, Bound)] = &[
     ("replicas", Bound::NotNegative),
     ("minReadySeconds", Bound::NotNegative),
     ("autoPreserveFailedMachineMax", Bound::NotNegative),
     ("template.metadata", Bound::TemplateMetadata),
-    // A machine with other labels is refused by every API server.
+    // Every API server refuses a machine with longer values of labels.
     ("template.metadata.labels.{}", Bound::Length(LABEL_VALUE)),
     ("selector.matchLabels.{}", Bound::Length(LABEL_VALUE)),
 ];
 
-/// Bounds of a deployment's specification beside those of [`SET_SPEC`], in both versions.
+/// Bounds of the specification of a deployment in both versions, in addition to [`SET_SPEC`].
 pub(super) const DEPLOYMENT_SPEC: &[(NodePath, Bound)] =
     &[("revisionHistoryLimit", Bound::NotNegative), ("progressDeadlineSeconds", Bound::NotNegative)];
 
-/// What only v1alpha1 has: the empty strategy type that Go writes, and the deprecated rollback.
+/// Bounds for fields that only v1alpha1 has: the empty strategy type that Go writes, and the deprecated rollback.
 pub(super) const DEPLOYMENT_SPEC_V1ALPHA1: &[(NodePath, Bound)] = &[
     ("strategy.type", Bound::OneOf(&["", "Recreate", "RollingUpdate", "InPlaceUpdate"])),
     ("rollbackTo.revision", Bound::NotNegative),
 ];
 
-/// No object was ever stored in v1beta1, so that an empty type need not be allowed.
+/// No object was ever stored in v1beta1, so that an empty type is not allowed.
 pub(super) const DEPLOYMENT_SPEC_V1BETA1: &[(NodePath, Bound)] =
     &[("strategy.type", Bound::OneOf(&["Recreate", "RollingUpdate", "InPlaceUpdate"]))];
 
-/// Longest value of a label, name of a namespace, and name of another object, in Kubernetes.
+/// The limits of Kubernetes for the value of a label, the name of a namespace, and the name of another object.
 const LABEL_VALUE: u32 = 63;
 const NAMESPACE: u32 = 63;
 const NAME: u32 = 253;
@@ -88,7 +87,7 @@ const NAME: u32 = 253;
 pub(super) const SECRET_REFERENCE: &[(NodePath, Bound)] =
     &[("name", Bound::Length(NAME)), ("namespace", Bound::Length(NAMESPACE))];
 
-/// Bounds of a class's node template.
+/// Bounds of the node template of a class.
 pub(super) const NODE_TEMPLATE: &[(NodePath, Bound)] =
     &[("capacity.{}", Bound::Quantity), ("virtualCapacity.{}", Bound::Quantity)];
 
@@ -115,8 +114,8 @@ impl Bound {
     }
 }
 
-/// The expression as a definition has it. A setting of a strategy is not judged while another type is chosen than the one that it
-/// belongs to, or if the same was stored before.
+/// The CEL expression of a definition. The settings of a strategy are not checked while another strategy type is chosen, or if the stored value is
+/// the same.
 fn expression(cel: &CrdCel) -> String {
     let (Some(other), Some(field)) = (cel.other_strategy, cel.field_path) else { return cel.expression.to_owned() };
     let settings = field.rsplit_once('.').map_or(field, |(settings, _)| settings);
@@ -159,12 +158,12 @@ pub(super) fn bound(schema: &mut Value, root: &str, bounds: &[(NodePath, Bound)]
     }
 }
 
-/// Longest text of a specification in characters, and most elements of one of its lists, where nothing smaller is demanded:
-/// far above any use, so that what a rule costs has an end.
+/// The default limits for the characters of a text and for the elements of a list in a specification. They are far above normal use, and limit the
+/// cost of a rule.
 const LONGEST_TEXT: u32 = 64 << 10;
 const MOST_ELEMENTS: u32 = 4096;
 
-/// Bounds every text and list at and below a node that has no bound yet.
+/// Adds the default limits to every text and list at and below a node that has no limit.
 pub(super) fn bound_all(node: &mut Value) {
     let Some(fields) = node.as_object_mut() else { return };
     let is_text = fields.get("type") == Some(&json!("string")) || fields.contains_key("x-kubernetes-int-or-string");
@@ -184,18 +183,18 @@ pub(super) fn bound_all(node: &mut Value) {
     }
 }
 
-/// Adds the CEL of all rules over a part to the nodes below `root`, where the part is.
+/// Adds the CEL of all rules for a part to the nodes below `root`, the path of the part.
 pub(super) fn validate(schema: &mut Value, root: &str, part: Part) {
     for cel in RULES.iter().flat_map(|rule| rule.crd_cel).filter(|cel| cel.part == part) {
         add_to(existing_node(schema, root, cel.node), cel);
     }
 }
 
-/// A node that the types are known to declare.
+/// A node that the types declare.
 ///
 /// # Panics
-/// When a table names a field that no type has; every table is applied in every build of the definitions, so that the
-/// first test run finds it.
+///
+/// If a table names a field that no type has. Every build of the definitions applies every table, so that the first test finds this defect.
 pub(super) fn existing_node<'a>(schema: &'a mut Value, root: &str, path: &str) -> &'a mut Map<String, Value> {
     let segments = root.split('.').chain(path.split('.')).filter(|segment| !segment.is_empty());
     let mut node = schema;

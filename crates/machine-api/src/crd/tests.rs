@@ -1,4 +1,4 @@
-//! The definitions against the types, and what the specification says about their frame.
+//! Checks the definitions against the types, and against the specification of names, columns and versions.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{v1alpha1, v1beta1};
 
-/// One object per kind, every field set.
+/// One object of each kind with every field.
 fn every_field(version: ApiVersion) -> Vec<Value> {
     let text = match version {
         ApiVersion::V1alpha1 => include_str!("../../../../tests/fixtures/every-field-v1alpha1.yaml"),
@@ -24,7 +24,7 @@ fn schema(definitions: &[Value], kind: &str, version: ApiVersion) -> Value {
     definition["spec"]["versions"][place]["schema"]["openAPIV3Schema"].clone()
 }
 
-/// Fields of the value that the schema does not declare, and would therefore be pruned.
+/// Fields of the value that the schema does not declare. The API server would remove them.
 fn undeclared(value: &Value, schema: &Value, path: &str, found: &mut Vec<String>) {
     match value {
         Value::Object(fields) => {
@@ -45,7 +45,7 @@ fn undeclared(value: &Value, schema: &Value, path: &str, found: &mut Vec<String>
     }
 }
 
-/// Fields that the schema declares and the value does not have.
+/// Fields of the schema that the value does not have.
 fn unset(schema: &Value, values: &[&Value], path: &str, found: &mut BTreeSet<String>) {
     for (name, declared) in schema["properties"].as_object().into_iter().flatten() {
         let below: Vec<_> = values
@@ -78,7 +78,7 @@ fn every_field_is_declared(#[case] version: ApiVersion) {
     }
 }
 
-/// Otherwise [`every_field_is_declared`] and the round trips of the conversion would overlook a new field.
+/// Without this test, [`every_field_is_declared`] and the round trips of the conversion would miss a new field.
 #[rstest]
 #[case::v1alpha1(ApiVersion::V1alpha1)]
 #[case::v1beta1(ApiVersion::V1beta1)]
@@ -89,7 +89,7 @@ fn every_declared_field_is_in_the_fixtures(#[case] version: ApiVersion) {
         let kind = object["kind"].as_str().unwrap();
         unset(&schema(&definitions, kind, version), &[&object], kind, &mut found);
     }
-    // A machine specification and a template's metadata are the same everywhere; the fixtures fill them once.
+    // A machine specification and the metadata of a template are the same at all places. The fixtures have all their fields only once.
     let repeated = ["MachineSet.spec.template.spec.", "MachineDeployment.spec.template.", ".nodeTemplate.metadata."];
     found.retain(|path| !repeated.iter().any(|part| path.contains(part)));
     assert_eq!(found, BTreeSet::new());
@@ -134,9 +134,9 @@ fn short_names_and_columns_are_the_originals(#[case] kind: &str, #[case] short: 
     }
 }
 
-/// Every `jsonPath` of a column and every path of the scale subresource leads to a declared field.
+/// Every `jsonPath` of a column and every path of the scale subresource is the path of a declared field.
 #[test]
-fn paths_lead_somewhere() {
+fn every_path_is_the_path_of_a_field() {
     for definition in definitions(&CrdOptions::default()) {
         for version in definition["spec"]["versions"].as_array().unwrap() {
             let columns = version["additionalPrinterColumns"].as_array().unwrap().iter().map(|it| &it["jsonPath"]);
@@ -179,7 +179,7 @@ fn a_served_v1beta1_names_its_converter(#[case] converter: Converter, #[case] cl
 }
 
 #[test]
-fn older_servers_get_no_demands_but_the_default_of_replicas() {
+fn older_servers_get_no_bounds_but_the_default_of_replicas() {
     let options = CrdOptions { servers: OldestServer::NotRatcheting, ..CrdOptions::default() };
     let definitions = definitions(&options);
     let text = serde_json::to_string(&definitions).unwrap();
@@ -194,9 +194,9 @@ fn older_servers_get_no_demands_but_the_default_of_replicas() {
     }
 }
 
-/// Only rules that compare with `oldSelf` may sit on objects: any other would block changes of their neighbours.
+/// On objects, only rules that compare with `oldSelf` are allowed. Other rules would block changes of other fields.
 #[test]
-fn rules_on_objects_forgive_what_is_stored() {
+fn rules_on_objects_forgive_stored_mistakes() {
     fn walk(schema: &Value, path: &str) {
         for rule in schema["x-kubernetes-validations"].as_array().into_iter().flatten() {
             if schema["type"] == "object" {
@@ -215,7 +215,7 @@ fn rules_on_objects_forgive_what_is_stored() {
     }
 }
 
-/// Texts and lists at or below a node that have no bound, or, in a status, that have one.
+/// Texts and lists at or below a node without a bound, or with a bound in a status.
 fn unlike(schema: &Value, path: &str, bounded: bool, found: &mut Vec<String>) {
     let has = |word: &str| !schema[word].is_null();
     let text = schema["type"] == "string" || schema["x-kubernetes-int-or-string"] == true;
@@ -234,7 +234,7 @@ fn unlike(schema: &Value, path: &str, bounded: bool, found: &mut Vec<String>) {
 }
 
 #[test]
-fn all_that_users_write_is_bounded_and_no_status_is() {
+fn user_fields_have_bounds_and_a_status_has_none() {
     let mut found = Vec::new();
     for definition in definitions(&CrdOptions::default()) {
         for version in definition["spec"]["versions"].as_array().unwrap() {

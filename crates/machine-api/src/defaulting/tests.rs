@@ -33,7 +33,7 @@ fn on_update(kind: Kind, old: &Value, new: &Value) -> Value {
     serde_json::to_value(default_patch(&request)).unwrap()
 }
 
-/// Metadata that needs no default.
+/// Metadata that has all defaults.
 fn settled() -> Value {
     json!({"name": "o", "finalizers": [FINALIZER], "annotations": {annotation::MACHINE_PRIORITY: "1"}})
 }
@@ -128,7 +128,7 @@ fn m19_the_namespace_of_a_secret_is_the_classs() {
 #[case(json!([]))]
 #[case(json!(null))]
 #[case(json!("x"))]
-fn m23_what_is_no_object_is_left_alone(#[case] object: Value) {
+fn m23_a_value_that_is_no_object_is_not_changed(#[case] object: Value) {
     for kind in Kind::ALL {
         assert_eq!(on_create(kind, &object), json!([]));
     }
@@ -166,7 +166,7 @@ fn the_finalizer_is_left_to_the_controllers_on_request() {
     assert_eq!(default_patch(&request), Patch::default());
 }
 
-/// JSON that uses the words of our kinds, so that rules find something to look at.
+/// JSON with the field names of our kinds, so that the functions find fields.
 fn arbitrary_object() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -205,7 +205,7 @@ fn arbitrary_object() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Whether `after` holds everything that `before` holds, apart from values that count as empty.
+/// Whether `after` contains everything of `before`, apart from values that count as empty.
 fn only_adds(before: &Value, after: &Value) -> bool {
     match (before, after) {
         (Value::Object(before), Value::Object(after)) => {

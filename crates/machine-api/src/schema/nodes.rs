@@ -1,7 +1,7 @@
-//! Schema nodes that say less or more than the Rust type behind them.
+//! Schema nodes that differ from the schema of their Rust type.
 //!
-//! The types name these functions by `#[schemars(schema_with = …)]`. What they spell out is how the original's
-//! definitions treat the node: open metadata, atomic maps, lists keyed by type.
+//! The types name these functions with `#[schemars(schema_with = …)]`. The functions follow the definitions of the Go original: open metadata, atomic
+//! maps, and lists with the type as key.
 
 use k8s_openapi::{
     api::core::v1::NodeSpec,
@@ -10,17 +10,17 @@ use k8s_openapi::{
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 
-/// Metadata of the object itself; the API server knows its schema.
+/// The metadata of the object itself. The API server has its schema.
 pub fn object_metadata(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "object"})
 }
 
-/// Metadata inside a template: everything is kept. `creationTimestamp` stays undeclared, because it is stored as null.
+/// The metadata of a template, where every field is kept. `creationTimestamp` is not declared, because it is stored as null.
 pub fn template_metadata(_: &mut SchemaGenerator) -> Schema {
     open_object()
 }
 
-/// An object of any content.
+/// An object with any content.
 pub fn any_object(_: &mut SchemaGenerator) -> Schema {
     open_object()
 }
@@ -29,7 +29,7 @@ fn open_object() -> Schema {
     json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
 }
 
-/// A label selector, which an apply owns as one value.
+/// A label selector. It is atomic: server-side apply owns it as one value.
 pub fn label_selector(generator: &mut SchemaGenerator) -> Schema {
     let mut schema = LabelSelector::json_schema(generator);
     schema.insert("x-kubernetes-map-type".to_owned(), json!("atomic"));
@@ -38,7 +38,7 @@ pub fn label_selector(generator: &mut SchemaGenerator) -> Schema {
     schema
 }
 
-/// The original's copy of the Node specification, of which only taints are used.
+/// The Go original's copy of the Node specification, of which only the taints are used.
 pub fn node_spec(generator: &mut SchemaGenerator) -> Schema {
     let mut schema = NodeSpec::json_schema(generator);
     set_list_type(&mut schema, "/properties/podCIDRs", "set");

@@ -1,5 +1,5 @@
-//! Rules over machines, sets and deployments beyond the cases of spec/api-and-admission §12.1, which are in
-//! `tests/fixtures/admission-cases.yaml` and asked in `cli/validate`.
+//! Rules for machines, sets and deployments, in addition to the cases of spec/api-and-admission §12.1. Those are in
+//! `tests/fixtures/admission-cases.yaml` and run in `cli/validate`.
 
 #![allow(clippy::needless_pass_by_value, reason = "table rows build the values they pass")]
 
@@ -34,7 +34,7 @@ fn taints(list: Value) -> Value {
 #[case::a_bad_annotation_key(node_template(json!({"metadata": {"annotations": {"A/b": "x", "a b": "y"}}})), &["spec.nodeTemplate.metadata.annotations: Invalid value: \"a b\": name part must consist…"])]
 #[case::annotations_too_large(node_template(json!({"metadata": {"annotations": {"a": "x".repeat(262_144)}}})), &["spec.nodeTemplate.metadata.annotations: Too long: may not be more than 262144 bytes"])]
 #[case::an_unknown_admission_annotation(annotated("admission.machine.sapcloud.io/slip", "x"), &["metadata.annotations[admission.machine.sapcloud.io/slip]: Invalid value: \"x\": unknown annotation"])]
-#[case::poison_everywhere_is_told_at_once(json!({"spec": {"class": 5, "drainTimeout": true, "nodeTemplate": {"spec": {"taints": "x"}}, "maxEvictRetries": -1}}),
+#[case::all_wrong_types_are_reported_at_once(json!({"spec": {"class": 5, "drainTimeout": true, "nodeTemplate": {"spec": {"taints": "x"}}, "maxEvictRetries": -1}}),
     &["spec.class: Invalid value: 5: must be an object", "spec.nodeTemplate.spec.taints: Invalid value: \"x\": must be a list", "spec.drainTimeout: Invalid value: true: must be a string", "spec.maxEvictRetries: Invalid value: -1: must be greater than or equal to 0"])]
 fn a_new_machine(#[case] patch: Value, #[case] denials: &[&str]) {
     create(Machine, patch).gives(denials, &[]);
@@ -105,7 +105,7 @@ fn the_strategy_changes_during_a_rollout(#[case] replicas: i64, #[case] warnings
     update(MachineDeployment, old, new).gives(&[], warnings);
 }
 
-/// A selector with these labels that wants one of them to have this value; the template says `a: b`.
+/// A selector with these labels. One label of the selector must have this value, and the template has `a: b`.
 fn selecting(labels: &[(&str, &str)], value: &str) -> Value {
     let labels: Value =
         labels.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect::<serde_json::Map<_, _>>().into();
@@ -113,12 +113,12 @@ fn selecting(labels: &[(&str, &str)], value: &str) -> Value {
     spec(json!({"selector": {"matchLabels": labels, "matchExpressions": [expression]}}))
 }
 
-/// Of what defaulting fills in, and of status, no creation or update that comes through the webhooks can lack anything.
+/// Creations and updates through the webhooks always have the fields that defaulting sets. So only these tests cover the rules for them.
 #[rstest]
 #[case::str_3_settings_of_a_rolling_update(spec(json!({"strategy": {"rollingUpdate": null}})), "STR-3")]
 #[case::str_4_settings_of_an_update_in_place(spec(json!({"strategy": {"type": "InPlaceUpdate", "rollingUpdate": null}})), "STR-4")]
 #[case::str_6_a_margin(rolling(json!({"maxSurge": null})), "STR-6")]
-fn what_defaulting_fills_in_is_demanded(#[case] patch: Value, #[case] rule: &str) {
+fn fields_with_defaults_are_required(#[case] patch: Value, #[case] rule: &str) {
     let object = super::fixtures::object(MachineDeployment, &patch);
     let found = super::static_findings(MachineDeployment, &Json::from(&object));
     assert_eq!(found.iter().map(|finding| finding.rule.as_str()).collect::<Vec<_>>(), [rule]);
@@ -127,7 +127,7 @@ fn what_defaulting_fills_in_is_demanded(#[case] patch: Value, #[case] rule: &str
 #[rstest]
 #[case::sts_1_written_by_somebody(json!({}), "alice", "STS-1")]
 #[case::sts_2_an_unknown_phase(json!({"status": {"currentStatus": {"phase": "Foo"}}}), CONTROLLER, "STS-2")]
-fn what_is_said_about_a_status(#[case] patch: Value, #[case] user: &str, #[case] rule: &str) {
+fn warnings_about_a_status(#[case] patch: Value, #[case] user: &str, #[case] rule: &str) {
     let (old, new) = (super::fixtures::object(Machine, &json!({})), super::fixtures::object(Machine, &patch));
     assert_eq!(status_rules(Machine, &old, &new, user), [rule]);
 }
@@ -155,7 +155,7 @@ fn status_rules(kind: super::Kind, old: &Value, new: &Value, user: &str) -> Vec<
     found.iter().map(|finding| finding.rule.as_str()).collect()
 }
 
-/// Controllers go on acting on what the original acted on.
+/// The controllers keep reconciling objects that the Go original reconciled.
 #[rstest]
 #[case::blanks_in_conditions_never_stopped_it(Machine, spec(json!({"nodeConditions": "A, B"})), &[])]
 #[case::a_missing_class_did(Machine, spec(json!({"class": {"name": ""}})), &["spec.class.name"])]
@@ -172,12 +172,12 @@ fn status_rules(kind: super::Kind, old: &Value, new: &Value, user: &str) -> Vec<
 #[case::expressions_that_do_not_fit_did_not(MachineSet, selecting(&[("a", "b")], "c"), &[])]
 #[case::labels_that_do_not_fit_did(MachineSet, selecting(&[("a", "c")], "b"), &["spec.template.metadata.labels"])]
 #[case::an_unreadable_duration_must(Machine, spec(json!({"drainTimeout": "x"})), &["spec.drainTimeout"])]
-fn what_stops_a_controller(#[case] kind: super::Kind, #[case] patch: Value, #[case] paths: &[&str]) {
+fn mistakes_that_stop_a_controller(#[case] kind: super::Kind, #[case] patch: Value, #[case] paths: &[&str]) {
     let found: Findings = super::reconcile_findings(kind, &Json::from(&super::fixtures::object(kind, &patch)));
     assert_eq!(found.errors().map(|error| error.path.as_str().to_owned()).collect::<Vec<_>>(), paths);
 }
 
-/// No object was ever stored in v1beta1 that would need leniency.
+/// No invalid object was ever stored in v1beta1, so that v1beta1 needs no leniency.
 #[test]
 fn more_than_all_machines_are_refused_in_v1beta1_only() {
     let object = super::fixtures::object(MachineDeployment, &rolling(json!({"maxUnavailable": "150%"})));
@@ -203,7 +203,7 @@ fn more_than_all_machines_are_refused_in_v1beta1_only() {
     assert_eq!(denials(super::ApiVersion::V1beta1), [1, 1]);
 }
 
-/// All objects that differ from a base object in one value, which is of a type or a text that some rule objects to.
+/// All objects that differ from a base object in one value. The value has a type or a text that some rule refuses.
 fn spoilt_objects() -> Vec<(super::Kind, Value)> {
     fn places(value: &Value, at: &str, found: &mut Vec<String>) {
         if let Value::Object(members) = value {
@@ -266,7 +266,7 @@ fn controllers_run_every_rule_that_can_stop_them() {
 }
 
 #[test]
-fn a_comma_text_is_told_once_with_its_first_entries() {
+fn a_comma_string_is_reported_once_with_its_first_entries() {
     let commas = spec(json!({"nodeConditions": ",".repeat(12_000)}));
     let objection = "entry \"\" must not be empty";
     let text = format!("{objection}; {objection}; {objection}; and 11998 more");
@@ -279,7 +279,7 @@ fn a_comma_text_is_told_once_with_its_first_entries() {
 }
 
 #[test]
-fn a_list_of_skips_is_told_once_with_its_first_ids() {
+fn a_list_of_skips_is_reported_once_with_its_first_ids() {
     let asked = annotated(annotation::ADMISSION_SKIP, &"a,".repeat(12_000));
     let found = create(Machine, asked).answer();
     let errors: Vec<_> = found.errors().map(|error| error.detail.as_ref()).collect();
@@ -287,7 +287,7 @@ fn a_list_of_skips_is_told_once_with_its_first_ids() {
 }
 
 #[test]
-fn of_a_new_mistake_among_many_stored_ones_the_text_is_told() {
+fn a_new_mistake_among_many_stored_ones_is_reported_with_its_text() {
     let labels = |number: usize| -> Value {
         let labels = (0..number).map(|n| (format!("{n}!"), json!("v"))).collect::<serde_json::Map<_, _>>();
         node_template(json!({"metadata": {"labels": labels}}))
@@ -300,7 +300,7 @@ fn of_a_new_mistake_among_many_stored_ones_the_text_is_told() {
 }
 
 #[test]
-fn the_same_questions_in_v1beta1_are_answered_in_its_words() {
+fn findings_in_v1beta1_have_the_paths_of_v1beta1() {
     let object = json!({"metadata": {"name": "m1"}, "spec": {"classRef": {"kind": "MachineClass"},
         "lifecycle": {"drainTimeout": "x", "unhealthyNodeConditions": ["A", "A"]}}});
     let policy = super::Policy::default();

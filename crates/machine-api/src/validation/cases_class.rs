@@ -1,5 +1,5 @@
-//! Rules over classes, references and deletions beyond the cases of spec/api-and-admission §12.1, which are in
-//! `tests/fixtures/admission-cases.yaml` and asked in `cli/validate`.
+//! Rules for classes, references and deletions, in addition to the cases of spec/api-and-admission §12.1. Those are in
+//! `tests/fixtures/admission-cases.yaml` and run in `cli/validate`.
 
 #![allow(clippy::needless_pass_by_value, reason = "table rows build the values they pass")]
 
@@ -17,7 +17,7 @@ use kube_values::{
     json::Json,
 };
 
-/// Two drivers, of which AWS wants an `ami`.
+/// Two drivers. The driver of AWS requires an `ami`.
 struct TwoDrivers(Coverage);
 
 impl Providers for TwoDrivers {
@@ -45,7 +45,7 @@ fn capacity(fields: Value) -> Value {
 #[case::no_capacity(json!({"nodeTemplate": {"capacity": null}}), &["nodeTemplate.capacity[cpu]: <incomplete>", "nodeTemplate.capacity[gpu]: <incomplete>", "nodeTemplate.capacity[memory]: <incomplete>"], &[])]
 #[case::a_list_as_amount(capacity(json!({"cpu": []})), &["nodeTemplate.capacity[cpu]: Invalid value: []: quantities must match…"], &[])]
 #[case::a_secret_elsewhere(json!({"secretRef": {"name": "s", "namespace": "x"}}), &[], &["secretRef.namespace: secrets outside the watched namespace \"default\" are not seen"])]
-#[case::an_architecture_nobody_knows(json!({"nodeTemplate": {"architecture": "riscv"}}), &[], &["nodeTemplate.architecture: unknown architecture \"riscv\""])]
+#[case::an_unknown_architecture(json!({"nodeTemplate": {"architecture": "riscv"}}), &[], &["nodeTemplate.architecture: unknown architecture \"riscv\""])]
 #[case::poison(json!({"providerSpec": "x", "nodeTemplate": {"capacity": [], "zone": 5}}), &["providerSpec: Invalid value: \"x\": must be an object", "nodeTemplate.capacity: Invalid value: []: must be an object", "nodeTemplate.zone: Invalid value: 5: must be a string"], &[])]
 fn a_new_class(#[case] patch: Value, #[case] denials: &[&str], #[case] warnings: &[&str]) {
     create(MachineClass, patch).providers(TwoDrivers(Coverage::All)).gives(denials, warnings);
@@ -66,7 +66,7 @@ fn a_provider_that_is_not_served(
     create(MachineClass, json!({"provider": provider})).providers(TwoDrivers(coverage)).gives(denials, warnings);
 }
 
-/// A stored class goes on working, whatever is thought of its provider now.
+/// A stored class keeps working, even if its provider would be refused now.
 #[test]
 fn a_stored_class_of_a_misspelt_provider_can_be_changed() {
     let old = json!({"provider": "aws"});
@@ -76,7 +76,7 @@ fn a_stored_class_of_a_misspelt_provider_can_be_changed() {
 }
 
 #[test]
-fn v135_a_terminating_class_is_let_go() {
+fn v135_a_terminating_class_can_be_removed() {
     let metadata = |finalizers: Value| json!({"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": finalizers});
     let old =
         json!({"metadata": metadata(json!(["machine.sapcloud.io/machine-controller-manager"])), "provider": null});
@@ -91,7 +91,7 @@ fn an_update_of_a_class_is_ratcheted_for_the_drivers_rules_too() {
         .gives(&[], &["existing problem: providerSpec.ami: Required value: AMI is required"]);
 }
 
-/// Class `c1` is used by two machines, `gone` does not exist; machine `m0` holds `aws:///r/i-1`.
+/// Two machines use class `c1`, class `gone` does not exist, and machine `m0` has the provider id `aws:///r/i-1`.
 struct Known;
 
 impl References for Known {
@@ -146,7 +146,7 @@ fn class_named(name: &str) -> Value {
     json!({"spec": {"class": {"name": name}}})
 }
 
-/// A template with a label that others select too.
+/// A template with a label that other objects select too.
 fn selecting_shared() -> Value {
     json!({"spec": {"template": {"metadata": {"labels": {"shared": "x"}}}}})
 }
@@ -154,7 +154,7 @@ fn selecting_shared() -> Value {
 #[rstest]
 #[case::a_class_that_leaves(create(Machine, class_named("leaving")), &[], &["spec.class.name: MachineClass \"leaving\" is being deleted"])]
 #[case::mch_21_another_spelling(create(Machine, json!({"spec": {"providerID": "aws:///ra/i-1"}})), &["spec.providerID: Duplicate value: \"aws:///ra/i-1\": it is the instance of Machine \"m0\", spelled \"aws:///r/i-1\" there"], &[])]
-#[case::mch_21_nobody_can_tell(create(Machine, json!({"spec": {"providerID": "x:///i-1"}})), &[], &["spec.providerID: may be the instance of Machine \"m0\""])]
+#[case::mch_21_possibly_the_same_instance(create(Machine, json!({"spec": {"providerID": "x:///i-1"}})), &[], &["spec.providerID: may be the instance of Machine \"m0\""])]
 #[case::mch_21_its_own(create(Machine, json!({"metadata": {"name": "m0"}, "spec": {"providerID": "aws:///ra/i-1"}})), &[], &[])]
 #[case::a_class_that_was_unknown_before(update(Machine, class_named("nope"), json!({"metadata": {"labels": {"x": "y"}}, "spec": {"class": {"name": "nope"}}})), &[], &[])]
 #[case::no_user_data(create(MachineClass, json!({"secretRef": {"name": "bare"}})), &[], &["secretRef: no userData found in the referenced secrets"])]
@@ -176,7 +176,7 @@ fn facts_about_other_objects(#[case] question: Question, #[case] denials: &[&str
 }
 
 #[test]
-fn a_driver_is_asked_about_a_v1beta1_class_in_its_own_shape() {
+fn a_driver_gets_a_v1beta1_class_in_the_shape_of_v1alpha1() {
     let class = json!({"metadata": {"name": "c1"}, "spec": {"provider": "AWS", "providerSpec": {}}});
     let policy = super::Policy::default();
     let found = super::validate(&super::ValidationRequest {

@@ -1,4 +1,4 @@
-//! Rules over a class (spec/api-and-admission §5.4), and the seam to the drivers' own rules.
+//! Rules for classes (spec/api-and-admission §5.4), and the interface to the rules of drivers.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -22,45 +22,44 @@ const PLACE_TEXT: &str = "MachineClass NodeTemplate Instance Type, region and zo
 const QUANTITY_TEXT: &str =
     "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
 
-/// Whether the drivers of this process are all there are (`--drivers-exclusive`).
+/// Whether this process has all drivers (`--drivers-exclusive`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Coverage {
-    /// A provider that is not served here is a mistake.
+    /// A provider without a driver in this process is a mistake.
     All,
-    /// Other processes may serve it.
+    /// Another process may have the driver.
     #[default]
     Some,
 }
 
-/// What drivers have to say about a class. Implemented over the driver registry by whoever has one.
+/// The rules of drivers for classes. Implemented by users of the driver registry.
 pub trait Providers: Send + Sync {
-    /// The `provider` strings whose classes can be judged, sorted.
+    /// The sorted names of the providers whose classes can be checked.
     fn names(&self) -> Vec<&str>;
 
-    /// Whether these are all.
+    /// Whether these are all providers.
     fn coverage(&self) -> Coverage;
 
-    /// Whether a driver of this process makes machines for the provider; else only its rules are known here.
+    /// Whether a driver of this process makes machines for the provider. If not, this process has only the rules.
     fn serves(&self, _provider: &str) -> bool {
         true
     }
 
-    /// What the driver publishes about the shape of `providerSpec` (CLS-4, CLS-5, CLS-18).
+    /// The schema of `providerSpec` that the driver publishes (CLS-4, CLS-5, CLS-18).
     fn schema(&self, _provider: &str) -> Option<Arc<ProviderSchema>> {
         None
     }
 
-    /// What the driver misses in Secrets with values under these keys (CLS-9).
+    /// The keys that the driver requires and that are missing in Secrets with these keys (CLS-9).
     fn missing_in_secret(&self, _provider: &str, _keys: &BTreeSet<String>) -> Vec<&'static str> {
         Vec::new()
     }
 
-    /// The own rules of the driver that serves this provider (CLS-6). `class` has the shape of v1alpha1; paths start at
-    /// `providerSpec`. Pure, without I/O.
+    /// Runs the rules of the driver for this provider (CLS-6). `class` has the shape of v1alpha1. Paths start at `providerSpec`. Pure, without I/O.
     fn check(&self, provider: &str, class: &Json<'_>, found: &mut Findings);
 }
 
-/// No drivers are known here; nothing is said about providers.
+/// Providers without any driver. Providers are not checked.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoProviders;
 
@@ -78,7 +77,7 @@ impl Providers for NoProviders {
 
 pub const CLS_3: Rule = refuses("CLS-3", "There is a provider specification.", &["V117"]);
 
-/// Runs all static rules of a class.
+/// Runs all static rules for a class.
 pub fn rules(object: &Object<'_>, namespace: &str, providers: &dyn Providers, found: &mut Findings) {
     let (class, path, user_data_ref) = match object.version {
         ApiVersion::V1alpha1 => (object.root(), FieldPath::default(), "secretRef"),
@@ -98,12 +97,12 @@ pub fn rules(object: &Object<'_>, namespace: &str, providers: &dyn Providers, fo
     node_template(class.get("nodeTemplate"), &path.child("nodeTemplate"), found);
 }
 
-/// The rules of a class that may stop a controller, and few others; the driver's are its own business.
+/// Runs the rules for a class that can stop a controller, and a few others. The rules of the driver are not among them.
 pub fn rules_that_stop_controllers(object: &Object<'_>, found: &mut Findings) {
     node_template(object.root().get("nodeTemplate"), &FieldPath::new("nodeTemplate"), found);
 }
 
-/// CLS-4, CLS-5 and CLS-18. What is no object has been reported by its type.
+/// CLS-4, CLS-5 and CLS-18. A value that is no object is reported by the check of types.
 fn provider_spec_has_its_shape(
     class: Node<'_>,
     schema: Option<&ProviderSchema>,
@@ -117,11 +116,10 @@ fn provider_spec_has_its_shape(
     schema.compare_with_node_template(spec, class.get("nodeTemplate"), (&spec_path, &template_path), found);
 }
 
-/// The rule of what a driver finds.
+/// The rule id of all findings of drivers.
 pub const CLS_6: Rule = refuses_or_warns("CLS-6", "The driver has no objection to the class.", &["V118", "V133b"]);
 
-/// CLS-6. Drivers know classes in the shape of v1alpha1; for a v1beta1 class their paths are led back to where the user
-/// wrote the fields.
+/// CLS-6. Drivers know only the shape of v1alpha1. For a v1beta1 class, the paths of findings are changed to those of the user's fields.
 fn driver_agrees(
     object: &Object<'_>,
     provider: &str,
@@ -153,8 +151,8 @@ pub const CLS_1: Rule = Rule {
 
 pub const CLS_2: Rule = refuses_or_warns("CLS-2", "A driver serves the provider.", &["V116", "V116b", "V116c"]);
 
-/// CLS-1 and CLS-2; returns the provider when it can be judged. Names are compared case-sensitively, as the registry does. One
-/// that is unknown here may be served by another process, and so is refused only where it is a mistake for certain.
+/// CLS-1 and CLS-2. Returns the provider if its classes can be checked. Names are case-sensitive, as in the registry. Another process may have the
+/// driver for an unknown provider, so that it is refused only if it is certainly a mistake.
 fn provider_is_served<'a>(
     class: Node<'a>,
     path: &FieldPath,
@@ -195,14 +193,14 @@ fn provider_is_served<'a>(
 /// Providers of clouds that have ended their service.
 const GONE: [&str; 2] = ["Packet", "EquinixMetal"];
 
-/// What a provider may be that no driver here judges.
+/// What is known of a provider without rules here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unknown<'a> {
-    /// This one, written wrongly: it differs by case, or by one letter.
+    /// A misspelt name of this provider: it differs in case or in one letter.
     Misspelt(&'a str),
-    /// One of a cloud that exists no more.
+    /// A provider whose cloud has ended its service.
     Gone,
-    /// One that another process may serve.
+    /// A provider that another process may serve.
     Elsewhere,
 }
 
@@ -218,7 +216,7 @@ impl<'a> Unknown<'a> {
     }
 }
 
-/// Whether one text becomes the other by changing, adding or taking away at most one letter.
+/// Whether a text becomes the other text by the change, insertion or removal of at most one letter.
 fn differ_by_a_letter_at_most(one: &str, other: &str) -> bool {
     let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
     let (short, long) = if one.len() <= other.len() { (&one, &other) } else { (&other, &one) };
@@ -345,7 +343,7 @@ pub const CLS_10: Rule = Rule {
     ..original("CLS-10", "The node template says how much CPU, GPU and memory a machine has.", &["V120", "V121"])
 };
 
-/// CLS-10: whoever scales from zero needs all three.
+/// CLS-10: cluster-autoscaler needs all three to scale from zero.
 fn capacity_is_complete(capacity: Node<'_>, path: &FieldPath, found: &mut Findings) {
     if matches!(capacity, Node::Mistyped) || capacity.value().is_some_and(|value| !value.is_object()) {
         return;

@@ -1,7 +1,7 @@
 //! Rule MCH-10: the node conditions that make a machine unhealthy.
 //!
-//! In v1alpha1 one comma-separated string that is not trimmed, in v1beta1 a list. An entry that can never equal a
-//! condition type would silently disable the check it stands for.
+//! v1alpha1 has a comma-separated string that is not trimmed, and v1beta1 a list. An entry that can't be a condition type would silently disable the
+//! check of that condition.
 
 use std::{collections::HashSet, fmt};
 
@@ -26,8 +26,8 @@ pub const MCH_10: Rule = Rule {
     )
 };
 
-/// The comma-separated form. The empty string is valid: it disables the checks. One finding for all entries that are wrong,
-/// one for all that stand there twice.
+/// Checks the comma-separated string. The empty string is valid and disables the checks. Makes one finding for all invalid entries, and one finding
+/// for all duplicates.
 pub fn text_names_conditions(conditions: Node<'_>, path: impl Fn() -> FieldPath, found: &mut Findings) {
     let Some(text) = conditions.text().filter(|text| !text.is_empty()) else { return };
     let mut seen = HashSet::new();
@@ -52,7 +52,7 @@ pub fn text_names_conditions(conditions: Node<'_>, path: impl Fn() -> FieldPath,
     }
 }
 
-/// The list form.
+/// Checks the list.
 pub fn list_names_conditions(conditions: Node<'_>, path: PathRef<'_>, found: &mut Findings) {
     let mut seen = HashSet::new();
     for (index, entry) in conditions.elements().iter().enumerate() {
@@ -67,11 +67,11 @@ pub fn list_names_conditions(conditions: Node<'_>, path: PathRef<'_>, found: &mu
 }
 
 fn is_wellformed(entry: &str) -> bool {
-    // No qualified name holds whitespace.
+    // A qualified name contains no whitespace.
     syntax::is_qualified_name(entry)
 }
 
-/// What is wrong with an entry, put together where it is told.
+/// The problem of an entry. The text is made only if it is needed.
 struct Objection<'e>(&'e str);
 
 impl fmt::Display for Objection<'_> {

@@ -1,4 +1,4 @@
-//! The base objects of spec/api-and-admission §12 and a question built from what differs.
+//! The base objects of spec/api-and-admission §12, and questions that change them.
 
 #![allow(clippy::needless_pass_by_value, reason = "table rows build the values they pass")]
 
@@ -36,7 +36,7 @@ pub fn object(kind: Kind, patch: &Value) -> Value {
     object
 }
 
-/// A question: who wants to do what, under which settings.
+/// A question: the user, the change and the settings.
 pub struct Question {
     kind: Kind,
     old: Option<Value>,
@@ -58,7 +58,7 @@ pub fn create(kind: Kind, patch: Value) -> Question {
     question(kind, None, Some(object(kind, &patch)))
 }
 
-/// Update of the base object; both patches start from the base.
+/// An update of the base object. Both patches change the base object.
 pub fn update(kind: Kind, old: Value, new: Value) -> Question {
     question(kind, Some(object(kind, &old)), Some(object(kind, &new)))
 }
@@ -84,13 +84,13 @@ impl Question {
         self
     }
 
-    /// The deletion leaves what the object owns.
+    /// The deletion keeps the dependents of the object.
     pub fn orphaning(mut self) -> Self {
         self.dependents = Dependents::Orphaned;
         self
     }
 
-    /// Defaults, then rules, as an API server would ask.
+    /// Applies the defaults, then the rules, as an API server would.
     pub fn answer(mut self) -> Findings {
         if let Some(new) = &mut self.new {
             let (old, given) = (self.old.as_ref().map(Json::from), Json::from(&*new));
@@ -126,7 +126,7 @@ impl Question {
         })
     }
 
-    /// Asserts all refusals and all warnings, in order. An expected text that ends with `…` is a beginning.
+    /// Asserts all refusals and all warnings, in order. An expected text with `…` at its end is a prefix.
     pub fn gives(self, denials: &[&str], warnings: &[&str]) {
         let found = self.answer();
         compare("denials", &found.errors().map(ToString::to_string).collect::<Vec<_>>(), denials);
@@ -143,7 +143,7 @@ impl Question {
     }
 }
 
-/// Abbreviations of long texts in tables.
+/// Expands abbreviations of long texts in tables.
 fn spelled_out(text: &str) -> String {
     const DURATION: &str = "must be a duration such as \"30s\", \"10m\" or \"1h30m\"";
     const PERCENT: &str = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')";

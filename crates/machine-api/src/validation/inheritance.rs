@@ -1,9 +1,9 @@
-//! Children of a forgiven parent: a machine or set that carries what its owner carries too is warned about, not refused.
+//! Children of an owner with stored mistakes: mistakes that a machine or set copies from its owner are warnings, not refusals.
 //!
-//! What was stored before admission goes on working, and that includes making machines: the controllers of a set copy its
-//! template, mistakes and all. A finding on such a creation is forgiven only if the controlling owner exists, is the one that
-//! is named (by kind, name and UID), and says *the same* at the corresponding place. Pure; which owner is stored is asked by
-//! whoever calls. Source: spec/api-and-admission §4.2.
+//! Objects that were stored before admission existed must keep working. For sets this includes new machines, and the controllers copy the template of
+//! a set with its mistakes. A finding for a new child is forgiven only if its controlling owner exists, has the kind, name and UID of the owner
+//! reference, and has the *same* value at the corresponding place. The functions are pure. The caller finds the stored owner. Source:
+//! spec/api-and-admission §4.2.
 
 use kube_values::syntax;
 
@@ -17,29 +17,29 @@ use kube_values::{
     json::{Json, Members},
 };
 
-/// Which object controls another.
+/// The identity of the controlling owner of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnerKey {
     /// `MachineSet` or `MachineDeployment`.
     pub kind: Kind,
-    /// The namespace of both.
+    /// The namespace of the owner and the child.
     pub namespace: String,
-    /// Name of the owner.
+    /// The name of the owner.
     pub name: String,
-    /// Its UID; another object of this name is another owner.
+    /// The UID of the owner. Another object with the same name is another owner.
     pub uid: String,
 }
 
 impl OwnerKey {
-    /// Whether this object is the one that is meant.
+    /// Whether this object is the owner.
     pub fn names(&self, object: &Json<'_>) -> bool {
         let text = |field| Node::of(object).at(&["metadata", field]).text();
         text("name") == Some(&self.name) && text("namespace") == Some(&self.namespace) && text("uid") == Some(&self.uid)
     }
 }
 
-/// The owner that a new object says it has, if what it carries could come from there: the set of a machine, the deployment
-/// of a set. Controllers make children in v1alpha1 only.
+/// The owner in the owner reference of a new object, if the owner can be the source of its content: the set of a machine, or the deployment of a set.
+/// Only for v1alpha1, because controllers create children only in v1alpha1.
 pub fn controlling_owner(request: &ValidationRequest<'_>) -> Option<OwnerKey> {
     let Change::Create { new } = request.change else { return None };
     let kind = match request.kind {
@@ -54,20 +54,20 @@ pub fn controlling_owner(request: &ValidationRequest<'_>) -> Option<OwnerKey> {
     let is_ours = request.version == ApiVersion::V1alpha1 && group == GROUP && text("kind") == Some(kind.as_str());
     let key = || -> Option<OwnerKey> {
         let (name, uid) = (text("name")?.to_owned(), text("uid")?.to_owned());
-        // Both become part of a URL: no stored object has another name, and none may lead elsewhere.
+        // Both become part of a URL. Only valid names are used, so that the URL can't be changed.
         let is_label = !request.namespace.contains('.') && is_name(request.namespace);
         (is_label && is_name(&name)).then(|| OwnerKey { kind, namespace: request.namespace.to_owned(), name, uid })
     };
     is_ours.then(key).flatten()
 }
 
-/// Whether an object or a namespace may have this name.
+/// Whether the text is a valid name of an object or namespace.
 fn is_name(text: &str) -> bool {
     text.len() <= 253 && syntax::dns1123_subdomain(text).is_empty()
 }
 
-/// Marks those refusals of a new object for which its owner says the same.
-pub fn forgive_what_the_owner_says(request: &ValidationRequest<'_>, owner: &Json<'_>, found: &mut Findings) {
+/// Forgives the refusals of a new object where its owner has the same value.
+pub fn forgive_mistakes_of_the_owner(request: &ValidationRequest<'_>, owner: &Json<'_>, found: &mut Findings) {
     let Some(key) = controlling_owner(request).filter(|key| key.names(owner)) else { return };
     let Some(child) = request.change.new_object().map(Node::of) else { return };
     let is_inherited = |rule, path: &FieldPath| is_inherited(key.kind, child, Node::of(owner), rule, path);
@@ -80,24 +80,24 @@ pub fn forgive_what_the_owner_says(request: &ValidationRequest<'_>, owner: &Json
 }
 
 fn is_inherited(owner_kind: Kind, child: Node<'_>, owner: Node<'_>, rule: RuleId, path: &FieldPath) -> bool {
-    // The one rule that looks at two places.
+    // SEL-6 is the only rule that reads two places.
     let second = if rule == SEL_6.id { Some("spec.selector") } else { None };
     let mut places = second.into_iter().chain([path.as_str()]);
     places.all(|path| {
         let Some(place) = Place::parse(path) else { return false };
-        // Under a user's key something is, unless the key itself reads like a path.
+        // A path that ends with a key must have a value, except if the key itself looks like a path.
         let is_there = |value: Node<'_>| !path.ends_with(']') || !matches!(value, Node::Absent);
         let own = place.of(child);
         is_there(own) && place.in_owner(owner_kind).iter().any(|counterpart| alike(own, counterpart.of(owner)))
     })
 }
 
-/// The names on the way to a value. A list is taken whole, since rules compare its elements with each other.
+/// The names on the path to a value. A list is compared as a whole, because rules compare its elements with each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Place<'a>(Vec<&'a str>);
 
 impl<'a> Place<'a> {
-    /// Reads a path as findings print it; nothing for one that could mean several places.
+    /// Parses the path of a finding. `None` if the path is ambiguous.
     fn parse(path: &'a str) -> Option<Self> {
         let (mut names, mut rest) = (Vec::new(), path);
         while !rest.is_empty() {
@@ -127,7 +127,7 @@ impl<'a> Place<'a> {
         object.at(&self.0)
     }
 
-    /// Where an owner of this kind says what its child says here. Annotations come from its template or from itself.
+    /// The places of the owner where the value of the child comes from. Annotations come from the template of the owner or from the owner.
     fn in_owner(&self, owner: Kind) -> Vec<Self> {
         let below = |root: &[&'a str], names: &[&'a str]| Self([root, names].concat());
         match (owner, self.0.as_slice()) {
@@ -148,7 +148,7 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Whether two values are the same but for the hash of the template, which controllers add to selectors and labels.
+/// Whether two values are equal, without the hash of the template, which controllers add to selectors and labels.
 fn alike(own: Node<'_>, owners: Node<'_>) -> bool {
     match (own, owners) {
         (Node::Absent, Node::Absent) => true,
@@ -175,7 +175,7 @@ fn same_but_for_the_hash(own: &Json<'_>, owners: &Json<'_>) -> bool {
     }
 }
 
-/// A hash that is no label value is a mistake of its own.
+/// Whether this label is a valid template hash. An invalid hash is a mistake of its own.
 fn is_hash(key: &str, value: &Json<'_>) -> bool {
     key == label::MACHINE_TEMPLATE_HASH && value.as_str().is_some_and(|value| syntax::label_value(value).is_empty())
 }
@@ -205,7 +205,7 @@ mod tests {
         json!({"metadata": {"ownerReferences": [reference]}})
     }
 
-    /// A set `s1` that its template makes such machines.
+    /// The set `s1` with this template.
     fn set(template: &Value) -> Value {
         merged(Kind::MachineSet, &[json!({"metadata": {"uid": UID}, "spec": {"template": template}})])
     }
@@ -214,7 +214,7 @@ mod tests {
         merged(Kind::Machine, &[owned_by("MachineSet", "s1", UID), patch])
     }
 
-    /// How many refusals are left when the owner is known, and whether there were any before.
+    /// The number of refusals with the owner, and whether there were refusals without the owner.
     fn judge(kind: Kind, version: ApiVersion, child: &Value, owner: &Value) -> (usize, bool) {
         let (child, owner, policy) = (Json::from(child), Json::from(owner), Policy::default());
         let request = ValidationRequest {
@@ -233,7 +233,7 @@ mod tests {
     const BAD: &str = "KernelDeadlock, ReadonlyFilesystem";
 
     #[rstest]
-    #[case::what_the_template_says(json!({"spec": {"nodeConditions": BAD}}), json!({"spec": {"nodeConditions": BAD}}), 0)]
+    #[case::the_template_has_the_same(json!({"spec": {"nodeConditions": BAD}}), json!({"spec": {"nodeConditions": BAD}}), 0)]
     #[case::another_wrong_value(json!({"spec": {"nodeConditions": "A, C"}}), json!({"spec": {"nodeConditions": BAD}}), 1)]
     #[case::a_template_that_is_right(json!({"spec": {"nodeConditions": BAD}}), json!({"spec": {"nodeConditions": "A"}}), 1)]
     #[case::one_of_two(json!({"spec": {"nodeConditions": BAD, "healthTimeout": "0s"}}), json!({"spec": {"nodeConditions": BAD}}), 1)]
@@ -257,7 +257,7 @@ mod tests {
         assert_eq!(judge(Kind::Machine, ApiVersion::V1alpha1, &machine(patch), &set(&template)), (refusals, true));
     }
 
-    /// The Go controllers copy this annotation from set to machine.
+    /// The Go controllers copy this annotation from the set to its machines.
     #[rstest]
     #[case::the_same("abc", 0)]
     #[case::another("0s", 1)]
@@ -294,9 +294,9 @@ mod tests {
         assert_eq!(judge(Kind::Machine, ApiVersion::V1alpha1, &machine(says(BAD)), &elsewhere), (1, true));
     }
 
-    /// With the hash that controllers add, and a selector whose expressions the template does not fit.
+    /// Both objects have the hash that controllers add, and a selector with expressions that the template does not match.
     #[rstest]
-    #[case::what_the_deployment_says(json!({"spec": {"nodeConditions": BAD}}), json!({}), 0)]
+    #[case::the_deployment_has_the_same(json!({"spec": {"nodeConditions": BAD}}), json!({}), 0)]
     #[case::replicas_are_its_own(json!({}), json!({"spec": {"replicas": -1}}), 1)]
     #[case::a_template_of_its_own(json!({"spec": {"nodeConditions": BAD}}), says_in_template("A, C"), 1)]
     fn a_set_of_a_deployment(#[case] template: Value, #[case] more: Value, #[case] refusals: usize) {
@@ -317,7 +317,7 @@ mod tests {
         json!({"spec": {"nodeTemplate": {"metadata": {"labels": labels}}}})
     }
 
-    /// More mistakes than are told.
+    /// More mistakes than an answer lists.
     #[rstest]
     #[case::all_are_the_owners(0..300, json!({}), 0)]
     #[case::one_is_its_own(0..301, json!({}), 1)]
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_reads_like_a_path_is_not_taken_for_nothing() {
+    fn a_key_that_looks_like_a_path_is_not_read_as_absent() {
         let label = json!({"spec": {"nodeTemplate": {"metadata": {"labels": {"x].y[z": 5}}}}});
         assert!(judge(Kind::Machine, ApiVersion::V1alpha1, &machine(label), &set(&json!({}))).0 > 0);
     }
@@ -364,9 +364,9 @@ mod tests {
         assert_eq!(judge(Kind::MachineSet, ApiVersion::V1alpha1, &set("y"), &deployment), (1, true));
     }
 
-    /// Nothing was ever stored in it that would need leniency.
+    /// No invalid object was ever stored in v1beta1.
     #[test]
-    fn nothing_is_forgiven_in_v1beta1() {
+    fn v1beta1_forgives_nothing() {
         let child = merged(
             Kind::Machine,
             &[owned_by("MachineSet", "s1", UID), json!({"spec": {"lifecycle": {"drainTimeout": "x"}}})],
@@ -393,7 +393,7 @@ mod tests {
     #[case::a_way_up("..", false)]
     #[case::a_fragment("s1#x", false)]
     #[case::an_escape("s1%2fb", false)]
-    fn an_owner_is_asked_for_under_a_name_only(#[case] name: &str, #[case] expected: bool) {
+    fn an_owner_is_only_read_by_a_valid_name(#[case] name: &str, #[case] expected: bool) {
         let child = merged(Kind::Machine, &[owned_by("MachineSet", name, UID)]);
         let child = Json::from(&child);
         let policy = super::super::Policy::default();

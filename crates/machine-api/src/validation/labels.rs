@@ -1,4 +1,4 @@
-//! Labels, annotations and finalizers of templates: the API machinery's checks at a path of ours.
+//! Checks labels, annotations and finalizers of templates with the checks of the API machinery.
 
 use std::borrow::Cow;
 
@@ -10,10 +10,10 @@ use kube_values::{
     json::Members,
 };
 
-/// Most bytes that all annotations of an object may have together, keys included.
+/// The maximum bytes of all annotations of an object, with their keys.
 pub const ANNOTATIONS_MAX: usize = 262_144;
 
-/// Keys are qualified names and values are label values. Values that are no texts are reported elsewhere.
+/// Checks that keys are qualified names and values are label values. Values of another type are reported elsewhere.
 pub fn labels_are_wellformed(rule: RuleId, labels: Node<'_>, path: PathRef<'_>, found: &mut Findings) {
     for (key, value) in labels.members().into_iter().flat_map(Members::iter) {
         for objection in syntax::qualified_name(key) {
@@ -27,7 +27,7 @@ pub fn labels_are_wellformed(rule: RuleId, labels: Node<'_>, path: PathRef<'_>, 
     }
 }
 
-/// Keys are qualified names once lower-cased, and all together are not too large.
+/// Checks that keys are qualified names in lower case, and that the sum is not too large.
 pub fn annotations_are_wellformed(rule: RuleId, annotations: Node<'_>, path: PathRef<'_>, found: &mut Findings) {
     let mut size = 0;
     for (key, value) in annotations.members().into_iter().flat_map(Members::iter) {
@@ -41,13 +41,13 @@ pub fn annotations_are_wellformed(rule: RuleId, annotations: Node<'_>, path: Pat
     }
 }
 
-/// A key as it is judged; most are in lower case already.
+/// The key in lower case. Most keys are in lower case already.
 fn lower_cased(key: &str) -> Cow<'_, str> {
     let is_lower = key.bytes().all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase());
     if is_lower { Cow::Borrowed(key) } else { Cow::Owned(key.to_lowercase()) }
 }
 
-/// Finalizers are qualified names with a domain.
+/// Checks that finalizers are qualified names with a domain.
 pub fn finalizers_are_qualified(rule: RuleId, finalizers: Node<'_>, path: PathRef<'_>, found: &mut Findings) {
     for (index, finalizer) in finalizers.elements().iter().enumerate() {
         let Some(text) = finalizer.as_str() else { continue };

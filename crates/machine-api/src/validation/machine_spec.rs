@@ -1,5 +1,4 @@
-//! Rules over a machine's specification, in a Machine or in the template of a set or deployment
-//! (spec/api-and-admission §5.2).
+//! Rules for the specification of a machine, in a Machine or in the template of a set or deployment (spec/api-and-admission §5.2).
 
 use std::str::FromStr;
 
@@ -20,15 +19,15 @@ use kube_values::{
     field::{FieldPath, Findings, Located, PathRef},
 };
 
-/// What an API server says of a name.
+/// The message of an API server for an invalid name.
 const RFC_1123: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
 
-/// What a time limit may be.
+/// The lower bound of a time limit.
 #[derive(Clone, Copy)]
 enum Bound {
-    /// Zero has a meaning: at once.
+    /// Zero is allowed and means "at once".
     FromZero,
-    /// Zero would make the limit pass before it is set.
+    /// Zero is not allowed, because the limit would already be exceeded at its start.
     AboveZero,
 }
 
@@ -59,7 +58,7 @@ pub fn rules(object: &Object<'_>, found: &mut Findings) {
     failed_machines_are_replaced(object, settings, &settings_path, found);
 }
 
-/// The rules of a machine specification that may stop a controller, and few others.
+/// Runs the rules of a machine specification that can stop a controller, and a few others.
 pub fn rules_that_stop_controllers(object: &Object<'_>, found: &mut Findings) {
     let Some((spec, path)) = object.machine_spec() else { return };
     class_is_referred_to(object.version, spec, &path, found);
@@ -88,7 +87,7 @@ pub const MCH_24: Rule = Rule {
 
 pub const MCH_25: Rule = warns("MCH-25", "A template has no name.", &["MCH-25"]);
 
-/// Rules over the metadata of a machine template: MCH-24, MCH-25.
+/// Runs the rules for the metadata of a machine template: MCH-24, MCH-25.
 pub fn template_rules(object: &Object<'_>, found: &mut Findings) {
     let metadata = object.root().at(&["spec", "template", "metadata"]);
     let path = PathRef::new("spec.template.metadata");
@@ -138,7 +137,7 @@ pub const MCH_3: Rule = Rule {
     ..refuses("MCH-3", "The kind of the class is `MachineClass`.", &["V5", "V53"])
 };
 
-/// MCH-1 and MCH-3: there is one kind of class. The in-tree kinds of old are gone; machines naming them never reconcile.
+/// MCH-1 and MCH-3: there is one kind of class. The former in-tree kinds no longer exist, and machines that name them are never reconciled.
 fn class_kind_is_machine_class(class: Node<'_>, path: impl Fn() -> FieldPath, found: &mut Findings) {
     match class.get("kind").text_or_empty() {
         Some("") => found.required(MCH_1.id, path().child("kind"), "Kind is required"),
@@ -168,7 +167,7 @@ pub const MCH_5: Rule = Rule {
     ..refuses("MCH-5", "The name of the class is a name that an object can have.", &["V6"])
 };
 
-/// MCH-2 and MCH-5: the class is named, by a name that an object can have.
+/// MCH-2 and MCH-5: the class has a name that an object can have.
 fn class_is_named(class: Node<'_>, path: impl Fn() -> FieldPath, found: &mut Findings) {
     match class.get("name").text_or_empty() {
         Some("") => found.required(MCH_2.id, path().child("name"), "Name is required"),
@@ -196,7 +195,7 @@ fn template_has_no_provider_id(spec: Node<'_>, path: &FieldPath, found: &mut Fin
     }
 }
 
-/// MCH-7 and MCH-8 over the five time limits.
+/// MCH-7 and MCH-8 for the five time limits.
 fn time_limits_are_durations(version: ApiVersion, settings: Node<'_>, path: &FieldPath, found: &mut Findings) {
     let preserve = match version {
         ApiVersion::V1alpha1 => "machinePreserveTimeout",
@@ -225,7 +224,7 @@ pub const MCH_7: Rule = original(
 pub const MCH_8: Rule =
     refuses("MCH-8", "A time limit is above zero. That of a drain may be zero.", &["V13", "V14", "V15"]);
 
-/// MCH-7: a duration as Go reads it. MCH-8: of a length that makes sense.
+/// MCH-7: a duration in Go's syntax. MCH-8: a length within the bound.
 fn time_limit_is_a_duration(text: &str, bound: Bound, path: impl Fn() -> FieldPath, found: &mut Findings) {
     let duration = match GoDuration::from_str(text) {
         Ok(duration) => duration,
@@ -253,7 +252,7 @@ fn max_evict_retries_is_not_negative(settings: Node<'_>, path: &FieldPath, found
 
 pub const MCH_23: Rule = warns("MCH-23", "Machines that have failed are replaced.", &["MCH-23"]);
 
-/// MCH-23: a deployment that switches health off and does not update in place never gets rid of a broken machine.
+/// MCH-23: a deployment without health checks and without in-place updates never replaces a broken machine.
 fn failed_machines_are_replaced(object: &Object<'_>, settings: Node<'_>, path: &FieldPath, found: &mut Findings) {
     let (field, off) = match object.version {
         ApiVersion::V1alpha1 => ("disableHealthTimeout", settings.get("disableHealthTimeout").is_true()),

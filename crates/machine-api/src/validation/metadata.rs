@@ -1,5 +1,4 @@
-//! Rules over the metadata of all four kinds (spec/api-and-admission §5.1), and the exemptions that hang on metadata
-//! (§4.1 items 5 and 6).
+//! Rules for the metadata of all four kinds (spec/api-and-admission §5.1), and the exemptions that depend on metadata (§4.1 items 5 and 6).
 
 use std::str::FromStr;
 
@@ -24,16 +23,16 @@ use kube_values::{
 
 /// Values of the preserve annotation.
 const PRESERVE_VALUES: [&str; 4] = ["auto-preserved", "false", "now", "when-failed"];
-/// Entries of the autoscaler's list that are told of.
-const ENTRIES_TOLD: usize = 5;
-/// Longest name of a deployment whose machines' generated names still fit into a host name.
+/// The number of entries of cluster-autoscaler's list that are reported.
+const ENTRIES_MAX: usize = 5;
+/// The longest name of a deployment whose machines get names that are valid host names.
 const DEPLOYMENT_NAME_MAX: usize = 51;
-/// The same for a set.
+/// The longest name of a set whose machines get names that are valid host names.
 const SET_NAME_MAX: usize = 57;
-/// Longest host name, and longest value of a label.
+/// The longest host name, and the longest value of a label.
 const HOST_NAME_MAX: usize = 63;
 
-/// Runs all rules over the object's own metadata. Annotations are judged only when their value differs from `old`.
+/// Runs all rules for the metadata of the object itself. Annotations are checked only if their value differs from `old`.
 pub fn rules<'a>(
     object: &Object<'a>,
     old: Option<&'a Json<'a>>,
@@ -44,7 +43,7 @@ pub fn rules<'a>(
     let (new, old_annotations) = (object.root(), annotations(Node::of_option(old)));
     let metadata = Metadata { kind: object.kind, new, annotations: annotations(new), old_annotations };
     priority_is_a_number(&metadata, found);
-    preserve_is_a_known_word(&metadata, request, found);
+    preserve_value_is_known(&metadata, request, found);
     trigger_deletion_is_readable(&metadata, found);
     creation_timeout_is_a_duration(&metadata, found);
     times_are_times(&metadata, found);
@@ -65,8 +64,8 @@ pub fn is_terminating(object: &Json<'_>) -> bool {
     Node::of(object).at(&["metadata", "deletionTimestamp"]).is_present()
 }
 
-/// Whether an update touches nothing but metadata that says nothing about machines (§4.1 item 5). Status counts as
-/// equal: a write of the main resource cannot change it.
+/// Whether an update changes only metadata that rules don't read (§4.1 item 5). The status is ignored, because a write of the main resource can't
+/// change it.
 pub fn only_bookkeeping_differs(old: &Json<'_>, new: &Json<'_>) -> bool {
     const BOOKKEEPING: [&str; 5] = ["finalizers", "ownerReferences", "managedFields", "resourceVersion", "generation"];
     let (Json::Object(old), Json::Object(new)) = (old, new) else { return old == new };
@@ -79,7 +78,7 @@ pub fn only_bookkeeping_differs(old: &Json<'_>, new: &Json<'_>) -> bool {
         }
 }
 
-/// Whether two objects hold the same, apart from members that do not count.
+/// Whether two objects have the same members, without the ignored ones.
 fn same_members(left: &Members<'_>, right: &Members<'_>, does_not_count: impl Fn(&str) -> bool) -> bool {
     left.iter().all(|(key, value)| does_not_count(key) || right.get(key) == Some(value))
         && right.keys().all(|key| does_not_count(key) || left.contains_key(key))
@@ -87,7 +86,7 @@ fn same_members(left: &Members<'_>, right: &Members<'_>, does_not_count: impl Fn
 
 pub const META_10: Rule = warns("META-10", "The finalizer is not removed by hand.", &["M8"]);
 
-/// META-10: our finalizer is not taken off by hand.
+/// META-10: the finalizer of this program is not removed by hand.
 pub fn finalizer_stays(request: &ValidationRequest<'_>, old: &Json<'_>, new: &Json<'_>, found: &mut Findings) {
     let has = |object: &Json<'_>| {
         Node::of(object).at(&["metadata", "finalizers"]).elements().iter().any(|name| *name == finalizer::MACHINE)
@@ -103,8 +102,8 @@ pub fn finalizer_stays(request: &ValidationRequest<'_>, old: &Json<'_>, new: &Js
     }
 }
 
-/// Syntax of the object's own name, labels, annotations and finalizers, which an API server checks by itself. For callers
-/// that have none at hand, such as `mcm validate`.
+/// Checks the syntax of name, labels, annotations and finalizers of an object. An API server does this itself. The check is for callers without an
+/// API server, such as `mcm validate`.
 pub fn object_metadata_syntax(object: &Json<'_>, found: &mut Findings) {
     const RULE: RuleId = RuleId::declare("META");
     let path = FieldPath::new("metadata");
@@ -115,7 +114,7 @@ pub fn object_metadata_syntax(object: &Json<'_>, found: &mut Findings) {
             for objection in name.text().map(syntax::dns1123_subdomain).unwrap_or_default() {
                 found.invalid(RULE, path.child("name"), name.value_or_null(), objection);
             }
-            // The part that is generated makes a trailing dash or dot good.
+            // The generated part follows the prefix, so that the prefix may end with a dash or dot.
             let prefix_name = prefix.text().map(|prefix| format!("{prefix}x"));
             for objection in prefix_name.as_deref().map(syntax::dns1123_subdomain).unwrap_or_default() {
                 found.invalid(RULE, path.child("generateName"), prefix.value_or_null(), objection);
@@ -165,7 +164,7 @@ pub const META_1: Rule = Rule {
     )
 };
 
-/// META-1: the priority is a number as Go's `Atoi` reads it; empty means the default.
+/// META-1: the priority is a number in the syntax of Go's `Atoi`. An empty priority means the default.
 fn priority_is_a_number(metadata: &Metadata<'_>, found: &mut Findings) {
     let value = metadata.annotation(annotation::MACHINE_PRIORITY).filter(|value| !value.is_empty());
     let Some(value) = value.filter(|_| metadata.kind == Kind::Machine) else { return };
@@ -190,8 +189,8 @@ pub const META_2: Rule = Rule {
 
 pub const META_3: Rule = warns("META-3", "The word `auto-preserved` is left to the set controller.", &["V63", "V64"]);
 
-/// META-2 and META-3: preservation is asked for in one of four words, one of which belongs to a controller.
-fn preserve_is_a_known_word(metadata: &Metadata<'_>, request: &ValidationRequest<'_>, found: &mut Findings) {
+/// META-2 and META-3: the preserve annotation has one of four values. One of them is reserved for a controller.
+fn preserve_value_is_known(metadata: &Metadata<'_>, request: &ValidationRequest<'_>, found: &mut Findings) {
     let Some(value) = metadata.annotation(annotation::PRESERVE).filter(|_| metadata.kind == Kind::Machine) else {
         return;
     };
@@ -209,27 +208,28 @@ fn preserve_is_a_known_word(metadata: &Metadata<'_>, request: &ValidationRequest
 
 pub const META_4: Rule = warns("META-4", "The autoscaler's list of machines to delete can be read.", &["V67", "V68"]);
 
-/// META-4: the autoscaler's list of machines to delete can be read. Never refused: it comes with a replica change.
+/// META-4: cluster-autoscaler's list of machines to delete can be parsed. Never refused, because cluster-autoscaler changes the replicas in the same
+/// request.
 fn trigger_deletion_is_readable(metadata: &Metadata<'_>, found: &mut Findings) {
     let Some(value) = metadata.annotation(annotation::TRIGGER_DELETION) else { return };
     if metadata.kind != Kind::MachineDeployment || value.is_empty() {
         return;
     }
-    let mut told = 0;
+    let mut reported = 0;
     for entry in value.split(',') {
-        // The entry comes last: a warning is a short line, of which the end may be missing.
+        // The entry comes last, because the end of a long warning is cut off.
         let objection = match entry.split_once('~') {
             Some((name, time)) if !name.is_empty() && is_rfc3339(time) => continue,
             None if !entry.is_empty() => "without time",
             _ => "ignored, not <machine>~<time>",
         };
-        if told < ENTRIES_TOLD {
+        if reported < ENTRIES_MAX {
             let detail = format!("{objection}: {}", quoted(entry));
             found.warn(META_4.id, path_of_annotation(annotation::TRIGGER_DELETION), Value::Null, detail);
         } else {
             found.leave_out_warning(META_4.id);
         }
-        told += 1;
+        reported += 1;
     }
 }
 
@@ -261,7 +261,7 @@ fn creation_timeout_is_a_duration(metadata: &Metadata<'_>, found: &mut Findings)
 pub const META_6: Rule =
     warns("META-6", "The times that controllers exchange in annotations are RFC 3339 times.", &["META-6"]);
 
-/// META-6: times that controllers exchange are times.
+/// META-6: times in annotations of controllers are RFC 3339 times.
 fn times_are_times(metadata: &Metadata<'_>, found: &mut Findings) {
     for key in [annotation::MARKED_FOR_DELETION_TIME, annotation::LAST_REPLICA_CHANGE_BY_SCALER] {
         if let Some(value) = metadata.annotation(key).filter(|value| !is_rfc3339(value)) {
@@ -273,7 +273,7 @@ fn times_are_times(metadata: &Metadata<'_>, found: &mut Findings) {
 
 pub const META_7: Rule = warns("META-7", "The label `freeze` has the value `True` or is absent.", &["V112"]);
 
-/// META-7: only one word freezes.
+/// META-7: only the value `True` freezes.
 fn freeze_is_true(metadata: &Metadata<'_>, found: &mut Findings) {
     if !matches!(metadata.kind, Kind::MachineSet | Kind::MachineDeployment) {
         return;
@@ -287,7 +287,7 @@ fn freeze_is_true(metadata: &Metadata<'_>, found: &mut Findings) {
 pub const META_9: Rule =
     warns("META-9", "The name leaves room for the names that are made of it.", &["META-9", "META-9b"]);
 
-/// META-9: a machine's name stays a host name, and names that are generated from this one do.
+/// META-9: the name of a machine, and the names generated from this name, are valid host names.
 fn name_leaves_room_for_machines(metadata: &Metadata<'_>, found: &mut Findings) {
     let generated =
         "generated machine names may exceed 63 characters, which many providers and host names do not allow";
@@ -310,7 +310,7 @@ pub const META_11: Rule = refuses(
     &["V138", "V139"],
 );
 
-/// META-11: what asks something of admission must be understood by it.
+/// META-11: annotations for admission are known.
 fn admission_annotations_are_known(metadata: &Metadata<'_>, found: &mut Findings) {
     for (key, _) in metadata.annotations.texts() {
         if !key.starts_with(annotation::ADMISSION_PREFIX) {

@@ -1,9 +1,8 @@
-//! The rules over machine objects: what is refused, what is warned about, and when.
+//! The rules for machine objects: what is refused, what causes a warning, and when.
 //!
-//! Pure functions over untyped JSON ([`Json`]). The rules stand in files by topic ([`metadata`], [`machine_spec`], [`selector`], …),
-//! one small function each; this file holds the question ([`ValidationRequest`]) and the order in which it is answered.
-//! How the question arrives and the answer leaves is the business of `admission/`; the driver's own rules come in through
-//! [`Providers`], facts about other objects through [`References`].
+//! Pure functions for untyped JSON ([`Json`]). The rules are in files by topic ([`metadata`], [`machine_spec`], [`selector`], …), with one small
+//! function for each. This file has the request ([`ValidationRequest`]) and the order of the rules. `admission/` reads the reviews and writes the
+//! answers. The rules of drivers come from [`Providers`], and facts about other objects from [`References`].
 //! Source: spec/api-and-admission §3, §4, §5.
 
 mod class;
@@ -26,7 +25,7 @@ mod strategy;
 mod transitions;
 mod types;
 
-/// All static rules over one object, by the profile `compat`, without drivers.
+/// Runs all static rules for one object, in profile `compat` and without drivers.
 #[cfg(test)]
 fn static_findings(kind: Kind, object: &Json<'_>) -> Findings {
     let policy = Policy::default();
@@ -84,13 +83,13 @@ use kube_values::{
     json::Json,
 };
 
-/// How strict admission is with what the original accepted.
+/// How strict admission is for objects that the Go original accepts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Profile {
-    /// Whatever worked with the original is at most warned about.
+    /// An object that works with the Go original causes at most a warning.
     #[default]
     Compat,
-    /// What is questionable is refused.
+    /// Questionable objects are refused.
     Strict,
 }
 
@@ -115,7 +114,7 @@ impl std::fmt::Display for Profile {
     }
 }
 
-/// Who counts as a controller: exempt from transition and reference rules (spec/api-and-admission §4.3).
+/// The users that count as controllers. They are exempt from transition and reference rules (spec/api-and-admission §4.3).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ControllerUsers {
     /// User names.
@@ -125,7 +124,7 @@ pub struct ControllerUsers {
 }
 
 impl ControllerUsers {
-    /// These users and no group.
+    /// Only these users, without groups.
     pub fn named<S: Into<String>>(users: impl IntoIterator<Item = S>) -> Self {
         Self { users: users.into_iter().map(Into::into).collect(), groups: BTreeSet::new() }
     }
@@ -135,57 +134,57 @@ impl ControllerUsers {
     }
 }
 
-/// Kubernetes' own controllers that rewrite metadata of foreign objects.
+/// The controllers of Kubernetes that change metadata of foreign objects.
 const EXEMPT_SYSTEM_USERS: [&str; 2] = [
     "system:serviceaccount:kube-system:generic-garbage-collector",
     "system:serviceaccount:kube-system:namespace-controller",
 ];
 
-/// Who asks.
+/// The user of a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct User<'a> {
-    /// User name; empty when nobody is known.
+    /// The user name. Empty if unknown.
     pub name: &'a str,
     /// Groups.
     pub groups: &'a [std::borrow::Cow<'a, str>],
 }
 
-/// What is about to happen to an object.
+/// The change of an object.
 #[derive(Clone, Copy, Debug)]
 pub enum Change<'a> {
-    /// It is made.
+    /// The object is created.
     Create {
-        /// As it is to be.
+        /// The new object.
         new: &'a Json<'a>,
     },
-    /// It is changed.
+    /// The object is changed.
     Update {
-        /// As it is stored.
+        /// The stored object.
         old: &'a Json<'a>,
-        /// As it is to be.
+        /// The new object.
         new: &'a Json<'a>,
     },
-    /// It is deleted.
+    /// The object is deleted.
     Delete {
-        /// As it is stored; some legacy deletions don't tell.
+        /// The stored object. Some old API servers don't send it.
         old: Option<&'a Json<'a>>,
-        /// What becomes of the objects that it owns.
+        /// What happens to the dependents of the object.
         dependents: Dependents,
     },
 }
 
-/// What becomes of the objects that a deleted object owns.
+/// What happens to the dependents of a deleted object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dependents {
     /// They are deleted too.
     #[default]
     Collected,
-    /// They are left behind (`propagationPolicy: Orphan`).
+    /// They are kept (`propagationPolicy: Orphan`).
     Orphaned,
 }
 
 impl<'a> Change<'a> {
-    /// The object as it is to be.
+    /// The new object.
     pub const fn new_object(self) -> Option<&'a Json<'a>> {
         match self {
             Self::Create { new } | Self::Update { new, .. } => Some(new),
@@ -193,7 +192,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// The object as it is stored.
+    /// The stored object.
     pub const fn old_object(self) -> Option<&'a Json<'a>> {
         match self {
             Self::Create { .. } => None,
@@ -203,33 +202,33 @@ impl<'a> Change<'a> {
     }
 }
 
-/// What the answer depends on beside the request: settings of the process.
+/// The settings of admission.
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
-    /// How strict.
+    /// The profile.
     pub profile: Profile,
-    /// Who is exempt from transition rules.
+    /// The users that are exempt from transition rules.
     pub controllers: ControllerUsers,
 }
 
-/// A question to the rules.
+/// The input of the rules.
 #[derive(Clone, Copy)]
 pub struct ValidationRequest<'a> {
-    /// Kind of the object.
+    /// The kind of the object.
     pub kind: Kind,
-    /// Version it is written in; paths of findings are those of this version.
+    /// The version of the object, which is also the version of the paths of findings.
     pub version: ApiVersion,
-    /// What happens to it.
+    /// The change of the object.
     pub change: Change<'a>,
-    /// Namespace of the request.
+    /// The namespace of the request.
     pub namespace: &'a str,
-    /// Who asks.
+    /// The user of the request.
     pub user: User<'a>,
-    /// Settings.
+    /// The settings.
     pub policy: &'a Policy,
-    /// The drivers' own rules.
+    /// The rules of the drivers.
     pub providers: &'a dyn Providers,
-    /// What is known of other objects.
+    /// Facts about other objects.
     pub references: &'a dyn References,
 }
 
@@ -238,7 +237,7 @@ impl ValidationRequest<'_> {
         self.policy.controllers.contains(&self.user) || EXEMPT_SYSTEM_USERS.contains(&self.user.name)
     }
 
-    /// Version v1beta1 has no stored past that would need leniency.
+    /// The profile. v1beta1 is always strict, because no invalid object was ever stored in it.
     const fn profile(&self) -> Profile {
         match self.version {
             ApiVersion::V1alpha1 => self.policy.profile,
@@ -247,13 +246,13 @@ impl ValidationRequest<'_> {
     }
 }
 
-/// Answers a question: all that is wrong or suspicious, at once (spec/api-and-admission §4.1, items 1 and 5 to 8).
+/// Checks a request and returns all problems (spec/api-and-admission §4.1, items 1 and 5 to 8).
 pub fn validate(request: &ValidationRequest<'_>) -> Findings {
     judge(request, None)
 }
 
-/// The same for a new object of which the owner is known that [`controlling_owner`] names: what both say alike is warned
-/// about instead of refused.
+/// Checks a new object together with the owner that [`controlling_owner`] returned. Where both have the same mistake, it is a warning and not a
+/// refusal.
 pub fn validate_child(request: &ValidationRequest<'_>, owner: &Json<'_>) -> Findings {
     judge(request, Some(owner))
 }
@@ -286,14 +285,14 @@ fn judge(request: &ValidationRequest<'_>, owner: Option<&Json<'_>>) -> Findings 
         residue::restores_nothing_wrong(request, new, old, &mut found);
         rules::apply_profile(request.profile(), request.version, &mut found);
         if let Some(owner) = owner {
-            inheritance::forgive_what_the_owner_says(request, owner, &mut found);
+            inheritance::forgive_mistakes_of_the_owner(request, owner, &mut found);
         }
         found
     };
     if let Some(old) = old {
         let mut judged = judge(Findings::new());
         if judged.denies() {
-            // An update is not refused for what was wrong before (spec/api-and-admission §4.2).
+            // An update is not refused for mistakes of the stored object (spec/api-and-admission §4.2).
             let mut before = Findings::new();
             static_rules(&Object { value: old, ..object }, request, &mut before);
             rules::apply_profile(request.profile(), request.version, &mut before);
@@ -310,9 +309,8 @@ fn judge(request: &ValidationRequest<'_>, owner: Option<&Json<'_>>) -> Findings 
     found
 }
 
-/// The refusals for which a controller must not act on a stored object: those the original refused to act on too, and
-/// values that cannot be read (spec/api-and-admission §3). Anything else that was stored before the rules existed goes
-/// on working.
+/// The refusals that stop a controller for a stored object: those for which the Go original stopped too, and values that can't be read
+/// (spec/api-and-admission §3). Other objects from the time before the rules keep working.
 pub fn reconcile_findings(kind: Kind, object: &Json<'_>) -> Findings {
     let value = object;
     let object = Object { kind, version: ApiVersion::V1alpha1, value };
@@ -323,8 +321,7 @@ pub fn reconcile_findings(kind: Kind, object: &Json<'_>) -> Findings {
     stopping
 }
 
-/// The same for a typed object. What cannot be decoded never gets here, so that only the rules about meaning can find
-/// anything.
+/// Does what [`reconcile_findings`] does, for a typed object. Its values have their types, so that only rules for the meaning can find something.
 pub fn reconcile_findings_of(kind: Kind, object: &impl Serialize) -> Findings {
     match serde_json::to_value(object) {
         Ok(object) => reconcile_findings(kind, &Json::from(&object)),
@@ -336,7 +333,7 @@ pub fn reconcile_findings_of(kind: Kind, object: &impl Serialize) -> Findings {
     }
 }
 
-/// An object under inspection.
+/// An object during validation.
 #[derive(Clone, Copy)]
 struct Object<'a> {
     kind: Kind,
@@ -349,7 +346,7 @@ impl<'a> Object<'a> {
         Node::of(self.value)
     }
 
-    /// The machine specification in it and its path; a class has none.
+    /// The machine specification of the object, and its path. `None` for a class.
     fn machine_spec(&self) -> Option<(Node<'a>, FieldPath)> {
         match self.kind {
             Kind::Machine => Some((self.root().get("spec"), FieldPath::new("spec"))),
@@ -383,7 +380,7 @@ fn static_rules(object: &Object<'_>, request: &ValidationRequest<'_>, found: &mu
     }
 }
 
-/// Those of the static rules that may stop a controller, and few others: they run in each pass over a changed object.
+/// Runs the static rules that can stop a controller, and a few others. They run at each reconciliation of a changed object.
 fn rules_that_stop_controllers(object: &Object<'_>, found: &mut Findings) {
     types::fields_have_their_types(object.kind, object.version, object.value, found);
     match object.kind {
@@ -403,7 +400,7 @@ fn rules_that_stop_controllers(object: &Object<'_>, found: &mut Findings) {
     }
 }
 
-/// Lets pass what the object asks to skip (spec/api-and-admission §4.3); only transition rules can be skipped.
+/// Lets the object skip rules that it lists (spec/api-and-admission §4.3). Only transition rules can be skipped.
 fn honour_skips(new: &Json<'_>, found: &mut Findings) {
     let skips = Node::of(new).at(&["metadata", "annotations"]).get(annotation::ADMISSION_SKIP).text();
     let Some(skips) = skips else { return };

@@ -1,35 +1,35 @@
 //! A tolerant view of untyped JSON.
 //!
-//! Stored objects may hold any JSON type anywhere (poison values), and one wrong type must not hide the other mistakes.
-//! So rules read through [`Node`], which tells absent from mistyped: the first is the business of "is required" rules,
-//! the second has been reported once by [`super::types`] and concerns no other rule.
+//! A stored object may have any JSON type at any place, and one wrong type must not hide other mistakes. So rules read with [`Node`], which
+//! distinguishes absent and mistyped values. Rules for required fields report absent values. [`super::types`] has already reported mistyped values,
+//! so that all other rules ignore them.
 
 use kube_values::json::{Json, Members};
 use serde_json::Value;
 
-/// What stands at a place of an object. `null` counts as absent, as in Go.
+/// The value at a place of an object. `null` counts as absent, as in Go.
 #[derive(Clone, Copy, Debug)]
 pub enum Node<'a> {
-    /// Nothing.
+    /// There is no value.
     Absent,
-    /// Something below a value that is no object.
+    /// A place below a value that is no object.
     Mistyped,
-    /// This value.
+    /// A value.
     Is(&'a Json<'a>),
 }
 
 impl<'a> Node<'a> {
-    /// The view of a value.
+    /// The node of a value.
     pub fn of(value: &'a Json<'a>) -> Self {
         if value.is_null() { Self::Absent } else { Self::Is(value) }
     }
 
-    /// The view of a value that may not be there.
+    /// The node of an optional value.
     pub fn of_option(value: Option<&'a Json<'a>>) -> Self {
         value.map_or(Self::Absent, Self::of)
     }
 
-    /// The member of this name.
+    /// The member with this name.
     #[must_use]
     pub fn get(self, key: &str) -> Self {
         match self {
@@ -39,23 +39,23 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The member at the end of these names.
+    /// The member at the end of this path.
     #[must_use]
     pub fn at(self, keys: &[&str]) -> Self {
         keys.iter().fold(self, |node, key| node.get(key))
     }
 
-    /// Whether nothing is there.
+    /// Whether there is no value.
     pub fn is_absent(self) -> bool {
         matches!(self, Self::Absent)
     }
 
-    /// Whether something is there, of whatever type.
+    /// Whether there is a value, of any type.
     pub fn is_present(self) -> bool {
         matches!(self, Self::Is(_))
     }
 
-    /// The value, if something is there.
+    /// The value, if there is one.
     pub fn value(self) -> Option<&'a Json<'a>> {
         match self {
             Self::Is(value) => Some(value),
@@ -68,22 +68,22 @@ impl<'a> Node<'a> {
         self.value().map_or(Value::Null, Json::to_value)
     }
 
-    /// The text, if it is one.
+    /// The text, if the value is a text.
     pub fn text(self) -> Option<&'a str> {
         self.value().and_then(Json::as_str)
     }
 
-    /// The text of a field for which absent and empty are the same; nothing when the field is mistyped.
+    /// The text of a field whose absence means the empty text. `None` if the field is mistyped.
     pub fn text_or_empty(self) -> Option<&'a str> {
         if self.is_absent() { Some("") } else { self.text() }
     }
 
-    /// The whole number, if it is one. Numbers beyond 64 bits are cut off at the ends.
+    /// The integer, if the value is one. A number outside 64 bits becomes the nearest 64-bit integer.
     pub fn integer(self) -> Option<i64> {
         self.value().and_then(integer)
     }
 
-    /// The number of a field for which absent and zero are the same; nothing when the field is mistyped.
+    /// The integer of a field whose absence means zero. `None` if the field is mistyped.
     pub fn integer_or_zero(self) -> Option<i64> {
         if self.is_absent() { Some(0) } else { self.integer() }
     }
@@ -93,29 +93,29 @@ impl<'a> Node<'a> {
         self.value() == Some(&Json::Bool(true))
     }
 
-    /// The members, if it is an object.
+    /// The members, if the value is an object.
     pub fn members(self) -> Option<&'a Members<'a>> {
         self.value().and_then(Json::as_object)
     }
 
-    /// The members whose values are texts; none when it is no object.
+    /// The members with text values. Empty if the value is no object.
     pub fn texts(self) -> impl Iterator<Item = (&'a str, &'a str)> {
         let members = self.members().into_iter().flat_map(Members::iter);
         members.filter_map(|(key, value)| value.as_str().map(|text| (key, text)))
     }
 
-    /// The elements; none when it is no list.
+    /// The elements. Empty if the value is no list.
     pub fn elements(self) -> &'a [Json<'a>] {
         self.value().and_then(Json::as_array).unwrap_or_default()
     }
 }
 
-/// The whole number a JSON value is, if it is one.
+/// The integer of a JSON value, if it is one.
 pub fn integer(value: &Json<'_>) -> Option<i64> {
     match value {
         Json::Number(number) => number.as_i64().or_else(|| {
             let float = number.as_f64()?;
-            // The cast saturates, which is what is wanted of a number that no 64-bit integer holds.
+            // The cast saturates, which is correct for a number outside 64 bits.
             #[allow(clippy::cast_possible_truncation)]
             (float.fract() == 0.0).then_some(float as i64)
         }),

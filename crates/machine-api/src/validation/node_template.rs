@@ -1,5 +1,5 @@
-//! Rules over what a machine hands to its Node: labels, annotations and taints (spec/api-and-admission §5.2, MCH-11 to
-//! MCH-18 and MCH-27). That label values are texts (MCH-11) is said by [`super::types`].
+//! Rules for the labels, annotations and taints that a Node gets from its machine (spec/api-and-admission §5.2, MCH-11 to MCH-18 and MCH-27).
+//! [`super::types`] checks that the values of labels are texts (MCH-11).
 
 use std::collections::HashSet;
 
@@ -17,7 +17,7 @@ use kube_values::{
     json::{Json, Members},
 };
 
-/// Effects a taint may have.
+/// The effects of taints.
 const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
 pub const MCH_11: Rule = original("MCH-11", "The labels and annotations for the Node are strings.", &["V32"]);
@@ -146,7 +146,7 @@ fn taint_effect_is_known(taint: Node<'_>, path: PathRef<'_>, found: &mut Finding
 pub const MCH_18: Rule =
     warns("MCH-18", "The template of the Node sets labels, annotations and taints only.", &["V41"]);
 
-/// MCH-18: a Node gets labels, annotations and taints, nothing else. Go writes `creationTimestamp: null`.
+/// MCH-18: a Node gets only labels, annotations and taints. Go writes `creationTimestamp: null`, which is allowed.
 fn other_fields_have_no_effect(
     metadata: Node<'_>,
     metadata_path: PathRef<'_>,
@@ -171,7 +171,7 @@ fn other_fields_have_no_effect(
 pub const MCH_27: Rule =
     warns("MCH-27", "The labels and annotations for the Node leave alone what controllers write.", &["MCH-27"]);
 
-/// MCH-27: keys that the controllers or the kubelet write themselves.
+/// MCH-27: the keys are not those that the controllers or the kubelet write.
 fn reserved_keys_have_no_effect(metadata: Node<'_>, path: PathRef<'_>, found: &mut Findings) {
     for field in ["annotations", "labels"] {
         for key in metadata.get(field).members().into_iter().flat_map(Members::keys) {

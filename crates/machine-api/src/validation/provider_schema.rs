@@ -1,8 +1,8 @@
-//! What a driver's JSON Schema says about a `providerSpec` (spec/api-and-admission §5.4, CLS-4, CLS-5, CLS-18).
+//! Checks a `providerSpec` with the JSON Schema of its driver (spec/api-and-admission §5.4, CLS-4, CLS-5, CLS-18).
 //!
-//! A schema is compiled once and asked often. It may refer to parts of itself but to nothing outside: no file is read and
-//! nothing is fetched. A value is first read as Go reads it: `null` is as good as absent, and a key that differs from a
-//! known one only by case means that one.
+//! A schema is compiled once and used often. It may have references to its own parts, but no other references: no file is read and nothing is
+//! fetched. A value is first changed to what Go would read: `null` counts as absent, and a key that differs from a known key only by case counts as
+//! the known key.
 
 use std::borrow::Cow;
 
@@ -28,9 +28,9 @@ pub const CLS_4: Rule = refuses(
 pub const CLS_5: Rule =
     warns("CLS-5", "The driver knows the fields of the provider specification.", &["V118", "V118b"]);
 pub const CLS_18: Rule = warns("CLS-18", "The node template says the same as the provider specification.", &["CLS-18"]);
-/// Keyword of a property that says the same as a field of `nodeTemplate`, whose name is its value.
+/// The keyword of a property that must be equal to a field of `nodeTemplate`. Its value is the name of the field.
 const SAME_AS: &str = "x-node-template";
-/// Deepest nesting that is looked through for unknown fields.
+/// The maximum depth of the search for unknown fields.
 const DEPTH_MAX: usize = 32;
 
 /// A compiled schema.
@@ -44,14 +44,15 @@ impl ProviderSchema {
     /// Compiles a schema of draft 2020-12.
     ///
     /// # Errors
-    /// What is wrong with the schema: it is none, or it refers to something outside itself.
+    ///
+    /// The problem of the schema: it is invalid, or it has a reference to another document.
     pub fn compile(schema: &Value) -> Result<Self, String> {
         let options = jsonschema::options().with_draft(jsonschema::Draft::Draft202012);
         let validator = options.build(schema).map_err(|error| error.to_string())?;
         Ok(Self { schema: schema.clone(), validator })
     }
 
-    /// Adds what the schema says against a `providerSpec`; `path` is in front of all paths.
+    /// Adds the findings of the schema for a `providerSpec`. `path` is the prefix of all paths.
     pub fn check(&self, provider_spec: &Value, path: &FieldPath, found: &mut Findings) {
         let read = as_go_reads(&self.schema, provider_spec);
         for error in self.validator.iter_errors(&read) {
@@ -68,7 +69,7 @@ impl ProviderSchema {
         });
     }
 
-    /// Adds a warning for every field that contradicts the node template; `path` is in front of all paths.
+    /// Adds a warning for each field that differs from the node template. `path` is the prefix of all paths.
     pub fn compare_with_node_template(
         &self,
         provider_spec: Node<'_>,
@@ -86,7 +87,7 @@ impl ProviderSchema {
     }
 }
 
-/// A value as Go's decoder reads it into the fields of a schema.
+/// The value that Go's decoder would read for this schema.
 pub fn as_go_reads(schema: &Value, value: &Value) -> Value {
     read(schema, schema, value, 0)
 }
@@ -113,7 +114,7 @@ fn read(root: &Value, schema: &Value, value: &Value, depth: usize) -> Value {
     }
 }
 
-/// The property a key means and its schema: the one of this name, else one that differs by case and is not given itself.
+/// The property of a key, and its schema: the property with this name, or else a property that differs by case and is not in the object itself.
 fn known_key<'a>(
     known: Option<&'a Map<String, Value>>,
     given: &Map<String, Value>,
@@ -133,13 +134,13 @@ fn properties(schema: &Value) -> Option<&Map<String, Value>> {
     schema.get("properties").and_then(Value::as_object)
 }
 
-/// The schema itself, or the part of the whole that it refers to.
+/// The schema, or the part of the whole schema that it refers to.
 fn resolve<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
     let pointer = schema.get("$ref").and_then(Value::as_str).and_then(|reference| reference.strip_prefix('#'));
     pointer.and_then(|pointer| root.pointer(pointer)).unwrap_or(schema)
 }
 
-/// CLS-4: one finding for one error of the schema.
+/// CLS-4: makes one finding from one error of the schema.
 fn objection(error: &ValidationError<'_>, path: &FieldPath, found: &mut Findings) {
     let path = below(path, error.instance_path());
     let value = error.instance().as_ref();
@@ -156,9 +157,9 @@ fn objection(error: &ValidationError<'_>, path: &FieldPath, found: &mut Findings
             let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
             found.not_supported(CLS_4.id, path, value.clone(), &words);
         }
-        // Unknown fields are told as warnings, whatever the schema thinks of them: the driver ignores them.
+        // CLS-5 reports unknown fields as warnings, also if the schema forbids them, because the driver ignores them.
         ValidationErrorKind::AdditionalProperties { .. } | ValidationErrorKind::UnevaluatedProperties { .. } => {}
-        // The text of the schema, without the value: that may be one that must not be shown.
+        // The message of the schema without the value, because the value may be a secret.
         _ => found.invalid(CLS_4.id, path, value.clone(), error.masked().to_string()),
     }
 }
@@ -177,7 +178,7 @@ fn below(path: &FieldPath, location: &Location) -> FieldPath {
     })
 }
 
-/// `path.name`, or `path[name]` where the name is no word but a key such as a tag's.
+/// `path.name`, or `path[name]` if the name is not a plain identifier, such as the key of a tag.
 fn child(path: &FieldPath, name: &str) -> FieldPath {
     let is_word = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'$'));
     if is_word { path.child(name) } else { path.key(name) }
@@ -205,11 +206,10 @@ fn type_name(value: &Value) -> &'static str {
     }
 }
 
-/// Hears of a member that is not known: where, its name, and the names that are known there.
+/// Called for each unknown member, with its parent's path, its name, and the known names there.
 type Report<'a> = dyn FnMut(&FieldPath, &str, &Map<String, Value>) + 'a;
 
-/// Reports every member that the schema's properties don't name, with the names they have. A schema that says anything
-/// about further properties, other than forbidding them, knows them.
+/// Reports each member that is not in the properties of the schema. If the schema allows additional properties, all members are known.
 fn walk(root: &Value, schema: &Value, value: &Value, path: &FieldPath, depth: usize, report: &mut Report<'_>) {
     if depth > DEPTH_MAX {
         return;
@@ -243,13 +243,13 @@ fn walk(root: &Value, schema: &Value, value: &Value, path: &FieldPath, depth: us
     }
 }
 
-/// Tells every text whose property names a field of the node template.
-fn compare(schema: &Value, value: Node<'_>, path: &FieldPath, tell: &mut dyn FnMut(&str, &str, &FieldPath)) {
+/// Reports each text whose property must be equal to a field of the node template.
+fn compare(schema: &Value, value: Node<'_>, path: &FieldPath, report: &mut dyn FnMut(&str, &str, &FieldPath)) {
     for (name, schema) in properties(schema).into_iter().flatten() {
         let (value, path) = (value.get(name), child(path, name));
         match (schema.get(SAME_AS).and_then(Value::as_str), value.text()) {
-            (Some(field), Some(text)) => tell(field, text, &path),
-            _ => compare(schema, value, &path, tell),
+            (Some(field), Some(text)) => report(field, text, &path),
+            _ => compare(schema, value, &path, report),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The reference of the rules for users, `docs/rules.md`, is what the declarations make.
+//! Checks that `docs/rules.md`, the reference of the rules for users, is generated from the declarations.
 
 use std::fs;
 
@@ -46,7 +46,7 @@ fn line(rule: &Rule) -> String {
 }
 
 #[test]
-fn the_reference_is_made_of_the_declarations() {
+fn the_reference_is_generated_from_the_declarations() {
     let reference = HEAD.to_owned() + &RULES.iter().map(line).collect::<String>();
     if std::env::var_os("WRITE_DOCS").is_some() {
         fs::write(FILE, &reference).unwrap();

@@ -1,7 +1,7 @@
-//! Rules that need to know other objects (spec/api-and-admission §5, "reference rules"), and the seam they ask through.
+//! Rules that need facts about other objects (spec/api-and-admission §5, "reference rules"), and the interface to these facts.
 //!
-//! Answers come from whatever the process has at hand (watch caches, the documents of one input) and must be instant.
-//! `None` always means "cannot tell", and then nothing is said: an answer must never depend on a cold cache.
+//! The facts come from data in memory (caches of watches, or the documents of one input) and must be returned at once. `None` always means "unknown",
+//! and then the rules report nothing: no finding may depend on a cache that is not filled yet.
 
 use std::collections::BTreeSet;
 
@@ -22,92 +22,92 @@ use kube_values::{
     json::Json,
 };
 
-/// Key of the user data in a Secret.
+/// The key of the user data in a Secret.
 const USER_DATA: &str = "userData";
-/// What is known of a class.
+/// A fact about a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClassFact {
-    /// There is none of this name.
+    /// The class does not exist.
     Missing,
-    /// It is there.
+    /// The class exists.
     Present,
-    /// It is being deleted.
+    /// The class is being deleted.
     Terminating,
 }
 
-/// What is known of a Secret.
+/// A fact about a Secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SecretFact {
-    /// There is none of this name.
+    /// The Secret does not exist.
     Missing,
-    /// It is there, and holds values that are not blank under these keys. No rule sees a value.
+    /// The Secret exists and has values that are not blank for these keys. Rules don't see the values.
     Holding(BTreeSet<String>),
 }
 
-/// A set or deployment whose selector selects some labels.
+/// A set or deployment whose selector selects given labels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SelectingFact {
-    /// Which of the two.
+    /// The kind.
     pub kind: Kind,
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Whether another object controls it.
+    /// Whether the object has a controlling owner.
     pub is_controlled: bool,
 }
 
-/// Another machine that a provider id may belong to.
+/// Another machine with the instance of a provider id.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HolderFact {
-    /// It has that instance.
+    /// The machine has the instance.
     Holds(Holder),
-    /// Its id ends alike, and nobody can tell from both whether they name one instance.
+    /// The provider id of the machine has the same end. Whether both ids name the same instance is unknown.
     MayHold(Holder),
 }
 
-/// A machine and its own spelling of its provider id.
+/// A machine with its provider id, which may be spelt differently.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Holder {
-    /// Its name.
+    /// The name of the machine.
     pub name: String,
-    /// Its provider id.
+    /// The provider id of the machine.
     pub provider_id: String,
 }
 
-/// What is known of other objects. Every method answers at once, without I/O; `None` means "cannot tell".
+/// Facts about other objects. Every method returns at once, without I/O. `None` means "unknown".
 pub trait References: Send + Sync {
     /// A class by name.
     fn machine_class(&self, _namespace: &str, _name: &str) -> Option<ClassFact> {
         None
     }
 
-    /// A Machine, other than `except`, that is not being deleted and has the instance of this provider id, however it spells
-    /// that; else one that may have it. `Some(None)`: there is none.
+    /// A Machine that is not `except`, is not being deleted, and has the instance of this provider id in any spelling. If there is none, a Machine
+    /// that may have it. `Some(None)` means that there is none.
     fn holder_of_provider_id(&self, _namespace: &str, _provider_id: &str, _except: &str) -> Option<Option<HolderFact>> {
         None
     }
 
-    /// Names of the machines that name this class, sorted.
+    /// The sorted names of the machines of this class.
     fn machines_of_class(&self, _namespace: &str, _class: &str) -> Option<Vec<String>> {
         None
     }
 
-    /// Names of the machines that a set or deployment controls, sorted.
+    /// The sorted names of the machines that a set or deployment controls.
     fn machines_of(&self, _kind: Kind, _namespace: &str, _name: &str) -> Option<Vec<String>> {
         None
     }
 
-    /// Sets and deployments, not being deleted, whose selectors select these labels; sorted.
+    /// The sorted sets and deployments that are not being deleted and whose selectors select these labels.
     fn selecting(&self, _namespace: &str, _labels: Node<'_>) -> Option<Vec<SelectingFact>> {
         None
     }
 
-    /// Sets and deployments, not being deleted, whose templates name this class; sorted. A set that is controlled counts
-    /// as its deployment.
+    /// The sorted sets and deployments that are not being deleted and whose templates name this class. For a controlled set, its deployment is
+    /// listed.
     fn templates_of_class(&self, _namespace: &str, _class: &str) -> Option<Vec<(Kind, String)>> {
         None
     }
 
-    /// The owner as it is stored, in v1alpha1. Nothing where it is not known here, be it that there is none.
+    /// The stored owner in v1alpha1. `None` if it is unknown here or does not exist.
     fn owner(&self, _key: &OwnerKey) -> Option<Value> {
         None
     }
@@ -118,13 +118,13 @@ pub trait References: Send + Sync {
     }
 }
 
-/// Nothing is known.
+/// References without any facts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoReferences;
 
 impl References for NoReferences {}
 
-/// Runs all reference rules of a creation or update. Controllers are exempt.
+/// Runs all reference rules for a creation or update. Controllers are exempt.
 pub fn rules(request: &ValidationRequest<'_>, found: &mut Findings) {
     let Some(new) = request.change.new_object().filter(|_| !request.comes_from_controller()) else { return };
     let step = Facts { request, old: Node::of_option(request.change.old_object()), new: Node::of(new) };
@@ -149,7 +149,7 @@ pub fn rules(request: &ValidationRequest<'_>, found: &mut Findings) {
 
 pub const DELETE: Rule = warns("DELETE", "A deletion takes nothing along.", &["V134"]);
 
-/// What a deletion sets off (§5.6). Never refused.
+/// Announces the consequences of a deletion (§5.6). Never refuses.
 pub fn deletion_is_announced(
     request: &ValidationRequest<'_>,
     old: Option<&Json<'_>>,
@@ -204,7 +204,7 @@ fn has_finalizer(object: Node<'_>) -> bool {
     object.at(&["metadata", "finalizers"]).elements().iter().any(|name| *name == finalizer::MACHINE)
 }
 
-/// `3 machines (a, b, c)`; at most three are named.
+/// `3 machines (a, b, c)`, with at most three names.
 fn counted(machines: &[String]) -> String {
     let named = machines.iter().take(3).map(String::as_str).collect::<Vec<_>>().join(", ");
     let more = if machines.len() > 3 { ", …" } else { "" };
@@ -218,13 +218,13 @@ struct Facts<'a> {
 }
 
 impl<'a> Facts<'a> {
-    /// The text at a place, if it is not empty and not the one that was there before.
+    /// The text at a place, if it is not empty and differs from the stored text.
     fn fresh(&self, place: &[&str]) -> Option<&'a str> {
         let new = self.new.at(place).text().filter(|text| !text.is_empty())?;
         (self.old.at(place).text() != Some(new)).then_some(new)
     }
 
-    /// The class as v1alpha1 places it, and the path in front of it.
+    /// The payload of the class in the shape of v1alpha1, and the path to it.
     fn class(&self, object: Node<'a>) -> (Node<'a>, FieldPath) {
         match self.request.version {
             ApiVersion::V1alpha1 => (object, FieldPath::default()),
@@ -235,7 +235,7 @@ impl<'a> Facts<'a> {
 
 pub const MCH_6: Rule = warns("MCH-6", "The class exists.", &["V8", "V9"]);
 
-/// MCH-6: never refused, since the order in which manifests are applied is free.
+/// MCH-6: never refuses, because manifests may be applied in any order.
 fn class_exists(facts: &Facts<'_>, spec: &[&str], found: &mut Findings) {
     let class = match facts.request.version {
         ApiVersion::V1alpha1 => "class",
@@ -254,8 +254,7 @@ fn class_exists(facts: &Facts<'_>, spec: &[&str], found: &mut Findings) {
 
 pub const MCH_21: Rule = refuses_or_warns("MCH-21", "No two machines have the same instance.", &["V42", "V43", "V44"]);
 
-/// MCH-21: two machines with one VM would both delete it. Names of instances are no more than names: what only may be one VM
-/// is not refused.
+/// MCH-21: two machines with one VM would both delete it. If it is unknown whether the VM is the same, the result is only a warning.
 fn provider_id_is_held_once(facts: &Facts<'_>, found: &mut Findings) {
     let Some(id) = facts.fresh(&["spec", "providerID"]) else { return };
     let own = facts.new.at(&["metadata", "name"]).text().unwrap_or_default();
@@ -275,7 +274,7 @@ fn provider_id_is_held_once(facts: &Facts<'_>, found: &mut Findings) {
 
 pub const MCH_26: Rule = warns("MCH-26", "A machine without an owner is not selected by a set.", &["MCH-26"]);
 
-/// MCH-26: a set adopts all machines that its selector selects and that have no controller.
+/// MCH-26: a set adopts all machines without a controller that its selector selects.
 fn machine_is_not_adopted(facts: &Facts<'_>, found: &mut Findings) {
     let labels = ["metadata", "labels"];
     let is_controlled = |machine: Node<'_>| {
@@ -295,7 +294,7 @@ fn machine_is_not_adopted(facts: &Facts<'_>, found: &mut Findings) {
 
 pub const SEL_8: Rule = warns("SEL-8", "No two sets or deployments select the same machines.", &["SEL-8"]);
 
-/// SEL-8: two owners of the same machines delete each other's.
+/// SEL-8: two owners of the same machines delete each other's machines.
 fn machines_are_selected_once(facts: &Facts<'_>, found: &mut Findings) {
     let (labels, selector) = (["spec", "template", "metadata", "labels"], ["spec", "selector"]);
     let same = |place: &[&str]| facts.old.at(place).value() == facts.new.at(place).value();
@@ -319,7 +318,7 @@ fn machines_are_selected_once(facts: &Facts<'_>, found: &mut Findings) {
 
 pub const CLS_9: Rule = warns("CLS-9", "The Secrets exist and hold what the driver needs.", &["V130"]);
 
-/// CLS-9. Keys of all Secrets count together, as the driver gets them merged.
+/// CLS-9. The keys of all Secrets count together, because the driver gets the Secrets merged.
 fn secrets_exist(facts: &Facts<'_>, found: &mut Findings) {
     let (class, path) = facts.class(facts.new);
     let mut keys = BTreeSet::new();
@@ -346,7 +345,7 @@ fn secrets_exist(facts: &Facts<'_>, found: &mut Findings) {
         found.warn(CLS_9.id, path.clone(), Value::Null, "no userData found in the referenced secrets");
     }
     let provider = class.get("provider").text().unwrap_or_default();
-    // Said above, in words that fit every provider.
+    // The missing user data is reported above for every provider.
     let missing = facts.request.providers.missing_in_secret(provider, &keys);
     for detail in missing.into_iter().filter(|detail| !detail.ends_with(USER_DATA)) {
         found.warn(CLS_9.id, path.clone(), Value::Null, detail);

@@ -1,4 +1,4 @@
-//! Rules over the numbers of a set or deployment (spec/api-and-admission §5.3, REP-1 to REP-5 and MS-1).
+//! Rules for the numbers of a set or deployment (spec/api-and-admission §5.3, REP-1 to REP-5 and MS-1).
 
 use serde_json::Value;
 
@@ -15,7 +15,7 @@ use kube_values::{
 
 const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
 
-/// Runs all rules over numbers.
+/// Runs all rules for numbers.
 pub fn rules(object: &Object<'_>, found: &mut Findings) {
     let spec = object.root().get("spec");
     let path = FieldPath::new("spec");
@@ -30,7 +30,7 @@ pub fn rules(object: &Object<'_>, found: &mut Findings) {
 
 pub const MS_1: Rule = warns("MS-1", "The field `machineClass` of a set is not used.", &["V84"]);
 
-/// MS-1: a set has a second class field that nobody reads.
+/// MS-1: the second class field of a set is never read.
 pub fn machine_class_is_not_used(object: &Object<'_>, found: &mut Findings) {
     let spec = object.root().get("spec");
     let Some(class) =
@@ -65,7 +65,7 @@ pub const REP_4: Rule = Rule {
     ..refuses("REP-4", "The progress deadline is longer than the time until a machine counts as available.", &["V105"])
 };
 
-/// REP-4: a machine that becomes ready must have time to count as available.
+/// REP-4: a machine that becomes ready must have enough time to become available.
 fn progress_deadline_is_longer_than_readiness(spec: Node<'_>, path: &FieldPath, found: &mut Findings) {
     let (Some(deadline), Some(ready)) =
         (spec.get("progressDeadlineSeconds").integer(), spec.get("minReadySeconds").integer_or_zero())

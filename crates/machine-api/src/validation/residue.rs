@@ -1,7 +1,7 @@
-//! Rule META-12: an object of v1beta1 carries in an annotation what only v1alpha1 can say, and anybody may write it there.
+//! Rule META-12: an object of v1beta1 has an annotation with data that only v1alpha1 can represent, and any user may write it.
 //!
-//! The API server stores what conversion makes of both, so that is what must be right. Without this rule a request in
-//! v1beta1 could store what the same rules refuse in v1alpha1.
+//! The API server stores the result of converting both, so that this result must be valid. Without this rule, a request in v1beta1 could store an
+//! object that the same rules refuse in v1alpha1.
 
 use super::{
     Object, Profile, ValidationRequest,
@@ -25,7 +25,7 @@ pub const META_12: Rule = refuses(
     &["meta_12_a_forged_residue_is_refused"],
 );
 
-/// What the annotation would restore is as right as the rest. An annotation that was there before is not judged again.
+/// Checks the data that the annotation would restore. An annotation that was stored before is not checked again.
 pub fn restores_nothing_wrong(
     request: &ValidationRequest<'_>,
     new: &Json<'_>,
@@ -38,7 +38,7 @@ pub fn restores_nothing_wrong(
     for key in [annotation::CONVERSION_V1ALPHA1, annotation::CONVERSION_V1BETA1] {
         let text = now.get(key).text().filter(|text| text.len() > conversion::MAX_RESIDUE_BYTES);
         if text.is_some_and(|text| before.get(key).text() != Some(text)) {
-            // Conversion ignores it.
+            // Conversion ignores an annotation that is too long.
             let path = FieldPath::new("metadata.annotations").key(key);
             found.too_long(META_12.id, path, conversion::MAX_RESIDUE_BYTES);
         }
@@ -65,8 +65,7 @@ pub fn restores_nothing_wrong(
     }
 }
 
-/// Adds what the rules say of the object that would be stored; nothing if it cannot be converted at all, which the API server
-/// then says itself.
+/// Adds the findings for the object that would be stored. Adds nothing if the object can't be converted, because the API server reports that itself.
 fn find_in_stored_form(request: &ValidationRequest<'_>, object: Json<'_>, found: &mut Findings) {
     if let Ok(converted) = conversion::convert_json(object, names::API_VERSION_V1ALPHA1) {
         let stored = Object { kind: request.kind, version: ApiVersion::V1alpha1, value: &converted.object };
@@ -85,7 +84,7 @@ mod tests {
         validation::{Change, NoProviders, NoReferences, Policy, User, validate},
     };
 
-    /// A machine as v1beta1 shows one that is stored with these fields beside its class.
+    /// A machine in v1beta1 that is stored with these fields in addition to its class.
     fn beta(fields: &Value) -> Value {
         let mut stored = json!({
             "apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "Machine",
@@ -97,12 +96,12 @@ mod tests {
         shown
     }
 
-    /// What only v1alpha1 can say and it allows.
+    /// Data that only v1alpha1 can represent and that it allows.
     fn backup() -> Value {
         beta(&json!({"nodeTemplate": {"spec": {"podCIDR": "10.0.0.0/24"}}}))
     }
 
-    /// What v1alpha1 could say but refuses, and what no reader of the original can decode.
+    /// Data that only v1alpha1 can represent but refuses, and that the Go original can't decode.
     fn poison() -> Value {
         beta(&json!({"drainTimeout": "5 minutes"}))
     }
@@ -135,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn meta_12_a_residue_that_nobody_reads_is_not_stored_anew() {
+    fn meta_12_an_unread_residue_is_not_stored_again() {
         for key in [annotation::CONVERSION_V1ALPHA1, annotation::CONVERSION_V1BETA1] {
             let with = |length: usize| {
                 let mut machine = beta(&json!({"nodeTemplate": {"spec": {"podCIDR": "10.0.0.0/24"}}}));

@@ -1,85 +1,85 @@
-//! What a rule is: a value that is declared once, beside the function that finds what breaks it.
+//! The type of a rule: a value that is declared once, next to the function that finds violations.
 //!
-//! The list of rules ([`super::rules`]), the CEL of the definitions and of the policies, the reference `docs/rules.md` and the
-//! check that every rule has a case read these values. `grep -rn MCH-7 crates docs` leads from an id to its declaration, which
-//! stands on top of its function and holds the rest.
+//! These values are used by the list of rules ([`super::rules`]), the CEL of definitions and policies, the reference `docs/rules.md`, and the check
+//! that every rule has a case. `grep -rn MCH-7 crates docs` finds the declaration of a rule by its id. The declaration is above the function and has
+//! everything else.
 
 use kube_values::field::RuleId;
 
 /// A rule of admission (spec/api-and-admission §5).
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
-    /// Its id, which findings carry.
+    /// The id in findings.
     pub id: RuleId,
-    /// What must hold, for the reference.
+    /// What the rule demands, for the reference.
     pub demand: &'static str,
-    /// What becomes of a request that breaks it.
+    /// What happens to a request that violates the rule.
     pub level: Level,
-    /// When it only warns all the same.
+    /// When the rule only warns.
     pub leniency: Leniency,
-    /// What the original does with an object that breaks it.
+    /// What the Go original does with an object that violates the rule.
     pub original: Original,
-    /// Its twins in the definitions.
+    /// The CEL of the rule in the definitions.
     pub crd_cel: &'static [CrdCel],
-    /// Its twins in the policies.
+    /// The CEL of the rule in the policies.
     pub policy_cel: &'static [PolicyCel],
-    /// The cases of `tests/fixtures/admission-cases.yaml` in which it finds something, or tests of this folder where no case can.
+    /// The cases of `tests/fixtures/admission-cases.yaml` with findings of the rule, or tests of this folder if no case is possible.
     pub cases: &'static [&'static str],
 }
 
-/// What becomes of a request that breaks a rule.
+/// What happens to a request that violates a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// It is refused.
+    /// The request is refused.
     Refuse,
-    /// It passes with a warning.
+    /// The request passes with a warning.
     Warn,
-    /// It is refused or passes with a warning, by what was found.
+    /// The request is refused or passes with a warning, depending on the finding.
     RefuseOrWarn,
 }
 
-/// When a rule that refuses only warns.
+/// When a refusing rule only warns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leniency {
     /// Never.
     None,
-    /// In profile `compat`, with this text added.
+    /// In profile `compat`, with this text in addition.
     InCompat(&'static str),
-    /// In v1alpha1 in every profile, with this text added; v1beta1 is always strict.
+    /// In v1alpha1 in every profile, with this text in addition. v1beta1 is always strict.
     InV1alpha1(&'static str),
-    /// When the object asks to skip it; a transition rule, from which controllers are exempt.
+    /// When the object asks to skip the rule. This is for transition rules, from which controllers are exempt.
     WhenSkipped,
 }
 
-/// What the original's own reconcile checks did with a mistake (spec/api-and-admission §3).
+/// What the checks of the Go original's reconciliation did with a mistake (spec/api-and-admission §3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Original {
-    /// It acted on such an object; so do our controllers.
+    /// The Go original reconciled the object, and so do our controllers.
     ActsOnIt,
-    /// It refused to act on such an object, or its code cannot read it.
+    /// The Go original did not reconcile the object, or its code can't read it.
     RefusesIt,
 }
 
-/// A CEL rule of the definitions that says the same as a rule, or a part of it.
+/// A CEL rule of the definitions that checks the same as a rule, or a part of it.
 #[derive(Clone, Copy, Debug)]
 pub struct CrdCel {
-    /// The part of an object that holds the node.
+    /// The part of an object with the node.
     pub part: Part,
-    /// The node below the part, such as `strategy`; the empty path is the part itself.
+    /// The node below the part, such as `strategy`. The empty path is the part itself.
     pub node: &'static str,
-    /// What must be true. `<field>` stands for the field of a setting.
+    /// The expression that must be true. `<field>` is replaced by the field of a setting.
     pub expression: &'static str,
-    /// How a violation is classified.
+    /// The reason of a violation.
     pub reason: Reason,
-    /// What a violation says.
+    /// The message of a violation.
     pub message: &'static str,
-    /// The field below the node that is at fault, if the node is an object.
+    /// The field with the mistake below the node, if the node is an object.
     pub field_path: Option<&'static str>,
-    /// For a setting of a type of strategy: the other type that has settings. The setting is not judged while that type is chosen.
+    /// For a setting of a strategy type: the other type with settings. The setting is not checked while the other type is chosen.
     pub other_strategy: Option<&'static str>,
 }
 
-/// A part of an object that CEL rules sit on.
+/// A part of an object with CEL rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// The reference of a machine to its class.
@@ -94,32 +94,32 @@ pub enum Part {
     ClassNodeTemplate,
 }
 
-/// How a violation of CEL is classified; the API server knows only these.
+/// The reason of a violation of CEL. The API server has only these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// A field is missing.
     Required,
-    /// A value is wrong.
+    /// A value is invalid.
     Invalid,
-    /// A field must not be there.
+    /// A field must not be set.
     Forbidden,
 }
 
-/// An expression of the policies that says the same as a rule, or a part of it.
+/// An expression of the policies that checks the same as a rule, or a part of it.
 #[derive(Clone, Copy, Debug)]
 pub struct PolicyCel {
-    /// What it judges, which says in which policy it is.
+    /// The subject of the check. It selects the policy.
     pub subject: Subject,
-    /// What must be true. `<name>` stands for the pattern of a qualified name, `<label>` for that of a label value.
+    /// The expression that must be true. `<name>` is replaced by the pattern of a qualified name, `<label>` by the pattern of a label value.
     pub expression: &'static str,
-    /// What a violation says.
+    /// The message of a violation.
     pub message: &'static str,
 }
 
-/// What an expression of the policies judges; there is one policy for each.
+/// The subject of an expression of the policies. There is one policy for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
-    /// What an object says: the variable of this name, unless it equals its stored counterpart `old_…`.
+    /// The content of an object: the variable with this name, unless it is equal to its stored value `old_…`.
     Object(&'static str),
     /// A change of an object.
     Change,
@@ -128,7 +128,7 @@ pub enum Subject {
 }
 
 impl Rule {
-    /// Whether an object may ask to skip it.
+    /// Whether an object may ask to skip the rule.
     pub fn is_skippable(&self) -> bool {
         self.leniency == Leniency::WhenSkipped
     }
@@ -162,38 +162,38 @@ pub const fn refuses_or_warns(id: &'static str, demand: &'static str, cases: &'s
     rule(id, Level::RefuseOrWarn, demand, cases)
 }
 
-/// A rule that refuses, and that the original has too, or without which its code cannot read the object.
+/// A rule that refuses, and that the Go original has too or without which its code can't read the object.
 pub const fn original(id: &'static str, demand: &'static str, cases: &'static [&'static str]) -> Rule {
     Rule { original: Original::RefusesIt, ..refuses(id, demand, cases) }
 }
 
-/// A rule about a change that refuses, and that an object may ask to skip.
+/// A rule for a change that refuses, and that an object may ask to skip.
 pub const fn skippable(id: &'static str, demand: &'static str, cases: &'static [&'static str]) -> Rule {
     Rule { leniency: Leniency::WhenSkipped, ..refuses(id, demand, cases) }
 }
 
-/// An expression of the policies over a variable.
+/// An expression of the policies for a variable.
 pub const fn check(variable: &'static str, expression: &'static str, message: &'static str) -> PolicyCel {
     PolicyCel { subject: Subject::Object(variable), expression, message }
 }
 
-/// An expression of the policies over a change.
+/// An expression of the policies for a change.
 pub const fn transition(expression: &'static str, message: &'static str) -> PolicyCel {
     PolicyCel { subject: Subject::Change, expression, message }
 }
 
-/// A CEL rule over one value.
+/// A CEL rule for one value.
 pub const fn value(part: Part, node: &'static str, expression: &'static str, message: &'static str) -> CrdCel {
     let (reason, field_path, other_strategy) = (Reason::Invalid, None, None);
     CrdCel { part, node, expression, reason, message, field_path, other_strategy }
 }
 
-/// A CEL rule over a part for a field in it.
+/// A CEL rule for a part, with the field of the mistake.
 pub const fn field(part: Part, field_path: &'static str, expression: &'static str, message: &'static str) -> CrdCel {
     CrdCel { field_path: Some(field_path), ..value(part, "", expression, message) }
 }
 
-/// The same where a field is missing.
+/// A CEL rule for a part, with the missing field.
 pub const fn required(part: Part, field_path: &'static str, expression: &'static str, message: &'static str) -> CrdCel {
     CrdCel { reason: Reason::Required, ..field(part, field_path, expression, message) }
 }

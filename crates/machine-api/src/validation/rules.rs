@@ -1,7 +1,6 @@
-//! The list of all rules, and what their declarations mean for findings: how strict each is in which profile, and which an object
-//! may skip.
+//! The list of all rules, and the effect of their declarations on findings: how strict a rule is in a profile, and whether an object may skip it.
 //!
-//! Source: spec/api-and-admission §4.3, §4.4, §5. The rules themselves only find; what a finding means is decided here.
+//! Source: spec/api-and-admission §4.3, §4.4, §5. The rules only make findings. This file decides what a finding means.
 
 use super::{
     Profile, class, conditions, machine_spec, metadata, node_template, provider_schema, references, replicas, residue,
@@ -11,7 +10,7 @@ use super::{
 use crate::kind::ApiVersion;
 use kube_values::field::{Findings, RuleId, Severity};
 
-/// All rules of spec/api-and-admission §5, in its order; `TYPE` is the wrong JSON type of a known field.
+/// All rules of spec/api-and-admission §5, in its order. `TYPE` is for the wrong JSON type of a known field.
 #[rustfmt::skip]
 pub const RULES: &[Rule] = &[
     types::TYPE,
@@ -42,7 +41,7 @@ fn find(id: RuleId) -> Option<&'static Rule> {
     RULES.iter().find(|rule| rule.id == id)
 }
 
-/// The rule of this name, if there is one.
+/// The rule with this id.
 pub fn named(id: &str) -> Option<&'static Rule> {
     RULES.iter().find(|rule| rule.id.as_str() == id)
 }
@@ -57,12 +56,12 @@ pub fn skippable_ids() -> impl Iterator<Item = RuleId> {
     RULES.iter().filter(|rule| rule.is_skippable()).map(|rule| rule.id)
 }
 
-/// Whether the controllers must not act on an object that breaks the rule, because the original did not either.
+/// Whether controllers must not reconcile an object that violates the rule, because the Go original did not either.
 pub fn stops_controllers(id: RuleId) -> bool {
     find(id).is_some_and(|rule| rule.original == Original::RefusesIt)
 }
 
-/// Turns refusals into warnings where profile and version say so.
+/// Turns refusals into warnings where profile and version allow that.
 pub fn apply_profile(profile: Profile, version: ApiVersion, found: &mut Findings) {
     for finding in found.iter_mut().filter(|finding| finding.severity == Severity::Deny) {
         if let Some(text) = only_warns(finding.rule, profile, version) {
@@ -73,7 +72,7 @@ pub fn apply_profile(profile: Profile, version: ApiVersion, found: &mut Findings
     found.let_left_out_pass(|id| only_warns(id, profile, version).is_some());
 }
 
-/// Whether a rule only warns in this profile and version; what its warning says besides.
+/// The additional text of the warning, if a rule only warns in this profile and version.
 fn only_warns(id: RuleId, profile: Profile, version: ApiVersion) -> Option<&'static str> {
     match (find(id)?.leniency, profile, version) {
         (Leniency::InCompat(text), Profile::Compat, _) | (Leniency::InV1alpha1(text), _, ApiVersion::V1alpha1) => {
@@ -87,7 +86,7 @@ fn only_warns(id: RuleId, profile: Profile, version: ApiVersion) -> Option<&'sta
 mod tests {
     use super::*;
 
-    /// A finding of a rule that is declared and not listed would neither be lenient nor stop a controller.
+    /// Without this test, the leniency of a declared rule that is not listed would have no effect, and the rule would stop no controller.
     #[test]
     fn every_declaration_is_listed_once_by_its_name() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/validation");

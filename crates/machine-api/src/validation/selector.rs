@@ -1,5 +1,5 @@
-//! Rules over the selector of a set or deployment (spec/api-and-admission §5.3, SEL-1 to SEL-6), and when two selectors
-//! are the same (SEL-7 asks in [`super::transitions`]).
+//! Rules for the selector of a set or deployment (spec/api-and-admission §5.3, SEL-1 to SEL-6), and the comparison of two selectors (for SEL-7 in
+//! [`super::transitions`]).
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use kube_values::{
     json::{Json, Members},
 };
 
-/// The demand on a selector, in the definitions of sets and of deployments.
+/// The CEL rule for a selector in the definitions of sets and deployments.
 const SELECTS_SOMETHING: &str = "!has(self.selector) || (has(self.selector.matchLabels) && size(self.selector.matchLabels) > 0) || (has(self.selector.matchExpressions) && size(self.selector.matchExpressions) > 0) || (oldSelf.hasValue() && has(oldSelf.value().selector) && self.selector == oldSelf.value().selector)";
 
 pub const SEL_1: Rule = Rule {
@@ -54,7 +54,7 @@ pub fn rules(object: &Object<'_>, found: &mut Findings) {
         return found.invalid(SEL_2.id, path, json!({}), format!("empty selector is invalid for {whom}"));
     }
     labels::labels_are_wellformed(SEL_5.id, selector.get("matchLabels"), path.child("matchLabels"), found);
-    // Counted apart: what an update is forgiven is wrong all the same.
+    // Counted separately: a mistake that an update is forgiven is still a mistake.
     let mut in_expressions = Findings::new();
     let path = path.child("matchExpressions");
     for (index, expression) in selector.get("matchExpressions").elements().iter().enumerate() {
@@ -67,7 +67,7 @@ pub fn rules(object: &Object<'_>, found: &mut Findings) {
     }
 }
 
-/// Whether the selector has neither labels nor expressions. A mistyped part counts as something.
+/// Whether the selector has neither labels nor expressions. A mistyped part counts as not empty.
 fn is_empty(selector: Node<'_>) -> bool {
     let nothing = |part: Node<'_>| match part.value() {
         None => true,
@@ -142,7 +142,7 @@ pub const SEL_6: Rule = Rule {
     ..original("SEL-6", "The selector selects the labels of the template.", &["V72", "V73", "V74", "V81"])
 };
 
-/// SEL-6: machines made from the template belong to the selector; else they would be made without end.
+/// SEL-6: the selector selects the machines of the template. Otherwise the controller would make machines without end.
 fn template_is_selected(object: &Object<'_>, selector: Node<'_>, whole: &Members<'_>, found: &mut Findings) {
     let labels = object.root().at(&["spec", "template", "metadata", "labels"]);
     if matches!(labels, Node::Mistyped) || labels.value().is_some_and(|labels| !labels.is_object()) {
@@ -157,8 +157,8 @@ fn template_is_selected(object: &Object<'_>, selector: Node<'_>, whole: &Members
     }
 }
 
-/// Whether the original acts on an object in spite of what this rule found: of a selector it compares the labels with the template
-/// and never looks at the expressions.
+/// Whether the Go original reconciles an object in spite of a finding of this rule. It compares only the labels of a selector with the template, and
+/// never the expressions.
 pub fn original_acts_on(object: &Json<'_>, rule: RuleId) -> bool {
     let spec = Node::of(object).get("spec");
     let labels = spec.at(&["template", "metadata", "labels"]);
@@ -170,7 +170,7 @@ fn labels_match(selector: Node<'_>, labels: Node<'_>) -> bool {
     wanted.all(|(key, value)| labels.get(key).value() == Some(value))
 }
 
-/// Whether labels satisfy every label and expression of a selector; the untyped counterpart of `api::selector::matches`.
+/// Whether labels satisfy every label and expression of a selector. The untyped version of `api::selector::matches`.
 pub fn matches(selector: Node<'_>, labels: Node<'_>) -> bool {
     let by_expressions = selector.get("matchExpressions").elements();
     labels_match(selector, labels) && by_expressions.iter().all(|expression| satisfies(Node::of(expression), labels))
@@ -188,22 +188,22 @@ fn satisfies(expression: Node<'_>, labels: Node<'_>) -> bool {
     }
 }
 
-/// Whether a selector selects anything in particular; one that does not can be set for the first time.
+/// Whether a selector has labels or expressions. A selector without both may still be set.
 pub fn is_usable(selector: Node<'_>) -> bool {
     selector.members().is_some() && !is_empty(selector)
 }
 
-/// Whether a selector that selects anything in particular selects these labels.
+/// Whether a selector with labels or expressions selects these labels.
 pub fn selects(selector: Node<'_>, labels: Node<'_>) -> bool {
     is_usable(selector) && matches(selector, labels)
 }
 
-/// Whether two selectors say the same; the order of expressions and of their values does not matter.
+/// Whether two selectors have the same meaning. The order of expressions and of their values does not matter.
 pub fn same(left: Node<'_>, right: Node<'_>) -> bool {
     canonical(left) == canonical(right)
 }
 
-/// Whether `new` differs from `old` only by the template hash that adoption adds (decisions: a pure addition passes).
+/// Whether `new` differs from `old` only by the template hash that adoption adds (see the decision that a pure addition passes).
 pub fn only_hash_was_added(old: Node<'_>, new: Node<'_>) -> bool {
     let (old, mut new) = (canonical(old), canonical(new));
     !old.0.contains_key(label::MACHINE_TEMPLATE_HASH)
@@ -211,7 +211,7 @@ pub fn only_hash_was_added(old: Node<'_>, new: Node<'_>) -> bool {
         && old == new
 }
 
-/// Labels by key, and expressions with their values, all in order.
+/// Labels by key, and expressions with their values, sorted.
 type Canonical<'a> = (BTreeMap<&'a str, &'a Json<'a>>, Vec<(&'a str, &'a str, Vec<&'a str>)>);
 
 fn canonical(selector: Node<'_>) -> Canonical<'_> {

@@ -1,4 +1,4 @@
-//! Warnings about status writes (spec/api-and-admission §5.5). Nothing here ever refuses.
+//! Warnings for status writes (spec/api-and-admission §5.5). These rules never refuse.
 
 use serde_json::Value;
 
@@ -25,7 +25,7 @@ pub const STS_1: Rule = Rule {
     ..warns("STS-1", "The status is written by controllers only.", &["sts_1_written_by_somebody"])
 };
 
-/// All that is suspicious about a status write.
+/// Finds everything suspicious in a status write.
 pub fn status_findings(request: &ValidationRequest<'_>) -> Findings {
     let mut found = Findings::new();
     let Some(new) = request.change.new_object().map(Node::of) else { return found };

@@ -1,4 +1,4 @@
-//! Rules over how a deployment replaces its machines (spec/api-and-admission §5.3, STR-1 to STR-13 and REP-2).
+//! Rules for the strategy of a deployment (spec/api-and-admission §5.3, STR-1 to STR-13 and REP-2).
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ use kube_values::{
 const TYPES: [&str; 3] = ["InPlaceUpdate", "Recreate", "RollingUpdate"];
 const ORCHESTRATION_TYPES: [&str; 2] = ["Auto", "Manual"];
 
-/// The CEL rule over a setting of one type of strategy.
+/// The CEL rule for a setting of one type of strategy.
 const fn setting(
     other_strategy: &'static str,
     field_path: &'static str,
@@ -28,7 +28,7 @@ const fn setting(
     CrdCel { field_path: Some(field_path), other_strategy: Some(other_strategy), ..plain }
 }
 
-/// The same over both margins of both types.
+/// The CEL rules for both margins of both types.
 const fn margins_are(expression: &'static str, message: &'static str) -> [CrdCel; 4] {
     [
         setting("InPlaceUpdate", ".rollingUpdate.maxSurge", expression, message),
@@ -59,7 +59,7 @@ pub fn rules(object: &Object<'_>, found: &mut Findings) {
     rollback_is_deprecated(spec, found);
 }
 
-/// Whether the settings of this type count: it is the chosen one, or none of the types is.
+/// Whether the settings of this type apply: the type is chosen, or no known type is chosen.
 fn may_be_chosen(strategy: Node<'_>, owner: &str) -> bool {
     strategy.get("type").text().filter(|name| TYPES.contains(name)).is_none_or(|chosen| chosen == owner)
 }
@@ -136,7 +136,7 @@ pub const STR_5: Rule = Rule {
     )
 };
 
-/// STR-5: settings of a type that is not chosen have no effect. Only asked when the type is one.
+/// STR-5: settings of a type that is not chosen have no effect. Checked only if the chosen type is known.
 fn settings_of_other_types_are_not(strategy: Node<'_>, path: &FieldPath, found: &mut Findings) {
     let Some(chosen) = strategy.get("type").text().filter(|name| TYPES.contains(name)) else { return };
     for (settings, owner) in [("rollingUpdate", "RollingUpdate"), ("inPlaceUpdate", "InPlaceUpdate")] {
@@ -148,8 +148,8 @@ fn settings_of_other_types_are_not(strategy: Node<'_>, path: &FieldPath, found: 
     }
 }
 
-/// What defaulting wrote for a rolling update is nobody's field, so that nobody can take it away by applying another type:
-/// it is no reason to refuse that.
+/// Forgives the defaults of a rolling update in an update to another type. No field manager owns the defaults, so that a server-side apply of another
+/// type can't remove them.
 pub fn forgive_defaults_left_behind(old: &Json<'_>, new: &Json<'_>, found: &mut Findings) {
     let settings = |object| Node::of(object).at(&["spec", "strategy", "rollingUpdate"]);
     let is_default = |settings: Node<'_>| settings.value_or_null() == json!({"maxSurge": 1, "maxUnavailable": 0});
@@ -162,12 +162,12 @@ pub fn forgive_defaults_left_behind(old: &Json<'_>, new: &Json<'_>, found: &mut 
 }
 
 pub const STR_9: Rule = Rule {
-    // Gardener spreads the percentages of a worker pool over its zones and so writes more than 100 %.
+    // Gardener distributes the percentages of a worker pool over its zones, and so writes more than 100 %.
     leniency: Leniency::InV1alpha1("; it counts as 100%"),
     ..refuses("STR-9", "No more than 100% may be unavailable.", &["V95", "V95s", "V95b", "V96"])
 };
 
-/// STR-6 to STR-11 and REP-2 over one pair of `maxSurge` and `maxUnavailable`.
+/// STR-6 to STR-11 and REP-2 for one pair of `maxSurge` and `maxUnavailable`.
 fn margins(settings: Node<'_>, path: &FieldPath, replicas: Node<'_>, found: &mut Findings) {
     if settings.members().is_none() {
         return;
@@ -211,8 +211,8 @@ pub const STR_8: Rule = Rule {
 
 pub const STR_10: Rule = original("STR-10", "A margin fits a 32-bit integer.", &["V100"]);
 
-/// STR-6, STR-7, STR-8, STR-10: a number or percentage, read as the rollout reads it. The sign of a percentage is the
-/// business of STR-8, since the original's controllers act on it as on any negative number.
+/// STR-6, STR-7, STR-8, STR-10: a number or percentage, parsed as the rollout parses it. STR-8 checks the sign of a percentage, because the
+/// controllers of the Go original accept a negative percentage like a negative number.
 fn margin(settings: Node<'_>, field: &str, path: &FieldPath, found: &mut Findings) -> Option<IntOrPercent> {
     let value = match settings.get(field) {
         Node::Absent => {
@@ -254,7 +254,7 @@ pub const STR_11: Rule = Rule {
     ..refuses("STR-11", "The margins are not both zero.", &["V97", "V97s", "V98", "V98s", "V99"])
 };
 
-/// STR-11: `maxSurge` and `maxUnavailable` must not both be zero. Whether that denies or warns is the profile's business.
+/// STR-11: `maxSurge` and `maxUnavailable` must not both be zero. The profile decides whether this refuses or warns.
 fn rollout_can_progress(
     surge: IntOrPercent,
     unavailable: IntOrPercent,
@@ -272,7 +272,7 @@ fn rollout_can_progress(
 
 pub const REP_2: Rule = refuses("REP-2", "The replicas and the surge together fit a 32-bit integer.", &["V101"]);
 
-/// REP-2: all machines of a rollout together are a 32-bit number.
+/// REP-2: the number of all machines of a rollout fits into 32 bits.
 fn surged_replicas_can_be_counted(surge: IntOrPercent, replicas: i64, settings: Node<'_>, found: &mut Findings) {
     let Ok(wanted) = i32::try_from(replicas) else { return };
     if wanted > 0 && wanted.checked_add(surge.resolve(wanted, Rounding::Up)).is_none() {

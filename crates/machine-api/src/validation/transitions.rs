@@ -1,7 +1,7 @@
-//! Rules over what changes between two states of an object (spec/api-and-admission §5, marked T or U).
+//! Rules for the change between two states of an object (spec/api-and-admission §5, marked T or U).
 //!
-//! They guard what cannot be undone: a machine that forgets its VM, a set that forgets its machines. An unchanged value
-//! satisfies them by construction, so they are never ratcheted; controllers are exempt.
+//! They prevent changes that can't be undone: a machine that loses its VM, or a set that loses its machines. An unchanged value always satisfies
+//! these rules, so that stored mistakes need no forgiveness. Controllers are exempt.
 
 use serde_json::{Value, json};
 
@@ -45,7 +45,7 @@ pub fn rules(request: &ValidationRequest<'_>, old: &Json<'_>, new: &Json<'_>, fo
     }
 }
 
-/// The rules that also hold while the object is being deleted: they keep it from deleting a foreign VM.
+/// Runs the rules that also apply while the object is being deleted. They prevent the deletion of a foreign VM.
 pub fn of_terminating(request: &ValidationRequest<'_>, old: &Json<'_>, new: &Json<'_>, found: &mut Findings) {
     if request.kind == Kind::Machine && !request.comes_from_controller() {
         let step = Step { old: Node::of(old), new: Node::of(new) };
@@ -60,7 +60,7 @@ struct Step<'a> {
 }
 
 impl<'a> Step<'a> {
-    /// The texts at a place before and after, if the place held one before and holds another now.
+    /// The old and the new text of a place, if there was a text before and the text changes.
     fn replaced(&self, place: &[&str]) -> Option<(&'a str, &'a str)> {
         let old = self.old.at(place).text().filter(|old| !old.is_empty())?;
         let new = self.new.at(place).text_or_empty()?;
@@ -95,7 +95,7 @@ pub const MCH_20: Rule = Rule {
     ..skippable("MCH-20", "A machine that has a provider id keeps its class.", &["V51", "V52"])
 };
 
-/// MCH-20: the VM was made from the old class and must be deleted with it.
+/// MCH-20: the VM was made with the old class, and must be deleted with it.
 fn class_of_a_made_machine_stays(step: &Step<'_>, version: ApiVersion, found: &mut Findings) {
     let class = match version {
         ApiVersion::V1alpha1 => "class",
@@ -120,7 +120,8 @@ pub const META_8: Rule = Rule {
     ..skippable("META-8", "A machine keeps its Node.", &["V54", "V54b", "V54c", "V55"])
 };
 
-/// META-8. The update that writes the VM of a machine also writes its Node, over any earlier value of the label: a template may have set the label.
+/// META-8. The update that sets the provider id of a machine also sets its Node, and may replace an earlier value of the label, because a template
+/// may have set it.
 fn node_label_stays(step: &Step<'_>, found: &mut Findings) {
     let identified = |object: Node<'_>| object.at(&["spec", "providerID"]).text().is_some_and(|id| !id.is_empty());
     if identified(step.new) && !identified(step.old) {
@@ -142,7 +143,7 @@ pub const SEL_7: Rule = Rule {
     ..skippable("SEL-7", "The selector stays as it is.", &["V79", "V80"])
 };
 
-/// SEL-7. A selector that selects nothing in particular may still be set.
+/// SEL-7. A selector without labels and expressions may still be set.
 fn selector_stays(step: &Step<'_>, found: &mut Findings) {
     let place = ["spec", "selector"];
     let (old, new) = (step.old.at(&place), step.new.at(&place));
@@ -197,7 +198,7 @@ fn strategy_changes_at_rest(step: &Step<'_>, found: &mut Findings) {
     }
 }
 
-/// The name of the object's controller, if it is of this kind.
+/// The name of the controlling owner of the object, if it has this kind.
 pub fn controller(object: Node<'_>, kind: Kind) -> Option<&str> {
     let owners = object.at(&["metadata", "ownerReferences"]).elements();
     owners

@@ -1,8 +1,7 @@
-//! Every known field has its JSON type; the one place where a wrong type is reported.
+//! Checks that every known field has its JSON type. Wrong types are reported only here.
 //!
-//! Schema validation of the API server does the same where the CRDs are installed as they should be. These checks stand
-//! behind it for older schemas, parts that preserve unknown fields, stored poison values and `mcm validate`. Unknown
-//! fields are nobody's business here: the API server prunes them.
+//! The schema validation of the API server does the same if the current CRDs are installed. These checks are for older schemas, for parts that keep
+//! unknown fields, for stored invalid values, and for `mcm validate`. Unknown fields are ignored, because the API server removes them.
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
@@ -23,10 +22,10 @@ use kube_values::{
     json::{Json, Members},
 };
 
-/// The rule of a wrong type where no other rule names the field.
+/// The rule for a wrong type if no other rule is for the field.
 pub const TYPE: Rule = original("TYPE", "Every known field has its JSON type.", &["V19", "M15", "M23"]);
 
-/// What type a field has.
+/// The JSON type of a field.
 enum Shape {
     Text,
     Boolean,
@@ -35,7 +34,7 @@ enum Shape {
     IntOrText,
     /// Any object.
     Map,
-    /// An object whose values are texts; the rule is that of a value that is none.
+    /// An object with text values. The rule is for a value that is no text.
     TextMap(RuleId),
     List(Box<Shape>),
     Object(Fields),
@@ -46,7 +45,7 @@ type Fields = Vec<(String, Shape)>;
 
 use Shape::{Boolean, Int32, Int64, IntOrText, List, Map, Object, Text, TextMap};
 
-/// The order in which mistakes are reported, for all kinds together. Fields that are not listed come last, by name.
+/// The order in which mistakes are reported, for all kinds together. Other fields come last, sorted by name.
 #[rustfmt::skip]
 const ORDER: &[&str] = &[
     "metadata", "apiGroup", "key", "value", "effect", "kind", "name", "generateName", "namespace", "matchLabels", "labels", "annotations",
@@ -66,7 +65,7 @@ pub fn fields_have_their_types(kind: Kind, version: ApiVersion, object: &Json<'_
         return;
     }
     let shapes = shape_of(kind, version);
-    // Almost every object is as it should be.
+    // Almost every object is valid.
     if members_fit(shapes, object) {
         return;
     }
@@ -84,7 +83,7 @@ fn shape_of(kind: Kind, version: ApiVersion) -> &'static [(String, Shape)] {
     &SHAPES[&(kind, version)]
 }
 
-/// The fields that the schema of an object declares, but those of a status, and those that the Node of a machine does not get.
+/// The fields in the schema of an object, without the status, and without the parts of a node template that the Node does not get.
 fn fields(schema: &Value, path: &str) -> Fields {
     let is_judged = |name: &str| match path {
         "" => !["apiVersion", "kind", "status"].contains(&name),
@@ -100,7 +99,7 @@ fn fields(schema: &Value, path: &str) -> Fields {
 
 fn shape(schema: &Value, path: &str) -> Shape {
     const OF_TEMPLATES: [&str; 6] = ["name", "generateName", "namespace", "labels", "annotations", "finalizers"];
-    // The API server knows the schema of metadata.
+    // The API server has the schema of metadata.
     if path == "metadata" {
         return metadata(&[&OF_TEMPLATES[..], &["deletionTimestamp", "ownerReferences"]].concat(), TYPE.id);
     } else if path.ends_with("nodeTemplate.metadata") {
@@ -121,7 +120,7 @@ fn shape(schema: &Value, path: &str) -> Shape {
     }
 }
 
-/// Metadata of which these fields are judged.
+/// Metadata in which these fields are checked.
 fn metadata(names: &[&str], rule: RuleId) -> Shape {
     let shape = |name: &str| match name {
         "labels" | "annotations" => TextMap(rule),
@@ -143,7 +142,7 @@ fn members_fit(fields: &[(String, Shape)], object: &Json<'_>) -> bool {
 }
 
 impl Shape {
-    /// Whether [`Self::check`] would find nothing wrong with a value that is there.
+    /// Whether [`Self::check`] would find no mistake in a value that is present.
     fn fits(&self, value: &Json<'_>) -> bool {
         match self {
             Text => value.is_string(),
@@ -235,7 +234,7 @@ mod tests {
     #[case::list(List(Box::new(Text)))]
     #[case::list_of_maps(List(Box::new(Map)))]
     #[case::object(shape(&json!({}), "metadata"))]
-    fn the_quick_look_and_the_report_agree(#[case] shape: Shape) {
+    fn the_quick_check_and_the_full_check_agree(#[case] shape: Shape) {
         let values = [
             json!("x"),
             json!(true),

@@ -1,9 +1,9 @@
-//! `configmap:` records in `ConfigMaps` of the control namespace, for clusters where the process has no disk of its own.
+//! `configmap:` stores the records in `ConfigMaps` of the control namespace, for clusters where the process has no disk.
 //!
-//! `NAME` is the first, `NAME-1`, `NAME-2`, … follow when it is full ([`super::shards`]). The label says whose they are, an
-//! annotation which process writes them: a second process takes that annotation over when it starts, and the first one's next
-//! request then fails on the resource version, so that two never write at once. After any request whose outcome is not
-//! known everything is read again before the next one. Source: spec/providers §7.7.
+//! The first `ConfigMap` is `NAME`. When it is full, `NAME-1`, `NAME-2`, … follow ([`super::shards`]). A label names the state, and an annotation
+//! names the process that writes. A second process changes the annotation when it starts. The next request of the first process then fails because of
+//! the resource version, so that two processes never write at the same time. After a request with an unknown outcome, everything is read again before
+//! the next request. Source: spec/providers §7.7.
 
 mod requests;
 
@@ -21,19 +21,19 @@ use super::{
 };
 use crate::cloud::Entry;
 
-/// State in `ConfigMaps`.
+/// The state in `ConfigMaps`.
 #[derive(Debug)]
 pub struct ConfigMaps {
     requests: Requests,
-    /// What identifies each `ConfigMap` in its present version.
+    /// The metadata of each `ConfigMap` in its current version.
     known: Vec<ObjectMeta>,
     shards: Shards,
-    /// Whether the outcome of some request is not known.
+    /// Whether the outcome of a request is unknown.
     must_read: bool,
 }
 
 impl ConfigMaps {
-    /// Takes the `ConfigMaps` over and reads what they hold; `writer` is a number that no other process has.
+    /// Acquires the `ConfigMaps` and reads their records. `writer` is a number that no other process has.
     pub async fn open(access: &ConfigMapAccess, name: &str, writer: u64) -> Result<(Self, Vec<Entry>), StateError> {
         let requests = Requests { access: access.clone(), name: name.to_owned(), writer: format!("{writer:016x}") };
         let found = requests.list().await?;
@@ -62,7 +62,7 @@ impl ConfigMaps {
     async fn send(&mut self, changes: &Changes) -> Result<(), StateError> {
         let no_room = |NoRoom| StateError::Full { object: self.requests.object(0), most: MOST };
         for write in self.shards.plan(changes).map_err(no_room)? {
-            // Until the answer is here, nothing that is remembered can be trusted; a dropped call ends here too.
+            // The memory may be wrong until the answer arrives. This is also true for a dropped call.
             self.must_read = true;
             match self.known.get_mut(write.shard) {
                 Some(known) => self.requests.patch(write.shard, known, json!({ "data": write.changes })).await?,

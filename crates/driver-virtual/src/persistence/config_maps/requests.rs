@@ -1,4 +1,4 @@
-//! The requests of the sink: `ConfigMaps` are listed, created, and changed in the version that is known.
+//! The requests of the sink: lists, creates and patches `ConfigMaps` in their known versions.
 
 use std::{fmt, time::Duration};
 
@@ -12,13 +12,13 @@ use serde_json::{Value, json};
 
 use super::super::{StateError, shards::Write};
 
-/// How long one request may take.
+/// The timeout of a request.
 const CALL_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The namespace that state may be kept in.
+/// The access to the namespace of the state.
 #[derive(Clone)]
 pub struct ConfigMapAccess {
-    /// Client of the control cluster.
+    /// The client of the control cluster.
     pub client: kube::Client,
     /// The control namespace.
     pub namespace: String,
@@ -30,11 +30,11 @@ impl fmt::Debug for ConfigMapAccess {
     }
 }
 
-/// What all requests of a sink have in common.
+/// The settings of all requests of a sink.
 #[derive(Debug)]
 pub struct Requests {
     pub access: ConfigMapAccess,
-    /// Name of the first `ConfigMap`.
+    /// The name of the first `ConfigMap`.
     pub name: String,
     pub writer: String,
 }
@@ -48,7 +48,7 @@ impl Requests {
         if shard == 0 { self.name.clone() } else { format!("{}-{shard}", self.name) }
     }
 
-    /// Namespace and name.
+    /// The namespace and the name.
     pub fn object(&self, shard: usize) -> String {
         format!("{}/{}", self.access.namespace, self.name_of(shard))
     }
@@ -66,7 +66,7 @@ impl Requests {
         (0..found.len()).map(at).collect()
     }
 
-    /// Changes one that nothing has changed since it was last read, and signs it.
+    /// Patches a `ConfigMap` that has not changed since it was read, and sets the writer.
     pub async fn patch(&self, shard: usize, known: &mut ObjectMeta, mut body: Value) -> Result<(), StateError> {
         body["metadata"] = json!({
             "uid": known.uid,
@@ -80,7 +80,7 @@ impl Requests {
         Ok(())
     }
 
-    /// Makes one; answers what it is known by.
+    /// Creates a `ConfigMap`. Returns its metadata.
     pub async fn create(&self, write: &Write) -> Result<ObjectMeta, StateError> {
         let object = ConfigMap {
             metadata: ObjectMeta {
@@ -118,7 +118,7 @@ impl Requests {
         Err(StateError::Failed { action, place: format!(", ConfigMap {object}"), problem })
     }
 
-    /// What is there is something else.
+    /// The error for content that is no state.
     pub fn unreadable(&self, problem: &str) -> StateError {
         let problem = format!("{problem}; delete it to start with an empty cloud, or choose another name");
         StateError::Failed { action: "read", place: format!(", ConfigMap {}", self.object(0)), problem }

@@ -1,4 +1,4 @@
-//! Writers of one state, on an API server of a few lines.
+//! Several writers of one state, with a small API server.
 
 use super::{
     super::testing::{Shared, access},
@@ -14,14 +14,14 @@ async fn open(server: &Shared, writer: u64) -> (ConfigMaps, Vec<Entry>) {
 }
 
 #[tokio::test]
-async fn what_was_written_is_read_by_the_next_one_and_the_former_writes_no_more() {
+async fn the_next_writer_reads_the_state_and_the_former_is_refused() {
     let server = Shared::default();
     let (mut first, found) = open(&server, 1).await;
     assert_eq!(found, Vec::new());
     first.append(&[machine(1)]).await.unwrap();
     let (mut second, found) = open(&server, 2).await;
     assert_eq!(found, vec![machine(1)]);
-    // The first one's request meets another version; once it has looked it knows why.
+    // The request of the first writer fails because of the version. After reading again, the writer knows the reason.
     assert!(first.append(&[machine(7)]).await.is_err());
     assert!(first.must_read);
     let refused = first.replace(&[machine(7)]).await.unwrap_err();
@@ -43,7 +43,7 @@ async fn after_a_lost_reply_everything_is_read_again_and_nothing_is_lost() {
 }
 
 #[tokio::test]
-async fn a_config_map_of_somebody_else_is_refused_and_left_alone() {
+async fn a_foreign_config_map_is_refused_and_not_changed() {
     let server = Shared::default();
     let foreign = json!({"metadata": {"name": "vms", "resourceVersion": "1"}, "data": {"mine": "1"}});
     server.lock().unwrap().objects.insert("vms".to_owned(), foreign.clone());
@@ -53,7 +53,7 @@ async fn a_config_map_of_somebody_else_is_refused_and_left_alone() {
 }
 
 #[tokio::test]
-async fn a_record_that_cannot_be_read_is_told_with_the_remedy() {
+async fn an_unreadable_record_is_reported_with_the_remedy() {
     let server = Shared::default();
     drop(open(&server, 1).await);
     server.lock().unwrap().objects.get_mut("vms").unwrap()["data"] = json!({"vm.1": "rubbish"});

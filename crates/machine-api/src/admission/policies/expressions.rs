@@ -1,10 +1,10 @@
-//! What the CEL of the policies speaks of. Objects are untyped there: every field may be absent, so that each is read through `?`.
+//! The CEL variables of the policies. Objects are untyped in CEL: every field may be absent, so that each field is read with `?`.
 
-/// Kubernetes' own controllers that rewrite metadata of foreign objects.
+/// The controllers of Kubernetes that change metadata of foreign objects.
 pub const NOT_A_SYSTEM_CONTROLLER: &str = "!(request.userInfo.username in ['system:serviceaccount:kube-system:generic-garbage-collector', 'system:serviceaccount:kube-system:namespace-controller'])";
 
-/// What the checks speak of. Absent parts are empty, so that most checks need no case for them. No variable is an optional:
-/// the API server loses what it holds on the way into an expression.
+/// The variables of the checks. An absent part is empty, so that most checks need no case for it. No variable is an optional: the API server loses
+/// the value of an optional between variable and expression.
 pub const VARIABLES: &[(&str, &str)] = &[
     ("old", "oldObject == null ? dyn({}) : oldObject"),
     ("is_machine", "object.kind == 'Machine'"),
@@ -65,11 +65,11 @@ pub const VARIABLES: &[(&str, &str)] = &[
     ("skips", "variables.annotations[?'admission.machine.sapcloud.io/skip'].orValue('').split(',').map(s, s.trim())"),
 ];
 
-/// A name with an optional domain, and the value of a label, as patterns of CEL.
+/// CEL patterns of a name with an optional domain, and of the value of a label.
 const QUALIFIED_NAME: &str = r"'^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$'";
 const LABEL_VALUE: &str = r"'^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$'";
 
-/// An expression with its patterns put in.
+/// Inserts the patterns into an expression.
 pub fn with_patterns(expression: &str) -> String {
     expression.replace("<name>", QUALIFIED_NAME).replace("<label>", LABEL_VALUE)
 }
