@@ -22,7 +22,7 @@ use machine_controllers::{
         patches,
         plan::Effect,
         revision::revision_of,
-        rollback::{Found, Wish, find, rolled_back_to},
+        rollback::{Found, RollbackTarget, find, rolled_back_to},
         template_equality::is_equal,
     },
     snapshots::{DeploymentSnapshot, SetSnapshot},
@@ -100,9 +100,9 @@ async fn attempt(
     let own = |set: &SetSnapshot| set.controller().is_some_and(|owner| owner.uid == deployment.uid());
     let own: Vec<SetSnapshot> = all.items.into_iter().map(SetSnapshot::from).filter(own).collect();
     let sets: Vec<&SetSnapshot> = own.iter().collect();
-    let wish = Wish::from(args.to_revision);
-    let (set, revision) = match find(&deployment, &sets, wish) {
-        Found::Nothing => return Err(Failure::Input(no_such_revision(&deployment, &sets, wish))),
+    let target = RollbackTarget::from(args.to_revision);
+    let (set, revision) = match find(&deployment, &sets, target) {
+        Found::Nothing => return Err(Failure::Input(no_such_revision(&deployment, &sets, target))),
         Found::Unchanged => {
             return Ok(Ok(format!(
                 "machinedeployment {key} not changed: it has the template of that revision already"
@@ -127,14 +127,14 @@ async fn attempt(
 }
 
 /// The message that the revision does not exist, with the revisions that exist.
-fn no_such_revision(deployment: &DeploymentSnapshot, sets: &[&SetSnapshot], wish: Wish) -> String {
+fn no_such_revision(deployment: &DeploymentSnapshot, sets: &[&SetSnapshot], target: RollbackTarget) -> String {
     let mut revisions: Vec<(i64, &SetSnapshot)> =
         sets.iter().filter_map(|set| Some((revision_of(set.metadata()).filter(|r| *r > 0)?, *set))).collect();
     revisions.sort_by_key(|(revision, _)| *revision);
     let mut text = format!("machinedeployment {} has no ", deployment.key());
-    let _ = match wish {
-        Wish::Previous => write!(text, "revision before the present one"),
-        Wish::Revision(revision) => write!(text, "revision {revision}"),
+    let _ = match target {
+        RollbackTarget::Previous => write!(text, "revision before the present one"),
+        RollbackTarget::Revision(revision) => write!(text, "revision {revision}"),
     };
     let known: Vec<String> = revisions
         .iter()
@@ -177,12 +177,12 @@ mod tests {
             })).unwrap())
             };
         let (newer, older) = (revised("md-b", "new", "2"), revised("md-a", "old", "1"));
-        let text = no_such_revision(&deployment, &[&newer, &older], Wish::Revision(9));
+        let text = no_such_revision(&deployment, &[&newer, &older], RollbackTarget::Revision(9));
         assert_eq!(
             text,
             "machinedeployment ns/md has no revision 9; there are: 1 (md-a, class old), 2 (md-b, class new, present)"
         );
-        let text = no_such_revision(&deployment, &[], Wish::Previous);
+        let text = no_such_revision(&deployment, &[], RollbackTarget::Previous);
         assert_eq!(
             text,
             "machinedeployment ns/md has no revision before the present one; none of its sets has a revision, so apply \

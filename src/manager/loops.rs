@@ -201,7 +201,7 @@ impl LoopStarter<'_> {
             metrics: parts.common.metrics.clone(),
             freeze: self.freeze.clone(),
             period: settings.safety.orphan_vms_period,
-            node_patience: settings.machine.creation_timeout,
+            unmanaged_node_age: settings.machine.creation_timeout,
             guards: Guards::default(),
             lists: Some(Arc::new(move |class, vms| inventories.learn(class, vms))),
         }));

@@ -6,7 +6,7 @@ use super::{
     api::Kind,
     checks::lives::Weather,
     guards::Guard,
-    history::Unheard,
+    history::DroppedCalls,
     played::{Caller, Lent},
     refusals::{Refused, Request, Verb, refusal},
 };
@@ -60,8 +60,8 @@ pub struct CallFault {
 pub enum PlannedFault {
     /// A call to an API server, and its fault.
     Call(u32, Fault),
-    /// The process dies during this driver call; [`Unheard`] says what happens to the call.
-    DriverCall(u32, Unheard),
+    /// The process dies during this driver call; [`DroppedCalls`] says what happens to the call.
+    DriverCall(u32, DroppedCalls),
 }
 
 impl PlannedFault {

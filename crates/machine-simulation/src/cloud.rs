@@ -47,7 +47,7 @@ pub struct Vm {
 
 /// A driver call whose process is gone.
 #[derive(Clone, Debug)]
-struct Unheard {
+struct DroppedCall {
     call: PendingCall,
     since: Timestamp,
 }
@@ -60,7 +60,7 @@ pub struct Cloud {
     /// What happens when a creation is repeated.
     provider: Provider,
     made: u64,
-    unheard: Vec<Unheard>,
+    dropped: Vec<DroppedCall>,
 }
 
 /// The circumstances of a driver call.
@@ -118,18 +118,18 @@ impl Cloud {
 
     /// Keeps a driver call whose process is gone.
     pub fn goes_on(&mut self, call: PendingCall, now: Timestamp) {
-        self.unheard.push(Unheard { call, since: now });
+        self.dropped.push(DroppedCall { call, since: now });
     }
 
     /// When the next of these calls ends.
-    pub fn next_unheard(&self) -> Option<Timestamp> {
-        self.unheard.iter().map(|one| later(one.since, DROPPED_CALL_ENDS)).min()
+    pub fn next_dropped_end(&self) -> Option<Timestamp> {
+        self.dropped.iter().map(|one| later(one.since, DROPPED_CALL_ENDS)).min()
     }
 
     /// Ends the calls of vanished processes that are due by `until`.
-    pub fn end_unheard(&mut self, until: Timestamp, moment: Moment<'_>, checks: &mut Checks) {
-        let ended = |one: &mut Unheard| later(one.since, DROPPED_CALL_ENDS) <= until;
-        let ended: Vec<Unheard> = self.unheard.extract_if(.., ended).collect();
+    pub fn end_dropped(&mut self, until: Timestamp, moment: Moment<'_>, checks: &mut Checks) {
+        let ended = |one: &mut DroppedCall| later(one.since, DROPPED_CALL_ENDS) <= until;
+        let ended: Vec<DroppedCall> = self.dropped.extract_if(.., ended).collect();
         for one in ended {
             self.end(&one.call, Luck::Good, moment, checks);
         }

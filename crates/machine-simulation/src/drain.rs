@@ -20,7 +20,6 @@ use machine_controllers::{
         pods::PodClass,
         progress::PodAnswer,
         step::{DrainResult, How, PodAction, drain_step, learn},
-        volumes::Presence,
     },
     times::since,
 };
@@ -271,11 +270,11 @@ impl World {
         for (volume, (detached, attached)) in &self.moves {
             if let Some(place) = self.seen.volumes.get_mut(volume) {
                 if *detached <= now {
-                    place.here = Presence::No;
-                    place.wanted = Presence::Yes;
+                    place.here = false;
+                    place.wanted = true;
                 }
                 if *attached <= now {
-                    place.elsewhere = Presence::Yes;
+                    place.elsewhere = true;
                 }
             }
         }

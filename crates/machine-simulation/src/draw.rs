@@ -14,7 +14,7 @@ use rand_chacha::{
 
 use super::{
     calls::{CallFault, Fault},
-    history::{Edit, History, Keep, Luck, NodeEvent, Picks, Place, Provider, Setup, Step, Strategy, Unheard},
+    history::{DroppedCalls, Edit, History, Keep, Luck, NodeEvent, Picks, Place, Provider, Setup, Step, Strategy},
 };
 
 use machine_controllers::deployment::AvailabilityRule;
@@ -83,8 +83,8 @@ impl Draw {
         }
     }
 
-    fn unheard(&mut self) -> Unheard {
-        if self.chance(50) { Unheard::AtOnce } else { Unheard::Never }
+    fn dropped_calls(&mut self) -> DroppedCalls {
+        if self.chance(50) { DroppedCalls::AtOnce } else { DroppedCalls::Never }
     }
 
     fn edit(&mut self) -> Edit {
@@ -137,8 +137,8 @@ impl Draw {
                 let event = [NodeEvent::Sickens, NodeEvent::Sickens, NodeEvent::Recovers, NodeEvent::Deleted];
                 Step::Node(self.pick(), event[usize::from(self.small(4))])
             }
-            192 if weather == Weather::Foul => Step::Crash(self.unheard()),
-            193 if weather == Weather::Foul => Step::Usurped(self.unheard()),
+            192 if weather == Weather::Foul => Step::Crash(self.dropped_calls()),
+            193 if weather == Weather::Foul => Step::Usurped(self.dropped_calls()),
             194..=196 if weather == Weather::Foul => Step::StalePass(self.pick()),
             _ => Step::Wait(1),
         }

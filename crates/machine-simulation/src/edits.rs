@@ -26,7 +26,7 @@ use machine_controllers::{
     deployment::{
         patches,
         plan::Effect,
-        rollback::{Found, Wish, find, rolled_back_to},
+        rollback::{Found, RollbackTarget, find, rolled_back_to},
     },
     snapshots::{DeploymentSnapshot, SetSnapshot},
 };
@@ -184,7 +184,7 @@ fn roll_back(api: &mut Api, revision: u8) {
     let sets: Vec<SetSnapshot> = api.sets.values().cloned().map(SetSnapshot::from).collect();
     let is_own = |set: &&SetSnapshot| set.controller().is_some_and(|owner| owner.uid == deployment.uid());
     let sets: Vec<&SetSnapshot> = sets.iter().filter(is_own).collect();
-    if let Found::Set { set, .. } = find(&deployment, &sets, Wish::from(i64::from(revision))) {
+    if let Found::Set { set, .. } = find(&deployment, &sets, RollbackTarget::from(i64::from(revision))) {
         let effect = Effect::RollBack(Box::new(rolled_back_to(&deployment, set)));
         let Some((part, patch)) = patches::of_deployment(&effect, &deployment) else { return };
         // No other client writes in between.

@@ -7,7 +7,7 @@ use super::{
     calls::{Calls, Fault, PlannedFault},
     checks::Violation,
     guards::Guard,
-    history::{Edit, History, Margin, Picks, Provider, Setup, Step, Strategy, Unheard},
+    history::{DroppedCalls, Edit, History, Margin, Picks, Provider, Setup, Step, Strategy},
     run_with_fault,
 };
 use machine_controllers::deployment::AvailabilityRule;
@@ -37,7 +37,7 @@ pub struct Broken {
 /// The faults of a call to an API server.
 const FAULTS: [Fault; 4] = [Fault::DieBefore, Fault::DieAfter, Fault::LoseLease, Fault::LoseAnswer];
 /// What happens to a driver call whose process dies.
-const UNHEARD: [Unheard; 3] = [Unheard::Never, Unheard::AtOnce, Unheard::Later];
+const DROPPED_CALLS: [DroppedCalls; 3] = [DroppedCalls::Never, DroppedCalls::AtOnce, DroppedCalls::Later];
 
 impl Story {
     /// All stories.
@@ -87,7 +87,7 @@ impl Story {
         let (history, calls) = (self.history(without), self.calls());
         let at_servers = (0..calls.api).flat_map(|call| FAULTS.map(|fault| PlannedFault::Call(call, fault)));
         let at_drivers =
-            (0..calls.driver).flat_map(|call| UNHEARD.map(|unheard| PlannedFault::DriverCall(call, unheard)));
+            (0..calls.driver).flat_map(|call| DROPPED_CALLS.map(|dropped| PlannedFault::DriverCall(call, dropped)));
         let dooms: Vec<PlannedFault> = at_servers.chain(at_drivers).collect();
         let broken = dooms.iter().filter_map(|planned_fault| broken(&history, *planned_fault)).collect();
         (dooms.len(), broken)

@@ -92,7 +92,7 @@ pub enum Provider {
 
 /// What happens to driver calls whose process is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unheard {
+pub enum DroppedCalls {
     /// They are never carried out.
     Never,
     /// They have been carried out already.
@@ -273,9 +273,9 @@ pub enum Step {
     /// Something is refused for this number of hours.
     Refuse(Refused, u8),
     /// The leader dies and restarts.
-    Crash(Unheard),
+    Crash(DroppedCalls),
     /// Another process takes the lease; the old leader continues without it.
-    Usurped(Unheard),
+    Usurped(DroppedCalls),
 }
 
 /// A history: steps in rounds. After each round everything comes to rest.

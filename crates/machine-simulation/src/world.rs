@@ -15,7 +15,7 @@ use super::{
     cloud::{Cloud, Moment, code_of},
     edits,
     guards::Guard,
-    history::{Edit, History, Luck, NodeEvent, Provider, Setup, Step, Unheard},
+    history::{DroppedCalls, Edit, History, Luck, NodeEvent, Provider, Setup, Step},
     nodes,
     played::Lent,
     pods,
@@ -257,14 +257,14 @@ impl World {
                 }
             }
             Step::Refuse(refused, hours) => self.refuse(refused, hours),
-            Step::Crash(unheard) => {
+            Step::Crash(dropped) => {
                 self.say(|| "the process dies and another one starts".to_owned());
-                self.calls_end_unheard(unheard);
+                self.drop_calls(dropped);
                 self.restart();
             }
-            Step::Usurped(unheard) => {
+            Step::Usurped(dropped) => {
                 self.say(|| "the process loses the lease to another one, and goes on".to_owned());
-                self.loses_lease(unheard);
+                self.loses_lease(dropped);
             }
         }
         self.checks.after_step(&self.api);
@@ -274,7 +274,7 @@ impl World {
         while let Some((job, pass)) = self.leader.take_overdue(then) {
             self.pass(job, Work::GoOn(pass), None);
         }
-        self.end_unheard(then);
+        self.end_dropped(then);
         self.now = then.max(self.now);
         if self.silent_until.is_some_and(|end| end <= self.now) {
             self.thaws();
@@ -322,8 +322,8 @@ impl World {
         self.follows(end);
     }
 
-    fn loses_lease(&mut self, unheard: Unheard) {
-        self.calls_end_unheard(unheard);
+    fn loses_lease(&mut self, dropped: DroppedCalls) {
+        self.drop_calls(dropped);
         self.leader.lost.cancel();
         let old = self.restart();
         self.stale = Some(old);
@@ -420,10 +420,10 @@ impl World {
         match end {
             End::Lives => {}
             End::Dies => {
-                self.calls_end_unheard(Unheard::AtOnce);
+                self.drop_calls(DroppedCalls::AtOnce);
                 self.restart();
             }
-            End::LosesLease => self.loses_lease(Unheard::AtOnce),
+            End::LosesLease => self.loses_lease(DroppedCalls::AtOnce),
         }
     }
 
@@ -444,22 +444,22 @@ impl World {
     }
 
     /// The process is gone before its driver calls end.
-    fn calls_end_unheard(&mut self, unheard: Unheard) {
-        if unheard == Unheard::Never {
+    fn drop_calls(&mut self, dropped: DroppedCalls) {
+        if dropped == DroppedCalls::Never {
             return;
         }
         for (_, call) in self.leader.calls_under_way() {
             self.cloud.goes_on(call, self.now);
         }
-        if unheard == Unheard::AtOnce {
-            self.end_unheard(Timestamp::MAX);
+        if dropped == DroppedCalls::AtOnce {
+            self.end_dropped(Timestamp::MAX);
         }
     }
 
     /// Ends the due calls of processes that are gone.
-    fn end_unheard(&mut self, until: Timestamp) {
+    fn end_dropped(&mut self, until: Timestamp) {
         let moment = Moment { now: self.now, api: &self.api };
-        self.cloud.end_unheard(until, moment, &mut self.checks);
+        self.cloud.end_dropped(until, moment, &mut self.checks);
     }
 
     /// Moves pods with volumes; returns whether any moved.

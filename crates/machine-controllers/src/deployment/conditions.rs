@@ -96,15 +96,15 @@ pub fn set_paused(status: &mut MachineDeploymentStatus, deployment: &DeploymentS
     if known == Some(reason::DEADLINE_EXCEEDED) {
         return;
     }
-    let is_told = known == Some(reason::PAUSED);
-    if deployment.is_paused() && !is_told {
+    let is_reported = known == Some(reason::PAUSED);
+    if deployment.is_paused() && !is_reported {
         put(
             status,
             Kind::Progressing,
             ConditionContent::new(ConditionStatus::Unknown, reason::PAUSED, "Deployment is paused"),
             now,
         );
-    } else if !deployment.is_paused() && is_told {
+    } else if !deployment.is_paused() && is_reported {
         let says = ConditionContent::new(ConditionStatus::Unknown, reason::RESUMED, "Deployment is resumed");
         put(status, Kind::Progressing, says, now);
     }

@@ -99,8 +99,8 @@ fn bring_to_size(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Pla
         if deployment.rollback_to().is_none() {
             history::clean_up(fleet, plan);
         }
-    } else if let Some(wish) = deployment.rollback_to() {
-        rollback::step(seen, fleet, wish.revision.into(), plan);
+    } else if let Some(request) = deployment.rollback_to() {
+        rollback::step(seen, fleet, request.revision.into(), plan);
     } else if scaling::is_due(fleet) {
         scaling::step(fleet, plan);
     } else {

@@ -28,14 +28,14 @@ use machine_api::{
 
 /// The requested revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum RollbackTarget {
     /// The revision before the present one.
     Previous,
     /// This revision.
     Revision(i64),
 }
 
-impl From<i64> for Wish {
+impl From<i64> for RollbackTarget {
     /// Reads `spec.rollbackTo.revision`: 0 is the previous revision.
     fn from(revision: i64) -> Self {
         if revision == 0 { Self::Previous } else { Self::Revision(revision) }
@@ -59,13 +59,13 @@ pub enum Found<'a> {
 }
 
 /// Finds the set of the requested revision among the deployment's sets.
-pub fn find<'a>(deployment: &DeploymentSnapshot, sets: &[&'a SetSnapshot], wish: Wish) -> Found<'a> {
+pub fn find<'a>(deployment: &DeploymentSnapshot, sets: &[&'a SetSnapshot], target: RollbackTarget) -> Found<'a> {
     let is_present = |set: &SetSnapshot| is_equal(set.template(), deployment.template());
     let revisions = sets.iter().filter_map(|set| revision_of(set.metadata()));
-    let revision = match wish {
-        Wish::Revision(revision) => Some(revision),
-        Wish::Previous if sets.iter().any(|set| is_present(set)) => last_revision(revisions),
-        Wish::Previous => revisions.max(),
+    let revision = match target {
+        RollbackTarget::Revision(revision) => Some(revision),
+        RollbackTarget::Previous if sets.iter().any(|set| is_present(set)) => last_revision(revisions),
+        RollbackTarget::Previous => revisions.max(),
     };
     let Some(revision) = revision.filter(|revision| *revision > 0) else { return Found::Nothing };
     let mut of_revision = sets.iter().filter(|set| revision_of(set.metadata()) == Some(revision)).peekable();
@@ -86,7 +86,7 @@ fn last_revision(revisions: impl Iterator<Item = i64>) -> Option<i64> {
 }
 
 /// The deployment without the request.
-fn without_wish(deployment: &DeploymentSnapshot) -> MachineDeployment {
+fn without_request(deployment: &DeploymentSnapshot) -> MachineDeployment {
     let mut wanted = MachineDeployment::clone(deployment.whole_object());
     wanted.spec.rollback_to = None;
     wanted
@@ -94,7 +94,7 @@ fn without_wish(deployment: &DeploymentSnapshot) -> MachineDeployment {
 
 /// The deployment with the set's template and annotations, and without the request.
 pub fn rolled_back_to(deployment: &DeploymentSnapshot, set: &SetSnapshot) -> MachineDeployment {
-    let mut wanted = without_wish(deployment);
+    let mut wanted = without_request(deployment);
     wanted.spec.template = set.template().clone();
     if let Some(labels) = &mut wanted.spec.template.metadata.labels {
         labels.remove(label::MACHINE_TEMPLATE_HASH);
@@ -107,19 +107,19 @@ pub fn rolled_back_to(deployment: &DeploymentSnapshot, set: &SetSnapshot) -> Mac
 }
 
 /// Adds the effects for `spec.rollbackTo`. In every case the request is removed from the deployment.
-pub fn step(seen: &DeploymentObservation, fleet: &Fleet<'_>, wish: Wish, plan: &mut Plan) {
+pub fn step(seen: &DeploymentObservation, fleet: &Fleet<'_>, target: RollbackTarget, plan: &mut Plan) {
     let deployment = fleet.deployment;
     let sets: Vec<&SetSnapshot> = fleet.all().map(|state| state.set).collect();
-    let (wanted, note) = match find(deployment, &sets, wish) {
+    let (wanted, note) = match find(deployment, &sets, target) {
         Found::Nothing => {
-            (without_wish(deployment), EventNote::warning(reason::ROLLBACK_REVISION_NOT_FOUND, not_found(wish)))
+            (without_request(deployment), EventNote::warning(reason::ROLLBACK_REVISION_NOT_FOUND, not_found(target)))
         }
         Found::Unchanged => {
             let text = format!(
                 "The rollback revision contains the same template as current deployment {:?}",
                 deployment.name()
             );
-            (without_wish(deployment), EventNote::warning(reason::ROLLBACK_TEMPLATE_UNCHANGED, text))
+            (without_request(deployment), EventNote::warning(reason::ROLLBACK_TEMPLATE_UNCHANGED, text))
         }
         Found::Set { set, revision } => {
             if let Some(state) = fleet.old.iter().find(|state| state.set.uid() == set.uid()) {
@@ -134,10 +134,10 @@ pub fn step(seen: &DeploymentObservation, fleet: &Fleet<'_>, wish: Wish, plan: &
 }
 
 /// The message when the revision does not exist; the texts of the original.
-fn not_found(wish: Wish) -> &'static str {
-    match wish {
-        Wish::Previous => "Unable to find last revision.",
-        Wish::Revision(_) => "Unable to find the revision to rollback to.",
+fn not_found(target: RollbackTarget) -> &'static str {
+    match target {
+        RollbackTarget::Previous => "Unable to find last revision.",
+        RollbackTarget::Revision(_) => "Unable to find the revision to rollback to.",
     }
 }
 
@@ -198,7 +198,7 @@ mod tests {
     /// The deployment after the rollback, and the text of the event.
     fn rolled_back(seen: &DeploymentObservation) -> (MachineDeployment, String) {
         let mut plan = Plan::default();
-        step(seen, &Fleet::of(seen), Wish::from(seen.deployment.rollback_to().unwrap().revision), &mut plan);
+        step(seen, &Fleet::of(seen), RollbackTarget::from(seen.deployment.rollback_to().unwrap().revision), &mut plan);
         let mut document = serde_json::to_value(&seen.deployment).unwrap();
         let mut told = String::new();
         for step in plan.steps {
@@ -309,6 +309,6 @@ mod tests {
     #[test]
     fn an_unreadable_revision_is_nobodys() {
         let set = Building(set_of_class("a", "old", 0, 0)).annotation(annotation::REVISION, "x").snapshot();
-        assert_eq!(find(&deployment(1, 1, 0).snapshot(), &[&set], Wish::Previous), Found::Nothing);
+        assert_eq!(find(&deployment(1, 1, 0).snapshot(), &[&set], RollbackTarget::Previous), Found::Nothing);
     }
 }

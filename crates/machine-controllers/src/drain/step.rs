@@ -15,7 +15,7 @@ use super::{
     order::Force,
     pods::PodClass,
     progress::{Attempt, End, Failure, PodAnswer, PodProgress, Progress},
-    volumes::{Presence, VolumePlace},
+    volumes::VolumePlace,
     waiting::{Waiting, waiting_for},
 };
 use crate::times::{after, since};
@@ -171,7 +171,7 @@ fn settle_lingering(seen: &DrainObservation, progress: &mut Progress) {
 }
 
 fn is_here(seen: &DrainObservation, pv: &str) -> bool {
-    seen.volumes.get(pv).is_some_and(|place| place.here == Presence::Yes)
+    seen.volumes.get(pv).is_some_and(|place| place.here)
 }
 
 fn facts<'a>(seen: &'a DrainObservation, uid: &str) -> Option<&'a PodFacts> {
@@ -329,8 +329,8 @@ fn wait_for_volumes(seen: &DrainObservation, uid: &str, pod: &mut PodProgress, l
     let detached = *pod.detached.get_or_insert(seen.now);
     let waited = since(seen.now, detached);
     let places: Vec<&VolumePlace> = pod.volumes.iter().filter_map(|pv| seen.volumes.get(pv)).collect();
-    let all_moved = places.iter().all(|place| place.elsewhere == Presence::Yes);
-    let unwanted = places.iter().all(|place| place.elsewhere == Presence::Yes || place.wanted == Presence::No);
+    let all_moved = places.iter().all(|place| place.elsewhere);
+    let unwanted = places.iter().all(|place| place.elsewhere || !place.wanted);
     if all_moved || waited >= seen.limits.reattach || (unwanted && waited >= REATTACH_UNWANTED) {
         pod.end = Some(End::Done);
     }

@@ -13,26 +13,11 @@ use controller_runtime::key::ObjectKey;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct VolumePlace {
     /// Whether it is attached to this node.
-    pub here: Presence,
+    pub here: bool,
     /// Whether it is attached to another node.
-    pub elsewhere: Presence,
+    pub elsewhere: bool,
     /// Whether a pod that is not on this node uses it.
-    pub wanted: Presence,
-}
-
-/// Whether something holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Presence {
-    /// Yes.
-    Yes,
-    /// No.
-    No,
-}
-
-impl Presence {
-    fn of(holds: bool) -> Self {
-        if holds { Self::Yes } else { Self::No }
-    }
+    pub wanted: bool,
 }
 
 /// The place of the volume of this PV.
@@ -59,7 +44,7 @@ pub fn place_of(
         .iter()
         .flat_map(|claim| views.pods_using(claim))
         .any(|pod| !pod.is_deleting() && pod.node_name() != Some(node_name));
-    VolumePlace { here: Presence::of(here), elsewhere: Presence::of(elsewhere), wanted: Presence::of(wanted) }
+    VolumePlace { here, elsewhere, wanted }
 }
 
 /// Whether an entry of `status.volumesAttached` is the volume with this handle: it equals the handle, or ends with it

@@ -11,7 +11,6 @@ use super::{
     observe::DrainObservation,
     progress::PodProgress,
     step::{pod_limit, volume_limit},
-    volumes::Presence,
 };
 use crate::times::{after, rfc3339};
 use kube_values::duration::GoDuration;
@@ -151,11 +150,11 @@ pub(super) fn waiting_for(seen: &DrainObservation, pending: &[(&String, &PodProg
             continue;
         }
         let pod_name = || pod.name.clone();
-        if let Some(volume) = volume_at(pod, |place| place.here == Presence::Yes) {
+        if let Some(volume) = volume_at(pod, |place| place.here) {
             let until = after(*since, volume_limit(seen, None));
             return Some(Waiting::Detach { volume, pod: pod_name(), since: *since, until });
         }
-        if let (Some(since), Some(volume)) = (pod.detached, volume_at(pod, |place| place.elsewhere == Presence::No)) {
+        if let (Some(since), Some(volume)) = (pod.detached, volume_at(pod, |place| !place.elsewhere)) {
             let until = after(since, seen.limits.reattach);
             return Some(Waiting::Reattach { volume, pod: pod_name(), since, until });
         }

@@ -87,7 +87,7 @@ pub struct CollectorDeps {
     /// Pause between two passes over a class.
     pub period: Duration,
     /// The age up to which a Node may have no machine.
-    pub node_patience: Duration,
+    pub unmanaged_node_age: Duration,
     /// The limits of deletions.
     pub guards: Guards,
     /// Called with every list of VMs.
@@ -307,7 +307,7 @@ impl Collector {
         let mut seen = unmanaged::Observation {
             freeze: self.freeze(),
             machines: machines.iter().map(|machine| machine.name().to_owned()).collect(),
-            ..unmanaged::Observation::of(&node, self.deps.clock.now(), self.deps.node_patience)
+            ..unmanaged::Observation::of(&node, self.deps.clock.now(), self.deps.unmanaged_node_age)
         };
         let mut plan = unmanaged::decide(&seen);
         if plan == unmanaged::Plan::Ask {

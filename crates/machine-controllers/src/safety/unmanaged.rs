@@ -48,12 +48,12 @@ pub struct Observation {
     /// Whether the Node is annotated as unmanaged.
     pub marked: bool,
     /// The age up to which a Node may have no machine.
-    pub patience: Duration,
+    pub max_age: Duration,
 }
 
 impl Observation {
     /// What the Node itself shows, without its machines.
-    pub fn of(node: &NodeSnapshot, now: Timestamp, patience: Duration) -> Self {
+    pub fn of(node: &NodeSnapshot, now: Timestamp, max_age: Duration) -> Self {
         Self {
             version: OBSERVATION_VERSION,
             now,
@@ -64,7 +64,7 @@ impl Observation {
             deleting: node.is_deleting(),
             finalizer: node.is_held(),
             marked: node.annotation(annotation::NOT_MANAGED).is_some(),
-            patience,
+            max_age,
         }
     }
 }
@@ -92,14 +92,14 @@ const FROZEN_PAUSE: Duration = Duration::from_secs(30);
 /// Decides what to do with the Node.
 pub fn decide(seen: &Observation) -> Plan {
     match (seen.machines.len(), seen.marked) {
-        (0, _) => nobodys(seen),
+        (0, _) => without_machine(seen),
         (1, true) => Plan::Unmark,
         (1, false) => Plan::Keep,
         _ => Plan::Contested,
     }
 }
 
-fn nobodys(seen: &Observation) -> Plan {
+fn without_machine(seen: &Observation) -> Plan {
     let is_released = seen.marked && !seen.finalizer;
     // Hurry only if our own finalizer delays the deletion (M-58).
     let is_urgent = seen.deleting && seen.finalizer;
@@ -107,7 +107,7 @@ fn nobodys(seen: &Observation) -> Plan {
         return Plan::Keep;
     }
     let age = seen.created.and_then(|created| Duration::try_from(seen.now.duration_since(created)).ok());
-    let left = seen.patience.saturating_sub(age.unwrap_or_default());
+    let left = seen.max_age.saturating_sub(age.unwrap_or_default());
     if !is_urgent && !left.is_zero() {
         return Plan::LookAgain(left);
     }
@@ -146,7 +146,7 @@ mod tests {
             deleting: false,
             finalizer: true,
             marked: false,
-            patience: Duration::from_secs(20 * 60),
+            max_age: Duration::from_secs(20 * 60),
         }
     }
 

@@ -3,7 +3,7 @@
 use super::{
     super::{
         calls::CallFault,
-        history::{Edit, History, Keep, Luck, NodeEvent, Picks, Place, Provider, Setup, Step, Strategy, Unheard},
+        history::{DroppedCalls, Edit, History, Keep, Luck, NodeEvent, Picks, Place, Provider, Setup, Step, Strategy},
     },
     Draw, Weather,
 };
@@ -85,8 +85,8 @@ impl Draw {
         }
     }
 
-    fn end(&mut self) -> Unheard {
-        [Unheard::Never, Unheard::AtOnce, Unheard::Later][usize::from(self.small(3))]
+    fn end(&mut self) -> DroppedCalls {
+        [DroppedCalls::Never, DroppedCalls::AtOnce, DroppedCalls::Later][usize::from(self.small(3))]
     }
 
     fn wish(&mut self) -> Edit {

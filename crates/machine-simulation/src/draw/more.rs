@@ -4,7 +4,7 @@
 use super::{
     super::{
         calls::{CallFault, Fault},
-        history::{Edit, History, Luck, Margin, Priority, Provider, Step, Strategy, Unheard},
+        history::{DroppedCalls, Edit, History, Luck, Margin, Priority, Provider, Step, Strategy},
         refusals::Refused,
     },
     Draw,
@@ -70,8 +70,8 @@ impl Draw {
             Step::Cloud(_, luck @ Luck::Lost) if hides => {
                 *luck = if self.chance(80) { Luck::ShownLate } else { Luck::ShownTooLate };
             }
-            Step::Crash(unheard @ Unheard::AtOnce) | Step::Usurped(unheard @ Unheard::AtOnce) if hides => {
-                *unheard = Unheard::Later;
+            Step::Crash(dropped @ DroppedCalls::AtOnce) | Step::Usurped(dropped @ DroppedCalls::AtOnce) if hides => {
+                *dropped = DroppedCalls::Later;
             }
             Step::Pass(_, Some(CallFault { fault, .. })) | Step::GoOn(_, Some(CallFault { fault, .. })) if refuses => {
                 if matches!(fault, Fault::LoseRequest | Fault::Conflict) {

@@ -260,7 +260,7 @@ impl Parts<'_> {
             metrics: metrics(),
             freeze: self.freeze.clone(),
             period: COLLECTOR_PERIOD,
-            node_patience: self.config.machines.creation_timeout,
+            unmanaged_node_age: self.config.machines.creation_timeout,
             guards: Guards::default(),
             lists: None,
         })

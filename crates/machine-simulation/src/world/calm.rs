@@ -40,7 +40,7 @@ impl World {
         self.thaws();
         edits::resume(&mut self.api, &mut self.checks);
         self.stale = None;
-        self.end_unheard(Timestamp::MAX);
+        self.end_dropped(Timestamp::MAX);
         nodes::heal(&mut self.api, &self.cloud, self.now);
         tampering::mend_labels(&mut self.api);
         let deadline = later(self.now, CALM);
@@ -125,11 +125,11 @@ impl World {
             if later(began, CALL_TIME) <= self.now {
                 self.calls.driver += 1;
                 moved = true;
-                if let Some(PlannedFault::DriverCall(number, unheard)) = self.planned_fault
+                if let Some(PlannedFault::DriverCall(number, dropped)) = self.planned_fault
                     && number + 1 == self.calls.driver
                 {
-                    self.say(|| format!("the process dies before a driver call ends ({unheard:?})"));
-                    self.calls_end_unheard(unheard);
+                    self.say(|| format!("the process dies before a driver call ends ({dropped:?})"));
+                    self.drop_calls(dropped);
                     self.restart();
                     break;
                 }
@@ -145,7 +145,7 @@ impl World {
                 moved = true;
             }
         }
-        self.end_unheard(self.now);
+        self.end_dropped(self.now);
         moved |= self.collect();
         moved |= pods::end(&mut self.api, self.config.pods_end_in, self.now);
         moved |= self.move_volumes();
@@ -206,10 +206,10 @@ impl World {
             .min();
         let shown = self.cloud.vms.values().map(|vm| vm.shown).filter(|shown| *shown > self.now).min();
         let pods = pods::next_end(&self.api, self.config.pods_end_in);
-        let unheard = self.cloud.next_unheard();
+        let dropped = self.cloud.next_dropped_end();
         let volumes = self.volumes.next(&self.api);
         let finalizers = self.leader.finalizers().map(|(_, at)| at).min().filter(|_| self.classes_change);
-        [calls, joins, shown, pods, volumes, finalizers, unheard, self.leader.next_collection(), self.leader.next_due()]
+        [calls, joins, shown, pods, volumes, finalizers, dropped, self.leader.next_collection(), self.leader.next_due()]
             .into_iter()
             .flatten()
             .min()

@@ -12,7 +12,7 @@ use crate::drain::{
     pods::PodClass,
     progress::{PodAnswer, Progress, Unnamed},
     step::{DrainResult, DrainStep, How, drain_step, learn},
-    volumes::{Presence, VolumePlace},
+    volumes::VolumePlace,
     waiting::Waiting,
 };
 use controller_runtime::key::ObjectKey;
@@ -48,7 +48,7 @@ impl World {
         let volumes: BTreeMap<String, VolumePlace> = pods
             .iter()
             .flat_map(|pod| pod.volumes.clone())
-            .map(|pv| (pv, VolumePlace { here: Presence::Yes, elsewhere: Presence::No, wanted: Presence::Yes }))
+            .map(|pv| (pv, VolumePlace { here: true, elsewhere: false, wanted: true }))
             .collect();
         Self {
             seen: DrainObservation {
@@ -91,8 +91,8 @@ impl World {
         self
     }
 
-    fn place(&mut self, pv: &str, here: Presence, elsewhere: Presence) -> &mut Self {
-        let unwanted = VolumePlace { here, elsewhere, wanted: Presence::No };
+    fn place(&mut self, pv: &str, here: bool, elsewhere: bool) -> &mut Self {
+        let unwanted = VolumePlace { here, elsewhere, wanted: false };
         let place = self.seen.volumes.entry(pv.to_owned()).or_insert(unwanted);
         (place.here, place.elsewhere) = (here, elsewhere);
         self
@@ -208,7 +208,7 @@ fn mc_208_mc_209_pods_with_volumes_go_one_by_one_highest_priority_first() {
             world.seen.pods.iter().find(|pod| pod.key == step.actions[0].key).unwrap().volumes[0].clone(),
         );
         assert!(world.step(&PodAnswer::Accepted).actions.is_empty(), "one at a time");
-        world.gone(&name).place(&pv, Presence::No, Presence::Yes);
+        world.gone(&name).place(&pv, false, true);
         order.push(name);
     }
     assert_eq!(order, ["high", "mid", "low"]);
@@ -220,18 +220,18 @@ fn mc_210_the_next_pod_waits_until_the_volume_is_attached_elsewhere() {
     let mut world = World::with(vec![with_volume("a", 1, "pv-1"), with_volume("b", 0, "pv-2")]);
     world.step(&PodAnswer::Accepted);
     assert!(done(&world.gone("a").after(40).step(&PodAnswer::Accepted)).is_empty());
-    assert!(done(&world.place("pv-1", Presence::No, Presence::No).step(&PodAnswer::Accepted)).is_empty());
-    let moved = world.after(20).place("pv-1", Presence::No, Presence::Yes).step(&PodAnswer::Accepted);
+    assert!(done(&world.place("pv-1", false, false).step(&PodAnswer::Accepted)).is_empty());
+    let moved = world.after(20).place("pv-1", false, true).step(&PodAnswer::Accepted);
     assert_eq!(done(&moved), [("b", How::Evict)]);
 }
 
 #[rstest]
-#[case::mc_211_a_volume_that_is_wanted_but_never_attached(Presence::Yes, 90)]
-#[case::mc_212_a_volume_that_nobody_wants(Presence::No, 10)]
-fn reattachment_is_waited_for(#[case] wanted: Presence, #[case] seconds: i64) {
+#[case::mc_211_a_volume_that_is_wanted_but_never_attached(true, 90)]
+#[case::mc_212_a_volume_that_nobody_wants(false, 10)]
+fn reattachment_is_waited_for(#[case] wanted: bool, #[case] seconds: i64) {
     let mut world = World::with(vec![with_volume("a", 1, "pv-1")]);
     world.step(&PodAnswer::Accepted);
-    world.gone("a").place("pv-1", Presence::No, Presence::No);
+    world.gone("a").place("pv-1", false, false);
     world.seen.volumes.get_mut("pv-1").unwrap().wanted = wanted;
     world.step(&PodAnswer::Accepted);
     assert!(matches!(world.after(seconds - 1).step(&PodAnswer::Accepted).result, DrainResult::Running { .. }));
@@ -247,7 +247,7 @@ fn mc_213_mc_214_a_volume_that_does_not_detach_fails_this_attempt_and_the_next()
     world.seen.progress = world.seen.progress.next_attempt();
     let DrainResult::Failed(error) = world.step(&PodAnswer::Accepted).result else { panic!("forgotten") };
     assert_eq!(error.text, "volumes still attached to the node: pv-1");
-    world.place("pv-1", Presence::No, Presence::No);
+    world.place("pv-1", false, false);
     assert_eq!(world.step(&PodAnswer::Accepted).result, DrainResult::Drained);
 }
 
@@ -255,12 +255,12 @@ fn mc_213_mc_214_a_volume_that_does_not_detach_fails_this_attempt_and_the_next()
 fn m_43_what_a_pod_left_attached_before_this_process_began_is_waited_for() {
     let mut world = World::with(Vec::new());
     world.seen.left_attached = vec!["pv-1".to_owned()];
-    world.place("pv-1", Presence::Yes, Presence::No);
+    world.place("pv-1", true, false);
     let DrainResult::Failed(error) = world.step(&PodAnswer::Accepted).result else { panic!("not waited for") };
     assert_eq!(error.text, "volumes still attached to the node: pv-1");
     world.seen.progress = world.seen.progress.next_attempt();
     world.seen.left_attached.clear();
-    world.place("pv-1", Presence::No, Presence::No);
+    world.place("pv-1", false, false);
     assert_eq!(world.step(&PodAnswer::Accepted).result, DrainResult::Drained);
 }
 
@@ -269,7 +269,7 @@ fn by_force_nothing_that_is_left_attached_is_waited_for() {
     let mut world = World::with(Vec::new());
     world.seen.limits.force = Force::Yes;
     world.seen.left_attached = vec!["pv-1".to_owned()];
-    world.place("pv-1", Presence::Yes, Presence::No);
+    world.place("pv-1", true, false);
     assert_eq!(world.step(&PodAnswer::Accepted).result, DrainResult::Drained);
 }
 
@@ -428,7 +428,7 @@ fn pods_and_volumes_are_told_by_name_and_time() {
         "the VolumeAttachment of PersistentVolume pv-1 (pod ns/db) to be detached from the node, since \
          2027-01-15T08:00:00Z, until 2027-01-15T08:02:00Z"
     );
-    let told = waits(&world.place("pv-1", Presence::No, Presence::No).step(&PodAnswer::Accepted));
+    let told = waits(&world.place("pv-1", false, false).step(&PodAnswer::Accepted));
     assert!(
         told.starts_with(
             "PersistentVolume pv-1 (pod ns/db) to be attached to another node, since 2027-01-15T08:00:30Z"

@@ -30,7 +30,6 @@ use crate::{
         progress::Progress,
         remembered,
         step::DrainResult,
-        volumes::Presence,
     },
     snapshots::{AttachmentSnapshot, BudgetSnapshot, ClaimSnapshot, PodSnapshot, VolumeSnapshot},
 };
@@ -160,7 +159,7 @@ fn mc_217_a_volume_of_two_pods_is_not_waited_for() {
 fn mc_219_an_attachment_without_a_volume_of_its_own_is_ignored() {
     let views = Views::default().pod("a", "here", &["claim-1"]).attached(None, "here").attached(None, "there");
     let place = looked_at(&views).volumes["pv-1"];
-    assert_eq!((place.here, place.elsewhere), (Presence::No, Presence::No));
+    assert_eq!((place.here, place.elsewhere), (false, false));
 }
 
 #[test]
@@ -175,14 +174,14 @@ fn a_volume_is_left_attached_when_no_pod_on_the_node_uses_it_and_the_driver_know
         .attached(None, "here");
     let seen = looked_at(&views);
     assert_eq!(seen.left_attached, ["pv-2"]);
-    assert_eq!(seen.volumes["pv-2"].here, Presence::Yes);
+    assert!(seen.volumes["pv-2"].here);
 }
 
 #[test]
 fn a_volume_is_on_the_node_until_its_attachment_is_gone() {
     let views = Views::default().pod("a", "here", &["claim-1"]).attached(Some("pv-1"), "here");
     let place = looked_at(&views).volumes["pv-1"];
-    assert_eq!((place.here, place.elsewhere), (Presence::Yes, Presence::No));
+    assert_eq!((place.here, place.elsewhere), (true, false));
 }
 
 #[test]
@@ -196,7 +195,7 @@ fn mc_223_an_attachment_elsewhere_counts_whenever_it_came() {
     let ids = BTreeMap::from([("pv-1".to_owned(), vec!["vol-1".to_owned()])]);
     let seen = observe(&views, "here", Some(&node().into()), limits(), &progress, &ids, at(0));
     let place = seen.volumes["pv-1"];
-    assert_eq!((place.here, place.elsewhere, place.wanted), (Presence::No, Presence::Yes, Presence::Yes));
+    assert_eq!((place.here, place.elsewhere, place.wanted), (false, true, true));
 }
 
 /// The driver's answer about `vol-1`.

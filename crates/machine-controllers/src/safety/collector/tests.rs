@@ -147,7 +147,7 @@ impl Scene {
             metrics: Metrics::new(Arc::new(|| Duration::ZERO)).unwrap(),
             freeze: FreezeSwitch::default(),
             period: Duration::from_secs(900),
-            node_patience: Duration::from_secs(1200),
+            unmanaged_node_age: Duration::from_secs(1200),
             guards: Guards::default(),
             lists: None,
         });

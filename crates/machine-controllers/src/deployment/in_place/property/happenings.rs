@@ -90,7 +90,7 @@ impl World {
     }
 
     /// Sets the Node's update condition and the machine's copy of it.
-    pub(super) fn is_told(&mut self, place: usize, node: &str, reason: &str) {
+    pub(super) fn set_update_condition(&mut self, place: usize, node: &str, reason: &str) {
         let condition = NodeCondition {
             type_: node_condition::IN_PLACE_UPDATE.to_owned(),
             status: "True".to_owned(),
@@ -134,7 +134,7 @@ impl World {
                 };
                 let Some((place, node)) = self.nth(*index, picked) else { return false };
                 self.loses(place, MachinePhase::InPlaceUpdating);
-                self.is_told(place, &node, node_condition::REASON_READY_FOR_UPDATE);
+                self.set_update_condition(place, &node, node_condition::REASON_READY_FOR_UPDATE);
                 self.nodes.get_mut(&node).unwrap().to_mut().spec.get_or_insert_default().unschedulable = Some(true);
                 true
             }
@@ -144,7 +144,7 @@ impl World {
                 };
                 let Some((place, node)) = self.nth(*index, drained) else { return false };
                 self.label(&node, label::UPDATE_RESULT, "successful");
-                self.is_told(place, &node, node_condition::REASON_UPDATE_SUCCESSFUL);
+                self.set_update_condition(place, &node, node_condition::REASON_UPDATE_SUCCESSFUL);
                 let machine = self.changed(place);
                 machine.status.current_status.phase = MachinePhase::InPlaceUpdateSuccessful;
                 true
