@@ -1,4 +1,4 @@
-//! The kinds as version `v1beta1` shows them (spec/api-and-admission §8.2).
+//! The kinds in version `v1beta1` (spec/api-and-admission §8.2).
 //!
 //! Nothing is stored in this version by default: [`super::conversion`] makes these objects from the stored ones and back.
 //! What the older version said in one string or hid in a flat structure has a field of its own here; what exists only
