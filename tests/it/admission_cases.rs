@@ -1,8 +1,8 @@
-//! The cases of `tests/fixtures/admission-cases.yaml` on a real API server: by the definitions alone, with the optional
-//! policies, and with the webhooks of a running manager; and defaults under the hands of those who apply again and again.
+//! The cases of `tests/fixtures/admission-cases.yaml` on a real API server: with only the definitions, with the optional policies, and with the
+//! webhooks of a running manager. Also defaults together with clients that apply repeatedly.
 //!
-//! Nothing is stored by a case: all its requests are dry runs. What it starts from was stored before there were rules, by
-//! way of definitions that check almost nothing.
+//! A case stores nothing: all its requests are dry runs. The objects that it starts from were stored before there were rules, with definitions that
+//! check almost nothing.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -23,21 +23,21 @@ mod table;
 
 use table::{Case, fits, fits_warning, holds, mismatch};
 
-/// A cloud that plays nobody, so that classes of AWS are judged by their own rules.
+/// A cloud that impersonates no provider, so that classes of AWS are checked by the rules of AWS.
 const PLAIN_CLOUD: &str = "seed: 1\nimpersonate: []\n";
 const FINALIZER: &str = "machine.sapcloud.io/machine-controller-manager";
 
-/// What the API server said.
+/// The answer of the API server.
 #[derive(Debug)]
 struct Said {
     code: u16,
-    /// Causes as `field: message`, else the message.
+    /// The causes as `field: message`, or else the message.
     denials: Vec<String>,
     warnings: Vec<String>,
     body: Value,
 }
 
-/// Sends requests as this or that user.
+/// Sends requests as different users.
 struct Asker {
     client: Client,
 }
@@ -71,7 +71,7 @@ impl Asker {
         Said { code, denials, warnings, body }
     }
 
-    /// The request of a case, as a dry run.
+    /// Sends the request of a case, as a dry run.
     async fn ask(&self, case: &Case) -> Said {
         let object = case.new.as_ref().or(case.old.as_ref()).expect("a case has an object");
         let (collection, item) = (collection(object), item(object));
@@ -93,7 +93,7 @@ impl Asker {
         }
     }
 
-    /// Stores an object; one that is being deleted is deleted then, and kept by its finalizer.
+    /// Stores an object. An object that is being deleted is also deleted, and its finalizer keeps it.
     async fn store(&self, object: &Value) {
         let mut object = object.clone();
         let is_terminating =
@@ -134,7 +134,7 @@ fn item(object: &Value) -> String {
     format!("{}/{name}", collection(object))
 }
 
-/// The control plane of a test, the namespace that the manager watches and one that it does not.
+/// The control plane of a test, the namespace that the manager watches, and one that it does not watch.
 struct Stage {
     rig: Arc<Rig>,
     asker: Asker,
@@ -157,7 +157,7 @@ impl Stage {
         Self { rig, asker, watched, cases }
     }
 
-    /// Stores what the cases start from, past all rules, and then installs the rules of the definitions.
+    /// Stores the objects that the cases start from, without any rules, and then installs the rules of the definitions.
     async fn store_and_define(&self) {
         let loose = crds_yaml(&CrdOptions { servers: OldestServer::NotRatcheting, ..CrdOptions::default() });
         self.rig.apply(&loose).await.succeed();
@@ -180,7 +180,7 @@ impl Stage {
         }
     }
 
-    /// Makes an object, as a dry run.
+    /// Creates an object, as a dry run.
     async fn create(&self, object: &Value) -> Said {
         self.asker.send("POST", &format!("{}?dryRun=All", collection(object)), "alice", Some(object)).await
     }
@@ -197,7 +197,7 @@ impl Stage {
         .await;
     }
 
-    /// Asks the chosen cases and collects what is wrong with the answers.
+    /// Sends the chosen cases and collects the problems of the answers.
     async fn ask_all(&self, chosen: impl Fn(&Case) -> bool, judge: impl Fn(&Case, &Said) -> Vec<String>) {
         let mut wrong = Vec::new();
         let mut asked = 0;
@@ -210,7 +210,7 @@ impl Stage {
         assert!(wrong.is_empty(), "{} of {asked} cases differ:\n{}", wrong.len(), wrong.join("\n"));
     }
 
-    /// A manager that watches and answers but never acts: somebody else holds its leases.
+    /// A manager that watches and answers but never acts, because the test has its leases.
     async fn standby(&self, flags: &[&str]) -> TestManager {
         for name in ["machine-controller-manager", "machine-controller"] {
             let lease = json!({
@@ -233,7 +233,7 @@ impl Stage {
     }
 }
 
-/// What is wrong with an answer when this is expected to be refused by the API server alone.
+/// The problems of an answer, if the API server alone should refuse the case.
 fn refused_alone(case: &Case, said: &Said) -> Vec<String> {
     let expected = case.live.iter().flatten();
     let missing: Vec<_> =
@@ -248,7 +248,7 @@ fn passes(said: &Said) -> Vec<String> {
     if said.code < 400 { Vec::new() } else { vec![format!("is refused: {:?}", said.denials)] }
 }
 
-/// What is wrong with an answer in which the webhooks had their say.
+/// The problems of an answer of the API server with the webhooks.
 fn judged(case: &Case, said: &Said) -> Vec<String> {
     if case.live.is_some() {
         return refused_alone(case, said);
@@ -266,7 +266,7 @@ fn judged(case: &Case, said: &Said) -> Vec<String> {
     wrong
 }
 
-/// With the policies; what would be defaulted counts as missing while no webhook fills it in.
+/// Runs the cases with the policies. Fields with a default count as missing while no webhook sets them.
 async fn with_policies(stage: &Stage) {
     stage.rig.apply(&mcm(&["manifests", "policies", "--controller-users=ctl"])).await.succeed();
     stage.until("V57", "the policies to be in force", |said| said.code == 422).await;
@@ -303,7 +303,7 @@ async fn every_case_with_definitions_policies_and_webhooks() {
     let stage = Stage::set(rig).await;
     stage.store_and_define().await;
 
-    // Alone: what the schema and CEL say; everything else passes.
+    // Only the schema and CEL apply. Everything else passes.
     stage
         .ask_all(|_| true, |case, said| if case.live.is_some() { refused_alone(case, said) } else { passes(said) })
         .await;
@@ -328,7 +328,7 @@ async fn every_case_with_definitions_policies_and_webhooks() {
     metrics_name_rules_and_no_content(&manager.http_get("/metrics").await);
     assert_eq!(manager.terminate(), 0);
 
-    // A process that only serves knows other objects as well; strict.
+    // A process that only serves also knows other objects. The profile is strict.
     let mut manager = stage.standby(&["--admission-profile=strict", "--controllers=none"]).await;
     stage.until("V8", "the caches to be complete", |said| !said.warnings.is_empty()).await;
     stage.ask_all(|case| case.profile == "strict", judged).await;
@@ -344,17 +344,17 @@ async fn every_case_with_definitions_policies_and_webhooks() {
     assert_eq!((said.code, said.warnings), (201, Vec::new()), "V9: a cold cache changes no answer");
 }
 
-/// A machine whose node would get more annotations than an object may have.
+/// A machine whose node would get larger annotations than an object may have.
 fn heavy_machine(stage: &Stage) -> Value {
     let mut machine = table::base("Machine", "heavy", &stage.watched.name);
-    // Each value is as long as the schema allows; together they are more than Kubernetes takes.
+    // Each value is as long as the schema allows. Together they are larger than Kubernetes allows.
     let annotations: serde_json::Map<_, _> =
         ["a", "b", "c", "d"].into_iter().map(|key| (key.to_owned(), json!("x".repeat(65_536)))).collect();
     machine["spec"]["nodeTemplate"] = json!({"metadata": {"annotations": annotations}});
     machine
 }
 
-/// A class that does not say in which namespace its Secret is.
+/// A class without the namespace of its Secret.
 fn class_with_a_nameless_place(stage: &Stage) -> Value {
     let mut class = table::base("MachineClass", "nameless-place", &stage.watched.name);
     class["secretRef"] = json!({"name": "s"});
@@ -374,14 +374,14 @@ async fn m04_and_m06_lists_that_are_null_and_objects_that_are_complete(stage: &S
     assert_eq!((again.code, &again.body), (200, &made.body), "M6: what is complete is not written again");
 }
 
-/// At verbosity 4, and after hundreds of requests.
+/// At verbosity 4, after hundreds of requests.
 fn nothing_of_an_object_is_logged(log: &str) {
     for content in ["yesterday", "i-43", "kubernetes.io/cluster/c", "ami-1"] {
         assert!(!log.contains(content), "{content} of an object is in the log:\n{log}");
     }
 }
 
-/// P-3: status writes of others are told, never refused.
+/// P-3: status writes of other users cause a warning and are never refused.
 async fn said_about_statuses(stage: &Stage) {
     let mut machine = stage.case("V45").old.clone().expect("a stored machine");
     let stored = stage.asker.send("GET", &item(&machine), "admin", None).await.body;
@@ -395,7 +395,7 @@ async fn said_about_statuses(stage: &Stage) {
     assert_eq!((said.code, said.warnings), (200, Vec::new()));
 }
 
-/// The scale subresource is checked by the API server itself; status writes are never refused.
+/// The API server itself checks the scale subresource. Status writes are never refused.
 async fn v111_and_v136_are_not_our_business(stage: &Stage) {
     let deployment = stage.case("V66a").old.clone().expect("a stored deployment");
     let path = format!("{}/scale", item(&deployment));
@@ -426,7 +426,7 @@ fn metrics_name_rules_and_no_content(metrics: &str) {
         &["kind=\"MachineClass\"", "level=\"warn\"", "operation=\"UPDATE\"", "rule=\"CLS-17\""],
     );
     line("mcm_admission_requests_total{", &["allowed=\"false\"", "kind=\"MachineDeployment\""]);
-    // `mcm_machine_info` names providerIDs, as the original's does.
+    // `mcm_machine_info` contains provider ids, as in the Go original.
     for ours in metrics.lines().filter(|line| line.starts_with("mcm_admission_")) {
         for content in ["KernelDeadlock", "yesterday", "i-43"] {
             assert!(!ours.contains(content), "{content} of an object is in the metrics: {ours}");
@@ -434,7 +434,7 @@ fn metrics_name_rules_and_no_content(metrics: &str) {
     }
 }
 
-/// §7.1: whoever applies the same again, by whichever way, changes nothing and fights nobody.
+/// §7.1: applying the same object again changes nothing and causes no conflict, for every way of applying.
 #[tokio::test(flavor = "multi_thread")]
 async fn defaults_and_appliers_leave_each_other_alone() {
     let Some(rig) = Rig::own("admission_cases::defaults_and_appliers_leave_each_other_alone").await else { return };
@@ -458,7 +458,7 @@ async fn defaults_and_appliers_leave_each_other_alone() {
     };
     let version = |object: &Value| object["metadata"]["resourceVersion"].as_str().map(str::to_owned);
     for (resource, object) in [("machinedeployment", deployment("gitops")), ("machine", machine("gitops"))] {
-        // Server-side, as a GitOps owner does: again and again, by force.
+        // Server-side, like a GitOps tool: repeatedly and by force.
         let apply = ["apply", "--server-side", "--force-conflicts", "--field-manager=gitops", "-f"];
         let file = stage.rig.folder.join(format!("{resource}.json"));
         std::fs::write(&file, object.to_string()).expect("writable");
@@ -479,19 +479,19 @@ async fn defaults_and_appliers_leave_each_other_alone() {
             !owned.contains("f:strategy") && !owned.contains("machinepriority"),
             "{resource}: defaults are owned: {owned}"
         );
-        // No difference is shown to a person either.
+        // kubectl shows no difference either.
         namespace
             .kubectl(&["diff", "--server-side", "--field-manager=gitops", "--force-conflicts", "-f", &file])
             .await
             .succeed();
     }
-    // Client-side, as a person does.
+    // Client-side, like a user.
     for object in [deployment("person"), machine("person")] {
         namespace.apply(&object.to_string()).await.succeed();
         let again = namespace.apply(&object.to_string()).await.succeed();
         assert!(again.contains("unchanged"), "{again}");
     }
-    // An autoscaler's field stays its own when the owner applies what does not name it.
+    // The field of an autoscaler stays unchanged when the owner applies an object without this field.
     let mut without_replicas = deployment("scaled");
     without_replicas["spec"].as_object_mut().expect("a spec").remove("replicas");
     stage.rig.apply(&without_replicas.to_string()).await.succeed();

@@ -1,5 +1,5 @@
-//! cluster-autoscaler's contract: it names machines, takes as many off the wanted number in a second write, and reads the
-//! status (spec/deployment-and-set §16).
+//! The contract of cluster-autoscaler: it names machines, reduces the replicas by their number in a second write, and reads the status
+//! (spec/deployment-and-set §16).
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::{
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Now, in the whole seconds that the autoscaler writes.
+/// The current time in whole seconds, as the autoscaler writes it.
 fn seconds() -> String {
     let now = Timestamp::now();
     Timestamp::from_second(now.as_second()).unwrap_or(now).to_string()
@@ -36,7 +36,7 @@ async fn the_machines_that_the_autoscaler_names_go_and_no_others() {
     let mut staying: Vec<String> =
         namespace.list("machines").await.iter().map(|machine| name(machine).to_owned()).collect();
     staying.sort();
-    // By name the set would delete the first ones.
+    // By its order of names, the set would delete the first ones.
     let named = staying.split_off(2);
 
     let list: Vec<String> = named.iter().map(|machine| format!("{machine}~{}", seconds())).collect();

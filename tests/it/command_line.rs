@@ -1,4 +1,4 @@
-//! The binary from outside: exit codes, streams and messages.
+//! The program from outside: exit codes, streams and messages.
 
 use std::{
     io::Write,
@@ -9,7 +9,7 @@ fn mcm(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_mcm")).args(arguments).output().expect("mcm runs")
 }
 
-/// Runs with a text on the standard input.
+/// Runs the program with a text on the standard input.
 fn with_input(arguments: &[&str], input: &str) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_mcm"))
         .args(arguments)

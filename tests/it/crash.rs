@@ -1,8 +1,7 @@
-//! The manager is killed without warning, again and again, in the middle of rollouts.
+//! The manager is killed without warning, repeatedly, in the middle of rollouts.
 //!
-//! The cloud outlives it, as a real one would: its VMs stand in a JSON file that each start reads. Whatever the moment,
-//! there is at most one VM per machine, and in the end there are exactly the wanted machines and no VM beside theirs.
-//! `MCM_TEST_SEED` replays the moments of a run.
+//! The cloud survives the manager, like a real one: its VMs are in a JSON file that each start reads. At every moment there is at most one VM for
+//! each machine, and in the end there are exactly the wanted machines and no other VM. `MCM_TEST_SEED` repeats the moments of a run.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,7 +27,7 @@ use crate::{
 
 const MACHINES: u32 = 20;
 const KILLS: usize = 10;
-/// Slow enough that a kill meets creations and deletions under way.
+/// Slow enough that kills happen during creations and deletions.
 const SLOW_CLOUD: &str = "\
 seed: 7
 latency:
@@ -89,7 +88,7 @@ async fn a_rollout_survives_kills_at_any_moment() {
     assert_eq!(manager.terminate(), 0, "{}", manager.log());
 }
 
-/// Whether all machines, and only the wanted ones, run with a class.
+/// Whether all machines run with a class, and there are only the wanted ones.
 async fn is_rolled_out(namespace: &Namespace, class: &str) -> Result<(), String> {
     let deployment = namespace.get("machinedeployment", "crash").await;
     fleet::rolled_out(&deployment, i64::from(MACHINES))?;
@@ -103,7 +102,7 @@ async fn is_rolled_out(namespace: &Namespace, class: &str) -> Result<(), String>
     })
 }
 
-/// Name and provider id of every VM of the cloud.
+/// The name and the provider id of every VM of the cloud.
 fn vms_in(state: &Path) -> Vec<(String, String)> {
     let text_of = fs::read_to_string(state).unwrap_or_default();
     let document: Value = serde_json::from_str(&text_of).unwrap_or(json!({}));
@@ -111,7 +110,7 @@ fn vms_in(state: &Path) -> Vec<(String, String)> {
     vms.iter().map(|vm| (text(vm, "/name").to_owned(), text(vm, "/providerID").to_owned())).collect()
 }
 
-/// Looks at the cloud all the time and remembers every VM that each machine ever had.
+/// Reads the cloud all the time and stores every VM that each machine has had.
 struct Witness {
     seen: Arc<Mutex<BTreeMap<String, BTreeSet<String>>>>,
     watching: tokio::task::JoinHandle<()>,

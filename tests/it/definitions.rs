@@ -1,7 +1,7 @@
-//! The definitions of the kinds on a real API server: what they refuse alone, and what they forgive.
+//! The definitions of the kinds on a real API server: what they refuse without webhooks, and what they forgive.
 //!
-//! A rule that stands in a definition must refuse new mistakes and must not stand in the way of an object that was stored
-//! before the rule existed: neither of its labels, nor of its other fields. Only a real API server can tell.
+//! A rule of a definition must refuse new mistakes, but must not prevent changes of an object that was stored before the rule existed: neither of its
+//! labels, nor of its other fields. Only a real API server can show this.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,20 +15,20 @@ use serde_json::{Value, json};
 
 use crate::support::{Namespace, Rig, wait_until};
 
-/// A mistake in one field, and a change of another field that it must not stand in the way of once it is stored.
+/// A mistake in one field. After it is stored, a change of another field must be possible.
 #[derive(Clone)]
 struct Mistake {
     kind: &'static str,
     pointer: &'static str,
-    /// What stands there; null takes the field out.
+    /// The value of the field. Null removes the field.
     value: Value,
-    /// Field of the cause that is reported.
+    /// The field of the cause in the answer.
     field: &'static str,
     words: &'static str,
 }
 
-/// Resource of a kind, an object without mistakes, and two harmless changes of its specification. A mistake that is
-/// stored is tried with the one that does not concern it.
+/// The resource of a kind, an object without mistakes, and two harmless changes of its specification. A stored mistake is tried with the change that
+/// is for another field.
 struct Sample {
     plural: &'static str,
     object: Value,
@@ -206,7 +206,7 @@ impl Mistake {
         serde_json::from_value(object).expect("an object")
     }
 
-    /// A harmless change of a field that this mistake is not about.
+    /// A harmless change of another field.
     fn other_change(&self) -> Value {
         let [first, second] = sample(self.kind).changes;
         let concerns = |change: &Value| change.pointer(self.pointer).is_some();
@@ -241,7 +241,7 @@ fn dry_run() -> PostParams {
     PostParams { dry_run: true, ..PostParams::default() }
 }
 
-/// Installs definitions and waits until the API server acts by them: it takes them up some seconds after the write.
+/// Installs definitions and waits until the API server uses them, some seconds after the write.
 async fn install(rig: &Arc<Rig>, client: &Client, namespace: &Namespace, servers: OldestServer) {
     let definitions = crds_yaml(&CrdOptions { servers, ..CrdOptions::default() });
     rig.apply(&definitions).await.succeed();
@@ -292,7 +292,7 @@ async fn a_new_mistake_is_refused_and_a_stored_one_forgiven() {
     }
 }
 
-/// What a controller writes into the status of a kind; a class has none in v1alpha1.
+/// A status that a controller writes. A class has none in v1alpha1.
 fn a_status(kind: &str) -> Option<Value> {
     match kind {
         "Machine" => Some(json!({"status": {"currentStatus": {"phase": "Running"}}})),

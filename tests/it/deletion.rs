@@ -1,4 +1,4 @@
-//! Deletion and preservation on a real API server: what holds a machine up can be read on the machine.
+//! Deletion and preservation on a real API server: the machine shows what delays it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(120);
-/// A refused eviction is repeated after this time; the reason is on the machine before.
+/// The time between a refused eviction and its repetition. The reason is on the machine before that.
 const ONE_RETRY: Duration = Duration::from_secs(20);
 
 /// A control plane with budgets, a manager, and one Running machine with its Node.
@@ -32,7 +32,7 @@ async fn one_machine(rig: &Arc<Rig>, about: &str, flags: &[&str]) -> (Namespace,
     (namespace, manager, machine, node)
 }
 
-/// Reason and message of the machine's own condition.
+/// The reason and the message of the machine's condition.
 fn progressing(machine: &Value) -> (&str, &str) {
     (text(machine, "/status/machineConditions/0/reason"), text(machine, "/status/machineConditions/0/message"))
 }
@@ -72,8 +72,7 @@ async fn the_node(rig: &Rig, node: &str) -> Value {
     rig.kubectl(&["get", "node", node, "-o", "json"]).await.json()
 }
 
-/// A guarded pod on this Node, and a second one of its budget that never gets ready: the budget is no mistake, it only has
-/// nothing to give at the moment.
+/// A guarded pod on this Node, and a second pod of its budget that never becomes ready: the budget is valid, but allows no disruption at the moment.
 async fn a_pod_whose_budget_refuses(namespace: &Namespace, node: &str) {
     let unready = json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -87,7 +86,7 @@ async fn a_pod_whose_budget_refuses(namespace: &Namespace, node: &str) {
     guard::a_pod_on(namespace, node).await;
 }
 
-/// Sets the condition `KernelDeadlock`, which the kubelet does not report on, so that it does not take it back either.
+/// Sets the condition `KernelDeadlock`. The kubelet does not write this condition, so that it does not reset it either.
 async fn deadlock(rig: &Rig, node: &str, status: &str) {
     let deadlock = json!({ "status": { "conditions": [{
         "type": "KernelDeadlock", "status": status, "reason": "Test",
@@ -116,7 +115,7 @@ async fn a_deletion_heeds_the_budgets_of_today_after_a_drain_that_was_given_up()
     let pod = format!("{}/{}", namespace.name, guard::NAME);
     waits_for(&namespace, &machine, PATIENCE, "DrainBlocked", &[pod.as_str(), "preserved until "]).await;
 
-    // The node recovers: nobody wants that drain any more. Its pod and the budget go.
+    // The node recovers, and the drain is no longer needed. Its pod and the budget are deleted.
     deadlock(&rig, &node, "False").await;
     is_in_phase(&namespace, &machine, "Running").await;
     rig.kubectl(&["annotate", "node", &node, &format!("{preserve}-")]).await.succeed();
@@ -141,7 +140,7 @@ async fn mc_198_mc_199_a_drain_that_a_budget_blocks_names_pod_and_budget() {
     let parts = [pod.as_str(), "PodDisruptionBudget", "since ", "pods are deleted by force"];
     waits_for(&namespace, &machine, ONE_RETRY, "DrainBlocked", &parts).await;
     has_event(&namespace, &machine, "DrainBlocked", &pod).await;
-    // Without it the budget can never allow anything: the attempt fails, and says whose mistake it is.
+    // Without it the budget can never allow a disruption: the attempt fails, and the message names the cause.
     namespace.kubectl(&["delete", "pod", "unready", "--force", "--grace-period=0"]).await.succeed();
     let parts = [pod.as_str(), "is misconfigured", "by force"];
     waits_for(&namespace, &machine, 3 * ONE_RETRY, "DrainFailed", &parts).await;
@@ -188,7 +187,7 @@ async fn mc_210_the_vm_waits_until_the_volume_is_detached() {
     waits_for(&namespace, &machine, PATIENCE, "WaitingForVolumeDetachment", &["pv-data", "until "]).await;
     let nodes = items(&rig.kubectl(&["get", "nodes", "-o", "json"]).await.json());
     assert!(nodes.iter().any(|left| name(left) == node), "the VM went with its volume attached");
-    // What the attach-detach controller of a real cluster does once the pod is gone.
+    // In a real cluster the attach-detach controller does this when the pod is gone.
     rig.kubectl(&["delete", "volumeattachment", "data", "--wait=false"]).await.succeed();
     is_replaced(&namespace, &machine).await;
 }
@@ -269,8 +268,8 @@ fn names(objects: &[Value]) -> Vec<String> {
     names
 }
 
-/// The garbage collector has taken in all that was written of sets so far: it collects one whose owner does not exist. It learns
-/// of new kinds twice a minute, and believes that a set that it does not know yet has no owner to lose.
+/// Waits until the garbage collector has read all sets that were written so far: it deletes a set whose owner does not exist. It learns new kinds
+/// twice a minute, and a set that it does not know yet has no owner for it.
 async fn the_garbage_collector_keeps_up(namespace: &Namespace) {
     let mut probe = json!({
         "apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "MachineSet",
@@ -295,7 +294,7 @@ async fn the_garbage_collector_keeps_up(namespace: &Namespace) {
     .await;
 }
 
-/// What `kubectl delete --cascade=orphan` leaves behind stays, and whoever is declared anew takes it over.
+/// Objects that `kubectl delete --cascade=orphan` leaves stay, and a new owner with the same selector adopts them.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_orphaned_stays_and_is_taken_over() {
     let Some(rig) = Rig::own("deletion::what_is_orphaned_stays").await else { return };

@@ -1,4 +1,4 @@
-//! The kustomize base of `deploy/`: it renders, applies to a real API server, and holds what the code generates.
+//! The kustomize base of `deploy/`: it can be rendered and applied to a real API server, and contains what the code generates.
 
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ async fn the_base_applies_to_a_real_api_server() {
         return;
     };
     let rendered = rig.kubectl(&["kustomize", BASE]).await.succeed();
-    // Types first: what uses them is refused until they are served.
+    // The types come first: objects that use them are refused until they are served.
     rig.install_crds().await;
     rig.apply(&rendered).await.succeed();
 
@@ -75,8 +75,8 @@ async fn the_base_applies_to_a_real_api_server() {
     assert!(count("FlowSchema") > 0 && count("PriorityLevelConfiguration") > 0);
 }
 
-/// The way of README.md: the base with the rights of the virtual cloud, then the examples, in the namespace that the manager
-/// watches. The pod is one that the namespace's security standard lets in.
+/// The steps of README.md: the base with the rights of the virtual cloud, then the examples, in the namespace that the manager watches. The security
+/// standard of the namespace accepts the pod.
 #[tokio::test]
 async fn the_trial_applies_with_its_examples_and_its_pod_is_let_in() {
     let Some(rig) = Rig::own_real("deploy::the_trial_applies", "as the base does, it holds flow schemas").await else {
@@ -102,7 +102,7 @@ async fn the_trial_applies_with_its_examples_and_its_pod_is_let_in() {
     std::fs::write(&file, pod.to_string()).expect("writable");
     assert!(rig.kubectl(&create).await.stderr.contains("violates PodSecurity"), "the standard holds");
 
-    // Nobody answers them here.
+    // No webhook answers here.
     let kinds = "validatingwebhookconfigurations,mutatingwebhookconfigurations";
     rig.kubectl(&["delete", kinds, "machine-controller-manager"]).await.succeed();
     rig.kubectl(&["apply", "--validate=strict", "-k", EXAMPLES]).await.succeed();
@@ -112,11 +112,11 @@ async fn the_trial_applies_with_its_examples_and_its_pod_is_let_in() {
     assert_eq!(made.succeed(), text(deployment, "/metadata/namespace"), "where the manager looks");
 }
 
-/// The base with components, rendered by kubectl from an overlay of its own.
+/// The base with components, rendered by kubectl from an overlay of this test.
 async fn rendered_with(rig: &Rig, components: &[&str]) -> Vec<Value> {
     let overlay = tempfile::tempdir_in(&rig.folder).expect("the rig's folder is writable");
     let folder = overlay.path().canonicalize().expect("it exists");
-    // Kustomize takes relative paths only.
+    // Kustomize accepts only relative paths.
     let up = "../".repeat(folder.components().count() - 1);
     let deploy = format!("{up}{}", concat!(env!("CARGO_MANIFEST_DIR"), "/deploy").trim_start_matches('/'));
     let components: Vec<String> = components.iter().map(|name| format!("{deploy}/components/{name}")).collect();

@@ -1,4 +1,4 @@
-//! What README.md and the documents say is there: links, files, flags and metrics.
+//! Links, files, flags and metrics in README.md and the documents exist.
 
 use std::{
     collections::BTreeSet,
@@ -11,9 +11,9 @@ use regex::Regex;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 const FOLDERS: [&str; 4] = ["", "docs", "certs", "apiservice"];
-/// Flags that documents name and `mcm` does not have: placeholders, and those of scripts.
+/// Flags in documents that `mcm` does not have: placeholders, and flags of scripts.
 const FLAGS_OF_OTHERS: [&str; 2] = ["--flag", "--all"];
-/// Where files are named from.
+/// The folders that paths in documents start from.
 const BASES: [&str; 5] = ["", "crates", "src", "crates/machine-controllers/src", "tests"];
 
 struct Document {
@@ -22,13 +22,13 @@ struct Document {
 }
 
 impl Document {
-    /// Its `code spans`, blocks of code apart.
+    /// The `code spans` outside of code blocks.
     fn spans(&self) -> Vec<&str> {
         let outside = self.text.split("```").step_by(2);
         outside.flat_map(|text| text.split('`').skip(1).step_by(2)).collect()
     }
 
-    /// The anchors of its headings, as they are made on the usual hosts.
+    /// The anchors of the headings, in the format of the usual hosts.
     fn anchors(&self) -> BTreeSet<String> {
         let titles =
             self.text.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim());
@@ -48,7 +48,7 @@ fn document(path: &Path) -> Option<Document> {
     fs::read_to_string(path).ok().map(|text| Document { path: path.to_owned(), text })
 }
 
-/// One complaint per finding of `judge`, with the document's name.
+/// The problems that `judge` finds, with the name of the document.
 fn complaints(judge: impl Fn(&Document) -> Vec<String>) -> Vec<String> {
     let documents = documents();
     assert!(documents.len() >= 8, "only {} documents", documents.len());
@@ -85,7 +85,7 @@ fn every_link_leads_somewhere() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// `a/{b,c}.rs` as `a/b.rs` and `a/c.rs`.
+/// Expands `a/{b,c}.rs` to `a/b.rs` and `a/c.rs`.
 fn expanded(path: &str) -> Vec<String> {
     match (path.find('{'), path.find('}')) {
         (Some(open), Some(close)) if open < close => {

@@ -1,8 +1,7 @@
 //! From `kubectl apply` to a ready node and back to nothing, on the manifests of the design notes.
 //!
-//! One story on a control plane of its own: wrong manifests are refused; a set, then a deployment becomes machines and Nodes;
-//! it grows, rolls to a new class, shrinks against a disruption budget, and goes. At the end of each chapter the objects are as
-//! the Go original leaves them.
+//! One scenario on its own control plane: invalid manifests are refused; a set, then a deployment becomes machines and Nodes; it grows, rolls to a
+//! new class, shrinks with a disruption budget, and is deleted. After each part the objects are as the Go original would leave them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -27,7 +26,7 @@ const NEW_CLASS: &str = "shoot--i034796--tre-worker-q3rb4-z1-77777";
 const MACHINE_FINALIZER: &str = "machine.sapcloud.io/machine-controller-manager";
 const SECRET_FINALIZER: &str = "machine.sapcloud.io/machine-controller";
 const NODE_FINALIZER: &str = "node.machine.sapcloud.io/machine-controller";
-/// Long enough for a busy machine with two cores; nothing waits for it when all is well.
+/// Long enough for a busy machine with two cores. A passing test does not need it.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -47,7 +46,7 @@ async fn from_manifests_to_nodes_and_back(rig: Arc<Rig>) {
     rig.with_controller_manager().await;
     rig.install_crds().await;
     let namespace = rig.namespace_named(NAMESPACE).await;
-    // With the rights that deploy/ gives it: a request that they don't cover fails here, not at the first operator's.
+    // With the rights of deploy/: a missing right fails here, and not at the first user.
     let options = ManagerOptions { rights: Rights::Generated, ..ManagerOptions::default() };
     let manager = TestManager::start(&rig, &namespace, &options).await;
     manager.register_webhooks(&rig, &namespace).await;
@@ -97,7 +96,7 @@ async fn a_deployment_becomes_three_nodes(rig: &Arc<Rig>, namespace: &Namespace)
         let secret = namespace.get("secret", secret).await;
         assert!(has_finalizer(&secret, SECRET_FINALIZER), "{}", secret["metadata"]);
     }
-    // The seed asks for 500 s of readiness; the original never looks at that number, and its users see these counts.
+    // The manifest sets `minReadySeconds` to 500. The Go original ignores it, and its users know these counts.
     wait_until("the deployment's status", PATIENCE, || async {
         let deployment = namespace.get("machinedeployment", DEPLOYMENT).await;
         rolled_out(&deployment, 3).and_then(|()| {
@@ -126,7 +125,7 @@ async fn it_rolls_to_a_new_class(namespace: &Namespace) {
     namespace.kubectl(&["patch", "machinedeployment", DEPLOYMENT, "--type=merge", "-p", &change]).await.succeed();
     wait_until("the rollout", 2 * PATIENCE, || async {
         let machines = namespace.list("machines").await;
-        // maxSurge 1 and maxUnavailable 0: never more than one above, never fewer than wanted.
+        // maxSurge 1 and maxUnavailable 0: never more than one additional machine, never fewer than wanted.
         let deleting = machines.iter().filter(|machine| is_deleting(machine)).count();
         assert!(machines.len() - deleting <= 6, "{:#?}", machines.iter().map(describe).collect::<Vec<_>>());
         rolled_out(&namespace.get("machinedeployment", DEPLOYMENT).await, 5)?;
@@ -162,7 +161,7 @@ async fn it_shrinks_against_a_budget(rig: &Arc<Rig>, namespace: &Namespace) {
         expect(cordoned && phase(&seen) == "Terminating", || describe(&seen))
     })
     .await;
-    // The budget refuses: for a while nothing more may happen.
+    // The budget refuses: for some time nothing more may happen.
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert!(is_deleting(&namespace.get("machine", &machine).await));
     assert!(!is_deleting(&namespace.get("pod", guard::NAME).await), "a guarded pod was evicted");

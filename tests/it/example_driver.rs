@@ -1,5 +1,5 @@
-//! A driver that comes from outside of the program serves a rollout: the one of `examples/driver`, given with
-//! [`machine_controller_manager::DriverSet::with`]. API server and manager in one thread; the test plays the kubelets.
+//! A driver from outside of the program serves a rollout: the driver of `examples/driver`, added with
+//! [`machine_controller_manager::DriverSet::with`]. API server and manager run in one thread, and the test acts as the kubelets.
 
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
@@ -23,7 +23,7 @@ use crate::{
 
 const MACHINES: usize = 3;
 const NODES: &str = "/api/v1/nodes";
-/// Virtual time that a chapter may take.
+/// The limit of virtual time for a step.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
 #[test]
@@ -107,7 +107,7 @@ fn deployment(class: &str) -> Value {
     })
 }
 
-/// The sizes of the VMs that there are, by the names of their machines.
+/// The sizes of the existing VMs, by the names of their machines.
 fn vms(cloud: &Path) -> BTreeMap<String, String> {
     let files = std::fs::read_dir(cloud.join("shoot-a")).into_iter().flatten().map(|entry| entry.expect("readable"));
     let read = |entry: std::fs::DirEntry| {
@@ -117,7 +117,7 @@ fn vms(cloud: &Path) -> BTreeMap<String, String> {
     files.map(read).collect()
 }
 
-/// Lets virtual time pass until as many machines run as are wanted, each on a VM of this size, and no other VM is left.
+/// Lets virtual time pass until the wanted number of machines runs, each with a VM of this size, and there are no other VMs.
 async fn until(client: &kube::Client, vms: impl Fn() -> BTreeMap<String, String>, size: &str) {
     let waiting = async {
         loop {

@@ -1,5 +1,5 @@
-//! The extension API server by its own port: who is believed, who is not, and what is open to whom. The ids are those of the
-//! specification; what only an aggregating API server shows is in `aggregation`.
+//! The extension API server on its own port: authentication and authorisation. The ids are those of the specification. `aggregation` has the tests
+//! that need an API server with aggregation.
 
 use std::time::{Duration, Instant};
 
@@ -48,7 +48,7 @@ impl World {
         &self.rig.aggregation.as_ref().expect("the rig aggregates").proxies
     }
 
-    /// Changes a key of what the API server tells of trust.
+    /// Changes a key of the trust configuration of the API server.
     async fn trust(&self, key: &str, value: &str) {
         let patch = json!({"data": {key: value}}).to_string();
         self.rig
@@ -111,7 +111,7 @@ async fn xa_155_xa_163_who_is_believed() {
         assert!(told.code == *code && told.text.contains(text), "{id} {path}: {} {}", told.code, told.text);
         assert!(!told.header("audit-id").is_empty(), "{id}");
     }
-    // TH-35: the webhooks' paths are theirs alone.
+    // TH-35: only webhooks may use the paths of webhooks.
     let told = world.caller(Some(&proxy)).await.get("/mutate", &root).await;
     assert_eq!(told.code, 405, "{}", told.text);
     let review = r#"{"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1"}"#;
@@ -126,7 +126,7 @@ async fn xa_164_xa_165_trust_that_changes_reaches_open_connections() {
     let (old, new) = (CallerAuthority::new("old proxies"), CallerAuthority::new("new proxies"));
     let root = [("x-remote-user", "root"), ("x-remote-group", "system:masters")];
     let own = world.proxies().pem();
-    // The API server keeps its own authority in the list, so that rotation is shown with one beside it.
+    // The API server keeps its own authority in the list, so that the rotation is shown with an additional one.
     world.trust(KEY, &format!("{own}{}", old.pem())).await;
     let holder = old.client(PROXY, &[]);
     wait_until("the added authority to be believed", Duration::from_secs(20), || async {
@@ -137,7 +137,7 @@ async fn xa_164_xa_165_trust_that_changes_reaches_open_connections() {
     let mut open = world.caller(Some(&holder)).await;
     assert_eq!(open.get("/metrics", &root).await.code, 200);
 
-    // Emptied and garbled parts leave what was good in place, and are counted.
+    // Empty and invalid parts keep the valid values, and are counted.
     world.trust(KEY, "no certificate").await;
     wait_until("the garbage to be counted", Duration::from_secs(20), || async {
         let metrics = world.manager.http_get("/metrics").await;
@@ -151,7 +151,7 @@ async fn xa_164_xa_165_trust_that_changes_reaches_open_connections() {
     world.trust(KEY, &format!("{own}{}", new.pem())).await;
     let refused = Instant::now();
     loop {
-        // A refused caller's connection ends; until then it is the same one.
+        // The connection of a refused caller is closed. Until then it is the same connection.
         let told = open.get("/metrics", &root).await;
         if told.code == 401 {
             break;
@@ -212,7 +212,7 @@ async fn xa_168_discovery_needs_no_api_server() {
     let answers = futures::future::join_all(asked).await;
     world.rig.resume_api_server();
     for (code, took) in answers {
-        // 50 ms in the specification; a debug build on a busy machine gets more.
+        // 50 ms in the specification. A debug build on a busy machine gets more.
         assert!(code == 200 && took < Duration::from_millis(500), "{code} after {took:?}");
     }
 }

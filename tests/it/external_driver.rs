@@ -1,5 +1,5 @@
-//! The driver in Python of `examples/python-driver` serves a rollout, from `kubectl apply` to Nodes, killed in the middle of a new class,
-//! and back to nothing: as a program that the manager runs, and on a socket where somebody else runs it. The test plays the kubelets.
+//! The Python driver of `examples/python-driver` serves a rollout, from `kubectl apply` to Nodes, is killed in the middle of a change of the class,
+//! and everything is deleted. It runs as a program of the manager, and on a socket as a separate program. The test acts as the kubelets.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,13 +27,13 @@ const MACHINES: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(120);
 const SECRET: &str = "never-to-be-logged";
 
-/// A Python that has what the driver needs.
+/// A Python with the packages of the driver.
 fn python(test: &str) -> Option<PathBuf> {
     let python = assets::printed_by("test-python", "needs a Python with grpcio and grpcio-tools (scripts/test-python)");
     python.map_err(|why| count_skipped(test, &why)).ok()
 }
 
-/// The driver over a cloud in this folder, as a program without arguments.
+/// The driver with a cloud in this folder, as a program without arguments.
 fn program(python: &Path, source: &Path, folder: &Path) -> PathBuf {
     let program = folder.join("files-driver");
     let script = format!(
@@ -56,16 +56,16 @@ fn cloud(folder: &Path) -> PathBuf {
     folder.join("files-cloud")
 }
 
-/// The sizes of the VMs that there are, by the names of their machines.
+/// The sizes of the existing VMs, by the names of their machines.
 fn vms(folder: &Path) -> BTreeMap<String, String> {
     let files = fs::read_dir(cloud(folder).join("shoot-a")).into_iter().flatten().flatten();
-    // One that goes in this moment is gone.
+    // A file that is removed at this moment counts as gone.
     files
         .filter_map(|entry| Some((entry.file_name().into_string().ok()?, fs::read_to_string(entry.path()).ok()?)))
         .collect()
 }
 
-/// A manager whose driver for provider `files` is the one in Python.
+/// A manager with the Python driver for provider `files`.
 struct Scene {
     rig: Arc<Rig>,
     namespace: Namespace,
@@ -121,7 +121,7 @@ impl Scene {
         .await;
     }
 
-    /// Begins to roll the fleet over to large VMs, until the first of them is there.
+    /// Begins to roll the fleet over to large VMs, and waits for the first of them.
     async fn half_a_rollout(&self) {
         self.apply(&deployment("large")).await;
         wait_until("the first large VM", PATIENCE, || async {
@@ -131,7 +131,7 @@ impl Scene {
         .await;
     }
 
-    /// Waits for the end of the rollout: there is one VM per machine, as the driver's own folder says.
+    /// Waits for the end of the rollout: the driver's folder has one VM for each machine.
     async fn the_other_half(&self) {
         wait_until("the rollout", PATIENCE, || async {
             rolled_out(&self.namespace.get("machinedeployment", "fleet").await, 3)?;
@@ -145,7 +145,7 @@ impl Scene {
         .await;
     }
 
-    /// Deletes the fleet: nothing is left at the provider, and no log has a word of the Secret.
+    /// Deletes the fleet: the provider has nothing left, and no log contains a value of the Secret.
     async fn end(self) {
         self.namespace.kubectl(&["delete", "machinedeployment", "fleet", "--wait=false"]).await.succeed();
         none_left(&self.namespace, "machines", PATIENCE).await;
@@ -172,7 +172,7 @@ async fn a_driver_in_python_serves_a_rollout_and_may_be_killed() {
     scene.end().await;
 }
 
-/// The driver on a socket, run by the test; dead for so long that it counts as down, then another version of it.
+/// The driver on a socket, run by the test. It is dead for so long that it counts as down, and then another version starts.
 #[tokio::test(flavor = "multi_thread")]
 async fn e05_a_driver_on_a_socket_that_is_down_is_told_and_others_go_on() {
     const TEST: &str = "external_driver::e05_a_driver_on_a_socket_that_is_down_is_told_and_others_go_on";
@@ -213,7 +213,7 @@ async fn e05_a_driver_on_a_socket_that_is_down_is_told_and_others_go_on() {
     })
     .await;
 
-    // The next version of the driver knows one more field.
+    // The next version of the driver has one more field.
     let source = fs::read_to_string(DRIVER).expect("the example is there");
     let newer =
         source.replace(r#""size": {"type": "string"}"#, r#""size": {"type": "string"}, "zone": {"type": "string"}"#);

@@ -1,4 +1,4 @@
-//! A small fleet of provider `virtual`, and the questions that several tests ask about fleets.
+//! A small fleet of provider `virtual`, and functions that several tests need for fleets.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::support::{
     wait_until,
 };
 
-/// A class of the virtual cloud with its Secret, and a deployment of it whose template names `class`.
+/// A class of the virtual cloud with its Secret, and a deployment with a template for `class`.
 pub fn manifests(namespace: &str, name: &str, replicas: u32, class: &str) -> String {
     json!({ "apiVersion": "v1", "kind": "List", "items": [secret(namespace), self::class(namespace, class), {
         "apiVersion": "machine.sapcloud.io/v1alpha1",
@@ -56,7 +56,7 @@ pub fn phase(machine: &Value) -> &str {
     text(machine, "/status/currentStatus/phase")
 }
 
-/// Waits until the namespace holds exactly `count` machines, all Running, and returns them.
+/// Waits until the namespace has exactly `count` machines, all Running, and returns them.
 pub async fn running_machines(namespace: &Namespace, count: usize, timeout: Duration) -> Vec<Value> {
     wait_until(&format!("{count} Running machines"), timeout, || async {
         let machines = namespace.list("machines").await;
@@ -67,7 +67,7 @@ pub async fn running_machines(namespace: &Namespace, count: usize, timeout: Dura
     .await
 }
 
-/// Whether a deployment's status speaks of its newest spec and of a finished rollout; what it says if not.
+/// Whether the status of a deployment is for its latest spec and a finished rollout. The error describes the status.
 pub fn rolled_out(deployment: &Value, replicas: i64) -> Result<(), String> {
     let current = number(deployment, "/status/observedGeneration") >= number(deployment, "/metadata/generation");
     let all = |field: &str| number(deployment, &format!("/status/{field}")) == replicas;
@@ -75,7 +75,7 @@ pub fn rolled_out(deployment: &Value, replicas: i64) -> Result<(), String> {
     expect(done, || format!("status {}", deployment["status"]))
 }
 
-/// Waits until no object of a kind is left in the namespace.
+/// Waits until the namespace has no object of a kind.
 pub async fn none_left(namespace: &Namespace, resource: &str, timeout: Duration) {
     wait_until(&format!("the last of {resource} to go"), timeout, || async {
         let left = namespace.list(resource).await;

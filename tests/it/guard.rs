@@ -1,4 +1,4 @@
-//! A pod that a disruption budget never lets go.
+//! A pod whose disruption budget never allows its eviction.
 
 use std::time::Duration;
 
@@ -9,8 +9,7 @@ use crate::support::{Namespace, cluster_object::number, wait::expect, wait_until
 /// Name of the pod and of its budget.
 pub const NAME: &str = "guarded";
 
-/// Puts the pod on a node, bound as the scheduler would, and waits until the budget counts it. Needs the disruption
-/// controller.
+/// Creates the pod on a node, bound as by the scheduler, and waits until the budget counts it. Needs the disruption controller.
 pub async fn a_pod_on(namespace: &Namespace, node: &str) {
     namespace.apply(&manifest(node).to_string()).await.succeed();
     let ready = json!({ "status": { "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] } });

@@ -1,5 +1,5 @@
-//! The halves in two programs, over the same objects: mcm with one of them and a stand-in for the Go original with the other, both
-//! ways, and mcm with each.
+//! The halves in two programs, with the same objects: mcm with one of them and a replacement for the Go original with the other, both ways, and mcm
+//! with each.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,13 +20,13 @@ use crate::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(120);
-/// The halves by their names.
+/// The names of the halves.
 const DEPLOYMENTS: &str = "machine-controller-manager";
 const MACHINES: &str = "machine-controller";
 const FLEET: &str = "pool";
 const PRIORITY: &str = "machinepriority.machine.sapcloud.io";
 
-/// `mcm serve` with a half, under its Lease, and the remote control of its cloud.
+/// `mcm serve` with one half, its Lease, and the admin API of its cloud.
 async fn half(which: &str, rig: &Arc<Rig>, namespace: &Namespace, rights: Rights, further: &[String]) -> TestManager {
     let mut flags = vec!["--leader-elect=true".to_owned(), format!("--half={which}")];
     flags.extend_from_slice(further);
@@ -35,14 +35,14 @@ async fn half(which: &str, rig: &Arc<Rig>, namespace: &Namespace, rights: Rights
     TestManager::start_as(&format!("{which}-{}", namespace.name), rig, namespace, &options).await
 }
 
-/// mcm with the half of machines, and a cloud that can be told things.
+/// mcm with the half of machines, and a cloud that the test controls.
 async fn machines_half(rig: &Arc<Rig>, namespace: &Namespace, rights: Rights) -> (TestManager, Cloud) {
     let port = free_port();
     let flags = [format!("--simulation-admin=127.0.0.1:{port}"), "--machine-health-timeout=3s".to_owned()];
     (half(MACHINES, rig, namespace, rights, &flags).await, Cloud::at(port))
 }
 
-/// A deployment of this provider.
+/// Applies a deployment with this provider.
 async fn want(namespace: &Namespace, provider: &str, replicas: u32, round: &str) {
     let manifests = fleet::manifests(&namespace.name, FLEET, replicas, "c");
     let mut all: Value = serde_json::from_str(&manifests).expect("JSON");
@@ -72,8 +72,8 @@ async fn gone(namespace: &Namespace, machine: &str) {
     .await;
 }
 
-/// The life of a deployment whose machines are made by this provider: it grows, shrinks by priority, is rolled, replaces a machine
-/// that fails, and is deleted.
+/// The life of a deployment whose machines this provider makes: it grows, shrinks by priority, is rolled, replaces a machine that fails, and is
+/// deleted.
 async fn life(namespace: &Namespace, provider: &str, make_sick: impl AsyncFn(&str)) {
     want(namespace, provider, 3, "1").await;
     let first = names(&fleet::running_machines(namespace, 3, PATIENCE).await);
@@ -116,7 +116,7 @@ async fn life(namespace: &Namespace, provider: &str, make_sick: impl AsyncFn(&st
     }
 }
 
-/// What the doctor says of both halves; it must find nothing bad.
+/// The output of the doctor for both halves, which must not contain a problem.
 async fn diagnosis(rig: &Rig, namespace: &Namespace) -> String {
     let kubeconfig = format!("--kubeconfig={}", rig.admin_kubeconfig().display());
     let namespace = format!("--namespace={}", namespace.name);
@@ -125,14 +125,14 @@ async fn diagnosis(rig: &Rig, namespace: &Namespace) -> String {
     line.to_owned()
 }
 
-/// The half tells of its own objects, and not of those of the other one.
+/// The half has metrics of its own objects, and none of the other half's objects.
 async fn tells_of(manager: &TestManager, own: &str, others: &str) {
     let told = manager.http_get("/metrics").await;
     let has = |family: &str| told.lines().any(|line| line.starts_with(family));
     assert!(has(own) && !has(others), "{own} and not {others}:\n{told}");
 }
 
-/// Who has written the status of an object, by its managed fields.
+/// The managers that have written the status of an object, from its managed fields.
 fn status_writers(object: &Value) -> Vec<&str> {
     let entries = object["metadata"]["managedFields"].as_array().map(Vec::as_slice).unwrap_or_default();
     let of_status = entries.iter().filter(|entry| entry["subresource"] == "status");
@@ -170,7 +170,7 @@ async fn mcm_runs_machines_beside_a_go_set_controller() {
     let _go = GoHalf::start(Which::Sets, rig.client().await, &namespace.name);
     let class = fleet::manifests(&namespace.name, FLEET, 1, "c");
     let mut class: Value = serde_json::from_str(&class).expect("JSON");
-    // A set as the Go original writes it, empty structs and all.
+    // A set as the Go original writes it, with empty structs.
     class["items"][2] = json!({
         "apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "MachineSet",
         "metadata": {"name": "pool-58884", "namespace": namespace.name, "finalizers": ["machine.sapcloud.io/machine-controller-manager"]},
@@ -193,7 +193,7 @@ async fn mcm_runs_machines_beside_a_go_set_controller() {
         assert_eq!(machine["metadata"]["annotations"][PRIORITY], "3", "the half of sets ranks by it");
     }
 
-    // Scale-in by priority, over a drain that is held up: the other half writes the status in the middle of it.
+    // Scale-in by priority, with a drain that is delayed: the other half writes the status meanwhile.
     let chosen = &first[1];
     let node = text(chosen, "/metadata/labels/node");
     held_up(&namespace, node).await;
@@ -234,7 +234,7 @@ async fn mcm_runs_machines_beside_a_go_set_controller() {
     assert!(cloud.vms().await.is_empty(), "{}", manager.log());
 }
 
-/// A pod on the Node that a budget lets nobody evict as long as another one, elsewhere, is not ready.
+/// A pod on the Node whose budget allows no eviction as long as another pod, elsewhere, is not ready.
 async fn held_up(namespace: &Namespace, node: &str) {
     let ready =
         json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}).to_string();

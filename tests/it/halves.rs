@@ -1,5 +1,5 @@
-//! The program under the names of the Go binaries: a pod that was written for them has a container for each half, with the
-//! command `./machine-controller-manager` or flags only, and each with the flags of its half.
+//! The program with the names of the Go binaries: a pod for them has a container for each half, with the command `./machine-controller-manager` or
+//! with flags only, each with the flags of its half.
 
 use std::{os::unix::fs::symlink, path::Path, time::Duration};
 
@@ -83,7 +83,7 @@ async fn both_halves_run_side_by_side_each_with_its_lease_its_port_and_its_flags
         "a simulated cloud must not live twice: {}",
         manager.log()
     );
-    // A half ends and gives its Lease back; the other one goes on.
+    // A half ends and releases its Lease. The other one continues.
     manager.signal("TERM");
     assert_eq!(manager.wait(Duration::from_secs(30)), 0, "{}", manager.log());
     wait_until("its Lease to be free", Duration::from_secs(10), || async {

@@ -1,4 +1,4 @@
-//! Definitions that are applied anew while objects are stored as v1beta1: the API server then shows hollow objects.
+//! Definitions that are applied again while objects are stored as v1beta1: the API server then returns hollow objects.
 
 use std::time::Duration;
 
@@ -25,14 +25,14 @@ use crate::{
     versions::{qualified, serve_v1beta1},
 };
 
-/// A manager that watches the definitions needs no more; one that only looks now and then needs half a minute.
+/// Enough for a manager that watches the definitions. A manager that only polls needs half a minute.
 const AT_ONCE: Duration = Duration::from_secs(10);
 
 async fn verbose(manager: &TestManager) -> String {
     manager.http("/readyz?verbose").await.1
 }
 
-/// What a command says, however it ends.
+/// The output of a command and its exit code.
 async fn said(arguments: &[&str]) -> (i32, String) {
     let run = tokio::process::Command::new(env!("CARGO_BIN_EXE_mcm")).args(arguments).output().await.expect("mcm runs");
     let text = String::from_utf8_lossy(&run.stdout).into_owned() + &String::from_utf8_lossy(&run.stderr);
@@ -60,7 +60,7 @@ async fn pk_038_nothing_is_done_by_hollow_objects_and_everything_says_why() {
     let before: Vec<_> = machines().await.iter().map(|machine| machine["metadata"]["uid"].clone()).collect();
     assert!(verbose(&manager).await.contains("[+]definitions ok"), "{}", verbose(&manager).await);
 
-    // A pipeline that knows the usual definitions only.
+    // A pipeline that only has the default definitions.
     let definitions = rig.folder.join("definitions.yaml");
     std::fs::write(&definitions, mcm(&["manifests", "crds"])).expect("the rig's folder is writable");
     rig.kubectl(&["replace", "-f", definitions.to_str().expect("UTF-8")]).await.succeed();
@@ -74,7 +74,7 @@ async fn pk_038_nothing_is_done_by_hollow_objects_and_everything_says_why() {
     let (code, text) = said(&["doctor", &kubeconfig, &format!("--namespace={}", namespace.name)]).await;
     assert!(code == 1 && text.contains("BAD     CustomResourceDefinition machines"), "{text}");
     assert!(text.contains("mcm manifests crds --serve v1beta1"), "{text}");
-    // Not even a process that begins now takes hollow objects for real ones.
+    // A process that starts now does not use hollow objects either.
     manager.restart();
     manager.wait_until_ready().await;
     wait_until("the new process to notice", Duration::from_secs(60), || async {
@@ -83,7 +83,7 @@ async fn pk_038_nothing_is_done_by_hollow_objects_and_everything_says_why() {
     })
     .await;
 
-    // What the doctor advises; the pipeline gives up the fields that it took.
+    // The advice of the doctor. The pipeline loses the fields that it owned.
     let url = format!("--webhook-url=https://127.0.0.1:{}", manager.secure_port);
     let advised = rig.folder.join("advised.yaml");
     std::fs::write(&advised, mcm(&["manifests", "crds", "--serve", "v1beta1", &url])).expect("the folder is writable");
@@ -99,7 +99,7 @@ async fn pk_038_nothing_is_done_by_hollow_objects_and_everything_says_why() {
     let after: Vec<_> = machines().await.iter().map(|machine| machine["metadata"]["uid"].clone()).collect();
     assert_eq!(before, after, "no machine was made or deleted:\n{}", manager.log());
 
-    // Only classes are hollow now, so that machines and deployments can be written without loss.
+    // Now only classes are hollow, so that machines and deployments can be written without loss.
     std::fs::write(&definitions, default_definition(Kind::MachineClass)).expect("the rig's folder is writable");
     rig.kubectl(&["replace", "-f", definitions.to_str().expect("UTF-8")]).await.succeed();
     wait_until("the process to notice", AT_ONCE, || async {
@@ -126,14 +126,14 @@ async fn pk_038_nothing_is_done_by_hollow_objects_and_everything_says_why() {
     assert_eq!(stayed, [&before[1]], "{after:?}");
 }
 
-/// The definition of a kind that a pipeline applies which knows the usual ones only.
+/// The definition of a kind from a pipeline that only has the default definitions.
 fn default_definition(kind: Kind) -> String {
     let name = format!("name: {}.machine.sapcloud.io\n", kind.plural());
     let all = mcm(&["manifests", "crds"]);
     all.split("\n---\n").find(|document| document.contains(&name)).expect("every kind has a definition").to_owned()
 }
 
-/// A process that has seen hollow objects ends and says why; the next one knows nothing of them.
+/// A process that has read hollow objects ends and says why. The next process has no knowledge of them.
 async fn begin_anew(manager: &mut TestManager) {
     assert_eq!(manager.wait(Duration::from_secs(90)), 1, "{}", manager.log());
     assert!(manager.log().contains("the one that is started in its place reads all anew"), "{}", manager.log());

@@ -1,6 +1,6 @@
-//! Damaged, doubled and invented reviews: whatever the bytes are, the answer is one that the API server can read.
+//! Damaged, duplicated and invented reviews: for any bytes, the API server can read the answer.
 //!
-//! The entries are those of the fuzz targets in `fuzz/`; here they run over mutations of real reviews for a bounded time.
+//! The entries are those of the fuzz targets in `fuzz/`. Here they run with mutations of real reviews for a limited time.
 
 #[path = "../../fuzz/entries.rs"]
 mod entries;
@@ -18,7 +18,7 @@ const REVIEWS: [&str; 3] = [
     include_str!("../fixtures/reviews/machinedeployment.json"),
 ];
 
-/// Pieces that mean something to a reader of JSON or of our kinds.
+/// Texts with a meaning for a parser of JSON or for our kinds.
 const TOKENS: [&str; 24] = [
     "null",
     "{}",
@@ -85,7 +85,7 @@ fn damaged(text: &str, damages: &[(Index, Damage)]) -> Vec<u8> {
     bytes
 }
 
-/// A review of everything that the original wrote, each way.
+/// Reviews of everything that the Go original wrote, in both directions.
 fn conversions() -> Vec<String> {
     let list: Value = serde_json::from_str(include_str!("../fixtures/go/machinedeployments.json")).expect("JSON");
     let review = |to: &str| {
@@ -132,8 +132,8 @@ proptest! {
     }
 }
 
-/// The fuzz crate is built by hand only. What CI can see without its dependencies: every entry has its target, every target
-/// is declared and calls the entry of its name.
+/// The fuzz crate is only built by hand. CI checks what is possible without its dependencies: every entry has its target, and every target is
+/// declared and calls the entry with its name.
 #[test]
 fn every_entry_is_a_fuzz_target() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz");

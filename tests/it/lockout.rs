@@ -1,6 +1,6 @@
-//! The system can't lock itself out: what still works while no webhook answers, and while one answers too late.
+//! The system can't block itself: what still works while no webhook answers, and while one answers too late.
 //!
-//! Source: spec/api-and-admission §10: creation fails closed, everything else fails open or never leaves the API server.
+//! Source: spec/api-and-admission §10: a creation fails without an answer. Everything else passes, or is never sent to the webhook.
 
 use std::{sync::Arc, time::Duration};
 
@@ -43,10 +43,10 @@ spec:
 ";
 
 const FINALIZER: &str = "machine.sapcloud.io/machine-controller-manager";
-/// The API server refuses, because it can't ask.
+/// The API server refuses because it can't call the webhook.
 const CANNOT_ASK: &str = "failed calling webhook";
 
-/// A machine of nobody's, without a class, which nothing but its finalizer holds.
+/// A machine without owner and class. Only its finalizer keeps it.
 fn standalone(name: &str) -> String {
     format!(
         "{{apiVersion: machine.sapcloud.io/v1alpha1, kind: Machine, metadata: {{name: {name}}}, spec: {{class: {{kind: \
@@ -58,7 +58,7 @@ async fn patch(namespace: &Namespace, arguments: &[&str], patch: &str) -> Answer
     namespace.kubectl(&[&["patch", "--type=merge", "-p", patch], arguments].concat()).await
 }
 
-/// What the manager's absence must not hinder, whatever the policy for updates is. `machine` is used up.
+/// What the absence of the manager must not prevent, with any policy for updates. `machine` is deleted.
 async fn nothing_holds_an_object(namespace: &Namespace, machine: &str) {
     patch(namespace, &["machine", machine, "--subresource=status"], r#"{"status":{"lastKnownState":"seen"}}"#)
         .await
@@ -91,7 +91,7 @@ async fn without_a_webhook_server_only_creation_waits() {
         namespace.apply(&standalone(name)).await.succeed();
     }
 
-    // In the middle of everything: a scale-up, an update and a deletion have been accepted and are not carried out yet.
+    // In the middle of work: a scale-up, an update and a deletion have been accepted and are not carried out yet.
     let started = namespace.list("machines").await;
     let victim = started.iter().find(|machine| text(machine, "/metadata/labels/pool") == "a").expect("a machine");
     let victim = text(victim, "/metadata/name");
@@ -100,18 +100,18 @@ async fn without_a_webhook_server_only_creation_waits() {
     manager.kill();
 
     creation_is_refused(&namespace).await;
-    // Updates go on without the webhook's judgement, but the definitions still judge.
+    // Updates pass without the check of the webhook, but the definitions still check them.
     patch(&namespace, &["machinedeployment", "pool"], r#"{"metadata":{"labels":{"l":"v"}}}"#).await.succeed();
     let spec = r#"{"spec":{"template":{"spec":{"drainTimeout":"6m"}}}}"#;
     patch(&namespace, &["machinedeployment", "pool"], spec).await.succeed();
     let bad = patch(&namespace, &["machinedeployment", "pool"], r#"{"spec":{"replicas":-1}}"#).await.fail();
     assert!(bad.contains("spec.replicas"), "{bad}");
     nothing_holds_an_object(&namespace, "ignored").await;
-    // A creation that is only tried is refused like one that is meant.
+    // A dry run of a creation is refused like a real one.
     let tried = namespace.kubectl(&["scale", "machinedeployment", "pool", "--replicas=3", "--dry-run=server"]).await;
     tried.succeed();
 
-    // By the stricter policy, updates wait too. What frees an object does not.
+    // With the stricter policy, updates are refused too. Requests that release an object are not.
     strict_updates(&rig, &manager, &namespace).await;
     for change in [r#"{"metadata":{"labels":{"l":"w"}}}"#, r#"{"spec":{"minReadySeconds":1}}"#] {
         let refused = patch(&namespace, &["machinedeployment", "pool"], change).await.fail();
@@ -119,7 +119,7 @@ async fn without_a_webhook_server_only_creation_waits() {
     }
     nothing_holds_an_object(&namespace, "failing").await;
 
-    // A broken registration can always be taken away, and then nothing is asked.
+    // A broken registration can always be deleted, and then no webhook is called.
     for kind in ["mutatingwebhookconfiguration", "validatingwebhookconfiguration"] {
         rig.kubectl(&["delete", kind, "machine-controller-manager"]).await.succeed();
     }
@@ -129,7 +129,7 @@ async fn without_a_webhook_server_only_creation_waits() {
     })
     .await;
 
-    // It comes back and finds its work as it was left: two replicas, the deleted machine gone, the template's rollout done.
+    // It comes back and continues its work: two replicas, the deleted machine is gone, the template's rollout is done.
     manager.restart();
     manager.wait_until_ready().await;
     manager.register_webhooks(&rig, &namespace).await;
@@ -164,8 +164,7 @@ async fn strict_updates(rig: &Arc<Rig>, manager: &TestManager, namespace: &Names
     .await;
 }
 
-/// Connections are accepted by the kernel and nothing ever answers: calls end by their timeouts, and what asks nobody is
-/// not held up.
+/// The kernel accepts connections, and there is never an answer: calls end by their timeouts, and requests without a webhook are not delayed.
 async fn a_server_that_hangs(manager: &TestManager, namespace: &Namespace) {
     manager.suspend();
     let began = Instant::now();
@@ -187,7 +186,7 @@ async fn nothing_holds_an_object_quickly(namespace: &Namespace) {
     let status = r#"{"status":{"lastKnownState":"hung"}}"#;
     patch(namespace, &["machine", "hung", "--subresource=status"], status).await.succeed();
     patch(namespace, &["machine", "hung"], r#"{"metadata":{"finalizers":null}}"#).await.succeed();
-    // The deletion is announced to the webhook, which may take its two seconds.
+    // The webhook is called for the deletion, and may take its two seconds.
     namespace.kubectl(&["delete", "machine", "hung", "--wait=false"]).await.succeed();
     let gone = namespace.kubectl(&["get", "machine", "hung", "--ignore-not-found"]).await.succeed();
     assert_eq!(gone, "");

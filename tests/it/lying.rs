@@ -1,9 +1,9 @@
-//! A network that lies: each kind of lie is told once within a whole life of machines, and nothing goes that nobody wanted gone.
+//! A network that lies: each kind of lie happens once within a whole life of machines, and nothing is deleted that should stay.
 //!
-//! A life is: two machines come, the lie is told while something happens to them, one is deleted and replaced, all go. Each
-//! case names the machines whose VMs may end; every other VM of the case must still run until the end, and everything comes
-//! to rest. In some cases the leader dies in the middle and another process takes over behind a liar of its own. The cases share one
-//! control plane and keep apart by namespace. `lies` tells all lies in all parts of a life, on paused time.
+//! A life is: two machines are created, the lie happens while something changes, one machine is deleted and replaced, all are deleted. Each case
+//! names the machines whose VMs may end. Every other VM of the case must run until the end, and everything comes to rest. In some cases the leader
+//! dies in the middle and another process takes over behind its own proxy. The cases share one control plane and use separate namespaces. `lies` has
+//! all lies in all parts of a life, on paused time.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -23,11 +23,11 @@ use crate::{
     weather::{FLEET, PATIENCE, Weather, names, node_of, sky, through},
 };
 
-/// A life whose manager sees everything through a liar.
+/// A life whose manager uses a lying proxy.
 struct Life {
     weather: Weather,
     liar: Liar,
-    /// The machines that are there at the beginning.
+    /// The machines at the beginning.
     born: Vec<Value>,
     /// The machines whose VMs may end.
     may_go: BTreeSet<String>,
@@ -46,7 +46,7 @@ impl Life {
         Some(Self { weather, liar, born, may_go: BTreeSet::new() })
     }
 
-    /// The leader dies, and another process takes over behind a liar of its own, which tells these lies from the start.
+    /// The leader dies, and another process takes over behind its own proxy, which has these lies from the start.
     async fn is_taken_over(&mut self, lies: impl IntoIterator<Item = Rule>) {
         self.weather.manager.kill();
         let (liar, kubeconfig) = self.weather.rig.liar().await;
@@ -63,7 +63,7 @@ impl Life {
         name(&self.born[0])
     }
 
-    /// Nothing has gone and nothing has come.
+    /// Nothing was deleted and nothing was created.
     async fn all_is_as_before(&self) {
         let now = self.weather.clears_up(2).await;
         assert_eq!(names(&now), names(&self.born), "nobody was replaced");
@@ -84,7 +84,7 @@ impl Life {
         assert!(twice.is_empty(), "machines with several VMs: {twice:?}");
     }
 
-    /// One machine is deleted and replaced, the pool is rolled, and all go.
+    /// One machine is deleted and replaced, the pool is rolled, and all machines are deleted.
     async fn goes_on_to_its_end(mut self) {
         let machine = self.first().to_owned();
         if !self.may_go.contains(&machine) {
@@ -127,7 +127,7 @@ async fn a_404_of_a_gateway_to_a_write_of_a_node_costs_no_machine() {
     let path = format!("/api/v1/nodes/{}", node_of(&life.born[0]));
     let lies = [Lie::Answers(Answer::page(404)), Lie::Answers(Answer::status(404, "NotFound"))];
     let told = lies.map(|lie| life.liar.add(Rule::about(path.as_str(), lie).method(Method::PATCH)));
-    // Of the deployment, since its sets take back what only a machine says.
+    // A change of the deployment, because its sets undo changes of single machines.
     let told_to_all = json!({"nodeTemplate": {"metadata": {"labels": {"told": "yes"}}}});
     let patch = json!({"spec": {"template": {"spec": told_to_all}}}).to_string();
     let patched = ["patch", "machinedeployment", FLEET, "--type=merge", "-p", patch.as_str()];
@@ -216,7 +216,7 @@ async fn pods_that_came_while_the_connection_was_silent_are_drained_within_their
     life.liar.falls_silent();
     let (machine, node) = (name(&now[0]).to_owned(), node_of(&now[0]).to_owned());
     guard::a_pod_on(&life.weather.namespace, &node).await;
-    // Longer than a silence may last: the watch is opened anew from its last version and tells of the pod.
+    // Longer than the allowed time without events: the watch is opened again from its last version and delivers the pod.
     tokio::time::sleep(Duration::from_secs(6)).await;
     life.deletes(&machine).await;
     life.weather
@@ -234,7 +234,7 @@ async fn pods_that_came_while_the_connection_was_silent_are_drained_within_their
     life.goes_on_to_its_end().await;
 }
 
-/// What both the leader that dies and its successor are told of each question, for a while.
+/// The lies for each kind of request, for both the leader that dies and its successor.
 fn everywhere(lie: &Lie) -> [Rule; 3] {
     let about = |path: &str| Rule::about(path, lie.clone()).without("watch=true").without("/leases");
     [about("/machine").times(4), about("/api/v1/nodes").times(4), about("/api/v1/secrets").times(1)]

@@ -1,5 +1,4 @@
-//! A single machine on a real API server: an update in place, an end while our own webhooks are down, and a copy of it under
-//! another name.
+//! A single machine on a real API server: an update in place, a deletion while our own webhooks are down, and a copy with another name.
 
 use std::time::Duration;
 
@@ -25,7 +24,7 @@ fn machine(namespace: &str) -> String {
         "metadata": { "name": "alone", "namespace": namespace },
         "spec": { "class": { "kind": "MachineClass", "name": "class-a" } },
     });
-    // The class and its Secret come with an empty fleet.
+    // The class and its Secret are those of an empty fleet.
     let fleet: Value =
         serde_json::from_str(&fleet::manifests(namespace, "none", 0, "class-a")).expect("a fleet is JSON");
     let mut items = fleet["items"].as_array().cloned().unwrap_or_default();
@@ -98,7 +97,7 @@ async fn mc_283_a_machine_ends_while_our_webhooks_are_down() {
     namespace.apply(&machine(&namespace.name)).await.succeed();
     in_phase(&namespace, "Running").await;
 
-    // Nobody listens there.
+    // There is no server.
     let nowhere = mcm(&["manifests", "webhooks", "--namespace", &namespace.name, "--webhook-url=https://127.0.0.1:1"]);
     rig.apply(&nowhere).await.succeed();
     let probe = machine(&namespace.name).replace("\"alone\"", "\"probe\"");
@@ -117,7 +116,7 @@ async fn mc_283_a_machine_ends_while_our_webhooks_are_down() {
     .await;
 }
 
-/// Waits until the machines of the namespace are those of these names.
+/// Waits until the namespace has exactly the machines with these names.
 async fn machines_left(namespace: &Namespace, names: &[&str]) {
     wait_until(&format!("machines {names:?} to be left"), A_MINUTE, || async {
         let machines = namespace.list("machines").await;
@@ -154,13 +153,13 @@ async fn the_vm_of_a_machine_outlives_a_copy_of_it_and_the_other_way_round() {
         .await;
     };
 
-    // The copy goes.
+    // The copy is deleted.
     namespace.apply(&copy("copy-1")).await.succeed();
     namespace.kubectl(&["delete", "machine", "copy-1"]).await.succeed();
     machines_left(&namespace, &["alone"]).await;
     healthy("alone").await;
 
-    // The original goes, the copy lives on, and takes VM and Node with it at last.
+    // The original is deleted. The copy stays, and at last its deletion also deletes VM and Node.
     namespace.apply(&copy("copy-2")).await.succeed();
     namespace.kubectl(&["delete", "machine", "alone"]).await.succeed();
     machines_left(&namespace, &["copy-2"]).await;

@@ -1,4 +1,4 @@
-//! Everything that is tested from outside: the binary, a real API server, kubectl. One binary, so that it links once.
+//! All tests from outside: the program, a real API server, kubectl. They are one binary, so that it is linked only once.
 
 #[path = "../support/mod.rs"]
 mod support;

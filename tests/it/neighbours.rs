@@ -1,8 +1,8 @@
-//! Managers of several namespaces over one set of definitions, as on a Gardener seed.
+//! Managers of several namespaces with one set of definitions, as on a Gardener seed.
 
 use crate::support::{ManagerOptions, Rig, TestManager, manager::mcm};
 
-/// Each has its own certificate authority, so that a configuration that they shared would work for one of them at a time.
+/// Each has its own certificate authority, so that a shared configuration would work for only one of them at a time.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_namespace_may_have_a_manager_with_webhooks_and_rights_of_its_own() {
     let Some(rig) = Rig::own("neighbours::each_namespace_may_have_a_manager").await else { return };

@@ -1,6 +1,6 @@
-//! What refusals that last cost a real API server: a quota of nothing, a policy, our own webhook that nobody answers, and
-//! budgets that allow no eviction. The four stand side by side, each with a manager whose writes are counted on the way to
-//! the API server. `write_rate` shows the same for hours, on paused time.
+//! The number of writes to a real API server during lasting refusals: a quota of zero, a policy, our own webhook without an answer, and budgets that
+//! allow no eviction. The four run side by side, each with a manager whose writes are counted on the way to the API server. `write_rate` tests the
+//! same for hours, on paused time.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -21,20 +21,20 @@ use crate::{
     write_rate::Count,
 };
 
-/// Nothing is counted before: what is refused is asked for often at first.
+/// Writes before this are not counted, because refused writes are repeated often at first.
 const BEFORE: Duration = Duration::from_secs(120);
-/// The time that counts.
+/// The time that is counted.
 const COUNTED: Duration = Duration::from_secs(180);
-/// Writes that an object may cost in that time.
+/// The maximum of writes for an object in that time.
 const MOST: usize = 5;
-/// Evictions that a pod may cost in that time: one every twenty seconds.
+/// The maximum of evictions for a pod in that time: one every twenty seconds.
 const MOST_EVICTIONS: usize = 10;
 
-/// A manager whose wishes are refused.
+/// A manager whose writes are refused.
 struct Refused {
     weather: Weather,
     liar: Liar,
-    /// A word of what the API server says about it.
+    /// A text in the API server's refusal.
     said: &'static str,
 }
 
@@ -85,7 +85,7 @@ impl Refused {
     }
 }
 
-/// A quota of no machine, as its controller would have counted.
+/// A quota of zero machines, with the status of its controller.
 async fn a_quota_of_nothing(refused: &Refused) {
     let resource = "count/machines.machine.sapcloud.io";
     let quota = json!({ "apiVersion": "v1", "kind": "ResourceQuota", "metadata": { "name": "nothing" },
@@ -119,7 +119,7 @@ async fn a_policy(refused: &Refused) {
     refused.weather.rig.apply(&manifest.to_string()).await.succeed();
 }
 
-/// Our own webhooks, registered for this namespace at a port where nobody listens.
+/// Our own webhooks, registered for this namespace at a port without a server.
 async fn our_own_webhook(refused: &Refused) {
     let url = format!("--webhook-url=https://127.0.0.1:{}", ports::free_port());
     let namespace = refused.weather.namespace.name.as_str();
@@ -179,7 +179,7 @@ async fn nightly_write_rate_of_what_is_refused() {
         a_budget_that_allows_nothing(&budget)
     );
     let all = [quota, policy, webhook, budget];
-    // Rates are what is measured, so time itself has to pass.
+    // The test measures rates, so real time must pass.
     tokio::time::sleep(BEFORE).await;
     let mut counts: Vec<Count> = all.iter().map(|refused| Count::after(&refused.counts())).collect();
     tokio::time::sleep(COUNTED).await;

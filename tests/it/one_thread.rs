@@ -1,7 +1,7 @@
 //! API server, manager and virtual cloud in one thread on paused time, without a socket: one seed is one history.
 //!
-//! What must not differ between two runs of one seed is the log of all writes, as stored, byte by byte: names, UIDs, time
-//! stamps, versions, managed fields, events and leases with it. Nothing is normalised.
+//! Two runs with one seed must have the same log of all writes, as stored, byte by byte: with names, UIDs, time stamps, versions, managed fields,
+//! events and leases. Nothing is normalised.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,13 +24,13 @@ use crate::{
 
 const DEPLOYMENT: &str = "fleet";
 const MACHINES: u32 = 50;
-/// Virtual time that a chapter may take; the virtual cloud is as slow as real ones.
+/// The limit of virtual time for a step. The virtual cloud is as slow as real ones.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
-/// What a history left behind.
+/// The result of a history.
 struct History {
     writes: Vec<String>,
-    /// Virtual time it took.
+    /// The virtual time that it took.
     lasted: Duration,
 }
 
@@ -105,7 +105,7 @@ async fn tell(seed: u64, machines: u32) -> History {
     let began = stage.clock.now();
     let (stop, stopped) = oneshot::channel::<()>();
     let (give, given) = oneshot::channel::<Arc<dyn Reviewer>>();
-    // Nobody waits for a reviewer but this test.
+    // Only this test needs the reviewer.
     let endpoints = Endpoints::InProcess(Box::new(|reviewer| drop(give.send(reviewer))));
     let environment = stage.environment(&stage.managers_client(), endpoints, seed);
     let story = async {
@@ -140,7 +140,7 @@ async fn create(client: &kube::Client, machines: u32) {
         };
         post(client, &path, object).await;
     }
-    // The webhooks judge: this one is wrong.
+    // The webhooks check: this one is invalid.
     let mut wrong = all["items"][2].clone();
     wrong["metadata"]["name"] = json!("wrong");
     wrong["spec"]["selector"]["matchLabels"] = json!({ "other": "label" });
@@ -154,7 +154,7 @@ async fn delete(client: &kube::Client) {
     send(client, "DELETE", &path, &Value::Null).await.expect("the deletion is accepted");
 }
 
-/// Lets virtual time pass until a list is as it should be.
+/// Lets virtual time pass until a list is as expected.
 async fn eventually(client: &kube::Client, resource: &str, holds: impl Fn(&[Value]) -> bool) {
     let path = format!("{MACHINE_PATH}/{resource}");
     let waiting = async {

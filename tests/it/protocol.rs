@@ -1,7 +1,7 @@
-//! The webhooks' protocol on the socket of a real `mcm serve`: cases of spec/api-and-admission §12.4, and hostile callers.
+//! The webhooks' protocol on the socket of a real `mcm serve`: cases of spec/api-and-admission §12.4, and hostile clients.
 //!
-//! One line per case. What only a misbehaving reviewer can show (P7, P13) and what needs small limits (P8) is tested inside
-//! the server's room; certificates (P14 to P16) in `certificates`.
+//! One line per case. Cases that need a misbehaving reviewer (P7, P13) or small limits (P8) are tested inside the server's module, and certificates
+//! (P14 to P16) in `certificates`.
 
 use std::time::Duration;
 
@@ -17,14 +17,14 @@ use crate::support::{
 const MACHINE: &str = include_str!("../fixtures/reviews/machine.json");
 const BAD_MACHINE: &str = include_str!("../fixtures/reviews/machine-bad.json");
 
-/// What is sent, and what must come back.
+/// A request and its expected answer.
 struct Case {
     id: &'static str,
     /// The whole request.
     request: Vec<u8>,
     /// HTTP status.
     status: u16,
-    /// Words of the answer, head and body.
+    /// Texts in the head and the body of the answer.
     words: &'static [&'static str],
 }
 
@@ -89,7 +89,7 @@ fn cases() -> Vec<Case> {
         case("p6 no uid", post("/validate", &changed(|review| drop(review["request"].as_object_mut().unwrap().remove("uid")))), 400, &["has no uid"]),
         case("p6 no object", post("/validate", &changed(|review| drop(review["request"].as_object_mut().unwrap().remove("object")))), 400, &["no object"]),
         case("p9 a denial is 200", post("/validate", BAD_MACHINE.as_bytes()), 200, &["\"allowed\":false", "\"code\":422", "\"reason\":\"Invalid\""]),
-        // The first five are told, the others are counted.
+        // The first five are listed, the others are counted.
         case("p10 40 warnings", post("/validate", &annotated(40)), 200, &["\"warnings\":", "without time: \\\"entry-14\\\"", "and 35 more"]),
         case("p10 33 warnings", post("/validate", &annotated(33)), 200, &["entry-14", "and 28 more"]),
         case("p10 4,000 warnings", post("/validate", &annotated(4_000)), 200, &["\"warnings\":", "and 3995 more"]),
@@ -102,7 +102,7 @@ fn cases() -> Vec<Case> {
             review["request"]["object"]["apiVersion"] = json!("machine.sapcloud.io/v1beta1");
             review["request"]["object"]["spec"] = json!({"classRef": {"kind": "MachineClass", "name": "c"}, "lifecycle": {"drainTimeout": "soon"}});
         })), 200, &["spec.lifecycle.drainTimeout"]),
-        // Every connection here names a server that nobody is.
+        // Every connection here uses a server name that does not exist.
         case(
             "p14 an unknown name in the handshake",
             b"GET /healthz HTTP/1.1\r\nHost: mcm\r\n\r\n".to_vec(),
@@ -164,7 +164,7 @@ async fn every_case_is_answered_as_it_should_be_and_memory_stays_bounded() {
     assert!(answer.contains("\"allowed\":true"), "{answer}");
 }
 
-/// The patch that `/mutate` answers to a review; none if it answers none.
+/// The patch in the answer of `/mutate` to a review. `None` without a patch.
 async fn patch_of(connection: &mut SecureConnection, review: &[u8]) -> Option<Value> {
     let answer = connection.exchange(&post("/mutate", review), Duration::from_secs(5)).await;
     let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
@@ -174,7 +174,7 @@ async fn patch_of(connection: &mut SecureConnection, review: &[u8]) -> Option<Va
     Some(serde_json::from_slice(&STANDARD.decode(patch).expect("base64")).expect("JSON"))
 }
 
-/// An API server prunes unknown fields before it asks; others that call may not.
+/// An API server removes unknown fields before it calls. Other clients may not.
 async fn m21_m23_what_is_not_known_is_left_alone(port: u16) {
     let mut connection = SecureConnection::open(port).await;
     let future = changed(|review| review["request"]["object"]["spec"]["future"] = json!(1));
@@ -205,12 +205,12 @@ async fn p04_strangers_can_neither_fill_the_log_nor_write_into_it(manager: &Test
     assert!(!log.contains(CONTENT), "{log}");
     assert!(!log.lines().any(|line| line.contains("ERROR")), "{log}");
     let complaints = log.lines().filter(|line| line.contains("could not be")).count();
-    // The cases before were some dozens, within as many seconds.
+    // The cases before were some dozens, in the same number of seconds.
     let bound = began.elapsed().as_secs() + 60;
     assert!((1..=bound).contains(&(complaints as u64)), "{complaints} lines: {log}");
 }
 
-/// Handshakes that break off, that never come, and that are none.
+/// Handshakes that are aborted, that never begin, and bytes that are no handshake.
 async fn broken_handshakes(port: u16) {
     use tokio::{io::AsyncWriteExt, net::TcpStream};
     let hello = SecureConnection::client_hello();
@@ -221,14 +221,14 @@ async fn broken_handshakes(port: u16) {
             stream.write_all(bytes).await.expect("it is sent");
             held.push(stream);
         }
-        // While all of them hang, others are served.
+        // While all of them hang, other clients are served.
         let mut connection = SecureConnection::open(port).await;
         let answer = connection.exchange(&post("/validate", MACHINE.as_bytes()), Duration::from_secs(5)).await;
         assert!(answer.contains("\"allowed\":true"), "{answer}");
     }
 }
 
-/// Many callers that send slowly, and many that send much.
+/// Many clients that send slowly, and many that send much.
 async fn slow_senders_and_floods(manager: &TestManager) {
     let port = manager.secure_port;
     let mut slow = Vec::new();
@@ -237,7 +237,7 @@ async fn slow_senders_and_floods(manager: &TestManager) {
         connection.send(b"POST /validate HTTP/1.1\r\nHost: mcm\r\nContent-Type: application/json\r\nContent-Length: 8000000\r\n\r\n{").await;
         slow.push(connection);
     }
-    // Each would fill the memory many times over if all were read at once.
+    // If all were read at once, each would take many times the available memory.
     let large = format!("{{\"x\":[{}0]}}", "\"some text\",".repeat(600_000));
     let large = std::sync::Arc::new(post("/convert", large.as_bytes()));
     let flood = (0..40).map(|_| {

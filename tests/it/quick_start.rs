@@ -1,5 +1,5 @@
-//! The quick start of README.md, word by word: its commands are run as they stand there, against the cluster that it starts. So
-//! are those of docs/operations.md by which the storage goes to the other version and back.
+//! The quick start of README.md: its commands run exactly as written, with the cluster that it starts. The same for the commands of
+//! docs/operations.md that migrate the storage to the other version and back.
 
 use std::{
     path::{Path, PathBuf},
@@ -21,13 +21,13 @@ const README: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/README.md");
 const OPERATIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md");
 const MCM: &str = env!("CARGO_BIN_EXE_mcm");
 
-/// A command of the quick start, and what its line says of it.
+/// A command of the quick start, and the comment in its line.
 struct Line {
     command: String,
     says: String,
 }
 
-/// The commands of a document between two of its phrases, and what the comments behind them say.
+/// The commands of a document between two of its phrases, with the comments after them.
 fn lines(document: &str, after: &str, before: &str) -> Vec<Line> {
     let text = std::fs::read_to_string(document).expect(document);
     let (_, rest) = text.split_once(after).expect(after);
@@ -111,7 +111,7 @@ async fn every_command_does_what_the_readme_says() {
         let mut shell = shell(&assets, &kubeconfig, &folder, command);
         let child = shell.spawn().expect("a shell");
         if command.ends_with("--watch") {
-            // It lasts until somebody ends it.
+            // It runs until it is stopped.
             let ended = tokio::time::timeout(Duration::from_secs(2), child.wait_with_output()).await;
             assert!(ended.is_err(), "{command}: {ended:?}");
             continue;

@@ -1,7 +1,7 @@
-//! Manifests that must be refused at `kubectl apply`, and the words that a person reads then.
+//! Manifests that must be refused at `kubectl apply`, and the texts that a user gets then.
 //!
-//! Each case is one of the design notes' manifests with one mistake. Whether the schema, a CEL rule or the webhook refuses
-//! it is not asked: path and reason must stand in what kubectl prints.
+//! Each case is one of the design notes' manifests with one mistake. The schema, a CEL rule or the webhook may refuse it: path and reason must be in
+//! the output of kubectl.
 
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ pub enum Seed {
 }
 
 impl Seed {
-    /// Its text as it is applied.
+    /// The manifest as it is applied.
     pub fn yaml(self) -> &'static str {
         match self {
             Self::Class => include_str!("../manifests/machineclass.yaml"),
@@ -25,31 +25,31 @@ impl Seed {
         }
     }
 
-    /// The object it describes.
+    /// The object of the manifest.
     pub fn object(self) -> Value {
         let documents = machine_controller_manager::cli::documents::parse_documents("seed", self.yaml());
         documents.expect("the seed is YAML").remove(0).value
     }
 }
 
-/// A mistake and how it is called.
+/// A mistake and its name.
 struct Refusal {
     mistake: &'static str,
     seed: Seed,
     pointer: &'static str,
-    /// What stands there instead; `None` leaves the field out.
+    /// The new value. `None` removes the field.
     value: Option<Value>,
     path: &'static str,
     words: &'static str,
     judge: Judge,
 }
 
-/// Who refuses it.
+/// What refuses the mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Judge {
-    /// The definition of the kind: also while no webhook answers.
+    /// The definition of the kind, also while no webhook answers.
     Definition,
-    /// The webhook alone.
+    /// Only the webhook.
     Webhook,
 }
 
@@ -220,7 +220,7 @@ fn refused_classes() -> Vec<Refusal> {
     ]
 }
 
-/// Tries every case; each must be refused with its path and words, and leave no object.
+/// Tries every case. Each must be refused with its path and texts, and leave no object.
 pub async fn are_refused(namespace: &Namespace) {
     try_all(namespace, &refusals()).await;
 }
@@ -240,7 +240,7 @@ async fn try_all(namespace: &Namespace, refusals: &[Refusal]) {
 }
 
 impl Refusal {
-    /// The seed with its mistake.
+    /// The manifest with its mistake.
     fn object(&self) -> Value {
         let mut object = self.seed.object();
         set(&mut object, self.pointer, self.value.clone());
@@ -248,7 +248,7 @@ impl Refusal {
     }
 }
 
-/// Sets or removes the value at a pointer; its parent must be there.
+/// Sets or removes the value at a pointer. Its parent must exist.
 fn set(object: &mut Value, pointer: &str, value: Option<Value>) {
     let (parent, key) = pointer.rsplit_once('/').expect("a pointer has a slash");
     let parent = object.pointer_mut(parent).and_then(Value::as_object_mut).expect("the parent is an object");
@@ -273,7 +273,7 @@ async fn most_hold_while_no_webhook_answers() {
     let (by_definition, by_webhook): (Vec<_>, Vec<_>) =
         refusals().into_iter().partition(|refusal| refusal.judge == Judge::Definition);
     try_all(&namespace, &by_definition).await;
-    // Should one of these be refused too, it belongs to the others.
+    // If one of these is refused too, move it to the others.
     for refusal in by_webhook {
         let mut object = refusal.object();
         object["metadata"]["namespace"] = json!(namespace.name);

@@ -1,4 +1,4 @@
-//! How `mcm serve` ends, and who leads then.
+//! How `mcm serve` ends, and which process leads then.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ async fn readiness_goes_first_then_the_lease_and_a_second_signal_ends_it_at_once
         .await;
     }
 
-    // `timeout` and supervisors signal a process and its group: that is one wish.
+    // `timeout` and supervisors signal a process and its group: both signals are one request.
     let asked = tokio::time::Instant::now();
     manager.signal("TERM");
     manager.signal("TERM");
@@ -43,19 +43,19 @@ async fn readiness_goes_first_then_the_lease_and_a_second_signal_ends_it_at_once
     }
     assert_eq!(manager.http("/livez").await.0, 200, "others still have ten minutes to learn of it");
 
-    // What comes within a second is the same wish.
+    // Signals within a second are the same request.
     tokio::time::sleep_until(asked + Duration::from_secs(2)).await;
     manager.signal("TERM");
     assert_eq!(manager.wait(PATIENCE), 1);
     assert!(manager.log().contains("stopped by a second signal"), "{}", manager.log());
 }
 
-/// The lines by which a process says that it leads.
+/// The log lines of a process that begins to lead.
 fn leads(manager: &TestManager) -> Vec<String> {
     manager.log().lines().filter(|line| line.contains("leading identity=")).map(str::to_owned).collect()
 }
 
-/// Two processes of one host are told apart by the ends of their identities.
+/// The suffixes of their identities distinguish two processes of one host.
 #[tokio::test(flavor = "multi_thread")]
 async fn pk_039_of_two_processes_on_one_host_one_leads_and_the_other_follows_it() {
     let Some(rig) = Rig::shared("shutdown::pk_039_two_processes").await else { return };

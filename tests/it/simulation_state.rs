@@ -1,4 +1,4 @@
-//! The virtual cloud remembers its VMs in `ConfigMaps` of the control namespace (`--simulation-state=configmap:NAME`).
+//! The virtual cloud stores its VMs in `ConfigMaps` of the control namespace (`--simulation-state=configmap:NAME`).
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -32,7 +32,7 @@ async fn v05_vms_in_a_config_map_outlive_their_process() {
     assert_eq!(vms(&namespace).await, wanted, "what was answered is stored");
 
     manager.kill();
-    // Without Nodes nothing but the ConfigMap can tell of the VMs.
+    // Without Nodes, only the ConfigMap has the VMs.
     for machine in &machines {
         let node = text(machine, "/metadata/labels/node");
         let free = r#"{"metadata":{"finalizers":null}}"#;
@@ -59,7 +59,7 @@ async fn v05_vms_in_a_config_map_outlive_their_process() {
     assert_eq!(manager.terminate(), 0, "{}", manager.log());
 }
 
-/// Identities of the VMs that the `ConfigMaps` hold.
+/// The provider ids of the VMs in the `ConfigMaps`.
 async fn vms(namespace: &Namespace) -> BTreeSet<String> {
     let selector = "--selector=virtual.machine.sapcloud.io/state=vms";
     let maps = namespace.kubectl(&["get", "configmaps", selector, "-o", "json"]).await.json();

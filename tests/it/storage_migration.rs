@@ -1,4 +1,4 @@
-//! `mcm migrate-storage` on a real API server: there, interrupted, and back.
+//! `mcm migrate-storage` on a real API server: forth, interrupted, and back.
 
 use std::{
     io::{BufRead, BufReader},
@@ -24,10 +24,10 @@ use crate::{
 };
 
 const MCM: &str = env!("CARGO_BIN_EXE_mcm");
-/// Enough for a run at 10 objects per second to be caught in the middle.
+/// Enough that a run with 10 objects per second can be interrupted in the middle.
 const MACHINES: usize = 60;
 
-/// Runs the command to its end; answers exit code, output and errors.
+/// Runs the command to its end. Returns exit code, output and errors.
 async fn migrate(arguments: &[&str]) -> (i32, String, String) {
     let mut command = tokio::process::Command::new(MCM);
     let run = command.arg("migrate-storage").args(arguments).output().await.expect("mcm runs");
@@ -52,7 +52,7 @@ async fn stored_versions(rig: &Rig, kind: Kind) -> Value {
     rig.kubectl(&["get", "crd", &name, "-o", "json"]).await.json()["status"]["storedVersions"].take()
 }
 
-/// What people see, without what conversion and storage may change.
+/// The content for users, without the fields that conversion and storage may change.
 async fn content(namespace: &Namespace) -> Vec<Value> {
     let mut machines = namespace.list(&qualified(Kind::Machine, ApiVersion::V1alpha1)).await;
     for machine in &mut machines {
@@ -63,7 +63,7 @@ async fn content(namespace: &Namespace) -> Vec<Value> {
     machines
 }
 
-/// Without its converter an object can be read in the version that it is stored in, and in no other.
+/// Without its converter an object can be read only in its stored version.
 async fn is_stored_as(namespace: &Namespace, stored: ApiVersion, other: ApiVersion) {
     for machine in ["m-0", "m-3"] {
         namespace.kubectl(&["get", &qualified(Kind::Machine, stored), machine]).await.succeed();
@@ -82,7 +82,7 @@ async fn storage_goes_to_v1beta1_through_an_interruption_and_back() {
     make_machines(&namespace, MACHINES).await;
     let before = content(&namespace).await;
 
-    // Nothing to migrate to yet: refused, with every definition named, and nothing is changed.
+    // There is no version to migrate to yet: the command is refused, names every definition, and changes nothing.
     let (code, _, errors) = migrate(&["--to=v1beta1", &kubeconfig]).await;
     assert_eq!(code, 1, "{errors}");
     assert_eq!(errors.lines().filter(|line| line.contains("--serve v1beta1")).count(), 4, "{errors}");
@@ -146,7 +146,7 @@ async fn a_process_reads_what_is_stored_and_needs_no_converter_for_it() {
     let (code, _, errors) = migrate(&["--to=v1beta1", "--settle=1", &kubeconfig]).await;
     assert_eq!(code, 0, "{errors}");
 
-    // It comes up where nobody finds it, so that nothing is converted, and still fills its caches.
+    // It starts at an address that the API server can't find, so that nothing is converted, and still fills its caches.
     let converter = manager.secure_port;
     manager.kill();
     manager.secure_port = free_port();
@@ -159,7 +159,7 @@ async fn a_process_reads_what_is_stored_and_needs_no_converter_for_it() {
     .await;
     is_stored_as(&namespace, ApiVersion::V1beta1, ApiVersion::V1alpha1).await;
 
-    // The loops work on what is stored too.
+    // The loops work with the stored version too.
     manager.kill();
     let flags = vec![format!("--secure-port={converter}")];
     let mut working =
@@ -179,7 +179,7 @@ async fn a_process_reads_what_is_stored_and_needs_no_converter_for_it() {
     assert_eq!(working.terminate(), 0);
 }
 
-/// A manager that restarts costs time and nothing else: the objects are as they should be.
+/// A manager that restarts only costs time: the objects are as they should be.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_converter_that_is_away_for_seconds_is_waited_for() {
     let Some(rig) = Rig::own("storage_migration::a_converter_that_is_away").await else { return };
@@ -190,7 +190,7 @@ async fn a_converter_that_is_away_for_seconds_is_waited_for() {
     let options = ManagerOptions { flags: vec!["--controllers=none".to_owned()], ..ManagerOptions::default() };
     let mut manager = TestManager::start(&rig, &namespace, &options).await;
     serve_v1beta1(&rig, &namespace, &manager).await;
-    // So slow that the converter goes before the last object is rewritten, on a busy host, too.
+    // So slow that the converter ends before the last object is rewritten, also on a busy host.
     let arguments = [
         "migrate-storage",
         "--to=v1beta1",
@@ -218,13 +218,13 @@ async fn a_converter_that_is_away_for_seconds_is_waited_for() {
     });
     told.await.expect("the storage version is switched");
     manager.kill();
-    // One object, and the last in order: lists are answered from what the API server converted before.
+    // One object, and the last in order, because lists are answered from objects that the API server converted before.
     wait_until("conversions to fail", Duration::from_secs(30), || async {
         let answer = namespace.kubectl(&["get", &qualified(Kind::Machine, ApiVersion::V1beta1), "m-9"]).await;
         expect(!answer.succeeded(), || answer.stdout.clone())
     })
     .await;
-    // Longer than the settling, so that rewrites meet a converter that is away.
+    // Longer than the waiting time, so that rewrites happen without a converter.
     tokio::time::sleep(Duration::from_secs(4)).await;
     manager.restart();
     let (code, errors) = ended.await.expect("no panic");
@@ -232,7 +232,7 @@ async fn a_converter_that_is_away_for_seconds_is_waited_for() {
     assert_eq!(stored_versions(&rig, Kind::Machine).await, json!(["v1beta1"]));
 }
 
-/// What the webhook at a port says when class `c` is to be deleted.
+/// The answer of the webhook at a port to the deletion of class `c`.
 async fn deletion_of_class_c(port: u16, namespace: &str) -> String {
     let review = json!({
         "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",

@@ -1,5 +1,5 @@
-//! A fleet taken over from the Go original on a real API server: the machine's provider id is the driver's, that of its Node
-//! the cloud controller manager's, and the two are spelled differently.
+//! A fleet taken over from the Go original on a real API server: the machine has the provider id of the driver, its Node that of the cloud controller
+//! manager, and the formats differ.
 
 use std::time::Duration;
 
@@ -82,7 +82,7 @@ async fn a_machine_of_the_original_keeps_its_node_and_is_drained_although_the_id
     let flags = vec!["--machine-health-timeout=3s".to_owned()];
     let _manager = TestManager::start(&rig, &namespace, &ManagerOptions { flags, ..ManagerOptions::default() }).await;
 
-    // Only a Node that counts as the machine's is dressed.
+    // Only a Node that belongs to the machine gets its labels and taints.
     wait_until("the Node to be taken for the machine's", PATIENCE, || async {
         let node = namespace.get("node", NODE).await;
         let is_dressed = has_finalizer(&node, "node.machine.sapcloud.io/machine-controller")

@@ -1,4 +1,4 @@
-//! `mcm uninstall` on a real API server: what the manager has put on a cluster goes, in an order that locks nobody out.
+//! `mcm uninstall` on a real API server: it removes what the manager has added to a cluster, in an order that blocks no user.
 
 use std::{process::Stdio, time::Duration};
 
@@ -21,7 +21,7 @@ async fn uninstall(arguments: &[String], answer: &str) -> (i32, String, String) 
     mcm("uninstall", arguments, answer).await
 }
 
-/// Runs a command; answers exit code, output and errors.
+/// Runs a command. Returns exit code, output and errors.
 async fn mcm(command: &str, arguments: &[String], answer: &str) -> (i32, String, String) {
     let mut child = tokio::process::Command::new(env!("CARGO_BIN_EXE_mcm"))
         .arg(command)
@@ -32,7 +32,7 @@ async fn mcm(command: &str, arguments: &[String], answer: &str) -> (i32, String,
         .spawn()
         .expect("mcm starts");
     let mut stdin = child.stdin.take().expect("it is piped");
-    // Who is not asked need not read.
+    // A command that asks nothing need not read.
     let _ = stdin.write_all(answer.as_bytes()).await;
     drop(stdin);
     let run = child.wait_with_output().await.expect("mcm ends");
@@ -49,10 +49,10 @@ async fn everything_of_the_manager_goes_and_the_objects_stay() {
     manager.register_webhooks(&rig, &namespace).await;
     namespace.apply(&fleet::manifests(&namespace.name, "pool", 1, "c")).await.succeed();
     fleet::running_machines(&namespace, 1, Duration::from_secs(60)).await;
-    // Last, for kubectl shows what it finds in the newer version from then on.
+    // Last, because kubectl shows objects in the newer version from then on.
     serve_v1beta1(&rig, &namespace, &manager).await;
 
-    // The manager runs without leader election here; this is what others would see of it.
+    // The manager runs without leader election here. This Lease is what others would see of it.
     let leader = renewing(&rig, &namespace).await;
 
     let kubeconfig = rig.manager_kubeconfig(&namespace, Rights::Everything).await;
@@ -76,7 +76,7 @@ async fn everything_of_the_manager_goes_and_the_objects_stay() {
     assert!(code == 1 && errors.contains("nothing was done"), "{errors}");
     assert!(rig.kubectl(&["get", "validatingwebhookconfiguration", "machine-controller-manager"]).await.succeeded());
 
-    // While a manager runs, what it would undo is left; what would depend on it is not.
+    // While a manager runs, objects that it would create again are kept. Objects that depend on it are removed.
     let (code, said, errors) = uninstall(&arguments, &format!("{}\n", namespace.name)).await;
     assert!(
         code == 1 && errors.contains("a manager is running (somebody renews Lease machine-controller)"),
@@ -91,13 +91,13 @@ async fn everything_of_the_manager_goes_and_the_objects_stay() {
     leader.abort();
     namespace.kubectl(&["get", &qualified(Kind::Machine, ApiVersion::V1alpha1)]).await.succeed();
 
-    // A leader that crashed leaves its name behind; only a person can know that it does not come back.
+    // A leader that crashed leaves its name in the Lease. Only a user can know that it does not come back.
     arguments.push("--yes".to_owned());
     let (code, _, errors) = uninstall(&arguments, "").await;
     assert!(code == 1 && errors.contains("did not renew it") && errors.contains("--force"), "{errors}");
     let (code, said, errors) = uninstall(&forced, "").await;
     assert_eq!(code, 0, "{said}{errors}");
-    // kubectl remembers for some time that the newer version was served.
+    // kubectl caches for some time that the newer version was served.
     let ours = Kind::ALL.map(|kind| qualified(kind, ApiVersion::V1alpha1));
     for resource in ours.iter().map(String::as_str).chain(["nodes", "secrets"]) {
         for object in namespace.list(resource).await {
@@ -121,7 +121,7 @@ async fn everything_of_the_manager_goes_and_the_objects_stay() {
     assert!(said.contains("off     ValidatingWebhookConfiguration machine-controller-manager: is not there"), "{said}");
 }
 
-/// Somebody who holds a Lease by a clock that is years behind, and goes on renewing it.
+/// Renews a Lease continuously, with a clock that is years behind.
 async fn renewing(rig: &Rig, namespace: &Namespace) -> JoinHandle<()> {
     let leases: Api<Lease> = Api::namespaced(rig.client().await, &namespace.name);
     let lease = move |second: u32| {
@@ -137,14 +137,14 @@ async fn renewing(rig: &Rig, namespace: &Namespace) -> JoinHandle<()> {
     tokio::spawn(async move {
         for second in 1.. {
             tokio::time::sleep(Duration::from_millis(500)).await;
-            // A renewal that is lost is made up for by the next one.
+            // After a lost renewal, the next one is enough.
             let renewed = Patch::Merge(json!({"spec": lease(second)["spec"]}));
             let _ = leases.patch("machine-controller", &PatchParams::default(), &renewed).await;
         }
     })
 }
 
-/// A machine that no manager looks after.
+/// A machine without a manager.
 fn machine(finalizers: &Value, labels: &Value) -> String {
     json!({
         "apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "Machine",
@@ -210,7 +210,7 @@ async fn what_belongs_to_the_manager_of_another_namespace_stays() {
         arguments
     };
 
-    // A slip of the finger.
+    // A typing mistake.
     let (code, said, errors) = uninstall(&of(&wrong, &[]), "").await;
     let named = format!("it calls a Service of namespace {}", right.name);
     assert!(
@@ -218,7 +218,7 @@ async fn what_belongs_to_the_manager_of_another_namespace_stays() {
         "{said}{errors}"
     );
 
-    // A namespace with something to take off, whose Nodes are in another cluster, which was not named.
+    // A namespace with objects to change, whose Nodes are in another cluster that was not named.
     let patch = json!({"metadata": {"finalizers": [MACHINE_FINALIZER], "labels": {"node": "elsewhere"}}}).to_string();
     wrong.kubectl(&["patch", "machine", "m", "--type=merge", "-p", &patch]).await.succeed();
     let (code, said, errors) = uninstall(&of(&wrong, &[]), "").await;
@@ -231,7 +231,7 @@ async fn what_belongs_to_the_manager_of_another_namespace_stays() {
     assert!(said.contains("left: ValidatingAdmissionPolicy machine-controller-manager-static: it is of"), "{said}");
     assert_eq!(registrations().await, 8);
 
-    // The right one: policies go with the webhooks, one Node is let go, and what stays is named.
+    // The right namespace: policies are removed with the webhooks, one Node is released, and the rest is listed.
     let (code, said, errors) = uninstall(&of(&right, &[]), "").await;
     assert_eq!(code, 0, "{said}{errors}");
     assert_eq!(registrations().await, 0);
@@ -244,7 +244,7 @@ async fn what_belongs_to_the_manager_of_another_namespace_stays() {
     }
 }
 
-/// What the doctor says of a cluster that is well, and of one whose views nobody serves.
+/// The output of the doctor for a healthy cluster, and for one whose views no process serves.
 async fn diagnoses(rig: &Rig, namespace: &str, arguments: &[String]) {
     let (code, said, errors) = mcm("doctor", arguments, "").await;
     assert_eq!(code, 0, "{said}{errors}");

@@ -1,7 +1,7 @@
-//! What a fleet costs the API server, by the API server's own count.
+//! The writes of a fleet, counted by the API server.
 //!
-//! Counted like a person would read it off the metrics: every write to our kinds, Nodes, Secrets and Events, those of the
-//! simulated kubelets included, Leases not. Source of the budget: spec/machine-controller §16.2.
+//! Counted as a user would read them from the metrics: every write to our kinds, Nodes, Secrets and Events, with those of the simulated kubelets,
+//! without Leases. Source of the budget: spec/machine-controller §16.2.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -41,7 +41,7 @@ async fn a_machine_costs_few_writes_and_an_idle_fleet_none() {
     assert!(per_machine <= BUDGET, "{per_machine:.2} writes per machine, {BUDGET} are allowed:\n{table}");
     let of = |key: &str| creation.get(key).copied().unwrap_or_default();
     assert_eq!(of("machines POST"), MACHINES, "{table}");
-    // One for the finalizer, since no webhook has set it here; one for node label, priority and provider id.
+    // One for the finalizer, because there is no webhook here that sets it, and one for node label, priority and provider id.
     assert!(of("machines PATCH") <= 2 * MACHINES, "{table}");
     // Pending and Running.
     assert!(of("machines/status PATCH") <= 2 * MACHINES, "{table}");
@@ -50,12 +50,12 @@ async fn a_machine_costs_few_writes_and_an_idle_fleet_none() {
     let before = writes(&rig).await;
     tokio::time::sleep(Duration::from_secs(15)).await;
     let mut idle = difference(&writes(&rig).await, &before);
-    // Simulated kubelets post their status now and then.
+    // Simulated kubelets sometimes write their status.
     idle.retain(|key, _| !key.starts_with("nodes/status"));
     assert_eq!(idle, BTreeMap::new(), "an idle fleet is not written to");
 }
 
-/// Number of successful and failed writes by `resource/subresource VERB`.
+/// The number of successful and failed writes by `resource/subresource VERB`.
 async fn writes(rig: &Rig) -> BTreeMap<String, u32> {
     let metrics = rig.kubectl(&["get", "--raw", "/metrics"]).await.succeed();
     let mut counts = BTreeMap::new();
@@ -76,7 +76,7 @@ async fn writes(rig: &Rig) -> BTreeMap<String, u32> {
     counts
 }
 
-/// Value of a label in `a="x",b="y"`; empty when it is absent.
+/// The value of a label in `a="x",b="y"`. Empty if it is absent.
 fn label<'a>(labels: &'a str, name: &str) -> &'a str {
     labels
         .split("\",")

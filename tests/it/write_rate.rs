@@ -1,8 +1,7 @@
-//! What trouble that lasts costs the API server: machines and sets whose creation is refused for hours, and evictions that are.
+//! The writes during lasting problems: machines and sets whose creation is refused for hours, and refused evictions.
 //!
-//! API server, manager and virtual cloud run in one thread on paused time, as in [`crate::support::one_thread`]. Writes are creations,
-//! patches, deletions and events, tried or done; those that were refused are counted where they are refused, or where they are
-//! sent ([`Count`]).
+//! API server, manager and virtual cloud run in one thread on paused time, as in [`crate::support::one_thread`]. Writes are creations, patches,
+//! deletions and events, attempted or successful. Refused writes are counted where they are refused, or where they are sent ([`Count`]).
 
 use std::{
     collections::BTreeMap,
@@ -36,25 +35,25 @@ use crate::{
 };
 
 const HOURS: usize = 6;
-/// Writes that an object may cost in an hour.
+/// The maximum of writes for an object in an hour.
 const MOST: usize = 30;
 /// The deployment whose machines are refused.
 const WITHOUT_MACHINES: &str = "without-machines";
-/// The deployment about whose machines a webhook is to be asked that can't be reached.
+/// The deployment whose machines need a webhook that can't be reached.
 const UNREACHED: &str = "unreached";
 /// The deployment whose sets are refused.
 const WITHOUT_SETS: &str = "without-sets";
 
 /// The deployment whose pods are not evicted.
 const GUARDED: &str = "guarded";
-/// An eviction that was refused is not tried again before.
+/// The shortest time before a refused eviction is repeated.
 const EVICTED_AGAIN: Duration = Duration::from_secs(20);
-/// A drain that may use force some day would end before the hours do.
+/// A drain with a chance to use force would end within these hours.
 const PATIENT: [&str; 3] = ["--leader-elect=false", "--machine-drain-timeout=24h", "--machine-max-evict-retries=10000"];
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const BUDGETS: &str = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
 
-/// Writes by the object that they are about.
+/// Writes by their object.
 type Writes = BTreeMap<String, usize>;
 
 #[test]
@@ -74,19 +73,19 @@ fn what_is_refused_for_hours_costs_few_writes() {
     }
 }
 
-/// Why pods may not be evicted.
+/// Why pods can't be evicted.
 #[derive(Clone, Copy, Debug)]
 enum Guard {
-    /// A budget allows nothing, since a seventh pod is not healthy.
+    /// A budget allows nothing, because a seventh pod is not healthy.
     Exhausted,
-    /// A budget wants all pods there are, so that drains fail by it and begin anew.
+    /// A budget wants all existing pods, so that drains fail and begin again.
     Misconfigured,
-    /// Two budgets stand over each pod: the API server answers evictions with an error, and drains fail by that.
+    /// Two budgets select each pod: the API server answers evictions with an error, and drains fail.
     Several,
 }
 
 impl Guard {
-    /// Names of the budgets and how many pods each wants.
+    /// The names of the budgets, and the number of pods that each wants.
     fn budgets(self) -> &'static [(&'static str, u32)] {
         match self {
             Self::Exhausted => &[("guard", 7)],
@@ -116,7 +115,7 @@ fn evictions_that_are_refused_for_hours_cost_few_writes(#[case] guard: Guard, #[
     }
 }
 
-/// Three machines are deleted, each with two pods that may not be evicted.
+/// Three machines are deleted, each with two pods that can't be evicted.
 async fn evictions_refused_for(hours_in_all: usize, guard: Guard) -> Vec<Count> {
     let mut world = World::new(7, CloudState::ConfigMap, Telling::of(Told::Truth));
     install(&world.stage.client).await;
@@ -177,18 +176,18 @@ async fn evictions_refused_for(hours_in_all: usize, guard: Guard) -> Vec<Count> 
     hours.split_off(1)
 }
 
-/// What a manager tried to write, by the objects that it was about; evictions apart.
+/// The writes that a manager tried, by their objects. Evictions are separate.
 #[derive(Clone, Debug, Default)]
 pub struct Count {
     pub writes: Writes,
-    /// When each pod was to be evicted.
+    /// The times of the evictions of each pod.
     evictions: BTreeMap<String, Vec<Instant>>,
-    /// The objects of the events, by their names: who counts one up does not say what it is about.
+    /// The objects of the events, by the names of the events: an increment of an event does not contain its object.
     events: BTreeMap<String, String>,
 }
 
 impl Count {
-    /// A count that begins after these, which only tell what events are about.
+    /// Creates a count that begins after these writes, which are only used for the objects of events.
     pub fn after(tried: &[WriteAttempt]) -> Self {
         let mut before = Self::default();
         before.of(tried);
@@ -199,7 +198,7 @@ impl Count {
         Self { events: self.events.clone(), ..Self::default() }
     }
 
-    /// Counts these, too.
+    /// Counts these writes.
     pub fn of(&mut self, tried: &[WriteAttempt]) {
         for write in tried {
             if let Some(pod) = write.path.strip_suffix("/eviction") {
@@ -212,13 +211,13 @@ impl Count {
         }
     }
 
-    /// How often each pod was to be evicted.
+    /// The number of evictions of each pod.
     pub fn evictions(&self) -> BTreeMap<String, usize> {
         self.evictions.iter().map(|(pod, tried)| (pod.clone(), tried.len())).collect()
     }
 
-    /// What a write is about: `resource/name`, without the subresource. A creation is about the owner of what it makes, if there
-    /// is one, since each try has another name; an event about the object that it tells of.
+    /// The object of a write: `resource/name`, without the subresource. For a creation it is the owner of the new object, if there is one, because
+    /// each attempt has another name. For an event it is the object of the event.
     fn object_of(&mut self, write: &WriteAttempt) -> String {
         let body: Value = serde_json::from_slice(&write.body).unwrap_or_default();
         let word = |pointer: &str| text(&body, pointer).to_lowercase();
@@ -292,8 +291,8 @@ async fn refused_for_hours() -> Vec<Writes> {
     hours
 }
 
-/// Refuses machines of one deployment and the sets of another, as a policy or a quota would: quoting the name. About machines of
-/// a third one no answer is given.
+/// Refuses the machines of one deployment and the sets of another, like a policy or a quota that quotes the name. For machines of a third deployment
+/// there is no answer.
 fn refuse(server: &DevServer, reviewer: Arc<dyn Reviewer>, refused: &Arc<Mutex<Writes>>) {
     let refused = Arc::clone(refused);
     let handler: InProcess = Arc::new(move |path, body| {
@@ -343,7 +342,7 @@ async fn create(client: &kube::Client, name: &str) {
     }
 }
 
-/// What a write of the journal is about: one of our objects, or the object of an event.
+/// The object of a write in the journal: one of our objects, or the object of an event.
 fn about(line: &str) -> Option<String> {
     let mut parts = line.splitn(3, ' ').skip(1);
     let (place, object) = (parts.next()?, parts.next()?);

@@ -1,4 +1,4 @@
-//! What a plan foretells and what then happens, on a real API server with budgets: a drain, and an update in place.
+//! Compares plans with what happens afterwards, on a real API server with budgets: a drain, and an update in place.
 
 use std::{
     sync::{Arc, Mutex},
@@ -45,7 +45,7 @@ fn budget(app: &str, at_least: u32) -> Value {
     })
 }
 
-/// A pod with a volume of its own, which is attached to the node.
+/// A pod with its own volume, which is attached to the node.
 fn database(namespace: &str, pod_name: &str, node: &str, priority: &str) -> Vec<Value> {
     let volumes = json!([{ "name": "data", "persistentVolumeClaim": { "claimName": pod_name } }]);
     let further = json!({ "spec": { "priorityClassName": priority, "volumes": volumes } });
@@ -91,8 +91,8 @@ async fn budget_says(namespace: &Namespace, name: &str, healthy: i64, allowed: i
     .await;
 }
 
-/// All kinds of pods on a node: two without anything, two under a budget that lets one go at a time, one under a budget that
-/// lets none go now, one under the same budget that does not run, two with volumes, and two that no drain touches.
+/// All kinds of pods on a node: two without budget and volume, two with a budget that allows one eviction at a time, one with a budget that allows
+/// none now, one with the same budget that does not run, two with volumes, and two that no drain evicts.
 async fn pods_of_all_kinds(rig: &Rig, namespace: &Namespace, node: &str) {
     let agents = json!({
         "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": { "name": "agent" },
@@ -121,11 +121,11 @@ async fn pods_of_all_kinds(rig: &Rig, namespace: &Namespace, node: &str) {
         pod("web-1", node, "web", &plain),
         pod("web-2", node, "web", &plain),
         pod("web-3", "elsewhere", "web", &plain),
-        // Becomes ready later. Without it the budget would count two pods once one has gone, need both, and count as misconfigured.
+        // This pod becomes ready later. Without it the budget would count two pods after one is gone, need both, and count as misconfigured.
         pod("web-4", "elsewhere", "web", &plain),
         pod("held-1", node, "held", &plain),
         pod("held-2", "elsewhere", "held", &plain),
-        // Fails later, and the API server does not ask the budget of a pod that does not run.
+        // This pod fails later. For a pod that does not run, the API server does not check the budget.
         pod("held-3", node, "held", &plain),
         pod("agent-1", node, "agent", &json!({ "metadata": { "ownerReferences": owner } })),
         pod(
@@ -165,7 +165,7 @@ async fn pods_of_all_kinds(rig: &Rig, namespace: &Namespace, node: &str) {
     }
 }
 
-/// Names of pods in the order in which they go.
+/// Names of pods in the order of their deletion.
 type Gone = Arc<Mutex<Vec<String>>>;
 
 async fn follow_pods(rig: &Rig, namespace: &Namespace) -> Gone {
@@ -250,11 +250,11 @@ async fn a_plan_is_what_a_drain_does() {
     let seen = gone.lock().expect("nobody panics with it").clone();
     assert_eq!(seen.iter().filter(|name| name.starts_with("web-")).count(), 1, "one at a time, as planned: {seen:?}");
     assert!(!seen.iter().any(|name| name == "db-low"), "one volume after the other, as planned: {seen:?}");
-    // What the attach-detach controller of a real cluster does once the pod is gone.
+    // In a real cluster the attach-detach controller does this when the pod is gone.
     rig.kubectl(&["delete", "volumeattachment", "db-high", "--wait=false"]).await.succeed();
     wait_for(&gone, "the other volume", &["db-low"]).await;
     rig.kubectl(&["delete", "volumeattachment", "db-low", "--wait=false"]).await.succeed();
-    // What a kubelet elsewhere does for the pod that takes the place of the one that went.
+    // In a real cluster the kubelet of another node does this for the replacement of the pod.
     is_ready(namespace, "web-4").await;
     wait_until("the other pod of the budget to go", PATIENCE, || async {
         let gone = gone.lock().expect("nobody panics with it").clone();
@@ -272,7 +272,7 @@ async fn a_plan_is_what_a_drain_does() {
         expect(told.contains("held-1") && told.contains("/held"), || told.to_owned())
     })
     .await;
-    // Its budget has something to give once its other pod is ready.
+    // The budget allows an eviction when its other pod is ready.
     is_ready(namespace, "held-2").await;
     wait_for(&gone, "the blocked pod", &["held-1"]).await;
 
@@ -292,7 +292,7 @@ async fn a_plan_is_what_a_drain_does() {
     all.sort();
     drained.sort();
     assert_eq!(drained, all, "the planned ones and no others went");
-    // The development server takes the pods of a Node along with it, as the collector of a whole cluster does.
+    // The development server also deletes the pods of a Node, like the pod garbage collector of a whole cluster.
     assert!(later.iter().all(|pod| ignored.contains(pod)), "{done:?}");
 }
 
@@ -314,7 +314,7 @@ async fn a_plan_is_what_an_update_in_place_does() {
     let file = rig.folder.join("in-place.json");
     std::fs::write(&file, review.to_string()).expect("the rig's folder is writable");
     let file = file.display().to_string();
-    // The view may not have seen the strategy yet.
+    // The view may not have the strategy yet.
     let plan = wait_until("a plan of two updates", PATIENCE, || async {
         let plan = namespace.kubectl(&["create", "-f", &file, "-o", "json"]).await.json();
         expect(names(&plan["status"]["toUpdate"]).len() == 2, || plan.to_string()).map(|()| plan.clone())

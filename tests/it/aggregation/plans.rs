@@ -71,14 +71,14 @@ async fn xa_152_a_plan_names_the_budget_that_blocks() {
     .await;
     assert_eq!(blocked["name"], guard::NAME, "{blocked}");
     assert_eq!(blocked["budget"]["name"], guard::NAME, "{blocked}");
-    // One pod under a budget that wants one: it can never allow an eviction.
+    // One pod with a budget that wants one: the budget can never allow an eviction.
     assert_eq!(blocked["misconfigured"], true, "{blocked}");
     let table = namespace.kubectl(&["get", "drp", machine]).await;
     assert!(table.stdout.contains("BLOCKED") && table.stdout.contains(&node), "{}{}", table.stdout, table.stderr);
     assert_eq!(namespace.list("pods").await.len(), 1, "nothing was drained");
 }
 
-/// What a rollout came to: machines in the order of their deletion, most machines at once, least that were available.
+/// The result of a rollout: the machines in the order of their deletion, the largest number of machines, and the smallest number of available ones.
 #[derive(Debug, PartialEq, Eq)]
 struct Rollout {
     deleted: Vec<String>,
@@ -86,7 +86,7 @@ struct Rollout {
     least: usize,
 }
 
-/// Follows machines until none of these is left and as many others run.
+/// Follows the machines until the old ones are gone and the same number of new ones runs.
 async fn follow(client: kube::Client, path: String, version: String, old: Vec<String>) -> Rollout {
     let request = http::Request::get(format!("{path}?watch=1&resourceVersion={version}")).body(Vec::new());
     let events = client.request_events::<Value>(request.expect("a request")).await.expect("a watch");
@@ -155,7 +155,7 @@ async fn a_plan_is_what_a_rollout_does() {
     assert_eq!(planned.deleted.len(), 2, "{plan:#}");
 
     let path = format!("/apis/machine.sapcloud.io/v1alpha1/namespaces/{}/machines", namespace.name);
-    // From the beginning, so that the machines of today come first.
+    // From the beginning, so that the current machines come first.
     let following = tokio::spawn(follow(world.rig.client().await, path, "0".to_owned(), machines));
     let change = json!({"spec": {"template": template}}).to_string();
     namespace.kubectl(&["patch", "machinedeployment", "pool", "--type=merge", "-p", &change]).await.succeed();

@@ -1,5 +1,5 @@
-//! What people do with views: kubectl through an API server that aggregates, over a fleet of the virtual cloud. The ids are those
-//! of the specification.
+//! What users do with views: kubectl through an API server with aggregation, with a fleet of the virtual cloud. The ids are those of the
+//! specification.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub async fn with_a_fleet(test: &str, flags: &[&str]) -> Option<(World, Vec<Stri
     world.namespace.apply(&manifests(&world.namespace.name, "pool", 2, FLEET)).await.succeed();
     let machines = running_machines(&world.namespace, 2, PATIENCE).await;
     let names = machines.iter().filter_map(|machine| machine["metadata"]["name"].as_str()).map(str::to_owned).collect();
-    // Clients keep discovery for a while; it must know the views before the first question.
+    // Clients cache discovery for some time, so that it must contain the views before the first request.
     wait_until("the views to be discovered", PATIENCE, || async {
         let answer = world.rig.kubectl(&["api-resources", "--cached=false", &format!("--api-group={GROUP}")]).await;
         if answer.stdout.contains("machineoutlooks") { Ok(()) } else { Err(answer.stdout + &answer.stderr) }
@@ -49,7 +49,7 @@ async fn xa_141_kubectl_reads_views_as_anything_else() {
     let name = namespace.kubectl(&["get", "mco", "-o", "name"]).await.succeed();
     assert!(name.contains(&format!("machineoutlook.{GROUP}/{machine}")), "{name}");
     has_all(&namespace.kubectl(&["get", "fleet"]).await, &["MACHINES", "RUNNING", &namespace.name]);
-    // Several kinds in one question need a table of each.
+    // Several kinds in one request need a table for each.
     has_all(&namespace.kubectl(&["get", "mco,fleet,machines"]).await, &["STAGE", "ORPHANS", machine]);
     has_all(&world.rig.kubectl(&["get", "mco", "-A"]).await, &["NAMESPACE", machine]);
     has_all(&namespace.kubectl(&["get", "mco", "--field-selector", "phase=Running"]).await, &[machine]);
@@ -111,7 +111,7 @@ async fn th_28_readers_need_the_view_and_its_source_and_no_more() {
         ["create", "clusterrole", "machine-reader", "--verb=get,list", "--resource=machines.machine.sapcloud.io"];
     world.rig.kubectl(&reads).await.succeed();
     bind("machine-reader", "machines").await;
-    // Refusals are remembered for ten seconds.
+    // Refusals are cached for ten seconds.
     wait_until("both rights to count", Duration::from_secs(30), || async {
         let answer = ask(&["mco"]).await;
         if answer.stdout.contains(&machines[0]) { Ok(()) } else { Err(answer.stderr) }
@@ -123,7 +123,7 @@ async fn th_28_readers_need_the_view_and_its_source_and_no_more() {
     }
 }
 
-/// What a view answers, with its headers, as kubectl shows them.
+/// The answer of a view with its headers, as kubectl shows them.
 async fn raw(world: &World, path: &str) -> Result<Value, String> {
     let answer = world.rig.kubectl(&["get", "--raw", &world.path(path)]).await;
     if answer.succeeded() { Ok(answer.json()) } else { Err(answer.stderr) }
@@ -141,7 +141,7 @@ async fn xa_139_every_view_answers_or_is_not_there() {
     assert_eq!(raw(&world, "machineoutlooks").await.expect("a list")["items"].as_array().map(Vec::len), Some(2));
 }
 
-/// Calls for the list of VMs so far.
+/// The number of list calls so far.
 async fn lists(world: &World) -> u64 {
     let metrics = world.manager.http_get("/metrics").await;
     let line = metrics.lines().find(|line| {
@@ -168,7 +168,7 @@ async fn xa_149_xa_150_xa_151_th_30_what_the_provider_has_is_told_and_not_asked_
     })
     .await;
 
-    // XA-149: a VM behind our back.
+    // XA-149: a VM that another program made.
     let orphan = cloud.makes_orphan(&namespace.name, "never-was").await;
     let seen = wait_until("the orphan to be seen", PATIENCE, || async {
         let all = namespace.list("pvm").await;
@@ -178,7 +178,7 @@ async fn xa_149_xa_150_xa_151_th_30_what_the_provider_has_is_told_and_not_asked_
     .await;
     assert!(seen.get("machineRef").is_none(), "{seen}");
 
-    // XA-151: many ask, few calls are made.
+    // XA-151: many requests, few calls.
     let (client, path) = (world.rig.client().await, world.path("providermachines"));
     let before = lists(&world).await;
     let asked = (0..100).map(|_| async {
@@ -202,7 +202,7 @@ async fn xa_149_xa_150_xa_151_th_30_what_the_provider_has_is_told_and_not_asked_
         }
     })
     .await;
-    // kubectl and kube would heed `Retry-After` ten times and more before they say so.
+    // kubectl and kube would follow `Retry-After` more than ten times before they report the error.
     let one = http::Request::get(format!("{path}/nobody.00000000")).body(Vec::new()).expect("a request");
     let absent = world.rig.client_without_retries().await.request_text(one).await.expect_err("nobody knows");
     assert!(matches!(&absent, kube::Error::Api(told) if told.code == 503), "{absent}");

@@ -1,7 +1,7 @@
-//! The program makes instances of EC2: kubectl, a real API server, `mcm serve`, moto with its checks on, kubelets that ask moto with boto3.
+//! The program makes instances of EC2: kubectl, a real API server, `mcm serve`, moto with its checks, and kubelets that read moto with boto3.
 //!
-//! The manifests are those of the design notes. Three things in them belong to the account that they were taken from, and are those of
-//! moto's account here: keys, subnet and security group.
+//! The manifests are those of the design notes. Three values in them belong to an account, and are replaced by those of moto's account: keys, subnet
+//! and security group.
 
 mod driver;
 mod faults;
@@ -28,10 +28,10 @@ pub const CLASS: &str = "shoot--i034796--tre-worker-q3rb4-z1-30c4a";
 const NEW_CLASS: &str = "shoot--i034796--tre-worker-q3rb4-z1-77777";
 const KEY_PAIR: &str = "shoot--i544024--hana-test-ssh-publickey";
 const PATIENCE: Duration = Duration::from_secs(300);
-/// A simulated cloud that plays no provider.
+/// A simulated cloud that impersonates no provider.
 pub const NO_SIMULATION: &str = "seed: 1\nimpersonate: []\n";
 
-/// A cluster, a cloud and a manager of machines there.
+/// A cluster, a cloud and a manager of machines.
 pub struct Stage {
     pub rig: Arc<Rig>,
     pub moto: Moto,
@@ -76,7 +76,7 @@ impl Stage {
         self.namespace.kubectl(&["scale", "machinedeployment", DEPLOYMENT, &replicas]).await.succeed();
     }
 
-    /// Waits until the account has as many instances as there are machines, each for one of them, and nothing beside.
+    /// Waits until the account has one instance for each machine, and nothing else.
     async fn each_machine_has_its_instance(&self, count: usize) -> Vec<Value> {
         let machines = running_machines(&self.namespace, count, PATIENCE).await;
         let wanted: BTreeSet<_> = machines.iter().map(|machine| id_of(text(machine, "/spec/providerID"))).collect();
@@ -92,7 +92,7 @@ impl Stage {
         machines
     }
 
-    /// Waits until nothing is left, neither in the account nor of Nodes.
+    /// Waits until the account is empty and there are no Nodes.
     pub async fn account_and_cluster_are_empty(&self) {
         wait_until("an empty account", PATIENCE, || async {
             let inventory = self.moto.inventory().await;
@@ -146,7 +146,7 @@ async fn the_manifests_of_the_design_notes_become_instances_and_go_again() {
     let endpoint = format!("--provider-endpoint=AWS={}", stage.moto.url);
     let options = ManagerOptions {
         simulation: NO_SIMULATION.to_owned(),
-        // Everything that is ever logged, to see that no secret is in it.
+        // Logs everything, to check that the log contains no secret.
         flags: vec![endpoint, "-v=10".to_owned()],
         rights: Rights::Generated,
     };
@@ -174,14 +174,14 @@ async fn the_manifests_of_the_design_notes_become_instances_and_go_again() {
     assert_eq!(manager.terminate(), 0, "{}", manager.log());
 }
 
-/// How often each action was asked for.
+/// The number of requests for each action.
 pub fn counted(actions: &[String]) -> String {
     let names: BTreeSet<_> = actions.iter().collect();
     let counts = names.iter().map(|name| format!("{name} {}", actions.iter().filter(|action| action == name).count()));
     format!("{} in all, {}", actions.len(), counts.collect::<Vec<_>>().join(", "))
 }
 
-/// Checks the instances against the class, as boto3 shows them, and returns what their user data says.
+/// Compares the instances in boto3 with the class, and returns their user data.
 async fn instances_are_as_the_class_says(stage: &Stage, machines: &[Value]) -> Vec<String> {
     let inventory = stage.moto.inventory().await;
     let class = stage.class(CLASS);
@@ -232,7 +232,7 @@ fn tags_of(resource: &Value) -> Value {
     Value::Object(tags.map(|tag| (text(tag, "/Key").to_owned(), tag["Value"].clone())).collect())
 }
 
-/// Nodes have the private DNS name of their instance, and its id as AWS's own controller writes it: with the zone.
+/// Nodes have the private DNS name of their instance, and its id in the format of AWS's own controller: with the zone.
 async fn nodes_are_of_their_machines(stage: &Stage, machines: &[Value]) {
     let (nodes, instances) = (stage.nodes().await, stage.instances().await);
     assert_eq!(nodes.len(), machines.len());

@@ -1,4 +1,4 @@
-//! The conformance probes against both servers: one table, any difference is a failure.
+//! The conformance checks with both servers: one table, and any difference is a failure.
 
 use std::{collections::BTreeSet, io::Write, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -16,10 +16,10 @@ use crate::{
     support::{Backend, Rig, process::Process, scratch::count_ran, wait_until},
 };
 
-/// Watchers whose connections are cut.
+/// The number of watches whose connections are closed.
 const WATCHERS: usize = 50;
 
-/// What came of a part of the table.
+/// The results of a part of the table.
 #[derive(Default)]
 struct Tally {
     ran: usize,
@@ -36,7 +36,7 @@ impl Tally {
 
     fn end(self, server: &str) {
         let Self { ran, wrong } = self;
-        // Past the test harness, which keeps what passing tests print to itself.
+        // Written past the test harness, which does not print the output of passing tests.
         let _ = writeln!(std::io::stderr(), "conformance, {server}: {ran} probes, {} failed", wrong.len());
         assert_eq!(ran, conformance::probes().len(), "every probe is for every server");
         assert!(wrong.is_empty(), "{} of {ran} probes fail:\n{}", wrong.len(), wrong.join("\n"));
@@ -65,7 +65,7 @@ fn dev_server(without: BTreeSet<StandIn>) -> DevServer {
 async fn the_development_server_conforms() {
     let server = dev_server(BTreeSet::new());
     let client = server.client("prober", "default");
-    // So that there is something before the window of every watch.
+    // So that there are objects before the window of every watch.
     install_definition(&client).await;
     server.compact();
     let mut tally = Tally::default();
@@ -77,7 +77,7 @@ async fn the_development_server_conforms() {
     tally.end("development server");
 }
 
-/// A controller that the rig does without: it would write into every namespace whose writes other tests count.
+/// A controller that the rig does not run by default: it would write into every namespace whose writes other tests count.
 fn service_accounts(rig: &Rig) -> Process {
     Process::start(
         &rig.folder,
@@ -102,7 +102,7 @@ async fn a_real_api_server_conforms() {
     let client = rig.client_without_retries().await;
     install_definition(&client).await;
     let mut tally = Tally::default();
-    // Before there is anybody to count.
+    // Before there are pods to count.
     tally.run(&client, |probe| probe.needs == Needs::UncountedBudgets).await;
     rig.with_controller_manager().await;
     let _accounts = service_accounts(&rig);
@@ -129,7 +129,7 @@ async fn probe_with_programs(rig: &Arc<Rig>) {
     programs::xa_135_a_wrong_token(rig).await;
 }
 
-/// Fifty watchers of one process lose their connections again and again: each goes on where it was.
+/// Fifty watches of one process lose their connections repeatedly: each continues at its version.
 #[tokio::test(flavor = "multi_thread")]
 async fn xa_134_cut_watchers_resume_and_list_once() {
     count_ran("dev::conformance::xa_134_cut_watchers_resume");
@@ -159,7 +159,7 @@ async fn xa_134_cut_watchers_resume_and_list_once() {
     assert_eq!(lists, [1; WATCHERS], "no list but the first");
 }
 
-/// A watcher, and what it has told.
+/// A watch and its events.
 struct Follower {
     told: tokio::sync::watch::Receiver<Told>,
     _task: tokio::task::JoinSet<()>,

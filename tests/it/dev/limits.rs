@@ -16,13 +16,13 @@ use crate::{
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const SECRETS: &str = "/api/v1/namespaces/default/secrets";
 
-/// Status and head of an answer; the body may still be coming.
+/// The status and the head of an answer. The body may be incomplete.
 async fn ask(client: &kube::Client, path: &str) -> http::Response<kube::client::Body> {
     let request = Request::get(path).body(kube::client::Body::empty()).expect("a request");
     client.send(request).await.expect("an answer")
 }
 
-/// A client of somebody who is no administrator.
+/// A client of a user who is no administrator.
 async fn with_token(kubeconfig: &std::path::Path, token: &str) -> kube::Client {
     let file = Kubeconfig::read_from(kubeconfig).expect("the kubeconfig is there");
     let config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
@@ -58,7 +58,7 @@ async fn requests_and_watches_are_limited_by_flags() {
     assert!(slow.starts_with("HTTP/1.1 200"), "{slow}");
 
     let began = Instant::now();
-    // The one that asks whether the place is taken may have it for a moment.
+    // The request that checks for a free place may use it for a moment.
     let slow = async {
         loop {
             let answer = ask(&alice, MAPS).await;
@@ -68,7 +68,7 @@ async fn requests_and_watches_are_limited_by_flags() {
         }
     };
     let meanwhile = async {
-        // Until the slow one has its place.
+        // Until the slow request has its place.
         wait_until("the only place to be taken", Duration::from_secs(4), || async {
             let refused = ask(&alice, SECRETS).await;
             let retry = refused.headers().get("retry-after").cloned();

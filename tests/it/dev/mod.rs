@@ -1,4 +1,4 @@
-//! `mcm dev` from outside: ready soon, machines running, nothing acknowledged is ever lost.
+//! `mcm dev` from outside: it is ready soon, machines run, and no acknowledged write is ever lost.
 
 mod conformance;
 mod limits;
@@ -26,7 +26,7 @@ use crate::support::{
 };
 
 const MCM: &str = env!("CARGO_BIN_EXE_mcm");
-/// How often the process is killed.
+/// The number of kills.
 const KILLS: usize = 50;
 
 pub fn start(folder: &Path, flags: &[&str]) -> (Process, PathBuf) {
@@ -64,7 +64,7 @@ async fn the_example_has_running_machines() {
         if found.items.len() == 3 { Ok(found.items[0].name_any()) } else { Err(format!("{} nodes", found.items.len())) }
     })
     .await;
-    // README: nothing chooses a node for a pod, but on the one that it names it runs.
+    // README: there is no scheduler, but a pod runs on the node that it names.
     let pods: Api<Pod> = Api::namespaced(client, "default");
     for (name, node) in [("placed", Some(node)), ("elsewhere", None)] {
         let spec = json!({"nodeName": node, "containers": [{"name": "c", "image": "i"}]});
@@ -83,7 +83,7 @@ async fn the_example_has_running_machines() {
     assert_eq!(phase("elsewhere").await.as_deref(), Ok("Pending"));
 }
 
-/// Asks for a path, as text.
+/// Gets a path, as text.
 async fn raw(client: &kube::Client, path: &str, accept: &str) -> Result<String, kube::Error> {
     let request = http::Request::get(path).header("accept", accept).body(Vec::new()).expect("a request");
     client.request_text(request).await
@@ -121,7 +121,7 @@ async fn xa_138_xa_140_views_are_served_behind_it_and_can_be_switched_off() {
     assert!(document.contains("MachineOutlook"), "{document}");
     let swagger = raw(&asked, "/openapi/v2", "application/json").await.expect("a document of everything");
     assert!(swagger.contains("views.v1alpha1.MachineOutlook") && swagger.contains("io.k8s.api.core.v1.Pod"));
-    // Views are computed: none can be deleted, and nobody else's headers say who asks.
+    // Views are computed: they can't be deleted, and headers of other programs don't change the user.
     let refused = asked.request_text(http::Request::delete(outlooks).body(Vec::new()).expect("a request")).await;
     assert!(refused.is_err_and(|error| error.to_string().contains("does not allow this method")));
     process.kill();
@@ -153,7 +153,7 @@ async fn secrets_for_tokens_of_accounts_are_filled_and_the_token_is_good() {
         client.request(request).await.unwrap_or_else(|error| panic!("{path}: {error}"))
     };
     let secrets = "/api/v1/namespaces/default/secrets";
-    // The Secret comes first: it waits for its account.
+    // The Secret comes first and waits for its account.
     let annotations = json!({"kubernetes.io/service-account.name": "robot"});
     let secret = json!({
         "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token",
@@ -227,7 +227,7 @@ async fn xa_133_no_acknowledged_write_is_lost_by_a_kill() {
     println!("{KILLS} kills, {} acknowledged writes, none lost", acknowledged.len());
 }
 
-/// TH-38: what a page in a browser could send.
+/// TH-38: requests that a page in a browser could send.
 #[tokio::test(flavor = "multi_thread")]
 async fn th_38_pages_of_the_web_get_nothing() {
     count_ran("dev::th_38_pages_of_the_web_get_nothing");
@@ -269,7 +269,7 @@ async fn th_38_pages_of_the_web_get_nothing() {
     }
 }
 
-/// An order for the weather of the server, as curl sends it.
+/// A request for a fault of the server, as sent by curl.
 pub fn order(socket: &Path, hook: &str) -> String {
     use std::io::{Read, Write};
     let mut stream = std::os::unix::net::UnixStream::connect(socket).expect("the socket of the hooks");
@@ -313,7 +313,7 @@ async fn hooks_do_what_is_ordered() {
     }
     maps.create(&PostParams::default(), &named("m")).await.expect("the third one is let through");
 
-    // A watch lives until its connection is cut.
+    // A watch is open until its connection is closed.
     let told = maps.watch(&kube::api::WatchParams::default(), "0").await.expect("a watch");
     let mut told = Box::pin(told);
     futures::StreamExt::next(&mut told).await.expect("what is there").expect("an event");

@@ -37,7 +37,7 @@ async fn works_with(backend: Backend, test: &str) {
     let run = tokio::process::Command::new(program)
         .arg("--kubeconfig")
         .arg(rig.admin_kubeconfig())
-        // The streaming form of lists, whatever this version of client-go does without being told.
+        // Use streaming lists, also if this version of client-go does not do so by default.
         .env("KUBE_FEATURE_WatchListClient", "true")
         .kill_on_drop(true)
         .output()
@@ -57,7 +57,7 @@ async fn things_are_served(rig: &Arc<Rig>) {
     .await;
 }
 
-/// The program, or why there is none.
+/// The program, or why it can't be built.
 fn build() -> Result<PathBuf, String> {
     assets::printed_by("go-client", "there is no Go client to test with: install Go and run scripts/go-client")
 }

@@ -1,6 +1,6 @@
-//! Stand-ins for the halves of the Go original, which write as it does: whole objects by PUT, from types that drop what they don't
-//! know, the status apart, under the names of its field managers and with its texts (spec/machine-controller §1.8 and §6,
-//! spec/deployment-and-set §6; `tests/fixtures/go` holds what it left behind).
+//! Replacements for the halves of the Go original. They write like the original: whole objects with PUT, with types that drop unknown fields, the
+//! status separately, with the names of its field managers and with its texts (spec/machine-controller §1.8 and §6, spec/deployment-and-set §6;
+//! `tests/fixtures/go` has what it left behind).
 
 use std::{
     collections::BTreeSet,
@@ -23,7 +23,7 @@ const PRIORITY: &str = "machinepriority.machine.sapcloud.io";
 /// Pause between two passes.
 const PAUSE: Duration = Duration::from_millis(150);
 
-/// A running half; it ends with this value.
+/// A running half. It ends when this value is dropped.
 pub struct GoHalf {
     task: JoinHandle<()>,
     sick: Arc<Mutex<BTreeSet<String>>>,
@@ -35,7 +35,7 @@ impl Drop for GoHalf {
     }
 }
 
-/// Which half it is; the name of its Lease, too.
+/// The half, which is also the name of its Lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     Sets,
@@ -52,13 +52,13 @@ impl Which {
 }
 
 impl GoHalf {
-    /// The half of a namespace, under its Lease.
+    /// Starts the half of a namespace, with its Lease.
     pub fn start(which: Which, client: Client, namespace: &str) -> Self {
         let sick: Arc<Mutex<BTreeSet<String>>> = Arc::default();
         let half = Half { client, namespace: namespace.to_owned(), which, sick: Arc::clone(&sick) };
         let task = tokio::spawn(async move {
             loop {
-                // What fails is tried again in the next pass, as conflicts are.
+                // A failed pass, for example after a conflict, is tried again in the next pass.
                 let _ = half.renew().await;
                 let _ = half.pass().await;
                 tokio::time::sleep(PAUSE).await;
@@ -104,7 +104,7 @@ impl Half {
         self.api("", "Node", "nodes")
     }
 
-    /// The name that its client makes of the program's.
+    /// The field manager that its client makes from the name of the program.
     fn manager(&self) -> PostParams {
         PostParams { field_manager: Some(self.which.program().to_owned()), ..PostParams::default() }
     }
@@ -148,7 +148,7 @@ impl Half {
         Ok(known(&put))
     }
 
-    /// A PUT of the whole status.
+    /// Writes the whole status with PUT.
     async fn put_status(&self, machine: &Value, phase: &str, operation: [&str; 3]) -> Done {
         let mut machine = machine.clone();
         let [kind, state, description] = operation;
@@ -221,7 +221,7 @@ impl Half {
         self.nodes().patch_status(own, &PatchParams::default(), &status).await.map(drop)
     }
 
-    /// A stage of a deletion per pass.
+    /// Runs one stage of a deletion in each pass.
     async fn end(&self, machine: &Value) -> Done {
         const STAGES: [&str; 5] = [
             "Set machine status to termination. Now, getting VM Status",
@@ -297,7 +297,7 @@ impl Half {
         self.sets().replace_status(&own, &self.manager(), &object(&set)).await.map(drop)
     }
 
-    /// A deletion, and then the status at once: whatever stood there is gone.
+    /// Deletes, and then writes the whole status at once, which removes everything else in it.
     async fn terminate(&self, machine: &Value) -> Done {
         if machine.pointer("/metadata/deletionTimestamp").is_some() {
             return Ok(());
@@ -314,7 +314,7 @@ impl Half {
     }
 }
 
-/// What the Go types know of an object.
+/// The part of an object that the Go types have.
 fn known(object: &DynamicObject) -> Value {
     let mut value = value(object);
     if let Some(status) = value.get_mut("status").and_then(Value::as_object_mut) {
@@ -328,7 +328,7 @@ fn known(object: &DynamicObject) -> Value {
     value
 }
 
-/// What a set makes of its template.
+/// The machine that a set makes from its template.
 fn machine_of(set: &Value) -> Value {
     json!({
         "apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "Machine",

@@ -1,4 +1,4 @@
-//! A fleet that the Go original left behind, in `tests/fixtures/go`: made anew on any API server.
+//! A fleet that the Go original left behind, in `tests/fixtures/go`, created again on any API server.
 
 use std::{fs, path::Path};
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::support::cluster_object::{name, text};
 
-/// Plural, group and kind, in the order in which objects can be created: owners first.
+/// Plural, group and kind, in the order of creation: owners first.
 pub const KINDS: [(&str, &str, &str); 5] = [
     ("machineclasses", "machine.sapcloud.io", "MachineClass"),
     ("machinedeployments", "machine.sapcloud.io", "MachineDeployment"),
@@ -19,7 +19,7 @@ pub const KINDS: [(&str, &str, &str); 5] = [
     ("nodes", "", "Node"),
 ];
 
-/// Makes the wanted objects anew in a namespace, with their statuses, and lets owner references name the new owners.
+/// Creates the wanted objects again in a namespace, with their statuses and with owner references to the new owners.
 pub async fn recreate(client: &kube::Client, namespace: &str, is_wanted: impl Fn(&Value) -> bool) {
     let mut renamed: Vec<(String, String)> = Vec::new();
     for (plural, group, kind) in KINDS {

@@ -1,4 +1,4 @@
-//! The parts of a machine's life: what is there before the lie, what is applied, and what may go.
+//! The parts of a machine's life: the initial state, what is applied, and what may be deleted.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -23,18 +23,18 @@ use crate::{
     },
 };
 
-/// The deployment that things happen to.
+/// The deployment that is changed.
 const FLEET: &str = "fleet";
-/// The one that nothing happens to.
+/// The deployment that is not changed.
 const BYSTANDER: &str = "bystander";
 const CLASS: &str = "class-a";
-/// Seldom renewed, which is most of what such a world does.
+/// Renewed seldom, because renewals are most of the writes in such a world.
 const ELECTION: [&str; 3] =
     ["--leader-elect-lease-duration=60s", "--leader-elect-renew-deadline=40s", "--leader-elect-retry-period=10s"];
 const WITHOUT_ELECTION: &[&str] = &["--leader-elect=false"];
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const BUDGETS: &str = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
-/// Pools of the original's fleet that are taken over: one that was paused in the middle of a rolling update, one that rests.
+/// Pools of the original's fleet that are taken over: one that was paused in the middle of a rolling update, and one at rest.
 const POOLS: [&str; 2] = ["half", "recreate"];
 /// The old set of the first of them.
 const OLD_SET: &str = "half-58884-";
@@ -44,9 +44,9 @@ const OLD_SET: &str = "half-58884-";
 pub enum Flow {
     /// A deployment is applied.
     Create,
-    /// Machines run, a Node is silent for a moment, a label of the template changes.
+    /// Machines run, the kubelet of a Node sends no heartbeats for a moment, a label of the template changes.
     Run,
-    /// A machine is deleted whose pod has a budget that allows nothing for a while.
+    /// A machine is deleted whose pod has a budget that allows nothing for some time.
     Drain,
     /// A deployment is scaled in, then deleted.
     Delete,
@@ -58,12 +58,12 @@ pub enum Flow {
     TakeOverACreation,
     /// The leader dies while a rolling update deletes a machine.
     TakeOverADeletion,
-    /// A fleet that the Go original left behind; a rolling update that it had paused goes on.
+    /// A fleet that the Go original left behind. A rolling update that it had paused continues.
     TakeOverFromTheOriginal,
 }
 
 impl Flow {
-    /// What is there before anybody lies.
+    /// The initial state, before any lie.
     pub async fn begins(self, seed: u64, telling: Telling) -> World {
         if self == Self::TakeOverFromTheOriginal {
             return the_original_was_here(seed, telling).await;
@@ -93,7 +93,7 @@ impl Flow {
         matches!(self, Self::TakeOverACreation | Self::TakeOverADeletion)
     }
 
-    /// Machines of the fleet at the beginning.
+    /// The number of machines of the fleet at the beginning.
     fn replicas(self) -> usize {
         match self {
             Self::Create | Self::TakeOverFromTheOriginal => 0,
@@ -102,14 +102,14 @@ impl Flow {
         }
     }
 
-    /// The bystander and the fleet are there as they were applied.
+    /// The bystander and the fleet are as they were applied.
     async fn stands(self, world: &World) -> Result<(), String> {
         runs(world, BYSTANDER, 1).await?;
         runs(world, FLEET, self.replicas()).await?;
         is_even(world).await
     }
 
-    /// The lie, what is applied, and the time until all is as it should be.
+    /// The lie, the change, and the time until everything is as it should be.
     pub async fn happens(self, world: &mut World) {
         let born = world.machines_of(FLEET).await;
         world.is_lied_to();
@@ -140,7 +140,7 @@ impl Flow {
         world.until("all to be as applied", async |world| self.is_whole(world).await).await;
     }
 
-    /// All is as it was applied last.
+    /// Everything is as it was applied last.
     pub async fn is_whole(self, world: &World) -> Result<(), String> {
         match self {
             Self::Delete => runs(world, BYSTANDER, 1).await?,
@@ -193,7 +193,7 @@ fn is_deleting(object: &Value) -> bool {
     object.pointer("/metadata/deletionTimestamp").is_some()
 }
 
-/// A deployment of the test has so many machines, all run, and its status says so.
+/// A deployment of the test has this number of machines, all run, and its status agrees.
 async fn runs(world: &World, fleet: &str, replicas: usize) -> Result<(), String> {
     if replicas == 0 {
         return Ok(());
@@ -217,7 +217,7 @@ async fn pool_of(world: &World, pool: &str) -> Vec<Value> {
     machines
 }
 
-/// Each machine has its VM and its Node, and there is no VM and no Node beside.
+/// Each machine has its VM and its Node, and there are no other VMs and Nodes.
 async fn is_even(world: &World) -> Result<(), String> {
     let machines = world.ours("machines").await;
     let wanted: BTreeSet<String> =
@@ -230,7 +230,7 @@ async fn is_even(world: &World) -> Result<(), String> {
     expect(nodes == wanted, || format!("Nodes {nodes:?} of {wanted:?}"))
 }
 
-/// A Node's kubelet is not heard for a moment, and the template gets a label for the Nodes, which replaces nobody.
+/// The kubelet of a Node sends no heartbeats for a moment, and the template gets a label for the Nodes, which replaces no machine.
 async fn happens_to_a_running_fleet(world: &mut World, born: &[Value]) {
     let silent = json!({ "type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": "told by the test",
         "lastHeartbeatTime": "2026-12-01T00:00:00Z", "lastTransitionTime": "2026-12-01T00:00:00Z" });
@@ -242,7 +242,7 @@ async fn happens_to_a_running_fleet(world: &mut World, born: &[Value]) {
     world.for_a_while(Duration::from_secs(16 * 60), async |_| Ok(())).await;
 }
 
-/// While a budget allows nothing, pod, machine and VM stay; then they go.
+/// While a budget allows nothing, pod, machine and VM stay. Then they are deleted.
 async fn drains(world: &mut World, born: &[Value]) {
     let machine = &born[0];
     for object in guard::manifest(text(machine, "/metadata/labels/node"))["items"].as_array().expect("a list") {
@@ -277,13 +277,13 @@ async fn is_gone(world: &mut World, machines: &[String]) {
     world.until("machines to go", gone).await;
 }
 
-/// First the machine of the lowest priority goes, then all.
+/// First the machine with the lowest priority is deleted, then all.
 async fn deletes(world: &mut World, born: &[Value]) {
     let chosen = name(&born[1]);
     let priority = json!({ "metadata": { "annotations": { "machinepriority.machine.sapcloud.io": "1" } } });
     world.patches("machines", chosen, &priority).await;
     world.ledger.may_go(chosen);
-    // Whoever is to choose has to see the priority first, at the latest when machines can be listed again.
+    // The set controller must have the priority first, at the latest when machines can be listed again.
     world.for_a_while(Duration::from_secs(5 * 60), async |_| Ok(())).await;
     world.patches("machinedeployments", FLEET, &json!({ "spec": { "replicas": 2 } })).await;
     world.until("one machine to go", async |world| runs(world, FLEET, 2).await).await;
@@ -297,7 +297,7 @@ async fn deletes(world: &mut World, born: &[Value]) {
     is_gone(world, &born.iter().map(|machine| name(machine).to_owned()).collect::<Vec<_>>()).await;
 }
 
-/// The template changes; all machines of before may go.
+/// The template changes. All old machines may be deleted.
 async fn rolls(world: &mut World, born: &[Value]) {
     for machine in born {
         world.ledger.may_go(name(machine));
@@ -306,7 +306,7 @@ async fn rolls(world: &mut World, born: &[Value]) {
     world.patches("machinedeployments", FLEET, &rolled).await;
 }
 
-/// The leader dies as soon as this holds for a machine of the fleet.
+/// The leader dies as soon as this is true for a machine of the fleet.
 async fn dies_once(world: &mut World, what: &str, holds: impl Fn(&Value) -> bool) {
     world
         .until(what, async |world| {
@@ -317,7 +317,7 @@ async fn dies_once(world: &mut World, what: &str, holds: impl Fn(&Value) -> bool
     world.the_first_manager_dies();
 }
 
-/// Another class; the test is the agent on the Nodes.
+/// Another class. The test acts as the agent on the Nodes.
 async fn rolls_in_place(world: &mut World) {
     let mut class = manifests(FLEET, 2).remove(1);
     class["metadata"]["name"] = json!("class-b");
@@ -343,7 +343,7 @@ async fn rolls_in_place(world: &mut World) {
         .await;
 }
 
-/// Two pools of the original, one of them in the middle of a rolling update; the VMs of their machines run.
+/// Two pools of the original, one of them in the middle of a rolling update. The VMs of their machines run.
 async fn the_original_was_here(seed: u64, telling: Telling) -> World {
     let path = scratch::subfolder("cloud").join("vms.json");
     let mut world = World::new(seed, CloudState::File(path.clone()), telling);

@@ -1,4 +1,4 @@
-//! Who was there and who went: VMs, machines, Nodes and pods, by what the API server stored.
+//! The existing and the deleted VMs, machines, Nodes and pods, from the writes of the API server.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,21 +9,21 @@ use serde_json::Value;
 use super::world::{CLOUD, CloudState};
 use crate::support::one_thread::line;
 
-/// Resources whose objects are not to go unless they are named.
+/// Resources whose objects must not be deleted unless they are named.
 const KEPT: [&str; 3] = ["machines", "nodes", "pods"];
 
-/// The book of a world.
+/// The ledger of a world.
 pub struct Ledger {
     cloud: CloudState,
-    /// Up to this revision all is in the book.
+    /// The ledger is complete up to this revision.
     seen: u64,
-    /// Names of machines, which are those of their Nodes, and of pods that may go.
+    /// Names of machines, which are those of their Nodes, and of pods that may be deleted.
     may_go: BTreeSet<String>,
-    /// `resource/name` of what has gone.
+    /// `resource/name` of the deleted objects.
     gone: BTreeSet<String>,
-    /// The VMs that were ever there, by their machines.
+    /// All VMs that ever existed, by their machines.
     made: BTreeMap<String, BTreeSet<String>>,
-    /// Those that are there, with their machines.
+    /// The existing VMs, with their machines.
     running: BTreeMap<String, String>,
 }
 
@@ -33,12 +33,12 @@ impl Ledger {
         Self { cloud, seen: 0, may_go, gone, made: BTreeMap::new(), running: BTreeMap::new() }
     }
 
-    /// What has this name may go.
+    /// Objects with this name may be deleted.
     pub fn may_go(&mut self, name: &str) {
         self.may_go.insert(name.to_owned());
     }
 
-    /// Writes down what has happened since.
+    /// Adds what has happened since.
     pub fn looks(&mut self, server: &DevServer) {
         for written in server.writes_after(self.seen) {
             let Some((revision, place, object)) = line(&written) else { continue };
@@ -69,12 +69,12 @@ impl Ledger {
         self.running = now;
     }
 
-    /// The identities of the VMs that are there.
+    /// The provider ids of the existing VMs.
     pub fn vms(&self) -> BTreeSet<String> {
         self.running.keys().cloned().collect()
     }
 
-    /// What has gone without being named, and machines that had several VMs.
+    /// Objects that were deleted without being named, and machines that had several VMs.
     pub fn faults(&self) -> Vec<String> {
         let named = |place: &&String| place.rsplit('/').next().is_some_and(|name| self.may_go.contains(name));
         let gone = self.gone.iter().filter(|place| !named(place)).map(|place| format!("{place} was not to go"));
@@ -88,7 +88,7 @@ impl Ledger {
     }
 }
 
-/// The VMs of the cloud's `ConfigMap` that exist, with their machines.
+/// The existing VMs in the cloud's `ConfigMap`, with their machines.
 fn vms_of(config_map: &str) -> BTreeMap<String, String> {
     let map: Value = serde_json::from_str(config_map).unwrap_or_default();
     let records = map["data"].as_object().into_iter().flatten().filter(|(key, _)| key.starts_with("vm."));

@@ -1,11 +1,9 @@
-//! Every lie in every part of a machine's life: the table of lies and flows, in one thread on paused time against the embedded
-//! API server.
+//! Every lie in every part of a machine's life: the table of lies and flows, in one thread on paused time with the embedded API server.
 //!
-//! A cell is a world of its own ([`world`]): what a flow needs comes about truthfully, then a lie ([`weather`]) is told of
-//! everything the manager asks, then something is applied ([`flows`]). Each flow names what may go; whatever else was there must be
-//! there at the end ([`ledger`]). All comes to rest, every machine runs with one VM and one Node, and the objects are shaped as
-//! without lies: no finalizer, label, annotation, taint or condition is left behind. `lying` does the same to the built program and
-//! a real API server, for fewer lies.
+//! Each cell has its own world ([`world`]): the initial state of a flow is created without lies. Then a lie ([`weather`]) applies to all requests of
+//! the manager, and something is applied ([`flows`]). Each flow names what may be deleted. Everything else must still exist at the end ([`ledger`]).
+//! Everything comes to rest, every machine runs with one VM and one Node, and the objects have the same shapes as without lies: no finalizer, label,
+//! annotation, taint or condition is left behind. `lying` does the same with the built program and a real API server, for fewer lies.
 
 mod flows;
 mod ledger;
@@ -26,7 +24,7 @@ use self::{
 };
 use crate::support::scratch::count_ran;
 
-/// Where all chance of a cell comes from.
+/// The seed of all random decisions of a cell.
 const SEED: u64 = 5;
 
 #[rstest]
@@ -73,7 +71,7 @@ fn nothing_goes_that_was_not_named(
 /// The shapes of all objects at the end of a cell, by kind.
 type Shapes = BTreeMap<&'static str, Vec<String>>;
 
-/// What a flow leaves behind when nobody lies; told once per flow.
+/// The shapes that a flow leaves behind without lies, computed once per flow.
 fn without_lies(flow: Flow) -> Shapes {
     static ALL: OnceLock<Mutex<BTreeMap<Flow, Shapes>>> = OnceLock::new();
     let known = || ALL.get_or_init(Mutex::default).lock().expect("nobody panics with the table in hand");
@@ -85,7 +83,7 @@ fn without_lies(flow: Flow) -> Shapes {
     shapes
 }
 
-/// Lets a cell happen.
+/// Runs a cell.
 fn lives(flow: Flow, told: Told) -> Shapes {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.expect("a runtime").block_on(async {

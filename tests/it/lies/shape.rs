@@ -1,4 +1,4 @@
-//! What an object looks like apart from names, numbers and times: two lives that ended alike leave objects of the same shapes.
+//! The content of an object without names, numbers and times: two lives with the same end leave objects of the same shapes.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The lies of the table, and how one is told to all managers of a world.
+//! The lies of the table, and how all managers of a world get them.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -13,19 +13,19 @@ use crate::support::{
     one_thread::line,
 };
 
-/// How often a lie is told of each question.
+/// How often a lie applies to each kind of request.
 const TIMES: usize = 2;
-/// How long a state of things lasts.
+/// How long a lasting fault lasts.
 const LASTS: Duration = Duration::from_secs(150);
-/// How often watches break off while old events are told.
+/// The interval at which watches are closed while old events are sent.
 const BREAKS: Duration = Duration::from_secs(25);
-/// Old events that are told at a time.
+/// The maximum of old events at a time.
 const MOST_EVENTS: usize = 60;
 
-/// A row of the table: what the managers are told instead of the truth.
+/// A row of the table: what the managers get instead of the truth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// Nothing but the truth.
+    /// Only the truth.
     Truth,
     /// 404 in a `Status` that names nothing.
     NotFound,
@@ -36,23 +36,23 @@ pub enum Told {
     ServerFault,
     /// 503 in a `Status`.
     Unavailable,
-    /// 502 of a gateway.
+    /// A 502 of a gateway.
     BadGateway,
-    /// True answers come late.
+    /// Correct answers arrive late.
     Late,
-    /// True answers come when nobody waits for them any more.
+    /// Correct answers arrive when the client no longer waits for them.
     TooLate,
-    /// What was asked is done, and the connection breaks off.
+    /// The request is carried out, and the connection breaks.
     Lost,
-    /// Open watches carry nothing any more.
+    /// Open watches deliver nothing any more.
     Silence,
-    /// History is gone, and a resource can't be listed.
+    /// History is lost, and a resource can't be listed.
     NoListsOf(&'static str),
-    /// Watches break off; new ones begin with what was long ago.
+    /// Watches are closed. New watches begin with old events.
     OldEvents,
 }
 
-/// The watches of a manager, by the resource.
+/// The watches of a manager, by resource.
 const WATCHED: [&str; 8] = [
     "machines",
     "machinesets",
@@ -65,7 +65,7 @@ const WATCHED: [&str; 8] = [
 ];
 
 impl Told {
-    /// What is told once of each question.
+    /// The lie that applies once to each kind of request.
     fn of_each_question(self) -> Option<Lie> {
         let status = |status, reason| Some(Lie::Answers(Answer::status(status, reason)));
         match self {
@@ -83,29 +83,29 @@ impl Told {
     }
 }
 
-/// A lie that is told to the managers of a world.
+/// A lie for the managers of a world.
 pub struct Telling {
     told: Told,
-    /// Since when.
+    /// When the lie began.
     since: Option<Instant>,
     liars: Vec<InProcessLiar>,
-    /// When watches broke off last.
+    /// When the watches were closed last.
     broke: Option<Instant>,
     stops: Vec<(InProcessLiar, crate::support::lying::RuleId)>,
 }
 
 impl Telling {
-    /// It will be told once [`Self::begins`] is called.
+    /// Prepares the lie, which begins when [`Self::begins`] is called.
     pub fn of(told: Told) -> Self {
         Self { told, since: None, liars: Vec::new(), broke: None, stops: Vec::new() }
     }
 
-    /// From now on it is told.
+    /// The lie begins now.
     pub fn begins(&mut self) {
         self.since = Some(Instant::now());
     }
 
-    /// This manager is told, too, if it has begun.
+    /// The lie applies to this manager too, if it has begun.
     pub fn begins_for(&mut self, liar: &InProcessLiar) {
         if self.since.is_none() {
             return;
@@ -125,7 +125,7 @@ impl Telling {
         }
     }
 
-    /// What lasts for a while goes on.
+    /// Continues lasting faults.
     pub fn disturbs(&mut self, server: &DevServer, ledger: &mut Ledger) {
         let Some(since) = self.since else { return };
         let is_over = since.elapsed() > LASTS;
@@ -160,7 +160,7 @@ impl Telling {
     }
 }
 
-/// What the objects of each resource were, oldest first, the deleted ones with them.
+/// The old versions of the objects of each resource, oldest first, with the deleted ones.
 fn old_events(server: &DevServer) -> BTreeMap<&'static str, Vec<Value>> {
     let mut old: BTreeMap<&'static str, Vec<Value>> = BTreeMap::new();
     for written in server.writes() {

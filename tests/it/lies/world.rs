@@ -1,5 +1,5 @@
-//! The world of one cell: an embedded API server, a cloud that outlives its managers, managers behind liars, and the test that
-//! looks on. Everything is in one thread on paused time; one seed is one history.
+//! The world of one cell: an embedded API server, a cloud that survives its managers, managers behind proxies that lie, and the test that observes
+//! them. Everything is in one thread on paused time. One seed is one history.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -19,17 +19,17 @@ use crate::support::{
     scratch,
 };
 
-/// Virtual time that anything may take.
+/// The limit of virtual time for anything.
 const PATIENCE: Duration = Duration::from_secs(2 * 3600);
-/// How often the test looks.
+/// The interval between two checks of the test.
 const TICK: Duration = Duration::from_secs(5);
-/// All has come to rest when no manager has tried to write for so long…
+/// Everything has come to rest when no manager has tried to write for this time…
 const SETTLED: Duration = Duration::from_secs(100);
-/// … and tries nothing in this time either, in which everything that waits for something looks again several times.
+/// … and tries nothing in this time either, in which everything that waits checks again several times.
 const REST: Duration = Duration::from_secs(4 * 60);
-/// Name of the `ConfigMap` that the cloud keeps its VMs in.
+/// The name of the `ConfigMap` with the VMs of the cloud.
 pub const CLOUD: &str = "cloud";
-/// A cloud that takes its time, without the writes of kubelets that only say that they live.
+/// A cloud with latencies, without the writes of kubelets that only renew heartbeats.
 const SIMULATION: &str = "\
 seed: 11
 latency:
@@ -41,25 +41,25 @@ latency:
 nodes: {leaseInterval: 0s, statusPeriod: 0s, reregister: 3h}
 ";
 
-/// What becomes of a manager that ends by itself.
+/// What follows when a manager ends by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
-    /// It is a fault.
+    /// The test fails.
     Never,
-    /// It comes again, a few times, as a pod does that can't reach its API server at the start, or has lost its Lease.
+    /// The manager starts again, a few times, like a pod that can't reach its API server at the start, or has lost its Lease.
     ComesAgain,
 }
 
-/// Where the cloud keeps its VMs.
+/// Where the cloud stores its VMs.
 #[derive(Clone, Debug)]
 pub enum CloudState {
-    /// On the API server; it outlives any manager.
+    /// On the API server, so that it survives any manager.
     ConfigMap,
-    /// In a file of the exchange format, for VMs that were there before.
+    /// In a file of the exchange format, for VMs that existed before.
     File(PathBuf),
 }
 
-/// A manager and the liar in front of it.
+/// A manager and the lying proxy in front of it.
 struct Manager {
     liar: InProcessLiar,
     task: JoinHandle<anyhow::Result<()>>,
@@ -77,13 +77,13 @@ pub struct World {
 }
 
 impl World {
-    /// A cluster without definitions or managers, whose managers will be told these lies.
+    /// A cluster without definitions or managers. Its managers will get these lies.
     pub fn new(seed: u64, state: CloudState, telling: Telling) -> Self {
         let ledger = Ledger::of(state.clone());
         Self { stage: Stage::new(seed), ledger, seed, managers: Vec::new(), started: 0, state, telling }
     }
 
-    /// Starts a manager behind a liar of its own; it answers webhooks from now on.
+    /// Starts a manager behind its own proxy. It answers webhooks from now on.
     pub async fn starts_manager(&mut self, flags: &[&str], ends: Ends) {
         let liar = InProcessLiar::default();
         self.telling.begins_for(&liar);
@@ -122,14 +122,14 @@ impl World {
         answering.notified().await;
     }
 
-    /// The manager that was started first dies where it stands, as by SIGKILL.
+    /// The manager that was started first dies at its current step, as by SIGKILL.
     pub fn the_first_manager_dies(&mut self) {
         let dead = self.managers.remove(0);
         dead.liar.cuts_off();
         dead.task.abort();
     }
 
-    /// From now on lies are told.
+    /// The lies begin now.
     pub fn is_lied_to(&mut self) {
         self.telling.begins();
         for manager in &self.managers {
@@ -148,7 +148,7 @@ impl World {
         self.ledger.looks(&self.stage.server);
     }
 
-    /// Lets so much virtual time pass; the check must hold all the while.
+    /// Lets virtual time pass. The check must be true all the time.
     pub async fn for_a_while(&mut self, time: Duration, check: impl AsyncFn(&Self) -> Result<(), String>) {
         let end = Instant::now() + time;
         while Instant::now() < end {
@@ -159,7 +159,7 @@ impl World {
         }
     }
 
-    /// Lets virtual time pass until a check holds.
+    /// Lets virtual time pass until a check is true.
     pub async fn until(&mut self, what: &str, check: impl AsyncFn(&Self) -> Result<(), String>) {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -171,7 +171,7 @@ impl World {
         }
     }
 
-    /// All comes to rest, and stays there.
+    /// Everything comes to rest, and stays at rest.
     pub async fn comes_to_rest(&mut self) {
         let end = Instant::now() + PATIENCE;
         let mut since = Instant::now();
@@ -189,7 +189,7 @@ impl World {
         }
     }
 
-    /// What all managers have tried to write until now; the count begins anew.
+    /// The writes that all managers have tried since the last call.
     pub fn take_attempts(&self) -> Vec<WriteAttempt> {
         self.managers.iter().flat_map(|manager| manager.liar.take_attempts()).collect()
     }
@@ -210,24 +210,24 @@ impl World {
         list(&self.stage.client, "/api/v1/nodes").await
     }
 
-    /// Changes one of our objects.
+    /// Patches one of our objects.
     pub async fn patches(&self, plural: &str, object: &str, patch: &Value) {
         self.merges(&format!("{MACHINE_PATH}/{plural}/{object}"), patch).await;
     }
 
-    /// Changes what is at a path.
+    /// Patches the object at a path.
     pub async fn merges(&self, path: &str, patch: &Value) {
         send(&self.stage.client, "PATCH", path, patch).await.unwrap_or_else(|error| panic!("PATCH {path}: {error}"));
     }
 
-    /// Deletes what is at a path.
+    /// Deletes the object at a path.
     pub async fn deletes(&self, path: &str) {
         send(&self.stage.client, "DELETE", path, &Value::Null)
             .await
             .unwrap_or_else(|error| panic!("DELETE {path}: {error}"));
     }
 
-    /// Deletes a machine, which may go from now on with its Node and its VM.
+    /// Deletes a machine, which may be deleted from now on with its Node and its VM.
     pub async fn deletes_machine(&mut self, machine: &Value) {
         self.ledger.may_go(name(machine));
         self.deletes(&format!("{MACHINE_PATH}/machines/{}", name(machine))).await;

@@ -1,7 +1,7 @@
-//! A fleet on the services of `OpenStack` while replies get lost, connections break, services throttle, and the manager is killed at random
-//! moments: in the end each machine has one server, and nothing is left behind.
+//! A fleet on the services of `OpenStack` while replies are lost, connections break, services throttle, and the manager is killed at random moments:
+//! in the end each machine has one server, and nothing is left behind.
 //!
-//! `MCM_TEST_SEED` replays the moments of the kills, `MCM_OPENSTACK_FAULTS=N` chooses the number of machines.
+//! `MCM_TEST_SEED` repeats the moments of the kills, `MCM_OPENSTACK_FAULTS=N` sets the number of machines.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// Machines in every run; the nightly part has more.
+/// The number of machines in every run. The nightly run has more.
 const MACHINES: usize = 12;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -51,8 +51,8 @@ async fn a_fleet_has_one_server_for_each_machine_whatever_gets_lost() {
     assert_eq!(manager.terminate(), 0, "{}", manager.log());
 }
 
-/// The kinds of faults have different periods, so that they meet in changing ways. The driver looks at once for what a lost reply has made. A request
-/// that is refused or lost on its way costs a machine the minute before its next creation.
+/// The kinds of faults have different periods, so that their combinations change. After a lost reply, the driver looks at once for what the request
+/// has made. After a request that was refused or lost, a machine waits a minute before its next creation.
 fn faults_of_creations(project: &Project) {
     bad_weather(project);
     project.identity.add(Rule::new(request(Method::POST, "/v3/auth/tokens"), Fault::LoseReply).every(3));
@@ -69,7 +69,7 @@ fn faults_of_deletions(project: &Project) {
     lose(&project.volume, Method::DELETE, "/v3/", 3);
 }
 
-/// The request is done, its reply is lost.
+/// The request is carried out, and its reply is lost.
 fn lose(proxy: &FaultProxy, method: Method, path: &str, every: usize) {
     proxy.add(Rule::new(request(method, path), Fault::LoseReply).every(every));
 }

@@ -1,4 +1,4 @@
-//! Rollouts as a user watches them: a budget that blocks one node, the way back, updates in place.
+//! Rollouts as a user sees them: a budget that blocks one node, rollbacks, updates in place.
 
 mod overshoot;
 mod takeover;
@@ -25,16 +25,16 @@ use crate::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(240);
-/// A deployment names an old machine that takes longer than this to end, whatever the reason.
+/// A deployment names an old machine that needs longer than this to end, for any reason.
 const USUAL: SignedDuration = SignedDuration::from_secs(30);
-/// Machines of the rollout against a budget; `MCM_TEST_ROLLOUT` changes it.
+/// The number of machines of the rollout with a budget. `MCM_TEST_ROLLOUT` changes it.
 const MACHINES: u32 = 20;
 
 fn size() -> u32 {
     std::env::var("MCM_TEST_ROLLOUT").ok().and_then(|text| text.parse().ok()).unwrap_or(MACHINES)
 }
 
-/// A fleet of this class that is rolled with this strategy.
+/// A fleet of this class with this strategy.
 fn manifests(namespace: &Namespace, deployment: &str, replicas: u32, class: &str, strategy: &Value) -> String {
     let mut list: Value = serde_json::from_str(&fleet::manifests(&namespace.name, deployment, replicas, class))
         .expect("the manifests are JSON");
@@ -57,7 +57,7 @@ fn progress(deployment: &Value) -> String {
     progressing.map(|found| format!("{}: {}", text(found, "/reason"), text(found, "/message"))).unwrap_or_default()
 }
 
-/// Reasons and messages of the events about an object.
+/// The reasons and messages of the events of an object.
 async fn events_of(namespace: &Namespace, object: &str) -> Vec<String> {
     let events = namespace.list("events").await;
     let about = events.iter().filter(|event| text(event, "/involvedObject/name") == object);
@@ -142,7 +142,7 @@ async fn rolls_around_a_blocked_node(namespace: &Namespace, strategy: &Value) {
         expect(said.starts_with("NewMachineSetAvailable") && !said.contains("Waiting"), || said.clone())
     })
     .await;
-    // Somebody who only watches sees the new machines come, the one old machine stay, and the end.
+    // A user who only watches sees the new machines appear, the one old machine stay, and the end.
     let all = replicas.to_string();
     wait_until("kubectl's watch to show the end", PATIENCE, || async {
         let seen = kubectl.log();
@@ -154,10 +154,10 @@ async fn rolls_around_a_blocked_node(namespace: &Namespace, strategy: &Value) {
     println!("kubectl get machinedeployment fleet --watch\n{}", kubectl.log());
 }
 
-/// A deployment whose events are few enough that none is dropped (client-go's limit is 25 per object).
+/// A deployment with so few events that none is dropped (client-go's limit is 25 per object).
 const SMALL: &str = "small";
 
-/// The template of the small deployment names this class, and its machine has it.
+/// The template of the small deployment and its machine have this class.
 async fn is_rolled_to(namespace: &Namespace, class: &str, revision: &str) {
     wait_until(&format!("{class} to be back"), PATIENCE, || async {
         let deployment = namespace.get("machinedeployment", SMALL).await;
@@ -187,7 +187,7 @@ async fn goes_back_and_forth(namespace: &Namespace, kubeconfig: &str) {
     let said = rollback(&["--to-revision=3"]);
     assert_eq!(said, format!("machinedeployment {key} not changed: it has the template of that revision already\n"));
 
-    // The deprecated way, and what comes of a revision that does not exist.
+    // The deprecated way, and the result for a revision that does not exist.
     let ask = |revision: i64| json!({ "spec": { "rollbackTo": { "revision": revision } } }).to_string();
     namespace.kubectl(&["patch", "machinedeployment", SMALL, "--type=merge", "-p", &ask(2)]).await.succeed();
     is_rolled_to(namespace, "class-b", "4").await;
@@ -261,19 +261,19 @@ async fn machines_are_kept_and_updated_in_place_one_after_the_other() {
     assert!(!taints.contains("prefer-no-schedule"), "{taints}");
 }
 
-/// Whether the node was picked and its update has no result yet.
+/// Whether the node is selected and its update has no result yet.
 pub fn is_selected(node: &Value) -> bool {
     let label = |key: &str| node.pointer(&format!("/metadata/labels/node.machine.sapcloud.io~1{key}"));
     label("selected-for-update").is_some() && label("update-result").is_none()
 }
 
-/// Whether the controller has drained the node and given it to its agent.
+/// Whether the controller has drained the node and released it for its agent.
 pub fn is_handed_over(node: &Value) -> bool {
     let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
     conditions.iter().any(|condition| condition["type"] == "InPlaceUpdate" && condition["reason"] == "ReadyForUpdate")
 }
 
-/// What runs on the node: it updates, and labels the node with the result.
+/// The agent on the node: it updates the node and sets the label with the result.
 pub async fn an_agent_updates(rig: &Rig, node: &str) {
     let done =
         json!({ "metadata": { "labels": { "node.machine.sapcloud.io/update-result": "successful" } } }).to_string();

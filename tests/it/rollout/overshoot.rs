@@ -1,5 +1,5 @@
-//! The overshoot guard on a real API server: a set with far more machines than anybody wants is frozen with its deployment,
-//! gets rid of them, makes none meanwhile, and is thawed when the crowd is gone.
+//! The overshoot protection on a real API server: a set with far more machines than wanted is frozen with its deployment, shrinks, makes no machine
+//! meanwhile, and the freeze ends when the surplus is gone.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Wanted machines; with a surge of one and the default `--safety-up` of 2 five are too many.
+/// The wanted machines. With a surge of one and the default `--safety-up` of 2, five are too many.
 const WANTED: u32 = 2;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -29,7 +29,7 @@ async fn a_crowded_set_is_frozen_and_thawed_when_the_crowd_is_gone() {
     let machines = running_machines(&namespace, WANTED as usize, PATIENCE).await;
     ends(manager);
 
-    // Nobody deletes what is too much: only the guard is to be seen at first.
+    // The surplus is not deleted, so that only the protection is visible at first.
     for number in 0..4 {
         namespace.apply(&twin(&machines[0], number).to_string()).await.succeed();
     }
@@ -46,7 +46,7 @@ async fn a_crowded_set_is_frozen_and_thawed_when_the_crowd_is_gone() {
     .await;
     running_machines(&namespace, 6, PATIENCE).await;
 
-    // A frozen set shrinks, and does not replace what it loses, although the guard is not there any more.
+    // A frozen set shrinks and replaces nothing, also after the protection has ended.
     ends(manager);
     let manager = runs_with(&rig, &namespace, "*,-machinesafetyovershooting").await;
     let left = running_machines(&namespace, WANTED as usize, PATIENCE).await;
@@ -110,7 +110,7 @@ fn is_frozen(object: &Value) -> bool {
     text(object, "/metadata/labels/freeze") == "True"
 }
 
-/// The message of the condition `Frozen`; empty when there is none.
+/// The message of the condition `Frozen`. Empty without it.
 fn frozen_condition(object: &Value, conditions: &str) -> String {
     let all = object["status"][conditions].as_array().cloned().unwrap_or_default();
     all.iter().find(|one| one["type"] == "Frozen").map(|one| text(one, "/message").to_owned()).unwrap_or_default()

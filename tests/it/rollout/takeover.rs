@@ -1,5 +1,5 @@
-//! A fleet that the Go original left behind is taken over on a real API server: no rollout, and no write that changes
-//! anything but a status. Scenario S-HASH-12, decisions.md 3.
+//! A fleet that the Go original left behind is taken over on a real API server: no rollout, and only writes of statuses. Scenario S-HASH-12,
+//! decisions.md 3.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -24,7 +24,7 @@ async fn s_hash_12_a_fleet_of_the_original_is_taken_over_as_it_is() {
     left_behind::recreate(&rig.client().await, &namespace.name, |_| true).await;
     let before = everything(&rig, &namespace).await;
 
-    // The VMs of these machines do not exist: what creates and deletes them stays off.
+    // The VMs of these machines do not exist, so that the loops that create and delete VMs don't run.
     let flags = vec!["--controllers=machinedeployment,machineset".to_owned()];
     let _manager = TestManager::start(&rig, &namespace, &ManagerOptions { flags, ..ManagerOptions::default() }).await;
     wait_until("every deployment to be looked at", PATIENCE, || async {
@@ -35,7 +35,7 @@ async fn s_hash_12_a_fleet_of_the_original_is_taken_over_as_it_is() {
     .await;
     unchanged(&before, &everything(&rig, &namespace).await);
 
-    // It acts when there is something to do, and then too it leaves all else alone.
+    // It acts when there is a change, and then too it changes nothing else.
     namespace.kubectl(&["scale", "machinedeployment", "surge", "--replicas=7"]).await.succeed();
     wait_until("the seventh machine", PATIENCE, || async {
         let count = namespace.list("machines").await.len();

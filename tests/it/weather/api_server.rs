@@ -1,4 +1,4 @@
-//! The API server goes away and comes back, and forgets its history.
+//! The API server becomes unavailable and comes back, and loses its history.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,7 +10,7 @@ use crate::{
     weather::{FLEET, PATIENCE, Silences, Weather, explanation, names, sky},
 };
 
-/// A tenth of what is usual, so that twelve seconds are as long as two minutes.
+/// A tenth of the defaults, so that twelve seconds are as long as two minutes.
 const TENTHS: [&str; 3] = [
     "--machine-safety-apiserver-statuscheck-timeout=3s",
     "--machine-safety-apiserver-statuscheck-period=3s",
@@ -26,7 +26,7 @@ async fn mc_254_an_api_server_that_is_silent_freezes_everything_and_harms_nobody
 
     weather.rig.suspend_api_server();
     frozen(&weather, "1").await;
-    // Longer than the health timeout: a verdict from the old view would come now.
+    // Longer than the health timeout: a decision from stale data would come now.
     tokio::time::sleep(Duration::from_secs(6)).await;
     assert_eq!(weather.cloud.vms().await.len(), 5, "nothing is deleted meanwhile");
     weather.rig.resume_api_server();
@@ -35,7 +35,7 @@ async fn mc_254_an_api_server_that_is_silent_freezes_everything_and_harms_nobody
     let after = weather.clears_up(5).await;
     assert_eq!(names(&before), names(&after), "nobody was replaced");
     assert!(weather.cloud.happened("stopping").await.is_empty());
-    // And work goes on.
+    // The work continues.
     weather.want(6).await;
     weather.clears_up(6).await;
     an_api_server_that_is_away(&weather).await;
@@ -50,7 +50,7 @@ async fn an_api_server_that_is_away(weather: &Weather) {
     let deleted = before.first().expect("six machines");
     weather.namespace.kubectl(&["delete", "machine", deleted, "--wait=false"]).await.succeed();
     wait_until("four slow calls", PATIENCE, || async {
-        // Two that are wanted, one in place of the deleted one, and the deletion.
+        // Two wanted machines, one replacement of the deleted machine, and the deletion.
         let slow = weather.cloud.happened("callHangs").await;
         expect(slow.len() >= 4, || format!("{slow:?}"))
     })
@@ -73,7 +73,7 @@ async fn an_api_server_that_is_away(weather: &Weather) {
     assert_eq!(stopped.len(), 1, "only the deleted machine lost its VM: {stopped:?}");
 }
 
-/// Machines and Nodes may live in two clusters. While only the Nodes can't be seen, a machine under way says so itself.
+/// Machines and Nodes may be in two clusters. While only the Nodes can't be read, a machine in progress reports it.
 #[tokio::test(flavor = "multi_thread")]
 async fn mc_260_a_machine_that_is_held_up_by_a_silent_target_says_so() {
     let Some(control) = sky("weather::api_server::mc_260_a_silent_target").await else { return };
@@ -119,7 +119,7 @@ async fn frozen(weather: &Weather, value: &str) {
     .await;
 }
 
-/// While the manager sleeps the world changes, and the API server that it asks next knows nothing of that time (410 Gone).
+/// While the manager is suspended, objects change, and the API server that it connects to next has no history of that time (410 Gone).
 #[tokio::test(flavor = "multi_thread")]
 async fn mc_031_a_watch_whose_history_is_lost_is_begun_anew() {
     let Some(weather) = Weather::alone("weather::api_server::mc_031_lost_history", &[]).await else { return };

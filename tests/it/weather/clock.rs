@@ -1,7 +1,7 @@
-//! Time that passes without the manager: a process, or the machine under it, that was asleep.
+//! Time that passes without the manager: the process, or its host, was suspended.
 //!
-//! Its own clock is monotonic, so that the host's may be set as it likes; what is left of a jump is that on waking up all
-//! deadlines are over at once, and everything that is known is old.
+//! Its own clock is monotonic, so that the clock of the host may be set. After a suspension, all deadlines have passed at once, and all cached data
+//! is old.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::{
     weather::{Weather, explanation, names, node_of},
 };
 
-/// Long enough that nobody is given up before the sleep begins, however busy the host is; on waking up it is over.
+/// Long enough that no machine fails before the suspension begins, on any host. Afterwards it has passed.
 const FLAGS: [&str; 1] = ["--machine-health-timeout=20s"];
 const SLEEP: Duration = Duration::from_secs(25);
 
@@ -21,7 +21,7 @@ async fn mc_281_who_recovers_while_the_manager_sleeps_is_not_given_up() {
     weather.want(3).await;
     let before = weather.clears_up(3).await;
     let (ill, node) = (name(&before[0]).to_owned(), node_of(&before[0]).to_owned());
-    // Else the simulated kubelet reports again at once.
+    // Otherwise the simulated kubelet would send heartbeats at once.
     weather.cloud.does(&ill, "freeze-heartbeat").await;
     weather.nodes_show(&[&node], "Unknown").await;
     let told = weather.some_machine("the silence to be shown", |machine| {

@@ -1,5 +1,5 @@
-//! Drains that can't succeed: a budget that never allows an eviction, a volume that nobody detaches, and one that the
-//! provider does not let go of.
+//! Drains that can't succeed: a budget that never allows an eviction, a volume that no controller detaches, and one that the provider does not
+//! detach.
 
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ use crate::{
     weather::{PATIENCE, Weather, explanation, names, node_of},
 };
 
-/// Below 40 s a drain has fewer than two evictions per pod before it uses force, and nobody would see it wait.
+/// Below 40 s a drain has fewer than two evictions for each pod before it uses force, and its wait would not be visible.
 const FLAGS: [&str; 3] =
     ["--machine-drain-timeout=45s", "--machine-pv-detach-timeout=4s", "--machine-pv-reattach-timeout=2s"];
 
@@ -25,7 +25,7 @@ async fn a_drain_that_cannot_succeed_says_whom_it_waits_for_and_ends() {
     let before = weather.clears_up(4).await;
     let (guarded, attached, hanging) = (name(&before[0]), name(&before[1]), name(&before[2]));
     guard::a_pod_on(&weather.namespace, node_of(&before[0])).await;
-    // The first volume nobody asks the provider to detach; of the second one the provider never lets go.
+    // No controller asks the provider to detach the first volume. The provider never detaches the second volume.
     a_pod_with_an_attached_volume_on(&weather, node_of(&before[1]), "1").await;
     a_pod_with_an_attached_volume_on(&weather, node_of(&before[2]), "2").await;
     weather.cloud.fails(json!([{"op": "detach", "machine": "va-2", "effect": "hang", "for": "1h"}])).await;
@@ -40,7 +40,7 @@ async fn a_drain_that_cannot_succeed_says_whom_it_waits_for_and_ends() {
     assert!(explanation(&blocked).len() < 2000, "a sentence for people: {}", explanation(&blocked));
     weather.some_machine("the volume to be named", named(attached, "pv-1")).await;
     weather.some_machine("the other volume to be named", named(hanging, "pv-2")).await;
-    // What the attach-detach controller does once the pod is gone; the provider does not answer.
+    // The attach-detach controller does this when the pod is gone. The provider does not answer.
     weather.namespace.kubectl(&["delete", "volumeattachment", "va-2", "--wait=false"]).await.succeed();
     weather.some_machine("the end of the wait to be told", named(hanging, "by force")).await;
     let vms = weather.cloud.vms().await;
@@ -52,7 +52,7 @@ async fn a_drain_that_cannot_succeed_says_whom_it_waits_for_and_ends() {
     let pods = weather.namespace.list("pods").await;
     assert!(pods.is_empty(), "after the drain's time the pods go by force: {pods:#?}");
     let left = items(&weather.namespace.kubectl(&["get", "volumeattachments", "-o", "json"]).await.json());
-    // What is left waits for the finalizer of its attacher.
+    // The rest waits for the finalizer of its attacher.
     let kept: Vec<&Value> =
         left.iter().filter(|attachment| attachment["metadata"]["deletionTimestamp"].is_null()).collect();
     assert!(kept.is_empty(), "an attachment to a node that is gone: {kept:#?}");
@@ -60,7 +60,7 @@ async fn a_drain_that_cannot_succeed_says_whom_it_waits_for_and_ends() {
     assert!(names(&after).contains(name(&before[3])), "the fourth machine stays");
 }
 
-/// A pod on this Node with a volume that is attached to it; the names of all its objects end with `number`.
+/// A pod on this Node with an attached volume. The names of all its objects end with `number`.
 pub async fn a_pod_with_an_attached_volume_on(weather: &Weather, node: &str, number: &str) {
     let manifest = a_pod_with_a_volume(&weather.namespace.name, node, number).to_string();
     weather.namespace.apply(&manifest).await.succeed();

@@ -1,4 +1,4 @@
-//! VMs that no machine stands behind, and lists of VMs that are not to be trusted.
+//! VMs without a machine, and lists of VMs that can't be trusted.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::{
     weather::{FLEET, PATIENCE, Weather},
 };
 
-/// Lets the class change and waits until its VMs have been listed twice since.
+/// Changes the class and waits until its VMs have been listed twice since.
 async fn the_provider_is_asked(weather: &Weather, note: &str) {
     let lists = || async {
         let metrics = weather.cloud.metrics().await;
@@ -32,10 +32,10 @@ async fn the_provider_is_asked(weather: &Weather, note: &str) {
     }
 }
 
-/// Two verdicts are a minute apart, so this is the longest of the weather tests.
+/// The two checks of an orphan are a minute apart, so this is the longest of the weather tests.
 #[tokio::test(flavor = "multi_thread")]
 async fn mc_241_orphans_go_and_no_list_harms_a_machine() {
-    // The least that is allowed; a class that changes is looked at besides.
+    // The shortest allowed period. A class that changes is also checked.
     let flags = ["--machine-safety-orphan-vms-period=10s"];
     let Some(weather) = Weather::begin("weather::lists::mc_241_orphans_go", &flags).await else { return };
     weather.want(4).await;

@@ -1,8 +1,7 @@
-//! What the tests of bad weather share: a manager with a cloud that can be told to misbehave, and the questions that are
-//! asked when the sky is clear again.
+//! The shared parts of the fault tests: a manager with a cloud that can be made to fail, and the checks after the faults.
 //!
-//! Clear means: the wanted machines run, each has one VM and each VM a machine, no VM was ordered twice for a machine, and
-//! whoever is not where it should be says why.
+//! After the faults: the wanted machines run, each has one VM and each VM a machine, no machine had two VMs, and every machine that is not as
+//! expected reports why.
 
 mod api_server;
 mod clock;
@@ -35,9 +34,9 @@ use crate::{
 
 /// Long enough for a busy machine with two cores.
 pub const PATIENCE: Duration = Duration::from_secs(120);
-/// Name of the deployment, and of its class.
+/// The name of the deployment, and of its class.
 pub const FLEET: &str = "weather";
-/// A cloud with latencies that let a test see what happens.
+/// A cloud with latencies, so that a test can observe the steps.
 const CLOUD: &str = "\
 seed: 11
 latency:
@@ -49,7 +48,7 @@ latency:
 nodes: {reregister: 1h}
 ";
 
-/// The control plane that most of these tests share: they wait more than they work, and keep apart by namespace.
+/// The control plane that most of these tests share: they mostly wait, and use separate namespaces.
 pub async fn sky(test: &str) -> Option<Arc<Rig>> {
     static SKY: OnceLock<Arc<Rig>> = OnceLock::new();
     static READY: OnceCell<()> = OnceCell::const_new();
@@ -62,12 +61,12 @@ pub async fn sky(test: &str) -> Option<Arc<Rig>> {
     Some(rig)
 }
 
-/// The flags by which a manager sees both clusters through a kubeconfig.
+/// The flags with which a manager uses a kubeconfig for both clusters.
 pub fn through(kubeconfig: &Path) -> [String; 2] {
     ["control", "target"].map(|which| format!("--{which}-kubeconfig={}", kubeconfig.display()))
 }
 
-/// A manager in a place of its own.
+/// A manager in its own namespace.
 pub struct Weather {
     pub rig: Arc<Rig>,
     pub namespace: Namespace,
@@ -76,14 +75,13 @@ pub struct Weather {
 }
 
 impl Weather {
-    /// A namespace on the control plane that these tests share, a manager with these flags beside the usual ones, and no
-    /// machine yet.
+    /// A namespace on the shared control plane, and a manager with these flags in addition to the default ones. There is no machine yet.
     pub async fn begin(test: &str, flags: &[&str]) -> Option<Self> {
         let rig = sky(test).await?;
         Some(Self::over(rig, flags).await)
     }
 
-    /// The same on a control plane of its own, to which anything may happen.
+    /// The same on its own control plane, where any fault is allowed.
     pub async fn alone(test: &str, flags: &[&str]) -> Option<Self> {
         let rig = Rig::own(test).await?;
         rig.install_crds().await;
@@ -99,7 +97,7 @@ impl Weather {
     pub async fn with_cloud(rig: Arc<Rig>, simulation: &str, flags: &[&str]) -> Self {
         let namespace = rig.namespace("weather").await;
         let port = ports::free_port();
-        // Each manager keeps its VMs to itself; without a state they would be those of all simulated Nodes.
+        // Each manager stores its own VMs. Without a state they would be those of all simulated Nodes.
         let state = rig.folder.join(format!("{}.vms.json", namespace.name));
         let mut all = vec![
             format!("--simulation-admin=127.0.0.1:{port}"),
@@ -113,12 +111,12 @@ impl Weather {
         Self { rig, namespace, manager, cloud }
     }
 
-    /// Wants so many machines from now on.
+    /// Sets the wanted number of machines.
     pub async fn want(&self, replicas: u32) {
         self.namespace.apply(&fleet::manifests(&self.namespace.name, FLEET, replicas, FLEET)).await.succeed();
     }
 
-    /// Waits until so many machines run and everything is as it should be; answers them.
+    /// Waits until this number of machines runs and everything is as it should be. Returns them.
     pub async fn clears_up(&self, replicas: usize) -> Vec<Value> {
         let machines = fleet::running_machines(&self.namespace, replicas, PATIENCE).await;
         wait_until("every VM to have its machine, and every machine its VM", PATIENCE, || async {
@@ -133,14 +131,14 @@ impl Weather {
         machines
     }
 
-    /// No machine ever had a second VM ordered.
+    /// No machine ever had a second VM.
     pub async fn nobody_had_two_vms(&self) {
         for (machine, vms) in self.cloud.happened("ordered").await {
             assert_eq!(vms.len(), 1, "several VMs were ordered for machine {machine}: {vms:?}");
         }
     }
 
-    /// Every machine that does not run says whom it waits for.
+    /// Every machine that does not run reports what it waits for.
     pub async fn everyone_explains(&self) {
         wait_until("every machine that does not run to say why", PATIENCE, || async {
             let machines = self.namespace.list("machines").await;
@@ -154,7 +152,7 @@ impl Weather {
         .await;
     }
 
-    /// The first machine that a question holds for.
+    /// The first machine for which the function is true.
     pub async fn some_machine(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
         wait_until(what, PATIENCE, || async {
             let machines = self.namespace.list("machines").await;
@@ -164,7 +162,7 @@ impl Weather {
         .await
     }
 
-    /// Lets the API server's Nodes tell what the node lifecycle controller would tell of them.
+    /// Writes the conditions of Nodes that the node lifecycle controller would write.
     pub async fn nodes_show(&self, nodes: &[&str], ready: &str) {
         let client = self.rig.client().await;
         let api = kube::Api::<k8s_openapi::api::core::v1::Node>::all(client);
@@ -176,7 +174,7 @@ impl Weather {
         for node in nodes {
             let parameters = kube::api::PatchParams::default();
             let patched: kube::Result<_> = api.patch_status(node, &parameters, &patch).await;
-            // A Node whose machine was replaced meanwhile needs no news.
+            // A Node whose machine was replaced meanwhile needs no update.
             assert!(!matches!(&patched, Err(error) if !is_not_found(error)), "{patched:?}");
         }
     }
@@ -186,15 +184,15 @@ fn is_not_found(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 
-/// So long a machine may stand still without a word: the controller speaks after a minute.
+/// How long a machine may wait without a reason: the controller reports it after a minute.
 const SILENT_FOR: Duration = Duration::from_secs(80);
 
-/// Watches whether machines stand still without saying why.
+/// Checks whether machines wait without a reason.
 #[derive(Default)]
 pub struct Silences(Mutex<BTreeMap<String, (String, Instant)>>);
 
 impl Silences {
-    /// One look at all machines; panics when one is stuck and gives no reason.
+    /// Checks all machines once. Panics if one waits too long without a reason.
     pub fn look(&self, machines: &[Value]) {
         let mut seen = self.0.lock().expect("nobody panics with the lock in hand, but for a machine that is stuck");
         let present: BTreeSet<&str> = machines.iter().map(|machine| text(machine, "/metadata/uid")).collect();
@@ -216,7 +214,7 @@ impl Silences {
     }
 }
 
-/// What a machine's condition says; empty when there is none.
+/// The message of a machine's condition. Empty without it.
 pub fn explanation(machine: &Value) -> String {
     let conditions =
         machine.pointer("/status/machineConditions").and_then(Value::as_array).cloned().unwrap_or_default();
@@ -224,18 +222,18 @@ pub fn explanation(machine: &Value) -> String {
     progress.map(|condition| text(condition, "/message").to_owned()).unwrap_or_default()
 }
 
-/// Name of the Node of a machine.
+/// The name of the Node of a machine.
 pub fn node_of(machine: &Value) -> &str {
     text(machine, "/metadata/labels/node")
 }
 
-/// The cloud's remote control.
+/// The admin API of the cloud.
 pub struct Cloud {
     port: u16,
 }
 
 impl Cloud {
-    /// The cloud whose remote control listens on this port of loopback.
+    /// The cloud whose admin API listens on this port of loopback.
     pub fn at(port: u16) -> Self {
         Self { port }
     }
@@ -269,12 +267,12 @@ impl Cloud {
         self.fails(json!([])).await;
     }
 
-    /// Something happens to the VM of a machine.
+    /// Performs an action on the VM of a machine.
     pub async fn does(&self, machine: &str, action: &str) {
         self.must("POST", &format!("/vms/{machine}/{action}"), &Value::Null).await;
     }
 
-    /// A VM that has no machine, made ten minutes ago; its identity.
+    /// Makes a VM without a machine that is ten minutes old. Returns its provider id.
     pub async fn makes_orphan(&self, namespace: &str, name: &str) -> String {
         let order = json!({"namespace": namespace, "name": name, "class": FLEET, "age": "10m"});
         text(&self.must("POST", "/orphans", &order).await, "/providerID").to_owned()
@@ -286,7 +284,7 @@ impl Cloud {
         answer["vms"].as_array().cloned().unwrap_or_default()
     }
 
-    /// The VMs to which something happened, by `namespace/name` of their machines.
+    /// The VMs with this event, by `namespace/name` of their machines.
     pub async fn happened(&self, what: &str) -> BTreeMap<String, BTreeSet<String>> {
         let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for event in self.events_of(what).await {
@@ -296,14 +294,14 @@ impl Cloud {
         found
     }
 
-    /// All events of one kind since the cloud lives.
+    /// All events of one kind since the start of the cloud.
     pub async fn events_of(&self, what: &str) -> Vec<Value> {
         let mut answer = self.must("GET", "/events", &Value::Null).await;
         let Value::Array(all) = answer["events"].take() else { return Vec::new() };
         all.into_iter().filter(|event| event["what"] == what).collect()
     }
 
-    /// The text of the simulation's own metrics.
+    /// The text of the simulation's metrics.
     pub async fn metrics(&self) -> String {
         self.ask("GET", "/metrics", "").await.unwrap_or_else(|error| panic!("{error}"))
     }

@@ -1,4 +1,4 @@
-//! VMs and Nodes that vanish behind our back, and kubelets that fall silent: one of many, and all of them.
+//! VMs and Nodes that other programs delete, and kubelets without heartbeats: one of many, and all of them.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -66,7 +66,7 @@ async fn one_silent_kubelet_is_replaced_and_fifty_are_not_all_at_once() {
     let after = replaced(&weather, &lost, MANY as usize).await;
     assert_eq!(names(&before).intersection(&names(&after)).count(), MANY as usize - 1, "49 are well and stay");
 
-    // All at once: that is rather the network than fifty kubelets, so they go one after the other and not in a crowd.
+    // All at once: the cause is probably the network and not fifty kubelets, so they are replaced one by one.
     let group = names(&after);
     let nodes: Vec<&str> = after.iter().map(node_of).collect();
     weather.nodes_show(&nodes, "Unknown").await;
@@ -80,7 +80,7 @@ async fn one_silent_kubelet_is_replaced_and_fifty_are_not_all_at_once() {
     }
     assert!(most <= 2, "{most} machines were given up at once");
     weather.everyone_explains().await;
-    // The network is back.
+    // The network works again.
     let left: Vec<String> =
         weather.namespace.list("machines").await.iter().map(|machine| node_of(machine).to_owned()).collect();
     let left: BTreeSet<&str> = left.iter().map(String::as_str).filter(|node| !node.is_empty()).collect();

@@ -1,4 +1,4 @@
-//! The provider loses replies, is slow, has no capacity, and does not know us any more.
+//! The provider loses replies, is slow, has no capacity, and refuses the credentials.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -22,7 +22,7 @@ async fn a_provider_in_trouble_leaves_no_vm_and_no_machine_behind() {
     replies_of_deletions_get_lost(&weather).await;
 }
 
-/// A cloud that shows a VM by its machine's name long after it was made only, and lists it as late.
+/// A cloud that shows a VM by its machine's name only long after its creation, and lists it with the same delay.
 const LATE: &str = "\
 seed: 12
 latency: {create: {constant: 3s}, boot: {constant: 1h}, delete: {constant: 100ms}, api: {constant: 5ms}}
@@ -42,7 +42,7 @@ async fn a_vm_that_is_not_shown_yet_goes_with_the_machine_that_was_deleted_while
     weather.namespace.kubectl(&["delete", "machinedeployment", FLEET, "--wait=false"]).await.succeed();
     none_left(&weather.namespace, "machines", PATIENCE).await;
     wait_until("the VM to go", Duration::from_secs(10), || async {
-        // A cloud that lists late goes on to list what is gone.
+        // A cloud with delayed lists still lists VMs that are gone.
         let vms = weather.cloud.vms().await;
         expect(vms.iter().all(|vm| vm["life"]["gone"].is_object()), || format!("{vms:#?}"))
     })
@@ -50,7 +50,7 @@ async fn a_vm_that_is_not_shown_yet_goes_with_the_machine_that_was_deleted_while
     weather.nobody_had_two_vms().await;
 }
 
-/// The VM exists, the caller saw a time-out: the next try finds it.
+/// The VM exists, and the caller got a timeout: the next attempt finds it.
 async fn replies_of_creations_get_lost(weather: &Weather) {
     let lost = json!([{"op": "create", "count": 3, "effect": "created-but-error", "code": "DeadlineExceeded"}]);
     weather.cloud.fails(lost).await;
@@ -62,7 +62,7 @@ async fn replies_of_creations_get_lost(weather: &Weather) {
     weather.clears_up(3).await;
 }
 
-/// A call that takes long is not made again beside itself.
+/// A call that takes long is not repeated while it runs.
 async fn replies_are_slow(weather: &Weather) {
     weather.cloud.fails(json!([{"op": "create", "effect": "hang", "for": "3s"}])).await;
     weather.want(5).await;
@@ -79,7 +79,7 @@ async fn there_is_no_capacity_for_a_while(weather: &Weather) {
             text(machine, "/status/lastOperation/errorCode") == "ResourceExhausted"
         })
         .await;
-    // What cluster-autoscaler looks for, to try another group.
+    // cluster-autoscaler looks for this, to try another group.
     assert_eq!(phase(&machine), "CrashLoopBackOff");
     assert_eq!(text(&machine, "/status/lastOperation/type"), "Create");
     assert!(text(&machine, "/status/lastOperation/description").contains("out of capacity"), "{}", machine["status"]);
@@ -88,7 +88,7 @@ async fn there_is_no_capacity_for_a_while(weather: &Weather) {
     weather.clears_up(6).await;
 }
 
-/// Machines that run go on; one that waits is tried at once when the Secret changes.
+/// Running machines are not affected. A machine that waits is tried at once when the Secret changes.
 async fn credentials_stop_working(weather: &Weather) {
     weather.cloud.fails(json!([{"op": "any", "effect": "auth-failure"}])).await;
     weather.want(7).await;
@@ -106,7 +106,7 @@ async fn credentials_stop_working(weather: &Weather) {
     weather.clears_up(7).await;
 }
 
-/// Something on the way repeats each call, and the second answer is the one that is heard.
+/// Something on the way repeats each call, and the second answer is returned.
 async fn calls_arrive_twice(weather: &Weather) {
     weather.cloud.fails(json!([{"op": "any", "effect": "repeated"}])).await;
     weather.want(9).await;
@@ -125,7 +125,7 @@ async fn calls_arrive_twice(weather: &Weather) {
     weather.cloud.is_well().await;
 }
 
-/// The VM is gone, the caller saw a time-out: the next try finds nothing and goes on.
+/// The VM is gone, and the caller got a timeout: the next attempt finds nothing and continues.
 async fn replies_of_deletions_get_lost(weather: &Weather) {
     let lost = json!([{"op": "delete", "count": 9, "effect": "deleted-but-error", "code": "DeadlineExceeded"}]);
     weather.cloud.fails(lost).await;

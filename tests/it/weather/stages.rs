@@ -1,8 +1,7 @@
-//! The leader is killed in every stage of the life of a machine in which it can be held up, and another one goes on.
+//! The leader is killed in every stage of a machine's life that can be delayed, and another one continues.
 //!
-//! What holds a machine up is the cloud (a latency or a call that never ends), a budget, a volume, or a policy of the API
-//! server that refuses the write. Whether a machine stands in a stage is seen on its condition, or, where that would take
-//! a minute, in what the cloud was asked.
+//! The delay comes from the cloud (a latency or a call that never ends), a budget, a volume, or a policy of the API server that refuses the write.
+//! The stage of a machine is visible in its condition, or, where that would take a minute, in the calls of the cloud.
 
 use serde_json::{Value, json};
 
@@ -30,7 +29,7 @@ fn cloud_that_holds(held: &[&str]) -> String {
 }
 
 impl Weather {
-    /// A manager whose cloud remembers across restarts and holds something up.
+    /// A manager whose cloud keeps its state over restarts and delays these steps.
     async fn that_holds(test: &str, held: &[&str]) -> Option<Self> {
         let rig = sky(test).await?;
         let file = format!("{}.vms", test.replace("::", "-"));
@@ -40,7 +39,7 @@ impl Weather {
         Some(weather)
     }
 
-    /// Kills the manager; the next one's cloud holds up something else.
+    /// Kills the manager. The cloud of the next one delays other steps.
     async fn succeeded(&mut self, held: &[&str]) {
         self.manager.kill();
         self.goes_on(held).await;
@@ -63,7 +62,7 @@ impl Weather {
         .await;
     }
 
-    /// Waits until the only machine's condition gives one of these reasons.
+    /// Waits until the condition of the only machine has one of these reasons.
     async fn machine_says(&self, what: &str, reasons: &[&str]) {
         wait_until(&format!("the machine to wait for {what}"), PATIENCE, || async {
             let machines = self.namespace.list("machines").await;
@@ -79,7 +78,7 @@ impl Weather {
 #[tokio::test(flavor = "multi_thread")]
 async fn mc_284_a_leader_that_dies_in_any_stage_of_a_creation_is_succeeded() {
     let test = "weather::stages::mc_284_a_leader_that_dies_in_any_stage_of_a_creation";
-    // No kubelet starts before its stage has come.
+    // No kubelet starts before its stage.
     let Some(mut weather) = Weather::that_holds(test, &["status", "boot"]).await else { return };
     weather.want(1).await;
     weather.cloud_is_asked("status").await;
@@ -91,7 +90,7 @@ async fn mc_284_a_leader_that_dies_in_any_stage_of_a_creation_is_succeeded() {
     weather.machine_says("the VM's start", &["WaitingForNode", "WaitingForNodeOfAdoptedVM"]).await;
     weather.succeeded(&["ready"]).await;
     wait_until("the Node to register", PATIENCE, || async {
-        // Others have Nodes on this control plane, too; ours is called as its machine.
+        // Other tests have Nodes on this control plane too. The name of ours is the name of its machine.
         let machines = names(&weather.namespace.list("machines").await);
         let nodes = names(&weather.namespace.list("nodes").await);
         expect(nodes.intersection(&machines).count() == 1, || format!("{machines:?}, {nodes:?}"))
@@ -112,12 +111,12 @@ async fn mc_284_a_leader_that_dies_in_any_stage_of_a_deletion_is_succeeded() {
     weather.want(1).await;
     let running = weather.clears_up(1).await;
     let (machine, node) = (name(&running[0]).to_owned(), node_of(&running[0]).to_owned());
-    // The development server knows no such policies: there the last two stages pass by.
+    // The development server has no such policies, so the last two stages are skipped there.
     let kept = match weather.rig.backend() {
         Backend::Real => Some(refusals(&weather.namespace, &machine, &node).await),
         Backend::Dev => None,
     };
-    // From here on the provider lets go of no volume.
+    // From here on the provider detaches no volume.
     weather.succeeded(&["detach"]).await;
     guard::a_pod_on(&weather.namespace, &node).await;
     a_pod_with_an_attached_volume_on(&weather, &node, "stages").await;
@@ -132,10 +131,10 @@ async fn mc_284_a_leader_that_dies_in_any_stage_of_a_deletion_is_succeeded() {
         expect(pods.is_empty(), || format!("{pods:?}"))
     })
     .await;
-    // What the attach-detach controller does once the pod is gone.
+    // The attach-detach controller does this when the pod is gone.
     weather.namespace.kubectl(&["delete", "volumeattachment", "va-stages", "--wait=false"]).await.succeed();
     weather.cloud_is_asked("detach").await;
-    // A leader that did not see the pods go knows by the attachment what they left behind.
+    // A leader that did not see the pods end knows from the attachment what they left behind.
     weather.machine_says("the volume", &["DrainFailed", "WaitingForVolumeDetachment"]).await;
 
     weather.succeeded(&["delete"]).await;
@@ -162,7 +161,7 @@ async fn mc_284_a_leader_that_dies_in_any_stage_of_a_deletion_is_succeeded() {
     assert!(weather.cloud.vms().await.is_empty(), "no VM is left");
 }
 
-/// A VM whose creation was never heard of is found by its name, so that a deletion asks the driver for it first.
+/// A VM whose creation was not answered is found by its name, so that a deletion calls the driver for it first.
 #[tokio::test(flavor = "multi_thread")]
 async fn mc_284_a_leader_that_dies_while_a_deletion_asks_for_the_vm_is_succeeded() {
     let test = "weather::stages::mc_284_a_leader_that_dies_while_a_deletion_asks";
@@ -191,11 +190,11 @@ async fn mc_284_a_leader_that_dies_while_a_deletion_asks_for_the_vm_is_succeeded
     assert!(weather.cloud.vms().await.is_empty(), "the VM that nobody heard of is gone, too");
 }
 
-/// What the API server refuses, by a policy.
+/// A refusal of the API server, by a policy.
 struct Refusal(String);
 
 impl Refusal {
-    /// Refuses an operation on a resource unless this expression holds, from now on: `probe` is refused, too.
+    /// Refuses an operation on a resource from now on, unless this expression is true. `probe` is refused too.
     async fn begin(namespace: &Namespace, what: [&str; 3], operation: &str, holds: &str, probe: &[&str]) -> Self {
         let [group, version, resource] = what;
         let policy = format!("{}-keeps-{resource}", namespace.name);
@@ -226,7 +225,7 @@ impl Refusal {
         Self(policy)
     }
 
-    /// Ends it.
+    /// Ends the refusal.
     async fn lift(self, namespace: &Namespace) {
         for kind in ["validatingadmissionpolicybinding", "validatingadmissionpolicy"] {
             namespace.kubectl(&["delete", kind, &self.0]).await.succeed();
@@ -234,7 +233,7 @@ impl Refusal {
     }
 }
 
-/// The API server deletes neither this Node nor lets anybody take the finalizers off this machine.
+/// The API server refuses the deletion of this Node and the removal of the finalizers of this machine.
 async fn refusals(namespace: &Namespace, machine: &str, node: &str) -> (Refusal, Refusal) {
     let stays = format!("oldObject.metadata.name != '{node}'");
     let probe = ["delete", "node", node, "--dry-run=server"];
@@ -251,7 +250,7 @@ async fn refusals(namespace: &Namespace, machine: &str, node: &str) -> (Refusal,
     (keeps_node, keeps_machine)
 }
 
-/// Reason of the condition that explains a machine's wait; empty when there is none.
+/// The reason of the condition for a machine's wait. Empty without it.
 fn reason(machine: &Value) -> &str {
     let conditions = machine.pointer("/status/machineConditions").and_then(Value::as_array);
     let progress = conditions.into_iter().flatten().find(|condition| text(condition, "/type") == "Progressing");

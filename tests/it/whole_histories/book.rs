@@ -1,4 +1,4 @@
-//! The book of a world: every write of the API server goes into the mirror of `machine-simulation`, in order, before anything is asked of it.
+//! The log of a world: every write of the API server goes into the mirror of `machine-simulation`, in order, before the mirror is read.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -15,14 +15,14 @@ use crate::support::one_thread::{MACHINE_PATH, NAMESPACE, line};
 /// Where bootstrap tokens are.
 const TOKENS: &str = "kube-system/";
 
-/// Whether a world tells what happens.
+/// Whether a world prints what happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Telling {
     Silent,
     Aloud,
 }
 
-/// The book. Clones are the same book.
+/// The log. Clones share it.
 #[derive(Clone)]
 pub struct Book(Arc<Mutex<Pages>>);
 
@@ -32,16 +32,16 @@ pub struct Pages {
     began: Timestamp,
     pub mirror: Mirror,
     provider: Provider,
-    /// Up to this revision all is in the mirror.
+    /// The mirror is complete up to this revision.
     seen: u64,
     /// The process that was the last to write a Lease as its holder.
     pub leader: Option<usize>,
     /// Every write, as stored.
     pub writes: Vec<String>,
-    /// How many calls of processes were effects, and the last.
+    /// The number of calls of processes that were effects, and the last one.
     pub effects: u64,
     pub last_effect: String,
-    /// Since when the target cluster is silent.
+    /// Since when the target cluster does not answer.
     pub silent: Option<Instant>,
     lines: Vec<String>,
     telling: Telling,
@@ -66,7 +66,7 @@ impl Book {
         })))
     }
 
-    /// The pages, with all in them that has happened.
+    /// The pages with everything that has happened.
     pub fn read(&self) -> MutexGuard<'_, Pages> {
         let mut pages = self.0.lock().expect("no check panics");
         pages.catch_up();
@@ -97,7 +97,7 @@ impl Pages {
         }
     }
 
-    /// The mirror sees which VMs run.
+    /// Updates the running VMs of the mirror.
     pub fn sees_vms(&mut self) {
         let now = self.now();
         self.mirror.vms_are(self.provider.vms(), now);
@@ -133,7 +133,7 @@ impl Pages {
         self.say(|| format!("    stored: {resource} {name}{text}"));
     }
 
-    /// Tells a line, if anybody listens.
+    /// Prints a line, if printing is on.
     pub fn say(&mut self, text: impl FnOnce() -> String) {
         if self.telling == Telling::Aloud {
             let seconds = self.now().duration_since(self.began).as_secs_f64();
@@ -155,7 +155,7 @@ impl Pages {
     }
 }
 
-/// Where an object of the mirror is found.
+/// The path of an object of the mirror.
 pub fn path_of(resource: &str, name: &str) -> String {
     let base = match resource {
         "nodes" => "/api/v1/nodes".to_owned(),

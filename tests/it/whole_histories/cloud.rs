@@ -1,5 +1,4 @@
-//! The provider of a world: the virtual cloud, which outlives all processes, behind a driver whose calls go wrong when the history
-//! wants it.
+//! The provider of a world: the virtual cloud, which survives all processes, behind a driver whose calls fail when the history wants it.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -23,41 +22,41 @@ use tokio_util::sync::CancellationToken;
 use super::book::Book;
 use crate::support::one_thread::NAMESPACE;
 
-/// How long a call takes that fails at once.
+/// The duration of a call that fails at once.
 const REFUSAL: Duration = Duration::from_secs(1);
-/// After this time a VM of a creation without an answer is shown; less than the controllers wait for it.
+/// The time after which the VM of a creation without an answer is shown. The controllers wait longer for it.
 const SHOWN_LATE: Duration = Duration::from_secs(30);
-/// After this time, where the provider breaks its word.
+/// The same for a provider that breaks its promise.
 const SHOWN_TOO_LATE: Duration = Duration::from_secs(600);
-/// Nobody who sees that the target cluster is silent makes a machine after this time.
+/// The time after which no process that notices the silence of the target cluster makes a machine.
 const SEES_SILENCE: Duration = Duration::from_secs(5 * 60);
 
-/// What a class says to the virtual cloud. All classes have one owner.
+/// The provider specification of a class for the virtual cloud. All classes have one owner.
 pub fn provider_spec() -> Value {
     json!({ "tags": { "kubernetes.io/cluster/whole": "1", "kubernetes.io/role/node": "1" } })
 }
 
-/// The provider. Clones are the same.
+/// The provider. Clones share it.
 #[derive(Clone)]
 pub struct Provider {
     info: DriverInfo,
     cloud: Arc<VirtualCloud>,
     weather: Arc<Mutex<Weather>>,
     book: Arc<OnceLock<Book>>,
-    /// A class, to list VMs of.
+    /// A class for listing VMs.
     class: Arc<MachineClass>,
 }
 
-/// What goes wrong at the provider.
+/// The faults of the provider.
 #[derive(Default)]
 struct Weather {
-    /// Of the next calls.
+    /// The faults of the next calls.
     lucks: VecDeque<Luck>,
     /// VMs that are not shown yet, by their machines.
     hidden: BTreeMap<String, Instant>,
-    /// Machines whose VM is hidden for longer than anybody could wait.
+    /// Machines whose VM is hidden for longer than any controller waits.
     hidden_too_long: BTreeSet<String>,
-    /// Whether deletions are promised only.
+    /// Whether deletions succeed without effect.
     forgets: bool,
 }
 
@@ -77,7 +76,7 @@ fn config(seed: u64) -> SimulationConfig {
 }
 
 impl Provider {
-    /// The cloud begins, with kubelets that reach the API server through this client.
+    /// Starts the cloud, with kubelets that use this client for the API server.
     pub async fn begin(seed: u64, promise: history::Provider, now: Timestamp, kubelets: kube::Client) -> Self {
         let options = SimulationOptions { defaults: config(seed), ..SimulationOptions::new(now) };
         let (cloud, tasks) = start(options, Some(kubelets), CancellationToken::new()).await.expect("the cloud begins");
@@ -96,12 +95,12 @@ impl Provider {
         Self { info, cloud, weather, book, class: Arc::new(class) }
     }
 
-    /// The book that is told of calls.
+    /// Sets the log of calls.
     pub fn told_in(&self, book: &Book) {
         assert!(self.book.set(book.clone()).is_ok(), "a provider has one book");
     }
 
-    /// The VMs that run, whatever the provider shows.
+    /// The running VMs, independent of what the provider shows.
     pub fn vms(&self) -> Vec<ListedVm> {
         let request = ListRequest { class: Arc::clone(&self.class), secret: SecretData::default() };
         let listed = self.cloud.list_machines(&OpContext::within(REFUSAL), request).now_or_never();
@@ -109,7 +108,7 @@ impl Provider {
         listed.and_then(Result::ok).unwrap_or_default()
     }
 
-    /// What becomes of a call to come.
+    /// Sets the fault of a later call.
     pub fn next_call(&self, luck: Luck) {
         self.weather().lucks.push_back(luck);
     }
@@ -119,7 +118,7 @@ impl Provider {
         self.weather().lucks.clear();
     }
 
-    /// From now on deletions are promised and not done.
+    /// From now on deletions succeed without effect.
     pub fn forgets(&self) {
         self.weather().forgets = true;
     }
@@ -128,7 +127,7 @@ impl Provider {
         self.weather.lock().expect("nobody panics with the weather in hand")
     }
 
-    /// The luck of the next call; that of creations waits for one.
+    /// The fault of the next call. A creation waits for one.
     fn luck(&self, is_creation: bool) -> Luck {
         let mut weather = self.weather();
         let fits = |luck: &Luck| is_creation || matches!(luck, Luck::Busy | Luck::Lost);

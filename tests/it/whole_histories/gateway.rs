@@ -1,5 +1,5 @@
-//! What is between a process and the API servers: here calls are lost, refused and held up, processes die at a call, renewals of a Lease
-//! don't arrive, and a target cluster is silent.
+//! The gateway between a process and the API servers: calls are lost, refused and delayed, processes die at a call, renewals of a Lease are lost, and
+//! a target cluster does not answer.
 
 use std::{
     collections::BTreeMap,
@@ -24,31 +24,31 @@ use crate::support::lying::{
     is_counted,
 };
 
-/// What goes wrong with a call.
+/// The faults of a call.
 #[derive(Clone, Copy, Debug)]
 pub enum FailureKind {
-    /// As in a simulated history.
+    /// A fault of a simulated history.
     Fault(Fault),
-    /// The call arrives so much later.
+    /// The call arrives later by this time.
     Late(Duration),
 }
 
-/// What all processes of a world have in common.
+/// The shared state of all processes of a world.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Weather {
-    /// What is refused for hours.
+    /// The writes that are refused for hours.
     pub refused: Option<Refused>,
-    /// Whether the target cluster is silent.
+    /// Whether the target cluster does not answer.
     pub silent: bool,
     /// Whether every process that asks for the Lease gets it.
     pub leases_for_all: bool,
-    /// Whether events of watches are held back.
+    /// Whether events of watches are delayed.
     pub events_wait: bool,
     /// Until when they pass nevertheless, for each of [`LAGGING`].
     pub events_pass: [Option<Instant>; LAGGING.len()],
 }
 
-/// The resources whose watches lag, as the steps of a history number them.
+/// The resources with delayed watches, numbered as in the steps of a history.
 pub const LAGGING: [&str; 4] = ["machines", "machinesets", "machinedeployments", "nodes"];
 
 impl Weather {
@@ -59,14 +59,14 @@ impl Weather {
     }
 }
 
-/// Which cluster a client is of.
+/// The cluster of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     Control,
     Target,
 }
 
-/// The gateway of a process. Clones are the same gateway.
+/// The gateway of a process. Clones share it.
 #[derive(Clone)]
 pub struct Gateway {
     process: usize,
@@ -81,14 +81,14 @@ pub struct Gateway {
 /// The definitions that processes have read, by their paths.
 pub type Definitions = Arc<Mutex<BTreeMap<String, String>>>;
 
-/// Where single definitions are.
+/// The path of single definitions.
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/";
 
 #[derive(Default)]
 struct State {
-    /// What goes wrong, after so many more calls.
+    /// Faults, with the number of calls before each.
     troubles: Vec<(u8, FailureKind)>,
-    /// Renewals of the Lease don't arrive.
+    /// Renewals of the Lease are lost.
     lease_is_cut: bool,
     is_dead: bool,
 }
@@ -128,24 +128,24 @@ impl Gateway {
         self.state.lock().expect("nobody panics with the state in hand")
     }
 
-    /// After so many more calls this happens to one.
+    /// After this number of calls, a call gets this fault.
     pub fn troubles(&self, after: u8, trouble: FailureKind) {
         self.state().troubles.push((after, trouble));
     }
 
-    /// Renewals of the Lease don't arrive any more.
+    /// Renewals of the Lease are lost from now on.
     pub fn cuts_lease(&self) {
         self.state().lease_is_cut = true;
     }
 
-    /// Nothing goes wrong any more.
+    /// There are no more faults.
     pub fn clears(&self) {
         let mut state = self.state();
         state.troubles.clear();
         state.lease_is_cut = false;
     }
 
-    /// The process is dead: whatever of it still runs in this thread reaches nobody.
+    /// The process is dead: the calls of its remaining tasks in this thread reach no server.
     pub fn dies(&self) {
         self.state().is_dead = true;
         self.control.cuts_off();
@@ -156,7 +156,7 @@ impl Gateway {
         self.state().is_dead
     }
 
-    /// Open watches of the target cluster carry nothing any more.
+    /// Open watches of the target cluster deliver nothing from now on.
     pub fn target_falls_silent(&self) {
         self.target.falls_silent();
     }
@@ -225,13 +225,13 @@ impl Gateway {
         Ok(answer)
     }
 
-    /// A watch whose events wait for their time.
+    /// A watch with delayed events.
     fn lags(&self, resource: usize, body: AnyBody) -> AnyBody {
         let rest = stream::unfold(
             (body.into_data_stream(), self.weather.subscribe()),
             move |(mut data, mut weather)| async move {
                 let next = data.next().await?;
-                // Without a world nobody listens either.
+                // Without a world there is no reader either.
                 let _ = weather.wait_for(|weather| weather.lets_events_pass(resource)).await;
                 Some((next, (data, weather)))
             },
@@ -257,7 +257,7 @@ impl Gateway {
         Ok(passed_on(Response::builder().header(CONTENT_TYPE, "application/json").body(Body::from(text.into_bytes()))?))
     }
 
-    /// What goes wrong with this call.
+    /// The fault of this call.
     fn next_trouble(&self) -> Option<FailureKind> {
         let mut state = self.state();
         let due = state.troubles.iter().position(|(after, _)| *after == 0);
@@ -268,7 +268,7 @@ impl Gateway {
         due
     }
 
-    /// A call about the Lease.
+    /// A call for the Lease.
     async fn lease(&self, server: &kube::Client, request: Request<Body>) -> Result<Response<AnyBody>, AnyError> {
         if self.state().lease_is_cut {
             return Err(broken("the network to the Lease is cut"));
@@ -298,7 +298,7 @@ impl Gateway {
     }
 }
 
-/// Which of [`LAGGING`] is watched by this request.
+/// The index in [`LAGGING`] of the resource that this request watches.
 fn lagging(request: &Request<Body>) -> Option<usize> {
     let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
     let resource = request.uri().path().rsplit('/').next().filter(|_| is_watch)?;
@@ -318,7 +318,7 @@ fn has_holder(lease: &Value) -> bool {
     lease.pointer("/spec/holderIdentity").and_then(Value::as_str).is_some_and(|holder| !holder.is_empty())
 }
 
-/// Events tell, and reviews ask; all else that writes is an effect.
+/// Events and reviews are no effects. All other writes are.
 fn is_write(request: &Request<Body>) -> bool {
     let path = request.uri().path();
     is_counted(request) && !path.contains("/events") && !path.contains("/authorization.k8s.io/")
@@ -332,7 +332,7 @@ fn short(body: &[u8]) -> String {
     }
 }
 
-/// What a call asks.
+/// The parts of a call.
 struct Asked {
     method: hyper::Method,
     resource: String,

@@ -1,8 +1,8 @@
-//! Drawn histories of the whole program: two processes, the embedded API server and the virtual cloud in one thread on paused time.
+//! Random histories of the whole program: two processes, the embedded API server and the virtual cloud in one thread on paused time.
 //!
-//! What happens is drawn by `machine-simulation`, and its checks say what must hold ([`book`]); here it happens to the program as it is
-//! built, so that serialisation, watches, admission, leader election and the wiring of the manager are inside too ([`world`]). Steps that
-//! order passes by hand there let time go on here.
+//! `machine-simulation` draws the steps, and its checks are the invariants ([`book`]). Here the steps happen to the program as it is built, so that
+//! serialisation, watches, admission, leader election and the connections inside the manager are tested too ([`world`]). Steps that order passes
+//! there only let time pass here.
 
 mod book;
 mod cloud;
@@ -22,10 +22,10 @@ use self::{
 };
 use crate::support::{one_thread::play, scratch::count_ran};
 
-/// How many histories are played, if the environment does not say so.
+/// The number of histories, if the environment does not set it.
 const HISTORIES: u64 = 12;
 
-/// What became of a history.
+/// The result of a history.
 struct Played {
     violation: Option<Violation>,
     lines: Vec<String>,
@@ -55,7 +55,7 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{variable} is a number")))
 }
 
-/// A seed that fails is named with its steps, and `MCM_WHOLE_HISTORY=SEED` tells all of it.
+/// A seed that fails is printed with its steps, and `MCM_WHOLE_HISTORY=SEED` prints the whole history.
 #[test]
 fn whole_histories_hold() {
     count_ran("whole_histories::whole_histories_hold");
@@ -103,7 +103,7 @@ fn a_seed_is_one_whole_history() {
     assert_eq!(first.len(), second.len());
 }
 
-/// The histories that show a fault would show it.
+/// The histories would find a fault.
 #[rstest::rstest]
 #[case::two_leaders(Broken::LeasesForAll, "an effect without leadership")]
 #[case::vms_that_stay(Broken::VmsStay, "nothing comes to rest")]

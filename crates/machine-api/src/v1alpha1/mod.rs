@@ -1,9 +1,8 @@
-//! The kinds as they are stored: group `machine.sapcloud.io`, version `v1alpha1`.
+//! The stored kinds: group `machine.sapcloud.io`, version `v1alpha1`.
 //!
-//! Field for field as the Go original defines them (spec/api-and-admission §1). Absent and zero are the same value where
-//! Go has no pointer; such fields are plain, `Option` keeps the difference where Go has one. The structs know every
-//! documented field but objects are never written back whole: controllers send patches, so that fields unknown here
-//! survive.
+//! Every field is as in the Go original (spec/api-and-admission §1). If Go has no pointer, absent and zero are the same value and the field is plain.
+//! If Go has a pointer, `Option` keeps the difference. The structs have every documented field, but objects are never written back whole: controllers
+//! send patches, so that unknown fields are kept.
 
 mod common;
 mod machine;

@@ -1,8 +1,8 @@
-//! The kinds as version `v1beta1` shows them (spec/api-and-admission §8.2).
+//! The kinds in version `v1beta1` (spec/api-and-admission §8.2).
 //!
-//! Nothing is stored in this version by default: [`super::conversion`] makes these objects from the stored ones and back.
-//! What the older version said in one string or hid in a flat structure has a field of its own here; what exists only
-//! there is carried in an annotation, so that nothing is lost on the way.
+//! By default no object is stored in this version: [`super::conversion`] converts stored objects to this version and back. Data that the older
+//! version has in one string or in a flat structure has its own field here. Data that only the older version has is in an annotation, so that nothing
+//! is lost.
 
 mod common;
 mod machine;
