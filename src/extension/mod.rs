@@ -9,6 +9,7 @@
 pub mod audit;
 pub mod authentication;
 pub mod authorization;
+mod blocking;
 pub mod checks;
 pub mod contact;
 pub mod desk;

@@ -12,7 +12,7 @@ use std::{
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use tokio::time::Instant;
 
-use super::rows::Rows;
+use super::rows::Row;
 use kube_protocol::status::ApiStatus;
 
 /// How long a list is kept.
@@ -39,20 +39,11 @@ pub struct Place {
 #[derive(Debug)]
 pub struct Kept {
     /// Its objects, selected and in order.
-    pub rows: Rows,
+    pub rows: Vec<Arc<dyn Row>>,
     /// Its `resourceVersion`.
     pub version: u64,
-    /// Whether some objects were left out by a selector.
-    pub selected: Selected,
-}
-
-/// Whether a list was asked for with a selector.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Selected {
-    /// No.
-    Everything,
-    /// Yes.
-    Some,
+    /// Whether it was asked for with a selector.
+    pub is_selected: bool,
 }
 
 struct Slot {
@@ -80,7 +71,7 @@ impl Pages {
     /// larger than all that may be kept is not; its token is one that has expired.
     pub fn keep(&self, place: Place, list: &Arc<Kept>, offset: usize) -> String {
         let id = (self.ids)();
-        let bytes = list.rows.bytes();
+        let bytes: usize = list.rows.iter().map(|row| row.bytes()).sum();
         if bytes <= self.budget {
             let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
             forget(&mut slots, self.budget - bytes);
@@ -179,6 +170,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::extension::testing::TestView;
 
     fn pages(budget: usize) -> Pages {
         let next = AtomicU64::new(1);
@@ -203,9 +195,10 @@ mod tests {
         assert!(pages.open(&token, &here).is_ok());
     }
 
+    /// Each takes seven bytes.
     fn list(length: usize) -> Arc<Kept> {
-        let rows = Rows::Told((0..length).map(|n| json!({"n": n})).collect());
-        Arc::new(Kept { rows, version: 1, selected: Selected::Everything })
+        let rows = (0..length).map(|n| TestView::row(json!({"metadata": {}, "n": n}))).collect();
+        Arc::new(Kept { rows, version: 1, is_selected: false })
     }
 
     #[rstest]
@@ -268,7 +261,6 @@ mod tests {
     #[tokio::test]
     async fn the_oldest_gives_way_and_what_is_too_large_is_not_kept() {
         let (pages, here) = (pages(100), place("pvm", "n", "alice"));
-        // Seven bytes each.
         let [first, second] = [0, 0].map(|_| pages.keep(here.clone(), &list(10), 3));
         assert_eq!(pages.open(&first, &here).unwrap_err().code, 410);
         assert!(pages.open(&second, &here).is_ok());

@@ -2,11 +2,13 @@
 //!
 //! Source: spec/extension-apiserver §1.1.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use serde_json::Value;
 
-use super::rows::Rows;
-use kube_protocol::{jsonpath::JsonPath, request::Verb, resource::Resource, status::ApiStatus};
+use super::rows::Row;
+use kube_protocol::{request::Verb, resource::Resource, status::ApiStatus};
 
 /// Group of all views.
 pub const GROUP: &str = "views.machine.sapcloud.io";
@@ -62,10 +64,10 @@ pub struct SourceRight {
 }
 
 /// One object, with what the reader should be warned of.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug)]
 pub struct Answer {
-    /// The object, with `apiVersion` and `kind`.
-    pub object: Value,
+    /// The object.
+    pub object: Arc<dyn Row>,
     /// Texts for `Warning` headers, at most 120 characters each.
     pub warnings: Vec<String>,
 }
@@ -73,8 +75,8 @@ pub struct Answer {
 /// Objects in any order, with what the reader should be warned of.
 #[derive(Clone, Debug, Default)]
 pub struct Listing {
-    /// The objects, each with `apiVersion` and `kind`; told, or seen and told when their page is.
-    pub rows: Rows,
+    /// The objects.
+    pub rows: Vec<Arc<dyn Row>>,
     /// Texts for `Warning` headers, at most 120 characters each.
     pub warnings: Vec<String>,
 }
@@ -82,12 +84,14 @@ pub struct Listing {
 /// What is known of a view before anybody asks.
 #[derive(Clone, Debug)]
 pub struct Description {
-    /// Its names, verbs and columns.
+    /// Its names and verbs.
     pub resource: Resource,
     /// The `OpenAPI` v3 schema of its kind, with descriptions.
     pub schema: Value,
-    /// Where the values of its field selectors stand, beside `metadata.name` and `metadata.namespace`.
-    pub selectable: Vec<(&'static str, JsonPath)>,
+    /// What its tables say of their columns.
+    pub heads: Value,
+    /// Fields by which objects can be selected, beside `metadata.name` and `metadata.namespace`.
+    pub selectable: Vec<&'static str>,
 }
 
 /// A computed resource.
@@ -96,7 +100,7 @@ pub trait View: Send + Sync {
     /// What is known of it before anybody asks.
     fn description(&self) -> &Description;
 
-    /// Its names, verbs and columns.
+    /// Its names and verbs.
     fn resource(&self) -> &Resource {
         &self.description().resource
     }
@@ -104,11 +108,6 @@ pub trait View: Send + Sync {
     /// The schema of its kind.
     fn schema(&self) -> &Value {
         &self.description().schema
-    }
-
-    /// Its field selectors.
-    fn selectable_fields(&self) -> &[(&'static str, JsonPath)] {
-        &self.description().selectable
     }
 
     /// What one must be allowed to read to be answered; nothing: the right on the view is enough.

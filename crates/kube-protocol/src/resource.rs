@@ -61,9 +61,9 @@ pub enum Cell {
     Age(JsonPath),
 }
 
-/// A column of a table.
+/// A column of a table. A server whose objects have types of their own says in another way what cells show.
 #[derive(Clone, Debug)]
-pub struct Column {
+pub struct Column<C = Cell> {
     /// Head of the column.
     pub name: String,
     /// `string`, `integer`, `number`, `boolean` or `date`.
@@ -75,7 +75,7 @@ pub struct Column {
     /// Columns above 0 are shown by `-o wide` only.
     pub priority: i64,
     /// What its cells show.
-    pub cell: Cell,
+    pub cell: C,
 }
 
 /// A served resource.

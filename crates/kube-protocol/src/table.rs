@@ -3,6 +3,7 @@
 //! Source: spec/extension-apiserver §2.11.
 
 use jiff::Timestamp;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
@@ -43,47 +44,99 @@ impl IncludeObject {
     }
 }
 
-/// Whether a table says what its columns are.
+/// How an answer shows its objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heads {
-    /// It does.
-    Shown,
-    /// The reader knows them.
-    Known,
+pub enum Form {
+    /// In a table of this version of `meta.k8s.io`; rows carry so much of the objects.
+    Table(&'static str, IncludeObject),
+    /// Only their metadata.
+    Metadata,
+    /// Whole.
+    Objects,
 }
 
-/// A table of objects. `metadata` is that of the list; `version` that of `meta.k8s.io`.
-pub fn table(
-    columns: &[Column],
-    objects: &[&Value],
-    metadata: &Value,
-    version: &str,
-    include: IncludeObject,
-    heads: Heads,
-    now: Timestamp,
-) -> Value {
-    let head = |column: &Column| {
+impl Form {
+    /// That of one object.
+    ///
+    /// # Errors
+    /// 406 for the shape of a list, 400 for an unknown `includeObject`.
+    pub fn of_object(shape: Shape, query: &Query) -> Result<Self, ApiStatus> {
+        if shape == Shape::PartialList { Err(ApiStatus::not_acceptable(MEDIA_TYPES)) } else { Self::of(shape, query) }
+    }
+
+    /// That of a list.
+    ///
+    /// # Errors
+    /// 406 for the shape of one object, 400 for an unknown `includeObject`.
+    pub fn of_list(shape: Shape, query: &Query) -> Result<Self, ApiStatus> {
+        if shape == Shape::PartialObject { Err(ApiStatus::not_acceptable(MEDIA_TYPES)) } else { Self::of(shape, query) }
+    }
+
+    /// That of objects one by one, as in a watch.
+    ///
+    /// # Errors
+    /// 400 for an unknown `includeObject`.
+    pub fn of(shape: Shape, query: &Query) -> Result<Self, ApiStatus> {
+        Ok(match shape {
+            Shape::Table(version) => Self::Table(version, IncludeObject::parse(query)?),
+            Shape::PartialObject | Shape::PartialList => Self::Metadata,
+            Shape::Object | Shape::GroupDiscovery(_) => Self::Objects,
+        })
+    }
+
+    /// An object as this form shows it.
+    pub fn show(self, columns: &[Column], object: Value, now: Timestamp) -> Value {
+        match self {
+            Self::Table(_, include) => {
+                let cells = columns.iter().map(|column| cell(column, &object, now)).collect();
+                let object = match include {
+                    IncludeObject::None => Value::Null,
+                    IncludeObject::Metadata => partial(&object["metadata"]),
+                    IncludeObject::Object => object,
+                };
+                row(cells, object)
+            }
+            Self::Metadata => partial(&object["metadata"]),
+            Self::Objects => object,
+        }
+    }
+
+    /// A list of what it shows. `heads` is for a table; `whole` makes a list of the objects themselves.
+    pub fn list(
+        self,
+        heads: impl FnOnce() -> Value,
+        items: Vec<Value>,
+        metadata: &Value,
+        whole: impl FnOnce(Vec<Value>) -> Value,
+    ) -> Value {
+        match self {
+            Self::Table(version, _) => table(version, heads(), items, metadata),
+            Self::Metadata => json!({
+                "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "items": items,
+            }),
+            Self::Objects => whole(items),
+        }
+    }
+}
+
+/// What a table says of its columns.
+pub fn heads<C>(columns: &[Column<C>]) -> Value {
+    let head = |column: &Column<C>| {
         json!({
             "name": column.name, "type": column.value_type, "format": column.format,
             "description": column.description, "priority": column.priority,
         })
     };
-    let rows: Vec<Value> = objects
-        .iter()
-        .map(|object| {
-            let cells: Vec<Value> = columns.iter().map(|column| cell(column, object, now)).collect();
-            let object = match include {
-                IncludeObject::None => Value::Null,
-                IncludeObject::Metadata => partial(object),
-                IncludeObject::Object => (*object).clone(),
-            };
-            json!({"cells": cells, "object": object})
-        })
-        .collect();
-    let heads = match heads {
-        Heads::Shown => json!(columns.iter().map(head).collect::<Vec<_>>()),
-        Heads::Known => Value::Null,
-    };
+    columns.iter().map(head).collect()
+}
+
+/// A row of a table, with as much of its object as it carries.
+pub fn row(cells: Vec<Value>, object: Value) -> Value {
+    json!({"cells": cells, "object": object})
+}
+
+/// A table of this version of `meta.k8s.io`. `metadata` is that of the list; without heads the reader knows the columns.
+pub fn table(version: &str, heads: Value, rows: Vec<Value>, metadata: &Value) -> Value {
     json!({
         "kind": "Table", "apiVersion": format!("meta.k8s.io/{version}"), "metadata": metadata,
         "columnDefinitions": heads, "rows": rows,
@@ -112,8 +165,13 @@ fn age_cell(time: &Value, now: Timestamp) -> Value {
     match time.as_str().map(str::parse::<Timestamp>) {
         None => Value::Null,
         Some(Err(_)) => json!("<invalid>"),
-        Some(Ok(time)) => json!(human_duration(now.as_second() - time.as_second())),
+        Some(Ok(time)) => json!(age(time, now)),
     }
+}
+
+/// How long ago a time is, as `kubectl` prints ages.
+pub fn age(time: Timestamp, now: Timestamp) -> String {
+    human_duration(now.as_second() - time.as_second())
 }
 
 /// A value as text in a cell.
@@ -126,7 +184,7 @@ pub fn text(value: &Value) -> String {
 }
 
 /// A time span in seconds, as `kubectl` prints ages.
-pub fn human_duration(seconds: i64) -> String {
+fn human_duration(seconds: i64) -> String {
     let parts = |large: i64, l: &str, small: i64, s: &str| {
         if small == 0 { format!("{large}{l}") } else { format!("{large}{l}{small}{s}") }
     };
@@ -146,15 +204,9 @@ pub fn human_duration(seconds: i64) -> String {
     }
 }
 
-/// The metadata of an object.
-pub fn partial(object: &Value) -> Value {
-    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"]})
-}
-
-/// The metadata of a list's objects.
-pub fn partial_list(objects: &[&Value], metadata: &Value) -> Value {
-    let items: Vec<Value> = objects.iter().map(|object| partial(object)).collect();
-    json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "items": items})
+/// An object of which only the metadata are shown.
+pub fn partial(metadata: &impl Serialize) -> Value {
+    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata})
 }
 
 /// One object as its caller wants it.
@@ -168,16 +220,13 @@ pub fn shape_object(
     query: &Query,
     now: Timestamp,
 ) -> Result<Value, ApiStatus> {
-    match shape {
-        Shape::Table(version) => {
-            let include = IncludeObject::parse(query)?;
-            let metadata = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
-            Ok(table(columns, &[&object], &metadata, version, include, Heads::Shown, now))
-        }
-        Shape::PartialObject => Ok(partial(&object)),
-        Shape::PartialList => Err(ApiStatus::not_acceptable(MEDIA_TYPES)),
-        Shape::Object | Shape::GroupDiscovery(_) => Ok(object),
-    }
+    let form = Form::of_object(shape, query)?;
+    let metadata = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
+    let object = form.show(columns, object, now);
+    Ok(match form {
+        Form::Table(version, _) => table(version, heads(columns), vec![object], &metadata),
+        Form::Metadata | Form::Objects => object,
+    })
 }
 
 /// A list as its caller wants it; `whole` makes that of the objects themselves.
@@ -193,16 +242,9 @@ pub fn shape_list(
     now: Timestamp,
     whole: impl FnOnce(Vec<Value>) -> Value,
 ) -> Result<Value, ApiStatus> {
-    let borrowed: Vec<&Value> = objects.iter().collect();
-    match shape {
-        Shape::Table(version) => {
-            let include = IncludeObject::parse(query)?;
-            Ok(table(columns, &borrowed, metadata, version, include, Heads::Shown, now))
-        }
-        Shape::PartialList => Ok(partial_list(&borrowed, metadata)),
-        Shape::PartialObject => Err(ApiStatus::not_acceptable(MEDIA_TYPES)),
-        Shape::Object | Shape::GroupDiscovery(_) => Ok(whole(objects)),
-    }
+    let form = Form::of_list(shape, query)?;
+    let items = objects.into_iter().map(|object| form.show(columns, object, now)).collect();
+    Ok(form.list(|| heads(columns), items, metadata, whole))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //!
 //! Source: spec/extension-apiserver §1.1.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -18,8 +18,8 @@ use kube_protocol::{
     request::Verb,
     status::{ApiStatus, Cause},
 };
-use kube_values::{duration::GoDuration, selector::Labels};
-use machine_controllers::{snapshots::Metadata, times::rfc3339};
+use kube_values::duration::GoDuration;
+use machine_controllers::times::rfc3339;
 
 /// Longest text of a `Warning` header.
 const LONGEST_WARNING: usize = 120;
@@ -83,28 +83,6 @@ pub fn warning(text: &str) -> String {
 /// Text of a provider as a reader may see it: without control characters, at most 1 KiB.
 pub fn scrubbed(text: &str) -> String {
     shortened(text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect())
-}
-
-/// Metadata of a view of an object: what both have in common.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct CommonMetadata<'a> {
-    #[serde(skip_serializing_if = "str::is_empty")]
-    name: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    namespace: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    uid: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    creation_timestamp: Option<Time>,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    labels: &'a Labels,
-}
-
-/// Metadata of a view of this object.
-pub fn metadata_of(object: Metadata<'_>) -> CommonMetadata<'_> {
-    let Metadata { name, namespace, uid, created, labels, .. } = object;
-    CommonMetadata { name, namespace, uid, creation_timestamp: created.map(Time), labels }
 }
 
 /// Metadata of a view of something that is no object.

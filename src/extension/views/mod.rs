@@ -11,14 +11,12 @@ mod describe;
 mod drain_plans;
 mod fleet;
 mod outlooks;
-mod processors;
 mod provider_machines;
 mod rollout_plans;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
-mod turns;
 
 use std::sync::Arc;
 

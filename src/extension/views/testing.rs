@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::{Inventories, InventorySettings, Judges, Sources, Standing};
-use crate::extension::view::View;
+use crate::extension::{rows::Row, testing::whole, view::View};
 use controller_runtime::{
     clock::{Clock, TokioClock},
     key::ObjectKey,
@@ -61,7 +61,8 @@ fn metadata(name: &str) -> Value {
 }
 
 /// The object, which is as the view's schema says.
-pub fn conforming(view: &dyn View, object: Value) -> Value {
+pub fn conforming(view: &dyn View, object: &Arc<dyn Row>) -> Value {
+    let object = whole(object);
     let validator = jsonschema::validator_for(view.schema()).unwrap();
     let wrong: Vec<String> =
         validator.iter_errors(&object).map(|error| format!("{}: {error}", error.instance_path())).collect();

@@ -10,6 +10,7 @@ mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::Duration,
 };
 
@@ -21,10 +22,13 @@ use self::shape::{Blocked, Budget, DrainPlan, Ignored, PodStep, Spec, Status, To
 use super::{
     Sources,
     common::{self, count, length, metadata, not_ready, right, right_to_read, scrubbed, seconds},
-    describe::{Names, column, name_column},
-    turns::Turns,
+    describe::{Names, column, given, name_column},
 };
-use crate::extension::view::{Answer, Description, Freshness, GROUP, Question, SourceRight, View};
+use crate::extension::{
+    blocking::Limiter,
+    rows::Renderer,
+    view::{Answer, Description, Freshness, GROUP, Question, SourceRight, View},
+};
 use controller_runtime::{key::ObjectKey, snapshot::Snapshot};
 use kube_protocol::{
     request::Verb,
@@ -72,8 +76,8 @@ const NO_NODE_YET: &str = "the machine has no Node yet";
 pub struct DrainPlanView {
     sources: Sources,
     target: OutlookTarget,
-    description: Description,
-    turns: Turns,
+    renderer: Arc<Renderer<DrainPlan>>,
+    limiter: Limiter,
 }
 
 /// What is to be drained, and how.
@@ -89,18 +93,22 @@ impl DrainPlanView {
     pub fn new(sources: &Sources) -> Option<Self> {
         let columns = vec![
             name_column(),
-            column("Node", "string", ".status.nodeName", "The node."),
-            column("Mode", "string", ".status.mode", "Whether pods are evicted or deleted."),
-            column("Pods", "integer", ".status.totals.pods", "Pods that go."),
-            column("With volumes", "integer", ".status.totals.withVolumes", "Pods whose volumes have to move."),
-            column("Blocked", "integer", ".status.totals.blocked", "Pods that no budget lets go."),
-            column("Estimate", "string", ".status.estimatedDuration", "How long it takes."),
+            column("Node", "string", "The node.", |plan: &DrainPlan| given(&plan.status.node_name)),
+            column("Mode", "string", "Whether pods are evicted or deleted.", |plan| plan.status.mode.into()),
+            column("Pods", "integer", "Pods that go.", |plan| plan.status.totals.pods.into()),
+            column("With volumes", "integer", "Pods whose volumes have to move.", |plan| {
+                plan.status.totals.with_volumes.into()
+            }),
+            column("Blocked", "integer", "Pods that no budget lets go.", |plan| plan.status.totals.blocked.into()),
+            column("Estimate", "string", "How long it takes.", |plan| {
+                plan.status.estimated_duration.to_string().into()
+            }),
         ];
         Some(Self {
             sources: sources.clone(),
             target: sources.outlooks.target()?.clone(),
-            description: NAMES.describe::<DrainPlan>(columns, &[]),
-            turns: Turns::at_a_time(sources.plans_at_a_time),
+            renderer: NAMES.describe(columns, &[]),
+            limiter: Limiter::new(sources.plans_at_a_time),
         })
     }
 
@@ -186,7 +194,8 @@ impl DrainPlanView {
         let skipped = status.skipped_because.iter().map(|why| format!("nothing would be drained: {why}"));
         let cut = status.truncated_because.iter().map(|why| format!("the plan is not whole: {why}"));
         let warnings = skipped.chain(cut).map(|text| common::warning(&text)).collect();
-        Ok(Answer { object: NAMES.object(&metadata, &DrainPlan { spec, status })?, warnings })
+        let body = DrainPlan { spec, status };
+        Ok(Answer { object: self.renderer.row((metadata, body)), warnings })
     }
 
     async fn drained(&self, node: &str, subject: &Subject) -> Result<Status, ApiStatus> {
@@ -208,7 +217,7 @@ impl DrainPlanView {
         let question =
             drain::Question { allowed: pods.allowed(&observed), unasked: pods.unasked(&observed), seen: observed };
         let played = question.clone();
-        let foretold = self.turns.play(move |go_on| forecast(&played, go_on)).await?;
+        let foretold = self.limiter.run(move |go_on| forecast(&played, go_on)).await?;
         Ok(told(&question.seen, &pods, &order, foretold.as_ref()))
     }
 }
@@ -338,7 +347,7 @@ fn told(seen: &DrainObservation, pods: &Pods, order: &DrainOrder, foretold: Opti
     let why_cut = match foretold {
         None => Some(format!(
             "the drain of {total} pods is too large to be played through within {}: no wave of it is told",
-            seconds(Turns::BUDGET)
+            seconds(Limiter::BUDGET)
         )),
         Some(_) if total > MOST_PODS => Some(format!("{MOST_PODS} of {total} pods are listed")),
         Some(_) => None,
@@ -439,7 +448,7 @@ fn read(review: &Value) -> Result<(String, Spec), ApiStatus> {
 #[async_trait]
 impl View for DrainPlanView {
     fn description(&self) -> &Description {
-        &self.description
+        &self.renderer.description
     }
 
     fn source_rights(&self, question: Question<'_>) -> Vec<SourceRight> {

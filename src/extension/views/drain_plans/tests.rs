@@ -1,4 +1,3 @@
-use std::sync::Arc;
 use std::{sync::Mutex, time::Duration};
 
 use rstest::rstest;
@@ -8,6 +7,7 @@ use super::{
     super::testing::{self, Pods as Target, World},
     *,
 };
+use crate::extension::testing::whole;
 use controller_runtime::{gate::Gate, tasks::TokioTasks};
 use machine_controllers::drain::{Drain, Drainer, Run, act::Evictor, order::DrainFlow, step::DrainResult};
 
@@ -31,12 +31,12 @@ fn view(world: &World) -> DrainPlanView {
 
 async fn plan(world: &World) -> Value {
     let view = view(world);
-    testing::conforming(&view, view.get("ns", "m", Freshness::Recent).await.unwrap().object)
+    testing::conforming(&view, &view.get("ns", "m", Freshness::Recent).await.unwrap().object)
 }
 
 async fn create(world: &World, spec: Value) -> Result<Value, ApiStatus> {
     let view = view(world);
-    view.create("ns", json!({ "spec": spec })).await.map(|answer| testing::conforming(&view, answer.object))
+    view.create("ns", json!({ "spec": spec })).await.map(|answer| testing::conforming(&view, &answer.object))
 }
 
 /// Kind and pods of each wave.
@@ -184,7 +184,8 @@ async fn longer_limits_never_make_a_drain_shorter() {
 async fn what_has_no_node_is_skipped() {
     let world = world();
     world.add_machine(testing::machine("young", json!({})));
-    let Answer { object: plan, warnings } = view(&world).get("ns", "young", Freshness::Recent).await.unwrap();
+    let Answer { object, warnings } = view(&world).get("ns", "young", Freshness::Recent).await.unwrap();
+    let plan = whole(&object);
     assert_eq!(warnings, ["nothing would be drained: the machine has no Node yet"]);
     assert_eq!(plan["status"]["mode"], "Skipped");
     assert_eq!(plan["status"]["skippedBecause"], "the machine has no Node yet");
@@ -193,7 +194,7 @@ async fn what_has_no_node_is_skipped() {
             "metadata": { "labels": { "node": "expected" } }, "status": { "currentStatus": { "phase": phase } },
         });
         world.add_machine(testing::machine(phase, patch));
-        let plan = view(&world).get("ns", phase, Freshness::Recent).await.unwrap().object;
+        let plan = whole(&view(&world).get("ns", phase, Freshness::Recent).await.unwrap().object);
         assert_eq!(plan["status"]["skippedBecause"], why);
     }
     let plan = create(&world, json!({ "nodeName": "nowhere" })).await.unwrap();

@@ -8,7 +8,7 @@ mod shape;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -22,13 +22,16 @@ use super::{
     Sources,
     amounts::{Amounts, NodeAmounts},
     common::{MOST_NAMES, Observed, count, metadata, not_ready, right_to_list, scrubbed},
-    describe::{Names, column, computed, name_column},
+    describe::{Names, column, name_column},
     provider_machines::{
         claims::{Claims, identity},
         inventory::ListedVms,
     },
 };
-use crate::extension::view::{Answer, Description, Freshness, Listing, Question, SourceRight, View};
+use crate::extension::{
+    rows::{Renderer, Row},
+    view::{Answer, Description, Freshness, Listing, Question, SourceRight, View},
+};
 use controller_runtime::{key::ObjectKey, snapshot::Snapshot as _, store::Store};
 use kube_protocol::{request::Verb, status::ApiStatus};
 use machine_api::{
@@ -51,7 +54,7 @@ const AT_ONCE: usize = 256;
 /// The view `fleetsummaries`.
 pub struct FleetView {
     sources: Sources,
-    description: Description,
+    renderer: Arc<Renderer<FleetSummary>>,
 }
 
 impl FleetView {
@@ -59,23 +62,24 @@ impl FleetView {
     pub fn new(sources: &Sources) -> Self {
         let columns = vec![
             name_column(),
-            column("Machines", "integer", ".machines.total", "Machines of the namespace."),
-            computed("Running", "integer", |fleet| in_phase(fleet, "Running"), "Machines that are Running."),
-            computed("Pending", "integer", |fleet| in_phase(fleet, "Pending"), "Machines whose VM has not joined yet."),
-            computed("Failed", "integer", |fleet| in_phase(fleet, "Failed"), "Machines that have failed."),
-            computed(
-                "Terminating",
-                "integer",
-                |fleet| in_phase(fleet, "Terminating"),
-                "Machines that are being deleted.",
-            ),
-            column("Orphans", "integer", ".machines.orphans", "VMs without a machine."),
-            column("Frozen", "boolean", ".frozen.value", "Whether verdicts or creations are suspended."),
+            column("Machines", "integer", "Machines of the namespace.", |fleet: &FleetSummary| {
+                fleet.machines.total.into()
+            }),
+            column("Running", "integer", "Machines that are Running.", |fleet| in_phase(fleet, "Running")),
+            column("Pending", "integer", "Machines whose VM has not joined yet.", |fleet| in_phase(fleet, "Pending")),
+            column("Failed", "integer", "Machines that have failed.", |fleet| in_phase(fleet, "Failed")),
+            column("Terminating", "integer", "Machines that are being deleted.", |fleet| {
+                in_phase(fleet, "Terminating")
+            }),
+            column("Orphans", "integer", "VMs without a machine.", |fleet| fleet.machines.orphans.into()),
+            column("Frozen", "boolean", "Whether verdicts or creations are suspended.", |fleet| {
+                fleet.frozen.value.into()
+            }),
         ];
-        Self { sources: sources.clone(), description: NAMES.describe::<FleetSummary>(columns, &[]) }
+        Self { sources: sources.clone(), renderer: NAMES.describe(columns, &[]) }
     }
 
-    async fn summary(&self) -> Result<Value, ApiStatus> {
+    async fn summary(&self) -> Result<Arc<dyn Row>, ApiStatus> {
         if let Some(missing) = self.sources.outlooks.missing() {
             return Err(not_ready(missing));
         }
@@ -105,7 +109,7 @@ impl FleetView {
         }
         let frozen = frozen(self.sources.outlooks.freeze(), &deployments);
         let rows = deployments.iter().take(MOST_NAMES);
-        let summary = FleetSummary {
+        let body = FleetSummary {
             machines,
             deployments: rows.map(|deployment| row(deployment, class_of(deployment).as_deref())).collect(),
             failures: failures.told(),
@@ -119,7 +123,7 @@ impl FleetView {
             status: Observed::at(now),
         };
         let key = ObjectKey::new(namespace.clone(), namespace.clone());
-        NAMES.object(&metadata(NAMES.kind, &key, "", now), &summary)
+        Ok(self.renderer.row((metadata(NAMES.kind, &key, "", now), body)))
     }
 
     fn count_machine(&self, machine: &MachineSnapshot, now: Timestamp, all: &mut Machines, amounts: &mut NodeAmounts) {
@@ -139,8 +143,8 @@ impl FleetView {
 }
 
 /// Machines in a phase; one that no machine is in is not named in the object.
-fn in_phase(fleet: &Value, phase: &str) -> Value {
-    Value::from(fleet["machines"]["byPhase"][phase].as_i64().unwrap_or(0))
+fn in_phase(fleet: &FleetSummary, phase: &str) -> Value {
+    fleet.machines.by_phase.get(phase).copied().unwrap_or(0).into()
 }
 
 /// VMs without a machine on the lists that are in memory; `None` when there is no list. One whose machine has gone since its list
@@ -211,7 +215,7 @@ fn frozen(freeze: Freeze, deployments: &[DeploymentSnapshot]) -> Frozen {
 #[async_trait]
 impl View for FleetView {
     fn description(&self) -> &Description {
-        &self.description
+        &self.renderer.description
     }
 
     fn source_rights(&self, question: Question<'_>) -> Vec<SourceRight> {
@@ -229,6 +233,6 @@ impl View for FleetView {
         if namespace.is_some_and(|namespace| namespace != self.sources.namespace) {
             return Ok(Listing::default());
         }
-        Ok(Listing { rows: vec![self.summary().await?].into(), warnings: Vec::new() })
+        Ok(Listing { rows: vec![self.summary().await?], warnings: Vec::new() })
     }
 }

@@ -10,7 +10,7 @@ use kube_values::duration::GoDuration;
 use machine_controllers::machine::outlook::Stage;
 
 /// Why a machine is as it is, and what the machine controller would do next. Name, labels and age are those of the machine.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineOutlook {
     /// Phase of the machine.
@@ -40,7 +40,7 @@ pub struct MachineOutlook {
 }
 
 /// What was last done about a machine.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Operation {
     /// What it was.
@@ -132,7 +132,7 @@ pub struct OwnerView {
 }
 
 /// How an outlook came about.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
     /// When it was computed.

@@ -11,8 +11,16 @@ use super::{
     },
     *,
 };
-use crate::extension::rows::Selection;
-use kube_protocol::selectors::{FieldSelector, LabelSelector};
+use crate::extension::{
+    blocking::AT_ONCE,
+    rows::{rendered, selected},
+    testing::whole,
+};
+use kube_protocol::{
+    selectors::{FieldSelector, LabelSelector},
+    table::Form,
+};
+use kube_values::duration::GoDuration;
 
 fn machine(patch: Value) -> Machine {
     testing::machine("m", patch)
@@ -20,7 +28,7 @@ fn machine(patch: Value) -> Machine {
 
 async fn outlook(world: &World, name: &str) -> Value {
     let view = OutlookView::new(&world.sources);
-    testing::conforming(&view, view.get("ns", name, Freshness::Recent).await.unwrap().object)
+    testing::conforming(&view, &view.get("ns", name, Freshness::Recent).await.unwrap().object)
 }
 
 fn in_phase(phase: &str, seconds_ago: i64) -> Value {
@@ -144,8 +152,8 @@ async fn a_long_list_is_told_whole() {
     for number in 0..=3 * AT_ONCE {
         world.add_machine(testing::machine(&format!("m-{number:04}"), json!({})));
     }
-    let told = OutlookView::new(&world.sources).list(Some("ns"), Freshness::Recent).await.unwrap().rows;
-    let told = told.whole().await.unwrap();
+    let rows = OutlookView::new(&world.sources).list(Some("ns"), Freshness::Recent).await.unwrap().rows;
+    let told = rendered(&rows, Form::Objects, testing::dawn()).await.unwrap();
     let names: Vec<&str> = told.iter().filter_map(|one| one["metadata"]["name"].as_str()).collect();
     assert_eq!(names.len(), 3 * AT_ONCE + 1);
     let mut distinct = names.clone();
@@ -175,7 +183,7 @@ async fn a_later_page_shows_the_moment_of_the_first() {
     ));
     world.add_class("c", json!({ "metadata": { "resourceVersion": "9" }, "provider": "another" }));
     world.put_set("s", &json!({ "metadata": { "resourceVersion": "9" }, "spec": { "replicas": 7 } }));
-    assert_eq!(rows.page(1..2).await.unwrap(), [then]);
+    assert_eq!(whole(&rows[1]), then);
     let now = outlook(&world, "m-2").await;
     assert_eq!((&now["phase"], &now["owners"]), (&json!("Running"), &Value::Null), "{now:#}");
 }
@@ -195,13 +203,10 @@ async fn selectors_look_at_what_is_told(#[case] fields: &str, #[case] labels: &s
     world.add_machine(testing::machine("deleted", json!({ "metadata": { "deletionTimestamp": testing::ago(60) } })));
     let view = OutlookView::new(&world.sources);
     let (labels, fields) = (LabelSelector::parse(labels).unwrap(), FieldSelector::parse(fields).unwrap());
-    let selection = Selection { labels: &labels, fields: &fields, own: view.selectable_fields() };
     let rows = view.list(None, Freshness::Recent).await.unwrap().rows;
-    let told = Rows::from(rows.clone().whole().await.unwrap()).selected(&selection).whole().await.unwrap();
-    let seen = rows.selected(&selection).whole().await.unwrap();
-    let names: Vec<&str> = seen.iter().filter_map(|one| one["metadata"]["name"].as_str()).collect();
+    let rows = selected(rows, &labels, &fields).await.unwrap();
+    let names: Vec<&str> = rows.iter().map(|row| row.metadata().name).collect();
     assert_eq!(names, expected);
-    assert_eq!(seen, told, "what is seen of a machine selects as what is told of it");
 }
 
 #[tokio::test(start_paused = true)]
@@ -228,10 +233,14 @@ async fn what_another_process_has_told_is_told_as_it_stands_and_never_read() {
 
 #[test]
 fn the_columns_can_be_read() {
-    let deadlines = json!({ "deadlines": [
-        { "name": "b", "at": "2027-01-15T08:00:02Z", "remaining": "2s" },
-        { "name": "a", "at": "2027-01-15T08:00:01Z", "remaining": "1s" },
-    ]});
-    assert_eq!(deadline_cell(&deadlines), "a in 1s");
-    assert_eq!(next_cell(&deadlines), Value::Null);
+    let deadline = |name, second: i64| DeadlineView {
+        name,
+        at: testing::ago(-second).as_str().unwrap().to_owned(),
+        remaining: GoDuration::from_secs(second),
+        on_expiry: "",
+    };
+    let outlook =
+        MachineOutlook { deadlines: vec![deadline("health", 2), deadline("creation", 1)], ..MachineOutlook::default() };
+    assert_eq!(deadline_cell(&outlook), "creation in 1s");
+    assert_eq!(next_cell(&outlook), Value::Null);
 }

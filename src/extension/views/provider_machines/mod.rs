@@ -31,7 +31,10 @@ use super::{
     common::{Incomplete, hex, metadata, not_ready, right_to_list, scrubbed, seconds, warning},
     describe::{Names, age_column, column, name_column, wide},
 };
-use crate::extension::view::{Answer, Description, Freshness, Listing, Question, SourceRight, View};
+use crate::extension::{
+    rows::{Field, Renderer, Row},
+    view::{Answer, Description, Freshness, Listing, Question, SourceRight, View},
+};
 use controller_runtime::{key::ObjectKey, snapshot::Snapshot};
 use kube_protocol::{request::Verb, status::ApiStatus};
 use machine_api::{kind::Kind, names::label, v1alpha1::MachineClass};
@@ -58,13 +61,7 @@ const ASK_AGAIN: u32 = 10;
 /// The view `providermachines`.
 pub struct ProviderMachineView {
     sources: Sources,
-    description: Description,
-}
-
-/// All rows, and what is missing.
-struct Rows {
-    rows: Vec<ProviderMachine>,
-    incomplete: Vec<Incomplete>,
+    renderer: Arc<Renderer<ProviderMachine>>,
 }
 
 impl ProviderMachineView {
@@ -72,30 +69,31 @@ impl ProviderMachineView {
     pub fn new(sources: &Sources) -> Self {
         let columns = vec![
             name_column(),
-            wide(column("Provider ID", "string", ".providerID", "Identity of the VM at the provider.")),
-            column("Class", "string", ".class.name", "Class that lists the VM."),
-            column("State", "string", ".state", "Whether a machine has the VM."),
-            column("Machine", "string", ".machineRef.name", "The machine."),
-            column("Node", "string", ".nodeRef.name", "The machine's Node."),
+            wide(column("Provider ID", "string", "Identity of the VM at the provider.", |vm: &ProviderMachine| {
+                vm.provider_id.as_str().into()
+            })),
+            column("Class", "string", "Class that lists the VM.", |vm| vm.class.name.as_str().into()),
+            column("State", "string", "Whether a machine has the VM.", |vm| vm.state.into()),
+            column("Machine", "string", "The machine.", |vm| {
+                vm.machine_ref.as_ref().map(|machine| machine.name.as_str()).into()
+            }),
+            column("Node", "string", "The machine's Node.", |vm| {
+                vm.node_ref.as_ref().map(|node| node.name.as_str()).into()
+            }),
             age_column(),
         ];
-        Self {
-            sources: sources.clone(),
-            description: NAMES.describe::<ProviderMachine>(
-                columns,
-                &[
-                    ("state", ".state"),
-                    ("class.name", ".class.name"),
-                    ("machineRef.name", ".machineRef.name"),
-                    ("providerID", ".providerID"),
-                ],
-            ),
-        }
+        let fields: [Field<ProviderMachine>; 4] = [
+            ("state", |vm| vm.state),
+            ("class.name", |vm| &vm.class.name),
+            ("machineRef.name", |vm| vm.machine_ref.as_ref().map_or("", |machine| &machine.name)),
+            ("providerID", |vm| &vm.provider_id),
+        ];
+        Self { sources: sources.clone(), renderer: NAMES.describe(columns, &fields) }
     }
 
     /// What providers list, held against the machines. A VM of an older list that is nobody's is looked for on a new one before it
-    /// is told, as far as the provider may be asked.
-    async fn rows(&self, freshness: Freshness) -> Result<Rows, ApiStatus> {
+    /// is told, as far as the provider may be asked. What is missing is answered too.
+    async fn rows(&self, freshness: Freshness) -> Result<(Vec<ProviderMachine>, Vec<Incomplete>), ApiStatus> {
         if let Some(missing) = self.sources.outlooks.missing() {
             return Err(not_ready(missing));
         }
@@ -107,27 +105,29 @@ impl ProviderMachineView {
             .into_iter()
             .filter(|class| class.namespace() == self.sources.namespace)
             .collect();
-        let mut seen = self.look(&classes, freshness.into()).await;
-        let mut rows = seen.rows();
+        let mut inputs = self.look(&classes, freshness.into()).await;
+        let mut rows = inputs.rows();
         let is_doubtful = |row: &ProviderMachine| row.is_nobodys && row.status.source == Origin::Cached.as_str();
         if freshness == Freshness::Recent && rows.iter().any(is_doubtful) {
-            seen = self.look(&classes, Wanted::Newest).await;
-            rows = seen.rows();
+            inputs = self.look(&classes, Wanted::Newest).await;
+            rows = inputs.rows();
         }
-        let incomplete = seen.incomplete();
-        Ok(Rows { rows, incomplete })
+        let incomplete = inputs.incomplete();
+        Ok((rows, incomplete))
     }
-}
 
-impl ProviderMachineView {
-    async fn look(&self, classes: &[Arc<MachineClass>], wanted: Wanted) -> Seen<'_> {
+    fn row(&self, row: ProviderMachine) -> Arc<dyn Row> {
+        self.renderer.row((row.metadata.clone(), row))
+    }
+
+    async fn look(&self, classes: &[Arc<MachineClass>], wanted: Wanted) -> Inputs<'_> {
         let (inventories, unusable) = self.sources.inventories.of(classes, wanted).await;
-        Seen::of(&self.sources, inventories, unusable)
+        Inputs::of(&self.sources, inventories, unusable)
     }
 }
 
 /// All that the rows are made from.
-struct Seen<'a> {
+struct Inputs<'a> {
     sources: &'a Sources,
     now: Timestamp,
     inventories: Vec<Inventory>,
@@ -144,7 +144,7 @@ struct Seen<'a> {
     namesakes: BTreeMap<String, usize>,
 }
 
-impl<'a> Seen<'a> {
+impl<'a> Inputs<'a> {
     fn of(sources: &'a Sources, inventories: Vec<Inventory>, unusable: Vec<(Arc<MachineClass>, Incomplete)>) -> Self {
         // The machines are looked at after the lists: one that came meanwhile has its VM.
         let machines = sources.views.machines.by_index(BY_NAMESPACE, &sources.namespace);
@@ -418,7 +418,7 @@ fn not_known(name: &str, incomplete: &[Incomplete]) -> ApiStatus {
 #[async_trait]
 impl View for ProviderMachineView {
     fn description(&self) -> &Description {
-        &self.description
+        &self.renderer.description
     }
 
     fn source_rights(&self, question: Question<'_>) -> Vec<SourceRight> {
@@ -429,10 +429,11 @@ impl View for ProviderMachineView {
         if namespace != self.sources.namespace {
             return Err(NAMES.not_found(name));
         }
-        let Rows { rows, incomplete } = self.rows(freshness).await?;
+        let (rows, incomplete) = self.rows(freshness).await?;
         match rows.into_iter().find(|row| row.metadata.name.as_deref() == Some(name)) {
             Some(row) => {
-                Ok(Answer { object: NAMES.object(&row.metadata, &row)?, warnings: warnings(&row.status.incomplete) })
+                let warnings = warnings(&row.status.incomplete);
+                Ok(Answer { object: self.row(row), warnings })
             }
             None if incomplete.is_empty() => Err(NAMES.not_found(name)),
             None => Err(not_known(name, &incomplete)),
@@ -443,8 +444,8 @@ impl View for ProviderMachineView {
         if namespace.is_some_and(|namespace| namespace != self.sources.namespace) {
             return Ok(Listing::default());
         }
-        let Rows { rows, incomplete } = self.rows(freshness).await?;
-        let items = rows.iter().map(|row| NAMES.object(&row.metadata, row)).collect::<Result<Vec<_>, _>>()?;
-        Ok(Listing { rows: items.into(), warnings: warnings(&incomplete) })
+        let (rows, incomplete) = self.rows(freshness).await?;
+        let rows = rows.into_iter().map(|row| self.row(row)).collect();
+        Ok(Listing { rows, warnings: warnings(&incomplete) })
     }
 }

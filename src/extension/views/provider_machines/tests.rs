@@ -13,7 +13,7 @@ use super::{
     super::testing::{self, World},
     *,
 };
-use crate::extension::rows::Rows;
+use crate::extension::testing::whole;
 use kube_values::field::Findings;
 use machine_driver::{
     Capabilities, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, MachineRequest, Measured, OpContext,
@@ -101,23 +101,19 @@ fn running(name: &str) -> Machine {
 async fn list(world: &World, freshness: Freshness) -> Listing {
     let view = ProviderMachineView::new(&world.sources);
     let listing = view.list(None, freshness).await.unwrap();
-    for row in told(&listing) {
-        testing::conforming(&view, row.clone());
+    for row in &listing.rows {
+        testing::conforming(&view, row);
     }
     listing
 }
 
-/// The rows of this view are told as soon as they are seen.
-fn told(listing: &Listing) -> &[Value] {
-    match &listing.rows {
-        Rows::Told(rows) => rows,
-        Rows::Seen(..) => panic!("not told yet"),
-    }
+fn objects(listing: &Listing) -> Vec<Value> {
+    listing.rows.iter().map(whole).collect()
 }
 
 fn states(listing: &Listing) -> BTreeMap<String, String> {
     let text = |row: &Value, at: &str| row.pointer(at).and_then(Value::as_str).unwrap_or_default().to_owned();
-    told(listing).iter().map(|row| (text(row, "/providerID"), text(row, "/state"))).collect()
+    objects(listing).iter().map(|row| (text(row, "/providerID"), text(row, "/state"))).collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -130,7 +126,7 @@ async fn of_two_machines_with_one_vm_the_owner_is_told() {
     world.add_machine(twin);
     world.add_node("a", "a");
     let listing = list(&world, Freshness::Recent).await;
-    let row = &told(&listing)[0];
+    let row = &objects(&listing)[0];
     assert_eq!((&row["machineRef"]["name"], &row["nodeRef"]["name"]), (&json!("a"), &json!("a")));
 }
 
@@ -153,7 +149,7 @@ async fn each_vm_and_each_machine_without_one_is_told() {
         ("cloud:///x", "Orphan"),
     ];
     assert_eq!(states(&listing), expected.map(|(id, state)| (id.to_owned(), state.to_owned())).into());
-    let row = |id: &str| told(&listing).iter().find(|row| row["providerID"] == id).unwrap();
+    let row = |id: &str| objects(&listing).into_iter().find(|row| row["providerID"] == id).unwrap();
     assert_eq!(row("cloud:///a")["nodeRef"]["name"], "a");
     assert_eq!(row("cloud:///a")["status"]["source"], "live");
     assert_eq!(row("cloud:///lost")["metadata"]["name"], "lost.missing");
@@ -165,7 +161,7 @@ async fn each_vm_and_each_machine_without_one_is_told() {
     assert!(listing.warnings.is_empty());
 
     let name = orphan["metadata"]["name"].as_str().unwrap();
-    let one = ProviderMachineView::new(&world.sources).get("ns", name, Freshness::Any).await.unwrap().object;
+    let one = whole(&ProviderMachineView::new(&world.sources).get("ns", name, Freshness::Any).await.unwrap().object);
     assert_eq!((one["providerID"].as_str(), &one["metadata"]["uid"]), (Some("cloud:///x"), &orphan["metadata"]["uid"]));
 }
 
@@ -213,12 +209,13 @@ async fn a_vm_that_went_with_its_machine_is_no_orphan_on_an_older_list() {
     let listing = list(&world, Freshness::Recent).await;
     let expected = [("cloud:///a", "Unknown"), ("cloud:///x", "Orphan")];
     assert_eq!(states(&listing), expected.map(|(id, state)| (id.to_owned(), state.to_owned())).into());
-    let doubtful = told(&listing).iter().find(|row| row["providerID"] == "cloud:///a").unwrap();
+    let doubtful = objects(&listing).into_iter().find(|row| row["providerID"] == "cloud:///a").unwrap();
     assert_eq!(
         (doubtful.get("orphan"), &doubtful["status"]["incomplete"][0]["reason"]),
         (None, &json!("ListOutdated"))
     );
-    let fleet = super::super::FleetView::new(&world.sources).get("ns", "ns", Freshness::Recent).await.unwrap().object;
+    let fleet = super::super::FleetView::new(&world.sources).get("ns", "ns", Freshness::Recent).await.unwrap();
+    let fleet = whole(&fleet.object);
     assert_eq!(fleet["machines"]["orphans"], 1);
     tokio::time::advance(Duration::from_secs(10)).await;
     assert_eq!(states(&list(&world, Freshness::Recent).await).len(), 1);
@@ -247,7 +244,7 @@ async fn xa_150_a_list_that_fails_says_so_and_concludes_nothing() {
     world.add_machine(running("a"));
     let listing = list(&world, Freshness::Recent).await;
     assert_eq!(states(&listing), [("cloud:///a".to_owned(), "Unknown".to_owned())].into());
-    assert_eq!(told(&listing)[0]["status"]["incomplete"][0]["reason"], "Unauthenticated");
+    assert_eq!(objects(&listing)[0]["status"]["incomplete"][0]["reason"], "Unauthenticated");
     assert!(listing.warnings[0].starts_with("class c is not complete: Unauthenticated"), "{:?}", listing.warnings);
     let view = ProviderMachineView::new(&world.sources);
     let refused = view.get("ns", "nobody", Freshness::Recent).await.unwrap_err();
@@ -266,7 +263,7 @@ async fn the_last_list_is_kept_for_ten_minutes() {
         tokio::time::advance(Duration::from_secs(after)).await;
         let listing = list(&world, Freshness::Recent).await;
         assert_eq!(states(&listing)["cloud:///a"], state, "{listing:?}");
-        assert_eq!(told(&listing)[0]["status"]["source"], "cached");
+        assert_eq!(objects(&listing)[0]["status"]["source"], "cached");
         assert_eq!(listing.warnings.len(), 1);
     }
 }
@@ -284,7 +281,7 @@ async fn a_class_that_can_t_be_used_is_told_beside_the_others() {
     assert_eq!(states(&listing)["cloud:///a"], "Owned");
     assert_eq!(states(&listing)["cloud:///b"], "Unknown");
     assert!(listing.warnings[0].starts_with("class strange"), "{:?}", listing.warnings);
-    let row = told(&listing).iter().find(|row| row["providerID"] == "cloud:///b").unwrap();
+    let row = objects(&listing).into_iter().find(|row| row["providerID"] == "cloud:///b").unwrap();
     assert_eq!(row["status"]["incomplete"][0]["reason"], "ClassNotUsable");
 }
 
@@ -296,7 +293,7 @@ async fn a_machine_of_a_class_that_is_not_there_says_so() {
     world.add_machine(machine);
     let listing = list(&world, Freshness::Recent).await;
     assert_eq!(states(&listing)["cloud:///a"], "Unknown");
-    assert_eq!(told(&listing)[0]["status"]["incomplete"][0]["reason"], "ClassNotFound");
+    assert_eq!(objects(&listing)[0]["status"]["incomplete"][0]["reason"], "ClassNotFound");
     assert!(listing.warnings[0].starts_with("class typo is not complete: ClassNotFound"), "{:?}", listing.warnings);
 }
 
@@ -308,7 +305,7 @@ async fn classes_of_one_inventory_cost_one_call() {
     world.add_class("stranger", json!({ "providerSpec": { "region": "far" } }));
     world.add_machine(running("a"));
     let listing = list(&world, Freshness::Recent).await;
-    assert_eq!((provider.asked(), told(&listing).len()), (2, 1), "one VM, however many list it");
+    assert_eq!((provider.asked(), objects(&listing).len()), (2, 1), "one VM, however many list it");
     assert_eq!(states(&listing)["cloud:///a"], "Owned");
 }
 
@@ -317,11 +314,11 @@ async fn the_fleet_counts_orphans_only_where_a_list_is_known() {
     let provider = Provider::listing(&[("x", "gone")]);
     let world = provider.world();
     let fleet = super::super::FleetView::new(&world.sources);
-    let orphans = |object: &Value| object["machines"].get("orphans").cloned();
-    assert_eq!(orphans(&fleet.get("ns", "ns", Freshness::Recent).await.unwrap().object), None);
+    let orphans = |answer: Answer| whole(&answer.object)["machines"].get("orphans").cloned();
+    assert_eq!(orphans(fleet.get("ns", "ns", Freshness::Recent).await.unwrap()), None);
     assert_eq!(provider.asked(), 0);
     list(&world, Freshness::Recent).await;
-    assert_eq!(orphans(&fleet.get("ns", "ns", Freshness::Recent).await.unwrap().object), Some(json!(1)));
+    assert_eq!(orphans(fleet.get("ns", "ns", Freshness::Recent).await.unwrap()), Some(json!(1)));
 }
 
 #[test]
@@ -354,7 +351,8 @@ async fn th_31_names_of_a_hostile_provider_harm_no_reader() {
     let provider = Provider::listing(&vms);
     let world = provider.world();
     let listing = list(&world, Freshness::Recent).await;
-    let names: BTreeSet<&str> = told(&listing).iter().filter_map(|row| row["metadata"]["name"].as_str()).collect();
+    let objects = objects(&listing);
+    let names: BTreeSet<&str> = objects.iter().filter_map(|row| row["metadata"]["name"].as_str()).collect();
     assert_eq!(names.len(), hostile.len(), "each is told under a name of its own: {names:?}");
     for name in &names {
         let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
@@ -367,7 +365,7 @@ async fn th_31_names_of_a_hostile_provider_harm_no_reader() {
         let view = ProviderMachineView::new(&world.sources);
         assert!(view.get("ns", name, Freshness::Any).await.is_ok(), "{name}");
     }
-    for row in told(&listing) {
+    for row in &objects {
         for text in ["/vmName", "/providerID", "/orphan/reason"] {
             let text = row.pointer(text).and_then(Value::as_str).unwrap_or_default();
             assert!(!text.chars().any(char::is_control) && text.len() <= 1024, "{text:?}");

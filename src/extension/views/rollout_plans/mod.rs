@@ -8,7 +8,7 @@ mod shape;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -21,10 +21,13 @@ use self::{
 use super::{
     Sources,
     common::{count, metadata, not_ready, right, right_to_read, seconds, warning},
-    describe::{Names, column, computed, name_column, wide},
-    turns::Turns,
+    describe::{Names, column, name_column, wide},
 };
-use crate::extension::view::{Answer, Description, Freshness, Question, SourceRight, View};
+use crate::extension::{
+    blocking::Limiter,
+    rows::Renderer,
+    view::{Answer, Description, Freshness, Question, SourceRight, View},
+};
 use controller_runtime::{key::ObjectKey, snapshot::Snapshot};
 use kube_protocol::{request::Verb, status::ApiStatus};
 use machine_api::{kind::Kind, names::label, v1alpha1::StrategyType};
@@ -49,8 +52,8 @@ const USUAL_STEPS: i32 = 200;
 /// The view `rolloutplans`.
 pub struct RolloutPlanView {
     sources: Sources,
-    description: Description,
-    turns: Turns,
+    renderer: Arc<Renderer<RolloutPlan>>,
+    limiter: Limiter,
 }
 
 impl RolloutPlanView {
@@ -58,25 +61,26 @@ impl RolloutPlanView {
     pub fn new(sources: &Sources) -> Self {
         let columns = vec![
             name_column(),
-            column("Strategy", "string", ".status.strategy", "How machines are replaced."),
-            computed("Replace", "integer", |plan| counted(plan, "toReplace"), "Machines that go."),
-            wide(computed(
-                "Update",
-                "integer",
-                |plan| counted(plan, "toUpdate"),
-                "Machines that are updated in place.",
-            )),
-            column("Keep", "integer", ".status.toKeep", "Machines that stay."),
-            column("Create", "integer", ".status.toCreate", "Machines that are made."),
-            column("Peak", "integer", ".status.peakMachines", "Most machines at once."),
-            column("Min available", "integer", ".status.minAvailable", "Least available machines."),
-            column("Estimate", "string", ".status.estimatedDuration", "How long it takes."),
-            computed("Stuck", "string", stuck_cell, "Why it does not come to an end, or why the plan of it does not."),
+            column("Strategy", "string", "How machines are replaced.", |plan: &RolloutPlan| {
+                plan.status.strategy.as_str().into()
+            }),
+            column("Replace", "integer", "Machines that go.", |plan| plan.status.to_replace.len().into()),
+            wide(column("Update", "integer", "Machines that are updated in place.", |plan| {
+                plan.status.to_update.len().into()
+            })),
+            column("Keep", "integer", "Machines that stay.", |plan| plan.status.to_keep.into()),
+            column("Create", "integer", "Machines that are made.", |plan| plan.status.to_create.into()),
+            column("Peak", "integer", "Most machines at once.", |plan| plan.status.peak_machines.into()),
+            column("Min available", "integer", "Least available machines.", |plan| plan.status.min_available.into()),
+            column("Estimate", "string", "How long it takes.", |plan| {
+                plan.status.estimated_duration.to_string().into()
+            }),
+            column("Stuck", "string", "Why it does not come to an end, or why the plan of it does not.", stuck_cell),
         ];
         Self {
             sources: sources.clone(),
-            description: NAMES.describe::<RolloutPlan>(columns, &[]),
-            turns: Turns::at_a_time(sources.plans_at_a_time),
+            renderer: NAMES.describe(columns, &[]),
+            limiter: Limiter::new(sources.plans_at_a_time),
         }
     }
 
@@ -98,7 +102,7 @@ impl RolloutPlanView {
                     unplayed(&question, stuck)
                 } else {
                     let played = question.clone();
-                    self.turns.play(move |go_on| forecast(&played, go_on)).await?
+                    self.limiter.run(move |go_on| forecast(&played, go_on)).await?
                 };
                 Status { admission: proposal.admission, ..told(&question, &stored, &foretold) }
             }
@@ -107,8 +111,8 @@ impl RolloutPlanView {
         let metadata = metadata(NAMES.kind, &ObjectKey::new(namespace, name), "", now);
         let status = Status { observed_at: rfc3339(now), ..status };
         let warnings = warnings(&status);
-        let object = NAMES.object(&metadata, &RolloutPlan { spec: asked.echo(), status })?;
-        Ok(Answer { object, warnings })
+        let body = RolloutPlan { spec: asked.echo(), status };
+        Ok(Answer { object: self.renderer.row((metadata, body)), warnings })
     }
 
     /// Why there is no rollout to play through, if there is none.
@@ -163,18 +167,14 @@ fn unplayed(question: &forecast::Question, stuck: Stuck) -> Forecast {
     }
 }
 
-/// How many machines a list of the answer names.
-fn counted(plan: &Value, list: &str) -> Value {
-    Value::from(plan["status"][list].as_array().map_or(0, Vec::len))
-}
-
 /// Why the rollout does not come to an end; or that the plan of it does not, so that its figures are only part of the truth.
-fn stuck_cell(plan: &Value) -> Value {
-    let status = &plan["status"];
-    match &status["stuck"]["reason"] {
-        Value::Null if status["admission"]["allowed"] == false => Value::from("Denied"),
-        Value::Null if status["truncated"] == true => Value::from("Truncated"),
-        reason => reason.clone(),
+fn stuck_cell(plan: &RolloutPlan) -> Value {
+    let status = &plan.status;
+    match &status.stuck {
+        Some(stuck) => stuck.reason.as_str().into(),
+        None if !status.admission.allowed => "Denied".into(),
+        None if status.truncated => "Truncated".into(),
+        None => Value::Null,
     }
 }
 
@@ -187,7 +187,7 @@ fn why_cut(cut: Cut, question: &forecast::Question, foretold: &Forecast) -> Stri
         }
         Cut::Time => format!(
             "the rollout is too large to be played through within {}; it is told until {} from now, in steps: {until}",
-            seconds(Turns::BUDGET),
+            seconds(Limiter::BUDGET),
             seconds(foretold.took)
         ),
     }
@@ -318,7 +318,7 @@ fn node_label(machine: &MachineSnapshot) -> Option<String> {
 #[async_trait]
 impl View for RolloutPlanView {
     fn description(&self) -> &Description {
-        &self.description
+        &self.renderer.description
     }
 
     fn source_rights(&self, question: Question<'_>) -> Vec<SourceRight> {

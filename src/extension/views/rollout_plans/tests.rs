@@ -4,9 +4,12 @@ use super::{
     super::testing::{self, World},
     *,
 };
+use crate::extension::{
+    rows::Row,
+    testing::{cells, whole},
+};
 use kube_values::duration::GoDuration;
 use machine_simulation::forecast::Assumptions;
-use std::sync::Arc;
 
 const HASH: &str = "machine-template-hash";
 
@@ -66,7 +69,12 @@ fn world() -> World {
 async fn create(world: &World, spec: Value) -> Result<Value, ApiStatus> {
     let review = json!({ "metadata": { "name": "what-if" }, "spec": spec });
     let view = RolloutPlanView::new(&world.sources);
-    view.create("ns", review).await.map(|answer| testing::conforming(&view, answer.object))
+    view.create("ns", review).await.map(|answer| testing::conforming(&view, &answer.object))
+}
+
+/// The cell that says why a rollout does not come to an end.
+fn stuck(plan: &Arc<dyn Row>) -> Value {
+    cells(plan)[9].take()
 }
 
 #[tokio::test]
@@ -105,7 +113,7 @@ async fn another_class_in_the_template_replaces_all_machines() {
 
 #[tokio::test]
 async fn what_is_left_of_a_finished_rollout_is_nothing() {
-    let plan = RolloutPlanView::new(&world().sources).get("ns", "d", Freshness::Recent).await.unwrap().object;
+    let plan = whole(&RolloutPlanView::new(&world().sources).get("ns", "d", Freshness::Recent).await.unwrap().object);
     let status = &plan["status"];
     assert_eq!(
         (&status["steps"], &status["toKeep"], &status["changesTemplate"]),
@@ -132,9 +140,9 @@ async fn what_admission_denies_is_an_answer() {
     assert_eq!(admission["allowed"], false);
     assert_eq!(admission["errors"][0]["field"], "spec.replicas", "{plan:#}");
     assert_eq!(plan["status"]["steps"], json!([]));
-    assert_eq!(stuck_cell(&plan), "Denied");
     let review = json!({ "spec": { "machineDeploymentName": "d", "proposed": { "replicas": -1 } } });
-    let warnings = RolloutPlanView::new(&world.sources).create("ns", review).await.unwrap().warnings;
+    let Answer { object, warnings } = RolloutPlanView::new(&world.sources).create("ns", review).await.unwrap();
+    assert_eq!(stuck(&object), "Denied");
     let expected = "would be denied: spec.replicas: Invalid value: -1: must be greater than or equal to 0";
     assert_eq!(warnings, [expected], "whoever does not look at the answer hears of it too");
 }
@@ -145,8 +153,9 @@ async fn a_deployment_that_is_being_deleted_rolls_nothing_out() {
     let finalizers = json!(["machine.sapcloud.io/machine-controller-manager"]);
     let metadata = json!({ "deletionTimestamp": testing::ago(5), "finalizers": finalizers, "resourceVersion": "2" });
     world.put_deployment("d", &json!({ "metadata": metadata, "spec": deployment_spec(3) }));
-    let plan = RolloutPlanView::new(&world.sources).get("ns", "d", Freshness::Recent).await.unwrap().object;
-    assert_eq!(stuck_cell(&plan), "BeingDeleted", "{plan:#}");
+    let answer = RolloutPlanView::new(&world.sources).get("ns", "d", Freshness::Recent).await.unwrap();
+    let plan = whole(&answer.object);
+    assert_eq!(stuck(&answer.object), "BeingDeleted", "{plan:#}");
     assert_eq!((&plan["status"]["steps"], &plan["status"]["toReplace"]), (&json!([]), &json!([])));
 }
 
@@ -154,15 +163,17 @@ async fn a_deployment_that_is_being_deleted_rolls_nothing_out() {
 async fn a_plan_that_ends_early_says_so() {
     let world = world();
     let spec = json!({ "machineDeploymentName": "d", "maxSteps": 1, "proposed": { "template": template("new") } });
-    let told = RolloutPlanView::new(&world.sources).create("ns", json!({ "spec": spec })).await.unwrap();
-    let (status, why) = (&told.object["status"], "the rollout has more steps than 1 (spec.maxSteps, at most 1000)");
+    let answer = RolloutPlanView::new(&world.sources).create("ns", json!({ "spec": spec })).await.unwrap();
+    let plan = whole(&answer.object);
+    let (status, why) = (&plan["status"], "the rollout has more steps than 1 (spec.maxSteps, at most 1000)");
     assert_eq!((&status["truncated"], &status["truncatedBecause"]), (&json!(true), &json!(why)));
-    assert_eq!(told.warnings, [format!("the plan ends early: {why}")]);
-    assert_eq!(stuck_cell(&told.object), "Truncated");
+    assert_eq!(answer.warnings, [format!("the plan ends early: {why}")]);
+    assert_eq!(stuck(&answer.object), "Truncated");
 
-    let whole = create(&world, json!({ "machineDeploymentName": "d" })).await.unwrap();
-    assert_eq!((&whole["status"]["truncated"], whole["status"].get("truncatedBecause")), (&json!(false), None));
-    assert_eq!(stuck_cell(&whole), Value::Null);
+    let answer = RolloutPlanView::new(&world.sources).get("ns", "d", Freshness::Recent).await.unwrap();
+    let plan = whole(&answer.object);
+    assert_eq!((&plan["status"]["truncated"], plan["status"].get("truncatedBecause")), (&json!(false), None));
+    assert_eq!(stuck(&answer.object), Value::Null);
 }
 
 #[tokio::test]
@@ -294,7 +305,7 @@ async fn th_29_plans_of_a_huge_fleet_leave_the_process_its_breath() {
     for answer in futures::future::join_all(asked).await {
         match answer.unwrap() {
             Ok(answer) => {
-                let status = &answer.object["status"];
+                let status = &whole(&answer.object)["status"];
                 let why = status["truncatedBecause"].as_str().unwrap_or_default();
                 assert_eq!(status["truncated"], json!(why.contains("within 2s")), "{why}");
                 told += 1;
@@ -312,9 +323,9 @@ async fn th_29_plans_of_a_huge_fleet_leave_the_process_its_breath() {
 async fn a_third_plan_waits_and_is_sent_away() {
     let world = world();
     let view = RolloutPlanView::new(&world.sources);
-    let turns = (view.turns.take().await.unwrap(), view.turns.take().await.unwrap());
+    let permits = (view.limiter.acquire().await.unwrap(), view.limiter.acquire().await.unwrap());
     let refused = view.get("ns", "d", Freshness::Recent).await.unwrap_err();
     assert_eq!((refused.code, refused.retry_after), (429, Some(2)));
-    drop(turns);
-    assert!(view.turns.take().await.is_ok());
+    drop(permits);
+    assert!(view.limiter.acquire().await.is_ok());
 }
