@@ -26,7 +26,7 @@ use machine_api::{
 use machine_controller_manager::extension::{
     rows::{rendered, selected},
     view::{Freshness, View},
-    views::{FleetView, Inventories, InventorySettings, Judges, OutlookView, RolloutPlanView, Sources, Standing},
+    views::{FleetView, Inventories, InventorySettings, Judges, OutlookView, RolloutPlanView, Sources},
 };
 use machine_controllers::{
     deployment::settings::DeploymentSettings,
@@ -220,7 +220,7 @@ fn sources(views: &ControlViews, nodes: Arc<Store<NodeSnapshot>>) -> Sources {
     Sources {
         views: views.clone(),
         namespace: "default".to_owned(),
-        standing: Arc::new(|| Standing::Standby),
+        is_leading: Arc::new(|| false),
         outlooks: Outlooks::new(OutlookDeps {
             views: views.clone(),
             target: Some(OutlookTarget { nodes, drains: Arc::new(NoPods) }),

@@ -38,18 +38,6 @@ use machine_controllers::{
     views::ControlViews,
 };
 
-/// Whether this process is the one that acts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// It holds the leases.
-    Leader,
-    /// Another process does, or none.
-    Standby,
-}
-
-/// Tells at any moment whether this process is the one that acts.
-pub type StandingNow = Arc<dyn Fn() -> Standing + Send + Sync>;
-
 /// What all views are made from.
 #[derive(Clone)]
 pub struct Sources {
@@ -59,8 +47,8 @@ pub struct Sources {
     pub namespace: String,
     /// Tells the time.
     pub clock: SharedClock,
-    /// Whether this process acts.
-    pub standing: StandingNow,
+    /// Whether this process leads, and so acts.
+    pub is_leading: Arc<dyn Fn() -> bool + Send + Sync>,
     /// What would be decided about machines.
     pub outlooks: Outlooks,
     /// What providers list.

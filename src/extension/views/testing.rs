@@ -11,7 +11,7 @@ use k8s_openapi::api::{
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::{Inventories, InventorySettings, Judges, Sources, Standing};
+use super::{Inventories, InventorySettings, Judges, Sources};
 use crate::extension::{rows::Row, testing::whole, view::View};
 use controller_runtime::{
     clock::{Clock, TokioClock},
@@ -218,7 +218,7 @@ impl World {
             views,
             namespace: "ns".to_owned(),
             clock,
-            standing: Arc::new(|| Standing::Standby),
+            is_leading: Arc::new(|| false),
             outlooks,
         };
         Self { sources, nodes, pods }

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use self::shape::{BlockerView, DeadlineView, MachineOutlook, NextEffect, Operation, OwnerView, Status, TargetView};
 use super::{
-    Sources, Standing,
+    Sources,
     common::{not_ready, right_to_read, scrubbed, seconds},
     describe::{Names, age_column, column, given, name_column, wide},
 };
@@ -82,7 +82,7 @@ impl OutlookView {
 
     /// How answers of this moment come about.
     fn status(&self, now: Timestamp) -> Arc<Status> {
-        let leads = (self.sources.standing)() == Standing::Leader;
+        let leads = (self.sources.is_leading)();
         Arc::new(Status {
             observed_at: rfc3339(now),
             computed_by: if leads { "leader" } else { "standby" },

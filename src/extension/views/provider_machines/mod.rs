@@ -24,10 +24,10 @@ use self::{
     claims::{Claims, identity},
     inventory::{Inventory, ListedVms, Origin, Wanted},
     shape::{ClassRef, MachineRef, NodeRef, Orphan, ProviderMachine, Status},
-    states::{ListSeen, Number, State, Then, deleted_after, state_of_machine, state_of_vm},
+    states::{Number, State, Then, deleted_after, state_of_machine, state_of_vm},
 };
 use super::{
-    Sources, Standing,
+    Sources,
     common::{Incomplete, hex, metadata, not_ready, right_to_list, scrubbed, seconds, warning},
     describe::{Names, age_column, column, name_column, wide},
 };
@@ -196,7 +196,7 @@ impl<'a> Inputs<'a> {
             let inventory = by_class.get(machine.class_ref().name.as_str()).copied();
             let list = inventory
                 .and_then(|inventory| inventory.snapshot.as_ref().filter(|_| inventory.trouble.is_none()))
-                .map_or(ListSeen::Failed, |snapshot| ListSeen::At(snapshot.taken));
+                .map(|snapshot| snapshot.taken);
             if let Some(state) = state_of_machine(machine, list) {
                 rows.push(self.row_of_machine(machine, state, inventory));
             }
@@ -321,7 +321,7 @@ impl<'a> Inputs<'a> {
         });
         let seen = inventory.snapshot.as_ref().map_or(self.now, |snapshot| snapshot.taken);
         let since = suspected.unwrap_or(seen);
-        let acts = (self.sources.standing)() == Standing::Leader && self.sources.outlooks.freeze() == Freeze::Flowing;
+        let acts = (self.sources.is_leading)() && self.sources.outlooks.freeze() == Freeze::Flowing;
         let last =
             collector.filter(|_| acts).map(|collector| deleted_after(vm.created, since, &collector.guards(), self.now));
         let reason = match claim {

@@ -85,21 +85,12 @@ pub fn state_of_vm(claim: &Claim, namesakes: Number, inventories: Number, then: 
     }
 }
 
-/// What is known of the list that a machine's VM should be on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ListSeen {
-    /// It could not be made.
-    Failed,
-    /// It was made at this time.
-    At(Timestamp),
-}
-
-/// What a machine is whose VM is on no list; `None` when nothing is to be said of it.
-pub fn state_of_machine(machine: &MachineSnapshot, list: ListSeen) -> Option<State> {
+/// What a machine is whose VM is not on the list that was made at `listed`, if one could be made; `None` when nothing is to be said of it.
+pub fn state_of_machine(machine: &MachineSnapshot, listed: Option<Timestamp>) -> Option<State> {
     if machine.provider_id().is_empty() {
         return None;
     }
-    let ListSeen::At(listed) = list else { return Some(State::Unknown) };
+    let Some(listed) = listed else { return Some(State::Unknown) };
     let comes_or_goes = machine.is_deleting()
         || matches!(
             machine.phase(),
@@ -177,19 +168,19 @@ mod tests {
     }
 
     #[rstest]
-    #[case::running(machine(MachinePhase::Running, "id", -60), ListSeen::At(at(0)), Some(State::Missing))]
-    #[case::failed(machine(MachinePhase::Failed, "id", -60), ListSeen::At(at(0)), Some(State::Missing))]
-    #[case::it_never_had_one(machine(MachinePhase::Running, "", -60), ListSeen::At(at(0)), None)]
-    #[case::pending(machine(MachinePhase::Pending, "id", -60), ListSeen::At(at(0)), None)]
-    #[case::on_its_way_out(machine(MachinePhase::Terminating, "id", -60), ListSeen::At(at(0)), None)]
-    #[case::the_list_is_older(machine(MachinePhase::Running, "id", 5), ListSeen::At(at(0)), Some(State::Unknown))]
-    #[case::no_list(machine(MachinePhase::Running, "id", -60), ListSeen::Failed, Some(State::Unknown))]
+    #[case::running(machine(MachinePhase::Running, "id", -60), Some(at(0)), Some(State::Missing))]
+    #[case::failed(machine(MachinePhase::Failed, "id", -60), Some(at(0)), Some(State::Missing))]
+    #[case::it_never_had_one(machine(MachinePhase::Running, "", -60), Some(at(0)), None)]
+    #[case::pending(machine(MachinePhase::Pending, "id", -60), Some(at(0)), None)]
+    #[case::on_its_way_out(machine(MachinePhase::Terminating, "id", -60), Some(at(0)), None)]
+    #[case::the_list_is_older(machine(MachinePhase::Running, "id", 5), Some(at(0)), Some(State::Unknown))]
+    #[case::no_list(machine(MachinePhase::Running, "id", -60), None, Some(State::Unknown))]
     fn a_machine_without_a_listed_vm_is(
         #[case] machine: Machine,
-        #[case] list: ListSeen,
+        #[case] listed: Option<Timestamp>,
         #[case] state: Option<State>,
     ) {
-        assert_eq!(state_of_machine(&machine.into(), list), state);
+        assert_eq!(state_of_machine(&machine.into(), listed), state);
     }
 
     #[test]
