@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
-use super::{authentication::config::AuthConfig, contact::Contact};
+use super::{authentication::config::AuthConfig, reachability::Reachability};
 use crate::server::Health;
 use kube_protocol::health::CheckState;
 
@@ -18,7 +18,7 @@ pub struct Checks {
     /// The checks of the process.
     pub health: Health,
     /// Whether the API server answers.
-    pub contact: Contact,
+    pub reachability: Reachability,
     /// Whom to trust.
     pub config: Arc<ArcSwap<AuthConfig>>,
 }
@@ -34,7 +34,7 @@ impl Checks {
             checks.extend([
                 check("requestheader-ca", proxy),
                 check("informer-sync", caches()),
-                check("control-api", self.contact.lost()),
+                check("control-api", self.reachability.failure()),
                 check("shutdown", self.health.failure_of("shutdown")),
             ]);
         }

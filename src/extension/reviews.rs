@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
-use super::contact::Contact;
+use super::reachability::Reachability;
 
 /// One try takes no longer.
 const TRY: Duration = Duration::from_secs(10);
@@ -42,13 +42,13 @@ pub trait Reviews: Send + Sync {
 /// Reviews by an API server.
 pub struct ApiReviews {
     client: kube::Client,
-    contact: Contact,
+    reachability: Reachability,
 }
 
 impl ApiReviews {
-    /// Asks through this client; answers count as contact.
-    pub fn new(client: kube::Client, contact: Contact) -> Self {
-        Self { client, contact }
+    /// Asks through this client; every answer shows that the server can be reached.
+    pub fn new(client: kube::Client, reachability: Reachability) -> Self {
+        Self { client, reachability }
     }
 }
 
@@ -61,11 +61,11 @@ impl Reviews for ApiReviews {
             .map_err(|error| TryError::Final(error.to_string()))?;
         match self.client.request::<Value>(request).await {
             Ok(answer) => {
-                self.contact.made();
+                self.reachability.confirm();
                 Ok(answer)
             }
             Err(kube::Error::Api(status)) => {
-                self.contact.made();
+                self.reachability.confirm();
                 // Never the body of the question: it may hold a token.
                 let text = format!("{} ({})", status.message, status.code);
                 let passes = status.code >= 500 || status.code == 429;

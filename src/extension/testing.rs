@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::{
     authentication::identity::Identity,
-    desk::Call,
+    handler::Call,
     pages::Pages,
     rows::{Cell, Field, Renderer, Row},
     view::{Answer, Description, Freshness, GROUP, Listing, Question, SourceRight, VERSION, View},

@@ -13,8 +13,8 @@ use tokio::time::Instant;
 use super::{decide::Opinion, headers::Token, identity::Identity};
 use crate::{
     extension::{
+        cache::Cache,
         digest::Digester,
-        recall::Recall,
         reviews::{Reviews, TOKEN_REVIEWS, ask},
     },
     server::LogLimit,
@@ -27,7 +27,7 @@ const CAPACITY: usize = 32_768;
 pub struct Tokens {
     reviews: Arc<dyn Reviews>,
     digester: Digester,
-    known: Arc<Recall<Opinion>>,
+    known: Arc<Cache<Opinion>>,
     time_to_live: Duration,
     audiences: Vec<String>,
     jitter: Arc<dyn Fn() -> f64 + Send + Sync>,
@@ -43,7 +43,7 @@ impl Tokens {
         audiences: Vec<String>,
         jitter: Arc<dyn Fn() -> f64 + Send + Sync>,
     ) -> Self {
-        let known = Recall::new(CAPACITY);
+        let known = Cache::new(CAPACITY);
         Self { reviews, digester, known, time_to_live, audiences, jitter, complaints: LogLimit::default() }
     }
 

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::config::{AuthConfig, Complaint};
-use crate::extension::contact::Contact;
+use crate::extension::reachability::Reachability;
 use mcm_metrics::{AuthConfigPart, Metrics};
 
 /// Where API servers tell extensions whom to trust.
@@ -34,7 +34,7 @@ pub struct ConfigKeeper {
     /// Counts parts that can't be taken over.
     pub metrics: Metrics,
     /// Hears of answers.
-    pub contact: Contact,
+    pub reachability: Reachability,
     /// The wall clock.
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
 }
@@ -55,7 +55,7 @@ impl ConfigKeeper {
             };
             match found {
                 Ok(found) => {
-                    self.contact.made();
+                    self.reachability.confirm();
                     trouble.clear();
                     self.take(found.and_then(|found| found.data).as_ref(), &mut told);
                 }

@@ -18,8 +18,8 @@ use self::{
 };
 use super::{
     authentication::identity::Identity,
+    cache::Cache,
     digest::Digester,
-    recall::Recall,
     reviews::{ACCESS_REVIEWS, Reviews, ask},
 };
 use crate::server::LogLimit;
@@ -41,7 +41,7 @@ pub struct Lifetimes {
 pub struct Authorization {
     reviews: Arc<dyn Reviews>,
     digester: Digester,
-    known: Arc<Recall<Verdict>>,
+    known: Arc<Cache<Verdict>>,
     lifetimes: Lifetimes,
     open: OpenPaths,
     jitter: Arc<dyn Fn() -> f64 + Send + Sync>,
@@ -57,7 +57,7 @@ impl Authorization {
         open: OpenPaths,
         jitter: Arc<dyn Fn() -> f64 + Send + Sync>,
     ) -> Self {
-        let known = Recall::new(CAPACITY);
+        let known = Cache::new(CAPACITY);
         Self { reviews, digester, known, lifetimes, open, jitter, complaints: LogLimit::default() }
     }
 

@@ -32,8 +32,8 @@ use super::{
         decide::{plain_path, source_refusal},
     },
     checks::{Checks, ENDPOINTS},
-    desk::Call,
     documents::Documents,
+    handler::Call,
     pages::Pages,
     registry::Registry,
     view::{SourceRight, View},
@@ -73,7 +73,7 @@ impl Default for Limits {
 }
 
 /// What a server is made of.
-pub struct FrontParts {
+pub struct PipelineParts {
     /// Who asks.
     pub authentication: Authentication,
     /// What they may.
@@ -97,8 +97,8 @@ pub struct FrontParts {
 }
 
 /// The extension API server.
-pub struct Front {
-    parts: FrontParts,
+pub struct Pipeline {
+    parts: PipelineParts,
     served: OnceLock<Served>,
     pages: Pages,
     in_flight: Semaphore,
@@ -133,7 +133,7 @@ impl Learnt {
 }
 
 #[async_trait]
-impl FallbackHandler for Front {
+impl FallbackHandler for Pipeline {
     async fn answer(&self, request: Request<Body>) -> Response<Body> {
         let began = Instant::now();
         let (mut head, body) = request.into_parts();
@@ -175,9 +175,9 @@ impl FallbackHandler for Front {
     }
 }
 
-impl Front {
+impl Pipeline {
     /// Puts a server together. It answers for its health at once, and for everything else once it is opened.
-    pub fn new(parts: FrontParts) -> Self {
+    pub fn new(parts: PipelineParts) -> Self {
         let entropy = Arc::clone(&parts.entropy);
         Self {
             served: OnceLock::new(),
@@ -441,5 +441,5 @@ async fn compressed(response: Response<Body>) -> Response<Body> {
 }
 
 #[cfg(test)]
-#[path = "front_tests.rs"]
+#[path = "pipeline_tests.rs"]
 mod tests;

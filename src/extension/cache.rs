@@ -1,6 +1,6 @@
 //! Answers that are remembered for a while: bounded in number, each question asked once at a time.
 //!
-//! Errors are never remembered. A question goes on when whoever asked it has gone, so that the next one finds the answer.
+//! Errors are never remembered. A question goes on when its caller has gone, so that the next one finds the answer.
 //! Source: spec/extension-apiserver §3.3, §3.5.
 
 use std::{
@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout};
 use super::digest::Digest;
 
 /// A question takes no longer.
-const PATIENCE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Why there is no answer.
 pub type Failure = Arc<str>;
@@ -35,44 +35,44 @@ struct Entry<V> {
     used: u64,
 }
 
-struct Shelf<V> {
-    entries: HashMap<Digest, Entry<V>>,
+struct Entries<V> {
+    by_key: HashMap<Digest, Entry<V>>,
     /// Keys by when they were used last.
     order: BTreeMap<u64, Digest>,
     clock: u64,
 }
 
-impl<V> Shelf<V> {
+impl<V> Entries<V> {
     fn put(&mut self, key: Digest, state: State<V>, capacity: usize) {
         self.clock += 1;
-        if let Some(old) = self.entries.insert(key, Entry { state, used: self.clock }) {
+        if let Some(old) = self.by_key.insert(key, Entry { state, used: self.clock }) {
             self.order.remove(&old.used);
         }
         self.order.insert(self.clock, key);
-        while self.entries.len() > capacity {
+        while self.by_key.len() > capacity {
             let Some((_, oldest)) = self.order.pop_first() else { return };
-            self.entries.remove(&oldest);
+            self.by_key.remove(&oldest);
         }
     }
 
     fn remove(&mut self, key: &Digest) {
-        if let Some(old) = self.entries.remove(key) {
+        if let Some(old) = self.by_key.remove(key) {
             self.order.remove(&old.used);
         }
     }
 }
 
 /// Remembered answers.
-pub struct Recall<V> {
-    shelf: Mutex<Shelf<V>>,
+pub struct Cache<V> {
+    entries: Mutex<Entries<V>>,
     capacity: usize,
 }
 
-impl<V: Clone + Send + Sync + 'static> Recall<V> {
+impl<V: Clone + Send + Sync + 'static> Cache<V> {
     /// Remembers at most so many answers, those used last.
     pub fn new(capacity: usize) -> Arc<Self> {
-        let shelf = Shelf { entries: HashMap::new(), order: BTreeMap::new(), clock: 0 };
-        Arc::new(Self { shelf: Mutex::new(shelf), capacity })
+        let entries = Entries { by_key: HashMap::new(), order: BTreeMap::new(), clock: 0 };
+        Arc::new(Self { entries: Mutex::new(entries), capacity })
     }
 
     /// The remembered answer, or the one that is being asked for, or a new one, which is kept as long as `keep` says.
@@ -89,17 +89,17 @@ impl<V: Clone + Send + Sync + 'static> Recall<V> {
         F: Future<Output = Result<V, String>> + Send + 'static,
     {
         let asking = {
-            let mut shelf = self.lock();
-            match shelf.entries.get(&key).map(|entry| &entry.state) {
+            let mut entries = self.lock();
+            match entries.by_key.get(&key).map(|entry| &entry.state) {
                 Some(State::Known { value, until }) if Instant::now() < *until => {
                     let (value, until) = (value.clone(), *until);
-                    shelf.put(key, State::Known { value: value.clone(), until }, self.capacity);
+                    entries.put(key, State::Known { value: value.clone(), until }, self.capacity);
                     return Ok(value);
                 }
                 Some(State::Asking(asking)) => asking.clone(),
                 _ => {
                     let asking = self.begin(key, keep, ask());
-                    shelf.put(key, State::Asking(asking.clone()), self.capacity);
+                    entries.put(key, State::Asking(asking.clone()), self.capacity);
                     asking
                 }
             }
@@ -109,7 +109,7 @@ impl<V: Clone + Send + Sync + 'static> Recall<V> {
 
     /// How many answers are remembered or asked for.
     pub fn len(&self) -> usize {
-        self.lock().entries.len()
+        self.lock().by_key.len()
     }
 
     /// Whether nothing is remembered or asked for.
@@ -126,37 +126,37 @@ impl<V: Clone + Send + Sync + 'static> Recall<V> {
     where
         F: Future<Output = Result<V, String>> + Send + 'static,
     {
-        let recall = Arc::clone(self);
+        let cache = Arc::clone(self);
         let task = tokio::spawn(async move {
-            let answer = match timeout(PATIENCE, question).await {
+            let answer = match timeout(DEADLINE, question).await {
                 Ok(answer) => answer.map_err(Failure::from),
                 Err(_) => Err(Failure::from("no answer in time")),
             };
-            let mut shelf = recall.lock();
+            let mut entries = cache.lock();
             match &answer {
                 Ok(value) => {
                     let until = Instant::now() + keep(value);
-                    shelf.put(key, State::Known { value: value.clone(), until }, recall.capacity);
+                    entries.put(key, State::Known { value: value.clone(), until }, cache.capacity);
                 }
-                Err(_) => shelf.remove(&key),
+                Err(_) => entries.remove(&key),
             }
-            drop(shelf);
+            drop(entries);
             answer
         });
-        let recall = Arc::clone(self);
+        let cache = Arc::clone(self);
         async move {
             if let Ok(answer) = task.await {
                 return answer;
             }
-            recall.lock().remove(&key);
+            cache.lock().remove(&key);
             Err(Failure::from("the question was given up"))
         }
         .boxed()
         .shared()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Shelf<V>> {
-        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Entries<V>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -183,59 +183,59 @@ mod tests {
             self.0.load(Ordering::SeqCst)
         }
 
-        async fn get(self: &Arc<Self>, recall: &Arc<Recall<u32>>, n: u16, takes: u64) -> Result<u32, Failure> {
+        async fn get(self: &Arc<Self>, cache: &Arc<Cache<u32>>, n: u16, takes: u64) -> Result<u32, Failure> {
             let asked = Arc::clone(self);
             let question = || async move {
                 asked.0.fetch_add(1, Ordering::SeqCst);
                 tokio::time::sleep(Duration::from_millis(takes)).await;
                 if n == 13 { Err("no luck".to_owned()) } else { Ok(u32::from(n)) }
             };
-            recall.get(key(n), |_| Duration::from_secs(10), question).await
+            cache.get(key(n), |_| Duration::from_secs(10), question).await
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_is_remembered_for_its_time_and_not_longer() {
-        let (recall, asked) = (Recall::new(8), Asked::new());
-        assert_eq!(asked.get(&recall, 1, 0).await, Ok(1));
+        let (cache, asked) = (Cache::new(8), Asked::new());
+        assert_eq!(asked.get(&cache, 1, 0).await, Ok(1));
         tokio::time::advance(Duration::from_secs(9)).await;
-        assert_eq!((asked.get(&recall, 1, 0).await, asked.count()), (Ok(1), 1));
+        assert_eq!((asked.get(&cache, 1, 0).await, asked.count()), (Ok(1), 1));
         tokio::time::advance(Duration::from_secs(2)).await;
-        assert_eq!((asked.get(&recall, 1, 0).await, asked.count()), (Ok(1), 2), "reading does not lengthen its life");
+        assert_eq!((asked.get(&cache, 1, 0).await, asked.count()), (Ok(1), 2), "reading does not lengthen its life");
     }
 
     #[tokio::test(start_paused = true)]
     async fn many_ask_once() {
-        let (recall, asked) = (Recall::new(8), Asked::new());
-        let answers = futures::future::join_all((0..50).map(|_| asked.get(&recall, 2, 100))).await;
+        let (cache, asked) = (Cache::new(8), Asked::new());
+        let answers = futures::future::join_all((0..50).map(|_| asked.get(&cache, 2, 100))).await;
         assert!(answers.iter().all(|answer| *answer == Ok(2)) && asked.count() == 1);
     }
 
     #[tokio::test(start_paused = true)]
     async fn failures_are_told_and_forgotten() {
-        let (recall, asked) = (Recall::new(8), Asked::new());
-        assert_eq!(asked.get(&recall, 13, 0).await, Err(Failure::from("no luck")));
-        assert!(asked.get(&recall, 13, 0).await.is_err() && asked.count() == 2 && recall.is_empty());
-        assert_eq!(asked.get(&recall, 3, 60_000).await, Err(Failure::from("no answer in time")));
+        let (cache, asked) = (Cache::new(8), Asked::new());
+        assert_eq!(asked.get(&cache, 13, 0).await, Err(Failure::from("no luck")));
+        assert!(asked.get(&cache, 13, 0).await.is_err() && asked.count() == 2 && cache.is_empty());
+        assert_eq!(asked.get(&cache, 3, 60_000).await, Err(Failure::from("no answer in time")));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_question_outlives_who_asked_it() {
-        let (recall, asked) = (Recall::new(8), Asked::new());
-        let gone = timeout(Duration::from_millis(10), asked.get(&recall, 4, 100)).await;
+        let (cache, asked) = (Cache::new(8), Asked::new());
+        let gone = timeout(Duration::from_millis(10), asked.get(&cache, 4, 100)).await;
         assert!(gone.is_err());
         tokio::time::sleep(Duration::from_millis(200)).await;
-        assert_eq!((asked.get(&recall, 4, 100).await, asked.count()), (Ok(4), 1));
+        assert_eq!((asked.get(&cache, 4, 100).await, asked.count()), (Ok(4), 1));
     }
 
     #[tokio::test(start_paused = true)]
     async fn th_22_the_least_used_give_way() {
-        let (recall, asked) = (Recall::new(3), Asked::new());
+        let (cache, asked) = (Cache::new(3), Asked::new());
         for n in [20, 21, 22, 20, 23] {
-            assert_eq!(asked.get(&recall, n, 0).await, Ok(u32::from(n)));
+            assert_eq!(asked.get(&cache, n, 0).await, Ok(u32::from(n)));
         }
-        assert_eq!((recall.len(), asked.count()), (3, 4));
-        assert!(asked.get(&recall, 20, 0).await.is_ok() && asked.count() == 4, "used lately");
-        assert!(asked.get(&recall, 21, 0).await.is_ok() && asked.count() == 5, "gave way");
+        assert_eq!((cache.len(), asked.count()), (3, 4));
+        assert!(asked.get(&cache, 20, 0).await.is_ok() && asked.count() == 4, "used lately");
+        assert!(asked.get(&cache, 21, 0).await.is_ok() && asked.count() == 5, "gave way");
     }
 }

@@ -304,5 +304,5 @@ fn freshness_of_object(query: &Query, now: Timestamp) -> Result<Freshness, ApiSt
 }
 
 #[cfg(test)]
-#[path = "desk_tests.rs"]
+#[path = "handler_tests.rs"]
 mod tests;

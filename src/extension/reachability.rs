@@ -10,21 +10,21 @@ use tokio_util::sync::CancellationToken;
 
 /// Longer than this without an answer, and the server counts as lost.
 const SILENCE: Duration = Duration::from_secs(60);
-/// How often it is asked when nobody else does.
+/// How often it is asked when no other request is.
 const PERIOD: Duration = Duration::from_secs(20);
 
 /// When the API server answered last. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct Contact(Arc<Mutex<Option<Instant>>>);
+pub struct Reachability(Arc<Mutex<Option<Instant>>>);
 
-impl Contact {
+impl Reachability {
     /// It answered just now.
-    pub fn made(&self) {
+    pub fn confirm(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
     /// Why it counts as lost, if it does.
-    pub fn lost(&self) -> Option<String> {
+    pub fn failure(&self) -> Option<String> {
         let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match last {
             None => Some("the API server has not answered yet".to_owned()),
@@ -36,10 +36,10 @@ impl Contact {
     }
 
     /// Asks for its version now and then, until `stop`.
-    pub async fn keep(self, client: kube::Client, stop: CancellationToken) {
+    pub async fn probe(self, client: kube::Client, stop: CancellationToken) {
         loop {
             match client.apiserver_version().await {
-                Ok(_) => self.made(),
+                Ok(_) => self.confirm(),
                 Err(error) => tracing::debug!("the API server does not answer: {error}"),
             }
             tokio::select! {
@@ -56,12 +56,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_minute_of_silence_is_too_long() {
-        let contact = Contact::default();
-        assert!(contact.lost().is_some());
-        contact.made();
+        let reachability = Reachability::default();
+        assert!(reachability.failure().is_some());
+        reachability.confirm();
         tokio::time::advance(Duration::from_secs(60)).await;
-        assert_eq!(contact.lost(), None);
+        assert_eq!(reachability.failure(), None);
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert!(contact.lost().is_some_and(|why| why.contains("61s")));
+        assert!(reachability.failure().is_some_and(|why| why.contains("61s")));
     }
 }
