@@ -67,7 +67,7 @@ impl Pages {
         Self { slots: Arc::default(), budget: BUDGET, ids: Box::new(ids) }
     }
 
-    /// Keeps a list of which only the first `offset` objects are told now, and answers the token for the others. A list that is
+    /// Keeps a list of which only the first `offset` objects are answered now, and answers the token for the others. A list that is
     /// larger than all that may be kept is not; its token is one that has expired.
     pub fn keep(&self, place: Place, list: &Arc<Kept>, offset: usize) -> String {
         let id = (self.ids)();
@@ -92,7 +92,7 @@ impl Pages {
         });
     }
 
-    /// The list that a token leads to, its id and the first object that is still to be told.
+    /// The list that a token leads to, its id and the first object that is still to be answered.
     ///
     /// # Errors
     /// 400 for what is no token of this caller for this list, 410 for one that has expired.
@@ -131,7 +131,7 @@ impl Pages {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bookmark {
     id: u128,
-    /// The first object that is still to be told.
+    /// The first object that is still to be answered.
     pub offset: usize,
 }
 

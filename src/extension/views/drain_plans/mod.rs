@@ -218,7 +218,7 @@ impl DrainPlanView {
             drain::Question { allowed: pods.allowed(&observed), unasked: pods.unasked(&observed), seen: observed };
         let played = question.clone();
         let foretold = self.limiter.run(move |go_on| forecast(&played, go_on)).await?;
-        Ok(told(&question.seen, &pods, &order, foretold.as_ref()))
+        Ok(status(&question.seen, &pods, &order, foretold.as_ref()))
     }
 }
 
@@ -231,7 +231,7 @@ fn node_label(machine: Option<&MachineSnapshot>) -> String {
     machine.and_then(|machine| machine.labels().get(label::NODE).cloned()).unwrap_or_default()
 }
 
-/// The pods of a node, with what is told of their volumes and budgets.
+/// The pods of a node, with their volumes and budgets.
 struct Pods {
     by_key: BTreeMap<ObjectKey, PodSnapshot>,
     volumes: BTreeMap<ObjectKey, Vec<Volume>>,
@@ -250,7 +250,7 @@ impl Pods {
                 let handle = handle_of(views, &name);
                 ids.insert(name, handle.into_iter().collect());
             }
-            volumes.insert(pod.key(), volumes_told(views, pod, &shared));
+            volumes.insert(pod.key(), volumes_of_claims(views, pod, &shared));
             for budget in views.budgets_in(pod.namespace()) {
                 budgets.insert(budget.key().to_string(), budget);
             }
@@ -283,13 +283,13 @@ impl Pods {
 
     fn budget(&self, name: &str) -> Budget {
         let (namespace, plain) = name.split_once('/').unwrap_or(("", name));
-        let told = |of: fn(&BudgetSnapshot) -> i32| self.budgets.get(name).map_or(0, of);
+        let figure = |of: fn(&BudgetSnapshot) -> i32| self.budgets.get(name).map_or(0, of);
         Budget {
             namespace: namespace.to_owned(),
             name: plain.to_owned(),
-            disruptions_allowed: told(BudgetSnapshot::disruptions_allowed),
-            current_healthy: told(BudgetSnapshot::current_healthy),
-            desired_healthy: told(BudgetSnapshot::desired_healthy),
+            disruptions_allowed: figure(BudgetSnapshot::disruptions_allowed),
+            current_healthy: figure(BudgetSnapshot::current_healthy),
+            desired_healthy: figure(BudgetSnapshot::desired_healthy),
         }
     }
 }
@@ -299,13 +299,13 @@ fn handle_of(views: &dyn DrainViews, volume: &str) -> Option<String> {
     views.volume(volume)?.handle().map(str::to_owned)
 }
 
-fn volumes_told(views: &dyn DrainViews, pod: &PodSnapshot, shared: &BTreeSet<String>) -> Vec<Volume> {
-    let told = |claim: ObjectKey| {
+fn volumes_of_claims(views: &dyn DrainViews, pod: &PodSnapshot, shared: &BTreeSet<String>) -> Vec<Volume> {
+    let volume = |claim: ObjectKey| {
         let pv = views.claim(&claim)?.volume_name()?.to_owned();
         let handle = handle_of(views, &pv);
         Some(Volume { pvc: claim.name, shared: shared.contains(&pv), handle, pv })
     };
-    pod.claims().filter_map(told).collect()
+    pod.claims().filter_map(volume).collect()
 }
 
 /// The budgets' names.
@@ -318,7 +318,7 @@ fn names_of(budget: &BudgetState) -> Vec<String> {
 }
 
 /// The answer; `None` stands for a drain that was too large to be played through.
-fn told(seen: &DrainObservation, pods: &Pods, order: &DrainOrder, foretold: Option<&Forecast>) -> Status {
+fn status(seen: &DrainObservation, pods: &Pods, order: &DrainOrder, foretold: Option<&Forecast>) -> Status {
     let facts: BTreeMap<&ObjectKey, &PodFacts> = seen.pods.iter().map(|pod| (&pod.key, pod)).collect();
     let goes = || seen.pods.iter().filter(|pod| !pod.class.stays());
     let stays: Vec<Ignored> = seen.pods.iter().filter_map(ignored).collect();

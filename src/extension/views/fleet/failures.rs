@@ -44,7 +44,7 @@ impl Failures {
     }
 
     /// The most frequent first.
-    pub fn told(self) -> Vec<Failure> {
+    pub fn by_frequency(self) -> Vec<Failure> {
         let mut all: Vec<Failure> = self
             .0
             .into_iter()

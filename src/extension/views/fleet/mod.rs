@@ -112,7 +112,7 @@ impl FleetView {
         let body = FleetSummary {
             machines,
             deployments: rows.map(|deployment| row(deployment, class_of(deployment).as_deref())).collect(),
-            failures: failures.told(),
+            failures: failures.by_frequency(),
             capacity: Capacity {
                 declared: declared.sum(),
                 nodes: amounts.capacity.sum(),

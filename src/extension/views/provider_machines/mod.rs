@@ -176,14 +176,14 @@ impl<'a> Inputs<'a> {
     }
 
     fn rows(&self) -> Vec<ProviderMachine> {
-        let (mut told, mut instances) = (BTreeSet::new(), BTreeSet::new());
+        let (mut listed, mut instances) = (BTreeSet::new(), BTreeSet::new());
         let mut rows = Vec::new();
         for inventory in &self.inventories {
             let Some(snapshot) = &inventory.snapshot else { continue };
             for vm in &*snapshot.vms {
                 // A VM that several inventories list is one VM.
                 instances.extend(instance_key(&vm.provider_id));
-                if told.insert(identity(&vm.provider_id)) {
+                if listed.insert(identity(&vm.provider_id)) {
                     rows.push(self.row_of_vm(inventory, snapshot, vm));
                 }
             }

@@ -104,7 +104,7 @@ impl RolloutPlanView {
                     let played = question.clone();
                     self.limiter.run(move |go_on| forecast(&played, go_on)).await?
                 };
-                Status { admission: proposal.admission, ..told(&question, &stored, &foretold) }
+                Status { admission: proposal.admission, ..status_of(&question, &stored, &foretold) }
             }
             _ => Status { admission: proposal.admission, ..Status::default() },
         };
@@ -202,7 +202,7 @@ fn warnings(status: &Status) -> Vec<String> {
 }
 
 /// The answer, apart from what admission says.
-fn told(question: &forecast::Question, stored: &DeploymentSnapshot, foretold: &Forecast) -> Status {
+fn status_of(question: &forecast::Question, stored: &DeploymentSnapshot, foretold: &Forecast) -> Status {
     let deployment = &question.deployment;
     let template = deployment.template();
     let (name, hash) = new_set_identity(deployment);
@@ -299,8 +299,9 @@ fn to_update(question: &forecast::Question, foretold: &Forecast) -> Vec<Updated>
     let steps = foretold.steps.iter();
     let picked = steps.flat_map(|step| step.updates.iter().map(move |name| (step, name)));
     let machine_of = |name: &String| question.machines.iter().find(|machine| machine.name() == name);
-    let told = picked.filter_map(|(step, name)| Some((step, machine_of(name)?)));
-    told.enumerate()
+    let found = picked.filter_map(|(step, name)| Some((step, machine_of(name)?)));
+    found
+        .enumerate()
         .map(|(place, (step, machine))| Updated {
             name: machine.name().to_owned(),
             machine_set: step.set.clone(),
