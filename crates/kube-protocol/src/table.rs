@@ -4,7 +4,7 @@
 
 use jiff::Timestamp;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{
     negotiate::{MEDIA_TYPES, Shape},
@@ -47,7 +47,7 @@ impl IncludeObject {
 /// How an answer shows its objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// In a table of this version of `meta.k8s.io`; rows carry so much of the objects.
+    /// As rows of a table of this version of `meta.k8s.io`. Each row carries a part of its object.
     Table(&'static str, IncludeObject),
     /// Only their metadata.
     Metadata,
@@ -56,7 +56,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// That of one object.
+    /// The form of one object.
     ///
     /// # Errors
     /// 406 for the shape of a list, 400 for an unknown `includeObject`.
@@ -64,7 +64,7 @@ impl Form {
         if shape == Shape::PartialList { Err(ApiStatus::not_acceptable(MEDIA_TYPES)) } else { Self::of(shape, query) }
     }
 
-    /// That of a list.
+    /// The form of a list.
     ///
     /// # Errors
     /// 406 for the shape of one object, 400 for an unknown `includeObject`.
@@ -72,7 +72,7 @@ impl Form {
         if shape == Shape::PartialObject { Err(ApiStatus::not_acceptable(MEDIA_TYPES)) } else { Self::of(shape, query) }
     }
 
-    /// That of objects one by one, as in a watch.
+    /// The form of objects that are answered one by one, as in a watch.
     ///
     /// # Errors
     /// 400 for an unknown `includeObject`.
@@ -84,7 +84,7 @@ impl Form {
         })
     }
 
-    /// An object as this form shows it.
+    /// An object in this form: for a table, its row.
     pub fn show(self, columns: &[Column], object: Value, now: Timestamp) -> Value {
         match self {
             Self::Table(_, include) => {
@@ -101,7 +101,7 @@ impl Form {
         }
     }
 
-    /// A list of what it shows. `heads` is for a table; `whole` makes a list of the objects themselves.
+    /// A list of items that already have this form. `heads` is called for a table, `whole` for a list of whole objects.
     pub fn list(
         self,
         heads: impl FnOnce() -> Value,
@@ -119,7 +119,7 @@ impl Form {
     }
 }
 
-/// What a table says of its columns.
+/// The column definitions of a table.
 pub fn heads<C>(columns: &[Column<C>]) -> Value {
     let head = |column: &Column<C>| {
         json!({
@@ -130,17 +130,17 @@ pub fn heads<C>(columns: &[Column<C>]) -> Value {
     columns.iter().map(head).collect()
 }
 
-/// A row of a table, with as much of its object as it carries.
+/// A row of a table. `object` is the part of the object that the row carries.
 pub fn row(cells: Vec<Value>, object: Value) -> Value {
-    json!({"cells": cells, "object": object})
+    Value::Object(Map::from_iter([("cells".to_owned(), Value::Array(cells)), ("object".to_owned(), object)]))
 }
 
-/// A table of this version of `meta.k8s.io`. `metadata` is that of the list; without heads the reader knows the columns.
+/// A table of this version of `meta.k8s.io`. `metadata` is the metadata of the list; `heads` is null when the reader knows the columns.
 pub fn table(version: &str, heads: Value, rows: Vec<Value>, metadata: &Value) -> Value {
-    json!({
-        "kind": "Table", "apiVersion": format!("meta.k8s.io/{version}"), "metadata": metadata,
-        "columnDefinitions": heads, "rows": rows,
-    })
+    let mut table = json!({"kind": "Table", "apiVersion": format!("meta.k8s.io/{version}"), "metadata": metadata});
+    table["columnDefinitions"] = heads;
+    table["rows"] = Value::Array(rows);
+    table
 }
 
 fn cell(column: &Column, object: &Value, now: Timestamp) -> Value {
@@ -209,10 +209,10 @@ pub fn partial(metadata: &impl Serialize) -> Value {
     json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata})
 }
 
-/// One object as its caller wants it.
+/// One object in the shape that its caller accepts.
 ///
 /// # Errors
-/// 406 for a list that is none, 400 for an unknown `includeObject`.
+/// 406 for the shape of a list, 400 for an unknown `includeObject`.
 pub fn shape_object(
     shape: Shape,
     columns: &[Column],
@@ -229,10 +229,10 @@ pub fn shape_object(
     })
 }
 
-/// A list as its caller wants it; `whole` makes that of the objects themselves.
+/// A list in the shape that its caller accepts. `whole` makes a list of whole objects.
 ///
 /// # Errors
-/// 406 for an object that is none, 400 for an unknown `includeObject`.
+/// 406 for the shape of one object, 400 for an unknown `includeObject`.
 pub fn shape_list(
     shape: Shape,
     columns: &[Column],

@@ -5,10 +5,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::{
-    super::{
-        processors::AT_ONCE,
-        testing::{self, World},
-    },
+    super::testing::{self, World},
     *,
 };
 use crate::extension::{
