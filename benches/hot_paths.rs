@@ -26,7 +26,7 @@ use machine_api::{
 use machine_controller_manager::extension::{
     rows::{rendered, selected},
     view::{Freshness, View},
-    views::{FleetView, Inventories, InventorySettings, Judges, OutlookView, RolloutPlanView, Sources},
+    views::{AdmissionRules, FleetView, Inventories, InventorySettings, OutlookView, RolloutPlanView, Sources},
 };
 use machine_controllers::{
     deployment::settings::DeploymentSettings,
@@ -238,7 +238,7 @@ fn sources(views: &ControlViews, nodes: Arc<Store<NodeSnapshot>>) -> Sources {
         collector: None,
         plans_at_a_time: 2,
         rollouts: DeploymentSettings::default(),
-        admission: Judges {
+        admission: AdmissionRules {
             policy: Policy::default(),
             providers: Arc::new(NoProviders),
             references: Arc::new(NoReferences),

@@ -1,4 +1,4 @@
-//! Work that takes a processor for a while: bounded, beside the other work of the process, and given up once its caller has gone.
+//! Long computations: bounded in number, on their own threads, and abandoned once the caller has gone.
 
 use std::{
     num::NonZeroUsize,
@@ -12,20 +12,20 @@ use kube_protocol::status::ApiStatus;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-/// So many are done in one go. More are shared.
+/// Most objects of one computation. More objects are divided among several computations.
 pub const AT_ONCE: usize = 256;
 
-/// Processors that may share the work on many objects at once, whoever asks.
+/// Limits the computations over many objects to the number of processors, for all callers together.
 static PROCESSORS: LazyLock<Semaphore> =
     LazyLock::new(|| Semaphore::new(available_parallelism().map_or(1, NonZeroUsize::get)));
 
-/// Does the work while the permit is held; it is told whether it is still wanted.
+/// Runs the work while the permit is held. The function that the work receives returns whether its caller still waits.
 async fn run<T: Send + 'static>(
     permit: impl Send + 'static,
     work: impl FnOnce(&dyn Fn() -> bool) -> T + Send + 'static,
 ) -> Result<T, ApiStatus> {
     let abandoned = CancellationToken::new();
-    let _caller = abandoned.clone().drop_guard();
+    let _guard = abandoned.clone().drop_guard();
     let work = tokio::task::spawn_blocking(move || {
         let done = work(&|| !abandoned.is_cancelled());
         drop(permit);
@@ -41,7 +41,7 @@ async fn run<T: Send + 'static>(
     }
 }
 
-/// Does the same with each, and answers in their order. The processors share what is more than a little.
+/// Does the same with each object, and returns the results in the same order. Many objects are divided among the processors.
 ///
 /// # Errors
 /// 500 when the process ends meanwhile.
@@ -56,36 +56,36 @@ where
     let shares = all.chunks(AT_ONCE).map(|some| {
         let (some, work) = (some.to_vec(), work.clone());
         async move {
-            // The semaphore is never closed; without a permit the work would only be less bounded.
+            // The semaphore is never closed. Without a permit the work would only be less bounded.
             let permit = PROCESSORS.acquire().await.ok();
-            // Nobody sees what is left out once it is not wanted any more.
+            // Results may be missing only after the caller has gone.
             run(permit, move |is_wanted| some.iter().take_while(|_| is_wanted()).map(work).collect::<Vec<T>>()).await
         }
     });
     Ok(try_join_all(shares).await?.into_iter().flatten().collect())
 }
 
-/// How long a request waits for others.
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
-/// Seconds after which another try may help.
-const ASK_AGAIN: u32 = 2;
+/// How long a request waits for the computations of other requests.
+const MAX_WAIT: Duration = Duration::from_secs(5);
+/// Seconds after which another try may succeed.
+const RETRY_AFTER: u32 = 2;
 
-/// Lets a few plans be computed at a time, each for a short time.
+/// Limits how many plans are computed at a time, and for how long.
 pub struct Limiter(Arc<Semaphore>);
 
 impl Limiter {
-    /// How long one may take.
+    /// Longest time of one computation.
     pub const BUDGET: Duration = Duration::from_secs(2);
 
-    /// So many at a time.
+    /// At most `at_a_time` computations at a time, but at least one.
     pub fn new(at_a_time: usize) -> Self {
         Self(Arc::new(Semaphore::new(at_a_time.max(1))))
     }
 
-    /// Does the work when there is room for it; it is told whether it may go on.
+    /// Runs the work once there is a permit for it. The function that the work receives returns whether the work may go on.
     ///
     /// # Errors
-    /// 429 when others are busy for too long, 500 when the process ends meanwhile.
+    /// 429 when other computations take too long, 500 when the process ends meanwhile.
     pub async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&dyn Fn() -> bool) -> T + Send + 'static,
@@ -98,15 +98,15 @@ impl Limiter {
         .await
     }
 
-    /// Room for one; it ends when the permit is dropped.
+    /// The permit for one computation, which ends when the permit is dropped.
     ///
     /// # Errors
-    /// 429 when others are busy for too long.
+    /// 429 when other computations take too long.
     pub async fn acquire(&self) -> Result<OwnedSemaphorePermit, ApiStatus> {
-        let permit = tokio::time::timeout(LONGEST_WAIT, Arc::clone(&self.0).acquire_owned()).await;
+        let permit = tokio::time::timeout(MAX_WAIT, Arc::clone(&self.0).acquire_owned()).await;
         permit.ok().and_then(Result::ok).ok_or_else(|| {
             let message = "other plans are being computed; try again shortly";
-            ApiStatus::new(429, "TooManyRequests", message).retry_after(ASK_AGAIN)
+            ApiStatus::new(429, "TooManyRequests", message).retry_after(RETRY_AFTER)
         })
     }
 }
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn th_44_a_panic_is_handed_on_and_its_permit_is_given_back() {
+    async fn th_44_a_panic_is_propagated_and_its_permit_is_returned() {
         let limiter = Limiter::new(2);
         for _ in 0..=2 {
             let ran = limiter.run(|_| panic!("a plan that panics"));
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_plan_that_nobody_waits_for_is_given_up() {
+    async fn a_plan_is_abandoned_once_its_caller_has_gone() {
         let limiter = Limiter::new(1);
         let (began, begins) = tokio::sync::oneshot::channel();
         let (ended, ends) = tokio::sync::oneshot::channel();
@@ -141,7 +141,7 @@ mod tests {
             ended.send(since.elapsed()).unwrap();
         }));
         tokio::select! {
-            _ = &mut ran => panic!("it goes on until its time is over"),
+            _ = &mut ran => panic!("it goes on until its budget is used"),
             begun = begins => begun.unwrap(),
         }
         drop(ran);

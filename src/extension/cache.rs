@@ -1,6 +1,6 @@
-//! Answers that are remembered for a while: bounded in number, each question asked once at a time.
+//! A cache of answers: bounded in number, with one request at a time for each key.
 //!
-//! Errors are never remembered. A question goes on when its caller has gone, so that the next one finds the answer.
+//! Errors are not cached. A request goes on after its caller has gone, so that the next caller finds the answer.
 //! Source: spec/extension-apiserver §3.3, §3.5.
 
 use std::{
@@ -17,17 +17,17 @@ use tokio::time::{Instant, timeout};
 
 use super::digest::Digest;
 
-/// A question takes no longer.
+/// Deadline of one request.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 pub type Failure = Arc<str>;
 
-type Asking<V> = Shared<BoxFuture<'static, Result<V, Failure>>>;
+type Pending<V> = Shared<BoxFuture<'static, Result<V, Failure>>>;
 
 enum State<V> {
     Known { value: V, until: Instant },
-    Asking(Asking<V>),
+    Pending(Pending<V>),
 }
 
 struct Entry<V> {
@@ -37,7 +37,7 @@ struct Entry<V> {
 
 struct Entries<V> {
     by_key: HashMap<Digest, Entry<V>>,
-    /// Keys by when they were used last.
+    /// Keys by the time of their last use.
     order: BTreeMap<u64, Digest>,
     clock: u64,
 }
@@ -62,23 +62,24 @@ impl<V> Entries<V> {
     }
 }
 
-/// Remembered answers.
+/// Cached answers by key.
 pub struct Cache<V> {
     entries: Mutex<Entries<V>>,
     capacity: usize,
 }
 
 impl<V: Clone + Send + Sync + 'static> Cache<V> {
-    /// Remembers at most so many answers, those used last.
+    /// Keeps at most `capacity` answers: those that were used last.
     pub fn new(capacity: usize) -> Arc<Self> {
         let entries = Entries { by_key: HashMap::new(), order: BTreeMap::new(), clock: 0 };
         Arc::new(Self { entries: Mutex::new(entries), capacity })
     }
 
-    /// The remembered answer, or the one that is being asked for, or a new one, which is kept as long as `keep` says.
+    /// The cached answer for the key, or the answer of the request under way, or the answer of a new request by `ask`. A new answer
+    /// is kept for the time that `keep` returns.
     ///
     /// # Errors
-    /// When the question fails or takes too long.
+    /// When the request fails or takes too long.
     pub async fn get<F>(
         self: &Arc<Self>,
         key: Digest,
@@ -88,7 +89,7 @@ impl<V: Clone + Send + Sync + 'static> Cache<V> {
     where
         F: Future<Output = Result<V, String>> + Send + 'static,
     {
-        let asking = {
+        let pending = {
             let mut entries = self.lock();
             match entries.by_key.get(&key).map(|entry| &entry.state) {
                 Some(State::Known { value, until }) if Instant::now() < *until => {
@@ -96,23 +97,23 @@ impl<V: Clone + Send + Sync + 'static> Cache<V> {
                     entries.put(key, State::Known { value: value.clone(), until }, self.capacity);
                     return Ok(value);
                 }
-                Some(State::Asking(asking)) => asking.clone(),
+                Some(State::Pending(pending)) => pending.clone(),
                 _ => {
-                    let asking = self.begin(key, keep, ask());
-                    entries.put(key, State::Asking(asking.clone()), self.capacity);
-                    asking
+                    let pending = self.begin(key, keep, ask());
+                    entries.put(key, State::Pending(pending.clone()), self.capacity);
+                    pending
                 }
             }
         };
-        asking.await
+        pending.await
     }
 
-    /// How many answers are remembered or asked for.
+    /// Number of cached answers and requests under way.
     pub fn len(&self) -> usize {
         self.lock().by_key.len()
     }
 
-    /// Whether nothing is remembered or asked for.
+    /// Whether there is no cached answer and no request under way.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -121,14 +122,14 @@ impl<V: Clone + Send + Sync + 'static> Cache<V> {
         self: &Arc<Self>,
         key: Digest,
         keep: impl Fn(&V) -> Duration + Send + Sync + 'static,
-        question: F,
-    ) -> Asking<V>
+        request: F,
+    ) -> Pending<V>
     where
         F: Future<Output = Result<V, String>> + Send + 'static,
     {
         let cache = Arc::clone(self);
         let task = tokio::spawn(async move {
-            let answer = match timeout(DEADLINE, question).await {
+            let answer = match timeout(DEADLINE, request).await {
                 Ok(answer) => answer.map_err(Failure::from),
                 Err(_) => Err(Failure::from("no answer in time")),
             };
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_is_remembered_for_its_time_and_not_longer() {
+    async fn an_answer_is_cached_for_its_time_and_not_longer() {
         let (cache, asked) = (Cache::new(8), Asked::new());
         assert_eq!(asked.get(&cache, 1, 0).await, Ok(1));
         tokio::time::advance(Duration::from_secs(9)).await;
@@ -205,14 +206,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn many_ask_once() {
+    async fn concurrent_callers_share_one_request() {
         let (cache, asked) = (Cache::new(8), Asked::new());
         let answers = futures::future::join_all((0..50).map(|_| asked.get(&cache, 2, 100))).await;
         assert!(answers.iter().all(|answer| *answer == Ok(2)) && asked.count() == 1);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn failures_are_told_and_forgotten() {
+    async fn failures_are_returned_and_not_cached() {
         let (cache, asked) = (Cache::new(8), Asked::new());
         assert_eq!(asked.get(&cache, 13, 0).await, Err(Failure::from("no luck")));
         assert!(asked.get(&cache, 13, 0).await.is_err() && asked.count() == 2 && cache.is_empty());
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_question_outlives_who_asked_it() {
+    async fn a_request_outlives_its_caller() {
         let (cache, asked) = (Cache::new(8), Asked::new());
         let gone = timeout(Duration::from_millis(10), asked.get(&cache, 4, 100)).await;
         assert!(gone.is_err());
@@ -229,13 +230,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn th_22_the_least_used_give_way() {
+    async fn th_22_the_answers_that_were_unused_the_longest_are_evicted() {
         let (cache, asked) = (Cache::new(3), Asked::new());
         for n in [20, 21, 22, 20, 23] {
             assert_eq!(asked.get(&cache, n, 0).await, Ok(u32::from(n)));
         }
         assert_eq!((cache.len(), asked.count()), (3, 4));
-        assert!(asked.get(&cache, 20, 0).await.is_ok() && asked.count() == 4, "used lately");
-        assert!(asked.get(&cache, 21, 0).await.is_ok() && asked.count() == 5, "gave way");
+        assert!(asked.get(&cache, 20, 0).await.is_ok() && asked.count() == 4, "used recently");
+        assert!(asked.get(&cache, 21, 0).await.is_ok() && asked.count() == 5, "evicted");
     }
 }

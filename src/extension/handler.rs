@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{
     authentication::identity::Identity,
-    pages::{Kept, Pages, Place},
+    pages::{KeptList, ListKey, Pages},
     rows::{Row, rendered, selected},
     view::{Answer as ViewAnswer, Freshness, Listing, Question, View},
 };
@@ -213,27 +213,27 @@ impl Call<'_> {
     }
 
     async fn list(&self, namespace: Option<String>, options: &ListOptions, pages: &Pages) -> Result<Answer, ApiStatus> {
-        let place = Place {
+        let key = ListKey {
             view: self.view.resource().plural.clone(),
             namespace: namespace.clone(),
             user: self.who.user.clone(),
             selection: ["labelSelector", "fieldSelector"].map(|key| self.query.get(key).unwrap_or_default().to_owned()),
         };
         if let Some(token) = &options.continue_token {
-            let (kept, bookmark) = pages.open(token, &place)?;
+            let (kept, bookmark) = pages.open(token, &key)?;
             let end = options.limit.map_or(kept.rows.len(), |limit| kept.rows.len().min(bookmark.offset + limit));
             let rest = (end < kept.rows.len()).then(|| bookmark.token_at(end));
             return Ok(Answer::ok(self.page(&kept, bookmark.offset..end, rest, options).await?));
         }
         let freshness = if options.revision == Revision::Any { Freshness::Any } else { Freshness::Recent };
         let Listing { rows, warnings } = self.view.list(namespace.as_deref(), freshness).await?;
-        let kept = Arc::new(Kept {
+        let kept = Arc::new(KeptList {
             rows: selected(rows, &options.labels, &options.fields).await?,
             version: version_at(self.now),
             is_selected: !options.labels.is_empty() || !options.fields.is_empty(),
         });
         let (end, token) = match options.limit {
-            Some(limit) if limit < kept.rows.len() => (limit, Some(pages.keep(place, &kept, limit))),
+            Some(limit) if limit < kept.rows.len() => (limit, Some(pages.keep(key, &kept, limit))),
             _ => (kept.rows.len(), None),
         };
         Ok(Answer::ok(self.page(&kept, 0..end, token, options).await?).with_warnings(warnings))
@@ -242,7 +242,7 @@ impl Call<'_> {
     /// A part of a list; the token leads to the next one.
     async fn page(
         &self,
-        list: &Kept,
+        list: &KeptList,
         part: Range<usize>,
         token: Option<String>,
         options: &ListOptions,

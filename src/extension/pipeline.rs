@@ -25,7 +25,7 @@ use tracing::error;
 
 use super::{
     audit::{Audit, Record},
-    authentication::{self, Authentication, decide::Way, identity::Identity},
+    authentication::{self, Authentication, decide::AuthMethod, identity::Identity},
     authorization::{
         Authorization,
         attributes::{Attributes, ResourceAttributes},
@@ -128,7 +128,7 @@ impl Learnt {
     }
 
     fn is_from_somebody(&self) -> bool {
-        self.record.way.is_some_and(|way| way != Way::Anonymous)
+        self.record.auth_method.is_some_and(|way| way != AuthMethod::Anonymous)
     }
 }
 
@@ -164,7 +164,7 @@ impl FallbackHandler for Pipeline {
         headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
         let code = response.status().as_u16();
         self.note(&learnt, code, began);
-        if let Some(peer) = peer.as_ref().filter(|_| learnt.record.way == Some(Way::FrontProxy)) {
+        if let Some(peer) = peer.as_ref().filter(|_| learnt.record.auth_method == Some(AuthMethod::FrontProxy)) {
             peer.mark_as_front_proxy();
         }
         // Whoever is not known shall not hold a connection to try again on, nor one who did not send what was announced.
@@ -247,7 +247,7 @@ impl Pipeline {
         let now = (self.parts.clock)();
         let caller = self.parts.authentication.identify(chain, &mut head.headers, now).await?;
         let who = caller.identity;
-        (learnt.record.identity, learnt.record.way) = (Some(who.clone()), Some(caller.way));
+        (learnt.record.identity, learnt.record.auth_method) = (Some(who.clone()), Some(caller.auth_method));
         match target {
             Target::Other(segments) => {
                 let path = plain_path(&segments).ok_or_else(ApiStatus::page_not_found)?;
@@ -377,7 +377,7 @@ impl Pipeline {
         extension.requests.inc(&ViewRequest { view, verb, code: &text });
         extension.duration.observe(&OfView { view }, began.elapsed());
         if let Some(audit) = &self.parts.audit {
-            audit.note(&learnt.record.event(code, (self.parts.clock)()));
+            audit.log(&learnt.record.event(code, (self.parts.clock)()));
         }
     }
 }

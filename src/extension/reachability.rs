@@ -1,4 +1,4 @@
-//! Whether the API server of the control cluster still answers.
+//! Whether the API server of the control cluster answers.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -8,34 +8,34 @@ use std::{
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Longer than this without an answer, and the server counts as lost.
-const SILENCE: Duration = Duration::from_secs(60);
-/// How often it is asked when no other request is.
+/// After this time without an answer the API server counts as unreachable.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Time between probes.
 const PERIOD: Duration = Duration::from_secs(20);
 
-/// When the API server answered last. Clones share it.
+/// The time of the API server's last answer. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Reachability(Arc<Mutex<Option<Instant>>>);
 
 impl Reachability {
-    /// It answered just now.
+    /// Records an answer at this moment.
     pub fn confirm(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
-    /// Why it counts as lost, if it does.
+    /// The reason why the API server counts as unreachable, if it does.
     pub fn failure(&self) -> Option<String> {
         let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match last {
             None => Some("the API server has not answered yet".to_owned()),
-            Some(last) if last.elapsed() > SILENCE => {
+            Some(last) if last.elapsed() > TIMEOUT => {
                 Some(format!("the API server has not answered for {}s", last.elapsed().as_secs()))
             }
             Some(_) => None,
         }
     }
 
-    /// Asks for its version now and then, until `stop`.
+    /// Asks the API server for its version periodically, until `stop`.
     pub async fn probe(self, client: kube::Client, stop: CancellationToken) {
         loop {
             match client.apiserver_version().await {
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_minute_of_silence_is_too_long() {
+    async fn a_minute_without_an_answer_is_too_long() {
         let reachability = Reachability::default();
         assert!(reachability.failure().is_some());
         reachability.confirm();

@@ -1,8 +1,8 @@
-//! The objects that views answer, each with what it was made from at one moment, until it is known in which form they are wanted.
+//! The objects of views: snapshots that are rendered on demand, in the form that the request asks for.
 //!
-//! A long list is mostly read in pages, and to render an object costs more than to look at what it is made from. So the snapshots
-//! of a list are kept and only the objects of a page are rendered, when that page is asked for: all pages then show the same
-//! moment, as those of a stored list do. Source: spec/extension-apiserver §2.6.
+//! Clients mostly read a long list in pages, and rendering an object costs more than taking its snapshot. So the server keeps the
+//! snapshots of a list, and renders the objects of a page when that page is requested. All pages show the same moment, as the
+//! pages of a stored list do. Source: spec/extension-apiserver §2.6.
 
 use std::{borrow::Cow, cell::LazyCell, fmt, sync::Arc};
 
@@ -20,24 +20,24 @@ use serde_json::{Value, json};
 
 use super::{blocking, view::Description};
 
-/// What an object of a view is made from. It does not change any more: an object looks the same whenever it is rendered.
+/// The data of one object of a view at one moment. It never changes, so that the object is the same whenever it is rendered.
 pub trait Snapshot: Send + Sync + 'static {
-    /// What the object says beside its metadata.
+    /// The object without its metadata.
     type Body: Clone + Serialize + 'static;
 
-    /// Its metadata, of which objects show what views of stored objects have in common with these.
+    /// The metadata. Objects show a part of it.
     fn metadata(&self) -> Metadata<'_>;
 
-    /// What it says.
+    /// The object without its metadata. This may be expensive.
     fn body(&self) -> Cow<'_, Self::Body>;
 
-    /// The memory that it takes, in bytes, as far as it alone holds it. That of an object that is computed already is like its JSON.
+    /// Memory of the snapshot in bytes, without shared data. For a computed object it is estimated by the length of its JSON.
     fn bytes(&self) -> usize {
         serde_json::to_string(&*self.body()).map_or(0, |text| text.len())
     }
 }
 
-/// An object that is computed already: its metadata, and what it says.
+/// A computed object: its metadata and its body.
 impl<T: Clone + Serialize + Send + Sync + 'static> Snapshot for (ObjectMeta, T) {
     type Body = T;
 
@@ -50,26 +50,26 @@ impl<T: Clone + Serialize + Send + Sync + 'static> Snapshot for (ObjectMeta, T) 
     }
 }
 
-/// What a cell shows of an object that says `T`.
+/// The content of a cell, for objects with a body of type `T`.
 pub enum Cell<T> {
-    /// Its name.
+    /// The name of the object.
     Name,
-    /// How long ago it came into being.
+    /// The time since the creation of the object.
     Age,
-    /// What a function finds in it.
+    /// The result of a function of the body.
     Of(fn(&T) -> Value),
 }
 
-/// A field by which objects that say `T` can be selected: its name, and where its value is found.
+/// A field for field selectors: its name, and the function that returns its value.
 pub type Field<T> = (&'static str, fn(&T) -> &str);
 
-/// How the objects of a view are rendered; `T` is what they say beside their metadata.
+/// Renders the objects of a view; `T` is the type of their bodies.
 pub struct Renderer<T> {
-    /// What is known of the view before anybody asks.
+    /// The part of the view that does not depend on requests.
     pub description: Description,
-    /// Columns of its tables.
+    /// The columns of tables.
     pub columns: Vec<Column<Cell<T>>>,
-    /// Its own selectable fields.
+    /// The view's own fields for field selectors.
     pub fields: Vec<Field<T>>,
 }
 
@@ -80,21 +80,21 @@ impl<T: Clone + Serialize + 'static> Renderer<T> {
     }
 }
 
-/// An object of a view, whatever it says.
+/// An object of a view, for any type of body.
 pub trait Row: Send + Sync {
-    /// Its metadata.
+    /// The metadata.
     fn metadata(&self) -> Metadata<'_>;
 
-    /// Whether selectors let it through.
+    /// Whether the object meets the selectors.
     fn is_selected(&self, labels: &LabelSelector, fields: &FieldSelector) -> bool;
 
-    /// The object, or its row in a table.
+    /// The object in this form: for a table, its row.
     ///
     /// # Errors
-    /// 500 for a type of ours that can't be written: a defect that the reader is told of.
+    /// 500 for a body that can't be serialized, which is a defect.
     fn render(&self, form: Form, now: Timestamp) -> Result<Value, ApiStatus>;
 
-    /// The memory that it takes, in bytes, as far as it alone holds it.
+    /// Memory of the snapshot in bytes, without shared data.
     fn bytes(&self) -> usize;
 }
 
@@ -112,12 +112,12 @@ struct Rendered<S: Snapshot> {
 impl<S: Snapshot> Rendered<S> {
     fn whole(&self, body: &S::Body) -> Result<Value, ApiStatus> {
         let Value::Object(mut object) = serde_json::to_value(body).map_err(ApiStatus::internal)? else {
-            return Err(ApiStatus::internal("what a view says is no object"));
+            return Err(ApiStatus::internal("the body of a view is no object"));
         };
         let kind = &self.renderer.description.resource.kind;
         object.insert("apiVersion".to_owned(), Value::String(kind.api_version()));
         object.insert("kind".to_owned(), Value::String(kind.kind.clone()));
-        object.insert("metadata".to_owned(), json!(shown(self.metadata())));
+        object.insert("metadata".to_owned(), json!(shown_metadata(self.metadata())));
         Ok(Value::Object(object))
     }
 
@@ -150,14 +150,14 @@ impl<S: Snapshot> Row for Rendered<S> {
     fn render(&self, form: Form, now: Timestamp) -> Result<Value, ApiStatus> {
         Ok(match form {
             Form::Objects => self.whole(&self.snapshot.body())?,
-            Form::Metadata => table::partial(&shown(self.metadata())),
+            Form::Metadata => table::partial(&shown_metadata(self.metadata())),
             Form::Table(_, include) => {
                 let body = self.snapshot.body();
                 let columns = self.renderer.columns.iter();
                 let cells = columns.map(|column| self.cell(&column.cell, &body, now)).collect();
                 let object = match include {
                     IncludeObject::None => Value::Null,
-                    IncludeObject::Metadata => table::partial(&shown(self.metadata())),
+                    IncludeObject::Metadata => table::partial(&shown_metadata(self.metadata())),
                     IncludeObject::Object => self.whole(&body)?,
                 };
                 table::row(cells, object)
@@ -170,8 +170,8 @@ impl<S: Snapshot> Row for Rendered<S> {
     }
 }
 
-/// As much of an object's metadata as a view of it shows.
-fn shown(metadata: Metadata<'_>) -> ObjectMeta {
+/// The part of an object's metadata that views show.
+fn shown_metadata(metadata: Metadata<'_>) -> ObjectMeta {
     let given = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     ObjectMeta {
         name: given(metadata.name),
@@ -183,7 +183,7 @@ fn shown(metadata: Metadata<'_>) -> ObjectMeta {
     }
 }
 
-/// Those that selectors let through, in the order of stored objects: that of the bytes of "namespace/name".
+/// The objects that meet the selectors, in the order of stored objects: by the bytes of "namespace/name".
 ///
 /// # Errors
 /// 500 when the process ends meanwhile.
@@ -195,8 +195,8 @@ pub async fn selected(
     if !labels.is_empty() || !fields.is_empty() {
         let (labels, fields) = (labels.clone(), fields.clone());
         let is_selected = move |row: &Arc<dyn Row>| row.is_selected(&labels, &fields);
-        let mut verdicts = blocking::each(&rows, is_selected).await?.into_iter();
-        rows.retain(|_| verdicts.next() == Some(true));
+        let mut results = blocking::each(&rows, is_selected).await?.into_iter();
+        rows.retain(|_| results.next() == Some(true));
     }
     rows.sort_by_cached_key(|row| {
         let Metadata { namespace, name, .. } = row.metadata();
@@ -208,7 +208,7 @@ pub async fn selected(
 /// The objects in this form.
 ///
 /// # Errors
-/// 500 for what can't be rendered.
+/// 500 for a body that can't be serialized.
 pub async fn rendered(rows: &[Arc<dyn Row>], form: Form, now: Timestamp) -> Result<Vec<Value>, ApiStatus> {
     blocking::each(rows, move |row| row.render(form, now)).await?.into_iter().collect()
 }
@@ -222,10 +222,10 @@ mod tests {
     use super::*;
     use crate::extension::testing::{TestView, whole};
 
-    /// An object that notes in which order its kind is computed.
-    struct Noting(ObjectMeta, Arc<Mutex<Vec<String>>>);
+    /// A snapshot that records the order in which bodies are computed.
+    struct Recording(ObjectMeta, Arc<Mutex<Vec<String>>>);
 
-    impl Snapshot for Noting {
+    impl Snapshot for Recording {
         type Body = Value;
         fn metadata(&self) -> Metadata<'_> {
             (&self.0).into()
@@ -241,7 +241,7 @@ mod tests {
         let all = [("h", "b", "Fine"), ("h", "a", "Odd"), ("h-1", "c", "Odd"), ("h-1", "a", "Fine")];
         let rows = all.map(|(namespace, name, state)| {
             let metadata = json!({ "namespace": namespace, "name": name, "labels": { "state": state } });
-            TestView::renderer().row(Noting(serde_json::from_value(metadata).unwrap(), Arc::clone(&computed)))
+            TestView::renderer().row(Recording(serde_json::from_value(metadata).unwrap(), Arc::clone(&computed)))
         });
         (rows.into(), computed)
     }
@@ -259,7 +259,7 @@ mod tests {
     #[case::by_name("", "metadata.name=a,metadata.namespace=h", "h/a", "")]
     #[case::none("state=Lost", "state=Odd", "", "")]
     #[tokio::test]
-    async fn selectors_compute_only_what_they_ask_about(
+    async fn selectors_compute_only_the_bodies_that_they_need(
         #[case] labels: &str,
         #[case] fields: &str,
         #[case] expected: &str,
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_what_a_page_shows_is_computed_and_once() {
+    async fn only_the_objects_of_a_page_are_computed_and_once() {
         let (rows, log) = rows();
         let rows = selected(rows, &LabelSelector::default(), &FieldSelector::default()).await.unwrap();
         let form = Form::Table("v1", IncludeObject::Object);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_begins_as_all_objects_do() {
+    fn an_object_has_api_version_kind_and_metadata() {
         let row = TestView::row(json!({ "metadata": { "name": "a" }, "spec": [] }));
         let expected = json!({ "apiVersion": "views.machine.sapcloud.io/v1alpha1", "kind": "TestView",
                                "metadata": { "name": "a" }, "spec": [] });

@@ -1,4 +1,4 @@
-//! What the tests of this room share: authorities and certificates, a view that answers as it is told, and how a view is asked.
+//! Shared by the tests of this room: authorities and certificates, a view for tests, and a request to a view.
 
 use std::sync::Arc;
 
@@ -31,13 +31,13 @@ use kube_protocol::{
     table::{Form, IncludeObject, heads},
 };
 
-/// An authority that certifies whatever a test needs.
+/// A certificate authority.
 pub(in crate::extension) struct Pki {
     issuer: Issuer<'static, KeyPair>,
     certificate: rcgen::Certificate,
 }
 
-/// What a certificate is for.
+/// The extended key usage of a certificate.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::extension) enum Usage {
     Client,
@@ -63,7 +63,7 @@ impl Pki {
         Authorities::from_pem(self.pem().as_bytes()).unwrap()
     }
 
-    /// A certificate from 2020 to the first day of `until`.
+    /// A certificate that is valid from 2020 to the first day of the year `until`.
     pub(in crate::extension) fn certify(
         &self,
         name: &str,
@@ -92,11 +92,11 @@ impl Pki {
     }
 }
 
-/// A view over five objects in two namespaces, which misbehaves when a name says so. Its reviews are answered with what they
-/// say, unless that is `Refused`.
+/// A view over five objects in two namespaces. Some names make it misbehave. It answers a review with the review itself, unless
+/// the state of the review is `Refused`.
 pub(in crate::extension) struct TestView(Arc<Renderer<Value>>);
 
-/// Who may read nothing else may not read the view either.
+/// The resource that the view is computed from.
 pub(in crate::extension) const SOURCE: &str = "machines";
 
 impl TestView {
@@ -202,7 +202,7 @@ impl View for TestView {
     }
 }
 
-/// Asks a view, and answers code, body and warnings.
+/// Sends a request to a view, and returns code, body and warnings.
 pub(in crate::extension) async fn ask(
     view: &Arc<dyn View>,
     pages: &Pages,
@@ -231,12 +231,12 @@ pub(in crate::extension) async fn ask(
     }
 }
 
-/// The whole object.
+/// The object in its whole form.
 pub(in crate::extension) fn whole(object: &Arc<dyn Row>) -> Value {
     object.render(Form::Objects, Timestamp::UNIX_EPOCH).unwrap()
 }
 
-/// The cells of its row in a table.
+/// The cells of the object's row.
 pub(in crate::extension) fn cells(object: &Arc<dyn Row>) -> Value {
     object.render(Form::Table("v1", IncludeObject::None), Timestamp::UNIX_EPOCH).unwrap()["cells"].take()
 }

@@ -19,8 +19,8 @@ use crate::{
             Authentication,
             config::{AuthConfig, Fixed, FrontProxy, header_name},
             headers::ProxyHeaders,
-            tokens::Tokens,
-            watch::ConfigKeeper,
+            tokens::TokenReviewer,
+            watch::ConfigWatcher,
         },
         authorization::{Authorization, Lifetimes, decide::OpenPaths},
         checks::Checks,
@@ -71,7 +71,7 @@ pub(super) async fn prepare(
     let pipeline = Pipeline::new(PipelineParts {
         authentication: Authentication {
             config: Arc::clone(&config),
-            tokens: Tokens::new(
+            tokens: TokenReviewer::new(
                 reviews(&authentication, Purpose::TokenReviews),
                 secret_digester(),
                 settings.authentication.token_time_to_live,
@@ -104,7 +104,7 @@ pub(super) async fn prepare(
         entropy: Arc::new(rand::random),
     });
     let asked = reachability.probe(clusters.control.client(Purpose::Discovery), tasks.stop_of(Stage::Support));
-    tasks.spawn(Stage::Support, "contact with the API server", asked);
+    tasks.spawn(Stage::Support, "reachability of the API server", asked);
     Ok(Some(Arc::new(pipeline)))
 }
 
@@ -161,7 +161,7 @@ async fn trust(
     let config = Arc::new(ArcSwap::from_pointee(start));
     files.follow(&config, tasks);
     if reads {
-        let keeper = ConfigKeeper {
+        let keeper = ConfigWatcher {
             client: cluster.client(Purpose::Watches),
             config: Arc::clone(&config),
             metrics: common.metrics.clone(),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Common, control::Parts, loops, references::CachedReferences, target::TargetViews};
 use crate::{
-    extension::views::{Inventories, InventorySettings, Judges, Sources},
+    extension::views::{AdmissionRules, Inventories, InventorySettings, Sources},
     manager::registered_drivers::RegisteredDrivers,
 };
 use machine_api::validation::{ControllerUsers, Policy};
@@ -20,7 +20,7 @@ pub(super) fn inventories(common: &Common, views: &ControlViews, drivers: &Regis
     let usual = InventorySettings::default();
     let settings = common.settings.extension.as_ref().map_or(usual, |extension| InventorySettings {
         max_age: extension.inventory_max_age,
-        at_once: extension.inventories_at_a_time,
+        parallel: extension.inventories_at_a_time,
         ..usual
     });
     Arc::new(Inventories::new(views.clone(), drivers.clone(), Arc::clone(&common.clock), settings))
@@ -81,7 +81,7 @@ pub(super) fn sources(state: &ClusterState) -> Sources {
         collector: state.running.collector.clone(),
         plans_at_a_time: settings.extension.as_ref().map_or(1, |extension| extension.plans_at_a_time),
         rollouts: settings.rollout,
-        admission: Judges {
+        admission: AdmissionRules {
             policy: Policy {
                 profile: settings.admission.profile,
                 controllers: ControllerUsers::named(settings.admission.controller_users.clone()),

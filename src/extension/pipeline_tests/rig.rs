@@ -18,12 +18,12 @@ use crate::{
         authentication::{
             config::{AuthConfig, Fixed, FrontProxy},
             headers::ProxyHeaders,
-            tokens::Tokens,
+            tokens::TokenReviewer,
         },
         authorization::{Lifetimes, decide::OpenPaths},
         digest::Digester,
         reachability::Reachability,
-        reviews::{Reviews, TOKEN_REVIEWS, TryError},
+        reviews::{ReviewError, Reviews, TOKEN_REVIEWS},
         testing::{Pki, TestView, Usage},
     },
     server::Health,
@@ -44,10 +44,10 @@ pub(super) struct Server {
 
 #[async_trait]
 impl Reviews for Server {
-    async fn review(&self, path: &'static str, body: &Value) -> Result<Value, TryError> {
+    async fn review(&self, path: &'static str, body: &Value) -> Result<Value, ReviewError> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         if *self.down.lock().unwrap() {
-            return Err(TryError::Final("down".to_owned()));
+            return Err(ReviewError::Final("down".to_owned()));
         }
         let spec = &body["spec"];
         if path == TOKEN_REVIEWS {
@@ -106,7 +106,13 @@ impl Rig {
         let pipeline = Pipeline::new(PipelineParts {
             authentication: Authentication {
                 config: Arc::clone(&config),
-                tokens: Tokens::new(Arc::clone(&reviews), Digester::new([1; 32]), ttl, Vec::new(), Arc::clone(&jitter)),
+                tokens: TokenReviewer::new(
+                    Arc::clone(&reviews),
+                    Digester::new([1; 32]),
+                    ttl,
+                    Vec::new(),
+                    Arc::clone(&jitter),
+                ),
             },
             authorization: Authorization::new(
                 reviews,

@@ -1,4 +1,4 @@
-//! How a view is described: its names, columns and field selectors, and the schema of its objects.
+//! The description of a view: names, columns, field selectors, and the schema of the objects.
 //!
 //! Source: spec/extension-apiserver §1.1.
 
@@ -19,24 +19,24 @@ use crate::extension::{
     view::{Description, GROUP, VERSION},
 };
 
-/// The category of all views that can be listed.
+/// The category of all views with lists.
 pub const CATEGORY: &str = "machineviews";
 
 /// The names of a view.
 #[derive(Clone, Copy, Debug)]
 pub struct Names {
-    /// Its kind.
+    /// The kind.
     pub kind: &'static str,
-    /// Its plural.
+    /// The plural.
     pub plural: &'static str,
-    /// Its short name.
+    /// The short name.
     pub short: &'static str,
-    /// What can be asked.
+    /// The supported verbs.
     pub verbs: &'static [Verb],
 }
 
 impl Names {
-    /// How a view with these columns and field selectors is described and rendered.
+    /// The renderer of a view with these columns and field selectors.
     pub fn describe<T: JsonSchema>(&self, columns: Vec<Column<T>>, fields: &[Field<T>]) -> Arc<Renderer<T>> {
         let description = Description {
             resource: self.resource(),
@@ -67,7 +67,7 @@ impl Names {
         if let Some(properties) = schema.pointer_mut("/properties").and_then(Value::as_object_mut) {
             properties.insert("metadata".to_owned(), json!({"type": "object"}));
         }
-        // Whoever asks by a review does not bring the answer.
+        // A review is sent without its answer.
         if self.verbs.contains(&Verb::Create)
             && let Some(required) = schema.pointer_mut("/required").and_then(Value::as_array_mut)
         {
@@ -82,36 +82,36 @@ impl Names {
     }
 }
 
-/// A column of a view whose objects say `T`.
+/// A column of a view, for objects with a body of type `T`.
 pub type Column<T> = resource::Column<Cell<T>>;
 
 /// The first column of every view.
 pub fn name_column<T>() -> Column<T> {
-    Column { format: "name".to_owned(), ..shown("Name", "string", Cell::Name, "Name of the object.") }
+    Column { format: "name".to_owned(), ..new_column("Name", "string", Cell::Name, "Name of the object.") }
 }
 
-/// A column that shows what a function finds in an object.
+/// A column whose cells are the results of a function of the body.
 pub fn column<T>(name: &str, value_type: &str, description: &str, value: fn(&T) -> Value) -> Column<T> {
-    shown(name, value_type, Cell::Of(value), description)
+    new_column(name, value_type, Cell::Of(value), description)
 }
 
-/// What a cell shows of a text; an empty one is as good as none.
-pub fn given(text: &str) -> Value {
+/// The cell of a text; null for an empty text.
+pub fn text_or_null(text: &str) -> Value {
     Some(text).filter(|text| !text.is_empty()).into()
 }
 
-/// The column that is shown by `-o wide` only.
+/// The same column, shown by `-o wide` only.
 #[must_use]
 pub fn wide<T>(column: Column<T>) -> Column<T> {
     Column { priority: 1, ..column }
 }
 
-/// The age of what is viewed.
+/// The column with the age of the object.
 pub fn age_column<T>() -> Column<T> {
-    shown("Age", "date", Cell::Age, "Time since what is viewed came into being.")
+    new_column("Age", "date", Cell::Age, "Time since what is viewed came into being.")
 }
 
-fn shown<T>(name: &str, value_type: &str, cell: Cell<T>, description: &str) -> Column<T> {
+fn new_column<T>(name: &str, value_type: &str, cell: Cell<T>, description: &str) -> Column<T> {
     Column {
         name: name.to_owned(),
         value_type: value_type.to_owned(),
@@ -128,7 +128,7 @@ mod tests {
 
     /// A review.
     #[derive(JsonSchema)]
-    #[allow(dead_code)] // only its schema is wanted
+    #[allow(dead_code)] // only its schema is used
     struct Review {
         spec: Vec<i32>,
         status: i32,
@@ -137,7 +137,7 @@ mod tests {
     const NAMES: Names = Names { kind: "Review", plural: "reviews", short: "r", verbs: &[Verb::Create] };
 
     #[test]
-    fn a_review_brings_no_answer() {
+    fn a_review_is_sent_without_its_answer() {
         let schema = &NAMES.describe::<Review>(Vec::new(), &[]).description.schema;
         assert_eq!(schema["required"], json!(["spec"]));
         assert_eq!(

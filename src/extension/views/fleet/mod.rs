@@ -1,6 +1,6 @@
-//! `fleetsummaries`: one object per namespace that tells how its machines are.
+//! `fleetsummaries`: one object per namespace with counts of its machines.
 //!
-//! Only what the stores hold is counted; no provider is asked. Stages are those of the outlooks. Source:
+//! Only objects of the stores are counted; no provider is asked. Stages are those of the outlooks. Source:
 //! spec/extension-apiserver §1.6.
 
 mod failures;
@@ -48,7 +48,7 @@ use machine_controllers::{
 
 const NAMES: Names =
     Names { kind: "FleetSummary", plural: "fleetsummaries", short: "fleet", verbs: &[Verb::Get, Verb::List] };
-/// So many machines are counted before other work of the process gets its turn.
+/// Number of machines that are counted before the task yields to other tasks.
 const AT_ONCE: usize = 256;
 
 /// The view `fleetsummaries`.
@@ -142,13 +142,13 @@ impl FleetView {
     }
 }
 
-/// Machines in a phase; one that no machine is in is not named in the object.
+/// The number of machines in a phase. The object does not contain phases without machines.
 fn in_phase(fleet: &FleetSummary, phase: &str) -> Value {
     fleet.machines.by_phase.get(phase).copied().unwrap_or(0).into()
 }
 
-/// VMs without a machine on the lists that are in memory; `None` when there is no list. One whose machine has gone since its list
-/// was made has most likely gone with it.
+/// The number of VMs without a machine on the lists in memory; `None` if there is no list. A VM whose machine has gone after the list
+/// was made does not count, because most likely the VM has gone too.
 fn known_orphans(sources: &Sources, machines: &[MachineSnapshot]) -> Option<i32> {
     let lists = sources.inventories.known();
     if lists.is_empty() {
@@ -157,7 +157,7 @@ fn known_orphans(sources: &Sources, machines: &[MachineSnapshot]) -> Option<i32>
     let claims = Claims::of(machines);
     let of_list = |list: &ListedVms| {
         let still = list.vms.iter().filter(|vm| claims.on(vm).is_orphaned()).map(|vm| identity(&vm.provider_id));
-        still.filter(|id| list.nobodys.contains(id)).collect::<Vec<_>>()
+        still.filter(|id| list.orphans.contains(id)).collect::<Vec<_>>()
     };
     Some(count(lists.iter().flat_map(of_list).collect::<BTreeSet<_>>().len()))
 }
@@ -193,7 +193,7 @@ fn row(deployment: &DeploymentSnapshot, class: Option<&MachineClass>) -> Deploym
     }
 }
 
-/// An API server that is silent suspends more than a deployment that has too many machines, so that it is told first.
+/// An unreachable API server is reported first, because it suspends more than a deployment with too many machines does.
 fn frozen(freeze: Freeze, deployments: &[DeploymentSnapshot]) -> Frozen {
     if freeze == Freeze::Frozen {
         let reason = "an API server does not answer: creations and verdicts about health wait until both answer again";

@@ -41,11 +41,11 @@ async fn machines_are_counted_by_phase_and_stage() {
     );
     assert_eq!(seen["frozen"], json!({ "value": false }));
     let row = FleetView::new(&world.sources).summary().await.unwrap();
-    assert_eq!(cells(&row), json!(["ns", 3, 1, 0, 0, 0, null, false]), "nothing is a number too");
+    assert_eq!(cells(&row), json!(["ns", 3, 1, 0, 0, 0, null, false]), "zero is shown as a number");
 }
 
 #[tokio::test(start_paused = true)]
-async fn failures_are_told_by_code_the_most_frequent_first() {
+async fn failures_are_grouped_by_code_the_most_frequent_first() {
     let world = World::synced();
     world.add_machine(testing::machine("a", failing("Internal", "c", 10, "x")));
     world.add_machine(testing::machine("b", failing("ResourceExhausted", "c", 60, "old")));

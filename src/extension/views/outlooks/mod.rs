@@ -1,6 +1,6 @@
-//! `machineoutlooks`: why a machine is as it is, and what happens next.
+//! `machineoutlooks`: the reason for the state of a machine, and the next steps.
 //!
-//! What the machine controller would see and decide now, rendered and never done. Source: spec/extension-apiserver §1.3.
+//! The machine controller's observation and decision of this moment are rendered and not carried out. Source: spec/extension-apiserver §1.3.
 
 mod shape;
 #[cfg(test)]
@@ -17,7 +17,7 @@ use self::shape::{BlockerView, DeadlineView, MachineOutlook, NextEffect, Operati
 use super::{
     Sources,
     common::{not_ready, right_to_read, scrubbed, seconds},
-    describe::{Names, age_column, column, given, name_column, wide},
+    describe::{Names, age_column, column, name_column, text_or_null, wide},
 };
 use crate::extension::{
     blocking,
@@ -46,9 +46,9 @@ use machine_controllers::{
 const NAMES: Names =
     Names { kind: "MachineOutlook", plural: "machineoutlooks", short: "mco", verbs: &[Verb::Get, Verb::List] };
 
-/// What a snapshot holds for itself alone beside its own size, roughly: names, versions, what a driver has answered. The objects
-/// that it was made from are shared with the stores.
-const HELD: usize = 1024;
+/// Approximate heap memory of a snapshot: names, versions, and answers of a driver. The objects that it refers to are shared with the
+/// stores.
+const HEAP_BYTES: usize = 1024;
 
 /// The view `machineoutlooks`.
 pub struct OutlookView {
@@ -68,7 +68,7 @@ impl OutlookView {
             column("Next", "string", "What the machine controller does next.", next_cell),
             column("Blocked by", "string", "Whom the machine waits for.", blocker_cell),
             column("Deadline", "string", "What happens first unless the machine gets on.", deadline_cell),
-            wide(column("Node", "string", "Node of the machine.", |outlook| given(&outlook.node_name))),
+            wide(column("Node", "string", "Node of the machine.", |outlook| text_or_null(&outlook.node_name))),
             age_column(),
         ];
         let renderer =
@@ -80,7 +80,7 @@ impl OutlookView {
         self.sources.outlooks.missing().map_or(Ok(()), |missing| Err(not_ready(missing)))
     }
 
-    /// How answers of this moment come about.
+    /// The status of answers that are computed now.
     fn status(&self, now: Timestamp) -> Arc<Status> {
         let leads = (self.sources.is_leading)();
         Arc::new(Status {
@@ -92,7 +92,7 @@ impl OutlookView {
     }
 }
 
-/// A machine as it is seen at one moment, with those above it.
+/// A machine at one moment, with its set and its deployment.
 struct Snapshot {
     sighting: Sighting,
     set: Option<SetSnapshot>,
@@ -133,14 +133,14 @@ impl rows::Snapshot for Snapshot {
     }
 
     fn bytes(&self) -> usize {
-        size_of::<Self>() + size_of::<Observation>() + HELD
+        size_of::<Self>() + size_of::<Observation>() + HEAP_BYTES
     }
 }
 
 impl Snapshot {
     fn of(sources: &Sources, machine: &MachineSnapshot, now: Timestamp, status: Arc<Status>) -> Self {
-        let set = above(machine.metadata(), &sources.views.sets);
-        let deployment = set.as_ref().and_then(|set| above(set.metadata(), &sources.views.deployments));
+        let set = controller_of(machine.metadata(), &sources.views.sets);
+        let deployment = set.as_ref().and_then(|set| controller_of(set.metadata(), &sources.views.deployments));
         Self { sighting: sources.outlooks.sight(machine, now), set, deployment, status }
     }
 
@@ -148,7 +148,7 @@ impl Snapshot {
         &self.sighting.seen.machine
     }
 
-    /// The set, and the deployment above it.
+    /// The set and the deployment.
     fn owners(&self) -> Vec<OwnerView> {
         let view =
             |owner: &OwnerReference, desired| OwnerView { kind: owner.kind.clone(), name: owner.name.clone(), desired };
@@ -161,8 +161,8 @@ impl Snapshot {
     }
 }
 
-/// The controller of an object, unless the store knows another one of its name.
-fn above<S: snapshot::Snapshot>(metadata: Metadata<'_>, store: &Store<S>) -> Option<S> {
+/// The controller of an object. `None` if the store has no object of this name and UID.
+fn controller_of<S: snapshot::Snapshot>(metadata: Metadata<'_>, store: &Store<S>) -> Option<S> {
     let owner = metadata.controller()?;
     let found = store.get(&ObjectKey::new(metadata.namespace, owner.name.clone()))?;
     (found.uid() == owner.uid).then_some(found)
@@ -199,7 +199,7 @@ fn blocker(blocker: &Blocker) -> BlockerView {
     }
 }
 
-/// What the plan would do, and when it looks again.
+/// The effects of the plan, and the time of the next look.
 fn next_effects(outlook: &Outlook) -> Vec<NextEffect> {
     let seen = &outlook.seen;
     let now = |effect: &str, target| NextEffect { effect: effect.to_owned(), target, when: "now", at: None };
@@ -222,7 +222,7 @@ fn node(name: &str) -> TargetView {
     TargetView { kind: "Node", namespace: String::new(), name: name.to_owned() }
 }
 
-/// The effect's name and object; `None` for what only this process remembers.
+/// Name and object of an effect. `None` for an effect that changes only the memory of this process.
 fn named(effect: &Effect, seen: &Observation) -> Option<(&'static str, Option<TargetView>)> {
     let machine = || {
         let namespace = seen.machine.namespace().to_owned();

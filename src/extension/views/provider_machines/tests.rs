@@ -1,4 +1,3 @@
-use machine_api::v1alpha1::Machine;
 use std::{
     sync::{
         Mutex,
@@ -15,13 +14,14 @@ use super::{
 };
 use crate::extension::testing::whole;
 use kube_values::field::Findings;
+use machine_api::v1alpha1::Machine;
 use machine_driver::{
     Capabilities, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, MachineRequest, Measured, OpContext,
     Registry, Status as DriverStatus, VmIdentity, VolumeIdsRequest,
 };
 use mcm_metrics::Metrics;
 
-/// A provider that lists what it is told, slowly; classes whose spec says `other` have an inventory of their own.
+/// A provider with the given VMs and slow lists.
 pub(in crate::extension::views) struct Provider {
     info: DriverInfo,
     vms: Mutex<Vec<ListedVm>>,
@@ -117,7 +117,7 @@ fn states(listing: &Listing) -> BTreeMap<String, String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_two_machines_with_one_vm_the_owner_is_told() {
+async fn of_two_machines_with_one_vm_the_owner_is_shown() {
     let provider = Provider::listing(&[("a", "a")]);
     let world = provider.world();
     world.add_machine(running("a"));
@@ -131,7 +131,7 @@ async fn of_two_machines_with_one_vm_the_owner_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_vm_and_each_machine_without_one_is_told() {
+async fn each_vm_and_each_machine_without_one_has_a_row() {
     let provider = Provider::listing(&[("a", "a"), ("x", "gone"), ("b2", "b"), ("b", "b"), ("c", "c")]);
     let world = provider.world();
     world.add_machine(running("a"));
@@ -155,7 +155,7 @@ async fn each_vm_and_each_machine_without_one_is_told() {
     assert_eq!(row("cloud:///lost")["metadata"]["name"], "lost.missing");
     let orphan = row("cloud:///x");
     assert_eq!(orphan["orphan"]["reason"], "no machine gone exists");
-    assert_eq!(orphan["orphan"].get("willBeDeletedAfter"), None, "nobody here deletes orphans");
+    assert_eq!(orphan["orphan"].get("willBeDeletedAfter"), None, "orphans are not deleted here");
     assert_eq!(orphan.get("machineRef"), None);
     assert_eq!(orphan["metadata"]["labels"]["views.machine.sapcloud.io/state"], "Orphan");
     assert!(listing.warnings.is_empty());
@@ -184,7 +184,7 @@ async fn xa_151_however_many_ask_the_provider_is_asked_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_orphan_of_an_old_list_is_looked_for_on_a_new_one() {
+async fn an_orphan_on_an_old_list_is_looked_for_on_a_new_one() {
     let provider = Provider::listing(&[("a", "a")]);
     let world = provider.world();
     world.add_machine(running("a"));
@@ -192,7 +192,7 @@ async fn an_orphan_of_an_old_list_is_looked_for_on_a_new_one() {
     world.sources.views.machines.delete(&running("a"));
     provider.vms.lock().unwrap().clear();
     tokio::time::advance(Duration::from_secs(12)).await;
-    assert_eq!(states(&list(&world, Freshness::Any).await).len(), 1, "whatever is in memory");
+    assert_eq!(states(&list(&world, Freshness::Any).await).len(), 1, "the list in memory");
     assert_eq!(states(&list(&world, Freshness::Recent).await).len(), 0);
     assert_eq!(provider.asked(), 2);
 }
@@ -223,7 +223,7 @@ async fn a_vm_that_went_with_its_machine_is_no_orphan_on_an_older_list() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_goes_before_the_provider_answers_leaves_no_empty_list() {
+async fn a_caller_that_goes_before_the_answer_leaves_no_empty_list() {
     let provider = Provider::listing(&[("a", "a")]);
     let world = provider.world();
     world.add_machine(running("a"));
@@ -237,7 +237,7 @@ async fn whoever_goes_before_the_provider_answers_leaves_no_empty_list() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn xa_150_a_list_that_fails_says_so_and_concludes_nothing() {
+async fn xa_150_a_failed_list_is_reported_and_shows_no_machine_as_missing() {
     let provider = Provider::listing(&[]);
     *provider.fails.lock().unwrap() = Some(DriverStatus::new(Code::Unauthenticated, "who are you"));
     let world = provider.world();
@@ -269,7 +269,7 @@ async fn the_last_list_is_kept_for_ten_minutes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_class_that_can_t_be_used_is_told_beside_the_others() {
+async fn a_class_that_can_t_be_used_is_reported_beside_the_others() {
     let provider = Provider::listing(&[("a", "a")]);
     let world = provider.world();
     world.add_class("strange", json!({ "provider": "nowhere" }));
@@ -286,7 +286,7 @@ async fn a_class_that_can_t_be_used_is_told_beside_the_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_machine_of_a_class_that_is_not_there_says_so() {
+async fn a_machine_of_a_missing_class_names_the_class() {
     let world = Provider::listing(&[]).world();
     let mut machine = running("a");
     machine.spec.class.name = "typo".to_owned();
@@ -332,7 +332,7 @@ fn names_are_names_of_objects() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_loop_of_orphans_has_listed_is_not_asked_for_again() {
+async fn a_list_of_the_orphan_loop_is_not_asked_for_again() {
     let provider = Provider::listing(&[("a", "a")]);
     let world = provider.world();
     world.add_machine(running("a"));
@@ -353,7 +353,7 @@ async fn th_31_names_of_a_hostile_provider_harm_no_reader() {
     let listing = list(&world, Freshness::Recent).await;
     let objects = objects(&listing);
     let names: BTreeSet<&str> = objects.iter().filter_map(|row| row["metadata"]["name"].as_str()).collect();
-    assert_eq!(names.len(), hostile.len(), "each is told under a name of its own: {names:?}");
+    assert_eq!(names.len(), hostile.len(), "each has its own name: {names:?}");
     for name in &names {
         let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
         assert!(name.len() <= 253 && name.chars().all(is_plain), "{name}");
@@ -361,7 +361,7 @@ async fn th_31_names_of_a_hostile_provider_harm_no_reader() {
             name.split('.').all(|part| !part.is_empty() && !part.starts_with('-') && !part.ends_with('-')),
             "{name}"
         );
-        // What is told can be asked for again.
+        // Each listed object can be read by its name.
         let view = ProviderMachineView::new(&world.sources);
         assert!(view.get("ns", name, Freshness::Any).await.is_ok(), "{name}");
     }
@@ -374,7 +374,7 @@ async fn th_31_names_of_a_hostile_provider_harm_no_reader() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn th_32_what_a_provider_repeats_of_a_secret_is_not_told() {
+async fn th_32_a_secret_in_a_provider_s_message_is_redacted() {
     let provider = Provider::listing(&[]);
     let refusal = DriverStatus::new(Code::Unauthenticated, "user root with password hunter2-and-more is unknown");
     *provider.fails.lock().unwrap() = Some(refusal);
@@ -394,6 +394,6 @@ async fn th_32_what_a_provider_repeats_of_a_secret_is_not_told() {
     ));
     world.add_machine(running("a"));
     let listing = list(&world, Freshness::Recent).await;
-    let told = format!("{listing:?}");
-    assert!(told.contains("password <redacted> is unknown") && !told.contains("hunter2"), "{told}");
+    let text = format!("{listing:?}");
+    assert!(text.contains("password <redacted> is unknown") && !text.contains("hunter2"), "{text}");
 }

@@ -1,6 +1,6 @@
 //! `rolloutplans`: what a change of a deployment would do.
 //!
-//! Admission's own rules judge the proposal, the deployment's and the sets' own decisions play it through
+//! The rules of admission judge the proposal. The decisions of the controllers of deployments and sets are simulated
 //! ([`machine_simulation::forecast`]). Nothing is stored. Source: spec/extension-apiserver §1.5.
 
 mod proposal;
@@ -41,13 +41,14 @@ use machine_controllers::{
     times::rfc3339,
     views::{BY_CONTROLLER, ORPHANS},
 };
-use machine_simulation::forecast::{self, Cut, Forecast, Stuck, forecast};
+use machine_simulation::forecast::{self, Cut, Forecast, Stuck};
 
 const NAMES: Names =
     Names { kind: "RolloutPlan", plural: "rolloutplans", short: "rop", verbs: &[Verb::Get, Verb::Create] };
-/// Steps that are told at most, whoever asks, and unless said otherwise.
-const AT_MOST: i32 = 1000;
-const USUAL_STEPS: i32 = 200;
+/// Most steps that a review may ask for.
+const MAX_STEPS: i32 = 1000;
+/// Most steps of a review that does not say a number.
+const DEFAULT_STEPS: i32 = 200;
 
 /// The view `rolloutplans`.
 pub struct RolloutPlanView {
@@ -98,13 +99,13 @@ impl RolloutPlanView {
         let status = match proposal.deployment {
             Some(deployment) if proposal.admission.allowed => {
                 let question = self.question(deployment.into(), &asked, now);
-                let foretold = if let Some(stuck) = self.hindrance(&question.deployment) {
-                    unplayed(&question, stuck)
+                let forecast = if let Some(stuck) = self.obstacle(&question.deployment) {
+                    forecast_without_steps(&question, stuck)
                 } else {
-                    let played = question.clone();
-                    self.limiter.run(move |go_on| forecast(&played, go_on)).await?
+                    let simulated = question.clone();
+                    self.limiter.run(move |go_on| forecast::forecast(&simulated, go_on)).await?
                 };
-                Status { admission: proposal.admission, ..status_of(&question, &stored, &foretold) }
+                Status { admission: proposal.admission, ..status_of(&question, &stored, &forecast) }
             }
             _ => Status { admission: proposal.admission, ..Status::default() },
         };
@@ -115,8 +116,8 @@ impl RolloutPlanView {
         Ok(Answer { object: self.renderer.row((metadata, body)), warnings })
     }
 
-    /// Why there is no rollout to play through, if there is none.
-    fn hindrance(&self, deployment: &DeploymentSnapshot) -> Option<Stuck> {
+    /// The reason why the rollout can't begin, if there is one.
+    fn obstacle(&self, deployment: &DeploymentSnapshot) -> Option<Stuck> {
         if deployment.is_deleting() {
             let message = "the deployment is being deleted, and its machines with it".to_owned();
             return Some(Stuck { reason: "BeingDeleted", message });
@@ -127,7 +128,7 @@ impl RolloutPlanView {
             .then(|| Stuck { reason: "NoTarget", message: in_place::NO_TARGET.to_owned() })
     }
 
-    /// The deployment as it is to be, and all that its rollout may touch.
+    /// The input of the simulation: the proposed deployment, and all objects that its rollout may change.
     fn question(&self, deployment: DeploymentSnapshot, asked: &Asked, now: Timestamp) -> forecast::Question {
         let views = &self.sources.views;
         let namespace = deployment.namespace();
@@ -154,8 +155,8 @@ impl RolloutPlanView {
     }
 }
 
-/// The answer where nothing is played through.
-fn unplayed(question: &forecast::Question, stuck: Stuck) -> Forecast {
+/// The forecast for a rollout that can't begin.
+fn forecast_without_steps(question: &forecast::Question, stuck: Stuck) -> Forecast {
     let staying = question.machines.iter().filter(|machine| !is_terminating(machine)).count();
     Forecast {
         steps: Vec::new(),
@@ -167,7 +168,7 @@ fn unplayed(question: &forecast::Question, stuck: Stuck) -> Forecast {
     }
 }
 
-/// Why the rollout does not come to an end; or that the plan of it does not, so that its figures are only part of the truth.
+/// Why the rollout does not end, or why the plan ends before the rollout, so that its figures are incomplete.
 fn stuck_cell(plan: &RolloutPlan) -> Value {
     let status = &plan.status;
     match &status.stuck {
@@ -178,22 +179,22 @@ fn stuck_cell(plan: &RolloutPlan) -> Value {
     }
 }
 
-/// Why a plan ends before the rollout.
-fn why_cut(cut: Cut, question: &forecast::Question, foretold: &Forecast) -> String {
-    let until = foretold.steps.len();
+/// The reason why a plan ends before the rollout.
+fn why_cut(cut: Cut, question: &forecast::Question, forecast: &Forecast) -> String {
+    let until = forecast.steps.len();
     match cut {
         Cut::Steps => {
-            format!("the rollout has more steps than {} (spec.maxSteps, at most {AT_MOST})", question.most_steps)
+            format!("the rollout has more steps than {} (spec.maxSteps, at most {MAX_STEPS})", question.most_steps)
         }
         Cut::Time => format!(
             "the rollout is too large to be played through within {}; it is told until {} from now, in steps: {until}",
             seconds(Limiter::BUDGET),
-            seconds(foretold.took)
+            seconds(forecast.took)
         ),
     }
 }
 
-/// What a reader is warned of who may not look at the whole plan.
+/// Warnings for a caller that does not read the whole plan.
 fn warnings(status: &Status) -> Vec<String> {
     let denied =
         status.admission.errors.iter().map(|error| format!("would be denied: {}: {}", error.field, error.message));
@@ -201,8 +202,8 @@ fn warnings(status: &Status) -> Vec<String> {
     denied.chain(status.admission.warnings.iter().cloned()).chain(cut).map(|text| warning(&text)).collect()
 }
 
-/// The answer, apart from what admission says.
-fn status_of(question: &forecast::Question, stored: &DeploymentSnapshot, foretold: &Forecast) -> Status {
+/// The status of the plan, without the result of admission.
+fn status_of(question: &forecast::Question, stored: &DeploymentSnapshot, forecast: &Forecast) -> Status {
     let deployment = &question.deployment;
     let template = deployment.template();
     let (name, hash) = new_set_identity(deployment);
@@ -212,7 +213,7 @@ fn status_of(question: &forecast::Question, stored: &DeploymentSnapshot, foretol
     equal.sort_by_key(|set| set.created());
     let existing = equal.first();
     let limits = Fenceposts::of(deployment);
-    let to_replace = to_replace(question, foretold, existing.map(|set| set.name().to_owned()).as_deref());
+    let to_replace = to_replace(question, forecast, existing.map(|set| set.name().to_owned()).as_deref());
     let staying = question.machines.iter().filter(|machine| is_owned(machine, question) && !is_terminating(machine));
     Status {
         changes_template: !is_equal(stored.template(), template),
@@ -225,19 +226,19 @@ fn status_of(question: &forecast::Question, stored: &DeploymentSnapshot, foretol
         max_surge: limits.surge,
         max_unavailable: limits.max_unavailable(deployment.replicas()),
         to_keep: count(staying.count().saturating_sub(to_replace.len())),
-        to_create: count(foretold.steps.iter().map(|step| step.creates).sum()),
-        to_update: to_update(question, foretold),
+        to_create: count(forecast.steps.iter().map(|step| step.creates).sum()),
+        to_update: to_update(question, forecast),
         to_replace,
-        steps: foretold.steps.iter().enumerate().map(|(place, step)| step_view(place, step)).collect(),
-        peak_machines: count(foretold.peak),
-        min_available: count(foretold.least_available),
-        estimated_duration: seconds(foretold.took),
-        stuck: foretold
+        steps: forecast.steps.iter().enumerate().map(|(place, step)| step_view(place, step)).collect(),
+        peak_machines: count(forecast.peak),
+        min_available: count(forecast.least_available),
+        estimated_duration: seconds(forecast.took),
+        stuck: forecast
             .stuck
             .as_ref()
             .map(|stuck| StuckView { reason: stuck.reason.to_owned(), message: stuck.message.clone() }),
-        truncated: foretold.cut.is_some(),
-        truncated_because: foretold.cut.map(|cut| why_cut(cut, question, foretold)),
+        truncated: forecast.cut.is_some(),
+        truncated_because: forecast.cut.map(|cut| why_cut(cut, question, forecast)),
         ..Status::default()
     }
 }
@@ -262,13 +263,13 @@ fn is_owned(machine: &MachineSnapshot, question: &forecast::Question) -> bool {
     question.sets.iter().any(|set| Some(set.uid()) == owner)
 }
 
-/// The machines of today that go, in the order in which they do.
-fn to_replace(question: &forecast::Question, foretold: &Forecast, new_set: Option<&str>) -> Vec<Replaced> {
+/// The present machines that the rollout deletes, in order.
+fn to_replace(question: &forecast::Question, forecast: &Forecast, new_set: Option<&str>) -> Vec<Replaced> {
     let machines: BTreeMap<String, &MachineSnapshot> =
         question.machines.iter().map(|machine| (machine.name().to_owned(), machine)).collect();
     let sets: BTreeMap<String, &SetSnapshot> = question.sets.iter().map(|set| (set.name().to_owned(), set)).collect();
     let mut all = Vec::new();
-    for step in &foretold.steps {
+    for step in &forecast.steps {
         for machine in step.deletes.iter().filter_map(|name| machines.get(name)) {
             let is_marked = sets.get(&step.set).is_some_and(|set| is_marked(machine, set));
             let reason = if is_marked {
@@ -294,9 +295,9 @@ fn to_replace(question: &forecast::Question, foretold: &Forecast, new_set: Optio
     all
 }
 
-/// The machines that are updated in place, in the order in which their Nodes are picked.
-fn to_update(question: &forecast::Question, foretold: &Forecast) -> Vec<Updated> {
-    let steps = foretold.steps.iter();
+/// The machines that are updated in place, in the order in which their Nodes are selected.
+fn to_update(question: &forecast::Question, forecast: &Forecast) -> Vec<Updated> {
+    let steps = forecast.steps.iter();
     let picked = steps.flat_map(|step| step.updates.iter().map(move |name| (step, name)));
     let machine_of = |name: &String| question.machines.iter().find(|machine| machine.name() == name);
     let found = picked.filter_map(|(step, name)| Some((step, machine_of(name)?)));
@@ -328,7 +329,7 @@ impl View for RolloutPlanView {
             Question::Get { .. } | Question::List { .. } => right_to_read(deployments, question),
             Question::Create { namespace, review } => {
                 let name = review.pointer("/spec/machineDeploymentName").and_then(Value::as_str);
-                // A review that names none is refused, but not before it is known who asks.
+                // A review without a name is refused later. Until then it needs the right to list.
                 let verb = if name.is_some() { Verb::Get } else { Verb::List };
                 vec![right(verb, deployments, Some(namespace), name)]
             }
