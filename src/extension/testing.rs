@@ -125,7 +125,6 @@ impl TestView {
             scope: ResourceScope::Namespaced,
             verbs: vec![Verb::Get, Verb::List, Verb::Create],
             subresources: Vec::new(),
-            columns: Vec::new(),
         };
         let columns =
             vec![column("Name", Cell::Name), column("State", Cell::Of(|object: &Value| object["state"].clone()))];

@@ -17,6 +17,7 @@ use super::{
     read::check_fields,
     server::{Answer, AnswerBody, Call, Server},
     store::{Change, Stored},
+    table::show,
 };
 use kube_protocol::{
     options::WatchOptions,
@@ -70,7 +71,7 @@ impl Server {
             at: options.after.unwrap_or(0),
             prefix: call.namespace().map(|namespace| format!("{namespace}/")).unwrap_or_default(),
             form: table::Form::of(call.accepted.shape, call.query)?,
-            heads: table::heads(&call.served.resource.columns),
+            heads: table::heads(&call.served.columns),
             ends: now + life,
             next_bookmark: now + self.bookmark_period,
             progress: self.store.progress(),
@@ -276,7 +277,7 @@ impl Watcher {
 
     fn line(&mut self, kind: &str, object: Value, lines: &mut Vec<u8>) {
         let metadata = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
-        let object = match (self.form, self.form.show(&self.served.resource.columns, object, self.server.now())) {
+        let object = match (self.form, show(self.form, &self.served.columns, object, self.server.now())) {
             (table::Form::Table(version, _), row) => table::table(version, self.heads.take(), vec![row], &metadata),
             (table::Form::Metadata | table::Form::Objects, object) => object,
         };

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::{
     negotiate::{MEDIA_TYPES, Shape},
     request::Query,
-    resource::{Cell, Column},
+    resource::Column,
     status::{ApiStatus, Cause},
 };
 
@@ -84,23 +84,6 @@ impl Form {
         })
     }
 
-    /// An object in this form: for a table, its row.
-    pub fn show(self, columns: &[Column], object: Value, now: Timestamp) -> Value {
-        match self {
-            Self::Table(_, include) => {
-                let cells = columns.iter().map(|column| cell(column, &object, now)).collect();
-                let object = match include {
-                    IncludeObject::None => Value::Null,
-                    IncludeObject::Metadata => partial(&object["metadata"]),
-                    IncludeObject::Object => object,
-                };
-                row(cells, object)
-            }
-            Self::Metadata => partial(&object["metadata"]),
-            Self::Objects => object,
-        }
-    }
-
     /// A list of items that already have this form. `heads` is called for a table, `whole` for a list of whole objects.
     pub fn list(
         self,
@@ -143,44 +126,9 @@ pub fn table(version: &str, heads: Value, rows: Vec<Value>, metadata: &Value) ->
     table
 }
 
-fn cell(column: &Column, object: &Value, now: Timestamp) -> Value {
-    match &column.cell {
-        Cell::Computed(compute) => compute(object),
-        Cell::Age(path) => path.find(object).first().map_or(Value::Null, |time| age_cell(time, now)),
-        Cell::Path(path) => {
-            let found = path.find(object);
-            match (found.as_slice(), column.value_type.as_str()) {
-                ([] | [Value::Null], _) => Value::Null,
-                ([one], "string") => json!(text(one)),
-                ([one], "integer") => one.as_i64().map_or(Value::Null, |number| json!(number)),
-                ([one], "date") => age_cell(one, now),
-                ([one], _) => (*one).clone(),
-                (several, _) => json!(several.iter().map(|value| text(value)).collect::<Vec<_>>().join(",")),
-            }
-        }
-    }
-}
-
-fn age_cell(time: &Value, now: Timestamp) -> Value {
-    match time.as_str().map(str::parse::<Timestamp>) {
-        None => Value::Null,
-        Some(Err(_)) => json!("<invalid>"),
-        Some(Ok(time)) => json!(age(time, now)),
-    }
-}
-
 /// How long ago a time is, as `kubectl` prints ages.
 pub fn age(time: Timestamp, now: Timestamp) -> String {
     human_duration(now.as_second() - time.as_second())
-}
-
-/// A value as text in a cell.
-pub fn text(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        Value::Null => "<none>".to_owned(),
-        other => other.to_string(),
-    }
 }
 
 /// A time span in seconds, as `kubectl` prints ages.
@@ -207,44 +155,6 @@ fn human_duration(seconds: i64) -> String {
 /// An object of which only the metadata are shown.
 pub fn partial(metadata: &impl Serialize) -> Value {
     json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata})
-}
-
-/// One object in the shape that its caller accepts.
-///
-/// # Errors
-/// 406 for the shape of a list, 400 for an unknown `includeObject`.
-pub fn shape_object(
-    shape: Shape,
-    columns: &[Column],
-    object: Value,
-    query: &Query,
-    now: Timestamp,
-) -> Result<Value, ApiStatus> {
-    let form = Form::of_object(shape, query)?;
-    let metadata = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
-    let object = form.show(columns, object, now);
-    Ok(match form {
-        Form::Table(version, _) => table(version, heads(columns), vec![object], &metadata),
-        Form::Metadata | Form::Objects => object,
-    })
-}
-
-/// A list in the shape that its caller accepts. `whole` makes a list of whole objects.
-///
-/// # Errors
-/// 406 for the shape of one object, 400 for an unknown `includeObject`.
-pub fn shape_list(
-    shape: Shape,
-    columns: &[Column],
-    objects: Vec<Value>,
-    metadata: &Value,
-    query: &Query,
-    now: Timestamp,
-    whole: impl FnOnce(Vec<Value>) -> Value,
-) -> Result<Value, ApiStatus> {
-    let form = Form::of_list(shape, query)?;
-    let items = objects.into_iter().map(|object| form.show(columns, object, now)).collect();
-    Ok(form.list(|| heads(columns), items, metadata, whole))
 }
 
 #[cfg(test)]

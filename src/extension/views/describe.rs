@@ -58,7 +58,6 @@ impl Names {
             scope: ResourceScope::Namespaced,
             verbs: self.verbs.to_vec(),
             subresources: Vec::new(),
-            columns: Vec::new(),
         }
     }
 
