@@ -223,7 +223,10 @@ mod tests {
     use crate::extension::testing::{TestView, whole};
 
     /// A snapshot that records the order in which bodies are computed.
-    struct Recording(ObjectMeta, Arc<Mutex<Vec<String>>>);
+    struct Recording(ObjectMeta, Log);
+
+    /// The keys of objects in the order in which their bodies are computed.
+    type Log = Arc<Mutex<Vec<String>>>;
 
     impl Snapshot for Recording {
         type Body = Value;
@@ -236,7 +239,7 @@ mod tests {
         }
     }
 
-    fn rows() -> (Vec<Arc<dyn Row>>, Arc<Mutex<Vec<String>>>) {
+    fn rows() -> (Vec<Arc<dyn Row>>, Log) {
         let computed = Arc::default();
         let all = [("h", "b", "Fine"), ("h", "a", "Odd"), ("h-1", "c", "Odd"), ("h-1", "a", "Fine")];
         let rows = all.map(|(namespace, name, state)| {
