@@ -9,11 +9,13 @@ use controller_runtime::{
     key::ObjectKey,
     store::Store,
 };
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube_protocol::{
     selectors::{FieldSelector, LabelSelector},
     status::ApiStatus,
+    table::Form,
 };
 use machine_api::{
     admission::{Admission, Endpoint},
@@ -22,9 +24,9 @@ use machine_api::{
     validation::{NoProviders, NoReferences, Policy},
 };
 use machine_controller_manager::extension::{
-    rows::Selection,
+    rows::{rendered, selected},
     view::{Freshness, View},
-    views::{FleetView, Inventories, InventorySettings, Judges, OutlookView, RolloutPlanView, Sources, Standing},
+    views::{AdmissionRules, FleetView, Inventories, InventorySettings, OutlookView, RolloutPlanView, Sources},
 };
 use machine_controllers::{
     deployment::settings::DeploymentSettings,
@@ -150,7 +152,8 @@ fn views() {
     ] {
         let began = Instant::now();
         let plan = runtime.block_on(plans.create("default", serde_json::json!({ "spec": spec })));
-        let status = plan.map(|answer| answer.object["status"].clone()).unwrap_or_default();
+        let plan = plan.and_then(|answer| answer.object.render(Form::Objects, Timestamp::UNIX_EPOCH));
+        let status = plan.map(|plan| plan["status"].clone()).unwrap_or_default();
         let steps = status["steps"].as_array().map_or(0, Vec::len);
         println!(
             "rollout plan of {MACHINES} machines {what}: {steps} steps, truncated {}, in {:?}",
@@ -163,11 +166,10 @@ fn views() {
 /// Renders the first machines of a list, like a request for a page. Returns their number, and the size of the data that is kept for
 /// the other pages.
 async fn told(outlooks: &OutlookView, most: usize) -> Result<(usize, usize), ApiStatus> {
-    let (labels, fields) = (LabelSelector::default(), FieldSelector::default());
-    let everything = Selection { labels: &labels, fields: &fields, own: &[] };
-    let rows = outlooks.list(None, Freshness::Recent).await?.rows.selected(&everything);
-    let page = rows.page(0..most.min(rows.len())).await?;
-    Ok((page.len(), rows.bytes()))
+    let rows = outlooks.list(None, Freshness::Recent).await?.rows;
+    let rows = selected(rows, &LabelSelector::default(), &FieldSelector::default()).await?;
+    let page = rendered(&rows[..most.min(rows.len())], Form::Objects, Timestamp::UNIX_EPOCH).await?;
+    Ok((page.len(), rows.iter().map(|row| row.bytes()).sum()))
 }
 
 fn template(class: &str) -> serde_json::Value {
@@ -218,7 +220,7 @@ fn sources(views: &ControlViews, nodes: Arc<Store<NodeSnapshot>>) -> Sources {
     Sources {
         views: views.clone(),
         namespace: "default".to_owned(),
-        standing: Arc::new(|| Standing::Standby),
+        is_leading: Arc::new(|| false),
         outlooks: Outlooks::new(OutlookDeps {
             views: views.clone(),
             target: Some(OutlookTarget { nodes, drains: Arc::new(NoPods) }),
@@ -236,7 +238,7 @@ fn sources(views: &ControlViews, nodes: Arc<Store<NodeSnapshot>>) -> Sources {
         collector: None,
         plans_at_a_time: 2,
         rollouts: DeploymentSettings::default(),
-        admission: Judges {
+        admission: AdmissionRules {
             policy: Policy::default(),
             providers: Arc::new(NoProviders),
             references: Arc::new(NoReferences),

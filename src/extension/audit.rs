@@ -1,7 +1,7 @@
 //! The audit log: one line per request, as Kubernetes writes such events at level Metadata.
 //!
-//! What lives here: what an event says ([`Record::event`], pure) and the file it goes to. Bodies, tokens and credentials are
-//! never part of it. Source: spec/extension-apiserver §3.6.
+//! What lives here: the content of an event ([`Record::event`], pure) and the file of the log. An event never contains bodies,
+//! tokens or credentials. Source: spec/extension-apiserver §3.6.
 
 use std::{
     fs::OpenOptions,
@@ -15,28 +15,28 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::authentication::{decide::Way, identity::Identity};
+use super::authentication::{decide::AuthMethod, identity::Identity};
 use crate::settings::AuditLog;
 use kube_protocol::request::{ResourceRequest, Verb};
 use mcm_metrics::Metrics;
 
-/// Lines that may wait to be written.
+/// Most lines in the queue to the writer.
 const QUEUE: usize = 10_000;
-/// Longest text of a caller that is told.
-const TEXT: usize = 1_024;
-/// Parameters whose names hold one of these may be secrets.
-const SECRETIVE: [&str; 5] = ["token", "secret", "password", "key", "continue"];
+/// Longest text of a caller in an event, in characters.
+const MAX_TEXT: usize = 1_024;
+/// A parameter may be a secret if its name contains one of these words.
+const SECRET_WORDS: [&str; 5] = ["token", "secret", "password", "key", "continue"];
 
-/// What is known of a request.
+/// A request, as the audit log describes it.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// The id that callers and other logs know.
+    /// The id that the caller and other logs have too.
     pub audit_id: String,
     /// HTTP method.
     pub method: String,
-    /// Path and query, as sent.
+    /// The path, as sent.
     pub path: String,
-    /// The query.
+    /// The query, as sent.
     pub query: Option<String>,
     /// Address of the peer.
     pub source: String,
@@ -44,18 +44,18 @@ pub struct Record {
     pub forwarded_for: String,
     /// `User-Agent`, as sent.
     pub user_agent: String,
-    /// Who sent it, once that is known.
+    /// The caller, once it is identified.
     pub identity: Option<Identity>,
-    /// How that is known.
-    pub way: Option<Way>,
-    /// What it is about, if it is about a resource.
+    /// The authenticator that identified the caller.
+    pub auth_method: Option<AuthMethod>,
+    /// The resource, if the request is for one.
     pub request: Option<ResourceRequest>,
-    /// When it came.
+    /// The time at which the request was received.
     pub received: Timestamp,
 }
 
 impl Record {
-    /// What the headers of a request say; the rest is learnt later.
+    /// The record of a request before its caller is identified.
     pub fn of(audit_id: &str, request: &http::request::Parts, source: String, received: Timestamp) -> Self {
         let text = |headers: &HeaderMap, name: &str| {
             let values: Vec<_> =
@@ -71,7 +71,7 @@ impl Record {
             forwarded_for: text(&request.headers, "x-forwarded-for"),
             user_agent: text(&request.headers, "user-agent"),
             identity: None,
-            way: None,
+            auth_method: None,
             request: None,
             received,
         }
@@ -103,13 +103,13 @@ impl Record {
         event
     }
 
-    /// Addresses that are known to be true, and those that somebody claims. A front proxy adds its peer behind whatever the
-    /// client sent, so that only the last one can be believed.
+    /// The verified addresses, and the unverified ones that the headers contain. A front proxy appends the address of its peer to
+    /// the header of the client, so that only the last address is verified.
     fn sources(&self) -> (Vec<String>, Vec<String>) {
         let claimed = self.forwarded_for.split(',').map(str::trim).filter(|text| !text.is_empty());
         let mut claimed: Vec<String> = claimed.map(cut).collect();
         let mut sources = Vec::new();
-        if self.way == Some(Way::FrontProxy) {
+        if self.auth_method == Some(AuthMethod::FrontProxy) {
             sources.extend(claimed.pop());
         }
         sources.push(self.source.clone());
@@ -121,8 +121,8 @@ impl Record {
         let masked = |pair: &str| {
             let name = pair.split('=').next().unwrap_or_default();
             let lower = name.to_ascii_lowercase();
-            let is_secretive = SECRETIVE.iter().any(|word| lower.contains(word));
-            if is_secretive { format!("{name}=<redacted>") } else { pair.to_owned() }
+            let is_secret = SECRET_WORDS.iter().any(|word| lower.contains(word));
+            if is_secret { format!("{name}=<redacted>") } else { pair.to_owned() }
         };
         format!("{}?{}", self.path, query.split('&').map(masked).collect::<Vec<_>>().join("&"))
     }
@@ -136,16 +136,16 @@ fn user(identity: &Identity) -> Value {
     user
 }
 
-/// A caller's text, not longer than anybody needs. Line ends are escaped by JSON.
+/// A text of a caller, cut to the longest length. JSON escapes its line ends.
 fn cut(text: &str) -> String {
-    text.chars().take(TEXT).collect()
+    text.chars().take(MAX_TEXT).collect()
 }
 
 fn time(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string()
 }
 
-/// Takes lines; drops them when nobody writes fast enough.
+/// Queues lines for the writer, and drops them when the queue is full.
 #[derive(Clone)]
 pub struct Audit {
     lines: mpsc::Sender<String>,
@@ -153,7 +153,7 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// A log, and who writes it.
+    /// A log and its writer.
     ///
     /// # Errors
     /// When the file can't be opened.
@@ -166,8 +166,8 @@ impl Audit {
         Ok((Self { lines, metrics }, AuditWriter { output, waiting }))
     }
 
-    /// Writes an event down.
-    pub fn note(&self, event: &Value) {
+    /// Queues an event.
+    pub fn log(&self, event: &Value) {
         if self.lines.try_send(format!("{event}\n")).is_err() {
             self.metrics.extension.audit_dropped.inc(&());
         }
@@ -181,7 +181,7 @@ pub struct AuditWriter {
 }
 
 impl AuditWriter {
-    /// Until `stop`, and then what still waits. Writes on threads that may block.
+    /// Writes until `stop`, and then the rest of the queue. The writes run on threads that may block.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut lines = Vec::new();
         loop {
@@ -193,7 +193,7 @@ impl AuditWriter {
                 }
             }
             if lines.is_empty() {
-                // Nobody can note anything any more.
+                // All senders are gone, so that no event can follow.
                 return stop.cancelled().await;
             }
             let text = std::mem::take(&mut lines).concat();
@@ -202,8 +202,8 @@ impl AuditWriter {
                 let result = output.write_all(text.as_bytes()).and_then(|()| output.flush());
                 (output, result)
             });
-            let Ok((kept, result)) = written.await else { return };
-            self.output = kept;
+            let Ok((returned, result)) = written.await else { return };
+            self.output = returned;
             if let Err(error) = result {
                 tracing::error!("cannot write the audit log: {error}");
             }
@@ -217,41 +217,41 @@ mod tests {
 
     use super::*;
 
-    fn record(uri: &str, forwarded: &str, way: Way) -> Record {
+    fn record(uri: &str, forwarded: &str, auth_method: AuthMethod) -> Record {
         let request = http::Request::get(uri).header("x-forwarded-for", forwarded).header("user-agent", "kubectl");
         let (parts, ()) = request.body(()).unwrap().into_parts();
         let mut record = Record::of("a-1", &parts, "10.0.0.1".to_owned(), Timestamp::UNIX_EPOCH);
-        record.way = Some(way);
+        record.auth_method = Some(auth_method);
         record
     }
 
     #[rstest]
-    #[case::xa_169_what_a_client_claims(Way::FrontProxy, "9.9.9.9, 127.0.0.1", &["127.0.0.1", "10.0.0.1"], "9.9.9.9")]
-    #[case::directly(Way::Certificate, "9.9.9.9", &["10.0.0.1"], "9.9.9.9")]
-    #[case::nothing_claimed(Way::FrontProxy, "127.0.0.1", &["127.0.0.1", "10.0.0.1"], "")]
-    fn where_a_request_comes_from(
-        #[case] way: Way,
+    #[case::xa_169_what_a_client_claims(AuthMethod::FrontProxy, "9.9.9.9, 127.0.0.1", &["127.0.0.1", "10.0.0.1"], "9.9.9.9")]
+    #[case::directly(AuthMethod::Certificate, "9.9.9.9", &["10.0.0.1"], "9.9.9.9")]
+    #[case::nothing_claimed(AuthMethod::FrontProxy, "127.0.0.1", &["127.0.0.1", "10.0.0.1"], "")]
+    fn the_sources_of_a_request(
+        #[case] auth_method: AuthMethod,
         #[case] forwarded: &str,
         #[case] sources: &[&str],
         #[case] unverified: &str,
     ) {
-        let event = record("/apis", forwarded, way).event(200, Timestamp::UNIX_EPOCH);
+        let event = record("/apis", forwarded, auth_method).event(200, Timestamp::UNIX_EPOCH);
         assert_eq!(event["sourceIPs"], json!(sources));
-        let told = &event["annotations"]["unverified.views.machine.sapcloud.io/forwarded-for"];
-        assert_eq!(told.as_str().unwrap_or_default(), unverified);
+        let found = &event["annotations"]["unverified.views.machine.sapcloud.io/forwarded-for"];
+        assert_eq!(found.as_str().unwrap_or_default(), unverified);
     }
 
     #[rstest]
     #[case::plain("/apis?limit=5", "/apis?limit=5")]
     #[case::tokens("/apis?access_token=abc&limit=5", "/apis?access_token=<redacted>&limit=5")]
     #[case::none("/apis", "/apis")]
-    fn secrets_are_masked(#[case] uri: &str, #[case] told: &str) {
-        assert_eq!(record(uri, "", Way::Anonymous).event(200, Timestamp::UNIX_EPOCH)["requestURI"], told);
+    fn secrets_are_masked(#[case] uri: &str, #[case] expected: &str) {
+        assert_eq!(record(uri, "", AuthMethod::Anonymous).event(200, Timestamp::UNIX_EPOCH)["requestURI"], expected);
     }
 
     #[test]
     fn th_36_texts_of_callers_are_cut_and_stay_on_their_line() {
-        let mut record = record("/apis", "", Way::Token);
+        let mut record = record("/apis", "", AuthMethod::Token);
         record.identity = Some(Identity { user: format!("a\nb{}", "x".repeat(5_000)), ..Identity::default() });
         record.user_agent = "y".repeat(60_000);
         let line = record.event(200, Timestamp::UNIX_EPOCH).to_string();
@@ -259,8 +259,8 @@ mod tests {
     }
 
     #[test]
-    fn an_event_tells_who_did_what() {
-        let mut record = record("/x", "", Way::Token);
+    fn an_event_names_caller_and_action() {
+        let mut record = record("/x", "", AuthMethod::Token);
         record.identity =
             Some(Identity { user: "alice".to_owned(), groups: vec!["dev".to_owned()], ..Identity::default() });
         let event = record.event(403, "1970-01-01T00:00:01.5Z".parse().unwrap());
@@ -277,7 +277,7 @@ mod tests {
         let (audit, writer) = Audit::open(&AuditLog::File(path.clone()), metrics).unwrap();
         let stop = CancellationToken::new();
         for n in 0..1_000 {
-            audit.note(&json!({"n": n}));
+            audit.log(&json!({"n": n}));
         }
         stop.cancel();
         writer.run(stop).await;

@@ -1,4 +1,4 @@
-//! Health of the extension server, on the TLS port. The pod's own probe asks another port and other checks.
+//! Health of the extension API server, on the TLS port. The probe of the pod uses another port and other checks.
 //!
 //! Source: spec/extension-apiserver §2.12.
 
@@ -6,25 +6,26 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
-use super::{authentication::config::AuthConfig, contact::Contact};
+use super::{authentication::config::AuthConfig, reachability::Reachability};
 use crate::server::Health;
 use kube_protocol::health::CheckState;
 
 /// The endpoints.
 pub const ENDPOINTS: [&str; 3] = ["healthz", "livez", "readyz"];
 
-/// What health is told by.
+/// The sources of the health checks.
 pub struct Checks {
     /// The checks of the process.
     pub health: Health,
-    /// Whether the API server answers.
-    pub contact: Contact,
-    /// Whom to trust.
+    /// Whether the API server of the control cluster answers.
+    pub reachability: Reachability,
+    /// The present trust configuration.
     pub config: Arc<ArcSwap<AuthConfig>>,
 }
 
 impl Checks {
-    /// The checks of an endpoint; `caches` says why views can't be computed yet, if they can't. Nothing that a restart would not help makes a process look dead.
+    /// The checks of an endpoint. `caches` returns the reason why views can't be computed yet, if there is one. A failure that a
+    /// restart would not mend affects `readyz` alone.
     pub fn of(&self, endpoint: &str, caches: impl FnOnce() -> Option<String>) -> Vec<CheckState> {
         let check = |name, failure| CheckState { name, failure };
         let mut checks =
@@ -34,7 +35,7 @@ impl Checks {
             checks.extend([
                 check("requestheader-ca", proxy),
                 check("informer-sync", caches()),
-                check("control-api", self.contact.lost()),
+                check("control-api", self.reachability.failure()),
                 check("shutdown", self.health.failure_of("shutdown")),
             ]);
         }

@@ -1,4 +1,4 @@
-//! Digests: fingerprints of certificates, and keys of caches that must not hold what they were made from.
+//! Digests: fingerprints of certificates, and keys of caches that must not contain secrets.
 
 use std::fmt::Write;
 
@@ -17,7 +17,7 @@ pub fn sha256_hex(bytes: &[u8]) -> String {
     hex
 }
 
-/// Makes digests that nobody else can make; each process has a key of its own.
+/// Makes digests that no other process can make, because each process has its own key.
 pub struct Digester(hmac::Key);
 
 impl Digester {
@@ -26,7 +26,7 @@ impl Digester {
         Self(hmac::Key::new(hmac::HMAC_SHA256, &key))
     }
 
-    /// The digest of several parts; where one ends counts.
+    /// The digest of several parts. It depends on where each part ends.
     pub fn digest(&self, parts: &[&[u8]]) -> Digest {
         let mut context = hmac::Context::with_key(&self.0);
         for part in parts {
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_a_part_ends_counts() {
+    fn a_digest_depends_on_where_each_part_ends() {
         let digester = Digester::new([7; 32]);
         assert_ne!(digester.digest(&[b"ab", b"c"]), digester.digest(&[b"a", b"bc"]));
         assert_eq!(digester.digest(&[b"ab", b"c"]), digester.digest(&[b"ab", b"c"]));
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fingerprint_is_that_of_every_tool() {
+    fn a_fingerprint_equals_that_of_other_tools() {
         assert_eq!(sha256_hex(b"abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
     }
 }

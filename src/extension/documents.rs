@@ -1,4 +1,5 @@
-//! What does not depend on who asks: discovery, `OpenAPI`, version, the list of paths. Made once, kept as bytes.
+//! The answers that are the same for all callers: discovery, `OpenAPI`, version, the list of paths. They are made once and kept as
+//! bytes.
 //!
 //! Source: spec/extension-apiserver §2.3, §2.4, §2.12, §5.5.
 
@@ -22,15 +23,15 @@ use kube_protocol::{
     status::ApiStatus,
 };
 
-/// Beginning of the names of our schemas: names must be unique among all servers of a cluster.
+/// Prefix of the names of our schemas: names must be unique among all servers of a cluster.
 const SCHEMA_PREFIX: &str = "io.sapcloud.machine.views.v1alpha1.";
-/// Our own, so that it never meets another server's of the same name and another content.
+/// Name of the schema of metadata. It has our prefix too, so that it does not collide with the schema of another server.
 const OBJECT_META: &str = "ObjectMeta";
 
 /// The documents of one set of views.
 pub struct Documents {
     groups: Document,
-    /// By version of `apidiscovery.k8s.io`.
+    /// Aggregated discovery, by version of `apidiscovery.k8s.io`.
     aggregated: [(&'static str, Document); 2],
     group: Document,
     resources: Document,
@@ -42,7 +43,7 @@ pub struct Documents {
 }
 
 impl Documents {
-    /// Makes them.
+    /// The documents of the registered views.
     pub fn of(registry: &Registry) -> Self {
         let resources = registry.resources();
         let place = openapi::document_path(GROUP, VERSION);
@@ -54,7 +55,7 @@ impl Documents {
             aggregated: ["v2", "v2beta1"]
                 .map(|version| (version, Document::of(&discovery::aggregated(&resources, version)))),
             group: Document::of(&discovery::group(&resources, GROUP).unwrap_or_default()),
-            // A process without views still answers, so that its registration does not fail.
+            // Without views the list is empty. A 404 would make the APIService unavailable.
             resources: Document::of(&discovery::resource_list(&resources, GROUP, VERSION).unwrap_or_else(none)),
             index: Document::of(&openapi::index([(place.as_str(), open_api.tag.as_str())].into_iter())),
             open_api,
@@ -64,10 +65,7 @@ impl Documents {
         }
     }
 
-    /// Answers a path that is no resource; none for one that is not among the documents.
-    ///
-    /// # Errors
-    /// 406 for representations that are not spoken.
+    /// The answer for a path that is no resource. `None` for a path without a document; 406 for an unsupported representation.
     pub fn answer(
         &self,
         segments: &[&str],
@@ -212,7 +210,7 @@ mod tests {
     const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
     #[test]
-    fn xa_139_discovery_tells_what_views_can_do_and_nothing_else() {
+    fn xa_139_discovery_has_the_verbs_of_views_and_no_others() {
         let (_, list) = ask(&documents(), "/apis/views.machine.sapcloud.io/v1alpha1", "").unwrap().unwrap();
         let verbs = &list["resources"][0]["verbs"];
         assert_eq!(verbs, &json!(["create", "get", "list"]));
@@ -243,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_caller_has_is_not_sent_again() {
+    fn an_unchanged_document_is_not_sent_again() {
         let (documents, mut headers) = (documents(), HeaderMap::new());
         headers.insert(ACCEPT, AGGREGATED.parse().unwrap());
         let now = Timestamp::UNIX_EPOCH;
@@ -275,7 +273,7 @@ mod tests {
     #[rstest]
     #[case::protobuf_alone("/openapi/v2", "application/com.github.proto-openapi.spec.v2@v1.0+protobuf")]
     #[case::html("/apis/views.machine.sapcloud.io", "text/html")]
-    fn what_is_not_spoken(#[case] path: &str, #[case] accept: &str) {
+    fn unsupported_representations(#[case] path: &str, #[case] accept: &str) {
         assert_eq!(ask(&documents(), path, accept).unwrap().unwrap_err(), 406);
     }
 
@@ -284,7 +282,7 @@ mod tests {
     #[case("/apis/views.machine.sapcloud.io/v9")]
     #[case("/openapi/v3/apis/nope/v1")]
     #[case("/configz")]
-    fn everything_else_is_not_here(#[case] path: &str) {
+    fn other_paths_have_no_document(#[case] path: &str) {
         assert!(ask(&documents(), path, "").is_none());
     }
 }

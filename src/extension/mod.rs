@@ -1,22 +1,24 @@
 //! The extension API server: computed views of machines behind the aggregation layer.
 //!
-//! What lives here: what a view is ([`view`]), the views themselves ([`views`]), and the server that answers for them: one request from head
-//! to answer ([`front`]), who asks ([`authentication`]), what they may ([`authorization`]), what views are asked ([`desk`], [`rows`], [`pages`])
-//! and what does not depend on the caller ([`documents`]). What does not: the protocol (`protocol/`), listeners and certificates
-//! (`server/`), and every rule: a view renders what the controllers' own decisions say, and never writes anything.
+//! What lives here: the interface of a view ([`view`]), the views themselves ([`views`]), and their server: one request from head to
+//! answer ([`pipeline`]), the identity of the caller ([`authentication`]), its rights ([`authorization`]), the request to a view
+//! ([`handler`]), the rendering of objects ([`rows`]), the pages of lists ([`pages`]), and the documents that are the same for all callers
+//! ([`documents`]). What does not: the protocol (`kube-protocol`), listeners and certificates (`server/`), and all rules about
+//! machines: a view renders the decisions of the controllers, and writes nothing.
 //! Source: spec/extension-apiserver §1–§5.
 
 pub mod audit;
 pub mod authentication;
 pub mod authorization;
+mod blocking;
+pub mod cache;
 pub mod checks;
-pub mod contact;
-pub mod desk;
 pub mod digest;
 pub mod documents;
-pub mod front;
+pub mod handler;
 pub mod pages;
-pub mod recall;
+pub mod pipeline;
+pub mod reachability;
 pub mod registry;
 pub mod reviews;
 pub mod rows;

@@ -1,6 +1,7 @@
-//! Pages of long lists. Views have no history, so the whole list is kept for a while, and a token leads back to it.
+//! Pages of long lists. Views have no history, so the server keeps the whole list for a while, and a token identifies the list.
 //!
-//! A token is worth nothing to another user, view or namespace, with other selectors, on another replica or after five minutes, when its list is gone.
+//! A token is valid only for its user, view, namespace and selectors, on the replica that made it, and for five minutes: then the
+//! list is evicted.
 //! Source: spec/extension-apiserver §2.6, §8 (TH-33).
 
 use std::{
@@ -12,152 +13,143 @@ use std::{
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use tokio::time::Instant;
 
-use super::rows::Rows;
+use super::rows::Row;
 use kube_protocol::status::ApiStatus;
 
 /// How long a list is kept.
-const KEPT: Duration = Duration::from_secs(300);
-/// So much later it is certainly too old.
-const A_MOMENT: Duration = Duration::from_millis(10);
-/// Bytes of all lists that are kept.
+const LIFETIME: Duration = Duration::from_secs(300);
+/// Lists are evicted this much later than their lifetime ends, so that they are certainly too old.
+const MARGIN: Duration = Duration::from_millis(10);
+/// Most bytes of all kept lists together.
 const BUDGET: usize = 64 << 20;
 
-/// Whose list of what it is.
+/// The request that a list answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ListKey {
     /// Plural of the view.
     pub view: String,
-    /// Namespace; none for all.
+    /// Namespace; `None` for all.
     pub namespace: Option<String>,
     /// Name of the user.
     pub user: String,
-    /// Its label selector and its field selector, as they were sent: what one may list depends on them.
+    /// Label selector and field selector, as sent: the rights of the user may depend on them.
     pub selection: [String; 2],
 }
 
 /// A kept list.
 #[derive(Debug)]
-pub struct Kept {
-    /// Its objects, selected and in order.
-    pub rows: Rows,
-    /// Its `resourceVersion`.
+pub struct KeptList {
+    /// The selected objects, in order.
+    pub rows: Vec<Arc<dyn Row>>,
+    /// The `resourceVersion` of the list.
     pub version: u64,
-    /// Whether some objects were left out by a selector.
-    pub selected: Selected,
+    /// Whether the request has a selector.
+    pub is_selected: bool,
 }
 
-/// Whether a list was asked for with a selector.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Selected {
-    /// No.
-    Everything,
-    /// Yes.
-    Some,
-}
-
-struct Slot {
+struct Entry {
     id: u128,
-    place: Place,
-    list: Arc<Kept>,
+    key: ListKey,
+    list: Arc<KeptList>,
     bytes: usize,
     since: Instant,
 }
 
-/// The lists that are kept, oldest first.
+/// The kept lists, oldest first.
 pub struct Pages {
-    slots: Arc<Mutex<VecDeque<Slot>>>,
+    entries: Arc<Mutex<VecDeque<Entry>>>,
     budget: usize,
     ids: Box<dyn Fn() -> u128 + Send + Sync>,
 }
 
 impl Pages {
-    /// Keeps lists under ids that nobody can guess.
+    /// No lists yet. `ids` returns ids that clients can't guess.
     pub fn new(ids: impl Fn() -> u128 + Send + Sync + 'static) -> Self {
-        Self { slots: Arc::default(), budget: BUDGET, ids: Box::new(ids) }
+        Self { entries: Arc::default(), budget: BUDGET, ids: Box::new(ids) }
     }
 
-    /// Keeps a list of which only the first `offset` objects are told now, and answers the token for the others. A list that is
-    /// larger than all that may be kept is not; its token is one that has expired.
-    pub fn keep(&self, place: Place, list: &Arc<Kept>, offset: usize) -> String {
+    /// Keeps a list of which only the first `offset` objects are answered now, and returns the token for the other objects. A list
+    /// that is larger than the budget is not kept, so that its token has expired at once.
+    pub fn keep(&self, key: ListKey, list: &Arc<KeptList>, offset: usize) -> String {
         let id = (self.ids)();
-        let bytes = list.rows.bytes();
+        let bytes: usize = list.rows.iter().map(|row| row.bytes()).sum();
         if bytes <= self.budget {
-            let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-            forget(&mut slots, self.budget - bytes);
-            slots.push_back(Slot { id, place, list: Arc::clone(list), bytes, since: Instant::now() });
-            self.forget_later();
+            let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+            evict(&mut entries, self.budget - bytes);
+            entries.push_back(Entry { id, key, list: Arc::clone(list), bytes, since: Instant::now() });
+            self.evict_later();
         }
         token(id, offset)
     }
 
-    /// Lets go of what is too old by then, also if nobody ever asks again.
-    fn forget_later(&self) {
-        let (slots, budget) = (Arc::downgrade(&self.slots), self.budget);
+    /// Evicts this list at the end of its lifetime, even if no request comes.
+    fn evict_later(&self) {
+        let (entries, budget) = (Arc::downgrade(&self.entries), self.budget);
         tokio::spawn(async move {
-            tokio::time::sleep(KEPT + A_MOMENT).await;
-            if let Some(slots) = slots.upgrade() {
-                forget(&mut slots.lock().unwrap_or_else(PoisonError::into_inner), budget);
+            tokio::time::sleep(LIFETIME + MARGIN).await;
+            if let Some(entries) = entries.upgrade() {
+                evict(&mut entries.lock().unwrap_or_else(PoisonError::into_inner), budget);
             }
         });
     }
 
-    /// The list that a token leads to, its id and the first object that is still to be told.
+    /// The list of a token, and the bookmark of the next page.
     ///
     /// # Errors
-    /// 400 for what is no token of this caller for this list, 410 for one that has expired.
-    pub fn open(&self, text: &str, place: &Place) -> Result<(Arc<Kept>, Bookmark), ApiStatus> {
+    /// 400 for an invalid token or the token of another request, 410 for an expired token.
+    pub fn open(&self, text: &str, key: &ListKey) -> Result<(Arc<KeptList>, Bookmark), ApiStatus> {
         let foreign = || {
             let why = "it was not made by this server for this list, these selectors and this user";
             ApiStatus::bad_request(format!("invalid continue token: continue key is not valid: {why}"))
         };
         let bookmark = read_token(text).ok_or_else(foreign)?;
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        forget(&mut slots, self.budget);
-        let slot = slots.iter().find(|slot| slot.id == bookmark.id).ok_or_else(|| {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        evict(&mut entries, self.budget);
+        let entry = entries.iter().find(|entry| entry.id == bookmark.id).ok_or_else(|| {
             ApiStatus::expired(
                 "The provided continue parameter is too old to display a consistent list result: computed lists are kept for \
                  five minutes, on the replica that made them. Start a new list without the continue parameter.",
             )
         })?;
-        if slot.place != *place || bookmark.offset > slot.list.rows.len() {
+        if entry.key != *key || bookmark.offset > entry.list.rows.len() {
             return Err(foreign());
         }
-        Ok((Arc::clone(&slot.list), bookmark))
+        Ok((Arc::clone(&entry.list), bookmark))
     }
 
-    /// How many lists are kept.
+    /// Number of kept lists.
     pub fn len(&self) -> usize {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Whether none is kept.
+    /// Whether no list is kept.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Where a token leads.
+/// A list and the position of a page in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bookmark {
     id: u128,
-    /// The first object that is still to be told.
+    /// Position of the first object of the next page.
     pub offset: usize,
 }
 
 impl Bookmark {
-    /// The token for a later place of the same list.
+    /// The token for another position of the same list.
     pub fn token_at(self, offset: usize) -> String {
         token(self.id, offset)
     }
 }
 
-/// Forgets what is too old, and the oldest until the others take at most `room` bytes.
-fn forget(slots: &mut VecDeque<Slot>, room: usize) {
-    slots.retain(|slot| slot.since.elapsed() <= KEPT);
-    let mut taken: usize = slots.iter().map(|slot| slot.bytes).sum();
-    while taken > room {
-        let Some(oldest) = slots.pop_front() else { return };
-        taken -= oldest.bytes;
+/// Evicts the lists that are too old, and then the oldest ones until the rest has at most `room` bytes.
+fn evict(entries: &mut VecDeque<Entry>, room: usize) {
+    entries.retain(|entry| entry.since.elapsed() <= LIFETIME);
+    let mut bytes: usize = entries.iter().map(|entry| entry.bytes).sum();
+    while bytes > room {
+        let Some(oldest) = entries.pop_front() else { return };
+        bytes -= oldest.bytes;
     }
 }
 
@@ -179,33 +171,35 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::extension::testing::TestView;
 
     fn pages(budget: usize) -> Pages {
         let next = AtomicU64::new(1);
         Pages { budget, ..Pages::new(move || u128::from(next.fetch_add(1, Ordering::SeqCst))) }
     }
 
-    fn place(view: &str, namespace: &str, user: &str) -> Place {
+    fn key(view: &str, namespace: &str, user: &str) -> ListKey {
         let (view, user, selection) = (view.to_owned(), user.to_owned(), Default::default());
-        Place { view, namespace: Some(namespace.to_owned()), user, selection }
+        ListKey { view, namespace: Some(namespace.to_owned()), user, selection }
     }
 
-    /// Else a right that has shrunk to a selector would go on opening what was listed without it.
+    /// Otherwise a user whose rights are now limited to a selector could still open the list without the selector.
     #[rstest]
     #[case::labels(["a=b", ""])]
     #[case::fields(["", "metadata.name=m1"])]
     #[tokio::test]
-    async fn a_token_is_worth_nothing_with_other_selectors(#[case] selection: [&str; 2]) {
-        let (pages, here) = (pages(BUDGET), place("pvm", "n", "alice"));
+    async fn a_token_is_invalid_with_other_selectors(#[case] selection: [&str; 2]) {
+        let (pages, here) = (pages(BUDGET), key("pvm", "n", "alice"));
         let token = pages.keep(here.clone(), &list(5), 3);
-        let elsewhere = Place { selection: selection.map(str::to_owned), ..here.clone() };
+        let elsewhere = ListKey { selection: selection.map(str::to_owned), ..here.clone() };
         assert_eq!(pages.open(&token, &elsewhere).unwrap_err().code, 400);
         assert!(pages.open(&token, &here).is_ok());
     }
 
-    fn list(length: usize) -> Arc<Kept> {
-        let rows = Rows::Told((0..length).map(|n| json!({"n": n})).collect());
-        Arc::new(Kept { rows, version: 1, selected: Selected::Everything })
+    /// Each object takes seven bytes.
+    fn list(length: usize) -> Arc<KeptList> {
+        let rows = (0..length).map(|n| TestView::row(json!({"metadata": {}, "n": n}))).collect();
+        Arc::new(KeptList { rows, version: 1, is_selected: false })
     }
 
     #[rstest]
@@ -214,15 +208,15 @@ mod tests {
     #[case::th_33_another_namespace("pvm", "m", "alice", Err(400))]
     #[case::th_33_another_view("mco", "n", "alice", Err(400))]
     #[tokio::test]
-    async fn a_token_leads_back_to_its_own_list(
+    async fn a_token_opens_its_own_list(
         #[case] view: &str,
         #[case] namespace: &str,
         #[case] user: &str,
         #[case] expected: Result<usize, u16>,
     ) {
         let pages = pages(BUDGET);
-        let token = pages.keep(place("pvm", "n", "alice"), &list(5), 3);
-        let found = pages.open(&token, &place(view, namespace, user));
+        let token = pages.keep(key("pvm", "n", "alice"), &list(5), 3);
+        let found = pages.open(&token, &key(view, namespace, user));
         assert_eq!(found.map(|(_, bookmark)| bookmark.offset).map_err(|status| status.code), expected);
     }
 
@@ -231,13 +225,13 @@ mod tests {
     #[case::nonsense("!!!")]
     #[case::another_servers("NTp4")]
     #[tokio::test]
-    async fn th_33_what_is_no_token(#[case] text: &str) {
-        assert_eq!(pages(BUDGET).open(text, &place("pvm", "n", "alice")).unwrap_err().code, 400);
+    async fn th_33_a_text_that_is_no_token(#[case] text: &str) {
+        assert_eq!(pages(BUDGET).open(text, &key("pvm", "n", "alice")).unwrap_err().code, 400);
     }
 
     #[tokio::test]
-    async fn th_33_a_place_beyond_the_end_is_forged() {
-        let (pages, here) = (pages(BUDGET), place("pvm", "n", "alice"));
+    async fn th_33_a_position_beyond_the_end_is_forged() {
+        let (pages, here) = (pages(BUDGET), key("pvm", "n", "alice"));
         let token = pages.keep(here.clone(), &list(5), 3);
         let (_, bookmark) = pages.open(&token, &here).unwrap();
         assert!(pages.open(&bookmark.token_at(5), &here).is_ok());
@@ -246,9 +240,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_token_expires() {
-        let (pages, here) = (pages(BUDGET), place("pvm", "n", "alice"));
+        let (pages, here) = (pages(BUDGET), key("pvm", "n", "alice"));
         let token = pages.keep(here.clone(), &list(5), 3);
-        tokio::time::advance(KEPT).await;
+        tokio::time::advance(LIFETIME).await;
         assert!(pages.open(&token, &here).is_ok());
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(pages.open(&token, &here).unwrap_err().code, 410);
@@ -256,19 +250,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_too_old_is_let_go_of_though_nobody_asks() {
+    async fn an_old_list_is_evicted_even_without_a_request() {
         let pages = pages(BUDGET);
-        pages.keep(place("pvm", "n", "alice"), &list(5), 3);
-        tokio::time::sleep(KEPT).await;
+        pages.keep(key("pvm", "n", "alice"), &list(5), 3);
+        tokio::time::sleep(LIFETIME).await;
         assert_eq!(pages.len(), 1);
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(pages.len(), 0);
     }
 
     #[tokio::test]
-    async fn the_oldest_gives_way_and_what_is_too_large_is_not_kept() {
-        let (pages, here) = (pages(100), place("pvm", "n", "alice"));
-        // Seven bytes each.
+    async fn the_oldest_list_is_evicted_and_a_too_large_one_is_not_kept() {
+        let (pages, here) = (pages(100), key("pvm", "n", "alice"));
         let [first, second] = [0, 0].map(|_| pages.keep(here.clone(), &list(10), 3));
         assert_eq!(pages.open(&first, &here).unwrap_err().code, 410);
         assert!(pages.open(&second, &here).is_ok());

@@ -1,4 +1,4 @@
-//! The views that are served, by the names that paths give them.
+//! The served views, by the names in paths.
 
 use std::sync::Arc;
 
@@ -10,22 +10,22 @@ use kube_protocol::resource::Resource;
 pub struct Registry(Arc<[Arc<dyn View>]>);
 
 impl Registry {
-    /// Serves these.
+    /// A registry of these views.
     pub fn new(views: Vec<Arc<dyn View>>) -> Self {
         Self(views.into())
     }
 
-    /// The view of a resource; none for what is not served.
+    /// The view of a resource; `None` for a resource that is not served.
     pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<dyn View>> {
         self.0.iter().filter(|_| group == GROUP && version == VERSION).find(|view| view.resource().plural == plural)
     }
 
-    /// All of them.
+    /// All served views.
     pub fn views(&self) -> &[Arc<dyn View>] {
         &self.0
     }
 
-    /// What discovery tells of them.
+    /// The resources of the views, for discovery.
     pub fn resources(&self) -> Vec<&Resource> {
         self.0.iter().map(|view| view.resource()).collect()
     }

@@ -1,6 +1,6 @@
-//! Questions to the API server of the control cluster: whose token is this, who may do that.
+//! Reviews by the API server of the control cluster: the owner of a token, and the rights of a caller.
 //!
-//! What lives here: sending one, with a deadline and a bounded number of tries. What its answer means is decided in
+//! What lives here: sending a review, with a deadline and a bounded number of tries. The meaning of the answer is decided in
 //! `authentication` and `authorization`. Source: spec/extension-apiserver §3.3, §3.5.
 
 use std::{sync::Arc, time::Duration};
@@ -9,77 +9,77 @@ use async_trait::async_trait;
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
-use super::contact::Contact;
+use super::reachability::Reachability;
 
-/// One try takes no longer.
-const TRY: Duration = Duration::from_secs(10);
-/// How often a question is sent.
+/// Deadline of one try.
+const TRY_DEADLINE: Duration = Duration::from_secs(10);
+/// Tries of one review.
 const TRIES: u32 = 5;
-/// Wait after the first failure; each further one is half as long again.
+/// Wait after the first failure. Each further wait is 1.5 times as long.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 
-/// Where reviews are created.
+/// Path of `TokenReviews`.
 pub const TOKEN_REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
-/// Where access is asked for.
+/// Path of `SubjectAccessReviews`.
 pub const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 
-/// Why one try failed.
+/// The failure of one try.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TryError {
-    /// Another try may help.
-    Passing(String),
-    /// It would be refused again.
+pub enum ReviewError {
+    /// Another try may succeed.
+    Retryable(String),
+    /// Another try would fail too.
     Final(String),
 }
 
 /// Sends one review.
 #[async_trait]
 pub trait Reviews: Send + Sync {
-    /// Posts a review and answers it with its status.
-    async fn review(&self, path: &'static str, body: &Value) -> Result<Value, TryError>;
+    /// Posts a review and returns it with its status.
+    async fn review(&self, path: &'static str, body: &Value) -> Result<Value, ReviewError>;
 }
 
 /// Reviews by an API server.
 pub struct ApiReviews {
     client: kube::Client,
-    contact: Contact,
+    reachability: Reachability,
 }
 
 impl ApiReviews {
-    /// Asks through this client; answers count as contact.
-    pub fn new(client: kube::Client, contact: Contact) -> Self {
-        Self { client, contact }
+    /// Sends reviews through this client. Each answer confirms that the API server is reachable.
+    pub fn new(client: kube::Client, reachability: Reachability) -> Self {
+        Self { client, reachability }
     }
 }
 
 #[async_trait]
 impl Reviews for ApiReviews {
-    async fn review(&self, path: &'static str, body: &Value) -> Result<Value, TryError> {
+    async fn review(&self, path: &'static str, body: &Value) -> Result<Value, ReviewError> {
         let request = http::Request::post(path)
             .header(http::header::CONTENT_TYPE, "application/json")
             .body(body.to_string().into_bytes())
-            .map_err(|error| TryError::Final(error.to_string()))?;
+            .map_err(|error| ReviewError::Final(error.to_string()))?;
         match self.client.request::<Value>(request).await {
             Ok(answer) => {
-                self.contact.made();
+                self.reachability.confirm();
                 Ok(answer)
             }
             Err(kube::Error::Api(status)) => {
-                self.contact.made();
-                // Never the body of the question: it may hold a token.
+                self.reachability.confirm();
+                // The text leaves the body of the review out, because it may contain a token.
                 let text = format!("{} ({})", status.message, status.code);
-                let passes = status.code >= 500 || status.code == 429;
-                Err(if passes { TryError::Passing(text) } else { TryError::Final(text) })
+                let is_retryable = status.code >= 500 || status.code == 429;
+                Err(if is_retryable { ReviewError::Retryable(text) } else { ReviewError::Final(text) })
             }
-            Err(other) => Err(TryError::Passing(other.to_string())),
+            Err(other) => Err(ReviewError::Retryable(other.to_string())),
         }
     }
 }
 
-/// Sends a review until it is answered, five times at most. `jitter` gives numbers from 0 to 1.
+/// Sends a review until it is answered, at most five times. `jitter` returns numbers from 0 to 1.
 ///
 /// # Errors
-/// With the last failure.
+/// The last failure.
 pub async fn ask(
     reviews: Arc<dyn Reviews>,
     path: &'static str,
@@ -90,11 +90,11 @@ pub async fn ask(
     let mut tries = 0;
     loop {
         tries += 1;
-        let why = match timeout(TRY, reviews.review(path, &body)).await {
+        let why = match timeout(TRY_DEADLINE, reviews.review(path, &body)).await {
             Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(TryError::Final(why))) => return Err(why),
-            Ok(Err(TryError::Passing(why))) => why,
-            Err(_) => format!("no answer within {}s", TRY.as_secs()),
+            Ok(Err(ReviewError::Final(why))) => return Err(why),
+            Ok(Err(ReviewError::Retryable(why))) => why,
+            Err(_) => format!("no answer within {}s", TRY_DEADLINE.as_secs()),
         };
         if tries == TRIES {
             return Err(why);
@@ -113,27 +113,27 @@ mod tests {
 
     use super::*;
 
-    struct Script(Mutex<Vec<Result<Value, TryError>>>);
+    struct Script(Mutex<Vec<Result<Value, ReviewError>>>);
 
     #[async_trait]
     impl Reviews for Script {
-        async fn review(&self, _: &'static str, _: &Value) -> Result<Value, TryError> {
+        async fn review(&self, _: &'static str, _: &Value) -> Result<Value, ReviewError> {
             self.0.lock().unwrap().remove(0)
         }
     }
 
-    fn passing() -> Result<Value, TryError> {
-        Err(TryError::Passing("busy".to_owned()))
+    fn retryable() -> Result<Value, ReviewError> {
+        Err(ReviewError::Retryable("busy".to_owned()))
     }
 
     #[rstest]
     #[case::at_once(vec![Ok(json!(1))], Ok(json!(1)))]
-    #[case::after_failures_that_pass(vec![passing(), passing(), Ok(json!(2))], Ok(json!(2)))]
-    #[case::a_refusal_is_final(vec![Err(TryError::Final("no".to_owned())), Ok(json!(3))], Err("no".to_owned()))]
-    #[case::five_times_at_most(vec![passing(), passing(), passing(), passing(), passing()], Err("busy".to_owned()))]
+    #[case::after_retryable_failures(vec![retryable(), retryable(), Ok(json!(2))], Ok(json!(2)))]
+    #[case::a_refusal_is_final(vec![Err(ReviewError::Final("no".to_owned())), Ok(json!(3))], Err("no".to_owned()))]
+    #[case::five_times_at_most(vec![retryable(), retryable(), retryable(), retryable(), retryable()], Err("busy".to_owned()))]
     #[tokio::test(start_paused = true)]
-    async fn questions_are_tried_again(
-        #[case] script: Vec<Result<Value, TryError>>,
+    async fn reviews_are_tried_again(
+        #[case] script: Vec<Result<Value, ReviewError>>,
         #[case] expected: Result<Value, String>,
     ) {
         let reviews = Arc::new(Script(Mutex::new(script)));

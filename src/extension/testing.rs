@@ -1,10 +1,12 @@
-//! What the tests of this room share: authorities and certificates, a view that answers as it is told, and how a view is asked.
+//! Shared by the tests of this room: authorities and certificates, a view for tests, and a request to a view.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::{HeaderMap, Method};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
     date_time_ymd,
@@ -14,27 +16,28 @@ use serde_json::{Value, json};
 
 use super::{
     authentication::identity::Identity,
-    desk::Call,
+    handler::Call,
     pages::Pages,
+    rows::{Cell, Field, Renderer, Row},
     view::{Answer, Description, Freshness, GROUP, Listing, Question, SourceRight, VERSION, View},
 };
 use crate::server::tls::Authorities;
 use kube_protocol::{
     answer::AnswerBody,
-    jsonpath::JsonPath,
     negotiate::Shape,
     request::{Query, Target, Verb, classify},
-    resource::{Cell, Column, GroupVersionKind, Resource, ResourceScope},
+    resource::{Column, GroupVersionKind, Resource, ResourceScope},
     status::ApiStatus,
+    table::{Form, IncludeObject, heads},
 };
 
-/// An authority that certifies whatever a test needs.
+/// A certificate authority.
 pub(in crate::extension) struct Pki {
     issuer: Issuer<'static, KeyPair>,
     certificate: rcgen::Certificate,
 }
 
-/// What a certificate is for.
+/// The extended key usage of a certificate.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::extension) enum Usage {
     Client,
@@ -60,7 +63,7 @@ impl Pki {
         Authorities::from_pem(self.pem().as_bytes()).unwrap()
     }
 
-    /// A certificate from 2020 to the first day of `until`.
+    /// A certificate that is valid from 2020 to the first day of the year `until`.
     pub(in crate::extension) fn certify(
         &self,
         name: &str,
@@ -89,23 +92,26 @@ impl Pki {
     }
 }
 
-/// A view over five objects in two namespaces, which misbehaves when a name says so. Its reviews are answered with what they
-/// say, unless that is `Refused`.
-pub(in crate::extension) struct TestView(Description);
+/// A view over five objects in two namespaces. Some names make it misbehave. It answers a review with the review itself, unless
+/// the state of the review is `Refused`.
+pub(in crate::extension) struct TestView(Arc<Renderer<Value>>);
 
-/// Who may read nothing else may not read the view either.
+/// The resource that the view is computed from.
 pub(in crate::extension) const SOURCE: &str = "machines";
 
 impl TestView {
     pub(in crate::extension) fn served() -> Arc<dyn View> {
-        let path = |text: &str| JsonPath::parse(text).unwrap();
-        let column = |name: &str, text: &str| Column {
+        Arc::new(Self(Self::renderer()))
+    }
+
+    pub(in crate::extension) fn renderer() -> Arc<Renderer<Value>> {
+        let column = |name: &str, cell| Column {
             name: name.to_owned(),
             value_type: "string".to_owned(),
             format: if name == "Name" { "name".to_owned() } else { String::new() },
             description: String::new(),
             priority: 0,
-            cell: Cell::Path(path(text)),
+            cell,
         };
         let kind =
             GroupVersionKind { group: GROUP.to_owned(), version: VERSION.to_owned(), kind: "TestView".to_owned() };
@@ -119,17 +125,25 @@ impl TestView {
             scope: ResourceScope::Namespaced,
             verbs: vec![Verb::Get, Verb::List, Verb::Create],
             subresources: Vec::new(),
-            columns: vec![column("Name", ".metadata.name"), column("State", ".state")],
         };
+        let columns =
+            vec![column("Name", Cell::Name), column("State", Cell::Of(|object: &Value| object["state"].clone()))];
         let text = || json!({"type": "string", "description": "A text."});
         let schema = json!({"type": "object", "description": "A view of nothing.", "properties": {
             "state": text(), "spec": {"type": "object", "properties": {"machineName": text()}}}});
-        Arc::new(Self(Description { resource, schema, selectable: vec![("state", path(".state"))] }))
+        let description = Description { resource, schema, heads: heads(&columns), selectable: vec!["state"] };
+        let fields: Vec<Field<Value>> = vec![("state", |object| object["state"].as_str().unwrap_or_default())];
+        Arc::new(Renderer { description, columns, fields })
+    }
+
+    pub(in crate::extension) fn row(mut object: Value) -> Arc<dyn Row> {
+        let metadata: ObjectMeta = serde_json::from_value(object["metadata"].take()).unwrap();
+        object.as_object_mut().unwrap().remove("metadata");
+        Self::renderer().row((metadata, object))
     }
 
     fn object(namespace: &str, name: &str, state: &str) -> Value {
-        json!({"apiVersion": format!("{GROUP}/{VERSION}"), "kind": "TestView", "state": state,
-               "metadata": {"name": name, "namespace": namespace, "labels": {"state": state}}})
+        json!({"state": state, "metadata": {"name": name, "namespace": namespace, "labels": {"state": state}}})
     }
 
     fn all() -> Vec<Value> {
@@ -142,7 +156,7 @@ impl TestView {
 #[async_trait]
 impl View for TestView {
     fn description(&self) -> &Description {
-        &self.0
+        &self.0.description
     }
 
     fn source_rights(&self, question: Question<'_>) -> Vec<SourceRight> {
@@ -163,31 +177,31 @@ impl View for TestView {
             "never" => std::future::pending().await,
             "fresh" => {
                 let object = Self::object(namespace, name, &format!("{freshness:?}"));
-                Ok(Answer { object, warnings: vec!["watch \"out\"".to_owned()] })
+                Ok(Answer { object: Self::row(object), warnings: vec!["watch \"out\"".to_owned()] })
             }
             _ => Self::all()
                 .into_iter()
                 .find(|object| object["metadata"]["namespace"] == namespace && object["metadata"]["name"] == name)
-                .map(|object| Answer { object, warnings: Vec::new() })
+                .map(|object| Answer { object: Self::row(object), warnings: Vec::new() })
                 .ok_or_else(|| ApiStatus::not_found(GROUP, "testviews", name)),
         }
     }
 
     async fn list(&self, namespace: Option<&str>, _: Freshness) -> Result<Listing, ApiStatus> {
         let wanted = |object: &Value| namespace.is_none_or(|namespace| object["metadata"]["namespace"] == namespace);
-        let objects: Vec<Value> = Self::all().into_iter().filter(wanted).collect();
-        Ok(Listing { rows: objects.into(), warnings: vec!["one class is missing".to_owned()] })
+        let rows = Self::all().into_iter().filter(wanted).map(|object| Self::row(object)).collect();
+        Ok(Listing { rows, warnings: vec!["one class is missing".to_owned()] })
     }
 
     async fn create(&self, _: &str, review: Value) -> Result<Answer, ApiStatus> {
         if review["state"] == "Refused" {
             return Err(ApiStatus::bad_request("as asked"));
         }
-        Ok(Answer { object: review, warnings: Vec::new() })
+        Ok(Answer { object: Self::row(review), warnings: Vec::new() })
     }
 }
 
-/// Asks a view, and answers code, body and warnings.
+/// Sends a request to a view, and returns code, body and warnings.
 pub(in crate::extension) async fn ask(
     view: &Arc<dyn View>,
     pages: &Pages,
@@ -214,4 +228,14 @@ pub(in crate::extension) async fn ask(
         Ok(_) => panic!("views answer objects"),
         Err(refused) => (refused.code, json!(refused.message), refused.warnings),
     }
+}
+
+/// The object in its whole form.
+pub(in crate::extension) fn whole(object: &Arc<dyn Row>) -> Value {
+    object.render(Form::Objects, Timestamp::UNIX_EPOCH).unwrap()
+}
+
+/// The cells of the object's row.
+pub(in crate::extension) fn cells(object: &Arc<dyn Row>) -> Value {
+    object.render(Form::Table("v1", IncludeObject::None), Timestamp::UNIX_EPOCH).unwrap()["cells"].take()
 }

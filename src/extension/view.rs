@@ -1,137 +1,136 @@
-//! What a view is to the server that answers for it.
+//! The interface between a view and the server.
 //!
 //! Source: spec/extension-apiserver §1.1.
+
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use serde_json::Value;
 
-use super::rows::Rows;
-use kube_protocol::{jsonpath::JsonPath, request::Verb, resource::Resource, status::ApiStatus};
+use super::rows::Row;
+use kube_protocol::{request::Verb, resource::Resource, status::ApiStatus};
 
 /// Group of all views.
 pub const GROUP: &str = "views.machine.sapcloud.io";
-/// Their version.
+/// Version of this group.
 pub const VERSION: &str = "v1alpha1";
 
-/// How old what a view is computed from may be.
+/// The greatest age of the data that a view is computed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freshness {
-    /// `resourceVersion` unset: as recent as the view's own limit demands.
+    /// `resourceVersion` is unset: not older than the limit of the view.
     Recent,
-    /// `resourceVersion=0`: whatever is in memory.
+    /// `resourceVersion=0`: the data in memory, of any age.
     Any,
 }
 
-/// What somebody asks of a view.
+/// A request to a view.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Question<'a> {
     /// One object by name.
     Get {
         /// Namespace of the object.
         namespace: &'a str,
-        /// Its name.
+        /// Name of the object.
         name: &'a str,
     },
-    /// All of a namespace, or of all.
+    /// The objects of one namespace or of all namespaces.
     List {
-        /// `None`: all namespaces.
+        /// The namespace; `None`: all.
         namespace: Option<&'a str>,
-        /// The only name that a field selector lets through, if it does.
+        /// The name, if a field selector selects a single one.
         name: Option<&'a str>,
     },
-    /// The answer to a review.
+    /// A review, which is answered and not stored.
     Create {
         /// Namespace of the review.
         namespace: &'a str,
-        /// The review, decoded: an object of the view's kind.
+        /// The decoded review: an object of the view's kind.
         review: &'a Value,
     },
 }
 
-/// A right on stored objects that one needs to be told what is computed from them (`--views-check-source-rbac`).
+/// A right on stored objects. A caller needs it to read what a view computes from them (`--views-check-source-rbac`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceRight {
     /// `Get` or `List`.
     pub verb: Verb,
     /// Plural in `machine.sapcloud.io`.
     pub resource: &'static str,
-    /// `None`: all namespaces.
+    /// The namespace; `None`: all.
     pub namespace: Option<String>,
-    /// `None`: every name.
+    /// The name; `None`: all.
     pub name: Option<String>,
 }
 
-/// One object, with what the reader should be warned of.
-#[derive(Clone, Debug, PartialEq)]
+/// One object, with warnings for the caller.
+#[derive(Debug)]
 pub struct Answer {
-    /// The object, with `apiVersion` and `kind`.
-    pub object: Value,
+    /// The object.
+    pub object: Arc<dyn Row>,
     /// Texts for `Warning` headers, at most 120 characters each.
     pub warnings: Vec<String>,
 }
 
-/// Objects in any order, with what the reader should be warned of.
+/// Objects in any order, with warnings for the caller.
 #[derive(Clone, Debug, Default)]
 pub struct Listing {
-    /// The objects, each with `apiVersion` and `kind`; told, or seen and told when their page is.
-    pub rows: Rows,
+    /// The objects.
+    pub rows: Vec<Arc<dyn Row>>,
     /// Texts for `Warning` headers, at most 120 characters each.
     pub warnings: Vec<String>,
 }
 
-/// What is known of a view before anybody asks.
+/// The part of a view that does not depend on requests.
 #[derive(Clone, Debug)]
 pub struct Description {
-    /// Its names, verbs and columns.
+    /// Names and verbs.
     pub resource: Resource,
     /// The `OpenAPI` v3 schema of its kind, with descriptions.
     pub schema: Value,
-    /// Where the values of its field selectors stand, beside `metadata.name` and `metadata.namespace`.
-    pub selectable: Vec<(&'static str, JsonPath)>,
+    /// The column definitions of tables.
+    pub heads: Value,
+    /// The fields for field selectors, beside `metadata.name` and `metadata.namespace`.
+    pub selectable: Vec<&'static str>,
 }
 
 /// A computed resource.
 #[async_trait]
 pub trait View: Send + Sync {
-    /// What is known of it before anybody asks.
+    /// The part of the view that does not depend on requests.
     fn description(&self) -> &Description;
 
-    /// Its names, verbs and columns.
+    /// Names and verbs.
     fn resource(&self) -> &Resource {
         &self.description().resource
     }
 
-    /// The schema of its kind.
+    /// The schema of the view's kind.
     fn schema(&self) -> &Value {
         &self.description().schema
     }
 
-    /// Its field selectors.
-    fn selectable_fields(&self) -> &[(&'static str, JsonPath)] {
-        &self.description().selectable
-    }
-
-    /// What one must be allowed to read to be answered; nothing: the right on the view is enough.
+    /// The rights on stored objects that the caller needs beside the right on the view.
     fn source_rights(&self, question: Question<'_>) -> Vec<SourceRight>;
 
     /// One object.
     ///
     /// # Errors
-    /// 404 for what does not exist, 503 for what can't be known now.
+    /// 404 for an object that does not exist, 503 when the view can't be computed now.
     async fn get(&self, namespace: &str, name: &str, freshness: Freshness) -> Result<Answer, ApiStatus>;
 
-    /// The objects of a namespace, or of all.
+    /// The objects of one namespace or of all namespaces.
     ///
     /// # Errors
-    /// 405 where the view has no lists, 503 for what can't be known now.
+    /// 405 for a view without lists, 503 when the view can't be computed now.
     async fn list(&self, _namespace: Option<&str>, _freshness: Freshness) -> Result<Listing, ApiStatus> {
         Err(ApiStatus::method_not_allowed())
     }
 
-    /// The answer to a review; stores nothing.
+    /// The answer to a review. Nothing is stored.
     ///
     /// # Errors
-    /// 405 where the view takes no reviews, 400 and 422 for a malformed one, 429 when too many are asked at once.
+    /// 405 for a view without reviews, 400 and 422 for a malformed review, 429 for too many reviews at a time.
     async fn create(&self, _namespace: &str, _review: Value) -> Result<Answer, ApiStatus> {
         Err(ApiStatus::method_not_allowed())
     }

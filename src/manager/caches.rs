@@ -15,7 +15,7 @@ use super::{
     target::TargetViews,
     views::{ClusterState, inventories},
 };
-use crate::{extension::views::Standing, settings::StandbyCaches};
+use crate::settings::StandbyCaches;
 use controller_runtime::{
     clients::Purpose,
     gate::Gate,
@@ -89,7 +89,7 @@ pub(super) fn keep_without_controllers(
         views,
         target,
         drivers,
-        standing: Arc::new(|| Standing::Standby),
+        is_leading: Arc::new(|| false),
         running: Running::default(),
     })
 }

@@ -19,14 +19,14 @@ use crate::{
             Authentication,
             config::{AuthConfig, Fixed, FrontProxy, header_name},
             headers::ProxyHeaders,
-            tokens::Tokens,
-            watch::ConfigKeeper,
+            tokens::TokenReviewer,
+            watch::ConfigWatcher,
         },
         authorization::{Authorization, Lifetimes, decide::OpenPaths},
         checks::Checks,
-        contact::Contact,
         digest::Digester,
-        front::{Front, FrontParts, Limits},
+        pipeline::{Limits, Pipeline, PipelineParts},
+        reachability::Reachability,
         registry::Registry,
         reviews::ApiReviews,
         view::View,
@@ -46,18 +46,18 @@ pub(super) async fn prepare(
     common: &Arc<Common>,
     clusters: &Clusters,
     tasks: &mut Supervisor,
-) -> anyhow::Result<Option<Arc<Front>>> {
+) -> anyhow::Result<Option<Arc<Pipeline>>> {
     let Some(settings) = common.settings.extension.as_ref().filter(|_| common.settings.secure.is_some()) else {
         return Ok(None);
     };
     let authentication = clusters.control_by(common, settings.authentication.kubeconfig.as_deref()).await?;
     let authorization = clusters.control_by(common, settings.authorization.kubeconfig.as_deref()).await?;
-    let contact = Contact::default();
-    let config = trust(common, settings, &authentication, &contact, tasks).await?;
+    let reachability = Reachability::default();
+    let config = trust(common, settings, &authentication, &reachability, tasks).await?;
     let draw = Arc::new(common.random_source(stream::REVIEWS));
     let jitter: Arc<dyn Fn() -> f64 + Send + Sync> =
         Arc::new(move || u32::try_from(draw() >> 32).map_or(0.0, |drawn| f64::from(drawn) / f64::from(u32::MAX)));
-    let reviews = |cluster: &Cluster, purpose| Arc::new(ApiReviews::new(cluster.client(purpose), contact.clone()));
+    let reviews = |cluster: &Cluster, purpose| Arc::new(ApiReviews::new(cluster.client(purpose), reachability.clone()));
     let audit = match &settings.audit_log {
         None => None,
         Some(log) => {
@@ -68,10 +68,10 @@ pub(super) async fn prepare(
             Some(audit)
         }
     };
-    let front = Front::new(FrontParts {
+    let pipeline = Pipeline::new(PipelineParts {
         authentication: Authentication {
             config: Arc::clone(&config),
-            tokens: Tokens::new(
+            tokens: TokenReviewer::new(
                 reviews(&authentication, Purpose::TokenReviews),
                 secret_digester(),
                 settings.authentication.token_time_to_live,
@@ -91,7 +91,7 @@ pub(super) async fn prepare(
         ),
         source_rights: settings.source_rights,
         audit,
-        checks: Checks { health: common.health.clone(), contact: contact.clone(), config },
+        checks: Checks { health: common.health.clone(), reachability: reachability.clone(), config },
         bodies: BodyReader::new(common.settings.limits.requests),
         limits: Limits {
             deadline: settings.request_timeout,
@@ -103,13 +103,13 @@ pub(super) async fn prepare(
         // A caller that guesses an id could read another caller's list, so the ids do not come from the seed of the process.
         entropy: Arc::new(rand::random),
     });
-    let asked = contact.keep(clusters.control.client(Purpose::Discovery), tasks.stop_of(Stage::Support));
-    tasks.spawn(Stage::Support, "contact with the API server", asked);
-    Ok(Some(Arc::new(front)))
+    let asked = reachability.probe(clusters.control.client(Purpose::Discovery), tasks.stop_of(Stage::Support));
+    tasks.spawn(Stage::Support, "reachability of the API server", asked);
+    Ok(Some(Arc::new(pipeline)))
 }
 
 /// Serves the views from now on. Without a state of the clusters there are no views.
-pub(super) fn open(front: &Front, state: Option<&ClusterState>) {
+pub(super) fn open(pipeline: &Pipeline, state: Option<&ClusterState>) {
     let stores = state.map(|state| {
         let nodes = state.target.as_ref().map(|target| Arc::clone(&target.node_store));
         (state.views.clone(), nodes)
@@ -129,7 +129,7 @@ pub(super) fn open(front: &Front, state: Option<&ClusterState>) {
         .collect();
         (!cold.is_empty()).then(|| format!("not listed yet: {}", cold.join(", ")))
     };
-    let opened = front.open(Registry::new(state.map(selected_views).unwrap_or_default()), Box::new(caches));
+    let opened = pipeline.open(Registry::new(state.map(selected_views).unwrap_or_default()), Box::new(caches));
     debug_assert!(opened, "views are opened once");
 }
 
@@ -152,7 +152,7 @@ async fn trust(
     common: &Arc<Common>,
     settings: &ExtensionSettings,
     cluster: &Cluster,
-    contact: &Contact,
+    reachability: &Reachability,
     tasks: &mut Supervisor,
 ) -> anyhow::Result<Arc<ArcSwap<AuthConfig>>> {
     let files = Files::of(&settings.authentication);
@@ -161,11 +161,11 @@ async fn trust(
     let config = Arc::new(ArcSwap::from_pointee(start));
     files.follow(&config, tasks);
     if reads {
-        let keeper = ConfigKeeper {
+        let keeper = ConfigWatcher {
             client: cluster.client(Purpose::Watches),
             config: Arc::clone(&config),
             metrics: common.metrics.clone(),
-            contact: contact.clone(),
+            reachability: reachability.clone(),
             clock: Arc::new(Timestamp::now),
         };
         tasks.spawn(Stage::Support, "authentication configuration", keeper.run(tasks.stop_of(Stage::Support)));

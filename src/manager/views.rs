@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Common, control::Parts, loops, references::CachedReferences, target::TargetViews};
 use crate::{
-    extension::views::{Inventories, InventorySettings, Judges, Sources, Standing, StandingNow},
+    extension::views::{AdmissionRules, Inventories, InventorySettings, Sources},
     manager::registered_drivers::RegisteredDrivers,
 };
 use machine_api::validation::{ControllerUsers, Policy};
@@ -20,7 +20,7 @@ pub(super) fn inventories(common: &Common, views: &ControlViews, drivers: &Regis
     let usual = InventorySettings::default();
     let settings = common.settings.extension.as_ref().map_or(usual, |extension| InventorySettings {
         max_age: extension.inventory_max_age,
-        at_once: extension.inventories_at_a_time,
+        parallel: extension.inventories_at_a_time,
         ..usual
     });
     Arc::new(Inventories::new(views.clone(), drivers.clone(), Arc::clone(&common.clock), settings))
@@ -34,7 +34,7 @@ pub(super) struct ClusterState {
     pub(super) drivers: Registry,
     pub(super) inventories: Arc<Inventories>,
     /// Whether this process leads. A process without loops never leads.
-    pub(super) standing: StandingNow,
+    pub(super) is_leading: Arc<dyn Fn() -> bool + Send + Sync>,
     /// The loops that views read. Empty in a process without loops.
     pub(super) running: loops::Running,
 }
@@ -49,7 +49,7 @@ impl ClusterState {
             target: parts.target.clone(),
             drivers: parts.drivers.registry.clone(),
             inventories: Arc::clone(&parts.inventories),
-            standing: Arc::new(move || if leadership.is_leading() { Standing::Leader } else { Standing::Standby }),
+            is_leading: Arc::new(move || leadership.is_leading()),
             running: parts.running.get().cloned().unwrap_or_default(),
         }
     }
@@ -68,7 +68,7 @@ pub(super) fn sources(state: &ClusterState) -> Sources {
         views: state.views.clone(),
         namespace: settings.namespace.clone(),
         clock: Arc::clone(&state.common.clock),
-        standing: Arc::clone(&state.standing),
+        is_leading: Arc::clone(&state.is_leading),
         outlooks: Outlooks::new(OutlookDeps {
             views: state.views.clone(),
             target,
@@ -81,7 +81,7 @@ pub(super) fn sources(state: &ClusterState) -> Sources {
         collector: state.running.collector.clone(),
         plans_at_a_time: settings.extension.as_ref().map_or(1, |extension| extension.plans_at_a_time),
         rollouts: settings.rollout,
-        admission: Judges {
+        admission: AdmissionRules {
             policy: Policy {
                 profile: settings.admission.profile,
                 controllers: ControllerUsers::named(settings.admission.controller_users.clone()),

@@ -6,9 +6,10 @@
 use std::{collections::BTreeMap, io::Read, sync::OnceLock};
 
 use flate2::read::GzDecoder;
-use kube_protocol::{jsonpath::JsonPath, resource::Cell};
 use serde::Deserialize;
 use serde_json::{Value, json};
+
+use super::{jsonpath::JsonPath, table::Cell};
 
 const DOCUMENT: &[u8] = include_bytes!("builtin/kubernetes.json.gz");
 

@@ -7,15 +7,16 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::{
+    jsonpath::JsonPath,
     kinds::{Conversion, Custom, DefinitionVersion, Origin, ScalePaths, Served, plain_columns, simple_path, verb},
     object::{self, name, text, time},
     schema::{Additional, Nature, Schema, compile::structural},
     store::Collection,
+    table::{Cell, Column},
     write_rules::remove,
 };
 use kube_protocol::{
-    jsonpath::JsonPath,
-    resource::{Cell, Column, GroupVersionKind, Resource, ResourceScope, Subresource},
+    resource::{GroupVersionKind, Resource, ResourceScope, Subresource},
     status::ApiStatus,
 };
 
@@ -227,8 +228,8 @@ pub(super) fn served(definition: &Value) -> Vec<Arc<Served>> {
                 status_replicas: simple_path(text(scale, "/statusReplicasPath")).unwrap_or_default(),
                 selector: simple_path(text(scale, "/labelSelectorPath")).filter(|path| !path.is_empty()),
             });
-        let columns = columns(version);
         kinds.push(Arc::new(Served {
+            columns: columns(version),
             schema: Arc::new(compiled),
             schema_name: schema_name(&kind),
             collection: Collection::new(group, plural),
@@ -268,7 +269,6 @@ pub(super) fn served(definition: &Value) -> Vec<Arc<Served>> {
                     Vec::new()
                 },
                 subresources: subresources(version, &kind, scale.is_some()),
-                columns,
                 kind,
             },
             scale,

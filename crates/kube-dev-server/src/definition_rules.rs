@@ -10,10 +10,11 @@ use serde_json::{Value, json};
 
 use super::{
     crd::{is_accepted, versions},
+    jsonpath::JsonPath,
     object::{name, text},
     schema::{Schema, Type, compile::structural, structure, validate},
 };
-use kube_protocol::{jsonpath::JsonPath, status::Cause};
+use kube_protocol::status::Cause;
 
 /// Validates a definition.
 pub(super) fn check(definition: &Value, old: Option<&Value>) -> Vec<Cause> {

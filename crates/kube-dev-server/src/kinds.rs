@@ -9,14 +9,15 @@ use serde_json::{Value, json};
 
 use super::{
     builtin,
+    jsonpath::JsonPath,
     object::NameRule,
     schema::{Schema, compile::Compiler},
     store::Collection,
+    table::Column,
 };
 use kube_protocol::{
-    jsonpath::JsonPath,
     request::Verb,
-    resource::{Column, GroupVersionKind, Resource, ResourceScope, Subresource},
+    resource::{GroupVersionKind, Resource, ResourceScope, Subresource},
 };
 
 /// The `clientConfig` of a webhook in a configuration or definition.
@@ -70,6 +71,7 @@ pub(super) enum Origin {
 #[derive(Clone, Debug)]
 pub(super) struct Served {
     pub(super) resource: Resource,
+    pub(super) columns: Vec<Column>,
     pub(super) schema: Arc<Schema>,
     /// The name of its schema in documents.
     pub(super) schema_name: String,
@@ -271,6 +273,7 @@ fn built_in() -> &'static [Arc<Served>] {
                     collection: collection_of(&resource.group, &resource.resource),
                     scale: scale_of(&resource.subresources),
                     origin: Origin::BuiltIn,
+                    columns: columns(resource),
                     resource: describe(resource, kind),
                 })
             })
@@ -312,14 +315,6 @@ fn scale_of(subresources: &[builtin::BuiltInSubresource]) -> Option<ScalePaths> 
 
 fn describe(resource: &builtin::BuiltInResource, kind: GroupVersionKind) -> Resource {
     let verbs = |names: &[String]| names.iter().filter_map(|name| verb(name)).collect::<Vec<_>>();
-    let columns = resource.columns.iter().map(|column| Column {
-        name: column.name.clone(),
-        value_type: column.value_type.clone(),
-        format: column.format.clone(),
-        description: column.description.clone(),
-        priority: column.priority,
-        cell: builtin::cell(&resource.resource, &column.name),
-    });
     Resource {
         list_kind: format!("{}List", resource.kind),
         plural: resource.resource.clone(),
@@ -341,9 +336,20 @@ fn describe(resource: &builtin::BuiltInResource, kind: GroupVersionKind) -> Reso
                 verbs: verbs(&subresource.verbs),
             })
             .collect(),
-        columns: columns.collect(),
         kind,
     }
+}
+
+fn columns(resource: &builtin::BuiltInResource) -> Vec<Column> {
+    let column = |column: &builtin::BuiltInColumn| Column {
+        name: column.name.clone(),
+        value_type: column.value_type.clone(),
+        format: column.format.clone(),
+        description: column.description.clone(),
+        priority: column.priority,
+        cell: builtin::cell(&resource.resource, &column.name),
+    };
+    resource.columns.iter().map(column).collect()
 }
 
 /// The fields of a simple path such as `.spec.replicas`.

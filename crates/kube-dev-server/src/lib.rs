@@ -33,6 +33,7 @@ mod handle;
 mod helpers;
 mod hooks;
 mod json_patches;
+mod jsonpath;
 mod kinds;
 mod limits;
 mod listener;
@@ -50,6 +51,7 @@ mod server;
 mod stand_ins;
 mod store;
 mod strategic;
+mod table;
 #[cfg(test)]
 mod testing;
 mod watch;

@@ -11,13 +11,13 @@ use super::{
     plain::{self, Form},
     server::{Answer, Call, Server},
     store::{Snapshot, Stored},
+    table::{shape_list, shape_object},
 };
 use kube_protocol::{
     options::{ListOptions, Revision},
     request::Query,
     selectors::FieldSelector,
     status::ApiStatus,
-    table::{shape_list, shape_object},
 };
 
 impl Server {
@@ -104,7 +104,7 @@ impl Server {
         let objects = self.present(&call.served, matching).await?;
         let body = shape_list(
             call.accepted.shape,
-            &call.served.resource.columns,
+            &call.served.columns,
             objects,
             &metadata,
             call.query,
@@ -162,7 +162,7 @@ impl Server {
 
     /// Converts an object to the representation that the client accepts.
     pub(super) fn shaped(&self, call: &Call<'_>, object: Value) -> Result<Value, ApiStatus> {
-        shape_object(call.accepted.shape, &call.served.resource.columns, object, call.query, self.now())
+        shape_object(call.accepted.shape, &call.served.columns, object, call.query, self.now())
     }
 }
 

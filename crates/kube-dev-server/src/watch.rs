@@ -17,12 +17,12 @@ use super::{
     read::check_fields,
     server::{Answer, AnswerBody, Call, Server},
     store::{Change, Stored},
+    table::show,
 };
 use kube_protocol::{
-    negotiate::Shape,
     options::WatchOptions,
     status::ApiStatus,
-    table::{Heads, IncludeObject, partial, table},
+    table::{self, IncludeObject},
 };
 
 /// A watch without a timeout lasts between this time and twice this time.
@@ -35,9 +35,9 @@ struct Watcher {
     served: Arc<Served>,
     options: WatchOptions,
     prefix: String,
-    shape: Shape,
-    include: IncludeObject,
-    heads: Heads,
+    form: table::Form,
+    /// What the first table contains about its columns. Later tables contain nothing about them.
+    heads: Value,
     /// The events up to this revision have been sent.
     at: u64,
     ends: Instant,
@@ -65,13 +65,13 @@ impl Server {
             let extra = self.random().next_u64() % DEFAULT_LIFE.as_secs();
             DEFAULT_LIFE + Duration::from_secs(extra)
         });
+        IncludeObject::parse(call.query)?;
         let watcher = Watcher {
-            include: IncludeObject::parse(call.query)?,
             stage: if options.after.is_some() { Stage::Live } else { Stage::Initial },
             at: options.after.unwrap_or(0),
             prefix: call.namespace().map(|namespace| format!("{namespace}/")).unwrap_or_default(),
-            shape: call.accepted.shape,
-            heads: Heads::Shown,
+            form: table::Form::of(call.accepted.shape, call.query)?,
+            heads: table::heads(&call.served.columns),
             ends: now + life,
             next_bookmark: now + self.bookmark_period,
             progress: self.store.progress(),
@@ -173,7 +173,7 @@ impl Watcher {
 
     /// The encoded event of a change. Watches that need the same event share it in the cache.
     async fn encoded(&mut self, kind: &'static str, revision: u64, stored: &Stored) -> Result<Bytes, ApiStatus> {
-        let is_shared = matches!(self.shape, Shape::Object | Shape::GroupDiscovery(_));
+        let is_shared = self.form == table::Form::Objects;
         if let Some(line) = is_shared.then(|| self.server.event_cache.find(revision, kind, &self.served)).flatten() {
             return Ok(line);
         }
@@ -276,15 +276,10 @@ impl Watcher {
     }
 
     fn line(&mut self, kind: &str, object: Value, lines: &mut Vec<u8>) {
-        let object = match self.shape {
-            Shape::Table(version) => {
-                let metadata = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
-                let columns = &self.served.resource.columns;
-                let heads = std::mem::replace(&mut self.heads, Heads::Known);
-                table(columns, &[&object], &metadata, version, self.include, heads, self.server.now())
-            }
-            Shape::PartialObject | Shape::PartialList => partial(&object),
-            Shape::Object | Shape::GroupDiscovery(_) => object,
+        let metadata = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
+        let object = match (self.form, show(self.form, &self.served.columns, object, self.server.now())) {
+            (table::Form::Table(version, _), row) => table::table(version, self.heads.take(), vec![row], &metadata),
+            (table::Form::Metadata | table::Form::Objects, object) => object,
         };
         write_line(kind, &object, lines);
     }
@@ -294,11 +289,9 @@ impl Watcher {
         if ends_initial_events {
             metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
-        let (kind, api_version) = match self.shape {
-            Shape::PartialObject | Shape::PartialList => {
-                ("PartialObjectMetadata".to_owned(), "meta.k8s.io/v1".to_owned())
-            }
-            _ => (self.served.kind().to_owned(), self.served.api_version()),
+        let (kind, api_version) = match self.form {
+            table::Form::Metadata => ("PartialObjectMetadata".to_owned(), "meta.k8s.io/v1".to_owned()),
+            table::Form::Table(..) | table::Form::Objects => (self.served.kind().to_owned(), self.served.api_version()),
         };
         let object = json!({"kind": kind, "apiVersion": api_version, "metadata": metadata});
         write_line("BOOKMARK", &object, lines);

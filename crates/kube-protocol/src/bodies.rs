@@ -100,7 +100,6 @@ mod tests {
             scope: ResourceScope::Namespaced,
             verbs: Vec::new(),
             subresources: Vec::new(),
-            columns: Vec::new(),
         }
     }
 

@@ -14,7 +14,6 @@ pub mod depth;
 pub mod discovery;
 pub mod duplicates;
 pub mod health;
-pub mod jsonpath;
 pub mod negotiate;
 pub mod openapi;
 pub mod openapi_protobuf;

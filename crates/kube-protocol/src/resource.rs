@@ -1,6 +1,6 @@
 //! The description of a served resource: one version of one plural name.
 
-use super::{jsonpath::JsonPath, request::Verb};
+use super::request::Verb;
 
 /// Whether the objects of a resource are in namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,20 +50,9 @@ pub struct Subresource {
     pub verbs: Vec<Verb>,
 }
 
-/// What a cell shows.
+/// A column of a table. `C` describes the content of the cells.
 #[derive(Clone, Debug)]
-pub enum Cell {
-    /// The value at a path.
-    Path(JsonPath),
-    /// What a function makes of the object.
-    Computed(fn(&serde_json::Value) -> serde_json::Value),
-    /// How long ago the time at a path is.
-    Age(JsonPath),
-}
-
-/// A column of a table.
-#[derive(Clone, Debug)]
-pub struct Column {
+pub struct Column<C> {
     /// Head of the column.
     pub name: String,
     /// `string`, `integer`, `number`, `boolean` or `date`.
@@ -74,8 +63,8 @@ pub struct Column {
     pub description: String,
     /// Columns above 0 are shown by `-o wide` only.
     pub priority: i64,
-    /// What its cells show.
-    pub cell: Cell,
+    /// The content of the cells.
+    pub cell: C,
 }
 
 /// A served resource.
@@ -99,8 +88,6 @@ pub struct Resource {
     pub verbs: Vec<Verb>,
     /// Its subresources.
     pub subresources: Vec<Subresource>,
-    /// Columns of its tables.
-    pub columns: Vec<Column>,
 }
 
 impl Resource {

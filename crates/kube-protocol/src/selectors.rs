@@ -62,8 +62,13 @@ impl LabelSelector {
     /// Whether the labels of an object meet all requirements.
     pub fn matches(&self, object: &Value) -> bool {
         let labels = &object["metadata"]["labels"];
+        self.matches_where(|key| labels.get(key).and_then(Value::as_str))
+    }
+
+    /// Whether labels meet all requirements. `find` returns the value of a label.
+    pub fn matches_where<'a>(&self, find: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.0.iter().all(|(key, condition)| {
-            let value = labels.get(key).and_then(Value::as_str);
+            let value = find(key);
             let number = || value.and_then(|value| value.parse::<i64>().ok());
             match condition {
                 Condition::In(values) => value.is_some_and(|value| values.iter().any(|wanted| wanted == value)),
@@ -223,18 +228,17 @@ impl FieldSelector {
 
     /// Whether an object meets all requirements.
     pub fn matches(&self, object: &Value) -> bool {
-        self.matches_where(|field| field.split('.').try_fold(object, |value, part| value.get(part)))
+        self.matches_where(|field| match field.split('.').try_fold(object, |value, part| value.get(part)) {
+            None | Some(Value::Null) => String::new(),
+            Some(Value::String(text)) => text.clone(),
+            Some(other) => other.to_string(),
+        })
     }
 
-    /// Whether an object meets all requirements. `find` returns the value of a field.
-    pub fn matches_where<'a>(&self, find: impl Fn(&str) -> Option<&'a Value>) -> bool {
+    /// Whether an object meets all requirements. `text_of` returns the value of a field, and nothing for a missing field.
+    pub fn matches_where(&self, text_of: impl Fn(&str) -> String) -> bool {
         self.0.iter().all(|term| {
-            let found = find(&term.field);
-            let text = match found {
-                None | Some(Value::Null) => String::new(),
-                Some(Value::String(text)) => text.clone(),
-                Some(other) => other.to_string(),
-            };
+            let text = text_of(&term.field);
             // A missing boolean is false.
             let text = if text.is_empty() && (term.value == "false" || term.value == "true") {
                 "false".to_owned()

@@ -3,12 +3,13 @@
 //! Source: spec/extension-apiserver §2.11.
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
 
 use super::{
     negotiate::{MEDIA_TYPES, Shape},
     request::Query,
-    resource::{Cell, Column},
+    resource::Column,
     status::{ApiStatus, Cause},
 };
 
@@ -43,90 +44,95 @@ impl IncludeObject {
     }
 }
 
-/// Whether a table says what its columns are.
+/// How an answer shows its objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heads {
-    /// It does.
-    Shown,
-    /// The reader knows them.
-    Known,
+pub enum Form {
+    /// As rows of a table of this version of `meta.k8s.io`. Each row carries a part of its object.
+    Table(&'static str, IncludeObject),
+    /// Only their metadata.
+    Metadata,
+    /// Whole.
+    Objects,
 }
 
-/// A table of objects. `metadata` is that of the list; `version` that of `meta.k8s.io`.
-pub fn table(
-    columns: &[Column],
-    objects: &[&Value],
-    metadata: &Value,
-    version: &str,
-    include: IncludeObject,
-    heads: Heads,
-    now: Timestamp,
-) -> Value {
-    let head = |column: &Column| {
+impl Form {
+    /// The form of one object.
+    ///
+    /// # Errors
+    /// 406 for the shape of a list, 400 for an unknown `includeObject`.
+    pub fn of_object(shape: Shape, query: &Query) -> Result<Self, ApiStatus> {
+        if shape == Shape::PartialList { Err(ApiStatus::not_acceptable(MEDIA_TYPES)) } else { Self::of(shape, query) }
+    }
+
+    /// The form of a list.
+    ///
+    /// # Errors
+    /// 406 for the shape of one object, 400 for an unknown `includeObject`.
+    pub fn of_list(shape: Shape, query: &Query) -> Result<Self, ApiStatus> {
+        if shape == Shape::PartialObject { Err(ApiStatus::not_acceptable(MEDIA_TYPES)) } else { Self::of(shape, query) }
+    }
+
+    /// The form of objects that are answered one by one, as in a watch.
+    ///
+    /// # Errors
+    /// 400 for an unknown `includeObject`.
+    pub fn of(shape: Shape, query: &Query) -> Result<Self, ApiStatus> {
+        Ok(match shape {
+            Shape::Table(version) => Self::Table(version, IncludeObject::parse(query)?),
+            Shape::PartialObject | Shape::PartialList => Self::Metadata,
+            Shape::Object | Shape::GroupDiscovery(_) => Self::Objects,
+        })
+    }
+
+    /// A list of items that already have this form. `heads` is called for a table, `whole` for a list of whole objects.
+    pub fn list(
+        self,
+        heads: impl FnOnce() -> Value,
+        items: Vec<Value>,
+        metadata: &Value,
+        whole: impl FnOnce(Vec<Value>) -> Value,
+    ) -> Value {
+        match self {
+            Self::Table(version, _) => table(version, heads(), items, metadata),
+            Self::Metadata => json!({
+                "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "items": items,
+            }),
+            Self::Objects => whole(items),
+        }
+    }
+}
+
+/// The column definitions of a table.
+pub fn heads<C>(columns: &[Column<C>]) -> Value {
+    let head = |column: &Column<C>| {
         json!({
             "name": column.name, "type": column.value_type, "format": column.format,
             "description": column.description, "priority": column.priority,
         })
     };
-    let rows: Vec<Value> = objects
-        .iter()
-        .map(|object| {
-            let cells: Vec<Value> = columns.iter().map(|column| cell(column, object, now)).collect();
-            let object = match include {
-                IncludeObject::None => Value::Null,
-                IncludeObject::Metadata => partial(object),
-                IncludeObject::Object => (*object).clone(),
-            };
-            json!({"cells": cells, "object": object})
-        })
-        .collect();
-    let heads = match heads {
-        Heads::Shown => json!(columns.iter().map(head).collect::<Vec<_>>()),
-        Heads::Known => Value::Null,
-    };
-    json!({
-        "kind": "Table", "apiVersion": format!("meta.k8s.io/{version}"), "metadata": metadata,
-        "columnDefinitions": heads, "rows": rows,
-    })
+    columns.iter().map(head).collect()
 }
 
-fn cell(column: &Column, object: &Value, now: Timestamp) -> Value {
-    match &column.cell {
-        Cell::Computed(compute) => compute(object),
-        Cell::Age(path) => path.find(object).first().map_or(Value::Null, |time| age_cell(time, now)),
-        Cell::Path(path) => {
-            let found = path.find(object);
-            match (found.as_slice(), column.value_type.as_str()) {
-                ([] | [Value::Null], _) => Value::Null,
-                ([one], "string") => json!(text(one)),
-                ([one], "integer") => one.as_i64().map_or(Value::Null, |number| json!(number)),
-                ([one], "date") => age_cell(one, now),
-                ([one], _) => (*one).clone(),
-                (several, _) => json!(several.iter().map(|value| text(value)).collect::<Vec<_>>().join(",")),
-            }
-        }
-    }
+/// A row of a table. `object` is the part of the object that the row carries.
+pub fn row(cells: Vec<Value>, object: Value) -> Value {
+    Value::Object(Map::from_iter([("cells".to_owned(), Value::Array(cells)), ("object".to_owned(), object)]))
 }
 
-fn age_cell(time: &Value, now: Timestamp) -> Value {
-    match time.as_str().map(str::parse::<Timestamp>) {
-        None => Value::Null,
-        Some(Err(_)) => json!("<invalid>"),
-        Some(Ok(time)) => json!(human_duration(now.as_second() - time.as_second())),
-    }
+/// A table of this version of `meta.k8s.io`. `metadata` is the metadata of the list; `heads` is null when the reader knows the columns.
+pub fn table(version: &str, heads: Value, rows: Vec<Value>, metadata: &Value) -> Value {
+    let mut table = json!({"kind": "Table", "apiVersion": format!("meta.k8s.io/{version}"), "metadata": metadata});
+    table["columnDefinitions"] = heads;
+    table["rows"] = Value::Array(rows);
+    table
 }
 
-/// A value as text in a cell.
-pub fn text(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        Value::Null => "<none>".to_owned(),
-        other => other.to_string(),
-    }
+/// How long ago a time is, as `kubectl` prints ages.
+pub fn age(time: Timestamp, now: Timestamp) -> String {
+    human_duration(now.as_second() - time.as_second())
 }
 
 /// A time span in seconds, as `kubectl` prints ages.
-pub fn human_duration(seconds: i64) -> String {
+fn human_duration(seconds: i64) -> String {
     let parts = |large: i64, l: &str, small: i64, s: &str| {
         if small == 0 { format!("{large}{l}") } else { format!("{large}{l}{small}{s}") }
     };
@@ -146,63 +152,9 @@ pub fn human_duration(seconds: i64) -> String {
     }
 }
 
-/// The metadata of an object.
-pub fn partial(object: &Value) -> Value {
-    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"]})
-}
-
-/// The metadata of a list's objects.
-pub fn partial_list(objects: &[&Value], metadata: &Value) -> Value {
-    let items: Vec<Value> = objects.iter().map(|object| partial(object)).collect();
-    json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "items": items})
-}
-
-/// One object as its caller wants it.
-///
-/// # Errors
-/// 406 for a list that is none, 400 for an unknown `includeObject`.
-pub fn shape_object(
-    shape: Shape,
-    columns: &[Column],
-    object: Value,
-    query: &Query,
-    now: Timestamp,
-) -> Result<Value, ApiStatus> {
-    match shape {
-        Shape::Table(version) => {
-            let include = IncludeObject::parse(query)?;
-            let metadata = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
-            Ok(table(columns, &[&object], &metadata, version, include, Heads::Shown, now))
-        }
-        Shape::PartialObject => Ok(partial(&object)),
-        Shape::PartialList => Err(ApiStatus::not_acceptable(MEDIA_TYPES)),
-        Shape::Object | Shape::GroupDiscovery(_) => Ok(object),
-    }
-}
-
-/// A list as its caller wants it; `whole` makes that of the objects themselves.
-///
-/// # Errors
-/// 406 for an object that is none, 400 for an unknown `includeObject`.
-pub fn shape_list(
-    shape: Shape,
-    columns: &[Column],
-    objects: Vec<Value>,
-    metadata: &Value,
-    query: &Query,
-    now: Timestamp,
-    whole: impl FnOnce(Vec<Value>) -> Value,
-) -> Result<Value, ApiStatus> {
-    let borrowed: Vec<&Value> = objects.iter().collect();
-    match shape {
-        Shape::Table(version) => {
-            let include = IncludeObject::parse(query)?;
-            Ok(table(columns, &borrowed, metadata, version, include, Heads::Shown, now))
-        }
-        Shape::PartialList => Ok(partial_list(&borrowed, metadata)),
-        Shape::PartialObject => Err(ApiStatus::not_acceptable(MEDIA_TYPES)),
-        Shape::Object | Shape::GroupDiscovery(_) => Ok(whole(objects)),
-    }
+/// An object of which only the metadata are shown.
+pub fn partial(metadata: &impl Serialize) -> Value {
+    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata})
 }
 
 #[cfg(test)]

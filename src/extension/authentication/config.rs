@@ -1,7 +1,7 @@
-//! Whom the API server says to trust: the `ConfigMap` `extension-apiserver-authentication`, part by part.
+//! The trust configuration: the `ConfigMap` `extension-apiserver-authentication`, key by key.
 //!
-//! A part that can't be read keeps its last good value; without one its authenticator is absent, which refuses and never
-//! lets anybody in. Source: spec/extension-apiserver §3.1, §3.2.
+//! A key that can't be read keeps its last good value. Without a good value the authenticator is absent: its callers are
+//! refused. Source: spec/extension-apiserver §3.1, §3.2.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ use crate::{server::tls::Authorities, settings::SharedAuthority};
 
 /// Keys of the `ConfigMap`.
 pub mod key {
-    /// Authorities of clients, PEM.
+    /// Certificate authorities of clients, in PEM.
     pub const CLIENT_CA: &str = "client-ca-file";
-    /// Authorities of front proxies, PEM.
+    /// Certificate authorities of front proxies, in PEM.
     pub const PROXY_CA: &str = "requestheader-client-ca-file";
-    /// Names that front proxies may have, a JSON list.
+    /// Allowed names of front proxies, a JSON list.
     pub const ALLOWED_NAMES: &str = "requestheader-allowed-names";
     /// Headers with the user's name.
     pub const USER_HEADERS: &str = "requestheader-username-headers";
@@ -25,72 +25,72 @@ pub mod key {
     pub const UID_HEADERS: &str = "requestheader-uid-headers";
     /// Headers with groups.
     pub const GROUP_HEADERS: &str = "requestheader-group-headers";
-    /// Beginnings of headers with anything else.
+    /// Prefixes of the headers with further attributes.
     pub const EXTRA_PREFIXES: &str = "requestheader-extra-headers-prefix";
 }
 
-/// How long front proxies are believed after their authorities have gone from the `ConfigMap`.
+/// Time for which front proxies are still trusted after their authorities are removed from the `ConfigMap`.
 const GRACE: SignedDuration = SignedDuration::from_mins(5);
 
-/// Who may say for others who they are.
+/// The front proxies that may assert identities of callers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrontProxy {
-    /// Who vouches for front proxies.
+    /// Certificate authorities of the front proxies.
     pub authorities: Authorities,
-    /// Their names; empty: any.
+    /// Allowed names of the front proxies; empty: all names.
     pub allowed_names: Vec<String>,
-    /// How they say it.
+    /// The headers that assert an identity.
     pub headers: ProxyHeaders,
 }
 
-/// What flags fix; the `ConfigMap` is not read for that.
+/// The part of the configuration that flags set. The `ConfigMap` is not read for it.
 #[derive(Clone, Debug, Default)]
 pub struct Fixed {
     /// `--client-ca-file`.
     pub clients: Option<Authorities>,
-    /// `--requestheader-client-ca-file` and what belongs to it.
+    /// `--requestheader-client-ca-file` and the flags that belong to it.
     pub front_proxy: Option<FrontProxy>,
     /// `--allow-shared-front-proxy-ca`.
     pub shared: SharedAuthority,
 }
 
-/// Whom to trust now.
+/// The present trust configuration.
 #[derive(Clone, Debug, Default)]
 pub struct AuthConfig {
     fixed: Fixed,
     clients: Option<Authorities>,
     proxy_authorities: Option<Authorities>,
-    /// Names that front proxies may have; absent until the `ConfigMap` has said it once.
+    /// Allowed names of front proxies; absent until the `ConfigMap` has had them once.
     allowed_names: Option<Vec<String>>,
     headers: ProxyHeaders,
-    /// Since when the authorities of front proxies are missing from the `ConfigMap`.
+    /// The time since which the `ConfigMap` lacks the authorities of front proxies.
     proxy_missing_since: Option<Timestamp>,
 }
 
-/// A part that could not be taken over.
+/// A key that can't be used.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Complaint {
-    /// Its key.
+    /// The key.
     pub key: &'static str,
-    /// What is wrong with it.
+    /// The reason.
     pub why: String,
 }
 
 impl AuthConfig {
-    /// What flags fix, and nothing else yet.
+    /// The configuration of the flags, before the `ConfigMap` is read.
     pub fn fixed(fixed: Fixed) -> Self {
         Self { fixed, ..Self::default() }
     }
 
-    /// The same with other authorities of clients, from the file of `--client-ca-file`.
+    /// The same with other authorities of clients, from the file that `--client-ca-file` names.
     #[must_use]
     pub fn with_clients(&self, authorities: Authorities) -> Self {
         let fixed = Fixed { clients: Some(authorities), ..self.fixed.clone() };
         Self { fixed, ..self.clone() }
     }
 
-    /// The same with other authorities of front proxies, from the file of `--requestheader-client-ca-file`; nothing changes where
-    /// no flag fixes them.
+    /// The same with other authorities of front proxies, from the file that `--requestheader-client-ca-file` names. Without this
+    /// flag nothing changes.
     #[must_use]
     pub fn with_proxies(&self, authorities: Authorities) -> Self {
         let proxy = self.fixed.front_proxy.clone().map(|proxy| FrontProxy { authorities, ..proxy });
@@ -98,25 +98,25 @@ impl AuthConfig {
         Self { fixed, ..self.clone() }
     }
 
-    /// Whether anything is to be read from the `ConfigMap`.
+    /// Whether the `ConfigMap` is read at all.
     pub fn reads_config_map(&self) -> bool {
         self.fixed.clients.is_none() || self.fixed.front_proxy.is_none()
     }
 
-    /// Authorities of clients.
+    /// Certificate authorities of clients.
     pub fn clients(&self) -> Option<&Authorities> {
         self.fixed.clients.as_ref().or(self.clients.as_ref())
     }
 
-    /// Who may assert identities, if anybody may.
+    /// The trusted front proxies, if there are any.
     pub fn front_proxy(&self) -> Option<FrontProxy> {
         self.usable_front_proxy().ok()
     }
 
-    /// The same, or why nobody may.
+    /// The trusted front proxies, or the reason why no front proxy is trusted.
     ///
     /// # Errors
-    /// With the reason, for health checks and logs.
+    /// The reason, for health checks and logs.
     pub fn usable_front_proxy(&self) -> Result<FrontProxy, &'static str> {
         let proxy = match (&self.fixed.front_proxy, &self.proxy_authorities, &self.allowed_names) {
             (Some(fixed), _, _) => fixed.clone(),
@@ -141,12 +141,13 @@ impl AuthConfig {
         Ok(proxy)
     }
 
-    /// The headers that name callers, whoever may send them.
+    /// The headers that assert identities, whether or not a front proxy is trusted.
     pub fn headers(&self) -> &ProxyHeaders {
         self.fixed.front_proxy.as_ref().map_or(&self.headers, |proxy| &proxy.headers)
     }
 
-    /// What follows from the `ConfigMap` as it is now; absent means that there is none.
+    /// The configuration that follows from the present `ConfigMap`, and the keys that can't be used. `None`: there is no
+    /// `ConfigMap`.
     #[must_use]
     pub fn after(&self, data: Option<&BTreeMap<String, String>>, now: Timestamp) -> (Self, Vec<Complaint>) {
         let empty = BTreeMap::new();
@@ -174,7 +175,7 @@ impl AuthConfig {
             }
         }
         if next.proxy_missing_since.is_some_and(|since| now.duration_since(since) >= GRACE) {
-            // Aggregation was switched off.
+            // Aggregation is switched off.
             next.proxy_authorities = None;
         }
         if !data.keys().any(|key| key.starts_with("requestheader-")) {
@@ -189,7 +190,7 @@ impl AuthConfig {
             Ok(found) => next.headers.users = found,
             Err(why) => complain(key::USER_HEADERS, why),
         }
-        // API servers before 1.32 have none.
+        // API servers before 1.32 do not write this key.
         if data.contains_key(key::UID_HEADERS) {
             match headers(data, key::UID_HEADERS) {
                 Ok(found) => next.headers.uids = found,
@@ -220,7 +221,7 @@ fn authorities(data: &BTreeMap<String, String>, key: &str) -> Result<Authorities
     Authorities::from_pem(value(data, key)?.as_bytes())
 }
 
-/// What was known already, where nothing has changed: what it has vouched for stays vouched for.
+/// The known authorities if the found ones are equal, so that verified certificates stay verified.
 fn same_or(known: Option<&Authorities>, found: Authorities) -> Authorities {
     known.filter(|known| **known == found).cloned().unwrap_or(found)
 }
@@ -228,7 +229,7 @@ fn same_or(known: Option<&Authorities>, found: Authorities) -> Authorities {
 fn names(data: &BTreeMap<String, String>, key: &str) -> Result<Vec<String>, String> {
     let names: Vec<String> =
         serde_json::from_str(value(data, key)?).map_err(|_| "it is no JSON list of strings".to_owned())?;
-    // A blank prefix would make every header an identity, a blank name any certificate.
+    // A blank prefix would match all headers, a blank name any certificate.
     if names.iter().any(|name| name.trim().is_empty()) {
         Err("one of its entries is blank".to_owned())
     } else {
@@ -243,7 +244,7 @@ fn headers(data: &BTreeMap<String, String>, key: &str) -> Result<Vec<HeaderName>
 /// Reads the name of a header.
 ///
 /// # Errors
-/// For what can't be one.
+/// For a text that can't be the name of a header.
 pub fn header_name(text: &str) -> Result<HeaderName, String> {
     HeaderName::from_bytes(text.as_bytes()).map_err(|_| format!("{text:?} can't be the name of a header"))
 }
@@ -342,7 +343,7 @@ mod tests {
         assert_eq!(config.front_proxy().is_some(), used);
     }
 
-    /// As in the Go library: an empty list means any name, no list means nobody.
+    /// As in the Go library: an empty list allows all names, a missing list allows none.
     #[rstest]
     #[case::no_json(Some("front-proxy-client"), false)]
     #[case::no_list(Some(r#""front-proxy-client""#), false)]

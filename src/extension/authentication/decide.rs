@@ -1,4 +1,4 @@
-//! Who sends a request: the order in which ways to tell are asked, and what their answers come to.
+//! Who sends a request: the order of the authenticators, and the caller that follows from their results. Pure.
 //!
 //! Source: spec/extension-apiserver §3.3, §3.4.
 
@@ -15,60 +15,75 @@ use super::{
 use kube_listener::PeerCertificates;
 use kube_protocol::status::ApiStatus;
 
-/// How somebody became known.
+/// The authenticator that identified a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// A front proxy says so.
+pub enum AuthMethod {
+    /// The headers of a trusted front proxy.
     FrontProxy,
-    /// By a certificate of its own.
+    /// The caller's own client certificate.
     Certificate,
-    /// By a token.
+    /// A bearer token.
     Token,
-    /// Not at all.
+    /// None: the caller sent no credentials.
     Anonymous,
 }
 
-/// A caller, and how it became known.
+/// A caller, and the authenticator that identified it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// Who it is.
+    /// The caller's identity.
     pub identity: Identity,
-    /// How that is known.
-    pub way: Way,
+    /// The authenticator.
+    pub auth_method: AuthMethod,
 }
 
-/// What one way to tell has to say.
+/// The result of one authenticator.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Opinion {
-    /// Nothing.
-    None,
-    /// It is this one.
+pub enum AuthResult {
+    /// The request has no credentials for this authenticator, or they name no user.
+    NoIdentity,
+    /// The credentials are accepted and belong to this identity.
     Known(Identity),
-    /// What was shown is not accepted.
+    /// The credentials are not accepted.
     Rejected,
 }
 
-/// What follows from certificate and headers.
+/// What certificate and headers show without a review of the token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// It is clear who it is.
+    /// The caller is known.
     Decided(Caller),
-    /// A token is to be reviewed; what else was shown counts in the end.
-    AskToken(Token, Shown),
-    /// Nothing more to ask.
-    Undecided(Shown),
+    /// The token decides, if there is one.
+    Undecided(Undecided),
 }
 
-/// Whether something was shown that was not accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shown {
-    /// Nothing that was refused.
-    NothingWrong,
-    /// Credentials that nobody accepted.
-    Rejected,
+/// A request whose certificate and headers identify no caller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Undecided {
+    /// The bearer token, which is still to be reviewed.
+    pub token: Option<Token>,
+    /// Whether the certificate was rejected.
+    is_rejected: bool,
 }
 
-/// What a front proxy says: it must show a certificate of its own authority, under an allowed name.
+impl Undecided {
+    /// The caller that follows from the result for the token; for a request without a token that is `NoIdentity`. A caller is
+    /// anonymous only if it has sent no credentials: credentials that no authenticator accepts are refused.
+    ///
+    /// # Errors
+    /// 401.
+    pub fn conclude(&self, token: AuthResult) -> Result<Caller, ApiStatus> {
+        match token {
+            AuthResult::Known(identity) => Ok(Caller { identity, auth_method: AuthMethod::Token }),
+            AuthResult::NoIdentity if !self.is_rejected => {
+                Ok(Caller { identity: Identity::anonymous(), auth_method: AuthMethod::Anonymous })
+            }
+            AuthResult::NoIdentity | AuthResult::Rejected => Err(ApiStatus::unauthorized()),
+        }
+    }
+}
+
+/// The identity that a front proxy asserts. The proxy must present a certificate of its own authority, with an allowed name.
 ///
 /// # Errors
 /// [`HeaderFault`] when a trusted proxy contradicts itself.
@@ -77,28 +92,28 @@ pub fn front_proxy(
     chain: &PeerCertificates,
     headers: &HeaderMap,
     now: Timestamp,
-) -> Result<Opinion, HeaderFault> {
-    let Some(proxy) = config.front_proxy().filter(|_| !chain.is_empty()) else { return Ok(Opinion::None) };
+) -> Result<AuthResult, HeaderFault> {
+    let Some(proxy) = config.front_proxy().filter(|_| !chain.is_empty()) else { return Ok(AuthResult::NoIdentity) };
     let vouched = proxy.authorities.vouch_for(chain, now).is_ok();
     let name_is_allowed = || {
         proxy.allowed_names.is_empty() || common_name(&chain[0]).is_some_and(|name| proxy.allowed_names.contains(&name))
     };
     if !vouched || !name_is_allowed() {
-        return Ok(Opinion::Rejected);
+        return Ok(AuthResult::Rejected);
     }
-    Ok(proxy.headers.identity(headers)?.map_or(Opinion::None, Opinion::Known))
+    Ok(proxy.headers.identity(headers)?.map_or(AuthResult::NoIdentity, AuthResult::Known))
 }
 
-/// Who a certificate of the clients' authority names.
-pub fn client_certificate(config: &AuthConfig, chain: &PeerCertificates, now: Timestamp) -> Opinion {
-    let Some(authorities) = config.clients().filter(|_| !chain.is_empty()) else { return Opinion::None };
+/// The identity in a certificate of the clients' authority.
+pub fn client_certificate(config: &AuthConfig, chain: &PeerCertificates, now: Timestamp) -> AuthResult {
+    let Some(authorities) = config.clients().filter(|_| !chain.is_empty()) else { return AuthResult::NoIdentity };
     if authorities.vouch_for(chain, now).is_err() {
-        return Opinion::Rejected;
+        return AuthResult::Rejected;
     }
-    subject(&chain[0]).map_or(Opinion::None, Opinion::Known)
+    subject(&chain[0]).map_or(AuthResult::NoIdentity, AuthResult::Known)
 }
 
-/// What certificate and headers come to, in the order of the specification.
+/// Asks the authenticators that need no review, in the order of the specification.
 ///
 /// # Errors
 /// [`HeaderFault`] when a trusted proxy contradicts itself.
@@ -108,46 +123,35 @@ pub fn without_asking(
     headers: &HeaderMap,
     now: Timestamp,
 ) -> Result<Step, HeaderFault> {
-    let mut shown = Shown::NothingWrong;
-    let opinions = [
-        (Way::FrontProxy, front_proxy(config, chain, headers, now)?),
-        (Way::Certificate, client_certificate(config, chain, now)),
+    let mut is_rejected = false;
+    let results = [
+        (AuthMethod::FrontProxy, front_proxy(config, chain, headers, now)?),
+        (AuthMethod::Certificate, client_certificate(config, chain, now)),
     ];
-    for (way, opinion) in opinions {
-        match opinion {
-            Opinion::Known(identity) => return Ok(Step::Decided(Caller { identity, way })),
-            Opinion::Rejected => shown = Shown::Rejected,
-            Opinion::None => {}
+    for (auth_method, result) in results {
+        match result {
+            AuthResult::Known(identity) => return Ok(Step::Decided(Caller { identity, auth_method })),
+            AuthResult::Rejected => is_rejected = true,
+            AuthResult::NoIdentity => {}
         }
     }
-    Ok(match bearer(headers) {
-        Bearer::Token(token) => Step::AskToken(token, shown),
-        Bearer::None | Bearer::Empty => Step::Undecided(shown),
-    })
+    let token = match bearer(headers) {
+        Bearer::Token(token) => Some(token),
+        Bearer::None | Bearer::Empty => None,
+    };
+    Ok(Step::Undecided(Undecided { token, is_rejected }))
 }
 
-/// What all opinions come to. Whoever showed something that nobody accepts is refused; only who showed nothing is anonymous.
+/// Refuses a request that asks for impersonation. Behind a front proxy, the API server has done the impersonation already. A
+/// direct client must not believe that it acts with fewer rights.
 ///
 /// # Errors
-/// 401.
-pub fn conclude(shown: Shown, token: Opinion) -> Result<Caller, ApiStatus> {
-    match (token, shown) {
-        (Opinion::Known(identity), _) => Ok(Caller { identity, way: Way::Token }),
-        (Opinion::Rejected, _) | (Opinion::None, Shown::Rejected) => Err(ApiStatus::unauthorized()),
-        (Opinion::None, Shown::NothingWrong) => Ok(Caller { identity: Identity::anonymous(), way: Way::Anonymous }),
-    }
-}
-
-/// Nobody is somebody else here: behind a front proxy that has happened already, and who comes directly must not believe to
-/// have dropped rights.
-///
-/// # Errors
-/// 400 for a front proxy, 403 for everybody else.
-pub fn refuse_impersonation(way: Way, headers: &HeaderMap) -> Result<(), ApiStatus> {
+/// 400 for a front proxy, 403 for all other callers.
+pub fn refuse_impersonation(auth_method: AuthMethod, headers: &HeaderMap) -> Result<(), ApiStatus> {
     const WHY: &str = "impersonation is not supported on this endpoint";
-    match (asks_to_impersonate(headers), way) {
+    match (asks_to_impersonate(headers), auth_method) {
         (false, _) => Ok(()),
-        (true, Way::FrontProxy) => Err(ApiStatus::bad_request(WHY)),
+        (true, AuthMethod::FrontProxy) => Err(ApiStatus::bad_request(WHY)),
         (true, _) => Err(ApiStatus::new(403, "Forbidden", WHY)),
     }
 }
@@ -158,7 +162,7 @@ fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
     Some(name).filter(|name| !name.is_empty())
 }
 
-/// User, groups and credential ID of a certificate; none without a common name.
+/// User, groups and credential ID of a certificate; `None` for a certificate without a common name.
 fn subject(certificate: &CertificateDer<'_>) -> Option<Identity> {
     let user = common_name(certificate)?;
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;

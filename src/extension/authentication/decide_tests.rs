@@ -16,19 +16,19 @@ use crate::{
 };
 use kube_protocol::status::ApiStatus;
 
-/// What a caller shows in the handshake.
+/// The certificate that a caller presents in the handshake.
 #[derive(Clone, Copy)]
 enum Shows {
     Nothing,
-    /// A certificate of the front proxies' authority under this name.
+    /// A certificate of the front proxies' authority with this name.
     Proxy(&'static str),
-    /// The same for serving.
+    /// The same, but for serving.
     ProxyServing(&'static str),
-    /// The same, over since the end of 2024.
+    /// The same, but expired since the end of 2024.
     ProxyExpired(&'static str),
     /// A certificate of the clients' authority: name and group.
     Client(&'static str, &'static str),
-    /// One of an authority that nobody knows.
+    /// A certificate of an unknown authority.
     Foreign(&'static str),
 }
 
@@ -82,19 +82,22 @@ fn headers(text: &str) -> HeaderMap {
     all
 }
 
-/// Who it is, as `user [groups] way`, or the HTTP status of the refusal. A token of alice is known, and no other.
+/// The caller as `user [groups] method`, or the HTTP status of the refusal. The only known token is that of alice.
 fn decided(config: &AuthConfig, chain: &PeerCertificates, text: &str) -> String {
     let Ok(step) = without_asking(config, chain, &headers(text), NOW.parse().unwrap()) else { return "400".to_owned() };
     let caller: Result<Caller, ApiStatus> = match step {
         Step::Decided(caller) => Ok(caller),
-        Step::AskToken(token, shown) => {
-            let known = Identity { user: "alice".to_owned(), ..Identity::default() };
-            conclude(shown, if token.expose() == "alices" { Opinion::Known(known) } else { Opinion::Rejected })
+        Step::Undecided(undecided) => {
+            let known = || AuthResult::Known(Identity { user: "alice".to_owned(), ..Identity::default() });
+            undecided.conclude(match &undecided.token {
+                None => AuthResult::NoIdentity,
+                Some(token) if token.expose() == "alices" => known(),
+                Some(_) => AuthResult::Rejected,
+            })
         }
-        Step::Undecided(shown) => conclude(shown, Opinion::None),
     };
     match caller {
-        Ok(caller) => format!("{} {:?} {:?}", caller.identity.user, caller.identity.groups, caller.way),
+        Ok(caller) => format!("{} {:?} {:?}", caller.identity.user, caller.identity.groups, caller.auth_method),
         Err(status) => status.code.to_string(),
     }
 }
@@ -169,16 +172,16 @@ fn without_authorities_nobody_is_known_by_certificate_and_nobody_is_let_in() {
 fn a_clients_certificate_tells_its_fingerprint() {
     let world = World::new();
     let chain = world.chain(Shows::Client("admin", "dev"));
-    let Opinion::Known(identity) = client_certificate(&world.config, &chain, NOW.parse().unwrap()) else { panic!() };
-    let told = &identity.extra["authentication.kubernetes.io/credential-id"][0];
-    assert!(told.starts_with("X509SHA256=") && told.len() == 11 + 64, "{told}");
+    let AuthResult::Known(identity) = client_certificate(&world.config, &chain, NOW.parse().unwrap()) else { panic!() };
+    let id = &identity.extra["authentication.kubernetes.io/credential-id"][0];
+    assert!(id.starts_with("X509SHA256=") && id.len() == 11 + 64, "{id}");
 }
 
 #[rstest]
-#[case::th_26_directly(Way::Certificate, "Impersonate-User: system:admin", Some(403))]
-#[case::anonymous(Way::Anonymous, "Impersonate-Group: x", Some(403))]
-#[case::through_the_proxy(Way::FrontProxy, "Impersonate-Extra-reason: x", Some(400))]
-#[case::not_asked(Way::FrontProxy, "X-Remote-User: x", None)]
-fn nobody_becomes_somebody_else(#[case] way: Way, #[case] text: &str, #[case] refused: Option<u16>) {
-    assert_eq!(refuse_impersonation(way, &headers(text)).err().map(|status| status.code), refused);
+#[case::th_26_directly(AuthMethod::Certificate, "Impersonate-User: system:admin", Some(403))]
+#[case::anonymous(AuthMethod::Anonymous, "Impersonate-Group: x", Some(403))]
+#[case::through_the_proxy(AuthMethod::FrontProxy, "Impersonate-Extra-reason: x", Some(400))]
+#[case::not_asked(AuthMethod::FrontProxy, "X-Remote-User: x", None)]
+fn nobody_becomes_somebody_else(#[case] auth_method: AuthMethod, #[case] text: &str, #[case] refused: Option<u16>) {
+    assert_eq!(refuse_impersonation(auth_method, &headers(text)).err().map(|status| status.code), refused);
 }

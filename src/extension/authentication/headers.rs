@@ -1,6 +1,6 @@
-//! What headers say of a caller: identities that a front proxy asserts, bearer tokens, and impersonation.
+//! Headers about the caller: identities that a front proxy asserts, bearer tokens, and impersonation.
 //!
-//! Pure rules over headers; whether the one who sends them may assert anything is decided in [`super::decide`].
+//! Pure rules over headers. Whether the sender may assert an identity is decided in [`super::decide`].
 //! Source: spec/extension-apiserver §3.3, §3.4, §3.7.
 
 use std::collections::BTreeMap;
@@ -9,16 +9,16 @@ use http::{HeaderMap, HeaderName, HeaderValue, header::AUTHORIZATION};
 
 use super::identity::Identity;
 
-/// The headers by which a front proxy names the caller.
+/// The headers in which a front proxy asserts the identity of the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxyHeaders {
-    /// Those with the user's name; the first that has a value wins.
+    /// Headers with the user's name. The first one with a value wins.
     pub users: Vec<HeaderName>,
-    /// Those with the user's UID; none unless configured, since older API servers let clients send them.
+    /// Headers with the user's UID. Empty unless configured: older API servers pass such headers of clients on.
     pub uids: Vec<HeaderName>,
-    /// Those with groups, one line each.
+    /// Headers with groups, one group in each header line.
     pub groups: Vec<HeaderName>,
-    /// Lower-case beginnings of those with anything else.
+    /// Lower-case prefixes of headers with further attributes.
     pub extra_prefixes: Vec<String>,
 }
 
@@ -33,12 +33,12 @@ impl Default for ProxyHeaders {
     }
 }
 
-/// Why headers can't be believed.
+/// The reason why headers can't be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HeaderFault {
-    /// A header that names the user comes twice, with different values.
+    /// A header that names the user has several different values.
     Conflicting(HeaderName),
-    /// A value is no text.
+    /// A value is not valid UTF-8.
     Unreadable(HeaderName),
 }
 
@@ -52,17 +52,17 @@ impl std::fmt::Display for HeaderFault {
 }
 
 impl ProxyHeaders {
-    /// The identity that headers assert; none when no user is named.
+    /// The identity that the headers assert; `None` when they name no user.
     ///
     /// # Errors
-    /// [`HeaderFault`] when they contradict each other.
+    /// [`HeaderFault`] when the headers contradict each other.
     pub fn identity(&self, headers: &HeaderMap) -> Result<Option<Identity>, HeaderFault> {
         let Some(user) = only_value(headers, &self.users)? else { return Ok(None) };
         let uid = only_value(headers, &self.uids)?.unwrap_or_default();
         let mut groups = Vec::new();
         for name in &self.groups {
             for value in headers.get_all(name) {
-                // One line, one group: commas are part of names.
+                // A comma is a part of the group's name.
                 groups.push(text(name, value)?);
             }
         }
@@ -72,7 +72,7 @@ impl ProxyHeaders {
     fn extra(&self, headers: &HeaderMap) -> Result<BTreeMap<String, Vec<String>>, HeaderFault> {
         let mut extra: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (name, value) in headers {
-            // Names are lower case already.
+            // `HeaderMap` has the names in lower case.
             let key = self.extra_prefixes.iter().find_map(|prefix| name.as_str().strip_prefix(prefix.as_str()));
             if let Some(key) = key {
                 extra.entry(unescaped(key)).or_default().push(text(name, value)?);
@@ -81,7 +81,7 @@ impl ProxyHeaders {
         Ok(extra)
     }
 
-    /// Takes away whatever could be taken for credentials or identity, before anything logs or forwards it.
+    /// Removes all headers with credentials or identities, so that no later step logs or forwards them.
     pub fn strip(&self, headers: &mut HeaderMap) {
         let of_proxy = |name: &HeaderName| {
             name.as_str().starts_with("x-remote-")
@@ -96,7 +96,7 @@ impl ProxyHeaders {
     }
 }
 
-/// The first value that is not empty, of the first header that has one.
+/// The value of the first header that has one. Empty values do not count.
 fn only_value(headers: &HeaderMap, names: &[HeaderName]) -> Result<Option<String>, HeaderFault> {
     for name in names {
         let mut values = headers.get_all(name).iter().filter(|value| !value.is_empty());
@@ -113,7 +113,7 @@ fn text(name: &HeaderName, value: &HeaderValue) -> Result<String, HeaderFault> {
     std::str::from_utf8(value.as_bytes()).map(str::to_owned).map_err(|_| HeaderFault::Unreadable(name.clone()))
 }
 
-/// Decodes `%2f`; a key with an escape that is none stays as it is.
+/// Decodes escapes such as `%2f`. A key with an invalid escape stays as it is.
 fn unescaped(key: &str) -> String {
     let decoded = || {
         let mut bytes = Vec::with_capacity(key.len());
@@ -133,12 +133,12 @@ fn unescaped(key: &str) -> String {
     decoded().unwrap_or_else(|| key.to_owned())
 }
 
-/// A bearer token. It is never printed.
+/// A bearer token. It is never logged.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
 impl Token {
-    /// The token itself, for the review of it.
+    /// The token itself, for its review.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -150,12 +150,12 @@ impl std::fmt::Debug for Token {
     }
 }
 
-/// What an `Authorization` header shows.
+/// The bearer token of an `Authorization` header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bearer {
-    /// Nothing of this kind.
+    /// There is no header with this scheme.
     None,
-    /// The word, but no token behind it.
+    /// The header has the scheme, but an empty token.
     Empty,
     /// A token.
     Token(Token),
@@ -177,7 +177,7 @@ pub fn bearer(headers: &HeaderMap) -> Bearer {
     }
 }
 
-/// Whether a request asks to be somebody else.
+/// Whether a request asks for impersonation.
 pub fn asks_to_impersonate(headers: &HeaderMap) -> bool {
     headers.keys().any(|name| name.as_str().starts_with("impersonate-"))
 }
@@ -188,7 +188,7 @@ mod tests {
 
     use super::*;
 
-    /// User, groups and what else is told.
+    /// User, groups and further attributes.
     type Asserted = (&'static str, Vec<&'static str>, Vec<(&'static str, Vec<&'static str>)>);
 
     fn headers(pairs: &[(&str, &str)]) -> HeaderMap {

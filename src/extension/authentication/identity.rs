@@ -1,14 +1,14 @@
-//! Who somebody is.
+//! Identities of callers.
 
 use std::collections::BTreeMap;
 
-/// The user of whom nothing is known.
+/// User name of a caller without credentials.
 pub const ANONYMOUS: &str = "system:anonymous";
-/// Its group.
+/// Group of callers without credentials.
 pub const UNAUTHENTICATED: &str = "system:unauthenticated";
-/// The group of everybody who is known.
+/// Group of all callers with accepted credentials.
 pub const AUTHENTICATED: &str = "system:authenticated";
-/// The group that may do everything.
+/// Group whose members may do everything.
 pub const MASTERS: &str = "system:masters";
 
 /// A caller.
@@ -16,21 +16,21 @@ pub const MASTERS: &str = "system:masters";
 pub struct Identity {
     /// Name of the user; never empty.
     pub user: String,
-    /// UID, if the authenticator knows one.
+    /// UID; empty if the authenticator knows none.
     pub uid: String,
-    /// Groups, in their order.
+    /// Groups, in the order of the authenticator.
     pub groups: Vec<String>,
-    /// What else the authenticator tells, by key.
+    /// Further attributes from the authenticator, by key.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
 impl Identity {
-    /// Somebody of whom nothing is known.
+    /// The identity of a caller without credentials.
     pub fn anonymous() -> Self {
         Self { user: ANONYMOUS.to_owned(), groups: vec![UNAUTHENTICATED.to_owned()], ..Self::default() }
     }
 
-    /// Whether nothing is known of the caller.
+    /// Whether the caller has sent no credentials.
     pub fn is_anonymous(&self) -> bool {
         self.user == ANONYMOUS
     }
@@ -40,11 +40,12 @@ impl Identity {
         self.groups.iter().any(|group| group == MASTERS)
     }
 
-    /// The same, in the group of everybody who is known; an authenticator that says "unauthenticated" is believed.
+    /// The same identity with the group of all authenticated callers. An authenticator that gives the unauthenticated group is
+    /// believed.
     #[must_use]
     pub fn among_the_authenticated(mut self) -> Self {
-        let is_said = self.groups.iter().any(|group| group == AUTHENTICATED || group == UNAUTHENTICATED);
-        if !is_said && !self.is_anonymous() {
+        let is_given = self.groups.iter().any(|group| group == AUTHENTICATED || group == UNAUTHENTICATED);
+        if !is_given && !self.is_anonymous() {
             self.groups.push(AUTHENTICATED.to_owned());
         }
         self

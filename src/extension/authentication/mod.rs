@@ -1,8 +1,8 @@
 //! Who sends a request.
 //!
 //! What lives here: the rules ([`decide`], [`headers`], [`config`], all pure), the reviews of tokens ([`tokens`]) and the
-//! watch of what the API server says about trust ([`watch`]). What does not: what somebody may do (`authorization/`), and the
-//! proof that a caller holds the key of its certificate (`server/tls`).
+//! watch of the trust configuration of the API server ([`watch`]). What does not: what a caller may do (`authorization/`), and
+//! the proof that a caller holds the key of its certificate (`server/tls`).
 //! Source: spec/extension-apiserver §3.1–§3.4.
 
 pub mod config;
@@ -20,27 +20,28 @@ use jiff::Timestamp;
 
 use self::{
     config::AuthConfig,
-    decide::{Caller, Opinion, Step, Way, conclude, refuse_impersonation, without_asking},
+    decide::{AuthMethod, AuthResult, Caller, Step, refuse_impersonation, without_asking},
     headers::{Bearer, bearer},
-    tokens::Tokens,
+    tokens::TokenReviewer,
 };
 use kube_listener::PeerCertificates;
 use kube_protocol::status::ApiStatus;
 
-/// Finds out who sends requests.
+/// Identifies the callers of requests.
 pub struct Authentication {
-    /// Whom to trust now.
+    /// The present trust configuration.
     pub config: Arc<ArcSwap<AuthConfig>>,
-    /// Owners of tokens.
-    pub tokens: Tokens,
+    /// Reviews tokens.
+    pub tokens: TokenReviewer,
 }
 
 impl Authentication {
-    /// Who sends a request with these headers over a connection with these certificates. Takes credentials out of the headers.
+    /// The caller of a request with these headers, over a connection with these certificates. Removes the credentials from the
+    /// headers.
     ///
     /// # Errors
-    /// 401 for credentials that nobody accepts, 400 for a front proxy that contradicts itself, 403 and 400 for whoever wants to
-    /// be somebody else, 503 when a token can't be reviewed now.
+    /// 401 for credentials that no authenticator accepts, 400 for a front proxy with contradictory headers, 400 and 403 for
+    /// impersonation, 503 when a token can't be reviewed now.
     pub async fn identify(
         &self,
         chain: &PeerCertificates,
@@ -50,12 +51,12 @@ impl Authentication {
         let config = self.config.load_full();
         let found = self.ask(&config, chain, headers, now).await;
         let found = found.and_then(|caller| {
-            refuse_impersonation(caller.way, headers)?;
+            refuse_impersonation(caller.auth_method, headers)?;
             Ok(caller)
         });
         config.headers().strip(headers);
         let mut caller = found?;
-        if caller.way != Way::Anonymous {
+        if caller.auth_method != AuthMethod::Anonymous {
             caller.identity = caller.identity.among_the_authenticated();
         }
         Ok(caller)
@@ -70,19 +71,21 @@ impl Authentication {
     ) -> Result<Caller, ApiStatus> {
         let step =
             without_asking(config, chain, headers, now).map_err(|fault| ApiStatus::bad_request(fault.to_string()))?;
-        match step {
-            Step::Decided(caller) => Ok(caller),
-            Step::Undecided(shown) => conclude(shown, Opinion::None),
-            Step::AskToken(token, shown) => match self.tokens.owner(&token, now).await {
-                Ok(opinion) => conclude(shown, opinion),
-                Err(_) => Err(ApiStatus::new(503, "ServiceUnavailable", "the token cannot be reviewed now; try again")
-                    .retry_after(1)),
-            },
-        }
+        let undecided = match step {
+            Step::Decided(caller) => return Ok(caller),
+            Step::Undecided(undecided) => undecided,
+        };
+        let result = match &undecided.token {
+            None => AuthResult::NoIdentity,
+            Some(token) => self.tokens.owner(token, now).await.map_err(|_| {
+                ApiStatus::new(503, "ServiceUnavailable", "the token cannot be reviewed now; try again").retry_after(1)
+            })?,
+        };
+        undecided.conclude(result)
     }
 }
 
-/// What a caller should hear about its credentials.
+/// Warnings for the caller about its credentials.
 pub fn warnings(headers: &HeaderMap) -> Vec<String> {
     match bearer(headers) {
         Bearer::Empty => vec!["the bearer token is empty: is there a second space behind \"Bearer\"?".to_owned()],

@@ -1,6 +1,6 @@
-//! Whose token it is: reviews by the API server, remembered for a while.
+//! Owners of bearer tokens: reviews by the API server, and a cache of their results.
 //!
-//! Tokens are never logged, stored or compared: what is remembered is keyed by a digest that only this process can make.
+//! Tokens are never logged, stored or compared: the keys of the cache are digests that only this process can make.
 //! Source: spec/extension-apiserver §3.3.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -10,32 +10,32 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{decide::Opinion, headers::Token, identity::Identity};
+use super::{decide::AuthResult, headers::Token, identity::Identity};
 use crate::{
     extension::{
+        cache::Cache,
         digest::Digester,
-        recall::Recall,
         reviews::{Reviews, TOKEN_REVIEWS, ask},
     },
     server::LogLimit,
 };
 
-/// Most tokens that are remembered.
+/// Most tokens in the cache.
 const CAPACITY: usize = 32_768;
 
-/// Asks for the owners of tokens.
-pub struct Tokens {
+/// Asks the API server for the owners of tokens.
+pub struct TokenReviewer {
     reviews: Arc<dyn Reviews>,
     digester: Digester,
-    known: Arc<Recall<Opinion>>,
+    cache: Arc<Cache<AuthResult>>,
     time_to_live: Duration,
     audiences: Vec<String>,
     jitter: Arc<dyn Fn() -> f64 + Send + Sync>,
-    complaints: LogLimit,
+    log_limit: LogLimit,
 }
 
-impl Tokens {
-    /// Asks through `reviews` and remembers answers, good and bad, for `time_to_live`.
+impl TokenReviewer {
+    /// Asks through `reviews`, and keeps results of both kinds for `time_to_live`.
     pub fn new(
         reviews: Arc<dyn Reviews>,
         digester: Digester,
@@ -43,15 +43,15 @@ impl Tokens {
         audiences: Vec<String>,
         jitter: Arc<dyn Fn() -> f64 + Send + Sync>,
     ) -> Self {
-        let known = Recall::new(CAPACITY);
-        Self { reviews, digester, known, time_to_live, audiences, jitter, complaints: LogLimit::default() }
+        let cache = Cache::new(CAPACITY);
+        Self { reviews, digester, cache, time_to_live, audiences, jitter, log_limit: LogLimit::default() }
     }
 
-    /// Whose token it is.
+    /// The owner of a token.
     ///
     /// # Errors
-    /// When nobody answers.
-    pub async fn owner(&self, token: &Token, now: Timestamp) -> Result<Opinion, Arc<str>> {
+    /// When the API server does not answer.
+    pub async fn owner(&self, token: &Token, now: Timestamp) -> Result<AuthResult, Arc<str>> {
         let mut parts = vec![token.expose().as_bytes()];
         parts.extend(self.audiences.iter().map(String::as_bytes));
         let key = self.digester.digest(&parts);
@@ -60,21 +60,21 @@ impl Tokens {
         let question = || {
             let (reviews, jitter, audiences) =
                 (Arc::clone(&self.reviews), Arc::clone(&self.jitter), self.audiences.clone());
-            let body = question(token, &audiences);
+            let body = token_review(token, &audiences);
             async move {
                 let answer = ask(reviews, TOKEN_REVIEWS, body, move || jitter()).await?;
-                Ok(opinion(&answer["status"], &audiences))
+                Ok(result_of(&answer["status"], &audiences))
             }
         };
-        // The answer comes later than the question; what the token itself says of its end holds all the same.
-        let keep = move |_: &Opinion| {
+        // The answer comes later than the question. The result must not outlive the token.
+        let keep = move |_: &AuthResult| {
             let left = expiry.map(|expiry| expiry.saturating_duration_since(Instant::now()));
             left.map_or(time_to_live, |left| left.min(time_to_live))
         };
-        let answer = self.known.get(key, keep, question).await;
-        // Anybody may send tokens, as many as it likes.
+        let answer = self.cache.get(key, keep, question).await;
+        // Any client may send any number of tokens.
         if let Err(why) = &answer
-            && let Some(held_back) = self.complaints.permit(Instant::now())
+            && let Some(held_back) = self.log_limit.permit(Instant::now())
         {
             tracing::warn!(held_back, "a token can't be reviewed: {why}");
         }
@@ -82,8 +82,8 @@ impl Tokens {
     }
 }
 
-/// How long a token is good by its own account, if it is a JWT that says so. Nobody is believed for that: it only shortens the
-/// time for which the API server's word is kept.
+/// The time until the expiry in a token, if the token is a JWT that has one. The signature is not checked: the expiry only
+/// shortens the time for which the result of a review is kept.
 fn time_left(token: &str, now: Timestamp) -> Option<Duration> {
     #[derive(serde::Deserialize)]
     struct Claims {
@@ -99,7 +99,7 @@ fn time_left(token: &str, now: Timestamp) -> Option<Duration> {
     Some(Duration::try_from_secs_f64((exp - now).max(0.0)).unwrap_or(Duration::MAX))
 }
 
-fn question(token: &Token, audiences: &[String]) -> Value {
+fn token_review(token: &Token, audiences: &[String]) -> Value {
     let mut spec = json!({"token": token.expose()});
     if !audiences.is_empty() {
         spec["audiences"] = json!(audiences);
@@ -107,23 +107,23 @@ fn question(token: &Token, audiences: &[String]) -> Value {
     json!({"kind": "TokenReview", "apiVersion": "authentication.k8s.io/v1", "spec": spec})
 }
 
-/// What a review's status says.
-fn opinion(status: &Value, audiences: &[String]) -> Opinion {
+/// The result that the status of a review means.
+fn result_of(status: &Value, audiences: &[String]) -> AuthResult {
     let texts = |value: &Value| -> Vec<String> {
         value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
     };
     if status["authenticated"] != true {
-        return Opinion::Rejected;
+        return AuthResult::Rejected;
     }
     let accepted = texts(&status["audiences"]);
     if !audiences.is_empty() && !audiences.iter().any(|audience| accepted.contains(audience)) {
-        return Opinion::Rejected;
+        return AuthResult::Rejected;
     }
     let user = &status["user"];
     let name = user["username"].as_str().unwrap_or_default();
     if name.is_empty() {
-        // Somebody without a name is nobody.
-        return Opinion::Rejected;
+        // An empty name would be an identity without any user.
+        return AuthResult::Rejected;
     }
     let extra: BTreeMap<String, Vec<String>> = user["extra"]
         .as_object()
@@ -131,7 +131,7 @@ fn opinion(status: &Value, audiences: &[String]) -> Opinion {
         .flatten()
         .map(|(key, values)| (key.to_ascii_lowercase(), texts(values)))
         .collect();
-    Opinion::Known(Identity {
+    AuthResult::Known(Identity {
         user: name.to_owned(),
         uid: user["uid"].as_str().unwrap_or_default().to_owned(),
         groups: texts(&user["groups"]),
@@ -151,7 +151,7 @@ mod tests {
         super::headers::{Bearer, bearer},
         *,
     };
-    use crate::extension::reviews::TryError;
+    use crate::extension::reviews::ReviewError;
 
     #[rstest]
     #[case::known(json!({"authenticated": true, "user": {"username": "a", "groups": ["g"]}}), &[], Some("a"))]
@@ -162,16 +162,16 @@ mod tests {
         json!({"authenticated": true, "audiences": ["mcm"], "user": {"username": "a"}}), &["mcm"], Some("a")
     )]
     #[case::for_somebody_else(json!({"authenticated": true, "user": {"username": "a"}}), &["mcm"], None)]
-    fn what_a_review_says(#[case] status: Value, #[case] audiences: &[&str], #[case] user: Option<&str>) {
+    fn the_status_of_a_review_means(#[case] status: Value, #[case] audiences: &[&str], #[case] user: Option<&str>) {
         let audiences: Vec<String> = audiences.iter().map(|audience| (*audience).to_owned()).collect();
-        let found = match opinion(&status, &audiences) {
-            Opinion::Known(identity) => Some(identity.user),
-            Opinion::None | Opinion::Rejected => None,
+        let found = match result_of(&status, &audiences) {
+            AuthResult::Known(identity) => Some(identity.user),
+            AuthResult::NoIdentity | AuthResult::Rejected => None,
         };
         assert_eq!(found.as_deref(), user);
     }
 
-    /// Knows tokens that begin with `good-`, until it is told to forget.
+    /// Knows tokens that begin with `good-`, until they are revoked.
     struct Registry {
         asked: AtomicUsize,
         revoked: std::sync::atomic::AtomicBool,
@@ -179,7 +179,7 @@ mod tests {
 
     #[async_trait]
     impl Reviews for Registry {
-        async fn review(&self, _: &'static str, body: &Value) -> Result<Value, TryError> {
+        async fn review(&self, _: &'static str, body: &Value) -> Result<Value, ReviewError> {
             self.asked.fetch_add(1, Ordering::SeqCst);
             let name = body["spec"]["token"].as_str().unwrap().strip_prefix("good-");
             let known = name.filter(|_| !self.revoked.load(Ordering::SeqCst));
@@ -194,17 +194,17 @@ mod tests {
         token
     }
 
-    fn tokens() -> (Arc<Registry>, Tokens) {
+    fn tokens() -> (Arc<Registry>, TokenReviewer) {
         let registry = Arc::new(Registry { asked: AtomicUsize::new(0), revoked: false.into() });
         let digester = Digester::new([1; 32]);
         let ttl = Duration::from_secs(10);
-        (Arc::clone(&registry), Tokens::new(registry, digester, ttl, Vec::new(), Arc::new(|| 0.0)))
+        (Arc::clone(&registry), TokenReviewer::new(registry, digester, ttl, Vec::new(), Arc::new(|| 0.0)))
     }
 
     #[tokio::test(start_paused = true)]
     async fn th_21_a_revoked_token_is_refused_after_its_time() {
         let (registry, tokens) = tokens();
-        let known = |opinion: &Opinion| matches!(opinion, Opinion::Known(_));
+        let known = |result: &AuthResult| matches!(result, AuthResult::Known(_));
         assert!(known(&tokens.owner(&token("good-a"), now()).await.unwrap()));
         registry.revoked.store(true, Ordering::SeqCst);
         tokio::time::advance(Duration::from_secs(11)).await;
@@ -218,10 +218,10 @@ mod tests {
         let longer = format!("{long}y");
         for _ in 0..3 {
             for (text, expected) in [(&long, &long[5..]), (&longer, &longer[5..])] {
-                let Opinion::Known(identity) = tokens.owner(&token(text), now()).await.unwrap() else { panic!() };
+                let AuthResult::Known(identity) = tokens.owner(&token(text), now()).await.unwrap() else { panic!() };
                 assert_eq!(identity.user, expected);
             }
-            assert_eq!(tokens.owner(&token("bad"), now()).await.unwrap(), Opinion::Rejected);
+            assert_eq!(tokens.owner(&token("bad"), now()).await.unwrap(), AuthResult::Rejected);
         }
         assert_eq!(registry.asked.load(Ordering::SeqCst), 3);
     }
@@ -243,12 +243,12 @@ mod tests {
     #[case::without_end(r#"{"sub": "a"}"#, None)]
     #[case::of_another_type(r#"{"exp": "tomorrow"}"#, None)]
     #[case::no_json("{", None)]
-    fn a_jwt_tells_its_end(#[case] claims: &str, #[case] seconds: Option<u64>) {
+    fn the_expiry_of_a_jwt_is_read(#[case] claims: &str, #[case] seconds: Option<u64>) {
         assert_eq!(time_left(&expiring(claims), now()).map(|left| left.as_secs()), seconds);
     }
 
     #[test]
-    fn what_is_no_jwt_tells_no_end() {
+    fn a_text_that_is_no_jwt_has_no_expiry() {
         for text in ["", "a.b", "a.b.c", "a.b.c.d", "a.====.c"] {
             assert_eq!(time_left(text, now()), None, "{text}");
         }

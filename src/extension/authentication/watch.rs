@@ -1,4 +1,4 @@
-//! Keeps [`AuthConfig`] equal to the `ConfigMap`: by a watch of that one name, and by reading it every minute as well.
+//! Keeps [`AuthConfig`] equal to the `ConfigMap`: watches this one object, and reads it once a minute too.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -14,38 +14,38 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::config::{AuthConfig, Complaint};
-use crate::extension::contact::Contact;
+use crate::extension::reachability::Reachability;
 use mcm_metrics::{AuthConfigPart, Metrics};
 
-/// Where API servers tell extensions whom to trust.
+/// Namespace of the `ConfigMap` with the trust configuration for extension API servers.
 pub const NAMESPACE: &str = "kube-system";
-/// Its name.
+/// Name of this `ConfigMap`.
 pub const NAME: &str = "extension-apiserver-authentication";
 
-/// How often it is read beside the watch.
+/// Time between reads beside the watch.
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// Keeps the configuration.
-pub struct ConfigKeeper {
+/// Keeps the configuration up to date.
+pub struct ConfigWatcher {
     /// Reads the `ConfigMap`.
     pub client: Client,
-    /// Whom to trust now; swapped as a whole.
+    /// The present configuration. It is replaced as a whole.
     pub config: Arc<ArcSwap<AuthConfig>>,
-    /// Counts parts that can't be taken over.
+    /// Counts keys that can't be used.
     pub metrics: Metrics,
-    /// Hears of answers.
-    pub contact: Contact,
+    /// Is confirmed by each answer.
+    pub reachability: Reachability,
     /// The wall clock.
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
 }
 
-impl ConfigKeeper {
-    /// Until `stop`.
+impl ConfigWatcher {
+    /// Runs until `stop`.
     pub async fn run(self, stop: CancellationToken) {
         let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), NAMESPACE);
         let mut events = watch_object(api.clone(), NAME).default_backoff().boxed();
         let mut period = tokio::time::interval(PERIOD);
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         let mut trouble = String::new();
         loop {
             let found = tokio::select! {
@@ -55,9 +55,9 @@ impl ConfigKeeper {
             };
             match found {
                 Ok(found) => {
-                    self.contact.made();
+                    self.reachability.confirm();
                     trouble.clear();
-                    self.take(found.and_then(|found| found.data).as_ref(), &mut told);
+                    self.take(found.and_then(|found| found.data).as_ref(), &mut reported);
                 }
                 Err(why) if trouble.is_empty() => {
                     warn!(
@@ -72,22 +72,22 @@ impl ConfigKeeper {
         }
     }
 
-    fn take(&self, data: Option<&BTreeMap<String, String>>, told: &mut Vec<Complaint>) {
+    fn take(&self, data: Option<&BTreeMap<String, String>>, reported: &mut Vec<Complaint>) {
         let now = (self.clock)();
         let mut complaints = Vec::new();
-        // Files of flags may change it at the same time.
+        // A change of a file that a flag names may replace the configuration at the same time.
         let before = self.config.rcu(|before| {
             let (after, found) = before.after(data, now);
             complaints = found;
             after
         });
         let after = self.config.load();
-        if complaints != *told {
-            for complaint in complaints.iter().filter(|complaint| !told.contains(complaint)) {
+        if complaints != *reported {
+            for complaint in complaints.iter().filter(|complaint| !reported.contains(complaint)) {
                 self.metrics.extension.auth_config_errors.inc(&AuthConfigPart { key: complaint.key });
                 warn!("{} in ConfigMap {NAMESPACE}/{NAME} is not used: {}", complaint.key, complaint.why);
             }
-            *told = complaints;
+            *reported = complaints;
         }
         match (before.usable_front_proxy(), after.usable_front_proxy()) {
             (Err(old), Err(new)) if old == new => {}

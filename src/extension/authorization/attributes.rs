@@ -1,4 +1,4 @@
-//! What somebody wants to do, as reviews of access ask for it. Never the raw path.
+//! The attributes of a request, as a `SubjectAccessReview` has them. They never contain the raw path.
 //!
 //! Source: spec/extension-apiserver §2.1, §3.5.
 
@@ -11,48 +11,48 @@ use serde_json::{Value, json};
 
 use crate::extension::authentication::identity::Identity;
 
-/// Attributes above this many bytes are asked for anew each time: a caller must not be able to fill the memory.
-const REMEMBERED: usize = 10_000;
+/// Answers about attributes of more bytes are not cached: a caller must not be able to fill the memory.
+const MAX_CACHEABLE: usize = 10_000;
 
-/// What somebody wants to do.
+/// What a caller wants to do.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Attributes {
-    /// Something with a resource.
+    /// A request for a resource.
     Resource(ResourceAttributes),
-    /// Something else.
+    /// Any other request.
     Path {
-        /// Decoded, with a leading slash.
+        /// The decoded path, with a leading slash.
         path: String,
         /// The method in lower case.
         verb: String,
     },
 }
 
-/// Something with a resource.
+/// Attributes of a request for a resource.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ResourceAttributes {
-    /// Such as `list`; empty for a method that means nothing.
+    /// The verb, such as `list`; empty for an unsupported method.
     pub verb: &'static str,
     /// API group.
     pub group: String,
-    /// Its version.
+    /// Version of the group.
     pub version: String,
-    /// Plural.
+    /// Plural of the resource.
     pub resource: String,
-    /// Empty for none.
+    /// Subresource; empty for none.
     pub subresource: String,
-    /// Empty for all.
+    /// Namespace; empty for all.
     pub namespace: String,
-    /// Empty for all.
+    /// Name; empty for all.
     pub name: String,
-    /// What a list is restricted to; what can't be read is left out, which only widens what is asked.
+    /// The label selector of a list. An unreadable selector is left out: the caller then needs the right on the whole list.
     pub labels: LabelSelector,
-    /// The same by fields.
+    /// The field selector of a list, read in the same way.
     pub fields: FieldSelector,
 }
 
 impl Attributes {
-    /// What a request for a resource wants.
+    /// The attributes of a request for a resource.
     pub fn of_resource(request: &ResourceRequest, query: &Query) -> Self {
         let lists = matches!(request.verb, Some(Verb::List | Verb::Watch | Verb::DeleteCollection));
         let text = |key| query.get(key).filter(|_| lists).unwrap_or_default();
@@ -72,7 +72,7 @@ impl Attributes {
         })
     }
 
-    /// What any other request wants.
+    /// The attributes of any other request.
     pub fn of_path(path: String, method: &Method) -> Self {
         Self::Path { path, verb: method.as_str().to_ascii_lowercase() }
     }
@@ -97,13 +97,13 @@ impl Attributes {
         spec
     }
 
-    /// Whether an answer may be remembered.
-    pub fn may_be_remembered(&self) -> bool {
+    /// Whether an answer may be cached.
+    pub fn is_cacheable(&self) -> bool {
         let size = match self {
             Self::Path { path, verb } => path.len() + verb.len(),
             Self::Resource(resource) => resource.review().to_string().len(),
         };
-        size <= REMEMBERED
+        size <= MAX_CACHEABLE
     }
 }
 
@@ -170,7 +170,12 @@ mod tests {
         "HEAD", "/apis/g/v1/namespaces/n/things/x", "",
         json!({"namespace": "n", "verb": "get", "group": "g", "version": "v1", "resource": "things", "name": "x"})
     )]
-    fn what_is_asked(#[case] method: &str, #[case] path: &str, #[case] query: &str, #[case] expected: Value) {
+    fn a_review_has_the_attributes_of_the_request(
+        #[case] method: &str,
+        #[case] path: &str,
+        #[case] query: &str,
+        #[case] expected: Value,
+    ) {
         let query = Query::parse(Some(query));
         let method = Method::from_bytes(method.as_bytes()).unwrap();
         let Ok(Target::Resource(request)) = classify(&method, path, &query) else { panic!() };
@@ -180,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_known_of_the_caller_is_told() {
+    fn a_review_has_all_attributes_of_the_caller() {
         let who = Identity {
             user: "a".to_owned(),
             uid: "u".to_owned(),
@@ -196,8 +201,8 @@ mod tests {
     #[rstest]
     #[case(9_000, true)]
     #[case(10_000, false)]
-    fn th_18_large_questions_are_not_remembered(#[case] length: usize, #[case] remembered: bool) {
+    fn th_18_large_questions_are_not_cached(#[case] length: usize, #[case] is_cacheable: bool) {
         let path = format!("/{}", "x".repeat(length));
-        assert_eq!(Attributes::of_path(path, &Method::GET).may_be_remembered(), remembered);
+        assert_eq!(Attributes::of_path(path, &Method::GET).is_cacheable(), is_cacheable);
     }
 }

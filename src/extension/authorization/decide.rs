@@ -1,4 +1,4 @@
-//! Who may do what: what needs no question, what an answer means, and how a refusal reads.
+//! Rules of authorization: requests that need no review, the meaning of a review's answer, and the text of a refusal. Pure.
 //!
 //! Source: spec/extension-apiserver §2.8, §3.5.
 
@@ -8,24 +8,24 @@ use super::attributes::Attributes;
 use crate::extension::authentication::identity::Identity;
 use kube_protocol::status::{ApiStatus, qualified};
 
-/// Paths that nobody needs a right for.
+/// Paths that every caller may read without a right.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenPaths(Vec<OpenPath>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum OpenPath {
-    Exactly(String),
-    Below(String),
+    Exact(String),
+    Prefix(String),
 }
 
-/// What needs no flag: health, and each of its checks.
+/// The health endpoints. Where one of them is open, the paths of its single checks are open too.
 const HEALTH: [&str; 3] = ["/healthz", "/livez", "/readyz"];
 
 impl OpenPaths {
-    /// Reads the values of `--authorization-always-allow-paths`: whole paths, or beginnings that end in `*`.
+    /// Reads the values of `--authorization-always-allow-paths`: whole paths, or prefixes that end in `*`.
     ///
     /// # Errors
-    /// For an empty one.
+    /// For an empty path.
     pub fn parse(paths: &[String]) -> Result<Self, String> {
         let path = |text: &String| {
             let text = text.trim();
@@ -34,8 +34,8 @@ impl OpenPaths {
             }
             let path = format!("/{}", text.trim_start_matches('/'));
             Ok(match path.strip_suffix('*') {
-                Some(beginning) => OpenPath::Below(beginning.to_owned()),
-                None => OpenPath::Exactly(path),
+                Some(prefix) => OpenPath::Prefix(prefix.to_owned()),
+                None => OpenPath::Exact(path),
             })
         };
         paths.iter().map(path).collect::<Result<_, _>>().map(Self)
@@ -43,18 +43,18 @@ impl OpenPaths {
 
     fn include(&self, path: &str) -> bool {
         let included = |open: &OpenPath| match open {
-            OpenPath::Exactly(own) => own == path,
-            OpenPath::Below(beginning) => path.starts_with(beginning.as_str()),
+            OpenPath::Exact(own) => own == path,
+            OpenPath::Prefix(prefix) => path.starts_with(prefix.as_str()),
         };
         let of_health = |own: &str| {
-            let is_open = self.0.contains(&OpenPath::Exactly(own.to_owned()));
+            let is_open = self.0.contains(&OpenPath::Exact(own.to_owned()));
             is_open && path.strip_prefix(own).is_some_and(|rest| rest.starts_with('/'))
         };
         self.0.iter().any(included) || HEALTH.into_iter().any(of_health)
     }
 }
 
-/// A path as its segments say it; none for one that means something else than it looks like.
+/// The path of these segments. `None` for a path that another server could read as a different one.
 pub fn plain_path(segments: &[String]) -> Option<String> {
     let is_odd = |segment: &String| {
         segment.is_empty() || segment == "." || segment == ".." || segment.contains(['/', '%', '\0'])
@@ -62,31 +62,22 @@ pub fn plain_path(segments: &[String]) -> Option<String> {
     (!segments.iter().any(is_odd)).then(|| format!("/{}", segments.join("/")))
 }
 
-/// What is known without asking.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Before {
-    /// It may be done.
-    Allowed,
-    /// The API server must be asked.
-    Ask,
-}
-
-/// Whether somebody may do something without a question.
-pub fn without_asking(who: &Identity, what: &Attributes, open: &OpenPaths) -> Before {
+/// Whether a caller may do something without a review by the API server.
+pub fn needs_no_review(who: &Identity, what: &Attributes, open: &OpenPaths) -> bool {
     let is_open = matches!(what, Attributes::Path { path, .. } if open.include(path));
-    if who.is_master() || is_open { Before::Allowed } else { Before::Ask }
+    who.is_master() || is_open
 }
 
-/// What the API server says.
+/// The answer of the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It may be done.
+    /// The caller may do it.
     Allowed,
-    /// It may not; with a reason, which may be empty.
+    /// The caller may not do it, for this reason, which may be empty.
     Refused(String),
 }
 
-/// What a review's status says. Who is denied is not allowed, whatever else it says.
+/// The verdict in the status of a review. A status that both allows and denies is a refusal.
 pub fn verdict(status: &Value) -> Verdict {
     if status["allowed"] == true && status["denied"] != true {
         Verdict::Allowed
@@ -95,7 +86,7 @@ pub fn verdict(status: &Value) -> Verdict {
     }
 }
 
-/// The refusal.
+/// The refusal of a request, in the words of the API server.
 pub fn refusal(who: &Identity, what: &Attributes, reason: &str) -> ApiStatus {
     let because = if reason.is_empty() { String::new() } else { format!(": {reason}") };
     match what {
@@ -123,10 +114,10 @@ pub fn refusal(who: &Identity, what: &Attributes, reason: &str) -> ApiStatus {
     }
 }
 
-/// The refusal of somebody who may read a view but not what it is computed from.
+/// The refusal of a caller that may read a view, but not the objects that the view is computed from.
 pub fn source_refusal(view: &str, group: &str, name: &str, missing: &ApiStatus) -> ApiStatus {
     let why = format!("what it is computed from may not be read: {}", missing.message);
-    // A list, or a review that names nothing, has no name.
+    // A list, and a review without a name, name no object.
     let name = if name.is_empty() { String::new() } else { format!(" {name:?}") };
     ApiStatus { message: format!("{}{name} is forbidden: {why}", qualified(view, group)), ..missing.clone() }
 }
@@ -149,34 +140,34 @@ mod tests {
     }
 
     #[rstest]
-    #[case::health("healthz", Some(Before::Allowed))]
-    #[case::without_leading_slash("readyz", Some(Before::Allowed))]
-    #[case::one_check("readyz|ping", Some(Before::Allowed))]
-    #[case::something_like_it("healthzx", Some(Before::Ask))]
-    #[case::th_27_metrics("metrics", Some(Before::Ask))]
-    #[case::th_27_root("", Some(Before::Ask))]
+    #[case::health("healthz", Some(true))]
+    #[case::without_leading_slash("readyz", Some(true))]
+    #[case::one_check("readyz|ping", Some(true))]
+    #[case::something_like_it("healthzx", Some(false))]
+    #[case::th_27_metrics("metrics", Some(false))]
+    #[case::th_27_root("", Some(false))]
     #[case::th_20_up_again("healthz|..|metrics", None)]
     #[case::th_20_hidden_slash("healthz|../metrics", None)]
     #[case::th_20_slash_at_the_end("readyz/", None)]
-    #[case::th_20_semicolon("healthz;x", Some(Before::Ask))]
-    fn paths_that_need_no_right(#[case] path: &str, #[case] expected: Option<Before>) {
+    #[case::th_20_semicolon("healthz;x", Some(false))]
+    fn paths_that_need_no_right(#[case] path: &str, #[case] expected: Option<bool>) {
         let alice = Identity { user: "alice".to_owned(), ..Identity::default() };
         let found = plain_path(&segments(path))
-            .map(|path| without_asking(&alice, &Attributes::of_path(path, &Method::GET), &defaults()));
+            .map(|path| needs_no_review(&alice, &Attributes::of_path(path, &Method::GET), &defaults()));
         assert_eq!(found, expected);
     }
 
     #[test]
-    fn beginnings_end_in_a_star() {
+    fn a_prefix_ends_in_a_star() {
         let open = OpenPaths::parse(&["/version*".to_owned()]).unwrap();
         assert!(open.include("/version/x") && !open.include("/versio") && OpenPaths::parse(&[" ".to_owned()]).is_err());
     }
 
     #[test]
-    fn masters_are_never_asked_for() {
+    fn masters_need_no_review() {
         let root = Identity { user: "root".to_owned(), groups: vec![MASTERS.to_owned()], ..Identity::default() };
         let what = Attributes::Resource(ResourceAttributes { verb: "list", ..ResourceAttributes::default() });
-        assert_eq!(without_asking(&root, &what, &defaults()), Before::Allowed);
+        assert!(needs_no_review(&root, &what, &defaults()));
     }
 
     #[rstest]
@@ -184,7 +175,7 @@ mod tests {
     #[case::denied(json!({"allowed": false, "denied": true, "reason": "no"}), Verdict::Refused("no".to_owned()))]
     #[case::both(json!({"allowed": true, "denied": true}), Verdict::Refused(String::new()))]
     #[case::neither(json!({}), Verdict::Refused(String::new()))]
-    fn what_an_answer_means(#[case] status: Value, #[case] expected: Verdict) {
+    fn an_answer_means(#[case] status: Value, #[case] expected: Verdict) {
         assert_eq!(verdict(&status), expected);
     }
 

@@ -1,7 +1,7 @@
 //! What a caller may do.
 //!
-//! What lives here: what a request asks for ([`attributes`]) and what follows from the API server's answers ([`decide`]), both
-//! pure, and the asking. Who calls is found out in `authentication/`.
+//! What lives here: the attributes of a request ([`attributes`]) and the decisions about the API server's answers ([`decide`]),
+//! both pure, and the requests to the API server. What does not: the identity of the caller (`authentication/`).
 //! Source: spec/extension-apiserver §3.5.
 
 pub mod attributes;
@@ -14,26 +14,26 @@ use tokio::time::Instant;
 
 use self::{
     attributes::Attributes,
-    decide::{Before, OpenPaths, Verdict, refusal, verdict, without_asking},
+    decide::{OpenPaths, Verdict, needs_no_review, refusal, verdict},
 };
 use super::{
     authentication::identity::Identity,
+    cache::Cache,
     digest::Digester,
-    recall::Recall,
     reviews::{ACCESS_REVIEWS, Reviews, ask},
 };
 use crate::server::LogLimit;
 use kube_protocol::status::ApiStatus;
 
-/// Most answers that are remembered.
+/// Most answers in the cache.
 const CAPACITY: usize = 8_192;
 
-/// How long answers are remembered.
+/// How long answers stay in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lifetimes {
-    /// Those that allow.
+    /// Answers that allow.
     pub allowed: Duration,
-    /// Those that refuse.
+    /// Answers that refuse.
     pub refused: Duration,
 }
 
@@ -41,11 +41,11 @@ pub struct Lifetimes {
 pub struct Authorization {
     reviews: Arc<dyn Reviews>,
     digester: Digester,
-    known: Arc<Recall<Verdict>>,
+    cache: Arc<Cache<Verdict>>,
     lifetimes: Lifetimes,
     open: OpenPaths,
     jitter: Arc<dyn Fn() -> f64 + Send + Sync>,
-    complaints: LogLimit,
+    log_limit: LogLimit,
 }
 
 impl Authorization {
@@ -57,23 +57,23 @@ impl Authorization {
         open: OpenPaths,
         jitter: Arc<dyn Fn() -> f64 + Send + Sync>,
     ) -> Self {
-        let known = Recall::new(CAPACITY);
-        Self { reviews, digester, known, lifetimes, open, jitter, complaints: LogLimit::default() }
+        let cache = Cache::new(CAPACITY);
+        Self { reviews, digester, cache, lifetimes, open, jitter, log_limit: LogLimit::default() }
     }
 
-    /// Whether somebody may do something.
+    /// Checks that a caller may do something.
     ///
     /// # Errors
-    /// 403 if not, 503 when nobody can say.
+    /// 403 if the caller may not, 503 when the API server does not answer.
     pub async fn check(&self, who: &Identity, what: &Attributes) -> Result<(), ApiStatus> {
-        if without_asking(who, what, &self.open) == Before::Allowed {
+        if needs_no_review(who, what, &self.open) {
             return Ok(());
         }
-        match self.answer(what.review(who), what.may_be_remembered()).await {
+        match self.answer(what.review(who), what.is_cacheable()).await {
             Ok(Verdict::Allowed) => Ok(()),
             Ok(Verdict::Refused(reason)) => Err(refusal(who, what, &reason)),
             Err(why) => {
-                if let Some(held_back) = self.complaints.permit(Instant::now()) {
+                if let Some(held_back) = self.log_limit.permit(Instant::now()) {
                     tracing::warn!(held_back, "the API server does not say who may do what: {why}");
                 }
                 let message = "it cannot be found out now what you may do; try again";
@@ -82,7 +82,7 @@ impl Authorization {
         }
     }
 
-    async fn answer(&self, spec: Value, remembered: bool) -> Result<Verdict, Arc<str>> {
+    async fn answer(&self, spec: Value, is_cacheable: bool) -> Result<Verdict, Arc<str>> {
         let key = self.digester.digest(&[spec.to_string().as_bytes()]);
         let question = || {
             let (reviews, jitter) = (Arc::clone(&self.reviews), Arc::clone(&self.jitter));
@@ -92,7 +92,7 @@ impl Authorization {
                 Ok(verdict(&answer["status"]))
             }
         };
-        if !remembered {
+        if !is_cacheable {
             return question().await.map_err(|why: String| Arc::from(why));
         }
         let lifetimes = self.lifetimes;
@@ -100,7 +100,7 @@ impl Authorization {
             Verdict::Allowed => lifetimes.allowed,
             Verdict::Refused(_) => lifetimes.refused,
         };
-        self.known.get(key, keep, question).await
+        self.cache.get(key, keep, question).await
     }
 }
 
@@ -115,17 +115,17 @@ mod tests {
     use http::Method;
 
     use super::*;
-    use crate::extension::reviews::TryError;
+    use crate::extension::reviews::ReviewError;
 
-    /// Allows while it is told to, and counts.
+    /// Answers with `says`, and counts the reviews.
     struct Server {
         asked: AtomicUsize,
-        says: Mutex<Result<bool, TryError>>,
+        says: Mutex<Result<bool, ReviewError>>,
     }
 
     #[async_trait]
     impl Reviews for Server {
-        async fn review(&self, _: &'static str, _: &Value) -> Result<Value, TryError> {
+        async fn review(&self, _: &'static str, _: &Value) -> Result<Value, ReviewError> {
             self.asked.fetch_add(1, Ordering::SeqCst);
             self.says.lock().unwrap().clone().map(|allowed| json!({"status": {"allowed": allowed}}))
         }
@@ -152,7 +152,7 @@ mod tests {
     async fn th_24_without_an_answer_nothing_is_allowed_but_what_was_and_health() {
         let (server, authorization) = authorization();
         assert_eq!(code(&authorization, &metrics()).await, 200);
-        *server.says.lock().unwrap() = Err(TryError::Passing("down".to_owned()));
+        *server.says.lock().unwrap() = Err(ReviewError::Retryable("down".to_owned()));
         assert_eq!(code(&authorization, &metrics()).await, 200, "remembered");
         tokio::time::advance(Duration::from_secs(11)).await;
         assert_eq!(code(&authorization, &metrics()).await, 503);

@@ -6,12 +6,12 @@ use k8s_openapi::apimachinery::pkg::api::resource;
 use kube_values::quantity::Quantity;
 use machine_controllers::snapshots::NodeSnapshot;
 
-/// Amounts of resources. Equal ones are counted and multiplied at the end: nodes of a class are alike.
+/// Amounts of resources. Equal amounts are counted and multiplied at the end, because the nodes of a class have equal amounts.
 #[derive(Default)]
 pub struct Amounts(BTreeMap<String, BTreeMap<String, u64>>);
 
 impl Amounts {
-    /// Takes these in, so many times.
+    /// Adds these amounts, `times` times.
     pub fn add(&mut self, amounts: &BTreeMap<String, resource::Quantity>, times: u64) {
         for (name, amount) in amounts {
             let known = match self.0.get_mut(name) {
@@ -25,7 +25,7 @@ impl Amounts {
         }
     }
 
-    /// The sums; what can't be read is left out.
+    /// The sums. Unreadable amounts are left out.
     pub fn sum(&self) -> BTreeMap<String, resource::Quantity> {
         let sum_of = |amounts: &BTreeMap<String, u64>| {
             amounts
@@ -37,17 +37,17 @@ impl Amounts {
     }
 }
 
-/// What Nodes have.
+/// Amounts of Nodes.
 #[derive(Default)]
 pub struct NodeAmounts {
-    /// All of it.
+    /// The capacity.
     pub capacity: Amounts,
-    /// What pods may use.
+    /// The allocatable amounts.
     pub allocatable: Amounts,
 }
 
 impl NodeAmounts {
-    /// Takes a Node in.
+    /// Adds a Node.
     pub fn add(&mut self, node: &NodeSnapshot) {
         if let Some(capacity) = node.capacity() {
             self.capacity.add(capacity, 1);

@@ -1,9 +1,8 @@
-//! What all views share: metadata, times, what is missing, rights, reviews, and errors. How they are described is
-//! [`super::describe`]'s.
+//! Shared by all views: metadata, times, missing inputs, rights, reviews, and errors.
 //!
 //! Source: spec/extension-apiserver §1.1.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -18,59 +17,59 @@ use kube_protocol::{
     request::Verb,
     status::{ApiStatus, Cause},
 };
-use kube_values::{duration::GoDuration, selector::Labels};
-use machine_controllers::{snapshots::Metadata, times::rfc3339};
+use kube_values::duration::GoDuration;
+use machine_controllers::times::rfc3339;
 
 /// Longest text of a `Warning` header.
 const LONGEST_WARNING: usize = 120;
-/// Names in a list of names; more are cut.
+/// Most names in a list of names.
 pub const MOST_NAMES: usize = 500;
-/// Longest time that a review may ask about.
+/// Longest duration that a review may contain.
 const LONGEST_HOURS: i64 = 24 * 30;
 
-/// An input that could not be used.
+/// An input that is missing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Incomplete {
-    /// Which input, such as a class.
+    /// The input, such as a class.
     pub source: String,
-    /// Why in one word in CamelCase.
+    /// The reason, as one word in CamelCase.
     pub reason: String,
-    /// What happened.
+    /// The reason, as a sentence.
     pub message: String,
 }
 
 impl Incomplete {
-    /// An input that could not be used; texts of providers are cut.
+    /// A missing input. The message is cut to the length of texts of providers.
     pub fn new(source: impl Into<String>, reason: impl Into<String>, message: &str) -> Self {
         Self { source: source.into(), reason: reason.into(), message: scrubbed(message) }
     }
 
-    /// What a `Warning` header says of it.
+    /// The text of a `Warning` header about the input.
     pub fn warning(&self) -> String {
         warning(&format!("{} is not complete: {}: {}", self.source, self.reason, self.message))
     }
 }
 
-/// How an answer came about.
+/// How the answer was computed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Observed {
-    /// When the view was computed.
+    /// The time at which the view was computed.
     #[schemars(extend("format" = "date-time"))]
     pub observed_at: String,
-    /// Inputs that are missing; what depends on them is left out.
+    /// Missing inputs. Fields that depend on them are left out.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub incomplete: Vec<Incomplete>,
 }
 
 impl Observed {
-    /// A complete answer of this time.
+    /// A complete answer that was computed at this time.
     pub fn at(now: Timestamp) -> Self {
         Self { observed_at: rfc3339(now), incomplete: Vec::new() }
     }
 }
 
-/// A text for a `Warning` header: one line of ASCII, at most 120 characters.
+/// The text for a `Warning` header: one line of ASCII, at most 120 characters.
 pub fn warning(text: &str) -> String {
     let line: String = text
         .chars()
@@ -80,34 +79,12 @@ pub fn warning(text: &str) -> String {
     if line.len() <= LONGEST_WARNING { line } else { format!("{}...", &line[..LONGEST_WARNING - 3]) }
 }
 
-/// Text of a provider as a reader may see it: without control characters, at most 1 KiB.
+/// The text of a provider without control characters, at most 1 KiB.
 pub fn scrubbed(text: &str) -> String {
     shortened(text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect())
 }
 
-/// Metadata of a view of an object: what both have in common.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct CommonMetadata<'a> {
-    #[serde(skip_serializing_if = "str::is_empty")]
-    name: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    namespace: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    uid: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    creation_timestamp: Option<Time>,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    labels: &'a Labels,
-}
-
-/// Metadata of a view of this object.
-pub fn metadata_of(object: Metadata<'_>) -> CommonMetadata<'_> {
-    let Metadata { name, namespace, uid, created, labels, .. } = object;
-    CommonMetadata { name, namespace, uid, creation_timestamp: created.map(Time), labels }
-}
-
-/// Metadata of a view of something that is no object.
+/// Metadata of an object of a view that shows no stored object.
 pub fn metadata(kind: &str, key: &ObjectKey, provider_id: &str, created: Timestamp) -> ObjectMeta {
     ObjectMeta {
         name: Some(key.name.clone()),
@@ -118,16 +95,16 @@ pub fn metadata(kind: &str, key: &ObjectKey, provider_id: &str, created: Timesta
     }
 }
 
-/// A time as API servers keep them.
+/// The time in whole seconds, as API servers store times.
 fn whole_seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
-/// The names under which v5 UUIDs of views are made: the UUID that RFC 9562 gives to URLs.
+/// The namespace of the UUIDs of views: the UUID of RFC 9562 for URLs.
 const NAMESPACE_URL: [u8; 16] =
     [0x6b, 0xa7, 0xb8, 0x11, 0x9d, 0xad, 0x11, 0xd1, 0x80, 0xb4, 0x00, 0xc0, 0x4f, 0xd4, 0x30, 0xc8];
 
-/// A UUID (version 5) that is the same as long as the thing is the same.
+/// A UUID (version 5) of these names: equal names give an equal UUID.
 fn uid(kind: &str, key: &ObjectKey, provider_id: &str) -> String {
     let mut context = ring::digest::Context::new(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY);
     context.update(&NAMESPACE_URL);
@@ -144,7 +121,7 @@ fn uid(kind: &str, key: &ObjectKey, provider_id: &str) -> String {
     format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
-/// Bytes in hexadecimal digits.
+/// The bytes in hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
         use std::fmt::Write;
@@ -154,17 +131,17 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// A duration in whole seconds.
+/// The duration in whole seconds.
 pub fn seconds(length: Duration) -> GoDuration {
     GoDuration::from_secs(i64::try_from(length.as_secs()).unwrap_or(i64::MAX))
 }
 
-/// A count as the views tell it.
+/// The count as a field of a view.
 pub fn count(number: usize) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
 
-/// 503: a cache is still being filled.
+/// 503: a cache is not complete yet.
 pub fn not_ready(what: &str) -> ApiStatus {
     let message = format!(
         "the cache of {what} of this server is not complete; try again shortly (a replica with --standby-caches=false has \
@@ -173,10 +150,10 @@ pub fn not_ready(what: &str) -> ApiStatus {
     ApiStatus::new(503, "ServiceUnavailable", message).retry_after(1)
 }
 
-/// Name and specification of a review; the name may be empty.
+/// Name and specification of a review. The name may be empty.
 ///
 /// # Errors
-/// 400 for what can't be read.
+/// 400 for an unreadable specification.
 pub fn review<T: DeserializeOwned>(names: &Names, review: &Value) -> Result<(String, T), ApiStatus> {
     let unreadable = |why: &dyn std::fmt::Display| {
         ApiStatus::bad_request(scrubbed(&format!("the spec of the {} can't be read: {why}", names.kind)))
@@ -187,7 +164,7 @@ pub fn review<T: DeserializeOwned>(names: &Names, review: &Value) -> Result<(Str
         Some(Value::Object(spec)) => spec.clone(),
         Some(_) => return Err(unreadable(&"it is no object")),
     };
-    // No field needs another one, so that each can be read alone to see which is wrong.
+    // The fields do not depend on each other. So each field can be read alone, to find the wrong one.
     let wrong = || spec.iter().find(|(field, value)| serde_json::from_value::<T>(json!({ *field: value })).is_err());
     match serde_json::from_value(Value::Object(spec.clone())) {
         Ok(read) => Ok((name, read)),
@@ -197,11 +174,11 @@ pub fn review<T: DeserializeOwned>(names: &Names, review: &Value) -> Result<(Str
     }
 }
 
-/// Checks a length of time of a review.
+/// Checks a duration of a review.
 ///
 /// # Errors
-/// What is wrong with it, for the caller.
-pub fn length(field: &str, given: Option<GoDuration>) -> Result<Option<Duration>, Cause> {
+/// The cause for the caller.
+pub fn checked_duration(field: &str, given: Option<GoDuration>) -> Result<Option<Duration>, Cause> {
     match given {
         Some(given) if given.is_negative() || given > GoDuration::from_hours(LONGEST_HOURS) => {
             let why = format!("must be from 0 to {LONGEST_HOURS}h");
@@ -216,7 +193,7 @@ pub fn right(verb: Verb, resource: &'static str, namespace: Option<&str>, name: 
     SourceRight { verb, resource, namespace: namespace.map(str::to_owned), name: name.map(str::to_owned) }
 }
 
-/// What one must be allowed to be told of many stored objects at once: to list them where the question looks.
+/// The right for a view that shows many stored objects in one: to list them in the namespace of the request.
 pub fn right_to_list(resource: &'static str, question: Question<'_>) -> Vec<SourceRight> {
     let namespace = match question {
         Question::Get { namespace, .. } | Question::Create { namespace, .. } => Some(namespace),
@@ -225,7 +202,7 @@ pub fn right_to_list(resource: &'static str, question: Question<'_>) -> Vec<Sour
     vec![right(Verb::List, resource, namespace, None)]
 }
 
-/// What one must be allowed to be told of a stored object of the same name: to get it, or to list what is listed.
+/// The right for a view whose objects have the names of stored objects: to get the stored object, or to list them.
 pub fn right_to_read(resource: &'static str, question: Question<'_>) -> Vec<SourceRight> {
     match question {
         Question::Get { namespace, name } => vec![right(Verb::Get, resource, Some(namespace), Some(name))],
@@ -239,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn uids_are_v5_and_last_as_long_as_the_thing() {
+    fn uids_are_v5_and_equal_for_equal_names() {
         let key = ObjectKey::new("ns", "vm");
         let one = uid("ProviderMachine", &key, "cloud:///1");
         assert_eq!(one, uid("ProviderMachine", &key, "cloud:///1"));
@@ -247,7 +224,7 @@ mod tests {
         assert_eq!((one.len(), &one[14..15]), (36, "5"), "{one}");
     }
 
-    /// As the API server asks about a list with such a field selector.
+    /// The API server authorizes a list with such a field selector in the same way.
     #[test]
     fn the_name_of_a_field_selector_reaches_the_right_on_the_source() {
         let listed = |name| right_to_read("machines", Question::List { namespace: Some("ns"), name });

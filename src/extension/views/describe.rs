@@ -1,51 +1,53 @@
-//! How a view is described: its names and columns, the schema of its objects, and the three fields that all objects begin with.
+//! The description of a view: names, columns, field selectors, and the schema of the objects.
 //!
 //! Source: spec/extension-apiserver §1.1.
 
+use std::sync::Arc;
+
 use kube_protocol::{
-    jsonpath::JsonPath,
     request::Verb,
-    resource::{Cell, Column, GroupVersionKind, Resource, ResourceScope},
+    resource::{self, GroupVersionKind, Resource, ResourceScope},
     status::ApiStatus,
+    table::heads,
 };
 use machine_api::schema::structural_of_answers;
 use schemars::JsonSchema;
-use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::extension::view::{Description, GROUP, VERSION};
+use crate::extension::{
+    rows::{Cell, Field, Renderer},
+    view::{Description, GROUP, VERSION},
+};
 
-/// The category of all views that can be listed.
+/// The category of all views with lists.
 pub const CATEGORY: &str = "machineviews";
 
 /// The names of a view.
 #[derive(Clone, Copy, Debug)]
 pub struct Names {
-    /// Its kind.
+    /// The kind.
     pub kind: &'static str,
-    /// Its plural.
+    /// The plural.
     pub plural: &'static str,
-    /// Its short name.
+    /// The short name.
     pub short: &'static str,
-    /// What can be asked.
+    /// The supported verbs.
     pub verbs: &'static [Verb],
 }
 
 impl Names {
-    /// The description of a view with these columns and field selectors; `T` is what its objects say beside their metadata.
-    pub fn describe<T: JsonSchema>(
-        &self,
-        columns: Vec<Column>,
-        selectable: &[(&'static str, &'static str)],
-    ) -> Description {
-        Description {
-            resource: self.resource(columns),
+    /// The renderer of a view with these columns and field selectors.
+    pub fn describe<T: JsonSchema>(&self, columns: Vec<Column<T>>, fields: &[Field<T>]) -> Arc<Renderer<T>> {
+        let description = Description {
+            resource: self.resource(),
             schema: self.schema::<T>(),
-            selectable: selectable.iter().map(|(field, at)| (*field, path(at))).collect(),
-        }
+            heads: heads(&columns),
+            selectable: fields.iter().map(|(name, _)| *name).collect(),
+        };
+        Arc::new(Renderer { description, columns, fields: fields.to_vec() })
     }
 
-    fn resource(&self, columns: Vec<Column>) -> Resource {
+    fn resource(&self) -> Resource {
         Resource {
             kind: GroupVersionKind { group: GROUP.to_owned(), version: VERSION.to_owned(), kind: self.kind.to_owned() },
             list_kind: format!("{}List", self.kind),
@@ -56,7 +58,6 @@ impl Names {
             scope: ResourceScope::Namespaced,
             verbs: self.verbs.to_vec(),
             subresources: Vec::new(),
-            columns,
         }
     }
 
@@ -65,7 +66,7 @@ impl Names {
         if let Some(properties) = schema.pointer_mut("/properties").and_then(Value::as_object_mut) {
             properties.insert("metadata".to_owned(), json!({"type": "object"}));
         }
-        // Whoever asks by a review does not bring the answer.
+        // A review is sent without its answer.
         if self.verbs.contains(&Verb::Create)
             && let Some(required) = schema.pointer_mut("/required").and_then(Value::as_array_mut)
         {
@@ -74,74 +75,59 @@ impl Names {
         schema
     }
 
-    /// The object of this metadata that says `body`.
-    ///
-    /// # Errors
-    /// 500 for a type of ours that can't be written: a defect that the reader is told of.
-    pub fn object(&self, metadata: &impl Serialize, body: &impl Serialize) -> Result<Value, ApiStatus> {
-        let metadata = serde_json::to_value(metadata).map_err(ApiStatus::internal)?;
-        let Value::Object(mut object) = serde_json::to_value(body).map_err(ApiStatus::internal)? else {
-            return Err(ApiStatus::internal("what a view says is no object"));
-        };
-        object.insert("apiVersion".to_owned(), Value::String(format!("{GROUP}/{VERSION}")));
-        object.insert("kind".to_owned(), Value::String(self.kind.to_owned()));
-        object.insert("metadata".to_owned(), metadata);
-        Ok(Value::Object(object))
-    }
-
     /// 404 for an object of the view.
     pub fn not_found(&self, name: &str) -> ApiStatus {
         ApiStatus::not_found(GROUP, self.plural, name)
     }
 }
 
-/// A path that this program itself wrote down: every view is made by a test, which would meet one that can't be read.
-fn path(text: &'static str) -> JsonPath {
-    JsonPath::parse(text).unwrap_or_else(|why| unreachable!("{why}"))
-}
+/// A column of a view, for objects with a body of type `T`.
+pub type Column<T> = resource::Column<Cell<T>>;
 
 /// The first column of every view.
-pub fn name_column() -> Column {
-    Column { format: "name".to_owned(), ..column("Name", "string", ".metadata.name", "Name of the object.") }
+pub fn name_column<T>() -> Column<T> {
+    Column { format: "name".to_owned(), ..new_column("Name", "string", Cell::Name, "Name of the object.") }
 }
 
-/// A column that shows the value at a path.
-pub fn column(name: &str, value_type: &str, at: &'static str, description: &str) -> Column {
+/// A column whose cells are the results of a function of the body.
+pub fn column<T>(name: &str, value_type: &str, description: &str, value: fn(&T) -> Value) -> Column<T> {
+    new_column(name, value_type, Cell::Of(value), description)
+}
+
+/// The cell of a text; null for an empty text.
+pub fn text_or_null(text: &str) -> Value {
+    Some(text).filter(|text| !text.is_empty()).into()
+}
+
+/// The same column, shown by `-o wide` only.
+#[must_use]
+pub fn wide<T>(column: Column<T>) -> Column<T> {
+    Column { priority: 1, ..column }
+}
+
+/// The column with the age of the object.
+pub fn age_column<T>() -> Column<T> {
+    new_column("Age", "date", Cell::Age, "Time since what is viewed came into being.")
+}
+
+fn new_column<T>(name: &str, value_type: &str, cell: Cell<T>, description: &str) -> Column<T> {
     Column {
         name: name.to_owned(),
         value_type: value_type.to_owned(),
         format: String::new(),
         description: description.to_owned(),
         priority: 0,
-        cell: Cell::Path(path(at)),
+        cell,
     }
-}
-
-/// A column that shows what a function makes of the object.
-pub fn computed(name: &str, value_type: &str, cell: fn(&Value) -> Value, description: &str) -> Column {
-    Column { cell: Cell::Computed(cell), ..column(name, value_type, "", description) }
-}
-
-/// The column that is shown by `-o wide` only.
-#[must_use]
-pub fn wide(column: Column) -> Column {
-    Column { priority: 1, ..column }
-}
-
-/// The age of what is viewed.
-pub fn age_column() -> Column {
-    let at = path(".metadata.creationTimestamp");
-    Column { cell: Cell::Age(at), ..column("Age", "date", "", "Time since what is viewed came into being.") }
 }
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-
     use super::*;
 
     /// A review.
-    #[derive(JsonSchema, Serialize)]
+    #[derive(JsonSchema)]
+    #[allow(dead_code)] // only its schema is used
     struct Review {
         spec: Vec<i32>,
         status: i32,
@@ -150,24 +136,12 @@ mod tests {
     const NAMES: Names = Names { kind: "Review", plural: "reviews", short: "r", verbs: &[Verb::Create] };
 
     #[test]
-    fn a_review_brings_no_answer() {
-        let schema = NAMES.describe::<Review>(Vec::new(), &[]).schema;
+    fn a_review_is_sent_without_its_answer() {
+        let schema = &NAMES.describe::<Review>(Vec::new(), &[]).description.schema;
         assert_eq!(schema["required"], json!(["spec"]));
         assert_eq!(
             (&schema["description"], &schema["properties"]["metadata"]["type"]),
             (&json!("A review."), &json!("object"))
         );
-    }
-
-    #[test]
-    fn an_object_begins_as_all_objects_do() {
-        let metadata = ObjectMeta { name: Some("a".to_owned()), ..ObjectMeta::default() };
-        let object = NAMES.object(&metadata, &Review { spec: Vec::new(), status: 1 }).unwrap();
-        assert_eq!(
-            object,
-            json!({ "apiVersion": "views.machine.sapcloud.io/v1alpha1", "kind": "Review", "metadata": { "name": "a" },
-                    "spec": [], "status": 1 })
-        );
-        assert_eq!(NAMES.object(&metadata, &7).unwrap_err().code, 500);
     }
 }

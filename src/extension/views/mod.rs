@@ -1,9 +1,8 @@
-//! The computed views: what no stored object can hold, computed by the controllers' own decisions.
+//! The computed views: facts and forecasts that no stored object contains, computed by the decisions of the controllers.
 //!
-//! One file or room per view, each with the shape of its objects, [`describe`] for what each is by name, and [`common`] with what else
-//! they share. What does not live
-//! here: every rule; a view that would need a copy of one asks the controller for it. Nothing here writes to a cluster or a
-//! provider. Source: spec/extension-apiserver §1.
+//! What lives here: one room per view, each with the shape of its objects, [`describe`] for names, columns and schemas, and [`common`]
+//! for the rest that views share. What does not: rules about machines, which views call in the rooms of the controllers. Nothing
+//! here writes to a cluster or to a provider. Source: spec/extension-apiserver §1.
 
 mod amounts;
 pub mod common;
@@ -11,14 +10,12 @@ mod describe;
 mod drain_plans;
 mod fleet;
 mod outlooks;
-mod processors;
 mod provider_machines;
 mod rollout_plans;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
-mod turns;
 
 use std::sync::Arc;
 
@@ -40,55 +37,43 @@ use machine_controllers::{
     views::ControlViews,
 };
 
-/// Whether this process is the one that acts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// It holds the leases.
-    Leader,
-    /// Another process does, or none.
-    Standby,
-}
-
-/// Tells at any moment whether this process is the one that acts.
-pub type StandingNow = Arc<dyn Fn() -> Standing + Send + Sync>;
-
-/// What all views are made from.
+/// The sources of all views.
 #[derive(Clone)]
 pub struct Sources {
     /// The stores of the control cluster.
     pub views: ControlViews,
-    /// The namespace that the stores hold.
+    /// The namespace of the objects in the stores.
     pub namespace: String,
-    /// Tells the time.
+    /// The clock.
     pub clock: SharedClock,
-    /// Whether this process acts.
-    pub standing: StandingNow,
-    /// What would be decided about machines.
+    /// Whether this process leads, so that its controllers act.
+    pub is_leading: Arc<dyn Fn() -> bool + Send + Sync>,
+    /// The decisions of the machine controller.
     pub outlooks: Outlooks,
-    /// What providers list.
+    /// The lists of the providers.
     pub inventories: Arc<Inventories>,
-    /// Who deletes orphaned VMs, where this process does.
+    /// The collector of orphaned VMs, if this process has one.
     pub collector: Option<Arc<Collector>>,
-    /// Plans of a view that are computed at a time.
+    /// Number of plans that one view computes at a time.
     pub plans_at_a_time: usize,
-    /// What the command line says about rollouts.
+    /// Settings of rollouts.
     pub rollouts: DeploymentSettings,
-    /// How proposals are judged.
-    pub admission: Judges,
+    /// The rules of admission, for proposals.
+    pub admission: AdmissionRules,
 }
 
-/// What admission judges with.
+/// The inputs of admission's rules.
 #[derive(Clone)]
-pub struct Judges {
+pub struct AdmissionRules {
     /// Settings.
     pub policy: Policy,
-    /// The drivers' own rules.
+    /// The rules of the drivers.
     pub providers: Arc<dyn Providers>,
-    /// What is known of other objects.
+    /// Other objects that rules refer to.
     pub references: Arc<dyn References>,
 }
 
-/// All views; of drains only where there is a target cluster. Which of them are served is the server's to decide.
+/// All views. The view of drains exists only with a target cluster. The server decides which views it serves.
 pub fn views(sources: &Sources) -> Vec<Arc<dyn View>> {
     let mut all: Vec<Arc<dyn View>> = vec![
         Arc::new(ProviderMachineView::new(sources)),

@@ -1,4 +1,4 @@
-//! Sources for the tests of the views: stores that are complete, and a clock that follows paused time.
+//! Sources for the tests of the views: complete stores, and a clock that follows paused time.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,8 +11,8 @@ use k8s_openapi::api::{
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::{Inventories, InventorySettings, Judges, Sources, Standing};
-use crate::extension::view::View;
+use super::{AdmissionRules, Inventories, InventorySettings, Sources};
+use crate::extension::{rows::Row, testing::whole, view::View};
 use controller_runtime::{
     clock::{Clock, TokioClock},
     key::ObjectKey,
@@ -38,12 +38,12 @@ use machine_controllers::{
 };
 use machine_driver::Registry;
 
-/// When every test begins.
+/// The time at which every test begins.
 pub fn dawn() -> Timestamp {
     Timestamp::from_second(1_800_000_000).unwrap()
 }
 
-/// So many seconds before the test began, as JSON.
+/// The time so many seconds before the beginning of the test, as JSON.
 pub fn ago(seconds: i64) -> Value {
     json!(rfc3339(dawn() - SignedDuration::from_secs(seconds)))
 }
@@ -60,8 +60,9 @@ fn metadata(name: &str) -> Value {
     })
 }
 
-/// The object, which is as the view's schema says.
-pub fn conforming(view: &dyn View, object: Value) -> Value {
+/// The whole object, which must conform to the schema of the view.
+pub fn conforming(view: &dyn View, object: &Arc<dyn Row>) -> Value {
+    let object = whole(object);
     let validator = jsonschema::validator_for(view.schema()).unwrap();
     let wrong: Vec<String> =
         validator.iter_errors(&object).map(|error| format!("{}: {error}", error.instance_path())).collect();
@@ -89,7 +90,7 @@ pub struct World {
     pub pods: Arc<Pods>,
 }
 
-/// What drains look at, as it is put here.
+/// The objects that drains read, as the test adds them.
 #[derive(Default)]
 pub struct Pods {
     bound: Mutex<Vec<PodSnapshot>>,
@@ -107,7 +108,7 @@ impl Pods {
         self.bound.lock().unwrap().push(object::<Pod>(base, patch).into());
     }
 
-    /// The pod is gone, and its volumes with it.
+    /// Removes the pod with its volumes.
     pub fn remove(&self, name: &str) {
         self.bound.lock().unwrap().retain(|pod| pod.name() != name);
     }
@@ -131,7 +132,7 @@ impl Pods {
         self.attachments.lock().unwrap().push(object::<VolumeAttachment>(base, &json!({})).into());
     }
 
-    /// The part of a pod that uses claims; claim `x` is bound to volume `pv-x`.
+    /// The part of a pod that uses claims. Claim `x` is bound to volume `pv-x`.
     pub fn using(claims: &[&str]) -> Value {
         let volumes: Vec<Value> = claims
             .iter()
@@ -181,12 +182,12 @@ fn completed(store: &Store<impl Snapshot>) {
 }
 
 impl World {
-    /// Nothing is known yet.
+    /// No store is complete yet.
     pub fn cold() -> Self {
         Self::with_drivers(Registry::new())
     }
 
-    /// The same with these drivers.
+    /// The same world with these drivers.
     pub fn with_drivers(drivers: Registry) -> Self {
         let views = ControlViews::default();
         let (nodes, pods) = (node_store(), Arc::<Pods>::default());
@@ -209,7 +210,7 @@ impl World {
             collector: None,
             plans_at_a_time: 2,
             rollouts: DeploymentSettings::default(),
-            admission: Judges {
+            admission: AdmissionRules {
                 policy: Policy::default(),
                 providers: Arc::new(NoProviders),
                 references: Arc::new(NoReferences),
@@ -217,18 +218,18 @@ impl World {
             views,
             namespace: "ns".to_owned(),
             clock,
-            standing: Arc::new(|| Standing::Standby),
+            is_leading: Arc::new(|| false),
             outlooks,
         };
         Self { sources, nodes, pods }
     }
 
-    /// All is known, and there is nothing but the class `c`.
+    /// All stores are complete and contain only the class `c`.
     pub fn synced() -> Self {
         Self::cold().completed()
     }
 
-    /// All is known from now on, and there is the class `c`.
+    /// The same world with complete stores and the class `c`.
     pub fn completed(self) -> Self {
         let world = self;
         let views = &world.sources.views;
@@ -276,7 +277,7 @@ impl World {
         self.sources.views.deployments.apply(object::<MachineDeployment>(json!({ "metadata": metadata(name) }), patch));
     }
 
-    /// The Node is there and Ready.
+    /// Adds a Node that is Ready.
     pub fn set_ready(&self, name: &str, machine: &str) {
         let ready = json!({ "status": { "conditions": [
             { "type": "Ready", "status": "True", "lastTransitionTime": ago(60), "lastHeartbeatTime": ago(1) },

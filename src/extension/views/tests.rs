@@ -1,4 +1,4 @@
-//! All answers of all views about one small world, byte by byte: objects, tables, metadata, selectors and pages.
+//! Golden test of whole answers of all views about one small world: objects, tables, metadata, selectors and pages.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,7 +19,7 @@ fn template(class: &str) -> Value {
     json!({ "metadata": { "labels": { "app": "d" } }, "spec": { "class": { "kind": "MachineClass", "name": class } } })
 }
 
-/// Machines in all conditions, of a deployment and without one; VMs without machines; pods with budgets and volumes.
+/// Machines in many states, with and without a deployment. VMs without machines. Pods with budgets and volumes.
 fn world() -> World {
     let vms = [("a", "a"), ("b", "b"), ("b2", "b"), ("x", "gone"), ("c", "c"), ("u", "")];
     let world = Provider::listing(&vms).world();
@@ -98,7 +98,7 @@ fn world() -> World {
     world
 }
 
-/// What is asked of each view.
+/// The queries for lists of each view.
 const READS: [(&str, &[&str]); 5] = [
     (
         "providermachines",
@@ -164,7 +164,7 @@ fn reviews() -> Vec<(&'static str, Value)> {
 
 /// `UPDATE_VIEWS=1 cargo test` writes the file.
 #[tokio::test(start_paused = true)]
-async fn every_answer_is_as_written_down() {
+async fn all_answers_equal_the_golden_file() {
     let world = world();
     let all = views(&world.sources);
     let next = AtomicU64::new(1);

@@ -32,7 +32,7 @@ const LISTED: [Known; 3] = [
         kind: "ProviderMachine",
         columns: "NAME CLASS STATE MACHINE NODE AGE",
         wide: "NAME PROVIDER ID CLASS STATE MACHINE NODE AGE",
-        field: ("state", "Orphan: none has"),
+        field: ("state", "Orphan: no machine has the VM"),
         described: "Provider ID:",
     },
     Known {
@@ -50,7 +50,7 @@ const LISTED: [Known; 3] = [
         kind: "FleetSummary",
         columns: "NAME MACHINES RUNNING PENDING FAILED TERMINATING ORPHANS FROZEN",
         wide: "NAME MACHINES RUNNING PENDING FAILED TERMINATING ORPHANS FROZEN",
-        field: ("machines.byStage", "By where they stand"),
+        field: ("machines.byStage", "Machines by stage"),
         described: "Capacity:",
     },
 ];
@@ -62,7 +62,7 @@ const PLANS: [Known; 2] = [
         kind: "DrainPlan",
         columns: "NAME NODE MODE PODS WITH VOLUMES BLOCKED ESTIMATE",
         wide: "NAME NODE MODE PODS WITH VOLUMES BLOCKED ESTIMATE",
-        field: ("status.blocked.forcedAfter", "When the pod is deleted all the same"),
+        field: ("status.blocked.forcedAfter", "deleted without an eviction"),
         described: "Will Force:",
     },
     Known {
@@ -71,7 +71,7 @@ const PLANS: [Known; 2] = [
         kind: "RolloutPlan",
         columns: "NAME STRATEGY REPLACE KEEP CREATE PEAK MIN AVAILABLE ESTIMATE STUCK",
         wide: "NAME STRATEGY REPLACE UPDATE KEEP CREATE PEAK MIN AVAILABLE ESTIMATE STUCK",
-        field: ("spec.assume.updateDuration", "ten minutes unless said otherwise"),
+        field: ("spec.assume.updateDuration", "default: ten minutes"),
         described: "Min Available:",
     },
 ];

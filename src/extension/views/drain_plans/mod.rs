@@ -1,7 +1,7 @@
 //! `drainplans`: what a drain of a node would do now.
 //!
-//! Mode, limits and deadline are the machine controller's, the order of the pods is the drain room's own planner's, played
-//! through on virtual time ([`machine_simulation::drain`]). No pod is touched and no driver asked. Source:
+//! The machine controller decides mode, limits and deadline. The planner of the drain room decides the order of the pods, in a
+//! simulation on virtual time ([`machine_simulation::drain`]). No pod is changed, and no driver is asked. Source:
 //! spec/extension-apiserver §1.4.
 
 mod shape;
@@ -10,6 +10,7 @@ mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::Duration,
 };
 
@@ -20,11 +21,14 @@ use serde_json::{Value, json};
 use self::shape::{Blocked, Budget, DrainPlan, Ignored, PodStep, Spec, Status, Totals, Volume, WaveView};
 use super::{
     Sources,
-    common::{self, count, length, metadata, not_ready, right, right_to_read, scrubbed, seconds},
-    describe::{Names, column, name_column},
-    turns::Turns,
+    common::{self, checked_duration, count, metadata, not_ready, right, right_to_read, scrubbed, seconds},
+    describe::{Names, column, name_column, text_or_null},
 };
-use crate::extension::view::{Answer, Description, Freshness, GROUP, Question, SourceRight, View};
+use crate::extension::{
+    blocking::Limiter,
+    rows::Renderer,
+    view::{Answer, Description, Freshness, GROUP, Question, SourceRight, View},
+};
 use controller_runtime::{key::ObjectKey, snapshot::Snapshot};
 use kube_protocol::{
     request::Verb,
@@ -56,27 +60,28 @@ use machine_controllers::{
     times::{after, rfc3339},
     views::BY_NODE,
 };
-use machine_simulation::drain::{self, End, Forecast, Kind as WaveKind, forecast};
+use machine_simulation::drain::{self, End, Forecast, Kind as WaveKind};
 
 const NAMES: Names = Names { kind: "DrainPlan", plural: "drainplans", short: "drp", verbs: &[Verb::Get, Verb::Create] };
-/// Pods that are listed.
+/// Most pods in a list of pods.
 const MOST_PODS: usize = 1000;
-/// How long the views of pods may take to fill when they are first wanted, and how often that is looked at.
-const WARMING: Duration = Duration::from_secs(10);
-const LOOK: Duration = Duration::from_millis(100);
+/// How long the first request waits for the caches of pods and volumes.
+const MAX_WARMUP: Duration = Duration::from_secs(10);
+/// Time between two looks at these caches.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Why a drain is skipped before the machine has joined.
+/// The reason for a skipped drain before the machine has joined.
 const NO_NODE_YET: &str = "the machine has no Node yet";
 
 /// The view `drainplans`.
 pub struct DrainPlanView {
     sources: Sources,
     target: OutlookTarget,
-    description: Description,
-    turns: Turns,
+    renderer: Arc<Renderer<DrainPlan>>,
+    limiter: Limiter,
 }
 
-/// What is to be drained, and how.
+/// The node of the drain, and how it is drained.
 struct Subject {
     machine: Option<MachineSnapshot>,
     seen: Observation,
@@ -85,50 +90,54 @@ struct Subject {
 }
 
 impl DrainPlanView {
-    /// The view from these sources; none without a target cluster.
+    /// The view from these sources; `None` without a target cluster.
     pub fn new(sources: &Sources) -> Option<Self> {
         let columns = vec![
             name_column(),
-            column("Node", "string", ".status.nodeName", "The node."),
-            column("Mode", "string", ".status.mode", "Whether pods are evicted or deleted."),
-            column("Pods", "integer", ".status.totals.pods", "Pods that go."),
-            column("With volumes", "integer", ".status.totals.withVolumes", "Pods whose volumes have to move."),
-            column("Blocked", "integer", ".status.totals.blocked", "Pods that no budget lets go."),
-            column("Estimate", "string", ".status.estimatedDuration", "How long it takes."),
+            column("Node", "string", "The node.", |plan: &DrainPlan| text_or_null(&plan.status.node_name)),
+            column("Mode", "string", "Whether pods are evicted or deleted.", |plan| plan.status.mode.into()),
+            column("Pods", "integer", "Pods that go.", |plan| plan.status.totals.pods.into()),
+            column("With volumes", "integer", "Pods whose volumes have to move.", |plan| {
+                plan.status.totals.with_volumes.into()
+            }),
+            column("Blocked", "integer", "Pods that no budget lets go.", |plan| plan.status.totals.blocked.into()),
+            column("Estimate", "string", "How long it takes.", |plan| {
+                plan.status.estimated_duration.to_string().into()
+            }),
         ];
         Some(Self {
             sources: sources.clone(),
             target: sources.outlooks.target()?.clone(),
-            description: NAMES.describe::<DrainPlan>(columns, &[]),
-            turns: Turns::at_a_time(sources.plans_at_a_time),
+            renderer: NAMES.describe(columns, &[]),
+            limiter: Limiter::new(sources.plans_at_a_time),
         })
     }
 
-    /// The views of pods begin with the first question, and it waits for them.
+    /// Waits for the caches of pods and volumes, which are filled from the first request on.
     async fn ready(&self) -> Result<(), ApiStatus> {
         if let Some(missing) = self.sources.outlooks.missing() {
             return Err(not_ready(missing));
         }
         let filled = async {
             while !self.target.drains.ready() {
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
         };
-        tokio::time::timeout(WARMING, filled).await.map_err(|_| not_ready("pods and volumes"))
+        tokio::time::timeout(MAX_WARMUP, filled).await.map_err(|_| not_ready("pods and volumes"))
     }
 
     fn machine(&self, namespace: &str, name: &str) -> Option<MachineSnapshot> {
         self.sources.views.machines.get(&ObjectKey::new(namespace, name))
     }
 
-    /// The machine of a node, unless several claim it.
+    /// The machine of a node; `None` if several machines claim the node.
     fn machine_of(&self, namespace: &str, node: &str) -> Option<MachineSnapshot> {
         let all = self.sources.views.machines.by_index(BY_NODE, node);
         let mut own = all.into_iter().filter(|machine| machine.namespace() == namespace);
         own.next().filter(|_| own.next().is_none())
     }
 
-    /// What is asked about, with the limits that hold for it.
+    /// The subject of a request, with the limits of the machine and of the request.
     fn subject(&self, machine: Option<MachineSnapshot>, spec: &Spec, now: Timestamp) -> Subject {
         let outlooks = &self.sources.outlooks;
         let own = machine.clone().unwrap_or_else(|| Machine::default().into());
@@ -142,13 +151,13 @@ impl DrainPlanView {
         seen.limits = outlooks.settings().limits_of(&own.with_configuration(configuration));
         seen.limits.detach = spec.pv_detach_timeout.map_or(seen.limits.detach, GoDuration::to_std);
         seen.limits.reattach = spec.pv_reattach_timeout.map_or(seen.limits.reattach, GoDuration::to_std);
-        // A plan begins now and remembers nothing: its times are those of the clock.
-        let lasts = drain_mode(&seen);
+        let own_mode = drain_mode(&seen);
+        // The plan begins now, without a memory of earlier steps: its times are those of the clock.
         seen.steady = seen.now;
         let mode = match spec.force {
             Some(true) => DrainMode::Forced,
             Some(false) => DrainMode::Normal,
-            None => lasts,
+            None => own_mode,
         };
         let node = match (&machine, &seen.node) {
             (None, _) => self
@@ -160,7 +169,7 @@ impl DrainPlanView {
             (Some(_), NodeView::Ours(node)) => Ok(node.name().to_owned()),
             (Some(_), NodeView::NoTarget) => Err("there is no target cluster".to_owned()),
             (Some(_), NodeView::NotLinked { .. }) => Err(NO_NODE_YET.to_owned()),
-            // A machine knows the name of its Node before the Node is there.
+            // A machine has the name of its Node before the Node exists.
             (Some(machine), NodeView::Absent) if has_not_joined(machine) => Err(NO_NODE_YET.to_owned()),
             (Some(_), NodeView::Absent | NodeView::Vanished) => Err("the machine's Node is gone".to_owned()),
             (Some(_), NodeView::Foreign { name, why }) => {
@@ -186,7 +195,8 @@ impl DrainPlanView {
         let skipped = status.skipped_because.iter().map(|why| format!("nothing would be drained: {why}"));
         let cut = status.truncated_because.iter().map(|why| format!("the plan is not whole: {why}"));
         let warnings = skipped.chain(cut).map(|text| common::warning(&text)).collect();
-        Ok(Answer { object: NAMES.object(&metadata, &DrainPlan { spec, status })?, warnings })
+        let body = DrainPlan { spec, status };
+        Ok(Answer { object: self.renderer.row((metadata, body)), warnings })
     }
 
     async fn drained(&self, node: &str, subject: &Subject) -> Result<Status, ApiStatus> {
@@ -207,13 +217,13 @@ impl DrainPlanView {
             observe(&*self.target.drains, node, object.as_ref(), limits, &Progress::default(), &pods.ids, seen.now);
         let question =
             drain::Question { allowed: pods.allowed(&observed), unasked: pods.unasked(&observed), seen: observed };
-        let played = question.clone();
-        let foretold = self.turns.play(move |go_on| forecast(&played, go_on)).await?;
-        Ok(told(&question.seen, &pods, &order, foretold.as_ref()))
+        let simulated = question.clone();
+        let forecast = self.limiter.run(move |go_on| drain::forecast(&simulated, go_on)).await?;
+        Ok(status(&question.seen, &pods, &order, forecast.as_ref()))
     }
 }
 
-/// Whether the machine's Node has not been seen in the cluster yet.
+/// Whether the machine's Node has not joined the cluster yet.
 fn has_not_joined(machine: &MachineSnapshot) -> bool {
     matches!(machine.phase(), MachinePhase::Unset | MachinePhase::Pending | MachinePhase::CrashLoopBackOff)
 }
@@ -222,12 +232,12 @@ fn node_label(machine: Option<&MachineSnapshot>) -> String {
     machine.and_then(|machine| machine.labels().get(label::NODE).cloned()).unwrap_or_default()
 }
 
-/// The pods of a node, with what is told of their volumes and budgets.
+/// The pods of a node, with their volumes and budgets.
 struct Pods {
     by_key: BTreeMap<ObjectKey, PodSnapshot>,
     volumes: BTreeMap<ObjectKey, Vec<Volume>>,
     budgets: BTreeMap<String, BudgetSnapshot>,
-    /// What the storage calls the volumes, as far as their `PersistentVolumes` say so.
+    /// The ids of the volumes at the storage, as far as the `PersistentVolumes` have them.
     ids: VolumeIds,
 }
 
@@ -241,7 +251,7 @@ impl Pods {
                 let handle = handle_of(views, &name);
                 ids.insert(name, handle.into_iter().collect());
             }
-            volumes.insert(pod.key(), volumes_told(views, pod, &shared));
+            volumes.insert(pod.key(), volumes_of_claims(views, pod, &shared));
             for budget in views.budgets_in(pod.namespace()) {
                 budgets.insert(budget.key().to_string(), budget);
             }
@@ -250,7 +260,7 @@ impl Pods {
         Self { by_key, volumes, budgets, ids }
     }
 
-    /// Evictions that the budgets of these pods allow now.
+    /// The evictions that the budgets of these pods allow now.
     fn allowed(&self, seen: &DrainObservation) -> BTreeMap<String, i32> {
         let names = seen.pods.iter().filter_map(|pod| match &pod.budget {
             BudgetState::One(name) => Some(name.clone()),
@@ -260,7 +270,7 @@ impl Pods {
         names.map(|name| (name.clone(), allowed(&name))).collect()
     }
 
-    /// Pods that the API server evicts without asking their budgets, by UID.
+    /// UIDs of the pods that the API server evicts regardless of their budgets.
     fn unasked(&self, seen: &DrainObservation) -> BTreeSet<String> {
         let goes = |facts: &&PodFacts| {
             let budget = match &facts.budget {
@@ -274,32 +284,32 @@ impl Pods {
 
     fn budget(&self, name: &str) -> Budget {
         let (namespace, plain) = name.split_once('/').unwrap_or(("", name));
-        let told = |of: fn(&BudgetSnapshot) -> i32| self.budgets.get(name).map_or(0, of);
+        let figure = |of: fn(&BudgetSnapshot) -> i32| self.budgets.get(name).map_or(0, of);
         Budget {
             namespace: namespace.to_owned(),
             name: plain.to_owned(),
-            disruptions_allowed: told(BudgetSnapshot::disruptions_allowed),
-            current_healthy: told(BudgetSnapshot::current_healthy),
-            desired_healthy: told(BudgetSnapshot::desired_healthy),
+            disruptions_allowed: figure(BudgetSnapshot::disruptions_allowed),
+            current_healthy: figure(BudgetSnapshot::current_healthy),
+            desired_healthy: figure(BudgetSnapshot::desired_healthy),
         }
     }
 }
 
-/// The handle of a CSI volume; others would have to be asked of the driver.
+/// The handle of a CSI volume. Only the driver knows the ids of other volumes.
 fn handle_of(views: &dyn DrainViews, volume: &str) -> Option<String> {
     views.volume(volume)?.handle().map(str::to_owned)
 }
 
-fn volumes_told(views: &dyn DrainViews, pod: &PodSnapshot, shared: &BTreeSet<String>) -> Vec<Volume> {
-    let told = |claim: ObjectKey| {
+fn volumes_of_claims(views: &dyn DrainViews, pod: &PodSnapshot, shared: &BTreeSet<String>) -> Vec<Volume> {
+    let volume = |claim: ObjectKey| {
         let pv = views.claim(&claim)?.volume_name()?.to_owned();
         let handle = handle_of(views, &pv);
         Some(Volume { pvc: claim.name, shared: shared.contains(&pv), handle, pv })
     };
-    pod.claims().filter_map(told).collect()
+    pod.claims().filter_map(volume).collect()
 }
 
-/// The budgets' names.
+/// The names of the budgets.
 fn names_of(budget: &BudgetState) -> Vec<String> {
     match budget {
         BudgetState::None => Vec::new(),
@@ -308,18 +318,18 @@ fn names_of(budget: &BudgetState) -> Vec<String> {
     }
 }
 
-/// The answer; `None` stands for a drain that was too large to be played through.
-fn told(seen: &DrainObservation, pods: &Pods, order: &DrainOrder, foretold: Option<&Forecast>) -> Status {
+/// The status of the plan. The forecast is `None` if the drain is too large for a simulation.
+fn status(seen: &DrainObservation, pods: &Pods, order: &DrainOrder, forecast: Option<&Forecast>) -> Status {
     let facts: BTreeMap<&ObjectKey, &PodFacts> = seen.pods.iter().map(|pod| (&pod.key, pod)).collect();
     let goes = || seen.pods.iter().filter(|pod| !pod.class.stays());
     let stays: Vec<Ignored> = seen.pods.iter().filter_map(ignored).collect();
     let forced = order.force == Force::Yes;
-    // A pod is deleted once its evictions have been refused often enough, and at the deadline in any case.
+    // A pod is deleted after the greatest number of refused evictions, and at the deadline at the latest.
     let pause = EVICTION_RETRY.saturating_mul(seen.limits.retries);
     let forced_after = after(seen.now, pause).min(order.deadline);
     let empty = Vec::new();
-    let blocked: Vec<Blocked> = foretold
-        .map_or(&empty, |foretold| &foretold.blocked)
+    let blocked: Vec<Blocked> = forecast
+        .map_or(&empty, |forecast| &forecast.blocked)
         .iter()
         .filter_map(|key| {
             let budget = &facts.get(key)?.budget;
@@ -333,18 +343,17 @@ fn told(seen: &DrainObservation, pods: &Pods, order: &DrainOrder, foretold: Opti
         })
         .collect();
     let mut left = MOST_PODS;
-    let waves = foretold.map(|foretold| waves(foretold, &facts, pods, &mut left)).unwrap_or_default();
+    let waves = forecast.map(|forecast| waves(forecast, &facts, pods, &mut left)).unwrap_or_default();
     let total = goes().count();
-    let why_cut = match foretold {
+    let truncated_because = match forecast {
         None => Some(format!(
             "the drain of {total} pods is too large to be played through within {}: no wave of it is told",
-            seconds(Turns::BUDGET)
+            seconds(Limiter::BUDGET)
         )),
         Some(_) if total > MOST_PODS => Some(format!("{MOST_PODS} of {total} pods are listed")),
         Some(_) => None,
     };
-    let ended = foretold.map(|foretold| &foretold.end);
-    let drained = ended == Some(&End::Drained);
+    let is_drained = forecast.is_some_and(|forecast| forecast.end == End::Drained);
     let until_deadline = machine_controllers::times::since(order.deadline, seen.now);
     Status {
         mode: if forced { "Force" } else { "Normal" },
@@ -357,14 +366,14 @@ fn told(seen: &DrainObservation, pods: &Pods, order: &DrainOrder, foretold: Opti
         },
         ignored: stays.into_iter().take(MOST_PODS).collect(),
         blocked: blocked.into_iter().take(MOST_PODS).collect(),
-        estimated_duration: seconds(match foretold {
-            Some(foretold) if drained => foretold.took,
+        estimated_duration: seconds(match forecast {
+            Some(forecast) if is_drained => forecast.took,
             _ => until_deadline,
         }),
         deadline: Some(rfc3339(order.deadline)),
-        will_force: forced || !drained,
-        truncated: why_cut.is_some(),
-        truncated_because: why_cut,
+        will_force: forced || !is_drained,
+        truncated: truncated_because.is_some(),
+        truncated_because,
         ..Status::default()
     }
 }
@@ -378,9 +387,9 @@ fn ignored(pod: &PodFacts) -> Option<Ignored> {
     Some(Ignored { namespace: pod.key.namespace.clone(), name: pod.key.name.clone(), reason })
 }
 
-fn waves(foretold: &Forecast, facts: &BTreeMap<&ObjectKey, &PodFacts>, pods: &Pods, left: &mut usize) -> Vec<WaveView> {
+fn waves(forecast: &Forecast, facts: &BTreeMap<&ObjectKey, &PodFacts>, pods: &Pods, left: &mut usize) -> Vec<WaveView> {
     let mut all = Vec::new();
-    for wave in &foretold.waves {
+    for wave in &forecast.waves {
         let (kind, action) = match wave.kind {
             WaveKind::EvictParallel => ("EvictParallel", "Evict"),
             WaveKind::EvictSerial => ("EvictSerial", "Evict"),
@@ -416,7 +425,7 @@ fn waves(foretold: &Forecast, facts: &BTreeMap<&ObjectKey, &PodFacts>, pods: &Po
     all
 }
 
-/// Reads a review; answers its name too, which may be empty.
+/// Reads name and specification of a review. The name may be empty.
 fn read(review: &Value) -> Result<(String, Spec), ApiStatus> {
     let (name, spec): (String, Spec) = common::review(&NAMES, review)?;
     let mut causes = Vec::new();
@@ -428,7 +437,7 @@ fn read(review: &Value) -> Result<(String, Spec), ApiStatus> {
         ("spec.pvDetachTimeout", spec.pv_detach_timeout),
         ("spec.pvReattachTimeout", spec.pv_reattach_timeout),
     ] {
-        causes.extend(length(field, given).err());
+        causes.extend(checked_duration(field, given).err());
     }
     if let Some(retries) = spec.max_evict_retries.filter(|retries| *retries < 0) {
         causes.push(Cause::invalid("spec.maxEvictRetries", &json!(retries), "must be at least 0"));
@@ -439,7 +448,7 @@ fn read(review: &Value) -> Result<(String, Spec), ApiStatus> {
 #[async_trait]
 impl View for DrainPlanView {
     fn description(&self) -> &Description {
-        &self.description
+        &self.renderer.description
     }
 
     fn source_rights(&self, question: Question<'_>) -> Vec<SourceRight> {
@@ -452,7 +461,7 @@ impl View for DrainPlanView {
                     let node = text("/spec/nodeName")?;
                     self.machine_of(namespace, node).map(|machine| machine.name().to_owned())
                 };
-                // A node without a machine of its own tells of none, so that the right to see all is asked for.
+                // A node without a machine needs the right to list all machines.
                 match text("/spec/machineName").map(str::to_owned).or_else(of_node) {
                     Some(name) => vec![right(Verb::Get, machines, Some(namespace), Some(&name))],
                     None => vec![right(Verb::List, machines, Some(namespace), None)],

@@ -8,53 +8,53 @@ use serde::{Deserialize, Serialize};
 use super::super::common::Incomplete;
 use kube_values::duration::GoDuration;
 
-/// What a drain of a node would do now, pod by pod. The name is that of the machine or the node unless a review says another.
+/// What a drain of a node would do now, pod by pod. The name is that of the machine or the node, unless the review has a name.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct DrainPlan {
-    /// What is asked.
+    /// The request.
     pub spec: Spec,
-    /// The answer.
+    /// The plan.
     pub status: Status,
 }
 
-/// What is asked. What is left out is what the machine controller would use.
+/// The request. For fields that are absent, the values of the machine controller are used.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Spec {
-    /// The machine whose node is to be drained; this or `nodeName`.
+    /// The machine whose node is to be drained. Set either this or `nodeName`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub machine_name: String,
-    /// The node; this or `machineName`.
+    /// The node. Set either this or `machineName`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub node_name: String,
-    /// Whether pods are deleted at once.
+    /// Whether pods are deleted at once, without evictions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub force: Option<bool>,
-    /// After this time pods are deleted by force.
+    /// The time after which pods are deleted by force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain_timeout: Option<GoDuration>,
-    /// Evictions that may be refused before a pod is deleted.
+    /// The number of refused evictions after which a pod is deleted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_evict_retries: Option<i32>,
-    /// Time that a volume may take to be detached.
+    /// The longest time for the detachment of a volume.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pv_detach_timeout: Option<GoDuration>,
-    /// Time that a volume may take to be attached elsewhere.
+    /// The longest time for the attachment of a volume to another node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pv_reattach_timeout: Option<GoDuration>,
 }
 
-/// What would happen.
+/// The plan.
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
-    /// When the plan was computed.
+    /// The time at which the plan was computed.
     #[schemars(extend("format" = "date-time"))]
     pub observed_at: String,
-    /// The machine; empty for a node without one.
+    /// The machine. Absent for a node without a machine.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub machine_name: String,
-    /// Its Node.
+    /// The Node.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub node_name: String,
     /// Normal: pods are evicted. Force: they are deleted. Skipped: nothing is drained.
@@ -63,65 +63,66 @@ pub struct Status {
     /// Why nothing is drained.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped_because: Option<String>,
-    /// Pods in the order in which they go.
+    /// The pods that leave the node, in order.
     pub waves: Vec<WaveView>,
-    /// Pods that stay.
+    /// The pods that stay.
     pub ignored: Vec<Ignored>,
-    /// Pods that no budget lets go.
+    /// The pods whose eviction is blocked by a disruption budget.
     pub blocked: Vec<Blocked>,
-    /// All of that, counted.
+    /// Counts of the pods.
     pub totals: Totals,
-    /// How long it takes: rather too long than too short.
+    /// The estimated duration of the drain. It is rather too long than too short.
     pub estimated_duration: GoDuration,
-    /// When the attempt ends.
+    /// The time at which this attempt ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub deadline: Option<String>,
     /// Whether pods are deleted by force, now or at the deadline.
     pub will_force: bool,
-    /// Whether not all is told that there is.
+    /// Whether the plan is incomplete.
     pub truncated: bool,
-    /// Why not: there are more pods than are listed, or more than could be played through in two seconds.
+    /// Why the plan is incomplete: there are more pods than fit in the lists, or more than can be simulated in two seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub truncated_because: Option<String>,
-    /// Inputs that are missing.
+    /// Missing inputs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub incomplete: Vec<Incomplete>,
 }
 
-/// Pods that are asked to go at one moment.
+/// Pods that are evicted or deleted at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct WaveView {
-    /// Its number, from 1 on.
+    /// The number of the wave, from 1 on.
     pub index: i32,
-    /// How they go: evicted together, evicted one after the other because their volumes move, or deleted.
+    /// `EvictParallel`: the pods are evicted together. `EvictSerial`: they are evicted one after the other, because their volumes
+    /// move. Delete: they are deleted.
     #[schemars(extend("enum" = ["EvictParallel", "EvictSerial", "Delete"]))]
     pub kind: &'static str,
     /// The pods.
     pub pods: Vec<PodStep>,
-    /// How long until they and their volumes are gone.
+    /// The estimated time until the pods and their volumes have left the node.
     pub estimate: GoDuration,
 }
 
-/// A pod that goes.
+/// A pod that leaves the node.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodStep {
-    /// Its namespace.
+    /// The namespace.
     pub namespace: String,
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its priority.
+    /// The priority.
     pub priority: i32,
-    /// Time that it is given to end; none where it is deleted by force.
+    /// The time for the pod to end; zero if it is deleted by force.
     pub grace_period: GoDuration,
-    /// Its volumes.
+    /// The volumes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<Volume>,
-    /// The budgets that cover it.
+    /// The disruption budgets that cover the pod.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub disruption_budgets: Vec<String>,
-    /// What is done to it.
+    /// How the pod is removed.
     #[schemars(extend("enum" = ["Evict", "Delete"]))]
     pub action: &'static str,
 }
@@ -129,42 +130,42 @@ pub struct PodStep {
 /// A volume of a pod.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Volume {
-    /// Its claim.
+    /// The claim.
     pub pvc: String,
-    /// Its `PersistentVolume`.
+    /// The `PersistentVolume`.
     pub pv: String,
-    /// What the storage calls it, where the `PersistentVolume` says so.
+    /// The id of the volume at the storage, if the `PersistentVolume` has it.
     #[serde(rename = "volumeID", skip_serializing_if = "Option::is_none")]
     pub handle: Option<String>,
-    /// Whether several pods of the node use it; such a volume is not waited for.
+    /// Whether several pods of the node use the volume. The drain does not wait for such a volume.
     pub shared: bool,
 }
 
 /// A pod that stays.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Ignored {
-    /// Its namespace.
+    /// The namespace.
     pub namespace: String,
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Who keeps it there: the kubelet, or a daemon set.
+    /// Why the pod stays. Mirror: it is a static pod of the kubelet. `DaemonSet`: it belongs to a daemon set.
     #[schemars(extend("enum" = ["Mirror", "DaemonSet"]))]
     pub reason: &'static str,
 }
 
-/// A pod that no budget lets go.
+/// A pod whose eviction is blocked by a disruption budget.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Blocked {
-    /// Its namespace.
+    /// The namespace.
     pub namespace: String,
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// The budget.
+    /// The disruption budget.
     pub budget: Budget,
-    /// Whether the budget can't ever allow an eviction: it allows none although all its pods are healthy.
+    /// Whether the budget can never allow an eviction: it allows none although all its pods are healthy.
     pub misconfigured: bool,
-    /// When the pod is deleted all the same.
+    /// The time at which the pod is deleted without an eviction.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub forced_after: Option<String>,
@@ -174,28 +175,28 @@ pub struct Blocked {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Budget {
-    /// Its namespace.
+    /// The namespace.
     pub namespace: String,
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Evictions that it allows now.
+    /// The number of evictions that the budget allows now.
     pub disruptions_allowed: i32,
-    /// Healthy pods.
+    /// The number of healthy pods.
     pub current_healthy: i32,
-    /// Pods that have to be healthy.
+    /// The number of pods that must be healthy.
     pub desired_healthy: i32,
 }
 
-/// Pods, counted.
+/// Counts of pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Totals {
-    /// Pods that go.
+    /// Pods that leave the node.
     pub pods: i32,
-    /// Those of them whose volumes have to move.
+    /// Pods that leave the node and whose volumes move.
     pub with_volumes: i32,
     /// Pods that stay.
     pub ignored: i32,
-    /// Pods that no budget lets go.
+    /// Pods whose eviction is blocked by a disruption budget.
     pub blocked: i32,
 }

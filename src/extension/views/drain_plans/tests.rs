@@ -1,4 +1,3 @@
-use std::sync::Arc;
 use std::{sync::Mutex, time::Duration};
 
 use rstest::rstest;
@@ -8,6 +7,7 @@ use super::{
     super::testing::{self, Pods as Target, World},
     *,
 };
+use crate::extension::testing::whole;
 use controller_runtime::{gate::Gate, tasks::TokioTasks};
 use machine_controllers::drain::{Drain, Drainer, Run, act::Evictor, order::DrainFlow, step::DrainResult};
 
@@ -31,12 +31,12 @@ fn view(world: &World) -> DrainPlanView {
 
 async fn plan(world: &World) -> Value {
     let view = view(world);
-    testing::conforming(&view, view.get("ns", "m", Freshness::Recent).await.unwrap().object)
+    testing::conforming(&view, &view.get("ns", "m", Freshness::Recent).await.unwrap().object)
 }
 
 async fn create(world: &World, spec: Value) -> Result<Value, ApiStatus> {
     let view = view(world);
-    view.create("ns", json!({ "spec": spec })).await.map(|answer| testing::conforming(&view, answer.object))
+    view.create("ns", json!({ "spec": spec })).await.map(|answer| testing::conforming(&view, &answer.object))
 }
 
 /// Kind and pods of each wave.
@@ -60,7 +60,7 @@ fn prioritised(priority: i32, claim: &str) -> Value {
 }
 
 #[tokio::test]
-async fn plain_pods_go_together_and_those_with_volumes_one_by_one_by_priority() {
+async fn plain_pods_are_evicted_together_and_pods_with_volumes_one_by_one_by_priority() {
     let world = world();
     world.pods.add_pod("web-1", "n", &json!({}));
     world.pods.add_pod("web-2", "n", &json!({}));
@@ -87,7 +87,7 @@ async fn plain_pods_go_together_and_those_with_volumes_one_by_one_by_priority() 
     );
     let volume = &status["waves"][2]["pods"][0]["volumes"][0];
     assert_eq!(*volume, json!({ "pvc": "a", "pv": "pv-a", "volumeID": "handle-pv-a", "shared": false }));
-    // Twice a pod's end, detachment and attachment.
+    // Two times: the end of a pod, a detachment, and an attachment.
     assert_eq!(status["estimatedDuration"], "4m30s", "{plan:#}");
 }
 
@@ -96,7 +96,7 @@ async fn plain_pods_go_together_and_those_with_volumes_one_by_one_by_priority() 
 #[case::none_for_good(json!({ "disruptionsAllowed": 0, "currentHealthy": 1 }), "Normal", 2, false)]
 #[case::never(json!({ "disruptionsAllowed": 0 }), "Normal", 2, true)]
 #[tokio::test]
-async fn xa_152_a_budget_lets_pods_go_or_is_named(
+async fn xa_152_a_budget_allows_evictions_or_is_named(
     #[case] status: Value,
     #[case] mode: &str,
     #[case] blocked: usize,
@@ -108,21 +108,21 @@ async fn xa_152_a_budget_lets_pods_go_or_is_named(
     }
     world.pods.add_budget("web", "web", &status);
     let plan = plan(&world).await;
-    let told = &plan["status"];
+    let status = &plan["status"];
     assert_eq!(
-        (told["mode"].as_str(), told["blocked"].as_array().map(Vec::len)),
+        (status["mode"].as_str(), status["blocked"].as_array().map(Vec::len)),
         (Some(mode), Some(blocked)),
         "{plan:#}"
     );
-    assert_eq!(told["willForce"], json!(blocked > 0));
+    assert_eq!(status["willForce"], json!(blocked > 0));
     if blocked == 0 {
         assert_eq!(waves(&plan), [wave("EvictParallel", &["web-1"]), wave("EvictParallel", &["web-2"])]);
-        assert_eq!(told["waves"][0]["pods"][0]["disruptionBudgets"], json!(["apps/web"]));
+        assert_eq!(status["waves"][0]["pods"][0]["disruptionBudgets"], json!(["apps/web"]));
     } else {
-        let first = &told["blocked"][0];
+        let first = &status["blocked"][0];
         assert_eq!((&first["budget"]["name"], &first["misconfigured"]), (&json!("web"), &json!(misconfigured)));
         assert!(first["forcedAfter"].is_string(), "{first}");
-        assert_eq!(told["estimatedDuration"], "2h0m0s", "until pods are deleted by force");
+        assert_eq!(status["estimatedDuration"], "2h0m0s", "until pods are deleted by force");
     }
 }
 
@@ -134,7 +134,7 @@ async fn xa_152_a_budget_lets_pods_go_or_is_named(
 #[case::it_is_not_ready_and_pods_are_missing(json!({ "conditions": [] }), 1, 1)]
 #[case::it_is_not_ready_and_none_is_missing(json!({ "conditions": [] }), 2, 0)]
 #[tokio::test]
-async fn xa_152_a_budget_guards_only_whom_the_api_server_asks_it_about(
+async fn xa_152_a_budget_guards_only_the_pods_that_the_api_server_asks_it_about(
     #[case] status: Value,
     #[case] healthy: i32,
     #[case] blocked: usize,
@@ -159,7 +159,7 @@ async fn a_forced_drain_deletes_all_at_once() {
     assert_eq!(waves(&plan).len(), 1, "{plan:#}");
     assert_eq!((&plan["status"]["mode"], &plan["status"]["willForce"]), (&json!("Force"), &json!(true)));
     assert_eq!(plan["status"]["waves"][0]["kind"], "Delete");
-    assert_eq!(plan["status"]["waves"][0]["pods"][0]["gracePeriod"], "0s", "it is given no time");
+    assert_eq!(plan["status"]["waves"][0]["pods"][0]["gracePeriod"], "0s", "no time to end");
     assert_eq!(plan["metadata"]["name"], "m");
 }
 
@@ -181,10 +181,11 @@ async fn longer_limits_never_make_a_drain_shorter() {
 }
 
 #[tokio::test]
-async fn what_has_no_node_is_skipped() {
+async fn a_machine_without_a_node_is_skipped() {
     let world = world();
     world.add_machine(testing::machine("young", json!({})));
-    let Answer { object: plan, warnings } = view(&world).get("ns", "young", Freshness::Recent).await.unwrap();
+    let Answer { object, warnings } = view(&world).get("ns", "young", Freshness::Recent).await.unwrap();
+    let plan = whole(&object);
     assert_eq!(warnings, ["nothing would be drained: the machine has no Node yet"]);
     assert_eq!(plan["status"]["mode"], "Skipped");
     assert_eq!(plan["status"]["skippedBecause"], "the machine has no Node yet");
@@ -193,7 +194,7 @@ async fn what_has_no_node_is_skipped() {
             "metadata": { "labels": { "node": "expected" } }, "status": { "currentStatus": { "phase": phase } },
         });
         world.add_machine(testing::machine(phase, patch));
-        let plan = view(&world).get("ns", phase, Freshness::Recent).await.unwrap().object;
+        let plan = whole(&view(&world).get("ns", phase, Freshness::Recent).await.unwrap().object);
         assert_eq!(plan["status"]["skippedBecause"], why);
     }
     let plan = create(&world, json!({ "nodeName": "nowhere" })).await.unwrap();
@@ -219,7 +220,7 @@ async fn a_review_that_can_t_be_used_is_refused() {
 }
 
 #[test]
-fn who_may_ask_is_who_may_see_the_machine() {
+fn a_plan_needs_the_right_on_the_machine() {
     let world = world();
     let rights = |spec: Value| {
         let review = json!({ "spec": spec });
@@ -231,7 +232,7 @@ fn who_may_ask_is_who_may_see_the_machine() {
     assert_eq!(rights(json!({ "nodeName": "strange" })), (Verb::List, None));
 }
 
-/// An API server that lets one pod of the app `web` go at a time; pods are gone after their grace period.
+/// An API server that allows one eviction of the app `web` at a time. Pods are gone after their grace period.
 fn api_server(pods: &Arc<Target>, evicted: &Arc<Mutex<Vec<String>>>) -> kube::Client {
     let (pods, evicted) = (Arc::clone(pods), Arc::clone(evicted));
     let held = Arc::new(Mutex::new(0));
@@ -266,8 +267,8 @@ fn api_server(pods: &Arc<Target>, evicted: &Arc<Mutex<Vec<String>>>) -> kube::Cl
     kube::Client::new(service, "default")
 }
 
-/// The pods in the order in which the drain room itself evicts them.
-async fn played(world: &World) -> Vec<String> {
+/// The pods in the order in which a real drain evicts them.
+async fn evicted_by_a_drain(world: &World) -> Vec<String> {
     let evicted = Arc::<Mutex<Vec<String>>>::default();
     let client = api_server(&world.pods, &evicted);
     let gate = Gate::open_until(tokio_util::sync::CancellationToken::new());
@@ -309,7 +310,7 @@ async fn played(world: &World) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_planned_is_what_a_drain_does() {
+async fn a_drain_does_what_the_plan_says() {
     let world = world();
     for name in ["web-1", "web-2", "web-3"] {
         world.pods.add_pod(name, "n", &json!({ "metadata": { "labels": { "app": "web" } } }));
@@ -324,7 +325,7 @@ async fn what_is_planned_is_what_a_drain_does() {
         names.iter().filter(|name| name.starts_with(prefix)).cloned().collect()
     };
     let planned: Vec<String> = planned.into_iter().flat_map(|(_, pods)| pods).collect();
-    let done = played(&world).await;
+    let done = evicted_by_a_drain(&world).await;
     assert_eq!(done.len(), 7, "{done:?}");
     for group in ["web", "db", "plain"] {
         assert_eq!(of(group, &planned), of(group, &done), "planned {planned:?}, done {done:?}");

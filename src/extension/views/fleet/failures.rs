@@ -1,4 +1,4 @@
-//! What last failed, by the provider's code. Pure.
+//! Failed machines by the error code of the provider. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use machine_controllers::{snapshots::MachineSnapshot, times::rfc3339};
 /// Longest message of a failure.
 const LONGEST_MESSAGE: usize = 200;
 
-/// Machines that failed, by code.
+/// Failed machines by error code.
 #[derive(Default)]
 pub struct Failures(BTreeMap<String, Failed>);
 
@@ -27,7 +27,7 @@ struct Failed {
 }
 
 impl Failures {
-    /// Takes a machine in.
+    /// Counts a machine if it has failed.
     pub fn count(&mut self, machine: &MachineSnapshot) {
         let last = machine.last_operation();
         if last.state != OperationState::Failed {
@@ -43,8 +43,8 @@ impl Failures {
         }
     }
 
-    /// The most frequent first.
-    pub fn told(self) -> Vec<Failure> {
+    /// The failures, the most frequent first.
+    pub fn by_frequency(self) -> Vec<Failure> {
         let mut all: Vec<Failure> = self
             .0
             .into_iter()

@@ -1,6 +1,6 @@
-//! `fleetsummaries`: one object per namespace that tells how its machines are.
+//! `fleetsummaries`: one object per namespace with counts of its machines.
 //!
-//! Only what the stores hold is counted; no provider is asked. Stages are those of the outlooks. Source:
+//! Only objects of the stores are counted; no provider is asked. Stages are those of the outlooks. Source:
 //! spec/extension-apiserver §1.6.
 
 mod failures;
@@ -8,7 +8,7 @@ mod shape;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -22,13 +22,16 @@ use super::{
     Sources,
     amounts::{Amounts, NodeAmounts},
     common::{MOST_NAMES, Observed, count, metadata, not_ready, right_to_list, scrubbed},
-    describe::{Names, column, computed, name_column},
+    describe::{Names, column, name_column},
     provider_machines::{
         claims::{Claims, identity},
         inventory::ListedVms,
     },
 };
-use crate::extension::view::{Answer, Description, Freshness, Listing, Question, SourceRight, View};
+use crate::extension::{
+    rows::{Renderer, Row},
+    view::{Answer, Description, Freshness, Listing, Question, SourceRight, View},
+};
 use controller_runtime::{key::ObjectKey, snapshot::Snapshot as _, store::Store};
 use kube_protocol::{request::Verb, status::ApiStatus};
 use machine_api::{
@@ -45,13 +48,13 @@ use machine_controllers::{
 
 const NAMES: Names =
     Names { kind: "FleetSummary", plural: "fleetsummaries", short: "fleet", verbs: &[Verb::Get, Verb::List] };
-/// So many machines are counted before other work of the process gets its turn.
+/// Number of machines that are counted before the task yields to other tasks.
 const AT_ONCE: usize = 256;
 
 /// The view `fleetsummaries`.
 pub struct FleetView {
     sources: Sources,
-    description: Description,
+    renderer: Arc<Renderer<FleetSummary>>,
 }
 
 impl FleetView {
@@ -59,23 +62,24 @@ impl FleetView {
     pub fn new(sources: &Sources) -> Self {
         let columns = vec![
             name_column(),
-            column("Machines", "integer", ".machines.total", "Machines of the namespace."),
-            computed("Running", "integer", |fleet| in_phase(fleet, "Running"), "Machines that are Running."),
-            computed("Pending", "integer", |fleet| in_phase(fleet, "Pending"), "Machines whose VM has not joined yet."),
-            computed("Failed", "integer", |fleet| in_phase(fleet, "Failed"), "Machines that have failed."),
-            computed(
-                "Terminating",
-                "integer",
-                |fleet| in_phase(fleet, "Terminating"),
-                "Machines that are being deleted.",
-            ),
-            column("Orphans", "integer", ".machines.orphans", "VMs without a machine."),
-            column("Frozen", "boolean", ".frozen.value", "Whether verdicts or creations are suspended."),
+            column("Machines", "integer", "Machines of the namespace.", |fleet: &FleetSummary| {
+                fleet.machines.total.into()
+            }),
+            column("Running", "integer", "Machines that are Running.", |fleet| in_phase(fleet, "Running")),
+            column("Pending", "integer", "Machines whose VM has not joined yet.", |fleet| in_phase(fleet, "Pending")),
+            column("Failed", "integer", "Machines that have failed.", |fleet| in_phase(fleet, "Failed")),
+            column("Terminating", "integer", "Machines that are being deleted.", |fleet| {
+                in_phase(fleet, "Terminating")
+            }),
+            column("Orphans", "integer", "VMs without a machine.", |fleet| fleet.machines.orphans.into()),
+            column("Frozen", "boolean", "Whether verdicts or creations are suspended.", |fleet| {
+                fleet.frozen.value.into()
+            }),
         ];
-        Self { sources: sources.clone(), description: NAMES.describe::<FleetSummary>(columns, &[]) }
+        Self { sources: sources.clone(), renderer: NAMES.describe(columns, &[]) }
     }
 
-    async fn summary(&self) -> Result<Value, ApiStatus> {
+    async fn summary(&self) -> Result<Arc<dyn Row>, ApiStatus> {
         if let Some(missing) = self.sources.outlooks.missing() {
             return Err(not_ready(missing));
         }
@@ -105,10 +109,10 @@ impl FleetView {
         }
         let frozen = frozen(self.sources.outlooks.freeze(), &deployments);
         let rows = deployments.iter().take(MOST_NAMES);
-        let summary = FleetSummary {
+        let body = FleetSummary {
             machines,
             deployments: rows.map(|deployment| row(deployment, class_of(deployment).as_deref())).collect(),
-            failures: failures.told(),
+            failures: failures.by_frequency(),
             capacity: Capacity {
                 declared: declared.sum(),
                 nodes: amounts.capacity.sum(),
@@ -119,7 +123,7 @@ impl FleetView {
             status: Observed::at(now),
         };
         let key = ObjectKey::new(namespace.clone(), namespace.clone());
-        NAMES.object(&metadata(NAMES.kind, &key, "", now), &summary)
+        Ok(self.renderer.row((metadata(NAMES.kind, &key, "", now), body)))
     }
 
     fn count_machine(&self, machine: &MachineSnapshot, now: Timestamp, all: &mut Machines, amounts: &mut NodeAmounts) {
@@ -138,13 +142,13 @@ impl FleetView {
     }
 }
 
-/// Machines in a phase; one that no machine is in is not named in the object.
-fn in_phase(fleet: &Value, phase: &str) -> Value {
-    Value::from(fleet["machines"]["byPhase"][phase].as_i64().unwrap_or(0))
+/// The number of machines in a phase. The object does not contain phases without machines.
+fn in_phase(fleet: &FleetSummary, phase: &str) -> Value {
+    fleet.machines.by_phase.get(phase).copied().unwrap_or(0).into()
 }
 
-/// VMs without a machine on the lists that are in memory; `None` when there is no list. One whose machine has gone since its list
-/// was made has most likely gone with it.
+/// The number of VMs without a machine on the lists in memory; `None` if there is no list. A VM whose machine has gone after the list
+/// was made does not count, because most likely the VM has gone too.
 fn known_orphans(sources: &Sources, machines: &[MachineSnapshot]) -> Option<i32> {
     let lists = sources.inventories.known();
     if lists.is_empty() {
@@ -153,7 +157,7 @@ fn known_orphans(sources: &Sources, machines: &[MachineSnapshot]) -> Option<i32>
     let claims = Claims::of(machines);
     let of_list = |list: &ListedVms| {
         let still = list.vms.iter().filter(|vm| claims.on(vm).is_orphaned()).map(|vm| identity(&vm.provider_id));
-        still.filter(|id| list.nobodys.contains(id)).collect::<Vec<_>>()
+        still.filter(|id| list.orphans.contains(id)).collect::<Vec<_>>()
     };
     Some(count(lists.iter().flat_map(of_list).collect::<BTreeSet<_>>().len()))
 }
@@ -189,7 +193,7 @@ fn row(deployment: &DeploymentSnapshot, class: Option<&MachineClass>) -> Deploym
     }
 }
 
-/// An API server that is silent suspends more than a deployment that has too many machines, so that it is told first.
+/// An unreachable API server is reported first, because it suspends more than a deployment with too many machines does.
 fn frozen(freeze: Freeze, deployments: &[DeploymentSnapshot]) -> Frozen {
     if freeze == Freeze::Frozen {
         let reason = "an API server does not answer: creations and verdicts about health wait until both answer again";
@@ -211,7 +215,7 @@ fn frozen(freeze: Freeze, deployments: &[DeploymentSnapshot]) -> Frozen {
 #[async_trait]
 impl View for FleetView {
     fn description(&self) -> &Description {
-        &self.description
+        &self.renderer.description
     }
 
     fn source_rights(&self, question: Question<'_>) -> Vec<SourceRight> {
@@ -229,6 +233,6 @@ impl View for FleetView {
         if namespace.is_some_and(|namespace| namespace != self.sources.namespace) {
             return Ok(Listing::default());
         }
-        Ok(Listing { rows: vec![self.summary().await?].into(), warnings: Vec::new() })
+        Ok(Listing { rows: vec![self.summary().await?], warnings: Vec::new() })
     }
 }

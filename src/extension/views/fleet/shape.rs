@@ -10,57 +10,57 @@ use serde::Serialize;
 
 use super::super::common::Observed;
 
-/// How the machines of a namespace are. The name is that of the namespace.
+/// Counts of the machines of a namespace. The name is that of the namespace.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FleetSummary {
-    /// The machines, counted.
+    /// Counts of the machines.
     pub machines: Machines,
     /// The deployments, by name.
     pub deployments: Vec<Deployment>,
-    /// What last failed, by the provider's code.
+    /// The failed machines, by the error code of the provider.
     pub failures: Vec<Failure>,
-    /// What the machines offer.
+    /// The resources of the machines.
     pub capacity: Capacity,
-    /// Whether verdicts or creations are suspended.
+    /// Whether creations or verdicts about health are suspended.
     pub frozen: Frozen,
     /// Whether a list was cut at 500 entries.
     pub truncated: bool,
-    /// How the answer came about.
+    /// How the answer was computed.
     pub status: Observed,
 }
 
-/// Machines, counted.
+/// Counts of machines.
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Machines {
-    /// All of them.
+    /// All machines.
     pub total: i32,
-    /// By their phase; a machine that has none yet counts as Creating.
+    /// Machines by phase. A machine without a phase counts as Creating.
     pub by_phase: BTreeMap<String, i32>,
-    /// By where they stand, as `machineoutlooks` tells.
+    /// Machines by stage, as `machineoutlooks` shows it.
     pub by_stage: BTreeMap<&'static str, i32>,
-    /// Those whose Node is there and not Ready.
+    /// Machines whose Node exists and is not Ready.
     pub not_ready_nodes: i32,
-    /// VMs without a machine, as far as the provider was asked lately.
+    /// VMs without a machine. Absent if no recent list of the provider is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub orphans: Option<i32>,
-    /// Those that have no Node.
+    /// Machines without a Node.
     pub without_node: i32,
 }
 
-/// A deployment, as its status tells.
+/// A deployment and its status.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Deployment {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Class of its machines.
+    /// The class of the machines.
     pub class: String,
-    /// How it replaces machines.
+    /// The strategy for replacing machines.
     pub strategy: String,
-    /// Machines that it wants.
+    /// Desired machines.
     pub desired: i32,
-    /// Machines that exist.
+    /// Existing machines.
     pub current: i32,
     /// Machines of the newest template.
     pub updated: i32,
@@ -68,53 +68,53 @@ pub struct Deployment {
     pub ready: i32,
     /// Machines that are available.
     pub available: i32,
-    /// Whether rollouts are stopped.
+    /// Whether rollouts are paused.
     pub paused: bool,
-    /// Whether a rollout gets on: True, False or Unknown.
+    /// Whether a rollout makes progress: True, False or Unknown.
     pub progressing: String,
-    /// Zones of its class.
+    /// The zones of the class.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub zone: Vec<String>,
 }
 
-/// Machines that failed with one code.
+/// Machines that failed with the same error code.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Failure {
-    /// The provider's code.
+    /// The error code of the provider.
     pub error_code: String,
-    /// How many machines.
+    /// The number of machines.
     pub count: i32,
-    /// What was last said, cut at 200 characters.
+    /// The message of the last failure, cut at 200 characters.
     pub last_message: String,
-    /// Classes of these machines.
+    /// The classes of these machines.
     pub classes: Vec<String>,
-    /// The earliest of these failures.
+    /// The time of the earliest of these failures.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub since: Option<String>,
 }
 
-/// What the machines offer.
+/// The resources of the machines.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Capacity {
-    /// What the classes promise for the machines that deployments want.
+    /// The capacity that the classes declare, for the desired machines of the deployments.
     #[schemars(with = "BTreeMap<String, String>")]
     pub declared: BTreeMap<String, resource::Quantity>,
-    /// What the Nodes of the machines have.
+    /// The capacity of the machines' Nodes.
     #[schemars(with = "BTreeMap<String, String>")]
     pub nodes: BTreeMap<String, resource::Quantity>,
-    /// What pods may use of it.
+    /// The allocatable resources of the machines' Nodes.
     #[schemars(with = "BTreeMap<String, String>")]
     pub allocatable: BTreeMap<String, resource::Quantity>,
 }
 
-/// Whether something is suspended.
+/// Whether creations or verdicts about health are suspended.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Frozen {
-    /// Whether it is.
+    /// Whether they are suspended.
     pub value: bool,
-    /// Why.
+    /// The reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }

@@ -1,30 +1,34 @@
-//! `machineoutlooks`: why a machine is as it is, and what happens next.
+//! `machineoutlooks`: the reason for the state of a machine, and the next steps.
 //!
-//! What the machine controller would see and decide now, rendered and never done. Source: spec/extension-apiserver §1.3.
+//! The machine controller's observation and decision of this moment are rendered and not carried out. Source: spec/extension-apiserver §1.3.
 
 mod shape;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use self::shape::{BlockerView, DeadlineView, MachineOutlook, NextEffect, Operation, OwnerView, Status, TargetView};
 use super::{
-    Sources, Standing,
-    common::{metadata_of, not_ready, right_to_read, scrubbed, seconds},
-    describe::{Names, age_column, column, computed, name_column, wide},
-    processors::Processors,
+    Sources,
+    common::{not_ready, right_to_read, scrubbed, seconds},
+    describe::{Names, age_column, column, name_column, text_or_null, wide},
 };
 use crate::extension::{
-    rows::{Rows, Seen},
+    blocking,
+    rows::{self, Renderer, Row},
     view::{Answer, Description, Freshness, Listing, Question, SourceRight, View},
 };
-use controller_runtime::{key::ObjectKey, snapshot::Snapshot, store::Store};
+use controller_runtime::{
+    key::ObjectKey,
+    snapshot::{self, Snapshot as _},
+    store::Store,
+};
 use kube_protocol::{request::Verb, status::ApiStatus};
 use machine_api::{kind::Kind, v1alpha1::LastOperation};
 use machine_controllers::{
@@ -42,11 +46,14 @@ use machine_controllers::{
 const NAMES: Names =
     Names { kind: "MachineOutlook", plural: "machineoutlooks", short: "mco", verbs: &[Verb::Get, Verb::List] };
 
+/// Approximate heap memory of a snapshot: names, versions, and answers of a driver. The objects that it refers to are shared with the
+/// stores.
+const HEAP_BYTES: usize = 1024;
+
 /// The view `machineoutlooks`.
 pub struct OutlookView {
     sources: Sources,
-    processors: Processors,
-    description: Description,
+    renderer: Arc<Renderer<MachineOutlook>>,
 }
 
 impl OutlookView {
@@ -54,68 +61,56 @@ impl OutlookView {
     pub fn new(sources: &Sources) -> Self {
         let columns = vec![
             name_column(),
-            column("Phase", "string", ".phase", "Phase of the machine."),
-            column("Stage", "string", ".stage", "Where the machine stands."),
-            computed("Next", "string", next_cell, "What the machine controller does next."),
-            column("Blocked by", "string", ".blockers[0].reason", "Whom the machine waits for."),
-            computed("Deadline", "string", deadline_cell, "What happens first unless the machine gets on."),
-            wide(column("Node", "string", ".nodeName", "Node of the machine.")),
+            column("Phase", "string", "Phase of the machine.", |outlook: &MachineOutlook| {
+                outlook.phase.as_str().into()
+            }),
+            column("Stage", "string", "Where the machine stands.", |outlook| outlook.stage.into()),
+            column("Next", "string", "What the machine controller does next.", next_cell),
+            column("Blocked by", "string", "Whom the machine waits for.", blocker_cell),
+            column("Deadline", "string", "What happens first unless the machine gets on.", deadline_cell),
+            wide(column("Node", "string", "Node of the machine.", |outlook| text_or_null(&outlook.node_name))),
             age_column(),
         ];
-        Self {
-            sources: sources.clone(),
-            processors: Processors::default(),
-            description: NAMES.describe::<MachineOutlook>(columns, &[("phase", ".phase"), ("stage", ".stage")]),
-        }
+        let renderer =
+            NAMES.describe(columns, &[("phase", |outlook| &outlook.phase), ("stage", |outlook| outlook.stage)]);
+        Self { sources: sources.clone(), renderer }
     }
 
     fn ready(&self) -> Result<(), ApiStatus> {
         self.sources.outlooks.missing().map_or(Ok(()), |missing| Err(not_ready(missing)))
     }
 
-    /// Who answers now.
-    fn teller(&self) -> Teller {
-        let leads = (self.sources.standing)() == Standing::Leader;
-        Teller {
+    /// The status of answers that are computed now.
+    fn status(&self, now: Timestamp) -> Arc<Status> {
+        let leads = (self.sources.is_leading)();
+        Arc::new(Status {
+            observed_at: rfc3339(now),
             computed_by: if leads { "leader" } else { "standby" },
-            running: leads && self.sources.outlooks.has_controller(),
-        }
+            controllers_running: leads && self.sources.outlooks.has_controller(),
+            incomplete: Vec::new(),
+        })
     }
 }
 
-/// Who tells of machines.
-#[derive(Clone, Copy)]
-struct Teller {
-    computed_by: &'static str,
-    running: bool,
-}
-
-/// A machine as it is seen at one moment, with those above it.
-struct SeenMachine {
+/// A machine at one moment, with its set and its deployment.
+struct Snapshot {
     sighting: Sighting,
     set: Option<SetSnapshot>,
     deployment: Option<DeploymentSnapshot>,
+    status: Arc<Status>,
 }
 
-impl SeenMachine {
-    fn now(sources: &Sources, machine: &MachineSnapshot, now: Timestamp) -> Self {
-        let set = above(machine.metadata(), &sources.views.sets);
-        let deployment = set.as_ref().and_then(|set| above(set.metadata(), &sources.views.deployments));
-        Self { sighting: sources.outlooks.sight(machine, now), set, deployment }
+impl rows::Snapshot for Snapshot {
+    type Body = MachineOutlook;
+
+    fn metadata(&self) -> Metadata<'_> {
+        self.machine().metadata()
     }
 
-    fn machine(&self) -> &MachineSnapshot {
-        &self.sighting.seen.machine
-    }
-
-    fn told(&self, by: Teller) -> Result<Value, ApiStatus> {
+    fn body(&self) -> Cow<'_, MachineOutlook> {
         let outlook = self.sighting.outlook();
-        NAMES.object(&metadata_of(self.machine().metadata()), &self.rendered(&outlook, by))
-    }
-
-    fn rendered(&self, outlook: &Outlook, by: Teller) -> MachineOutlook {
         let seen = &outlook.seen;
-        MachineOutlook {
+        Cow::Owned(MachineOutlook {
             phase: seen.phase().as_str().to_owned(),
             stage: outlook.stage().as_str(),
             last_operation: operation(seen.machine.last_operation()),
@@ -129,20 +124,31 @@ impl SeenMachine {
                     on_expiry: deadline.on_expiry,
                 })
                 .collect(),
-            next_effects: next_effects(outlook),
+            next_effects: next_effects(&outlook),
             blockers: outlook.blockers().iter().map(blocker).collect(),
             owners: self.owners(),
             node_name: seen.node_label().to_owned(),
-            status: Status {
-                observed_at: rfc3339(seen.now),
-                computed_by: by.computed_by,
-                controllers_running: by.running,
-                incomplete: Vec::new(),
-            },
-        }
+            status: (*self.status).clone(),
+        })
     }
 
-    /// The set, and the deployment above it.
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + size_of::<Observation>() + HEAP_BYTES
+    }
+}
+
+impl Snapshot {
+    fn of(sources: &Sources, machine: &MachineSnapshot, now: Timestamp, status: Arc<Status>) -> Self {
+        let set = controller_of(machine.metadata(), &sources.views.sets);
+        let deployment = set.as_ref().and_then(|set| controller_of(set.metadata(), &sources.views.deployments));
+        Self { sighting: sources.outlooks.sight(machine, now), set, deployment, status }
+    }
+
+    fn machine(&self) -> &MachineSnapshot {
+        &self.sighting.seen.machine
+    }
+
+    /// The set and the deployment.
     fn owners(&self) -> Vec<OwnerView> {
         let view =
             |owner: &OwnerReference, desired| OwnerView { kind: owner.kind.clone(), name: owner.name.clone(), desired };
@@ -155,68 +161,24 @@ impl SeenMachine {
     }
 }
 
-/// The controller of an object, unless the store knows another one of its name.
-fn above<S: Snapshot>(metadata: Metadata<'_>, store: &Store<S>) -> Option<S> {
+/// The controller of an object. `None` if the store has no object of this name and UID.
+fn controller_of<S: snapshot::Snapshot>(metadata: Metadata<'_>, store: &Store<S>) -> Option<S> {
     let owner = metadata.controller()?;
     let found = store.get(&ObjectKey::new(metadata.namespace, owner.name.clone()))?;
     (found.uid() == owner.uid).then_some(found)
 }
 
-/// The machines of a list as they are seen at one moment.
-struct SeenMachines {
-    machines: Arc<[SeenMachine]>,
-    by: Teller,
-    processors: Processors,
+fn next_cell(outlook: &MachineOutlook) -> Value {
+    outlook.next_effects.first().map(|next| next.effect.as_str()).into()
 }
 
-/// What a sighting holds for itself alone beside its own size, roughly: names, versions, what a driver has answered. The objects
-/// that it was made from are shared with the stores.
-const HELD: usize = 1024;
-
-#[async_trait]
-impl Seen for SeenMachines {
-    fn len(&self) -> usize {
-        self.machines.len()
-    }
-
-    fn key(&self, place: usize) -> ObjectKey {
-        self.machines[place].machine().key()
-    }
-
-    fn outline(&self, place: usize) -> Value {
-        let seen = &self.machines[place];
-        let metadata = seen.machine().metadata();
-        let outlook = seen.sighting.outlook();
-        json!({
-            "metadata": { "name": metadata.name, "namespace": metadata.namespace, "labels": metadata.labels },
-            "phase": outlook.seen.phase().as_str(),
-            "stage": outlook.stage().as_str(),
-        })
-    }
-
-    fn bytes(&self) -> usize {
-        self.machines.len() * (size_of::<SeenMachine>() + size_of::<Observation>() + HELD)
-    }
-
-    async fn tell(&self, places: &[usize]) -> Result<Vec<Value>, ApiStatus> {
-        let (machines, by) = (Arc::clone(&self.machines), self.by);
-        let told = self.processors.each(places, move |place| machines[*place].told(by)).await?;
-        told.into_iter().collect()
-    }
+fn blocker_cell(outlook: &MachineOutlook) -> Value {
+    outlook.blockers.first().map(|blocker| blocker.reason.as_str()).into()
 }
 
-fn next_cell(object: &Value) -> Value {
-    let next = &object["nextEffects"][0];
-    next["effect"].as_str().map_or(Value::Null, |effect| Value::from(effect.to_owned()))
-}
-
-fn deadline_cell(object: &Value) -> Value {
-    let all = object["deadlines"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let first = all.iter().min_by_key(|deadline| deadline["at"].as_str().unwrap_or_default());
-    first.map_or(Value::Null, |first| {
-        let text = |field: &str| first[field].as_str().unwrap_or_default().to_owned();
-        Value::from(format!("{} in {}", text("name"), text("remaining")))
-    })
+fn deadline_cell(outlook: &MachineOutlook) -> Value {
+    let first = outlook.deadlines.iter().min_by_key(|deadline| &deadline.at);
+    first.map(|first| format!("{} in {}", first.name, first.remaining)).into()
 }
 
 fn operation(last: &LastOperation) -> Operation {
@@ -237,7 +199,7 @@ fn blocker(blocker: &Blocker) -> BlockerView {
     }
 }
 
-/// What the plan would do, and when it looks again.
+/// The effects of the plan, and the time of the next look.
 fn next_effects(outlook: &Outlook) -> Vec<NextEffect> {
     let seen = &outlook.seen;
     let now = |effect: &str, target| NextEffect { effect: effect.to_owned(), target, when: "now", at: None };
@@ -260,7 +222,7 @@ fn node(name: &str) -> TargetView {
     TargetView { kind: "Node", namespace: String::new(), name: name.to_owned() }
 }
 
-/// The effect's name and object; `None` for what only this process remembers.
+/// Name and object of an effect. `None` for an effect that changes only the memory of this process.
 fn named(effect: &Effect, seen: &Observation) -> Option<(&'static str, Option<TargetView>)> {
     let machine = || {
         let namespace = seen.machine.namespace().to_owned();
@@ -281,7 +243,7 @@ fn named(effect: &Effect, seen: &Observation) -> Option<(&'static str, Option<Ta
 #[async_trait]
 impl View for OutlookView {
     fn description(&self) -> &Description {
-        &self.description
+        &self.renderer.description
     }
 
     fn source_rights(&self, question: Question<'_>) -> Vec<SourceRight> {
@@ -292,7 +254,8 @@ impl View for OutlookView {
         self.ready()?;
         let machine = self.sources.views.machines.get(&ObjectKey::new(namespace, name));
         let machine = machine.ok_or_else(|| NAMES.not_found(name))?;
-        let object = SeenMachine::now(&self.sources, &machine, self.sources.clock.now()).told(self.teller())?;
+        let now = self.sources.clock.now();
+        let object = self.renderer.row(Snapshot::of(&self.sources, &machine, now, self.status(now)));
         Ok(Answer { object, warnings: Vec::new() })
     }
 
@@ -303,10 +266,11 @@ impl View for OutlookView {
             Some(namespace) => store.by_index(BY_NAMESPACE, namespace),
             None => store.snapshot(),
         };
-        let (now, sources) = (self.sources.clock.now(), self.sources.clone());
-        let see = move |machine: &MachineSnapshot| SeenMachine::now(&sources, machine, now);
-        let machines = self.processors.each(&machines, see).await?;
-        let seen = SeenMachines { machines: machines.into(), by: self.teller(), processors: self.processors.clone() };
-        Ok(Listing { rows: Rows::seen(Arc::new(seen)), warnings: Vec::new() })
+        let now = self.sources.clock.now();
+        let (sources, renderer, status) = (self.sources.clone(), Arc::clone(&self.renderer), self.status(now));
+        let row = move |machine: &MachineSnapshot| -> Arc<dyn Row> {
+            renderer.row(Snapshot::of(&sources, machine, now, Arc::clone(&status)))
+        };
+        Ok(Listing { rows: blocking::each(&machines, row).await?, warnings: Vec::new() })
     }
 }

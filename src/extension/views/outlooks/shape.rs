@@ -9,112 +9,113 @@ use super::super::common::Incomplete;
 use kube_values::duration::GoDuration;
 use machine_controllers::machine::outlook::Stage;
 
-/// Why a machine is as it is, and what the machine controller would do next. Name, labels and age are those of the machine.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+/// The reason for the state of a machine, and the next steps of the machine controller. Name, labels and age are those of the
+/// machine.
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineOutlook {
     /// Phase of the machine.
     pub phase: String,
-    /// Where the machine stands on its way; from `GetVmStatus` on these are the stages of its deletion.
+    /// The stage of the machine. The stages from `GetVmStatus` on are those of its deletion.
     #[schemars(extend("enum" = Stage::ALL.map(Stage::as_str)))]
     pub stage: &'static str,
-    /// What was last done about the machine.
+    /// The last operation on the machine.
     pub last_operation: Operation,
-    /// What happens to the machine, and when, unless it gets on before.
+    /// The deadlines of the machine's present stage.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub deadlines: Vec<DeadlineView>,
-    /// What the machine controller would do now, in order, and when it looks again.
+    /// The next effects of the machine controller, in order, and the time of its next look.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub next_effects: Vec<NextEffect>,
-    /// Whom the machine waits for.
+    /// The reasons for which the machine waits.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub blockers: Vec<BlockerView>,
-    /// Who owns the machine, from its set upwards.
+    /// The owners of the machine: its set, and the deployment of the set.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub owners: Vec<OwnerView>,
-    /// Name of the machine's Node.
+    /// The name of the machine's Node.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub node_name: String,
-    /// How the answer came about.
+    /// How the answer was computed.
     pub status: Status,
 }
 
-/// What was last done about a machine.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+/// The last operation on a machine.
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Operation {
-    /// What it was.
+    /// The type of the operation.
     pub r#type: String,
-    /// Where it stands.
+    /// The state of the operation.
     pub state: String,
-    /// The provider's code, if it failed.
+    /// The error code of the provider, if the operation failed.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub error_code: String,
-    /// When that was written.
+    /// The time of the last update of this information.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub last_update_time: Option<String>,
 }
 
-/// A moment at which something happens.
+/// A time limit of a machine.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DeadlineView {
-    /// What is limited.
+    /// The name of the limit.
     #[schemars(extend("enum" = ["creation", "health", "drain", "inPlace", "preserve", "pvDetach", "pvReattach"]))]
     pub name: &'static str,
-    /// When.
+    /// The time at which the limit expires.
     #[schemars(extend("format" = "date-time"))]
     pub at: String,
-    /// How long from now; zero when it has passed.
+    /// The time from now until the limit expires; zero if it has expired.
     pub remaining: GoDuration,
-    /// What happens then.
+    /// What happens when the limit expires.
     pub on_expiry: &'static str,
 }
 
-/// Something that would be done.
+/// A next effect of the machine controller.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NextEffect {
-    /// What.
+    /// The effect.
     pub effect: String,
-    /// To which object.
+    /// The object that the effect changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<TargetView>,
-    /// When: now, or at the time in `at`.
+    /// The time of the effect: now, or the time in `at`.
     #[schemars(extend("enum" = ["now", "at"]))]
     pub when: &'static str,
-    /// The time, unless it is now.
+    /// The time, if it is not now.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub at: Option<String>,
 }
 
-/// An object that something would be done to.
+/// An object that an effect changes.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct TargetView {
-    /// Its kind.
+    /// The kind.
     pub kind: &'static str,
-    /// Its namespace.
+    /// The namespace.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub namespace: String,
     /// Its name.
     pub name: String,
 }
 
-/// Whom a machine waits for.
+/// The reason for which a machine waits.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BlockerView {
-    /// Why, in one word in CamelCase.
+    /// The reason, as one word in CamelCase.
     pub reason: String,
-    /// The same in a sentence.
+    /// The reason, as a sentence.
     pub message: String,
-    /// Since when.
+    /// The beginning of the wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub since: Option<String>,
-    /// What ends the wait; absent when the message is all that is known, because another process has written it.
+    /// What ends the wait. Absent if another process has written the message, so that only the message is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resolved_by: Option<String>,
 }
@@ -131,19 +132,20 @@ pub struct OwnerView {
     pub desired: Option<i32>,
 }
 
-/// How an outlook came about.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+/// How an outlook was computed.
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
     /// When it was computed.
     #[schemars(extend("format" = "date-time"))]
     pub observed_at: String,
-    /// leader: by the process that acts, which knows of calls under way; standby: by another, from the stored objects alone.
+    /// leader: the answer is computed by the process that acts on machines and knows of calls under way. standby: it is computed by
+    /// another process, from the stored objects alone.
     #[schemars(extend("enum" = ["leader", "standby"]))]
     pub computed_by: &'static str,
-    /// Whether the process that computed it works on machines.
+    /// Whether the controllers of the process that computed the answer act on machines.
     pub controllers_running: bool,
-    /// Inputs that are missing.
+    /// Missing inputs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub incomplete: Vec<Incomplete>,
 }

@@ -1,18 +1,23 @@
-use machine_api::v1alpha1::Machine;
 use std::time::Duration;
 
 use rstest::rstest;
 use serde_json::json;
 
 use super::{
-    super::{
-        processors::AT_ONCE,
-        testing::{self, World},
-    },
+    super::testing::{self, World},
     *,
 };
-use crate::extension::rows::Selection;
-use kube_protocol::selectors::{FieldSelector, LabelSelector};
+use crate::extension::{
+    blocking::AT_ONCE,
+    rows::{rendered, selected},
+    testing::whole,
+};
+use kube_protocol::{
+    selectors::{FieldSelector, LabelSelector},
+    table::Form,
+};
+use kube_values::duration::GoDuration;
+use machine_api::v1alpha1::Machine;
 
 fn machine(patch: Value) -> Machine {
     testing::machine("m", patch)
@@ -20,7 +25,7 @@ fn machine(patch: Value) -> Machine {
 
 async fn outlook(world: &World, name: &str) -> Value {
     let view = OutlookView::new(&world.sources);
-    testing::conforming(&view, view.get("ns", name, Freshness::Recent).await.unwrap().object)
+    testing::conforming(&view, &view.get("ns", name, Freshness::Recent).await.unwrap().object)
 }
 
 fn in_phase(phase: &str, seconds_ago: i64) -> Value {
@@ -42,7 +47,7 @@ fn in_phase(phase: &str, seconds_ago: i64) -> Value {
             "status": { "currentStatus": { "phase": "Failed", "preserveExpiryTime": testing::ago(-600) } } }),
     "Preserved", "", &["preserve"])]
 #[tokio::test(start_paused = true)]
-async fn a_machine_stands_somewhere(
+async fn a_machine_has_stage_effect_and_deadlines(
     #[case] patch: Value,
     #[case] stage: &str,
     #[case] next: &str,
@@ -63,7 +68,7 @@ async fn a_machine_stands_somewhere(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_machine_of_a_missing_class_says_whom_it_waits_for() {
+async fn a_machine_of_a_missing_class_names_the_reason_of_its_wait() {
     let world = World::synced();
     world.add_machine(machine(json!({ "spec": { "class": { "name": "nowhere" } } })));
     let seen = outlook(&world, "m").await;
@@ -99,7 +104,7 @@ async fn the_owners_are_those_of_the_uid() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_told_from_a_cold_cache_and_only_what_the_namespace_holds() {
+async fn nothing_is_answered_from_a_cold_cache_and_lists_have_their_namespace_alone() {
     let world = World::cold();
     let view = OutlookView::new(&world.sources);
     let refused = view.list(None, Freshness::Any).await.unwrap_err();
@@ -115,7 +120,7 @@ async fn nothing_is_told_from_a_cold_cache_and_only_what_the_namespace_holds() {
 
 #[tokio::test(start_paused = true)]
 async fn a_deleted_machine_behind_a_budget_names_it() {
-    let told = "being deleted since 2027-01-15T08:00:00Z; waiting for PodDisruptionBudget ns/web to allow the eviction of pod \
+    let message = "being deleted since 2027-01-15T08:00:00Z; waiting for PodDisruptionBudget ns/web to allow the eviction of pod \
                 ns/web-1, since 2027-01-15T08:00:10Z; asked again every 20s";
     let patch = json!({
         "metadata": { "deletionTimestamp": testing::ago(60), "labels": { "node": "n" } },
@@ -123,7 +128,7 @@ async fn a_deleted_machine_behind_a_budget_names_it() {
             "currentStatus": { "phase": "Terminating" },
             "lastOperation": { "description": "1 of 2 pods left. Initiate node drain", "type": "Delete" },
             "machineConditions": [{
-                "type": "Progressing", "status": "True", "reason": "DrainBlocked", "message": told,
+                "type": "Progressing", "status": "True", "reason": "DrainBlocked", "message": message,
                 "lastTransitionTime": testing::ago(50),
             }],
         },
@@ -139,20 +144,20 @@ async fn a_deleted_machine_behind_a_budget_names_it() {
 }
 
 #[tokio::test]
-async fn a_long_list_is_told_whole() {
+async fn a_long_list_is_complete() {
     let world = World::synced();
     for number in 0..=3 * AT_ONCE {
         world.add_machine(testing::machine(&format!("m-{number:04}"), json!({})));
     }
-    let told = OutlookView::new(&world.sources).list(Some("ns"), Freshness::Recent).await.unwrap().rows;
-    let told = told.whole().await.unwrap();
-    let names: Vec<&str> = told.iter().filter_map(|one| one["metadata"]["name"].as_str()).collect();
+    let rows = OutlookView::new(&world.sources).list(Some("ns"), Freshness::Recent).await.unwrap().rows;
+    let objects = rendered(&rows, Form::Objects, testing::dawn()).await.unwrap();
+    let names: Vec<&str> = objects.iter().filter_map(|object| object["metadata"]["name"].as_str()).collect();
     assert_eq!(names.len(), 3 * AT_ONCE + 1);
     let mut distinct = names.clone();
     distinct.sort_unstable();
     distinct.dedup();
     assert_eq!(distinct.len(), names.len(), "each once");
-    assert!(told.iter().all(|one| one["stage"] == "Create"));
+    assert!(objects.iter().all(|object| object["stage"] == "Create"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -167,7 +172,7 @@ async fn a_later_page_shows_the_moment_of_the_first() {
     let view = OutlookView::new(&world.sources);
     let then = outlook(&world, "m-2").await;
     let rows = view.list(Some("ns"), Freshness::Recent).await.unwrap().rows;
-    // Everything changes that the row is made from.
+    // All objects change that the row was made from.
     tokio::time::advance(Duration::from_secs(30)).await;
     world.sources.views.machines.apply(testing::machine(
         "m-2",
@@ -175,7 +180,7 @@ async fn a_later_page_shows_the_moment_of_the_first() {
     ));
     world.add_class("c", json!({ "metadata": { "resourceVersion": "9" }, "provider": "another" }));
     world.put_set("s", &json!({ "metadata": { "resourceVersion": "9" }, "spec": { "replicas": 7 } }));
-    assert_eq!(rows.page(1..2).await.unwrap(), [then]);
+    assert_eq!(whole(&rows[1]), then);
     let now = outlook(&world, "m-2").await;
     assert_eq!((&now["phase"], &now["owners"]), (&json!("Running"), &Value::Null), "{now:#}");
 }
@@ -188,32 +193,30 @@ async fn a_later_page_shows_the_moment_of_the_first() {
 #[case::by_label("", "node=n", &["joining"])]
 #[case::by_name("metadata.name=new", "", &["new"])]
 #[tokio::test(start_paused = true)]
-async fn selectors_look_at_what_is_told(#[case] fields: &str, #[case] labels: &str, #[case] expected: &[&str]) {
+async fn selectors_select_by_labels_and_fields(#[case] fields: &str, #[case] labels: &str, #[case] expected: &[&str]) {
     let world = World::synced();
     world.add_machine(testing::machine("new", json!({})));
     world.add_machine(testing::machine("joining", in_phase("Pending", 60)));
     world.add_machine(testing::machine("deleted", json!({ "metadata": { "deletionTimestamp": testing::ago(60) } })));
     let view = OutlookView::new(&world.sources);
     let (labels, fields) = (LabelSelector::parse(labels).unwrap(), FieldSelector::parse(fields).unwrap());
-    let selection = Selection { labels: &labels, fields: &fields, own: view.selectable_fields() };
     let rows = view.list(None, Freshness::Recent).await.unwrap().rows;
-    let told = Rows::from(rows.clone().whole().await.unwrap()).selected(&selection).whole().await.unwrap();
-    let seen = rows.selected(&selection).whole().await.unwrap();
-    let names: Vec<&str> = seen.iter().filter_map(|one| one["metadata"]["name"].as_str()).collect();
+    let rows = selected(rows, &labels, &fields).await.unwrap();
+    let names: Vec<&str> = rows.iter().map(|row| row.metadata().name).collect();
     assert_eq!(names, expected);
-    assert_eq!(seen, told, "what is seen of a machine selects as what is told of it");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_another_process_has_told_is_told_as_it_stands_and_never_read() {
-    let told = "being deleted since 2027-01-15T08:00:00Z; waiting for its node to be drained: no; ends when pigs fly";
+async fn a_message_of_another_process_is_shown_unchanged_and_not_parsed() {
+    let message =
+        "being deleted since 2027-01-15T08:00:00Z; waiting for its node to be drained: no; ends when pigs fly";
     let patch = json!({
         "metadata": { "deletionTimestamp": testing::ago(60), "labels": { "node": "n" } },
         "status": {
             "currentStatus": { "phase": "Terminating" },
             "lastOperation": { "description": "Initiate node drain", "type": "Delete" },
             "machineConditions": [{
-                "type": "Progressing", "status": "True", "reason": "DrainFailed", "message": told,
+                "type": "Progressing", "status": "True", "reason": "DrainFailed", "message": message,
                 "lastTransitionTime": testing::ago(50),
             }],
         },
@@ -222,16 +225,20 @@ async fn what_another_process_has_told_is_told_as_it_stands_and_never_read() {
     world.add_machine(machine(patch));
     world.add_node("n", "m");
     let blocker = outlook(&world, "m").await["blockers"][0].clone();
-    let expected = json!({ "reason": "DrainFailed", "message": told, "since": testing::ago(50) });
+    let expected = json!({ "reason": "DrainFailed", "message": message, "since": testing::ago(50) });
     assert_eq!(blocker, expected);
 }
 
 #[test]
-fn the_columns_can_be_read() {
-    let deadlines = json!({ "deadlines": [
-        { "name": "b", "at": "2027-01-15T08:00:02Z", "remaining": "2s" },
-        { "name": "a", "at": "2027-01-15T08:00:01Z", "remaining": "1s" },
-    ]});
-    assert_eq!(deadline_cell(&deadlines), "a in 1s");
-    assert_eq!(next_cell(&deadlines), Value::Null);
+fn the_cells_of_deadline_and_next_effect() {
+    let deadline = |name, second: i64| DeadlineView {
+        name,
+        at: testing::ago(-second).as_str().unwrap().to_owned(),
+        remaining: GoDuration::from_secs(second),
+        on_expiry: "",
+    };
+    let outlook =
+        MachineOutlook { deadlines: vec![deadline("health", 2), deadline("creation", 1)], ..MachineOutlook::default() };
+    assert_eq!(deadline_cell(&outlook), "creation in 1s");
+    assert_eq!(next_cell(&outlook), Value::Null);
 }

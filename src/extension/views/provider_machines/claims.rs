@@ -1,6 +1,6 @@
-//! Which machines have, or may be about to have, which VMs: what the machines of one moment say.
+//! The claims of machines on VMs, for the machines of one moment.
 //!
-//! The rule is the safety room's own; here the machines are only held so that many VMs can be looked up. Pure.
+//! The safety room has the rule. The index here makes it fast for many VMs. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use machine_controllers::{
 };
 use machine_driver::{ListedVm, same_instance::instance_key};
 
-/// The identity of a VM, so that spellings of different doors of a provider are one.
+/// The identity of a VM. It does not depend on upper and lower case, in which endpoints of a provider may differ.
 pub fn identity(provider_id: &str) -> String {
     provider_id.to_ascii_lowercase()
 }
@@ -25,7 +25,7 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// What these machines claim.
+    /// The claims of these machines.
     pub fn of(machines: &[MachineSnapshot]) -> Self {
         Self {
             held: machines.iter().filter_map(|machine| instance_key(machine.provider_id())).collect(),
@@ -38,13 +38,13 @@ impl Claims {
         self.by_name.get(name)
     }
 
-    /// What the machines say about a VM.
+    /// The claim on a VM.
     pub fn on(&self, vm: &ListedVm) -> Claim {
         claim_in_stores(vm, &self.held, self.machine(&vm.machine_name))
     }
 
-    /// Identities of those VMs that no machine has.
-    pub fn nobodys(&self, vms: &[ListedVm]) -> BTreeSet<String> {
+    /// Identities of the VMs that no machine has.
+    pub fn orphans(&self, vms: &[ListedVm]) -> BTreeSet<String> {
         vms.iter().filter(|vm| self.on(vm).is_orphaned()).map(|vm| identity(&vm.provider_id)).collect()
     }
 }

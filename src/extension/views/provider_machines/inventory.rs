@@ -1,8 +1,8 @@
-//! What providers list, asked rarely and kept for a while.
+//! A cache of the lists of providers.
 //!
-//! One snapshot per inventory: what a driver lists with the same credentials and the same key. One call at a time per
-//! inventory and at most every ten seconds, whatever is asked; a few inventories at once. A list that fails leaves the last
-//! snapshot standing for some minutes, with a word about it. Source: spec/extension-apiserver §1.2.
+//! There is one list per inventory. Classes share an inventory if a driver lists the same VMs for them: with the same credentials
+//! and the same key. Each inventory is listed at most every ten seconds, with one call at a time, and a few inventories are listed
+//! at once. After a failed call the last list is still shown for some minutes, with the reason of the failure. Source: spec/extension-apiserver §1.2.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,73 +27,73 @@ use machine_controllers::{
 };
 use machine_driver::{Driver, ListedVm, Registry, SecretData};
 
-/// How inventories are kept.
+/// Settings of the cache.
 #[derive(Clone, Copy, Debug)]
 pub struct InventorySettings {
-    /// `--inventory-max-age`: an older snapshot is refreshed when somebody asks for a recent one.
+    /// `--inventory-max-age`: the greatest age of a recent list.
     pub max_age: Duration,
-    /// Calls of one inventory are at least so far apart.
-    pub least_gap: Duration,
-    /// How long a provider may take.
+    /// Shortest time between two calls for one inventory.
+    pub min_interval: Duration,
+    /// Deadline of a call.
     pub deadline: Duration,
-    /// How long a snapshot is shown while newer ones fail.
-    pub kept: Duration,
-    /// Inventories that are asked at once.
-    pub at_once: usize,
+    /// How long the last list is shown while calls fail.
+    pub retention: Duration,
+    /// Most calls at a time.
+    pub parallel: usize,
 }
 
 impl Default for InventorySettings {
     fn default() -> Self {
         Self {
             max_age: Duration::from_secs(30),
-            least_gap: Duration::from_secs(10),
+            min_interval: Duration::from_secs(10),
             deadline: Duration::from_secs(20),
-            kept: Duration::from_secs(10 * 60),
-            at_once: 8,
+            retention: Duration::from_secs(10 * 60),
+            parallel: 8,
         }
     }
 }
 
-/// What makes an inventory one and the same.
+/// The key of an inventory: classes with equal keys share one list.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Identity {
+pub struct InventoryKey {
     provider: String,
     kind: String,
     /// Names and versions of the Secrets.
     secrets: Vec<(String, Option<String>)>,
-    /// What the driver calls it.
+    /// The key that the driver gives.
     key: String,
 }
 
-/// What a provider listed.
+/// The list of a provider.
 #[derive(Clone, Debug)]
 pub struct ListedVms {
     /// The VMs.
     pub vms: Arc<Vec<ListedVm>>,
-    /// Identities of those that no machine had when the provider was asked. Others may have gone with their machines since.
-    pub nobodys: Arc<BTreeSet<String>>,
-    /// When.
+    /// Identities of the VMs that no machine had when the provider was asked.
+    pub orphans: Arc<BTreeSet<String>>,
+    /// The time of the call.
     pub taken: Timestamp,
 }
 
 impl ListedVms {
     fn of(vms: Vec<ListedVm>, machines: &[MachineSnapshot], taken: Timestamp) -> Self {
-        let nobodys = Claims::of(machines).nobodys(&vms);
-        Self { vms: Arc::new(vms), nobodys: Arc::new(nobodys), taken }
+        let orphans = Claims::of(machines).orphans(&vms);
+        Self { vms: Arc::new(vms), orphans: Arc::new(orphans), taken }
     }
 }
 
-/// Where a snapshot comes from.
+/// The origin of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The provider was asked for this answer.
     Live,
-    /// It was asked before.
+    /// The list is from an earlier call.
     Cached,
 }
 
 impl Origin {
-    /// Its name.
+    /// The name of the origin.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Live => "live",
@@ -102,14 +102,14 @@ impl Origin {
     }
 }
 
-/// How old a snapshot may be. Whatever is wanted, a provider is asked again only after a while.
+/// The greatest age of a list. For every variant, there is a shortest time between two calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// Any.
+    /// Any age.
     Any,
     /// Not older than `--inventory-max-age`.
     Recent,
-    /// As new as may be.
+    /// As new as possible.
     Newest,
 }
 
@@ -122,24 +122,24 @@ impl From<Freshness> for Wanted {
     }
 }
 
-/// An inventory as it is known.
+/// The known state of an inventory.
 #[derive(Clone, Debug)]
 pub struct Inventory {
-    /// The classes it is of, by name.
+    /// The classes of the inventory.
     pub classes: Vec<Arc<MachineClass>>,
-    /// The last snapshot, if it is not too old.
+    /// The last list, if it is not too old.
     pub snapshot: Option<ListedVms>,
-    /// Where it comes from.
+    /// The origin of the list.
     pub origin: Origin,
-    /// Why there is no newer one.
-    pub trouble: Option<Incomplete>,
+    /// The reason why there is no newer list.
+    pub failure: Option<Incomplete>,
 }
 
-/// What is known of a provider that was asked and not waited for: reason and message.
+/// Reason and message for a call whose caller has gone before the answer.
 const UNANSWERED: (&str, &str) =
     ("NotAnswered", "the provider had not answered yet when whoever asked it had gone; it is asked again shortly");
 
-/// What is remembered of an inventory.
+/// The cache entry of an inventory.
 #[derive(Clone, Debug, Default)]
 struct Slot {
     last: Option<ListedVms>,
@@ -148,27 +148,18 @@ struct Slot {
     failure: Option<(String, String)>,
 }
 
-/// What to do about a slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Deed {
-    /// Take what is known.
-    Take,
-    /// Ask the provider.
-    Ask,
-}
-
-/// Whether the provider is asked.
-fn deed(slot: &Slot, wanted: Wanted, settings: &InventorySettings, now: Timestamp) -> Deed {
+/// Whether the provider is asked for a new list.
+fn needs_call(slot: &Slot, wanted: Wanted, settings: &InventorySettings, now: Timestamp) -> bool {
     let is_recent = |snapshot: &ListedVms| match wanted {
         Wanted::Any => true,
         Wanted::Recent => since(now, snapshot.taken) <= settings.max_age,
         Wanted::Newest => false,
     };
-    let is_too_soon = slot.asked.is_some_and(|asked| since(now, asked) < settings.least_gap);
-    if is_too_soon || slot.last.as_ref().is_some_and(is_recent) { Deed::Take } else { Deed::Ask }
+    let is_too_soon = slot.asked.is_some_and(|asked| since(now, asked) < settings.min_interval);
+    !is_too_soon && !slot.last.as_ref().is_some_and(is_recent)
 }
 
-/// What a class is asked through.
+/// The driver and the credentials of an inventory.
 struct Access {
     driver: Arc<dyn Driver>,
     secret: SecretData,
@@ -180,31 +171,31 @@ pub struct Inventories {
     drivers: Registry,
     clock: SharedClock,
     settings: InventorySettings,
-    slots: Mutex<BTreeMap<Identity, Arc<AsyncMutex<Slot>>>>,
+    slots: Mutex<BTreeMap<InventoryKey, Arc<AsyncMutex<Slot>>>>,
     calls: Semaphore,
 }
 
 impl Inventories {
-    /// Nothing has been asked yet.
+    /// An empty cache.
     pub fn new(views: ControlViews, drivers: Registry, clock: SharedClock, settings: InventorySettings) -> Self {
-        let calls = Semaphore::new(settings.at_once.max(1));
+        let calls = Semaphore::new(settings.parallel.max(1));
         Self { views, drivers, clock, settings, slots: Mutex::default(), calls }
     }
 
-    /// The inventories of these classes, and what keeps classes from having one.
+    /// The inventories of these classes, and the classes that can't be used.
     pub async fn of(
         &self,
         classes: &[Arc<MachineClass>],
         wanted: Wanted,
     ) -> (Vec<Inventory>, Vec<(Arc<MachineClass>, Incomplete)>) {
-        let mut groups: BTreeMap<Identity, (Vec<Arc<MachineClass>>, Access)> = BTreeMap::new();
+        let mut groups: BTreeMap<InventoryKey, (Vec<Arc<MachineClass>>, Access)> = BTreeMap::new();
         let mut unusable = Vec::new();
         for class in classes {
             match access_to(class, &self.drivers, &self.views) {
                 Ok((driver, secret)) => {
-                    let identity = self.identity(class, &*driver);
+                    let key = self.key(class, &*driver);
                     groups
-                        .entry(identity)
+                        .entry(key)
                         .or_insert_with(|| (Vec::new(), Access { driver, secret }))
                         .0
                         .push(Arc::clone(class));
@@ -215,16 +206,16 @@ impl Inventories {
                 }
             }
         }
-        self.forget_others(&groups, classes);
-        let asked = groups.into_iter().map(|(identity, (classes, access))| self.one(identity, classes, access, wanted));
-        (join_all(asked).await, unusable)
+        self.remove_unused(&groups, classes);
+        let inventories = groups.into_iter().map(|(key, (classes, access))| self.one(key, classes, access, wanted));
+        (join_all(inventories).await, unusable)
     }
 
-    /// What a provider has just listed for somebody else.
+    /// Takes over a list that another part of the process has just received from the provider.
     pub fn learn(&self, class: &MachineClass, vms: &[ListedVm]) {
         let Ok(driver) = self.drivers.driver_for(&class.provider) else { return };
-        let slot = Arc::clone(lock(&self.slots).entry(self.identity(class, &**driver)).or_default());
-        // Somebody who asks at this moment learns as much.
+        let slot = Arc::clone(lock(&self.slots).entry(self.key(class, &**driver)).or_default());
+        // The holder of the lock receives a list of the same moment.
         if let Ok(mut slot) = slot.try_lock() {
             let taken = self.clock.now();
             let snapshot = ListedVms::of(vms.to_vec(), &self.machines_beside(class), taken);
@@ -232,10 +223,10 @@ impl Inventories {
         }
     }
 
-    /// What is known without asking anybody.
+    /// The lists in memory. No provider is asked.
     pub fn known(&self) -> Vec<ListedVms> {
         let slots: Vec<Arc<AsyncMutex<Slot>>> = lock(&self.slots).values().cloned().collect();
-        // One that is being asked at the moment is not waited for.
+        // A slot is skipped while its provider is being asked.
         slots.iter().filter_map(|slot| slot.try_lock().ok()?.last.clone()).collect()
     }
 
@@ -243,7 +234,7 @@ impl Inventories {
         self.views.machines.by_index(BY_NAMESPACE, &class.namespace().unwrap_or_default())
     }
 
-    fn identity(&self, class: &MachineClass, driver: &dyn Driver) -> Identity {
+    fn key(&self, class: &MachineClass, driver: &dyn Driver) -> InventoryKey {
         let own = class.namespace().unwrap_or_default();
         let references = [&class.secret_ref, &class.credentials_secret_ref];
         let mut secrets: Vec<(String, Option<String>)> = references
@@ -258,32 +249,32 @@ impl Inventories {
             .collect();
         secrets.sort();
         let kind = MachineClass::kind(&()).into_owned();
-        Identity { provider: class.provider.clone(), kind, secrets, key: driver.inventory_key(class) }
+        InventoryKey { provider: class.provider.clone(), kind, secrets, key: driver.inventory_key(class) }
     }
 
-    /// An inventory that no class has any more is not kept; one that other classes have is none of this question.
-    fn forget_others(
+    /// Removes inventories without a class. A request for some of the classes removes nothing.
+    fn remove_unused(
         &self,
-        wanted: &BTreeMap<Identity, (Vec<Arc<MachineClass>>, Access)>,
+        wanted: &BTreeMap<InventoryKey, (Vec<Arc<MachineClass>>, Access)>,
         asked: &[Arc<MachineClass>],
     ) {
         if asked.len() == self.views.classes.len() {
-            lock(&self.slots).retain(|identity, _| wanted.contains_key(identity));
+            lock(&self.slots).retain(|key, _| wanted.contains_key(key));
         }
     }
 
     async fn one(
         &self,
-        identity: Identity,
+        key: InventoryKey,
         classes: Vec<Arc<MachineClass>>,
         access: Access,
         wanted: Wanted,
     ) -> Inventory {
-        let slot = Arc::clone(lock(&self.slots).entry(identity).or_default());
-        // Whoever comes while somebody asks waits for that answer.
+        let slot = Arc::clone(lock(&self.slots).entry(key).or_default());
+        // A request during a call waits here for the answer of the call.
         let mut slot = slot.lock().await;
         let mut origin = Origin::Cached;
-        if deed(&slot, wanted, &self.settings, self.clock.now()) == Deed::Ask
+        if needs_call(&slot, wanted, &self.settings, self.clock.now())
             && let Some(class) = classes.first()
         {
             self.ask(&mut slot, class, &access).await;
@@ -291,24 +282,24 @@ impl Inventories {
         }
         let now = self.clock.now();
         if slot.failure.is_some() {
-            slot.last.take_if(|last| since(now, last.taken) > self.settings.kept);
+            slot.last.take_if(|last| since(now, last.taken) > self.settings.retention);
         }
         let names: Vec<String> = classes.iter().map(|class| class.name_any()).collect();
-        let trouble = slot
+        let failure = slot
             .failure
             .as_ref()
             .map(|(reason, message)| Incomplete::new(format!("class {}", names.join(", ")), reason.clone(), message));
-        let is_live = origin == Origin::Live && trouble.is_none();
+        let is_live = origin == Origin::Live && failure.is_none();
         let origin = if is_live { Origin::Live } else { Origin::Cached };
-        Inventory { classes, snapshot: slot.last.clone(), origin, trouble }
+        Inventory { classes, snapshot: slot.last.clone(), origin, failure }
     }
 
     async fn ask(&self, slot: &mut Slot, class: &Arc<MachineClass>, access: &Access) {
-        // The semaphore is never closed; without a permit the calls would only be less bounded.
+        // The semaphore is never closed. Without a permit the calls would only be less bounded.
         let _permit = self.calls.acquire().await.ok();
         let asked = self.clock.now();
         slot.asked = Some(asked);
-        // Whoever asks may go before the answer comes; then nothing is known, which is no empty list.
+        // The caller may go before the answer comes. Then the list is unknown, and not empty.
         slot.failure = Some((UNANSWERED.0.to_owned(), UNANSWERED.1.to_owned()));
         let machines = self.machines_beside(class);
         match list(&*access.driver, class, &access.secret, self.settings.deadline).await {
@@ -341,16 +332,16 @@ mod tests {
     }
 
     #[rstest]
-    #[case::nothing_is_known(slot(None, None), Wanted::Any, Deed::Ask)]
-    #[case::anything_will_do(slot(Some(-3600), Some(-3600)), Wanted::Any, Deed::Take)]
-    #[case::young_enough(slot(Some(-30), Some(-30)), Wanted::Recent, Deed::Take)]
-    #[case::the_newest(slot(Some(-10), Some(-10)), Wanted::Newest, Deed::Ask)]
-    #[case::the_newest_of_just_now(slot(Some(-9), Some(-9)), Wanted::Newest, Deed::Take)]
-    #[case::too_old(slot(Some(-31), Some(-31)), Wanted::Recent, Deed::Ask)]
-    #[case::too_old_but_just_asked_in_vain(slot(Some(-300), Some(-9)), Wanted::Recent, Deed::Take)]
-    #[case::nothing_known_but_just_asked_in_vain(slot(None, Some(-9)), Wanted::Any, Deed::Take)]
-    #[case::asked_in_vain_a_while_ago(slot(None, Some(-10)), Wanted::Recent, Deed::Ask)]
-    fn a_provider_is_asked(#[case] slot: Slot, #[case] wanted: Wanted, #[case] expected: Deed) {
-        assert_eq!(deed(&slot, wanted, &InventorySettings::default(), at(0)), expected);
+    #[case::nothing_is_known(slot(None, None), Wanted::Any, true)]
+    #[case::anything_will_do(slot(Some(-3600), Some(-3600)), Wanted::Any, false)]
+    #[case::young_enough(slot(Some(-30), Some(-30)), Wanted::Recent, false)]
+    #[case::the_newest(slot(Some(-10), Some(-10)), Wanted::Newest, true)]
+    #[case::the_newest_of_just_now(slot(Some(-9), Some(-9)), Wanted::Newest, false)]
+    #[case::too_old(slot(Some(-31), Some(-31)), Wanted::Recent, true)]
+    #[case::too_old_but_just_asked_in_vain(slot(Some(-300), Some(-9)), Wanted::Recent, false)]
+    #[case::nothing_known_but_just_asked_in_vain(slot(None, Some(-9)), Wanted::Any, false)]
+    #[case::asked_in_vain_a_while_ago(slot(None, Some(-10)), Wanted::Recent, true)]
+    fn a_provider_is_asked(#[case] slot: Slot, #[case] wanted: Wanted, #[case] expected: bool) {
+        assert_eq!(needs_call(&slot, wanted, &InventorySettings::default(), at(0)), expected);
     }
 }

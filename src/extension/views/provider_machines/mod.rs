@@ -1,7 +1,7 @@
-//! `providermachines`: what really exists at the provider, held against the machines.
+//! `providermachines`: the VMs at the providers, compared with the machines.
 //!
-//! [`inventory`] asks providers, [`states`] says what each VM is. Nothing is deleted here: what an orphan is and when it
-//! goes is the safety room's. Source: spec/extension-apiserver §1.2.
+//! [`inventory`] has the lists of the providers, and [`states`] the state of each VM. Nothing is deleted here: the safety room decides
+//! about orphans. Source: spec/extension-apiserver §1.2.
 
 pub mod claims;
 pub mod inventory;
@@ -24,14 +24,17 @@ use self::{
     claims::{Claims, identity},
     inventory::{Inventory, ListedVms, Origin, Wanted},
     shape::{ClassRef, MachineRef, NodeRef, Orphan, ProviderMachine, Status},
-    states::{ListSeen, Number, State, Then, deleted_after, state_of_machine, state_of_vm},
+    states::{Listed, State, deleted_after, state_of_machine, state_of_vm},
 };
 use super::{
-    Sources, Standing,
+    Sources,
     common::{Incomplete, hex, metadata, not_ready, right_to_list, scrubbed, seconds, warning},
     describe::{Names, age_column, column, name_column, wide},
 };
-use crate::extension::view::{Answer, Description, Freshness, Listing, Question, SourceRight, View};
+use crate::extension::{
+    rows::{Field, Renderer, Row},
+    view::{Answer, Description, Freshness, Listing, Question, SourceRight, View},
+};
 use controller_runtime::{key::ObjectKey, snapshot::Snapshot};
 use kube_protocol::{request::Verb, status::ApiStatus};
 use machine_api::{kind::Kind, names::label, v1alpha1::MachineClass};
@@ -50,21 +53,15 @@ const NAMES: Names =
 const CLASS_LABEL: &str = "machine.sapcloud.io/class";
 /// Label with the state.
 const STATE_LABEL: &str = "views.machine.sapcloud.io/state";
-/// Longest name of an object before what makes it unique.
+/// Longest name of an object without the suffix that makes the name unique.
 const LONGEST_NAME: usize = 240;
-/// Seconds after which it makes sense to ask again for what could not be told.
-const ASK_AGAIN: u32 = 10;
+/// Seconds after which another request may succeed when the provider's list is missing.
+const RETRY_AFTER: u32 = 10;
 
 /// The view `providermachines`.
 pub struct ProviderMachineView {
     sources: Sources,
-    description: Description,
-}
-
-/// All rows, and what is missing.
-struct Rows {
-    rows: Vec<ProviderMachine>,
-    incomplete: Vec<Incomplete>,
+    renderer: Arc<Renderer<ProviderMachine>>,
 }
 
 impl ProviderMachineView {
@@ -72,30 +69,31 @@ impl ProviderMachineView {
     pub fn new(sources: &Sources) -> Self {
         let columns = vec![
             name_column(),
-            wide(column("Provider ID", "string", ".providerID", "Identity of the VM at the provider.")),
-            column("Class", "string", ".class.name", "Class that lists the VM."),
-            column("State", "string", ".state", "Whether a machine has the VM."),
-            column("Machine", "string", ".machineRef.name", "The machine."),
-            column("Node", "string", ".nodeRef.name", "The machine's Node."),
+            wide(column("Provider ID", "string", "Identity of the VM at the provider.", |vm: &ProviderMachine| {
+                vm.provider_id.as_str().into()
+            })),
+            column("Class", "string", "Class that lists the VM.", |vm| vm.class.name.as_str().into()),
+            column("State", "string", "Whether a machine has the VM.", |vm| vm.state.into()),
+            column("Machine", "string", "The machine.", |vm| {
+                vm.machine_ref.as_ref().map(|machine| machine.name.as_str()).into()
+            }),
+            column("Node", "string", "The machine's Node.", |vm| {
+                vm.node_ref.as_ref().map(|node| node.name.as_str()).into()
+            }),
             age_column(),
         ];
-        Self {
-            sources: sources.clone(),
-            description: NAMES.describe::<ProviderMachine>(
-                columns,
-                &[
-                    ("state", ".state"),
-                    ("class.name", ".class.name"),
-                    ("machineRef.name", ".machineRef.name"),
-                    ("providerID", ".providerID"),
-                ],
-            ),
-        }
+        let fields: [Field<ProviderMachine>; 4] = [
+            ("state", |vm| vm.state),
+            ("class.name", |vm| &vm.class.name),
+            ("machineRef.name", |vm| vm.machine_ref.as_ref().map_or("", |machine| &machine.name)),
+            ("providerID", |vm| &vm.provider_id),
+        ];
+        Self { sources: sources.clone(), renderer: NAMES.describe(columns, &fields) }
     }
 
-    /// What providers list, held against the machines. A VM of an older list that is nobody's is looked for on a new one before it
-    /// is told, as far as the provider may be asked.
-    async fn rows(&self, freshness: Freshness) -> Result<Rows, ApiStatus> {
+    /// The rows of all VMs and machines, and the missing inputs. If an older list has a VM without a machine, the provider is asked
+    /// again, unless the last call is too recent.
+    async fn rows(&self, freshness: Freshness) -> Result<(Vec<ProviderMachine>, Vec<Incomplete>), ApiStatus> {
         if let Some(missing) = self.sources.outlooks.missing() {
             return Err(not_ready(missing));
         }
@@ -107,46 +105,48 @@ impl ProviderMachineView {
             .into_iter()
             .filter(|class| class.namespace() == self.sources.namespace)
             .collect();
-        let mut seen = self.look(&classes, freshness.into()).await;
-        let mut rows = seen.rows();
-        let is_doubtful = |row: &ProviderMachine| row.is_nobodys && row.status.source == Origin::Cached.as_str();
+        let mut inputs = self.inputs(&classes, freshness.into()).await;
+        let mut rows = inputs.rows();
+        let is_doubtful = |row: &ProviderMachine| row.is_orphaned && row.status.source == Origin::Cached.as_str();
         if freshness == Freshness::Recent && rows.iter().any(is_doubtful) {
-            seen = self.look(&classes, Wanted::Newest).await;
-            rows = seen.rows();
+            inputs = self.inputs(&classes, Wanted::Newest).await;
+            rows = inputs.rows();
         }
-        let incomplete = seen.incomplete();
-        Ok(Rows { rows, incomplete })
+        let incomplete = inputs.incomplete();
+        Ok((rows, incomplete))
     }
-}
 
-impl ProviderMachineView {
-    async fn look(&self, classes: &[Arc<MachineClass>], wanted: Wanted) -> Seen<'_> {
+    fn row(&self, row: ProviderMachine) -> Arc<dyn Row> {
+        self.renderer.row((row.metadata.clone(), row))
+    }
+
+    async fn inputs(&self, classes: &[Arc<MachineClass>], wanted: Wanted) -> Inputs<'_> {
         let (inventories, unusable) = self.sources.inventories.of(classes, wanted).await;
-        Seen::of(&self.sources, inventories, unusable)
+        Inputs::of(&self.sources, inventories, unusable)
     }
 }
 
-/// All that the rows are made from.
-struct Seen<'a> {
+/// The inputs of the rows.
+struct Inputs<'a> {
     sources: &'a Sources,
     now: Timestamp,
     inventories: Vec<Inventory>,
     unusable: Vec<(Arc<MachineClass>, Incomplete)>,
     machines: Vec<MachineSnapshot>,
     claims: Claims,
-    /// Classes that machines with a VM name and nobody has.
+    /// Missing classes of machines with a VM.
     missing_classes: BTreeSet<String>,
-    /// Machines by the instance of their VM; several where ids end alike.
+    /// Machines by the instance of their VM. An instance has several machines if the ends of their ids are equal.
     by_vm: BTreeMap<String, Vec<MachineSnapshot>>,
-    /// How many inventories list a VM.
+    /// Number of inventories that list a VM.
     listed: BTreeMap<String, usize>,
-    /// How many VMs are listed for a machine.
+    /// Number of VMs that are listed for a machine.
     namesakes: BTreeMap<String, usize>,
 }
 
-impl<'a> Seen<'a> {
+impl<'a> Inputs<'a> {
     fn of(sources: &'a Sources, inventories: Vec<Inventory>, unusable: Vec<(Arc<MachineClass>, Incomplete)>) -> Self {
-        // The machines are looked at after the lists: one that came meanwhile has its VM.
+        // The machines are read after the lists, so that a VM of a new machine is no orphan.
         let machines = sources.views.machines.by_index(BY_NAMESPACE, &sources.namespace);
         let mut by_vm = BTreeMap::<String, Vec<MachineSnapshot>>::new();
         for machine in &machines {
@@ -170,20 +170,20 @@ impl<'a> Seen<'a> {
     }
 
     fn incomplete(&self) -> Vec<Incomplete> {
-        let failed = self.inventories.iter().filter_map(|inventory| inventory.trouble.clone());
+        let failed = self.inventories.iter().filter_map(|inventory| inventory.failure.clone());
         let unusable = self.unusable.iter().map(|(_, why)| why.clone());
         failed.chain(unusable).chain(self.missing_classes.iter().map(|class| no_such_class(class))).collect()
     }
 
     fn rows(&self) -> Vec<ProviderMachine> {
-        let (mut told, mut instances) = (BTreeSet::new(), BTreeSet::new());
+        let (mut listed, mut instances) = (BTreeSet::new(), BTreeSet::new());
         let mut rows = Vec::new();
         for inventory in &self.inventories {
             let Some(snapshot) = &inventory.snapshot else { continue };
             for vm in &*snapshot.vms {
-                // A VM that several inventories list is one VM.
+                // A VM on several lists has one row.
                 instances.extend(instance_key(&vm.provider_id));
-                if told.insert(identity(&vm.provider_id)) {
+                if listed.insert(identity(&vm.provider_id)) {
                     rows.push(self.row_of_vm(inventory, snapshot, vm));
                 }
             }
@@ -195,8 +195,8 @@ impl<'a> Seen<'a> {
             }
             let inventory = by_class.get(machine.class_ref().name.as_str()).copied();
             let list = inventory
-                .and_then(|inventory| inventory.snapshot.as_ref().filter(|_| inventory.trouble.is_none()))
-                .map_or(ListSeen::Failed, |snapshot| ListSeen::At(snapshot.taken));
+                .and_then(|inventory| inventory.snapshot.as_ref().filter(|_| inventory.failure.is_none()))
+                .map(|snapshot| snapshot.taken);
             if let Some(state) = state_of_machine(machine, list) {
                 rows.push(self.row_of_machine(machine, state, inventory));
             }
@@ -220,10 +220,13 @@ impl<'a> Seen<'a> {
         let of_instance = named.and_then(|twins| first_owner(twins).or_else(|| twins.first()));
         let machine = of_instance.or_else(|| self.claims.machine(&vm.machine_name));
         let claim = self.claims.on(vm);
-        let number = |count: Option<&usize>| Number::of(count.copied().unwrap_or(1));
-        let (namesakes, inventories) = (number(self.namesakes.get(&vm.machine_name)), number(self.listed.get(&id)));
-        let then = if snapshot.nobodys.contains(&id) { Then::Nobodys } else { Then::Somebodys };
-        let state = state_of_vm(&claim, namesakes, inventories, then);
+        let is_several = |count: Option<&usize>| count.is_some_and(|count| *count > 1);
+        let listed = Listed {
+            has_namesakes: is_several(self.namesakes.get(&vm.machine_name)),
+            is_shared: is_several(self.listed.get(&id)),
+            was_orphaned: snapshot.orphans.contains(&id),
+        };
+        let state = state_of_vm(&claim, listed);
         let class = class_of(inventory, machine);
         let row = self.row(&object_name(&vm.machine_name, &vm.provider_id), &vm.provider_id, vm.created, state, &class);
         let mut status = self.status(Some(inventory));
@@ -241,7 +244,7 @@ impl<'a> Seen<'a> {
             machine_ref: machine.map(machine_ref),
             orphan: is_orphan.then(|| self.orphan(inventory, vm, &claim)),
             status,
-            is_nobodys: claim.is_orphaned(),
+            is_orphaned: claim.is_orphaned(),
             ..row
         }
     }
@@ -258,15 +261,15 @@ impl<'a> Seen<'a> {
         let row = self.row(&name, machine.provider_id(), created, state, class);
         let mut status = self.status(inventory);
         if state == State::Unknown && status.incomplete.is_empty() {
-            status.incomplete.push(self.why_not_listed(class));
+            status.incomplete.push(self.why_unknown(class));
         }
         ProviderMachine { node_ref: self.node_of(machine), machine_ref: Some(machine_ref(machine)), status, ..row }
     }
 
-    /// Why it can't be told whether the VM of a machine of this class is there, where no list has failed.
-    fn why_not_listed(&self, class: &str) -> Incomplete {
-        let is_it = |(known, _): &&(Arc<MachineClass>, Incomplete)| known.metadata.name.as_deref() == Some(class);
-        if let Some((_, why)) = self.unusable.iter().find(is_it) {
+    /// The reason why the state of a machine of this class is unknown although no list has failed.
+    fn why_unknown(&self, class: &str) -> Incomplete {
+        let is_same = |(known, _): &&(Arc<MachineClass>, Incomplete)| known.metadata.name.as_deref() == Some(class);
+        if let Some((_, why)) = self.unusable.iter().find(is_same) {
             why.clone()
         } else if self.missing_classes.contains(class) {
             no_such_class(class)
@@ -298,7 +301,7 @@ impl<'a> Seen<'a> {
             node_ref: None,
             orphan: None,
             status: self.status(None),
-            is_nobodys: false,
+            is_orphaned: false,
         }
     }
 
@@ -321,7 +324,7 @@ impl<'a> Seen<'a> {
         });
         let seen = inventory.snapshot.as_ref().map_or(self.now, |snapshot| snapshot.taken);
         let since = suspected.unwrap_or(seen);
-        let acts = (self.sources.standing)() == Standing::Leader && self.sources.outlooks.freeze() == Freeze::Flowing;
+        let acts = (self.sources.is_leading)() && self.sources.outlooks.freeze() == Freeze::Flowing;
         let last =
             collector.filter(|_| acts).map(|collector| deleted_after(vm.created, since, &collector.guards(), self.now));
         let reason = match claim {
@@ -339,12 +342,12 @@ impl<'a> Seen<'a> {
             observed_at: rfc3339(self.now),
             snapshot_age: seconds(taken.map(|taken| since(self.now, taken)).unwrap_or_default()),
             source: if is_live { Origin::Live } else { Origin::Cached }.as_str(),
-            incomplete: inventory.and_then(|inventory| inventory.trouble.clone()).into_iter().collect(),
+            incomplete: inventory.and_then(|inventory| inventory.failure.clone()).into_iter().collect(),
         }
     }
 }
 
-/// Classes that these machines name and nobody has.
+/// The classes of these machines that do not exist.
 fn missing_classes<'a>(
     machines: impl Iterator<Item = &'a MachineSnapshot>,
     inventories: &[Inventory],
@@ -357,7 +360,7 @@ fn missing_classes<'a>(
     wanted.into_iter().filter(|class| !known.contains(*class)).map(str::to_owned).collect()
 }
 
-/// Why nothing is known of the VMs of such a class.
+/// The missing input for a class that does not exist.
 fn no_such_class(class: &str) -> Incomplete {
     Incomplete::new(
         format!("class {class}"),
@@ -366,13 +369,13 @@ fn no_such_class(class: &str) -> Incomplete {
     )
 }
 
-/// What a list can't tell because something has happened since it was made.
+/// The missing input for a list that is older than a change.
 fn outdated(class: &str, what: &str) -> Incomplete {
     let message = format!("{what} since the provider was asked; ask again in ten seconds");
     Incomplete::new(format!("class {class}"), "ListOutdated", &message)
 }
 
-/// The machine's class where the inventory is of it, else the inventory's first.
+/// The class of the machine if the inventory has it, otherwise the first class of the inventory.
 fn class_of(inventory: &Inventory, machine: Option<&MachineSnapshot>) -> String {
     let names: Vec<String> = inventory.classes.iter().map(|class| class.name_any()).collect();
     let own = machine.map(|machine| machine.class_ref().name.clone()).filter(|name| names.contains(name));
@@ -388,7 +391,8 @@ fn machine_ref(machine: &MachineSnapshot) -> MachineRef {
     }
 }
 
-/// The VM's name as a name of objects, and eight digits of its identity: stable as long as the VM lives.
+/// The name of the object: the name of the VM in allowed characters, and eight digits of a digest of its provider ID. It is stable for
+/// the life of the VM.
 fn object_name(vm: &str, provider_id: &str) -> String {
     let plain: String = vm
         .to_lowercase()
@@ -396,7 +400,7 @@ fn object_name(vm: &str, provider_id: &str) -> String {
         .map(|c| if c.is_ascii_lowercase() || c.is_ascii_digit() || c == '.' { c } else { '-' })
         .take(LONGEST_NAME)
         .collect();
-    // No part between dots may begin or end with a hyphen, or be empty.
+    // A part between dots must not be empty, and must not begin or end with a hyphen.
     let parts: Vec<&str> =
         plain.split('.').map(|part| part.trim_matches('-')).filter(|part| !part.is_empty()).collect();
     let plain = if parts.is_empty() { "vm".to_owned() } else { parts.join(".") };
@@ -408,17 +412,17 @@ fn warnings(incomplete: &[Incomplete]) -> Vec<String> {
     incomplete.iter().map(Incomplete::warning).collect()
 }
 
-/// 503 for what can't be told because a provider could not be asked.
+/// 503 for an object that may exist: the list of a provider is missing.
 fn not_known(name: &str, incomplete: &[Incomplete]) -> ApiStatus {
     let why: Vec<&str> = incomplete.iter().map(|missing| missing.source.as_str()).collect();
     let message = format!("it can't be told whether {name:?} exists: no list of {}", why.join(", "));
-    ApiStatus::new(503, "ServiceUnavailable", warning(&message)).retry_after(ASK_AGAIN)
+    ApiStatus::new(503, "ServiceUnavailable", warning(&message)).retry_after(RETRY_AFTER)
 }
 
 #[async_trait]
 impl View for ProviderMachineView {
     fn description(&self) -> &Description {
-        &self.description
+        &self.renderer.description
     }
 
     fn source_rights(&self, question: Question<'_>) -> Vec<SourceRight> {
@@ -429,10 +433,11 @@ impl View for ProviderMachineView {
         if namespace != self.sources.namespace {
             return Err(NAMES.not_found(name));
         }
-        let Rows { rows, incomplete } = self.rows(freshness).await?;
+        let (rows, incomplete) = self.rows(freshness).await?;
         match rows.into_iter().find(|row| row.metadata.name.as_deref() == Some(name)) {
             Some(row) => {
-                Ok(Answer { object: NAMES.object(&row.metadata, &row)?, warnings: warnings(&row.status.incomplete) })
+                let warnings = warnings(&row.status.incomplete);
+                Ok(Answer { object: self.row(row), warnings })
             }
             None if incomplete.is_empty() => Err(NAMES.not_found(name)),
             None => Err(not_known(name, &incomplete)),
@@ -443,8 +448,8 @@ impl View for ProviderMachineView {
         if namespace.is_some_and(|namespace| namespace != self.sources.namespace) {
             return Ok(Listing::default());
         }
-        let Rows { rows, incomplete } = self.rows(freshness).await?;
-        let items = rows.iter().map(|row| NAMES.object(&row.metadata, row)).collect::<Result<Vec<_>, _>>()?;
-        Ok(Listing { rows: items.into(), warnings: warnings(&incomplete) })
+        let (rows, incomplete) = self.rows(freshness).await?;
+        let rows = rows.into_iter().map(|row| self.row(row)).collect();
+        Ok(Listing { rows, warnings: warnings(&incomplete) })
     }
 }

@@ -9,39 +9,40 @@ use serde::Serialize;
 use super::super::common::Incomplete;
 use kube_values::duration::GoDuration;
 
-/// A VM at the provider, or a machine whose VM is not there. The name is that of the VM, and some digits of its provider ID.
+/// A VM at the provider, or a machine whose VM is missing. The name consists of the name of the VM and some digits of a digest of its
+/// provider ID.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProviderMachine {
-    /// Written apart, before everything else.
+    /// The metadata, which the renderer adds to the object.
     #[serde(skip)]
     pub metadata: ObjectMeta,
-    /// The class that lists the VM, or the machine's.
+    /// The class that lists the VM, or the class of the machine.
     pub class: ClassRef,
-    /// Identity of the VM at the provider.
+    /// The identity of the VM at the provider.
     #[serde(rename = "providerID")]
     pub provider_id: String,
-    /// Name of the machine that the VM was made for, as the provider tells it.
+    /// The name of the machine that the VM was made for, as listed by the provider.
     pub vm_name: String,
-    /// Owned: a machine has the VM. Orphan: none has. Missing: a machine has it, and the provider does not. Duplicate: its
-    /// machine has another VM. Foreign: none has it, and classes of different inventories list it. Unknown: it can't be
-    /// told.
+    /// Owned: a machine has the VM. Orphan: no machine has the VM. Missing: a machine has the VM, but the provider does not list it.
+    /// Duplicate: the machine of the VM has another VM. Foreign: no machine has the VM, and classes of different inventories list
+    /// it. Unknown: the state is not known.
     #[schemars(extend("enum" = ["Owned", "Orphan", "Missing", "Duplicate", "Foreign", "Unknown"]))]
     pub state: &'static str,
-    /// The machine that has the VM, or should.
+    /// The machine of the VM.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine_ref: Option<MachineRef>,
-    /// The machine's Node.
+    /// The Node of the machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_ref: Option<NodeRef>,
-    /// What becomes of a VM that no machine has.
+    /// Details about a VM that no machine has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub orphan: Option<Orphan>,
-    /// How the answer came about.
+    /// How the answer was computed.
     pub status: Status,
-    /// No machine has it: on an older list, that is worth another look.
+    /// Whether no machine has the VM. If the list is old, the provider is asked again.
     #[serde(skip)]
-    pub is_nobodys: bool,
+    pub is_orphaned: bool,
 }
 
 /// A class.
@@ -63,7 +64,7 @@ pub struct MachineRef {
     pub uid: String,
     /// Its phase.
     pub phase: String,
-    /// When it was deleted.
+    /// The time at which it was deleted.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub deletion_timestamp: Option<String>,
@@ -79,34 +80,34 @@ pub struct NodeRef {
     pub ready: String,
 }
 
-/// What becomes of an orphan.
+/// Details about an orphan.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Orphan {
-    /// Since when no machine is known to have the VM.
+    /// The time since which no machine is known to have the VM.
     #[schemars(extend("format" = "date-time"))]
     pub since: String,
-    /// When it is deleted at the earliest; absent where nobody deletes orphans, or this process can't tell.
+    /// The earliest time of the deletion. Absent if orphans are not deleted, or if this process does not know the time.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub will_be_deleted_after: Option<String>,
-    /// Why it is an orphan.
+    /// Why the VM is an orphan.
     pub reason: String,
 }
 
-/// How an answer came about.
+/// How an answer was computed.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
-    /// When it was computed.
+    /// The time at which the answer was computed.
     #[schemars(extend("format" = "date-time"))]
     pub observed_at: String,
-    /// Age of the provider's list.
+    /// The age of the provider's list.
     pub snapshot_age: GoDuration,
-    /// live: the provider was asked for this answer; cached: it was asked before.
+    /// live: the provider was asked for this answer. cached: the provider was asked earlier.
     #[schemars(extend("enum" = ["live", "cached"]))]
     pub source: &'static str,
-    /// Inputs that are missing.
+    /// Missing inputs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub incomplete: Vec<Incomplete>,
 }

@@ -1,6 +1,6 @@
-//! What a VM on a provider's list is, and what a machine is whose VM is not on it.
+//! The state of a VM on the list of a provider, and of a machine whose VM is not on the list.
 //!
-//! Whether a machine claims a VM, and when an orphan may go, are the safety room's own rules. Pure. Source:
+//! The safety room has the rules for claims of machines on VMs, and for the deletion of orphans. Pure. Source:
 //! spec/extension-apiserver §1.2.
 
 use jiff::Timestamp;
@@ -11,25 +11,25 @@ use machine_controllers::{
     times::after,
 };
 
-/// What a VM is.
+/// The state of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// A machine has it, or is about to.
+    /// A machine has the VM, or is about to get it.
     Owned,
-    /// No machine has it.
+    /// No machine has the VM.
     Orphan,
-    /// A machine has it, and the provider does not.
+    /// A machine has the VM, but the provider does not list it.
     Missing,
-    /// Its machine has another one.
+    /// The machine of the VM has another VM.
     Duplicate,
-    /// No machine has it, and classes of different inventories list it.
+    /// No machine has the VM, and several inventories list it.
     Foreign,
-    /// It can't be told.
+    /// The state is not known.
     Unknown,
 }
 
 impl State {
-    /// Its name.
+    /// The name of the state.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Owned => "Owned",
@@ -42,64 +42,44 @@ impl State {
     }
 }
 
-/// How many there are.
+/// What the lists show about a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Number {
-    /// This one only.
-    One,
-    /// Others too.
-    More,
+pub struct Listed {
+    /// Whether several VMs are listed for the same machine.
+    pub has_namesakes: bool,
+    /// Whether several inventories list the VM.
+    pub is_shared: bool,
+    /// Whether no machine had the VM when the provider was asked for its list.
+    pub was_orphaned: bool,
 }
 
-impl Number {
-    /// Of so many.
-    pub fn of(count: usize) -> Self {
-        if count > 1 { Self::More } else { Self::One }
+/// The state of a listed VM. If the machine of the VM has gone after the list was made, then most likely the VM has gone too. Such a
+/// VM is no orphan before a newer list shows it.
+pub fn state_of_vm(claim: &Claim, listed: Listed) -> State {
+    match claim {
+        Claim::Own => State::Owned,
+        Claim::InCreation if !listed.has_namesakes => State::Owned,
+        Claim::InCreation | Claim::Leaving => State::Duplicate,
+        Claim::OtherVm(_) if listed.has_namesakes => State::Duplicate,
+        Claim::Nobody if listed.is_shared => State::Foreign,
+        Claim::Nobody if listed.was_orphaned => State::Orphan,
+        // For `OtherVm`, the list may spell the id of the machine's VM in another way.
+        Claim::Nobody
+        | Claim::OtherVm(_)
+        | Claim::Respelled(_)
+        | Claim::Unnamed
+        | Claim::Unidentified
+        | Claim::Unknown => State::Unknown,
     }
 }
 
-/// Whose a VM was when the provider was asked for its list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Then {
-    /// A machine's.
-    Somebodys,
-    /// No machine's.
-    Nobodys,
-}
-
-/// What a listed VM is. `namesakes`: VMs that are listed for the same machine; `inventories`: those that list it. A VM whose
-/// machine has gone since the list was made has most likely gone with it, and is no orphan until a newer list shows it.
-pub fn state_of_vm(claim: &Claim, namesakes: Number, inventories: Number, then: Then) -> State {
-    match (claim, namesakes, inventories) {
-        (Claim::Own, _, _) | (Claim::InCreation, Number::One, _) => State::Owned,
-        (Claim::InCreation | Claim::OtherVm(_), Number::More, _) | (Claim::Leaving, _, _) => State::Duplicate,
-        (Claim::Nobody, _, Number::More) => State::Foreign,
-        (Claim::Nobody, _, Number::One) => match then {
-            Then::Somebodys => State::Unknown,
-            Then::Nobodys => State::Orphan,
-        },
-        // The list may spell the id of the machine's VM in another way.
-        (Claim::OtherVm(_) | Claim::Respelled(_) | Claim::Unnamed | Claim::Unidentified | Claim::Unknown, _, _) => {
-            State::Unknown
-        }
-    }
-}
-
-/// What is known of the list that a machine's VM should be on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ListSeen {
-    /// It could not be made.
-    Failed,
-    /// It was made at this time.
-    At(Timestamp),
-}
-
-/// What a machine is whose VM is on no list; `None` when nothing is to be said of it.
-pub fn state_of_machine(machine: &MachineSnapshot, list: ListSeen) -> Option<State> {
+/// The state of a machine whose VM is not on the list. `listed` is the time of the list, if there is one. `None` for a machine that is
+/// not shown: it has no VM yet, or the VM comes or goes.
+pub fn state_of_machine(machine: &MachineSnapshot, listed: Option<Timestamp>) -> Option<State> {
     if machine.provider_id().is_empty() {
         return None;
     }
-    let ListSeen::At(listed) = list else { return Some(State::Unknown) };
+    let Some(listed) = listed else { return Some(State::Unknown) };
     let comes_or_goes = machine.is_deleting()
         || matches!(
             machine.phase(),
@@ -116,7 +96,7 @@ pub fn state_of_machine(machine: &MachineSnapshot, list: ListSeen) -> Option<Sta
     }
 }
 
-/// When the second verdict about an orphan may be given, at the earliest.
+/// The earliest time at which an orphan may be deleted.
 pub fn deleted_after(created: Option<Timestamp>, since: Timestamp, guards: &Guards, now: Timestamp) -> Timestamp {
     after(now, still_to_wait(created, since, guards, now))
 }
@@ -133,34 +113,28 @@ mod tests {
         Claim::OtherVm("cloud:///w".to_owned())
     }
 
+    const ORPHANED: Listed = Listed { has_namesakes: false, is_shared: false, was_orphaned: true };
+    const NAMESAKES: Listed = Listed { has_namesakes: true, ..ORPHANED };
+    const SHARED: Listed = Listed { is_shared: true, ..ORPHANED };
+    const HAD_A_MACHINE: Listed = Listed { was_orphaned: false, ..ORPHANED };
+
     #[rstest]
-    #[case::a_machine_has_it(Claim::Own, Number::One, Number::One, Then::Nobodys, State::Owned)]
-    #[case::even_if_there_are_two(Claim::Own, Number::More, Number::One, Then::Nobodys, State::Owned)]
-    #[case::a_machine_is_about_to_get_it(Claim::InCreation, Number::One, Number::One, Then::Nobodys, State::Owned)]
-    #[case::two_for_a_machine_that_has_none(
-        Claim::InCreation,
-        Number::More,
-        Number::One,
-        Then::Nobodys,
-        State::Duplicate
-    )]
-    #[case::the_machine_has_another_listed_one(other(), Number::More, Number::One, Then::Nobodys, State::Duplicate)]
-    #[case::the_machine_has_one_that_no_list_has(other(), Number::One, Number::One, Then::Nobodys, State::Unknown)]
-    #[case::nobody_s(Claim::Nobody, Number::One, Number::One, Then::Nobodys, State::Orphan)]
-    #[case::nobody_s_and_two_lists_have_it(Claim::Nobody, Number::One, Number::More, Then::Nobodys, State::Foreign)]
-    #[case::two_lists_have_it_and_a_machine(Claim::Own, Number::One, Number::More, Then::Nobodys, State::Owned)]
-    #[case::its_machine_has_gone_since(Claim::Nobody, Number::One, Number::One, Then::Somebodys, State::Unknown)]
-    #[case::its_machine_has_another_one_since(other(), Number::One, Number::One, Then::Somebodys, State::Unknown)]
-    #[case::without_an_id(Claim::Unidentified, Number::One, Number::One, Then::Nobodys, State::Unknown)]
-    #[case::without_a_name(Claim::Unnamed, Number::One, Number::One, Then::Nobodys, State::Unknown)]
-    fn a_vm_is(
-        #[case] claim: Claim,
-        #[case] namesakes: Number,
-        #[case] inventories: Number,
-        #[case] then: Then,
-        #[case] state: State,
-    ) {
-        assert_eq!(state_of_vm(&claim, namesakes, inventories, then), state);
+    #[case::a_machine_has_it(Claim::Own, ORPHANED, State::Owned)]
+    #[case::even_if_there_are_two(Claim::Own, NAMESAKES, State::Owned)]
+    #[case::a_machine_is_about_to_get_it(Claim::InCreation, ORPHANED, State::Owned)]
+    #[case::two_for_a_machine_that_has_none(Claim::InCreation, NAMESAKES, State::Duplicate)]
+    #[case::the_machine_has_another_listed_one(other(), NAMESAKES, State::Duplicate)]
+    #[case::the_machine_has_one_that_no_list_has(other(), ORPHANED, State::Unknown)]
+    #[case::no_machine_has_it(Claim::Nobody, ORPHANED, State::Orphan)]
+    #[case::no_machine_has_it_and_two_lists_do(Claim::Nobody, SHARED, State::Foreign)]
+    #[case::two_lists_have_it_and_a_machine(Claim::Own, SHARED, State::Owned)]
+    #[case::its_machine_has_gone_since(Claim::Nobody, HAD_A_MACHINE, State::Unknown)]
+    #[case::its_machine_has_another_one_since(other(), HAD_A_MACHINE, State::Unknown)]
+    #[case::its_machine_is_being_deleted(Claim::Leaving, ORPHANED, State::Duplicate)]
+    #[case::without_an_id(Claim::Unidentified, ORPHANED, State::Unknown)]
+    #[case::without_a_name(Claim::Unnamed, ORPHANED, State::Unknown)]
+    fn a_vm_is(#[case] claim: Claim, #[case] listed: Listed, #[case] state: State) {
+        assert_eq!(state_of_vm(&claim, listed), state);
     }
 
     fn at(second: i64) -> Timestamp {
@@ -177,19 +151,19 @@ mod tests {
     }
 
     #[rstest]
-    #[case::running(machine(MachinePhase::Running, "id", -60), ListSeen::At(at(0)), Some(State::Missing))]
-    #[case::failed(machine(MachinePhase::Failed, "id", -60), ListSeen::At(at(0)), Some(State::Missing))]
-    #[case::it_never_had_one(machine(MachinePhase::Running, "", -60), ListSeen::At(at(0)), None)]
-    #[case::pending(machine(MachinePhase::Pending, "id", -60), ListSeen::At(at(0)), None)]
-    #[case::on_its_way_out(machine(MachinePhase::Terminating, "id", -60), ListSeen::At(at(0)), None)]
-    #[case::the_list_is_older(machine(MachinePhase::Running, "id", 5), ListSeen::At(at(0)), Some(State::Unknown))]
-    #[case::no_list(machine(MachinePhase::Running, "id", -60), ListSeen::Failed, Some(State::Unknown))]
+    #[case::running(machine(MachinePhase::Running, "id", -60), Some(at(0)), Some(State::Missing))]
+    #[case::failed(machine(MachinePhase::Failed, "id", -60), Some(at(0)), Some(State::Missing))]
+    #[case::it_never_had_one(machine(MachinePhase::Running, "", -60), Some(at(0)), None)]
+    #[case::pending(machine(MachinePhase::Pending, "id", -60), Some(at(0)), None)]
+    #[case::on_its_way_out(machine(MachinePhase::Terminating, "id", -60), Some(at(0)), None)]
+    #[case::the_list_is_older(machine(MachinePhase::Running, "id", 5), Some(at(0)), Some(State::Unknown))]
+    #[case::no_list(machine(MachinePhase::Running, "id", -60), None, Some(State::Unknown))]
     fn a_machine_without_a_listed_vm_is(
         #[case] machine: Machine,
-        #[case] list: ListSeen,
+        #[case] listed: Option<Timestamp>,
         #[case] state: Option<State>,
     ) {
-        assert_eq!(state_of_machine(&machine.into(), list), state);
+        assert_eq!(state_of_machine(&machine.into(), listed), state);
     }
 
     #[test]

@@ -1,4 +1,3 @@
-use machine_api::v1alpha1::Machine;
 use std::{
     sync::{
         Mutex,
@@ -13,15 +12,16 @@ use super::{
     super::testing::{self, World},
     *,
 };
-use crate::extension::rows::Rows;
+use crate::extension::testing::whole;
 use kube_values::field::Findings;
+use machine_api::v1alpha1::Machine;
 use machine_driver::{
     Capabilities, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, MachineRequest, Measured, OpContext,
     Registry, Status as DriverStatus, VmIdentity, VolumeIdsRequest,
 };
 use mcm_metrics::Metrics;
 
-/// A provider that lists what it is told, slowly; classes whose spec says `other` have an inventory of their own.
+/// A provider with the given VMs and slow lists.
 pub(in crate::extension::views) struct Provider {
     info: DriverInfo,
     vms: Mutex<Vec<ListedVm>>,
@@ -101,27 +101,23 @@ fn running(name: &str) -> Machine {
 async fn list(world: &World, freshness: Freshness) -> Listing {
     let view = ProviderMachineView::new(&world.sources);
     let listing = view.list(None, freshness).await.unwrap();
-    for row in told(&listing) {
-        testing::conforming(&view, row.clone());
+    for row in &listing.rows {
+        testing::conforming(&view, row);
     }
     listing
 }
 
-/// The rows of this view are told as soon as they are seen.
-fn told(listing: &Listing) -> &[Value] {
-    match &listing.rows {
-        Rows::Told(rows) => rows,
-        Rows::Seen(..) => panic!("not told yet"),
-    }
+fn objects(listing: &Listing) -> Vec<Value> {
+    listing.rows.iter().map(whole).collect()
 }
 
 fn states(listing: &Listing) -> BTreeMap<String, String> {
     let text = |row: &Value, at: &str| row.pointer(at).and_then(Value::as_str).unwrap_or_default().to_owned();
-    told(listing).iter().map(|row| (text(row, "/providerID"), text(row, "/state"))).collect()
+    objects(listing).iter().map(|row| (text(row, "/providerID"), text(row, "/state"))).collect()
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_two_machines_with_one_vm_the_owner_is_told() {
+async fn of_two_machines_with_one_vm_the_owner_is_shown() {
     let provider = Provider::listing(&[("a", "a")]);
     let world = provider.world();
     world.add_machine(running("a"));
@@ -130,12 +126,12 @@ async fn of_two_machines_with_one_vm_the_owner_is_told() {
     world.add_machine(twin);
     world.add_node("a", "a");
     let listing = list(&world, Freshness::Recent).await;
-    let row = &told(&listing)[0];
+    let row = &objects(&listing)[0];
     assert_eq!((&row["machineRef"]["name"], &row["nodeRef"]["name"]), (&json!("a"), &json!("a")));
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_vm_and_each_machine_without_one_is_told() {
+async fn each_vm_and_each_machine_without_one_has_a_row() {
     let provider = Provider::listing(&[("a", "a"), ("x", "gone"), ("b2", "b"), ("b", "b"), ("c", "c")]);
     let world = provider.world();
     world.add_machine(running("a"));
@@ -153,19 +149,19 @@ async fn each_vm_and_each_machine_without_one_is_told() {
         ("cloud:///x", "Orphan"),
     ];
     assert_eq!(states(&listing), expected.map(|(id, state)| (id.to_owned(), state.to_owned())).into());
-    let row = |id: &str| told(&listing).iter().find(|row| row["providerID"] == id).unwrap();
+    let row = |id: &str| objects(&listing).into_iter().find(|row| row["providerID"] == id).unwrap();
     assert_eq!(row("cloud:///a")["nodeRef"]["name"], "a");
     assert_eq!(row("cloud:///a")["status"]["source"], "live");
     assert_eq!(row("cloud:///lost")["metadata"]["name"], "lost.missing");
     let orphan = row("cloud:///x");
     assert_eq!(orphan["orphan"]["reason"], "no machine gone exists");
-    assert_eq!(orphan["orphan"].get("willBeDeletedAfter"), None, "nobody here deletes orphans");
+    assert_eq!(orphan["orphan"].get("willBeDeletedAfter"), None, "orphans are not deleted here");
     assert_eq!(orphan.get("machineRef"), None);
     assert_eq!(orphan["metadata"]["labels"]["views.machine.sapcloud.io/state"], "Orphan");
     assert!(listing.warnings.is_empty());
 
     let name = orphan["metadata"]["name"].as_str().unwrap();
-    let one = ProviderMachineView::new(&world.sources).get("ns", name, Freshness::Any).await.unwrap().object;
+    let one = whole(&ProviderMachineView::new(&world.sources).get("ns", name, Freshness::Any).await.unwrap().object);
     assert_eq!((one["providerID"].as_str(), &one["metadata"]["uid"]), (Some("cloud:///x"), &orphan["metadata"]["uid"]));
 }
 
@@ -188,7 +184,7 @@ async fn xa_151_however_many_ask_the_provider_is_asked_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_orphan_of_an_old_list_is_looked_for_on_a_new_one() {
+async fn an_orphan_on_an_old_list_is_looked_for_on_a_new_one() {
     let provider = Provider::listing(&[("a", "a")]);
     let world = provider.world();
     world.add_machine(running("a"));
@@ -196,7 +192,7 @@ async fn an_orphan_of_an_old_list_is_looked_for_on_a_new_one() {
     world.sources.views.machines.delete(&running("a"));
     provider.vms.lock().unwrap().clear();
     tokio::time::advance(Duration::from_secs(12)).await;
-    assert_eq!(states(&list(&world, Freshness::Any).await).len(), 1, "whatever is in memory");
+    assert_eq!(states(&list(&world, Freshness::Any).await).len(), 1, "the list in memory");
     assert_eq!(states(&list(&world, Freshness::Recent).await).len(), 0);
     assert_eq!(provider.asked(), 2);
 }
@@ -213,12 +209,13 @@ async fn a_vm_that_went_with_its_machine_is_no_orphan_on_an_older_list() {
     let listing = list(&world, Freshness::Recent).await;
     let expected = [("cloud:///a", "Unknown"), ("cloud:///x", "Orphan")];
     assert_eq!(states(&listing), expected.map(|(id, state)| (id.to_owned(), state.to_owned())).into());
-    let doubtful = told(&listing).iter().find(|row| row["providerID"] == "cloud:///a").unwrap();
+    let doubtful = objects(&listing).into_iter().find(|row| row["providerID"] == "cloud:///a").unwrap();
     assert_eq!(
         (doubtful.get("orphan"), &doubtful["status"]["incomplete"][0]["reason"]),
         (None, &json!("ListOutdated"))
     );
-    let fleet = super::super::FleetView::new(&world.sources).get("ns", "ns", Freshness::Recent).await.unwrap().object;
+    let fleet = super::super::FleetView::new(&world.sources).get("ns", "ns", Freshness::Recent).await.unwrap();
+    let fleet = whole(&fleet.object);
     assert_eq!(fleet["machines"]["orphans"], 1);
     tokio::time::advance(Duration::from_secs(10)).await;
     assert_eq!(states(&list(&world, Freshness::Recent).await).len(), 1);
@@ -226,7 +223,7 @@ async fn a_vm_that_went_with_its_machine_is_no_orphan_on_an_older_list() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_goes_before_the_provider_answers_leaves_no_empty_list() {
+async fn a_caller_that_goes_before_the_answer_leaves_no_empty_list() {
     let provider = Provider::listing(&[("a", "a")]);
     let world = provider.world();
     world.add_machine(running("a"));
@@ -240,14 +237,14 @@ async fn whoever_goes_before_the_provider_answers_leaves_no_empty_list() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn xa_150_a_list_that_fails_says_so_and_concludes_nothing() {
+async fn xa_150_a_failed_list_is_reported_and_shows_no_machine_as_missing() {
     let provider = Provider::listing(&[]);
     *provider.fails.lock().unwrap() = Some(DriverStatus::new(Code::Unauthenticated, "who are you"));
     let world = provider.world();
     world.add_machine(running("a"));
     let listing = list(&world, Freshness::Recent).await;
     assert_eq!(states(&listing), [("cloud:///a".to_owned(), "Unknown".to_owned())].into());
-    assert_eq!(told(&listing)[0]["status"]["incomplete"][0]["reason"], "Unauthenticated");
+    assert_eq!(objects(&listing)[0]["status"]["incomplete"][0]["reason"], "Unauthenticated");
     assert!(listing.warnings[0].starts_with("class c is not complete: Unauthenticated"), "{:?}", listing.warnings);
     let view = ProviderMachineView::new(&world.sources);
     let refused = view.get("ns", "nobody", Freshness::Recent).await.unwrap_err();
@@ -266,13 +263,13 @@ async fn the_last_list_is_kept_for_ten_minutes() {
         tokio::time::advance(Duration::from_secs(after)).await;
         let listing = list(&world, Freshness::Recent).await;
         assert_eq!(states(&listing)["cloud:///a"], state, "{listing:?}");
-        assert_eq!(told(&listing)[0]["status"]["source"], "cached");
+        assert_eq!(objects(&listing)[0]["status"]["source"], "cached");
         assert_eq!(listing.warnings.len(), 1);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_class_that_can_t_be_used_is_told_beside_the_others() {
+async fn a_class_that_can_t_be_used_is_reported_beside_the_others() {
     let provider = Provider::listing(&[("a", "a")]);
     let world = provider.world();
     world.add_class("strange", json!({ "provider": "nowhere" }));
@@ -284,19 +281,19 @@ async fn a_class_that_can_t_be_used_is_told_beside_the_others() {
     assert_eq!(states(&listing)["cloud:///a"], "Owned");
     assert_eq!(states(&listing)["cloud:///b"], "Unknown");
     assert!(listing.warnings[0].starts_with("class strange"), "{:?}", listing.warnings);
-    let row = told(&listing).iter().find(|row| row["providerID"] == "cloud:///b").unwrap();
+    let row = objects(&listing).into_iter().find(|row| row["providerID"] == "cloud:///b").unwrap();
     assert_eq!(row["status"]["incomplete"][0]["reason"], "ClassNotUsable");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_machine_of_a_class_that_is_not_there_says_so() {
+async fn a_machine_of_a_missing_class_names_the_class() {
     let world = Provider::listing(&[]).world();
     let mut machine = running("a");
     machine.spec.class.name = "typo".to_owned();
     world.add_machine(machine);
     let listing = list(&world, Freshness::Recent).await;
     assert_eq!(states(&listing)["cloud:///a"], "Unknown");
-    assert_eq!(told(&listing)[0]["status"]["incomplete"][0]["reason"], "ClassNotFound");
+    assert_eq!(objects(&listing)[0]["status"]["incomplete"][0]["reason"], "ClassNotFound");
     assert!(listing.warnings[0].starts_with("class typo is not complete: ClassNotFound"), "{:?}", listing.warnings);
 }
 
@@ -308,7 +305,7 @@ async fn classes_of_one_inventory_cost_one_call() {
     world.add_class("stranger", json!({ "providerSpec": { "region": "far" } }));
     world.add_machine(running("a"));
     let listing = list(&world, Freshness::Recent).await;
-    assert_eq!((provider.asked(), told(&listing).len()), (2, 1), "one VM, however many list it");
+    assert_eq!((provider.asked(), objects(&listing).len()), (2, 1), "one VM, however many list it");
     assert_eq!(states(&listing)["cloud:///a"], "Owned");
 }
 
@@ -317,11 +314,11 @@ async fn the_fleet_counts_orphans_only_where_a_list_is_known() {
     let provider = Provider::listing(&[("x", "gone")]);
     let world = provider.world();
     let fleet = super::super::FleetView::new(&world.sources);
-    let orphans = |object: &Value| object["machines"].get("orphans").cloned();
-    assert_eq!(orphans(&fleet.get("ns", "ns", Freshness::Recent).await.unwrap().object), None);
+    let orphans = |answer: Answer| whole(&answer.object)["machines"].get("orphans").cloned();
+    assert_eq!(orphans(fleet.get("ns", "ns", Freshness::Recent).await.unwrap()), None);
     assert_eq!(provider.asked(), 0);
     list(&world, Freshness::Recent).await;
-    assert_eq!(orphans(&fleet.get("ns", "ns", Freshness::Recent).await.unwrap().object), Some(json!(1)));
+    assert_eq!(orphans(fleet.get("ns", "ns", Freshness::Recent).await.unwrap()), Some(json!(1)));
 }
 
 #[test]
@@ -335,7 +332,7 @@ fn names_are_names_of_objects() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_loop_of_orphans_has_listed_is_not_asked_for_again() {
+async fn a_list_of_the_orphan_loop_is_not_asked_for_again() {
     let provider = Provider::listing(&[("a", "a")]);
     let world = provider.world();
     world.add_machine(running("a"));
@@ -354,8 +351,9 @@ async fn th_31_names_of_a_hostile_provider_harm_no_reader() {
     let provider = Provider::listing(&vms);
     let world = provider.world();
     let listing = list(&world, Freshness::Recent).await;
-    let names: BTreeSet<&str> = told(&listing).iter().filter_map(|row| row["metadata"]["name"].as_str()).collect();
-    assert_eq!(names.len(), hostile.len(), "each is told under a name of its own: {names:?}");
+    let objects = objects(&listing);
+    let names: BTreeSet<&str> = objects.iter().filter_map(|row| row["metadata"]["name"].as_str()).collect();
+    assert_eq!(names.len(), hostile.len(), "each has its own name: {names:?}");
     for name in &names {
         let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
         assert!(name.len() <= 253 && name.chars().all(is_plain), "{name}");
@@ -363,11 +361,11 @@ async fn th_31_names_of_a_hostile_provider_harm_no_reader() {
             name.split('.').all(|part| !part.is_empty() && !part.starts_with('-') && !part.ends_with('-')),
             "{name}"
         );
-        // What is told can be asked for again.
+        // Each listed object can be read by its name.
         let view = ProviderMachineView::new(&world.sources);
         assert!(view.get("ns", name, Freshness::Any).await.is_ok(), "{name}");
     }
-    for row in told(&listing) {
+    for row in &objects {
         for text in ["/vmName", "/providerID", "/orphan/reason"] {
             let text = row.pointer(text).and_then(Value::as_str).unwrap_or_default();
             assert!(!text.chars().any(char::is_control) && text.len() <= 1024, "{text:?}");
@@ -376,7 +374,7 @@ async fn th_31_names_of_a_hostile_provider_harm_no_reader() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn th_32_what_a_provider_repeats_of_a_secret_is_not_told() {
+async fn th_32_a_secret_in_a_provider_s_message_is_redacted() {
     let provider = Provider::listing(&[]);
     let refusal = DriverStatus::new(Code::Unauthenticated, "user root with password hunter2-and-more is unknown");
     *provider.fails.lock().unwrap() = Some(refusal);
@@ -396,6 +394,6 @@ async fn th_32_what_a_provider_repeats_of_a_secret_is_not_told() {
     ));
     world.add_machine(running("a"));
     let listing = list(&world, Freshness::Recent).await;
-    let told = format!("{listing:?}");
-    assert!(told.contains("password <redacted> is unknown") && !told.contains("hunter2"), "{told}");
+    let text = format!("{listing:?}");
+    assert!(text.contains("password <redacted> is unknown") && !text.contains("hunter2"), "{text}");
 }

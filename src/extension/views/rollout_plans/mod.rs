@@ -1,6 +1,6 @@
 //! `rolloutplans`: what a change of a deployment would do.
 //!
-//! Admission's own rules judge the proposal, the deployment's and the sets' own decisions play it through
+//! The rules of admission judge the proposal. The decisions of the controllers of deployments and sets are simulated
 //! ([`machine_simulation::forecast`]). Nothing is stored. Source: spec/extension-apiserver §1.5.
 
 mod proposal;
@@ -8,7 +8,7 @@ mod shape;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -21,10 +21,13 @@ use self::{
 use super::{
     Sources,
     common::{count, metadata, not_ready, right, right_to_read, seconds, warning},
-    describe::{Names, column, computed, name_column, wide},
-    turns::Turns,
+    describe::{Names, column, name_column, wide},
 };
-use crate::extension::view::{Answer, Description, Freshness, Question, SourceRight, View};
+use crate::extension::{
+    blocking::Limiter,
+    rows::Renderer,
+    view::{Answer, Description, Freshness, Question, SourceRight, View},
+};
 use controller_runtime::{key::ObjectKey, snapshot::Snapshot};
 use kube_protocol::{request::Verb, status::ApiStatus};
 use machine_api::{kind::Kind, names::label, v1alpha1::StrategyType};
@@ -38,19 +41,20 @@ use machine_controllers::{
     times::rfc3339,
     views::{BY_CONTROLLER, ORPHANS},
 };
-use machine_simulation::forecast::{self, Cut, Forecast, Stuck, forecast};
+use machine_simulation::forecast::{self, Cut, Forecast, Stuck};
 
 const NAMES: Names =
     Names { kind: "RolloutPlan", plural: "rolloutplans", short: "rop", verbs: &[Verb::Get, Verb::Create] };
-/// Steps that are told at most, whoever asks, and unless said otherwise.
-const AT_MOST: i32 = 1000;
-const USUAL_STEPS: i32 = 200;
+/// Most steps that a review may ask for.
+const MAX_STEPS: i32 = 1000;
+/// Most steps of a review that does not say a number.
+const DEFAULT_STEPS: i32 = 200;
 
 /// The view `rolloutplans`.
 pub struct RolloutPlanView {
     sources: Sources,
-    description: Description,
-    turns: Turns,
+    renderer: Arc<Renderer<RolloutPlan>>,
+    limiter: Limiter,
 }
 
 impl RolloutPlanView {
@@ -58,25 +62,26 @@ impl RolloutPlanView {
     pub fn new(sources: &Sources) -> Self {
         let columns = vec![
             name_column(),
-            column("Strategy", "string", ".status.strategy", "How machines are replaced."),
-            computed("Replace", "integer", |plan| counted(plan, "toReplace"), "Machines that go."),
-            wide(computed(
-                "Update",
-                "integer",
-                |plan| counted(plan, "toUpdate"),
-                "Machines that are updated in place.",
-            )),
-            column("Keep", "integer", ".status.toKeep", "Machines that stay."),
-            column("Create", "integer", ".status.toCreate", "Machines that are made."),
-            column("Peak", "integer", ".status.peakMachines", "Most machines at once."),
-            column("Min available", "integer", ".status.minAvailable", "Least available machines."),
-            column("Estimate", "string", ".status.estimatedDuration", "How long it takes."),
-            computed("Stuck", "string", stuck_cell, "Why it does not come to an end, or why the plan of it does not."),
+            column("Strategy", "string", "How machines are replaced.", |plan: &RolloutPlan| {
+                plan.status.strategy.as_str().into()
+            }),
+            column("Replace", "integer", "Machines that go.", |plan| plan.status.to_replace.len().into()),
+            wide(column("Update", "integer", "Machines that are updated in place.", |plan| {
+                plan.status.to_update.len().into()
+            })),
+            column("Keep", "integer", "Machines that stay.", |plan| plan.status.to_keep.into()),
+            column("Create", "integer", "Machines that are made.", |plan| plan.status.to_create.into()),
+            column("Peak", "integer", "Most machines at once.", |plan| plan.status.peak_machines.into()),
+            column("Min available", "integer", "Least available machines.", |plan| plan.status.min_available.into()),
+            column("Estimate", "string", "How long it takes.", |plan| {
+                plan.status.estimated_duration.to_string().into()
+            }),
+            column("Stuck", "string", "Why it does not come to an end, or why the plan of it does not.", stuck_cell),
         ];
         Self {
             sources: sources.clone(),
-            description: NAMES.describe::<RolloutPlan>(columns, &[]),
-            turns: Turns::at_a_time(sources.plans_at_a_time),
+            renderer: NAMES.describe(columns, &[]),
+            limiter: Limiter::new(sources.plans_at_a_time),
         }
     }
 
@@ -94,25 +99,25 @@ impl RolloutPlanView {
         let status = match proposal.deployment {
             Some(deployment) if proposal.admission.allowed => {
                 let question = self.question(deployment.into(), &asked, now);
-                let foretold = if let Some(stuck) = self.hindrance(&question.deployment) {
-                    unplayed(&question, stuck)
+                let forecast = if let Some(stuck) = self.obstacle(&question.deployment) {
+                    forecast_without_steps(&question, stuck)
                 } else {
-                    let played = question.clone();
-                    self.turns.play(move |go_on| forecast(&played, go_on)).await?
+                    let simulated = question.clone();
+                    self.limiter.run(move |go_on| forecast::forecast(&simulated, go_on)).await?
                 };
-                Status { admission: proposal.admission, ..told(&question, &stored, &foretold) }
+                Status { admission: proposal.admission, ..status_of(&question, &stored, &forecast) }
             }
             _ => Status { admission: proposal.admission, ..Status::default() },
         };
         let metadata = metadata(NAMES.kind, &ObjectKey::new(namespace, name), "", now);
         let status = Status { observed_at: rfc3339(now), ..status };
         let warnings = warnings(&status);
-        let object = NAMES.object(&metadata, &RolloutPlan { spec: asked.echo(), status })?;
-        Ok(Answer { object, warnings })
+        let body = RolloutPlan { spec: asked.echo(), status };
+        Ok(Answer { object: self.renderer.row((metadata, body)), warnings })
     }
 
-    /// Why there is no rollout to play through, if there is none.
-    fn hindrance(&self, deployment: &DeploymentSnapshot) -> Option<Stuck> {
+    /// The reason why the rollout can't begin, if there is one.
+    fn obstacle(&self, deployment: &DeploymentSnapshot) -> Option<Stuck> {
         if deployment.is_deleting() {
             let message = "the deployment is being deleted, and its machines with it".to_owned();
             return Some(Stuck { reason: "BeingDeleted", message });
@@ -123,7 +128,7 @@ impl RolloutPlanView {
             .then(|| Stuck { reason: "NoTarget", message: in_place::NO_TARGET.to_owned() })
     }
 
-    /// The deployment as it is to be, and all that its rollout may touch.
+    /// The input of the simulation: the proposed deployment, and all objects that its rollout may change.
     fn question(&self, deployment: DeploymentSnapshot, asked: &Asked, now: Timestamp) -> forecast::Question {
         let views = &self.sources.views;
         let namespace = deployment.namespace();
@@ -150,8 +155,8 @@ impl RolloutPlanView {
     }
 }
 
-/// The answer where nothing is played through.
-fn unplayed(question: &forecast::Question, stuck: Stuck) -> Forecast {
+/// The forecast for a rollout that can't begin.
+fn forecast_without_steps(question: &forecast::Question, stuck: Stuck) -> Forecast {
     let staying = question.machines.iter().filter(|machine| !is_terminating(machine)).count();
     Forecast {
         steps: Vec::new(),
@@ -163,37 +168,33 @@ fn unplayed(question: &forecast::Question, stuck: Stuck) -> Forecast {
     }
 }
 
-/// How many machines a list of the answer names.
-fn counted(plan: &Value, list: &str) -> Value {
-    Value::from(plan["status"][list].as_array().map_or(0, Vec::len))
-}
-
-/// Why the rollout does not come to an end; or that the plan of it does not, so that its figures are only part of the truth.
-fn stuck_cell(plan: &Value) -> Value {
-    let status = &plan["status"];
-    match &status["stuck"]["reason"] {
-        Value::Null if status["admission"]["allowed"] == false => Value::from("Denied"),
-        Value::Null if status["truncated"] == true => Value::from("Truncated"),
-        reason => reason.clone(),
+/// Why the rollout does not end, or why the plan ends before the rollout, so that its figures are incomplete.
+fn stuck_cell(plan: &RolloutPlan) -> Value {
+    let status = &plan.status;
+    match &status.stuck {
+        Some(stuck) => stuck.reason.as_str().into(),
+        None if !status.admission.allowed => "Denied".into(),
+        None if status.truncated => "Truncated".into(),
+        None => Value::Null,
     }
 }
 
-/// Why a plan ends before the rollout.
-fn why_cut(cut: Cut, question: &forecast::Question, foretold: &Forecast) -> String {
-    let until = foretold.steps.len();
+/// The reason why a plan ends before the rollout.
+fn why_cut(cut: Cut, question: &forecast::Question, forecast: &Forecast) -> String {
+    let until = forecast.steps.len();
     match cut {
         Cut::Steps => {
-            format!("the rollout has more steps than {} (spec.maxSteps, at most {AT_MOST})", question.most_steps)
+            format!("the rollout has more steps than {} (spec.maxSteps, at most {MAX_STEPS})", question.most_steps)
         }
         Cut::Time => format!(
             "the rollout is too large to be played through within {}; it is told until {} from now, in steps: {until}",
-            seconds(Turns::BUDGET),
-            seconds(foretold.took)
+            seconds(Limiter::BUDGET),
+            seconds(forecast.took)
         ),
     }
 }
 
-/// What a reader is warned of who may not look at the whole plan.
+/// Warnings for a caller that does not read the whole plan.
 fn warnings(status: &Status) -> Vec<String> {
     let denied =
         status.admission.errors.iter().map(|error| format!("would be denied: {}: {}", error.field, error.message));
@@ -201,8 +202,8 @@ fn warnings(status: &Status) -> Vec<String> {
     denied.chain(status.admission.warnings.iter().cloned()).chain(cut).map(|text| warning(&text)).collect()
 }
 
-/// The answer, apart from what admission says.
-fn told(question: &forecast::Question, stored: &DeploymentSnapshot, foretold: &Forecast) -> Status {
+/// The status of the plan, without the result of admission.
+fn status_of(question: &forecast::Question, stored: &DeploymentSnapshot, forecast: &Forecast) -> Status {
     let deployment = &question.deployment;
     let template = deployment.template();
     let (name, hash) = new_set_identity(deployment);
@@ -212,7 +213,7 @@ fn told(question: &forecast::Question, stored: &DeploymentSnapshot, foretold: &F
     equal.sort_by_key(|set| set.created());
     let existing = equal.first();
     let limits = Fenceposts::of(deployment);
-    let to_replace = to_replace(question, foretold, existing.map(|set| set.name().to_owned()).as_deref());
+    let to_replace = to_replace(question, forecast, existing.map(|set| set.name().to_owned()).as_deref());
     let staying = question.machines.iter().filter(|machine| is_owned(machine, question) && !is_terminating(machine));
     Status {
         changes_template: !is_equal(stored.template(), template),
@@ -225,19 +226,19 @@ fn told(question: &forecast::Question, stored: &DeploymentSnapshot, foretold: &F
         max_surge: limits.surge,
         max_unavailable: limits.max_unavailable(deployment.replicas()),
         to_keep: count(staying.count().saturating_sub(to_replace.len())),
-        to_create: count(foretold.steps.iter().map(|step| step.creates).sum()),
-        to_update: to_update(question, foretold),
+        to_create: count(forecast.steps.iter().map(|step| step.creates).sum()),
+        to_update: to_update(question, forecast),
         to_replace,
-        steps: foretold.steps.iter().enumerate().map(|(place, step)| step_view(place, step)).collect(),
-        peak_machines: count(foretold.peak),
-        min_available: count(foretold.least_available),
-        estimated_duration: seconds(foretold.took),
-        stuck: foretold
+        steps: forecast.steps.iter().enumerate().map(|(place, step)| step_view(place, step)).collect(),
+        peak_machines: count(forecast.peak),
+        min_available: count(forecast.least_available),
+        estimated_duration: seconds(forecast.took),
+        stuck: forecast
             .stuck
             .as_ref()
             .map(|stuck| StuckView { reason: stuck.reason.to_owned(), message: stuck.message.clone() }),
-        truncated: foretold.cut.is_some(),
-        truncated_because: foretold.cut.map(|cut| why_cut(cut, question, foretold)),
+        truncated: forecast.cut.is_some(),
+        truncated_because: forecast.cut.map(|cut| why_cut(cut, question, forecast)),
         ..Status::default()
     }
 }
@@ -262,13 +263,13 @@ fn is_owned(machine: &MachineSnapshot, question: &forecast::Question) -> bool {
     question.sets.iter().any(|set| Some(set.uid()) == owner)
 }
 
-/// The machines of today that go, in the order in which they do.
-fn to_replace(question: &forecast::Question, foretold: &Forecast, new_set: Option<&str>) -> Vec<Replaced> {
+/// The present machines that the rollout deletes, in order.
+fn to_replace(question: &forecast::Question, forecast: &Forecast, new_set: Option<&str>) -> Vec<Replaced> {
     let machines: BTreeMap<String, &MachineSnapshot> =
         question.machines.iter().map(|machine| (machine.name().to_owned(), machine)).collect();
     let sets: BTreeMap<String, &SetSnapshot> = question.sets.iter().map(|set| (set.name().to_owned(), set)).collect();
     let mut all = Vec::new();
-    for step in &foretold.steps {
+    for step in &forecast.steps {
         for machine in step.deletes.iter().filter_map(|name| machines.get(name)) {
             let is_marked = sets.get(&step.set).is_some_and(|set| is_marked(machine, set));
             let reason = if is_marked {
@@ -294,13 +295,14 @@ fn to_replace(question: &forecast::Question, foretold: &Forecast, new_set: Optio
     all
 }
 
-/// The machines that are updated in place, in the order in which their Nodes are picked.
-fn to_update(question: &forecast::Question, foretold: &Forecast) -> Vec<Updated> {
-    let steps = foretold.steps.iter();
+/// The machines that are updated in place, in the order in which their Nodes are selected.
+fn to_update(question: &forecast::Question, forecast: &Forecast) -> Vec<Updated> {
+    let steps = forecast.steps.iter();
     let picked = steps.flat_map(|step| step.updates.iter().map(move |name| (step, name)));
     let machine_of = |name: &String| question.machines.iter().find(|machine| machine.name() == name);
-    let told = picked.filter_map(|(step, name)| Some((step, machine_of(name)?)));
-    told.enumerate()
+    let found = picked.filter_map(|(step, name)| Some((step, machine_of(name)?)));
+    found
+        .enumerate()
         .map(|(place, (step, machine))| Updated {
             name: machine.name().to_owned(),
             machine_set: step.set.clone(),
@@ -318,7 +320,7 @@ fn node_label(machine: &MachineSnapshot) -> Option<String> {
 #[async_trait]
 impl View for RolloutPlanView {
     fn description(&self) -> &Description {
-        &self.description
+        &self.renderer.description
     }
 
     fn source_rights(&self, question: Question<'_>) -> Vec<SourceRight> {
@@ -327,7 +329,7 @@ impl View for RolloutPlanView {
             Question::Get { .. } | Question::List { .. } => right_to_read(deployments, question),
             Question::Create { namespace, review } => {
                 let name = review.pointer("/spec/machineDeploymentName").and_then(Value::as_str);
-                // A review that names none is refused, but not before it is known who asks.
+                // A review without a name is refused later. Until then it needs the right to list.
                 let verb = if name.is_some() { Verb::Get } else { Verb::List };
                 vec![right(verb, deployments, Some(namespace), name)]
             }

@@ -1,13 +1,13 @@
-//! A proposed deployment: how a review is read, and what admission says of it.
+//! A proposed deployment: reading the review, and the judgement of admission.
 //!
-//! Defaults and rules are those of the webhooks, asked in process. What is malformed refuses the review; what admission
-//! would deny is an answer. Source: spec/extension-apiserver §1.5.
+//! Defaults and rules are those of the webhooks, called in this process. A malformed review is refused. A proposal that admission
+//! would deny gets a plan that says so. Source: spec/extension-apiserver §1.5.
 
 use serde_json::{Value, json};
 
 use super::{
-    super::common::{length, review as review_of},
-    AT_MOST, NAMES, Sources, USUAL_STEPS,
+    super::common::{checked_duration, review as review_of},
+    DEFAULT_STEPS, MAX_STEPS, NAMES, Sources,
     shape::{Admission, Assume, FieldMessage, ProposedClass, Spec},
 };
 use crate::extension::view::GROUP;
@@ -26,39 +26,39 @@ use machine_api::{
 use machine_controllers::snapshots::DeploymentSnapshot;
 use machine_simulation::forecast::Assumptions;
 
-/// A question that can be answered.
+/// A valid request for a plan.
 #[derive(Clone, Debug)]
 pub struct Asked {
     spec: Spec,
-    /// How the world goes on.
+    /// The assumed durations and failures.
     pub assume: Assumptions,
-    /// Steps that are told.
+    /// Most steps of the plan.
     pub most_steps: usize,
 }
 
 impl Asked {
-    /// Reads a review; answers its name too, which may be empty.
+    /// Reads name and request of a review. The name may be empty.
     ///
     /// # Errors
-    /// 400 for what is no review of this kind, 422 for fields that can't be used.
+    /// 400 for an unreadable review, 422 for invalid fields.
     pub fn read(review: &Value) -> Result<(String, Self), ApiStatus> {
         let (name, spec): (String, Spec) = review_of(&NAMES, review)?;
         let asked = Self::of(spec, &name)?;
         Ok((name, asked))
     }
 
-    /// The question of this specification.
+    /// The request of this specification.
     ///
     /// # Errors
-    /// 422 for fields that can't be used.
+    /// 422 for invalid fields.
     pub fn of(spec: Spec, name: &str) -> Result<Self, ApiStatus> {
         let mut causes = Vec::new();
         if spec.machine_deployment_name.is_empty() {
             causes.push(Cause::required("spec.machineDeploymentName", "name the deployment that is to be changed"));
         }
-        let steps = spec.max_steps.unwrap_or(USUAL_STEPS);
-        if !(1..=AT_MOST).contains(&steps) {
-            causes.push(Cause::invalid("spec.maxSteps", &json!(steps), &format!("must be from 1 to {AT_MOST}")));
+        let steps = spec.max_steps.unwrap_or(DEFAULT_STEPS);
+        if !(1..=MAX_STEPS).contains(&steps) {
+            causes.push(Cause::invalid("spec.maxSteps", &json!(steps), &format!("must be from 1 to {MAX_STEPS}")));
         }
         let assume = assumptions(spec.assume.as_ref(), &mut causes);
         if !causes.is_empty() {
@@ -67,12 +67,12 @@ impl Asked {
         Ok(Self { spec, assume, most_steps: usize::try_from(steps).unwrap_or(1) })
     }
 
-    /// The deployment that is asked about.
+    /// The name of the deployment.
     pub fn deployment_name(&self) -> &str {
         &self.spec.machine_deployment_name
     }
 
-    /// 422: there is no deployment of this name.
+    /// 422: the deployment does not exist.
     pub fn no_such_deployment(&self, name: &str) -> ApiStatus {
         let cause = Cause::invalid(
             "spec.machineDeploymentName",
@@ -82,7 +82,7 @@ impl Asked {
         ApiStatus::invalid(GROUP, NAMES.kind, name, vec![cause])
     }
 
-    /// What was asked, without what the class says: it may hold secrets.
+    /// The specification for the answer, without the content of the class, which may contain secrets.
     pub fn echo(&self) -> Spec {
         let class = self.spec.proposed_class.as_ref();
         Spec {
@@ -95,7 +95,7 @@ impl Asked {
 fn assumptions(assume: Option<&Assume>, causes: &mut Vec<Cause>) -> Assumptions {
     let usual = Assumptions::usual();
     let Some(assume) = assume else { return usual };
-    let mut time = |field: &str, given, usual| match length(field, given) {
+    let mut time = |field: &str, given, usual| match checked_duration(field, given) {
         Ok(given) => given.unwrap_or(usual),
         Err(cause) => {
             causes.push(cause);
@@ -112,11 +112,11 @@ fn assumptions(assume: Option<&Assume>, causes: &mut Vec<Cause>) -> Assumptions 
     Assumptions { create, drain, update, fail_every: u32::try_from(fail_every).unwrap_or(0) }
 }
 
-/// A proposed deployment, and what admission says of it.
+/// A proposed deployment and the judgement of admission.
 pub struct Proposal {
-    /// The deployment as it would be stored; none when it can't be read.
+    /// The deployment as it would be stored; `None` if it can't be read.
     pub deployment: Option<MachineDeployment>,
-    /// What admission says.
+    /// The judgement of admission.
     pub admission: Admission,
 }
 
@@ -142,7 +142,7 @@ impl Proposal {
         }
         default(Kind::MachineDeployment, &old, &mut new, namespace);
         let mut admission = Admission { allowed: true, ..Admission::default() };
-        // What is stored stands, even if it would not be admitted today.
+        // The stored deployment is not judged, even if admission would deny it today.
         if asked.spec.proposed.is_some() {
             judge(sources, Kind::MachineDeployment, &old, &new, namespace, &mut admission);
         }
@@ -167,7 +167,7 @@ fn as_object(kind: Kind, mut value: Value) -> Value {
     value
 }
 
-/// Fills in what the webhook would.
+/// Sets the defaults of the webhook.
 fn default(kind: Kind, old: &Value, new: &mut Value, namespace: &str) {
     let patch = default_patch(&DefaultingRequest {
         kind,
@@ -206,8 +206,8 @@ fn judge(sources: &Sources, kind: Kind, old: &Value, new: &Value, namespace: &st
     }
 }
 
-/// What is wrong with a field. Of a class no value is repeated, be it proposed or stored: it may be a secret, and whoever asks
-/// need not be allowed to read classes.
+/// The message about a field. It contains no value of a class, proposed or stored: the value may be a secret, and the caller may lack
+/// the right to read classes.
 fn field_message(kind: Kind, error: &FieldError) -> FieldMessage {
     let path = error.path.to_string();
     match kind {
@@ -220,7 +220,7 @@ fn field_message(kind: Kind, error: &FieldError) -> FieldMessage {
     }
 }
 
-/// A class's content never rolls machines, which is what people who ask are told first.
+/// Judges a proposed class. The first warning says that the content of a class never replaces machines.
 fn judge_class(sources: &Sources, proposed: &ProposedClass, namespace: &str, admission: &mut Admission) {
     let name = &proposed.name;
     admission.warnings.push(format!(

@@ -10,135 +10,135 @@ use super::super::common::Incomplete;
 use kube_values::duration::GoDuration;
 use machine_api::schema::nodes;
 
-/// What a change of a deployment would do, machine by machine. The name is the deployment's unless a review says another.
+/// What a change of a deployment would do, machine by machine. The name is that of the deployment, unless the review has a name.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct RolloutPlan {
-    /// What is asked.
+    /// The request.
     pub spec: Spec,
-    /// The answer.
+    /// The plan.
     pub status: Status,
 }
 
-/// What is asked.
+/// The request.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Spec {
     /// The deployment.
     pub machine_deployment_name: String,
-    /// What is to be changed in it; absent: nothing.
+    /// The proposed changes of the deployment. Absent: no changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proposed: Option<Proposed>,
-    /// A class that is to be changed. The content of a class never rolls machines; only another name in the template does.
+    /// A proposed change of a class. The content of a class never replaces machines; only another class name in the template does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proposed_class: Option<ProposedClass>,
-    /// How long things are assumed to take.
+    /// The assumed durations and failures.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub assume: Option<Assume>,
-    /// Steps that are told at most, 200 unless said otherwise and never more than 1000.
+    /// The greatest number of steps in the plan; default: 200, at most 1000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_steps: Option<i32>,
 }
 
-/// Fields of a deployment's specification that are to be replaced.
+/// New values for fields of a deployment's specification.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Proposed {
-    /// The template, whole.
+    /// The whole template.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "nodes::any_object")]
     pub template: Option<Value>,
-    /// The strategy, whole.
+    /// The whole strategy.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "nodes::any_object")]
     pub strategy: Option<Value>,
-    /// Wanted machines.
+    /// Desired machines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i32>,
-    /// How long a machine must have been Ready.
+    /// The time for which a machine must be Ready before it counts as available.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_ready_seconds: Option<i32>,
-    /// Whether rollouts are stopped.
+    /// Whether rollouts are paused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
 }
 
-/// A class that is to be changed.
+/// A proposed change of a class.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProposedClass {
-    /// Its name.
+    /// The name of the class.
     pub name: String,
-    /// What it is to say; never echoed.
+    /// The new provider specification. The answer does not repeat it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "nodes::any_object")]
     pub provider_spec: Option<Value>,
 }
 
-/// How long things are assumed to take.
+/// The assumed durations and failures.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Assume {
-    /// From a machine's creation until it runs; three minutes unless said otherwise.
+    /// The time from the creation of a machine until it is Running; default: three minutes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub create_duration: Option<GoDuration>,
-    /// From a machine's deletion until it is gone; five minutes unless said otherwise.
+    /// The time from the deletion of a machine until it is gone; default: five minutes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain_duration: Option<GoDuration>,
-    /// From a drained Node until its agent has updated it in place; ten minutes unless said otherwise.
+    /// The time from the end of a Node's drain until its agent has updated it in place; default: ten minutes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub update_duration: Option<GoDuration>,
-    /// Every so manieth new machine fails; 0: none.
+    /// N: every Nth new machine fails. 0: no machine fails.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fail_every: Option<i32>,
 }
 
-/// What would happen.
+/// The plan.
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
-    /// When the plan was computed.
+    /// The time at which the plan was computed.
     #[schemars(extend("format" = "date-time"))]
     pub observed_at: String,
-    /// Whether machines are replaced at all: the template is another one.
+    /// Whether the proposed template differs from the stored one, so that machines are replaced.
     pub changes_template: bool,
-    /// Hash of the template.
+    /// The hash of the template.
     pub new_hash: String,
-    /// The set that the template asks for.
+    /// The set of the template.
     pub new_machine_set: NewSet,
-    /// What admission says.
+    /// The judgement of admission.
     pub admission: Admission,
-    /// How machines are replaced.
+    /// The strategy of the rollout.
     pub strategy: String,
-    /// Machines that may be too many.
+    /// The number of machines that the rollout may have above the desired number.
     pub max_surge: i32,
-    /// Machines that may be missing.
+    /// The number of machines that the rollout may have below the desired number.
     pub max_unavailable: i32,
-    /// Machines that go, in their order.
+    /// The machines that the rollout deletes, in order.
     pub to_replace: Vec<Replaced>,
-    /// Machines that stay and are updated in place, in their order.
+    /// The machines that are updated in place, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub to_update: Vec<Updated>,
-    /// Machines that stay, those included that are updated in place.
+    /// The number of machines that stay, including machines that are updated in place.
     pub to_keep: i32,
-    /// Machines that are made.
+    /// The number of machines that the rollout creates.
     pub to_create: i32,
-    /// Step by step.
+    /// The steps of the rollout.
     pub steps: Vec<StepView>,
-    /// Most machines at once, those that are being deleted included.
+    /// The greatest number of machines at one time, including machines that are being deleted.
     pub peak_machines: i32,
-    /// Least machines that a rollout counts on.
+    /// The least number of available machines at one time.
     pub min_available: i32,
-    /// How long it takes.
+    /// The estimated duration of the rollout.
     pub estimated_duration: GoDuration,
-    /// Why it does not come to an end.
+    /// Why the rollout does not end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stuck: Option<StuckView>,
-    /// Whether the plan ends before the rollout does; all that is counted is then counted until there.
+    /// Whether the plan ends before the rollout does. All numbers then count up to the end of the plan.
     pub truncated: bool,
-    /// Why it does: there are more steps than were asked for, or it could not be computed further in two seconds.
+    /// Why the plan ends early: the rollout has more steps than the request asks for, or its simulation takes more than two seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub truncated_because: Option<String>,
-    /// Inputs that are missing.
+    /// Missing inputs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub incomplete: Vec<Incomplete>,
 }
@@ -146,53 +146,53 @@ pub struct Status {
 /// A set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct NewSet {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Whether it exists.
+    /// Whether the set exists.
     pub exists: bool,
 }
 
-/// What admission says.
+/// The judgement of admission.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Admission {
     /// Whether the deployment would be admitted.
     pub allowed: bool,
-    /// Why not.
+    /// Why admission would deny the deployment.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<FieldMessage>,
-    /// What it would warn of.
+    /// The warnings of admission.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
 
-/// What is wrong with a field.
+/// A message about a field.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct FieldMessage {
-    /// Its path.
+    /// The path of the field.
     pub field: String,
-    /// What is wrong.
+    /// The message.
     pub message: String,
 }
 
-/// A machine that goes.
+/// A machine that the rollout deletes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Replaced {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its set.
+    /// The set.
     pub machine_set: String,
-    /// Its Node.
+    /// The Node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// Its phase.
+    /// The phase.
     pub phase: String,
-    /// Its place among those that go, from 1 on.
+    /// The position in the order of deletion, from 1 on.
     pub order: i32,
-    /// Why.
+    /// Why the machine is deleted.
     #[schemars(extend("enum" = ["OldTemplate", "Scale", "Failed", "MarkedByScaler"]))]
     pub reason: String,
-    /// Whether it is kept for somebody to look at.
+    /// Whether the machine is preserved.
     pub preserved: bool,
 }
 
@@ -200,52 +200,52 @@ pub struct Replaced {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Updated {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its present set.
+    /// The present set of the machine.
     pub machine_set: String,
-    /// Its Node.
+    /// The Node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// Its phase.
+    /// The phase.
     pub phase: String,
-    /// Its place among those that are updated, from 1 on.
+    /// The position in the order of updates, from 1 on.
     pub order: i32,
 }
 
-/// What happens to a set at one moment.
+/// A change of a set at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StepView {
-    /// Its number, from 1 on.
+    /// The number of the step, from 1 on.
     pub index: i32,
     /// The set.
     pub machine_set: String,
-    /// Machines it wanted.
+    /// Desired machines before the step.
     pub from: i32,
-    /// Machines it wants.
+    /// Desired machines after the step.
     pub to: i32,
-    /// Machines that it makes.
+    /// The number of machines that the set creates.
     pub creates: i32,
-    /// Machines that it deletes; those of the plan's own making have made-up names.
+    /// The machines that the set deletes. Machines that exist only in the plan have invented names.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub deletes: Vec<String>,
-    /// Machines whose Nodes are picked for their update in place.
+    /// The machines whose Nodes are selected for an update in place.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub updates: Vec<String>,
-    /// Machines of the deployment that are not being deleted, afterwards.
+    /// The number of machines of the deployment after the step, without machines that are being deleted.
     pub total: i32,
-    /// Those that a rollout counts on, afterwards.
+    /// The number of available machines after the step.
     pub available: i32,
-    /// When, from now on.
+    /// The time from now until the step.
     pub at: GoDuration,
 }
 
-/// Why a rollout does not come to an end.
+/// Why a rollout does not end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct StuckView {
-    /// In one word in CamelCase.
+    /// The reason, as one word in CamelCase.
     pub reason: String,
-    /// In a sentence.
+    /// The reason, as a sentence.
     pub message: String,
 }

@@ -4,9 +4,12 @@ use super::{
     super::testing::{self, World},
     *,
 };
+use crate::extension::{
+    rows::Row,
+    testing::{cells, whole},
+};
 use kube_values::duration::GoDuration;
 use machine_simulation::forecast::Assumptions;
-use std::sync::Arc;
 
 const HASH: &str = "machine-template-hash";
 
@@ -66,7 +69,12 @@ fn world() -> World {
 async fn create(world: &World, spec: Value) -> Result<Value, ApiStatus> {
     let review = json!({ "metadata": { "name": "what-if" }, "spec": spec });
     let view = RolloutPlanView::new(&world.sources);
-    view.create("ns", review).await.map(|answer| testing::conforming(&view, answer.object))
+    view.create("ns", review).await.map(|answer| testing::conforming(&view, &answer.object))
+}
+
+/// The cell with the reason why a rollout does not end.
+fn stuck(plan: &Arc<dyn Row>) -> Value {
+    cells(plan)[9].take()
 }
 
 #[tokio::test]
@@ -104,8 +112,8 @@ async fn another_class_in_the_template_replaces_all_machines() {
 }
 
 #[tokio::test]
-async fn what_is_left_of_a_finished_rollout_is_nothing() {
-    let plan = RolloutPlanView::new(&world().sources).get("ns", "d", Freshness::Recent).await.unwrap().object;
+async fn a_finished_rollout_has_no_steps_left() {
+    let plan = whole(&RolloutPlanView::new(&world().sources).get("ns", "d", Freshness::Recent).await.unwrap().object);
     let status = &plan["status"];
     assert_eq!(
         (&status["steps"], &status["toKeep"], &status["changesTemplate"]),
@@ -124,7 +132,7 @@ async fn fewer_machines_are_a_matter_of_scale() {
 }
 
 #[tokio::test]
-async fn what_admission_denies_is_an_answer() {
+async fn a_denied_proposal_gets_an_answer() {
     let world = world();
     let spec = json!({ "machineDeploymentName": "d", "proposed": { "replicas": -1 } });
     let plan = create(&world, spec).await.unwrap();
@@ -132,21 +140,22 @@ async fn what_admission_denies_is_an_answer() {
     assert_eq!(admission["allowed"], false);
     assert_eq!(admission["errors"][0]["field"], "spec.replicas", "{plan:#}");
     assert_eq!(plan["status"]["steps"], json!([]));
-    assert_eq!(stuck_cell(&plan), "Denied");
     let review = json!({ "spec": { "machineDeploymentName": "d", "proposed": { "replicas": -1 } } });
-    let warnings = RolloutPlanView::new(&world.sources).create("ns", review).await.unwrap().warnings;
+    let Answer { object, warnings } = RolloutPlanView::new(&world.sources).create("ns", review).await.unwrap();
+    assert_eq!(stuck(&object), "Denied");
     let expected = "would be denied: spec.replicas: Invalid value: -1: must be greater than or equal to 0";
-    assert_eq!(warnings, [expected], "whoever does not look at the answer hears of it too");
+    assert_eq!(warnings, [expected], "a warning too");
 }
 
 #[tokio::test]
-async fn a_deployment_that_is_being_deleted_rolls_nothing_out() {
+async fn a_deployment_that_is_being_deleted_has_no_rollout() {
     let world = world();
     let finalizers = json!(["machine.sapcloud.io/machine-controller-manager"]);
     let metadata = json!({ "deletionTimestamp": testing::ago(5), "finalizers": finalizers, "resourceVersion": "2" });
     world.put_deployment("d", &json!({ "metadata": metadata, "spec": deployment_spec(3) }));
-    let plan = RolloutPlanView::new(&world.sources).get("ns", "d", Freshness::Recent).await.unwrap().object;
-    assert_eq!(stuck_cell(&plan), "BeingDeleted", "{plan:#}");
+    let answer = RolloutPlanView::new(&world.sources).get("ns", "d", Freshness::Recent).await.unwrap();
+    let plan = whole(&answer.object);
+    assert_eq!(stuck(&answer.object), "BeingDeleted", "{plan:#}");
     assert_eq!((&plan["status"]["steps"], &plan["status"]["toReplace"]), (&json!([]), &json!([])));
 }
 
@@ -154,15 +163,17 @@ async fn a_deployment_that_is_being_deleted_rolls_nothing_out() {
 async fn a_plan_that_ends_early_says_so() {
     let world = world();
     let spec = json!({ "machineDeploymentName": "d", "maxSteps": 1, "proposed": { "template": template("new") } });
-    let told = RolloutPlanView::new(&world.sources).create("ns", json!({ "spec": spec })).await.unwrap();
-    let (status, why) = (&told.object["status"], "the rollout has more steps than 1 (spec.maxSteps, at most 1000)");
+    let answer = RolloutPlanView::new(&world.sources).create("ns", json!({ "spec": spec })).await.unwrap();
+    let plan = whole(&answer.object);
+    let (status, why) = (&plan["status"], "the rollout has more steps than 1 (spec.maxSteps, at most 1000)");
     assert_eq!((&status["truncated"], &status["truncatedBecause"]), (&json!(true), &json!(why)));
-    assert_eq!(told.warnings, [format!("the plan ends early: {why}")]);
-    assert_eq!(stuck_cell(&told.object), "Truncated");
+    assert_eq!(answer.warnings, [format!("the plan ends early: {why}")]);
+    assert_eq!(stuck(&answer.object), "Truncated");
 
-    let whole = create(&world, json!({ "machineDeploymentName": "d" })).await.unwrap();
-    assert_eq!((&whole["status"]["truncated"], whole["status"].get("truncatedBecause")), (&json!(false), None));
-    assert_eq!(stuck_cell(&whole), Value::Null);
+    let answer = RolloutPlanView::new(&world.sources).get("ns", "d", Freshness::Recent).await.unwrap();
+    let plan = whole(&answer.object);
+    assert_eq!((&plan["status"]["truncated"], plan["status"].get("truncatedBecause")), (&json!(false), None));
+    assert_eq!(stuck(&answer.object), Value::Null);
 }
 
 #[tokio::test]
@@ -195,7 +206,7 @@ async fn a_class_s_content_replaces_nothing_and_is_not_repeated() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_stored_class_is_told_without_its_values() {
+async fn findings_about_a_stored_class_do_not_contain_its_values() {
     let world = world();
     let template = json!({ "capacity": { "cpu": "Hunter 2" }, "instanceType": "t", "region": "r", "zone": "z" });
     let stored = json!({ "metadata": { "resourceVersion": "2" }, "nodeTemplate": template });
@@ -208,7 +219,7 @@ async fn what_is_wrong_with_a_stored_class_is_told_without_its_values() {
 }
 
 #[tokio::test]
-async fn updates_in_place_are_foretold() {
+async fn updates_in_place_are_planned() {
     let world = healthy_world();
     let plan = create(&world, in_place("Auto")).await.unwrap();
     let status = &plan["status"];
@@ -222,7 +233,7 @@ async fn updates_in_place_are_foretold() {
     assert!(took.to_std() >= 3 * (Assumptions::usual().drain + Assumptions::usual().update), "{took}");
 }
 
-/// The same with Nodes that are Ready.
+/// The same world with Nodes that are Ready.
 fn healthy_world() -> World {
     let world = world();
     for name in ["a", "b", "c"] {
@@ -238,7 +249,7 @@ fn in_place(orchestration: &str) -> Value {
 }
 
 #[tokio::test]
-async fn where_the_user_picks_the_plan_waits_for_the_user() {
+async fn with_manual_orchestration_the_plan_waits_for_the_user() {
     let plan = create(&healthy_world(), in_place("Manual")).await.unwrap();
     let stuck = &plan["status"]["stuck"];
     assert_eq!(stuck["reason"], "AwaitsSelection", "{plan:#}");
@@ -247,7 +258,7 @@ async fn where_the_user_picks_the_plan_waits_for_the_user() {
     assert_eq!(plan["status"].get("toUpdate"), None, "{plan:#}");
 }
 
-/// A deployment that is far larger than a plan can be played through in its time.
+/// A deployment that is too large to be simulated in the time of a plan.
 fn huge_world() -> World {
     let world = world();
     for number in 0..10_000 {
@@ -263,7 +274,7 @@ fn huge_world() -> World {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn th_29_plans_of_a_huge_fleet_leave_the_process_its_breath() {
+async fn th_29_plans_of_a_huge_fleet_do_not_block_the_process() {
     let world = huge_world();
     let view = Arc::new(RolloutPlanView::new(&world.sources));
     let spec = |steps: i64| {
@@ -279,7 +290,7 @@ async fn th_29_plans_of_a_huge_fleet_leave_the_process_its_breath() {
             tokio::spawn(async move { view.create("ns", spec).await })
         })
         .collect();
-    // Whatever else the process has to answer is answered meanwhile.
+    // Other tasks of the process must make progress meanwhile.
     let others = tokio::spawn(async {
         let mut waits = Vec::new();
         for _ in 0..100 {
@@ -290,31 +301,31 @@ async fn th_29_plans_of_a_huge_fleet_leave_the_process_its_breath() {
         waits.sort();
         waits[90]
     });
-    let (mut told, mut sent_away) = (0, 0);
+    let (mut answered, mut refused) = (0, 0);
     for answer in futures::future::join_all(asked).await {
         match answer.unwrap() {
             Ok(answer) => {
-                let status = &answer.object["status"];
+                let status = &whole(&answer.object)["status"];
                 let why = status["truncatedBecause"].as_str().unwrap_or_default();
                 assert_eq!(status["truncated"], json!(why.contains("within 2s")), "{why}");
-                told += 1;
+                answered += 1;
             }
-            Err(status) if status.code == 429 => sent_away += 1,
+            Err(status) if status.code == 429 => refused += 1,
             Err(status) => panic!("{status:?}"),
         }
     }
-    assert!(told >= 2 && sent_away > 0 && told + sent_away == 50, "{told} told, {sent_away} sent away");
+    assert!(answered >= 2 && refused > 0 && answered + refused == 50, "{answered} answered, {refused} refused");
     let usual = others.await.unwrap();
     assert!(usual < Duration::from_millis(500), "others waited {usual:?} for ten milliseconds");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_third_plan_waits_and_is_sent_away() {
+async fn a_third_plan_waits_and_is_refused() {
     let world = world();
     let view = RolloutPlanView::new(&world.sources);
-    let turns = (view.turns.take().await.unwrap(), view.turns.take().await.unwrap());
+    let permits = (view.limiter.acquire().await.unwrap(), view.limiter.acquire().await.unwrap());
     let refused = view.get("ns", "d", Freshness::Recent).await.unwrap_err();
     assert_eq!((refused.code, refused.retry_after), (429, Some(2)));
-    drop(turns);
-    assert!(view.turns.take().await.is_ok());
+    drop(permits);
+    assert!(view.limiter.acquire().await.is_ok());
 }

@@ -2,7 +2,7 @@
 //!
 //! Source: spec/extension-apiserver §2.6, §2.9, §2.11.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use super::{
     authentication::identity::Identity,
-    pages::{Kept, Pages, Place, Selected},
-    rows::Selection,
+    pages::{KeptList, ListKey, Pages},
+    rows::{Row, rendered, selected},
     view::{Answer as ViewAnswer, Freshness, Listing, Question, View},
 };
 use kube_protocol::{
@@ -24,7 +24,7 @@ use kube_protocol::{
     request::{Query, ResourceRequest, Verb},
     selectors::FieldSelector,
     status::{ApiStatus, Cause},
-    table::{shape_list, shape_object},
+    table::{Form, table},
     unknown_fields,
 };
 use kube_values::syntax;
@@ -126,12 +126,10 @@ impl Call<'_> {
     }
 
     fn check_fields(&self, fields: &FieldSelector) -> Result<(), ApiStatus> {
-        let own = self.view.selectable_fields();
+        let own = &self.view.description().selectable;
         for demand in fields.terms() {
             let field = demand.field.as_str();
-            let known =
-                matches!(field, "metadata.name" | "metadata.namespace") || own.iter().any(|(name, _)| *name == field);
-            if !known {
+            if !matches!(field, "metadata.name" | "metadata.namespace") && !own.contains(&field) {
                 return Err(ApiStatus::bad_request(format!("field label not supported: {field}")));
             }
         }
@@ -189,83 +187,86 @@ impl Call<'_> {
         match task {
             Task::Get { namespace, name, freshness } => {
                 let ViewAnswer { object, warnings } = self.view.get(&namespace, &name, freshness).await?;
-                Ok(Answer::ok(self.shaped(object)?).with_warnings(warnings))
+                Ok(Answer::ok(self.shaped(&*object)?).with_warnings(warnings))
             }
             Task::Create { namespace, review, mut warnings } => {
                 // What is odd about a review may be why it is refused.
                 let answer = self.view.create(&namespace, review).await.map_err(|status| status.warned(&warnings))?;
                 warnings.extend(answer.warnings);
-                Ok(Answer::of(StatusCode::CREATED, self.shaped(answer.object)?).with_warnings(warnings))
+                Ok(Answer::of(StatusCode::CREATED, self.shaped(&*answer.object)?).with_warnings(warnings))
             }
             Task::List { namespace, options } => self.list(namespace, &options, pages).await,
         }
     }
 
-    fn shaped(&self, object: Value) -> Result<Value, ApiStatus> {
-        shape_object(self.shape, &self.view.resource().columns, object, self.query, self.now)
+    fn shaped(&self, object: &dyn Row) -> Result<Value, ApiStatus> {
+        let form = Form::of_object(self.shape, self.query)?;
+        let object = object.render(form, self.now)?;
+        Ok(match form {
+            Form::Table(version, _) => table(version, self.heads(), vec![object], &json!({"resourceVersion": null})),
+            Form::Metadata | Form::Objects => object,
+        })
+    }
+
+    fn heads(&self) -> Value {
+        self.view.description().heads.clone()
     }
 
     async fn list(&self, namespace: Option<String>, options: &ListOptions, pages: &Pages) -> Result<Answer, ApiStatus> {
-        let place = Place {
+        let key = ListKey {
             view: self.view.resource().plural.clone(),
             namespace: namespace.clone(),
             user: self.who.user.clone(),
             selection: ["labelSelector", "fieldSelector"].map(|key| self.query.get(key).unwrap_or_default().to_owned()),
         };
         if let Some(token) = &options.continue_token {
-            let (kept, bookmark) = pages.open(token, &place)?;
+            let (kept, bookmark) = pages.open(token, &key)?;
             let end = options.limit.map_or(kept.rows.len(), |limit| kept.rows.len().min(bookmark.offset + limit));
             let rest = (end < kept.rows.len()).then(|| bookmark.token_at(end));
-            let items = kept.rows.page(bookmark.offset..end).await?;
-            return self.page(items, kept.version, kept.rows.len() - end, kept.selected, rest, options);
+            return Ok(Answer::ok(self.page(&kept, bookmark.offset..end, rest, options).await?));
         }
         let freshness = if options.revision == Revision::Any { Freshness::Any } else { Freshness::Recent };
         let Listing { rows, warnings } = self.view.list(namespace.as_deref(), freshness).await?;
-        let selection =
-            Selection { labels: &options.labels, fields: &options.fields, own: self.view.selectable_fields() };
-        let selected = if selection.is_everything() { Selected::Everything } else { Selected::Some };
-        let rows = rows.selected(&selection);
-        let version = version_at(self.now);
-        let answer = match options.limit {
-            Some(limit) if limit < rows.len() => {
-                let kept = Arc::new(Kept { rows, version, selected });
-                let items = kept.rows.page(0..limit).await?;
-                let token = pages.keep(place, &kept, limit);
-                self.page(items, version, kept.rows.len() - limit, selected, Some(token), options)
-            }
-            _ => self.page(rows.whole().await?, version, 0, selected, None, options),
+        let kept = Arc::new(KeptList {
+            rows: selected(rows, &options.labels, &options.fields).await?,
+            version: version_at(self.now),
+            is_selected: !options.labels.is_empty() || !options.fields.is_empty(),
+        });
+        let (end, token) = match options.limit {
+            Some(limit) if limit < kept.rows.len() => (limit, Some(pages.keep(key, &kept, limit))),
+            _ => (kept.rows.len(), None),
         };
-        Ok(answer?.with_warnings(warnings))
+        Ok(Answer::ok(self.page(&kept, 0..end, token, options).await?).with_warnings(warnings))
     }
 
-    fn page(
+    /// A part of a list; the token leads to the next one.
+    async fn page(
         &self,
-        items: Vec<Value>,
-        version: u64,
-        rest: usize,
-        selected: Selected,
+        list: &KeptList,
+        part: Range<usize>,
         token: Option<String>,
         options: &ListOptions,
-    ) -> Result<Answer, ApiStatus> {
-        let mut metadata = json!({"resourceVersion": version.to_string()});
+    ) -> Result<Value, ApiStatus> {
+        let form = Form::of_list(self.shape, self.query)?;
+        let mut metadata = json!({"resourceVersion": list.version.to_string()});
         match token {
             Some(token) => {
                 metadata["continue"] = json!(token);
-                if selected == Selected::Everything {
-                    metadata["remainingItemCount"] = json!(rest);
+                if !list.is_selected {
+                    metadata["remainingItemCount"] = json!(list.rows.len() - part.end);
                 }
             }
             None if options.limit.is_some() || options.continue_token.is_some() => metadata["continue"] = json!(""),
             None => {}
         }
+        let items = rendered(&list.rows[part], form, self.now).await?;
         let resource = self.view.resource();
         let whole = |items: Vec<Value>| {
             json!({
                 "kind": resource.list_kind, "apiVersion": resource.kind.api_version(), "metadata": metadata, "items": items,
             })
         };
-        let body = shape_list(self.shape, &resource.columns, items, &metadata, self.query, self.now, whole)?;
-        Ok(Answer::ok(body))
+        Ok(form.list(|| self.heads(), items, &metadata, whole))
     }
 }
 
@@ -303,5 +304,5 @@ fn freshness_of_object(query: &Query, now: Timestamp) -> Result<Freshness, ApiSt
 }
 
 #[cfg(test)]
-#[path = "desk_tests.rs"]
+#[path = "handler_tests.rs"]
 mod tests;

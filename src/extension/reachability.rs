@@ -1,4 +1,4 @@
-//! Whether the API server of the control cluster still answers.
+//! Whether the API server of the control cluster answers.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -8,38 +8,38 @@ use std::{
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Longer than this without an answer, and the server counts as lost.
-const SILENCE: Duration = Duration::from_secs(60);
-/// How often it is asked when nobody else does.
+/// After this time without an answer the API server counts as unreachable.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Time between probes.
 const PERIOD: Duration = Duration::from_secs(20);
 
-/// When the API server answered last. Clones share it.
+/// The time of the API server's last answer. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct Contact(Arc<Mutex<Option<Instant>>>);
+pub struct Reachability(Arc<Mutex<Option<Instant>>>);
 
-impl Contact {
-    /// It answered just now.
-    pub fn made(&self) {
+impl Reachability {
+    /// Records an answer at this moment.
+    pub fn confirm(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
-    /// Why it counts as lost, if it does.
-    pub fn lost(&self) -> Option<String> {
+    /// The reason why the API server counts as unreachable, if it does.
+    pub fn failure(&self) -> Option<String> {
         let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match last {
             None => Some("the API server has not answered yet".to_owned()),
-            Some(last) if last.elapsed() > SILENCE => {
+            Some(last) if last.elapsed() > TIMEOUT => {
                 Some(format!("the API server has not answered for {}s", last.elapsed().as_secs()))
             }
             Some(_) => None,
         }
     }
 
-    /// Asks for its version now and then, until `stop`.
-    pub async fn keep(self, client: kube::Client, stop: CancellationToken) {
+    /// Asks the API server for its version periodically, until `stop`.
+    pub async fn probe(self, client: kube::Client, stop: CancellationToken) {
         loop {
             match client.apiserver_version().await {
-                Ok(_) => self.made(),
+                Ok(_) => self.confirm(),
                 Err(error) => tracing::debug!("the API server does not answer: {error}"),
             }
             tokio::select! {
@@ -55,13 +55,13 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_minute_of_silence_is_too_long() {
-        let contact = Contact::default();
-        assert!(contact.lost().is_some());
-        contact.made();
+    async fn a_minute_without_an_answer_is_too_long() {
+        let reachability = Reachability::default();
+        assert!(reachability.failure().is_some());
+        reachability.confirm();
         tokio::time::advance(Duration::from_secs(60)).await;
-        assert_eq!(contact.lost(), None);
+        assert_eq!(reachability.failure(), None);
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert!(contact.lost().is_some_and(|why| why.contains("61s")));
+        assert!(reachability.failure().is_some_and(|why| why.contains("61s")));
     }
 }

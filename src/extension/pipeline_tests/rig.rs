@@ -18,12 +18,12 @@ use crate::{
         authentication::{
             config::{AuthConfig, Fixed, FrontProxy},
             headers::ProxyHeaders,
-            tokens::Tokens,
+            tokens::TokenReviewer,
         },
         authorization::{Lifetimes, decide::OpenPaths},
-        contact::Contact,
         digest::Digester,
-        reviews::{Reviews, TOKEN_REVIEWS, TryError},
+        reachability::Reachability,
+        reviews::{ReviewError, Reviews, TOKEN_REVIEWS},
         testing::{Pki, TestView, Usage},
     },
     server::Health,
@@ -44,10 +44,10 @@ pub(super) struct Server {
 
 #[async_trait]
 impl Reviews for Server {
-    async fn review(&self, path: &'static str, body: &Value) -> Result<Value, TryError> {
+    async fn review(&self, path: &'static str, body: &Value) -> Result<Value, ReviewError> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         if *self.down.lock().unwrap() {
-            return Err(TryError::Final("down".to_owned()));
+            return Err(ReviewError::Final("down".to_owned()));
         }
         let spec = &body["spec"];
         if path == TOKEN_REVIEWS {
@@ -73,7 +73,7 @@ impl Reviews for Server {
 }
 
 pub(super) struct Rig {
-    pub(super) front: Front,
+    pub(super) pipeline: Pipeline,
     pub(super) server: Arc<Server>,
     pub(super) proxies: Pki,
     pub(super) metrics: Metrics,
@@ -103,10 +103,16 @@ impl Rig {
         let log = AuditLog::File(folder.path().join("audit.log"));
         let (audit, writer) = Audit::open(&log, metrics.clone()).unwrap();
         let open = OpenPaths::parse(&["/healthz", "/livez", "/readyz"].map(str::to_owned)).unwrap();
-        let front = Front::new(FrontParts {
+        let pipeline = Pipeline::new(PipelineParts {
             authentication: Authentication {
                 config: Arc::clone(&config),
-                tokens: Tokens::new(Arc::clone(&reviews), Digester::new([1; 32]), ttl, Vec::new(), Arc::clone(&jitter)),
+                tokens: TokenReviewer::new(
+                    Arc::clone(&reviews),
+                    Digester::new([1; 32]),
+                    ttl,
+                    Vec::new(),
+                    Arc::clone(&jitter),
+                ),
             },
             authorization: Authorization::new(
                 reviews,
@@ -117,18 +123,18 @@ impl Rig {
             ),
             source_rights: SourceRights::Checked,
             audit: Some(audit),
-            checks: Checks { health: Health::default(), contact: Contact::default(), config },
+            checks: Checks { health: Health::default(), reachability: Reachability::default(), config },
             bodies: BodyReader::new(RequestLimits::default()),
             limits,
             metrics: metrics.clone(),
             clock: Arc::new(|| NOW.parse().unwrap()),
             entropy: Arc::new(|| 7),
         });
-        Self { front, server, proxies, metrics, log: Some((folder, writer)) }
+        Self { pipeline, server, proxies, metrics, log: Some((folder, writer)) }
     }
 
     pub(super) fn open(self) -> Self {
-        assert!(self.front.open(Registry::new(vec![TestView::served()]), Box::new(|| None)));
+        assert!(self.pipeline.open(Registry::new(vec![TestView::served()]), Box::new(|| None)));
         self
     }
 
@@ -153,7 +159,7 @@ impl Rig {
         let mut request = request.body(Body::from(body.to_owned())).unwrap();
         let chain = if known { self.proxy() } else { Vec::new() };
         request.extensions_mut().insert(Peer::new(SocketAddr::from(([10, 0, 0, 1], 1)), chain));
-        let response = self.front.answer(request).await;
+        let response = self.pipeline.answer(request).await;
         let (head, body) = response.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
         Told { code: head.status.as_u16(), headers: head.headers, body }

@@ -25,15 +25,15 @@ use tracing::error;
 
 use super::{
     audit::{Audit, Record},
-    authentication::{self, Authentication, decide::Way, identity::Identity},
+    authentication::{self, Authentication, decide::AuthMethod, identity::Identity},
     authorization::{
         Authorization,
         attributes::{Attributes, ResourceAttributes},
         decide::{plain_path, source_refusal},
     },
     checks::{Checks, ENDPOINTS},
-    desk::Call,
     documents::Documents,
+    handler::Call,
     pages::Pages,
     registry::Registry,
     view::{SourceRight, View},
@@ -73,7 +73,7 @@ impl Default for Limits {
 }
 
 /// What a server is made of.
-pub struct FrontParts {
+pub struct PipelineParts {
     /// Who asks.
     pub authentication: Authentication,
     /// What they may.
@@ -97,8 +97,8 @@ pub struct FrontParts {
 }
 
 /// The extension API server.
-pub struct Front {
-    parts: FrontParts,
+pub struct Pipeline {
+    parts: PipelineParts,
     served: OnceLock<Served>,
     pages: Pages,
     in_flight: Semaphore,
@@ -128,12 +128,12 @@ impl Learnt {
     }
 
     fn is_from_somebody(&self) -> bool {
-        self.record.way.is_some_and(|way| way != Way::Anonymous)
+        self.record.auth_method.is_some_and(|way| way != AuthMethod::Anonymous)
     }
 }
 
 #[async_trait]
-impl FallbackHandler for Front {
+impl FallbackHandler for Pipeline {
     async fn answer(&self, request: Request<Body>) -> Response<Body> {
         let began = Instant::now();
         let (mut head, body) = request.into_parts();
@@ -164,7 +164,7 @@ impl FallbackHandler for Front {
         headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
         let code = response.status().as_u16();
         self.note(&learnt, code, began);
-        if let Some(peer) = peer.as_ref().filter(|_| learnt.record.way == Some(Way::FrontProxy)) {
+        if let Some(peer) = peer.as_ref().filter(|_| learnt.record.auth_method == Some(AuthMethod::FrontProxy)) {
             peer.mark_as_front_proxy();
         }
         // Whoever is not known shall not hold a connection to try again on, nor one who did not send what was announced.
@@ -175,9 +175,9 @@ impl FallbackHandler for Front {
     }
 }
 
-impl Front {
+impl Pipeline {
     /// Puts a server together. It answers for its health at once, and for everything else once it is opened.
-    pub fn new(parts: FrontParts) -> Self {
+    pub fn new(parts: PipelineParts) -> Self {
         let entropy = Arc::clone(&parts.entropy);
         Self {
             served: OnceLock::new(),
@@ -247,7 +247,7 @@ impl Front {
         let now = (self.parts.clock)();
         let caller = self.parts.authentication.identify(chain, &mut head.headers, now).await?;
         let who = caller.identity;
-        (learnt.record.identity, learnt.record.way) = (Some(who.clone()), Some(caller.way));
+        (learnt.record.identity, learnt.record.auth_method) = (Some(who.clone()), Some(caller.auth_method));
         match target {
             Target::Other(segments) => {
                 let path = plain_path(&segments).ok_or_else(ApiStatus::page_not_found)?;
@@ -377,7 +377,7 @@ impl Front {
         extension.requests.inc(&ViewRequest { view, verb, code: &text });
         extension.duration.observe(&OfView { view }, began.elapsed());
         if let Some(audit) = &self.parts.audit {
-            audit.note(&learnt.record.event(code, (self.parts.clock)()));
+            audit.log(&learnt.record.event(code, (self.parts.clock)()));
         }
     }
 }
@@ -441,5 +441,5 @@ async fn compressed(response: Response<Body>) -> Response<Body> {
 }
 
 #[cfg(test)]
-#[path = "front_tests.rs"]
+#[path = "pipeline_tests.rs"]
 mod tests;
