@@ -1,5 +1,5 @@
-//! cluster-autoscaler's contract: it names machines, takes as many off the wanted number in a second write, and reads the
-//! status (spec/deployment-and-set §16).
+//! The contract of cluster-autoscaler: it names machines, reduces the wanted number by as many in a second write, and reads the status
+//! (spec/deployment-and-set §16).
 
 use std::time::Duration;
 
@@ -19,14 +19,14 @@ use crate::{
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Now, in the whole seconds that the autoscaler writes.
+/// The current time in whole seconds, as the autoscaler writes it.
 fn seconds() -> String {
     let now = Timestamp::now();
     Timestamp::from_second(now.as_second()).unwrap_or(now).to_string()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_machines_that_the_autoscaler_names_go_and_no_others() {
+async fn only_the_machines_that_the_autoscaler_names_are_deleted() {
     let Some(rig) = Rig::own("autoscaler::the_machines_that_the_autoscaler_names_go").await else { return };
     rig.install_crds().await;
     let namespace = rig.namespace("scaler").await;
@@ -36,7 +36,7 @@ async fn the_machines_that_the_autoscaler_names_go_and_no_others() {
     let mut staying: Vec<String> =
         namespace.list("machines").await.iter().map(|machine| name(machine).to_owned()).collect();
     staying.sort();
-    // By name the set would delete the first ones.
+    // In the order of their names, the set would delete the other two machines.
     let named = staying.split_off(2);
 
     let list: Vec<String> = named.iter().map(|machine| format!("{machine}~{}", seconds())).collect();
@@ -52,7 +52,10 @@ async fn the_machines_that_the_autoscaler_names_go_and_no_others() {
     wait_until("the named machines to go", PATIENCE, || async {
         let machines = namespace.list("machines").await;
         for machine in &staying {
-            assert!(machines.iter().any(|left| name(left) == machine), "{machine} went, and nobody had named it");
+            assert!(
+                machines.iter().any(|left| name(left) == machine),
+                "{machine} is deleted although it was not named"
+            );
         }
         let deployment = namespace.get("machinedeployment", "fleet").await;
         let told = ["/status/replicas", "/status/availableReplicas"].map(|field| number(&deployment, field));

@@ -1,8 +1,8 @@
-//! From `kubectl apply` to a ready node and back to nothing, on the manifests of the design notes.
+//! From `kubectl apply` to a ready node and back to an empty cluster, with the manifests of the design notes.
 //!
-//! One story on a control plane of its own: wrong manifests are refused; a set, then a deployment becomes machines and Nodes;
-//! it grows, rolls to a new class, shrinks against a disruption budget, and goes. At the end of each chapter the objects are as
-//! the Go original leaves them.
+//! One scenario on its own control plane: wrong manifests are refused; a set and then a deployment create machines and Nodes; the deployment grows,
+//! rolls to a new class, shrinks while a disruption budget blocks a drain, and is deleted. After each step the objects look as the Go original leaves
+//! them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -27,18 +27,18 @@ const NEW_CLASS: &str = "shoot--i034796--tre-worker-q3rb4-z1-77777";
 const MACHINE_FINALIZER: &str = "machine.sapcloud.io/machine-controller-manager";
 const SECRET_FINALIZER: &str = "machine.sapcloud.io/machine-controller";
 const NODE_FINALIZER: &str = "node.machine.sapcloud.io/machine-controller";
-/// Long enough for a busy machine with two cores; nothing waits for it when all is well.
+/// Long enough for a busy machine with two cores. A passing test does not wait that long.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_manifests_of_the_design_notes_become_nodes_and_go_again() {
+async fn the_manifests_of_the_design_notes_become_nodes_and_are_deleted_again() {
     let Some(rig) = Rig::own("end_to_end::the_manifests_of_the_design_notes").await else { return };
     from_manifests_to_nodes_and_back(rig).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn they_do_so_on_the_development_server_too() {
-    let test = "end_to_end::they_do_so_on_the_development_server_too";
+async fn the_same_manifests_on_the_development_server() {
+    let test = "end_to_end::the_same_manifests_on_the_development_server";
     let Some(rig) = Rig::own_on(Backend::Dev, test).await else { return };
     from_manifests_to_nodes_and_back(rig).await;
 }
@@ -47,7 +47,7 @@ async fn from_manifests_to_nodes_and_back(rig: Arc<Rig>) {
     rig.with_controller_manager().await;
     rig.install_crds().await;
     let namespace = rig.namespace_named(NAMESPACE).await;
-    // With the rights that deploy/ gives it: a request that they don't cover fails here, not at the first operator's.
+    // With the generated rights of deploy/: a request without rights fails here and not at the first operator.
     let options = ManagerOptions { rights: Rights::Generated, ..ManagerOptions::default() };
     let manager = TestManager::start(&rig, &namespace, &options).await;
     manager.register_webhooks(&rig, &namespace).await;
@@ -58,11 +58,11 @@ async fn from_manifests_to_nodes_and_back(rig: Arc<Rig>) {
     namespace.apply(Seed::Class.yaml()).await.succeed();
     a_set_becomes_a_machine_and_goes(&rig, &namespace).await;
     a_deployment_becomes_three_nodes(&rig, &namespace).await;
-    it_grows(&rig, &namespace).await;
-    it_rolls_to_a_new_class(&namespace).await;
-    it_shrinks_against_a_budget(&rig, &namespace).await;
-    everything_goes(&rig, &namespace).await;
-    assert!(manager.http_get("/metrics").await.contains("mcm_"), "the metrics keep their namespace");
+    scale_out(&rig, &namespace).await;
+    roll_to_a_new_class(&namespace).await;
+    scale_in_under_a_budget(&rig, &namespace).await;
+    delete_everything(&rig, &namespace).await;
+    assert!(manager.http_get("/metrics").await.contains("mcm_"), "the metrics keep their prefix");
     assert!(!manager.log().contains("not-a-secret"), "a credential is in the log");
 }
 
@@ -97,7 +97,7 @@ async fn a_deployment_becomes_three_nodes(rig: &Arc<Rig>, namespace: &Namespace)
         let secret = namespace.get("secret", secret).await;
         assert!(has_finalizer(&secret, SECRET_FINALIZER), "{}", secret["metadata"]);
     }
-    // The seed asks for 500 s of readiness; the original never looks at that number, and its users see these counts.
+    // The manifest sets minReadySeconds to 500. The original never uses this value for the counts, and its users see these counts.
     wait_until("the deployment's status", PATIENCE, || async {
         let deployment = namespace.get("machinedeployment", DEPLOYMENT).await;
         rolled_out(&deployment, 3).and_then(|()| {
@@ -108,16 +108,16 @@ async fn a_deployment_becomes_three_nodes(rig: &Arc<Rig>, namespace: &Namespace)
     no_bootstrap_tokens_left(rig).await;
 }
 
-async fn it_grows(rig: &Arc<Rig>, namespace: &Namespace) {
+async fn scale_out(rig: &Arc<Rig>, namespace: &Namespace) {
     let before = names_of(&namespace.list("machines").await);
     namespace.kubectl(&["scale", "machinedeployment", DEPLOYMENT, "--replicas=5"]).await.succeed();
     let after = names_of(&running_machines(namespace, 5, PATIENCE).await);
     assert!(before.iter().all(|machine| after.contains(machine)), "{before:?} are not all among {after:?}");
     ready_nodes(rig, 5).await;
-    assert_eq!(namespace.list("machinesets").await.len(), 1, "a change of replicas is no rollout");
+    assert_eq!(namespace.list("machinesets").await.len(), 1, "a change of replicas starts no rollout");
 }
 
-async fn it_rolls_to_a_new_class(namespace: &Namespace) {
+async fn roll_to_a_new_class(namespace: &Namespace) {
     let mut class = Seed::Class.object();
     class["metadata"]["name"] = json!(NEW_CLASS);
     namespace.apply(&class.to_string()).await.succeed();
@@ -126,7 +126,7 @@ async fn it_rolls_to_a_new_class(namespace: &Namespace) {
     namespace.kubectl(&["patch", "machinedeployment", DEPLOYMENT, "--type=merge", "-p", &change]).await.succeed();
     wait_until("the rollout", 2 * PATIENCE, || async {
         let machines = namespace.list("machines").await;
-        // maxSurge 1 and maxUnavailable 0: never more than one above, never fewer than wanted.
+        // maxSurge is 1 and maxUnavailable is 0: never more than one machine above the wanted number, never fewer.
         let deleting = machines.iter().filter(|machine| is_deleting(machine)).count();
         assert!(machines.len() - deleting <= 6, "{:#?}", machines.iter().map(describe).collect::<Vec<_>>());
         rolled_out(&namespace.get("machinedeployment", DEPLOYMENT).await, 5)?;
@@ -137,7 +137,7 @@ async fn it_rolls_to_a_new_class(namespace: &Namespace) {
         machine_is_as_go_leaves_it(&machine, NEW_CLASS);
     }
     let sets = namespace.list("machinesets").await;
-    assert_eq!(sets.len(), 2, "the old set is kept for a way back");
+    assert_eq!(sets.len(), 2, "the old set is kept for a rollback");
     let of_class = |class: &str| {
         let found = sets.iter().find(|set| text(set, "/spec/template/spec/class/name") == class);
         found.unwrap_or_else(|| panic!("no set of class {class}"))
@@ -148,7 +148,7 @@ async fn it_rolls_to_a_new_class(namespace: &Namespace) {
     assert_eq!((revision(CLASS).as_str(), revision(NEW_CLASS).as_str()), ("1", "2"));
 }
 
-async fn it_shrinks_against_a_budget(rig: &Arc<Rig>, namespace: &Namespace) {
+async fn scale_in_under_a_budget(rig: &Arc<Rig>, namespace: &Namespace) {
     let machines = running_machines(namespace, 5, PATIENCE).await;
     let (machine, node) = (name(&machines[0]).to_owned(), text(&machines[0], "/metadata/labels/node").to_owned());
     let prefer = "machinepriority.machine.sapcloud.io=1";
@@ -162,10 +162,10 @@ async fn it_shrinks_against_a_budget(rig: &Arc<Rig>, namespace: &Namespace) {
         expect(cordoned && phase(&seen) == "Terminating", || describe(&seen))
     })
     .await;
-    // The budget refuses: for a while nothing more may happen.
+    // The budget refuses the eviction, so nothing changes for a while.
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert!(is_deleting(&namespace.get("machine", &machine).await));
-    assert!(!is_deleting(&namespace.get("pod", guard::NAME).await), "a guarded pod was evicted");
+    assert!(!is_deleting(&namespace.get("pod", guard::NAME).await), "a guarded pod is evicted");
 
     namespace.kubectl(&["delete", "poddisruptionbudget", guard::NAME]).await.succeed();
     wait_until("the drained machine to go", PATIENCE, || async {
@@ -173,12 +173,12 @@ async fn it_shrinks_against_a_budget(rig: &Arc<Rig>, namespace: &Namespace) {
         expect(left.iter().all(|left| name(left) != machine), || left.iter().map(describe).collect::<String>())
     })
     .await;
-    assert!(namespace.list("pods").await.is_empty(), "the pod outlived its node");
+    assert!(namespace.list("pods").await.is_empty(), "the pod remains without its node");
     running_machines(namespace, 4, PATIENCE).await;
     ready_nodes(rig, 4).await;
 }
 
-async fn everything_goes(rig: &Arc<Rig>, namespace: &Namespace) {
+async fn delete_everything(rig: &Arc<Rig>, namespace: &Namespace) {
     namespace.kubectl(&["delete", "machinedeployment", DEPLOYMENT, "--wait=false"]).await.succeed();
     for resource in ["machines", "machinesets", "machinedeployments"] {
         none_left(namespace, resource, PATIENCE).await;
@@ -218,8 +218,8 @@ fn node_is_as_go_leaves_it(node: &Value, machines: &[Value]) {
     assert_eq!(text(node, "/metadata/labels/node.gardener.cloud~1machine-name"), name(machine));
     assert_eq!(text(node, "/metadata/labels/worker.gardener.cloud~1pool"), "worker-q3rb4");
     let (ours, theirs) = (text(machine, "/spec/providerID"), text(node, "/spec/providerID"));
-    assert_eq!(ours.rsplit('/').next(), theirs.rsplit('/').next(), "one instance");
-    assert_ne!(ours, theirs, "in two spellings, as at every real cloud");
+    assert_eq!(ours.rsplit('/').next(), theirs.rsplit('/').next(), "both name one instance");
+    assert_ne!(ours, theirs, "in two formats, as at every real cloud");
     let memory = "/metadata/annotations/node.machine.sapcloud.io~1last-applied-anno-labels-taints";
     assert!(text(node, memory).contains("worker-q3rb4"), "{}", node["metadata"]);
 }

@@ -1,4 +1,4 @@
-//! The examples of `deploy/examples/`: every kind has one, and each file applies.
+//! The examples in `deploy/examples/`: every kind has an example, and each file applies.
 
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
@@ -36,7 +36,7 @@ async fn every_example_applies() {
     rig.install_crds().await;
     for (path, yaml) in examples() {
         println!("{}", path.display());
-        // Strictly: an unknown field is a mistake in the example.
+        // Strict validation: an unknown field is a mistake in the example.
         let file = path.display().to_string();
         rig.kubectl(&["apply", "--validate=strict", "-f", &file]).await.succeed();
         assert!(!yaml.contains('\t'), "tabs in {}", path.display());

@@ -1,5 +1,6 @@
-//! The driver in Python of `examples/python-driver` serves a rollout, from `kubectl apply` to Nodes, killed in the middle of a new class,
-//! and back to nothing: as a program that the manager runs, and on a socket where somebody else runs it. The test plays the kubelets.
+//! The driver in Python of `examples/python-driver` serves a rollout: from `kubectl apply` to Nodes, with a kill of the driver in the middle of a
+//! rollout, and back to an empty cluster. It runs once as a program that the manager starts, and once on a socket, started by the test. The test
+//! plays the kubelets.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,13 +28,13 @@ const MACHINES: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(120);
 const SECRET: &str = "never-to-be-logged";
 
-/// A Python that has what the driver needs.
+/// A Python with the packages that the driver needs.
 fn python(test: &str) -> Option<PathBuf> {
     let python = assets::printed_by("test-python", "needs a Python with grpcio and grpcio-tools (scripts/test-python)");
     python.map_err(|why| count_skipped(test, &why)).ok()
 }
 
-/// The driver over a cloud in this folder, as a program without arguments.
+/// The driver with a cloud in this folder, as a program without arguments.
 fn program(python: &Path, source: &Path, folder: &Path) -> PathBuf {
     let program = folder.join("files-driver");
     let script = format!(
@@ -56,16 +57,16 @@ fn cloud(folder: &Path) -> PathBuf {
     folder.join("files-cloud")
 }
 
-/// The sizes of the VMs that there are, by the names of their machines.
+/// The sizes of the existing VMs, by the names of their machines.
 fn vms(folder: &Path) -> BTreeMap<String, String> {
     let files = fs::read_dir(cloud(folder).join("shoot-a")).into_iter().flatten().flatten();
-    // One that goes in this moment is gone.
+    // A file that disappears during the listing is a deleted VM.
     files
         .filter_map(|entry| Some((entry.file_name().into_string().ok()?, fs::read_to_string(entry.path()).ok()?)))
         .collect()
 }
 
-/// A manager whose driver for provider `files` is the one in Python.
+/// A manager whose driver for the provider `files` is the Python driver.
 struct Scene {
     rig: Arc<Rig>,
     namespace: Namespace,
@@ -108,7 +109,7 @@ impl Scene {
     }
 
     /// Waits until both classes have an event with this reason.
-    async fn told_on_classes(&self, reason: &str) {
+    async fn wait_for_event_on_classes(&self, reason: &str) {
         wait_until(reason, PATIENCE, || async {
             let events = self.namespace.list("events").await;
             let about = |event: &&Value| {
@@ -121,8 +122,8 @@ impl Scene {
         .await;
     }
 
-    /// Begins to roll the fleet over to large VMs, until the first of them is there.
-    async fn half_a_rollout(&self) {
+    /// Starts a rollout to large VMs and waits until the first large VM exists.
+    async fn start_rollout(&self) {
         self.apply(&deployment("large")).await;
         wait_until("the first large VM", PATIENCE, || async {
             let vms = vms(&self.rig.folder);
@@ -131,8 +132,8 @@ impl Scene {
         .await;
     }
 
-    /// Waits for the end of the rollout: there is one VM per machine, as the driver's own folder says.
-    async fn the_other_half(&self) {
+    /// Waits for the end of the rollout: the driver's folder has one VM per machine.
+    async fn finish_rollout(&self) {
         wait_until("the rollout", PATIENCE, || async {
             rolled_out(&self.namespace.get("machinedeployment", "fleet").await, 3)?;
             let (vms, machines) = (vms(&self.rig.folder), self.namespace.list("machines").await);
@@ -145,7 +146,7 @@ impl Scene {
         .await;
     }
 
-    /// Deletes the fleet: nothing is left at the provider, and no log has a word of the Secret.
+    /// Deletes the fleet. Nothing is left at the provider, and no log contains the Secret's value.
     async fn end(self) {
         self.namespace.kubectl(&["delete", "machinedeployment", "fleet", "--wait=false"]).await.succeed();
         none_left(&self.namespace, "machines", PATIENCE).await;
@@ -164,18 +165,18 @@ async fn a_driver_in_python_serves_a_rollout_and_may_be_killed() {
     let namespace = rig.namespace("files").await;
     let exec = format!("--driver-exec=files={}", program(&python, Path::new(DRIVER), &rig.folder).display());
     let scene = Scene::start(rig, namespace, exec).await;
-    scene.half_a_rollout().await;
+    scene.start_rollout().await;
     let pid = fs::read_to_string(pid_file(&scene.rig.folder)).expect("the driver has begun");
     assert!(Command::new("kill").args(["-9", pid.trim()]).status().expect("kill runs").success());
-    scene.the_other_half().await;
+    scene.finish_rollout().await;
     assert_ne!(fs::read_to_string(pid_file(&scene.rig.folder)).expect("the driver has begun again"), pid);
     scene.end().await;
 }
 
-/// The driver on a socket, run by the test; dead for so long that it counts as down, then another version of it.
+/// The driver runs on a socket, started by the test. It is stopped until it counts as down, and then another version starts.
 #[tokio::test(flavor = "multi_thread")]
-async fn e05_a_driver_on_a_socket_that_is_down_is_told_and_others_go_on() {
-    const TEST: &str = "external_driver::e05_a_driver_on_a_socket_that_is_down_is_told_and_others_go_on";
+async fn e05_a_driver_that_is_down_on_a_socket_is_reported_and_other_drivers_continue() {
+    const TEST: &str = "external_driver::e05_a_driver_that_is_down_on_a_socket_is_reported_and_other_drivers_continue";
     let Some(python) = python(TEST) else { return };
     let Some(rig) = Rig::own(TEST).await else { return };
     rig.install_crds().await;
@@ -200,9 +201,9 @@ async fn e05_a_driver_on_a_socket_that_is_down_is_told_and_others_go_on() {
     };
     judged(zoned.clone()).await.succeed();
 
-    scene.half_a_rollout().await;
+    scene.start_rollout().await;
     driver.kill();
-    scene.told_on_classes("DriverDown").await;
+    scene.wait_for_event_on_classes("DriverDown").await;
     scene.until_up(0).await;
     let log = scene.manager.log();
     assert!(log.contains("the external driver is down"), "{log}");
@@ -213,7 +214,7 @@ async fn e05_a_driver_on_a_socket_that_is_down_is_told_and_others_go_on() {
     })
     .await;
 
-    // The next version of the driver knows one more field.
+    // The next version of the driver accepts one more field.
     let source = fs::read_to_string(DRIVER).expect("the example is there");
     let newer =
         source.replace(r#""size": {"type": "string"}"#, r#""size": {"type": "string"}, "zone": {"type": "string"}"#);
@@ -221,7 +222,7 @@ async fn e05_a_driver_on_a_socket_that_is_down_is_told_and_others_go_on() {
     let file = rig.folder.join("newer-driver.py");
     fs::write(&file, newer).expect("the rig's folder is writable");
     driver = start(&file);
-    scene.told_on_classes("DriverUp").await;
+    scene.wait_for_event_on_classes("DriverUp").await;
     scene.until_up(1).await;
     let refused = judged(zoned).await;
     assert!(refused.stderr.contains("providerSpec.zone"), "{}{}", refused.stdout, refused.stderr);
@@ -236,12 +237,12 @@ async fn e05_a_driver_on_a_socket_that_is_down_is_told_and_others_go_on() {
         expect(left == 0, || left.to_string())
     })
     .await;
-    scene.the_other_half().await;
+    scene.finish_rollout().await;
     scene.end().await;
     drop(driver);
 }
 
-/// Each VM registers a Node that is Ready.
+/// Registers a ready Node for each VM.
 async fn play_kubelets(rig: Arc<Rig>) {
     loop {
         for name in vms(&rig.folder).keys() {

@@ -1,4 +1,4 @@
-//! Children of objects that were stored before the webhooks were there: what Go took goes on working, machines included.
+//! Children of objects that were stored before the webhooks existed. The Go original accepted these objects, and their machines continue to work.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// A blank behind the comma: what people write, what Go takes, and what rule MCH-10 refuses.
+/// A space after the comma. People write it, the Go original accepts it, and rule MCH-10 refuses it.
 const CONDITIONS: &str = "KernelDeadlock, ReadonlyFilesystem";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -22,7 +22,7 @@ async fn a_deployment_that_breaks_a_rule_scales_and_rolls_beside_webhooks_that_d
     let patch = json!({"spec": {"template": {"spec": {"nodeConditions": CONDITIONS}}}}).to_string();
     let change = ["patch", "machinedeployment", "old", "--type=merge", "-p", &patch];
     namespace.kubectl(&change).await.succeed();
-    // A set that somebody else's manager works on: no cache of ours knows it.
+    // A set in the namespace of another manager. Our caches do not contain it.
     let elsewhere = rig.namespace("forgiven-elsewhere").await;
     let labels = json!({"a": "b"});
     let foreign = json!({
@@ -34,7 +34,7 @@ async fn a_deployment_that_breaks_a_rule_scales_and_rolls_beside_webhooks_that_d
     let manager = TestManager::start(&rig, &namespace, &ManagerOptions::default()).await;
     fleet::running_machines(&namespace, 1, PATIENCE).await;
 
-    // Registered, and then so that the manager is judged like everybody else.
+    // Registers the webhooks a second time without an exemption for the manager's own user.
     manager.register_webhooks(&rig, &namespace).await;
     let url = format!("--webhook-url=https://127.0.0.1:{}", manager.secure_port);
     let manifests = ["manifests", "webhooks", "--namespace", &namespace.name, "--controller-users=nobody", &url];
@@ -48,7 +48,7 @@ async fn a_deployment_that_breaks_a_rule_scales_and_rolls_beside_webhooks_that_d
             manager.http_get("/metrics").await
         }
     };
-    // The API server takes a moment until it knows that nobody is exempt.
+    // The API server needs a moment until the new registration is in force.
     let mut wanted = 1;
     let forgiven = loop {
         wanted += 1;
@@ -71,7 +71,7 @@ async fn a_deployment_that_breaks_a_rule_scales_and_rolls_beside_webhooks_that_d
     };
     assert!(!forgiven.ends_with(" 0"), "{forgiven}");
 
-    // The same text in a machine of nobody, or of an owner that does not exist, is refused.
+    // The same text is refused in a machine without an owner, or with an owner that does not exist.
     let machine = |namespace: &Namespace, owners: serde_json::Value| {
         json!({
             "apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "Machine",
@@ -82,16 +82,16 @@ async fn a_deployment_that_breaks_a_rule_scales_and_rolls_beside_webhooks_that_d
     let set = namespace.list("machinesets").await.remove(0);
     let owner = |set: &serde_json::Value, uid: &serde_json::Value| json!([{"apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "MachineSet", "name": set["metadata"]["name"], "uid": uid, "controller": true}]);
     for owners in [json!([]), owner(&set, &json!("7d3a5b1e-0000-4000-8000-000000000001"))] {
-        let told = rig.apply(&machine(&namespace, owners).to_string()).await.fail();
-        assert!(told.contains("must not contain whitespace"), "{told}");
+        let refusal = rig.apply(&machine(&namespace, owners).to_string()).await.fail();
+        assert!(refusal.contains("must not contain whitespace"), "{refusal}");
     }
 
-    // An owner that only the API server knows is read there.
+    // The webhook reads an owner that is not in the cache from the API server.
     let foreign = elsewhere.get("machineset", "foreign").await;
     let owners = owner(&foreign, &foreign["metadata"]["uid"]);
     rig.apply(&machine(&elsewhere, owners).to_string()).await.succeed();
 
-    // A rollout makes a new set of the deployment, which is forgiven in the same way.
+    // A rollout creates a new set of the deployment. The rule tolerates the set in the same way.
     let patch = json!({"spec": {"template": {"metadata": {"labels": {"roll": "on"}}}}}).to_string();
     namespace.kubectl(&["patch", "machinedeployment", "old", "--type=merge", "-p", &patch]).await.succeed();
     wait_until("the rollout to end", PATIENCE, || async {

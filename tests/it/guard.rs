@@ -1,4 +1,4 @@
-//! A pod that a disruption budget never lets go.
+//! A pod that a disruption budget never allows to be evicted.
 
 use std::time::Duration;
 
@@ -9,8 +9,7 @@ use crate::support::{Namespace, cluster_object::number, wait::expect, wait_until
 /// Name of the pod and of its budget.
 pub const NAME: &str = "guarded";
 
-/// Puts the pod on a node, bound as the scheduler would, and waits until the budget counts it. Needs the disruption
-/// controller.
+/// Creates the pod on a node, bound as by the scheduler, and waits until the budget counts it. Needs the disruption controller.
 pub async fn a_pod_on(namespace: &Namespace, node: &str) {
     namespace.apply(&manifest(node).to_string()).await.succeed();
     let ready = json!({ "status": { "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] } });
@@ -39,7 +38,7 @@ pub fn manifest(node: &str) -> Value {
             "metadata": { "name": NAME, "labels": { "app": NAME } },
             "spec": {
                 "nodeName": node,
-                // No kubelet confirms the end of this pod.
+                // No kubelet confirms the termination of this pod.
                 "terminationGracePeriodSeconds": 0,
                 "containers": [{ "name": "main", "image": "example.com/guarded" }],
             },

@@ -1,6 +1,6 @@
-//! Damaged, doubled and invented reviews: whatever the bytes are, the answer is one that the API server can read.
+//! Damaged, duplicated and invented reviews: for any bytes, the answer is valid for the API server.
 //!
-//! The entries are those of the fuzz targets in `fuzz/`; here they run over mutations of real reviews for a bounded time.
+//! The entry points are those of the fuzz targets in `fuzz/`. Here they run for a bounded time on mutations of real reviews.
 
 #[path = "../../fuzz/entries.rs"]
 mod entries;
@@ -18,7 +18,7 @@ const REVIEWS: [&str; 3] = [
     include_str!("../fixtures/reviews/machinedeployment.json"),
 ];
 
-/// Pieces that mean something to a reader of JSON or of our kinds.
+/// Fragments that are significant for a JSON parser or for our kinds.
 const TOKENS: [&str; 24] = [
     "null",
     "{}",
@@ -85,7 +85,7 @@ fn damaged(text: &str, damages: &[(Index, Damage)]) -> Vec<u8> {
     bytes
 }
 
-/// A review of everything that the original wrote, each way.
+/// Conversion reviews of all deployments that the Go original wrote, in both directions.
 fn conversions() -> Vec<String> {
     let list: Value = serde_json::from_str(include_str!("../fixtures/go/machinedeployments.json")).expect("JSON");
     let review = |to: &str| {
@@ -118,7 +118,7 @@ proptest! {
     }
 
     #[test]
-    fn objects_are_read_as_everybody_reads_them(review in prop::sample::select(REVIEWS.to_vec()), damages in damages()) {
+    fn objects_are_parsed_as_serde_json_parses_them(review in prop::sample::select(REVIEWS.to_vec()), damages in damages()) {
         let bytes = damaged(review, &damages);
         let ours = serde_json::from_slice::<Json<'_>>(&bytes).ok().map(|json| json.to_value());
         prop_assert_eq!(ours, serde_json::from_slice::<Value>(&bytes).ok());
@@ -132,8 +132,8 @@ proptest! {
     }
 }
 
-/// The fuzz crate is built by hand only. What CI can see without its dependencies: every entry has its target, every target
-/// is declared and calls the entry of its name.
+/// The fuzz crate is built by hand only. This test checks without its dependencies that every entry point has a target, and that every target is
+/// declared and calls the entry point of its name.
 #[test]
 fn every_entry_is_a_fuzz_target() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz");

@@ -1,5 +1,4 @@
-//! What comes late: kinds that are installed after the start, and a creation that is under way when the process is told to
-//! end.
+//! Late events: kinds that are installed after the start, and a creation in progress when the process receives the signal to end.
 
 use std::collections::BTreeSet;
 
@@ -44,9 +43,9 @@ async fn mc_010_a_creation_under_way_is_finished_and_recorded_before_the_end() {
     assert!(recorded.iter().all(|id| id.starts_with("virtual:///")) && recorded.len() == 1, "{FLEET}: {recorded:?}");
 }
 
-/// The webhooks are registered and nobody answers them: what the process itself writes must not depend on that.
+/// The webhooks are registered but not served. The manager's own writes must not depend on them.
 #[tokio::test(flavor = "multi_thread")]
-async fn mc_283_machines_go_while_no_webhook_answers() {
+async fn mc_283_machines_are_deleted_while_no_webhook_answers() {
     let Some(mut weather) = Weather::alone("late::mc_283_machines_go", &[]).await else { return };
     weather.rig.with_controller_manager().await;
     weather.manager.register_webhooks(&weather.rig, &weather.namespace).await;

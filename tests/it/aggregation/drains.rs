@@ -1,4 +1,4 @@
-//! What a plan foretells and what then happens, on a real API server with budgets: a drain, and an update in place.
+//! A plan predicts what happens afterwards. Two cases on a real API server with budgets: a drain and an in-place update.
 
 use std::{
     sync::{Arc, Mutex},
@@ -45,7 +45,7 @@ fn budget(app: &str, at_least: u32) -> Value {
     })
 }
 
-/// A pod with a volume of its own, which is attached to the node.
+/// A pod with its own volume, which is attached to the node.
 fn database(namespace: &str, pod_name: &str, node: &str, priority: &str) -> Vec<Value> {
     let volumes = json!([{ "name": "data", "persistentVolumeClaim": { "claimName": pod_name } }]);
     let further = json!({ "spec": { "priorityClassName": priority, "volumes": volumes } });
@@ -82,7 +82,7 @@ async fn is_ready(namespace: &Namespace, pod: &str) {
     namespace.kubectl(&["patch", "pod", pod, "--subresource=status", "--type=merge", "-p", &ready]).await.succeed();
 }
 
-async fn budget_says(namespace: &Namespace, name: &str, healthy: i64, allowed: i64) {
+async fn wait_for_budget(namespace: &Namespace, name: &str, healthy: i64, allowed: i64) {
     wait_until(&format!("budget {name} to count its pods"), PATIENCE, || async {
         let status = namespace.get("poddisruptionbudget", name).await["status"].clone();
         let is_so = number(&status, "/currentHealthy") == healthy && number(&status, "/disruptionsAllowed") == allowed;
@@ -91,8 +91,8 @@ async fn budget_says(namespace: &Namespace, name: &str, healthy: i64, allowed: i
     .await;
 }
 
-/// All kinds of pods on a node: two without anything, two under a budget that lets one go at a time, one under a budget that
-/// lets none go now, one under the same budget that does not run, two with volumes, and two that no drain touches.
+/// Pods of all kinds on a node: two plain pods, two under a budget that allows one eviction at a time, one under a budget that allows no eviction
+/// now, one failed pod under the same budget, two with volumes, and two that no drain evicts.
 async fn pods_of_all_kinds(rig: &Rig, namespace: &Namespace, node: &str) {
     let agents = json!({
         "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": { "name": "agent" },
@@ -121,11 +121,11 @@ async fn pods_of_all_kinds(rig: &Rig, namespace: &Namespace, node: &str) {
         pod("web-1", node, "web", &plain),
         pod("web-2", node, "web", &plain),
         pod("web-3", "elsewhere", "web", &plain),
-        // Becomes ready later. Without it the budget would count two pods once one has gone, need both, and count as misconfigured.
+        // Becomes ready later. Without this pod, the budget counts two pods after the first eviction while it needs two, and counts as misconfigured.
         pod("web-4", "elsewhere", "web", &plain),
         pod("held-1", node, "held", &plain),
         pod("held-2", "elsewhere", "held", &plain),
-        // Fails later, and the API server does not ask the budget of a pod that does not run.
+        // Fails later. The API server does not check the budget of a pod that does not run.
         pod("held-3", node, "held", &plain),
         pod("agent-1", node, "agent", &json!({ "metadata": { "ownerReferences": owner } })),
         pod(
@@ -154,8 +154,8 @@ async fn pods_of_all_kinds(rig: &Rig, namespace: &Namespace, node: &str) {
         .kubectl(&["patch", "pod", "held-3", "--subresource=status", "--type=merge", "-p", &failed])
         .await
         .succeed();
-    budget_says(namespace, "web", 3, 1).await;
-    budget_says(namespace, "held", 1, 0).await;
+    wait_for_budget(namespace, "web", 3, 1).await;
+    wait_for_budget(namespace, "held", 1, 0).await;
     for volume in ["db-low", "db-high"] {
         wait_until("the volumes to be attached", PATIENCE, || async {
             let attachment = rig.kubectl(&["get", "volumeattachment", volume, "-o", "json"]).await.json();
@@ -165,7 +165,7 @@ async fn pods_of_all_kinds(rig: &Rig, namespace: &Namespace, node: &str) {
     }
 }
 
-/// Names of pods in the order in which they go.
+/// Names of the deleted pods, in the order of their deletion.
 type Gone = Arc<Mutex<Vec<String>>>;
 
 async fn follow_pods(rig: &Rig, namespace: &Namespace) -> Gone {
@@ -181,7 +181,7 @@ async fn follow_pods(rig: &Rig, namespace: &Namespace) -> Gone {
         let mut events = std::pin::pin!(events);
         while let Ok(Some(event)) = events.try_next().await {
             if let WatchEvent::Deleted(pod) = event {
-                told.lock().expect("nobody panics with it").push(name(&pod).to_owned());
+                told.lock().expect("no holder of the lock panics").push(name(&pod).to_owned());
             }
         }
     });
@@ -190,7 +190,7 @@ async fn follow_pods(rig: &Rig, namespace: &Namespace) -> Gone {
 
 async fn wait_for(gone: &Gone, what: &str, pods: &[&str]) {
     wait_until(what, PATIENCE, || async {
-        let gone = gone.lock().expect("nobody panics with it").clone();
+        let gone = gone.lock().expect("no holder of the lock panics").clone();
         expect(pods.iter().all(|pod| gone.iter().any(|name| name == pod)), || format!("gone: {gone:?}"))
     })
     .await;
@@ -232,7 +232,7 @@ async fn a_plan_is_what_a_drain_does() {
         found.unwrap_or_else(|| panic!("{pod} in {planned:?}"))
     };
     assert!(wave_of("plain-1") == wave_of("plain-2") && wave_of("web-1") != wave_of("web-2"), "{planned:?}");
-    assert_eq!(wave_of("held-3"), wave_of("plain-1"), "what does not run is held by no budget: {planned:?}");
+    assert_eq!(wave_of("held-3"), wave_of("plain-1"), "no budget protects a pod that does not run: {planned:?}");
     assert!(wave_of("db-high") < wave_of("db-low"), "{planned:?}");
     assert!(planned.concat().iter().all(|name| name != "held-1"), "{planned:?}");
     for (pod, kind) in [("plain-1", "EvictParallel"), ("db-high", "EvictSerial")] {
@@ -241,38 +241,42 @@ async fn a_plan_is_what_a_drain_does() {
 
     let gone = follow_pods(rig, namespace).await;
     namespace.kubectl(&["delete", "machine", machine, "--wait=false"]).await.succeed();
-    wait_for(&gone, "the pods that nothing holds", &["plain-1", "plain-2", "held-3", "db-high"]).await;
+    wait_for(&gone, "the pods that no budget protects", &["plain-1", "plain-2", "held-3", "db-high"]).await;
     wait_until("one pod of the budget to go", PATIENCE, || async {
-        let gone = gone.lock().expect("nobody panics with it").clone();
+        let gone = gone.lock().expect("no holder of the lock panics").clone();
         expect(gone.iter().any(|name| name.starts_with("web-")), || format!("gone: {gone:?}"))
     })
     .await;
-    let seen = gone.lock().expect("nobody panics with it").clone();
-    assert_eq!(seen.iter().filter(|name| name.starts_with("web-")).count(), 1, "one at a time, as planned: {seen:?}");
-    assert!(!seen.iter().any(|name| name == "db-low"), "one volume after the other, as planned: {seen:?}");
-    // What the attach-detach controller of a real cluster does once the pod is gone.
+    let gone_now = gone.lock().expect("no holder of the lock panics").clone();
+    assert_eq!(
+        gone_now.iter().filter(|name| name.starts_with("web-")).count(),
+        1,
+        "one at a time, as planned: {gone_now:?}"
+    );
+    assert!(!gone_now.iter().any(|name| name == "db-low"), "one volume after the other, as planned: {gone_now:?}");
+    // In a real cluster, the attach-detach controller does this when the pod is gone.
     rig.kubectl(&["delete", "volumeattachment", "db-high", "--wait=false"]).await.succeed();
     wait_for(&gone, "the other volume", &["db-low"]).await;
     rig.kubectl(&["delete", "volumeattachment", "db-low", "--wait=false"]).await.succeed();
-    // What a kubelet elsewhere does for the pod that takes the place of the one that went.
+    // A kubelet on another node reports the replacement of the evicted pod as ready.
     is_ready(namespace, "web-4").await;
     wait_until("the other pod of the budget to go", PATIENCE, || async {
-        let gone = gone.lock().expect("nobody panics with it").clone();
+        let gone = gone.lock().expect("no holder of the lock panics").clone();
         let done = ["web-1", "web-2"].iter().all(|pod| gone.iter().any(|name| name == pod));
         let budget = namespace.get("poddisruptionbudget", "web").await["status"].clone();
         let told = namespace.get("machine", machine).await["status"]["machineConditions"].clone();
         expect(done, || format!("gone: {gone:?}; {budget}; {told}"))
     })
     .await;
-    let seen = gone.lock().expect("nobody panics with it").clone();
-    assert!(!seen.iter().any(|name| name == "held-1"), "the blocked one stays: {seen:?}");
+    let gone_now = gone.lock().expect("no holder of the lock panics").clone();
+    assert!(!gone_now.iter().any(|name| name == "held-1"), "the blocked pod stays: {gone_now:?}");
     wait_until("the machine to wait for the same pod and budget", PATIENCE, || async {
         let left = namespace.get("machine", machine).await;
         let told = text(&left, "/status/machineConditions/0/message");
         expect(told.contains("held-1") && told.contains("/held"), || told.to_owned())
     })
     .await;
-    // Its budget has something to give once its other pod is ready.
+    // The budget allows an eviction when its other pod is ready.
     is_ready(namespace, "held-2").await;
     wait_for(&gone, "the blocked pod", &["held-1"]).await;
 
@@ -281,7 +285,7 @@ async fn a_plan_is_what_a_drain_does() {
         expect(left.iter().all(|left| name(left) != machine), || format!("{} left", left.len()))
     })
     .await;
-    let done = gone.lock().expect("nobody panics with it").clone();
+    let done = gone.lock().expect("no holder of the lock panics").clone();
     let order = |prefix: &str, names: &[String]| -> Vec<String> {
         names.iter().filter(|name| name.starts_with(prefix)).cloned().collect()
     };
@@ -291,8 +295,8 @@ async fn a_plan_is_what_a_drain_does() {
     let mut drained = drained.to_vec();
     all.sort();
     drained.sort();
-    assert_eq!(drained, all, "the planned ones and no others went");
-    // The development server takes the pods of a Node along with it, as the collector of a whole cluster does.
+    assert_eq!(drained, all, "exactly the planned pods are evicted");
+    // The development server deletes the pods of a deleted Node, as the garbage collector of a whole cluster does.
     assert!(later.iter().all(|pod| ignored.contains(pod)), "{done:?}");
 }
 
@@ -314,7 +318,7 @@ async fn a_plan_is_what_an_update_in_place_does() {
     let file = rig.folder.join("in-place.json");
     std::fs::write(&file, review.to_string()).expect("the rig's folder is writable");
     let file = file.display().to_string();
-    // The view may not have seen the strategy yet.
+    // The view's cache may not contain the new strategy yet.
     let plan = wait_until("a plan of two updates", PATIENCE, || async {
         let plan = namespace.kubectl(&["create", "-f", &file, "-o", "json"]).await.json();
         expect(names(&plan["status"]["toUpdate"]).len() == 2, || plan.to_string()).map(|()| plan.clone())
@@ -329,12 +333,12 @@ async fn a_plan_is_what_an_update_in_place_does() {
     wait_until("all machines to be updated", PATIENCE, || async {
         let nodes = items(&rig.kubectl(&["get", "nodes", "-o", "json"]).await.json());
         for node in nodes.iter().filter(|node| is_selected(node) && is_handed_over(node)) {
-            order.lock().expect("nobody panics with it").push(name(node).to_owned());
+            order.lock().expect("no holder of the lock panics").push(name(node).to_owned());
             an_agent_updates(rig, name(node)).await;
         }
         rolled_out(&namespace.get("machinedeployment", "pool").await, 2)
     })
     .await;
     let planned = status["toUpdate"].as_array().expect("machines").iter().map(|one| text(one, "/node").to_owned());
-    assert_eq!(order.into_inner().expect("nobody panics with it"), planned.collect::<Vec<_>>(), "{status:#}");
+    assert_eq!(order.into_inner().expect("no holder of the lock panics"), planned.collect::<Vec<_>>(), "{status:#}");
 }
