@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The current time in whole seconds, as the autoscaler writes it.
 fn seconds() -> String {
@@ -32,7 +32,7 @@ async fn only_the_machines_that_the_autoscaler_names_are_deleted() {
     let namespace = rig.namespace("scaler").await;
     let _manager = TestManager::start(&rig, &namespace, &ManagerOptions::default()).await;
     namespace.apply(&fleet::manifests(&namespace.name, "fleet", 4, "class-a")).await.succeed();
-    running_machines(&namespace, 4, PATIENCE).await;
+    running_machines(&namespace, 4, TIMEOUT).await;
     let mut staying: Vec<String> =
         namespace.list("machines").await.iter().map(|machine| name(machine).to_owned()).collect();
     staying.sort();
@@ -49,7 +49,7 @@ async fn only_the_machines_that_the_autoscaler_names_are_deleted() {
     let patch = scale_in.to_string();
     namespace.kubectl(&["patch", "machinedeployment", "fleet", "--type=merge", "-p", &patch]).await.succeed();
 
-    wait_until("the named machines to go", PATIENCE, || async {
+    wait_until("the named machines to go", TIMEOUT, || async {
         let machines = namespace.list("machines").await;
         for machine in &staying {
             assert!(

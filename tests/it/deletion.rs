@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 /// A refused eviction is repeated after this time; the machine shows the reason earlier.
 const ONE_RETRY: Duration = Duration::from_secs(20);
 
@@ -27,7 +27,7 @@ async fn one_machine(rig: &Arc<Rig>, about: &str, flags: &[&str]) -> (Namespace,
     let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
     let manager = TestManager::start(rig, &namespace, &ManagerOptions { flags, ..ManagerOptions::default() }).await;
     namespace.apply(&fleet::manifests(&namespace.name, "fleet", 1, "virtual")).await.succeed();
-    let machines = running_machines(&namespace, 1, PATIENCE).await;
+    let machines = running_machines(&namespace, 1, TIMEOUT).await;
     let (machine, node) = (name(&machines[0]).to_owned(), text(&machines[0], "/metadata/labels/node").to_owned());
     (namespace, manager, machine, node)
 }
@@ -48,7 +48,7 @@ async fn wait_for_reason(namespace: &Namespace, machine: &str, within: Duration,
 }
 
 async fn wait_for_event(namespace: &Namespace, machine: &str, reason: &str, part: &str) {
-    wait_until(&format!("an event {reason}"), PATIENCE, || async {
+    wait_until(&format!("an event {reason}"), TIMEOUT, || async {
         let events = namespace.list("events").await;
         let told = events.iter().any(|event| {
             text(event, "/involvedObject/name") == machine
@@ -61,7 +61,7 @@ async fn wait_for_event(namespace: &Namespace, machine: &str, reason: &str, part
 }
 
 async fn wait_until_replaced(namespace: &Namespace, machine: &str) {
-    wait_until("the machine to go", PATIENCE, || async {
+    wait_until("the machine to go", TIMEOUT, || async {
         let left = namespace.list("machines").await;
         expect(left.iter().all(|left| name(left) != machine), || left.iter().map(describe).collect::<String>())
     })
@@ -98,7 +98,7 @@ async fn deadlock(rig: &Rig, node: &str, status: &str) {
 }
 
 async fn wait_for_phase(namespace: &Namespace, machine: &str, wanted: &str) {
-    wait_until(&format!("phase {wanted}"), PATIENCE, || async {
+    wait_until(&format!("phase {wanted}"), TIMEOUT, || async {
         let seen = namespace.get("machine", machine).await;
         expect(phase(&seen) == wanted, || describe(&seen))
     })
@@ -114,7 +114,7 @@ async fn a_deletion_respects_current_budgets_after_an_abandoned_drain() {
     rig.kubectl(&["annotate", "node", &node, &format!("{preserve}=now")]).await.succeed();
     deadlock(&rig, &node, "True").await;
     let pod = format!("{}/{}", namespace.name, guard::NAME);
-    wait_for_reason(&namespace, &machine, PATIENCE, "DrainBlocked", &[pod.as_str(), "preserved until "]).await;
+    wait_for_reason(&namespace, &machine, TIMEOUT, "DrainBlocked", &[pod.as_str(), "preserved until "]).await;
 
     // The node recovers, so the drain is no longer wanted. The pod and the budget are deleted.
     deadlock(&rig, &node, "False").await;
@@ -175,18 +175,18 @@ async fn mc_210_the_vm_waits_until_the_volume_is_detached() {
     let Some(rig) = Rig::own("deletion::the_vm_waits_until_the_volume_is_detached").await else { return };
     let (namespace, _manager, machine, node) = one_machine(&rig, "volume", &[]).await;
     namespace.apply(&a_pod_with_a_volume(&namespace.name, &node).to_string()).await.succeed();
-    wait_until("the volume to be attached", PATIENCE, || async {
+    wait_until("the volume to be attached", TIMEOUT, || async {
         let attachment = rig.kubectl(&["get", "volumeattachment", "data", "-o", "json"]).await.json();
         expect(attachment["status"]["attached"] == true, || attachment["status"].to_string())
     })
     .await;
     namespace.kubectl(&["delete", "machine", &machine, "--wait=false"]).await.succeed();
-    wait_until("the pod to be evicted", PATIENCE, || async {
+    wait_until("the pod to be evicted", TIMEOUT, || async {
         let pods = namespace.list("pods").await;
         expect(pods.is_empty(), || pods.iter().map(describe).collect::<String>())
     })
     .await;
-    wait_for_reason(&namespace, &machine, PATIENCE, "WaitingForVolumeDetachment", &["pv-data", "until "]).await;
+    wait_for_reason(&namespace, &machine, TIMEOUT, "WaitingForVolumeDetachment", &["pv-data", "until "]).await;
     let nodes = items(&rig.kubectl(&["get", "nodes", "-o", "json"]).await.json());
     assert!(nodes.iter().any(|left| name(left) == node), "the VM is deleted while its volume is attached");
     // In a real cluster, the attach-detach controller does this when the pod is gone.
@@ -237,7 +237,7 @@ async fn mc_145_mc_146_a_failed_machine_is_preserved_until_the_annotation_is_rem
     let preserve = "node.machine.sapcloud.io/preserve";
     let ask = format!("{preserve}=now");
     rig.kubectl(&["annotate", "node", &node, &ask]).await.succeed();
-    wait_until("the node to have the condition Preserved", PATIENCE, || async {
+    wait_until("the node to have the condition Preserved", TIMEOUT, || async {
         let seen = the_node(&rig, &node).await;
         expect(condition(&seen, "Preserved") == "True", || seen["status"]["conditions"].to_string())
     })
@@ -248,7 +248,7 @@ async fn mc_145_mc_146_a_failed_machine_is_preserved_until_the_annotation_is_rem
     assert_eq!(text(&the_node(&rig, &node).await, disabled), "true");
 
     deadlock(&rig, &node, "True").await;
-    wait_until("the failed machine to be kept and drained", PATIENCE, || async {
+    wait_until("the failed machine to be kept and drained", TIMEOUT, || async {
         let (seen, node) = (namespace.get("machine", &machine).await, the_node(&rig, &node).await);
         let told = node["status"]["conditions"].to_string();
         let tainted = node["spec"]["taints"].to_string().contains("node.machine.sapcloud.io/preserved");
@@ -256,12 +256,12 @@ async fn mc_145_mc_146_a_failed_machine_is_preserved_until_the_annotation_is_rem
         expect(kept, || format!("{}: {told}", describe(&seen)))
     })
     .await;
-    wait_for_reason(&namespace, &machine, PATIENCE, "Preserved", &["preserved until "]).await;
+    wait_for_reason(&namespace, &machine, TIMEOUT, "Preserved", &["preserved until "]).await;
     assert_eq!(namespace.list("machines").await.len(), 1, "a preserved machine was replaced");
 
     rig.kubectl(&["annotate", "node", &node, &format!("{preserve}-")]).await.succeed();
     wait_until_replaced(&namespace, &machine).await;
-    running_machines(&namespace, 1, PATIENCE).await;
+    running_machines(&namespace, 1, TIMEOUT).await;
 }
 
 fn names(objects: &[Value]) -> Vec<String> {
@@ -289,7 +289,7 @@ async fn wait_for_the_garbage_collector(namespace: &Namespace) {
         "uid": "00000000-0000-4000-8000-000000000000", "controller": true,
     }]);
     namespace.apply(&probe.to_string()).await.succeed();
-    wait_until("the probe to be collected", PATIENCE, || async {
+    wait_until("the probe to be collected", TIMEOUT, || async {
         let sets = names(&namespace.list("machinesets").await);
         expect(!sets.contains(&"probe".to_owned()), || sets.join(", "))
     })
@@ -306,7 +306,7 @@ async fn orphaned_objects_stay_and_are_adopted() {
     let _manager = TestManager::start(&rig, &namespace, &ManagerOptions::default()).await;
     let manifests = fleet::manifests(&namespace.name, "fleet", 2, "class-a");
     namespace.apply(&manifests).await.succeed();
-    let machines = names(&running_machines(&namespace, 2, PATIENCE).await);
+    let machines = names(&running_machines(&namespace, 2, TIMEOUT).await);
     let sets = names(&namespace.list("machinesets").await);
     let all_stay = || async {
         assert_eq!(names(&namespace.list("machinesets").await), sets);
@@ -324,7 +324,7 @@ async fn orphaned_objects_stay_and_are_adopted() {
     namespace.kubectl(&["delete", "machinedeployment", "fleet", "--cascade=orphan"]).await.succeed();
     all_stay().await;
     namespace.apply(&manifests).await.succeed();
-    wait_until("the set to be taken over", PATIENCE, || async {
+    wait_until("the set to be taken over", TIMEOUT, || async {
         let seen = namespace.get("machineset", &sets[0]).await;
         expect(text(&seen, "/metadata/ownerReferences/0/name") == "fleet", || seen["metadata"].to_string())
     })

@@ -28,7 +28,7 @@ const MACHINE_FINALIZER: &str = "machine.sapcloud.io/machine-controller-manager"
 const SECRET_FINALIZER: &str = "machine.sapcloud.io/machine-controller";
 const NODE_FINALIZER: &str = "node.machine.sapcloud.io/machine-controller";
 /// Long enough for a busy machine with two cores. A passing test does not wait that long.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_manifests_of_the_design_notes_become_nodes_and_are_deleted_again() {
@@ -52,7 +52,7 @@ async fn from_manifests_to_nodes_and_back(rig: Arc<Rig>) {
     let manager = TestManager::start(&rig, &namespace, &options).await;
     manager.register_webhooks(&rig, &namespace).await;
 
-    refusals::are_refused(&namespace).await;
+    refusals::check_all_refusals(&namespace).await;
 
     namespace.apply(include_str!("../manifests/secrets.yaml")).await.succeed();
     namespace.apply(Seed::Class.yaml()).await.succeed();
@@ -68,12 +68,12 @@ async fn from_manifests_to_nodes_and_back(rig: Arc<Rig>) {
 
 async fn a_set_becomes_a_machine_and_goes(rig: &Arc<Rig>, namespace: &Namespace) {
     namespace.apply(Seed::Set.yaml()).await.succeed();
-    let machines = running_machines(namespace, 1, PATIENCE).await;
+    let machines = running_machines(namespace, 1, TIMEOUT).await;
     machine_is_as_go_leaves_it(&machines[0], CLASS);
     assert_eq!(text(&machines[0], "/metadata/ownerReferences/0/kind"), "MachineSet");
     namespace.kubectl(&["delete", "machineset", "--all", "--wait=false"]).await.succeed();
-    none_left(namespace, "machinesets", PATIENCE).await;
-    none_left(namespace, "machines", PATIENCE).await;
+    none_left(namespace, "machinesets", TIMEOUT).await;
+    none_left(namespace, "machines", TIMEOUT).await;
     no_nodes_left(rig).await;
 }
 
@@ -81,7 +81,7 @@ async fn a_deployment_becomes_three_nodes(rig: &Arc<Rig>, namespace: &Namespace)
     let mut deployment = Seed::Deployment.object();
     deployment["spec"]["replicas"] = json!(3);
     namespace.apply(&deployment.to_string()).await.succeed();
-    let machines = running_machines(namespace, 3, PATIENCE).await;
+    let machines = running_machines(namespace, 3, TIMEOUT).await;
     for machine in &machines {
         machine_is_as_go_leaves_it(machine, CLASS);
     }
@@ -98,7 +98,7 @@ async fn a_deployment_becomes_three_nodes(rig: &Arc<Rig>, namespace: &Namespace)
         assert!(has_finalizer(&secret, SECRET_FINALIZER), "{}", secret["metadata"]);
     }
     // The manifest sets minReadySeconds to 500. The original never uses this value for the counts, and its users see these counts.
-    wait_until("the deployment's status", PATIENCE, || async {
+    wait_until("the deployment's status", TIMEOUT, || async {
         let deployment = namespace.get("machinedeployment", DEPLOYMENT).await;
         rolled_out(&deployment, 3).and_then(|()| {
             expect(number(&deployment, "/status/availableReplicas") == 3, || deployment["status"].to_string())
@@ -111,7 +111,7 @@ async fn a_deployment_becomes_three_nodes(rig: &Arc<Rig>, namespace: &Namespace)
 async fn scale_out(rig: &Arc<Rig>, namespace: &Namespace) {
     let before = names_of(&namespace.list("machines").await);
     namespace.kubectl(&["scale", "machinedeployment", DEPLOYMENT, "--replicas=5"]).await.succeed();
-    let after = names_of(&running_machines(namespace, 5, PATIENCE).await);
+    let after = names_of(&running_machines(namespace, 5, TIMEOUT).await);
     assert!(before.iter().all(|machine| after.contains(machine)), "{before:?} are not all among {after:?}");
     ready_nodes(rig, 5).await;
     assert_eq!(namespace.list("machinesets").await.len(), 1, "a change of replicas starts no rollout");
@@ -124,7 +124,7 @@ async fn roll_to_a_new_class(namespace: &Namespace) {
     let class = json!({ "kind": "MachineClass", "name": NEW_CLASS });
     let change = json!({ "spec": { "template": { "spec": { "class": class } } } }).to_string();
     namespace.kubectl(&["patch", "machinedeployment", DEPLOYMENT, "--type=merge", "-p", &change]).await.succeed();
-    wait_until("the rollout", 2 * PATIENCE, || async {
+    wait_until("the rollout", 2 * TIMEOUT, || async {
         let machines = namespace.list("machines").await;
         // maxSurge is 1 and maxUnavailable is 0: never more than one machine above the wanted number, never fewer.
         let deleting = machines.iter().filter(|machine| is_deleting(machine)).count();
@@ -133,7 +133,7 @@ async fn roll_to_a_new_class(namespace: &Namespace) {
         expect(machines.len() == 5, || format!("{} machines", machines.len()))
     })
     .await;
-    for machine in running_machines(namespace, 5, PATIENCE).await {
+    for machine in running_machines(namespace, 5, TIMEOUT).await {
         machine_is_as_go_leaves_it(&machine, NEW_CLASS);
     }
     let sets = namespace.list("machinesets").await;
@@ -149,14 +149,14 @@ async fn roll_to_a_new_class(namespace: &Namespace) {
 }
 
 async fn scale_in_under_a_budget(rig: &Arc<Rig>, namespace: &Namespace) {
-    let machines = running_machines(namespace, 5, PATIENCE).await;
+    let machines = running_machines(namespace, 5, TIMEOUT).await;
     let (machine, node) = (name(&machines[0]).to_owned(), text(&machines[0], "/metadata/labels/node").to_owned());
     let prefer = "machinepriority.machine.sapcloud.io=1";
     namespace.kubectl(&["annotate", "machine", &machine, prefer, "--overwrite"]).await.succeed();
     guard::a_pod_on(namespace, &node).await;
 
     namespace.kubectl(&["scale", "machinedeployment", DEPLOYMENT, "--replicas=4"]).await.succeed();
-    wait_until("the drain to begin", PATIENCE, || async {
+    wait_until("the drain to begin", TIMEOUT, || async {
         let cordoned = rig.kubectl(&["get", "node", &node, "-o", "json"]).await.json()["spec"]["unschedulable"] == true;
         let seen = namespace.get("machine", &machine).await;
         expect(cordoned && phase(&seen) == "Terminating", || describe(&seen))
@@ -168,26 +168,26 @@ async fn scale_in_under_a_budget(rig: &Arc<Rig>, namespace: &Namespace) {
     assert!(!is_deleting(&namespace.get("pod", guard::NAME).await), "a guarded pod is evicted");
 
     namespace.kubectl(&["delete", "poddisruptionbudget", guard::NAME]).await.succeed();
-    wait_until("the drained machine to go", PATIENCE, || async {
+    wait_until("the drained machine to go", TIMEOUT, || async {
         let left = namespace.list("machines").await;
         expect(left.iter().all(|left| name(left) != machine), || left.iter().map(describe).collect::<String>())
     })
     .await;
     assert!(namespace.list("pods").await.is_empty(), "the pod remains without its node");
-    running_machines(namespace, 4, PATIENCE).await;
+    running_machines(namespace, 4, TIMEOUT).await;
     ready_nodes(rig, 4).await;
 }
 
 async fn delete_everything(rig: &Arc<Rig>, namespace: &Namespace) {
     namespace.kubectl(&["delete", "machinedeployment", DEPLOYMENT, "--wait=false"]).await.succeed();
     for resource in ["machines", "machinesets", "machinedeployments"] {
-        none_left(namespace, resource, PATIENCE).await;
+        none_left(namespace, resource, TIMEOUT).await;
     }
     no_nodes_left(rig).await;
     namespace.kubectl(&["delete", "machineclass", "--all", "--wait=false"]).await.succeed();
-    none_left(namespace, "machineclasses", PATIENCE).await;
+    none_left(namespace, "machineclasses", TIMEOUT).await;
     namespace.kubectl(&["delete", "secret", CLASS, "cloudprovider", "--wait=false"]).await.succeed();
-    wait_until("the secrets to go", PATIENCE, || async {
+    wait_until("the secrets to go", TIMEOUT, || async {
         let answer = namespace.kubectl(&["get", "secret", CLASS, "cloudprovider", "--ignore-not-found"]).await;
         expect(answer.stdout.is_empty(), || answer.stdout.clone())
     })
@@ -253,7 +253,7 @@ async fn nodes(rig: &Rig) -> Vec<Value> {
 }
 
 async fn ready_nodes(rig: &Rig, count: usize) -> Vec<Value> {
-    wait_until(&format!("{count} Ready nodes"), PATIENCE, || async {
+    wait_until(&format!("{count} Ready nodes"), TIMEOUT, || async {
         let nodes = nodes(rig).await;
         let ready = nodes.iter().filter(|node| condition(node, "Ready") == "True").count();
         expect(ready == count && nodes.len() == count, || format!("{ready} ready of {:?}", names_of(&nodes)))
@@ -263,7 +263,7 @@ async fn ready_nodes(rig: &Rig, count: usize) -> Vec<Value> {
 }
 
 async fn no_nodes_left(rig: &Rig) {
-    wait_until("the last node to go", PATIENCE, || async {
+    wait_until("the last node to go", TIMEOUT, || async {
         let nodes = nodes(rig).await;
         expect(nodes.is_empty(), || format!("{:?}", names_of(&nodes)))
     })
@@ -271,7 +271,7 @@ async fn no_nodes_left(rig: &Rig) {
 }
 
 async fn no_bootstrap_tokens_left(rig: &Rig) {
-    wait_until("the last bootstrap token to go", PATIENCE, || async {
+    wait_until("the last bootstrap token to go", TIMEOUT, || async {
         let secrets = rig.kubectl(&["get", "secrets", "--namespace=kube-system", "-o", "name"]).await.succeed();
         expect(!secrets.contains("bootstrap-token-"), || secrets.clone())
     })

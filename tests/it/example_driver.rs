@@ -24,7 +24,7 @@ use crate::{
 const MACHINES: usize = 3;
 const NODES: &str = "/api/v1/nodes";
 /// The virtual time that a step may take.
-const PATIENCE: Duration = Duration::from_secs(3600);
+const TIMEOUT: Duration = Duration::from_secs(3600);
 
 #[test]
 fn a_driver_of_another_crate_serves_a_rollout() {
@@ -131,10 +131,10 @@ async fn until(client: &kube::Client, vms: impl Fn() -> BTreeMap<String, String>
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
     };
-    if tokio::time::timeout(PATIENCE, waiting).await.is_err() {
+    if tokio::time::timeout(TIMEOUT, waiting).await.is_err() {
         let machines = list(client, &format!("{MACHINE_PATH}/machines")).await;
         let told: Vec<String> = machines.iter().map(fleet::describe).collect();
-        panic!("{size} after {PATIENCE:?}: VMs {:?}\n{}", vms(), told.join("\n"));
+        panic!("{size} after {TIMEOUT:?}: VMs {:?}\n{}", vms(), told.join("\n"));
     }
 }
 

@@ -48,7 +48,7 @@ impl World {
         &self.rig.aggregation.as_ref().expect("the rig aggregates").proxies
     }
 
-    /// Changes a key of the ConfigMap with the API server's trusted authorities.
+    /// Changes a key of the `ConfigMap` with the API server's trusted authorities.
     async fn trust(&self, key: &str, value: &str) {
         let patch = json!({"data": {key: value}}).to_string();
         self.rig

@@ -25,7 +25,7 @@ use crate::{
 const DRIVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/python-driver/driver.py");
 const PROTO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/crates/driver-external/proto");
 const MACHINES: usize = 3;
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 const SECRET: &str = "never-to-be-logged";
 
 /// A Python with the packages that the driver needs.
@@ -90,7 +90,7 @@ impl Scene {
             scene.apply(&class(&scene.namespace.name, size)).await;
         }
         scene.apply(&deployment("small")).await;
-        running_machines(&scene.namespace, MACHINES, PATIENCE).await;
+        running_machines(&scene.namespace, MACHINES, TIMEOUT).await;
         scene
     }
 
@@ -101,7 +101,7 @@ impl Scene {
     /// Waits until the metric says that the driver is up (1) or not (0).
     async fn until_up(&self, value: u8) {
         let line = format!("mcm_driver_up{{driver=\"files\"}} {value}");
-        wait_until(&line, PATIENCE, || async {
+        wait_until(&line, TIMEOUT, || async {
             let metrics = self.manager.http_get("/metrics").await;
             expect(metrics.contains(&line), || self.manager.log())
         })
@@ -110,7 +110,7 @@ impl Scene {
 
     /// Waits until both classes have an event with this reason.
     async fn wait_for_event_on_classes(&self, reason: &str) {
-        wait_until(reason, PATIENCE, || async {
+        wait_until(reason, TIMEOUT, || async {
             let events = self.namespace.list("events").await;
             let about = |event: &&Value| {
                 text(event, "/reason") == reason && text(event, "/involvedObject/kind") == "MachineClass"
@@ -125,7 +125,7 @@ impl Scene {
     /// Starts a rollout to large VMs and waits until the first large VM exists.
     async fn start_rollout(&self) {
         self.apply(&deployment("large")).await;
-        wait_until("the first large VM", PATIENCE, || async {
+        wait_until("the first large VM", TIMEOUT, || async {
             let vms = vms(&self.rig.folder);
             expect(vms.values().any(|size| size == "large"), || format!("{vms:?}"))
         })
@@ -134,7 +134,7 @@ impl Scene {
 
     /// Waits for the end of the rollout: the driver's folder has one VM per machine.
     async fn finish_rollout(&self) {
-        wait_until("the rollout", PATIENCE, || async {
+        wait_until("the rollout", TIMEOUT, || async {
             rolled_out(&self.namespace.get("machinedeployment", "fleet").await, 3)?;
             let (vms, machines) = (vms(&self.rig.folder), self.namespace.list("machines").await);
             let names: BTreeSet<&str> = machines.iter().map(|machine| text(machine, "/metadata/name")).collect();
@@ -149,7 +149,7 @@ impl Scene {
     /// Deletes the fleet. Nothing is left at the provider, and no log contains the Secret's value.
     async fn end(self) {
         self.namespace.kubectl(&["delete", "machinedeployment", "fleet", "--wait=false"]).await.succeed();
-        none_left(&self.namespace, "machines", PATIENCE).await;
+        none_left(&self.namespace, "machines", TIMEOUT).await;
         assert_eq!(vms(&self.rig.folder), BTreeMap::new(), "nothing is left at the provider");
         self.kubelets.abort();
         assert!(!self.manager.log().contains(SECRET), "a secret is in the log");
@@ -209,7 +209,7 @@ async fn e05_a_driver_that_is_down_on_a_socket_is_reported_and_other_drivers_con
     assert!(log.contains("the external driver is down"), "{log}");
     assert_eq!(scene.manager.http("/healthz").await.0, 200);
     namespace.apply(&fleet::manifests(&namespace.name, "others", 1, "virtual")).await.succeed();
-    wait_until("a machine of another driver", PATIENCE, || async {
+    wait_until("a machine of another driver", TIMEOUT, || async {
         rolled_out(&namespace.get("machinedeployment", "others").await, 1)
     })
     .await;
@@ -227,7 +227,7 @@ async fn e05_a_driver_that_is_down_on_a_socket_is_reported_and_other_drivers_con
     let refused = judged(zoned).await;
     assert!(refused.stderr.contains("providerSpec.zone"), "{}{}", refused.stdout, refused.stderr);
     namespace.kubectl(&["delete", "machinedeployment", "others", "--wait=false"]).await.succeed();
-    wait_until("the machine of the other driver to go", PATIENCE, || async {
+    wait_until("the machine of the other driver to go", TIMEOUT, || async {
         let left = namespace
             .list("machines")
             .await

@@ -9,7 +9,7 @@ use crate::{
     support::{ManagerOptions, Namespace, Rig, TestManager, manager::mcm, wait::expect, wait_until},
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// A space after the comma. People write it, the Go original accepts it, and rule MCH-10 refuses it.
 const CONDITIONS: &str = "KernelDeadlock, ReadonlyFilesystem";
 
@@ -32,7 +32,7 @@ async fn a_deployment_that_breaks_a_rule_scales_and_rolls_beside_webhooks_that_d
     });
     rig.apply(&foreign.to_string()).await.succeed();
     let manager = TestManager::start(&rig, &namespace, &ManagerOptions::default()).await;
-    fleet::running_machines(&namespace, 1, PATIENCE).await;
+    fleet::running_machines(&namespace, 1, TIMEOUT).await;
 
     // Registers the webhooks a second time without an exemption for the manager's own user.
     manager.register_webhooks(&rig, &namespace).await;
@@ -44,7 +44,7 @@ async fn a_deployment_that_breaks_a_rule_scales_and_rolls_beside_webhooks_that_d
         let (namespace, manager) = (&namespace, &manager);
         async move {
             namespace.kubectl(&["scale", "machinedeployment", "old", &format!("--replicas={count}")]).await.succeed();
-            fleet::running_machines(namespace, count, PATIENCE).await;
+            fleet::running_machines(namespace, count, TIMEOUT).await;
             manager.http_get("/metrics").await
         }
     };
@@ -94,7 +94,7 @@ async fn a_deployment_that_breaks_a_rule_scales_and_rolls_beside_webhooks_that_d
     // A rollout creates a new set of the deployment. The rule tolerates the set in the same way.
     let patch = json!({"spec": {"template": {"metadata": {"labels": {"roll": "on"}}}}}).to_string();
     namespace.kubectl(&["patch", "machinedeployment", "old", "--type=merge", "-p", &patch]).await.succeed();
-    wait_until("the rollout to end", PATIENCE, || async {
+    wait_until("the rollout to end", TIMEOUT, || async {
         let deployment = namespace.get("machinedeployment", "old").await;
         let sets = namespace.list("machinesets").await;
         let done = deployment["status"]["updatedReplicas"] == wanted && deployment["status"]["replicas"] == wanted;

@@ -19,7 +19,7 @@ use crate::{
     weather::Cloud,
 };
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 /// The names of the halves.
 const DEPLOYMENTS: &str = "machine-controller-manager";
 const MACHINES: &str = "machine-controller";
@@ -54,7 +54,7 @@ async fn want(namespace: &Namespace, provider: &str, replicas: u32, round: &str)
 }
 
 async fn rolled_out(namespace: &Namespace, replicas: i64) {
-    wait_until("the rollout to end", PATIENCE, || async {
+    wait_until("the rollout to end", TIMEOUT, || async {
         fleet::rolled_out(&namespace.get("machinedeployment", FLEET).await, replicas)
     })
     .await;
@@ -65,7 +65,7 @@ fn names(machines: &[Value]) -> Vec<String> {
 }
 
 async fn gone(namespace: &Namespace, machine: &str) {
-    wait_until("a machine to go", PATIENCE, || async {
+    wait_until("a machine to go", TIMEOUT, || async {
         let left = names(&namespace.list("machines").await);
         expect(!left.iter().any(|left| left == machine), || left.join(" "))
     })
@@ -75,7 +75,7 @@ async fn gone(namespace: &Namespace, machine: &str) {
 /// The life of a deployment of this provider: it grows, shrinks by priority, rolls, replaces a failed machine, and is deleted.
 async fn life(namespace: &Namespace, provider: &str, make_unhealthy: impl AsyncFn(&str)) {
     want(namespace, provider, 3, "1").await;
-    let first = names(&fleet::running_machines(namespace, 3, PATIENCE).await);
+    let first = names(&fleet::running_machines(namespace, 3, TIMEOUT).await);
     rolled_out(namespace, 3).await;
 
     let chosen = format!("machine/{}", first[1]);
@@ -83,13 +83,13 @@ async fn life(namespace: &Namespace, provider: &str, make_unhealthy: impl AsyncF
     want(namespace, provider, 2, "1").await;
     let mut kept = first.clone();
     kept.remove(1);
-    let mut left = names(&fleet::running_machines(namespace, 2, PATIENCE).await);
+    let mut left = names(&fleet::running_machines(namespace, 2, TIMEOUT).await);
     left.sort();
     kept.sort();
     assert_eq!(left, kept, "the machine of low priority is deleted");
 
     want(namespace, provider, 2, "2").await;
-    wait_until("the rolling update to end", PATIENCE, || async {
+    wait_until("the rolling update to end", TIMEOUT, || async {
         let machines = namespace.list("machines").await;
         let running = machines.iter().filter(|machine| fleet::phase(machine) == "Running").count();
         assert!(running >= 2, "maxUnavailable is 0: {:?}", machines.iter().map(fleet::describe).collect::<Vec<_>>());
@@ -99,11 +99,11 @@ async fn life(namespace: &Namespace, provider: &str, make_unhealthy: impl AsyncF
     .await;
     rolled_out(namespace, 2).await;
 
-    let sick = names(&fleet::running_machines(namespace, 2, PATIENCE).await).remove(0);
+    let sick = names(&fleet::running_machines(namespace, 2, TIMEOUT).await).remove(0);
     make_unhealthy(&sick).await;
     gone(namespace, &sick).await;
-    fleet::running_machines(namespace, 2, PATIENCE).await;
-    wait_until("a Node for each machine", PATIENCE, || async {
+    fleet::running_machines(namespace, 2, TIMEOUT).await;
+    wait_until("a Node for each machine", TIMEOUT, || async {
         let nodes = namespace.list("nodes").await;
         expect(nodes.len() == 2, || names(&nodes).join(" "))
     })
@@ -111,7 +111,7 @@ async fn life(namespace: &Namespace, provider: &str, make_unhealthy: impl AsyncF
 
     namespace.kubectl(&["delete", "machinedeployment", FLEET, "--wait=false"]).await.succeed();
     for kind in ["machines", "machinesets", "machinedeployments", "nodes"] {
-        fleet::none_left(namespace, kind, PATIENCE).await;
+        fleet::none_left(namespace, kind, TIMEOUT).await;
     }
 }
 
@@ -185,7 +185,7 @@ async fn mcm_runs_machines_beside_a_go_set_controller() {
         },
     });
     namespace.apply(&class.to_string()).await.succeed();
-    let first = fleet::running_machines(&namespace, 3, PATIENCE).await;
+    let first = fleet::running_machines(&namespace, 3, TIMEOUT).await;
     for machine in &first {
         let node = rig.kubectl(&["get", "node", text(machine, "/metadata/labels/node"), "-o", "json"]).await.json();
         assert_eq!(text(&node, "/metadata/labels/pool"), "a");
@@ -200,7 +200,7 @@ async fn mcm_runs_machines_beside_a_go_set_controller() {
     namespace.kubectl(&["annotate", "--overwrite", &target, &format!("{PRIORITY}=1")]).await.succeed();
     namespace.kubectl(&["scale", "machineset", "pool-58884", "--replicas=2"]).await.succeed();
     let says = async |what: &str| {
-        wait_until(&format!("the drain to report {what}"), PATIENCE, || async {
+        wait_until(&format!("the drain to report {what}"), TIMEOUT, || async {
             let machine = namespace.get("machine", name(chosen)).await;
             let condition = progressing(&machine);
             let stage = text(&machine, "/status/lastOperation/description");
@@ -217,7 +217,7 @@ async fn mcm_runs_machines_beside_a_go_set_controller() {
     says("DrainBlocked").await;
     namespace.kubectl(&["delete", "poddisruptionbudget", "held"]).await.succeed();
     gone(&namespace, name(chosen)).await;
-    let left = fleet::running_machines(&namespace, 2, PATIENCE).await;
+    let left = fleet::running_machines(&namespace, 2, TIMEOUT).await;
 
     has_metrics_of_one_half(&manager, "mcm_machine_items_total", "mcm_machine_set_items_total").await;
     let said = diagnosis(&rig, &namespace).await;
@@ -225,10 +225,10 @@ async fn mcm_runs_machines_beside_a_go_set_controller() {
     let sick = name(&left[0]);
     cloud.does(sick, "notready").await;
     gone(&namespace, sick).await;
-    fleet::running_machines(&namespace, 2, PATIENCE).await;
+    fleet::running_machines(&namespace, 2, TIMEOUT).await;
     namespace.kubectl(&["delete", "machineset", "pool-58884", "--wait=false"]).await.succeed();
     for kind in ["machines", "machinesets", "nodes"] {
-        fleet::none_left(&namespace, kind, PATIENCE).await;
+        fleet::none_left(&namespace, kind, TIMEOUT).await;
     }
     assert!(cloud.vms().await.is_empty(), "{}", manager.log());
 }
@@ -255,7 +255,7 @@ async fn held_up(namespace: &Namespace, node: &str) {
         "spec": {"minAvailable": 2, "selector": {"matchLabels": {"app": "held"}}},
     });
     namespace.apply(&budget.to_string()).await.succeed();
-    wait_until("the budget to count", PATIENCE, || async {
+    wait_until("the budget to count", TIMEOUT, || async {
         let status = namespace.get("poddisruptionbudget", "held").await["status"].clone();
         expect(status["currentHealthy"] == 2 && status["disruptionsAllowed"] == 0, || status.to_string())
     })

@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::{
     fleet,
     support::{ManagerOptions, Rig, TestManager, cluster_object::text, wait::expect, wait_until},
-    weather::{FLEET, PATIENCE, Weather},
+    weather::{FLEET, TIMEOUT, Weather},
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -15,7 +15,7 @@ async fn mc_008_kinds_may_be_installed_after_the_start() {
     let Some(rig) = Rig::own("late::mc_008_kinds_may_be_installed").await else { return };
     let namespace = rig.namespace("late").await;
     let manager = TestManager::start(&rig, &namespace, &ManagerOptions::default()).await;
-    wait_until("the missing kinds to be named", PATIENCE, || async {
+    wait_until("the missing kinds to be named", TIMEOUT, || async {
         let log = manager.log();
         expect(log.contains("machines.machine.sapcloud.io/v1alpha1") && log.contains("mcm manifests crds"), || {
             log.clone()
@@ -24,7 +24,7 @@ async fn mc_008_kinds_may_be_installed_after_the_start() {
     .await;
     rig.install_crds().await;
     namespace.apply(&fleet::manifests(&namespace.name, "late", 1, "late")).await.succeed();
-    fleet::running_machines(&namespace, 1, PATIENCE).await;
+    fleet::running_machines(&namespace, 1, TIMEOUT).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -32,7 +32,7 @@ async fn mc_010_a_creation_under_way_is_finished_and_recorded_before_the_end() {
     let Some(mut weather) = Weather::begin("late::mc_010_a_creation_under_way", &[]).await else { return };
     weather.cloud.fails(json!([{"op": "create", "effect": "hang", "for": "3s"}])).await;
     weather.want(1).await;
-    wait_until("the creation to be under way", PATIENCE, || async {
+    wait_until("the creation to be under way", TIMEOUT, || async {
         let under_way = weather.cloud.happened("callHangs").await;
         expect(under_way.len() == 1, || format!("{under_way:?}"))
     })
@@ -56,6 +56,6 @@ async fn mc_283_machines_are_deleted_while_no_webhook_answers() {
     weather.manager.wait_until_ready().await;
     let delete = ["delete", "machinedeployment", FLEET, "--cascade=foreground", "--wait=false"];
     weather.namespace.kubectl(&delete).await.succeed();
-    fleet::none_left(&weather.namespace, "machines", PATIENCE).await;
-    fleet::none_left(&weather.namespace, "machinedeployments", PATIENCE).await;
+    fleet::none_left(&weather.namespace, "machines", TIMEOUT).await;
+    fleet::none_left(&weather.namespace, "machinedeployments", TIMEOUT).await;
 }

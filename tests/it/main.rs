@@ -1,4 +1,4 @@
-//! Everything that is tested from outside: the binary, a real API server, kubectl. One binary, so that it links once.
+//! All tests that use the program from outside: the binary, a real API server, kubectl. They are one binary, because linking is slow.
 
 #[path = "../support/mod.rs"]
 mod support;

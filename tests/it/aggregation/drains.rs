@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::views::with_a_fleet;
 use crate::{
     fleet::rolled_out,
-    rollout::{an_agent_updates, is_handed_over, is_selected},
+    rollout::{is_handed_over, is_selected, play_update_agent},
     support::{
         Namespace, Rig,
         cluster_object::{items, name, number, text},
@@ -21,7 +21,7 @@ use crate::{
     },
 };
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 fn pod(name: &str, node: &str, app: &str, further: &Value) -> Value {
     let mut pod = json!({
@@ -83,7 +83,7 @@ async fn is_ready(namespace: &Namespace, pod: &str) {
 }
 
 async fn wait_for_budget(namespace: &Namespace, name: &str, healthy: i64, allowed: i64) {
-    wait_until(&format!("budget {name} to count its pods"), PATIENCE, || async {
+    wait_until(&format!("budget {name} to count its pods"), TIMEOUT, || async {
         let status = namespace.get("poddisruptionbudget", name).await["status"].clone();
         let is_so = number(&status, "/currentHealthy") == healthy && number(&status, "/disruptionsAllowed") == allowed;
         expect(is_so, || status.to_string())
@@ -143,7 +143,7 @@ async fn pods_of_all_kinds(rig: &Rig, namespace: &Namespace, node: &str) {
     for ready in ["web-1", "web-2", "web-3", "held-1"] {
         is_ready(namespace, ready).await;
     }
-    wait_until("the kubelet to start the pod that is to fail", PATIENCE, || async {
+    wait_until("the kubelet to start the pod that is to fail", TIMEOUT, || async {
         let phase = namespace.get("pod", "held-3").await["status"]["phase"].clone();
         expect(phase == "Running", || phase.to_string())
     })
@@ -157,7 +157,7 @@ async fn pods_of_all_kinds(rig: &Rig, namespace: &Namespace, node: &str) {
     wait_for_budget(namespace, "web", 3, 1).await;
     wait_for_budget(namespace, "held", 1, 0).await;
     for volume in ["db-low", "db-high"] {
-        wait_until("the volumes to be attached", PATIENCE, || async {
+        wait_until("the volumes to be attached", TIMEOUT, || async {
             let attachment = rig.kubectl(&["get", "volumeattachment", volume, "-o", "json"]).await.json();
             expect(attachment["status"]["attached"] == true, || attachment["status"].to_string())
         })
@@ -189,7 +189,7 @@ async fn follow_pods(rig: &Rig, namespace: &Namespace) -> Gone {
 }
 
 async fn wait_for(gone: &Gone, what: &str, pods: &[&str]) {
-    wait_until(what, PATIENCE, || async {
+    wait_until(what, TIMEOUT, || async {
         let gone = gone.lock().expect("no holder of the lock panics").clone();
         expect(pods.iter().all(|pod| gone.iter().any(|name| name == pod)), || format!("gone: {gone:?}"))
     })
@@ -211,7 +211,7 @@ async fn a_plan_is_what_a_drain_does() {
     let node = text(&namespace.get("machine", machine).await, "/metadata/labels/node").to_owned();
     pods_of_all_kinds(rig, namespace, &node).await;
 
-    let plan = wait_until("the plan to know all pods", PATIENCE, || async {
+    let plan = wait_until("the plan to know all pods", TIMEOUT, || async {
         let answer = namespace.kubectl(&["get", "drainplan", machine, "-o", "json"]).await;
         let plan = if answer.succeeded() { answer.json() } else { return Err(answer.stderr) };
         let knows_all = plan["status"]["totals"] == json!({ "pods": 8, "withVolumes": 2, "ignored": 2, "blocked": 1 });
@@ -242,7 +242,7 @@ async fn a_plan_is_what_a_drain_does() {
     let gone = follow_pods(rig, namespace).await;
     namespace.kubectl(&["delete", "machine", machine, "--wait=false"]).await.succeed();
     wait_for(&gone, "the pods that no budget protects", &["plain-1", "plain-2", "held-3", "db-high"]).await;
-    wait_until("one pod of the budget to go", PATIENCE, || async {
+    wait_until("one pod of the budget to go", TIMEOUT, || async {
         let gone = gone.lock().expect("no holder of the lock panics").clone();
         expect(gone.iter().any(|name| name.starts_with("web-")), || format!("gone: {gone:?}"))
     })
@@ -260,7 +260,7 @@ async fn a_plan_is_what_a_drain_does() {
     rig.kubectl(&["delete", "volumeattachment", "db-low", "--wait=false"]).await.succeed();
     // A kubelet on another node reports the replacement of the evicted pod as ready.
     is_ready(namespace, "web-4").await;
-    wait_until("the other pod of the budget to go", PATIENCE, || async {
+    wait_until("the other pod of the budget to go", TIMEOUT, || async {
         let gone = gone.lock().expect("no holder of the lock panics").clone();
         let done = ["web-1", "web-2"].iter().all(|pod| gone.iter().any(|name| name == pod));
         let budget = namespace.get("poddisruptionbudget", "web").await["status"].clone();
@@ -270,7 +270,7 @@ async fn a_plan_is_what_a_drain_does() {
     .await;
     let gone_now = gone.lock().expect("no holder of the lock panics").clone();
     assert!(!gone_now.iter().any(|name| name == "held-1"), "the blocked pod stays: {gone_now:?}");
-    wait_until("the machine to wait for the same pod and budget", PATIENCE, || async {
+    wait_until("the machine to wait for the same pod and budget", TIMEOUT, || async {
         let left = namespace.get("machine", machine).await;
         let told = text(&left, "/status/machineConditions/0/message");
         expect(told.contains("held-1") && told.contains("/held"), || told.to_owned())
@@ -280,7 +280,7 @@ async fn a_plan_is_what_a_drain_does() {
     is_ready(namespace, "held-2").await;
     wait_for(&gone, "the blocked pod", &["held-1"]).await;
 
-    wait_until("the machine to go", PATIENCE, || async {
+    wait_until("the machine to go", TIMEOUT, || async {
         let left = namespace.list("machines").await;
         expect(left.iter().all(|left| name(left) != machine), || format!("{} left", left.len()))
     })
@@ -319,7 +319,7 @@ async fn a_plan_is_what_an_update_in_place_does() {
     std::fs::write(&file, review.to_string()).expect("the rig's folder is writable");
     let file = file.display().to_string();
     // The view's cache may not contain the new strategy yet.
-    let plan = wait_until("a plan of two updates", PATIENCE, || async {
+    let plan = wait_until("a plan of two updates", TIMEOUT, || async {
         let plan = namespace.kubectl(&["create", "-f", &file, "-o", "json"]).await.json();
         expect(names(&plan["status"]["toUpdate"]).len() == 2, || plan.to_string()).map(|()| plan.clone())
     })
@@ -330,11 +330,11 @@ async fn a_plan_is_what_an_update_in_place_does() {
     let change = json!({ "spec": { "template": template } }).to_string();
     namespace.kubectl(&["patch", "machinedeployment", "pool", "--type=merge", "-p", &change]).await.succeed();
     let order = Mutex::new(Vec::new());
-    wait_until("all machines to be updated", PATIENCE, || async {
+    wait_until("all machines to be updated", TIMEOUT, || async {
         let nodes = items(&rig.kubectl(&["get", "nodes", "-o", "json"]).await.json());
         for node in nodes.iter().filter(|node| is_selected(node) && is_handed_over(node)) {
             order.lock().expect("no holder of the lock panics").push(name(node).to_owned());
-            an_agent_updates(rig, name(node)).await;
+            play_update_agent(rig, name(node)).await;
         }
         rolled_out(&namespace.get("machinedeployment", "pool").await, 2)
     })

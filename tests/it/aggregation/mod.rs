@@ -129,8 +129,8 @@ async fn xa_153_xa_154_namespaces_are_deleted_while_the_manager_runs_and_stall_w
     let Some(mut world) = World::begin("aggregation::namespaces_stall", &[]).await else { return };
     world.rig.with_controller_manager().await;
     let rig = Arc::clone(&world.rig);
-    let gone = async |name: &str, patience: u64| {
-        wait_until(&format!("namespace {name} to be gone"), Duration::from_secs(patience), || async {
+    let gone = async |name: &str, timeout: u64| {
+        wait_until(&format!("namespace {name} to be gone"), Duration::from_secs(timeout), || async {
             let answer = rig.kubectl(&["get", "namespace", name]).await;
             if answer.stderr.contains("NotFound") { Ok(()) } else { Err(answer.stdout) }
         })

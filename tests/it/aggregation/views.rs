@@ -12,17 +12,17 @@ use crate::{
     weather::{Cloud, FLEET},
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const GROUP: &str = "views.machine.sapcloud.io";
 
 /// A world with two running machines of the deployment `pool`.
 pub async fn with_a_fleet(test: &str, flags: &[&str]) -> Option<(World, Vec<String>)> {
     let world = World::begin(test, flags).await?;
     world.namespace.apply(&manifests(&world.namespace.name, "pool", 2, FLEET)).await.succeed();
-    let machines = running_machines(&world.namespace, 2, PATIENCE).await;
+    let machines = running_machines(&world.namespace, 2, TIMEOUT).await;
     let names = machines.iter().filter_map(|machine| machine["metadata"]["name"].as_str()).map(str::to_owned).collect();
     // Clients cache discovery for a while. Therefore the views must be discovered before the first command.
-    wait_until("the views to be discovered", PATIENCE, || async {
+    wait_until("the views to be discovered", TIMEOUT, || async {
         let answer = world.rig.kubectl(&["api-resources", "--cached=false", &format!("--api-group={GROUP}")]).await;
         if answer.stdout.contains("machineoutlooks") { Ok(()) } else { Err(answer.stdout + &answer.stderr) }
     })
@@ -161,7 +161,7 @@ async fn xa_149_xa_150_xa_151_th_30_vms_of_the_provider_are_shown_with_few_calls
     let cloud = Cloud::at(port);
     let namespace = &world.namespace;
     let rows = async || namespace.kubectl(&["get", "pvm"]).await;
-    wait_until("both VMs to be owned", PATIENCE, || async {
+    wait_until("both VMs to be owned", TIMEOUT, || async {
         let answer = rows().await;
         let owned = machines.iter().all(|machine| answer.stdout.contains(machine)) && answer.stdout.contains("Owned");
         if owned { Ok(()) } else { Err(answer.stdout + &answer.stderr) }
@@ -170,7 +170,7 @@ async fn xa_149_xa_150_xa_151_th_30_vms_of_the_provider_are_shown_with_few_calls
 
     // XA-149: a VM that the manager did not create.
     let orphan = cloud.makes_orphan(&namespace.name, "never-was").await;
-    let seen = wait_until("the orphan to be seen", PATIENCE, || async {
+    let seen = wait_until("the orphan to be seen", TIMEOUT, || async {
         let all = namespace.list("pvm").await;
         let found = all.iter().find(|vm| vm["providerID"] == orphan.as_str() && vm["state"] == "Orphan").cloned();
         found.ok_or_else(|| format!("{all:#?}"))
@@ -193,7 +193,7 @@ async fn xa_149_xa_150_xa_151_th_30_vms_of_the_provider_are_shown_with_few_calls
 
     // XA-150: listing the VMs fails at the provider.
     cloud.fails(json!([{"op": "list", "code": "Unavailable"}])).await;
-    wait_until("the failure to be told", PATIENCE, || async {
+    wait_until("the failure to be told", TIMEOUT, || async {
         let answer = rows().await;
         if answer.succeeded() && answer.stderr.contains("Warning:") {
             Ok(())

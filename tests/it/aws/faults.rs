@@ -26,7 +26,7 @@ use crate::{
 /// Machines in every run; the nightly run has more.
 const MACHINES: usize = 30;
 const KILLS: usize = 8;
-const PATIENCE: Duration = Duration::from_secs(900);
+const TIMEOUT: Duration = Duration::from_secs(900);
 /// The answer of EC2 to a client with too many requests.
 const THROTTLED: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Response><Errors><Error><Code>RequestLimitExceeded</Code>\
     <Message>Request limit exceeded.</Message></Error></Errors><RequestID>2f4e7a10-9a63-4d0c-8b1c-0d5f6a7b8c9d</RequestID></Response>";
@@ -56,7 +56,7 @@ async fn a_03_a_fleet_has_one_instance_for_each_machine_in_spite_of_lost_replies
     deployment["spec"]["replicas"] = json!(machines);
     stage.namespace.apply(&deployment.to_string()).await.succeed();
     killed(&mut manager, &mut chance).await;
-    wait_until("all machines to run", PATIENCE, || async {
+    wait_until("all machines to run", TIMEOUT, || async {
         let all = stage.namespace.list("machines").await;
         let running = all.iter().filter(|machine| fleet::phase(machine) == "Running").count();
         let waiting = all.iter().filter(|machine| fleet::phase(machine) != "Running").map(fleet::describe);
@@ -70,7 +70,7 @@ async fn a_03_a_fleet_has_one_instance_for_each_machine_in_spite_of_lost_replies
     stage.namespace.kubectl(&["delete", "machinedeployment", DEPLOYMENT, "--wait=false"]).await.succeed();
     killed(&mut manager, &mut chance).await;
     for resource in ["machines", "machinesets", "machinedeployments"] {
-        none_left(&stage.namespace, resource, PATIENCE).await;
+        none_left(&stage.namespace, resource, TIMEOUT).await;
     }
     stage.account_and_cluster_are_empty().await;
     println!("{machines} machines are gone: {}, {} of them EC2 has got", counted(&actions(&proxy)), arrived(&stage));

@@ -28,7 +28,7 @@ pub const DEPLOYMENT: &str = "shoot--i034796--tre-worker-q3rb4-z1";
 pub const CLASS: &str = "shoot--i034796--tre-worker-q3rb4-z1-30c4a";
 const NEW_CLASS: &str = "shoot--i034796--tre-worker-q3rb4-z1-77777";
 const KEY_PAIR: &str = "shoot--i544024--hana-test-ssh-publickey";
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 /// A simulated cloud that impersonates no provider.
 pub const NO_SIMULATION: &str = "seed: 1\nimpersonate: []\n";
 
@@ -79,9 +79,9 @@ impl Stage {
 
     /// Waits until the account has exactly one instance per machine, and no other network interface or volume.
     async fn each_machine_has_its_instance(&self, count: usize) -> Vec<Value> {
-        let machines = running_machines(&self.namespace, count, PATIENCE).await;
+        let machines = running_machines(&self.namespace, count, TIMEOUT).await;
         let wanted: BTreeSet<_> = machines.iter().map(|machine| id_of(text(machine, "/spec/providerID"))).collect();
-        wait_until("one instance for each machine", PATIENCE, || async {
+        wait_until("one instance for each machine", TIMEOUT, || async {
             let inventory = self.moto.inventory().await;
             let found = inventory["instances"].as_array().cloned().unwrap_or_default();
             let ids: BTreeSet<_> = found.iter().map(|instance| text(instance, "/InstanceId").to_owned()).collect();
@@ -95,14 +95,14 @@ impl Stage {
 
     /// Waits until the account has no instance, network interface or volume, and the cluster has no Node.
     pub async fn account_and_cluster_are_empty(&self) {
-        wait_until("an empty account", PATIENCE, || async {
+        wait_until("an empty account", TIMEOUT, || async {
             let inventory = self.moto.inventory().await;
             let left =
                 ["instances", "interfaces", "volumes"].map(|what| inventory[what].as_array().map_or(0, Vec::len));
             expect(left == [0, 0, 0], || summary(&inventory))
         })
         .await;
-        wait_until("the last node to go", PATIENCE, || async {
+        wait_until("the last node to go", TIMEOUT, || async {
             let nodes = self.nodes().await;
             expect(nodes.is_empty(), || format!("{:?}", nodes.iter().map(name).collect::<Vec<_>>()))
         })
@@ -116,7 +116,7 @@ impl Stage {
     async fn delete_everything(&self) {
         self.namespace.kubectl(&["delete", "machinedeployment", DEPLOYMENT, "--wait=false"]).await.succeed();
         for resource in ["machines", "machinesets", "machinedeployments"] {
-            none_left(&self.namespace, resource, PATIENCE).await;
+            none_left(&self.namespace, resource, TIMEOUT).await;
         }
         self.account_and_cluster_are_empty().await;
         self.namespace.kubectl(&["delete", "machineclass", "--all", "--timeout=300s"]).await.succeed();
@@ -258,7 +258,7 @@ async fn roll_to_another_type(stage: &Stage) {
     let class = json!({ "kind": "MachineClass", "name": NEW_CLASS });
     let change = json!({ "spec": { "template": { "spec": { "class": class } } } }).to_string();
     stage.namespace.kubectl(&["patch", "machinedeployment", DEPLOYMENT, "--type=merge", "-p", &change]).await.succeed();
-    wait_until("the rollout", 2 * PATIENCE, || async {
+    wait_until("the rollout", 2 * TIMEOUT, || async {
         rolled_out(&stage.namespace.get("machinedeployment", DEPLOYMENT).await, 3)
     })
     .await;

@@ -1,4 +1,4 @@
-//! VMs that no machine stands behind, and lists of VMs that are not to be trusted.
+//! VMs without a machine, and unreliable lists of VMs.
 
 use std::collections::BTreeSet;
 
@@ -10,11 +10,11 @@ use crate::{
         wait::expect,
         wait_until,
     },
-    weather::{FLEET, PATIENCE, Weather},
+    weather::{FLEET, TIMEOUT, Weather},
 };
 
-/// Lets the class change and waits until its VMs have been listed twice since.
-async fn the_provider_is_asked(weather: &Weather, note: &str) {
+/// Changes the class and waits until its VMs have been listed twice since.
+async fn wait_for_lists_of_vms(weather: &Weather, note: &str) {
     let lists = || async {
         let metrics = weather.cloud.metrics().await;
         let line = metrics.lines().find_map(|line| line.strip_prefix("virtual_cloud_calls_total{op=\"list\"} "));
@@ -24,7 +24,7 @@ async fn the_provider_is_asked(weather: &Weather, note: &str) {
         let before = lists().await;
         let spec = json!({ "providerSpec": { "note": format!("{note}-{round}") } }).to_string();
         weather.namespace.kubectl(&["patch", "machineclass", FLEET, "--type=merge", "-p", &spec]).await.succeed();
-        wait_until("a list of VMs", PATIENCE, || async {
+        wait_until("a list of VMs", TIMEOUT, || async {
             let now = lists().await;
             expect(now > before, || format!("{now} lists"))
         })
@@ -32,10 +32,10 @@ async fn the_provider_is_asked(weather: &Weather, note: &str) {
     }
 }
 
-/// Two verdicts are a minute apart, so this is the longest of the weather tests.
+/// The two checks of an orphan are a minute apart, so this is the longest of the weather tests.
 #[tokio::test(flavor = "multi_thread")]
-async fn mc_241_orphans_go_and_no_list_harms_a_machine() {
-    // The least that is allowed; a class that changes is looked at besides.
+async fn mc_241_orphans_are_deleted_and_no_list_harms_a_machine() {
+    // The shortest allowed period. A changed class is checked in addition.
     let flags = ["--machine-safety-orphan-vms-period=10s"];
     let Some(weather) = Weather::begin("weather::lists::mc_241_orphans_go", &flags).await else { return };
     weather.want(4).await;
@@ -47,13 +47,13 @@ async fn mc_241_orphans_go_and_no_list_harms_a_machine() {
     ];
     for bad in ["empty-list", "partial-list"] {
         weather.cloud.fails(json!([{"op": "list", "effect": bad}])).await;
-        the_provider_is_asked(&weather, bad).await;
+        wait_for_lists_of_vms(&weather, bad).await;
     }
     weather.cloud.fails(json!([{"op": "list", "code": "Unavailable"}])).await;
-    the_provider_is_asked(&weather, "unavailable").await;
+    wait_for_lists_of_vms(&weather, "unavailable").await;
     weather.cloud.is_well().await;
 
-    wait_until("the orphans to go", PATIENCE, || async {
+    wait_until("the orphans to go", TIMEOUT, || async {
         let vms = weather.cloud.vms().await;
         let left = vms.iter().filter(|vm| orphans.iter().any(|orphan| text(vm, "/providerID") == orphan)).count();
         expect(left == 0, || format!("{vms:#?}"))
@@ -61,12 +61,12 @@ async fn mc_241_orphans_go_and_no_list_harms_a_machine() {
     .await;
     weather.clears_up(4).await;
     let stopped: BTreeSet<String> = weather.cloud.happened("stopping").await.into_values().flatten().collect();
-    assert!(stopped.is_disjoint(&healthy), "the VM of a machine was deleted: {stopped:?}");
+    assert!(stopped.is_disjoint(&healthy), "the VM of a machine is deleted: {stopped:?}");
     let events = items(&weather.namespace.kubectl(&["get", "events", "-o", "json"]).await.json());
     let found = events.iter().any(|event| {
         text(event, "/reason") == "OrphanVMsFound" && text(event, "/involvedObject/kind") == "MachineClass"
     });
-    assert!(found, "nobody was told: {events:#?}");
+    assert!(found, "no event: OrphanVMsFound: {events:#?}");
     let metrics = weather.manager.http_get("/metrics").await;
     assert!(metrics.contains("mcm_orphan_vms_deleted_total{class=\"weather\"} 2"), "{metrics}");
 }
