@@ -50,7 +50,7 @@ async fn mc_283_machines_are_deleted_while_no_webhook_answers() {
     weather.rig.with_controller_manager().await;
     weather.manager.register_webhooks(&weather.rig, &weather.namespace).await;
     weather.want(2).await;
-    weather.clears_up(2).await;
+    weather.wait_until_healthy(2).await;
     weather.manager.kill();
     weather.manager.restart_with(&["--secure-port=0"]);
     weather.manager.wait_until_ready().await;

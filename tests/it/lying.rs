@@ -42,7 +42,7 @@ impl Life {
         let all: Vec<&str> = clusters.iter().map(String::as_str).chain(flags.iter().copied()).collect();
         let weather = Weather::over(rig, &all).await;
         weather.want(2).await;
-        let initial = weather.clears_up(2).await;
+        let initial = weather.wait_until_healthy(2).await;
         Some(Self { weather, liar, initial, may_go: BTreeSet::new() })
     }
 
@@ -65,7 +65,7 @@ impl Life {
 
     /// Checks that no machine was deleted or created.
     async fn nothing_has_changed(&self) {
-        let now = self.weather.clears_up(2).await;
+        let now = self.weather.wait_until_healthy(2).await;
         assert_eq!(names(&now), names(&self.initial), "no machine is replaced");
         self.only_named_vms_ended().await;
     }
@@ -95,7 +95,7 @@ impl Life {
             expect(!left.contains(&machine), || format!("{left:?}"))
         })
         .await;
-        let now = self.weather.clears_up(2).await;
+        let now = self.weather.wait_until_healthy(2).await;
         self.only_named_vms_ended().await;
         self.may_go.extend(names(&now));
         let patch = json!({"spec": {"template": {"metadata": {"annotations": {"rolled": "yes"}}}}}).to_string();
@@ -110,7 +110,7 @@ impl Life {
             expect(old.is_empty() && machines.len() == 2, || format!("old ones: {old:?} of {}", machines.len()))
         })
         .await;
-        let rolled = self.weather.clears_up(2).await;
+        let rolled = self.weather.wait_until_healthy(2).await;
         self.only_named_vms_ended().await;
         self.may_go.extend(names(&rolled));
         self.weather.want(0).await;
@@ -149,9 +149,9 @@ async fn a_404_of_a_gateway_to_a_machine_write_loses_no_machine() {
     let Some(life) = Life::begins("lying::a_404_to_a_machine", &[]).await else { return };
     let path = format!("/machines/{}/status", life.first());
     let told = life.liar.add(Rule::about(path, Lie::Answers(Answer::page(404))).method(Method::PATCH));
-    life.weather.nodes_show(&[node_of(&life.initial[0])], "Unknown").await;
+    life.weather.set_nodes_ready(&[node_of(&life.initial[0])], "Unknown").await;
     life.liar.applied(told, 1, TIMEOUT).await;
-    life.weather.nodes_show(&[node_of(&life.initial[0])], "True").await;
+    life.weather.set_nodes_ready(&[node_of(&life.initial[0])], "True").await;
     life.nothing_has_changed().await;
     life.run_to_the_end().await;
 }
@@ -212,7 +212,7 @@ async fn pods_created_during_a_silent_connection_are_drained_within_their_budget
         expect(!left.contains(&machine), || format!("{left:?}"))
     })
     .await;
-    let now = life.weather.clears_up(2).await;
+    let now = life.weather.wait_until_healthy(2).await;
     life.liar.falls_silent();
     let (machine, node) = (name(&now[0]).to_owned(), node_of(&now[0]).to_owned());
     guard::a_pod_on(&life.weather.namespace, &node).await;
@@ -269,12 +269,12 @@ async fn replayed_old_events_restore_no_machine() {
         expect(!left.contains(&machine), || format!("{left:?}"))
     })
     .await;
-    life.weather.clears_up(2).await;
+    life.weather.wait_until_healthy(2).await;
     let lines = vec![json!({"type": "MODIFIED", "object": old})];
     let told = life.liar.add(Rule::about("/machines?", Lie::Replays(lines)).with("watch=true").times(2));
     life.liar.falls_silent();
     life.liar.applied(told, 1, TIMEOUT).await;
-    let now = life.weather.clears_up(2).await;
+    let now = life.weather.wait_until_healthy(2).await;
     assert!(!names(&now).contains(&machine));
     life.run_to_the_end().await;
 }

@@ -139,7 +139,7 @@ async fn our_own_webhook(refused: &Refused) {
 /// A deleted machine whose pod has a budget that allows no eviction.
 async fn a_budget_without_evictions(refused: &Refused) {
     refused.weather.want(1).await;
-    let machine = refused.weather.clears_up(1).await.remove(0);
+    let machine = refused.weather.wait_until_healthy(1).await.remove(0);
     guard::a_pod_on(&refused.weather.namespace, node_of(&machine)).await;
     refused.weather.namespace.kubectl(&["delete", "machine", name(&machine), "--wait=false"]).await.succeed();
     refused

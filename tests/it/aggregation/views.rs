@@ -169,7 +169,7 @@ async fn xa_149_xa_150_xa_151_th_30_vms_of_the_provider_are_shown_with_few_calls
     .await;
 
     // XA-149: a VM that the manager did not create.
-    let orphan = cloud.makes_orphan(&namespace.name, "never-was").await;
+    let orphan = cloud.create_orphan(&namespace.name, "never-was").await;
     let seen = wait_until("the orphan to be seen", TIMEOUT, || async {
         let all = namespace.list("pvm").await;
         let found = all.iter().find(|vm| vm["providerID"] == orphan.as_str() && vm["state"] == "Orphan").cloned();

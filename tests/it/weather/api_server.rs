@@ -22,7 +22,7 @@ const TWO_MINUTES: Duration = Duration::from_secs(12);
 async fn mc_254_an_unresponsive_api_server_freezes_the_loops_and_deletes_no_machine() {
     let Some(weather) = Weather::alone("weather::api_server::mc_254_silent", &TENTHS).await else { return };
     weather.want(5).await;
-    let before = weather.clears_up(5).await;
+    let before = weather.wait_until_healthy(5).await;
 
     weather.rig.suspend_api_server();
     frozen(&weather, "1").await;
@@ -32,12 +32,12 @@ async fn mc_254_an_unresponsive_api_server_freezes_the_loops_and_deletes_no_mach
     weather.rig.resume_api_server();
 
     frozen(&weather, "0").await;
-    let after = weather.clears_up(5).await;
+    let after = weather.wait_until_healthy(5).await;
     assert_eq!(names(&before), names(&after), "no machine is replaced");
     assert!(weather.cloud.happened("stopping").await.is_empty());
     // The controllers continue.
     weather.want(6).await;
-    weather.clears_up(6).await;
+    weather.wait_until_healthy(6).await;
     an_api_server_that_is_stopped(&weather).await;
 }
 
@@ -66,7 +66,7 @@ async fn an_api_server_that_is_stopped(weather: &Weather) {
 
     frozen(weather, "0").await;
     weather.wait_until_explained().await;
-    let after = names(&weather.clears_up(8).await);
+    let after = names(&weather.wait_until_healthy(8).await);
     let kept = before.intersection(&after).count();
     assert_eq!((kept, after.contains(deleted)), (5, false), "before {before:?}, after {after:?}");
     let stopped = weather.cloud.happened("stopping").await;
@@ -86,7 +86,7 @@ async fn mc_260_a_machine_blocked_by_an_unresponsive_target_cluster_reports_it()
     let flags = [TENTHS[0], TENTHS[1], TENTHS[2], retry, to_target.as_str()];
     let weather = Weather::over(control, &flags).await;
     weather.want(2).await;
-    let before = weather.clears_up(2).await;
+    let before = weather.wait_until_healthy(2).await;
     let told = weather.manager.http("/readyz?verbose").await.1;
     assert!(told.contains("[+]cluster-control ok\n") && told.contains("[+]cluster-target ok\n"), "{told}");
     weather.cloud.fails(json!([{"op": "create", "code": "ResourceExhausted"}])).await;
@@ -104,7 +104,7 @@ async fn mc_260_a_machine_blocked_by_an_unresponsive_target_cluster_reports_it()
     target.resume_api_server();
 
     frozen(&weather, "0").await;
-    let after = weather.clears_up(3).await;
+    let after = weather.wait_until_healthy(3).await;
     assert!(names(&before).is_subset(&names(&after)), "no machine is replaced");
     let stale: Vec<String> = after.iter().map(explanation).filter(|told| told.contains("target cluster")).collect();
     assert!(stale.is_empty(), "a running machine is not frozen: {stale:?}");
@@ -125,7 +125,7 @@ async fn mc_031_a_watch_restarts_after_its_history_is_lost() {
     let Some(weather) = Weather::alone("weather::api_server::mc_031_lost_history", &[]).await else { return };
     weather.rig.with_controller_manager().await;
     weather.want(3).await;
-    let before = weather.clears_up(3).await;
+    let before = weather.wait_until_healthy(3).await;
 
     weather.manager.suspend();
     weather.namespace.kubectl(&["scale", "machinedeployment", FLEET, "--replicas=4"]).await.succeed();
@@ -143,7 +143,7 @@ async fn mc_031_a_watch_restarts_after_its_history_is_lost() {
     })
     .await;
     weather.wait_until_explained().await;
-    weather.clears_up(4).await;
+    weather.wait_until_healthy(4).await;
     weather.namespace.kubectl(&["delete", "machinedeployment", FLEET, "--wait=false"]).await.succeed();
     none_left(&weather.namespace, "machines", TIMEOUT).await;
     assert!(weather.cloud.vms().await.is_empty(), "no VM remains without its machine");

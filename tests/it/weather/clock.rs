@@ -19,11 +19,11 @@ const SLEEP: Duration = Duration::from_secs(25);
 async fn mc_281_a_machine_that_recovers_while_the_manager_is_suspended_is_kept() {
     let Some(weather) = Weather::begin("weather::clock::mc_281_who_recovers", &FLAGS).await else { return };
     weather.want(3).await;
-    let before = weather.clears_up(3).await;
+    let before = weather.wait_until_healthy(3).await;
     let (ill, node) = (name(&before[0]).to_owned(), node_of(&before[0]).to_owned());
     // Without this the simulated kubelet reports again at once.
     weather.cloud.does(&ill, "freeze-heartbeat").await;
-    weather.nodes_show(&[&node], "Unknown").await;
+    weather.set_nodes_ready(&[&node], "Unknown").await;
     let told = weather.wait_for_machine("the machine to report its unresponsive Node", |machine| {
         name(machine) == ill && phase(machine) == "Unknown" && !explanation(machine).is_empty()
     });
@@ -34,11 +34,11 @@ async fn mc_281_a_machine_that_recovers_while_the_manager_is_suspended_is_kept()
     weather
         .wait_for_machine("the unhealthy machine", |machine| name(machine) == ill && phase(machine) == "Unknown")
         .await;
-    weather.nodes_show(&[&node], "True").await;
+    weather.set_nodes_ready(&[&node], "True").await;
     tokio::time::sleep(SLEEP).await;
     weather.manager.resume();
 
-    let after = weather.clears_up(3).await;
+    let after = weather.wait_until_healthy(3).await;
     assert_eq!(names(&before), names(&after), "no machine is replaced");
     assert!(weather.cloud.happened("stopping").await.is_empty(), "no VM is deleted");
 }

@@ -22,7 +22,7 @@ const FLAGS: [&str; 3] =
 async fn a_drain_that_cannot_succeed_names_its_blocker_and_ends() {
     let Some(weather) = Weather::begin("weather::drain::a_drain_that_cannot_succeed", &FLAGS).await else { return };
     weather.want(4).await;
-    let before = weather.clears_up(4).await;
+    let before = weather.wait_until_healthy(4).await;
     let (guarded, attached, hanging) = (name(&before[0]), name(&before[1]), name(&before[2]));
     guard::a_pod_on(&weather.namespace, node_of(&before[0])).await;
     // No controller detaches the first volume. The provider never detaches the second one.
@@ -59,7 +59,7 @@ async fn a_drain_that_cannot_succeed_names_its_blocker_and_ends() {
     let kept: Vec<&Value> =
         left.iter().filter(|attachment| attachment["metadata"]["deletionTimestamp"].is_null()).collect();
     assert!(kept.is_empty(), "an attachment to a deleted node: {kept:#?}");
-    let after = weather.clears_up(4).await;
+    let after = weather.wait_until_healthy(4).await;
     assert!(names(&after).contains(name(&before[3])), "the fourth machine stays");
 }
 

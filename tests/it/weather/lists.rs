@@ -39,11 +39,15 @@ async fn mc_241_orphans_are_deleted_and_no_list_harms_a_machine() {
     let flags = ["--machine-safety-orphan-vms-period=10s"];
     let Some(weather) = Weather::begin("weather::lists::mc_241_orphans_go", &flags).await else { return };
     weather.want(4).await;
-    let healthy: BTreeSet<String> =
-        weather.clears_up(4).await.iter().map(|machine| text(machine, "/spec/providerID").to_owned()).collect();
+    let healthy: BTreeSet<String> = weather
+        .wait_until_healthy(4)
+        .await
+        .iter()
+        .map(|machine| text(machine, "/spec/providerID").to_owned())
+        .collect();
     let orphans = [
-        weather.cloud.makes_orphan(&weather.namespace.name, "never-was-1").await,
-        weather.cloud.makes_orphan(&weather.namespace.name, "never-was-2").await,
+        weather.cloud.create_orphan(&weather.namespace.name, "never-was-1").await,
+        weather.cloud.create_orphan(&weather.namespace.name, "never-was-2").await,
     ];
     for bad in ["empty-list", "partial-list"] {
         weather.cloud.fails(json!([{"op": "list", "effect": bad}])).await;
@@ -59,7 +63,7 @@ async fn mc_241_orphans_are_deleted_and_no_list_harms_a_machine() {
         expect(left == 0, || format!("{vms:#?}"))
     })
     .await;
-    weather.clears_up(4).await;
+    weather.wait_until_healthy(4).await;
     let stopped: BTreeSet<String> = weather.cloud.happened("stopping").await.into_values().flatten().collect();
     assert!(stopped.is_disjoint(&healthy), "the VM of a machine is deleted: {stopped:?}");
     let events = items(&weather.namespace.kubectl(&["get", "events", "-o", "json"]).await.json());

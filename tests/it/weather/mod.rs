@@ -117,7 +117,7 @@ impl Weather {
     }
 
     /// Waits until this number of machines runs and everything is healthy; returns the machines.
-    pub async fn clears_up(&self, replicas: usize) -> Vec<Value> {
+    pub async fn wait_until_healthy(&self, replicas: usize) -> Vec<Value> {
         let machines = fleet::running_machines(&self.namespace, replicas, TIMEOUT).await;
         wait_until("every VM to have its machine, and every machine its VM", TIMEOUT, || async {
             let machines = self.namespace.list("machines").await;
@@ -163,7 +163,7 @@ impl Weather {
     }
 
     /// Sets the condition `Ready` of the Nodes, as the node lifecycle controller would.
-    pub async fn nodes_show(&self, nodes: &[&str], ready: &str) {
+    pub async fn set_nodes_ready(&self, nodes: &[&str], ready: &str) {
         let client = self.rig.client().await;
         let api = kube::Api::<k8s_openapi::api::core::v1::Node>::all(client);
         let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
@@ -273,7 +273,7 @@ impl Cloud {
     }
 
     /// Creates a VM without a machine, as if ten minutes ago; returns its identity.
-    pub async fn makes_orphan(&self, namespace: &str, name: &str) -> String {
+    pub async fn create_orphan(&self, namespace: &str, name: &str) -> String {
         let order = json!({"namespace": namespace, "name": name, "class": FLEET, "age": "10m"});
         text(&self.must("POST", "/orphans", &order).await, "/providerID").to_owned()
     }

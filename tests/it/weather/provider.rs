@@ -60,14 +60,14 @@ async fn replies_of_creations_are_lost(weather: &Weather) {
         .await;
     assert_eq!(text(&machine, "/status/lastOperation/errorCode"), "DeadlineExceeded", "{}", machine["status"]);
     assert!(!explanation(&machine).is_empty(), "{}", machine["status"]);
-    weather.clears_up(3).await;
+    weather.wait_until_healthy(3).await;
 }
 
 /// A slow call is not repeated while it is still running.
 async fn replies_are_slow(weather: &Weather) {
     weather.cloud.fails(json!([{"op": "create", "effect": "hang", "for": "3s"}])).await;
     weather.want(5).await;
-    weather.clears_up(5).await;
+    weather.wait_until_healthy(5).await;
     assert!(weather.cloud.happened("callHangs").await.len() >= 2, "the slow calls are made");
 }
 
@@ -86,7 +86,7 @@ async fn there_is_no_capacity_for_a_while(weather: &Weather) {
     assert!(text(&machine, "/status/lastOperation/description").contains("out of capacity"), "{}", machine["status"]);
     assert!(!explanation(&machine).is_empty(), "{}", machine["status"]);
     weather.cloud.is_well().await;
-    weather.clears_up(6).await;
+    weather.wait_until_healthy(6).await;
 }
 
 /// Running machines stay. A waiting machine is retried at once when the Secret changes.
@@ -104,14 +104,14 @@ async fn credentials_stop_working(weather: &Weather) {
     weather.cloud.is_well().await;
     let renewed = r#"{"stringData": {"credentials": "renewed"}}"#;
     weather.namespace.kubectl(&["patch", "secret", "fleet", "--type=merge", "-p", renewed]).await.succeed();
-    weather.clears_up(7).await;
+    weather.wait_until_healthy(7).await;
 }
 
 /// The network repeats each call, and the client gets the second answer.
 async fn calls_arrive_twice(weather: &Weather) {
     weather.cloud.fails(json!([{"op": "any", "effect": "repeated"}])).await;
     weather.want(9).await;
-    let before = weather.clears_up(9).await;
+    let before = weather.wait_until_healthy(9).await;
     let gone = text(&before[0], "/metadata/name").to_owned();
     weather.namespace.kubectl(&["delete", "machine", &gone, "--wait=false"]).await.succeed();
     wait_until("the machine to go", TIMEOUT, || async {
@@ -119,7 +119,7 @@ async fn calls_arrive_twice(weather: &Weather) {
         expect(!names(&machines).contains(&gone), || format!("{:?}", names(&machines)))
     })
     .await;
-    weather.clears_up(9).await;
+    weather.wait_until_healthy(9).await;
     let stopped = weather.cloud.happened("stopping").await;
     assert_eq!(stopped.values().map(BTreeSet::len).sum::<usize>(), 1, "one VM is deleted, once: {stopped:?}");
     assert!(!weather.cloud.happened("callRepeated").await.is_empty());

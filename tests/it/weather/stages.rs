@@ -103,7 +103,7 @@ async fn mc_284_a_leader_that_dies_in_any_stage_of_a_creation_is_succeeded() {
         )
         .await;
     weather.fail_over(&[]).await;
-    let running = weather.clears_up(1).await;
+    let running = weather.wait_until_healthy(1).await;
     assert!(running[0]["metadata"]["finalizers"].to_string().contains("machine-controller"), "{}", running[0]);
 }
 
@@ -112,7 +112,7 @@ async fn mc_284_a_leader_that_dies_in_any_stage_of_a_deletion_is_succeeded() {
     let test = "weather::stages::mc_284_a_leader_that_dies_in_any_stage_of_a_deletion";
     let Some(mut weather) = Weather::with_blocked_operations(test, &[]).await else { return };
     weather.want(1).await;
-    let running = weather.clears_up(1).await;
+    let running = weather.wait_until_healthy(1).await;
     let (machine, node) = (name(&running[0]).to_owned(), node_of(&running[0]).to_owned());
     // The development server has no admission policies, so the last two stages are skipped there.
     let kept = match weather.rig.backend() {
