@@ -1,5 +1,5 @@
-//! What hostile bytes are thrown at: one function per kind of text that comes from outside. Each may be called with
-//! anything, and panics only if an answer is not what its reader can rely on.
+//! The entry points for hostile bytes: one function per kind of external text. Each may be called with any bytes, and panics only when an answer is
+//! not valid for its reader.
 //!
 //! Shared by the fuzz targets beside this file and by `tests/it/hostile_bytes.rs`, which runs them in CI for a bounded time.
 
@@ -11,7 +11,7 @@ use machine_api::{
 
 use serde_json::{Value, json};
 
-/// An `AdmissionReview` to every endpoint.
+/// Sends an `AdmissionReview` to every endpoint.
 pub fn admission_review(bytes: &[u8]) {
     let admission = Admission::new(Policy::default());
     for endpoint in Endpoint::ALL {
@@ -42,7 +42,7 @@ fn length(warning: &Value) -> usize {
     text.len()
 }
 
-/// A `ConversionReview`.
+/// Sends a `ConversionReview`.
 pub fn conversion_review(bytes: &[u8]) {
     let answer = convert(bytes);
     let body: Value = serde_json::from_slice(&answer.body).expect("every answer is JSON");
@@ -62,7 +62,7 @@ pub fn conversion_review(bytes: &[u8]) {
     }
 }
 
-/// A driver's configuration: in a review of its class, and through conversion, which must not touch it.
+/// Sends a driver's configuration in a review of its class, and through conversion, which must not change it.
 pub fn provider_spec(bytes: &[u8]) {
     let Ok(spec) = serde_json::from_slice::<Value>(bytes) else { return };
     let class = json!({

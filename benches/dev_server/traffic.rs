@@ -238,7 +238,7 @@ async fn watched(
     let mut lags = std::mem::take(&mut *lags.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
     lags.sort();
     println!(
-        "{watchers} watchers {how}, {:.0} of {rate} events/s: {} MB told, lag p50 {:.1?}, p99 {:.1?}, longest {:.1?}",
+        "{watchers} watchers {how}, {:.0} of {rate} events/s: {} MB received, lag p50 {:.1?}, p99 {:.1?}, longest {:.1?}",
         per_second(took.len(), LENGTH),
         read.load(std::sync::atomic::Ordering::Relaxed) / 1_000_000,
         share(&lags, 50),

@@ -11,23 +11,23 @@ use machine_api::{
 #[path = "../../tests/limits/mod.rs"]
 mod samples;
 
-use samples::Door;
+use samples::ReviewKind;
 
 pub fn run() {
     let admission = Admission::new(Policy::default());
     let mut times: Vec<_> = samples::samples(1, 1)
         .iter()
         .map(|sample| {
-            let time = mean(|| match sample.door {
-                Door::Admission(endpoint) => drop(black_box(admission.review(endpoint, &sample.body))),
-                Door::Conversion => drop(black_box(convert(&sample.body))),
+            let time = mean(|| match sample.review_kind {
+                ReviewKind::Admission(endpoint) => drop(black_box(admission.review(endpoint, &sample.body))),
+                ReviewKind::Conversion => drop(black_box(convert(&sample.body))),
             });
-            (time, sample.name, sample.door, sample.body.len())
+            (time, sample.name, sample.review_kind, sample.body.len())
         })
         .collect();
     times.sort_by_key(|(time, ..)| std::cmp::Reverse(*time));
-    for (time, name, door, bytes) in &times {
-        println!("{time:>8.1?}  {name} ({door:?}, {bytes} bytes)");
+    for (time, name, review_kind, bytes) in &times {
+        println!("{time:>8.1?}  {name} ({review_kind:?}, {bytes} bytes)");
     }
     let quick = times.iter().filter(|(time, ..)| *time <= WANTED).count();
     println!("{quick} of {} within {WANTED:?}", times.len());
@@ -52,7 +52,8 @@ fn mean(work: impl Fn()) -> Duration {
 
 /// The processor time of this thread, as Linux reports it.
 fn processor_time() -> Duration {
-    let statistics = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux tells the times of threads");
+    let statistics =
+        std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux reports the times of threads");
     let nanoseconds = statistics.split(' ').next().and_then(|number| number.parse().ok()).expect("it is a number");
     Duration::from_nanos(nanoseconds)
 }

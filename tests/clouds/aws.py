@@ -1,10 +1,10 @@
-"""An account of EC2 as a person has it who uses AWS's own client, boto3, and none of ours.
+"""Uses an account of EC2 through AWS's own client, boto3, independently of the driver that is tested.
 
-    aws.py ENDPOINT found POLICY PROFILE KEY     makes users, network, instance profile and key pair; prints them as JSON
+    aws.py ENDPOINT found POLICY PROFILE KEY     creates users, network, instance profile and key pair; prints them as JSON
     aws.py ENDPOINT inventory                    prints instances, network interfaces and volumes as JSON
-    aws.py ENDPOINT tag INSTANCE KEY VALUE       and others below: what somebody else does in the account
+    aws.py ENDPOINT tag INSTANCE KEY VALUE       and others below: changes in the account that the driver did not make
 
-All but `found` take the credentials of the account's owner from the environment, as boto3 does.
+All commands except `found` read the credentials of the account's owner from the environment, as boto3 does.
 """
 
 import base64
@@ -24,14 +24,14 @@ class Account:
         self.ec2 = self.client("ec2")
 
     def client(self, service):
-        # A launch that is repeated after a timeout launches twice.
+        # boto3 must not repeat a launch after a timeout, because the second request would launch another instance.
         config = Config(retries={"total_max_attempts": 1}, read_timeout=600)
         return boto3.client(
             service, endpoint_url=self.endpoint, region_name=REGION, config=config, **self.credentials
         )
 
     def user(self, name, policy):
-        """A user with a policy; returns its access key."""
+        """Creates a user with a policy; returns its access key."""
         iam = self.client("iam")
         iam.create_user(UserName=name)
         iam.put_user_policy(UserName=name, PolicyName="own", PolicyDocument=policy)
@@ -57,12 +57,12 @@ class Account:
         return [item for page in pages for item in page[field]]
 
     def ever(self):
-        """All instances, also those that have ended: they are shown for a while."""
+        """All instances, including terminated ones, which EC2 shows for a while."""
         reservations = self.all("describe_instances", "Reservations")
         return [instance for reservation in reservations for instance in reservation["Instances"]]
 
     def inventory(self):
-        """What costs money."""
+        """The resources that cost money."""
         ended = ("shutting-down", "terminated")
         return {
             "instances": [instance for instance in self.ever() if instance["State"]["Name"] not in ended],
@@ -76,7 +76,7 @@ class Account:
 
 
 def found(endpoint, policy, profile, key):
-    # A fresh account lets anybody do three things: enough for one user.
+    # In a fresh account any caller may make three requests, which is enough to create one user.
     anybody = Account(endpoint, aws_access_key_id="anybody", aws_secret_access_key="anybody")
     everything = {"Effect": "Allow", "Action": "*", "Resource": "*"}
     owner = anybody.user("owner", json.dumps({"Version": "2012-10-17", "Statement": [everything]}))
@@ -87,7 +87,7 @@ def found(endpoint, policy, profile, key):
 
 
 def copies(account, image, kind, subnet, requests, count, tags):
-    """Instances that are not made by what is tested, so many with each of some requests; `tags` is JSON."""
+    """Launches `count` instances with each of several requests, independently of the driver; `tags` is JSON."""
     tags = [{"Key": key, "Value": value} for key, value in json.loads(tags).items()]
     made = []
     for _ in range(int(requests)):

@@ -20,14 +20,14 @@ fn held(name: &str) -> Value {
 const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
 const WEBHOOKS: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
 
-/// Status and type of a condition of a namespace, which have their places.
+/// The type and the status of a condition of a namespace. The conditions have a fixed order.
 fn condition(at: usize, kind: &'static str, status: &'static str) -> super::Fact {
     let pointer = ["/status/conditions/0", "/status/conditions/1", "/status/conditions/2"][at];
     Part(pointer, json!({"type": kind, "status": status}))
 }
 
-/// A webhook for deletions of config maps in the namespace of the probe, at a port where nobody listens.
-fn nobody_answers() -> Value {
+/// A webhook for deletions of config maps in the namespace of the probe. No server listens on its port.
+fn webhook_without_server() -> Value {
     json!({
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
         "metadata": {"name": "$NS"},
@@ -40,7 +40,7 @@ fn nobody_answers() -> Value {
     })
 }
 
-/// The owner is a config map of the namespace `default`.
+/// A config map whose owner is a config map in the namespace `default`.
 fn owned_map(name: &str) -> Value {
     let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "owner-$NS", "uid": "$UID"});
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "ownerReferences": [owner]}})
@@ -53,20 +53,20 @@ fn owned_role() -> Value {
     role
 }
 
-/// An owner that exists, but not where it could own: that is told. What is in a namespace goes, as if the owner did not exist;
-/// what is in none stays, for there is nowhere to look for its owner.
-fn out_of_reach(id: &'static str, told_in: &str, dependent: &Value, place: &str) -> Probe {
+/// An owner that exists in a namespace where it cannot own the dependent: an event reports it. A dependent in a namespace is deleted, as if the owner
+/// did not exist. A cluster-scoped dependent stays, because its owner cannot be looked up.
+fn unreachable_owner(id: &'static str, event_namespace: &str, dependent: &Value, place: &str) -> Probe {
     let (name, namespace) = (dependent["metadata"]["name"].as_str().unwrap_or_default(), &dependent["kind"]);
     let stays = namespace == "ClusterRole";
-    let seen = if stays { "" } else { "$NS" };
+    let shown_namespace = if stays { "" } else { "$NS" };
     let events = format!(
-        "/api/v1/namespaces/{told_in}/events?fieldSelector=reason%3DOwnerRefInvalidNamespace,involvedObject.name%3D{name}"
+        "/api/v1/namespaces/{event_namespace}/events?fieldSelector=reason%3DOwnerRefInvalidNamespace,involvedObject.name%3D{name}"
     );
     let mut owner = config_map("owner-$NS");
     owner["metadata"]["labels"] = json!({"probe": "$NS"});
     let dependent_is = |status: u16| get(&format!("{place}/{name}")).status(status);
     let message = format!(
-        "ownerRef [v1/ConfigMap, namespace: {seen}, name: owner-$NS, uid: $UID] does not exist in namespace \"{seen}\""
+        "ownerRef [v1/ConfigMap, namespace: {shown_namespace}, name: owner-$NS, uid: $UID] does not exist in namespace \"{shown_namespace}\""
     );
     let mut steps = vec![
         post("/api/v1/namespaces/default/configmaps", owner).facts([Keep("$UID", "/metadata/uid")]),
@@ -240,9 +240,9 @@ pub fn probes() -> Vec<Probe> {
             ],
         ),
         background.with_controllers(),
-        out_of_reach("XA-103-REACH", "$NS", &owned_map("d"), "$M"),
-        out_of_reach("XA-103-CLUSTER", "default", &owned_role(), ROLES),
-        // Who has another owner stays, and names the lost one no more.
+        unreachable_owner("XA-103-REACH", "$NS", &owned_map("d"), "$M"),
+        unreachable_owner("XA-103-CLUSTER", "default", &owned_role(), ROLES),
+        // A dependent with another owner stays, and the reference to the deleted owner is removed.
         Probe::new(
             "XA-103-LETS-GO",
             [
@@ -295,12 +295,12 @@ pub fn probes() -> Vec<Probe> {
             ],
         )
         .with_controllers(),
-        // Somebody refuses a deletion: the namespace says so, and goes once nobody does.
+        // A webhook refuses a deletion: the namespace reports it, and is deleted when no webhook refuses any more.
         Probe::new(
             "XA-106-REFUSED",
             [
                 post("$M", config_map("m")),
-                post(WEBHOOKS, nobody_answers()),
+                post(WEBHOOKS, webhook_without_server()),
                 delete("$M/m?dryRun=All").status(500).eventually(),
                 delete("/api/v1/namespaces/$NS"),
                 get("/api/v1/namespaces/$NS").eventually().facts([
@@ -314,7 +314,8 @@ pub fn probes() -> Vec<Probe> {
             ],
         )
         .with_controllers(),
-        // What every namespace has is there soon, comes back, and does not hold the namespace up.
+        // Every namespace gets a default service account soon. A deleted account is created again, and it does not block the deletion of the
+        // namespace.
         Probe::new(
             "XA-106-ACCOUNT",
             [

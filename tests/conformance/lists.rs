@@ -11,7 +11,7 @@ pub fn probes() -> Vec<Probe> {
     let options =
         |query: &str| get(&format!("$M?{query}")).status(422).facts([Is("/details/kind", json!("ListOptions"))]);
     vec![
-        // kube-root-ca.crt may come into a namespace when controllers run; the selector keeps it out.
+        // Controllers may create kube-root-ca.crt in a namespace; the selector excludes it.
         Probe::new("XA-112", [maps(5), vec![
             get("$M?limit=2").facts([
                 Count("/items", 2), Is("/items/0/metadata/name", json!("m1")), Is("/metadata/remainingItemCount", json!(3)),
@@ -83,7 +83,7 @@ pub fn probes() -> Vec<Probe> {
             Is("/type", json!("ERROR")), Is("/object/code", json!(410)), Is("/object/reason", json!("Expired")),
             Holds("/object/message", "too old resource version"),
         ])]),
-        // The list waits until the cache, of which revision 0 asks, has seen the object.
+        // The list waits until the cache contains the object. A request with revision 0 reads the cache.
         Probe::new("XA-125", [list("a", "red"), get("$T"), get("$T?watch=1&resourceVersion=0&allowWatchBookmarks=true&timeoutSeconds=2").facts([
             Is("/0/type", json!("ADDED")), Is("/1/type", json!("BOOKMARK")), Is("/1/object/kind", json!("Thing")),
             Present("/1/object/metadata/resourceVersion"),

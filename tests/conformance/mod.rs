@@ -1,9 +1,9 @@
-//! The conformance probes of spec/extension-apiserver §7 as data, and what runs them.
+//! The conformance probes of spec/extension-apiserver §7 as data, and their runner.
 //!
-//! A probe is a list of requests with the facts that must hold about their answers. Nothing here knows which server it talks
-//! to: the same table runs against the development server and against a real kube-apiserver.
+//! A probe is a list of requests with the facts that must hold about the answers. The probes do not depend on the server: the same table runs against
+//! the development server and against a real kube-apiserver.
 
-// Tables are long, read best without prefixes, and take what is at hand.
+// The tables are long, and are easier to read without prefixes and borrows.
 #![allow(clippy::too_many_lines, clippy::enum_glob_use, clippy::needless_pass_by_value)]
 
 mod deletions;
@@ -22,35 +22,35 @@ use serde_json::Value;
 /// A fact about an answer.
 #[derive(Clone, Debug)]
 pub enum Fact {
-    /// The value at a pointer.
+    /// The value at a pointer is this value.
     Is(&'static str, Value),
     /// The object at a pointer has these fields, among others.
     Part(&'static str, Value),
-    /// There is nothing, or null, at a pointer.
+    /// The value at a pointer is missing or null.
     Absent(&'static str),
-    /// There is something at a pointer.
+    /// The value at a pointer exists and is not null.
     Present(&'static str),
-    /// A list or object at a pointer has so many entries.
+    /// The list or object at a pointer has this number of entries.
     Count(&'static str, usize),
-    /// The text at a pointer holds a text.
+    /// The text at a pointer contains this text.
     Holds(&'static str, &'static str),
-    /// The body holds a text.
+    /// The body contains this text.
     Text(&'static str),
-    /// The body does not hold a text.
+    /// The body does not contain this text.
     Lacks(&'static str),
-    /// A header holds a text; variables are filled in.
+    /// The header contains this text, after variables are replaced.
     Header(&'static str, &'static str),
-    /// The value at a pointer is kept as a variable.
+    /// Stores the value at a pointer in a variable.
     Keep(&'static str, &'static str),
-    /// A header is kept as a variable.
+    /// Stores a header in a variable.
     KeepHeader(&'static str, &'static str),
-    /// The text at a pointer is the same as a variable.
+    /// The text at a pointer equals a variable.
     Same(&'static str, &'static str),
     /// The text at a pointer differs from a variable.
     Differs(&'static str, &'static str),
 }
 
-/// A request, and what must hold about its answer.
+/// A request, and the facts that must hold about its answer.
 #[derive(Clone, Debug)]
 pub struct Step {
     method: &'static str,
@@ -59,14 +59,8 @@ pub struct Step {
     body: String,
     statuses: Vec<u16>,
     facts: Vec<Fact>,
-    /// Asked again until it holds: for what happens on its own.
-    eventually: Eventually,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Eventually {
-    Now,
-    Within(std::time::Duration),
+    /// How long the request is repeated until its facts hold, for results of controllers.
+    retried_for: std::time::Duration,
 }
 
 impl Step {
@@ -78,7 +72,7 @@ impl Step {
             body: String::new(),
             statuses: vec![200],
             facts: Vec::new(),
-            eventually: Eventually::Now,
+            retried_for: std::time::Duration::ZERO,
         }
     }
 
@@ -103,7 +97,7 @@ impl Step {
     }
 
     fn eventually(mut self) -> Self {
-        self.eventually = Eventually::Within(std::time::Duration::from_secs(30));
+        self.retried_for = std::time::Duration::from_secs(30);
         self
     }
 }
@@ -132,7 +126,7 @@ pub fn patch(path: &str, content_type: &'static str, body: impl ToString) -> Ste
     Step { body: body.to_string(), ..Step::new("PATCH", path) }.with("content-type", content_type)
 }
 
-/// A thing of a name and specification.
+/// A `Thing` with this name and specification.
 pub fn thing(name: &str, spec: Value) -> Value {
     serde_json::json!({"apiVersion": "probe.example.com/v1", "kind": "Thing", "metadata": {"name": name}, "spec": spec})
 }
@@ -142,14 +136,14 @@ pub fn config_map(name: &str) -> Value {
     serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"a": "1"}})
 }
 
-/// Which servers a probe is about.
+/// The servers that a probe needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
-    /// An API server alone.
+    /// An API server without controllers.
     Server,
-    /// Garbage collection, namespace deletion and budgets too.
+    /// Also garbage collection, namespace deletion and budgets.
     Controllers,
-    /// That nobody counts what budgets allow.
+    /// A server without a controller that counts disruption budgets.
     UncountedBudgets,
 }
 
@@ -184,13 +178,13 @@ pub fn probes() -> Vec<Probe> {
 
 const DEFINITION: &str = include_str!("things.yaml");
 
-/// The definition that the probes use.
+/// The definition of the kind `Thing`, which the probes use.
 pub fn definition() -> Value {
     let documents = machine_controller_manager::cli::documents::parse_documents("things.yaml", DEFINITION);
     documents.expect("the definition is YAML").swap_remove(0).value
 }
 
-/// Runs a probe in a namespace of its own; the answer is everything that does not hold.
+/// Runs a probe in its own namespace. Returns all facts that do not hold.
 pub async fn run(client: &kube::Client, probe: &Probe) -> Vec<String> {
     let namespace = format!("probe-{}", probe.id.to_lowercase());
     let mut variables = vec![
@@ -210,10 +204,7 @@ pub async fn run(client: &kube::Client, probe: &Probe) -> Vec<String> {
         return vec![format!("{}: no namespace: {} {}", probe.id, made.status, made.body)];
     }
     for (at, step) in probe.steps.iter().enumerate() {
-        let deadline = match step.eventually {
-            Eventually::Now => tokio::time::Instant::now(),
-            Eventually::Within(patience) => tokio::time::Instant::now() + patience,
-        };
+        let deadline = tokio::time::Instant::now() + step.retried_for;
         loop {
             let path = filled(&step.path, &variables);
             let headers: Vec<_> = step.headers.iter().map(|(name, value)| (*name, filled(value, &variables))).collect();
@@ -242,7 +233,7 @@ struct Reply {
     body: String,
 }
 
-/// Longest first, so that `$NS` is not taken for `$N`.
+/// Replaces variables, longest name first, so that `$N` does not match in `$NS`.
 fn filled(text: &str, variables: &[(String, String)]) -> String {
     let mut sorted: Vec<_> = variables.iter().collect();
     sorted.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
@@ -272,7 +263,7 @@ fn check(step: &Step, answer: &Reply, variables: &mut Vec<(String, String)>) -> 
     if !step.statuses.contains(&answer.status) {
         return vec![format!("status {} is none of {:?}", answer.status, step.statuses)];
     }
-    // A watch answers one document per line: they are looked at as a list.
+    // A watch answers one document per line; the lines are checked as a list.
     let json: Value = serde_json::from_str(&answer.body).unwrap_or_else(|_| {
         answer.body.lines().filter_map(|line| serde_json::from_str(line).ok()).collect::<Vec<Value>>().into()
     });

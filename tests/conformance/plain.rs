@@ -10,7 +10,7 @@ const G: &str = "/apis/probe.example.com";
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
-/// A definition of the kind Widget under some plural.
+/// A definition of the kind `Widget` with this plural.
 fn definition_of(plural: &str) -> serde_json::Value {
     let schema = json!({"openAPIV3Schema": {"type": "object"}});
     json!({
@@ -113,7 +113,7 @@ pub fn probes() -> Vec<Probe> {
                 get("$URL").facts([
                     Holds("/openapi", "3.0"),
                     Header("cache-control", "public, immutable"),
-                    // A real server says UTC instead of GMT.
+                    // A real server writes UTC instead of GMT.
                     Header("expires", "20"),
                     Header("etag", "\""),
                 ]),
@@ -185,7 +185,7 @@ pub fn probes() -> Vec<Probe> {
                     .facts([Header("content-type", "application/yaml"), Text("apiVersion:")]),
             ],
         ),
-        // A real server says why in protobuf.
+        // A real server writes the reason in protobuf.
         Probe::new("XA-029", [get("$T").with("accept", "application/vnd.kubernetes.protobuf").status(406)]),
         Probe::new(
             "XA-030",
@@ -273,7 +273,7 @@ pub fn probes() -> Vec<Probe> {
             [
                 get("$M?timeout=abc").status(400).facts([Text("invalid timeout specified in the request URL")]),
                 get("$M?timeout=0s"),
-                // A watch has no deadline, and is not asked for one.
+                // A watch has no deadline, so its timeout is not parsed.
                 get("$M?watch=1&timeout=abc&timeoutSeconds=1"),
             ],
         ),
@@ -290,7 +290,7 @@ pub fn probes() -> Vec<Probe> {
                 get("$M").with("audit-id", "abc-1").facts([Header("audit-id", "abc-1")]),
             ],
         ),
-        // As somebody who has no role: with credentials of its own it is the same question.
+        // A user without a role: a user with separate credentials would give the same result.
         Probe::new(
             "XA-136",
             [
@@ -308,11 +308,11 @@ pub fn probes() -> Vec<Probe> {
                     Is("/reason", json!("Forbidden")),
                     Is("/message", json!("forbidden: User \"alice\" cannot get path \"/metrics\"")),
                 ]),
-                // What everybody may: discovery and questions about oneself.
+                // Every user may use discovery and may review their own access.
                 get("/apis").with("impersonate-user", "alice"),
             ],
         ),
-        // The names of a kind belong to one definition of a group; when it goes, to the next one.
+        // The names of a kind belong to one definition of a group. After its deletion they belong to the next one.
         Probe::new(
             "XA-023-NAMES",
             [
@@ -341,7 +341,7 @@ pub fn probes() -> Vec<Probe> {
                 delete(&format!("{DEFINITIONS}/gadgets.names.example.com")),
             ],
         ),
-        // What is there from the start, and programs in a cluster look for.
+        // An object that exists from the start, and which programs in a cluster look for.
         Probe::new(
             "XA-001-SERVICE",
             [get("/api/v1/namespaces/default/services/kubernetes").eventually().facts([
@@ -368,7 +368,7 @@ pub fn probes() -> Vec<Probe> {
     ]
 }
 
-/// Questions about rights, and a token of a service account from its making to its user.
+/// Access reviews, and a token of a service account from its creation to its review.
 fn reviews() -> Vec<super::Step> {
     let authorization = "/apis/authorization.k8s.io/v1";
     let accounts = "/api/v1/namespaces/$NS/serviceaccounts";
@@ -408,7 +408,7 @@ fn reviews() -> Vec<super::Step> {
     ]
 }
 
-/// A definition that comes while others look.
+/// A definition that is created while a client reads discovery.
 fn late_definition() -> serde_json::Value {
     json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",

@@ -1,4 +1,4 @@
-//! Probes that need a program or credentials of their own: kubectl, a caller whom nobody knows, kube's watchers.
+//! Probes that need a program or separate credentials: kubectl, an unknown caller, kube's watchers.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -13,13 +13,13 @@ use kube::{
 
 use crate::support::{Rig, wait_until};
 
-/// How many objects the watcher of XA-132 must not lose.
+/// The number of objects that the watcher of XA-132 must not miss.
 const CREATIONS: usize = 1000;
 const SEVERAL_AT_ONCE: usize = 20;
 
 const THING: &str = "{apiVersion: probe.example.com/v1, kind: Thing, metadata: {name: a}, spec: {color: red}}";
 
-/// XA-017, XA-024, XA-039, XA-093: what kubectl makes of a server.
+/// XA-017, XA-024, XA-039, XA-093: the output of kubectl for a server.
 pub async fn kubectl(rig: &std::sync::Arc<Rig>) {
     rig.apply(super::DEFINITION).await.succeed();
     rig.kubectl(&["wait", "--for=condition=Established", "--timeout=30s", "crd", "things.probe.example.com"])
@@ -72,7 +72,7 @@ async fn xa_093_apply_of_both_sides(namespace: &crate::support::Namespace) {
     namespace.kubectl_with_input(&["apply", "--server-side", "-f", "-"], &changed).await.succeed();
 }
 
-/// XA-135: a token that nobody has is nobody's.
+/// XA-135: a token that no user has is refused.
 pub async fn xa_135_a_wrong_token(rig: &Rig) {
     let client = rig.client_with_token("nobody's").await;
     let request = Request::get("/apis").body(Vec::new()).expect("a request");
@@ -81,17 +81,17 @@ pub async fn xa_135_a_wrong_token(rig: &Rig) {
     assert_eq!((status.code, status.reason.as_str()), (401, "Unauthorized"), "{status:?}");
 }
 
-/// XA-132: what a watcher has seen is what there is.
+/// XA-132: a watcher sees exactly the objects of a list.
 pub async fn xa_132_a_watcher_sees_all(client: &kube::Client, namespace: &str) {
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
-    let (found, told) = tokio::sync::watch::channel(BTreeMap::<String, String>::new());
+    let (sender, observed) = tokio::sync::watch::channel(BTreeMap::<String, String>::new());
     let watching = watcher(maps.clone(), watcher::Config::default()).default_backoff().applied_objects();
     let follower = tokio::spawn(async move {
         let mut watching = watching.boxed();
         while let Some(event) = watching.next().await {
             let Ok(map) = event else { continue };
             let version = map.metadata.resource_version.unwrap_or_default();
-            found.send_modify(|seen| drop(seen.insert(map.metadata.name.unwrap_or_default(), version)));
+            sender.send_modify(|names| drop(names.insert(map.metadata.name.unwrap_or_default(), version)));
         }
     });
     let creations = futures::stream::iter(0..CREATIONS).map(|at| {
@@ -113,7 +113,7 @@ pub async fn xa_132_a_watcher_sees_all(client: &kube::Client, namespace: &str) {
         .collect();
     assert!(listed.len() >= CREATIONS, "{} of {CREATIONS}", listed.len());
     wait_until("the watcher to have seen all", Duration::from_secs(30), || async {
-        let seen = told.borrow().clone();
+        let seen = observed.borrow().clone();
         if seen == listed { Ok(()) } else { Err(format!("{} of {} seen", seen.len(), listed.len())) }
     })
     .await;

@@ -1,12 +1,12 @@
-//! What a real API server refuses, and a server that only means well would take: writes without a version, under another
-//! name, without the right to create; evictions that only ask; definitions that can't hold.
+//! Requests that a real API server refuses and a lenient server would accept: writes without a version, with another name, or without the right to
+//! create; dry runs of evictions; invalid definitions.
 
 use serde_json::{Value, json};
 
 use super::{Fact::*, Probe, Step, delete, get, merge, patch, post, put, thing};
 
 const APPLY: &str = "application/apply-patch+yaml";
-/// Of no object.
+/// The UID of no object.
 const UID: &str = "11111111-1111-4111-8111-111111111111";
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/$NS/leases";
 const PODS: &str = "/api/v1/namespaces/$NS/pods";
@@ -23,7 +23,7 @@ fn red() -> Step {
     post("$T", thing("a", json!({"color": "red"}))).facts([Keep("$UID", "/metadata/uid")])
 }
 
-/// A thing with its UID and what else its metadata say.
+/// A thing with its UID and further metadata.
 fn versioned(metadata: Value) -> Value {
     let mut wanted = thing("a", json!({"color": "red", "replicas": 9}));
     wanted["metadata"]["uid"] = json!("$UID");
@@ -156,7 +156,7 @@ fn applies() -> Vec<Probe> {
     ]
 }
 
-/// Fields that the kind does not know, and fields that stand twice, in patches.
+/// Patches with fields that the kind does not have, and with duplicate fields.
 fn patches() -> Vec<Probe> {
     const JSON_PATCH: &str = "application/json-patch+json";
     const STRATEGIC: &str = "application/strategic-merge-patch+json";
@@ -212,8 +212,8 @@ fn patches() -> Vec<Probe> {
     ]
 }
 
-/// A role for the user that a probe impersonates. An authorizer learns of it a moment later: the first request that needs it is asked
-/// again until it counts.
+/// A role for the user that a probe impersonates. The authorizer loads it a moment later, so the first request that needs it is repeated until the
+/// role applies.
 fn role(resource: &str, group: &str, verbs: &[&str]) -> [Step; 2] {
     let metadata = json!({"name": "probe"});
     let kind = |kind: &str| json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": metadata});
@@ -275,7 +275,7 @@ fn running() -> [Step; 2] {
     ]
 }
 
-/// The pod of a probe is as before.
+/// Checks that the pod of a probe is unchanged.
 fn untouched() -> Step {
     get(&format!("{PODS}/p")).facts([
         Absent("/metadata/deletionTimestamp"),
@@ -350,7 +350,7 @@ fn evictions() -> Vec<Probe> {
     ]
 }
 
-/// A definition of the group of the probe, with one change.
+/// A definition in the group of the probe, with one change.
 fn definition(pointer: &str, value: Value) -> Value {
     let mut definition = json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
@@ -375,7 +375,7 @@ fn definition(pointer: &str, value: Value) -> Value {
     definition
 }
 
-/// A definition whose `v1` is stored, and whose `v2` has a field more; nothing converts them.
+/// A definition with stored version `v1` and a version `v2` with one more field, without conversion.
 fn both_versions() -> Value {
     let mut definition = definition("", Value::Null);
     let mut newer = definition["spec"]["versions"][0].clone();

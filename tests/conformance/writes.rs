@@ -176,7 +176,7 @@ pub fn probes() -> Vec<Probe> {
         Probe::new("XA-076-QUALITY", [
             post("/api/v1/namespaces/$NS/pods", with_resources("none", &Value::Null, &Value::Null))
                 .facts([Is("/status/qosClass", json!("BestEffort"))]),
-            // What is limited is asked for.
+            // A limit without a request sets the request.
             post("/api/v1/namespaces/$NS/pods", with_resources("limited", &json!({"limits": ample()}), &Value::Null))
                 .facts([
                     Is("/status/qosClass", json!("Guaranteed")),
@@ -213,7 +213,7 @@ fn with_resources(name: &str, own: &Value, init: &Value) -> Value {
     pod
 }
 
-/// A little more than is taken: a server that closed the connection on more would not be heard.
+/// Only a little more than the limit: with a larger body, a server could close the connection before its answer is read.
 fn too_large() -> serde_json::Value {
     let mut map = config_map("large");
     map["data"]["a"] = json!("x".repeat(3 * 1024 * 1024 + 50_000));

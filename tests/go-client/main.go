@@ -1,6 +1,5 @@
-// A client as Go programs are: client-go's informers, dynamic client, patches and evictions against the API server of a
-// kubeconfig. It prints one line per step and ends with 0 when all that it saw is right. The definition of things
-// (tests/conformance/things.yaml) must be installed.
+// A typical Go client: client-go's informers, dynamic client, patches and evictions against the API server of a kubeconfig. It prints one line per
+// step and ends with exit code 0 when all results are correct. The definition of the kind Thing (tests/conformance/things.yaml) must be installed.
 package main
 
 import (
@@ -53,14 +52,14 @@ func main() {
 	}
 }
 
-// A run: clients over one transport whose connections can be cut and whose requests are remembered.
+// The state of a run: clients over one transport whose connections can be closed and whose requests are recorded.
 type world struct {
 	namespace string
 	wire      *wire
 	typed     kubernetes.Interface
 	dynamic   dynamic.Interface
 	discovery discovery.DiscoveryInterface
-	// Asks for protobuf first, as most controllers do.
+	// Requests protobuf first, as most controllers do.
 	protobuf kubernetes.Interface
 }
 
@@ -113,7 +112,7 @@ func run(ctx context.Context, kubeconfig, namespace string) error {
 	return nil
 }
 
-// What happened to objects, by name and in order.
+// The events of objects, by name and in order.
 type events struct {
 	sync.Mutex
 	seen []string
@@ -150,7 +149,7 @@ func (e *events) follow(informer cache.SharedIndexInformer) error {
 	return err
 }
 
-// Waits until the events of an object are these.
+// Waits until an object has exactly these events.
 func (e *events) become(name string, wanted ...string) error {
 	return eventually(func() error {
 		if found := e.of(name); strings.Join(found, ",") != strings.Join(wanted, ",") {
@@ -258,7 +257,7 @@ func (w *world) informDynamically(ctx context.Context) error {
 	return told.become("dynamic", "added", "updated", "deleted")
 }
 
-// With the streaming form of a list, informers never send a plain one.
+// With streaming lists, informers never send a plain list.
 func (w *world) watchesTheList(ctx context.Context) error {
 	maps := w.typed.CoreV1().ConfigMaps(w.namespace)
 	for _, name := range []string{"listed-1", "listed-2"} {
@@ -454,7 +453,7 @@ func thing(name, color string) *unstructured.Unstructured {
 	}}
 }
 
-// The connections and requests of all clients.
+// Records the connections and requests of all clients.
 type wire struct {
 	sync.Mutex
 	open  []net.Conn
@@ -471,7 +470,7 @@ func (w *wire) dial(ctx context.Context, network, address string) (net.Conn, err
 	return conn, err
 }
 
-// Cuts all connections; answers how many there were.
+// Closes all connections. Returns their number.
 func (w *wire) cut() int {
 	w.Lock()
 	defer w.Unlock()

@@ -1,5 +1,5 @@
-// A driver in Gardener's interface whose cloud is a map, served by drivers/go. What it does on a call, the class's providerSpec says:
-// the tests of crates/driver-external let it fail, hang and panic.
+// A driver with Gardener's interface and a map as its cloud, served by drivers/go. The class's providerSpec controls each call: the tests of
+// crates/driver-external make calls fail, hang and panic.
 package main
 
 import (
@@ -33,15 +33,15 @@ func main() {
 	})
 }
 
-// What a class says of the cloud, and what goes wrong there.
+// The providerSpec of a class: the cloud and its faults.
 type spec struct {
 	Cluster string `json:"cluster"`
-	// The code of every failure of calls about machines, and whether the VM is known nevertheless.
+	// The code with which all calls about machines fail, and whether the answer contains the VM nevertheless.
 	Fails   string `json:"fails"`
 	Partial bool   `json:"partial"`
-	// How long a creation takes, in milliseconds, whatever its context says.
+	// The duration of a creation in milliseconds, independent of its context.
 	Takes int `json:"takes"`
-	// Creations wait for the end of their context, or panic.
+	// Whether creations wait for the end of their context, or panic.
 	Waits  bool `json:"waits"`
 	Panics bool `json:"panics"`
 }
@@ -55,7 +55,7 @@ type memory struct {
 	vms  map[string]vm
 }
 
-// asked reads a request, and fails where the class says so.
+// asked parses a request, and fails if the class says so.
 func asked(class *v1alpha1.MachineClass, secret *corev1.Secret) (spec, error) {
 	var read spec
 	if class.Provider != provider {
@@ -99,7 +99,7 @@ func (m *memory) InitializeMachine(context.Context, *driver.InitializeMachineReq
 	return nil, status.Error(codes.Unimplemented, "a creation makes whole VMs")
 }
 
-// find is the VM of a machine: what its id says counts.
+// find returns the VM of a machine. The provider id decides if there is one.
 func (m *memory) find(machine *v1alpha1.Machine, cluster string) (vm, error) {
 	id := machine.Spec.ProviderID
 	if id == "" {
@@ -160,7 +160,7 @@ func (m *memory) ListMachines(_ context.Context, request *driver.ListMachinesReq
 	return &driver.ListMachinesResponse{MachineList: list}, nil
 }
 
-// GetVolumeIDs knows CSI volumes; others it leaves out, as Gardener's drivers do.
+// GetVolumeIDs supports CSI volumes and ignores others, as Gardener's drivers do.
 func (m *memory) GetVolumeIDs(_ context.Context, request *driver.GetVolumeIDsRequest) (*driver.GetVolumeIDsResponse, error) {
 	answer := &driver.GetVolumeIDsResponse{}
 	for _, volume := range request.PVSpecs {

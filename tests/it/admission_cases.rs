@@ -1,8 +1,8 @@
-//! The cases of `tests/fixtures/admission-cases.yaml` on a real API server: with only the definitions, with the optional policies, and with the
-//! webhooks of a running manager. Also defaults together with clients that apply repeatedly.
+//! Checks the cases of `tests/fixtures/admission-cases.yaml` on a real API server: with the definitions alone, with the optional policies, and with
+//! the webhooks of a running manager. Also checks that defaults do not disturb clients that apply the same manifest again and again.
 //!
-//! A case stores nothing: all its requests are dry runs. The objects that it starts from were stored before there were rules, with definitions that
-//! check almost nothing.
+//! A case stores nothing: all its requests are dry runs. The objects that a case starts from are stored before the rules are installed, with
+//! definitions that check almost nothing.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -23,13 +23,13 @@ mod table;
 
 use table::{Case, fits, fits_warning, holds, mismatch};
 
-/// A cloud that impersonates no provider, so that classes of AWS are checked by the rules of AWS.
+/// A cloud that impersonates no provider, so that classes of AWS are checked by their own rules.
 const PLAIN_CLOUD: &str = "seed: 1\nimpersonate: []\n";
 const FINALIZER: &str = "machine.sapcloud.io/machine-controller-manager";
 
 /// The answer of the API server.
 #[derive(Debug)]
-struct Said {
+struct Response {
     code: u16,
     /// The causes as `field: message`, or else the message.
     denials: Vec<String>,
@@ -37,13 +37,13 @@ struct Said {
     body: Value,
 }
 
-/// Sends requests as different users.
-struct Asker {
+/// Sends requests to the API server as the given user.
+struct ApiClient {
     client: Client,
 }
 
-impl Asker {
-    async fn send(&self, method: &str, path: &str, user: &str, body: Option<&Value>) -> Said {
+impl ApiClient {
+    async fn send(&self, method: &str, path: &str, user: &str, body: Option<&Value>) -> Response {
         let request = http::Request::builder()
             .method(method)
             .uri(path)
@@ -68,11 +68,11 @@ impl Asker {
         if code < 400 {
             denials.clear();
         }
-        Said { code, denials, warnings, body }
+        Response { code, denials, warnings, body }
     }
 
-    /// Sends the request of a case, as a dry run.
-    async fn ask(&self, case: &Case) -> Said {
+    /// The request of a case, as a dry run.
+    async fn ask(&self, case: &Case) -> Response {
         let object = case.new.as_ref().or(case.old.as_ref()).expect("a case has an object");
         let (collection, item) = (collection(object), item(object));
         match (&case.old, &case.new) {
@@ -93,7 +93,7 @@ impl Asker {
         }
     }
 
-    /// Stores an object. An object that is being deleted is also deleted, and its finalizer keeps it.
+    /// Stores an object. An object with a deletion timestamp is deleted afterwards; its finalizer keeps it.
     async fn store(&self, object: &Value) {
         let mut object = object.clone();
         let is_terminating =
@@ -134,10 +134,10 @@ fn item(object: &Value) -> String {
     format!("{}/{name}", collection(object))
 }
 
-/// The control plane of a test, the namespace that the manager watches, and one that it does not watch.
+/// The control plane of a test, the namespace that the manager watches, and a namespace that it does not watch.
 struct Stage {
     rig: Arc<Rig>,
-    asker: Asker,
+    asker: ApiClient,
     watched: Namespace,
     cases: Vec<Case>,
 }
@@ -153,11 +153,11 @@ impl Stage {
             let all = table::cases(&parsed, &namespace.name);
             cases.extend(all.into_iter().filter(|case| in_place(case, namespace)));
         }
-        let asker = Asker { client: rig.client().await };
+        let asker = ApiClient { client: rig.client().await };
         Self { rig, asker, watched, cases }
     }
 
-    /// Stores the objects that the cases start from, without any rules, and then installs the rules of the definitions.
+    /// Stores the objects that the cases start from while no rule is installed, and then installs the definitions with their rules.
     async fn store_and_define(&self) {
         let loose = crds_yaml(&CrdOptions { servers: OldestServer::NotRatcheting, ..CrdOptions::default() });
         self.rig.apply(&loose).await.succeed();
@@ -180,8 +180,8 @@ impl Stage {
         }
     }
 
-    /// Creates an object, as a dry run.
-    async fn create(&self, object: &Value) -> Said {
+    /// Creates an object as a dry run.
+    async fn create(&self, object: &Value) -> Response {
         self.asker.send("POST", &format!("{}?dryRun=All", collection(object)), "alice", Some(object)).await
     }
 
@@ -189,7 +189,7 @@ impl Stage {
         self.cases.iter().find(|case| case.id == id).expect("a case of this id")
     }
 
-    async fn until(&self, id: &str, what: &str, reached: impl Fn(&Said) -> bool) {
+    async fn until(&self, id: &str, what: &str, reached: impl Fn(&Response) -> bool) {
         wait_until(what, Duration::from_secs(60), || async {
             let said = self.asker.ask(self.case(id)).await;
             if reached(&said) { Ok(()) } else { Err(format!("{said:?}")) }
@@ -197,8 +197,8 @@ impl Stage {
         .await;
     }
 
-    /// Sends the chosen cases and collects the problems of the answers.
-    async fn ask_all(&self, chosen: impl Fn(&Case) -> bool, judge: impl Fn(&Case, &Said) -> Vec<String>) {
+    /// Sends the chosen cases and collects the differences between the answers and the expectations.
+    async fn ask_all(&self, chosen: impl Fn(&Case) -> bool, judge: impl Fn(&Case, &Response) -> Vec<String>) {
         let mut wrong = Vec::new();
         let mut asked = 0;
         for case in self.cases.iter().filter(|case| chosen(case)) {
@@ -210,7 +210,7 @@ impl Stage {
         assert!(wrong.is_empty(), "{} of {asked} cases differ:\n{}", wrong.len(), wrong.join("\n"));
     }
 
-    /// A manager that watches and answers but never acts, because the test has its leases.
+    /// A manager that watches and serves but never acts, because another holder has its leases.
     async fn standby(&self, flags: &[&str]) -> TestManager {
         for name in ["machine-controller-manager", "machine-controller"] {
             let lease = json!({
@@ -233,8 +233,8 @@ impl Stage {
     }
 }
 
-/// The problems of an answer, if the API server alone should refuse the case.
-fn refused_alone(case: &Case, said: &Said) -> Vec<String> {
+/// The differences of an answer to the expected refusal by the API server alone.
+fn refused_by_the_api_server(case: &Case, said: &Response) -> Vec<String> {
     let expected = case.live.iter().flatten();
     let missing: Vec<_> =
         expected.filter(|expected| !said.denials.iter().any(|denial| fits(expected, denial))).cloned().collect();
@@ -244,14 +244,14 @@ fn refused_alone(case: &Case, said: &Said) -> Vec<String> {
     vec![format!("{} {:?}\n  lacks: {missing:?}", said.code, said.denials)]
 }
 
-fn passes(said: &Said) -> Vec<String> {
+fn passes(said: &Response) -> Vec<String> {
     if said.code < 400 { Vec::new() } else { vec![format!("is refused: {:?}", said.denials)] }
 }
 
-/// The problems of an answer of the API server with the webhooks.
-fn judged(case: &Case, said: &Said) -> Vec<String> {
+/// The differences of an answer to the expected verdict of the webhooks.
+fn judged(case: &Case, said: &Response) -> Vec<String> {
     if case.live.is_some() {
-        return refused_alone(case, said);
+        return refused_by_the_api_server(case, said);
     }
     let mut wrong: Vec<_> = [
         mismatch("denials", &case.deny, &said.denials, fits),
@@ -266,7 +266,7 @@ fn judged(case: &Case, said: &Said) -> Vec<String> {
     wrong
 }
 
-/// Runs the cases with the policies. Fields with a default count as missing while no webhook sets them.
+/// Checks the cases with the policies. A field that a webhook would default counts as missing, because no webhook is registered.
 async fn with_policies(stage: &Stage) {
     stage.rig.apply(&mcm(&["manifests", "policies", "--controller-users=ctl"])).await.succeed();
     stage.until("V57", "the policies to be in force", |said| said.code == 422).await;
@@ -275,15 +275,15 @@ async fn with_policies(stage: &Stage) {
         .ask_all(
             |case| case.becomes.is_none(),
             |case, said| match (case.live.is_some(), case.policy) {
-                (true, _) => refused_alone(case, said),
+                (true, _) => refused_by_the_api_server(case, said),
                 (false, false) => passes(said),
                 (false, true) if said.code == 422 => Vec::new(),
                 (false, true) => vec![format!("passes the policies: {}", said.code)],
             },
         )
         .await;
-    said_about_statuses(stage).await;
-    for (object, rule) in [(&heavy_machine(stage), "MCH-13"), (&class_with_a_nameless_place(stage), "CLS-8")] {
+    status_writes_get_a_warning(stage).await;
+    for (object, rule) in [(&heavy_machine(stage), "MCH-13"), (&class_without_a_secret_namespace(stage), "CLS-8")] {
         let said = stage.create(object).await;
         assert_eq!(said.code, 422, "{rule}: {said:?}");
         assert!(said.denials[0].ends_with(&format!("({rule})")), "{said:?}");
@@ -303,9 +303,12 @@ async fn every_case_with_definitions_policies_and_webhooks() {
     let stage = Stage::set(rig).await;
     stage.store_and_define().await;
 
-    // Only the schema and CEL apply. Everything else passes.
+    // With the definitions alone: the schema and CEL refuse their cases, and everything else passes.
     stage
-        .ask_all(|_| true, |case, said| if case.live.is_some() { refused_alone(case, said) } else { passes(said) })
+        .ask_all(
+            |_| true,
+            |case, said| if case.live.is_some() { refused_by_the_api_server(case, said) } else { passes(said) },
+        )
         .await;
 
     // The development server has no admission policies.
@@ -317,18 +320,18 @@ async fn every_case_with_definitions_policies_and_webhooks() {
     let mut manager = stage.standby(&[]).await;
     stage.until("V8", "the caches to be complete", |said| !said.warnings.is_empty()).await;
     stage.ask_all(|case| case.profile == "compat", judged).await;
-    v111_and_v136_are_not_our_business(&stage).await;
-    m04_and_m06_lists_that_are_null_and_objects_that_are_complete(&stage).await;
+    v111_and_v136_are_left_to_the_api_server(&stage).await;
+    m04_and_m06_null_lists_and_complete_objects(&stage).await;
     let said = stage.create(&heavy_machine(&stage)).await;
     let text = "spec.nodeTemplate.metadata.annotations: Too long: may not be more than 262144 bytes";
     assert_eq!((said.code, said.denials), (422, vec![text.to_owned()]));
-    let said = stage.create(&class_with_a_nameless_place(&stage)).await;
+    let said = stage.create(&class_without_a_secret_namespace(&stage)).await;
     assert_eq!((said.code, &said.body["secretRef"]["namespace"]), (201, &json!(stage.watched.name)), "M19, CLS-8");
-    nothing_of_an_object_is_logged(&manager.log());
-    metrics_name_rules_and_no_content(&manager.http_get("/metrics").await);
+    no_object_content_is_logged(&manager.log());
+    metrics_contain_rules_and_no_object_content(&manager.http_get("/metrics").await);
     assert_eq!(manager.terminate(), 0);
 
-    // A process that only serves also knows other objects. The profile is strict.
+    // A manager without controllers checks other objects in the same way, with the strict profile.
     let mut manager = stage.standby(&["--admission-profile=strict", "--controllers=none"]).await;
     stage.until("V8", "the caches to be complete", |said| !said.warnings.is_empty()).await;
     stage.ask_all(|case| case.profile == "strict", judged).await;
@@ -344,24 +347,24 @@ async fn every_case_with_definitions_policies_and_webhooks() {
     assert_eq!((said.code, said.warnings), (201, Vec::new()), "V9: a cold cache changes no answer");
 }
 
-/// A machine whose node would get larger annotations than an object may have.
+/// A machine whose node would get more annotations than Kubernetes allows for an object.
 fn heavy_machine(stage: &Stage) -> Value {
     let mut machine = table::base("Machine", "heavy", &stage.watched.name);
-    // Each value is as long as the schema allows. Together they are larger than Kubernetes allows.
+    // Each value has the longest length that the schema allows; together they are longer than Kubernetes accepts.
     let annotations: serde_json::Map<_, _> =
         ["a", "b", "c", "d"].into_iter().map(|key| (key.to_owned(), json!("x".repeat(65_536)))).collect();
     machine["spec"]["nodeTemplate"] = json!({"metadata": {"annotations": annotations}});
     machine
 }
 
-/// A class without the namespace of its Secret.
-fn class_with_a_nameless_place(stage: &Stage) -> Value {
+/// A class that does not name the namespace of its Secret.
+fn class_without_a_secret_namespace(stage: &Stage) -> Value {
     let mut class = table::base("MachineClass", "nameless-place", &stage.watched.name);
     class["secretRef"] = json!({"name": "s"});
     class
 }
 
-async fn m04_and_m06_lists_that_are_null_and_objects_that_are_complete(stage: &Stage) {
+async fn m04_and_m06_null_lists_and_complete_objects(stage: &Stage) {
     let mut machine = table::base("Machine", "m4", &stage.watched.name);
     machine["metadata"]["finalizers"] = Value::Null;
     let said = stage.create(&machine).await;
@@ -371,18 +374,18 @@ async fn m04_and_m06_lists_that_are_null_and_objects_that_are_complete(stage: &S
     let made = stage.asker.send("POST", &collection(&machine), "alice", Some(&machine)).await;
     assert_eq!(made.code, 201, "{made:?}");
     let again = stage.asker.send("PUT", &item(&machine), "alice", Some(&made.body)).await;
-    assert_eq!((again.code, &again.body), (200, &made.body), "M6: what is complete is not written again");
+    assert_eq!((again.code, &again.body), (200, &made.body), "M6: a complete object is not written again");
 }
 
-/// At verbosity 4, after hundreds of requests.
-fn nothing_of_an_object_is_logged(log: &str) {
+/// Checks the log of a manager with verbosity 4 after hundreds of requests.
+fn no_object_content_is_logged(log: &str) {
     for content in ["yesterday", "i-43", "kubernetes.io/cluster/c", "ami-1"] {
-        assert!(!log.contains(content), "{content} of an object is in the log:\n{log}");
+        assert!(!log.contains(content), "the log contains {content} of an object:\n{log}");
     }
 }
 
-/// P-3: status writes of other users cause a warning and are never refused.
-async fn said_about_statuses(stage: &Stage) {
+/// P-3: a status write by another user gets a warning and is not refused.
+async fn status_writes_get_a_warning(stage: &Stage) {
     let mut machine = stage.case("V45").old.clone().expect("a stored machine");
     let stored = stage.asker.send("GET", &item(&machine), "admin", None).await.body;
     machine["metadata"] = stored["metadata"].clone();
@@ -395,8 +398,8 @@ async fn said_about_statuses(stage: &Stage) {
     assert_eq!((said.code, said.warnings), (200, Vec::new()));
 }
 
-/// The API server itself checks the scale subresource. Status writes are never refused.
-async fn v111_and_v136_are_not_our_business(stage: &Stage) {
+/// The API server checks the scale subresource itself. A status write is never refused.
+async fn v111_and_v136_are_left_to_the_api_server(stage: &Stage) {
     let deployment = stage.case("V66a").old.clone().expect("a stored deployment");
     let path = format!("{}/scale", item(&deployment));
     let mut scale = stage.asker.send("GET", &path, "admin", None).await.body;
@@ -412,7 +415,7 @@ async fn v111_and_v136_are_not_our_business(stage: &Stage) {
     assert_eq!((said.code, said.warnings), (200, Vec::new()), "V136");
 }
 
-fn metrics_name_rules_and_no_content(metrics: &str) {
+fn metrics_contain_rules_and_no_object_content(metrics: &str) {
     let line = |start: &str, parts: &[&str]| {
         let found = metrics.lines().any(|line| line.starts_with(start) && parts.iter().all(|part| line.contains(part)));
         assert!(found, "no {start} with {parts:?}");
@@ -426,18 +429,18 @@ fn metrics_name_rules_and_no_content(metrics: &str) {
         &["kind=\"MachineClass\"", "level=\"warn\"", "operation=\"UPDATE\"", "rule=\"CLS-17\""],
     );
     line("mcm_admission_requests_total{", &["allowed=\"false\"", "kind=\"MachineDeployment\""]);
-    // `mcm_machine_info` contains provider ids, as in the Go original.
+    // The metric `mcm_machine_info` contains provider ids, as in the original.
     for ours in metrics.lines().filter(|line| line.starts_with("mcm_admission_")) {
         for content in ["KernelDeadlock", "yesterday", "i-43"] {
-            assert!(!ours.contains(content), "{content} of an object is in the metrics: {ours}");
+            assert!(!ours.contains(content), "the metrics contain {content} of an object: {ours}");
         }
     }
 }
 
-/// §7.1: applying the same object again changes nothing and causes no conflict, for every way of applying.
+/// §7.1: an apply that repeats the same manifest, in any way, changes nothing and takes over no field.
 #[tokio::test(flavor = "multi_thread")]
-async fn defaults_and_appliers_leave_each_other_alone() {
-    let Some(rig) = Rig::own("admission_cases::defaults_and_appliers_leave_each_other_alone").await else { return };
+async fn defaults_do_not_disturb_repeated_applies() {
+    let Some(rig) = Rig::own("admission_cases::defaults_do_not_disturb_repeated_applies").await else { return };
     rig.install_crds().await;
     let stage = Stage::set(rig).await;
     let manager = stage.standby(&[]).await;
@@ -458,7 +461,7 @@ async fn defaults_and_appliers_leave_each_other_alone() {
     };
     let version = |object: &Value| object["metadata"]["resourceVersion"].as_str().map(str::to_owned);
     for (resource, object) in [("machinedeployment", deployment("gitops")), ("machine", machine("gitops"))] {
-        // Server-side, like a GitOps tool: repeatedly and by force.
+        // Server-side apply with force, repeated, as a GitOps controller does.
         let apply = ["apply", "--server-side", "--force-conflicts", "--field-manager=gitops", "-f"];
         let file = stage.rig.folder.join(format!("{resource}.json"));
         std::fs::write(&file, object.to_string()).expect("writable");
@@ -479,19 +482,19 @@ async fn defaults_and_appliers_leave_each_other_alone() {
             !owned.contains("f:strategy") && !owned.contains("machinepriority"),
             "{resource}: defaults are owned: {owned}"
         );
-        // kubectl shows no difference either.
+        // `kubectl diff` shows no difference either.
         namespace
             .kubectl(&["diff", "--server-side", "--field-manager=gitops", "--force-conflicts", "-f", &file])
             .await
             .succeed();
     }
-    // Client-side, like a user.
+    // Client-side apply, as a person does.
     for object in [deployment("person"), machine("person")] {
         namespace.apply(&object.to_string()).await.succeed();
         let again = namespace.apply(&object.to_string()).await.succeed();
         assert!(again.contains("unchanged"), "{again}");
     }
-    // The field of an autoscaler stays unchanged when the owner applies an object without this field.
+    // The autoscaler keeps its field when the owner applies a manifest that does not contain the field.
     let mut without_replicas = deployment("scaled");
     without_replicas["spec"].as_object_mut().expect("a spec").remove("replicas");
     stage.rig.apply(&without_replicas.to_string()).await.succeed();
@@ -502,7 +505,7 @@ async fn defaults_and_appliers_leave_each_other_alone() {
     drop(manager);
 }
 
-/// The fields that a manager owns, as text.
+/// The fields that a field manager owns, as text.
 fn owned_by(object: &Value, manager: &str) -> String {
     let entries = object["metadata"]["managedFields"].as_array().into_iter().flatten();
     let owned: BTreeMap<String, String> = entries

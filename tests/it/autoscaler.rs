@@ -1,4 +1,4 @@
-//! The contract of cluster-autoscaler: it names machines, reduces the replicas by their number in a second write, and reads the status
+//! The contract of cluster-autoscaler: it names machines, reduces the wanted number by as many in a second write, and reads the status
 //! (spec/deployment-and-set §16).
 
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The current time in whole seconds, as the autoscaler writes it.
 fn seconds() -> String {
@@ -26,17 +26,17 @@ fn seconds() -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_machines_that_the_autoscaler_names_go_and_no_others() {
+async fn only_the_machines_that_the_autoscaler_names_are_deleted() {
     let Some(rig) = Rig::own("autoscaler::the_machines_that_the_autoscaler_names_go").await else { return };
     rig.install_crds().await;
     let namespace = rig.namespace("scaler").await;
     let _manager = TestManager::start(&rig, &namespace, &ManagerOptions::default()).await;
     namespace.apply(&fleet::manifests(&namespace.name, "fleet", 4, "class-a")).await.succeed();
-    running_machines(&namespace, 4, PATIENCE).await;
+    running_machines(&namespace, 4, TIMEOUT).await;
     let mut staying: Vec<String> =
         namespace.list("machines").await.iter().map(|machine| name(machine).to_owned()).collect();
     staying.sort();
-    // By its order of names, the set would delete the first ones.
+    // In the order of their names, the set would delete the other two machines.
     let named = staying.split_off(2);
 
     let list: Vec<String> = named.iter().map(|machine| format!("{machine}~{}", seconds())).collect();
@@ -49,10 +49,13 @@ async fn the_machines_that_the_autoscaler_names_go_and_no_others() {
     let patch = scale_in.to_string();
     namespace.kubectl(&["patch", "machinedeployment", "fleet", "--type=merge", "-p", &patch]).await.succeed();
 
-    wait_until("the named machines to go", PATIENCE, || async {
+    wait_until("the named machines to go", TIMEOUT, || async {
         let machines = namespace.list("machines").await;
         for machine in &staying {
-            assert!(machines.iter().any(|left| name(left) == machine), "{machine} went, and nobody had named it");
+            assert!(
+                machines.iter().any(|left| name(left) == machine),
+                "{machine} is deleted although it was not named"
+            );
         }
         let deployment = namespace.get("machinedeployment", "fleet").await;
         let told = ["/status/replicas", "/status/availableReplicas"].map(|field| number(&deployment, field));

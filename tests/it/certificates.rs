@@ -1,7 +1,7 @@
 //! Certificates of several replicas on a real API server: rotation under load, and an emptied `caBundle`.
 //!
-//! Years are compressed to seconds by the periods; the API server checks every certificate by the real clock.
-//! Cases P15 and P16 of spec/api-and-admission §12.4.
+//! Short lifetimes replace years with seconds; the API server checks every certificate against the real clock. Cases P15 and P16 of
+//! spec/api-and-admission §12.4.
 
 use std::{
     collections::BTreeSet,
@@ -32,15 +32,15 @@ use crate::support::{Namespace, Rig, wait::expect, wait_until};
 
 const CONFIGURATION: &str = "rotating";
 const REPLICAS: usize = 3;
-/// A year, and ten of them.
+/// Stand for one year and for ten years.
 const SERVING_LIFETIME: SignedDuration = SignedDuration::from_secs(6);
 const AUTHORITY_LIFETIME: SignedDuration = SignedDuration::from_secs(24);
 const LOAD: Duration = Duration::from_secs(30);
 
-/// Lets everything pass.
-struct Willing;
+/// A reviewer that allows every request.
+struct AllowAll;
 
-impl Reviewer for Willing {
+impl Reviewer for AllowAll {
     fn review(&self, webhook: Webhook, _: &dyn Fn() -> bool, body: &[u8]) -> Reply {
         if webhook == Webhook::Convert {
             return Answer { status: 404, body: Vec::new() }.into();
@@ -52,7 +52,7 @@ impl Reviewer for Willing {
     }
 }
 
-/// One process: it serves, keeps the shared Secret and the bundles; answers its port and its metrics.
+/// Starts one process that serves and maintains the shared Secret and the bundles. Returns its address and its metrics.
 async fn replica(client: &Client, namespace: &Namespace, stop: &CancellationToken) -> (SocketAddr, Metrics) {
     let started = Instant::now();
     let metrics = Metrics::new(Arc::new(move || started.elapsed())).expect("metrics");
@@ -70,7 +70,7 @@ async fn replica(client: &Client, namespace: &Namespace, stop: &CancellationToke
         settings,
         targets: Target::all(CONFIGURATION, None),
     };
-    // The second byte decides how long a replica hesitates; months here are a second.
+    // The second byte decides how long a replica waits before it rotates. With these lifetimes the wait must be short.
     let entropy = || {
         let mut random: [u8; 16] = rand::random();
         random[1] %= 8;
@@ -88,11 +88,11 @@ async fn replica(client: &Client, namespace: &Namespace, stop: &CancellationToke
     let server = Server::bind(options, &certificates.handle(), &health, &metrics).await.expect("a free port");
     let address = server.secure_address().expect("a TLS listener");
     tokio::spawn(certificates.run(stop.clone()));
-    tokio::spawn(server.run(Arc::new(Willing), stop.clone()));
+    tokio::spawn(server.run(Arc::new(AllowAll), stop.clone()));
     (address, metrics)
 }
 
-/// Every replica is asked about every new `ConfigMap` of the namespace, and nothing passes without all of them.
+/// The API server asks every replica about every new `ConfigMap` of the namespace. A request passes only when all replicas allow it.
 fn configuration(namespace: &Namespace, replicas: &[SocketAddr]) -> String {
     let entry = |(number, address): (usize, &SocketAddr)| {
         json!({
@@ -159,7 +159,7 @@ async fn p15_ca_and_certificate_rotate_under_load_without_a_failed_call() {
     assert!(asked.load(Ordering::Relaxed) > 200, "{} calls", asked.load(Ordering::Relaxed));
     assert!(leaves >= 5, "{leaves} serving certificates");
     assert!(authorities >= 2, "{authorities} authorities");
-    // Each step is written once, however many replicas find it due.
+    // Each step is written once, even when several replicas find it due.
     assert!(writes <= 4 * leaves + 4, "{writes} writes of the Secret for {leaves} serving certificates");
     for (_, metrics) in &replicas {
         let text = metrics.render().expect("text");
@@ -172,11 +172,11 @@ async fn p15_ca_and_certificate_rotate_under_load_without_a_failed_call() {
         }
     }
 
-    p16_an_emptied_bundle_is_filled_within_five_seconds(&rig, &client, &namespace).await;
+    p16_an_emptied_bundle_is_refilled_within_five_seconds(&rig, &client, &namespace).await;
     stop.cancel();
 }
 
-/// Looks at the Secret for a while; answers how many certificates, authorities and writes it has seen.
+/// Reads the Secret repeatedly and returns the number of distinct serving certificates, authorities and writes.
 async fn watch_rotation(client: &Client, namespace: &Namespace) -> (usize, usize, usize) {
     let api: Api<Secret> = Api::namespaced(client.clone(), &namespace.name);
     let (mut leaves, mut authorities, mut writes) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
@@ -194,7 +194,7 @@ async fn watch_rotation(client: &Client, namespace: &Namespace) -> (usize, usize
     (leaves.len(), authorities.len(), writes.len())
 }
 
-async fn p16_an_emptied_bundle_is_filled_within_five_seconds(rig: &Rig, client: &Client, namespace: &Namespace) {
+async fn p16_an_emptied_bundle_is_refilled_within_five_seconds(rig: &Rig, client: &Client, namespace: &Namespace) {
     let empty = r#"[{"op":"replace","path":"/webhooks/0/clientConfig/caBundle","value":""},
         {"op":"remove","path":"/webhooks/1/clientConfig/caBundle"}]"#;
     rig.kubectl(&["patch", "validatingwebhookconfiguration", CONFIGURATION, "--type=json", "-p", empty])

@@ -1,4 +1,4 @@
-//! The program from outside: exit codes, streams and messages.
+//! Runs the binary as a user does: exit codes, streams and messages.
 
 use std::{
     io::Write,
@@ -9,7 +9,7 @@ fn mcm(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_mcm")).args(arguments).output().expect("mcm runs")
 }
 
-/// Runs the program with a text on the standard input.
+/// Runs with a text on standard input.
 fn with_input(arguments: &[&str], input: &str) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_mcm"))
         .args(arguments)
@@ -43,7 +43,7 @@ fn an_unknown_flag_is_wrong_usage() {
 }
 
 #[test]
-fn manifests_are_checked_offline_by_the_rules_of_admission() {
+fn manifests_are_checked_offline_with_the_admission_rules() {
     let seeds = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/manifests");
     let output =
         mcm(&["validate", "-f", &format!("{seeds}/machineclass.yaml"), "-f", &format!("{seeds}/secrets.yaml")]);
@@ -70,7 +70,7 @@ fn manifests_are_converted_there_and_back() {
 }
 
 #[test]
-fn the_version_is_printed_for_people_and_programs() {
+fn the_version_is_printed_as_text_and_as_json() {
     let text = String::from_utf8(mcm(&["version"]).stdout).unwrap();
     assert!(text.starts_with(concat!("mcm ", env!("CARGO_PKG_VERSION"))), "{text}");
     let json: serde_json::Value = serde_json::from_slice(&mcm(&["version", "-o", "json"]).stdout).unwrap();
@@ -79,13 +79,13 @@ fn the_version_is_printed_for_people_and_programs() {
 }
 
 #[test]
-fn completions_know_the_commands() {
+fn completions_contain_the_commands() {
     let script = String::from_utf8(mcm(&["completion", "bash"]).stdout).unwrap();
     assert!(script.contains("manifests") && script.contains("--target-kubeconfig"));
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_failure() {
+fn a_closed_output_pipe_is_no_failure() {
     let piped = Command::new("sh")
         .args(["-c", r#""$1" completion bash | true; "$1" manifests rbac | head -n1"#, "sh", env!("CARGO_BIN_EXE_mcm")])
         .output()

@@ -1,7 +1,7 @@
-//! Both versions of the kinds on a real API server, our converter between them.
+//! Both versions of the kinds on a real API server that uses our converter.
 //!
-//! The API server compares what a converter answers with what it sent, prunes, keeps field owners and caches per version;
-//! none of that can be seen from the converter alone.
+//! The API server compares the converter's answer with its request, prunes fields, keeps field owners, and caches per version. A test of the
+//! converter alone cannot show this.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -41,7 +41,7 @@ impl Reviewer for OnlyConversion {
     }
 }
 
-/// Serves `/convert` on loopback, and keeps the definitions' `caBundle` right; answers the base URL.
+/// Serves `/convert` on loopback, keeps the definitions' `caBundle` current, and returns the base URL.
 async fn serve(client: Client, stop: &CancellationToken) -> String {
     let started = tokio::time::Instant::now();
     let metrics = Metrics::new(Arc::new(move || started.elapsed())).expect("metrics");
@@ -75,7 +75,7 @@ fn api(client: &Client, namespace: &Namespace, kind: Kind, version: &str) -> Api
     Api::namespaced_with(client.clone(), &namespace.name, &resource)
 }
 
-/// What the original wrote, as it can be created again.
+/// The objects that the Go original wrote, without the fields that would prevent their creation.
 fn originals(kind: Kind) -> Vec<Value> {
     let text = match kind {
         Kind::Machine => include_str!("../fixtures/go/machines.json"),
@@ -110,7 +110,7 @@ async fn store_originals(client: &Client, namespace: &Namespace) {
     }
 }
 
-/// The object without what every write changes.
+/// The object without the fields that every write changes.
 fn content(object: &DynamicObject) -> Value {
     let mut value = serde_json::to_value(object).expect("JSON");
     if let Some(metadata) = value["metadata"].as_object_mut() {
@@ -145,8 +145,8 @@ async fn both_versions_are_the_same_objects() {
     }
 
     writing_an_object_back_changes_nothing(&client, &namespace).await;
-    an_edit_in_one_version_is_seen_in_the_other(&client, &namespace).await;
-    what_only_one_version_has_is_kept(&client, &namespace).await;
+    an_edit_in_one_version_is_visible_in_the_other(&client, &namespace).await;
+    fields_of_one_version_only_are_kept(&client, &namespace).await;
     an_apply_owns_its_fields(&client, &namespace).await;
     stop.cancel();
 }
@@ -157,7 +157,7 @@ async fn writing_an_object_back_changes_nothing(client: &Client, namespace: &Nam
         for object in beta.list(&ListParams::default()).await.expect("a list") {
             let name = object.name_any();
             let before = content(&alpha.get(&name).await.expect("it exists"));
-            // The list's items have no version of their own in this client.
+            // In this client the items of a list have no API version of their own.
             let object = beta.get(&name).await.expect("it exists in v1beta1");
             beta.replace(&name, &PostParams::default(), &object).await.expect("it can be written in v1beta1");
             assert_eq!(content(&alpha.get(&name).await.expect("it exists")), before);
@@ -165,7 +165,7 @@ async fn writing_an_object_back_changes_nothing(client: &Client, namespace: &Nam
     }
 }
 
-async fn an_edit_in_one_version_is_seen_in_the_other(client: &Client, namespace: &Namespace) {
+async fn an_edit_in_one_version_is_visible_in_the_other(client: &Client, namespace: &Namespace) {
     let kind = Kind::MachineDeployment;
     let (alpha, beta) = (api(client, namespace, kind, "v1alpha1"), api(client, namespace, kind, "v1beta1"));
     let change = json!({"spec": {"template": {"spec": {"lifecycle": {"drainTimeout": "7m"}}}}});
@@ -177,7 +177,7 @@ async fn an_edit_in_one_version_is_seen_in_the_other(client: &Client, namespace:
     assert!(refused.contains("spec.strategy.type"), "{refused}");
 }
 
-async fn what_only_one_version_has_is_kept(client: &Client, namespace: &Namespace) {
+async fn fields_of_one_version_only_are_kept(client: &Client, namespace: &Namespace) {
     let (alpha, beta) =
         (api(client, namespace, Kind::Machine, "v1alpha1"), api(client, namespace, Kind::Machine, "v1beta1"));
     let name = alpha.list(&ListParams::default()).await.expect("a list").items.remove(0).name_any();

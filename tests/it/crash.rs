@@ -1,7 +1,7 @@
-//! The manager is killed without warning, repeatedly, in the middle of rollouts.
+//! The manager is killed again and again in the middle of rollouts.
 //!
-//! The cloud survives the manager, like a real one: its VMs are in a JSON file that each start reads. At every moment there is at most one VM for
-//! each machine, and in the end there are exactly the wanted machines and no other VM. `MCM_TEST_SEED` repeats the moments of a run.
+//! The cloud outlives the manager, as a real cloud does: its VMs are in a JSON file that each start reads. At any moment there is at most one VM per
+//! machine. In the end there are exactly the wanted machines, each with one VM, and no other VM. `MCM_TEST_SEED` repeats the moments of a run.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,7 +27,7 @@ use crate::{
 
 const MACHINES: u32 = 20;
 const KILLS: usize = 10;
-/// Slow enough that kills happen during creations and deletions.
+/// Slow enough that a kill interrupts creations and deletions.
 const SLOW_CLOUD: &str = "\
 seed: 7
 latency:
@@ -53,7 +53,7 @@ async fn a_rollout_survives_kills_at_any_moment() {
         ..ManagerOptions::default()
     };
     let mut manager = TestManager::start(&rig, &namespace, &options).await;
-    let witness = Witness::of(&state);
+    let vm_recorder = VmRecorder::of(&state);
 
     namespace.apply(&fleet::manifests(&namespace.name, "crash", MACHINES, "class-a")).await.succeed();
     fleet::running_machines(&namespace, MACHINES as usize, Duration::from_secs(180)).await;
@@ -82,13 +82,13 @@ async fn a_rollout_survives_kills_at_any_moment() {
         expect(wanted == found && vms.len() == MACHINES as usize, || format!("machines {wanted:#?}\nVMs {vms:#?}"))
     })
     .await;
-    for (machine, provider_ids) in witness.seen() {
+    for (machine, provider_ids) in vm_recorder.recorded() {
         assert_eq!(provider_ids.len(), 1, "machine {machine} had several VMs: {provider_ids:?}");
     }
     assert_eq!(manager.terminate(), 0, "{}", manager.log());
 }
 
-/// Whether all machines run with a class, and there are only the wanted ones.
+/// Whether exactly the wanted machines run with a class.
 async fn is_rolled_out(namespace: &Namespace, class: &str) -> Result<(), String> {
     let deployment = namespace.get("machinedeployment", "crash").await;
     fleet::rolled_out(&deployment, i64::from(MACHINES))?;
@@ -102,7 +102,7 @@ async fn is_rolled_out(namespace: &Namespace, class: &str) -> Result<(), String>
     })
 }
 
-/// The name and the provider id of every VM of the cloud.
+/// Name and provider id of every VM in the cloud.
 fn vms_in(state: &Path) -> Vec<(String, String)> {
     let text_of = fs::read_to_string(state).unwrap_or_default();
     let document: Value = serde_json::from_str(&text_of).unwrap_or(json!({}));
@@ -110,34 +110,34 @@ fn vms_in(state: &Path) -> Vec<(String, String)> {
     vms.iter().map(|vm| (text(vm, "/name").to_owned(), text(vm, "/providerID").to_owned())).collect()
 }
 
-/// Reads the cloud all the time and stores every VM that each machine has had.
-struct Witness {
-    seen: Arc<Mutex<BTreeMap<String, BTreeSet<String>>>>,
+/// Reads the cloud's state all the time and records every VM that each machine ever had.
+struct VmRecorder {
+    recorded: Arc<Mutex<BTreeMap<String, BTreeSet<String>>>>,
     watching: tokio::task::JoinHandle<()>,
 }
 
-impl Witness {
+impl VmRecorder {
     fn of(state: &Path) -> Self {
-        let seen = Arc::new(Mutex::new(BTreeMap::<String, BTreeSet<String>>::new()));
-        let (memory, state): (_, PathBuf) = (Arc::clone(&seen), state.to_path_buf());
+        let recorded = Arc::new(Mutex::new(BTreeMap::<String, BTreeSet<String>>::new()));
+        let (entries, state): (_, PathBuf) = (Arc::clone(&recorded), state.to_path_buf());
         let watching = tokio::spawn(async move {
             loop {
                 for (machine, provider_id) in vms_in(&state) {
-                    let mut memory = memory.lock().expect("the witness does not panic");
-                    memory.entry(machine).or_default().insert(provider_id);
+                    let mut entries = entries.lock().expect("the recorder does not panic");
+                    entries.entry(machine).or_default().insert(provider_id);
                 }
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         });
-        Self { seen, watching }
+        Self { recorded, watching }
     }
 
-    fn seen(&self) -> BTreeMap<String, BTreeSet<String>> {
-        self.seen.lock().expect("the witness does not panic").clone()
+    fn recorded(&self) -> BTreeMap<String, BTreeSet<String>> {
+        self.recorded.lock().expect("the recorder does not panic").clone()
     }
 }
 
-impl Drop for Witness {
+impl Drop for VmRecorder {
     fn drop(&mut self) {
         self.watching.abort();
     }

@@ -1,7 +1,7 @@
-//! The definitions of the kinds on a real API server: what they refuse without webhooks, and what they forgive.
+//! The definitions of the kinds on a real API server: what the definitions refuse without webhooks, and what they tolerate.
 //!
-//! A rule of a definition must refuse new mistakes, but must not prevent changes of an object that was stored before the rule existed: neither of its
-//! labels, nor of its other fields. Only a real API server can show this.
+//! A rule in a definition must refuse new mistakes. It must not block changes of an object that was stored before the rule existed: neither of its
+//! labels nor of its other fields. Only a real API server can show this.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,20 +15,20 @@ use serde_json::{Value, json};
 
 use crate::support::{Namespace, Rig, wait_until};
 
-/// A mistake in one field. After it is stored, a change of another field must be possible.
+/// A mistake in one field. When the mistake is stored already, it must not block changes of other fields.
 #[derive(Clone)]
 struct Mistake {
     kind: &'static str,
     pointer: &'static str,
-    /// The value of the field. Null removes the field.
+    /// The wrong value; null removes the field.
     value: Value,
-    /// The field of the cause in the answer.
+    /// The field of the reported cause.
     field: &'static str,
     words: &'static str,
 }
 
-/// The resource of a kind, an object without mistakes, and two harmless changes of its specification. A stored mistake is tried with the change that
-/// is for another field.
+/// The resource of a kind, an object without mistakes, and two harmless changes of its specification. A stored mistake is tried with the change of
+/// another field.
 struct Sample {
     plural: &'static str,
     object: Value,
@@ -76,7 +76,7 @@ fn sample(kind: &str) -> Sample {
 const MINIMUM: &str = "should be greater than or equal to 0";
 const STRING: &str = "must be of type string";
 
-/// Mistakes that could be stored before there were rules.
+/// Mistakes that an older manager without these rules could store.
 fn mistakes() -> Vec<Mistake> {
     [mistakes_in_machines(), mistakes_in_sets(), mistakes_in_deployments(), mistakes_in_classes()].concat()
 }
@@ -193,7 +193,7 @@ fn mistakes_in_classes() -> Vec<Mistake> {
 }
 
 impl Mistake {
-    /// The sample with the mistake.
+    /// The sample object with the mistake.
     fn object(&self, name: &str) -> DynamicObject {
         let mut object = named(self.kind, name, sample(self.kind).object);
         let (parent, key) = self.pointer.rsplit_once('/').expect("a pointer has a slash");
@@ -206,7 +206,7 @@ impl Mistake {
         serde_json::from_value(object).expect("an object")
     }
 
-    /// A harmless change of another field.
+    /// A harmless change of another field than the mistake's.
     fn other_change(&self) -> Value {
         let [first, second] = sample(self.kind).changes;
         let concerns = |change: &Value| change.pointer(self.pointer).is_some();
@@ -241,7 +241,7 @@ fn dry_run() -> PostParams {
     PostParams { dry_run: true, ..PostParams::default() }
 }
 
-/// Installs definitions and waits until the API server uses them, some seconds after the write.
+/// Installs definitions and waits until the API server enforces them, which takes some seconds after the write.
 async fn install(rig: &Arc<Rig>, client: &Client, namespace: &Namespace, servers: OldestServer) {
     let definitions = crds_yaml(&CrdOptions { servers, ..CrdOptions::default() });
     rig.apply(&definitions).await.succeed();
@@ -258,8 +258,10 @@ async fn install(rig: &Arc<Rig>, client: &Client, namespace: &Namespace, servers
 }
 
 #[tokio::test]
-async fn a_new_mistake_is_refused_and_a_stored_one_forgiven() {
-    let Some(rig) = Rig::own("definitions::a_new_mistake_is_refused_and_a_stored_one_forgiven").await else { return };
+async fn a_new_mistake_is_refused_and_a_stored_one_is_tolerated() {
+    let Some(rig) = Rig::own("definitions::a_new_mistake_is_refused_and_a_stored_one_is_tolerated").await else {
+        return;
+    };
     let client = rig.client().await;
     let namespace = rig.namespace("definitions").await;
     install(&rig, &client, &namespace, OldestServer::NotRatcheting).await;
@@ -283,16 +285,16 @@ async fn a_new_mistake_is_refused_and_a_stored_one_forgiven() {
         let metadata = |finalizers: Value| json!({"metadata": {"labels": {"x": "y"}, "finalizers": finalizers}});
         for change in [metadata(json!(["example.com/x"])), mistake.other_change(), metadata(Value::Null)] {
             let answer = api.patch(&name, &PatchParams::default(), &Patch::Merge(&change)).await;
-            assert!(answer.is_ok(), "{} is stored and blocks {change}: {answer:?}", mistake.text());
+            assert!(answer.is_ok(), "a stored mistake, {}, blocks {change}: {answer:?}", mistake.text());
         }
         if let Some(status) = a_status(mistake.kind) {
             let answer = api.patch_status(&name, &PatchParams::default(), &Patch::Merge(&status)).await;
-            assert!(answer.is_ok(), "{} is stored and blocks its status: {answer:?}", mistake.text());
+            assert!(answer.is_ok(), "a stored mistake, {}, blocks a write of the status: {answer:?}", mistake.text());
         }
     }
 }
 
-/// A status that a controller writes. A class has none in v1alpha1.
+/// A status that a controller writes for a kind. A class has no status in v1alpha1.
 fn a_status(kind: &str) -> Option<Value> {
     match kind {
         "Machine" => Some(json!({"status": {"currentStatus": {"phase": "Running"}}})),

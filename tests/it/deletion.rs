@@ -1,4 +1,4 @@
-//! Deletion and preservation on a real API server: the machine shows what delays it.
+//! Deletion and preservation on a real API server: the machine's status says what delays its deletion.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,11 +15,11 @@ use crate::{
     },
 };
 
-const PATIENCE: Duration = Duration::from_secs(120);
-/// The time between a refused eviction and its repetition. The reason is on the machine before that.
+const TIMEOUT: Duration = Duration::from_secs(120);
+/// A refused eviction is repeated after this time; the machine shows the reason earlier.
 const ONE_RETRY: Duration = Duration::from_secs(20);
 
-/// A control plane with budgets, a manager, and one Running machine with its Node.
+/// A control plane with budgets, a manager, and one running machine with its Node.
 async fn one_machine(rig: &Arc<Rig>, about: &str, flags: &[&str]) -> (Namespace, TestManager, String, String) {
     rig.with_controller_manager().await;
     rig.install_crds().await;
@@ -27,17 +27,17 @@ async fn one_machine(rig: &Arc<Rig>, about: &str, flags: &[&str]) -> (Namespace,
     let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
     let manager = TestManager::start(rig, &namespace, &ManagerOptions { flags, ..ManagerOptions::default() }).await;
     namespace.apply(&fleet::manifests(&namespace.name, "fleet", 1, "virtual")).await.succeed();
-    let machines = running_machines(&namespace, 1, PATIENCE).await;
+    let machines = running_machines(&namespace, 1, TIMEOUT).await;
     let (machine, node) = (name(&machines[0]).to_owned(), text(&machines[0], "/metadata/labels/node").to_owned());
     (namespace, manager, machine, node)
 }
 
-/// The reason and the message of the machine's condition.
+/// The reason and the message of the machine's own condition.
 fn progressing(machine: &Value) -> (&str, &str) {
     (text(machine, "/status/machineConditions/0/reason"), text(machine, "/status/machineConditions/0/message"))
 }
 
-async fn waits_for(namespace: &Namespace, machine: &str, within: Duration, reason: &str, parts: &[&str]) {
+async fn wait_for_reason(namespace: &Namespace, machine: &str, within: Duration, reason: &str, parts: &[&str]) {
     wait_until(&format!("the reason {reason}"), within, || async {
         let seen = namespace.get("machine", machine).await;
         let (told, message) = progressing(&seen);
@@ -47,8 +47,8 @@ async fn waits_for(namespace: &Namespace, machine: &str, within: Duration, reaso
     .await;
 }
 
-async fn has_event(namespace: &Namespace, machine: &str, reason: &str, part: &str) {
-    wait_until(&format!("an event {reason}"), PATIENCE, || async {
+async fn wait_for_event(namespace: &Namespace, machine: &str, reason: &str, part: &str) {
+    wait_until(&format!("an event {reason}"), TIMEOUT, || async {
         let events = namespace.list("events").await;
         let told = events.iter().any(|event| {
             text(event, "/involvedObject/name") == machine
@@ -60,8 +60,8 @@ async fn has_event(namespace: &Namespace, machine: &str, reason: &str, part: &st
     .await;
 }
 
-async fn is_replaced(namespace: &Namespace, machine: &str) {
-    wait_until("the machine to go", PATIENCE, || async {
+async fn wait_until_replaced(namespace: &Namespace, machine: &str) {
+    wait_until("the machine to go", TIMEOUT, || async {
         let left = namespace.list("machines").await;
         expect(left.iter().all(|left| name(left) != machine), || left.iter().map(describe).collect::<String>())
     })
@@ -72,7 +72,8 @@ async fn the_node(rig: &Rig, node: &str) -> Value {
     rig.kubectl(&["get", "node", node, "-o", "json"]).await.json()
 }
 
-/// A guarded pod on this Node, and a second pod of its budget that never becomes ready: the budget is valid, but allows no disruption at the moment.
+/// Places a guarded pod on this Node, and a second pod of the same budget that never becomes ready. The budget is configured correctly, but it allows
+/// no eviction at the moment.
 async fn a_pod_whose_budget_refuses(namespace: &Namespace, node: &str) {
     let unready = json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -86,7 +87,7 @@ async fn a_pod_whose_budget_refuses(namespace: &Namespace, node: &str) {
     guard::a_pod_on(namespace, node).await;
 }
 
-/// Sets the condition `KernelDeadlock`. The kubelet does not write this condition, so that it does not reset it either.
+/// Sets the condition `KernelDeadlock`. The kubelet does not report this condition, so it does not reset it.
 async fn deadlock(rig: &Rig, node: &str, status: &str) {
     let deadlock = json!({ "status": { "conditions": [{
         "type": "KernelDeadlock", "status": status, "reason": "Test",
@@ -96,8 +97,8 @@ async fn deadlock(rig: &Rig, node: &str, status: &str) {
     rig.kubectl(&["patch", "node", node, "--subresource=status", "--type=strategic", "-p", &deadlock]).await.succeed();
 }
 
-async fn is_in_phase(namespace: &Namespace, machine: &str, wanted: &str) {
-    wait_until(&format!("phase {wanted}"), PATIENCE, || async {
+async fn wait_for_phase(namespace: &Namespace, machine: &str, wanted: &str) {
+    wait_until(&format!("phase {wanted}"), TIMEOUT, || async {
         let seen = namespace.get("machine", machine).await;
         expect(phase(&seen) == wanted, || describe(&seen))
     })
@@ -105,7 +106,7 @@ async fn is_in_phase(namespace: &Namespace, machine: &str, wanted: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deletion_heeds_the_budgets_of_today_after_a_drain_that_was_given_up() {
+async fn a_deletion_respects_current_budgets_after_an_abandoned_drain() {
     let Some(rig) = Rig::own("deletion::a_deletion_heeds_the_budgets_of_today").await else { return };
     let (namespace, _manager, machine, node) = one_machine(&rig, "given-up", &["--machine-health-timeout=3s"]).await;
     a_pod_whose_budget_refuses(&namespace, &node).await;
@@ -113,21 +114,22 @@ async fn a_deletion_heeds_the_budgets_of_today_after_a_drain_that_was_given_up()
     rig.kubectl(&["annotate", "node", &node, &format!("{preserve}=now")]).await.succeed();
     deadlock(&rig, &node, "True").await;
     let pod = format!("{}/{}", namespace.name, guard::NAME);
-    waits_for(&namespace, &machine, PATIENCE, "DrainBlocked", &[pod.as_str(), "preserved until "]).await;
+    wait_for_reason(&namespace, &machine, TIMEOUT, "DrainBlocked", &[pod.as_str(), "preserved until "]).await;
 
-    // The node recovers, and the drain is no longer needed. Its pod and the budget are deleted.
+    // The node recovers, so the drain is no longer wanted. The pod and the budget are deleted.
     deadlock(&rig, &node, "False").await;
-    is_in_phase(&namespace, &machine, "Running").await;
+    wait_for_phase(&namespace, &machine, "Running").await;
     rig.kubectl(&["annotate", "node", &node, &format!("{preserve}-")]).await.succeed();
     namespace.kubectl(&["delete", "poddisruptionbudget", "--all"]).await.succeed();
     namespace.kubectl(&["delete", "pod", "--all", "--force", "--grace-period=0"]).await.succeed();
 
     a_pod_whose_budget_refuses(&namespace, &node).await;
     namespace.kubectl(&["delete", "machine", &machine, "--wait=false"]).await.succeed();
-    waits_for(&namespace, &machine, ONE_RETRY, "DrainBlocked", &[pod.as_str(), "pods are deleted by force"]).await;
-    assert!(!the_node(&rig, &node).await["spec"].is_null(), "the node went with its pod");
+    wait_for_reason(&namespace, &machine, ONE_RETRY, "DrainBlocked", &[pod.as_str(), "pods are deleted by force"])
+        .await;
+    assert!(!the_node(&rig, &node).await["spec"].is_null(), "the node is deleted although its pod remains");
     namespace.kubectl(&["delete", "poddisruptionbudget", guard::NAME]).await.succeed();
-    is_replaced(&namespace, &machine).await;
+    wait_until_replaced(&namespace, &machine).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -138,15 +140,15 @@ async fn mc_198_mc_199_a_drain_that_a_budget_blocks_names_pod_and_budget() {
     namespace.kubectl(&["delete", "machine", &machine, "--wait=false"]).await.succeed();
     let pod = format!("{}/{}", namespace.name, guard::NAME);
     let parts = [pod.as_str(), "PodDisruptionBudget", "since ", "pods are deleted by force"];
-    waits_for(&namespace, &machine, ONE_RETRY, "DrainBlocked", &parts).await;
-    has_event(&namespace, &machine, "DrainBlocked", &pod).await;
-    // Without it the budget can never allow a disruption: the attempt fails, and the message names the cause.
+    wait_for_reason(&namespace, &machine, ONE_RETRY, "DrainBlocked", &parts).await;
+    wait_for_event(&namespace, &machine, "DrainBlocked", &pod).await;
+    // Without the second pod the budget can never allow an eviction: the attempt fails with a message about the configuration.
     namespace.kubectl(&["delete", "pod", "unready", "--force", "--grace-period=0"]).await.succeed();
     let parts = [pod.as_str(), "is misconfigured", "by force"];
-    waits_for(&namespace, &machine, 3 * ONE_RETRY, "DrainFailed", &parts).await;
-    assert_eq!(namespace.list("pods").await.len(), 1, "a guarded pod was evicted");
+    wait_for_reason(&namespace, &machine, 3 * ONE_RETRY, "DrainFailed", &parts).await;
+    assert_eq!(namespace.list("pods").await.len(), 1, "a guarded pod is evicted");
     namespace.kubectl(&["delete", "poddisruptionbudget", guard::NAME]).await.succeed();
-    is_replaced(&namespace, &machine).await;
+    wait_until_replaced(&namespace, &machine).await;
     assert!(namespace.list("pods").await.is_empty());
 }
 
@@ -163,9 +165,9 @@ async fn mc_204_a_pod_under_two_budgets_fails_the_attempt_at_once() {
     namespace.kubectl(&["delete", "machine", &machine, "--wait=false"]).await.succeed();
     let parts = [format!("{}/second", namespace.name), format!("{}/{}", namespace.name, guard::NAME)];
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
-    waits_for(&namespace, &machine, ONE_RETRY, "DrainFailed", &parts).await;
+    wait_for_reason(&namespace, &machine, ONE_RETRY, "DrainFailed", &parts).await;
     namespace.kubectl(&["delete", "poddisruptionbudget", "--all"]).await.succeed();
-    is_replaced(&namespace, &machine).await;
+    wait_until_replaced(&namespace, &machine).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -173,23 +175,23 @@ async fn mc_210_the_vm_waits_until_the_volume_is_detached() {
     let Some(rig) = Rig::own("deletion::the_vm_waits_until_the_volume_is_detached").await else { return };
     let (namespace, _manager, machine, node) = one_machine(&rig, "volume", &[]).await;
     namespace.apply(&a_pod_with_a_volume(&namespace.name, &node).to_string()).await.succeed();
-    wait_until("the volume to be attached", PATIENCE, || async {
+    wait_until("the volume to be attached", TIMEOUT, || async {
         let attachment = rig.kubectl(&["get", "volumeattachment", "data", "-o", "json"]).await.json();
         expect(attachment["status"]["attached"] == true, || attachment["status"].to_string())
     })
     .await;
     namespace.kubectl(&["delete", "machine", &machine, "--wait=false"]).await.succeed();
-    wait_until("the pod to be evicted", PATIENCE, || async {
+    wait_until("the pod to be evicted", TIMEOUT, || async {
         let pods = namespace.list("pods").await;
         expect(pods.is_empty(), || pods.iter().map(describe).collect::<String>())
     })
     .await;
-    waits_for(&namespace, &machine, PATIENCE, "WaitingForVolumeDetachment", &["pv-data", "until "]).await;
+    wait_for_reason(&namespace, &machine, TIMEOUT, "WaitingForVolumeDetachment", &["pv-data", "until "]).await;
     let nodes = items(&rig.kubectl(&["get", "nodes", "-o", "json"]).await.json());
-    assert!(nodes.iter().any(|left| name(left) == node), "the VM went with its volume attached");
-    // In a real cluster the attach-detach controller does this when the pod is gone.
+    assert!(nodes.iter().any(|left| name(left) == node), "the VM is deleted while its volume is attached");
+    // In a real cluster, the attach-detach controller does this when the pod is gone.
     rig.kubectl(&["delete", "volumeattachment", "data", "--wait=false"]).await.succeed();
-    is_replaced(&namespace, &machine).await;
+    wait_until_replaced(&namespace, &machine).await;
 }
 
 fn a_pod_with_a_volume(namespace: &str, node: &str) -> Value {
@@ -228,14 +230,14 @@ fn a_pod_with_a_volume(namespace: &str, node: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn mc_145_mc_146_a_failed_machine_is_preserved_until_nobody_wants_it_any_more() {
+async fn mc_145_mc_146_a_failed_machine_is_preserved_until_the_annotation_is_removed() {
     let Some(rig) = Rig::own("deletion::a_failed_machine_is_preserved").await else { return };
     let flags = ["--machine-health-timeout=3s"];
     let (namespace, _manager, machine, node) = one_machine(&rig, "preserve", &flags).await;
     let preserve = "node.machine.sapcloud.io/preserve";
     let ask = format!("{preserve}=now");
     rig.kubectl(&["annotate", "node", &node, &ask]).await.succeed();
-    wait_until("the node to tell", PATIENCE, || async {
+    wait_until("the node to have the condition Preserved", TIMEOUT, || async {
         let seen = the_node(&rig, &node).await;
         expect(condition(&seen, "Preserved") == "True", || seen["status"]["conditions"].to_string())
     })
@@ -246,7 +248,7 @@ async fn mc_145_mc_146_a_failed_machine_is_preserved_until_nobody_wants_it_any_m
     assert_eq!(text(&the_node(&rig, &node).await, disabled), "true");
 
     deadlock(&rig, &node, "True").await;
-    wait_until("the failed machine to be kept and drained", PATIENCE, || async {
+    wait_until("the failed machine to be kept and drained", TIMEOUT, || async {
         let (seen, node) = (namespace.get("machine", &machine).await, the_node(&rig, &node).await);
         let told = node["status"]["conditions"].to_string();
         let tainted = node["spec"]["taints"].to_string().contains("node.machine.sapcloud.io/preserved");
@@ -254,12 +256,12 @@ async fn mc_145_mc_146_a_failed_machine_is_preserved_until_nobody_wants_it_any_m
         expect(kept, || format!("{}: {told}", describe(&seen)))
     })
     .await;
-    waits_for(&namespace, &machine, PATIENCE, "Preserved", &["preserved until "]).await;
+    wait_for_reason(&namespace, &machine, TIMEOUT, "Preserved", &["preserved until "]).await;
     assert_eq!(namespace.list("machines").await.len(), 1, "a preserved machine was replaced");
 
     rig.kubectl(&["annotate", "node", &node, &format!("{preserve}-")]).await.succeed();
-    is_replaced(&namespace, &machine).await;
-    running_machines(&namespace, 1, PATIENCE).await;
+    wait_until_replaced(&namespace, &machine).await;
+    running_machines(&namespace, 1, TIMEOUT).await;
 }
 
 fn names(objects: &[Value]) -> Vec<String> {
@@ -268,9 +270,9 @@ fn names(objects: &[Value]) -> Vec<String> {
     names
 }
 
-/// Waits until the garbage collector has read all sets that were written so far: it deletes a set whose owner does not exist. It learns new kinds
-/// twice a minute, and a set that it does not know yet has no owner for it.
-async fn the_garbage_collector_keeps_up(namespace: &Namespace) {
+/// Waits until the garbage collector has processed all earlier writes of sets: it collects a probe set whose owner does not exist. The collector
+/// learns about new kinds twice a minute. Until then it treats an unknown kind as if nothing depended on it.
+async fn wait_for_the_garbage_collector(namespace: &Namespace) {
     let mut probe = json!({
         "apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "MachineSet",
         "metadata": { "name": "probe" },
@@ -287,16 +289,16 @@ async fn the_garbage_collector_keeps_up(namespace: &Namespace) {
         "uid": "00000000-0000-4000-8000-000000000000", "controller": true,
     }]);
     namespace.apply(&probe.to_string()).await.succeed();
-    wait_until("the probe to be collected", PATIENCE, || async {
+    wait_until("the probe to be collected", TIMEOUT, || async {
         let sets = names(&namespace.list("machinesets").await);
         expect(!sets.contains(&"probe".to_owned()), || sets.join(", "))
     })
     .await;
 }
 
-/// Objects that `kubectl delete --cascade=orphan` leaves stay, and a new owner with the same selector adopts them.
+/// Objects that `kubectl delete --cascade=orphan` leaves behind stay, and a newly created owner adopts them.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_orphaned_stays_and_is_taken_over() {
+async fn orphaned_objects_stay_and_are_adopted() {
     let Some(rig) = Rig::own("deletion::what_is_orphaned_stays").await else { return };
     rig.with_controller_manager().await;
     rig.install_crds().await;
@@ -304,7 +306,7 @@ async fn what_is_orphaned_stays_and_is_taken_over() {
     let _manager = TestManager::start(&rig, &namespace, &ManagerOptions::default()).await;
     let manifests = fleet::manifests(&namespace.name, "fleet", 2, "class-a");
     namespace.apply(&manifests).await.succeed();
-    let machines = names(&running_machines(&namespace, 2, PATIENCE).await);
+    let machines = names(&running_machines(&namespace, 2, TIMEOUT).await);
     let sets = names(&namespace.list("machinesets").await);
     let all_stay = || async {
         assert_eq!(names(&namespace.list("machinesets").await), sets);
@@ -318,18 +320,18 @@ async fn what_is_orphaned_stays_and_is_taken_over() {
         seen
     };
 
-    the_garbage_collector_keeps_up(&namespace).await;
+    wait_for_the_garbage_collector(&namespace).await;
     namespace.kubectl(&["delete", "machinedeployment", "fleet", "--cascade=orphan"]).await.succeed();
     all_stay().await;
     namespace.apply(&manifests).await.succeed();
-    wait_until("the set to be taken over", PATIENCE, || async {
+    wait_until("the set to be taken over", TIMEOUT, || async {
         let seen = namespace.get("machineset", &sets[0]).await;
         expect(text(&seen, "/metadata/ownerReferences/0/name") == "fleet", || seen["metadata"].to_string())
     })
     .await;
     all_stay().await;
 
-    the_garbage_collector_keeps_up(&namespace).await;
+    wait_for_the_garbage_collector(&namespace).await;
     namespace.kubectl(&["delete", "machinedeployment", "fleet", "--cascade=orphan"]).await.succeed();
     namespace.kubectl(&["delete", "machineset", &sets[0], "--cascade=orphan"]).await.succeed();
     let seen = namespace.list("machines").await;

@@ -1,4 +1,4 @@
-//! The kustomize base of `deploy/`: it can be rendered and applied to a real API server, and contains what the code generates.
+//! The kustomize base of `deploy/`: it renders, applies to a real API server, and contains what the code generates.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn the_component_simulation_is_what_the_code_generates_on_top() {
     let component = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/components/simulation/rbac.yaml");
     let component = std::fs::read_to_string(component).expect("readable");
     let generated = mcm(&["manifests", "rbac", "--simulation"]);
-    assert_eq!(format!("{base}---\n{component}"), generated, "what follows the base belongs to the component");
+    assert_eq!(format!("{base}---\n{component}"), generated, "the part after the base belongs to the component");
 }
 
 #[test]
@@ -33,7 +33,7 @@ fn the_component_bootstrap_tokens_is_what_the_code_generates_on_top() {
     let component = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/components/bootstrap-tokens/rbac.yaml");
     let component = std::fs::read_to_string(component).expect("readable");
     let generated = mcm(&["manifests", "rbac", "--bootstrap-tokens"]);
-    assert_eq!(format!("{base}---\n{component}"), generated, "what follows the base belongs to the component");
+    assert_eq!(format!("{base}---\n{component}"), generated, "the part after the base belongs to the component");
 }
 
 #[test]
@@ -60,7 +60,7 @@ async fn the_base_applies_to_a_real_api_server() {
         return;
     };
     let rendered = rig.kubectl(&["kustomize", BASE]).await.succeed();
-    // The types come first: objects that use them are refused until they are served.
+    // Definitions first: an object of an unknown kind is refused.
     rig.install_crds().await;
     rig.apply(&rendered).await.succeed();
 
@@ -76,9 +76,9 @@ async fn the_base_applies_to_a_real_api_server() {
 }
 
 /// The steps of README.md: the base with the rights of the virtual cloud, then the examples, in the namespace that the manager watches. The security
-/// standard of the namespace accepts the pod.
+/// standard of the namespace admits the pod.
 #[tokio::test]
-async fn the_trial_applies_with_its_examples_and_its_pod_is_let_in() {
+async fn the_trial_applies_with_its_examples_and_its_pod_is_admitted() {
     let Some(rig) = Rig::own_real("deploy::the_trial_applies", "as the base does, it holds flow schemas").await else {
         return;
     };
@@ -100,23 +100,23 @@ async fn the_trial_applies_with_its_examples_and_its_pod_is_let_in() {
     rig.kubectl(&create).await.succeed();
     pod["spec"]["hostNetwork"] = true.into();
     std::fs::write(&file, pod.to_string()).expect("writable");
-    assert!(rig.kubectl(&create).await.stderr.contains("violates PodSecurity"), "the standard holds");
+    assert!(rig.kubectl(&create).await.stderr.contains("violates PodSecurity"), "the security standard is enforced");
 
-    // No webhook answers here.
+    // No webhook server runs here.
     let kinds = "validatingwebhookconfigurations,mutatingwebhookconfigurations";
     rig.kubectl(&["delete", kinds, "machine-controller-manager"]).await.succeed();
     rig.kubectl(&["apply", "--validate=strict", "-k", EXAMPLES]).await.succeed();
     let args = deployment["spec"]["template"]["spec"]["containers"][0]["args"].to_string();
     assert!(args.contains("--namespace=$(POD_NAMESPACE)"), "{args}");
     let made = rig.kubectl(&["get", "machinedeployments", "-A", "-o", "jsonpath={.items[*].metadata.namespace}"]).await;
-    assert_eq!(made.succeed(), text(deployment, "/metadata/namespace"), "where the manager looks");
+    assert_eq!(made.succeed(), text(deployment, "/metadata/namespace"), "the manager watches this namespace");
 }
 
-/// The base with components, rendered by kubectl from an overlay of this test.
+/// The base with components, rendered by kubectl from a temporary overlay.
 async fn rendered_with(rig: &Rig, components: &[&str]) -> Vec<Value> {
     let overlay = tempfile::tempdir_in(&rig.folder).expect("the rig's folder is writable");
     let folder = overlay.path().canonicalize().expect("it exists");
-    // Kustomize accepts only relative paths.
+    // Kustomize accepts relative paths only.
     let up = "../".repeat(folder.components().count() - 1);
     let deploy = format!("{up}{}", concat!(env!("CARGO_MANIFEST_DIR"), "/deploy").trim_start_matches('/'));
     let components: Vec<String> = components.iter().map(|name| format!("{deploy}/components/{name}")).collect();
@@ -145,7 +145,7 @@ async fn the_component_v1beta1_is_what_the_code_generates() {
 }
 
 #[tokio::test]
-async fn with_cert_manager_the_process_reads_files_and_every_bundle_is_left_to_it() {
+async fn with_cert_manager_the_process_reads_files_and_cert_manager_injects_every_bundle() {
     let Some(rig) = Rig::shared("deploy::with_cert_manager").await else { return };
     let rendered = rendered_with(&rig, &["v1beta1", "cert-manager"]).await;
     let certificate = rendered.iter().find(|object| object.pointer("/spec/dnsNames").is_some()).expect("a certificate");
@@ -220,7 +220,7 @@ async fn the_service_account_may_do_its_work_and_no_more() {
 }
 
 #[tokio::test]
-async fn what_bootstrap_tokens_need_lets_no_other_secret_be_written() {
+async fn the_rights_for_bootstrap_tokens_allow_no_other_secret_to_be_written() {
     let why = "the development server has no ValidatingAdmissionPolicies";
     let Some(rig) = Rig::own_real("deploy::what_bootstrap_tokens_need", why).await else { return };
     let namespace = rig.namespace("tokens").await;

@@ -1,4 +1,4 @@
-//! Links, files, flags and metrics in README.md and the documents exist.
+//! Checks that links, files, flags and metrics that README.md and the documents mention exist.
 
 use std::{
     collections::BTreeSet,
@@ -11,9 +11,9 @@ use regex::Regex;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 const FOLDERS: [&str; 4] = ["", "docs", "certs", "apiservice"];
-/// Flags in documents that `mcm` does not have: placeholders, and flags of scripts.
+/// Flags that documents mention and `mcm` does not have: placeholders, and flags of scripts.
 const FLAGS_OF_OTHERS: [&str; 2] = ["--flag", "--all"];
-/// The folders that paths in documents start from.
+/// The folders that paths in documents are relative to.
 const BASES: [&str; 5] = ["", "crates", "src", "crates/machine-controllers/src", "tests"];
 
 struct Document {
@@ -22,13 +22,13 @@ struct Document {
 }
 
 impl Document {
-    /// The `code spans` outside of code blocks.
+    /// Its `code spans`, without blocks of code.
     fn spans(&self) -> Vec<&str> {
         let outside = self.text.split("```").step_by(2);
         outside.flat_map(|text| text.split('`').skip(1).step_by(2)).collect()
     }
 
-    /// The anchors of the headings, in the format of the usual hosts.
+    /// The anchors of its headings, as the usual Git hosts create them.
     fn anchors(&self) -> BTreeSet<String> {
         let titles =
             self.text.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim());
@@ -48,19 +48,19 @@ fn document(path: &Path) -> Option<Document> {
     fs::read_to_string(path).ok().map(|text| Document { path: path.to_owned(), text })
 }
 
-/// The problems that `judge` finds, with the name of the document.
+/// All findings of `judge`, each with the document's name.
 fn complaints(judge: impl Fn(&Document) -> Vec<String>) -> Vec<String> {
     let documents = documents();
     assert!(documents.len() >= 8, "only {} documents", documents.len());
-    let told = |document: &Document| {
+    let with_name = |document: &Document| {
         let name = document.path.strip_prefix(ROOT).expect("below the root").display().to_string();
         judge(document).into_iter().map(|complaint| format!("{name}: {complaint}")).collect::<Vec<_>>()
     };
-    documents.iter().flat_map(told).collect()
+    documents.iter().flat_map(with_name).collect()
 }
 
 #[test]
-fn every_link_leads_somewhere() {
+fn every_link_has_a_target() {
     let link = Regex::new(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)").expect("a pattern");
     let wrong = complaints(|document| {
         let mut wrong = Vec::new();
@@ -97,7 +97,7 @@ fn expanded(path: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_file_that_is_named_is_there() {
+fn every_mentioned_file_exists() {
     let roots = "src|crates|tests|deploy|docs|scripts|crds|webhooks|apiservice|certs|fuzz|benches|(?:controller|driver|kube|machine|mcm)-[a-z-]+/src|\
                  deployment|set|machine|drain|safety|server|cli|extension|manager";
     let named = Regex::new(&format!(r"^(?:{roots})/[a-z_0-9./{{}},-]*$")).expect("a pattern");
@@ -129,7 +129,7 @@ fn flags() -> BTreeSet<String> {
 }
 
 #[test]
-fn every_flag_that_is_named_exists() {
+fn every_mentioned_flag_exists() {
     let flags = flags();
     let named = Regex::new(r"^(--[a-z0-9-]+)(…?)").expect("a pattern");
     let wrong = complaints(|document| {
@@ -146,7 +146,7 @@ fn every_flag_that_is_named_exists() {
 }
 
 #[test]
-fn every_metric_that_is_named_exists() {
+fn every_mentioned_metric_exists() {
     let sources =
         ["mcm-metrics/src/catalogue.rs", "mcm-metrics/src/queue.rs", "machine-controllers/src/fleet_metrics.rs"];
     let read = |path| fs::read_to_string(format!("{ROOT}/crates/{path}")).expect("readable");

@@ -1,7 +1,8 @@
-//! From `kubectl apply` to a ready node and back to nothing, on the manifests of the design notes.
+//! From `kubectl apply` to a ready node and back to an empty cluster, with the manifests of the design notes.
 //!
-//! One scenario on its own control plane: invalid manifests are refused; a set, then a deployment becomes machines and Nodes; it grows, rolls to a
-//! new class, shrinks with a disruption budget, and is deleted. After each part the objects are as the Go original would leave them.
+//! One scenario on its own control plane: wrong manifests are refused; a set and then a deployment create machines and Nodes; the deployment grows,
+//! rolls to a new class, shrinks while a disruption budget blocks a drain, and is deleted. After each step the objects look as the Go original leaves
+//! them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,18 +27,18 @@ const NEW_CLASS: &str = "shoot--i034796--tre-worker-q3rb4-z1-77777";
 const MACHINE_FINALIZER: &str = "machine.sapcloud.io/machine-controller-manager";
 const SECRET_FINALIZER: &str = "machine.sapcloud.io/machine-controller";
 const NODE_FINALIZER: &str = "node.machine.sapcloud.io/machine-controller";
-/// Long enough for a busy machine with two cores. A passing test does not need it.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Long enough for a busy machine with two cores. A passing test does not wait that long.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_manifests_of_the_design_notes_become_nodes_and_go_again() {
+async fn the_manifests_of_the_design_notes_become_nodes_and_are_deleted_again() {
     let Some(rig) = Rig::own("end_to_end::the_manifests_of_the_design_notes").await else { return };
     from_manifests_to_nodes_and_back(rig).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn they_do_so_on_the_development_server_too() {
-    let test = "end_to_end::they_do_so_on_the_development_server_too";
+async fn the_same_manifests_on_the_development_server() {
+    let test = "end_to_end::the_same_manifests_on_the_development_server";
     let Some(rig) = Rig::own_on(Backend::Dev, test).await else { return };
     from_manifests_to_nodes_and_back(rig).await;
 }
@@ -46,33 +47,33 @@ async fn from_manifests_to_nodes_and_back(rig: Arc<Rig>) {
     rig.with_controller_manager().await;
     rig.install_crds().await;
     let namespace = rig.namespace_named(NAMESPACE).await;
-    // With the rights of deploy/: a missing right fails here, and not at the first user.
+    // With the generated rights of deploy/: a request without rights fails here and not at the first operator.
     let options = ManagerOptions { rights: Rights::Generated, ..ManagerOptions::default() };
     let manager = TestManager::start(&rig, &namespace, &options).await;
     manager.register_webhooks(&rig, &namespace).await;
 
-    refusals::are_refused(&namespace).await;
+    refusals::check_all_refusals(&namespace).await;
 
     namespace.apply(include_str!("../manifests/secrets.yaml")).await.succeed();
     namespace.apply(Seed::Class.yaml()).await.succeed();
     a_set_becomes_a_machine_and_goes(&rig, &namespace).await;
     a_deployment_becomes_three_nodes(&rig, &namespace).await;
-    it_grows(&rig, &namespace).await;
-    it_rolls_to_a_new_class(&namespace).await;
-    it_shrinks_against_a_budget(&rig, &namespace).await;
-    everything_goes(&rig, &namespace).await;
-    assert!(manager.http_get("/metrics").await.contains("mcm_"), "the metrics keep their namespace");
+    scale_out(&rig, &namespace).await;
+    roll_to_a_new_class(&namespace).await;
+    scale_in_under_a_budget(&rig, &namespace).await;
+    delete_everything(&rig, &namespace).await;
+    assert!(manager.http_get("/metrics").await.contains("mcm_"), "the metrics keep their prefix");
     assert!(!manager.log().contains("not-a-secret"), "a credential is in the log");
 }
 
 async fn a_set_becomes_a_machine_and_goes(rig: &Arc<Rig>, namespace: &Namespace) {
     namespace.apply(Seed::Set.yaml()).await.succeed();
-    let machines = running_machines(namespace, 1, PATIENCE).await;
+    let machines = running_machines(namespace, 1, TIMEOUT).await;
     machine_is_as_go_leaves_it(&machines[0], CLASS);
     assert_eq!(text(&machines[0], "/metadata/ownerReferences/0/kind"), "MachineSet");
     namespace.kubectl(&["delete", "machineset", "--all", "--wait=false"]).await.succeed();
-    none_left(namespace, "machinesets", PATIENCE).await;
-    none_left(namespace, "machines", PATIENCE).await;
+    none_left(namespace, "machinesets", TIMEOUT).await;
+    none_left(namespace, "machines", TIMEOUT).await;
     no_nodes_left(rig).await;
 }
 
@@ -80,7 +81,7 @@ async fn a_deployment_becomes_three_nodes(rig: &Arc<Rig>, namespace: &Namespace)
     let mut deployment = Seed::Deployment.object();
     deployment["spec"]["replicas"] = json!(3);
     namespace.apply(&deployment.to_string()).await.succeed();
-    let machines = running_machines(namespace, 3, PATIENCE).await;
+    let machines = running_machines(namespace, 3, TIMEOUT).await;
     for machine in &machines {
         machine_is_as_go_leaves_it(machine, CLASS);
     }
@@ -96,8 +97,8 @@ async fn a_deployment_becomes_three_nodes(rig: &Arc<Rig>, namespace: &Namespace)
         let secret = namespace.get("secret", secret).await;
         assert!(has_finalizer(&secret, SECRET_FINALIZER), "{}", secret["metadata"]);
     }
-    // The manifest sets `minReadySeconds` to 500. The Go original ignores it, and its users know these counts.
-    wait_until("the deployment's status", PATIENCE, || async {
+    // The manifest sets minReadySeconds to 500. The original never uses this value for the counts, and its users see these counts.
+    wait_until("the deployment's status", TIMEOUT, || async {
         let deployment = namespace.get("machinedeployment", DEPLOYMENT).await;
         rolled_out(&deployment, 3).and_then(|()| {
             expect(number(&deployment, "/status/availableReplicas") == 3, || deployment["status"].to_string())
@@ -107,36 +108,36 @@ async fn a_deployment_becomes_three_nodes(rig: &Arc<Rig>, namespace: &Namespace)
     no_bootstrap_tokens_left(rig).await;
 }
 
-async fn it_grows(rig: &Arc<Rig>, namespace: &Namespace) {
+async fn scale_out(rig: &Arc<Rig>, namespace: &Namespace) {
     let before = names_of(&namespace.list("machines").await);
     namespace.kubectl(&["scale", "machinedeployment", DEPLOYMENT, "--replicas=5"]).await.succeed();
-    let after = names_of(&running_machines(namespace, 5, PATIENCE).await);
+    let after = names_of(&running_machines(namespace, 5, TIMEOUT).await);
     assert!(before.iter().all(|machine| after.contains(machine)), "{before:?} are not all among {after:?}");
     ready_nodes(rig, 5).await;
-    assert_eq!(namespace.list("machinesets").await.len(), 1, "a change of replicas is no rollout");
+    assert_eq!(namespace.list("machinesets").await.len(), 1, "a change of replicas starts no rollout");
 }
 
-async fn it_rolls_to_a_new_class(namespace: &Namespace) {
+async fn roll_to_a_new_class(namespace: &Namespace) {
     let mut class = Seed::Class.object();
     class["metadata"]["name"] = json!(NEW_CLASS);
     namespace.apply(&class.to_string()).await.succeed();
     let class = json!({ "kind": "MachineClass", "name": NEW_CLASS });
     let change = json!({ "spec": { "template": { "spec": { "class": class } } } }).to_string();
     namespace.kubectl(&["patch", "machinedeployment", DEPLOYMENT, "--type=merge", "-p", &change]).await.succeed();
-    wait_until("the rollout", 2 * PATIENCE, || async {
+    wait_until("the rollout", 2 * TIMEOUT, || async {
         let machines = namespace.list("machines").await;
-        // maxSurge 1 and maxUnavailable 0: never more than one additional machine, never fewer than wanted.
+        // maxSurge is 1 and maxUnavailable is 0: never more than one machine above the wanted number, never fewer.
         let deleting = machines.iter().filter(|machine| is_deleting(machine)).count();
         assert!(machines.len() - deleting <= 6, "{:#?}", machines.iter().map(describe).collect::<Vec<_>>());
         rolled_out(&namespace.get("machinedeployment", DEPLOYMENT).await, 5)?;
         expect(machines.len() == 5, || format!("{} machines", machines.len()))
     })
     .await;
-    for machine in running_machines(namespace, 5, PATIENCE).await {
+    for machine in running_machines(namespace, 5, TIMEOUT).await {
         machine_is_as_go_leaves_it(&machine, NEW_CLASS);
     }
     let sets = namespace.list("machinesets").await;
-    assert_eq!(sets.len(), 2, "the old set is kept for a way back");
+    assert_eq!(sets.len(), 2, "the old set is kept for a rollback");
     let of_class = |class: &str| {
         let found = sets.iter().find(|set| text(set, "/spec/template/spec/class/name") == class);
         found.unwrap_or_else(|| panic!("no set of class {class}"))
@@ -147,46 +148,46 @@ async fn it_rolls_to_a_new_class(namespace: &Namespace) {
     assert_eq!((revision(CLASS).as_str(), revision(NEW_CLASS).as_str()), ("1", "2"));
 }
 
-async fn it_shrinks_against_a_budget(rig: &Arc<Rig>, namespace: &Namespace) {
-    let machines = running_machines(namespace, 5, PATIENCE).await;
+async fn scale_in_under_a_budget(rig: &Arc<Rig>, namespace: &Namespace) {
+    let machines = running_machines(namespace, 5, TIMEOUT).await;
     let (machine, node) = (name(&machines[0]).to_owned(), text(&machines[0], "/metadata/labels/node").to_owned());
     let prefer = "machinepriority.machine.sapcloud.io=1";
     namespace.kubectl(&["annotate", "machine", &machine, prefer, "--overwrite"]).await.succeed();
     guard::a_pod_on(namespace, &node).await;
 
     namespace.kubectl(&["scale", "machinedeployment", DEPLOYMENT, "--replicas=4"]).await.succeed();
-    wait_until("the drain to begin", PATIENCE, || async {
+    wait_until("the drain to begin", TIMEOUT, || async {
         let cordoned = rig.kubectl(&["get", "node", &node, "-o", "json"]).await.json()["spec"]["unschedulable"] == true;
         let seen = namespace.get("machine", &machine).await;
         expect(cordoned && phase(&seen) == "Terminating", || describe(&seen))
     })
     .await;
-    // The budget refuses: for some time nothing more may happen.
+    // The budget refuses the eviction, so nothing changes for a while.
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert!(is_deleting(&namespace.get("machine", &machine).await));
-    assert!(!is_deleting(&namespace.get("pod", guard::NAME).await), "a guarded pod was evicted");
+    assert!(!is_deleting(&namespace.get("pod", guard::NAME).await), "a guarded pod is evicted");
 
     namespace.kubectl(&["delete", "poddisruptionbudget", guard::NAME]).await.succeed();
-    wait_until("the drained machine to go", PATIENCE, || async {
+    wait_until("the drained machine to go", TIMEOUT, || async {
         let left = namespace.list("machines").await;
         expect(left.iter().all(|left| name(left) != machine), || left.iter().map(describe).collect::<String>())
     })
     .await;
-    assert!(namespace.list("pods").await.is_empty(), "the pod outlived its node");
-    running_machines(namespace, 4, PATIENCE).await;
+    assert!(namespace.list("pods").await.is_empty(), "the pod remains without its node");
+    running_machines(namespace, 4, TIMEOUT).await;
     ready_nodes(rig, 4).await;
 }
 
-async fn everything_goes(rig: &Arc<Rig>, namespace: &Namespace) {
+async fn delete_everything(rig: &Arc<Rig>, namespace: &Namespace) {
     namespace.kubectl(&["delete", "machinedeployment", DEPLOYMENT, "--wait=false"]).await.succeed();
     for resource in ["machines", "machinesets", "machinedeployments"] {
-        none_left(namespace, resource, PATIENCE).await;
+        none_left(namespace, resource, TIMEOUT).await;
     }
     no_nodes_left(rig).await;
     namespace.kubectl(&["delete", "machineclass", "--all", "--wait=false"]).await.succeed();
-    none_left(namespace, "machineclasses", PATIENCE).await;
+    none_left(namespace, "machineclasses", TIMEOUT).await;
     namespace.kubectl(&["delete", "secret", CLASS, "cloudprovider", "--wait=false"]).await.succeed();
-    wait_until("the secrets to go", PATIENCE, || async {
+    wait_until("the secrets to go", TIMEOUT, || async {
         let answer = namespace.kubectl(&["get", "secret", CLASS, "cloudprovider", "--ignore-not-found"]).await;
         expect(answer.stdout.is_empty(), || answer.stdout.clone())
     })
@@ -217,8 +218,8 @@ fn node_is_as_go_leaves_it(node: &Value, machines: &[Value]) {
     assert_eq!(text(node, "/metadata/labels/node.gardener.cloud~1machine-name"), name(machine));
     assert_eq!(text(node, "/metadata/labels/worker.gardener.cloud~1pool"), "worker-q3rb4");
     let (ours, theirs) = (text(machine, "/spec/providerID"), text(node, "/spec/providerID"));
-    assert_eq!(ours.rsplit('/').next(), theirs.rsplit('/').next(), "one instance");
-    assert_ne!(ours, theirs, "in two spellings, as at every real cloud");
+    assert_eq!(ours.rsplit('/').next(), theirs.rsplit('/').next(), "both name one instance");
+    assert_ne!(ours, theirs, "in two formats, as at every real cloud");
     let memory = "/metadata/annotations/node.machine.sapcloud.io~1last-applied-anno-labels-taints";
     assert!(text(node, memory).contains("worker-q3rb4"), "{}", node["metadata"]);
 }
@@ -252,7 +253,7 @@ async fn nodes(rig: &Rig) -> Vec<Value> {
 }
 
 async fn ready_nodes(rig: &Rig, count: usize) -> Vec<Value> {
-    wait_until(&format!("{count} Ready nodes"), PATIENCE, || async {
+    wait_until(&format!("{count} Ready nodes"), TIMEOUT, || async {
         let nodes = nodes(rig).await;
         let ready = nodes.iter().filter(|node| condition(node, "Ready") == "True").count();
         expect(ready == count && nodes.len() == count, || format!("{ready} ready of {:?}", names_of(&nodes)))
@@ -262,7 +263,7 @@ async fn ready_nodes(rig: &Rig, count: usize) -> Vec<Value> {
 }
 
 async fn no_nodes_left(rig: &Rig) {
-    wait_until("the last node to go", PATIENCE, || async {
+    wait_until("the last node to go", TIMEOUT, || async {
         let nodes = nodes(rig).await;
         expect(nodes.is_empty(), || format!("{:?}", names_of(&nodes)))
     })
@@ -270,7 +271,7 @@ async fn no_nodes_left(rig: &Rig) {
 }
 
 async fn no_bootstrap_tokens_left(rig: &Rig) {
-    wait_until("the last bootstrap token to go", PATIENCE, || async {
+    wait_until("the last bootstrap token to go", TIMEOUT, || async {
         let secrets = rig.kubectl(&["get", "secrets", "--namespace=kube-system", "-o", "name"]).await.succeed();
         expect(!secrets.contains("bootstrap-token-"), || secrets.clone())
     })

@@ -1,5 +1,5 @@
-//! A driver from outside of the program serves a rollout: the driver of `examples/driver`, added with
-//! [`machine_controller_manager::DriverSet::with`]. API server and manager run in one thread, and the test acts as the kubelets.
+//! A driver of another crate serves a rollout: the driver of `examples/driver`, added with [`machine_controller_manager::DriverSet::with`]. The API
+//! server and the manager run in one thread, and the test plays the kubelets.
 
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
@@ -23,12 +23,12 @@ use crate::{
 
 const MACHINES: usize = 3;
 const NODES: &str = "/api/v1/nodes";
-/// The limit of virtual time for a step.
-const PATIENCE: Duration = Duration::from_secs(3600);
+/// The virtual time that a step may take.
+const TIMEOUT: Duration = Duration::from_secs(3600);
 
 #[test]
-fn a_driver_from_outside_serves_a_rollout() {
-    count_ran("example_driver::a_driver_from_outside_serves_a_rollout");
+fn a_driver_of_another_crate_serves_a_rollout() {
+    count_ran("example_driver::a_driver_of_another_crate_serves_a_rollout");
     let cloud = tempfile::tempdir().expect("a folder");
     play(rollout(cloud.path()));
 }
@@ -45,10 +45,10 @@ async fn rollout(cloud: &Path) {
         ..stage.environment(&stage.managers_client(), endpoints, 1)
     };
     let story = async {
-        answer_webhooks(server, given.await.expect("the manager gives its reviewer"));
+        answer_webhooks(server, given.await.expect("the manager passes its reviewer"));
         let wrong = class("wrong", &json!({ "cluster": "../elsewhere", "size": "small" }));
         let refused = send(client, "POST", &format!("{MACHINE_PATH}/machineclasses"), &wrong).await;
-        let refused = refused.expect_err("the driver judges classes at admission");
+        let refused = refused.expect_err("the driver validates classes at admission");
         assert!(refused.contains("providerSpec.cluster"), "{refused}");
 
         post(client, "/api/v1/namespaces/default/secrets", &secret()).await;
@@ -117,7 +117,7 @@ fn vms(cloud: &Path) -> BTreeMap<String, String> {
     files.map(read).collect()
 }
 
-/// Lets virtual time pass until the wanted number of machines runs, each with a VM of this size, and there are no other VMs.
+/// Advances virtual time until the wanted number of machines runs, each on a VM of this size, and no other VM exists.
 async fn until(client: &kube::Client, vms: impl Fn() -> BTreeMap<String, String>, size: &str) {
     let waiting = async {
         loop {
@@ -131,14 +131,14 @@ async fn until(client: &kube::Client, vms: impl Fn() -> BTreeMap<String, String>
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
     };
-    if tokio::time::timeout(PATIENCE, waiting).await.is_err() {
+    if tokio::time::timeout(TIMEOUT, waiting).await.is_err() {
         let machines = list(client, &format!("{MACHINE_PATH}/machines")).await;
         let told: Vec<String> = machines.iter().map(fleet::describe).collect();
-        panic!("{size} after {PATIENCE:?}: VMs {:?}\n{}", vms(), told.join("\n"));
+        panic!("{size} after {TIMEOUT:?}: VMs {:?}\n{}", vms(), told.join("\n"));
     }
 }
 
-/// Each VM registers a Node that is Ready.
+/// Registers a ready Node for each VM.
 async fn play_kubelets(client: &kube::Client, vms: &BTreeMap<String, String>) {
     let nodes = list(client, NODES).await;
     for name in vms.keys().filter(|name| nodes.iter().all(|node| text(node, "/metadata/name") != name.as_str())) {

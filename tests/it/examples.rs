@@ -1,4 +1,4 @@
-//! The examples of `deploy/examples/`: every kind has one, and each file applies.
+//! The examples in `deploy/examples/`: every kind has an example, and each file applies.
 
 use std::{collections::BTreeSet, fs, path::PathBuf};
 

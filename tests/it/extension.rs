@@ -1,5 +1,5 @@
-//! The extension API server on its own port: authentication and authorisation. The ids are those of the specification. `aggregation` has the tests
-//! that need an API server with aggregation.
+//! The extension API server on its own port: which callers are authenticated, and which paths they may use. The ids are those of the specification.
+//! Behaviour that needs an aggregating API server is tested in `aggregation`.
 
 use std::time::{Duration, Instant};
 
@@ -28,9 +28,9 @@ impl World {
         let options = ManagerOptions { rights, ..ManagerOptions::default() };
         let manager = TestManager::start(&rig, &namespace, &options).await;
         let world = Self { rig, namespace, manager };
-        wait_until("the server to know whom to trust", Duration::from_secs(30), || async {
-            let told = world.caller(None).await.get("/readyz?verbose", &[]).await;
-            if told.code == 200 { Ok(()) } else { Err(told.text) }
+        wait_until("the server to load its trusted authorities", Duration::from_secs(30), || async {
+            let response = world.caller(None).await.get("/readyz?verbose", &[]).await;
+            if response.code == 200 { Ok(()) } else { Err(response.text) }
         })
         .await;
         Some(world)
@@ -48,7 +48,7 @@ impl World {
         &self.rig.aggregation.as_ref().expect("the rig aggregates").proxies
     }
 
-    /// Changes a key of the trust configuration of the API server.
+    /// Changes a key of the `ConfigMap` with the API server's trusted authorities.
     async fn trust(&self, key: &str, value: &str) {
         let patch = json!({"data": {key: value}}).to_string();
         self.rig
@@ -59,7 +59,7 @@ impl World {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn xa_155_xa_163_who_is_believed() {
+async fn xa_155_xa_163_which_callers_are_authenticated() {
     let Some(world) = World::begin("extension::who_is_believed", Rights::Generated).await else { return };
     let foreign = CallerAuthority::new("rig proxies");
     let proxy = world.proxies().client(PROXY, &[]);
@@ -107,64 +107,69 @@ async fn xa_155_xa_163_who_is_believed() {
         ("TH-27", None, "/", &[], 403, "cannot get path"),
     ];
     for (id, holder, path, headers, code, text) in cases {
-        let told = world.caller(*holder).await.get(path, headers).await;
-        assert!(told.code == *code && told.text.contains(text), "{id} {path}: {} {}", told.code, told.text);
-        assert!(!told.header("audit-id").is_empty(), "{id}");
+        let response = world.caller(*holder).await.get(path, headers).await;
+        assert!(
+            response.code == *code && response.text.contains(text),
+            "{id} {path}: {} {}",
+            response.code,
+            response.text
+        );
+        assert!(!response.header("audit-id").is_empty(), "{id}");
     }
-    // TH-35: only webhooks may use the paths of webhooks.
-    let told = world.caller(Some(&proxy)).await.get("/mutate", &root).await;
-    assert_eq!(told.code, 405, "{}", told.text);
+    // TH-35: the path of a webhook accepts webhook requests only.
+    let response = world.caller(Some(&proxy)).await.get("/mutate", &root).await;
+    assert_eq!(response.code, 405, "{}", response.text);
     let review = r#"{"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1"}"#;
     let path = format!("{GROUP_VERSION}/namespaces/x/nothings");
     assert_eq!(world.caller(Some(&proxy)).await.send("POST", &path, &root, review).await.code, 404);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn xa_164_xa_165_trust_that_changes_reaches_open_connections() {
+async fn xa_164_xa_165_changed_authorities_apply_to_open_connections() {
     const KEY: &str = "requestheader-client-ca-file";
     let Some(world) = World::begin("extension::trust_that_changes", Rights::Everything).await else { return };
     let (old, new) = (CallerAuthority::new("old proxies"), CallerAuthority::new("new proxies"));
     let root = [("x-remote-user", "root"), ("x-remote-group", "system:masters")];
     let own = world.proxies().pem();
-    // The API server keeps its own authority in the list, so that the rotation is shown with an additional one.
+    // The API server keeps its own authority in the list. Therefore the rotation uses a second authority beside it.
     world.trust(KEY, &format!("{own}{}", old.pem())).await;
     let holder = old.client(PROXY, &[]);
-    wait_until("the added authority to be believed", Duration::from_secs(20), || async {
-        let told = world.caller(Some(&holder)).await.get("/metrics", &root).await;
-        if told.code == 200 { Ok(()) } else { Err(told.text) }
+    wait_until("the added authority to be trusted", Duration::from_secs(20), || async {
+        let response = world.caller(Some(&holder)).await.get("/metrics", &root).await;
+        if response.code == 200 { Ok(()) } else { Err(response.text) }
     })
     .await;
     let mut open = world.caller(Some(&holder)).await;
     assert_eq!(open.get("/metrics", &root).await.code, 200);
 
-    // Empty and invalid parts keep the valid values, and are counted.
+    // Empty or malformed values leave the last valid configuration in place, and are counted.
     world.trust(KEY, "no certificate").await;
-    wait_until("the garbage to be counted", Duration::from_secs(20), || async {
+    wait_until("the malformed value to be counted", Duration::from_secs(20), || async {
         let metrics = world.manager.http_get("/metrics").await;
         let counted = metrics.contains(r#"mcm_extension_auth_config_errors_total{key="requestheader-client-ca-file"}"#);
         if counted { Ok(()) } else { Err("no such line".to_owned()) }
     })
     .await;
-    let told = world.caller(Some(&world.proxies().client(PROXY, &[]))).await.get("/metrics", &root).await;
-    assert_eq!(told.code, 200, "{}", told.text);
+    let response = world.caller(Some(&world.proxies().client(PROXY, &[]))).await.get("/metrics", &root).await;
+    assert_eq!(response.code, 200, "{}", response.text);
 
     world.trust(KEY, &format!("{own}{}", new.pem())).await;
     let refused = Instant::now();
     loop {
-        // The connection of a refused caller is closed. Until then it is the same connection.
-        let told = open.get("/metrics", &root).await;
-        if told.code == 401 {
+        // The connection of a refused caller is closed. Until then all requests use the same connection.
+        let response = open.get("/metrics", &root).await;
+        if response.code == 401 {
             break;
         }
-        assert!(refused.elapsed() < Duration::from_secs(10), "the old certificate is still believed: {}", told.code);
+        assert!(refused.elapsed() < Duration::from_secs(10), "the old certificate is still trusted: {}", response.code);
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    let told = world.caller(Some(&new.client(PROXY, &[]))).await.get("/metrics", &root).await;
-    assert_eq!(told.code, 200, "{}", told.text);
+    let response = world.caller(Some(&new.client(PROXY, &[]))).await.get("/metrics", &root).await;
+    assert_eq!(response.code, 200, "{}", response.text);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_changed_file_of_authorities_counts_without_a_restart() {
+async fn a_changed_client_ca_file_applies_without_a_restart() {
     let Some(rig) = Rig::aggregating("extension::a_changed_file_of_authorities").await else { return };
     let (old, new) = (CallerAuthority::new("old clients"), CallerAuthority::new("new clients"));
     let file = rig.folder.join("clients.crt");
@@ -179,17 +184,17 @@ async fn a_changed_file_of_authorities_counts_without_a_restart() {
         let holder = authority.client("admin", &["system:masters"]);
         world.caller(Some(&holder)).await.get("/metrics", &[]).await.code
     };
-    let is_believed = async |authority: &CallerAuthority| {
-        wait_until("the authority to be believed", Duration::from_secs(30), || async {
+    let wait_until_trusted = async |authority: &CallerAuthority| {
+        wait_until("the authority to be trusted", Duration::from_secs(30), || async {
             let code = admin_of(authority).await;
             if code == 200 { Ok(()) } else { Err(code.to_string()) }
         })
         .await;
     };
-    is_believed(&old).await;
+    wait_until_trusted(&old).await;
     assert_eq!(admin_of(&new).await, 401);
     std::fs::write(&file, new.pem()).expect("the rig's folder is writable");
-    is_believed(&new).await;
+    wait_until_trusted(&new).await;
     assert_eq!(admin_of(&old).await, 401);
 }
 
@@ -212,7 +217,7 @@ async fn xa_168_discovery_needs_no_api_server() {
     let answers = futures::future::join_all(asked).await;
     world.rig.resume_api_server();
     for (code, took) in answers {
-        // 50 ms in the specification. A debug build on a busy machine gets more.
+        // The specification says 50 ms. A debug build on a busy machine needs more.
         assert!(code == 200 && took < Duration::from_millis(500), "{code} after {took:?}");
     }
 }

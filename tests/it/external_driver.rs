@@ -1,5 +1,6 @@
-//! The Python driver of `examples/python-driver` serves a rollout, from `kubectl apply` to Nodes, is killed in the middle of a change of the class,
-//! and everything is deleted. It runs as a program of the manager, and on a socket as a separate program. The test acts as the kubelets.
+//! The driver in Python of `examples/python-driver` serves a rollout: from `kubectl apply` to Nodes, with a kill of the driver in the middle of a
+//! rollout, and back to an empty cluster. It runs once as a program that the manager starts, and once on a socket, started by the test. The test
+//! plays the kubelets.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,10 +25,10 @@ use crate::{
 const DRIVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/python-driver/driver.py");
 const PROTO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/crates/driver-external/proto");
 const MACHINES: usize = 3;
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 const SECRET: &str = "never-to-be-logged";
 
-/// A Python with the packages of the driver.
+/// A Python with the packages that the driver needs.
 fn python(test: &str) -> Option<PathBuf> {
     let python = assets::printed_by("test-python", "needs a Python with grpcio and grpcio-tools (scripts/test-python)");
     python.map_err(|why| count_skipped(test, &why)).ok()
@@ -59,13 +60,13 @@ fn cloud(folder: &Path) -> PathBuf {
 /// The sizes of the existing VMs, by the names of their machines.
 fn vms(folder: &Path) -> BTreeMap<String, String> {
     let files = fs::read_dir(cloud(folder).join("shoot-a")).into_iter().flatten().flatten();
-    // A file that is removed at this moment counts as gone.
+    // A file that disappears during the listing is a deleted VM.
     files
         .filter_map(|entry| Some((entry.file_name().into_string().ok()?, fs::read_to_string(entry.path()).ok()?)))
         .collect()
 }
 
-/// A manager with the Python driver for provider `files`.
+/// A manager whose driver for the provider `files` is the Python driver.
 struct Scene {
     rig: Arc<Rig>,
     namespace: Namespace,
@@ -89,7 +90,7 @@ impl Scene {
             scene.apply(&class(&scene.namespace.name, size)).await;
         }
         scene.apply(&deployment("small")).await;
-        running_machines(&scene.namespace, MACHINES, PATIENCE).await;
+        running_machines(&scene.namespace, MACHINES, TIMEOUT).await;
         scene
     }
 
@@ -100,7 +101,7 @@ impl Scene {
     /// Waits until the metric says that the driver is up (1) or not (0).
     async fn until_up(&self, value: u8) {
         let line = format!("mcm_driver_up{{driver=\"files\"}} {value}");
-        wait_until(&line, PATIENCE, || async {
+        wait_until(&line, TIMEOUT, || async {
             let metrics = self.manager.http_get("/metrics").await;
             expect(metrics.contains(&line), || self.manager.log())
         })
@@ -108,8 +109,8 @@ impl Scene {
     }
 
     /// Waits until both classes have an event with this reason.
-    async fn told_on_classes(&self, reason: &str) {
-        wait_until(reason, PATIENCE, || async {
+    async fn wait_for_event_on_classes(&self, reason: &str) {
+        wait_until(reason, TIMEOUT, || async {
             let events = self.namespace.list("events").await;
             let about = |event: &&Value| {
                 text(event, "/reason") == reason && text(event, "/involvedObject/kind") == "MachineClass"
@@ -121,19 +122,19 @@ impl Scene {
         .await;
     }
 
-    /// Begins to roll the fleet over to large VMs, and waits for the first of them.
-    async fn half_a_rollout(&self) {
+    /// Starts a rollout to large VMs and waits until the first large VM exists.
+    async fn start_rollout(&self) {
         self.apply(&deployment("large")).await;
-        wait_until("the first large VM", PATIENCE, || async {
+        wait_until("the first large VM", TIMEOUT, || async {
             let vms = vms(&self.rig.folder);
             expect(vms.values().any(|size| size == "large"), || format!("{vms:?}"))
         })
         .await;
     }
 
-    /// Waits for the end of the rollout: the driver's folder has one VM for each machine.
-    async fn the_other_half(&self) {
-        wait_until("the rollout", PATIENCE, || async {
+    /// Waits for the end of the rollout: the driver's folder has one VM per machine.
+    async fn finish_rollout(&self) {
+        wait_until("the rollout", TIMEOUT, || async {
             rolled_out(&self.namespace.get("machinedeployment", "fleet").await, 3)?;
             let (vms, machines) = (vms(&self.rig.folder), self.namespace.list("machines").await);
             let names: BTreeSet<&str> = machines.iter().map(|machine| text(machine, "/metadata/name")).collect();
@@ -145,10 +146,10 @@ impl Scene {
         .await;
     }
 
-    /// Deletes the fleet: the provider has nothing left, and no log contains a value of the Secret.
+    /// Deletes the fleet. Nothing is left at the provider, and no log contains the Secret's value.
     async fn end(self) {
         self.namespace.kubectl(&["delete", "machinedeployment", "fleet", "--wait=false"]).await.succeed();
-        none_left(&self.namespace, "machines", PATIENCE).await;
+        none_left(&self.namespace, "machines", TIMEOUT).await;
         assert_eq!(vms(&self.rig.folder), BTreeMap::new(), "nothing is left at the provider");
         self.kubelets.abort();
         assert!(!self.manager.log().contains(SECRET), "a secret is in the log");
@@ -164,18 +165,18 @@ async fn a_driver_in_python_serves_a_rollout_and_may_be_killed() {
     let namespace = rig.namespace("files").await;
     let exec = format!("--driver-exec=files={}", program(&python, Path::new(DRIVER), &rig.folder).display());
     let scene = Scene::start(rig, namespace, exec).await;
-    scene.half_a_rollout().await;
+    scene.start_rollout().await;
     let pid = fs::read_to_string(pid_file(&scene.rig.folder)).expect("the driver has begun");
     assert!(Command::new("kill").args(["-9", pid.trim()]).status().expect("kill runs").success());
-    scene.the_other_half().await;
+    scene.finish_rollout().await;
     assert_ne!(fs::read_to_string(pid_file(&scene.rig.folder)).expect("the driver has begun again"), pid);
     scene.end().await;
 }
 
-/// The driver on a socket, run by the test. It is dead for so long that it counts as down, and then another version starts.
+/// The driver runs on a socket, started by the test. It is stopped until it counts as down, and then another version starts.
 #[tokio::test(flavor = "multi_thread")]
-async fn e05_a_driver_on_a_socket_that_is_down_is_told_and_others_go_on() {
-    const TEST: &str = "external_driver::e05_a_driver_on_a_socket_that_is_down_is_told_and_others_go_on";
+async fn e05_a_driver_that_is_down_on_a_socket_is_reported_and_other_drivers_continue() {
+    const TEST: &str = "external_driver::e05_a_driver_that_is_down_on_a_socket_is_reported_and_other_drivers_continue";
     let Some(python) = python(TEST) else { return };
     let Some(rig) = Rig::own(TEST).await else { return };
     rig.install_crds().await;
@@ -200,20 +201,20 @@ async fn e05_a_driver_on_a_socket_that_is_down_is_told_and_others_go_on() {
     };
     judged(zoned.clone()).await.succeed();
 
-    scene.half_a_rollout().await;
+    scene.start_rollout().await;
     driver.kill();
-    scene.told_on_classes("DriverDown").await;
+    scene.wait_for_event_on_classes("DriverDown").await;
     scene.until_up(0).await;
     let log = scene.manager.log();
     assert!(log.contains("the external driver is down"), "{log}");
     assert_eq!(scene.manager.http("/healthz").await.0, 200);
     namespace.apply(&fleet::manifests(&namespace.name, "others", 1, "virtual")).await.succeed();
-    wait_until("a machine of another driver", PATIENCE, || async {
+    wait_until("a machine of another driver", TIMEOUT, || async {
         rolled_out(&namespace.get("machinedeployment", "others").await, 1)
     })
     .await;
 
-    // The next version of the driver has one more field.
+    // The next version of the driver accepts one more field.
     let source = fs::read_to_string(DRIVER).expect("the example is there");
     let newer =
         source.replace(r#""size": {"type": "string"}"#, r#""size": {"type": "string"}, "zone": {"type": "string"}"#);
@@ -221,12 +222,12 @@ async fn e05_a_driver_on_a_socket_that_is_down_is_told_and_others_go_on() {
     let file = rig.folder.join("newer-driver.py");
     fs::write(&file, newer).expect("the rig's folder is writable");
     driver = start(&file);
-    scene.told_on_classes("DriverUp").await;
+    scene.wait_for_event_on_classes("DriverUp").await;
     scene.until_up(1).await;
     let refused = judged(zoned).await;
     assert!(refused.stderr.contains("providerSpec.zone"), "{}{}", refused.stdout, refused.stderr);
     namespace.kubectl(&["delete", "machinedeployment", "others", "--wait=false"]).await.succeed();
-    wait_until("the machine of the other driver to go", PATIENCE, || async {
+    wait_until("the machine of the other driver to go", TIMEOUT, || async {
         let left = namespace
             .list("machines")
             .await
@@ -236,12 +237,12 @@ async fn e05_a_driver_on_a_socket_that_is_down_is_told_and_others_go_on() {
         expect(left == 0, || left.to_string())
     })
     .await;
-    scene.the_other_half().await;
+    scene.finish_rollout().await;
     scene.end().await;
     drop(driver);
 }
 
-/// Each VM registers a Node that is Ready.
+/// Registers a ready Node for each VM.
 async fn play_kubelets(rig: Arc<Rig>) {
     loop {
         for name in vms(&rig.folder).keys() {

@@ -1,4 +1,4 @@
-//! A small fleet of provider `virtual`, and functions that several tests need for fleets.
+//! A small fleet of the provider `virtual`, and checks that several tests use on fleets.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::support::{
     wait_until,
 };
 
-/// A class of the virtual cloud with its Secret, and a deployment with a template for `class`.
+/// A class of the virtual cloud with its Secret, and a deployment whose template names `class`.
 pub fn manifests(namespace: &str, name: &str, replicas: u32, class: &str) -> String {
     json!({ "apiVersion": "v1", "kind": "List", "items": [secret(namespace), self::class(namespace, class), {
         "apiVersion": "machine.sapcloud.io/v1alpha1",
@@ -67,7 +67,11 @@ pub async fn running_machines(namespace: &Namespace, count: usize, timeout: Dura
     .await
 }
 
-/// Whether the status of a deployment is for its latest spec and a finished rollout. The error describes the status.
+/// Checks that the status of a deployment describes its newest spec and a finished rollout.
+///
+/// # Errors
+///
+/// The status, when the rollout is not finished.
 pub fn rolled_out(deployment: &Value, replicas: i64) -> Result<(), String> {
     let current = number(deployment, "/status/observedGeneration") >= number(deployment, "/metadata/generation");
     let all = |field: &str| number(deployment, &format!("/status/{field}")) == replicas;

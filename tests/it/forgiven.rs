@@ -1,4 +1,4 @@
-//! Children of objects that were stored before the webhooks existed: objects that Go accepted keep working, and so do their machines.
+//! Children of objects that were stored before the webhooks existed. The Go original accepted these objects, and their machines continue to work.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use crate::{
     support::{ManagerOptions, Namespace, Rig, TestManager, manager::mcm, wait::expect, wait_until},
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
-/// A blank after the comma: users write it, Go accepts it, and rule MCH-10 refuses it.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// A space after the comma. People write it, the Go original accepts it, and rule MCH-10 refuses it.
 const CONDITIONS: &str = "KernelDeadlock, ReadonlyFilesystem";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -22,7 +22,7 @@ async fn a_deployment_that_breaks_a_rule_scales_and_rolls_beside_webhooks_that_d
     let patch = json!({"spec": {"template": {"spec": {"nodeConditions": CONDITIONS}}}}).to_string();
     let change = ["patch", "machinedeployment", "old", "--type=merge", "-p", &patch];
     namespace.kubectl(&change).await.succeed();
-    // A set of another manager: our caches don't have it.
+    // A set in the namespace of another manager. Our caches do not contain it.
     let elsewhere = rig.namespace("forgiven-elsewhere").await;
     let labels = json!({"a": "b"});
     let foreign = json!({
@@ -32,9 +32,9 @@ async fn a_deployment_that_breaks_a_rule_scales_and_rolls_beside_webhooks_that_d
     });
     rig.apply(&foreign.to_string()).await.succeed();
     let manager = TestManager::start(&rig, &namespace, &ManagerOptions::default()).await;
-    fleet::running_machines(&namespace, 1, PATIENCE).await;
+    fleet::running_machines(&namespace, 1, TIMEOUT).await;
 
-    // Registered, and then changed so that the manager is checked like any user.
+    // Registers the webhooks a second time without an exemption for the manager's own user.
     manager.register_webhooks(&rig, &namespace).await;
     let url = format!("--webhook-url=https://127.0.0.1:{}", manager.secure_port);
     let manifests = ["manifests", "webhooks", "--namespace", &namespace.name, "--controller-users=nobody", &url];
@@ -44,11 +44,11 @@ async fn a_deployment_that_breaks_a_rule_scales_and_rolls_beside_webhooks_that_d
         let (namespace, manager) = (&namespace, &manager);
         async move {
             namespace.kubectl(&["scale", "machinedeployment", "old", &format!("--replicas={count}")]).await.succeed();
-            fleet::running_machines(namespace, count, PATIENCE).await;
+            fleet::running_machines(namespace, count, TIMEOUT).await;
             manager.http_get("/metrics").await
         }
     };
-    // The API server needs a moment until no user is exempt.
+    // The API server needs a moment until the new registration is in force.
     let mut wanted = 1;
     let forgiven = loop {
         wanted += 1;
@@ -82,19 +82,19 @@ async fn a_deployment_that_breaks_a_rule_scales_and_rolls_beside_webhooks_that_d
     let set = namespace.list("machinesets").await.remove(0);
     let owner = |set: &serde_json::Value, uid: &serde_json::Value| json!([{"apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "MachineSet", "name": set["metadata"]["name"], "uid": uid, "controller": true}]);
     for owners in [json!([]), owner(&set, &json!("7d3a5b1e-0000-4000-8000-000000000001"))] {
-        let told = rig.apply(&machine(&namespace, owners).to_string()).await.fail();
-        assert!(told.contains("must not contain whitespace"), "{told}");
+        let refusal = rig.apply(&machine(&namespace, owners).to_string()).await.fail();
+        assert!(refusal.contains("must not contain whitespace"), "{refusal}");
     }
 
-    // An owner that only the API server has is read from there.
+    // The webhook reads an owner that is not in the cache from the API server.
     let foreign = elsewhere.get("machineset", "foreign").await;
     let owners = owner(&foreign, &foreign["metadata"]["uid"]);
     rig.apply(&machine(&elsewhere, owners).to_string()).await.succeed();
 
-    // A rollout makes a new set of the deployment, which is forgiven in the same way.
+    // A rollout creates a new set of the deployment. The rule tolerates the set in the same way.
     let patch = json!({"spec": {"template": {"metadata": {"labels": {"roll": "on"}}}}}).to_string();
     namespace.kubectl(&["patch", "machinedeployment", "old", "--type=merge", "-p", &patch]).await.succeed();
-    wait_until("the rollout to end", PATIENCE, || async {
+    wait_until("the rollout to end", TIMEOUT, || async {
         let deployment = namespace.get("machinedeployment", "old").await;
         let sets = namespace.list("machinesets").await;
         let done = deployment["status"]["updatedReplicas"] == wanted && deployment["status"]["replicas"] == wanted;

@@ -1,4 +1,4 @@
-//! A pod whose disruption budget never allows its eviction.
+//! A pod that a disruption budget never allows to be evicted.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ pub fn manifest(node: &str) -> Value {
             "metadata": { "name": NAME, "labels": { "app": NAME } },
             "spec": {
                 "nodeName": node,
-                // No kubelet confirms the end of this pod.
+                // No kubelet confirms the termination of this pod.
                 "terminationGracePeriodSeconds": 0,
                 "containers": [{ "name": "main", "image": "example.com/guarded" }],
             },

@@ -1,5 +1,5 @@
-//! The halves in two programs, with the same objects: mcm with one of them and a replacement for the Go original with the other, both ways, and mcm
-//! with each.
+//! The two halves in two programs, on the same objects: mcm with one half and a stand-in for the Go original with the other, in both combinations,
+//! and mcm with both halves in two processes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,14 +19,14 @@ use crate::{
     weather::Cloud,
 };
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 /// The names of the halves.
 const DEPLOYMENTS: &str = "machine-controller-manager";
 const MACHINES: &str = "machine-controller";
 const FLEET: &str = "pool";
 const PRIORITY: &str = "machinepriority.machine.sapcloud.io";
 
-/// `mcm serve` with one half, its Lease, and the admin API of its cloud.
+/// `mcm serve` with a half and its Lease.
 async fn half(which: &str, rig: &Arc<Rig>, namespace: &Namespace, rights: Rights, further: &[String]) -> TestManager {
     let mut flags = vec!["--leader-elect=true".to_owned(), format!("--half={which}")];
     flags.extend_from_slice(further);
@@ -35,14 +35,14 @@ async fn half(which: &str, rig: &Arc<Rig>, namespace: &Namespace, rights: Rights
     TestManager::start_as(&format!("{which}-{}", namespace.name), rig, namespace, &options).await
 }
 
-/// mcm with the half of machines, and a cloud that the test controls.
+/// mcm with the half for machines, and a controllable cloud.
 async fn machines_half(rig: &Arc<Rig>, namespace: &Namespace, rights: Rights) -> (TestManager, Cloud) {
     let port = free_port();
     let flags = [format!("--simulation-admin=127.0.0.1:{port}"), "--machine-health-timeout=3s".to_owned()];
     (half(MACHINES, rig, namespace, rights, &flags).await, Cloud::at(port))
 }
 
-/// Applies a deployment with this provider.
+/// Applies a deployment of this provider.
 async fn want(namespace: &Namespace, provider: &str, replicas: u32, round: &str) {
     let manifests = fleet::manifests(&namespace.name, FLEET, replicas, "c");
     let mut all: Value = serde_json::from_str(&manifests).expect("JSON");
@@ -54,7 +54,7 @@ async fn want(namespace: &Namespace, provider: &str, replicas: u32, round: &str)
 }
 
 async fn rolled_out(namespace: &Namespace, replicas: i64) {
-    wait_until("the rollout to end", PATIENCE, || async {
+    wait_until("the rollout to end", TIMEOUT, || async {
         fleet::rolled_out(&namespace.get("machinedeployment", FLEET).await, replicas)
     })
     .await;
@@ -65,18 +65,17 @@ fn names(machines: &[Value]) -> Vec<String> {
 }
 
 async fn gone(namespace: &Namespace, machine: &str) {
-    wait_until("a machine to go", PATIENCE, || async {
+    wait_until("a machine to go", TIMEOUT, || async {
         let left = names(&namespace.list("machines").await);
         expect(!left.iter().any(|left| left == machine), || left.join(" "))
     })
     .await;
 }
 
-/// The life of a deployment whose machines this provider makes: it grows, shrinks by priority, is rolled, replaces a machine that fails, and is
-/// deleted.
-async fn life(namespace: &Namespace, provider: &str, make_sick: impl AsyncFn(&str)) {
+/// The life of a deployment of this provider: it grows, shrinks by priority, rolls, replaces a failed machine, and is deleted.
+async fn life(namespace: &Namespace, provider: &str, make_unhealthy: impl AsyncFn(&str)) {
     want(namespace, provider, 3, "1").await;
-    let first = names(&fleet::running_machines(namespace, 3, PATIENCE).await);
+    let first = names(&fleet::running_machines(namespace, 3, TIMEOUT).await);
     rolled_out(namespace, 3).await;
 
     let chosen = format!("machine/{}", first[1]);
@@ -84,13 +83,13 @@ async fn life(namespace: &Namespace, provider: &str, make_sick: impl AsyncFn(&st
     want(namespace, provider, 2, "1").await;
     let mut kept = first.clone();
     kept.remove(1);
-    let mut left = names(&fleet::running_machines(namespace, 2, PATIENCE).await);
+    let mut left = names(&fleet::running_machines(namespace, 2, TIMEOUT).await);
     left.sort();
     kept.sort();
-    assert_eq!(left, kept, "the machine of low priority goes");
+    assert_eq!(left, kept, "the machine of low priority is deleted");
 
     want(namespace, provider, 2, "2").await;
-    wait_until("the rolling update to end", PATIENCE, || async {
+    wait_until("the rolling update to end", TIMEOUT, || async {
         let machines = namespace.list("machines").await;
         let running = machines.iter().filter(|machine| fleet::phase(machine) == "Running").count();
         assert!(running >= 2, "maxUnavailable is 0: {:?}", machines.iter().map(fleet::describe).collect::<Vec<_>>());
@@ -100,11 +99,11 @@ async fn life(namespace: &Namespace, provider: &str, make_sick: impl AsyncFn(&st
     .await;
     rolled_out(namespace, 2).await;
 
-    let sick = names(&fleet::running_machines(namespace, 2, PATIENCE).await).remove(0);
-    make_sick(&sick).await;
+    let sick = names(&fleet::running_machines(namespace, 2, TIMEOUT).await).remove(0);
+    make_unhealthy(&sick).await;
     gone(namespace, &sick).await;
-    fleet::running_machines(namespace, 2, PATIENCE).await;
-    wait_until("a Node for each machine", PATIENCE, || async {
+    fleet::running_machines(namespace, 2, TIMEOUT).await;
+    wait_until("a Node for each machine", TIMEOUT, || async {
         let nodes = namespace.list("nodes").await;
         expect(nodes.len() == 2, || names(&nodes).join(" "))
     })
@@ -112,11 +111,11 @@ async fn life(namespace: &Namespace, provider: &str, make_sick: impl AsyncFn(&st
 
     namespace.kubectl(&["delete", "machinedeployment", FLEET, "--wait=false"]).await.succeed();
     for kind in ["machines", "machinesets", "machinedeployments", "nodes"] {
-        fleet::none_left(namespace, kind, PATIENCE).await;
+        fleet::none_left(namespace, kind, TIMEOUT).await;
     }
 }
 
-/// The output of the doctor for both halves, which must not contain a problem.
+/// The line of `mcm doctor` about both halves; the doctor must find nothing bad.
 async fn diagnosis(rig: &Rig, namespace: &Namespace) -> String {
     let kubeconfig = format!("--kubeconfig={}", rig.admin_kubeconfig().display());
     let namespace = format!("--namespace={}", namespace.name);
@@ -125,14 +124,14 @@ async fn diagnosis(rig: &Rig, namespace: &Namespace) -> String {
     line.to_owned()
 }
 
-/// The half has metrics of its own objects, and none of the other half's objects.
-async fn tells_of(manager: &TestManager, own: &str, others: &str) {
+/// A half exports metrics of its own objects, and not of the objects of the other half.
+async fn has_metrics_of_one_half(manager: &TestManager, own: &str, others: &str) {
     let told = manager.http_get("/metrics").await;
     let has = |family: &str| told.lines().any(|line| line.starts_with(family));
     assert!(has(own) && !has(others), "{own} and not {others}:\n{told}");
 }
 
-/// The managers that have written the status of an object, from its managed fields.
+/// The field managers that have written the status of an object.
 fn status_writers(object: &Value) -> Vec<&str> {
     let entries = object["metadata"]["managedFields"].as_array().map(Vec::as_slice).unwrap_or_default();
     let of_status = entries.iter().filter(|entry| entry["subresource"] == "status");
@@ -148,14 +147,14 @@ async fn mcm_runs_deployments_and_sets_beside_a_go_machine_controller() {
     manager.register_webhooks(&rig, &namespace).await;
     let go = GoHalf::start(Which::Machines, rig.client().await, &namespace.name);
     life(&namespace, "metal", async |machine| {
-        tells_of(&manager, "mcm_machine_set_items_total", "mcm_machine_items_total").await;
+        has_metrics_of_one_half(&manager, "mcm_machine_set_items_total", "mcm_machine_items_total").await;
         let said = diagnosis(&rig, &namespace).await;
         assert!(said.starts_with("fine") && said.contains("go-host runs machines: two programs"), "{said}");
         let shown = namespace.kubectl(&["get", "machines", "--output=json", "--show-managed-fields"]).await.json();
         for machine in items(&shown) {
-            assert_eq!(status_writers(&machine), [MACHINES], "the status is the other half's: {machine}");
+            assert_eq!(status_writers(&machine), [MACHINES], "only the other half writes the status: {machine}");
         }
-        go.make_sick(machine);
+        go.make_unhealthy(machine);
     })
     .await;
 }
@@ -170,7 +169,7 @@ async fn mcm_runs_machines_beside_a_go_set_controller() {
     let _go = GoHalf::start(Which::Sets, rig.client().await, &namespace.name);
     let class = fleet::manifests(&namespace.name, FLEET, 1, "c");
     let mut class: Value = serde_json::from_str(&class).expect("JSON");
-    // A set as the Go original writes it, with empty structs.
+    // A set as the Go original writes it, including empty structs.
     class["items"][2] = json!({
         "apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "MachineSet",
         "metadata": {"name": "pool-58884", "namespace": namespace.name, "finalizers": ["machine.sapcloud.io/machine-controller-manager"]},
@@ -186,14 +185,14 @@ async fn mcm_runs_machines_beside_a_go_set_controller() {
         },
     });
     namespace.apply(&class.to_string()).await.succeed();
-    let first = fleet::running_machines(&namespace, 3, PATIENCE).await;
+    let first = fleet::running_machines(&namespace, 3, TIMEOUT).await;
     for machine in &first {
         let node = rig.kubectl(&["get", "node", text(machine, "/metadata/labels/node"), "-o", "json"]).await.json();
         assert_eq!(text(&node, "/metadata/labels/pool"), "a");
-        assert_eq!(machine["metadata"]["annotations"][PRIORITY], "3", "the half of sets ranks by it");
+        assert_eq!(machine["metadata"]["annotations"][PRIORITY], "3", "the half for sets sorts by it");
     }
 
-    // Scale-in by priority, with a drain that is delayed: the other half writes the status meanwhile.
+    // Scale-in by priority while a drain is blocked: the other half writes the status in the middle of the drain.
     let chosen = &first[1];
     let node = text(chosen, "/metadata/labels/node");
     held_up(&namespace, node).await;
@@ -201,7 +200,7 @@ async fn mcm_runs_machines_beside_a_go_set_controller() {
     namespace.kubectl(&["annotate", "--overwrite", &target, &format!("{PRIORITY}=1")]).await.succeed();
     namespace.kubectl(&["scale", "machineset", "pool-58884", "--replicas=2"]).await.succeed();
     let says = async |what: &str| {
-        wait_until(&format!("the drain to tell of {what}"), PATIENCE, || async {
+        wait_until(&format!("the drain to report {what}"), TIMEOUT, || async {
             let machine = namespace.get("machine", name(chosen)).await;
             let condition = progressing(&machine);
             let stage = text(&machine, "/status/lastOperation/description");
@@ -218,23 +217,23 @@ async fn mcm_runs_machines_beside_a_go_set_controller() {
     says("DrainBlocked").await;
     namespace.kubectl(&["delete", "poddisruptionbudget", "held"]).await.succeed();
     gone(&namespace, name(chosen)).await;
-    let left = fleet::running_machines(&namespace, 2, PATIENCE).await;
+    let left = fleet::running_machines(&namespace, 2, TIMEOUT).await;
 
-    tells_of(&manager, "mcm_machine_items_total", "mcm_machine_set_items_total").await;
+    has_metrics_of_one_half(&manager, "mcm_machine_items_total", "mcm_machine_set_items_total").await;
     let said = diagnosis(&rig, &namespace).await;
     assert!(said.starts_with("fine") && said.contains("go-host runs deployments and sets"), "{said}");
     let sick = name(&left[0]);
     cloud.does(sick, "notready").await;
     gone(&namespace, sick).await;
-    fleet::running_machines(&namespace, 2, PATIENCE).await;
+    fleet::running_machines(&namespace, 2, TIMEOUT).await;
     namespace.kubectl(&["delete", "machineset", "pool-58884", "--wait=false"]).await.succeed();
     for kind in ["machines", "machinesets", "nodes"] {
-        fleet::none_left(&namespace, kind, PATIENCE).await;
+        fleet::none_left(&namespace, kind, TIMEOUT).await;
     }
     assert!(cloud.vms().await.is_empty(), "{}", manager.log());
 }
 
-/// A pod on the Node whose budget allows no eviction as long as another pod, elsewhere, is not ready.
+/// Creates a pod on the Node. Its budget allows no eviction while a pod elsewhere is not ready.
 async fn held_up(namespace: &Namespace, node: &str) {
     let ready =
         json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}).to_string();
@@ -256,7 +255,7 @@ async fn held_up(namespace: &Namespace, node: &str) {
         "spec": {"minAvailable": 2, "selector": {"matchLabels": {"app": "held"}}},
     });
     namespace.apply(&budget.to_string()).await.succeed();
-    wait_until("the budget to count", PATIENCE, || async {
+    wait_until("the budget to count", TIMEOUT, || async {
         let status = namespace.get("poddisruptionbudget", "held").await["status"].clone();
         expect(status["currentHealthy"] == 2 && status["disruptionsAllowed"] == 0, || status.to_string())
     })

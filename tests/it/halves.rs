@@ -1,5 +1,5 @@
-//! The program with the names of the Go binaries: a pod for them has a container for each half, with the command `./machine-controller-manager` or
-//! with flags only, each with the flags of its half.
+//! The program under the names of the Go binaries. A pod that was written for them has a container for each half. Each container has the command
+//! `./machine-controller-manager` or only flags, and gets the flags of its half.
 
 use std::{os::unix::fs::symlink, path::Path, time::Duration};
 
@@ -77,13 +77,9 @@ async fn both_halves_run_side_by_side_each_with_its_lease_its_port_and_its_flags
         assert!(queue(own) && !queue(others), "{own}:\n{told}");
     }
     let secrets = namespace.list("secrets").await;
-    assert_eq!(secrets.len(), 1, "no certificate where nothing speaks TLS: {secrets:?}");
-    assert!(
-        !manager.log().contains("virtual cloud starts"),
-        "a simulated cloud must not live twice: {}",
-        manager.log()
-    );
-    // A half ends and releases its Lease. The other one continues.
+    assert_eq!(secrets.len(), 1, "no certificate where no port serves TLS: {secrets:?}");
+    assert!(!manager.log().contains("virtual cloud starts"), "a simulated cloud must not run twice: {}", manager.log());
+    // One half ends and releases its Lease; the other half continues.
     manager.signal("TERM");
     assert_eq!(manager.wait(Duration::from_secs(30)), 0, "{}", manager.log());
     wait_until("its Lease to be free", Duration::from_secs(10), || async {
@@ -102,6 +98,6 @@ async fn both_halves_run_side_by_side_each_with_its_lease_its_port_and_its_flags
             && words[0][1..].len() == 4
             && words[0][1..].bytes().all(|byte| byte.is_ascii_digit())
             && words[2].parse::<u32>().is_ok();
-        assert!(is_klog, "no line of klog: {line}");
+        assert!(is_klog, "not a line of klog: {line}");
     }
 }

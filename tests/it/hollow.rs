@@ -1,4 +1,4 @@
-//! Definitions that are applied again while objects are stored as v1beta1: the API server then returns hollow objects.
+//! Definitions are replaced while objects are stored as v1beta1: the API server then shows hollow objects.
 
 use std::time::Duration;
 
@@ -25,14 +25,14 @@ use crate::{
     versions::{qualified, serve_v1beta1},
 };
 
-/// Enough for a manager that watches the definitions. A manager that only polls needs half a minute.
+/// A manager that watches the definitions reacts within this time. A manager that only polls them needs half a minute.
 const AT_ONCE: Duration = Duration::from_secs(10);
 
 async fn verbose(manager: &TestManager) -> String {
     manager.http("/readyz?verbose").await.1
 }
 
-/// The output of a command and its exit code.
+/// The exit code and the output of a command.
 async fn said(arguments: &[&str]) -> (i32, String) {
     let run = tokio::process::Command::new(env!("CARGO_BIN_EXE_mcm")).args(arguments).output().await.expect("mcm runs");
     let text = String::from_utf8_lossy(&run.stdout).into_owned() + &String::from_utf8_lossy(&run.stderr);
@@ -40,7 +40,7 @@ async fn said(arguments: &[&str]) -> (i32, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pk_038_nothing_is_done_by_hollow_objects_and_everything_says_why() {
+async fn pk_038_hollow_objects_cause_no_action_and_every_report_names_the_reason() {
     let Some(rig) = Rig::own("hollow::pk_038").await else { return };
     rig.install_crds().await;
     let namespace = rig.namespace("hollow").await;
@@ -60,7 +60,7 @@ async fn pk_038_nothing_is_done_by_hollow_objects_and_everything_says_why() {
     let before: Vec<_> = machines().await.iter().map(|machine| machine["metadata"]["uid"].clone()).collect();
     assert!(verbose(&manager).await.contains("[+]definitions ok"), "{}", verbose(&manager).await);
 
-    // A pipeline that only has the default definitions.
+    // A deployment pipeline applies the default definitions.
     let definitions = rig.folder.join("definitions.yaml");
     std::fs::write(&definitions, mcm(&["manifests", "crds"])).expect("the rig's folder is writable");
     rig.kubectl(&["replace", "-f", definitions.to_str().expect("UTF-8")]).await.succeed();
@@ -74,7 +74,7 @@ async fn pk_038_nothing_is_done_by_hollow_objects_and_everything_says_why() {
     let (code, text) = said(&["doctor", &kubeconfig, &format!("--namespace={}", namespace.name)]).await;
     assert!(code == 1 && text.contains("BAD     CustomResourceDefinition machines"), "{text}");
     assert!(text.contains("mcm manifests crds --serve v1beta1"), "{text}");
-    // A process that starts now does not use hollow objects either.
+    // A newly started process does not treat hollow objects as complete either.
     manager.restart();
     manager.wait_until_ready().await;
     wait_until("the new process to notice", Duration::from_secs(60), || async {
@@ -83,13 +83,13 @@ async fn pk_038_nothing_is_done_by_hollow_objects_and_everything_says_why() {
     })
     .await;
 
-    // The advice of the doctor. The pipeline loses the fields that it owned.
+    // Follows the advice of the doctor. The pipeline gives up the fields that it owned.
     let url = format!("--webhook-url=https://127.0.0.1:{}", manager.secure_port);
     let advised = rig.folder.join("advised.yaml");
     std::fs::write(&advised, mcm(&["manifests", "crds", "--serve", "v1beta1", &url])).expect("the folder is writable");
     let file = advised.to_str().expect("UTF-8");
     rig.kubectl(&["apply", "--server-side", "--force-conflicts", "-f", file]).await.succeed();
-    begin_anew(&mut manager).await;
+    restart_after_exit(&mut manager).await;
     serve_v1beta1(&rig, &namespace, &manager).await;
     wait_until("work to go on", Duration::from_secs(90), || async {
         let told = verbose(&manager).await;
@@ -97,9 +97,9 @@ async fn pk_038_nothing_is_done_by_hollow_objects_and_everything_says_why() {
     })
     .await;
     let after: Vec<_> = machines().await.iter().map(|machine| machine["metadata"]["uid"].clone()).collect();
-    assert_eq!(before, after, "no machine was made or deleted:\n{}", manager.log());
+    assert_eq!(before, after, "no machine is created or deleted:\n{}", manager.log());
 
-    // Now only classes are hollow, so that machines and deployments can be written without loss.
+    // Now only classes are hollow, so machines and deployments can be written without loss.
     std::fs::write(&definitions, default_definition(Kind::MachineClass)).expect("the rig's folder is writable");
     rig.kubectl(&["replace", "-f", definitions.to_str().expect("UTF-8")]).await.succeed();
     wait_until("the process to notice", AT_ONCE, || async {
@@ -114,8 +114,8 @@ async fn pk_038_nothing_is_done_by_hollow_objects_and_everything_says_why() {
     let resource = qualified(Kind::Machine, ApiVersion::V1beta1);
     namespace.kubectl(&["delete", &resource, name, "--wait=false"]).await.succeed();
     rig.kubectl(&["apply", "--server-side", "--force-conflicts", "-f", file]).await.succeed();
-    begin_anew(&mut manager).await;
-    wait_until("what was asked for meanwhile to be done", Duration::from_secs(90), || async {
+    restart_after_exit(&mut manager).await;
+    wait_until("the changes of the meantime to be applied", Duration::from_secs(90), || async {
         let machines = machines().await;
         let running = machines.iter().filter(|machine| machine["status"]["phase"] == "Running").count();
         expect((machines.len(), running) == (3, 3), || format!("{machines:#?}\n{}", manager.log()))
@@ -126,15 +126,15 @@ async fn pk_038_nothing_is_done_by_hollow_objects_and_everything_says_why() {
     assert_eq!(stayed, [&before[1]], "{after:?}");
 }
 
-/// The definition of a kind from a pipeline that only has the default definitions.
+/// The definition of a kind as a deployment pipeline with the default definitions applies it.
 fn default_definition(kind: Kind) -> String {
     let name = format!("name: {}.machine.sapcloud.io\n", kind.plural());
     let all = mcm(&["manifests", "crds"]);
     all.split("\n---\n").find(|document| document.contains(&name)).expect("every kind has a definition").to_owned()
 }
 
-/// A process that has read hollow objects ends and says why. The next process has no knowledge of them.
-async fn begin_anew(manager: &mut TestManager) {
+/// A process that has read hollow objects ends and logs the reason. The next process starts without this state.
+async fn restart_after_exit(manager: &mut TestManager) {
     assert_eq!(manager.wait(Duration::from_secs(90)), 1, "{}", manager.log());
     assert!(manager.log().contains("the one that is started in its place reads all anew"), "{}", manager.log());
     manager.restart();
@@ -142,8 +142,8 @@ async fn begin_anew(manager: &mut TestManager) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pk_038_the_cluster_of_mcm_dev_is_kept_while_its_manager_begins_anew() {
-    count_ran("hollow::pk_038_the_cluster_of_mcm_dev_is_kept_while_its_manager_begins_anew");
+async fn pk_038_mcm_dev_keeps_its_cluster_while_its_manager_restarts() {
+    count_ran("hollow::pk_038_mcm_dev_keeps_its_cluster_while_its_manager_restarts");
     let folder = subfolder("hollow-dev");
     let (process, file) = dev::start(&folder, &["--example"]);
     let running = async |wanted: usize| {
@@ -180,7 +180,7 @@ async fn pk_038_the_cluster_of_mcm_dev_is_kept_while_its_manager_begins_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pk_037_the_guard_keeps_the_converter_of_what_is_stored() {
+async fn pk_037_the_storage_guard_keeps_the_converter_of_stored_objects() {
     let why = "the development server has no ValidatingAdmissionPolicies";
     let Some(rig) = Rig::own_real("hollow::pk_037", why).await else { return };
     rig.install_crds().await;

@@ -1,6 +1,6 @@
-//! Damaged, duplicated and invented reviews: for any bytes, the API server can read the answer.
+//! Damaged, duplicated and invented reviews: for any bytes, the answer is valid for the API server.
 //!
-//! The entries are those of the fuzz targets in `fuzz/`. Here they run with mutations of real reviews for a limited time.
+//! The entry points are those of the fuzz targets in `fuzz/`. Here they run for a bounded time on mutations of real reviews.
 
 #[path = "../../fuzz/entries.rs"]
 mod entries;
@@ -18,7 +18,7 @@ const REVIEWS: [&str; 3] = [
     include_str!("../fixtures/reviews/machinedeployment.json"),
 ];
 
-/// Texts with a meaning for a parser of JSON or for our kinds.
+/// Fragments that are significant for a JSON parser or for our kinds.
 const TOKENS: [&str; 24] = [
     "null",
     "{}",
@@ -85,7 +85,7 @@ fn damaged(text: &str, damages: &[(Index, Damage)]) -> Vec<u8> {
     bytes
 }
 
-/// Reviews of everything that the Go original wrote, in both directions.
+/// Conversion reviews of all deployments that the Go original wrote, in both directions.
 fn conversions() -> Vec<String> {
     let list: Value = serde_json::from_str(include_str!("../fixtures/go/machinedeployments.json")).expect("JSON");
     let review = |to: &str| {
@@ -118,7 +118,7 @@ proptest! {
     }
 
     #[test]
-    fn objects_are_read_as_everybody_reads_them(review in prop::sample::select(REVIEWS.to_vec()), damages in damages()) {
+    fn objects_are_parsed_as_serde_json_parses_them(review in prop::sample::select(REVIEWS.to_vec()), damages in damages()) {
         let bytes = damaged(review, &damages);
         let ours = serde_json::from_slice::<Json<'_>>(&bytes).ok().map(|json| json.to_value());
         prop_assert_eq!(ours, serde_json::from_slice::<Value>(&bytes).ok());
@@ -132,8 +132,8 @@ proptest! {
     }
 }
 
-/// The fuzz crate is only built by hand. CI checks what is possible without its dependencies: every entry has its target, and every target is
-/// declared and calls the entry with its name.
+/// The fuzz crate is built by hand only. This test checks without its dependencies that every entry point has a target, and that every target is
+/// declared and calls the entry point of its name.
 #[test]
 fn every_entry_is_a_fuzz_target() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz");

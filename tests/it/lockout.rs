@@ -1,4 +1,4 @@
-//! The system can't block itself: what still works while no webhook answers, and while one answers too late.
+//! The system cannot lock itself out: operations that still work while no webhook answers, and while a webhook answers too late.
 //!
 //! Source: spec/api-and-admission §10: a creation fails without an answer. Everything else passes, or is never sent to the webhook.
 
@@ -43,10 +43,10 @@ spec:
 ";
 
 const FINALIZER: &str = "machine.sapcloud.io/machine-controller-manager";
-/// The API server refuses because it can't call the webhook.
+/// The error of the API server when it cannot call a webhook.
 const CANNOT_ASK: &str = "failed calling webhook";
 
-/// A machine without owner and class. Only its finalizer keeps it.
+/// A machine without owner and without an existing class. Only its finalizer keeps it.
 fn standalone(name: &str) -> String {
     format!(
         "{{apiVersion: machine.sapcloud.io/v1alpha1, kind: Machine, metadata: {{name: {name}}}, spec: {{class: {{kind: \
@@ -58,8 +58,8 @@ async fn patch(namespace: &Namespace, arguments: &[&str], patch: &str) -> Answer
     namespace.kubectl(&[&["patch", "--type=merge", "-p", patch], arguments].concat()).await
 }
 
-/// What the absence of the manager must not prevent, with any policy for updates. `machine` is deleted.
-async fn nothing_holds_an_object(namespace: &Namespace, machine: &str) {
+/// Operations that must work without the manager, whatever the failure policy for updates is. The machine is deleted.
+async fn objects_can_be_released(namespace: &Namespace, machine: &str) {
     patch(namespace, &["machine", machine, "--subresource=status"], r#"{"status":{"lastKnownState":"seen"}}"#)
         .await
         .succeed();
@@ -79,7 +79,7 @@ async fn creation_is_refused(namespace: &Namespace) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_webhook_server_only_creation_waits() {
+async fn without_a_webhook_server_only_creation_is_refused() {
     let Some(rig) = Rig::own("lockout::without_a_webhook_server").await else { return };
     rig.install_crds().await;
     let namespace = rig.namespace("lockout").await;
@@ -91,7 +91,7 @@ async fn without_a_webhook_server_only_creation_waits() {
         namespace.apply(&standalone(name)).await.succeed();
     }
 
-    // In the middle of work: a scale-up, an update and a deletion have been accepted and are not carried out yet.
+    // In the middle of work: a scale-up, an update and a deletion are accepted but not carried out yet.
     let started = namespace.list("machines").await;
     let victim = started.iter().find(|machine| text(machine, "/metadata/labels/pool") == "a").expect("a machine");
     let victim = text(victim, "/metadata/name");
@@ -100,26 +100,26 @@ async fn without_a_webhook_server_only_creation_waits() {
     manager.kill();
 
     creation_is_refused(&namespace).await;
-    // Updates pass without the check of the webhook, but the definitions still check them.
+    // Updates are accepted without the webhook, but the definitions still check them.
     patch(&namespace, &["machinedeployment", "pool"], r#"{"metadata":{"labels":{"l":"v"}}}"#).await.succeed();
     let spec = r#"{"spec":{"template":{"spec":{"drainTimeout":"6m"}}}}"#;
     patch(&namespace, &["machinedeployment", "pool"], spec).await.succeed();
     let bad = patch(&namespace, &["machinedeployment", "pool"], r#"{"spec":{"replicas":-1}}"#).await.fail();
     assert!(bad.contains("spec.replicas"), "{bad}");
-    nothing_holds_an_object(&namespace, "ignored").await;
-    // A dry run of a creation is refused like a real one.
+    objects_can_be_released(&namespace, "ignored").await;
+    // A dry run of a scale request is accepted.
     let tried = namespace.kubectl(&["scale", "machinedeployment", "pool", "--replicas=3", "--dry-run=server"]).await;
     tried.succeed();
 
-    // With the stricter policy, updates are refused too. Requests that release an object are not.
+    // With the stricter policy, updates are refused too. Operations that release an object are not refused.
     strict_updates(&rig, &manager, &namespace).await;
     for change in [r#"{"metadata":{"labels":{"l":"w"}}}"#, r#"{"spec":{"minReadySeconds":1}}"#] {
         let refused = patch(&namespace, &["machinedeployment", "pool"], change).await.fail();
         assert!(refused.contains(CANNOT_ASK) && refused.contains("update.validate.machine.sapcloud.io"), "{refused}");
     }
-    nothing_holds_an_object(&namespace, "failing").await;
+    objects_can_be_released(&namespace, "failing").await;
 
-    // A broken registration can always be deleted, and then no webhook is called.
+    // A broken registration can always be deleted. Afterwards the API server calls no webhook.
     for kind in ["mutatingwebhookconfiguration", "validatingwebhookconfiguration"] {
         rig.kubectl(&["delete", kind, "machine-controller-manager"]).await.succeed();
     }
@@ -129,7 +129,7 @@ async fn without_a_webhook_server_only_creation_waits() {
     })
     .await;
 
-    // It comes back and continues its work: two replicas, the deleted machine is gone, the template's rollout is done.
+    // After the restart the manager finds its work unchanged: two replicas, the deleted machine is gone, and the template is rolled out.
     manager.restart();
     manager.wait_until_ready().await;
     manager.register_webhooks(&rig, &namespace).await;
@@ -164,11 +164,11 @@ async fn strict_updates(rig: &Arc<Rig>, manager: &TestManager, namespace: &Names
     .await;
 }
 
-/// The kernel accepts connections, and there is never an answer: calls end by their timeouts, and requests without a webhook are not delayed.
+/// The kernel accepts connections, but the process never answers. Calls end with their timeouts, and operations without a webhook are not delayed.
 async fn a_server_that_hangs(manager: &TestManager, namespace: &Namespace) {
     manager.suspend();
     let began = Instant::now();
-    nothing_holds_an_object_quickly(namespace).await;
+    objects_can_be_released_quickly(namespace).await;
     assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
     creation_is_refused(namespace).await;
     let began = Instant::now();
@@ -182,11 +182,11 @@ async fn a_server_that_hangs(manager: &TestManager, namespace: &Namespace) {
     .await;
 }
 
-async fn nothing_holds_an_object_quickly(namespace: &Namespace) {
+async fn objects_can_be_released_quickly(namespace: &Namespace) {
     let status = r#"{"status":{"lastKnownState":"hung"}}"#;
     patch(namespace, &["machine", "hung", "--subresource=status"], status).await.succeed();
     patch(namespace, &["machine", "hung"], r#"{"metadata":{"finalizers":null}}"#).await.succeed();
-    // The webhook is called for the deletion, and may take its two seconds.
+    // The API server sends the deletion to the webhook, whose timeout is two seconds.
     namespace.kubectl(&["delete", "machine", "hung", "--wait=false"]).await.succeed();
     let gone = namespace.kubectl(&["get", "machine", "hung", "--ignore-not-found"]).await.succeed();
     assert_eq!(gone, "");

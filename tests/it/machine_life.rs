@@ -1,4 +1,5 @@
-//! A single machine on a real API server: an update in place, a deletion while our own webhooks are down, and a copy with another name.
+//! A single machine on a real API server: an in-place update, a deletion while our own webhooks are down, and a copy of the machine with another
+//! name.
 
 use std::time::Duration;
 
@@ -32,7 +33,7 @@ fn machine(namespace: &str) -> String {
     json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string()
 }
 
-/// Waits until the machine has this phase, and returns it.
+/// Waits until the machine has this phase, and returns the machine.
 async fn in_phase(namespace: &Namespace, phase: &str) -> Value {
     wait_until(&format!("phase {phase}"), A_MINUTE, || async {
         let machine = namespace.get("machine", "alone").await;
@@ -57,7 +58,7 @@ async fn at_stage(namespace: &Namespace, node: &str, stage: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn mc_133_mc_137_a_selected_node_is_drained_handed_over_and_taken_back() {
+async fn mc_133_mc_137_a_selected_node_is_drained_updated_and_returned() {
     let Some(rig) = Rig::own("machine_life::mc_133_mc_137_a_selected_node_is_drained").await else { return };
     rig.install_crds().await;
     let namespace = rig.namespace("inplace").await;
@@ -97,7 +98,7 @@ async fn mc_283_a_machine_ends_while_our_webhooks_are_down() {
     namespace.apply(&machine(&namespace.name)).await.succeed();
     in_phase(&namespace, "Running").await;
 
-    // There is no server.
+    // No server listens at this address.
     let nowhere = mcm(&["manifests", "webhooks", "--namespace", &namespace.name, "--webhook-url=https://127.0.0.1:1"]);
     rig.apply(&nowhere).await.succeed();
     let probe = machine(&namespace.name).replace("\"alone\"", "\"probe\"");
@@ -116,7 +117,7 @@ async fn mc_283_a_machine_ends_while_our_webhooks_are_down() {
     .await;
 }
 
-/// Waits until the namespace has exactly the machines with these names.
+/// Waits until the namespace contains exactly the machines with these names.
 async fn machines_left(namespace: &Namespace, names: &[&str]) {
     wait_until(&format!("machines {names:?} to be left"), A_MINUTE, || async {
         let machines = namespace.list("machines").await;
@@ -127,7 +128,7 @@ async fn machines_left(namespace: &Namespace, names: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_vm_of_a_machine_outlives_a_copy_of_it_and_the_other_way_round() {
+async fn a_vm_stays_until_the_last_of_two_machines_with_its_id_is_deleted() {
     let Some(rig) = Rig::own("machine_life::the_vm_of_a_machine_outlives_a_copy").await else { return };
     rig.install_crds().await;
     let namespace = rig.namespace("copies").await;
@@ -159,12 +160,12 @@ async fn the_vm_of_a_machine_outlives_a_copy_of_it_and_the_other_way_round() {
     machines_left(&namespace, &["alone"]).await;
     healthy("alone").await;
 
-    // The original is deleted. The copy stays, and at last its deletion also deletes VM and Node.
+    // The original is deleted, the copy stays, and the deletion of the copy deletes VM and Node.
     namespace.apply(&copy("copy-2")).await.succeed();
     namespace.kubectl(&["delete", "machine", "alone"]).await.succeed();
     machines_left(&namespace, &["copy-2"]).await;
     healthy("copy-2").await;
-    wait_until("events to tell of both", A_MINUTE, || async {
+    wait_until("events about both machines", A_MINUTE, || async {
         let events = namespace.list("events").await;
         let told = events.iter().filter(|event| event["reason"] == "VMLeftToAnotherMachine");
         let about: Vec<&str> = told.map(|event| text(event, "/involvedObject/name")).collect();

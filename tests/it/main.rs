@@ -1,4 +1,4 @@
-//! All tests from outside: the program, a real API server, kubectl. They are one binary, so that it is linked only once.
+//! All tests that use the program from outside: the binary, a real API server, kubectl. They are one binary, because linking is slow.
 
 #[path = "../support/mod.rs"]
 mod support;

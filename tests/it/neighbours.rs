@@ -2,7 +2,7 @@
 
 use crate::support::{ManagerOptions, Rig, TestManager, manager::mcm};
 
-/// Each has its own certificate authority, so that a shared configuration would work for only one of them at a time.
+/// Each manager has its own certificate authority. With a shared configuration, the webhooks of only one manager could work at a time.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_namespace_may_have_a_manager_with_webhooks_and_rights_of_its_own() {
     let Some(rig) = Rig::own("neighbours::each_namespace_may_have_a_manager").await else { return };

@@ -1,5 +1,5 @@
-//! The number of writes to a real API server during lasting refusals: a quota of zero, a policy, our own webhook without an answer, and budgets that
-//! allow no eviction. The four run side by side, each with a manager whose writes are counted on the way to the API server. `write_rate` tests the
+//! The number of writes that lasting refusals cost a real API server. Four causes run side by side: a quota of zero, a policy, our own webhook
+//! without a server, and budgets that allow no eviction. Each has its own manager, and a proxy counts the manager's writes. `write_rate` measures the
 //! same for hours, on paused time.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -17,39 +17,39 @@ use crate::{
         wait::expect,
         wait_until,
     },
-    weather::{FLEET, PATIENCE, Weather, explanation, node_of, through},
+    weather::{FLEET, TIMEOUT, Weather, explanation, node_of, through},
     write_rate::Count,
 };
 
-/// Writes before this are not counted, because refused writes are repeated often at first.
+/// Writes are not counted in this time, because a refused request is repeated often at first.
 const BEFORE: Duration = Duration::from_secs(120);
-/// The time that is counted.
+/// The time in which writes are counted.
 const COUNTED: Duration = Duration::from_secs(180);
-/// The maximum of writes for an object in that time.
+/// The highest allowed number of writes per object in that time.
 const MOST: usize = 5;
-/// The maximum of evictions for a pod in that time: one every twenty seconds.
+/// The highest allowed number of evictions per pod in that time: one every twenty seconds.
 const MOST_EVICTIONS: usize = 10;
 
-/// A manager whose writes are refused.
+/// A manager whose requests are refused.
 struct Refused {
     weather: Weather,
     liar: Liar,
-    /// A text in the API server's refusal.
-    said: &'static str,
+    /// Words of the API server's refusal.
+    refusal_text: &'static str,
 }
 
 impl Refused {
-    async fn begins(rig: &Arc<Rig>, said: &'static str) -> Self {
+    async fn begins(rig: &Arc<Rig>, refusal_text: &'static str) -> Self {
         let (liar, kubeconfig) = rig.liar().await;
         let flags = through(&kubeconfig);
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-        Self { weather: Weather::over(Arc::clone(rig), &flags).await, liar, said }
+        Self { weather: Weather::over(Arc::clone(rig), &flags).await, liar, refusal_text }
     }
 
-    /// A deployment that has a set and no machine yet.
+    /// Creates a deployment with a set and without machines.
     async fn has_a_set(&self) {
         self.weather.want(0).await;
-        wait_until("a set", PATIENCE, || async {
+        wait_until("a set", TIMEOUT, || async {
             let sets = self.weather.namespace.list("machinesets").await;
             expect(sets.len() == 1, || format!("{sets:?}"))
         })
@@ -63,18 +63,18 @@ impl Refused {
         let file = self.weather.rig.folder.join(format!("{}.probe.yaml", self.weather.namespace.name));
         std::fs::write(&file, probe).expect("the rig's folder is writable");
         let file = file.display().to_string();
-        wait_until("machines to be refused", PATIENCE, || async {
+        wait_until("machines to be refused", TIMEOUT, || async {
             let answer = self.weather.namespace.kubectl(&["create", "--dry-run=server", "-f", &file]).await;
-            expect(answer.stderr.contains(self.said), || answer.stderr + &answer.stdout)
+            expect(answer.stderr.contains(self.refusal_text), || answer.stderr + &answer.stdout)
         })
         .await;
     }
 
-    async fn wants_machines(&self) {
+    async fn scale_out_and_wait_for_refusal(&self) {
         self.weather.namespace.kubectl(&["scale", "machinedeployment", FLEET, "--replicas=3"]).await.succeed();
-        wait_until("the set to say so", PATIENCE, || async {
+        wait_until("the set's condition to contain the refusal", TIMEOUT, || async {
             let sets = self.weather.namespace.list("machinesets").await;
-            let says = |set: &Value| set["status"]["machineSetCondition"].to_string().contains(self.said);
+            let says = |set: &Value| set["status"]["machineSetCondition"].to_string().contains(self.refusal_text);
             expect(sets.iter().any(says), || format!("{sets:?}"))
         })
         .await;
@@ -85,8 +85,8 @@ impl Refused {
     }
 }
 
-/// A quota of zero machines, with the status of its controller.
-async fn a_quota_of_nothing(refused: &Refused) {
+/// A quota of zero machines, with the status that the quota controller would write.
+async fn a_quota_of_zero(refused: &Refused) {
     let resource = "count/machines.machine.sapcloud.io";
     let quota = json!({ "apiVersion": "v1", "kind": "ResourceQuota", "metadata": { "name": "nothing" },
         "spec": { "hard": { resource: "0" } } });
@@ -96,7 +96,7 @@ async fn a_quota_of_nothing(refused: &Refused) {
     refused.weather.namespace.kubectl(&patch).await.succeed();
 }
 
-/// A policy that refuses all machines of this namespace.
+/// A policy that refuses all machines in this namespace.
 async fn a_policy(refused: &Refused) {
     let policy = format!("{}-refuses", refused.weather.namespace.name);
     let rule = json!({ "apiGroups": ["machine.sapcloud.io"], "apiVersions": ["*"], "operations": ["CREATE"], "resources": ["machines"] });
@@ -107,7 +107,7 @@ async fn a_policy(refused: &Refused) {
             "metadata": { "name": policy },
             "spec": {
                 "failurePolicy": "Fail", "matchConstraints": { "resourceRules": [rule] },
-                "validations": [{ "expression": "false", "message": refused.said }],
+                "validations": [{ "expression": "false", "message": refused.refusal_text }],
             },
         },
         {
@@ -119,7 +119,7 @@ async fn a_policy(refused: &Refused) {
     refused.weather.rig.apply(&manifest.to_string()).await.succeed();
 }
 
-/// Our own webhooks, registered for this namespace at a port without a server.
+/// Our own webhooks, registered for this namespace with a port on which no server listens.
 async fn our_own_webhook(refused: &Refused) {
     let url = format!("--webhook-url=https://127.0.0.1:{}", ports::free_port());
     let namespace = refused.weather.namespace.name.as_str();
@@ -136,23 +136,23 @@ async fn our_own_webhook(refused: &Refused) {
     refused.weather.rig.apply(&manifests).await.succeed();
 }
 
-/// A deleted machine whose pod has a budget that allows nothing.
-async fn a_budget_that_allows_nothing(refused: &Refused) {
+/// A deleted machine whose pod has a budget that allows no eviction.
+async fn a_budget_without_evictions(refused: &Refused) {
     refused.weather.want(1).await;
-    let machine = refused.weather.clears_up(1).await.remove(0);
+    let machine = refused.weather.wait_until_healthy(1).await.remove(0);
     guard::a_pod_on(&refused.weather.namespace, node_of(&machine)).await;
     refused.weather.namespace.kubectl(&["delete", "machine", name(&machine), "--wait=false"]).await.succeed();
     refused
         .weather
-        .some_machine("the drain to be refused", |seen| {
-            name(seen) == name(&machine) && explanation(seen).contains(refused.said)
+        .wait_for_machine("the drain to be refused", |seen| {
+            name(seen) == name(&machine) && explanation(seen).contains(refused.refusal_text)
         })
         .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "nightly: five minutes"]
-async fn nightly_write_rate_of_what_is_refused() {
+async fn nightly_write_rate_of_refused_requests() {
     const TEST: &str = "nightly_write_rate::what_is_refused";
     let Some(rig) = Rig::own_real(TEST, "it has quotas and policies").await else { return };
     rig.with_controller_manager().await;
@@ -166,37 +166,37 @@ async fn nightly_write_rate_of_what_is_refused() {
     for refused in [&quota, &policy, &webhook] {
         refused.has_a_set().await;
     }
-    a_quota_of_nothing(&quota).await;
+    a_quota_of_zero(&quota).await;
     a_policy(&policy).await;
     our_own_webhook(&webhook).await;
     for refused in [&quota, &policy, &webhook] {
         refused.refuses().await;
     }
     futures::join!(
-        quota.wants_machines(),
-        policy.wants_machines(),
-        webhook.wants_machines(),
-        a_budget_that_allows_nothing(&budget)
+        quota.scale_out_and_wait_for_refusal(),
+        policy.scale_out_and_wait_for_refusal(),
+        webhook.scale_out_and_wait_for_refusal(),
+        a_budget_without_evictions(&budget)
     );
     let all = [quota, policy, webhook, budget];
-    // The test measures rates, so real time must pass.
+    // The test measures rates, so real time has to pass.
     tokio::time::sleep(BEFORE).await;
     let mut counts: Vec<Count> = all.iter().map(|refused| Count::after(&refused.counts())).collect();
     tokio::time::sleep(COUNTED).await;
     let mut faults = Vec::new();
     for (refused, count) in all.iter().zip(&mut counts) {
         count.of(&refused.counts());
-        println!("{}: {:?}, evictions {:?}", refused.said, count.writes, count.evictions());
+        println!("{}: {:?}, evictions {:?}", refused.refusal_text, count.writes, count.evictions());
         let too_many = |counts: &BTreeMap<String, usize>, most: usize| -> Vec<String> {
             let many = counts.iter().filter(|(_, count)| **count > most);
-            many.map(|(object, count)| format!("{}: {object} cost {count} writes", refused.said)).collect()
+            many.map(|(object, count)| format!("{}: {object} cost {count} writes", refused.refusal_text)).collect()
         };
         faults.extend(too_many(&count.writes, MOST));
         faults.extend(too_many(&count.evictions(), MOST_EVICTIONS));
         assert!(!refused.weather.manager.log().contains("panicked"));
     }
     assert!(faults.is_empty(), "in three minutes: {faults:#?}");
-    assert!(!counts[3].evictions().is_empty(), "no eviction was tried");
+    assert!(!counts[3].evictions().is_empty(), "no eviction is tried");
     let pod = all[3].weather.namespace.get("pod", guard::NAME).await;
     assert_eq!(text(&pod, "/metadata/deletionTimestamp"), "", "the guarded pod stays");
 }

@@ -1,7 +1,7 @@
-//! API server, manager and virtual cloud in one thread on paused time, without a socket: one seed is one history.
+//! API server, manager and virtual cloud in one thread on paused time, without a socket. Each seed gives exactly one history.
 //!
-//! Two runs with one seed must have the same log of all writes, as stored, byte by byte: with names, UIDs, time stamps, versions, managed fields,
-//! events and leases. Nothing is normalised.
+//! Two runs of one seed must give the same log of all stored writes, byte for byte: including names, UIDs, time stamps, versions, managed fields,
+//! events and leases. The test normalises nothing.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,13 +24,13 @@ use crate::{
 
 const DEPLOYMENT: &str = "fleet";
 const MACHINES: u32 = 50;
-/// The limit of virtual time for a step. The virtual cloud is as slow as real ones.
-const PATIENCE: Duration = Duration::from_secs(3600);
+/// The virtual time that a step may take; the virtual cloud is as slow as real clouds.
+const TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// The result of a history.
 struct History {
     writes: Vec<String>,
-    /// The virtual time that it took.
+    /// The virtual time of the history.
     lasted: Duration,
 }
 
@@ -57,8 +57,8 @@ fn one_seed_replays_one_history_byte_by_byte() {
 }
 
 #[test]
-fn another_seed_is_another_history() {
-    count_ran("one_thread::another_seed_is_another_history");
+fn another_seed_gives_another_history() {
+    count_ran("one_thread::another_seed_gives_another_history");
     assert_ne!(history(1, 2).writes, history(2, 2).writes);
 }
 
@@ -90,26 +90,26 @@ fn s_cli_09_while_only_machines_are_served_no_loop_begins() {
         let left = list(client, &format!("{MACHINE_PATH}/machines")).await;
         assert_eq!(left[0]["metadata"].get("finalizers"), None, "{left:?}");
         let about_machines = |line: &&String| line.contains(" machine.sapcloud.io/");
-        assert_eq!(server.writes().iter().filter(about_machines).count(), 1, "somebody wrote to the machine");
+        assert_eq!(server.writes().iter().filter(about_machines).count(), 1, "the machine is written again");
     });
 }
 
 fn history(seed: u64, machines: u32) -> History {
-    play(tell(seed, machines))
+    play(run_history(seed, machines))
 }
 
-async fn tell(seed: u64, machines: u32) -> History {
+async fn run_history(seed: u64, machines: u32) -> History {
     let stage = Stage::new(seed);
     let (server, client) = (&stage.server, &stage.client);
     install(client).await;
     let began = stage.clock.now();
     let (stop, stopped) = oneshot::channel::<()>();
     let (give, given) = oneshot::channel::<Arc<dyn Reviewer>>();
-    // Only this test needs the reviewer.
+    // Only this test waits for the reviewer.
     let endpoints = Endpoints::InProcess(Box::new(|reviewer| drop(give.send(reviewer))));
     let environment = stage.environment(&stage.managers_client(), endpoints, seed);
     let story = async {
-        answer_webhooks(server, given.await.expect("the manager gives its reviewer"));
+        answer_webhooks(server, given.await.expect("the manager passes its reviewer"));
         create(client, machines).await;
         eventually(client, "machines", |found| {
             found.len() == machines as usize && found.iter().all(|machine| fleet::phase(machine) == "Running")
@@ -140,7 +140,7 @@ async fn create(client: &kube::Client, machines: u32) {
         };
         post(client, &path, object).await;
     }
-    // The webhooks check: this one is invalid.
+    // The webhooks check objects: this object is wrong.
     let mut wrong = all["items"][2].clone();
     wrong["metadata"]["name"] = json!("wrong");
     wrong["spec"]["selector"]["matchLabels"] = json!({ "other": "label" });
@@ -154,7 +154,7 @@ async fn delete(client: &kube::Client) {
     send(client, "DELETE", &path, &Value::Null).await.expect("the deletion is accepted");
 }
 
-/// Lets virtual time pass until a list is as expected.
+/// Advances virtual time until the condition holds for a list.
 async fn eventually(client: &kube::Client, resource: &str, holds: impl Fn(&[Value]) -> bool) {
     let path = format!("{MACHINE_PATH}/{resource}");
     let waiting = async {
@@ -162,8 +162,8 @@ async fn eventually(client: &kube::Client, resource: &str, holds: impl Fn(&[Valu
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
     };
-    if tokio::time::timeout(PATIENCE, waiting).await.is_err() {
+    if tokio::time::timeout(TIMEOUT, waiting).await.is_err() {
         let left: Vec<String> = list(client, &path).await.iter().map(fleet::describe).collect();
-        panic!("{resource} after {PATIENCE:?}:\n{}", left.join("\n"));
+        panic!("{resource} after {TIMEOUT:?}:\n{}", left.join("\n"));
     }
 }

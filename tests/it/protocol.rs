@@ -1,7 +1,7 @@
 //! The webhooks' protocol on the socket of a real `mcm serve`: cases of spec/api-and-admission §12.4, and hostile clients.
 //!
-//! One line per case. Cases that need a misbehaving reviewer (P7, P13) or small limits (P8) are tested inside the server's module, and certificates
-//! (P14 to P16) in `certificates`.
+//! One line per case. Unit tests of the server cover the cases that need a faulty reviewer (P7, P13) or small limits (P8); `certificates` covers P14
+//! to P16.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ struct Case {
     request: Vec<u8>,
     /// HTTP status.
     status: u16,
-    /// Texts in the head and the body of the answer.
+    /// Words in the answer, in its headers or its body.
     words: &'static [&'static str],
 }
 
@@ -41,7 +41,7 @@ fn case(id: &'static str, request: Vec<u8>, status: u16, words: &'static [&'stat
     Case { id, request, status, words }
 }
 
-/// The review of the accepted machine with changes.
+/// The review of the accepted machine, with changes.
 fn changed(change: impl FnOnce(&mut Value)) -> Vec<u8> {
     let mut review: Value = serde_json::from_str(MACHINE).expect("JSON");
     change(&mut review);
@@ -89,7 +89,7 @@ fn cases() -> Vec<Case> {
         case("p6 no uid", post("/validate", &changed(|review| drop(review["request"].as_object_mut().unwrap().remove("uid")))), 400, &["has no uid"]),
         case("p6 no object", post("/validate", &changed(|review| drop(review["request"].as_object_mut().unwrap().remove("object")))), 400, &["no object"]),
         case("p9 a denial is 200", post("/validate", BAD_MACHINE.as_bytes()), 200, &["\"allowed\":false", "\"code\":422", "\"reason\":\"Invalid\""]),
-        // The first five are listed, the others are counted.
+        // The answer contains the first five warnings and the number of the others.
         case("p10 40 warnings", post("/validate", &annotated(40)), 200, &["\"warnings\":", "without time: \\\"entry-14\\\"", "and 35 more"]),
         case("p10 33 warnings", post("/validate", &annotated(33)), 200, &["entry-14", "and 28 more"]),
         case("p10 4,000 warnings", post("/validate", &annotated(4_000)), 200, &["\"warnings\":", "and 3995 more"]),
@@ -102,7 +102,7 @@ fn cases() -> Vec<Case> {
             review["request"]["object"]["apiVersion"] = json!("machine.sapcloud.io/v1beta1");
             review["request"]["object"]["spec"] = json!({"classRef": {"kind": "MachineClass", "name": "c"}, "lifecycle": {"drainTimeout": "soon"}});
         })), 200, &["spec.lifecycle.drainTimeout"]),
-        // Every connection here uses a server name that does not exist.
+        // Every connection in this test uses an unknown server name.
         case(
             "p14 an unknown name in the handshake",
             b"GET /healthz HTTP/1.1\r\nHost: mcm\r\n\r\n".to_vec(),
@@ -131,7 +131,7 @@ fn cases() -> Vec<Case> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_case_is_answered_as_it_should_be_and_memory_stays_bounded() {
+async fn every_case_gets_its_expected_answer_and_memory_stays_bounded() {
     let Some(rig) = Rig::shared("protocol::every_case").await else { return };
     rig.install_crds().await;
     let namespace = rig.namespace("protocol").await;
@@ -145,13 +145,13 @@ async fn every_case_is_answered_as_it_should_be_and_memory_stays_bounded() {
         let right = answer.starts_with(&format!("HTTP/1.1 {} ", case.status));
         if !right || case.words.iter().any(|word| !answer.contains(word)) {
             let shown: String = answer.chars().take(600).collect();
-            wrong.push(format!("{}: want {} with {:?}, got {shown:?}", case.id, case.status, case.words));
+            wrong.push(format!("{}: expected {} with {:?}, got {shown:?}", case.id, case.status, case.words));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 
-    m21_m23_what_is_not_known_is_left_alone(manager.secure_port).await;
-    p04_strangers_can_neither_fill_the_log_nor_write_into_it(&manager).await;
+    m21_m23_unknown_fields_are_left_unchanged(manager.secure_port).await;
+    p04_anonymous_callers_can_neither_flood_the_log_nor_write_into_it(&manager).await;
 
     broken_handshakes(manager.secure_port).await;
     slow_senders_and_floods(&manager).await;
@@ -164,7 +164,7 @@ async fn every_case_is_answered_as_it_should_be_and_memory_stays_bounded() {
     assert!(answer.contains("\"allowed\":true"), "{answer}");
 }
 
-/// The patch in the answer of `/mutate` to a review. `None` without a patch.
+/// The patch in the answer of `/mutate`, if there is one.
 async fn patch_of(connection: &mut SecureConnection, review: &[u8]) -> Option<Value> {
     let answer = connection.exchange(&post("/mutate", review), Duration::from_secs(5)).await;
     let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
@@ -174,8 +174,8 @@ async fn patch_of(connection: &mut SecureConnection, review: &[u8]) -> Option<Va
     Some(serde_json::from_slice(&STANDARD.decode(patch).expect("base64")).expect("JSON"))
 }
 
-/// An API server removes unknown fields before it calls. Other clients may not.
-async fn m21_m23_what_is_not_known_is_left_alone(port: u16) {
+/// An API server prunes unknown fields before it calls a webhook. Other callers may not.
+async fn m21_m23_unknown_fields_are_left_unchanged(port: u16) {
     let mut connection = SecureConnection::open(port).await;
     let future = changed(|review| review["request"]["object"]["spec"]["future"] = json!(1));
     let patch = patch_of(&mut connection, &future).await.expect("there are defaults");
@@ -190,8 +190,8 @@ async fn m21_m23_what_is_not_known_is_left_alone(port: u16) {
     assert!(!patch.to_string().contains("/spec"), "M23: {patch}");
 }
 
-async fn p04_strangers_can_neither_fill_the_log_nor_write_into_it(manager: &TestManager) {
-    const CONTENT: &str = "content-that-nobody-may-read";
+async fn p04_anonymous_callers_can_neither_flood_the_log_nor_write_into_it(manager: &TestManager) {
+    const CONTENT: &str = "content-that-must-not-be-logged";
     let began = std::time::Instant::now();
     let mut connection = SecureConnection::open(manager.secure_port).await;
     let review = changed(|review| review["request"]["userInfo"] = json!(CONTENT));
@@ -205,12 +205,12 @@ async fn p04_strangers_can_neither_fill_the_log_nor_write_into_it(manager: &Test
     assert!(!log.contains(CONTENT), "{log}");
     assert!(!log.lines().any(|line| line.contains("ERROR")), "{log}");
     let complaints = log.lines().filter(|line| line.contains("could not be")).count();
-    // The cases before were some dozens, in the same number of seconds.
+    // The earlier cases wrote some dozens of lines within as many seconds.
     let bound = began.elapsed().as_secs() + 60;
     assert!((1..=bound).contains(&(complaints as u64)), "{complaints} lines: {log}");
 }
 
-/// Handshakes that are aborted, that never begin, and bytes that are no handshake.
+/// Handshakes that are interrupted, missing or invalid.
 async fn broken_handshakes(port: u16) {
     use tokio::{io::AsyncWriteExt, net::TcpStream};
     let hello = SecureConnection::client_hello();
@@ -221,14 +221,14 @@ async fn broken_handshakes(port: u16) {
             stream.write_all(bytes).await.expect("it is sent");
             held.push(stream);
         }
-        // While all of them hang, other clients are served.
+        // While all these connections hang, other clients are served.
         let mut connection = SecureConnection::open(port).await;
         let answer = connection.exchange(&post("/validate", MACHINE.as_bytes()), Duration::from_secs(5)).await;
         assert!(answer.contains("\"allowed\":true"), "{answer}");
     }
 }
 
-/// Many clients that send slowly, and many that send much.
+/// Many callers that send slowly, and many callers that send large bodies.
 async fn slow_senders_and_floods(manager: &TestManager) {
     let port = manager.secure_port;
     let mut slow = Vec::new();
@@ -237,7 +237,7 @@ async fn slow_senders_and_floods(manager: &TestManager) {
         connection.send(b"POST /validate HTTP/1.1\r\nHost: mcm\r\nContent-Type: application/json\r\nContent-Length: 8000000\r\n\r\n{").await;
         slow.push(connection);
     }
-    // If all were read at once, each would take many times the available memory.
+    // All bodies at once would need much more memory than is available.
     let large = format!("{{\"x\":[{}0]}}", "\"some text\",".repeat(600_000));
     let large = std::sync::Arc::new(post("/convert", large.as_bytes()));
     let flood = (0..40).map(|_| {

@@ -1,5 +1,5 @@
-//! The quick start of README.md: its commands run exactly as written, with the cluster that it starts. The same for the commands of
-//! docs/operations.md that migrate the storage to the other version and back.
+//! The quick start of README.md: the test runs its commands as they are written, in the cluster that the first command starts. The test also runs the
+//! commands of docs/operations.md that change the storage version and change it back.
 
 use std::{
     path::{Path, PathBuf},
@@ -21,13 +21,13 @@ const README: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/README.md");
 const OPERATIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md");
 const MCM: &str = env!("CARGO_BIN_EXE_mcm");
 
-/// A command of the quick start, and the comment in its line.
+/// A command of the quick start, and the comment after it.
 struct Line {
     command: String,
     says: String,
 }
 
-/// The commands of a document between two of its phrases, with the comments after them.
+/// The commands in a document between two phrases, with the comments after the commands.
 fn lines(document: &str, after: &str, before: &str) -> Vec<Line> {
     let text = std::fs::read_to_string(document).expect(document);
     let (_, rest) = text.split_once(after).expect(after);
@@ -43,7 +43,7 @@ fn lines(document: &str, after: &str, before: &str) -> Vec<Line> {
         .collect()
 }
 
-/// A shell in which `kubectl` and `mcm` are those of the tests.
+/// A shell in which `kubectl` and `mcm` are the programs under test.
 fn shell(assets: &Path, kubeconfig: &Path, home: &Path, command: &str) -> Command {
     let programs = Path::new(MCM).parent().expect("a folder").display();
     let path = format!("{}:{programs}:{}", assets.display(), std::env::var("PATH").unwrap_or_default());
@@ -59,7 +59,7 @@ fn start(folder: &Path) -> (Process, PathBuf) {
     (Process::start(folder, "mcm-dev", Path::new(MCM), &arguments), kubeconfig)
 }
 
-async fn wait_for_the_hints(process: &Process) {
+async fn wait_for_hints(process: &Process) {
     wait_until("the hints", Duration::from_secs(60), || async {
         let log = process.log();
         if log.contains("kubectl get machineoutlooks") { Ok(()) } else { Err(log) }
@@ -77,7 +77,7 @@ async fn pk_122_the_storage_goes_forth_and_back_as_the_document_says() {
     count_ran(NAME);
     let folder = subfolder("both-versions");
     let (process, kubeconfig) = start(&folder);
-    wait_for_the_hints(&process).await;
+    wait_for_hints(&process).await;
     let lines = lines(OPERATIONS, "Forth and back on any cluster", "**Don't apply the default definitions");
     let told = lines.iter().filter(|line| !line.says.is_empty()).count();
     assert!(lines.len() >= 6 && told >= 2, "{} commands are found", lines.len());
@@ -100,18 +100,18 @@ async fn every_command_does_what_the_readme_says() {
     count_ran(NAME);
     let folder = subfolder("quick-start");
     let (process, kubeconfig) = start(&folder);
-    wait_for_the_hints(&process).await;
+    wait_for_hints(&process).await;
     let lines = lines(README, "in a second terminal:", "The VMs of `mcm dev` are simulated");
     assert!(lines.len() >= 10, "{} commands are found", lines.len());
     let hints = process.log();
     for line in &lines[..3] {
-        assert!(hints.contains(&line.command), "the program itself says so too: {}", line.command);
+        assert!(hints.contains(&line.command), "the program prints this command too: {}", line.command);
     }
     for Line { command, says } in &lines {
         let mut shell = shell(&assets, &kubeconfig, &folder, command);
         let child = shell.spawn().expect("a shell");
         if command.ends_with("--watch") {
-            // It runs until it is stopped.
+            // The command runs until it is killed.
             let ended = tokio::time::timeout(Duration::from_secs(2), child.wait_with_output()).await;
             assert!(ended.is_err(), "{command}: {ended:?}");
             continue;
@@ -126,7 +126,7 @@ async fn every_command_does_what_the_readme_says() {
             assert!(done.status.success() && !out.is_empty(), "{command}: {out}{err}");
         }
     }
-    wait_until("all machines to be gone, as the last command wants", Duration::from_secs(60), || async {
+    wait_until("all machines to be deleted by the last command", Duration::from_secs(60), || async {
         let mut shell = shell(&assets, &kubeconfig, &folder, "kubectl get machines,nodes -o name");
         let left = shell.output().await.expect("kubectl");
         let left = String::from_utf8_lossy(&left.stdout).into_owned();

@@ -1,7 +1,7 @@
-//! Manifests that must be refused at `kubectl apply`, and the texts that a user gets then.
+//! Manifests that `kubectl apply` must refuse, and the words that the user reads then.
 //!
-//! Each case is one of the design notes' manifests with one mistake. The schema, a CEL rule or the webhook may refuse it: path and reason must be in
-//! the output of kubectl.
+//! Each case is one of the manifests of the design notes with one mistake. The test does not check whether the schema, a CEL rule or the webhook
+//! refuses it: the output of kubectl must contain the path and the reason.
 
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ pub enum Seed {
 }
 
 impl Seed {
-    /// The manifest as it is applied.
+    /// The text of the manifest.
     pub fn yaml(self) -> &'static str {
         match self {
             Self::Class => include_str!("../manifests/machineclass.yaml"),
@@ -25,29 +25,29 @@ impl Seed {
         }
     }
 
-    /// The object of the manifest.
+    /// The object in the manifest.
     pub fn object(self) -> Value {
         let documents = machine_controller_manager::cli::documents::parse_documents("seed", self.yaml());
         documents.expect("the seed is YAML").remove(0).value
     }
 }
 
-/// A mistake and its name.
+/// A mistake and its description.
 struct Refusal {
     mistake: &'static str,
     seed: Seed,
     pointer: &'static str,
-    /// The new value. `None` removes the field.
+    /// The wrong value; `None` removes the field.
     value: Option<Value>,
     path: &'static str,
     words: &'static str,
-    judge: Judge,
+    refused_by: RefusedBy,
 }
 
-/// What refuses the mistake.
+/// The part that refuses the mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Judge {
-    /// The definition of the kind, also while no webhook answers.
+enum RefusedBy {
+    /// The definition of the kind; it refuses also while no webhook answers.
     Definition,
     /// Only the webhook.
     Webhook,
@@ -58,14 +58,14 @@ fn refusals() -> Vec<Refusal> {
 }
 
 fn refused_deployments() -> Vec<Refusal> {
-    let case = |mistake, pointer, value, path, words, judge| Refusal {
+    let case = |mistake, pointer, value, path, words, refused_by| Refusal {
         mistake,
         seed: Seed::Deployment,
         pointer,
         value,
         path,
         words,
-        judge,
+        refused_by,
     };
     vec![
         case(
@@ -74,7 +74,7 @@ fn refused_deployments() -> Vec<Refusal> {
             Some(json!("one")),
             "spec.strategy.rollingUpdate.maxSurge",
             "a valid percent string must be a numeric string followed by an ending '%'",
-            Judge::Definition,
+            RefusedBy::Definition,
         ),
         case(
             "a negative surge",
@@ -82,7 +82,7 @@ fn refused_deployments() -> Vec<Refusal> {
             Some(json!(-1)),
             "spec.strategy.rollingUpdate.maxSurge",
             "greater than or equal to 0",
-            Judge::Definition,
+            RefusedBy::Definition,
         ),
         case(
             "a share that no number holds",
@@ -90,7 +90,7 @@ fn refused_deployments() -> Vec<Refusal> {
             Some(json!("99999999999%")),
             "spec.strategy.rollingUpdate.maxUnavailable",
             "must fit a 32-bit integer",
-            Judge::Webhook,
+            RefusedBy::Webhook,
         ),
         case(
             "an empty selector",
@@ -98,7 +98,7 @@ fn refused_deployments() -> Vec<Refusal> {
             Some(json!({})),
             "spec.selector",
             "empty selector is invalid",
-            Judge::Definition,
+            RefusedBy::Definition,
         ),
         case(
             "a template that the selector does not select",
@@ -106,7 +106,7 @@ fn refused_deployments() -> Vec<Refusal> {
             Some(json!("other")),
             "spec.template.metadata.labels",
             "`selector` does not match template `labels`",
-            Judge::Webhook,
+            RefusedBy::Webhook,
         ),
         case(
             "fewer machines than none",
@@ -114,7 +114,7 @@ fn refused_deployments() -> Vec<Refusal> {
             Some(json!(-3)),
             "spec.replicas",
             "greater than or equal to 0",
-            Judge::Definition,
+            RefusedBy::Definition,
         ),
         case(
             "a strategy that does not exist",
@@ -122,7 +122,7 @@ fn refused_deployments() -> Vec<Refusal> {
             Some(json!("Rolling")),
             "spec.strategy.type",
             "\"RollingUpdate\"",
-            Judge::Definition,
+            RefusedBy::Definition,
         ),
         case(
             "a class name that no object can have",
@@ -130,7 +130,7 @@ fn refused_deployments() -> Vec<Refusal> {
             Some(json!("Not A Name")),
             "spec.template.spec.class.name",
             "RFC 1123 subdomain",
-            Judge::Definition,
+            RefusedBy::Definition,
         ),
         case(
             "a duration in words",
@@ -138,20 +138,20 @@ fn refused_deployments() -> Vec<Refusal> {
             Some(json!("5 minutes")),
             "spec.template.spec.drainTimeout",
             "5 minutes",
-            Judge::Definition,
+            RefusedBy::Definition,
         ),
     ]
 }
 
 fn refused_sets() -> Vec<Refusal> {
-    let case = |mistake, pointer, value, path, words, judge| Refusal {
+    let case = |mistake, pointer, value, path, words, refused_by| Refusal {
         mistake,
         seed: Seed::Set,
         pointer,
         value,
         path,
         words,
-        judge,
+        refused_by,
     };
     vec![
         case(
@@ -160,7 +160,7 @@ fn refused_sets() -> Vec<Refusal> {
             Some(json!("AWSMachineClass")),
             "spec.template.spec.class.kind",
             "MachineClass",
-            Judge::Definition,
+            RefusedBy::Definition,
         ),
         case(
             "a class without a name",
@@ -168,7 +168,7 @@ fn refused_sets() -> Vec<Refusal> {
             None,
             "spec.template.spec.class",
             "Name is required",
-            Judge::Definition,
+            RefusedBy::Definition,
         ),
         case(
             "one VM for every machine of a template",
@@ -176,20 +176,20 @@ fn refused_sets() -> Vec<Refusal> {
             Some(json!("aws:///eu-west-1/i-1")),
             "spec.template.spec.providerID",
             "may not be set in a template",
-            Judge::Definition,
+            RefusedBy::Definition,
         ),
     ]
 }
 
 fn refused_classes() -> Vec<Refusal> {
-    let case = |mistake, pointer, value, path, words, judge| Refusal {
+    let case = |mistake, pointer, value, path, words, refused_by| Refusal {
         mistake,
         seed: Seed::Class,
         pointer,
         value,
         path,
         words,
-        judge,
+        refused_by,
     };
     vec![
         case(
@@ -198,7 +198,7 @@ fn refused_classes() -> Vec<Refusal> {
             None,
             "nodeTemplate",
             "should mandatorily have CPU, GPU and Memory configured",
-            Judge::Definition,
+            RefusedBy::Definition,
         ),
         case(
             "a class without a zone",
@@ -206,7 +206,7 @@ fn refused_classes() -> Vec<Refusal> {
             Some(json!("")),
             "nodeTemplate.zone",
             "MachineClass NodeTemplate Instance Type, region and zone cannot be empty",
-            Judge::Webhook,
+            RefusedBy::Webhook,
         ),
         case(
             "a class without a driver",
@@ -214,14 +214,14 @@ fn refused_classes() -> Vec<Refusal> {
             Some(json!("")),
             "provider",
             "name of the driver",
-            Judge::Webhook,
+            RefusedBy::Webhook,
         ),
-        case("a class without a spec", "/providerSpec", None, "providerSpec", "Required value", Judge::Definition),
+        case("a class without a spec", "/providerSpec", None, "providerSpec", "Required value", RefusedBy::Definition),
     ]
 }
 
-/// Tries every case. Each must be refused with its path and texts, and leave no object.
-pub async fn are_refused(namespace: &Namespace) {
+/// Applies every case. Each case must be refused with its path and its words, and store no object.
+pub async fn check_all_refusals(namespace: &Namespace) {
     try_all(namespace, &refusals()).await;
 }
 
@@ -231,11 +231,11 @@ async fn try_all(namespace: &Namespace, refusals: &[Refusal]) {
         object["metadata"]["namespace"] = json!(namespace.name);
         let said = namespace.apply(&object.to_string()).await.fail();
         for wanted in [refusal.path, refusal.words] {
-            assert!(said.contains(wanted), "{}: {wanted:?} is missing in:\n{said}", refusal.mistake);
+            assert!(said.contains(wanted), "{}: missing {wanted:?} in:\n{said}", refusal.mistake);
         }
     }
     for resource in ["machineclasses", "machinesets", "machinedeployments"] {
-        assert!(namespace.list(resource).await.is_empty(), "a refused object of {resource} was stored");
+        assert!(namespace.list(resource).await.is_empty(), "a refused object of {resource} is stored");
     }
 }
 
@@ -248,7 +248,7 @@ impl Refusal {
     }
 }
 
-/// Sets or removes the value at a pointer. Its parent must exist.
+/// Sets or removes the value at a pointer; the parent must exist.
 fn set(object: &mut Value, pointer: &str, value: Option<Value>) {
     let (parent, key) = pointer.rsplit_once('/').expect("a pointer has a slash");
     let parent = object.pointer_mut(parent).and_then(Value::as_object_mut).expect("the parent is an object");
@@ -266,14 +266,14 @@ fn every_case_changes_its_seed() {
 }
 
 #[tokio::test]
-async fn most_hold_while_no_webhook_answers() {
-    let Some(rig) = Rig::shared("refusals::most_hold_while_no_webhook_answers").await else { return };
+async fn most_mistakes_are_refused_without_a_webhook() {
+    let Some(rig) = Rig::shared("refusals::most_mistakes_are_refused_without_a_webhook").await else { return };
     rig.install_crds().await;
     let namespace = rig.namespace("refusals").await;
     let (by_definition, by_webhook): (Vec<_>, Vec<_>) =
-        refusals().into_iter().partition(|refusal| refusal.judge == Judge::Definition);
+        refusals().into_iter().partition(|refusal| refusal.refused_by == RefusedBy::Definition);
     try_all(&namespace, &by_definition).await;
-    // If one of these is refused too, move it to the others.
+    // When the definitions refuse one of these mistakes too, the case belongs to the other group.
     for refusal in by_webhook {
         let mut object = refusal.object();
         object["metadata"]["namespace"] = json!(namespace.name);

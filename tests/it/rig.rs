@@ -1,4 +1,4 @@
-//! The rig itself: it starts, isolates tests and leaves nothing behind.
+//! The rig itself: it starts, separates tests and leaves nothing behind.
 
 use std::{
     path::Path,
@@ -66,14 +66,14 @@ async fn a_budget_refuses_evictions_without_any_kubelet() {
 }
 
 #[test]
-fn a_process_ends_when_its_rope_is_let_go() {
+fn a_process_ends_when_its_handle_is_dropped() {
     let folder = scratch::subfolder("rope");
     let process = Process::start(&folder, "sleep", Path::new("/bin/sleep"), &["1000".to_owned()]);
     let proc_entry = format!("/proc/{}/cmdline", process.pid());
     // The shell writes the pid after its fork. The program replaces the shell a moment later.
     let deadline = Instant::now() + Duration::from_secs(10);
     while !std::fs::read_to_string(&proc_entry).expect("it runs").starts_with("/bin/sleep\0") {
-        assert!(Instant::now() < deadline, "the program never ran");
+        assert!(Instant::now() < deadline, "the program does not start");
         std::thread::yield_now();
     }
     drop(process);

@@ -1,13 +1,13 @@
-//! How `mcm serve` ends, and which process leads then.
+//! How `mcm serve` ends, and which process leads afterwards.
 
 use std::time::Duration;
 
 use crate::support::{ManagerOptions, Rig, TestManager, cluster_object::text, wait::expect, wait_until};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn readiness_goes_first_then_the_lease_and_a_second_signal_ends_it_at_once() {
+async fn readiness_ends_first_then_the_lease_and_a_second_signal_ends_the_process() {
     let Some(rig) = Rig::shared("shutdown::readiness_goes_first").await else { return };
     let namespace = rig.namespace("shutdown").await;
     let flags = ["--leader-elect=true", "--shutdown-delay-duration=10m"].map(str::to_owned).to_vec();
@@ -18,44 +18,44 @@ async fn readiness_goes_first_then_the_lease_and_a_second_signal_ends_it_at_once
         text(&lease, "/spec/holderIdentity").to_owned()
     };
     for lease in ["machine-controller-manager", "machine-controller"] {
-        wait_until("the lease to be held", PATIENCE, || async {
+        wait_until("the lease to be held", TIMEOUT, || async {
             let leases = namespace.kubectl(&["get", "lease", lease, "-o", "jsonpath={.spec.holderIdentity}"]).await;
             expect(!leases.stdout.is_empty(), || leases.stderr.clone())
         })
         .await;
     }
 
-    // `timeout` and supervisors signal a process and its group: both signals are one request.
+    // `timeout` and supervisors send a signal to a process and to its group: both count as one request.
     let asked = tokio::time::Instant::now();
     manager.signal("TERM");
     manager.signal("TERM");
-    wait_until("readiness to go", PATIENCE, || async {
+    wait_until("readiness to go", TIMEOUT, || async {
         let (status, report) = manager.http("/readyz").await;
         expect(status == 500 && report.contains("[-]shutdown failed"), || format!("{status}: {report}"))
     })
     .await;
     for lease in ["machine-controller-manager", "machine-controller"] {
-        wait_until("the lease to be given back", PATIENCE, || async {
+        wait_until("the lease to be given back", TIMEOUT, || async {
             let holder = holder(lease).await;
             expect(holder.is_empty(), || format!("{lease} is held by {holder}"))
         })
         .await;
     }
-    assert_eq!(manager.http("/livez").await.0, 200, "others still have ten minutes to learn of it");
+    assert_eq!(manager.http("/livez").await.0, 200, "load balancers have ten minutes to react");
 
-    // Signals within a second are the same request.
+    // Signals within one second count as one request.
     tokio::time::sleep_until(asked + Duration::from_secs(2)).await;
     manager.signal("TERM");
-    assert_eq!(manager.wait(PATIENCE), 1);
+    assert_eq!(manager.wait(TIMEOUT), 1);
     assert!(manager.log().contains("stopped by a second signal"), "{}", manager.log());
 }
 
-/// The log lines of a process that begins to lead.
+/// The log lines in which a process reports that it leads.
 fn leads(manager: &TestManager) -> Vec<String> {
     manager.log().lines().filter(|line| line.contains("leading identity=")).map(str::to_owned).collect()
 }
 
-/// The suffixes of their identities distinguish two processes of one host.
+/// The identities of two processes on one host differ in their suffixes.
 #[tokio::test(flavor = "multi_thread")]
 async fn pk_039_of_two_processes_on_one_host_one_leads_and_the_other_follows_it() {
     let Some(rig) = Rig::shared("shutdown::pk_039_two_processes").await else { return };
@@ -67,7 +67,7 @@ async fn pk_039_of_two_processes_on_one_host_one_leads_and_the_other_follows_it(
         TestManager::start_as(&names[1], &rig, &namespace, &options)
     );
     let mut all = [first, second];
-    wait_until("one to lead and the other to stand by for both Leases", PATIENCE, || async {
+    wait_until("one process to lead and the other to stand by for both Leases", TIMEOUT, || async {
         let leading = all.iter().filter(|manager| !leads(manager).is_empty()).count();
         let stands_by = |manager: &TestManager| manager.log().matches("somebody else leads; standing by").count() >= 2;
         let standing_by = all.iter().filter(|manager| stands_by(manager)).count();
@@ -79,7 +79,7 @@ async fn pk_039_of_two_processes_on_one_host_one_leads_and_the_other_follows_it(
         let [one, two] = leases.map(|lease| namespace.get("lease", lease));
         let (one, two) = futures::join!(one, two);
         let holder = text(&one, "/spec/holderIdentity").to_owned();
-        assert_eq!(holder, text(&two, "/spec/holderIdentity"), "both Leases are of one process");
+        assert_eq!(holder, text(&two, "/spec/holderIdentity"), "one process holds both Leases");
         holder
     };
     let before = holder().await;
@@ -90,7 +90,7 @@ async fn pk_039_of_two_processes_on_one_host_one_leads_and_the_other_follows_it(
     all.sort_by_key(|manager| leads(manager).is_empty());
     let [leader, follower] = &mut all;
     leader.kill();
-    wait_until("the other one to lead", PATIENCE, || async {
+    wait_until("the other one to lead", TIMEOUT, || async {
         expect(!leads(follower).is_empty(), || follower.log().lines().rev().take(5).collect::<Vec<_>>().join("\n"))
     })
     .await;

@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn v05_vms_in_a_config_map_outlive_their_process() {
@@ -26,13 +26,13 @@ async fn v05_vms_in_a_config_map_outlive_their_process() {
     };
     let mut manager = TestManager::start(&rig, &namespace, &options).await;
     namespace.apply(&fleet::manifests(&namespace.name, "fleet", 5, "fleet")).await.succeed();
-    let machines = fleet::running_machines(&namespace, 5, PATIENCE).await;
+    let machines = fleet::running_machines(&namespace, 5, TIMEOUT).await;
     let wanted: BTreeSet<String> =
         machines.iter().map(|machine| text(machine, "/spec/providerID").to_owned()).collect();
-    assert_eq!(vms(&namespace).await, wanted, "what was answered is stored");
+    assert_eq!(vms(&namespace).await, wanted, "every reported VM is stored");
 
     manager.kill();
-    // Without Nodes, only the ConfigMap has the VMs.
+    // Without Nodes, only the `ConfigMap` knows the VMs.
     for machine in &machines {
         let node = text(machine, "/metadata/labels/node");
         let free = r#"{"metadata":{"finalizers":null}}"#;
@@ -41,7 +41,7 @@ async fn v05_vms_in_a_config_map_outlive_their_process() {
     }
     manager.restart();
     manager.wait_until_ready().await;
-    wait_until("the Nodes of the remembered VMs to come back", PATIENCE, || async {
+    wait_until("the Nodes of the stored VMs to register again", TIMEOUT, || async {
         let nodes = rig.kubectl(&["get", "nodes", "-o", "json"]).await.json();
         let found: BTreeSet<String> = crate::support::cluster_object::items(&nodes)
             .iter()
@@ -50,16 +50,16 @@ async fn v05_vms_in_a_config_map_outlive_their_process() {
         expect(found.is_superset(&wanted), || format!("{found:?}"))
     })
     .await;
-    fleet::running_machines(&namespace, 5, PATIENCE).await;
+    fleet::running_machines(&namespace, 5, TIMEOUT).await;
     assert_eq!(vms(&namespace).await, wanted, "the same VMs, and no others");
 
     namespace.kubectl(&["delete", "machinedeployment", "fleet", "--wait=false"]).await.succeed();
-    none_left(&namespace, "machines", PATIENCE).await;
+    none_left(&namespace, "machines", TIMEOUT).await;
     assert_eq!(vms(&namespace).await, BTreeSet::new());
     assert_eq!(manager.terminate(), 0, "{}", manager.log());
 }
 
-/// The provider ids of the VMs in the `ConfigMaps`.
+/// Identities of the VMs in the `ConfigMaps`.
 async fn vms(namespace: &Namespace) -> BTreeSet<String> {
     let selector = "--selector=virtual.machine.sapcloud.io/state=vms";
     let maps = namespace.kubectl(&["get", "configmaps", selector, "-o", "json"]).await.json();
@@ -76,7 +76,7 @@ async fn vms(namespace: &Namespace) -> BTreeSet<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_config_map_of_somebody_else_is_never_touched() {
+async fn a_foreign_config_map_is_never_changed() {
     let Some(rig) = Rig::own("simulation_state::a_config_map_of_somebody_else").await else { return };
     rig.install_crds().await;
     let namespace = rig.namespace("foreign").await;
@@ -89,12 +89,12 @@ async fn a_config_map_of_somebody_else_is_never_touched() {
         .args([format!("--namespace={}", namespace.name), "--shutdown-delay-duration=0s".to_owned()])
         .kill_on_drop(true)
         .output();
-    let ended = tokio::time::timeout(PATIENCE, run).await.expect("it ends by itself").expect("mcm runs");
-    let told = String::from_utf8_lossy(&ended.stderr).into_owned();
-    assert_eq!(ended.status.code(), Some(1), "{told}");
+    let ended = tokio::time::timeout(TIMEOUT, run).await.expect("it ends by itself").expect("mcm runs");
+    let errors = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(1), "{errors}");
     assert!(
-        told.contains("ConfigMap foreign-1/vms exists and is no simulation's state; choose another name"),
-        "{told}"
+        errors.contains("ConfigMap foreign-1/vms exists and is no simulation's state; choose another name"),
+        "{errors}"
     );
     let kept = namespace.get("configmap", "vms").await;
     assert_eq!(kept["data"], serde_json::json!({"mine": "1"}));

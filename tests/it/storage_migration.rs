@@ -1,4 +1,4 @@
-//! `mcm migrate-storage` on a real API server: forth, interrupted, and back.
+//! `mcm migrate-storage` on a real API server: to v1beta1, with an interruption, and back.
 
 use std::{
     io::{BufRead, BufReader},
@@ -24,10 +24,10 @@ use crate::{
 };
 
 const MCM: &str = env!("CARGO_BIN_EXE_mcm");
-/// Enough that a run with 10 objects per second can be interrupted in the middle.
+/// Enough machines to interrupt a run at 10 objects per second in the middle.
 const MACHINES: usize = 60;
 
-/// Runs the command to its end. Returns exit code, output and errors.
+/// Runs the command to its end; returns exit code, output and errors.
 async fn migrate(arguments: &[&str]) -> (i32, String, String) {
     let mut command = tokio::process::Command::new(MCM);
     let run = command.arg("migrate-storage").args(arguments).output().await.expect("mcm runs");
@@ -52,7 +52,7 @@ async fn stored_versions(rig: &Rig, kind: Kind) -> Value {
     rig.kubectl(&["get", "crd", &name, "-o", "json"]).await.json()["status"]["storedVersions"].take()
 }
 
-/// The content for users, without the fields that conversion and storage may change.
+/// The visible content of the machines, without the fields that conversion and storage may change.
 async fn content(namespace: &Namespace) -> Vec<Value> {
     let mut machines = namespace.list(&qualified(Kind::Machine, ApiVersion::V1alpha1)).await;
     for machine in &mut machines {
@@ -63,7 +63,7 @@ async fn content(namespace: &Namespace) -> Vec<Value> {
     machines
 }
 
-/// Without its converter an object can be read only in its stored version.
+/// Without its converter, an object is readable only in the version in which it is stored.
 async fn is_stored_as(namespace: &Namespace, stored: ApiVersion, other: ApiVersion) {
     for machine in ["m-0", "m-3"] {
         namespace.kubectl(&["get", &qualified(Kind::Machine, stored), machine]).await.succeed();
@@ -73,7 +73,7 @@ async fn is_stored_as(namespace: &Namespace, stored: ApiVersion, other: ApiVersi
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn storage_goes_to_v1beta1_through_an_interruption_and_back() {
+async fn storage_migrates_to_v1beta1_with_an_interruption_and_back() {
     let Some(rig) = Rig::own("storage_migration::there_and_back").await else { return };
     rig.install_crds().await;
     let namespace = rig.namespace("migration").await;
@@ -82,7 +82,7 @@ async fn storage_goes_to_v1beta1_through_an_interruption_and_back() {
     make_machines(&namespace, MACHINES).await;
     let before = content(&namespace).await;
 
-    // There is no version to migrate to yet: the command is refused, names every definition, and changes nothing.
+    // The target version is not served yet: the command is refused, names every definition, and changes nothing.
     let (code, _, errors) = migrate(&["--to=v1beta1", &kubeconfig]).await;
     assert_eq!(code, 1, "{errors}");
     assert_eq!(errors.lines().filter(|line| line.contains("--serve v1beta1")).count(), 4, "{errors}");
@@ -133,7 +133,7 @@ async fn storage_goes_to_v1beta1_through_an_interruption_and_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_reads_what_is_stored_and_needs_no_converter_for_it() {
+async fn a_process_reads_stored_objects_without_a_converter() {
     let Some(rig) = Rig::own("storage_migration::needs_no_converter").await else { return };
     rig.install_crds().await;
     let namespace = rig.namespace("beta").await;
@@ -146,7 +146,7 @@ async fn a_process_reads_what_is_stored_and_needs_no_converter_for_it() {
     let (code, _, errors) = migrate(&["--to=v1beta1", "--settle=1", &kubeconfig]).await;
     assert_eq!(code, 0, "{errors}");
 
-    // It starts at an address that the API server can't find, so that nothing is converted, and still fills its caches.
+    // The webhook server restarts on another port, where the API server does not find it. No object is converted, and the caches still fill.
     let converter = manager.secure_port;
     manager.kill();
     manager.secure_port = free_port();
@@ -159,7 +159,7 @@ async fn a_process_reads_what_is_stored_and_needs_no_converter_for_it() {
     .await;
     is_stored_as(&namespace, ApiVersion::V1beta1, ApiVersion::V1alpha1).await;
 
-    // The loops work with the stored version too.
+    // The controllers also work on the stored version.
     manager.kill();
     let flags = vec![format!("--secure-port={converter}")];
     let mut working =
@@ -179,9 +179,9 @@ async fn a_process_reads_what_is_stored_and_needs_no_converter_for_it() {
     assert_eq!(working.terminate(), 0);
 }
 
-/// A manager that restarts only costs time: the objects are as they should be.
+/// A restart of the manager only delays the migration; the objects stay correct.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_converter_that_is_away_for_seconds_is_waited_for() {
+async fn a_migration_waits_for_a_converter_that_is_unavailable_for_seconds() {
     let Some(rig) = Rig::own("storage_migration::a_converter_that_is_away").await else { return };
     rig.install_crds().await;
     let namespace = rig.namespace("away").await;
@@ -190,7 +190,7 @@ async fn a_converter_that_is_away_for_seconds_is_waited_for() {
     let options = ManagerOptions { flags: vec!["--controllers=none".to_owned()], ..ManagerOptions::default() };
     let mut manager = TestManager::start(&rig, &namespace, &options).await;
     serve_v1beta1(&rig, &namespace, &manager).await;
-    // So slow that the converter ends before the last object is rewritten, also on a busy host.
+    // So slow that the converter stops before the last object is rewritten, also on a busy host.
     let arguments = [
         "migrate-storage",
         "--to=v1beta1",
@@ -218,13 +218,13 @@ async fn a_converter_that_is_away_for_seconds_is_waited_for() {
     });
     told.await.expect("the storage version is switched");
     manager.kill();
-    // One object, and the last in order, because lists are answered from objects that the API server converted before.
+    // Reads a single object, the last one in order. The API server answers lists from objects that it converted before.
     wait_until("conversions to fail", Duration::from_secs(30), || async {
         let answer = namespace.kubectl(&["get", &qualified(Kind::Machine, ApiVersion::V1beta1), "m-9"]).await;
         expect(!answer.succeeded(), || answer.stdout.clone())
     })
     .await;
-    // Longer than the waiting time, so that rewrites happen without a converter.
+    // Longer than the settling time, so that rewrites need the converter while it is unavailable.
     tokio::time::sleep(Duration::from_secs(4)).await;
     manager.restart();
     let (code, errors) = ended.await.expect("no panic");
@@ -232,7 +232,7 @@ async fn a_converter_that_is_away_for_seconds_is_waited_for() {
     assert_eq!(stored_versions(&rig, Kind::Machine).await, json!(["v1beta1"]));
 }
 
-/// The answer of the webhook at a port to the deletion of class `c`.
+/// The webhook's answer to a deletion of class `c`.
 async fn deletion_of_class_c(port: u16, namespace: &str) -> String {
     let review = json!({
         "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
@@ -246,7 +246,7 @@ async fn deletion_of_class_c(port: u16, namespace: &str) -> String {
     connection.exchange(&post("/validate", review.to_string().as_bytes()), Duration::from_secs(5)).await
 }
 
-/// Begins slowly and is stopped by SIGINT in the middle of the machines.
+/// Starts a slow migration and stops it with SIGINT in the middle of the machines.
 async fn interrupted(kubeconfig: &str) {
     let arguments = ["migrate-storage", "--to=v1beta1", "--settle=3", "--rate=10", kubeconfig].map(str::to_owned);
     let ended = tokio::task::spawn_blocking(move || {

@@ -1,5 +1,5 @@
-//! A fleet taken over from the Go original on a real API server: the machine has the provider id of the driver, its Node that of the cloud controller
-//! manager, and the formats differ.
+//! A fleet taken over from the Go original on a real API server. The driver writes the machine's provider id, and the cloud controller manager writes
+//! the Node's. The two ids have different formats.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 const NODE: &str = "n-aws";
 const MACHINE: &str = "m-aws";
 
@@ -30,7 +30,7 @@ async fn put_status(rig: &Rig, namespace: &Namespace, kind: &str, object: &str, 
     }
 }
 
-/// A Ready Node as AWS's cloud controller manager registers it, with the zone in its id.
+/// A ready Node as AWS's cloud controller manager registers it, with the zone in its id.
 async fn a_node(rig: &Rig, namespace: &Namespace) {
     let node = json!({
         "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE },
@@ -44,7 +44,7 @@ async fn a_node(rig: &Rig, namespace: &Namespace) {
     put_status(rig, namespace, "node", NODE, &ready).await;
 }
 
-/// A Running machine as the original leaves it, with the region in its id.
+/// A running machine as the original leaves it, with the region in its id.
 async fn a_machine(rig: &Rig, namespace: &Namespace) {
     let fleet: Value =
         serde_json::from_str(&fleet::manifests(&namespace.name, "none", 0, "class-a")).expect("a fleet is JSON");
@@ -72,7 +72,7 @@ async fn a_machine(rig: &Rig, namespace: &Namespace) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_machine_of_the_original_keeps_its_node_and_is_drained_although_the_ids_are_spelled_differently() {
+async fn a_machine_of_the_original_keeps_its_node_and_is_drained_although_the_id_formats_differ() {
     let Some(rig) = Rig::own("taken_over::a_machine_of_the_original").await else { return };
     rig.with_controller_manager().await;
     rig.install_crds().await;
@@ -82,21 +82,21 @@ async fn a_machine_of_the_original_keeps_its_node_and_is_drained_although_the_id
     let flags = vec!["--machine-health-timeout=3s".to_owned()];
     let _manager = TestManager::start(&rig, &namespace, &ManagerOptions { flags, ..ManagerOptions::default() }).await;
 
-    // Only a Node that belongs to the machine gets its labels and taints.
-    wait_until("the Node to be taken for the machine's", PATIENCE, || async {
+    // Only the Node of the machine gets the finalizer and the label.
+    wait_until("the Node to be recognized as the machine's", TIMEOUT, || async {
         let node = namespace.get("node", NODE).await;
-        let is_dressed = has_finalizer(&node, "node.machine.sapcloud.io/machine-controller")
+        let is_recognized = has_finalizer(&node, "node.machine.sapcloud.io/machine-controller")
             && text(&node, "/metadata/labels/node.gardener.cloud~1machine-name") == MACHINE;
-        expect(is_dressed, || node["metadata"].to_string())
+        expect(is_recognized, || node["metadata"].to_string())
     })
     .await;
     let machine = namespace.get("machine", MACHINE).await;
     assert_eq!(phase(&machine), "Running", "{}", machine["status"]);
-    assert!(machine["status"]["machineConditions"].is_null(), "nothing to say: {}", machine["status"]);
+    assert!(machine["status"]["machineConditions"].is_null(), "no condition: {}", machine["status"]);
 
     guard::a_pod_on(&namespace, NODE).await;
     namespace.kubectl(&["delete", "machine", MACHINE, "--wait=false"]).await.succeed();
-    wait_until("the drain to be held up by the budget", PATIENCE, || async {
+    wait_until("the budget to block the drain", TIMEOUT, || async {
         let machine = namespace.get("machine", MACHINE).await;
         let told = text(&machine, "/status/machineConditions/0/message");
         expect(told.contains("PodDisruptionBudget") || told.contains("misconfigured"), || told.to_owned())
@@ -107,7 +107,7 @@ async fn a_machine_of_the_original_keeps_its_node_and_is_drained_although_the_id
     assert_eq!(namespace.list("pods").await.len(), 1, "the guarded pod stays");
 
     namespace.kubectl(&["delete", "poddisruptionbudget", guard::NAME]).await.succeed();
-    wait_until("machine, pod and Node to go", PATIENCE, || async {
+    wait_until("machine, pod and Node to go", TIMEOUT, || async {
         let machines = namespace.list("machines").await;
         let left = machines.iter().filter(|machine| name(machine) == MACHINE);
         expect(left.clone().count() == 0, || left.map(describe).collect::<String>())

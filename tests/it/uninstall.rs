@@ -1,4 +1,4 @@
-//! `mcm uninstall` on a real API server: it removes what the manager has added to a cluster, in an order that blocks no user.
+//! `mcm uninstall` on a real API server: everything that the manager has installed is removed, in an order that never locks the cluster.
 
 use std::{process::Stdio, time::Duration};
 
@@ -21,7 +21,7 @@ async fn uninstall(arguments: &[String], answer: &str) -> (i32, String, String) 
     mcm("uninstall", arguments, answer).await
 }
 
-/// Runs a command. Returns exit code, output and errors.
+/// Runs a command; returns exit code, output and errors.
 async fn mcm(command: &str, arguments: &[String], answer: &str) -> (i32, String, String) {
     let mut child = tokio::process::Command::new(env!("CARGO_BIN_EXE_mcm"))
         .arg(command)
@@ -32,7 +32,7 @@ async fn mcm(command: &str, arguments: &[String], answer: &str) -> (i32, String,
         .spawn()
         .expect("mcm starts");
     let mut stdin = child.stdin.take().expect("it is piped");
-    // A command that asks nothing need not read.
+    // A command that asks no question may end without reading its input.
     let _ = stdin.write_all(answer.as_bytes()).await;
     drop(stdin);
     let run = child.wait_with_output().await.expect("mcm ends");
@@ -41,7 +41,7 @@ async fn mcm(command: &str, arguments: &[String], answer: &str) -> (i32, String,
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn everything_of_the_manager_goes_and_the_objects_stay() {
+async fn everything_of_the_manager_is_removed_and_the_objects_stay() {
     let Some(rig) = Rig::own("uninstall::everything_of_the_manager_goes").await else { return };
     rig.install_crds().await;
     let namespace = rig.namespace("uninstall").await;
@@ -49,16 +49,16 @@ async fn everything_of_the_manager_goes_and_the_objects_stay() {
     manager.register_webhooks(&rig, &namespace).await;
     namespace.apply(&fleet::manifests(&namespace.name, "pool", 1, "c")).await.succeed();
     fleet::running_machines(&namespace, 1, Duration::from_secs(60)).await;
-    // Last, because kubectl shows objects in the newer version from then on.
+    // This is the last step, because from then on kubectl shows objects in the newer version.
     serve_v1beta1(&rig, &namespace, &manager).await;
 
-    // The manager runs without leader election here. This Lease is what others would see of it.
-    let leader = renewing(&rig, &namespace).await;
+    // The manager runs without leader election in this test. This task renews the Lease that a leader would renew.
+    let leader = renew_lease(&rig, &namespace).await;
 
     let kubeconfig = rig.manager_kubeconfig(&namespace, Rights::Everything).await;
     let mut arguments =
         vec![format!("--kubeconfig={}", kubeconfig.display()), format!("--namespace={}", namespace.name)];
-    diagnoses(&rig, &namespace.name, &arguments).await;
+    check_doctor(&rig, &namespace.name, &arguments).await;
     let dry = [arguments.clone(), vec!["--dry-run".to_owned()]].concat();
     let (code, said, errors) = uninstall(&dry, "").await;
     assert_eq!(code, 0, "{errors}");
@@ -76,7 +76,7 @@ async fn everything_of_the_manager_goes_and_the_objects_stay() {
     assert!(code == 1 && errors.contains("nothing was done"), "{errors}");
     assert!(rig.kubectl(&["get", "validatingwebhookconfiguration", "machine-controller-manager"]).await.succeeded());
 
-    // While a manager runs, objects that it would create again are kept. Objects that depend on it are removed.
+    // While a manager runs, the command keeps the objects that the manager would restore, and removes the objects that depend on the manager.
     let (code, said, errors) = uninstall(&arguments, &format!("{}\n", namespace.name)).await;
     assert!(
         code == 1 && errors.contains("a manager is running (somebody renews Lease machine-controller)"),
@@ -91,13 +91,13 @@ async fn everything_of_the_manager_goes_and_the_objects_stay() {
     leader.abort();
     namespace.kubectl(&["get", &qualified(Kind::Machine, ApiVersion::V1alpha1)]).await.succeed();
 
-    // A leader that crashed leaves its name in the Lease. Only a user can know that it does not come back.
+    // A crashed leader leaves its name in the Lease. Only the user can know that it does not return.
     arguments.push("--yes".to_owned());
     let (code, _, errors) = uninstall(&arguments, "").await;
     assert!(code == 1 && errors.contains("did not renew it") && errors.contains("--force"), "{errors}");
     let (code, said, errors) = uninstall(&forced, "").await;
     assert_eq!(code, 0, "{said}{errors}");
-    // kubectl caches for some time that the newer version was served.
+    // kubectl caches for some time that the newer version is served.
     let ours = Kind::ALL.map(|kind| qualified(kind, ApiVersion::V1alpha1));
     for resource in ours.iter().map(String::as_str).chain(["nodes", "secrets"]) {
         for object in namespace.list(resource).await {
@@ -105,7 +105,7 @@ async fn everything_of_the_manager_goes_and_the_objects_stay() {
         }
     }
     let machines = namespace.list(&qualified(Kind::Machine, ApiVersion::V1alpha1)).await;
-    assert!(!machines.is_empty(), "the objects stay");
+    assert!(!machines.is_empty(), "the objects remain");
     let definition = rig.kubectl(&["get", "crd", "machines.machine.sapcloud.io", "-o", "json"]).await.json();
     assert_eq!(text(&definition, "/spec/conversion/strategy"), "None");
     let secret = namespace.kubectl(&["get", "secret", "machine-controller-manager-certs", "--ignore-not-found"]).await;
@@ -121,8 +121,8 @@ async fn everything_of_the_manager_goes_and_the_objects_stay() {
     assert!(said.contains("off     ValidatingWebhookConfiguration machine-controller-manager: is not there"), "{said}");
 }
 
-/// Renews a Lease continuously, with a clock that is years behind.
-async fn renewing(rig: &Rig, namespace: &Namespace) -> JoinHandle<()> {
+/// A holder of a Lease whose clock is years behind, and which continues to renew the Lease.
+async fn renew_lease(rig: &Rig, namespace: &Namespace) -> JoinHandle<()> {
     let leases: Api<Lease> = Api::namespaced(rig.client().await, &namespace.name);
     let lease = move |second: u32| {
         json!({
@@ -137,7 +137,7 @@ async fn renewing(rig: &Rig, namespace: &Namespace) -> JoinHandle<()> {
     tokio::spawn(async move {
         for second in 1.. {
             tokio::time::sleep(Duration::from_millis(500)).await;
-            // After a lost renewal, the next one is enough.
+            // The next renewal replaces a lost one.
             let renewed = Patch::Merge(json!({"spec": lease(second)["spec"]}));
             let _ = leases.patch("machine-controller", &PatchParams::default(), &renewed).await;
         }
@@ -156,7 +156,7 @@ fn machine(finalizers: &Value, labels: &Value) -> String {
 
 const MACHINE_FINALIZER: &str = "machine.sapcloud.io/machine-controller-manager";
 
-/// Half an uninstallation would be worse than none.
+/// An incomplete uninstallation would be worse than none.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_right_is_named_before_anything_is_done() {
     let Some(rig) = Rig::own("uninstall::a_missing_right").await else { return };
@@ -181,7 +181,7 @@ async fn a_missing_right_is_named_before_anything_is_done() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_belongs_to_the_manager_of_another_namespace_stays() {
+async fn objects_of_the_manager_of_another_namespace_stay() {
     let why = "the development server has no ValidatingAdmissionPolicies";
     let Some(rig) = Rig::own_real("uninstall::what_belongs_to_another_stays", why).await else { return };
     rig.install_crds().await;
@@ -210,7 +210,7 @@ async fn what_belongs_to_the_manager_of_another_namespace_stays() {
         arguments
     };
 
-    // A typing mistake.
+    // The wrong namespace by mistake.
     let (code, said, errors) = uninstall(&of(&wrong, &[]), "").await;
     let named = format!("it calls a Service of namespace {}", right.name);
     assert!(
@@ -218,7 +218,7 @@ async fn what_belongs_to_the_manager_of_another_namespace_stays() {
         "{said}{errors}"
     );
 
-    // A namespace with objects to change, whose Nodes are in another cluster that was not named.
+    // A namespace with finalizers to remove. Its Nodes are in another cluster, which the user did not name.
     let patch = json!({"metadata": {"finalizers": [MACHINE_FINALIZER], "labels": {"node": "elsewhere"}}}).to_string();
     wrong.kubectl(&["patch", "machine", "m", "--type=merge", "-p", &patch]).await.succeed();
     let (code, said, errors) = uninstall(&of(&wrong, &[]), "").await;
@@ -231,7 +231,8 @@ async fn what_belongs_to_the_manager_of_another_namespace_stays() {
     assert!(said.contains("left: ValidatingAdmissionPolicy machine-controller-manager-static: it is of"), "{said}");
     assert_eq!(registrations().await, 8);
 
-    // The right namespace: policies are removed with the webhooks, one Node is released, and the rest is listed.
+    // The right namespace: the policies are removed with the webhooks, the finalizer of one Node is removed, and the output names the remaining
+    // objects.
     let (code, said, errors) = uninstall(&of(&right, &[]), "").await;
     assert_eq!(code, 0, "{said}{errors}");
     assert_eq!(registrations().await, 0);
@@ -244,8 +245,8 @@ async fn what_belongs_to_the_manager_of_another_namespace_stays() {
     }
 }
 
-/// The output of the doctor for a healthy cluster, and for one whose views no process serves.
-async fn diagnoses(rig: &Rig, namespace: &str, arguments: &[String]) {
+/// The output of the doctor for a healthy cluster, and for a cluster whose views have no server.
+async fn check_doctor(rig: &Rig, namespace: &str, arguments: &[String]) {
     let (code, said, errors) = mcm("doctor", arguments, "").await;
     assert_eq!(code, 0, "{said}{errors}");
     for line in [

@@ -1,4 +1,4 @@
-//! Both versions as users see them: `mcm serve` with v1beta1, kubectl as client.
+//! Both versions as users see them: `mcm serve` with v1beta1 enabled, and kubectl as the client.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::support::{
     wait_until,
 };
 
-/// Applies the definitions with v1beta1 served and this manager as the converter, and waits until kubectl can read both.
+/// Applies the definitions with v1beta1 served and this manager as the converter. Waits until kubectl can read both versions.
 pub async fn serve_v1beta1(rig: &Arc<Rig>, namespace: &Namespace, manager: &TestManager) {
     let url = format!("--webhook-url=https://127.0.0.1:{}", manager.secure_port);
     let definitions = mcm(&["manifests", "crds", "--serve", "v1beta1", &url]);
@@ -35,7 +35,7 @@ pub async fn serve_v1beta1(rig: &Arc<Rig>, namespace: &Namespace, manager: &Test
     }
 }
 
-/// The name of the resource with a version for kubectl.
+/// The resource name with a version, as kubectl accepts it.
 pub fn qualified(kind: Kind, version: ApiVersion) -> String {
     format!("{}.{}.machine.sapcloud.io", kind.plural(), version.as_str())
 }
@@ -77,7 +77,7 @@ async fn people_can_work_in_both_versions() {
     manager.register_webhooks(&rig, &namespace).await;
     serve_v1beta1(&rig, &namespace, &manager).await;
 
-    // Objects applied in v1beta1 become machines, and both versions show them.
+    // A deployment in v1beta1 creates machines, and both versions show the machines.
     namespace.apply(POOL).await.succeed();
     let (alpha, beta) = (qualified(Kind::Machine, ApiVersion::V1alpha1), qualified(Kind::Machine, ApiVersion::V1beta1));
     let machines = wait_until("two machines to run", Duration::from_secs(60), || async {
@@ -87,7 +87,7 @@ async fn people_can_work_in_both_versions() {
     })
     .await;
     for machine in &machines {
-        // The controllers write durations like the Go original.
+        // The controllers write durations in the format of the original.
         assert_eq!(text(machine, "/spec/lifecycle/drainTimeout"), "5m0s");
         let name = text(machine, "/metadata/name");
         let old = namespace.get(&alpha, name).await;
@@ -99,9 +99,9 @@ async fn people_can_work_in_both_versions() {
     assert!(table.contains("Running"), "{table}");
 
     both_versions_can_be_watched(&rig, &namespace, text(&machines[0], "/metadata/name")).await;
-    // Each edit of the template begins a rollout.
+    // Each change of the template starts a rollout.
     editing_and_patching(&namespace).await;
-    refusals_speak_the_version_of_the_user(&namespace).await;
+    refusals_use_the_version_of_the_user(&namespace).await;
 
     let metrics = manager.http_get("/metrics").await;
     for line in [
@@ -131,14 +131,14 @@ async fn editing_and_patching(namespace: &Namespace) {
     let patch = r#"[{"op":"remove","path":"/spec/template/spec/healthTimeout"}]"#;
     namespace.kubectl(&["patch", &alpha, "pool", "--type=json", "-p", patch]).await.succeed();
     assert_eq!(text(&namespace.get(&beta, "pool").await, "/spec/template/spec/lifecycle/healthTimeout"), "");
-    // The first manifest is applied again: its fields replace the edits, and the rest stays.
+    // The first manifest is applied again: its values replace the edits, and other fields stay.
     namespace.apply(POOL).await.succeed();
     assert_eq!(text(&stored().await, "/spec/template/spec/drainTimeout"), "5m");
     namespace.kubectl(&["scale", &beta, "pool", "--replicas=3"]).await.succeed();
     assert_eq!(stored().await["spec"]["replicas"], 3);
 }
 
-async fn refusals_speak_the_version_of_the_user(namespace: &Namespace) {
+async fn refusals_use_the_version_of_the_user(namespace: &Namespace) {
     let beta = qualified(Kind::MachineDeployment, ApiVersion::V1beta1);
     let patch = r#"{"spec":{"template":{"spec":{"lifecycle":{"unhealthyNodeConditions":["A B"]}}}}}"#;
     let refused = namespace.kubectl(&["patch", &beta, "pool", "--type=merge", "-p", patch]).await.fail();

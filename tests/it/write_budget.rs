@@ -1,7 +1,7 @@
-//! The writes of a fleet, counted by the API server.
+//! The number of writes that a fleet costs the API server, by the API server's own metrics.
 //!
-//! Counted as a user would read them from the metrics: every write to our kinds, Nodes, Secrets and Events, with those of the simulated kubelets,
-//! without Leases. Source of the budget: spec/machine-controller §16.2.
+//! Counts every write of our kinds, Nodes, Secrets and Events, including those of the simulated kubelets, but no Leases. Source of the budget:
+//! spec/machine-controller §16.2.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -41,7 +41,7 @@ async fn a_machine_costs_few_writes_and_an_idle_fleet_none() {
     assert!(per_machine <= BUDGET, "{per_machine:.2} writes per machine, {BUDGET} are allowed:\n{table}");
     let of = |key: &str| creation.get(key).copied().unwrap_or_default();
     assert_eq!(of("machines POST"), MACHINES, "{table}");
-    // One for the finalizer, because there is no webhook here that sets it, and one for node label, priority and provider id.
+    // One patch for the finalizer, because no webhook sets it in this test, and one for node label, priority and provider id.
     assert!(of("machines PATCH") <= 2 * MACHINES, "{table}");
     // Pending and Running.
     assert!(of("machines/status PATCH") <= 2 * MACHINES, "{table}");
@@ -50,9 +50,9 @@ async fn a_machine_costs_few_writes_and_an_idle_fleet_none() {
     let before = writes(&rig).await;
     tokio::time::sleep(Duration::from_secs(15)).await;
     let mut idle = difference(&writes(&rig).await, &before);
-    // Simulated kubelets sometimes write their status.
+    // Simulated kubelets write their status from time to time.
     idle.retain(|key, _| !key.starts_with("nodes/status"));
-    assert_eq!(idle, BTreeMap::new(), "an idle fleet is not written to");
+    assert_eq!(idle, BTreeMap::new(), "an idle fleet causes no writes");
 }
 
 /// The number of successful and failed writes by `resource/subresource VERB`.

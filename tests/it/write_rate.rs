@@ -1,7 +1,7 @@
-//! The writes during lasting problems: machines and sets whose creation is refused for hours, and refused evictions.
+//! The number of writes that lasting refusals cost the API server: refused creations of machines and sets, and refused evictions, for hours.
 //!
 //! API server, manager and virtual cloud run in one thread on paused time, as in [`crate::support::one_thread`]. Writes are creations, patches,
-//! deletions and events, attempted or successful. Refused writes are counted where they are refused, or where they are sent ([`Count`]).
+//! deletions and events, both attempted and successful. Refused writes are counted where they are refused, or where they are sent ([`Count`]).
 
 use std::{
     collections::BTreeMap,
@@ -22,8 +22,8 @@ use tokio::{sync::oneshot, time::Instant};
 use crate::{
     fleet::{self, describe, phase},
     lies::{
-        weather::{Telling, Told},
-        world::{CloudState, Ends, World},
+        weather::{ActiveLie, Told},
+        world::{CloudState, OnExit, World},
     },
     support::{
         cluster_object::{name, number, text},
@@ -35,29 +35,30 @@ use crate::{
 };
 
 const HOURS: usize = 6;
-/// The maximum of writes for an object in an hour.
+/// The highest allowed number of writes per object in an hour.
 const MOST: usize = 30;
 /// The deployment whose machines are refused.
 const WITHOUT_MACHINES: &str = "without-machines";
-/// The deployment whose machines need a webhook that can't be reached.
+/// The deployment for whose machines the API server must call a webhook that is not reachable.
 const UNREACHED: &str = "unreached";
 /// The deployment whose sets are refused.
 const WITHOUT_SETS: &str = "without-sets";
 
-/// The deployment whose pods are not evicted.
+/// The deployment whose pods cannot be evicted.
 const GUARDED: &str = "guarded";
-/// The shortest time before a refused eviction is repeated.
+/// The shortest time between two attempts of a refused eviction.
 const EVICTED_AGAIN: Duration = Duration::from_secs(20);
-/// A drain with a chance to use force would end within these hours.
-const PATIENT: [&str; 3] = ["--leader-elect=false", "--machine-drain-timeout=24h", "--machine-max-evict-retries=10000"];
+/// A drain that uses force after some time would end within these hours.
+const NO_FORCED_DRAIN: [&str; 3] =
+    ["--leader-elect=false", "--machine-drain-timeout=24h", "--machine-max-evict-retries=10000"];
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const BUDGETS: &str = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
 
-/// Writes by their object.
+/// The number of writes by the object that they concern.
 type Writes = BTreeMap<String, usize>;
 
 #[test]
-fn what_is_refused_for_hours_costs_few_writes() {
+fn hours_of_refused_creations_cost_few_writes() {
     count_ran("write_rate::what_is_refused_for_hours");
     let hours = play(refused_for_hours());
     for (hour, writes) in hours.iter().enumerate() {
@@ -73,19 +74,19 @@ fn what_is_refused_for_hours_costs_few_writes() {
     }
 }
 
-/// Why pods can't be evicted.
+/// Why pods cannot be evicted.
 #[derive(Clone, Copy, Debug)]
 enum Guard {
-    /// A budget allows nothing, because a seventh pod is not healthy.
+    /// A budget allows no eviction, because a seventh pod is not healthy.
     Exhausted,
-    /// A budget wants all existing pods, so that drains fail and begin again.
+    /// A budget needs all existing pods, so that drains fail and start again.
     Misconfigured,
-    /// Two budgets select each pod: the API server answers evictions with an error, and drains fail.
+    /// Each pod has two budgets: the API server answers evictions with an error, and drains fail.
     Several,
 }
 
 impl Guard {
-    /// The names of the budgets, and the number of pods that each wants.
+    /// The names of the budgets, and the number of pods that each needs.
     fn budgets(self) -> &'static [(&'static str, u32)] {
         match self {
             Self::Exhausted => &[("guard", 7)],
@@ -99,7 +100,7 @@ impl Guard {
 #[case::by_a_budget_that_allows_nothing(Guard::Exhausted, HOURS)]
 #[case::by_a_budget_that_wants_all_pods(Guard::Misconfigured, 2)]
 #[case::since_two_budgets_stand_over_a_pod(Guard::Several, 2)]
-fn evictions_that_are_refused_for_hours_cost_few_writes(#[case] guard: Guard, #[case] hours: usize) {
+fn hours_of_refused_evictions_cost_few_writes(#[case] guard: Guard, #[case] hours: usize) {
     count_ran("write_rate::evictions_that_are_refused_for_hours");
     let hours = play(evictions_refused_for(hours, guard));
     for (hour, count) in hours.iter().enumerate() {
@@ -115,11 +116,11 @@ fn evictions_that_are_refused_for_hours_cost_few_writes(#[case] guard: Guard, #[
     }
 }
 
-/// Three machines are deleted, each with two pods that can't be evicted.
+/// Deletes three machines, each with two pods that cannot be evicted.
 async fn evictions_refused_for(hours_in_all: usize, guard: Guard) -> Vec<Count> {
-    let mut world = World::new(7, CloudState::ConfigMap, Telling::of(Told::Truth));
+    let mut world = World::new(7, CloudState::ConfigMap, ActiveLie::of(Told::Truth));
     install(&world.stage.client).await;
-    world.starts_manager(&PATIENT, Ends::Never).await;
+    world.start_manager(&NO_FORCED_DRAIN, OnExit::Fail).await;
     create(&world.stage.client, GUARDED).await;
     world
         .until("the machines to run", async |world| {
@@ -160,7 +161,7 @@ async fn evictions_refused_for(hours_in_all: usize, guard: Guard) -> Vec<Count> 
     let mut hours = vec![Count::default()];
     for _ in 0..hours_in_all {
         world
-            .for_a_while(Duration::from_secs(3600), async |world| {
+            .check_for(Duration::from_secs(3600), async |world| {
                 let pods = list(&world.stage.client, PODS).await;
                 let stay = pods.iter().filter(|pod| pod.pointer("/metadata/deletionTimestamp").is_none()).count();
                 expect(stay == pods_there, || format!("{stay} pods stay"))
@@ -172,22 +173,22 @@ async fn evictions_refused_for(hours_in_all: usize, guard: Guard) -> Vec<Count> 
     }
     let waiting = world.ours("machines").await;
     let left = machines.iter().all(|machine| waiting.iter().any(|waiting| name(waiting) == name(machine)));
-    assert!(left, "a machine went before its pods");
+    assert!(left, "a machine is deleted before its pods");
     hours.split_off(1)
 }
 
-/// The writes that a manager tried, by their objects. Evictions are separate.
+/// The writes that a manager attempted, by the objects that they concern; evictions are separate.
 #[derive(Clone, Debug, Default)]
 pub struct Count {
     pub writes: Writes,
     /// The times of the evictions of each pod.
     evictions: BTreeMap<String, Vec<Instant>>,
-    /// The objects of the events, by the names of the events: an increment of an event does not contain its object.
+    /// The objects of the events, by the names of the events. A patch of an event's count does not contain its object.
     events: BTreeMap<String, String>,
 }
 
 impl Count {
-    /// Creates a count that begins after these writes, which are only used for the objects of events.
+    /// A count that starts after these writes; they are used only to learn the objects of events.
     pub fn after(tried: &[WriteAttempt]) -> Self {
         let mut before = Self::default();
         before.of(tried);
@@ -198,7 +199,7 @@ impl Count {
         Self { events: self.events.clone(), ..Self::default() }
     }
 
-    /// Counts these writes.
+    /// Counts these writes, too.
     pub fn of(&mut self, tried: &[WriteAttempt]) {
         for write in tried {
             if let Some(pod) = write.path.strip_suffix("/eviction") {
@@ -216,8 +217,8 @@ impl Count {
         self.evictions.iter().map(|(pod, tried)| (pod.clone(), tried.len())).collect()
     }
 
-    /// The object of a write: `resource/name`, without the subresource. For a creation it is the owner of the new object, if there is one, because
-    /// each attempt has another name. For an event it is the object of the event.
+    /// The object that a write concerns: `resource/name`, without the subresource. A creation concerns the owner of the new object, if there is one,
+    /// because each attempt has another name. An event concerns its involved object.
     fn object_of(&mut self, write: &WriteAttempt) -> String {
         let body: Value = serde_json::from_slice(&write.body).unwrap_or_default();
         let word = |pointer: &str| text(&body, pointer).to_lowercase();
@@ -255,7 +256,7 @@ async fn refused_for_hours() -> Vec<Writes> {
     let environment = stage.environment(&stage.managers_client(), endpoints, 7);
     let story = async {
         let refused = Arc::new(Mutex::new(Writes::new()));
-        refuse(server, given.await.expect("the manager gives its reviewer"), &refused);
+        refuse(server, given.await.expect("the manager passes its reviewer"), &refused);
         for name in [WITHOUT_MACHINES, UNREACHED, WITHOUT_SETS] {
             create(client, name).await;
         }
@@ -291,8 +292,8 @@ async fn refused_for_hours() -> Vec<Writes> {
     hours
 }
 
-/// Refuses the machines of one deployment and the sets of another, like a policy or a quota that quotes the name. For machines of a third deployment
-/// there is no answer.
+/// Refuses machines of one deployment and sets of another, as a policy or a quota would: with the name in the message. Requests for machines of a
+/// third deployment get no answer.
 fn refuse(server: &DevServer, reviewer: Arc<dyn Reviewer>, refused: &Arc<Mutex<Writes>>) {
     let refused = Arc::clone(refused);
     let handler: InProcess = Arc::new(move |path, body| {
@@ -342,7 +343,7 @@ async fn create(client: &kube::Client, name: &str) {
     }
 }
 
-/// The object of a write in the journal: one of our objects, or the object of an event.
+/// The object that a write in the log concerns: one of our objects, or the object of an event.
 fn about(line: &str) -> Option<String> {
     let mut parts = line.splitn(3, ' ').skip(1);
     let (place, object) = (parts.next()?, parts.next()?);

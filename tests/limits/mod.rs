@@ -1,14 +1,14 @@
-//! Reviews of objects at the limits of what a schema or an API server lets through, and beyond them: for the test of what
-//! they cost (`tests/cost.rs`) and for the benchmark that times them (`benches/webhooks limits`).
+//! Reviews of objects at the limits of a schema or an API server, and beyond them. The test of their cost (`tests/cost.rs`) and the benchmark of
+//! their time (`benches/webhooks limits`) use them.
 
 use machine_api::admission::Endpoint;
 
 use serde_json::{Map, Value, json};
 
-/// What answers a body.
+/// The kind of a review.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Door {
-    /// An admission endpoint.
+pub enum ReviewKind {
+    /// Admission, at this endpoint.
     Admission(Endpoint),
     /// Conversion.
     Conversion,
@@ -16,18 +16,18 @@ pub enum Door {
 
 /// One review.
 pub struct Sample {
-    /// What it is full of.
+    /// What the object contains in large numbers.
     pub name: &'static str,
-    /// Who answers.
-    pub door: Door,
-    /// The review.
+    /// The kind of the review.
+    pub review_kind: ReviewKind,
+    /// The body of the review.
     pub body: Vec<u8>,
 }
 
-/// Longest residue, in bytes.
+/// The highest length of a residue, in bytes.
 const RESIDUE: usize = 32 << 10;
 
-/// All reviews. Every count and length is a share of the limit, so that two shares show how the cost grows.
+/// All reviews. Every count and length is this fraction of the limit, so that two fractions show how the cost grows.
 pub fn samples(numerator: usize, denominator: usize) -> Vec<Sample> {
     let of = |limit: usize| limit * numerator / denominator;
     let mut all = Vec::new();
@@ -112,7 +112,7 @@ pub fn samples(numerator: usize, denominator: usize) -> Vec<Sample> {
     all
 }
 
-/// Texts of residues of so many bytes: edits that show, edits that don't, and edits of one long list.
+/// Residues of this number of bytes: edits of visible fields, edits of hidden fields, and edits of one long list.
 fn residues(bytes: usize) -> Vec<(&'static str, String)> {
     let of = |edit: &dyn Fn(usize) -> Value| {
         let mut edits = Vec::new();
@@ -154,14 +154,14 @@ fn admission(name: &'static str, endpoint: Endpoint, version: &str, old: Option<
         "userInfo": {"username": "alice"}, "object": new, "oldObject": old,
     });
     let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request});
-    Sample { name, door: Door::Admission(endpoint), body: review.to_string().into_bytes() }
+    Sample { name, review_kind: ReviewKind::Admission(endpoint), body: review.to_string().into_bytes() }
 }
 
 fn conversion(name: &'static str, version: &str, object: &Value) -> Sample {
     let request =
         json!({"uid": "u", "desiredAPIVersion": format!("machine.sapcloud.io/{version}"), "objects": [object]});
     let review = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "request": request});
-    Sample { name, door: Door::Conversion, body: review.to_string().into_bytes() }
+    Sample { name, review_kind: ReviewKind::Conversion, body: review.to_string().into_bytes() }
 }
 
 fn object(kind: &str, fields: Value) -> Value {
@@ -232,7 +232,7 @@ fn list(number: usize, make: impl Fn(usize) -> Value) -> Value {
     Value::Array((0..number).map(make).collect())
 }
 
-/// Words with commas between them, so many bytes in all.
+/// Words separated by commas, with at most this number of bytes.
 fn words(bytes: usize, word: impl Fn(usize) -> String) -> String {
     let mut text = String::new();
     for number in 0.. {

@@ -2,8 +2,8 @@
 
     rig.py CACHE BASE_PORT
 
-Called by scripts/test-openstack with the Python that has the services. What answers is their own code. Three things are played:
-Nova's fake hypervisor "runs" the servers, a driver of Neutron binds every port, volumes hold no data. The databases are SQLite,
+Called by scripts/test-openstack with the Python that has the services. The services run their own code. Three parts are simulated:
+Nova's fake hypervisor "runs" the servers, a driver of Neutron binds every port, and volumes contain no data. The databases are SQLite,
 and no message broker is needed.
 """
 
@@ -35,14 +35,14 @@ PORT = {name: BASE + i for i, name in enumerate(SERVICES)}
 URL = {name: f"http://127.0.0.1:{port}" for name, port in PORT.items()}
 AUTH = URL["keystone"] + "/v3"
 REGION = "RegionOne"
-# The same services again behind TLS, each set in a region of its own.
+# The same services with TLS, each set in a separate region.
 TLS_REGIONS = {"RegionTLS": 10, "RegionMutualTLS": 20}
-PASSWORD = "secret"  # of every user; nothing leaves the loopback interface
+PASSWORD = "secret"  # of every user; the services are reachable on the loopback interface only
 TOKEN_SECONDS = int(os.environ.get("TOKEN_SECONDS", "3600"))
 QUOTA = int(os.environ.get("QUOTA", "500"))  # servers, volumes
 PAGE = int(os.environ.get("PAGE", "1000"))  # longest list in one answer
 
-# Databases, and the commands that lay them out.
+# The databases, and the commands that create their tables.
 DATABASES = ["keystone", "placement", "glance", "nova_api", "nova_cell0",
              "nova", "neutron", "cinder"]
 
@@ -67,15 +67,15 @@ def configuration(folder):
                 "transport_url": "fake:/", **more}
 
     def login(**more):
-        # How a service logs in to Keystone to call another one.
+        # The credentials that a service uses to call another service.
         return {"auth_type": "password", "auth_url": AUTH,
                 "username": "service", "password": PASSWORD,
                 "project_name": "service", "user_domain_id": "default",
                 "project_domain_id": "default", "region_name": REGION, **more}
 
     def check_tokens(kind):
-        # Checked tokens are remembered, so a revoked one works that long.
-        # The type is what access rules of application credentials name.
+        # The services cache checked tokens for this time, so a revoked token works that long. Access rules of application credentials use the service
+        # type.
         return login(www_authenticate_uri=AUTH, interface="public",
                      token_cache_time=10, service_token_roles="service",
                      service_token_roles_required=True, service_type=kind)
@@ -127,7 +127,7 @@ def configuration(folder):
                 "nova", compute_driver="rig_compute.Driver",
                 my_ip="127.0.0.1", cpu_allocation_ratio=1.0,
                 ram_allocation_ratio=1.0, disk_allocation_ratio=1.0,
-                # SQLite dislikes bursts; a heartbeat need not be frequent.
+                # SQLite is slow with bursts of writes, and frequent heartbeats are not needed.
                 report_interval=10, service_down_time=120),
             "api_database": db("nova_api"),
             "database": db("nova"),
@@ -155,9 +155,8 @@ def configuration(folder):
             "keystone_authtoken": check_tokens("network"),
             "nova": login(),
             "placement": login(),
-            # With a quota of ports Nova counts those of the project before it
-            # builds a server. A port that is deleted between two pages of that
-            # list fails the server with a 500 (PortNotFoundClient).
+            # With a quota of ports, Nova counts the ports of the project before it builds a server. When a port is deleted between two pages of that
+            # list, the server fails with a 500 (PortNotFoundClient).
             "quotas": {"quota_port": -1, "quota_network": QUOTA,
                        "quota_subnet": QUOTA, "quota_security_group": QUOTA},
             "oslo_concurrency": locks,
@@ -215,7 +214,7 @@ def write_configuration(folder):
 
 
 def make_certificates():
-    """An authority, a certificate for 127.0.0.1, and one for a client."""
+    """Make an authority, a certificate for 127.0.0.1, and a client certificate."""
     def openssl(name, subject, *more):
         subprocess.run(
             ["openssl", "req", "-x509", "-days", "30", "-nodes", "-newkey",
@@ -234,8 +233,8 @@ def make_certificates():
 
 
 def environment():
-    # Neutron looks its mechanism drivers up among the entry points of
-    # installed packages, so a folder that looks like one is put on the path.
+    # Neutron finds its mechanism drivers through the entry points of installed packages. Therefore a folder with the form of an installed package is
+    # on the path.
     plug = STATE / "plugins" / "rig-1.dist-info"
     plug.mkdir(parents=True, exist_ok=True)
     (plug / "METADATA").write_text(
@@ -260,7 +259,7 @@ head.get_metadata().create_all(sqlalchemy.create_engine(sys.argv[1]))
 
 
 def make_templates():
-    """Lay out empty databases once; later starts only copy them."""
+    """Create empty databases once; later starts only copy them."""
     if (TEMPLATES / "done").exists():
         return
     print("laying out databases (once)", flush=True)
@@ -283,8 +282,7 @@ def make_templates():
                "--keystone-user", pwd.getpwuid(os.getuid()).pw_name,
                "--keystone-group", grp.getgrgid(os.getgid()).gr_name,
                config="keystone.conf")
-    # The administrator and the roles; the catalogue has ports in it, so it
-    # comes later.
+    # Creates the administrator and the roles. The catalogue contains ports, so it is created later.
     manage("keystone-manage", "bootstrap", "--bootstrap-password", PASSWORD,
            "--bootstrap-region-id", REGION, config="keystone.conf")
     manage("placement-manage", "db", "sync", config="placement.conf")
@@ -296,11 +294,10 @@ def make_templates():
            config="nova.conf")
     manage("nova-manage", "db", "sync", config="nova.conf")
     manage("cinder-manage", "db", "sync", config="cinder.conf")
-    # Neutron's migrations alter constraints, which SQLite cannot do; its
-    # models describe the same tables.
+    # Neutron's migrations alter constraints, which SQLite does not support. Its models describe the same tables.
     manage("python", "-c", NEUTRON_SCHEMA, database(TEMPLATES, "neutron"))
     for name in DATABASES:
-        # Readers and a writer at a time. The mode is kept in the file.
+        # Write-ahead logging allows readers beside a writer. The file stores the mode.
         with sqlite3.connect(TEMPLATES / f"{name}.db") as connection:
             connection.execute("PRAGMA journal_mode = WAL")
         connection.close()
@@ -312,7 +309,7 @@ def copy_databases():
     folder.mkdir()
     for name in DATABASES:
         shutil.copy(TEMPLATES / f"{name}.db", folder)
-    # Nova keeps the addresses of its cells' databases in a table.
+    # Nova stores the addresses of its cells' databases in a table.
     with sqlite3.connect(folder / "nova_api.db") as connection:
         connection.execute(
             "UPDATE cell_mappings SET database_connection ="
@@ -325,9 +322,9 @@ def copy_databases():
 # --- processes -----------------------------------------------------------
 
 def check_ports(seconds=10):
-    """Refuse to start where another program would answer in our stead.
+    """Refuse to start when another program uses one of the ports.
 
-    Threads of a cloud that was stopped just now may take a moment to end.
+    Threads of a cloud that has just been stopped may need a moment to end.
     """
     end = time.monotonic() + seconds
     for port in PORT.values():
@@ -357,7 +354,7 @@ def start(name):
 
 
 def wait_for(running, seconds=180):
-    """Wait until each service answers; fail as soon as one has ended."""
+    """Wait until each service answers; fail as soon as a service has ended."""
     end = time.monotonic() + seconds
     for name, process in running.items():
         while True:
@@ -445,11 +442,11 @@ def seed_identity():
 
 
 def seed_resources(projects):
-    """What a machine class names: flavor, image, network, key and so on."""
+    """The resources that a machine class names: flavor, image, network, key and so on."""
     admin = Api()
     for name, cpus, ram, disk in (("small", 1, 1024, 10),
                                   ("large", 4, 8192, 40),
-                                  # Bigger than any host: No valid host.
+                                  # Larger than any host: No valid host.
                                   ("too-large", 4000, 1024, 10)):
         admin("POST", "nova", "/v2.1/flavors", {"flavor": {
             "name": name, "vcpus": cpus, "ram": ram, "disk": disk}})
@@ -482,8 +479,7 @@ def seed_resources(projects):
         made[name] = {"network": network, "subnet": subnet,
                       "security_group": group}
 
-    # A key pair belongs to the user, an application credential to the user's
-    # grant on one project.
+    # A key pair belongs to the user. An application credential belongs to the user's role in one project.
     api = Api("mcm", "machines")
     api("POST", "nova", "/v2.1/os-keypairs", {"keypair": {
         "name": "machines", "public_key": PUBLIC_KEY}})
@@ -523,7 +519,7 @@ def write_clouds(made):
         one["cacert"] = str(CONFIG / "ca.crt")
     clouds["mutual"].update(cert=str(CONFIG / "client.crt"),
                             key=str(CONFIG / "client.key"))
-    # JSON is YAML too.
+    # JSON is valid YAML.
     (STATE / "clouds.yaml").write_text(
         json.dumps({"clouds": clouds}, indent=2) + "\n")
     (STATE / "made.json").write_text(

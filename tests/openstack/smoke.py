@@ -317,7 +317,7 @@ def refusals(cloud, where):
     show("failed server can be deleted",
          gone(cloud, "compute", "/servers/" + actual["id"]), "404")
 
-    # One host cannot hold two members of such a group.
+    # One host can't run two members of this group.
     group = cloud("POST", "compute", "/os-server-groups", {"server_group": {
         "name": "apart", "policies": ["anti-affinity"]}}
     ).json["server_group"]["id"]
@@ -373,7 +373,7 @@ def quotas(tiny, where):
         "VolumeSizeExceedsAvailableQuota")
     tiny("DELETE", "compute", "/servers/" + first["id"])
     gone(tiny, "compute", "/servers/" + first["id"])
-    # Quotas that Nova exceeds when it makes the port or the volume itself.
+    # Quotas that Nova exceeds when it creates the port or the volume itself.
     expect("no port left for Nova", server(tiny, "s3", net), 403,
            "Maximum number of ports exceeded")
     actual = settle(tiny, server(tiny, "s4", [{"port": port}],

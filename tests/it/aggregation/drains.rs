@@ -1,4 +1,4 @@
-//! Compares plans with what happens afterwards, on a real API server with budgets: a drain, and an update in place.
+//! A plan predicts what happens afterwards. Two cases on a real API server with budgets: a drain and an in-place update.
 
 use std::{
     sync::{Arc, Mutex},
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::views::with_a_fleet;
 use crate::{
     fleet::rolled_out,
-    rollout::{an_agent_updates, is_handed_over, is_selected},
+    rollout::{is_handed_over, is_selected, play_update_agent},
     support::{
         Namespace, Rig,
         cluster_object::{items, name, number, text},
@@ -21,7 +21,7 @@ use crate::{
     },
 };
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 fn pod(name: &str, node: &str, app: &str, further: &Value) -> Value {
     let mut pod = json!({
@@ -82,8 +82,8 @@ async fn is_ready(namespace: &Namespace, pod: &str) {
     namespace.kubectl(&["patch", "pod", pod, "--subresource=status", "--type=merge", "-p", &ready]).await.succeed();
 }
 
-async fn budget_says(namespace: &Namespace, name: &str, healthy: i64, allowed: i64) {
-    wait_until(&format!("budget {name} to count its pods"), PATIENCE, || async {
+async fn wait_for_budget(namespace: &Namespace, name: &str, healthy: i64, allowed: i64) {
+    wait_until(&format!("budget {name} to count its pods"), TIMEOUT, || async {
         let status = namespace.get("poddisruptionbudget", name).await["status"].clone();
         let is_so = number(&status, "/currentHealthy") == healthy && number(&status, "/disruptionsAllowed") == allowed;
         expect(is_so, || status.to_string())
@@ -91,8 +91,8 @@ async fn budget_says(namespace: &Namespace, name: &str, healthy: i64, allowed: i
     .await;
 }
 
-/// All kinds of pods on a node: two without budget and volume, two with a budget that allows one eviction at a time, one with a budget that allows
-/// none now, one with the same budget that does not run, two with volumes, and two that no drain evicts.
+/// Pods of all kinds on a node: two plain pods, two under a budget that allows one eviction at a time, one under a budget that allows no eviction
+/// now, one failed pod under the same budget, two with volumes, and two that no drain evicts.
 async fn pods_of_all_kinds(rig: &Rig, namespace: &Namespace, node: &str) {
     let agents = json!({
         "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": { "name": "agent" },
@@ -121,11 +121,11 @@ async fn pods_of_all_kinds(rig: &Rig, namespace: &Namespace, node: &str) {
         pod("web-1", node, "web", &plain),
         pod("web-2", node, "web", &plain),
         pod("web-3", "elsewhere", "web", &plain),
-        // This pod becomes ready later. Without it the budget would count two pods after one is gone, need both, and count as misconfigured.
+        // Becomes ready later. Without this pod, the budget counts two pods after the first eviction while it needs two, and counts as misconfigured.
         pod("web-4", "elsewhere", "web", &plain),
         pod("held-1", node, "held", &plain),
         pod("held-2", "elsewhere", "held", &plain),
-        // This pod fails later. For a pod that does not run, the API server does not check the budget.
+        // Fails later. The API server does not check the budget of a pod that does not run.
         pod("held-3", node, "held", &plain),
         pod("agent-1", node, "agent", &json!({ "metadata": { "ownerReferences": owner } })),
         pod(
@@ -143,7 +143,7 @@ async fn pods_of_all_kinds(rig: &Rig, namespace: &Namespace, node: &str) {
     for ready in ["web-1", "web-2", "web-3", "held-1"] {
         is_ready(namespace, ready).await;
     }
-    wait_until("the kubelet to start the pod that is to fail", PATIENCE, || async {
+    wait_until("the kubelet to start the pod that is to fail", TIMEOUT, || async {
         let phase = namespace.get("pod", "held-3").await["status"]["phase"].clone();
         expect(phase == "Running", || phase.to_string())
     })
@@ -154,10 +154,10 @@ async fn pods_of_all_kinds(rig: &Rig, namespace: &Namespace, node: &str) {
         .kubectl(&["patch", "pod", "held-3", "--subresource=status", "--type=merge", "-p", &failed])
         .await
         .succeed();
-    budget_says(namespace, "web", 3, 1).await;
-    budget_says(namespace, "held", 1, 0).await;
+    wait_for_budget(namespace, "web", 3, 1).await;
+    wait_for_budget(namespace, "held", 1, 0).await;
     for volume in ["db-low", "db-high"] {
-        wait_until("the volumes to be attached", PATIENCE, || async {
+        wait_until("the volumes to be attached", TIMEOUT, || async {
             let attachment = rig.kubectl(&["get", "volumeattachment", volume, "-o", "json"]).await.json();
             expect(attachment["status"]["attached"] == true, || attachment["status"].to_string())
         })
@@ -165,7 +165,7 @@ async fn pods_of_all_kinds(rig: &Rig, namespace: &Namespace, node: &str) {
     }
 }
 
-/// Names of pods in the order of their deletion.
+/// Names of the deleted pods, in the order of their deletion.
 type Gone = Arc<Mutex<Vec<String>>>;
 
 async fn follow_pods(rig: &Rig, namespace: &Namespace) -> Gone {
@@ -181,7 +181,7 @@ async fn follow_pods(rig: &Rig, namespace: &Namespace) -> Gone {
         let mut events = std::pin::pin!(events);
         while let Ok(Some(event)) = events.try_next().await {
             if let WatchEvent::Deleted(pod) = event {
-                told.lock().expect("nobody panics with it").push(name(&pod).to_owned());
+                told.lock().expect("no holder of the lock panics").push(name(&pod).to_owned());
             }
         }
     });
@@ -189,8 +189,8 @@ async fn follow_pods(rig: &Rig, namespace: &Namespace) -> Gone {
 }
 
 async fn wait_for(gone: &Gone, what: &str, pods: &[&str]) {
-    wait_until(what, PATIENCE, || async {
-        let gone = gone.lock().expect("nobody panics with it").clone();
+    wait_until(what, TIMEOUT, || async {
+        let gone = gone.lock().expect("no holder of the lock panics").clone();
         expect(pods.iter().all(|pod| gone.iter().any(|name| name == pod)), || format!("gone: {gone:?}"))
     })
     .await;
@@ -211,7 +211,7 @@ async fn a_plan_is_what_a_drain_does() {
     let node = text(&namespace.get("machine", machine).await, "/metadata/labels/node").to_owned();
     pods_of_all_kinds(rig, namespace, &node).await;
 
-    let plan = wait_until("the plan to know all pods", PATIENCE, || async {
+    let plan = wait_until("the plan to know all pods", TIMEOUT, || async {
         let answer = namespace.kubectl(&["get", "drainplan", machine, "-o", "json"]).await;
         let plan = if answer.succeeded() { answer.json() } else { return Err(answer.stderr) };
         let knows_all = plan["status"]["totals"] == json!({ "pods": 8, "withVolumes": 2, "ignored": 2, "blocked": 1 });
@@ -232,7 +232,7 @@ async fn a_plan_is_what_a_drain_does() {
         found.unwrap_or_else(|| panic!("{pod} in {planned:?}"))
     };
     assert!(wave_of("plain-1") == wave_of("plain-2") && wave_of("web-1") != wave_of("web-2"), "{planned:?}");
-    assert_eq!(wave_of("held-3"), wave_of("plain-1"), "what does not run is held by no budget: {planned:?}");
+    assert_eq!(wave_of("held-3"), wave_of("plain-1"), "no budget protects a pod that does not run: {planned:?}");
     assert!(wave_of("db-high") < wave_of("db-low"), "{planned:?}");
     assert!(planned.concat().iter().all(|name| name != "held-1"), "{planned:?}");
     for (pod, kind) in [("plain-1", "EvictParallel"), ("db-high", "EvictSerial")] {
@@ -241,32 +241,36 @@ async fn a_plan_is_what_a_drain_does() {
 
     let gone = follow_pods(rig, namespace).await;
     namespace.kubectl(&["delete", "machine", machine, "--wait=false"]).await.succeed();
-    wait_for(&gone, "the pods that nothing holds", &["plain-1", "plain-2", "held-3", "db-high"]).await;
-    wait_until("one pod of the budget to go", PATIENCE, || async {
-        let gone = gone.lock().expect("nobody panics with it").clone();
+    wait_for(&gone, "the pods that no budget protects", &["plain-1", "plain-2", "held-3", "db-high"]).await;
+    wait_until("one pod of the budget to go", TIMEOUT, || async {
+        let gone = gone.lock().expect("no holder of the lock panics").clone();
         expect(gone.iter().any(|name| name.starts_with("web-")), || format!("gone: {gone:?}"))
     })
     .await;
-    let seen = gone.lock().expect("nobody panics with it").clone();
-    assert_eq!(seen.iter().filter(|name| name.starts_with("web-")).count(), 1, "one at a time, as planned: {seen:?}");
-    assert!(!seen.iter().any(|name| name == "db-low"), "one volume after the other, as planned: {seen:?}");
-    // In a real cluster the attach-detach controller does this when the pod is gone.
+    let gone_now = gone.lock().expect("no holder of the lock panics").clone();
+    assert_eq!(
+        gone_now.iter().filter(|name| name.starts_with("web-")).count(),
+        1,
+        "one at a time, as planned: {gone_now:?}"
+    );
+    assert!(!gone_now.iter().any(|name| name == "db-low"), "one volume after the other, as planned: {gone_now:?}");
+    // In a real cluster, the attach-detach controller does this when the pod is gone.
     rig.kubectl(&["delete", "volumeattachment", "db-high", "--wait=false"]).await.succeed();
     wait_for(&gone, "the other volume", &["db-low"]).await;
     rig.kubectl(&["delete", "volumeattachment", "db-low", "--wait=false"]).await.succeed();
-    // In a real cluster the kubelet of another node does this for the replacement of the pod.
+    // A kubelet on another node reports the replacement of the evicted pod as ready.
     is_ready(namespace, "web-4").await;
-    wait_until("the other pod of the budget to go", PATIENCE, || async {
-        let gone = gone.lock().expect("nobody panics with it").clone();
+    wait_until("the other pod of the budget to go", TIMEOUT, || async {
+        let gone = gone.lock().expect("no holder of the lock panics").clone();
         let done = ["web-1", "web-2"].iter().all(|pod| gone.iter().any(|name| name == pod));
         let budget = namespace.get("poddisruptionbudget", "web").await["status"].clone();
         let told = namespace.get("machine", machine).await["status"]["machineConditions"].clone();
         expect(done, || format!("gone: {gone:?}; {budget}; {told}"))
     })
     .await;
-    let seen = gone.lock().expect("nobody panics with it").clone();
-    assert!(!seen.iter().any(|name| name == "held-1"), "the blocked one stays: {seen:?}");
-    wait_until("the machine to wait for the same pod and budget", PATIENCE, || async {
+    let gone_now = gone.lock().expect("no holder of the lock panics").clone();
+    assert!(!gone_now.iter().any(|name| name == "held-1"), "the blocked pod stays: {gone_now:?}");
+    wait_until("the machine to wait for the same pod and budget", TIMEOUT, || async {
         let left = namespace.get("machine", machine).await;
         let told = text(&left, "/status/machineConditions/0/message");
         expect(told.contains("held-1") && told.contains("/held"), || told.to_owned())
@@ -276,12 +280,12 @@ async fn a_plan_is_what_a_drain_does() {
     is_ready(namespace, "held-2").await;
     wait_for(&gone, "the blocked pod", &["held-1"]).await;
 
-    wait_until("the machine to go", PATIENCE, || async {
+    wait_until("the machine to go", TIMEOUT, || async {
         let left = namespace.list("machines").await;
         expect(left.iter().all(|left| name(left) != machine), || format!("{} left", left.len()))
     })
     .await;
-    let done = gone.lock().expect("nobody panics with it").clone();
+    let done = gone.lock().expect("no holder of the lock panics").clone();
     let order = |prefix: &str, names: &[String]| -> Vec<String> {
         names.iter().filter(|name| name.starts_with(prefix)).cloned().collect()
     };
@@ -291,8 +295,8 @@ async fn a_plan_is_what_a_drain_does() {
     let mut drained = drained.to_vec();
     all.sort();
     drained.sort();
-    assert_eq!(drained, all, "the planned ones and no others went");
-    // The development server also deletes the pods of a Node, like the pod garbage collector of a whole cluster.
+    assert_eq!(drained, all, "exactly the planned pods are evicted");
+    // The development server deletes the pods of a deleted Node, as the garbage collector of a whole cluster does.
     assert!(later.iter().all(|pod| ignored.contains(pod)), "{done:?}");
 }
 
@@ -314,8 +318,8 @@ async fn a_plan_is_what_an_update_in_place_does() {
     let file = rig.folder.join("in-place.json");
     std::fs::write(&file, review.to_string()).expect("the rig's folder is writable");
     let file = file.display().to_string();
-    // The view may not have the strategy yet.
-    let plan = wait_until("a plan of two updates", PATIENCE, || async {
+    // The view's cache may not contain the new strategy yet.
+    let plan = wait_until("a plan of two updates", TIMEOUT, || async {
         let plan = namespace.kubectl(&["create", "-f", &file, "-o", "json"]).await.json();
         expect(names(&plan["status"]["toUpdate"]).len() == 2, || plan.to_string()).map(|()| plan.clone())
     })
@@ -326,15 +330,15 @@ async fn a_plan_is_what_an_update_in_place_does() {
     let change = json!({ "spec": { "template": template } }).to_string();
     namespace.kubectl(&["patch", "machinedeployment", "pool", "--type=merge", "-p", &change]).await.succeed();
     let order = Mutex::new(Vec::new());
-    wait_until("all machines to be updated", PATIENCE, || async {
+    wait_until("all machines to be updated", TIMEOUT, || async {
         let nodes = items(&rig.kubectl(&["get", "nodes", "-o", "json"]).await.json());
         for node in nodes.iter().filter(|node| is_selected(node) && is_handed_over(node)) {
-            order.lock().expect("nobody panics with it").push(name(node).to_owned());
-            an_agent_updates(rig, name(node)).await;
+            order.lock().expect("no holder of the lock panics").push(name(node).to_owned());
+            play_update_agent(rig, name(node)).await;
         }
         rolled_out(&namespace.get("machinedeployment", "pool").await, 2)
     })
     .await;
     let planned = status["toUpdate"].as_array().expect("machines").iter().map(|one| text(one, "/node").to_owned());
-    assert_eq!(order.into_inner().expect("nobody panics with it"), planned.collect::<Vec<_>>(), "{status:#}");
+    assert_eq!(order.into_inner().expect("no holder of the lock panics"), planned.collect::<Vec<_>>(), "{status:#}");
 }

@@ -1,5 +1,5 @@
-//! Every command that people try on a view, on every view, through a real API server that aggregates: what is printed is what
-//! is looked at. A process that only serves is asked the same.
+//! Runs every kubectl command that people try on a view, for every view, through an aggregating API server, and checks the printed output. The same
+//! checks run against a standby and a process without controllers.
 
 use std::time::Duration;
 
@@ -11,17 +11,17 @@ use crate::support::{Rig, kubectl::Answer, wait_until};
 const GROUP: &str = "views.machine.sapcloud.io";
 const REFUSED: &str = "the server does not allow this method on the requested resource";
 
-/// A view as kubectl's users know it.
+/// A view, as the users of kubectl see it.
 struct Known {
     plural: &'static str,
     short: &'static str,
     kind: &'static str,
-    /// What the first line of a table says, and what `-o wide` adds.
+    /// The header of the table, and the header with `-o wide`.
     columns: &'static str,
     wide: &'static str,
-    /// A field, and a word of what `explain` says of it.
+    /// A field, and words of its text in `kubectl explain`.
     field: (&'static str, &'static str),
-    /// A word that the description of an object has.
+    /// A word in the output of `kubectl describe`.
     described: &'static str,
 }
 
@@ -76,14 +76,14 @@ const PLANS: [Known; 2] = [
     },
 ];
 
-/// Runs a command, shows it and what it printed to whoever reads the test's output, and answers both.
+/// Runs a command and prints the command with its output, for readers of the test's log.
 async fn run(world: &World, arguments: &[&str]) -> Answer {
     let answer = world.namespace.kubectl(arguments).await;
     println!("$ kubectl {}\n{}{}", arguments.join(" "), answer.stdout, answer.stderr);
     answer
 }
 
-/// Words with one space between them.
+/// The first line, with one space between words.
 fn first_line(text: &str) -> String {
     text.lines().next().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -115,10 +115,10 @@ async fn is_refused(world: &World, arguments: &[&str]) {
     let refused = run(world, arguments).await;
     assert!(!refused.succeeded(), "{}", refused.stdout);
     let lines: Vec<&str> = refused.stderr.lines().filter(|line| !line.starts_with("Warning:")).collect();
-    assert_eq!(lines, [format!("Error from server (MethodNotAllowed): {REFUSED}")], "one line that says it");
+    assert_eq!(lines, [format!("Error from server (MethodNotAllowed): {REFUSED}")], "one line with the error");
 }
 
-/// What somebody may who has one of the roles that come with the views.
+/// The answer of `kubectl auth can-i` for a user with one of the roles of the views.
 async fn may(world: &World, user: &str, verb: &str, plural: &str) -> String {
     let (user, what) = (format!("--as={user}"), format!("{plural}.{GROUP}"));
     let answer = run(world, &["auth", "can-i", verb, &what, &user]).await;
@@ -174,7 +174,7 @@ async fn xa_141_xa_145_every_command_on_every_view() {
     let explained = run(&world, &["explain", "mco.stage"]).await.succeed();
     let words: Vec<&str> = explained.split_whitespace().collect();
     assert!(words.windows(3).any(|three| three == ["ENUM:", "Create", "Join"]), "{explained}");
-    // All that can be listed has one name.
+    // The category `machineviews` contains all views that can be listed.
     let all = run(&world, &["get", "machineviews"]).await;
     assert!(all.succeeded() && all.stdout.contains("STAGE") && all.stdout.contains("ORPHANS"), "{}", all.stderr);
 
@@ -202,7 +202,7 @@ async fn xa_141_xa_145_every_command_on_every_view() {
         assert!(refused.contains("unknown field") && refused.contains("mistake"), "{refused}");
     }
 
-    // The roles grant what their names say, and nothing else.
+    // The roles grant the rights that their names promise, and no others.
     bind(rig, namespace, "mcm-views-reader", "reader").await;
     bind(rig, namespace, "mcm-views-planner", "planner").await;
     bind(rig, namespace, "mcm-drainplan-reader", "drainer").await;
@@ -231,7 +231,7 @@ async fn a_standby_and_a_process_without_loops_have_all_views() {
     else {
         return;
     };
-    // A process that waits for the leases of another one.
+    // A process that waits for leases that another process holds.
     let lease = |name: &str| {
         json!({
             "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": { "name": name },
@@ -254,7 +254,7 @@ async fn a_standby_and_a_process_without_loops_have_all_views() {
     .await;
     reads(&world, &PLANS[1], "pool").await;
 
-    // A process that has no loops at all shows as much.
+    // A process without controllers reports this state.
     world.manager.terminate();
     world.manager.restart_with(&["--controllers=none"]);
     world.manager.wait_until_ready().await;
@@ -273,7 +273,7 @@ async fn a_standby_and_a_process_without_loops_have_all_views() {
     {
         reads(&world, known, name).await;
     }
-    // A simulated cloud lives with the leader alone; so the machines are told, and that nobody could be asked.
+    // Only the leader runs the simulated cloud. Therefore the table shows the machines and a warning that the provider was not queried.
     let rows = run(&world, &["get", "pvm"]).await;
     assert!(rows.succeeded() && machines.iter().all(|machine| rows.stdout.contains(machine)), "{}", rows.stderr);
 }

@@ -1,4 +1,4 @@
-//! The views through an API server that aggregates, with kubectl as the client. The ids are those of the specification.
+//! The views through an aggregating API server, with kubectl as the client. The ids are those of the specification.
 
 mod drains;
 mod kubectl;
@@ -21,7 +21,7 @@ use crate::support::{
 const GROUP: &str = "views.machine.sapcloud.io";
 const GROUP_VERSION: &str = "/apis/views.machine.sapcloud.io/v1alpha1";
 
-/// An API server that forwards requests to a manager.
+/// An API server that forwards requests for views to a manager.
 pub struct World {
     pub rig: Arc<Rig>,
     pub namespace: Namespace,
@@ -71,7 +71,7 @@ async fn xa_138_xa_140_the_registration_is_available_and_discovered() {
         if all.contains(GROUP) { Ok(()) } else { Err(all) }
     })
     .await;
-    // The kinds of the definitions are preferred for short names, and the registration contains only our authority.
+    // The registration contains only our own certificate authority.
     let object =
         world.rig.kubectl(&["get", "apiservice", "v1alpha1.views.machine.sapcloud.io", "-o", "json"]).await.json();
     assert!(object["spec"]["caBundle"].as_str().is_some_and(|bundle| !bundle.is_empty()), "{object}");
@@ -105,7 +105,7 @@ async fn xa_143_xa_169_headers_of_clients_are_no_identity_and_no_address() {
     };
     let refused = world.rig.client_of_alice().await.request_text(request()).await.expect_err("alice may not");
     assert!(refused.to_string().contains("alice"), "XA-143: {refused}");
-    // The API server itself refuses alice. The request that reaches us comes from the administrator.
+    // The API server refuses alice itself. The request that reaches the manager comes from the administrator.
     let _ = world.rig.client().await.request_text(request()).await;
     wait_until("the request to be in the audit log", Duration::from_secs(10), || async {
         let text = std::fs::read_to_string(&log).unwrap_or_default();
@@ -125,12 +125,12 @@ async fn xa_143_xa_169_headers_of_clients_are_no_identity_and_no_address() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn xa_153_xa_154_namespaces_go_while_we_live_and_stall_when_we_die() {
+async fn xa_153_xa_154_namespaces_are_deleted_while_the_manager_runs_and_stall_without_it() {
     let Some(mut world) = World::begin("aggregation::namespaces_stall", &[]).await else { return };
     world.rig.with_controller_manager().await;
     let rig = Arc::clone(&world.rig);
-    let gone = async |name: &str, patience: u64| {
-        wait_until(&format!("namespace {name} to be gone"), Duration::from_secs(patience), || async {
+    let gone = async |name: &str, timeout: u64| {
+        wait_until(&format!("namespace {name} to be gone"), Duration::from_secs(timeout), || async {
             let answer = rig.kubectl(&["get", "namespace", name]).await;
             if answer.stderr.contains("NotFound") { Ok(()) } else { Err(answer.stdout) }
         })
@@ -156,7 +156,7 @@ async fn xa_153_xa_154_namespaces_go_while_we_live_and_stall_when_we_die() {
         if text.contains("NamespaceDeletionDiscoveryFailure") { Ok(()) } else { Err(text) }
     })
     .await;
-    // The first step of `mcm uninstall` removes the block of the cluster.
+    // The first step of `mcm uninstall` unblocks the cluster.
     let kubeconfig = rig.manager_kubeconfig(&world.namespace, Rights::Everything).await.display().to_string();
     let said = mcm(&["uninstall", "--kubeconfig", &kubeconfig, "--namespace", &world.namespace.name, "--dry-run"]);
     assert!(said.starts_with("would delete APIService v1alpha1.views.machine.sapcloud.io"), "{said}");

@@ -1,5 +1,4 @@
-//! Plans through an API server that aggregates: what a change would do, and what a drain would do. The ids are those of the
-//! specification.
+//! Plans through an aggregating API server: the predicted result of a change, and of a drain. The ids are those of the specification.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -71,14 +70,14 @@ async fn xa_152_a_plan_names_the_budget_that_blocks() {
     .await;
     assert_eq!(blocked["name"], guard::NAME, "{blocked}");
     assert_eq!(blocked["budget"]["name"], guard::NAME, "{blocked}");
-    // One pod with a budget that wants one: the budget can never allow an eviction.
+    // A budget that needs one pod and selects one pod can never allow an eviction.
     assert_eq!(blocked["misconfigured"], true, "{blocked}");
     let table = namespace.kubectl(&["get", "drp", machine]).await;
     assert!(table.stdout.contains("BLOCKED") && table.stdout.contains(&node), "{}{}", table.stdout, table.stderr);
     assert_eq!(namespace.list("pods").await.len(), 1, "nothing was drained");
 }
 
-/// The result of a rollout: the machines in the order of their deletion, the largest number of machines, and the smallest number of available ones.
+/// The result of a rollout: the machines in the order of their deletion, the highest number of machines, and the lowest number of available machines.
 #[derive(Debug, PartialEq, Eq)]
 struct Rollout {
     deleted: Vec<String>,
@@ -86,13 +85,13 @@ struct Rollout {
     least: usize,
 }
 
-/// Follows the machines until the old ones are gone and the same number of new ones runs.
+/// Follows the machines until all old ones are deleted and the same number of new ones runs.
 async fn follow(client: kube::Client, path: String, version: String, old: Vec<String>) -> Rollout {
     let request = http::Request::get(format!("{path}?watch=1&resourceVersion={version}")).body(Vec::new());
     let events = client.request_events::<Value>(request.expect("a request")).await.expect("a watch");
     let mut events = std::pin::pin!(events);
     let mut machines: BTreeMap<String, Value> = BTreeMap::new();
-    let mut seen = Rollout { deleted: Vec::new(), most: 0, least: usize::MAX };
+    let mut observed = Rollout { deleted: Vec::new(), most: 0, least: usize::MAX };
     let is_there = |machine: &&Value| {
         machine["metadata"].get("deletionTimestamp").is_none() && ["Available", "Running"].contains(&phase(machine))
     };
@@ -100,8 +99,8 @@ async fn follow(client: kube::Client, path: String, version: String, old: Vec<St
         match event {
             WatchEvent::Added(machine) | WatchEvent::Modified(machine) => {
                 let name = name(&machine).to_owned();
-                if machine["metadata"].get("deletionTimestamp").is_some() && !seen.deleted.contains(&name) {
-                    seen.deleted.push(name.clone());
+                if machine["metadata"].get("deletionTimestamp").is_some() && !observed.deleted.contains(&name) {
+                    observed.deleted.push(name.clone());
                 }
                 machines.insert(name, machine);
             }
@@ -109,18 +108,18 @@ async fn follow(client: kube::Client, path: String, version: String, old: Vec<St
             WatchEvent::Bookmark(_) => {}
             WatchEvent::Error(error) => panic!("{error:?}"),
         }
-        // The watch begins with one event per machine.
-        if old.iter().all(|name| machines.contains_key(name) || seen.deleted.contains(name)) {
+        // The watch begins with one event per existing machine.
+        if old.iter().all(|name| machines.contains_key(name) || observed.deleted.contains(name)) {
             let there = machines.values().filter(is_there).count();
-            (seen.most, seen.least) = (seen.most.max(machines.len()), seen.least.min(there));
+            (observed.most, observed.least) = (observed.most.max(machines.len()), observed.least.min(there));
         }
         let is_new = |machine: &&Value| !old.contains(&name(machine).to_owned());
         if machines.values().all(|machine| is_new(&machine)) && machines.values().filter(is_there).count() == old.len()
         {
-            return seen;
+            return observed;
         }
     }
-    panic!("the watch ended: {seen:?}")
+    panic!("the watch ended: {observed:?}")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -155,7 +154,7 @@ async fn a_plan_is_what_a_rollout_does() {
     assert_eq!(planned.deleted.len(), 2, "{plan:#}");
 
     let path = format!("/apis/machine.sapcloud.io/v1alpha1/namespaces/{}/machines", namespace.name);
-    // From the beginning, so that the current machines come first.
+    // The watch starts at resource version 0, so that its first events show the existing machines.
     let following = tokio::spawn(follow(world.rig.client().await, path, "0".to_owned(), machines));
     let change = json!({"spec": {"template": template}}).to_string();
     namespace.kubectl(&["patch", "machinedeployment", "pool", "--type=merge", "-p", &change]).await.succeed();

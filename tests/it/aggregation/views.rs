@@ -1,4 +1,4 @@
-//! What users do with views: kubectl through an API server with aggregation, with a fleet of the virtual cloud. The ids are those of the
+//! kubectl commands that people use on views, through an aggregating API server, with a fleet of the virtual cloud. The ids are those of the
 //! specification.
 
 use std::time::Duration;
@@ -12,17 +12,17 @@ use crate::{
     weather::{Cloud, FLEET},
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const GROUP: &str = "views.machine.sapcloud.io";
 
-/// A world with two running machines of deployment `pool`.
+/// A world with two running machines of the deployment `pool`.
 pub async fn with_a_fleet(test: &str, flags: &[&str]) -> Option<(World, Vec<String>)> {
     let world = World::begin(test, flags).await?;
     world.namespace.apply(&manifests(&world.namespace.name, "pool", 2, FLEET)).await.succeed();
-    let machines = running_machines(&world.namespace, 2, PATIENCE).await;
+    let machines = running_machines(&world.namespace, 2, TIMEOUT).await;
     let names = machines.iter().filter_map(|machine| machine["metadata"]["name"].as_str()).map(str::to_owned).collect();
-    // Clients cache discovery for some time, so that it must contain the views before the first request.
-    wait_until("the views to be discovered", PATIENCE, || async {
+    // Clients cache discovery for a while. Therefore the views must be discovered before the first command.
+    wait_until("the views to be discovered", TIMEOUT, || async {
         let answer = world.rig.kubectl(&["api-resources", "--cached=false", &format!("--api-group={GROUP}")]).await;
         if answer.stdout.contains("machineoutlooks") { Ok(()) } else { Err(answer.stdout + &answer.stderr) }
     })
@@ -37,7 +37,7 @@ fn has_all(answer: &Answer, words: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn xa_141_kubectl_reads_views_as_anything_else() {
+async fn xa_141_kubectl_reads_views_like_any_other_resource() {
     let Some((world, machines)) = with_a_fleet("aggregation::views::kubectl_reads_views", &[]).await else { return };
     let namespace = &world.namespace;
     let machine = machines[0].as_str();
@@ -49,7 +49,7 @@ async fn xa_141_kubectl_reads_views_as_anything_else() {
     let name = namespace.kubectl(&["get", "mco", "-o", "name"]).await.succeed();
     assert!(name.contains(&format!("machineoutlook.{GROUP}/{machine}")), "{name}");
     has_all(&namespace.kubectl(&["get", "fleet"]).await, &["MACHINES", "RUNNING", &namespace.name]);
-    // Several kinds in one request need a table for each.
+    // kubectl prints one table per kind.
     has_all(&namespace.kubectl(&["get", "mco,fleet,machines"]).await, &["STAGE", "ORPHANS", machine]);
     has_all(&world.rig.kubectl(&["get", "mco", "-A"]).await, &["NAMESPACE", machine]);
     has_all(&namespace.kubectl(&["get", "mco", "--field-selector", "phase=Running"]).await, &[machine]);
@@ -87,7 +87,7 @@ async fn xa_145_xa_146_views_can_only_be_read() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn th_28_readers_need_the_view_and_its_source_and_no_more() {
+async fn th_28_readers_need_rights_on_the_view_and_on_its_source_only() {
     let Some((world, machines)) = with_a_fleet("aggregation::views::readers", &[]).await else { return };
     let namespace = world.namespace.name.as_str();
     let ask = async |rest: &[&str]| {
@@ -111,7 +111,7 @@ async fn th_28_readers_need_the_view_and_its_source_and_no_more() {
         ["create", "clusterrole", "machine-reader", "--verb=get,list", "--resource=machines.machine.sapcloud.io"];
     world.rig.kubectl(&reads).await.succeed();
     bind("machine-reader", "machines").await;
-    // Refusals are cached for ten seconds.
+    // The authorizer caches a refusal for ten seconds.
     wait_until("both rights to count", Duration::from_secs(30), || async {
         let answer = ask(&["mco"]).await;
         if answer.stdout.contains(&machines[0]) { Ok(()) } else { Err(answer.stderr) }
@@ -123,7 +123,7 @@ async fn th_28_readers_need_the_view_and_its_source_and_no_more() {
     }
 }
 
-/// The answer of a view with its headers, as kubectl shows them.
+/// The answer of a view, or kubectl's error output.
 async fn raw(world: &World, path: &str) -> Result<Value, String> {
     let answer = world.rig.kubectl(&["get", "--raw", &world.path(path)]).await;
     if answer.succeeded() { Ok(answer.json()) } else { Err(answer.stderr) }
@@ -136,12 +136,12 @@ async fn xa_139_every_view_answers_or_is_not_there() {
     };
     let list = world.rig.kubectl(&["get", "--raw", "/apis/views.machine.sapcloud.io/v1alpha1"]).await.json();
     let names: Vec<&Value> = list["resources"].as_array().expect("a list").iter().map(|one| &one["name"]).collect();
-    assert_eq!(names, [&json!("machineoutlooks")], "those that are switched on");
+    assert_eq!(names, [&json!("machineoutlooks")], "the enabled views");
     assert!(raw(&world, "fleetsummaries").await.is_err());
     assert_eq!(raw(&world, "machineoutlooks").await.expect("a list")["items"].as_array().map(Vec::len), Some(2));
 }
 
-/// The number of list calls so far.
+/// The number of calls for the list of VMs so far.
 async fn lists(world: &World) -> u64 {
     let metrics = world.manager.http_get("/metrics").await;
     let line = metrics.lines().find(|line| {
@@ -151,7 +151,7 @@ async fn lists(world: &World) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn xa_149_xa_150_xa_151_th_30_what_the_provider_has_is_told_and_not_asked_too_often() {
+async fn xa_149_xa_150_xa_151_th_30_vms_of_the_provider_are_shown_with_few_calls() {
     let port = free_port();
     let admin = format!("--simulation-admin=127.0.0.1:{port}");
     let flags = [admin.as_str(), "--inventory-max-age=1s", "--machine-safety-orphan-vms-period=1h"];
@@ -161,16 +161,16 @@ async fn xa_149_xa_150_xa_151_th_30_what_the_provider_has_is_told_and_not_asked_
     let cloud = Cloud::at(port);
     let namespace = &world.namespace;
     let rows = async || namespace.kubectl(&["get", "pvm"]).await;
-    wait_until("both VMs to be owned", PATIENCE, || async {
+    wait_until("both VMs to be owned", TIMEOUT, || async {
         let answer = rows().await;
         let owned = machines.iter().all(|machine| answer.stdout.contains(machine)) && answer.stdout.contains("Owned");
         if owned { Ok(()) } else { Err(answer.stdout + &answer.stderr) }
     })
     .await;
 
-    // XA-149: a VM that another program made.
-    let orphan = cloud.makes_orphan(&namespace.name, "never-was").await;
-    let seen = wait_until("the orphan to be seen", PATIENCE, || async {
+    // XA-149: a VM that the manager did not create.
+    let orphan = cloud.create_orphan(&namespace.name, "never-was").await;
+    let seen = wait_until("the orphan to be seen", TIMEOUT, || async {
         let all = namespace.list("pvm").await;
         let found = all.iter().find(|vm| vm["providerID"] == orphan.as_str() && vm["state"] == "Orphan").cloned();
         found.ok_or_else(|| format!("{all:#?}"))
@@ -178,7 +178,7 @@ async fn xa_149_xa_150_xa_151_th_30_what_the_provider_has_is_told_and_not_asked_
     .await;
     assert!(seen.get("machineRef").is_none(), "{seen}");
 
-    // XA-151: many requests, few calls.
+    // XA-151: many requests cause few calls.
     let (client, path) = (world.rig.client().await, world.path("providermachines"));
     let before = lists(&world).await;
     let asked = (0..100).map(|_| async {
@@ -189,11 +189,11 @@ async fn xa_149_xa_150_xa_151_th_30_what_the_provider_has_is_told_and_not_asked_
         answer.expect("a list");
     }
     let calls = lists(&world).await - before;
-    assert!(calls <= 2, "{calls} calls for a hundred questions");
+    assert!(calls <= 2, "{calls} calls for a hundred requests");
 
-    // XA-150: the provider's list fails.
+    // XA-150: listing the VMs fails at the provider.
     cloud.fails(json!([{"op": "list", "code": "Unavailable"}])).await;
-    wait_until("the failure to be told", PATIENCE, || async {
+    wait_until("the failure to be told", TIMEOUT, || async {
         let answer = rows().await;
         if answer.succeeded() && answer.stderr.contains("Warning:") {
             Ok(())
@@ -202,7 +202,7 @@ async fn xa_149_xa_150_xa_151_th_30_what_the_provider_has_is_told_and_not_asked_
         }
     })
     .await;
-    // kubectl and kube would follow `Retry-After` more than ten times before they report the error.
+    // kubectl and kube retry on `Retry-After` ten times and more before they report the error.
     let one = http::Request::get(format!("{path}/nobody.00000000")).body(Vec::new()).expect("a request");
     let absent = world.rig.client_without_retries().await.request_text(one).await.expect_err("nobody knows");
     assert!(matches!(&absent, kube::Error::Api(told) if told.code == 503), "{absent}");

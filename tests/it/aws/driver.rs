@@ -1,5 +1,5 @@
-//! The driver for EC2 with moto: the rows of spec/providers §11.2. A fake in `crates/driver-aws`, and the fault proxy in [`crate::aws`], cover what
-//! moto does not simulate (client tokens, lack of capacity, throttling, lost replies).
+//! The driver for EC2 against moto: the checks of spec/providers §11.2. moto does not simulate client tokens, lack of capacity, throttling and lost
+//! replies. These are tested against a fake in `crates/driver-aws` and through the fault proxy in [`crate::aws`].
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -21,7 +21,7 @@ use crate::support::{
 const ROLE: &str = "kubernetes.io/role/node";
 const REGION: &str = "eu-west-1";
 
-/// A class and its machines. The cluster in their tags belongs to this test.
+/// A class and its machines. The cluster belongs to this test alone.
 struct Cluster {
     moto: &'static Moto,
     driver: AwsDriver,
@@ -31,7 +31,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// Creates a cluster on the moto that these tests share. `None` without moto, which is printed and counted.
+    /// Starts on the moto process that these tests share. Returns `None` without moto; the skipped test is reported and counted.
     async fn new(test: &'static str, change: Value) -> Option<Self> {
         static SHARED: OnceCell<Option<Moto>> = OnceCell::const_new();
         let name = format!("aws::driver::{test}");
@@ -104,13 +104,13 @@ impl Cluster {
         self.driver.list_machines(&Self::cx(), ListRequest { class: self.class(), secret: self.secret() }).await
     }
 
-    /// The VMs in the driver's list, by machine and by instance.
+    /// The driver's list, as pairs of machine and instance.
     async fn listed(&self) -> BTreeSet<(String, String)> {
         let listed = self.list().await.expect("a list");
         listed.into_iter().map(|vm| (vm.machine_name, id_of(&vm.provider_id))).collect()
     }
 
-    /// The live instances with a name, from boto3.
+    /// The live instances with a name, as boto3 shows them.
     async fn instances(&self, machine: &str) -> Vec<Value> {
         let all = self.moto.inventory().await;
         let ours = |instance: &&Value| {
@@ -121,7 +121,7 @@ impl Cluster {
         all["instances"].as_array().into_iter().flatten().filter(ours).cloned().collect()
     }
 
-    /// Instances that another program makes with several requests, with the tags of this cluster and the name of a machine.
+    /// Instances that something else creates with several requests. They have the tags of this cluster and of a machine's name.
     async fn copies(&self, machine: &str, requests: usize, each: usize) -> Vec<String> {
         let tags = json!({"Name": machine, format!("kubernetes.io/cluster/{}", self.name): "1", ROLE: "1"});
         self.foreign(requests, each, &tags).await
@@ -208,7 +208,7 @@ async fn a_04_an_instance_of_another_cluster_is_not_touched() {
 }
 
 #[tokio::test]
-async fn a_05_an_image_that_is_not_there_is_told_in_the_words_of_ec2() {
+async fn a_05_a_missing_image_is_reported_with_the_error_of_ec2() {
     let Some(cluster) = Cluster::new("a_05", json!({"ami": "ami-0123456789abcdef0"})).await else { return };
     let (code, message) = code(cluster.create("m-1").await);
     assert_eq!(code, Code::InvalidArgument, "{message}");
@@ -216,7 +216,7 @@ async fn a_05_an_image_that_is_not_there_is_told_in_the_words_of_ec2() {
 }
 
 #[tokio::test]
-async fn a_launch_that_names_what_is_not_there_is_refused_and_leaves_nothing() {
+async fn a_launch_with_a_missing_subnet_or_type_is_refused_and_leaves_nothing() {
     let Some(cluster) = Cluster::new("refused", json!({})).await else { return };
     let interface = json!({"subnetID": "subnet-0abc", "securityGroupIDs": [cluster.moto.group]});
     let wrong = Cluster::on(cluster.moto, "refused", &json!({"networkInterfaces": [interface]}));
@@ -230,7 +230,7 @@ async fn a_launch_that_names_what_is_not_there_is_refused_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_14_wrong_credentials_are_told() {
+async fn a_14_wrong_credentials_are_reported() {
     let Some(mut cluster) = Cluster::new("a_14", json!({})).await else { return };
     let right = cluster.keys.clone();
     for keys in
@@ -274,13 +274,13 @@ async fn the_policy_of_the_documents_is_enough_and_every_action_of_it_is_needed(
         for statement in without["Statement"].as_array_mut().expect("statements") {
             let left: Vec<Value> =
                 as_list(&statement["Action"]).into_iter().filter(|other| *other != action).map(Value::from).collect();
-            // moto reads a statement without actions as one for all actions.
+            // moto treats a statement without actions as a statement about all actions.
             statement["Action"] = if left.is_empty() { json!("none:None") } else { json!(left) };
         }
         cluster.keys = cluster.moto.user(&format!("without-{}", action.replace(':', "-")), &without).await;
         let machine = action.replace(':', "-").to_lowercase();
         let outcome = life(&cluster, &machine).await;
-        // moto does not check the first two, which are part of RunInstances. The others are for checks of classes.
+        // moto does not check the first two, which belong to RunInstances. The other actions are needed for checks of classes.
         let beside = ["CreateTags", "PassRole", "DescribeSubnets", "DescribeSecurityGroups", "DescribeKeyPairs"];
         if beside.iter().any(|name| action.ends_with(name)) {
             outcome.expect("a life without this action");
@@ -294,7 +294,7 @@ async fn the_policy_of_the_documents_is_enough_and_every_action_of_it_is_needed(
     assert_eq!(needed, 6);
 }
 
-/// The life of a machine with everything that a class can configure.
+/// The life of a machine with every setting that a class supports.
 async fn life(cluster: &Cluster, machine: &str) -> Result<(), Status> {
     cluster.create(machine).await?;
     let initialized = cluster.initialize(machine).await;
@@ -330,7 +330,7 @@ async fn a_16_checks_of_source_and_destination_are_switched_off() {
 }
 
 #[tokio::test]
-async fn a_19_a_23_two_instances_of_one_machine_are_told_and_both_go() {
+async fn a_19_a_23_two_instances_of_one_machine_are_reported_and_both_are_deleted() {
     let Some(cluster) = Cluster::new("a_19", json!({})).await else { return };
     let ids = cluster.copies("m-1", 1, 2).await;
     for (code, message) in [code(cluster.status("m-1").await), code(cluster.create("m-1").await)] {
@@ -348,11 +348,11 @@ async fn a_22_an_instance_that_is_gone_is_deleted() {
     cluster.moto.aws(&["terminate", &id_of(&made.provider_id)]).await;
     assert_eq!(code(cluster.status("m-1").await).0, Code::NotFound);
     cluster.delete("m-1", "").await.expect("nothing is left");
-    cluster.delete("m-1", &format!("aws:///{REGION}/i-0123456789abcdef0")).await.expect("an id that nobody knows");
+    cluster.delete("m-1", &format!("aws:///{REGION}/i-0123456789abcdef0")).await.expect("an unknown id");
 }
 
 #[tokio::test]
-async fn c_05_an_orphan_is_ended_by_its_id_with_user_data_that_nobody_has_filled_in() {
+async fn c_05_an_orphan_is_deleted_by_its_id_with_unfilled_user_data() {
     let Some(cluster) = Cluster::new("c_05", json!({})).await else { return };
     let ids = cluster.copies("m-1", 1, 2).await;
     let mut request = cluster.request(Machine::default());
@@ -379,13 +379,13 @@ async fn a_26_an_annotation_places_the_instance() {
         .get_or_insert_default()
         .insert("machine.sapcloud.io/awsPlacement".to_owned(), r#"{"Tenancy":"dedicated"}"#.to_owned());
     cluster.driver.create_machine(&Cluster::cx(), cluster.request(machine)).await.expect("an instance");
-    // moto accepts the tenancy but does not return it.
+    // moto accepts the tenancy but never shows it.
     let placed = |form: &&String| form.contains("Action=RunInstances") && form.contains("Placement.Tenancy=dedicated");
     assert_eq!(cluster.moto.forms_of(&cluster.keys).iter().filter(placed).count(), 1);
 }
 
 #[tokio::test]
-async fn a_28_lists_have_stopped_instances_and_no_others() {
+async fn a_28_lists_contain_stopped_instances_but_no_terminated_ones() {
     let Some(cluster) = Cluster::new("a_28", json!({})).await else { return };
     let [stopped, runs, ended] = ["stopped", "runs", "ended"];
     let mut expected = BTreeSet::new();
@@ -398,7 +398,7 @@ async fn a_28_lists_have_stopped_instances_and_no_others() {
     cluster.moto.aws(&["terminate", &id(ended)]).await;
     let left: BTreeSet<_> = expected.iter().filter(|(name, _)| name != ended).cloned().collect();
     assert_eq!(cluster.listed().await, left);
-    // A tag of the cluster is removed: then the instance belongs to no cluster.
+    // An instance without the tag of the cluster belongs to no cluster.
     cluster.moto.aws(&["untag", &id(runs), "kubernetes.io/cluster/a_28"]).await;
     assert_eq!(cluster.listed().await, [(stopped.to_owned(), id(stopped))].into());
 }
@@ -406,11 +406,11 @@ async fn a_28_lists_have_stopped_instances_and_no_others() {
 #[tokio::test]
 async fn a_29_a_list_of_1200_instances_has_all_of_them() {
     let name = "aws::driver::a_29";
-    // The lists of the other tests would become long too.
+    // In the shared moto process, the lists of other tests would become long, too.
     let Some(moto) = Moto::start(name, Types::Offered).await else { return };
     scratch::count_ran(name);
     let cluster = Cluster::on(Box::leak(Box::new(moto)), "a_29", &json!({}));
-    // moto counts launches on its pages, not instances: the first page has 500 launches, the second page the last one.
+    // moto pages by launches, not by instances: the first page has 500 launches, and the second page has the last one.
     let mut made: BTreeSet<_> = cluster.copies("m", 500, 1).await.into_iter().collect();
     made.extend(cluster.copies("m", 1, 700).await);
     let listed: Vec<String> = cluster.list().await.expect("a list").iter().map(|vm| id_of(&vm.provider_id)).collect();

@@ -1,8 +1,8 @@
-//! A fleet on moto while replies are lost, EC2 throttles and returns stale data, and the manager is killed at random moments: in the end each machine
-//! has had one instance, and nothing is left behind.
+//! A fleet on moto while replies are lost, EC2 throttles and returns stale data, and the manager is killed at random moments. In the end each machine
+//! has had exactly one instance, and nothing is left behind.
 //!
-//! The fault proxy makes the faults, and adds what moto lacks compared with EC2: client tokens, and a second termination of an instance that
-//! succeeds. `MCM_TEST_SEED` repeats the moments of the kills, `MCM_AWS_FAULTS=N` sets the number of machines.
+//! The fault proxy causes the faults. It also adds behaviour of EC2 that moto lacks: client tokens, and a second termination of an instance that
+//! succeeds. `MCM_TEST_SEED` repeats the moments of the kills. `MCM_AWS_FAULTS=N` chooses the number of machines.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -23,16 +23,16 @@ use crate::{
     },
 };
 
-/// The number of machines in every run. The nightly run has more.
+/// Machines in every run; the nightly run has more.
 const MACHINES: usize = 30;
 const KILLS: usize = 8;
-const PATIENCE: Duration = Duration::from_secs(900);
-/// The answer of EC2 when it throttles.
+const TIMEOUT: Duration = Duration::from_secs(900);
+/// The answer of EC2 to a client with too many requests.
 const THROTTLED: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Response><Errors><Error><Code>RequestLimitExceeded</Code>\
     <Message>Request limit exceeded.</Message></Error></Errors><RequestID>2f4e7a10-9a63-4d0c-8b1c-0d5f6a7b8c9d</RequestID></Response>";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_03_a_fleet_has_one_instance_for_each_machine_whatever_gets_lost() {
+async fn a_03_a_fleet_has_one_instance_for_each_machine_in_spite_of_lost_replies() {
     let Some(stage) = Stage::new("aws::faults::a_fleet_has_one_instance_for_each_machine").await else { return };
     let machines = std::env::var("MCM_AWS_FAULTS").ok().and_then(|text| text.parse().ok()).unwrap_or(MACHINES);
     let seed = std::env::var("MCM_TEST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(rand::random);
@@ -41,7 +41,7 @@ async fn a_03_a_fleet_has_one_instance_for_each_machine_whatever_gets_lost() {
 
     let proxy = FaultProxy::before(&stage.moto.url).await.expect("a port");
     proxy.keep_to_tokens("ClientToken");
-    // EC2 accepts any number of terminations of an instance. In moto the second one fails because the network interface is missing
+    // EC2 accepts repeated terminations of an instance. moto fails on the second one, because the network interface is missing
     // (InvalidNetworkInterfaceID.NotFound).
     proxy.forward_once(action("TerminateInstances"));
     let options = ManagerOptions {
@@ -56,7 +56,7 @@ async fn a_03_a_fleet_has_one_instance_for_each_machine_whatever_gets_lost() {
     deployment["spec"]["replicas"] = json!(machines);
     stage.namespace.apply(&deployment.to_string()).await.succeed();
     killed(&mut manager, &mut chance).await;
-    wait_until("all machines to run", PATIENCE, || async {
+    wait_until("all machines to run", TIMEOUT, || async {
         let all = stage.namespace.list("machines").await;
         let running = all.iter().filter(|machine| fleet::phase(machine) == "Running").count();
         let waiting = all.iter().filter(|machine| fleet::phase(machine) != "Running").map(fleet::describe);
@@ -70,7 +70,7 @@ async fn a_03_a_fleet_has_one_instance_for_each_machine_whatever_gets_lost() {
     stage.namespace.kubectl(&["delete", "machinedeployment", DEPLOYMENT, "--wait=false"]).await.succeed();
     killed(&mut manager, &mut chance).await;
     for resource in ["machines", "machinesets", "machinedeployments"] {
-        none_left(&stage.namespace, resource, PATIENCE).await;
+        none_left(&stage.namespace, resource, TIMEOUT).await;
     }
     stage.account_and_cluster_are_empty().await;
     println!("{machines} machines are gone: {}, {} of them EC2 has got", counted(&actions(&proxy)), arrived(&stage));
@@ -78,7 +78,7 @@ async fn a_03_a_fleet_has_one_instance_for_each_machine_whatever_gets_lost() {
     assert_eq!(manager.terminate(), 0, "{}", manager.log());
 }
 
-/// Kills the manager at random moments. At the end it runs.
+/// Kills the manager at random moments; at the end it is running.
 async fn killed(manager: &mut TestManager, chance: &mut ChaCha8Rng) {
     for _ in 0..KILLS {
         tokio::time::sleep(Duration::from_millis(chance.random_range(1000..6000))).await;
@@ -88,14 +88,14 @@ async fn killed(manager: &mut TestManager, chance: &mut ChaCha8Rng) {
     manager.wait_until_ready().await;
 }
 
-/// The faults have different periods, so that their combinations change.
+/// Each kind of fault has its own period, so that the faults coincide in changing combinations.
 fn faults_of_creations(proxy: &FaultProxy) {
     proxy.clear();
     proxy.add(throttling());
     proxy.add(Rule::new(action("RunInstances"), Fault::LoseReply).every(3));
     proxy.add(Rule::new(action("RunInstances"), Fault::Delay(Duration::from_millis(700))).every(4));
     proxy.add(Rule::new(action("ModifyNetworkInterfaceAttribute"), Fault::LoseReply).every(5));
-    // EC2 still returns that there is no instance.
+    // EC2 returns stale data: the instance is not visible yet.
     proxy.add(Rule::new(is_lookup, Fault::Stale).every(7));
     proxy.add(Rule::new(action("DescribeInstances"), Fault::Cut(100)).every(13));
     proxy.add(Rule::new(any, Fault::Drop).every(17));
@@ -109,25 +109,25 @@ fn faults_of_deletions(proxy: &FaultProxy) {
     proxy.add(Rule::new(action("DescribeInstances"), Fault::Drop).every(17));
 }
 
-/// Seldom, because after each of these the driver halves its rate for some time.
+/// Throttles rarely, because the driver halves its rate for a while after each throttled reply.
 fn throttling() -> Rule {
     Rule::new(any, Fault::Answer(Reply::new(503, THROTTLED))).every(120)
 }
 
-/// A search for the instance of one machine, by its tags.
-fn is_lookup(seen: &ReceivedRequest) -> bool {
-    seen.parameter("Action") == "DescribeInstances" && seen.parameter("Filter.1.Name") == "tag:Name"
+/// A lookup of the instance of one machine by its tags.
+fn is_lookup(request: &ReceivedRequest) -> bool {
+    request.parameter("Action") == "DescribeInstances" && request.parameter("Filter.1.Name") == "tag:Name"
 }
 
 fn actions(proxy: &FaultProxy) -> Vec<String> {
-    proxy.requests().iter().map(|seen| seen.parameter("Action").to_owned()).collect()
+    proxy.requests().iter().map(|request| request.parameter("Action").to_owned()).collect()
 }
 
 fn arrived(stage: &Stage) -> usize {
     stage.moto.actions_of(&stage.moto.manager).len()
 }
 
-/// Each name has had only one instance: EC2 also shows terminated instances.
+/// Each name has had exactly one instance in total; EC2 also shows terminated instances.
 async fn each_machine_has_had_one_instance(stage: &Stage, count: usize) {
     let machines = stage.namespace.list("machines").await;
     let wanted: BTreeMap<_, _> =

@@ -1,7 +1,8 @@
-//! The program makes instances of EC2: kubectl, a real API server, `mcm serve`, moto with its checks, and kubelets that read moto with boto3.
+//! The program creates instances of EC2: with kubectl, a real API server, `mcm serve`, moto with its checks on, and kubelets that query moto with
+//! boto3.
 //!
-//! The manifests are those of the design notes. Three values in them belong to an account, and are replaced by those of moto's account: keys, subnet
-//! and security group.
+//! The manifests are those of the design notes. Keys, subnet and security group belong to the account that the manifests come from; the tests replace
+//! them with those of the account in moto.
 
 mod driver;
 mod faults;
@@ -27,11 +28,11 @@ pub const DEPLOYMENT: &str = "shoot--i034796--tre-worker-q3rb4-z1";
 pub const CLASS: &str = "shoot--i034796--tre-worker-q3rb4-z1-30c4a";
 const NEW_CLASS: &str = "shoot--i034796--tre-worker-q3rb4-z1-77777";
 const KEY_PAIR: &str = "shoot--i544024--hana-test-ssh-publickey";
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 /// A simulated cloud that impersonates no provider.
 pub const NO_SIMULATION: &str = "seed: 1\nimpersonate: []\n";
 
-/// A cluster, a cloud and a manager of machines.
+/// A cluster, a cloud and a namespace with machines.
 pub struct Stage {
     pub rig: Arc<Rig>,
     pub moto: Moto,
@@ -76,11 +77,11 @@ impl Stage {
         self.namespace.kubectl(&["scale", "machinedeployment", DEPLOYMENT, &replicas]).await.succeed();
     }
 
-    /// Waits until the account has one instance for each machine, and nothing else.
+    /// Waits until the account has exactly one instance per machine, and no other network interface or volume.
     async fn each_machine_has_its_instance(&self, count: usize) -> Vec<Value> {
-        let machines = running_machines(&self.namespace, count, PATIENCE).await;
+        let machines = running_machines(&self.namespace, count, TIMEOUT).await;
         let wanted: BTreeSet<_> = machines.iter().map(|machine| id_of(text(machine, "/spec/providerID"))).collect();
-        wait_until("one instance for each machine", PATIENCE, || async {
+        wait_until("one instance for each machine", TIMEOUT, || async {
             let inventory = self.moto.inventory().await;
             let found = inventory["instances"].as_array().cloned().unwrap_or_default();
             let ids: BTreeSet<_> = found.iter().map(|instance| text(instance, "/InstanceId").to_owned()).collect();
@@ -92,16 +93,16 @@ impl Stage {
         machines
     }
 
-    /// Waits until the account is empty and there are no Nodes.
+    /// Waits until the account has no instance, network interface or volume, and the cluster has no Node.
     pub async fn account_and_cluster_are_empty(&self) {
-        wait_until("an empty account", PATIENCE, || async {
+        wait_until("an empty account", TIMEOUT, || async {
             let inventory = self.moto.inventory().await;
             let left =
                 ["instances", "interfaces", "volumes"].map(|what| inventory[what].as_array().map_or(0, Vec::len));
             expect(left == [0, 0, 0], || summary(&inventory))
         })
         .await;
-        wait_until("the last node to go", PATIENCE, || async {
+        wait_until("the last node to go", TIMEOUT, || async {
             let nodes = self.nodes().await;
             expect(nodes.is_empty(), || format!("{:?}", nodes.iter().map(name).collect::<Vec<_>>()))
         })
@@ -112,10 +113,10 @@ impl Stage {
         items(&self.rig.kubectl(&["get", "nodes", "-o", "json"]).await.json())
     }
 
-    async fn everything_goes(&self) {
+    async fn delete_everything(&self) {
         self.namespace.kubectl(&["delete", "machinedeployment", DEPLOYMENT, "--wait=false"]).await.succeed();
         for resource in ["machines", "machinesets", "machinedeployments"] {
-            none_left(&self.namespace, resource, PATIENCE).await;
+            none_left(&self.namespace, resource, TIMEOUT).await;
         }
         self.account_and_cluster_are_empty().await;
         self.namespace.kubectl(&["delete", "machineclass", "--all", "--timeout=300s"]).await.succeed();
@@ -126,7 +127,7 @@ fn id_of(provider_id: &str) -> String {
     provider_id.rsplit('/').next().unwrap_or_default().to_owned()
 }
 
-/// An inventory in a few words.
+/// A short summary of an inventory.
 fn summary(inventory: &Value) -> String {
     let of = |what: &str, id: &str| {
         let all = inventory[what].as_array().into_iter().flatten();
@@ -141,12 +142,12 @@ fn summary(inventory: &Value) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_manifests_of_the_design_notes_become_instances_and_go_again() {
+async fn the_manifests_of_the_design_notes_become_instances_and_are_deleted_again() {
     let Some(stage) = Stage::new("aws::the_manifests_of_the_design_notes_become_instances").await else { return };
     let endpoint = format!("--provider-endpoint=AWS={}", stage.moto.url);
     let options = ManagerOptions {
         simulation: NO_SIMULATION.to_owned(),
-        // Logs everything, to check that the log contains no secret.
+        // The highest verbosity, to check that no secret is logged.
         flags: vec![endpoint, "-v=10".to_owned()],
         rights: Rights::Generated,
     };
@@ -160,15 +161,15 @@ async fn the_manifests_of_the_design_notes_become_instances_and_go_again() {
     let machines = stage.each_machine_has_its_instance(3).await;
     let user_data = instances_are_as_the_class_says(&stage, &machines).await;
     nodes_are_of_their_machines(&stage, &machines).await;
-    let asked = stage.moto.actions_of(&stage.moto.manager);
-    println!("requests to EC2 until 3 machines run: {}", counted(&asked));
+    let requested = stage.moto.actions_of(&stage.moto.manager);
+    println!("requests to EC2 until 3 machines run: {}", counted(&requested));
 
-    it_rolls_to_another_type(&stage).await;
+    roll_to_another_type(&stage).await;
     stage.scale(1).await;
     stage.each_machine_has_its_instance(1).await;
-    stage.everything_goes().await;
-    let asked = stage.moto.actions_of(&stage.moto.manager);
-    println!("requests to EC2 for 6 machines until all are gone: {}", counted(&asked));
+    stage.delete_everything().await;
+    let requested = stage.moto.actions_of(&stage.moto.manager);
+    println!("requests to EC2 for 6 machines until all are gone: {}", counted(&requested));
 
     c_14_no_secret_is_logged(&manager.log(), &stage, &user_data);
     assert_eq!(manager.terminate(), 0, "{}", manager.log());
@@ -181,11 +182,11 @@ pub fn counted(actions: &[String]) -> String {
     format!("{} in all, {}", actions.len(), counts.collect::<Vec<_>>().join(", "))
 }
 
-/// Compares the instances in boto3 with the class, and returns their user data.
+/// Checks the instances against the class, as boto3 shows them, and returns their user data.
 async fn instances_are_as_the_class_says(stage: &Stage, machines: &[Value]) -> Vec<String> {
     let inventory = stage.moto.inventory().await;
     let class = stage.class(CLASS);
-    let mut told = Vec::new();
+    let mut all_user_data = Vec::new();
     for machine in machines {
         let (id, machine) = (id_of(text(machine, "/spec/providerID")), name(machine));
         let one = |what: &str, pointer: &str| {
@@ -222,9 +223,9 @@ async fn instances_are_as_the_class_says(stage: &Stage, machines: &[Value]) -> V
         let wanted =
             user_data.starts_with("#!/bin/sh\njoin --token ") && user_data.contains(&format!(" --name {machine}"));
         assert!(wanted && !user_data.contains("<<"), "{user_data}");
-        told.push(user_data);
+        all_user_data.push(user_data);
     }
-    told
+    all_user_data
 }
 
 fn tags_of(resource: &Value) -> Value {
@@ -232,7 +233,7 @@ fn tags_of(resource: &Value) -> Value {
     Value::Object(tags.map(|tag| (text(tag, "/Key").to_owned(), tag["Value"].clone())).collect())
 }
 
-/// Nodes have the private DNS name of their instance, and its id in the format of AWS's own controller: with the zone.
+/// A Node has the private DNS name of its instance, and its provider id as AWS's own controller writes it: with the zone.
 async fn nodes_are_of_their_machines(stage: &Stage, machines: &[Value]) {
     let (nodes, instances) = (stage.nodes().await, stage.instances().await);
     assert_eq!(nodes.len(), machines.len());
@@ -249,7 +250,7 @@ async fn nodes_are_of_their_machines(stage: &Stage, machines: &[Value]) {
     }
 }
 
-async fn it_rolls_to_another_type(stage: &Stage) {
+async fn roll_to_another_type(stage: &Stage) {
     let mut class = stage.class(NEW_CLASS);
     class["providerSpec"]["machineType"] = json!("m5.large");
     class["nodeTemplate"]["instanceType"] = json!("m5.large");
@@ -257,7 +258,7 @@ async fn it_rolls_to_another_type(stage: &Stage) {
     let class = json!({ "kind": "MachineClass", "name": NEW_CLASS });
     let change = json!({ "spec": { "template": { "spec": { "class": class } } } }).to_string();
     stage.namespace.kubectl(&["patch", "machinedeployment", DEPLOYMENT, "--type=merge", "-p", &change]).await.succeed();
-    wait_until("the rollout", 2 * PATIENCE, || async {
+    wait_until("the rollout", 2 * TIMEOUT, || async {
         rolled_out(&stage.namespace.get("machinedeployment", DEPLOYMENT).await, 3)
     })
     .await;

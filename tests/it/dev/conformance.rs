@@ -1,4 +1,4 @@
-//! The conformance checks with both servers: one table, and any difference is a failure.
+//! Runs the conformance probes against both servers: one table, and any difference is a failure.
 
 use std::{collections::BTreeSet, io::Write, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{
     support::{Backend, Rig, process::Process, scratch::count_ran, wait_until},
 };
 
-/// The number of watches whose connections are closed.
+/// The number of watchers whose connections are cut.
 const WATCHERS: usize = 50;
 
 /// The results of a part of the table.
@@ -36,9 +36,9 @@ impl Tally {
 
     fn end(self, server: &str) {
         let Self { ran, wrong } = self;
-        // Written past the test harness, which does not print the output of passing tests.
+        // Writes to stderr directly, because the test harness hides the output of passing tests.
         let _ = writeln!(std::io::stderr(), "conformance, {server}: {ran} probes, {} failed", wrong.len());
-        assert_eq!(ran, conformance::probes().len(), "every probe is for every server");
+        assert_eq!(ran, conformance::probes().len(), "every probe runs on every server");
         assert!(wrong.is_empty(), "{} of {ran} probes fail:\n{}", wrong.len(), wrong.join("\n"));
     }
 }
@@ -65,7 +65,7 @@ fn dev_server(without: BTreeSet<StandIn>) -> DevServer {
 async fn the_development_server_conforms() {
     let server = dev_server(BTreeSet::new());
     let client = server.client("prober", "default");
-    // So that there are objects before the window of every watch.
+    // Compact first, so that old revisions exist that no watch can start from.
     install_definition(&client).await;
     server.compact();
     let mut tally = Tally::default();
@@ -77,7 +77,7 @@ async fn the_development_server_conforms() {
     tally.end("development server");
 }
 
-/// A controller that the rig does not run by default: it would write into every namespace whose writes other tests count.
+/// The rig normally runs without this controller, because it writes into every namespace, and other tests count those writes.
 fn service_accounts(rig: &Rig) -> Process {
     Process::start(
         &rig.folder,
@@ -102,7 +102,7 @@ async fn a_real_api_server_conforms() {
     let client = rig.client_without_retries().await;
     install_definition(&client).await;
     let mut tally = Tally::default();
-    // Before there are pods to count.
+    // Before the disruption controller runs.
     tally.run(&client, |probe| probe.needs == Needs::UncountedBudgets).await;
     rig.with_controller_manager().await;
     let _accounts = service_accounts(&rig);
@@ -129,7 +129,7 @@ async fn probe_with_programs(rig: &Arc<Rig>) {
     programs::xa_135_a_wrong_token(rig).await;
 }
 
-/// Fifty watches of one process lose their connections repeatedly: each continues at its version.
+/// Fifty watchers in one process lose their connections again and again. Each watcher resumes at its last resource version.
 #[tokio::test(flavor = "multi_thread")]
 async fn xa_134_cut_watchers_resume_and_list_once() {
     count_ran("dev::conformance::xa_134_cut_watchers_resume");
@@ -149,8 +149,8 @@ async fn xa_134_cut_watchers_resume_and_list_once() {
         };
         maps.create(&PostParams::default(), &map).await.unwrap();
         wait_until(&format!("all watchers to see {marker}"), Duration::from_secs(60), || async {
-            let blind = followers.iter().filter(|follower| !follower.has_seen(&marker)).count();
-            if blind == 0 { Ok(()) } else { Err(format!("{blind} have not")) }
+            let missing = followers.iter().filter(|follower| !follower.has_seen(&marker)).count();
+            if missing == 0 { Ok(()) } else { Err(format!("{missing} watchers miss it")) }
         })
         .await;
         listening.drop_connections();
@@ -159,14 +159,14 @@ async fn xa_134_cut_watchers_resume_and_list_once() {
     assert_eq!(lists, [1; WATCHERS], "no list but the first");
 }
 
-/// A watch and its events.
+/// A watcher and the events that it has received.
 struct Follower {
-    told: tokio::sync::watch::Receiver<Told>,
+    events_so_far: tokio::sync::watch::Receiver<Received>,
     _task: tokio::task::JoinSet<()>,
 }
 
 #[derive(Default)]
-struct Told {
+struct Received {
     names: BTreeSet<String>,
     lists: usize,
 }
@@ -177,30 +177,30 @@ impl Follower {
         let file = kube::config::Kubeconfig::from_yaml(kubeconfig).unwrap();
         let config = kube::Config::from_custom_kubeconfig(file, &kube::config::KubeConfigOptions::default()).await;
         let client = kube::Client::try_from(config.unwrap()).unwrap();
-        let (tell, told) = tokio::sync::watch::channel(Told::default());
+        let (sender, events_so_far) = tokio::sync::watch::channel(Received::default());
         let mut events = watcher(Api::<ConfigMap>::namespaced(client, "default"), watcher::Config::default())
             .default_backoff()
             .boxed();
         let mut task = tokio::task::JoinSet::new();
         task.spawn(async move {
             while let Some(event) = events.next().await {
-                tell.send_modify(|told| match event {
-                    Ok(watcher::Event::Init) => told.lists += 1,
+                sender.send_modify(|events_so_far| match event {
+                    Ok(watcher::Event::Init) => events_so_far.lists += 1,
                     Ok(watcher::Event::InitApply(map) | watcher::Event::Apply(map)) => {
-                        told.names.extend(map.metadata.name);
+                        events_so_far.names.extend(map.metadata.name);
                     }
                     Ok(watcher::Event::InitDone | watcher::Event::Delete(_)) | Err(_) => {}
                 });
             }
         });
-        Self { told, _task: task }
+        Self { events_so_far, _task: task }
     }
 
     fn has_seen(&self, name: &str) -> bool {
-        self.told.borrow().names.contains(name)
+        self.events_so_far.borrow().names.contains(name)
     }
 
     fn lists(&self) -> usize {
-        self.told.borrow().lists
+        self.events_so_far.borrow().lists
     }
 }

@@ -1,4 +1,4 @@
-//! The limits of the API server of `mcm dev`, set by its flags.
+//! The limits of the API server of `mcm dev`, set with its flags.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use http::Request;
 use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 
 use crate::{
-    dev::{client, order, start},
+    dev::{client, send_hook, start},
     support::{
         scratch::{count_ran, subfolder},
         wait_until,
@@ -16,13 +16,13 @@ use crate::{
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const SECRETS: &str = "/api/v1/namespaces/default/secrets";
 
-/// The status and the head of an answer. The body may be incomplete.
+/// Status and headers of an answer; the body may still arrive.
 async fn ask(client: &kube::Client, path: &str) -> http::Response<kube::client::Body> {
     let request = Request::get(path).body(kube::client::Body::empty()).expect("a request");
     client.send(request).await.expect("an answer")
 }
 
-/// A client of a user who is no administrator.
+/// A client of a user without administrator rights.
 async fn with_token(kubeconfig: &std::path::Path, token: &str) -> kube::Client {
     let file = Kubeconfig::read_from(kubeconfig).expect("the kubeconfig is there");
     let config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
@@ -54,11 +54,11 @@ async fn requests_and_watches_are_limited_by_flags() {
     })
     .await;
     let alice = with_token(&kubeconfig, "secret-of-alice").await;
-    let slow = order(&socket, r#"{"hook": "delay", "resource": "configmaps", "milliseconds": 30000}"#);
+    let slow = send_hook(&socket, r#"{"hook": "delay", "resource": "configmaps", "milliseconds": 30000}"#);
     assert!(slow.starts_with("HTTP/1.1 200"), "{slow}");
 
     let began = Instant::now();
-    // The request that checks for a free place may use it for a moment.
+    // The request that checks the limit may hold the only slot itself for a moment. Therefore the slow request is repeated.
     let slow = async {
         loop {
             let answer = ask(&alice, MAPS).await;
@@ -68,8 +68,8 @@ async fn requests_and_watches_are_limited_by_flags() {
         }
     };
     let meanwhile = async {
-        // Until the slow request has its place.
-        wait_until("the only place to be taken", Duration::from_secs(4), || async {
+        // Until the slow request holds the slot.
+        wait_until("the only slot to be in use", Duration::from_secs(4), || async {
             let refused = ask(&alice, SECRETS).await;
             let retry = refused.headers().get("retry-after").cloned();
             if refused.status() == 429 && retry.is_some_and(|retry| retry == "1") {
@@ -80,7 +80,7 @@ async fn requests_and_watches_are_limited_by_flags() {
         })
         .await;
         assert_eq!(ask(&admin, SECRETS).await.status(), 200, "administrators are answered");
-        assert_eq!(ask(&alice, "/readyz").await.status(), 200, "health is told");
+        assert_eq!(ask(&alice, "/readyz").await.status(), 200, "health endpoints are answered");
         let first = ask(&alice, &format!("{SECRETS}?watch=1")).await;
         assert_eq!(
             (first.status().as_u16(), ask(&admin, &format!("{SECRETS}?watch=1")).await.status().as_u16()),
@@ -91,5 +91,5 @@ async fn requests_and_watches_are_limited_by_flags() {
     assert_eq!(slow.status(), 504);
     let took = began.elapsed();
     assert!((Duration::from_secs(4)..Duration::from_secs(25)).contains(&took), "{took:?}");
-    assert_eq!(ask(&alice, SECRETS).await.status(), 200, "there is a place again");
+    assert_eq!(ask(&alice, SECRETS).await.status(), 200, "the slot is free again");
 }

@@ -1,4 +1,4 @@
-//! `mcm dev` from outside: it is ready soon, machines run, and no acknowledged write is ever lost.
+//! Runs `mcm dev` as a user does: it is ready soon, machines run, and no acknowledged write is ever lost.
 
 mod conformance;
 mod limits;
@@ -64,7 +64,7 @@ async fn the_example_has_running_machines() {
         if found.items.len() == 3 { Ok(found.items[0].name_any()) } else { Err(format!("{} nodes", found.items.len())) }
     })
     .await;
-    // README: there is no scheduler, but a pod runs on the node that it names.
+    // README: there is no scheduler. A pod that names its node runs.
     let pods: Api<Pod> = Api::namespaced(client, "default");
     for (name, node) in [("placed", Some(node)), ("elsewhere", None)] {
         let spec = json!({"nodeName": node, "containers": [{"name": "c", "image": "i"}]});
@@ -83,7 +83,7 @@ async fn the_example_has_running_machines() {
     assert_eq!(phase("elsewhere").await.as_deref(), Ok("Pending"));
 }
 
-/// Gets a path, as text.
+/// Reads a path as text.
 async fn raw(client: &kube::Client, path: &str, accept: &str) -> Result<String, kube::Error> {
     let request = http::Request::get(path).header("accept", accept).body(Vec::new()).expect("a request");
     client.request_text(request).await
@@ -121,7 +121,7 @@ async fn xa_138_xa_140_views_are_served_behind_it_and_can_be_switched_off() {
     assert!(document.contains("MachineOutlook"), "{document}");
     let swagger = raw(&asked, "/openapi/v2", "application/json").await.expect("a document of everything");
     assert!(swagger.contains("views.v1alpha1.MachineOutlook") && swagger.contains("io.k8s.api.core.v1.Pod"));
-    // Views are computed: they can't be deleted, and headers of other programs don't change the user.
+    // Views are computed: they cannot be deleted, and identity headers of clients are ignored.
     let refused = asked.request_text(http::Request::delete(outlooks).body(Vec::new()).expect("a request")).await;
     assert!(refused.is_err_and(|error| error.to_string().contains("does not allow this method")));
     process.kill();
@@ -143,7 +143,7 @@ async fn xa_138_xa_140_views_are_served_behind_it_and_can_be_switched_off() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn secrets_for_tokens_of_accounts_are_filled_and_the_token_is_good() {
+async fn service_account_token_secrets_are_filled_with_a_valid_token() {
     count_ran("dev::secrets_for_tokens_of_accounts_are_filled");
     let server = DevServer::start(DevServerOptions::default()).expect("memory is there");
     let client = server.client("tester", "default");
@@ -153,7 +153,7 @@ async fn secrets_for_tokens_of_accounts_are_filled_and_the_token_is_good() {
         client.request(request).await.unwrap_or_else(|error| panic!("{path}: {error}"))
     };
     let secrets = "/api/v1/namespaces/default/secrets";
-    // The Secret comes first and waits for its account.
+    // The Secret exists first and waits for its service account.
     let annotations = json!({"kubernetes.io/service-account.name": "robot"});
     let secret = json!({
         "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token",
@@ -229,8 +229,8 @@ async fn xa_133_no_acknowledged_write_is_lost_by_a_kill() {
 
 /// TH-38: requests that a page in a browser could send.
 #[tokio::test(flavor = "multi_thread")]
-async fn th_38_pages_of_the_web_get_nothing() {
-    count_ran("dev::th_38_pages_of_the_web_get_nothing");
+async fn th_38_web_pages_get_no_access() {
+    count_ran("dev::th_38_web_pages_get_no_access");
     let folder = subfolder("dev-web");
     let (process, kubeconfig) = start(&folder, &["--api-server-only"]);
     wait_until("the API server", Duration::from_secs(30), || async {
@@ -269,8 +269,8 @@ async fn th_38_pages_of_the_web_get_nothing() {
     }
 }
 
-/// A request for a fault of the server, as sent by curl.
-pub fn order(socket: &Path, hook: &str) -> String {
+/// Sends a command to the test hooks of the server, as curl does.
+pub fn send_hook(socket: &Path, hook: &str) -> String {
     use std::io::{Read, Write};
     let mut stream = std::os::unix::net::UnixStream::connect(socket).expect("the socket of the hooks");
     let head =
@@ -282,8 +282,8 @@ pub fn order(socket: &Path, hook: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn hooks_do_what_is_ordered() {
-    count_ran("dev::hooks_do_what_is_ordered");
+async fn test_hooks_execute_their_commands() {
+    count_ran("dev::test_hooks_execute_their_commands");
     let folder = subfolder("dev-hooks");
     let socket = folder.join("hooks.sock");
     let flag = format!("--test-hooks={}", socket.display());
@@ -298,7 +298,7 @@ async fn hooks_do_what_is_ordered() {
         metadata: kube::core::ObjectMeta { name: Some(name.to_owned()), ..Default::default() },
         ..ConfigMap::default()
     };
-    let taken = order(
+    let taken = send_hook(
         &socket,
         r#"{"hook": "fail-next", "verb": "create", "resource": "configmaps", "status": 409, "times": 2}"#,
     );
@@ -313,16 +313,16 @@ async fn hooks_do_what_is_ordered() {
     }
     maps.create(&PostParams::default(), &named("m")).await.expect("the third one is let through");
 
-    // A watch is open until its connection is closed.
+    // A watch lasts until its connection is cut.
     let told = maps.watch(&kube::api::WatchParams::default(), "0").await.expect("a watch");
     let mut told = Box::pin(told);
     futures::StreamExt::next(&mut told).await.expect("what is there").expect("an event");
-    assert!(order(&socket, r#"{"hook": "drop-connections"}"#).contains("200 OK"));
+    assert!(send_hook(&socket, r#"{"hook": "drop-connections"}"#).contains("200 OK"));
     let end = tokio::time::timeout(Duration::from_secs(30), async {
         while let Some(Ok(_)) = futures::StreamExt::next(&mut told).await {}
     });
     end.await.expect("the watch ends");
     maps.get("m").await.expect("new connections are taken");
-    let refused = order(&socket, r#"{"hook": "rain"}"#);
+    let refused = send_hook(&socket, r#"{"hook": "rain"}"#);
     assert!(refused.starts_with("HTTP/1.1 400") && refused.contains("unknown variant `rain`"), "{refused}");
 }

@@ -1,4 +1,4 @@
-//! A Go program of client-go's informers and clients (`tests/go-client`) on both API servers.
+//! A Go program with the informers and clients of client-go (`tests/go-client`) on both API servers.
 
 use std::{
     path::PathBuf,
@@ -37,15 +37,15 @@ async fn works_with(backend: Backend, test: &str) {
     let run = tokio::process::Command::new(program)
         .arg("--kubeconfig")
         .arg(rig.admin_kubeconfig())
-        // Use streaming lists, also if this version of client-go does not do so by default.
+        // Requests streaming lists, independent of the default of this client-go version.
         .env("KUBE_FEATURE_WatchListClient", "true")
         .kill_on_drop(true)
         .output()
         .await
         .expect("the program starts");
-    let told = String::from_utf8_lossy(&run.stdout);
-    assert!(run.status.success(), "{backend:?}:\n{told}{}", String::from_utf8_lossy(&run.stderr));
-    println!("{backend:?}: {}", told.lines().last().unwrap_or_default());
+    let text = String::from_utf8_lossy(&run.stdout);
+    assert!(run.status.success(), "{backend:?}:\n{text}{}", String::from_utf8_lossy(&run.stderr));
+    println!("{backend:?}: {}", text.lines().last().unwrap_or_default());
 }
 
 async fn things_are_served(rig: &Arc<Rig>) {
@@ -57,7 +57,7 @@ async fn things_are_served(rig: &Arc<Rig>) {
     .await;
 }
 
-/// The program, or why it can't be built.
+/// The built program, or the reason why there is none.
 fn build() -> Result<PathBuf, String> {
     assets::printed_by("go-client", "there is no Go client to test with: install Go and run scripts/go-client")
 }

@@ -1,6 +1,6 @@
-//! Replacements for the halves of the Go original. They write like the original: whole objects with PUT, with types that drop unknown fields, the
-//! status separately, with the names of its field managers and with its texts (spec/machine-controller §1.8 and §6, spec/deployment-and-set §6;
-//! `tests/fixtures/go` has what it left behind).
+//! Stand-ins for the two halves of the Go original. They write as it does: whole objects by PUT, from types that drop unknown fields, the status
+//! separately, with the names of its field managers and with its texts (spec/machine-controller §1.8 and §6, spec/deployment-and-set §6;
+//! `tests/fixtures/go` contains objects that the original wrote).
 
 use std::{
     collections::BTreeSet,
@@ -20,10 +20,10 @@ use crate::support::cluster_object::{has_finalizer, name, number, text};
 pub const FINALIZER: &str = "machine.sapcloud.io/machine-controller-manager";
 const NODE_FINALIZER: &str = "node.machine.sapcloud.io/machine-controller";
 const PRIORITY: &str = "machinepriority.machine.sapcloud.io";
-/// Pause between two passes.
+/// The pause between two passes.
 const PAUSE: Duration = Duration::from_millis(150);
 
-/// A running half. It ends when this value is dropped.
+/// A running half; dropping this value ends it.
 pub struct GoHalf {
     task: JoinHandle<()>,
     sick: Arc<Mutex<BTreeSet<String>>>,
@@ -35,7 +35,7 @@ impl Drop for GoHalf {
     }
 }
 
-/// The half, which is also the name of its Lease.
+/// Names a half; the name of its Lease follows from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     Sets,
@@ -52,13 +52,13 @@ impl Which {
 }
 
 impl GoHalf {
-    /// Starts the half of a namespace, with its Lease.
+    /// Starts the half in a namespace, with its Lease.
     pub fn start(which: Which, client: Client, namespace: &str) -> Self {
         let sick: Arc<Mutex<BTreeSet<String>>> = Arc::default();
         let half = Half { client, namespace: namespace.to_owned(), which, sick: Arc::clone(&sick) };
         let task = tokio::spawn(async move {
             loop {
-                // A failed pass, for example after a conflict, is tried again in the next pass.
+                // A failed step is repeated in the next pass, as a conflict is.
                 let _ = half.renew().await;
                 let _ = half.pass().await;
                 tokio::time::sleep(PAUSE).await;
@@ -67,9 +67,9 @@ impl GoHalf {
         Self { task, sick }
     }
 
-    /// The health of the machine's node fails from now on, for longer than the timeout.
-    pub fn make_sick(&self, machine: &str) {
-        self.sick.lock().expect("nobody panics with it in hand").insert(machine.to_owned());
+    /// From now on the machine's node is unhealthy for longer than the timeout.
+    pub fn make_unhealthy(&self, machine: &str) {
+        self.sick.lock().expect("no holder of the lock panics").insert(machine.to_owned());
     }
 }
 
@@ -104,7 +104,7 @@ impl Half {
         self.api("", "Node", "nodes")
     }
 
-    /// The field manager that its client makes from the name of the program.
+    /// The field manager, which is the program's name.
     fn manager(&self) -> PostParams {
         PostParams { field_manager: Some(self.which.program().to_owned()), ..PostParams::default() }
     }
@@ -148,7 +148,7 @@ impl Half {
         Ok(known(&put))
     }
 
-    /// Writes the whole status with PUT.
+    /// Writes the whole status by PUT.
     async fn put_status(&self, machine: &Value, phase: &str, operation: [&str; 3]) -> Done {
         let mut machine = machine.clone();
         let [kind, state, description] = operation;
@@ -185,7 +185,7 @@ impl Half {
                 .await?;
             return self.register(&own).await;
         }
-        let is_sick = self.sick.lock().expect("nobody panics with it in hand").contains(&own);
+        let is_sick = self.sick.lock().expect("no holder of the lock panics").contains(&own);
         match text(&machine, "/status/currentStatus/phase") {
             "Pending" => {
                 let mut node = known(&self.nodes().get(&own).await?);
@@ -221,7 +221,7 @@ impl Half {
         self.nodes().patch_status(own, &PatchParams::default(), &status).await.map(drop)
     }
 
-    /// Runs one stage of a deletion in each pass.
+    /// Performs one stage of a deletion per pass.
     async fn end(&self, machine: &Value) -> Done {
         const STAGES: [&str; 5] = [
             "Set machine status to termination. Now, getting VM Status",
@@ -297,7 +297,7 @@ impl Half {
         self.sets().replace_status(&own, &self.manager(), &object(&set)).await.map(drop)
     }
 
-    /// Deletes, and then writes the whole status at once, which removes everything else in it.
+    /// Deletes a machine and then overwrites its status at once, whatever the status contains.
     async fn terminate(&self, machine: &Value) -> Done {
         if machine.pointer("/metadata/deletionTimestamp").is_some() {
             return Ok(());
@@ -314,7 +314,7 @@ impl Half {
     }
 }
 
-/// The part of an object that the Go types have.
+/// The fields of an object that the Go types contain.
 fn known(object: &DynamicObject) -> Value {
     let mut value = value(object);
     if let Some(status) = value.get_mut("status").and_then(Value::as_object_mut) {
@@ -328,7 +328,7 @@ fn known(object: &DynamicObject) -> Value {
     value
 }
 
-/// The machine that a set makes from its template.
+/// The machine that a set creates from its template.
 fn machine_of(set: &Value) -> Value {
     json!({
         "apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "Machine",

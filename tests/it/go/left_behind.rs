@@ -1,4 +1,4 @@
-//! A fleet that the Go original left behind, in `tests/fixtures/go`, created again on any API server.
+//! A fleet that the Go original left behind, in `tests/fixtures/go`: the tests create it again on any API server.
 
 use std::{fs, path::Path};
 
@@ -19,7 +19,7 @@ pub const KINDS: [(&str, &str, &str); 5] = [
     ("nodes", "", "Node"),
 ];
 
-/// Creates the wanted objects again in a namespace, with their statuses and with owner references to the new owners.
+/// Creates the wanted objects again in a namespace, with their statuses, and updates owner references to the new owners.
 pub async fn recreate(client: &kube::Client, namespace: &str, is_wanted: impl Fn(&Value) -> bool) {
     let mut renamed: Vec<(String, String)> = Vec::new();
     for (plural, group, kind) in KINDS {

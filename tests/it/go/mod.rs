@@ -1,4 +1,4 @@
-//! The Go original: a client in Go, replacements for its halves, and the objects that it leaves behind.
+//! Interoperation with the Go original: a client in Go, stand-ins for its halves, and the objects that it leaves behind.
 
 mod client;
 pub mod halves;

@@ -1,4 +1,4 @@
-//! The parts of a machine's life: the initial state, what is applied, and what may be deleted.
+//! The flows of a machine's life: the objects that exist before the lie, the change that is applied, and the objects that may be deleted.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -7,8 +7,8 @@ use machine_api::crd::{CrdOptions, definitions};
 use serde_json::{Value, json};
 
 use super::{
-    weather::Telling,
-    world::{CloudState, Ends, World},
+    weather::ActiveLie,
+    world::{CloudState, OnExit, World},
 };
 use crate::{
     fleet::{self, describe, phase, rolled_out},
@@ -23,20 +23,20 @@ use crate::{
     },
 };
 
-/// The deployment that is changed.
+/// The deployment that changes.
 const FLEET: &str = "fleet";
-/// The deployment that is not changed.
+/// The deployment that does not change.
 const BYSTANDER: &str = "bystander";
 const CLASS: &str = "class-a";
-/// Renewed seldom, because renewals are most of the writes in such a world.
+/// Long periods, because renewals of Leases would otherwise be most of the requests in this world.
 const ELECTION: [&str; 3] =
     ["--leader-elect-lease-duration=60s", "--leader-elect-renew-deadline=40s", "--leader-elect-retry-period=10s"];
 const WITHOUT_ELECTION: &[&str] = &["--leader-elect=false"];
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const BUDGETS: &str = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
-/// Pools of the original's fleet that are taken over: one that was paused in the middle of a rolling update, and one at rest.
+/// The pools of the original's fleet: one was paused in the middle of a rolling update, and one is idle.
 const POOLS: [&str; 2] = ["half", "recreate"];
-/// The old set of the first of them.
+/// The old set of the pool `half`.
 const OLD_SET: &str = "half-58884-";
 
 /// A column of the table.
@@ -44,37 +44,37 @@ const OLD_SET: &str = "half-58884-";
 pub enum Flow {
     /// A deployment is applied.
     Create,
-    /// Machines run, the kubelet of a Node sends no heartbeats for a moment, a label of the template changes.
+    /// Machines run, a Node is unresponsive for a moment, and a label of the template changes.
     Run,
-    /// A machine is deleted whose pod has a budget that allows nothing for some time.
+    /// A machine is deleted while the budget of its pod allows no eviction for some time.
     Drain,
-    /// A deployment is scaled in, then deleted.
+    /// A deployment is scaled in and then deleted.
     Delete,
     /// The template changes.
     Roll,
-    /// The template changes, and machines are kept.
+    /// The template changes in a deployment with in-place updates, so the machines are kept.
     RollInPlace,
-    /// The leader dies while a rolling update makes a machine.
+    /// The leader dies while a rolling update creates a machine.
     TakeOverACreation,
     /// The leader dies while a rolling update deletes a machine.
     TakeOverADeletion,
-    /// A fleet that the Go original left behind. A rolling update that it had paused continues.
+    /// A fleet that the Go original left behind. A rolling update that the original had paused continues.
     TakeOverFromTheOriginal,
 }
 
 impl Flow {
-    /// The initial state, before any lie.
-    pub async fn begins(self, seed: u64, telling: Telling) -> World {
+    /// Creates the objects that exist before any lie.
+    pub async fn begins(self, seed: u64, telling: ActiveLie) -> World {
         if self == Self::TakeOverFromTheOriginal {
-            return the_original_was_here(seed, telling).await;
+            return fleet_of_the_original(seed, telling).await;
         }
         let mut world = World::new(seed, CloudState::ConfigMap, telling);
         install(&world.stage.client).await;
         if self.is_take_over() {
-            world.starts_manager(&ELECTION, Ends::ComesAgain).await;
-            world.starts_manager(&ELECTION, Ends::ComesAgain).await;
+            world.start_manager(&ELECTION, OnExit::Restart).await;
+            world.start_manager(&ELECTION, OnExit::Restart).await;
         } else {
-            world.starts_manager(WITHOUT_ELECTION, Ends::Never).await;
+            world.start_manager(WITHOUT_ELECTION, OnExit::Fail).await;
         }
         for object in &manifests(BYSTANDER, 1)[..2] {
             let plural = if object["kind"] == "Secret" { SECRETS } else { CLASSES };
@@ -102,45 +102,45 @@ impl Flow {
         }
     }
 
-    /// The bystander and the fleet are as they were applied.
+    /// Whether the bystander and the fleet are as they were applied.
     async fn stands(self, world: &World) -> Result<(), String> {
         runs(world, BYSTANDER, 1).await?;
         runs(world, FLEET, self.replicas()).await?;
         is_even(world).await
     }
 
-    /// The lie, the change, and the time until everything is as it should be.
+    /// Starts the lie, applies the change of the flow, and waits until the result is complete.
     pub async fn happens(self, world: &mut World) {
-        let born = world.machines_of(FLEET).await;
-        world.is_lied_to();
+        let initial = world.machines_of(FLEET).await;
+        world.start_lie();
         match self {
             Self::Create => apply(world, FLEET, 2, None).await,
-            Self::Run => happens_to_a_running_fleet(world, &born).await,
-            Self::Drain => drains(world, &born).await,
-            Self::Delete => deletes(world, &born).await,
-            Self::Roll => rolls(world, &born).await,
+            Self::Run => change_a_running_fleet(world, &initial).await,
+            Self::Drain => drains(world, &initial).await,
+            Self::Delete => deletes(world, &initial).await,
+            Self::Roll => rolls(world, &initial).await,
             Self::RollInPlace => rolls_in_place(world).await,
             Self::TakeOverACreation => {
-                rolls(world, &born).await;
+                rolls(world, &initial).await;
                 let is_made = |machine: &Value| phase(machine) == "Pending";
-                dies_once(world, "a machine is made", is_made).await;
+                kill_leader_when(world, "a machine is made", is_made).await;
             }
             Self::TakeOverADeletion => {
-                rolls(world, &born).await;
-                dies_once(world, "a machine is deleted", is_deleting).await;
+                rolls(world, &initial).await;
+                kill_leader_when(world, "a machine is deleted", is_deleting).await;
             }
             Self::TakeOverFromTheOriginal => {
                 for machine in world.ours("machines").await.iter().map(name).filter(|name| name.starts_with(OLD_SET)) {
                     world.ledger.may_go(machine);
                 }
-                world.starts_manager(WITHOUT_ELECTION, Ends::ComesAgain).await;
+                world.start_manager(WITHOUT_ELECTION, OnExit::Restart).await;
                 world.patches("machinedeployments", "half", &json!({ "spec": { "paused": false } })).await;
             }
         }
         world.until("all to be as applied", async |world| self.is_whole(world).await).await;
     }
 
-    /// Everything is as it was applied last.
+    /// Whether everything is as it was applied last.
     pub async fn is_whole(self, world: &World) -> Result<(), String> {
         match self {
             Self::Delete => runs(world, BYSTANDER, 1).await?,
@@ -193,7 +193,7 @@ fn is_deleting(object: &Value) -> bool {
     object.pointer("/metadata/deletionTimestamp").is_some()
 }
 
-/// A deployment of the test has this number of machines, all run, and its status agrees.
+/// Whether a deployment of the test has this number of machines, all machines run, and its status agrees.
 async fn runs(world: &World, fleet: &str, replicas: usize) -> Result<(), String> {
     if replicas == 0 {
         return Ok(());
@@ -217,7 +217,7 @@ async fn pool_of(world: &World, pool: &str) -> Vec<Value> {
     machines
 }
 
-/// Each machine has its VM and its Node, and there are no other VMs and Nodes.
+/// Whether each machine has its VM and its Node, and no other VM and no other Node exists.
 async fn is_even(world: &World) -> Result<(), String> {
     let machines = world.ours("machines").await;
     let wanted: BTreeSet<String> =
@@ -230,21 +230,21 @@ async fn is_even(world: &World) -> Result<(), String> {
     expect(nodes == wanted, || format!("Nodes {nodes:?} of {wanted:?}"))
 }
 
-/// The kubelet of a Node sends no heartbeats for a moment, and the template gets a label for the Nodes, which replaces no machine.
-async fn happens_to_a_running_fleet(world: &mut World, born: &[Value]) {
+/// Makes one Node unresponsive for a moment, and adds a label for the Nodes to the template, which replaces no machine.
+async fn change_a_running_fleet(world: &mut World, initial: &[Value]) {
     let silent = json!({ "type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": "told by the test",
         "lastHeartbeatTime": "2026-12-01T00:00:00Z", "lastTransitionTime": "2026-12-01T00:00:00Z" });
-    let node = format!("/api/v1/nodes/{}/status", text(&born[0], "/metadata/labels/node"));
+    let node = format!("/api/v1/nodes/{}/status", text(&initial[0], "/metadata/labels/node"));
     world.merges(&node, &json!({ "status": { "conditions": [silent] } })).await;
     let label = json!({ "nodeTemplate": { "metadata": { "labels": { "told": "yes" } } } });
     world.patches("machinedeployments", FLEET, &json!({ "spec": { "template": { "spec": label } } })).await;
     // Longer than the period of the search for orphans.
-    world.for_a_while(Duration::from_secs(16 * 60), async |_| Ok(())).await;
+    world.check_for(Duration::from_secs(16 * 60), async |_| Ok(())).await;
 }
 
-/// While a budget allows nothing, pod, machine and VM stay. Then they are deleted.
-async fn drains(world: &mut World, born: &[Value]) {
-    let machine = &born[0];
+/// While the budget allows no eviction, pod, machine and VM stay. Afterwards they are deleted.
+async fn drains(world: &mut World, initial: &[Value]) {
+    let machine = &initial[0];
     for object in guard::manifest(text(machine, "/metadata/labels/node"))["items"].as_array().expect("a list") {
         post(&world.stage.client, if object["kind"] == "Pod" { PODS } else { BUDGETS }, object).await;
     }
@@ -257,11 +257,13 @@ async fn drains(world: &mut World, born: &[Value]) {
     world.deletes_machine(machine).await;
     let refused = async |world: &World| {
         let pods = list(&world.stage.client, PODS).await;
-        expect(pods.len() == 1 && !is_deleting(&pods[0]), || "the pod went against its budget".to_owned())?;
+        expect(pods.len() == 1 && !is_deleting(&pods[0]), || "the pod is deleted against its budget".to_owned())?;
         let machines = world.machines_of(FLEET).await;
-        expect(machines.iter().any(|left| name(left) == name(machine)), || "the machine went before its pod".to_owned())
+        expect(machines.iter().any(|left| name(left) == name(machine)), || {
+            "the machine is deleted before its pod".to_owned()
+        })
     };
-    world.for_a_while(Duration::from_secs(4 * 60), refused).await;
+    world.check_for(Duration::from_secs(4 * 60), refused).await;
     world.ledger.may_go(guard::NAME);
     world.deletes(&format!("{BUDGETS}/{}", guard::NAME)).await;
     is_gone(world, &[name(machine).to_owned()]).await;
@@ -277,47 +279,47 @@ async fn is_gone(world: &mut World, machines: &[String]) {
     world.until("machines to go", gone).await;
 }
 
-/// First the machine with the lowest priority is deleted, then all.
-async fn deletes(world: &mut World, born: &[Value]) {
-    let chosen = name(&born[1]);
+/// First the machine of the lowest priority is deleted, then all machines.
+async fn deletes(world: &mut World, initial: &[Value]) {
+    let chosen = name(&initial[1]);
     let priority = json!({ "metadata": { "annotations": { "machinepriority.machine.sapcloud.io": "1" } } });
     world.patches("machines", chosen, &priority).await;
     world.ledger.may_go(chosen);
-    // The set controller must have the priority first, at the latest when machines can be listed again.
-    world.for_a_while(Duration::from_secs(5 * 60), async |_| Ok(())).await;
+    // The set controller must have read the priority before it chooses; at the latest when machines can be listed again.
+    world.check_for(Duration::from_secs(5 * 60), async |_| Ok(())).await;
     world.patches("machinedeployments", FLEET, &json!({ "spec": { "replicas": 2 } })).await;
     world.until("one machine to go", async |world| runs(world, FLEET, 2).await).await;
     is_gone(world, &[chosen.to_owned()]).await;
     let faults = world.ledger.faults();
     assert!(faults.is_empty(), "{faults:#?}");
-    for machine in born {
+    for machine in initial {
         world.ledger.may_go(name(machine));
     }
     world.deletes(&format!("{MACHINE_PATH}/machinedeployments/{FLEET}")).await;
-    is_gone(world, &born.iter().map(|machine| name(machine).to_owned()).collect::<Vec<_>>()).await;
+    is_gone(world, &initial.iter().map(|machine| name(machine).to_owned()).collect::<Vec<_>>()).await;
 }
 
-/// The template changes. All old machines may be deleted.
-async fn rolls(world: &mut World, born: &[Value]) {
-    for machine in born {
+/// Changes the template; all old machines may be deleted.
+async fn rolls(world: &mut World, initial: &[Value]) {
+    for machine in initial {
         world.ledger.may_go(name(machine));
     }
     let rolled = json!({ "spec": { "template": { "metadata": { "annotations": { "rolled": "yes" } } } } });
     world.patches("machinedeployments", FLEET, &rolled).await;
 }
 
-/// The leader dies as soon as this is true for a machine of the fleet.
-async fn dies_once(world: &mut World, what: &str, holds: impl Fn(&Value) -> bool) {
+/// Kills the leader as soon as the condition holds for a machine of the fleet.
+async fn kill_leader_when(world: &mut World, what: &str, holds: impl Fn(&Value) -> bool) {
     world
         .until(what, async |world| {
             let machines = world.machines_of(FLEET).await;
             expect(machines.iter().any(&holds), || machines.iter().map(describe).collect::<Vec<_>>().join("\n"))
         })
         .await;
-    world.the_first_manager_dies();
+    world.kill_first_manager();
 }
 
-/// Another class. The test acts as the agent on the Nodes.
+/// Changes the class; the test plays the agent on the Nodes.
 async fn rolls_in_place(world: &mut World) {
     let mut class = manifests(FLEET, 2).remove(1);
     class["metadata"]["name"] = json!("class-b");
@@ -343,8 +345,8 @@ async fn rolls_in_place(world: &mut World) {
         .await;
 }
 
-/// Two pools of the original, one of them in the middle of a rolling update. The VMs of their machines run.
-async fn the_original_was_here(seed: u64, telling: Telling) -> World {
+/// Creates two pools of the original, one of them in the middle of a rolling update. The VMs of their machines run.
+async fn fleet_of_the_original(seed: u64, telling: ActiveLie) -> World {
     let path = scratch::subfolder("cloud").join("vms.json");
     let mut world = World::new(seed, CloudState::File(path.clone()), telling);
     for definition in definitions(&CrdOptions::default()) {

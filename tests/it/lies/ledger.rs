@@ -1,4 +1,4 @@
-//! The existing and the deleted VMs, machines, Nodes and pods, from the writes of the API server.
+//! Records which VMs, machines, Nodes and pods existed and which were deleted, from the writes that the API server stored.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,17 +9,17 @@ use serde_json::Value;
 use super::world::{CLOUD, CloudState};
 use crate::support::one_thread::line;
 
-/// Resources whose objects must not be deleted unless they are named.
+/// Resources whose objects may be deleted only when the test names them.
 const KEPT: [&str; 3] = ["machines", "nodes", "pods"];
 
 /// The ledger of a world.
 pub struct Ledger {
     cloud: CloudState,
-    /// The ledger is complete up to this revision.
-    seen: u64,
-    /// Names of machines, which are those of their Nodes, and of pods that may be deleted.
+    /// All writes up to this revision are recorded.
+    last_revision: u64,
+    /// Names of machines (and of their Nodes) and of pods that may be deleted.
     may_go: BTreeSet<String>,
-    /// `resource/name` of the deleted objects.
+    /// The deleted objects as `resource/name`.
     gone: BTreeSet<String>,
     /// All VMs that ever existed, by their machines.
     made: BTreeMap<String, BTreeSet<String>>,
@@ -30,19 +30,19 @@ pub struct Ledger {
 impl Ledger {
     pub fn of(cloud: CloudState) -> Self {
         let (may_go, gone) = (BTreeSet::new(), BTreeSet::new());
-        Self { cloud, seen: 0, may_go, gone, made: BTreeMap::new(), running: BTreeMap::new() }
+        Self { cloud, last_revision: 0, may_go, gone, made: BTreeMap::new(), running: BTreeMap::new() }
     }
 
-    /// Objects with this name may be deleted.
+    /// Allows the deletion of the objects with this name.
     pub fn may_go(&mut self, name: &str) {
         self.may_go.insert(name.to_owned());
     }
 
-    /// Adds what has happened since.
+    /// Records the writes since the last call.
     pub fn looks(&mut self, server: &DevServer) {
-        for written in server.writes_after(self.seen) {
+        for written in server.writes_after(self.last_revision) {
             let Some((revision, place, object)) = line(&written) else { continue };
-            self.seen = revision;
+            self.last_revision = revision;
             let mut parts = place.splitn(3, '/').skip(1);
             let (resource, key) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
             let name = key.rsplit('/').next().unwrap_or_default();
@@ -69,19 +69,19 @@ impl Ledger {
         self.running = now;
     }
 
-    /// The provider ids of the existing VMs.
+    /// The identities of the existing VMs.
     pub fn vms(&self) -> BTreeSet<String> {
         self.running.keys().cloned().collect()
     }
 
-    /// Objects that were deleted without being named, and machines that had several VMs.
+    /// Deleted objects whose deletion was not allowed, and machines that had several VMs.
     pub fn faults(&self) -> Vec<String> {
         let named = |place: &&String| place.rsplit('/').next().is_some_and(|name| self.may_go.contains(name));
-        let gone = self.gone.iter().filter(|place| !named(place)).map(|place| format!("{place} was not to go"));
+        let gone = self.gone.iter().filter(|place| !named(place)).map(|place| format!("{place} must not be deleted"));
         let ended = self.made.iter().filter(|(machine, vms)| {
             !self.may_go.contains(*machine) && vms.iter().any(|vm| !self.running.contains_key(vm))
         });
-        let ended = ended.map(|(machine, _)| format!("the VM of {machine} was not to go"));
+        let ended = ended.map(|(machine, _)| format!("the VM of {machine} must not be deleted"));
         let twice = self.made.iter().filter(|(_, vms)| vms.len() > 1);
         let twice = twice.map(|(machine, vms)| format!("{machine} had several VMs: {vms:?}"));
         gone.chain(ended).chain(twice).collect()

@@ -1,4 +1,4 @@
-//! The content of an object without names, numbers and times: two lives with the same end leave objects of the same shapes.
+//! The shape of an object: its content without names, numbers and times. Two runs with the same result leave objects of the same shapes.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::{
     support::{cluster_object::text, one_thread::list},
 };
 
-/// Our kinds, and those that the machine controller writes to.
+/// Our kinds, and the kinds that the machine controller writes.
 const KINDS: [(&str, &str); 6] = [
     ("machines", "/apis/machine.sapcloud.io/v1alpha1/namespaces/default/machines"),
     ("machinesets", "/apis/machine.sapcloud.io/v1alpha1/namespaces/default/machinesets"),

@@ -1,4 +1,4 @@
-//! The lies of the table, and how all managers of a world get them.
+//! The lies of the table, and how a lie is applied to all managers of a world.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -13,46 +13,46 @@ use crate::support::{
     one_thread::line,
 };
 
-/// How often a lie applies to each kind of request.
+/// How often a lie applies to each request.
 const TIMES: usize = 2;
 /// How long a lasting fault lasts.
 const LASTS: Duration = Duration::from_secs(150);
-/// The interval at which watches are closed while old events are sent.
+/// The period in which watches are closed while old events are replayed.
 const BREAKS: Duration = Duration::from_secs(25);
-/// The maximum of old events at a time.
+/// The number of old events that are replayed at a time.
 const MOST_EVENTS: usize = 60;
 
-/// A row of the table: what the managers get instead of the truth.
+/// A row of the table: the fault in place of the true answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// Only the truth.
+    /// No fault.
     Truth,
-    /// 404 in a `Status` that names nothing.
+    /// 404 with a `Status` without details.
     NotFound,
-    /// 404 of a gateway.
+    /// 404 from a gateway.
     NotFoundPage,
     TooManyRequests,
-    /// 500 in a `Status`.
+    /// 500 with a `Status`.
     ServerFault,
-    /// 503 in a `Status`.
+    /// 503 with a `Status`.
     Unavailable,
-    /// A 502 of a gateway.
+    /// 502 from a gateway.
     BadGateway,
-    /// Correct answers arrive late.
+    /// True answers are late.
     Late,
-    /// Correct answers arrive when the client no longer waits for them.
+    /// True answers arrive after the client's deadline.
     TooLate,
-    /// The request is carried out, and the connection breaks.
+    /// The request takes effect, but the connection is closed without an answer.
     Lost,
-    /// Open watches deliver nothing any more.
+    /// Open watches deliver no more events.
     Silence,
-    /// History is lost, and a resource can't be listed.
+    /// The history is compacted, and a resource cannot be listed.
     NoListsOf(&'static str),
-    /// Watches are closed. New watches begin with old events.
+    /// Watches are closed; new watches begin with old events.
     OldEvents,
 }
 
-/// The watches of a manager, by resource.
+/// The resources that a manager watches.
 const WATCHED: [&str; 8] = [
     "machines",
     "machinesets",
@@ -65,7 +65,7 @@ const WATCHED: [&str; 8] = [
 ];
 
 impl Told {
-    /// The lie that applies once to each kind of request.
+    /// The fault that applies once to each request.
     fn of_each_question(self) -> Option<Lie> {
         let status = |status, reason| Some(Lie::Answers(Answer::status(status, reason)));
         match self {
@@ -83,29 +83,29 @@ impl Told {
     }
 }
 
-/// A lie for the managers of a world.
-pub struct Telling {
+/// A lie that applies to the managers of a world.
+pub struct ActiveLie {
     told: Told,
-    /// When the lie began.
+    /// The start of the lie.
     since: Option<Instant>,
     liars: Vec<InProcessLiar>,
-    /// When the watches were closed last.
+    /// The last time that watches were closed.
     broke: Option<Instant>,
     stops: Vec<(InProcessLiar, crate::support::lying::RuleId)>,
 }
 
-impl Telling {
-    /// Prepares the lie, which begins when [`Self::begins`] is called.
+impl ActiveLie {
+    /// Prepares a lie; it applies after [`Self::begins`].
     pub fn of(told: Told) -> Self {
         Self { told, since: None, liars: Vec::new(), broke: None, stops: Vec::new() }
     }
 
-    /// The lie begins now.
+    /// Starts the lie.
     pub fn begins(&mut self) {
         self.since = Some(Instant::now());
     }
 
-    /// The lie applies to this manager too, if it has begun.
+    /// Applies the lie to this manager, if the lie has started.
     pub fn begins_for(&mut self, liar: &InProcessLiar) {
         if self.since.is_none() {
             return;
@@ -125,7 +125,7 @@ impl Telling {
         }
     }
 
-    /// Continues lasting faults.
+    /// Continues a lasting fault.
     pub fn disturbs(&mut self, server: &DevServer, ledger: &mut Ledger) {
         let Some(since) = self.since else { return };
         let is_over = since.elapsed() > LASTS;
@@ -160,7 +160,7 @@ impl Telling {
     }
 }
 
-/// The old versions of the objects of each resource, oldest first, with the deleted ones.
+/// The old states of the objects of each resource, oldest first, including deleted objects.
 fn old_events(server: &DevServer) -> BTreeMap<&'static str, Vec<Value>> {
     let mut old: BTreeMap<&'static str, Vec<Value>> = BTreeMap::new();
     for written in server.writes() {

@@ -1,5 +1,5 @@
-//! The world of one cell: an embedded API server, a cloud that survives its managers, managers behind proxies that lie, and the test that observes
-//! them. Everything is in one thread on paused time. One seed is one history.
+//! The world of one cell: an embedded API server, a cloud that outlives its managers, managers behind lying clients, and the test. Everything runs in
+//! one thread on paused time. Each seed gives exactly one sequence of events.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{ledger::Ledger, weather::Telling};
+use super::{ledger::Ledger, weather::ActiveLie};
 use crate::support::{
     cluster_object::name,
     lying::{WriteAttempt, in_process::InProcessLiar},
@@ -19,17 +19,17 @@ use crate::support::{
     scratch,
 };
 
-/// The limit of virtual time for anything.
-const PATIENCE: Duration = Duration::from_secs(2 * 3600);
-/// The interval between two checks of the test.
+/// The virtual time that anything may take.
+const TIMEOUT: Duration = Duration::from_secs(2 * 3600);
+/// The period of the test's checks.
 const TICK: Duration = Duration::from_secs(5);
-/// Everything has come to rest when no manager has tried to write for this time…
+/// The world is settled when no manager has tried to write for this time.
 const SETTLED: Duration = Duration::from_secs(100);
-/// … and tries nothing in this time either, in which everything that waits checks again several times.
+/// No manager may try to write in the time after that. It is long enough for every periodic check to run several times.
 const REST: Duration = Duration::from_secs(4 * 60);
 /// The name of the `ConfigMap` with the VMs of the cloud.
 pub const CLOUD: &str = "cloud";
-/// A cloud with latencies, without the writes of kubelets that only renew heartbeats.
+/// A cloud with realistic latencies and without the periodic writes of kubelets.
 const SIMULATION: &str = "\
 seed: 11
 latency:
@@ -41,25 +41,25 @@ latency:
 nodes: {leaseInterval: 0s, statusPeriod: 0s, reregister: 3h}
 ";
 
-/// What follows when a manager ends by itself.
+/// What happens when a manager ends by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ends {
+pub enum OnExit {
     /// The test fails.
-    Never,
-    /// The manager starts again, a few times, like a pod that can't reach its API server at the start, or has lost its Lease.
-    ComesAgain,
+    Fail,
+    /// The manager is restarted a few times, as a pod is whose API server is not reachable at the start, or which has lost its Lease.
+    Restart,
 }
 
 /// Where the cloud stores its VMs.
 #[derive(Clone, Debug)]
 pub enum CloudState {
-    /// On the API server, so that it survives any manager.
+    /// On the API server; it outlives every manager.
     ConfigMap,
-    /// In a file of the exchange format, for VMs that existed before.
+    /// In a file of the exchange format, for VMs that exist already.
     File(PathBuf),
 }
 
-/// A manager and the lying proxy in front of it.
+/// A manager, and the lying client that it uses.
 struct Manager {
     liar: InProcessLiar,
     task: JoinHandle<anyhow::Result<()>>,
@@ -73,20 +73,20 @@ pub struct World {
     managers: Vec<Manager>,
     started: u64,
     state: CloudState,
-    telling: Telling,
+    active_lie: ActiveLie,
 }
 
 impl World {
-    /// A cluster without definitions or managers. Its managers will get these lies.
-    pub fn new(seed: u64, state: CloudState, telling: Telling) -> Self {
+    /// A cluster without definitions and managers. The lie will apply to its managers.
+    pub fn new(seed: u64, state: CloudState, active_lie: ActiveLie) -> Self {
         let ledger = Ledger::of(state.clone());
-        Self { stage: Stage::new(seed), ledger, seed, managers: Vec::new(), started: 0, state, telling }
+        Self { stage: Stage::new(seed), ledger, seed, managers: Vec::new(), started: 0, state, active_lie }
     }
 
-    /// Starts a manager behind its own proxy. It answers webhooks from now on.
-    pub async fn starts_manager(&mut self, flags: &[&str], ends: Ends) {
+    /// Starts a manager with its own lying client, and waits until it answers webhooks.
+    pub async fn start_manager(&mut self, flags: &[&str], on_exit: OnExit) {
         let liar = InProcessLiar::default();
-        self.telling.begins_for(&liar);
+        self.active_lie.begins_for(&liar);
         let client = liar.in_front_of(&self.stage.managers_client());
         let state = match &self.state {
             CloudState::ConfigMap => format!("--simulation-state=configmap:{CLOUD}"),
@@ -112,7 +112,7 @@ impl World {
                 let environment = stage.environment(&client, Endpoints::InProcess(Box::new(given)), seed + attempt);
                 let ended = run_in(settings.clone(), environment, std::future::pending()).await;
                 attempt += 1;
-                if ends == Ends::Never || attempt > 4 {
+                if on_exit == OnExit::Fail || attempt > 4 {
                     return ended;
                 }
                 sleep(Duration::from_secs(10)).await;
@@ -122,34 +122,34 @@ impl World {
         answering.notified().await;
     }
 
-    /// The manager that was started first dies at its current step, as by SIGKILL.
-    pub fn the_first_manager_dies(&mut self) {
+    /// Kills the manager that was started first, as SIGKILL does.
+    pub fn kill_first_manager(&mut self) {
         let dead = self.managers.remove(0);
         dead.liar.cuts_off();
         dead.task.abort();
     }
 
-    /// The lies begin now.
-    pub fn is_lied_to(&mut self) {
-        self.telling.begins();
+    /// Starts the lie.
+    pub fn start_lie(&mut self) {
+        self.active_lie.begins();
         for manager in &self.managers {
-            self.telling.begins_for(&manager.liar);
+            self.active_lie.begins_for(&manager.liar);
         }
-        self.telling.disturbs(&self.stage.server, &mut self.ledger);
+        self.active_lie.disturbs(&self.stage.server, &mut self.ledger);
     }
 
-    /// Lets some seconds of virtual time pass.
+    /// Advances virtual time by some seconds.
     pub async fn a_moment(&mut self) {
         sleep(TICK).await;
         for manager in &self.managers {
             assert!(!manager.task.is_finished(), "a manager has ended by itself");
         }
-        self.telling.disturbs(&self.stage.server, &mut self.ledger);
+        self.active_lie.disturbs(&self.stage.server, &mut self.ledger);
         self.ledger.looks(&self.stage.server);
     }
 
-    /// Lets virtual time pass. The check must be true all the time.
-    pub async fn for_a_while(&mut self, time: Duration, check: impl AsyncFn(&Self) -> Result<(), String>) {
+    /// Advances virtual time by this duration; the check must hold all the time.
+    pub async fn check_for(&mut self, time: Duration, check: impl AsyncFn(&Self) -> Result<(), String>) {
         let end = Instant::now() + time;
         while Instant::now() < end {
             self.a_moment().await;
@@ -159,21 +159,21 @@ impl World {
         }
     }
 
-    /// Lets virtual time pass until a check is true.
+    /// Advances virtual time until a check holds.
     pub async fn until(&mut self, what: &str, check: impl AsyncFn(&Self) -> Result<(), String>) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
             match check(self).await {
                 Ok(()) => return,
-                Err(seen) => assert!(Instant::now() < end, "waited {PATIENCE:?} in vain for {what}: {seen}"),
+                Err(seen) => assert!(Instant::now() < end, "after {TIMEOUT:?} still waiting for {what}: {seen}"),
             }
             self.a_moment().await;
         }
     }
 
-    /// Everything comes to rest, and stays at rest.
-    pub async fn comes_to_rest(&mut self) {
-        let end = Instant::now() + PATIENCE;
+    /// Waits until all writes stop, and checks that no further write follows.
+    pub async fn wait_until_at_rest(&mut self) {
+        let end = Instant::now() + TIMEOUT;
         let mut since = Instant::now();
         self.take_attempts();
         while since.elapsed() < SETTLED + REST {
@@ -183,8 +183,8 @@ impl World {
                 continue;
             }
             let rested = since.elapsed();
-            assert!(rested < SETTLED, "after {rested:?} of rest was written: {}", written(&tried));
-            assert!(Instant::now() < end, "no rest within {PATIENCE:?}; was written last: {}", written(&tried));
+            assert!(rested < SETTLED, "a write after {rested:?} without writes: {}", written(&tried));
+            assert!(Instant::now() < end, "writes do not stop within {TIMEOUT:?}; the last ones: {}", written(&tried));
             since = Instant::now();
         }
     }
@@ -227,7 +227,7 @@ impl World {
             .unwrap_or_else(|error| panic!("DELETE {path}: {error}"));
     }
 
-    /// Deletes a machine, which may be deleted from now on with its Node and its VM.
+    /// Deletes a machine. From now on the machine, its Node and its VM may be deleted.
     pub async fn deletes_machine(&mut self, machine: &Value) {
         self.ledger.may_go(name(machine));
         self.deletes(&format!("{MACHINE_PATH}/machines/{}", name(machine))).await;

@@ -1,7 +1,7 @@
-//! A fleet on the services of `OpenStack` while replies are lost, connections break, services throttle, and the manager is killed at random moments:
-//! in the end each machine has one server, and nothing is left behind.
+//! A fleet on the services of `OpenStack` while replies are lost, connections break, services throttle, and the manager is killed at random moments.
+//! In the end each machine has one server, and nothing is left behind.
 //!
-//! `MCM_TEST_SEED` repeats the moments of the kills, `MCM_OPENSTACK_FAULTS=N` sets the number of machines.
+//! `MCM_TEST_SEED` repeats the moments of the kills, `MCM_OPENSTACK_FAULTS=N` chooses the number of machines.
 
 use std::time::Duration;
 
@@ -17,14 +17,14 @@ use crate::{
     },
 };
 
-/// The number of machines in every run. The nightly run has more.
+/// Machines in every run; the nightly run has more.
 const MACHINES: usize = 12;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fleet_has_one_server_for_each_machine_whatever_gets_lost() {
+async fn a_fleet_has_one_server_for_each_machine_in_spite_of_lost_replies() {
     let Some(stage) = Stage::new("openstack::faults::a_fleet_has_one_server_for_each_machine").await else { return };
     let machines = number("MCM_OPENSTACK_FAULTS").unwrap_or(MACHINES);
-    let patience = Duration::from_secs(300 + 12 * machines as u64);
+    let timeout = Duration::from_secs(300 + 12 * machines as u64);
     let kills = (machines / 8).clamp(4, 10);
     let mut chance = chance();
     let options = ManagerOptions { simulation: NO_SIMULATION.to_owned(), ..ManagerOptions::default() };
@@ -34,13 +34,13 @@ async fn a_fleet_has_one_server_for_each_machine_whatever_gets_lost() {
     faults_of_creations(project);
     stage.apply_machines(machines).await;
     killed(&mut manager, kills, &mut chance).await;
-    stage.each_machine_has_its_server(machines, patience).await;
+    stage.each_machine_has_its_server(machines, timeout).await;
     println!("{machines} machines run, {kills} kills: {}", counted(&project.requests()));
 
     faults_of_deletions(project);
     stage.delete_the_deployment().await;
     killed(&mut manager, kills, &mut chance).await;
-    stage.nothing_is_left(patience).await;
+    stage.nothing_is_left(timeout).await;
     println!("{machines} machines are gone, {kills} more kills: {}", counted(&project.requests()));
     let ever = project.servers_ever().await;
     let ever = ever.as_object().into_iter().flat_map(|names| names.values());
@@ -51,10 +51,10 @@ async fn a_fleet_has_one_server_for_each_machine_whatever_gets_lost() {
     assert_eq!(manager.terminate(), 0, "{}", manager.log());
 }
 
-/// The kinds of faults have different periods, so that their combinations change. After a lost reply, the driver looks at once for what the request
-/// has made. After a request that was refused or lost, a machine waits a minute before its next creation.
+/// Each kind of fault has its own period, so that the faults coincide in changing combinations. After a lost reply, the driver looks at once for what
+/// the request has created. After a refused or lost request, the machine waits a minute until its next creation.
 fn faults_of_creations(project: &Project) {
-    bad_weather(project);
+    add_connection_faults(project);
     project.identity.add(Rule::new(request(Method::POST, "/v3/auth/tokens"), Fault::LoseReply).every(3));
     lose(&project.compute, Method::POST, "/v2.1/servers", 3);
     lose(&project.network, Method::POST, "/v2.0/ports", 3);
@@ -63,19 +63,19 @@ fn faults_of_creations(project: &Project) {
 }
 
 fn faults_of_deletions(project: &Project) {
-    bad_weather(project);
+    add_connection_faults(project);
     lose(&project.compute, Method::DELETE, "/v2.1/servers", 3);
     lose(&project.network, Method::DELETE, "/v2.0/ports", 3);
     lose(&project.volume, Method::DELETE, "/v3/", 3);
 }
 
-/// The request is carried out, and its reply is lost.
+/// The request takes effect, and its reply is lost.
 fn lose(proxy: &FaultProxy, method: Method, path: &str, every: usize) {
     proxy.add(Rule::new(request(method, path), Fault::LoseReply).every(every));
 }
 
-/// Connections that break, services that throttle, gateways that refuse.
-fn bad_weather(project: &Project) {
+/// Broken connections, throttled services, and gateways that refuse.
+fn add_connection_faults(project: &Project) {
     project.clear();
     for proxy in [&project.compute, &project.network, &project.volume] {
         let throttled =

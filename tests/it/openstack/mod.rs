@@ -1,5 +1,5 @@
-//! The program makes servers of `OpenStack`: kubectl, a real API server, `mcm serve`, the services themselves, kubelets that ask them with
-//! openstacksdk.
+//! The program creates servers of `OpenStack`: with kubectl, a real API server, `mcm serve`, the services themselves, and kubelets that query the
+//! services with openstacksdk.
 //!
 //! `scripts/test-openstack` runs the services: `scripts/test-openstack cargo test --test it openstack`.
 
@@ -25,7 +25,7 @@ use crate::{
 
 const NAMESPACE: &str = "openstack";
 pub const DEPLOYMENT: &str = "whole";
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A cluster, a project, and the kubelets of its servers.
 pub struct Stage {
@@ -50,7 +50,7 @@ impl Stage {
         self.namespace.apply(&object.to_string()).await.succeed();
     }
 
-    /// Secret, class and deployment.
+    /// Applies Secret, class and deployment.
     pub async fn apply_machines(&self, replicas: usize) {
         self.apply(&self.project.secret()).await;
         self.apply(&self.project.class("small", NAMESPACE, "small")).await;
@@ -69,7 +69,7 @@ impl Stage {
         .await;
     }
 
-    /// Waits until so many machines run, and the project has one server, port and volume for each of them and nothing beside.
+    /// Waits until this number of machines runs and the project has exactly one server, port and volume for each of them.
     pub async fn each_machine_has_its_server(&self, count: usize, patience: Duration) -> Vec<Value> {
         let machines = running_machines(&self.namespace, count, patience).await;
         let id = |machine: &Value| text(machine, "/spec/providerID").to_owned();
@@ -94,7 +94,7 @@ impl Stage {
         self.namespace.kubectl(&["delete", "machinedeployment", DEPLOYMENT, "--wait=false"]).await.succeed();
     }
 
-    /// Waits until the machines are gone: with the last of them nothing is left in the project. The Nodes go then, and our finalizers.
+    /// Waits until the machines are deleted. The project must be empty with the last machine. Then waits for the Nodes and our finalizers.
     pub async fn nothing_is_left(&self, patience: Duration) {
         for resource in ["machines", "machinesets", "machinedeployments"] {
             none_left(&self.namespace, resource, patience).await;
@@ -111,7 +111,7 @@ impl Stage {
     }
 }
 
-/// How many servers, ports and volumes there are.
+/// The numbers of servers, ports and volumes.
 fn counts(inventory: &Value) -> [usize; 3] {
     ["servers", "ports", "volumes"].map(|what| inventory[what].as_array().expect("a list").len())
 }
@@ -121,14 +121,14 @@ async fn machines_become_servers_roll_shrink_and_go_again() {
     let Some(stage) = Stage::new("openstack::machines_become_servers_roll_shrink_and_go_again").await else { return };
     let options = ManagerOptions {
         simulation: NO_SIMULATION.to_owned(),
-        // Everything that is ever logged, to see that no secret is in it.
+        // The highest verbosity, to check that no secret is logged.
         flags: vec!["-v=10".to_owned()],
         rights: Rights::Generated,
     };
     let mut manager = TestManager::start(&stage.rig, &stage.namespace, &options).await;
     manager.register_webhooks(&stage.rig, &stage.namespace).await;
     stage.apply_machines(3).await;
-    let machines = stage.each_machine_has_its_server(3, PATIENCE).await;
+    let machines = stage.each_machine_has_its_server(3, TIMEOUT).await;
     println!("requests until 3 machines run: {}", counted(&stage.project.requests()));
     println!("driver calls until then:\n{}", driver_calls(&manager).await);
     servers_are_as_the_class_says(&stage, &machines, "small").await;
@@ -138,28 +138,28 @@ async fn machines_become_servers_roll_shrink_and_go_again() {
     let change =
         json!({"spec": {"template": {"spec": {"class": {"kind": "MachineClass", "name": "large"}}}}}).to_string();
     stage.namespace.kubectl(&["patch", "machinedeployment", DEPLOYMENT, "--type=merge", "-p", &change]).await.succeed();
-    wait_until("the rollout", 2 * PATIENCE, || async {
+    wait_until("the rollout", 2 * TIMEOUT, || async {
         rolled_out(&stage.namespace.get("machinedeployment", DEPLOYMENT).await, 3)
     })
     .await;
-    let machines = stage.each_machine_has_its_server(3, PATIENCE).await;
+    let machines = stage.each_machine_has_its_server(3, TIMEOUT).await;
     servers_are_as_the_class_says(&stage, &machines, "large").await;
     stage.namespace.kubectl(&["scale", "machinedeployment", DEPLOYMENT, "--replicas=1"]).await.succeed();
-    stage.each_machine_has_its_server(1, PATIENCE).await;
+    stage.each_machine_has_its_server(1, TIMEOUT).await;
 
     stage.delete_the_deployment().await;
-    stage.nothing_is_left(PATIENCE).await;
+    stage.nothing_is_left(TIMEOUT).await;
     println!("requests for 6 machines until all are gone: {}", counted(&stage.project.requests()));
     println!("driver calls until then:\n{}", driver_calls(&manager).await);
     let log = manager.log();
     for secret in stage.project.secret_words() {
         let line = log.lines().find(|line| line.contains(secret));
-        assert!(line.is_none(), "a secret is in the log: {line:?}");
+        assert!(line.is_none(), "the log contains a secret: {line:?}");
     }
     assert_eq!(manager.terminate(), 0, "{}", manager.log());
 }
 
-/// How often each method of the driver was called, by success and code.
+/// The number of calls of each driver method, by success and code.
 async fn driver_calls(manager: &TestManager) -> String {
     let metrics = manager.http_get("/metrics").await;
     let is_count = |line: &&str| {
@@ -169,7 +169,7 @@ async fn driver_calls(manager: &TestManager) -> String {
     metrics.lines().filter(is_count).collect::<Vec<_>>().join("\n")
 }
 
-/// Servers, ports and volumes are what the class says.
+/// Checks that servers, ports and volumes match the class.
 async fn servers_are_as_the_class_says(stage: &Stage, machines: &[Value], flavor: &str) {
     let inventory = stage.project.inventory().await;
     let tags = json!({TAGS[0]: "1", TAGS[1]: "1"});
@@ -210,7 +210,7 @@ async fn servers_are_as_the_class_says(stage: &Stage, machines: &[Value], flavor
     }
 }
 
-/// Nodes have the id of their server as `OpenStack`'s own controller writes it: without the region.
+/// A Node has the id of its server as the cloud controller manager of `OpenStack` writes it: without the region.
 async fn nodes_are_of_their_machines(stage: &Stage, machines: &[Value]) {
     let nodes = stage.nodes().await;
     assert_eq!(nodes.len(), machines.len());

@@ -1,4 +1,4 @@
-//! Rollouts as a user sees them: a budget that blocks one node, rollbacks, updates in place.
+//! Rollouts as a user sees them: a budget that blocks one node, a rollback, and in-place updates.
 
 mod overshoot;
 mod takeover;
@@ -24,17 +24,17 @@ use crate::{
     },
 };
 
-const PATIENCE: Duration = Duration::from_secs(240);
-/// A deployment names an old machine that needs longer than this to end, for any reason.
+const TIMEOUT: Duration = Duration::from_secs(240);
+/// A deployment names an old machine that takes longer than this to be deleted, for whatever reason.
 const USUAL: SignedDuration = SignedDuration::from_secs(30);
-/// The number of machines of the rollout with a budget. `MCM_TEST_ROLLOUT` changes it.
+/// The number of machines in the rollout against a budget; `MCM_TEST_ROLLOUT` changes it.
 const MACHINES: u32 = 20;
 
 fn size() -> u32 {
     std::env::var("MCM_TEST_ROLLOUT").ok().and_then(|text| text.parse().ok()).unwrap_or(MACHINES)
 }
 
-/// A fleet of this class with this strategy.
+/// A fleet with this class and this rollout strategy.
 fn manifests(namespace: &Namespace, deployment: &str, replicas: u32, class: &str, strategy: &Value) -> String {
     let mut list: Value = serde_json::from_str(&fleet::manifests(&namespace.name, deployment, replicas, class))
         .expect("the manifests are JSON");
@@ -73,19 +73,19 @@ async fn a_blocked_node_holds_up_itself_alone_and_every_revision_can_come_back()
     let _manager = TestManager::start(&rig, &namespace, &ManagerOptions::default()).await;
     let strategy = json!({ "type": "RollingUpdate", "rollingUpdate": { "maxSurge": "10%", "maxUnavailable": 0 } });
     namespace.apply(&manifests(&namespace, "fleet", size(), "class-a", &strategy)).await.succeed();
-    running_machines(&namespace, size() as usize, PATIENCE).await;
+    running_machines(&namespace, size() as usize, TIMEOUT).await;
 
-    rolls_around_a_blocked_node(&namespace, &strategy).await;
+    roll_around_a_blocked_node(&namespace, &strategy).await;
 
     let kubeconfig = rig.manager_kubeconfig(&namespace, Rights::Everything).await.display().to_string();
     for (class, revision) in [("class-a", "1"), ("class-b", "2")] {
         namespace.apply(&manifests(&namespace, SMALL, 1, class, &strategy)).await.succeed();
-        is_rolled_to(&namespace, class, revision).await;
+        wait_until_rolled_to(&namespace, class, revision).await;
     }
-    goes_back_and_forth(&namespace, &kubeconfig).await;
+    roll_back_and_forth(&namespace, &kubeconfig).await;
 }
 
-async fn rolls_around_a_blocked_node(namespace: &Namespace, strategy: &Value) {
+async fn roll_around_a_blocked_node(namespace: &Namespace, strategy: &Value) {
     let machines = namespace.list("machines").await;
     let (blocked, node) = (name(&machines[0]).to_owned(), text(&machines[0], "/metadata/labels/node").to_owned());
     guard::a_pod_on(namespace, &node).await;
@@ -96,14 +96,14 @@ async fn rolls_around_a_blocked_node(namespace: &Namespace, strategy: &Value) {
     let told = Mutex::new(Vec::<(String, Timestamp)>::new());
     let watch = |deployment: &Value| {
         let line = progress(deployment);
-        let mut told = told.lock().expect("nobody panics while he watches");
+        let mut told = told.lock().expect("no holder of the lock panics");
         if told.last().is_none_or(|(last, _)| *last != line) {
             println!("{:5.1} s {} {line}", begun.elapsed().as_secs_f64(), deployment["status"]["updatedReplicas"]);
             told.push((line, Timestamp::now()));
         }
     };
     namespace.apply(&manifests(namespace, "fleet", size(), "class-b", strategy)).await.succeed();
-    wait_until("all but the blocked machine to be replaced", PATIENCE, || async {
+    wait_until("all but the blocked machine to be replaced", TIMEOUT, || async {
         let deployment = namespace.get("machinedeployment", "fleet").await;
         watch(&deployment);
         let machines = namespace.list("machines").await;
@@ -118,7 +118,7 @@ async fn rolls_around_a_blocked_node(namespace: &Namespace, strategy: &Value) {
     })
     .await;
     println!("{:5.1} s all others are replaced", begun.elapsed().as_secs_f64());
-    wait_until("the deployment to say whom it waits for", PATIENCE, || async {
+    wait_until("the deployment to name the machine that it waits for", TIMEOUT, || async {
         let deployment = namespace.get("machinedeployment", "fleet").await;
         watch(&deployment);
         let said = progress(&deployment);
@@ -128,13 +128,18 @@ async fn rolls_around_a_blocked_node(namespace: &Namespace, strategy: &Value) {
     assert_eq!(condition(&namespace.get("machinedeployment", "fleet").await, "Available"), "True");
     let machine = namespace.get("machine", &blocked).await;
     let ending: Timestamp = text(&machine, "/metadata/deletionTimestamp").parse().expect("it is being deleted");
-    let named = told.lock().expect("nobody panics").iter().find(|(line, _)| line.contains(&blocked)).map(|(_, at)| *at);
+    let named = told
+        .lock()
+        .expect("no holder of the lock panics")
+        .iter()
+        .find(|(line, _)| line.contains(&blocked))
+        .map(|(_, at)| *at);
     let took = named.expect("it was just read").duration_since(ending);
     println!("{blocked} was named {took:#} after its deletion");
-    assert!(took < USUAL, "{took:#} is as long as for a machine that does not know why it takes so long");
+    assert!(took < USUAL, "{took:#} is as late as for a machine without a known reason");
 
     namespace.kubectl(&["delete", "poddisruptionbudget", guard::NAME]).await.succeed();
-    wait_until("the rollout to be complete", PATIENCE, || async {
+    wait_until("the rollout to be complete", TIMEOUT, || async {
         let deployment = namespace.get("machinedeployment", "fleet").await;
         watch(&deployment);
         rolled_out(&deployment, replicas)?;
@@ -142,9 +147,9 @@ async fn rolls_around_a_blocked_node(namespace: &Namespace, strategy: &Value) {
         expect(said.starts_with("NewMachineSetAvailable") && !said.contains("Waiting"), || said.clone())
     })
     .await;
-    // A user who only watches sees the new machines appear, the one old machine stay, and the end.
+    // A user who only watches sees the new machines, the one remaining old machine, and the end.
     let all = replicas.to_string();
-    wait_until("kubectl's watch to show the end", PATIENCE, || async {
+    wait_until("kubectl's watch to show the end", TIMEOUT, || async {
         let seen = kubectl.log();
         let last: Vec<String> = seen.lines().last().unwrap_or_default().split_whitespace().map(str::to_owned).collect();
         let is_end = last.len() > 4 && last[1..5].iter().all(|number| *number == all);
@@ -154,12 +159,12 @@ async fn rolls_around_a_blocked_node(namespace: &Namespace, strategy: &Value) {
     println!("kubectl get machinedeployment fleet --watch\n{}", kubectl.log());
 }
 
-/// A deployment with so few events that none is dropped (client-go's limit is 25 per object).
+/// A deployment with few events, so that none is dropped (client-go's limit is 25 per object).
 const SMALL: &str = "small";
 
-/// The template of the small deployment and its machine have this class.
-async fn is_rolled_to(namespace: &Namespace, class: &str, revision: &str) {
-    wait_until(&format!("{class} to be back"), PATIENCE, || async {
+/// Waits until the template of the small deployment and its machine have this class.
+async fn wait_until_rolled_to(namespace: &Namespace, class: &str, revision: &str) {
+    wait_until(&format!("{class} to be back"), TIMEOUT, || async {
         let deployment = namespace.get("machinedeployment", SMALL).await;
         rolled_out(&deployment, 1)?;
         expect(text(&deployment, "/spec/template/spec/class/name") == class, || deployment["spec"].to_string())?;
@@ -174,7 +179,7 @@ async fn is_rolled_to(namespace: &Namespace, class: &str, revision: &str) {
     .await;
 }
 
-async fn goes_back_and_forth(namespace: &Namespace, kubeconfig: &str) {
+async fn roll_back_and_forth(namespace: &Namespace, kubeconfig: &str) {
     let rollback = |more: &[&str]| {
         let place = ["--kubeconfig", kubeconfig, "--namespace", namespace.name.as_str()];
         mcm(&[&["rollback", SMALL], place.as_slice(), more].concat())
@@ -183,16 +188,16 @@ async fn goes_back_and_forth(namespace: &Namespace, kubeconfig: &str) {
     let said = rollback(&["--dry-run"]);
     assert_eq!(said, format!("machinedeployment {key} would be rolled back to revision 1 (class class-a)\n"));
     assert_eq!(rollback(&[]), format!("machinedeployment {key} rolled back to revision 1 (class class-a)\n"));
-    is_rolled_to(namespace, "class-a", "3").await;
+    wait_until_rolled_to(namespace, "class-a", "3").await;
     let said = rollback(&["--to-revision=3"]);
     assert_eq!(said, format!("machinedeployment {key} not changed: it has the template of that revision already\n"));
 
-    // The deprecated way, and the result for a revision that does not exist.
+    // The deprecated field, and the result for a revision that does not exist.
     let ask = |revision: i64| json!({ "spec": { "rollbackTo": { "revision": revision } } }).to_string();
     namespace.kubectl(&["patch", "machinedeployment", SMALL, "--type=merge", "-p", &ask(2)]).await.succeed();
-    is_rolled_to(namespace, "class-b", "4").await;
+    wait_until_rolled_to(namespace, "class-b", "4").await;
     namespace.kubectl(&["patch", "machinedeployment", SMALL, "--type=merge", "-p", &ask(99)]).await.succeed();
-    wait_until("the wish to be taken off, and told of", PATIENCE, || async {
+    wait_until("rollbackTo to be removed, and an event", TIMEOUT, || async {
         let deployment = namespace.get("machinedeployment", SMALL).await;
         expect(deployment.pointer("/spec/rollbackTo").is_none(), || deployment["spec"].to_string())?;
         let events = events_of(namespace, SMALL).await;
@@ -217,15 +222,15 @@ async fn machines_are_kept_and_updated_in_place_one_after_the_other() {
     let strategy = json!({ "type": "InPlaceUpdate", "inPlaceUpdate": limits });
     namespace.apply(&manifests(&namespace, "kept", 3, "class-a", &strategy)).await.succeed();
     let before: BTreeSet<String> =
-        running_machines(&namespace, 3, PATIENCE).await.iter().map(|machine| name(machine).to_owned()).collect();
+        running_machines(&namespace, 3, TIMEOUT).await.iter().map(|machine| name(machine).to_owned()).collect();
     namespace.apply(&manifests(&namespace, "kept", 3, "class-b", &strategy)).await.succeed();
 
-    wait_until("all machines to be updated", PATIENCE, || async {
+    wait_until("all machines to be updated", TIMEOUT, || async {
         let nodes = items(&rig.kubectl(&["get", "nodes", "-o", "json"]).await.json());
         let selected: Vec<&Value> = nodes.iter().filter(|node| is_selected(node)).collect();
         assert!(selected.len() <= 1, "{} nodes are updated at once", selected.len());
         for node in selected.into_iter().filter(|node| is_handed_over(node)) {
-            an_agent_updates(&rig, name(node)).await;
+            play_update_agent(&rig, name(node)).await;
         }
         let deployment = namespace.get("machinedeployment", "kept").await;
         rolled_out(&deployment, 3).and_then(|()| {
@@ -237,13 +242,13 @@ async fn machines_are_kept_and_updated_in_place_one_after_the_other() {
 
     let machines = namespace.list("machines").await;
     let after: BTreeSet<String> = machines.iter().map(|machine| name(machine).to_owned()).collect();
-    assert_eq!(after, before, "machines were replaced");
+    assert_eq!(after, before, "machines are replaced");
     let sets = namespace.list("machinesets").await;
     let new = sets.iter().find(|set| text(set, "/spec/template/spec/class/name") == "class-b").expect("a new set");
     for machine in &machines {
         assert_eq!(text(machine, "/metadata/ownerReferences/0/name"), name(new), "{}", describe(machine));
     }
-    wait_until("nodes and machines to lose their marks", PATIENCE, || async {
+    wait_until("the labels of the update to be removed from nodes and machines", TIMEOUT, || async {
         let nodes = items(&rig.kubectl(&["get", "nodes", "-o", "json"]).await.json());
         let machines = namespace.list("machines").await;
         let marked: Vec<String> = nodes
@@ -267,14 +272,14 @@ pub fn is_selected(node: &Value) -> bool {
     label("selected-for-update").is_some() && label("update-result").is_none()
 }
 
-/// Whether the controller has drained the node and released it for its agent.
+/// Whether the controller has drained the node and handed it over to its agent.
 pub fn is_handed_over(node: &Value) -> bool {
     let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
     conditions.iter().any(|condition| condition["type"] == "InPlaceUpdate" && condition["reason"] == "ReadyForUpdate")
 }
 
-/// The agent on the node: it updates the node and sets the label with the result.
-pub async fn an_agent_updates(rig: &Rig, node: &str) {
+/// Plays the agent on the node: it updates, and labels the node with the result.
+pub async fn play_update_agent(rig: &Rig, node: &str) {
     let done =
         json!({ "metadata": { "labels": { "node.machine.sapcloud.io/update-result": "successful" } } }).to_string();
     rig.kubectl(&["patch", "node", node, "--type=merge", "-p", &done]).await.succeed();

@@ -1,5 +1,5 @@
-//! The overshoot protection on a real API server: a set with far more machines than wanted is frozen with its deployment, shrinks, makes no machine
-//! meanwhile, and the freeze ends when the surplus is gone.
+//! The overshoot guard on a real API server. A set with far too many machines is frozen together with its deployment, deletes the surplus machines,
+//! creates no machine meanwhile, and is unfrozen when the surplus is gone.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,26 +15,26 @@ use crate::{
     },
 };
 
-const PATIENCE: Duration = Duration::from_secs(120);
-/// The wanted machines. With a surge of one and the default `--safety-up` of 2, five are too many.
+const TIMEOUT: Duration = Duration::from_secs(120);
+/// The wanted machines. With a surge of one and the default `--safety-up` of 2, five machines are too many.
 const WANTED: u32 = 2;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crowded_set_is_frozen_and_thawed_when_the_crowd_is_gone() {
+async fn a_set_with_too_many_machines_is_frozen_until_the_surplus_is_gone() {
     let Some(rig) = Rig::own("rollout::overshoot::a_crowded_set_is_frozen").await else { return };
     rig.install_crds().await;
     let namespace = rig.namespace("crowd").await;
-    let manager = runs_with(&rig, &namespace, "*").await;
+    let manager = start_with(&rig, &namespace, "*").await;
     namespace.apply(&fleet::manifests(&namespace.name, "crowd", WANTED, "class-a")).await.succeed();
-    let machines = running_machines(&namespace, WANTED as usize, PATIENCE).await;
-    ends(manager);
+    let machines = running_machines(&namespace, WANTED as usize, TIMEOUT).await;
+    stop(manager);
 
-    // The surplus is not deleted, so that only the protection is visible at first.
+    // No controller deletes the surplus, so that only the effect of the guard is visible at first.
     for number in 0..4 {
         namespace.apply(&twin(&machines[0], number).to_string()).await.succeed();
     }
-    let manager = runs_with(&rig, &namespace, "*,-machineset").await;
-    wait_until("set and deployment to be frozen", PATIENCE, || async {
+    let manager = start_with(&rig, &namespace, "*,-machineset").await;
+    wait_until("set and deployment to be frozen", TIMEOUT, || async {
         let set = the_set(&namespace).await;
         let said = "is 6 >= 5 which is the Max-ScaleUp-Limit";
         expect(is_frozen(&set) && frozen_condition(&set, "machineSetCondition").contains(said), || set.to_string())?;
@@ -44,14 +44,14 @@ async fn a_crowded_set_is_frozen_and_thawed_when_the_crowd_is_gone() {
         })
     })
     .await;
-    running_machines(&namespace, 6, PATIENCE).await;
+    running_machines(&namespace, 6, TIMEOUT).await;
 
-    // A frozen set shrinks and replaces nothing, also after the protection has ended.
-    ends(manager);
-    let manager = runs_with(&rig, &namespace, "*,-machinesafetyovershooting").await;
-    let left = running_machines(&namespace, WANTED as usize, PATIENCE).await;
+    // A frozen set deletes its surplus and does not replace a lost machine, also while the guard does not run.
+    stop(manager);
+    let manager = start_with(&rig, &namespace, "*,-machinesafetyovershooting").await;
+    let left = running_machines(&namespace, WANTED as usize, TIMEOUT).await;
     namespace.kubectl(&["delete", "machine", name(&left[0])]).await.succeed();
-    wait_until("the set to know that one is missing", PATIENCE, || async {
+    wait_until("the set to count one machine", TIMEOUT, || async {
         let (set, machines) = (the_set(&namespace).await, namespace.list("machines").await);
         let seen = || machines.iter().map(describe).collect::<Vec<_>>().join("\n") + &set["status"].to_string();
         expect(machines.len() == 1 && number(&set, "/status/replicas") == 1, seen)
@@ -59,10 +59,10 @@ async fn a_crowded_set_is_frozen_and_thawed_when_the_crowd_is_gone() {
     .await;
     assert!(is_frozen(&the_set(&namespace).await));
 
-    ends(manager);
-    let _manager = runs_with(&rig, &namespace, "*").await;
-    running_machines(&namespace, WANTED as usize, PATIENCE).await;
-    wait_until("nothing to speak of the freeze any more", PATIENCE, || async {
+    stop(manager);
+    let _manager = start_with(&rig, &namespace, "*").await;
+    running_machines(&namespace, WANTED as usize, TIMEOUT).await;
+    wait_until("label and condition of the freeze to be removed", TIMEOUT, || async {
         let (set, deployment) = (the_set(&namespace).await, namespace.get("machinedeployment", "crowd").await);
         let frozen = [(&set, "machineSetCondition"), (&deployment, "conditions")]
             .map(|(object, conditions)| is_frozen(object) || !frozen_condition(object, conditions).is_empty());
@@ -75,16 +75,16 @@ async fn a_crowded_set_is_frozen_and_thawed_when_the_crowd_is_gone() {
     }
 }
 
-async fn runs_with(rig: &Arc<Rig>, namespace: &Namespace, controllers: &str) -> TestManager {
+async fn start_with(rig: &Arc<Rig>, namespace: &Namespace, controllers: &str) -> TestManager {
     let flags = vec![format!("--controllers={controllers}"), "--machine-safety-overshooting-period=1s".to_owned()];
     TestManager::start(rig, namespace, &ManagerOptions { flags, ..ManagerOptions::default() }).await
 }
 
-fn ends(mut manager: TestManager) {
+fn stop(mut manager: TestManager) {
     assert_eq!(manager.terminate(), 0);
 }
 
-/// A machine of the same set.
+/// Another machine of the same set.
 fn twin(machine: &Value, number: u32) -> Value {
     json!({
         "apiVersion": "machine.sapcloud.io/v1alpha1",
@@ -110,7 +110,7 @@ fn is_frozen(object: &Value) -> bool {
     text(object, "/metadata/labels/freeze") == "True"
 }
 
-/// The message of the condition `Frozen`. Empty without it.
+/// The message of the condition `Frozen`; empty without the condition.
 fn frozen_condition(object: &Value, conditions: &str) -> String {
     let all = object["status"][conditions].as_array().cloned().unwrap_or_default();
     all.iter().find(|one| one["type"] == "Frozen").map(|one| text(one, "/message").to_owned()).unwrap_or_default()

@@ -1,5 +1,5 @@
-//! A fleet that the Go original left behind is taken over on a real API server: no rollout, and only writes of statuses. Scenario S-HASH-12,
-//! decisions.md 3.
+//! A manager takes over a fleet of the Go original on a real API server: it starts no rollout, and it writes nothing but statuses. Scenario
+//! S-HASH-12, decisions.md 3.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 #[tokio::test(flavor = "multi_thread")]
 async fn s_hash_12_a_fleet_of_the_original_is_taken_over_as_it_is() {
     let Some(rig) = Rig::own("rollout::takeover::s_hash_12").await else { return };
@@ -24,10 +24,10 @@ async fn s_hash_12_a_fleet_of_the_original_is_taken_over_as_it_is() {
     left_behind::recreate(&rig.client().await, &namespace.name, |_| true).await;
     let before = everything(&rig, &namespace).await;
 
-    // The VMs of these machines do not exist, so that the loops that create and delete VMs don't run.
+    // The VMs of these machines do not exist, so the controller that creates and deletes VMs is off.
     let flags = vec!["--controllers=machinedeployment,machineset".to_owned()];
     let _manager = TestManager::start(&rig, &namespace, &ManagerOptions { flags, ..ManagerOptions::default() }).await;
-    wait_until("every deployment to be looked at", PATIENCE, || async {
+    wait_until("every deployment to be reconciled", TIMEOUT, || async {
         let deployments = namespace.list("machinedeployments").await;
         let all = deployments.iter().all(|deployment| !text(deployment, "/status/selector").is_empty());
         expect(all, || deployments.iter().map(|deployment| deployment["status"].to_string()).collect())
@@ -35,9 +35,9 @@ async fn s_hash_12_a_fleet_of_the_original_is_taken_over_as_it_is() {
     .await;
     unchanged(&before, &everything(&rig, &namespace).await);
 
-    // It acts when there is a change, and then too it changes nothing else.
+    // The manager acts on a change, and changes no other object then.
     namespace.kubectl(&["scale", "machinedeployment", "surge", "--replicas=7"]).await.succeed();
-    wait_until("the seventh machine", PATIENCE, || async {
+    wait_until("the seventh machine", TIMEOUT, || async {
         let count = namespace.list("machines").await.len();
         expect(count == before.keys().filter(|key| key.starts_with("machines/")).count() + 1, || count.to_string())
     })

@@ -1,7 +1,7 @@
-//! Time that passes without the manager: the process, or its host, was suspended.
+//! Time that passes without the manager: the process, or its machine, is suspended.
 //!
-//! Its own clock is monotonic, so that the clock of the host may be set. After a suspension, all deadlines have passed at once, and all cached data
-//! is old.
+//! The manager uses a monotonic clock, so changes of the host's clock have no effect. After a suspension, all deadlines have passed at once, and all
+//! cached data is outdated.
 
 use std::time::Duration;
 
@@ -11,32 +11,34 @@ use crate::{
     weather::{Weather, explanation, names, node_of},
 };
 
-/// Long enough that no machine fails before the suspension begins, on any host. Afterwards it has passed.
+/// Long enough that no machine fails before the suspension, however busy the host is. It passes during the suspension.
 const FLAGS: [&str; 1] = ["--machine-health-timeout=20s"];
 const SLEEP: Duration = Duration::from_secs(25);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn mc_281_who_recovers_while_the_manager_sleeps_is_not_given_up() {
+async fn mc_281_a_machine_that_recovers_while_the_manager_is_suspended_is_kept() {
     let Some(weather) = Weather::begin("weather::clock::mc_281_who_recovers", &FLAGS).await else { return };
     weather.want(3).await;
-    let before = weather.clears_up(3).await;
+    let before = weather.wait_until_healthy(3).await;
     let (ill, node) = (name(&before[0]).to_owned(), node_of(&before[0]).to_owned());
-    // Otherwise the simulated kubelet would send heartbeats at once.
+    // Without this the simulated kubelet reports again at once.
     weather.cloud.does(&ill, "freeze-heartbeat").await;
-    weather.nodes_show(&[&node], "Unknown").await;
-    let told = weather.some_machine("the silence to be shown", |machine| {
+    weather.set_nodes_ready(&[&node], "Unknown").await;
+    let told = weather.wait_for_machine("the machine to report its unresponsive Node", |machine| {
         name(machine) == ill && phase(machine) == "Unknown" && !explanation(machine).is_empty()
     });
     let told = told.await;
     assert!(explanation(&told).contains("to recover"), "{}", explanation(&told));
 
     weather.manager.suspend();
-    weather.some_machine("the one that is ill", |machine| name(machine) == ill && phase(machine) == "Unknown").await;
-    weather.nodes_show(&[&node], "True").await;
+    weather
+        .wait_for_machine("the unhealthy machine", |machine| name(machine) == ill && phase(machine) == "Unknown")
+        .await;
+    weather.set_nodes_ready(&[&node], "True").await;
     tokio::time::sleep(SLEEP).await;
     weather.manager.resume();
 
-    let after = weather.clears_up(3).await;
-    assert_eq!(names(&before), names(&after), "nobody was replaced");
-    assert!(weather.cloud.happened("stopping").await.is_empty(), "no VM was deleted");
+    let after = weather.wait_until_healthy(3).await;
+    assert_eq!(names(&before), names(&after), "no machine is replaced");
+    assert!(weather.cloud.happened("stopping").await.is_empty(), "no VM is deleted");
 }

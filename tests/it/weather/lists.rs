@@ -1,4 +1,4 @@
-//! VMs without a machine, and lists of VMs that can't be trusted.
+//! VMs without a machine, and unreliable lists of VMs.
 
 use std::collections::BTreeSet;
 
@@ -10,11 +10,11 @@ use crate::{
         wait::expect,
         wait_until,
     },
-    weather::{FLEET, PATIENCE, Weather},
+    weather::{FLEET, TIMEOUT, Weather},
 };
 
 /// Changes the class and waits until its VMs have been listed twice since.
-async fn the_provider_is_asked(weather: &Weather, note: &str) {
+async fn wait_for_lists_of_vms(weather: &Weather, note: &str) {
     let lists = || async {
         let metrics = weather.cloud.metrics().await;
         let line = metrics.lines().find_map(|line| line.strip_prefix("virtual_cloud_calls_total{op=\"list\"} "));
@@ -24,7 +24,7 @@ async fn the_provider_is_asked(weather: &Weather, note: &str) {
         let before = lists().await;
         let spec = json!({ "providerSpec": { "note": format!("{note}-{round}") } }).to_string();
         weather.namespace.kubectl(&["patch", "machineclass", FLEET, "--type=merge", "-p", &spec]).await.succeed();
-        wait_until("a list of VMs", PATIENCE, || async {
+        wait_until("a list of VMs", TIMEOUT, || async {
             let now = lists().await;
             expect(now > before, || format!("{now} lists"))
         })
@@ -34,39 +34,43 @@ async fn the_provider_is_asked(weather: &Weather, note: &str) {
 
 /// The two checks of an orphan are a minute apart, so this is the longest of the weather tests.
 #[tokio::test(flavor = "multi_thread")]
-async fn mc_241_orphans_go_and_no_list_harms_a_machine() {
-    // The shortest allowed period. A class that changes is also checked.
+async fn mc_241_orphans_are_deleted_and_no_list_harms_a_machine() {
+    // The shortest allowed period. A changed class is checked in addition.
     let flags = ["--machine-safety-orphan-vms-period=10s"];
     let Some(weather) = Weather::begin("weather::lists::mc_241_orphans_go", &flags).await else { return };
     weather.want(4).await;
-    let healthy: BTreeSet<String> =
-        weather.clears_up(4).await.iter().map(|machine| text(machine, "/spec/providerID").to_owned()).collect();
+    let healthy: BTreeSet<String> = weather
+        .wait_until_healthy(4)
+        .await
+        .iter()
+        .map(|machine| text(machine, "/spec/providerID").to_owned())
+        .collect();
     let orphans = [
-        weather.cloud.makes_orphan(&weather.namespace.name, "never-was-1").await,
-        weather.cloud.makes_orphan(&weather.namespace.name, "never-was-2").await,
+        weather.cloud.create_orphan(&weather.namespace.name, "never-was-1").await,
+        weather.cloud.create_orphan(&weather.namespace.name, "never-was-2").await,
     ];
     for bad in ["empty-list", "partial-list"] {
         weather.cloud.fails(json!([{"op": "list", "effect": bad}])).await;
-        the_provider_is_asked(&weather, bad).await;
+        wait_for_lists_of_vms(&weather, bad).await;
     }
     weather.cloud.fails(json!([{"op": "list", "code": "Unavailable"}])).await;
-    the_provider_is_asked(&weather, "unavailable").await;
+    wait_for_lists_of_vms(&weather, "unavailable").await;
     weather.cloud.is_well().await;
 
-    wait_until("the orphans to go", PATIENCE, || async {
+    wait_until("the orphans to go", TIMEOUT, || async {
         let vms = weather.cloud.vms().await;
         let left = vms.iter().filter(|vm| orphans.iter().any(|orphan| text(vm, "/providerID") == orphan)).count();
         expect(left == 0, || format!("{vms:#?}"))
     })
     .await;
-    weather.clears_up(4).await;
+    weather.wait_until_healthy(4).await;
     let stopped: BTreeSet<String> = weather.cloud.happened("stopping").await.into_values().flatten().collect();
-    assert!(stopped.is_disjoint(&healthy), "the VM of a machine was deleted: {stopped:?}");
+    assert!(stopped.is_disjoint(&healthy), "the VM of a machine is deleted: {stopped:?}");
     let events = items(&weather.namespace.kubectl(&["get", "events", "-o", "json"]).await.json());
     let found = events.iter().any(|event| {
         text(event, "/reason") == "OrphanVMsFound" && text(event, "/involvedObject/kind") == "MachineClass"
     });
-    assert!(found, "nobody was told: {events:#?}");
+    assert!(found, "no event: OrphanVMsFound: {events:#?}");
     let metrics = weather.manager.http_get("/metrics").await;
     assert!(metrics.contains("mcm_orphan_vms_deleted_total{class=\"weather\"} 2"), "{metrics}");
 }

@@ -1,7 +1,7 @@
-//! The shared parts of the fault tests: a manager with a cloud that can be made to fail, and the checks after the faults.
+//! Shared code of the weather tests: a manager with a controllable cloud, and the checks after the faults have ended.
 //!
-//! After the faults: the wanted machines run, each has one VM and each VM a machine, no machine had two VMs, and every machine that is not as
-//! expected reports why.
+//! Healthy means: the wanted machines run, each machine has one VM and each VM has a machine, no machine had a second VM ordered, and every machine
+//! that does not run explains why.
 
 mod api_server;
 mod clock;
@@ -33,10 +33,10 @@ use crate::{
 };
 
 /// Long enough for a busy machine with two cores.
-pub const PATIENCE: Duration = Duration::from_secs(120);
-/// The name of the deployment, and of its class.
+pub const TIMEOUT: Duration = Duration::from_secs(120);
+/// The name of the deployment and of its class.
 pub const FLEET: &str = "weather";
-/// A cloud with latencies, so that a test can observe the steps.
+/// A cloud with latencies that make intermediate states visible to a test.
 const CLOUD: &str = "\
 seed: 11
 latency:
@@ -48,7 +48,7 @@ latency:
 nodes: {reregister: 1h}
 ";
 
-/// The control plane that most of these tests share: they mostly wait, and use separate namespaces.
+/// The control plane that most of these tests share: they mostly wait, and each has its own namespace.
 pub async fn sky(test: &str) -> Option<Arc<Rig>> {
     static SKY: OnceLock<Arc<Rig>> = OnceLock::new();
     static READY: OnceCell<()> = OnceCell::const_new();
@@ -61,12 +61,12 @@ pub async fn sky(test: &str) -> Option<Arc<Rig>> {
     Some(rig)
 }
 
-/// The flags with which a manager uses a kubeconfig for both clusters.
+/// The flags that make a manager use a kubeconfig for both clusters.
 pub fn through(kubeconfig: &Path) -> [String; 2] {
     ["control", "target"].map(|which| format!("--{which}-kubeconfig={}", kubeconfig.display()))
 }
 
-/// A manager in its own namespace.
+/// A manager with its own namespace and its own cloud.
 pub struct Weather {
     pub rig: Arc<Rig>,
     pub namespace: Namespace,
@@ -75,20 +75,20 @@ pub struct Weather {
 }
 
 impl Weather {
-    /// A namespace on the shared control plane, and a manager with these flags in addition to the default ones. There is no machine yet.
+    /// Starts a manager in a namespace of the shared control plane, with these additional flags and without machines.
     pub async fn begin(test: &str, flags: &[&str]) -> Option<Self> {
         let rig = sky(test).await?;
         Some(Self::over(rig, flags).await)
     }
 
-    /// The same on its own control plane, where any fault is allowed.
+    /// The same on a separate control plane, which a test may stop or restart.
     pub async fn alone(test: &str, flags: &[&str]) -> Option<Self> {
         let rig = Rig::own(test).await?;
         rig.install_crds().await;
         Some(Self::over(rig, flags).await)
     }
 
-    /// A namespace and a manager on this control plane.
+    /// Starts a manager in a namespace of this control plane.
     pub async fn over(rig: Arc<Rig>, flags: &[&str]) -> Self {
         Self::with_cloud(rig, CLOUD, flags).await
     }
@@ -97,7 +97,7 @@ impl Weather {
     pub async fn with_cloud(rig: Arc<Rig>, simulation: &str, flags: &[&str]) -> Self {
         let namespace = rig.namespace("weather").await;
         let port = ports::free_port();
-        // Each manager stores its own VMs. Without a state they would be those of all simulated Nodes.
+        // Each manager stores its own VMs. Without a state file, a cloud would adopt the VMs of all simulated Nodes.
         let state = rig.folder.join(format!("{}.vms.json", namespace.name));
         let mut all = vec![
             format!("--simulation-admin=127.0.0.1:{port}"),
@@ -107,7 +107,7 @@ impl Weather {
         let options = ManagerOptions { simulation: simulation.to_owned(), flags: all, ..ManagerOptions::default() };
         let manager = TestManager::start(&rig, &namespace, &options).await;
         let cloud = Cloud { port };
-        wait_until("the cloud to live", PATIENCE, || cloud.lives()).await;
+        wait_until("the cloud to live", TIMEOUT, || cloud.lives()).await;
         Self { rig, namespace, manager, cloud }
     }
 
@@ -116,10 +116,10 @@ impl Weather {
         self.namespace.apply(&fleet::manifests(&self.namespace.name, FLEET, replicas, FLEET)).await.succeed();
     }
 
-    /// Waits until this number of machines runs and everything is as it should be. Returns them.
-    pub async fn clears_up(&self, replicas: usize) -> Vec<Value> {
-        let machines = fleet::running_machines(&self.namespace, replicas, PATIENCE).await;
-        wait_until("every VM to have its machine, and every machine its VM", PATIENCE, || async {
+    /// Waits until this number of machines runs and everything is healthy; returns the machines.
+    pub async fn wait_until_healthy(&self, replicas: usize) -> Vec<Value> {
+        let machines = fleet::running_machines(&self.namespace, replicas, TIMEOUT).await;
+        wait_until("every VM to have its machine, and every machine its VM", TIMEOUT, || async {
             let machines = self.namespace.list("machines").await;
             let wanted: BTreeSet<String> = machines.iter().map(|m| text(m, "/spec/providerID").to_owned()).collect();
             let vms: BTreeSet<String> =
@@ -127,34 +127,34 @@ impl Weather {
             expect(wanted == vms && wanted.len() == replicas, || format!("machines have {wanted:#?}\nVMs {vms:#?}"))
         })
         .await;
-        self.nobody_had_two_vms().await;
+        self.no_machine_had_two_vms().await;
         machines
     }
 
-    /// No machine ever had a second VM.
-    pub async fn nobody_had_two_vms(&self) {
+    /// Checks that no machine ever had a second VM ordered.
+    pub async fn no_machine_had_two_vms(&self) {
         for (machine, vms) in self.cloud.happened("ordered").await {
             assert_eq!(vms.len(), 1, "several VMs were ordered for machine {machine}: {vms:?}");
         }
     }
 
-    /// Every machine that does not run reports what it waits for.
-    pub async fn everyone_explains(&self) {
-        wait_until("every machine that does not run to say why", PATIENCE, || async {
+    /// Waits until every machine that does not run explains why.
+    pub async fn wait_until_explained(&self) {
+        wait_until("every machine that does not run to explain why", TIMEOUT, || async {
             let machines = self.namespace.list("machines").await;
-            let silent: Vec<String> = machines
+            let unexplained: Vec<String> = machines
                 .iter()
                 .filter(|machine| phase(machine) != "Running" && explanation(machine).is_empty())
                 .map(describe)
                 .collect();
-            expect(silent.is_empty(), || silent.join("\n"))
+            expect(unexplained.is_empty(), || unexplained.join("\n"))
         })
         .await;
     }
 
-    /// The first machine for which the function is true.
-    pub async fn some_machine(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
-        wait_until(what, PATIENCE, || async {
+    /// Waits for a machine for which the condition holds, and returns the first one.
+    pub async fn wait_for_machine(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
+        wait_until(what, TIMEOUT, || async {
             let machines = self.namespace.list("machines").await;
             let found = machines.iter().find(|machine| holds(machine)).cloned();
             found.ok_or_else(|| machines.iter().map(|machine| machine["status"].to_string() + "\n").collect())
@@ -162,8 +162,8 @@ impl Weather {
         .await
     }
 
-    /// Writes the conditions of Nodes that the node lifecycle controller would write.
-    pub async fn nodes_show(&self, nodes: &[&str], ready: &str) {
+    /// Sets the condition `Ready` of the Nodes, as the node lifecycle controller would.
+    pub async fn set_nodes_ready(&self, nodes: &[&str], ready: &str) {
         let client = self.rig.client().await;
         let api = kube::Api::<k8s_openapi::api::core::v1::Node>::all(client);
         let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
@@ -174,7 +174,7 @@ impl Weather {
         for node in nodes {
             let parameters = kube::api::PatchParams::default();
             let patched: kube::Result<_> = api.patch_status(node, &parameters, &patch).await;
-            // A Node whose machine was replaced meanwhile needs no update.
+            // The Node of a machine that was replaced meanwhile needs no update.
             assert!(!matches!(&patched, Err(error) if !is_not_found(error)), "{patched:?}");
         }
     }
@@ -184,29 +184,29 @@ fn is_not_found(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 
-/// How long a machine may wait without a reason: the controller reports it after a minute.
-const SILENT_FOR: Duration = Duration::from_secs(80);
+/// The time that a machine may be stuck without an explanation. The controller writes one after a minute.
+const EXPLAINED_AFTER: Duration = Duration::from_secs(80);
 
-/// Checks whether machines wait without a reason.
+/// Detects machines that are stuck without an explanation.
 #[derive(Default)]
-pub struct Silences(Mutex<BTreeMap<String, (String, Instant)>>);
+pub struct StuckMachines(Mutex<BTreeMap<String, (String, Instant)>>);
 
-impl Silences {
-    /// Checks all machines once. Panics if one waits too long without a reason.
+impl StuckMachines {
+    /// Checks all machines once; panics when a machine is stuck without an explanation.
     pub fn look(&self, machines: &[Value]) {
-        let mut seen = self.0.lock().expect("nobody panics with the lock in hand, but for a machine that is stuck");
+        let mut known = self.0.lock().expect("no holder of the lock panics, except for a stuck machine");
         let present: BTreeSet<&str> = machines.iter().map(|machine| text(machine, "/metadata/uid")).collect();
-        seen.retain(|uid, _| present.contains(uid.as_str()));
+        known.retain(|uid, _| present.contains(uid.as_str()));
         for machine in machines {
             let version = text(machine, "/metadata/resourceVersion").to_owned();
-            let entry = seen.entry(text(machine, "/metadata/uid").to_owned());
+            let entry = known.entry(text(machine, "/metadata/uid").to_owned());
             let (last, since) = entry.or_insert_with(|| (version.clone(), Instant::now()));
             if *last != version {
                 (*last, *since) = (version, Instant::now());
             }
             let is_there = phase(machine) == "Running" && machine["metadata"]["deletionTimestamp"].is_null();
             assert!(
-                is_there || since.elapsed() < SILENT_FOR || !explanation(machine).is_empty(),
+                is_there || since.elapsed() < EXPLAINED_AFTER || !explanation(machine).is_empty(),
                 "stuck without a reason: {}",
                 describe(machine)
             );
@@ -214,7 +214,7 @@ impl Silences {
     }
 }
 
-/// The message of a machine's condition. Empty without it.
+/// The message of a machine's condition; empty without the condition.
 pub fn explanation(machine: &Value) -> String {
     let conditions =
         machine.pointer("/status/machineConditions").and_then(Value::as_array).cloned().unwrap_or_default();
@@ -222,23 +222,23 @@ pub fn explanation(machine: &Value) -> String {
     progress.map(|condition| text(condition, "/message").to_owned()).unwrap_or_default()
 }
 
-/// The name of the Node of a machine.
+/// The name of a machine's Node.
 pub fn node_of(machine: &Value) -> &str {
     text(machine, "/metadata/labels/node")
 }
 
-/// The admin API of the cloud.
+/// A client of the cloud's administration endpoint.
 pub struct Cloud {
     port: u16,
 }
 
 impl Cloud {
-    /// The cloud whose admin API listens on this port of loopback.
+    /// The cloud whose administration endpoint listens on this port of loopback.
     pub fn at(port: u16) -> Self {
         Self { port }
     }
 
-    /// Whether it answers.
+    /// Whether the cloud answers.
     pub async fn lives(&self) -> Result<(), String> {
         self.ask("GET", "/vms", "").await.map(drop)
     }
@@ -257,7 +257,7 @@ impl Cloud {
         serde_json::from_str(&answer).unwrap_or(Value::String(answer))
     }
 
-    /// From now on calls fail by these rules.
+    /// Sets the rules by which calls fail from now on.
     pub async fn fails(&self, rules: Value) {
         self.must("PUT", "/failures", &rules).await;
     }
@@ -267,13 +267,13 @@ impl Cloud {
         self.fails(json!([])).await;
     }
 
-    /// Performs an action on the VM of a machine.
+    /// Applies an action to the VM of a machine.
     pub async fn does(&self, machine: &str, action: &str) {
         self.must("POST", &format!("/vms/{machine}/{action}"), &Value::Null).await;
     }
 
-    /// Makes a VM without a machine that is ten minutes old. Returns its provider id.
-    pub async fn makes_orphan(&self, namespace: &str, name: &str) -> String {
+    /// Creates a VM without a machine, as if ten minutes ago; returns its identity.
+    pub async fn create_orphan(&self, namespace: &str, name: &str) -> String {
         let order = json!({"namespace": namespace, "name": name, "class": FLEET, "age": "10m"});
         text(&self.must("POST", "/orphans", &order).await, "/providerID").to_owned()
     }
@@ -284,7 +284,7 @@ impl Cloud {
         answer["vms"].as_array().cloned().unwrap_or_default()
     }
 
-    /// The VMs with this event, by `namespace/name` of their machines.
+    /// The VMs with an event of this kind, by `namespace/name` of their machines.
     pub async fn happened(&self, what: &str) -> BTreeMap<String, BTreeSet<String>> {
         let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for event in self.events_of(what).await {

@@ -1,4 +1,4 @@
-//! The provider loses replies, is slow, has no capacity, and refuses the credentials.
+//! The provider loses replies, is slow, has no capacity, and refuses our credentials.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -7,22 +7,22 @@ use serde_json::json;
 use crate::{
     fleet::{none_left, phase},
     support::{cluster_object::text, wait::expect, wait_until},
-    weather::{FLEET, PATIENCE, Weather, explanation, names, sky},
+    weather::{FLEET, TIMEOUT, Weather, explanation, names, sky},
 };
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_provider_in_trouble_leaves_no_vm_and_no_machine_behind() {
     let flags = ["--resource-exhausted-retry=2s"];
     let Some(weather) = Weather::begin("weather::provider::a_provider_in_trouble", &flags).await else { return };
-    replies_of_creations_get_lost(&weather).await;
+    replies_of_creations_are_lost(&weather).await;
     replies_are_slow(&weather).await;
     there_is_no_capacity_for_a_while(&weather).await;
     credentials_stop_working(&weather).await;
     calls_arrive_twice(&weather).await;
-    replies_of_deletions_get_lost(&weather).await;
+    replies_of_deletions_are_lost(&weather).await;
 }
 
-/// A cloud that shows a VM by its machine's name only long after its creation, and lists it with the same delay.
+/// A cloud that shows and lists a VM only a long time after its creation.
 const LATE: &str = "\
 seed: 12
 latency: {create: {constant: 3s}, boot: {constant: 1h}, delete: {constant: 100ms}, api: {constant: 5ms}}
@@ -30,44 +30,45 @@ consistency: {getLag: 1h, listLag: 1h}
 ";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_vm_that_is_not_shown_yet_goes_with_the_machine_that_was_deleted_while_it_was_made() {
+async fn a_vm_that_is_not_visible_yet_is_deleted_with_its_machine() {
     let Some(rig) = sky("weather::provider::a_vm_that_is_not_shown_yet").await else { return };
     let weather = Weather::with_cloud(rig, LATE, &[]).await;
     weather.want(1).await;
-    wait_until("a VM to be ordered", PATIENCE, || async {
+    wait_until("a VM to be ordered", TIMEOUT, || async {
         let ordered = weather.cloud.happened("ordered").await;
         expect(ordered.len() == 1, || format!("{ordered:?}"))
     })
     .await;
     weather.namespace.kubectl(&["delete", "machinedeployment", FLEET, "--wait=false"]).await.succeed();
-    none_left(&weather.namespace, "machines", PATIENCE).await;
+    none_left(&weather.namespace, "machines", TIMEOUT).await;
     wait_until("the VM to go", Duration::from_secs(10), || async {
-        // A cloud with delayed lists still lists VMs that are gone.
+        // A cloud with delayed lists still lists deleted VMs.
         let vms = weather.cloud.vms().await;
         expect(vms.iter().all(|vm| vm["life"]["gone"].is_object()), || format!("{vms:#?}"))
     })
     .await;
-    weather.nobody_had_two_vms().await;
+    weather.no_machine_had_two_vms().await;
 }
 
-/// The VM exists, and the caller got a timeout: the next attempt finds it.
-async fn replies_of_creations_get_lost(weather: &Weather) {
+/// The VM exists, but the caller gets a timeout. The next attempt finds the VM.
+async fn replies_of_creations_are_lost(weather: &Weather) {
     let lost = json!([{"op": "create", "count": 3, "effect": "created-but-error", "code": "DeadlineExceeded"}]);
     weather.cloud.fails(lost).await;
     weather.want(3).await;
-    let machine =
-        weather.some_machine("a lost reply to be shown", |machine| phase(machine) == "CrashLoopBackOff").await;
+    let machine = weather
+        .wait_for_machine("the status to report a lost reply", |machine| phase(machine) == "CrashLoopBackOff")
+        .await;
     assert_eq!(text(&machine, "/status/lastOperation/errorCode"), "DeadlineExceeded", "{}", machine["status"]);
     assert!(!explanation(&machine).is_empty(), "{}", machine["status"]);
-    weather.clears_up(3).await;
+    weather.wait_until_healthy(3).await;
 }
 
-/// A call that takes long is not repeated while it runs.
+/// A slow call is not repeated while it is still running.
 async fn replies_are_slow(weather: &Weather) {
     weather.cloud.fails(json!([{"op": "create", "effect": "hang", "for": "3s"}])).await;
     weather.want(5).await;
-    weather.clears_up(5).await;
-    assert!(weather.cloud.happened("callHangs").await.len() >= 2, "the slow calls were made");
+    weather.wait_until_healthy(5).await;
+    assert!(weather.cloud.happened("callHangs").await.len() >= 2, "the slow calls are made");
 }
 
 async fn there_is_no_capacity_for_a_while(weather: &Weather) {
@@ -75,25 +76,25 @@ async fn there_is_no_capacity_for_a_while(weather: &Weather) {
     weather.cloud.fails(full).await;
     weather.want(6).await;
     let machine = weather
-        .some_machine("the missing capacity to be shown", |machine| {
+        .wait_for_machine("the status to report the missing capacity", |machine| {
             text(machine, "/status/lastOperation/errorCode") == "ResourceExhausted"
         })
         .await;
-    // cluster-autoscaler looks for this, to try another group.
+    // cluster-autoscaler reads these fields to try another group.
     assert_eq!(phase(&machine), "CrashLoopBackOff");
     assert_eq!(text(&machine, "/status/lastOperation/type"), "Create");
     assert!(text(&machine, "/status/lastOperation/description").contains("out of capacity"), "{}", machine["status"]);
     assert!(!explanation(&machine).is_empty(), "{}", machine["status"]);
     weather.cloud.is_well().await;
-    weather.clears_up(6).await;
+    weather.wait_until_healthy(6).await;
 }
 
-/// Running machines are not affected. A machine that waits is tried at once when the Secret changes.
+/// Running machines stay. A waiting machine is retried at once when the Secret changes.
 async fn credentials_stop_working(weather: &Weather) {
     weather.cloud.fails(json!([{"op": "any", "effect": "auth-failure"}])).await;
     weather.want(7).await;
     let machine = weather
-        .some_machine("the refused credentials to be shown", |machine| {
+        .wait_for_machine("the status to report the refused credentials", |machine| {
             text(machine, "/status/lastOperation/errorCode") == "Unauthenticated"
         })
         .await;
@@ -103,40 +104,40 @@ async fn credentials_stop_working(weather: &Weather) {
     weather.cloud.is_well().await;
     let renewed = r#"{"stringData": {"credentials": "renewed"}}"#;
     weather.namespace.kubectl(&["patch", "secret", "fleet", "--type=merge", "-p", renewed]).await.succeed();
-    weather.clears_up(7).await;
+    weather.wait_until_healthy(7).await;
 }
 
-/// Something on the way repeats each call, and the second answer is returned.
+/// The network repeats each call, and the client gets the second answer.
 async fn calls_arrive_twice(weather: &Weather) {
     weather.cloud.fails(json!([{"op": "any", "effect": "repeated"}])).await;
     weather.want(9).await;
-    let before = weather.clears_up(9).await;
+    let before = weather.wait_until_healthy(9).await;
     let gone = text(&before[0], "/metadata/name").to_owned();
     weather.namespace.kubectl(&["delete", "machine", &gone, "--wait=false"]).await.succeed();
-    wait_until("the machine to go", PATIENCE, || async {
+    wait_until("the machine to go", TIMEOUT, || async {
         let machines = weather.namespace.list("machines").await;
         expect(!names(&machines).contains(&gone), || format!("{:?}", names(&machines)))
     })
     .await;
-    weather.clears_up(9).await;
+    weather.wait_until_healthy(9).await;
     let stopped = weather.cloud.happened("stopping").await;
-    assert_eq!(stopped.values().map(BTreeSet::len).sum::<usize>(), 1, "one VM was deleted, once: {stopped:?}");
+    assert_eq!(stopped.values().map(BTreeSet::len).sum::<usize>(), 1, "one VM is deleted, once: {stopped:?}");
     assert!(!weather.cloud.happened("callRepeated").await.is_empty());
     weather.cloud.is_well().await;
 }
 
-/// The VM is gone, and the caller got a timeout: the next attempt finds nothing and continues.
-async fn replies_of_deletions_get_lost(weather: &Weather) {
+/// The VM is deleted, but the caller gets a timeout. The next attempt finds no VM and continues.
+async fn replies_of_deletions_are_lost(weather: &Weather) {
     let lost = json!([{"op": "delete", "count": 9, "effect": "deleted-but-error", "code": "DeadlineExceeded"}]);
     weather.cloud.fails(lost).await;
     weather.namespace.kubectl(&["delete", "machinedeployment", FLEET, "--wait=false"]).await.succeed();
-    none_left(&weather.namespace, "machines", PATIENCE).await;
+    none_left(&weather.namespace, "machines", TIMEOUT).await;
     wait_until("the last VM to go", Duration::from_secs(10), || async {
         let vms = weather.cloud.vms().await;
         expect(vms.is_empty(), || format!("{vms:#?}"))
     })
     .await;
-    weather.nobody_had_two_vms().await;
+    weather.no_machine_had_two_vms().await;
     let metrics = weather.cloud.metrics().await;
     assert!(metrics.contains("virtual_cloud_vms{life=\"running\"} 0"), "{metrics}");
     let counted = weather.manager.http_get("/metrics").await;

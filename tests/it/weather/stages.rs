@@ -1,11 +1,11 @@
-//! The leader is killed in every stage of a machine's life that can be delayed, and another one continues.
+//! The leader is killed in every stage of a machine's life that can be blocked, and another leader continues.
 //!
-//! The delay comes from the cloud (a latency or a call that never ends), a budget, a volume, or a policy of the API server that refuses the write.
-//! The stage of a machine is visible in its condition, or, where that would take a minute, in the calls of the cloud.
+//! The cloud (a latency or a call that never ends), a budget, a volume, or a policy of the API server that refuses a write blocks the machine. The
+//! test recognises the stage by the machine's condition, or by the cloud's calls where the condition would need a minute.
 
 use serde_json::{Value, json};
 
-use super::{FLEET, PATIENCE, Weather, drain::a_pod_with_an_attached_volume_on, explanation, names, node_of, sky};
+use super::{FLEET, TIMEOUT, Weather, drain::a_pod_with_an_attached_volume_on, explanation, names, node_of, sky};
 use crate::{
     fleet::{describe, none_left, phase},
     guard,
@@ -17,8 +17,8 @@ use crate::{
     },
 };
 
-/// Every VM has to be initialised, and these calls, or the start of a VM or of its kubelet, never end.
-fn cloud_that_holds(held: &[&str]) -> String {
+/// A cloud in which every VM must be initialised, and in which these calls, or the start of a VM or of its kubelet, never end.
+fn cloud_with_blocked_operations(held: &[&str]) -> String {
     let latency = ["boot", "ready"]
         .map(|key| format!("  {key}: {{constant: {}}}\n", if held.contains(&key) { "1h" } else { "0s" }));
     let calls = held.iter().filter(|held| !["boot", "ready"].contains(held));
@@ -29,33 +29,33 @@ fn cloud_that_holds(held: &[&str]) -> String {
 }
 
 impl Weather {
-    /// A manager whose cloud keeps its state over restarts and delays these steps.
-    async fn that_holds(test: &str, held: &[&str]) -> Option<Self> {
+    /// Starts a manager whose cloud stores its VMs across restarts and blocks the given operations.
+    async fn with_blocked_operations(test: &str, held: &[&str]) -> Option<Self> {
         let rig = sky(test).await?;
         let file = format!("{}.vms", test.replace("::", "-"));
         let state = format!("--simulation-state=file:{}", rig.folder.join(file).display());
         let mut weather = Self::over(rig, &[&state]).await;
-        weather.succeeded(held).await;
+        weather.fail_over(held).await;
         Some(weather)
     }
 
-    /// Kills the manager. The cloud of the next one delays other steps.
-    async fn succeeded(&mut self, held: &[&str]) {
+    /// Kills the manager and starts the next one, whose cloud blocks other operations.
+    async fn fail_over(&mut self, held: &[&str]) {
         self.manager.kill();
-        self.goes_on(held).await;
+        self.start_next_manager(held).await;
     }
 
     /// Starts the next manager.
-    async fn goes_on(&mut self, held: &[&str]) {
-        self.manager.simulate(&cloud_that_holds(held));
+    async fn start_next_manager(&mut self, held: &[&str]) {
+        self.manager.simulate(&cloud_with_blocked_operations(held));
         self.manager.restart();
         self.manager.wait_until_ready().await;
-        wait_until("the cloud to live", PATIENCE, || self.cloud.lives()).await;
+        wait_until("the cloud to live", TIMEOUT, || self.cloud.lives()).await;
     }
 
     /// Waits until a call of this operation hangs in the cloud.
-    async fn cloud_is_asked(&self, operation: &str) {
-        wait_until(&format!("a call of {operation} to hang"), PATIENCE, || async {
+    async fn wait_for_hanging_call(&self, operation: &str) {
+        wait_until(&format!("a call of {operation} to hang"), TIMEOUT, || async {
             let found = self.cloud.events_of("callHangs").await;
             expect(found.iter().any(|event| text(event, "/operation") == operation), || format!("{found:?}"))
         })
@@ -63,8 +63,8 @@ impl Weather {
     }
 
     /// Waits until the condition of the only machine has one of these reasons.
-    async fn machine_says(&self, what: &str, reasons: &[&str]) {
-        wait_until(&format!("the machine to wait for {what}"), PATIENCE, || async {
+    async fn wait_for_reason_of_machine(&self, what: &str, reasons: &[&str]) {
+        wait_until(&format!("the machine to wait for {what}"), TIMEOUT, || async {
             let machines = self.namespace.list("machines").await;
             let held = machines.iter().all(|machine| reasons.contains(&reason(machine)));
             let seen =
@@ -79,93 +79,96 @@ impl Weather {
 async fn mc_284_a_leader_that_dies_in_any_stage_of_a_creation_is_succeeded() {
     let test = "weather::stages::mc_284_a_leader_that_dies_in_any_stage_of_a_creation";
     // No kubelet starts before its stage.
-    let Some(mut weather) = Weather::that_holds(test, &["status", "boot"]).await else { return };
+    let Some(mut weather) = Weather::with_blocked_operations(test, &["status", "boot"]).await else { return };
     weather.want(1).await;
-    weather.cloud_is_asked("status").await;
-    weather.succeeded(&["create", "boot"]).await;
-    weather.cloud_is_asked("create").await;
-    weather.succeeded(&["initialize", "boot"]).await;
-    weather.cloud_is_asked("initialize").await;
-    weather.succeeded(&["boot"]).await;
-    weather.machine_says("the VM's start", &["WaitingForNode", "WaitingForNodeOfAdoptedVM"]).await;
-    weather.succeeded(&["ready"]).await;
-    wait_until("the Node to register", PATIENCE, || async {
-        // Other tests have Nodes on this control plane too. The name of ours is the name of its machine.
+    weather.wait_for_hanging_call("status").await;
+    weather.fail_over(&["create", "boot"]).await;
+    weather.wait_for_hanging_call("create").await;
+    weather.fail_over(&["initialize", "boot"]).await;
+    weather.wait_for_hanging_call("initialize").await;
+    weather.fail_over(&["boot"]).await;
+    weather.wait_for_reason_of_machine("the VM's start", &["WaitingForNode", "WaitingForNodeOfAdoptedVM"]).await;
+    weather.fail_over(&["ready"]).await;
+    wait_until("the Node to register", TIMEOUT, || async {
+        // Other tests have Nodes on this control plane, too; our Node has the name of its machine.
         let machines = names(&weather.namespace.list("machines").await);
         let nodes = names(&weather.namespace.list("nodes").await);
         expect(nodes.intersection(&machines).count() == 1, || format!("{machines:?}, {nodes:?}"))
     })
     .await;
     weather
-        .machine_says("the Node's readiness", &["WaitingForNode", "WaitingForNodeOfAdoptedVM", "WaitingForNodeReady"])
+        .wait_for_reason_of_machine(
+            "the Node's readiness",
+            &["WaitingForNode", "WaitingForNodeOfAdoptedVM", "WaitingForNodeReady"],
+        )
         .await;
-    weather.succeeded(&[]).await;
-    let running = weather.clears_up(1).await;
+    weather.fail_over(&[]).await;
+    let running = weather.wait_until_healthy(1).await;
     assert!(running[0]["metadata"]["finalizers"].to_string().contains("machine-controller"), "{}", running[0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mc_284_a_leader_that_dies_in_any_stage_of_a_deletion_is_succeeded() {
     let test = "weather::stages::mc_284_a_leader_that_dies_in_any_stage_of_a_deletion";
-    let Some(mut weather) = Weather::that_holds(test, &[]).await else { return };
+    let Some(mut weather) = Weather::with_blocked_operations(test, &[]).await else { return };
     weather.want(1).await;
-    let running = weather.clears_up(1).await;
+    let running = weather.wait_until_healthy(1).await;
     let (machine, node) = (name(&running[0]).to_owned(), node_of(&running[0]).to_owned());
-    // The development server has no such policies, so the last two stages are skipped there.
+    // The development server has no admission policies, so the last two stages are skipped there.
     let kept = match weather.rig.backend() {
         Backend::Real => Some(refusals(&weather.namespace, &machine, &node).await),
         Backend::Dev => None,
     };
-    // From here on the provider detaches no volume.
-    weather.succeeded(&["detach"]).await;
+    // From now on the provider detaches no volume.
+    weather.fail_over(&["detach"]).await;
     guard::a_pod_on(&weather.namespace, &node).await;
     a_pod_with_an_attached_volume_on(&weather, &node, "stages").await;
     weather.namespace.kubectl(&["delete", "machinedeployment", "weather", "--wait=false"]).await.succeed();
-    weather.machine_says("the drain", &["DrainBlocked", "WaitingForVolumeDetachment"]).await;
+    weather.wait_for_reason_of_machine("the drain", &["DrainBlocked", "WaitingForVolumeDetachment"]).await;
 
     weather.manager.kill();
     weather.namespace.kubectl(&["delete", "poddisruptionbudget", guard::NAME]).await.succeed();
-    weather.goes_on(&["detach"]).await;
-    wait_until("the pods to go", PATIENCE, || async {
+    weather.start_next_manager(&["detach"]).await;
+    wait_until("the pods to go", TIMEOUT, || async {
         let pods = weather.namespace.list("pods").await;
         expect(pods.is_empty(), || format!("{pods:?}"))
     })
     .await;
-    // The attach-detach controller does this when the pod is gone.
+    // In a real cluster, the attach-detach controller does this when the pod is gone.
     weather.namespace.kubectl(&["delete", "volumeattachment", "va-stages", "--wait=false"]).await.succeed();
-    weather.cloud_is_asked("detach").await;
-    // A leader that did not see the pods end knows from the attachment what they left behind.
-    weather.machine_says("the volume", &["DrainFailed", "WaitingForVolumeDetachment"]).await;
+    weather.wait_for_hanging_call("detach").await;
+    // A leader that did not see the pods finds their volumes by the attachments.
+    weather.wait_for_reason_of_machine("the volume", &["DrainFailed", "WaitingForVolumeDetachment"]).await;
 
-    weather.succeeded(&["delete"]).await;
-    weather.machine_says("the end of the VM", &["DeletingVM", "AwaitingDriver"]).await;
+    weather.fail_over(&["delete"]).await;
+    weather.wait_for_reason_of_machine("the end of the VM", &["DeletingVM", "AwaitingDriver"]).await;
     assert_eq!(weather.cloud.vms().await.len(), 1, "the VM is being deleted");
 
-    weather.succeeded(&[]).await;
+    weather.fail_over(&[]).await;
     if let Some((keeps_node, keeps_machine)) = kept {
-        weather.machine_says("the end of its Node", &["DeletingNode"]).await;
-        weather.succeeded(&[]).await;
+        weather.wait_for_reason_of_machine("the end of its Node", &["DeletingNode"]).await;
+        weather.fail_over(&[]).await;
         assert!(names(&weather.namespace.list("nodes").await).contains(&node), "the API server keeps the Node");
         keeps_node.lift(&weather.namespace).await;
-        weather.machine_says("its finalizer to be taken off", &["LettingGo"]).await;
+        weather.wait_for_reason_of_machine("its finalizer to be taken off", &["LettingGo"]).await;
         assert!(!names(&weather.namespace.list("nodes").await).contains(&node), "the Node is gone first");
 
-        weather.succeeded(&[]).await;
+        weather.fail_over(&[]).await;
         assert!(
             names(&weather.namespace.list("machines").await).contains(&machine),
             "the API server keeps the machine"
         );
         keeps_machine.lift(&weather.namespace).await;
     }
-    none_left(&weather.namespace, "machinedeployments", PATIENCE).await;
+    none_left(&weather.namespace, "machinedeployments", TIMEOUT).await;
     assert!(weather.cloud.vms().await.is_empty(), "no VM is left");
 }
 
-/// A VM whose creation was not answered is found by its name, so that a deletion calls the driver for it first.
+/// A creation was lost, so its VM is found by name: a deletion first asks the driver for the VM.
 #[tokio::test(flavor = "multi_thread")]
 async fn mc_284_a_leader_that_dies_while_a_deletion_asks_for_the_vm_is_succeeded() {
     let test = "weather::stages::mc_284_a_leader_that_dies_while_a_deletion_asks";
-    let Some(mut weather) = Weather::that_holds(test, &["boot"]).await else { return };
+    let Some(mut weather) = Weather::with_blocked_operations(test, &["boot"]).await else { return };
     weather.want(0).await;
     let lost = json!([{"op": "create", "effect": "created-but-error", "code": "DeadlineExceeded"}]);
     weather.cloud.fails(lost).await;
@@ -174,27 +177,27 @@ async fn mc_284_a_leader_that_dies_while_a_deletion_asks_for_the_vm_is_succeeded
         "spec": {"class": {"kind": "MachineClass", "name": FLEET}},
     });
     weather.namespace.apply(&alone.to_string()).await.succeed();
-    let unheard =
-        weather.some_machine("a creation that nobody heard of", |machine| phase(machine) == "CrashLoopBackOff");
-    assert_eq!(text(&unheard.await, "/spec/providerID"), "");
+    let lost_creation =
+        weather.wait_for_machine("a creation with a lost reply", |machine| phase(machine) == "CrashLoopBackOff");
+    assert_eq!(text(&lost_creation.await, "/spec/providerID"), "");
     weather.manager.kill();
     weather.namespace.kubectl(&["delete", "machine", "unheard", "--wait=false"]).await.succeed();
 
-    weather.goes_on(&["boot", "status"]).await;
-    weather.cloud_is_asked("status").await;
+    weather.start_next_manager(&["boot", "status"]).await;
+    weather.wait_for_hanging_call("status").await;
     let asks = weather.namespace.get("machine", "unheard").await;
     let stage = text(&asks, "/status/lastOperation/description");
     assert!(stage.contains("getting VM Status"), "the deletion asks for the VM: {stage}");
-    weather.succeeded(&[]).await;
-    none_left(&weather.namespace, "machines", PATIENCE).await;
-    assert!(weather.cloud.vms().await.is_empty(), "the VM that nobody heard of is gone, too");
+    weather.fail_over(&[]).await;
+    none_left(&weather.namespace, "machines", TIMEOUT).await;
+    assert!(weather.cloud.vms().await.is_empty(), "the VM of the lost creation is deleted, too");
 }
 
-/// A refusal of the API server, by a policy.
+/// A request that a policy of the API server refuses.
 struct Refusal(String);
 
 impl Refusal {
-    /// Refuses an operation on a resource from now on, unless this expression is true. `probe` is refused too.
+    /// Refuses an operation on a resource unless this expression holds, and waits until `probe` is refused.
     async fn begin(namespace: &Namespace, what: [&str; 3], operation: &str, holds: &str, probe: &[&str]) -> Self {
         let [group, version, resource] = what;
         let policy = format!("{}-keeps-{resource}", namespace.name);
@@ -217,7 +220,7 @@ impl Refusal {
             },
         ]});
         namespace.apply(&manifest.to_string()).await.succeed();
-        wait_until(&format!("{resource} to be kept"), PATIENCE, || async {
+        wait_until(&format!("deletions or changes of {resource} to be refused"), TIMEOUT, || async {
             let answer = namespace.kubectl(probe).await;
             expect(answer.stderr.contains("kept by the test"), || answer.stderr + &answer.stdout)
         })
@@ -225,7 +228,7 @@ impl Refusal {
         Self(policy)
     }
 
-    /// Ends the refusal.
+    /// Removes the policy.
     async fn lift(self, namespace: &Namespace) {
         for kind in ["validatingadmissionpolicybinding", "validatingadmissionpolicy"] {
             namespace.kubectl(&["delete", kind, &self.0]).await.succeed();
@@ -233,7 +236,7 @@ impl Refusal {
     }
 }
 
-/// The API server refuses the deletion of this Node and the removal of the finalizers of this machine.
+/// Policies that refuse the deletion of this Node and the removal of this machine's finalizers.
 async fn refusals(namespace: &Namespace, machine: &str, node: &str) -> (Refusal, Refusal) {
     let stays = format!("oldObject.metadata.name != '{node}'");
     let probe = ["delete", "node", node, "--dry-run=server"];
@@ -250,7 +253,7 @@ async fn refusals(namespace: &Namespace, machine: &str, node: &str) -> (Refusal,
     (keeps_node, keeps_machine)
 }
 
-/// The reason of the condition for a machine's wait. Empty without it.
+/// The reason of the condition that explains a machine's wait; empty without the condition.
 fn reason(machine: &Value) -> &str {
     let conditions = machine.pointer("/status/machineConditions").and_then(Value::as_array);
     let progress = conditions.into_iter().flatten().find(|condition| text(condition, "/type") == "Progressing");

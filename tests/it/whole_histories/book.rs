@@ -1,4 +1,4 @@
-//! The log of a world: every write of the API server goes into the mirror of `machine-simulation`, in order, before the mirror is read.
+//! Records a world: every write of the API server goes into the mirror of `machine-simulation`, in order, before a check reads the mirror.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -12,99 +12,99 @@ use tokio::time::Instant;
 use super::cloud::Provider;
 use crate::support::one_thread::{MACHINE_PATH, NAMESPACE, line};
 
-/// Where bootstrap tokens are.
+/// The prefix of bootstrap tokens.
 const TOKENS: &str = "kube-system/";
 
-/// Whether a world prints what happens.
+/// Whether a world keeps lines about what happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Telling {
-    Silent,
-    Aloud,
+pub enum Lines {
+    Off,
+    Kept,
 }
 
-/// The log. Clones share it.
+/// The record of a world. Clones share the record.
 #[derive(Clone)]
-pub struct Book(Arc<Mutex<Pages>>);
+pub struct Record(Arc<Mutex<RecordState>>);
 
-pub struct Pages {
+pub struct RecordState {
     server: Arc<DevServer>,
     clock: SharedClock,
     began: Timestamp,
     pub mirror: Mirror,
     provider: Provider,
-    /// The mirror is complete up to this revision.
-    seen: u64,
-    /// The process that was the last to write a Lease as its holder.
+    /// All writes up to this revision are in the mirror.
+    revision_recorded: u64,
+    /// The process that last wrote a Lease as its holder.
     pub leader: Option<usize>,
     /// Every write, as stored.
     pub writes: Vec<String>,
-    /// The number of calls of processes that were effects, and the last one.
+    /// The number of writes of processes, and the last one.
     pub effects: u64,
     pub last_effect: String,
-    /// Since when the target cluster does not answer.
+    /// The time since which the target cluster is unresponsive.
     pub silent: Option<Instant>,
     lines: Vec<String>,
-    telling: Telling,
+    lines_kept: Lines,
 }
 
-impl Book {
-    pub fn new(server: &Arc<DevServer>, clock: &SharedClock, provider: &Provider, telling: Telling) -> Self {
-        Self(Arc::new(Mutex::new(Pages {
+impl Record {
+    pub fn new(server: &Arc<DevServer>, clock: &SharedClock, provider: &Provider, lines_kept: Lines) -> Self {
+        Self(Arc::new(Mutex::new(RecordState {
             server: Arc::clone(server),
             clock: Arc::clone(clock),
             began: clock.now(),
             mirror: Mirror::default(),
             provider: provider.clone(),
-            seen: 0,
+            revision_recorded: 0,
             leader: None,
             writes: Vec::new(),
             effects: 0,
             last_effect: String::new(),
             silent: None,
             lines: Vec::new(),
-            telling,
+            lines_kept,
         })))
     }
 
-    /// The pages with everything that has happened.
-    pub fn read(&self) -> MutexGuard<'_, Pages> {
+    /// The current record, after all pending writes have been added.
+    pub fn read(&self) -> MutexGuard<'_, RecordState> {
         let mut pages = self.0.lock().expect("no check panics");
         pages.catch_up();
         pages
     }
 }
 
-impl Pages {
+impl RecordState {
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
     fn catch_up(&mut self) {
         let now = self.now();
-        for written in self.server.writes_after(self.seen) {
+        for written in self.server.writes_after(self.revision_recorded) {
             let (revision, place, object) = line(&written).expect("a line of the journal");
-            self.seen = revision;
+            self.revision_recorded = revision;
             let mut parts = place.splitn(3, '/').skip(1);
             let (resource, key) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
             let is_token = key.starts_with(TOKENS);
             if resource != "secrets" || is_token {
                 let object = (object != "deleted").then(|| serde_json::from_str::<Value>(object).expect("JSON"));
                 let name = key.rsplit('/').next().unwrap_or_default();
-                self.tell_of(resource, name, object.as_ref());
+                self.log_write(resource, name, object.as_ref());
                 self.mirror.stored(resource, name, object, now).unwrap_or_else(|error| panic!("{place}: {error}"));
             }
             self.writes.push(written);
         }
     }
 
-    /// Updates the running VMs of the mirror.
-    pub fn sees_vms(&mut self) {
+    /// Updates the mirror with the running VMs.
+    pub fn update_vms(&mut self) {
         let now = self.now();
         self.mirror.vms_are(self.provider.vms(), now);
     }
 
-    fn tell_of(&mut self, resource: &str, name: &str, object: Option<&Value>) {
-        if self.telling == Telling::Silent {
+    fn log_write(&mut self, resource: &str, name: &str, object: Option<&Value>) {
+        if self.lines_kept == Lines::Off {
             return;
         }
         let Some(object) = object else {
@@ -133,9 +133,9 @@ impl Pages {
         self.say(|| format!("    stored: {resource} {name}{text}"));
     }
 
-    /// Prints a line, if printing is on.
+    /// Adds a line, if lines are kept.
     pub fn say(&mut self, text: impl FnOnce() -> String) {
-        if self.telling == Telling::Aloud {
+        if self.lines_kept == Lines::Kept {
             let seconds = self.now().duration_since(self.began).as_secs_f64();
             self.lines.push(format!("{seconds:>9.3}s {}", text()));
         }
@@ -145,7 +145,7 @@ impl Pages {
         std::mem::take(&mut self.lines)
     }
 
-    /// A process writes.
+    /// Records a write of a process.
     pub fn writes_now(&mut self, process: usize, what: String) {
         let leads = self.leader == Some(process);
         self.mirror.writes(leads);
@@ -155,7 +155,7 @@ impl Pages {
     }
 }
 
-/// The path of an object of the mirror.
+/// The path of an object in the mirror.
 pub fn path_of(resource: &str, name: &str) -> String {
     let base = match resource {
         "nodes" => "/api/v1/nodes".to_owned(),

@@ -1,4 +1,4 @@
-//! The provider of a world: the virtual cloud, which survives all processes, behind a driver whose calls fail when the history wants it.
+//! The provider of a world: the virtual cloud, which outlives all processes, with a driver whose calls fail as the history says.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -19,44 +19,44 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::book::Book;
+use super::book::Record;
 use crate::support::one_thread::NAMESPACE;
 
 /// The duration of a call that fails at once.
 const REFUSAL: Duration = Duration::from_secs(1);
-/// The time after which the VM of a creation without an answer is shown. The controllers wait longer for it.
-const SHOWN_LATE: Duration = Duration::from_secs(30);
-/// The same for a provider that breaks its promise.
-const SHOWN_TOO_LATE: Duration = Duration::from_secs(600);
-/// The time after which no process that notices the silence of the target cluster makes a machine.
-const SEES_SILENCE: Duration = Duration::from_secs(5 * 60);
+/// The time after which a VM from a creation with a lost reply becomes visible; shorter than the controllers wait for it.
+const VISIBLE_LATE: Duration = Duration::from_secs(30);
+/// The same time for a provider that breaks its promise.
+const VISIBLE_TOO_LATE: Duration = Duration::from_secs(600);
+/// A manager that detects the unresponsive target cluster creates no machine after this time.
+const DETECTS_SILENCE: Duration = Duration::from_secs(5 * 60);
 
-/// The provider specification of a class for the virtual cloud. All classes have one owner.
+/// The provider spec of a class. All classes have one owner.
 pub fn provider_spec() -> Value {
     json!({ "tags": { "kubernetes.io/cluster/whole": "1", "kubernetes.io/role/node": "1" } })
 }
 
-/// The provider. Clones share it.
+/// The provider. Clones share their state.
 #[derive(Clone)]
 pub struct Provider {
     info: DriverInfo,
     cloud: Arc<VirtualCloud>,
-    weather: Arc<Mutex<Weather>>,
-    book: Arc<OnceLock<Book>>,
+    weather: Arc<Mutex<ProviderFaults>>,
+    book: Arc<OnceLock<Record>>,
     /// A class for listing VMs.
     class: Arc<MachineClass>,
 }
 
 /// The faults of the provider.
 #[derive(Default)]
-struct Weather {
-    /// The faults of the next calls.
+struct ProviderFaults {
+    /// The outcomes of the next calls.
     lucks: VecDeque<Luck>,
-    /// VMs that are not shown yet, by their machines.
+    /// VMs that are not visible yet, by their machines.
     hidden: BTreeMap<String, Instant>,
-    /// Machines whose VM is hidden for longer than any controller waits.
+    /// Machines whose VM stays invisible for longer than any controller waits.
     hidden_too_long: BTreeSet<String>,
-    /// Whether deletions succeed without effect.
+    /// Whether deletions are confirmed but not executed.
     forgets: bool,
 }
 
@@ -76,7 +76,7 @@ fn config(seed: u64) -> SimulationConfig {
 }
 
 impl Provider {
-    /// Starts the cloud, with kubelets that use this client for the API server.
+    /// Starts the cloud. Its kubelets reach the API server through this client.
     pub async fn begin(seed: u64, promise: history::Provider, now: Timestamp, kubelets: kube::Client) -> Self {
         let options = SimulationOptions { defaults: config(seed), ..SimulationOptions::new(now) };
         let (cloud, tasks) = start(options, Some(kubelets), CancellationToken::new()).await.expect("the cloud begins");
@@ -95,20 +95,20 @@ impl Provider {
         Self { info, cloud, weather, book, class: Arc::new(class) }
     }
 
-    /// Sets the log of calls.
-    pub fn told_in(&self, book: &Book) {
+    /// Sets the record of the calls.
+    pub fn set_record(&self, book: &Record) {
         assert!(self.book.set(book.clone()).is_ok(), "a provider has one book");
     }
 
-    /// The running VMs, independent of what the provider shows.
+    /// The running VMs, including invisible ones.
     pub fn vms(&self) -> Vec<ListedVm> {
         let request = ListRequest { class: Arc::clone(&self.class), secret: SecretData::default() };
         let listed = self.cloud.list_machines(&OpContext::within(REFUSAL), request).now_or_never();
-        // Before the cloud knows its VMs there are none.
+        // While the cloud loads its VMs, there are none.
         listed.and_then(Result::ok).unwrap_or_default()
     }
 
-    /// Sets the fault of a later call.
+    /// Sets the outcome of a future call.
     pub fn next_call(&self, luck: Luck) {
         self.weather().lucks.push_back(luck);
     }
@@ -118,16 +118,16 @@ impl Provider {
         self.weather().lucks.clear();
     }
 
-    /// From now on deletions succeed without effect.
+    /// From now on deletions are confirmed but not executed.
     pub fn forgets(&self) {
         self.weather().forgets = true;
     }
 
-    fn weather(&self) -> MutexGuard<'_, Weather> {
-        self.weather.lock().expect("nobody panics with the weather in hand")
+    fn weather(&self) -> MutexGuard<'_, ProviderFaults> {
+        self.weather.lock().expect("no holder of the lock panics")
     }
 
-    /// The fault of the next call. A creation waits for one.
+    /// The outcome of the next call. An outcome for a creation stays until the next creation.
     fn luck(&self, is_creation: bool) -> Luck {
         let mut weather = self.weather();
         let fits = |luck: &Luck| is_creation || matches!(luck, Luck::Busy | Luck::Lost);
@@ -138,7 +138,7 @@ impl Provider {
     fn hide(&self, machine: &str, time: Duration) {
         let mut weather = self.weather();
         weather.hidden.insert(machine.to_owned(), Instant::now() + time);
-        if time > SHOWN_LATE {
+        if time > VISIBLE_LATE {
             weather.hidden_too_long.insert(machine.to_owned());
         }
     }
@@ -147,8 +147,8 @@ impl Provider {
         self.weather().hidden.get(machine).is_some_and(|until| Instant::now() < *until)
     }
 
-    fn book(&self) -> &Book {
-        self.book.get().expect("the book begins before the first process")
+    fn book(&self) -> &Record {
+        self.book.get().expect("the record exists before the first process")
     }
 
     fn say(&self, what: &str, machine: &str, luck: Luck) {
@@ -162,7 +162,7 @@ fn name(request: &MachineRequest) -> String {
 
 async fn fails<T>(code: Code) -> Result<T, Status> {
     sleep(REFUSAL).await;
-    Err(Status::new(code, "the weather is bad"))
+    Err(Status::new(code, "a fault of the history"))
 }
 
 #[async_trait]
@@ -200,7 +200,7 @@ impl Driver for Provider {
             let mut pages = self.book().read();
             let now = pages.now();
             pages.mirror.vm_is_ordered(&request, now);
-            if pages.silent.is_some_and(|since| since.elapsed() > SEES_SILENCE) {
+            if pages.silent.is_some_and(|since| since.elapsed() > DETECTS_SILENCE) {
                 pages.mirror.violated("a machine is made or given up while nobody sees the Nodes", || machine.clone());
             }
             if could_be_found && !self.info.capabilities.create_is_idempotent {
@@ -214,8 +214,8 @@ impl Driver for Provider {
                 let class = Arc::make_mut(&mut request.class);
                 class.provider_spec["sim"] = json!({ "outcomes": [{ "effect": "never-joins" }] });
             }
-            Luck::ShownLate if !has_one => self.hide(&machine, SHOWN_LATE),
-            Luck::ShownTooLate if !has_one => self.hide(&machine, SHOWN_TOO_LATE),
+            Luck::ShownLate if !has_one => self.hide(&machine, VISIBLE_LATE),
+            Luck::ShownTooLate if !has_one => self.hide(&machine, VISIBLE_TOO_LATE),
             _ => {}
         }
         let answer = self.cloud.create_machine(cx, request).await;
@@ -243,7 +243,7 @@ impl Driver for Provider {
         {
             let mut pages = self.book().read();
             let now = pages.now();
-            pages.sees_vms();
+            pages.update_vms();
             pages.mirror.vm_deletion_is_ordered(&request, now);
         }
         if self.weather().forgets {

@@ -1,5 +1,5 @@
-//! The gateway between a process and the API servers: calls are lost, refused and delayed, processes die at a call, renewals of a Lease are lost, and
-//! a target cluster does not answer.
+//! The connection between a process and the API servers. Here requests are lost, refused and delayed, a process dies at a request, renewals of a
+//! Lease do not arrive, and a target cluster is unresponsive.
 
 use std::{
     collections::BTreeMap,
@@ -18,40 +18,40 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::book::Book;
+use super::book::Record;
 use crate::support::lying::{
     in_process::{AnyBody, AnyError, InProcessLiar, broken},
     is_counted,
 };
 
-/// The faults of a call.
+/// The fault of a request.
 #[derive(Clone, Copy, Debug)]
 pub enum FailureKind {
     /// A fault of a simulated history.
     Fault(Fault),
-    /// The call arrives later by this time.
+    /// The request arrives later by this time.
     Late(Duration),
 }
 
-/// The shared state of all processes of a world.
+/// The faults that all processes of a world share.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Weather {
-    /// The writes that are refused for hours.
+pub struct SharedFaults {
+    /// The kind of writes that the API server refuses for hours.
     pub refused: Option<Refused>,
-    /// Whether the target cluster does not answer.
+    /// Whether the target cluster is unresponsive.
     pub silent: bool,
-    /// Whether every process that asks for the Lease gets it.
+    /// Whether every process that requests the Lease gets it.
     pub leases_for_all: bool,
     /// Whether events of watches are delayed.
     pub events_wait: bool,
-    /// Until when they pass nevertheless, for each of [`LAGGING`].
+    /// The time until which events pass nevertheless, for each of [`LAGGING`].
     pub events_pass: [Option<Instant>; LAGGING.len()],
 }
 
-/// The resources with delayed watches, numbered as in the steps of a history.
+/// The resources whose watches are delayed, in the numbering of the history's steps.
 pub const LAGGING: [&str; 4] = ["machines", "machinesets", "machinedeployments", "nodes"];
 
-impl Weather {
+impl SharedFaults {
     /// Whether events of this resource arrive now.
     fn lets_events_pass(&self, resource: usize) -> bool {
         let passes = self.events_pass.get(resource).copied().flatten();
@@ -66,12 +66,12 @@ enum Side {
     Target,
 }
 
-/// The gateway of a process. Clones share it.
+/// The gateway of a process. Clones share their state.
 #[derive(Clone)]
 pub struct Gateway {
     process: usize,
-    book: Book,
-    weather: watch::Sender<Weather>,
+    book: Record,
+    shared: watch::Sender<SharedFaults>,
     control: InProcessLiar,
     target: InProcessLiar,
     state: Arc<Mutex<State>>,
@@ -81,24 +81,24 @@ pub struct Gateway {
 /// The definitions that processes have read, by their paths.
 pub type Definitions = Arc<Mutex<BTreeMap<String, String>>>;
 
-/// The path of single definitions.
+/// The path prefix of single definitions.
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/";
 
 #[derive(Default)]
 struct State {
-    /// Faults, with the number of calls before each.
-    troubles: Vec<(u8, FailureKind)>,
-    /// Renewals of the Lease are lost.
+    /// Faults, each with the number of requests before it.
+    failures: Vec<(u8, FailureKind)>,
+    /// Whether renewals of the Lease are lost.
     lease_is_cut: bool,
     is_dead: bool,
 }
 
 impl Gateway {
-    pub fn new(process: usize, book: &Book, weather: &watch::Sender<Weather>, definitions: &Definitions) -> Self {
+    pub fn new(process: usize, book: &Record, shared: &watch::Sender<SharedFaults>, definitions: &Definitions) -> Self {
         Self {
             process,
             book: book.clone(),
-            weather: weather.clone(),
+            shared: shared.clone(),
             control: InProcessLiar::default(),
             target: InProcessLiar::default(),
             state: Arc::default(),
@@ -106,7 +106,7 @@ impl Gateway {
         }
     }
 
-    /// The clients of a process, of the control cluster and of the target cluster.
+    /// The clients of a process, for the control cluster and for the target cluster.
     pub fn clients(&self, server: &kube::Client) -> (kube::Client, kube::Client) {
         let client = |side, liar: &InProcessLiar| {
             let (gateway, behind) = (self.clone(), liar.in_front_of(server));
@@ -125,27 +125,27 @@ impl Gateway {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nobody panics with the state in hand")
+        self.state.lock().expect("no holder of the lock panics")
     }
 
-    /// After this number of calls, a call gets this fault.
-    pub fn troubles(&self, after: u8, trouble: FailureKind) {
-        self.state().troubles.push((after, trouble));
+    /// Adds a fault to the request after this number of other requests.
+    pub fn failures(&self, after: u8, failure: FailureKind) {
+        self.state().failures.push((after, failure));
     }
 
-    /// Renewals of the Lease are lost from now on.
+    /// From now on renewals of the Lease are lost.
     pub fn cuts_lease(&self) {
         self.state().lease_is_cut = true;
     }
 
-    /// There are no more faults.
+    /// Removes all faults.
     pub fn clears(&self) {
         let mut state = self.state();
-        state.troubles.clear();
+        state.failures.clear();
         state.lease_is_cut = false;
     }
 
-    /// The process is dead: the calls of its remaining tasks in this thread reach no server.
+    /// Marks the process as dead: its remaining tasks in this thread reach no server.
     pub fn dies(&self) {
         self.state().is_dead = true;
         self.control.cuts_off();
@@ -156,8 +156,8 @@ impl Gateway {
         self.state().is_dead
     }
 
-    /// Open watches of the target cluster deliver nothing from now on.
-    pub fn target_falls_silent(&self) {
+    /// From now on open watches of the target cluster deliver nothing.
+    pub fn silence_target(&self) {
         self.target.falls_silent();
     }
 
@@ -175,9 +175,9 @@ impl Gateway {
     ) -> Result<Response<AnyBody>, AnyError> {
         self.while_it_lives().await;
         if side == Side::Target {
-            let mut weather = self.weather.subscribe();
-            // The process gives the call up, and drops it.
-            weather.wait_for(|weather| !weather.silent).await?;
+            let mut shared = self.shared.subscribe();
+            // The process's deadline ends the request and drops it.
+            shared.wait_for(|shared| !shared.silent).await?;
         }
         if request.uri().path().starts_with(DEFINITIONS) {
             return self.definition(server, request).await;
@@ -195,14 +195,14 @@ impl Gateway {
         }
         let what = format!("{} {}", request.method(), request.uri().path());
         let asked = Asked::of(&request);
-        if self.weather.borrow().refused.is_some_and(|refused| asked.is_refused(refused)) {
+        if self.shared.borrow().refused.is_some_and(|refused| asked.is_refused(refused)) {
             return Ok(asked.refusal());
         }
-        let trouble = self.next_trouble();
-        if let Some(trouble) = trouble {
-            self.book.read().say(|| format!("  process {}: {what}: {trouble:?}", self.process));
+        let failure = self.next_trouble();
+        if let Some(failure) = failure {
+            self.book.read().say(|| format!("  process {}: {what}: {failure:?}", self.process));
         }
-        match trouble {
+        match failure {
             Some(FailureKind::Fault(Fault::LoseRequest)) => return Err(broken("the request is lost")),
             Some(FailureKind::Fault(Fault::Conflict)) => return Ok(asked.conflict()),
             Some(FailureKind::Fault(Fault::Refused)) => return Ok(asked.refusal()),
@@ -216,7 +216,7 @@ impl Gateway {
         let body = body.collect_bytes().await?;
         self.book.read().writes_now(self.process, format!("{what} {}", short(&body)));
         let answer = passed_on(server.send(Request::from_parts(head, Body::from(body))).await?);
-        match trouble {
+        match failure {
             Some(FailureKind::Fault(Fault::LoseAnswer)) => return Err(broken("the answer is lost")),
             Some(FailureKind::Fault(Fault::DieAfter)) => self.dies(),
             _ => {}
@@ -225,24 +225,24 @@ impl Gateway {
         Ok(answer)
     }
 
-    /// A watch with delayed events.
+    /// A watch whose events are delayed.
     fn lags(&self, resource: usize, body: AnyBody) -> AnyBody {
         let rest = stream::unfold(
-            (body.into_data_stream(), self.weather.subscribe()),
-            move |(mut data, mut weather)| async move {
+            (body.into_data_stream(), self.shared.subscribe()),
+            move |(mut data, mut shared)| async move {
                 let next = data.next().await?;
-                // Without a world there is no reader either.
-                let _ = weather.wait_for(|weather| weather.lets_events_pass(resource)).await;
-                Some((next, (data, weather)))
+                // An error means that the world is dropped. Then no client reads the events.
+                let _ = shared.wait_for(|shared| shared.lets_events_pass(resource)).await;
+                Some((next, (data, shared)))
             },
         );
         StreamBody::new(rest.map_ok(Frame::data)).boxed_unsync()
     }
 
-    /// A definition, without its schemas: processes read definitions often, no history changes them, and schemas are large.
+    /// A definition without its schemas: processes read definitions often, no history changes them, and schemas are large.
     async fn definition(&self, server: &kube::Client, request: Request<Body>) -> Result<Response<AnyBody>, AnyError> {
         let path = request.uri().path().to_owned();
-        let known = self.definitions.lock().expect("nobody panics with them").get(&path).cloned();
+        let known = self.definitions.lock().expect("no holder of the lock panics").get(&path).cloned();
         let text = if let Some(text) = known {
             text
         } else {
@@ -251,24 +251,24 @@ impl Gateway {
                 version["schema"] = Value::Null;
             }
             let text = definition.to_string();
-            self.definitions.lock().expect("nobody panics with them").insert(path, text.clone());
+            self.definitions.lock().expect("no holder of the lock panics").insert(path, text.clone());
             text
         };
         Ok(passed_on(Response::builder().header(CONTENT_TYPE, "application/json").body(Body::from(text.into_bytes()))?))
     }
 
-    /// The fault of this call.
+    /// The fault of this request.
     fn next_trouble(&self) -> Option<FailureKind> {
         let mut state = self.state();
-        let due = state.troubles.iter().position(|(after, _)| *after == 0);
-        let due = due.map(|place| state.troubles.remove(place).1);
-        for (after, _) in &mut state.troubles {
+        let due = state.failures.iter().position(|(after, _)| *after == 0);
+        let due = due.map(|place| state.failures.remove(place).1);
+        for (after, _) in &mut state.failures {
             *after = after.saturating_sub(1);
         }
         due
     }
 
-    /// A call for the Lease.
+    /// A request about the Lease.
     async fn lease(&self, server: &kube::Client, request: Request<Body>) -> Result<Response<AnyBody>, AnyError> {
         if self.state().lease_is_cut {
             return Err(broken("the network to the Lease is cut"));
@@ -277,7 +277,7 @@ impl Gateway {
         let (mut head, body) = request.into_parts();
         let mut lease: Value = serde_json::from_slice(&body.collect_bytes().await?).unwrap_or_default();
         let holds = !is_read && has_holder(&lease);
-        if self.weather.borrow().leases_for_all {
+        if self.shared.borrow().leases_for_all {
             let suffix = format!("-of-{}", self.process);
             let path = head.uri.path();
             if !path.ends_with("/leases") && !path.ends_with(&suffix) {
@@ -318,7 +318,7 @@ fn has_holder(lease: &Value) -> bool {
     lease.pointer("/spec/holderIdentity").and_then(Value::as_str).is_some_and(|holder| !holder.is_empty())
 }
 
-/// Events and reviews are no effects. All other writes are.
+/// Whether a request is a write with an effect. Events and reviews have none.
 fn is_write(request: &Request<Body>) -> bool {
     let path = request.uri().path();
     is_counted(request) && !path.contains("/events") && !path.contains("/authorization.k8s.io/")
@@ -332,7 +332,7 @@ fn short(body: &[u8]) -> String {
     }
 }
 
-/// The parts of a call.
+/// The parts of a request that decide about its refusal.
 struct Asked {
     method: hyper::Method,
     resource: String,

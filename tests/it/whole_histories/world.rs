@@ -1,5 +1,5 @@
-//! The world of a history: an embedded API server, a provider that outlives all processes, two processes behind their gateways, and
-//! users, Nodes and pods. Everything is in one thread on paused time.
+//! The world of a history: an embedded API server, a provider that outlives all processes, two processes behind their gateways, and users, Nodes and
+//! pods. Everything runs in one thread on paused time.
 
 use std::{
     sync::{Arc, Mutex},
@@ -26,32 +26,32 @@ use tokio::{
 };
 
 use super::{
-    book::{Book, Telling, path_of},
+    book::{Lines, Record, path_of},
     cloud::{Provider, provider_spec},
-    gateway::{Definitions, FailureKind, Gateway, Weather},
+    gateway::{Definitions, FailureKind, Gateway, SharedFaults},
 };
 use crate::support::one_thread::{MACHINE_PATH, NAMESPACE, Stage, WEBHOOKS, install, post, send, settings};
 
-/// How long a step takes that orders passes by hand elsewhere.
+/// The duration of a step that the simulation controls by hand.
 const MOMENT: Duration = Duration::from_secs(1);
-/// After this time a process that has ended begins again, as a pod does.
+/// The time after which an ended process restarts, as a pod does.
 const BEGINS_AGAIN: Duration = Duration::from_secs(10);
-/// How long the target cluster is silent before the storm goes on.
+/// How long the history waits while the target cluster is unresponsive.
 const SILENCE: Duration = Duration::from_secs(8 * 60);
-/// Everything must have come to rest so long after a storm.
+/// The time after the faults within which all writes must stop.
 const CALM: Duration = Duration::from_secs(6 * 3600);
-/// How often the world looks while it waits for a rest.
+/// The period of checks while the world waits for the end of writes.
 const LOOK: Duration = Duration::from_secs(5);
-/// Users tidy up when nothing has been written for so long: longer than the controllers take to see that an API server answers again.
+/// Users clean up when no write has happened for this time. It is longer than the controllers need to notice that an API server answers again.
 const QUIET: Duration = Duration::from_secs(75);
-/// At rest nothing is written for so long.
+/// At rest, no write happens for this time.
 const REST: Duration = Duration::from_secs(3 * 60);
 
 const SECRETS: &str = "/api/v1/namespaces/default/secrets";
 const SECRET: &str = "credentials";
 const BUDGETS: &str = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
 const BUDGET: &str = "budget";
-/// Where a deletion leaves nothing of a pod.
+/// The query parameter of a deletion that removes a pod at once.
 const AT_ONCE: &str = "gracePeriodSeconds=0";
 
 const FLAGS: [&str; 4] = [
@@ -61,33 +61,33 @@ const FLAGS: [&str; 4] = [
     "--leader-elect-retry-period=10s",
 ];
 
-/// What is done to the stage to see that histories go wrong then.
+/// A defect of the stage, to check that histories find it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
-    /// Nothing.
+    /// No defect.
     Not,
-    /// Every process that asks for the Lease gets it.
+    /// Every process that requests the Lease gets it.
     LeasesForAll,
-    /// The provider says that VMs are deleted, and keeps them.
+    /// The provider confirms the deletion of VMs and keeps them.
     VmsStay,
 }
 
-/// What answers webhooks; none while no process is there.
+/// The current reviewer of webhooks; none while no process runs.
 type Answering = Arc<Mutex<Option<Arc<dyn Reviewer>>>>;
 
 struct Process {
     gateway: Gateway,
     task: JoinHandle<anyhow::Result<()>>,
     reviewer: Answering,
-    /// When it has ended.
+    /// The time at which the process ended.
     ended: Option<Instant>,
 }
 
 pub struct World {
     stage: Stage,
-    pub book: Book,
+    pub book: Record,
     provider: Provider,
-    weather: watch::Sender<Weather>,
+    weather: watch::Sender<SharedFaults>,
     processes: Vec<Process>,
     answering: Answering,
     definitions: Definitions,
@@ -100,19 +100,19 @@ pub struct World {
 }
 
 impl World {
-    /// The world of a history, at rest.
-    pub async fn begin(history: &History, telling: Telling, broken: Broken) -> Self {
+    /// Creates the world of a history and waits until it is at rest.
+    pub async fn begin(history: &History, lines_kept: Lines, broken: Broken) -> Self {
         let stage = Stage::new(history.seed);
         install(&stage.client).await;
         let kubelets = stage.server.client("kubelets", NAMESPACE);
         let provider = Provider::begin(history.seed, history.provider, stage.clock.now(), kubelets).await;
-        let book = Book::new(&stage.server, &stage.clock, &provider, telling);
-        provider.told_in(&book);
+        let book = Record::new(&stage.server, &stage.clock, &provider, lines_kept);
+        provider.set_record(&book);
         if broken == Broken::VmsStay {
             provider.forgets();
         }
         let (weather, _) =
-            watch::channel(Weather { leases_for_all: broken == Broken::LeasesForAll, ..Weather::default() });
+            watch::channel(SharedFaults { leases_for_all: broken == Broken::LeasesForAll, ..SharedFaults::default() });
         let mut flags = FLAGS.to_vec();
         if history.counts == AvailabilityRule::NodeReady {
             flags.push("--strict-availability");
@@ -132,21 +132,21 @@ impl World {
             budget_until: None,
             user_data: 0,
         };
-        world.answers_webhooks();
-        world.starts_process();
-        // In every other history a replica stands by; in the rest the process that has ended begins again.
+        world.serve_webhooks();
+        world.start_process();
+        // In every second history a second process stands by. In the others, the ended process restarts.
         if history.seed.is_multiple_of(2) {
-            world.starts_process();
+            world.start_process();
         }
-        while world.answering.lock().expect("nobody panics with it").is_none() {
+        while world.answering.lock().expect("no holder of the lock panics").is_none() {
             sleep(MOMENT).await;
         }
         world.applies(history).await;
-        world.comes_to_rest().await;
+        world.wait_until_at_rest().await;
         world
     }
 
-    /// Classes, their Secret and the deployment.
+    /// Creates the classes, their Secret and the deployment.
     async fn applies(&mut self, history: &History) {
         let client = &self.stage.client;
         let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": SECRET },
@@ -162,10 +162,10 @@ impl World {
         post(client, &path_of("machinedeployments", ""), &deployment).await;
     }
 
-    fn answers_webhooks(&self) {
+    fn serve_webhooks(&self) {
         let answering = Arc::clone(&self.answering);
         let handler: kube_dev_server::InProcess = Arc::new(move |path, body| {
-            let reviewer = answering.lock().expect("nobody panics with it").clone();
+            let reviewer = answering.lock().expect("no holder of the lock panics").clone();
             match reviewer.and_then(|reviewer| answer_at(&*reviewer, path, body)) {
                 Some(answer) => (answer.status, answer.body),
                 None => (503, Vec::new()),
@@ -174,19 +174,19 @@ impl World {
         self.stage.server.answer_webhooks(WEBHOOKS.trim_start_matches("https://"), handler);
     }
 
-    fn starts_process(&mut self) {
+    fn start_process(&mut self) {
         let number = self.started;
         self.started += 1;
         let gateway = Gateway::new(number, &self.book, &self.weather, &self.definitions);
         let (control, target) = gateway.clients(&self.stage.managers_client());
         if self.weather.borrow().silent {
-            gateway.target_falls_silent();
+            gateway.silence_target();
         }
         let reviewer = Answering::default();
         let (own, all) = (Arc::clone(&reviewer), Arc::clone(&self.answering));
         let given = move |reviewer: Arc<dyn Reviewer>| {
-            *own.lock().expect("nobody panics with it") = Some(Arc::clone(&reviewer));
-            all.lock().expect("nobody panics with it").get_or_insert(reviewer);
+            *own.lock().expect("no holder of the lock panics") = Some(Arc::clone(&reviewer));
+            all.lock().expect("no holder of the lock panics").get_or_insert(reviewer);
         };
         let environment = Environment {
             cluster_access: ClusterAccess::Clients { control, target: Some(target) },
@@ -200,20 +200,20 @@ impl World {
         self.processes.push(Process { gateway, task, reviewer, ended: None });
     }
 
-    /// Lets time pass.
+    /// Advances time.
     async fn passes(&mut self, time: Duration) {
         let end = Instant::now() + time;
         while Instant::now() < end && !self.is_violated() {
             sleep(LOOK.min(end - Instant::now())).await;
-            self.book.read().sees_vms();
-            self.looks_after_processes();
-            self.looks_after_pods().await;
-            self.weather_changes().await;
+            self.book.read().update_vms();
+            self.restart_ended_processes();
+            self.maintain_pods().await;
+            self.end_expired_faults().await;
         }
     }
 
-    /// Processes that are dead end, and processes that have ended begin again.
-    fn looks_after_processes(&mut self) {
+    /// Ends dead processes, and restarts processes that have ended.
+    fn restart_ended_processes(&mut self) {
         for process in &mut self.processes {
             if process.gateway.is_dead() {
                 process.task.abort();
@@ -227,15 +227,15 @@ impl World {
         let again = |process: &mut Process| process.ended.is_some_and(|ended| ended.elapsed() >= BEGINS_AGAIN);
         let again = self.processes.extract_if(.., again).count();
         for _ in 0..again {
-            self.starts_process();
+            self.start_process();
         }
         let mut lives = self.processes.iter().filter(|process| process.ended.is_none());
-        let reviewer = lives.find_map(|process| process.reviewer.lock().expect("nobody panics with it").clone());
-        *self.answering.lock().expect("nobody panics with it") = reviewer;
+        let reviewer = lives.find_map(|process| process.reviewer.lock().expect("no holder of the lock panics").clone());
+        *self.answering.lock().expect("no holder of the lock panics") = reviewer;
     }
 
-    /// Each Node that takes pods has one, and pods of Nodes that are gone are gone as well.
-    async fn looks_after_pods(&mut self) {
+    /// Creates a pod on each Node that accepts pods, and deletes the pods of deleted Nodes.
+    async fn maintain_pods(&mut self) {
         let (free, lost) = {
             let pages = self.book.read();
             (pages.mirror.nodes_without_pod(), pages.mirror.lost_pods())
@@ -244,7 +244,7 @@ impl World {
             let pod = json!({ "apiVersion": "v1", "kind": "Pod",
                 "metadata": { "name": pod_on(&node), "labels": { "app": "pod" } },
                 "spec": { "nodeName": node, "containers": [{ "name": "main", "image": "example.com/pod" }] } });
-            // The pod of before may still be there.
+            // The previous pod may still exist.
             let _ = send(&self.stage.client, "POST", &path_of("pods", ""), &pod).await;
         }
         for pod in lost {
@@ -253,7 +253,7 @@ impl World {
         }
     }
 
-    async fn weather_changes(&mut self) {
+    async fn end_expired_faults(&mut self) {
         if self.silent_until.is_some_and(|end| end <= Instant::now()) {
             self.target_answers_again();
         }
@@ -281,30 +281,30 @@ impl World {
         self.book.read().mirror.violation().is_some()
     }
 
-    /// The process that has the Lease, or else the first.
+    /// The process that holds the Lease, or otherwise the first process.
     fn leader(&self) -> &Gateway {
         let leader = self.book.read().leader;
         let is_leader = |process: &&Process| Some(process.gateway.process()) == leader;
         &self.processes.iter().find(is_leader).unwrap_or(&self.processes[0]).gateway
     }
 
-    /// A storm begins: events of watches arrive only when the history says so.
-    pub fn storms(&self) {
+    /// Starts the faults: events of watches arrive only when the history says so.
+    pub fn start_faults(&self) {
         self.weather.send_modify(|weather| weather.events_wait = true);
     }
 
-    /// Lets a step happen.
+    /// Executes a step.
     pub async fn step(&mut self, step: Step) {
         let say = |text: String| self.book.read().say(|| text);
         match step {
-            Step::Pass(_, call_fault) | Step::GoOn(_, call_fault) => {
-                if let Some(CallFault { call, fault }) = call_fault {
-                    self.leader().troubles(call, FailureKind::Fault(fault));
+            Step::Pass(_, misfortune) | Step::GoOn(_, misfortune) => {
+                if let Some(Misfortune { call, fault }) = misfortune {
+                    self.leader().failures(call, FailureKind::Fault(fault));
                 }
                 self.passes(MOMENT).await;
             }
             Step::Begin(pick, calls) => {
-                self.leader().troubles(calls, FailureKind::Late(Duration::from_secs(u64::from(pick % 16))));
+                self.leader().failures(calls, FailureKind::Late(Duration::from_secs(u64::from(pick % 16))));
                 self.passes(MOMENT).await;
             }
             Step::StalePass(_) => self.passes(MOMENT).await,
@@ -340,7 +340,7 @@ impl World {
                 let budget = json!({ "apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
                     "metadata": { "name": BUDGET },
                     "spec": { "maxUnavailable": 0, "selector": { "matchLabels": { "app": "pod" } } } });
-                // There may be one.
+                // A budget may exist already.
                 let _ = send(&self.stage.client, "POST", BUDGETS, &budget).await;
             }
             Step::UserData => {
@@ -355,7 +355,7 @@ impl World {
                 self.weather.send_modify(|weather| weather.silent = true);
                 self.book.read().silent = Some(Instant::now());
                 for process in &self.processes {
-                    process.gateway.target_falls_silent();
+                    process.gateway.silence_target();
                 }
                 let silence = Duration::from_secs(60 * u64::from(minutes));
                 self.silent_until = Some(Instant::now() + silence);
@@ -373,14 +373,14 @@ impl World {
                 self.leader().dies();
                 self.passes(MOMENT).await;
             }
-            // Classes stay as they are here, VMs end by the manager alone, and pods have no volumes; classes and Secrets are looked at when
+            // In this world classes do not change, only the manager deletes VMs, and pods have no volumes. Classes and Secrets are reconciled when
             // they are due.
             Step::Classes(_) | Step::Finalizers(..) | Step::VmVanishes(_) | Step::Detaching(_) | Step::NewPods => {
                 self.passes(MOMENT).await;
             }
             Step::Usurped(_) => {
                 say("the process can't renew the Lease any more".to_owned());
-                self.leader().troubles(0, FailureKind::Fault(Fault::LoseLease));
+                self.leader().failures(0, FailureKind::Fault(Fault::LoseLease));
                 self.passes(MOMENT).await;
             }
         }
@@ -401,7 +401,7 @@ impl World {
         }
     }
 
-    /// Asks the API server for all of this; whether nothing was refused.
+    /// Sends all requests to the API server. Returns whether no request was refused.
     async fn asks(&mut self, asked: Vec<Request>) -> bool {
         let mut is_accepted = true;
         for request in asked {
@@ -420,9 +420,9 @@ impl World {
         is_accepted
     }
 
-    /// The weather clears, and everything comes to rest.
-    pub async fn calms(&mut self) {
-        self.book.read().say(|| "the weather clears".to_owned());
+    /// Ends all faults and waits until all writes stop.
+    pub async fn end_faults(&mut self) {
+        self.book.read().say(|| "the faults end".to_owned());
         self.provider.clears();
         for process in &self.processes {
             process.gateway.clears();
@@ -436,10 +436,10 @@ impl World {
             pages.mirror.clears(now)
         };
         self.asks(asked).await;
-        self.comes_to_rest().await;
+        self.wait_until_at_rest().await;
     }
 
-    async fn comes_to_rest(&mut self) {
+    async fn wait_until_at_rest(&mut self) {
         let end = Instant::now() + CALM;
         let (mut seen, mut since) = (self.effects(), Instant::now());
         while !self.is_violated() {
@@ -470,18 +470,18 @@ impl World {
         }
     }
 
-    /// Whether the process that has the Lease lives.
+    /// Whether the process that holds the Lease is alive.
     fn is_led(&self) -> bool {
         let leader = self.book.read().leader;
         self.processes.iter().any(|process| process.ended.is_none() && Some(process.gateway.process()) == leader)
     }
 
-    /// What processes have written so far.
+    /// The number of writes of all processes so far.
     fn effects(&self) -> u64 {
         self.book.read().effects
     }
 
-    /// Nothing is written for a while; `false` if something was that time alone has brought about, or that must not be written.
+    /// Checks that no write happens for a while. Returns `false` when a write is caused by time alone, or is not allowed.
     async fn stays_at_rest(&mut self) -> bool {
         let before = self.effects();
         let kept = self.book.read().mirror.kept_until();
@@ -492,7 +492,7 @@ impl World {
             pages.mirror.at_rest();
             return true;
         }
-        // The end of a preservation is an event of its own.
+        // The end of a preservation is a separate event.
         if kept.is_none_or(|kept| kept > pages.now()) {
             let last = pages.last_effect.clone();
             pages.mirror.violated("something is written although everything is at rest", || last);

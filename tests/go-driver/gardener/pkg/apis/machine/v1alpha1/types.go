@@ -1,4 +1,4 @@
-// Package v1alpha1 stands in for Gardener's package of this path, as far as drivers look at machines and classes.
+// Package v1alpha1 replaces Gardener's package of this path, with the parts of machines and classes that drivers use.
 package v1alpha1
 
 import (
@@ -15,7 +15,7 @@ type Machine struct {
 	Status            MachineStatus `json:"status,omitempty"`
 }
 
-// MachineSpec is what is wanted of a machine.
+// MachineSpec is the wanted state of a machine.
 type MachineSpec struct {
 	Class            ClassSpec        `json:"class,omitempty"`
 	ProviderID       string           `json:"providerID,omitempty"`
@@ -29,13 +29,13 @@ type ClassSpec struct {
 	Name     string `json:"name,omitempty"`
 }
 
-// NodeTemplateSpec is what a Node is made like.
+// NodeTemplateSpec is the template of a Node.
 type NodeTemplateSpec struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 	Spec              corev1.NodeSpec `json:"spec,omitempty"`
 }
 
-// MachineStatus is what is known of a machine.
+// MachineStatus is the observed state of a machine.
 type MachineStatus struct {
 	LastKnownState string `json:"lastKnownState,omitempty"`
 }

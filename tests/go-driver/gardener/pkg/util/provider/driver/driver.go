@@ -1,4 +1,4 @@
-// Package driver stands in for Gardener's package of this path: the same names, signatures and fields.
+// Package driver replaces Gardener's package of this path: the same names, signatures and fields.
 package driver
 
 import (
@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Driver is what a provider implements.
+// Driver is the interface that a provider implements.
 type Driver interface {
 	CreateMachine(context.Context, *CreateMachineRequest) (*CreateMachineResponse, error)
 	InitializeMachine(context.Context, *InitializeMachineRequest) (*InitializeMachineResponse, error)
@@ -18,14 +18,14 @@ type Driver interface {
 	GetVolumeIDs(context.Context, *GetVolumeIDsRequest) (*GetVolumeIDsResponse, error)
 }
 
-// CreateMachineRequest asks for a VM.
+// CreateMachineRequest requests a VM.
 type CreateMachineRequest struct {
 	Machine      *v1alpha1.Machine
 	MachineClass *v1alpha1.MachineClass
 	Secret       *corev1.Secret
 }
 
-// CreateMachineResponse names a VM that was made.
+// CreateMachineResponse identifies the created VM.
 type CreateMachineResponse struct {
 	ProviderID     string
 	NodeName       string
@@ -33,63 +33,63 @@ type CreateMachineResponse struct {
 	Addresses      []corev1.NodeAddress
 }
 
-// InitializeMachineRequest asks for the second half of a creation.
+// InitializeMachineRequest requests the second half of a creation.
 type InitializeMachineRequest struct {
 	Machine      *v1alpha1.Machine
 	MachineClass *v1alpha1.MachineClass
 	Secret       *corev1.Secret
 }
 
-// InitializeMachineResponse names the VM.
+// InitializeMachineResponse identifies the VM.
 type InitializeMachineResponse struct {
 	ProviderID string
 	NodeName   string
 	Addresses  []corev1.NodeAddress
 }
 
-// DeleteMachineRequest asks for the end of a VM.
+// DeleteMachineRequest requests the deletion of a VM.
 type DeleteMachineRequest struct {
 	Machine      *v1alpha1.Machine
 	MachineClass *v1alpha1.MachineClass
 	Secret       *corev1.Secret
 }
 
-// DeleteMachineResponse says that nothing is left.
+// DeleteMachineResponse confirms that nothing is left.
 type DeleteMachineResponse struct {
 	LastKnownState string
 }
 
-// GetMachineStatusRequest asks for the VM of a machine.
+// GetMachineStatusRequest requests the VM of a machine.
 type GetMachineStatusRequest struct {
 	Machine      *v1alpha1.Machine
 	MachineClass *v1alpha1.MachineClass
 	Secret       *corev1.Secret
 }
 
-// GetMachineStatusResponse names the VM.
+// GetMachineStatusResponse identifies the VM.
 type GetMachineStatusResponse struct {
 	ProviderID string
 	NodeName   string
 	Addresses  []corev1.NodeAddress
 }
 
-// ListMachinesRequest asks for all VMs of a class.
+// ListMachinesRequest requests all VMs of a class.
 type ListMachinesRequest struct {
 	MachineClass *v1alpha1.MachineClass
 	Secret       *corev1.Secret
 }
 
-// ListMachinesResponse has the names of machines by the ids of their VMs.
+// ListMachinesResponse contains the names of machines, by the ids of their VMs.
 type ListMachinesResponse struct {
 	MachineList map[string]string
 }
 
-// GetVolumeIDsRequest asks for the provider's names of volumes.
+// GetVolumeIDsRequest requests the provider's names of volumes.
 type GetVolumeIDsRequest struct {
 	PVSpecs []*corev1.PersistentVolumeSpec
 }
 
-// GetVolumeIDsResponse has them.
+// GetVolumeIDsResponse contains the provider's names.
 type GetVolumeIDsResponse struct {
 	VolumeIDs []string
 }

@@ -1,4 +1,4 @@
-// Package codes stands in for Gardener's package of this path: the same names and numbers.
+// Package codes replaces Gardener's package of this path: the same names and numbers.
 package codes
 
 // Code is a machine code.
@@ -36,7 +36,7 @@ func (c Code) String() string {
 	return names[c]
 }
 
-// StringToCode reads a name; what is no name is Unknown.
+// StringToCode parses a name. An unknown name gives Unknown.
 func StringToCode(name string) Code {
 	for code, known := range names {
 		if known == name {

@@ -1,4 +1,4 @@
-// Package status stands in for Gardener's package of this path: the same names, signatures and text.
+// Package status replaces Gardener's package of this path: the same names, signatures and text.
 package status
 
 import (
@@ -26,7 +26,7 @@ func (s *Status) Code() codes.Code {
 // Message is the text without the code.
 func (s *Status) Message() string { return s.message }
 
-// Cause is what the error was made from.
+// Cause is the error that the status wraps.
 func (s *Status) Cause() error { return s.cause }
 
 func (s *Status) Error() string {
@@ -46,7 +46,7 @@ func WrapError(c codes.Code, message string, cause error) *Status {
 
 var form = regexp.MustCompile(`\[([^\[\]]*)\][^\[\]]*\[([^\[\]]*)\]`)
 
-// FromError reads the text of an error. One without a code is Unknown, and `ok` is false.
+// FromError parses the text of an error. An error without a code gives Unknown, and `ok` is false.
 func FromError(err error) (s *Status, ok bool) {
 	if err == nil {
 		return nil, true
