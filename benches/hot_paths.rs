@@ -166,11 +166,10 @@ fn views() {
 /// Renders the first machines of a list, like a request for a page. Returns their number, and the size of the data that is kept for
 /// the other pages.
 async fn render_page(outlooks: &OutlookView, most: usize) -> Result<(usize, usize), ApiStatus> {
-    let (labels, fields) = (LabelSelector::default(), FieldSelector::default());
-    let everything = Selection { labels: &labels, fields: &fields, own: &[] };
-    let rows = outlooks.list(None, Freshness::Recent).await?.rows.selected(&everything);
-    let page = rows.page(0..most.min(rows.len())).await?;
-    Ok((page.len(), rows.bytes()))
+    let rows = outlooks.list(None, Freshness::Recent).await?.rows;
+    let rows = selected(rows, &LabelSelector::default(), &FieldSelector::default()).await?;
+    let page = rendered(&rows[..most.min(rows.len())], Form::Objects, Timestamp::UNIX_EPOCH).await?;
+    Ok((page.len(), rows.iter().map(|row| row.bytes()).sum()))
 }
 
 fn template(class: &str) -> serde_json::Value {

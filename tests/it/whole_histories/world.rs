@@ -298,7 +298,7 @@ impl World {
         let say = |text: String| self.book.read().say(|| text);
         match step {
             Step::Pass(_, misfortune) | Step::GoOn(_, misfortune) => {
-                if let Some(Misfortune { call, fault }) = misfortune {
+                if let Some(CallFault { call, fault }) = misfortune {
                     self.leader().failures(call, FailureKind::Fault(fault));
                 }
                 self.passes(MOMENT).await;
