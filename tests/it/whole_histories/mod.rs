@@ -36,14 +36,14 @@ fn play_history(history: &History, lines_kept: Lines, broken: Broken) -> Played 
     play(async {
         let mut world = World::begin(history, lines_kept, broken).await;
         'rounds: for round in &history.rounds {
-            world.storms();
+            world.start_faults();
             for step in round {
                 if world.is_violated() {
                     break 'rounds;
                 }
                 world.step(*step).await;
             }
-            world.calms().await;
+            world.end_faults().await;
         }
         let mut pages = world.book.read();
         let writes = std::mem::take(&mut pages.writes);

@@ -4,15 +4,15 @@
 #[path = "../../../../tests/limits/mod.rs"]
 mod limits;
 
-use self::limits::{Door, Sample, samples};
+use self::limits::{ReviewKind, Sample, samples};
 use super::{Admission, convert};
 use crate::validation::Policy;
 use kube_values::json::steps;
 
 fn steps_of(sample: &Sample) -> usize {
-    steps::of(|| match sample.door {
-        Door::Admission(endpoint) => drop(Admission::new(Policy::default()).review(endpoint, &sample.body)),
-        Door::Conversion => drop(convert(&sample.body)),
+    steps::of(|| match sample.review_kind {
+        ReviewKind::Admission(endpoint) => drop(Admission::new(Policy::default()).review(endpoint, &sample.body)),
+        ReviewKind::Conversion => drop(convert(&sample.body)),
     })
 }
 
@@ -27,7 +27,7 @@ fn steps_grow_no_faster_than_the_object() {
         let growth = (whole.body.len() * 11).max(half.body.len() * 22);
         // What a small review takes beside its object does not grow, and does not count.
         if many * half.body.len() * 10 > few.max(2_000) * growth {
-            failed.push(format!("{} ({:?}): {few} steps become {many}", whole.name, whole.door));
+            failed.push(format!("{} ({:?}): {few} steps become {many}", whole.name, whole.review_kind));
         }
     }
     assert!(failed.is_empty(), "{}", failed.join("\n"));
