@@ -36,7 +36,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-const patience = 30 * time.Second
+const timeout = 30 * time.Second
 
 var things = schema.GroupVersionResource{Group: "probe.example.com", Version: "v1", Resource: "things"}
 
@@ -160,7 +160,7 @@ func (e *events) become(name string, wanted ...string) error {
 }
 
 func eventually(holds func() error) error {
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(timeout)
 	for {
 		err := holds()
 		if err == nil || time.Now().After(deadline) {
@@ -191,8 +191,8 @@ func (w *world) inform(ctx context.Context) error {
 	defer stop()
 	factory := informers.NewSharedInformerFactoryWithOptions(w.protobuf, 0, informers.WithNamespace(w.namespace))
 	informer := factory.Core().V1().ConfigMaps().Informer()
-	var told events
-	if err := told.follow(informer); err != nil {
+	var received events
+	if err := received.follow(informer); err != nil {
 		return err
 	}
 	factory.Start(ctx.Done())
@@ -216,7 +216,7 @@ func (w *world) inform(ctx context.Context) error {
 	if _, err := maps.Get(ctx, "informed", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		return fmt.Errorf("a deleted object: %v", err)
 	}
-	return told.become("informed", "added", "updated", "deleted")
+	return received.become("informed", "added", "updated", "deleted")
 }
 
 func (w *world) informDynamically(ctx context.Context) error {
@@ -224,8 +224,8 @@ func (w *world) informDynamically(ctx context.Context) error {
 	defer stop()
 	factory := dynamicinformer.NewFilteredDynamicSharedInformerFactory(w.dynamic, 0, w.namespace, nil)
 	informer := factory.ForResource(things).Informer()
-	var told events
-	if err := told.follow(informer); err != nil {
+	var received events
+	if err := received.follow(informer); err != nil {
 		return err
 	}
 	factory.Start(ctx.Done())
@@ -254,7 +254,7 @@ func (w *world) informDynamically(ctx context.Context) error {
 	if err := client.Delete(ctx, "dynamic", metav1.DeleteOptions{}); err != nil {
 		return err
 	}
-	return told.become("dynamic", "added", "updated", "deleted")
+	return received.become("dynamic", "added", "updated", "deleted")
 }
 
 // With streaming lists, informers never send a plain list.
@@ -297,8 +297,8 @@ func (w *world) reconnect(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	factory := informers.NewSharedInformerFactoryWithOptions(w.typed, 0, informers.WithNamespace(w.namespace))
-	var told events
-	if err := told.follow(factory.Core().V1().ConfigMaps().Informer()); err != nil {
+	var received events
+	if err := received.follow(factory.Core().V1().ConfigMaps().Informer()); err != nil {
 		return err
 	}
 	factory.Start(ctx.Done())
@@ -319,7 +319,7 @@ func (w *world) reconnect(ctx context.Context) error {
 		if err := eventually(create); err != nil {
 			return err
 		}
-		if err := told.become(name, "added"); err != nil {
+		if err := received.become(name, "added"); err != nil {
 			return err
 		}
 	}

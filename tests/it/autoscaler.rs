@@ -1,4 +1,4 @@
-//! The contract of cluster-autoscaler: it names machines, reduces the wanted number by as many in a second write, and reads the status
+//! The contract of cluster-autoscaler: it names machines, reduces the desired number by as many in a second write, and reads the status
 //! (spec/deployment-and-set §16).
 
 use std::time::Duration;
@@ -27,7 +27,7 @@ fn seconds() -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_the_machines_that_the_autoscaler_names_are_deleted() {
-    let Some(rig) = Rig::own("autoscaler::the_machines_that_the_autoscaler_names_go").await else { return };
+    let Some(rig) = Rig::own("autoscaler::only_the_named_machines_are_deleted").await else { return };
     rig.install_crds().await;
     let namespace = rig.namespace("scaler").await;
     let _manager = TestManager::start(&rig, &namespace, &ManagerOptions::default()).await;
@@ -58,8 +58,8 @@ async fn only_the_machines_that_the_autoscaler_names_are_deleted() {
             );
         }
         let deployment = namespace.get("machinedeployment", "fleet").await;
-        let told = ["/status/replicas", "/status/availableReplicas"].map(|field| number(&deployment, field));
-        expect(machines.len() == 2 && told == [2, 2], || {
+        let counts = ["/status/replicas", "/status/availableReplicas"].map(|field| number(&deployment, field));
+        expect(machines.len() == 2 && counts == [2, 2], || {
             format!("{} machines; {}", machines.len(), deployment["status"])
         })
     })

@@ -1,7 +1,7 @@
 //! The manager is killed again and again in the middle of rollouts.
 //!
 //! The cloud outlives the manager, as a real cloud does: its VMs are in a JSON file that each start reads. At any moment there is at most one VM per
-//! machine. In the end there are exactly the wanted machines, each with one VM, and no other VM. `MCM_TEST_SEED` repeats the moments of a run.
+//! machine. In the end there are exactly the requested machines, each with one VM, and no other VM. `MCM_TEST_SEED` repeats the moments of a run.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -88,7 +88,7 @@ async fn a_rollout_survives_kills_at_any_moment() {
     assert_eq!(manager.terminate(), 0, "{}", manager.log());
 }
 
-/// Whether exactly the wanted machines run with a class.
+/// Whether exactly the requested machines run with a class.
 async fn is_rolled_out(namespace: &Namespace, class: &str) -> Result<(), String> {
     let deployment = namespace.get("machinedeployment", "crash").await;
     fleet::rolled_out(&deployment, i64::from(MACHINES))?;

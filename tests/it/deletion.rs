@@ -40,9 +40,9 @@ fn progressing(machine: &Value) -> (&str, &str) {
 async fn wait_for_reason(namespace: &Namespace, machine: &str, within: Duration, reason: &str, parts: &[&str]) {
     wait_until(&format!("the reason {reason}"), within, || async {
         let seen = namespace.get("machine", machine).await;
-        let (told, message) = progressing(&seen);
+        let (found, message) = progressing(&seen);
         let missing: Vec<_> = parts.iter().filter(|part| !message.contains(**part)).collect();
-        expect(told == reason && missing.is_empty(), || format!("{told}: {message}; without {missing:?}"))
+        expect(found == reason && missing.is_empty(), || format!("{found}: {message}; without {missing:?}"))
     })
     .await;
 }
@@ -50,12 +50,12 @@ async fn wait_for_reason(namespace: &Namespace, machine: &str, within: Duration,
 async fn wait_for_event(namespace: &Namespace, machine: &str, reason: &str, part: &str) {
     wait_until(&format!("an event {reason}"), TIMEOUT, || async {
         let events = namespace.list("events").await;
-        let told = events.iter().any(|event| {
+        let reported = events.iter().any(|event| {
             text(event, "/involvedObject/name") == machine
                 && text(event, "/reason") == reason
                 && text(event, "/message").contains(part)
         });
-        expect(told, || events.iter().map(|event| text(event, "/message")).collect::<Vec<_>>().join("\n"))
+        expect(reported, || events.iter().map(|event| text(event, "/message")).collect::<Vec<_>>().join("\n"))
     })
     .await;
 }
@@ -107,7 +107,7 @@ async fn wait_for_phase(namespace: &Namespace, machine: &str, wanted: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deletion_respects_current_budgets_after_an_abandoned_drain() {
-    let Some(rig) = Rig::own("deletion::a_deletion_heeds_the_budgets_of_today").await else { return };
+    let Some(rig) = Rig::own("deletion::a_deletion_respects_current_budgets").await else { return };
     let (namespace, _manager, machine, node) = one_machine(&rig, "given-up", &["--machine-health-timeout=3s"]).await;
     a_pod_whose_budget_refuses(&namespace, &node).await;
     let preserve = "node.machine.sapcloud.io/preserve";
@@ -116,7 +116,7 @@ async fn a_deletion_respects_current_budgets_after_an_abandoned_drain() {
     let pod = format!("{}/{}", namespace.name, guard::NAME);
     wait_for_reason(&namespace, &machine, TIMEOUT, "DrainBlocked", &[pod.as_str(), "preserved until "]).await;
 
-    // The node recovers, so the drain is no longer wanted. The pod and the budget are deleted.
+    // The node recovers, so the drain is no longer needed. The pod and the budget are deleted.
     deadlock(&rig, &node, "False").await;
     wait_for_phase(&namespace, &machine, "Running").await;
     rig.kubectl(&["annotate", "node", &node, &format!("{preserve}-")]).await.succeed();
@@ -250,10 +250,10 @@ async fn mc_145_mc_146_a_failed_machine_is_preserved_until_the_annotation_is_rem
     deadlock(&rig, &node, "True").await;
     wait_until("the failed machine to be kept and drained", TIMEOUT, || async {
         let (seen, node) = (namespace.get("machine", &machine).await, the_node(&rig, &node).await);
-        let told = node["status"]["conditions"].to_string();
+        let conditions = node["status"]["conditions"].to_string();
         let tainted = node["spec"]["taints"].to_string().contains("node.machine.sapcloud.io/preserved");
-        let kept = phase(&seen) == "Failed" && told.contains("Preserved node drained successfully.") && tainted;
-        expect(kept, || format!("{}: {told}", describe(&seen)))
+        let kept = phase(&seen) == "Failed" && conditions.contains("Preserved node drained successfully.") && tainted;
+        expect(kept, || format!("{}: {conditions}", describe(&seen)))
     })
     .await;
     wait_for_reason(&namespace, &machine, TIMEOUT, "Preserved", &["preserved until "]).await;
@@ -299,7 +299,7 @@ async fn wait_for_the_garbage_collector(namespace: &Namespace) {
 /// Objects that `kubectl delete --cascade=orphan` leaves behind stay, and a newly created owner adopts them.
 #[tokio::test(flavor = "multi_thread")]
 async fn orphaned_objects_stay_and_are_adopted() {
-    let Some(rig) = Rig::own("deletion::what_is_orphaned_stays").await else { return };
+    let Some(rig) = Rig::own("deletion::orphaned_objects_stay").await else { return };
     rig.with_controller_manager().await;
     rig.install_crds().await;
     let namespace = rig.namespace("orphans").await;

@@ -222,7 +222,7 @@ async fn the_service_account_may_do_its_work_and_no_more() {
 #[tokio::test]
 async fn the_rights_for_bootstrap_tokens_allow_no_other_secret_to_be_written() {
     let why = "the development server has no ValidatingAdmissionPolicies";
-    let Some(rig) = Rig::own_real("deploy::what_bootstrap_tokens_need", why).await else { return };
+    let Some(rig) = Rig::own_real("deploy::the_rights_for_bootstrap_tokens", why).await else { return };
     let namespace = rig.namespace("tokens").await;
     rig.apply(&mcm(&["manifests", "rbac", "--bootstrap-tokens", "--namespace", &namespace.name])).await.succeed();
     let user = format!("--as=system:serviceaccount:{}:machine-controller-manager", namespace.name);

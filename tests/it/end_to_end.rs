@@ -126,7 +126,7 @@ async fn roll_to_a_new_class(namespace: &Namespace) {
     namespace.kubectl(&["patch", "machinedeployment", DEPLOYMENT, "--type=merge", "-p", &change]).await.succeed();
     wait_until("the rollout", 2 * TIMEOUT, || async {
         let machines = namespace.list("machines").await;
-        // maxSurge is 1 and maxUnavailable is 0: never more than one machine above the wanted number, never fewer.
+        // maxSurge is 1 and maxUnavailable is 0: never more than one machine above the desired number, never fewer.
         let deleting = machines.iter().filter(|machine| is_deleting(machine)).count();
         assert!(machines.len() - deleting <= 6, "{:#?}", machines.iter().map(describe).collect::<Vec<_>>());
         rolled_out(&namespace.get("machinedeployment", DEPLOYMENT).await, 5)?;

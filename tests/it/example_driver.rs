@@ -117,7 +117,7 @@ fn vms(cloud: &Path) -> BTreeMap<String, String> {
     files.map(read).collect()
 }
 
-/// Advances virtual time until the wanted number of machines runs, each on a VM of this size, and no other VM exists.
+/// Advances virtual time until the requested number of machines runs, each on a VM of this size, and no other VM exists.
 async fn until(client: &kube::Client, vms: impl Fn() -> BTreeMap<String, String>, size: &str) {
     let waiting = async {
         loop {
@@ -133,8 +133,8 @@ async fn until(client: &kube::Client, vms: impl Fn() -> BTreeMap<String, String>
     };
     if tokio::time::timeout(TIMEOUT, waiting).await.is_err() {
         let machines = list(client, &format!("{MACHINE_PATH}/machines")).await;
-        let told: Vec<String> = machines.iter().map(fleet::describe).collect();
-        panic!("{size} after {TIMEOUT:?}: VMs {:?}\n{}", vms(), told.join("\n"));
+        let descriptions: Vec<String> = machines.iter().map(fleet::describe).collect();
+        panic!("{size} after {TIMEOUT:?}: VMs {:?}\n{}", vms(), descriptions.join("\n"));
     }
 }
 

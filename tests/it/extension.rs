@@ -60,7 +60,7 @@ impl World {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn xa_155_xa_163_which_callers_are_authenticated() {
-    let Some(world) = World::begin("extension::who_is_believed", Rights::Generated).await else { return };
+    let Some(world) = World::begin("extension::authenticated_callers", Rights::Generated).await else { return };
     let foreign = CallerAuthority::new("rig proxies");
     let proxy = world.proxies().client(PROXY, &[]);
     let misnamed = world.proxies().client("somebody-else", &[]);
@@ -127,7 +127,7 @@ async fn xa_155_xa_163_which_callers_are_authenticated() {
 #[tokio::test(flavor = "multi_thread")]
 async fn xa_164_xa_165_changed_authorities_apply_to_open_connections() {
     const KEY: &str = "requestheader-client-ca-file";
-    let Some(world) = World::begin("extension::trust_that_changes", Rights::Everything).await else { return };
+    let Some(world) = World::begin("extension::changed_authorities", Rights::Everything).await else { return };
     let (old, new) = (CallerAuthority::new("old proxies"), CallerAuthority::new("new proxies"));
     let root = [("x-remote-user", "root"), ("x-remote-group", "system:masters")];
     let own = world.proxies().pem();

@@ -126,9 +126,9 @@ async fn diagnosis(rig: &Rig, namespace: &Namespace) -> String {
 
 /// A half exports metrics of its own objects, and not of the objects of the other half.
 async fn has_metrics_of_one_half(manager: &TestManager, own: &str, others: &str) {
-    let told = manager.http_get("/metrics").await;
-    let has = |family: &str| told.lines().any(|line| line.starts_with(family));
-    assert!(has(own) && !has(others), "{own} and not {others}:\n{told}");
+    let metrics = manager.http_get("/metrics").await;
+    let has = |family: &str| metrics.lines().any(|line| line.starts_with(family));
+    assert!(has(own) && !has(others), "{own} and not {others}:\n{metrics}");
 }
 
 /// The field managers that have written the status of an object.

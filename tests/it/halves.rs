@@ -72,9 +72,9 @@ async fn both_halves_run_side_by_side_each_with_its_lease_its_port_and_its_flags
     assert!(!holder(CONTROLLER_MANAGER).await.is_empty() && !holder(MACHINE_CONTROLLER).await.is_empty());
     for (port, own, others) in [(port, "machinedeployment", "machine"), (machine_port, "machine", "machinedeployment")]
     {
-        let told = metrics(port).await;
-        let queue = |name: &str| told.contains(&format!("mcm_workqueue_adds_total{{name=\"{name}\"}}"));
-        assert!(queue(own) && !queue(others), "{own}:\n{told}");
+        let page = metrics(port).await;
+        let queue = |name: &str| page.contains(&format!("mcm_workqueue_adds_total{{name=\"{name}\"}}"));
+        assert!(queue(own) && !queue(others), "{own}:\n{page}");
     }
     let secrets = namespace.list("secrets").await;
     assert_eq!(secrets.len(), 1, "no certificate where no port serves TLS: {secrets:?}");

@@ -52,7 +52,7 @@ async fn pk_038_hollow_objects_cause_no_action_and_every_report_names_the_reason
     let (code, text) = said(&["migrate-storage", "--to=v1beta1", "--settle=3", &kubeconfig]).await;
     assert_eq!(code, 0, "{text}");
     let machines = || async { namespace.list(&qualified(Kind::Machine, ApiVersion::V1beta1)).await };
-    wait_until("the fleet to be as wanted", Duration::from_secs(60), || async {
+    wait_until("the fleet to be as specified", Duration::from_secs(60), || async {
         let machines = machines().await;
         expect(machines.len() == 2, || format!("{machines:#?}"))
     })
@@ -65,8 +65,8 @@ async fn pk_038_hollow_objects_cause_no_action_and_every_report_names_the_reason
     std::fs::write(&definitions, mcm(&["manifests", "crds"])).expect("the rig's folder is writable");
     rig.kubectl(&["replace", "-f", definitions.to_str().expect("UTF-8")]).await.succeed();
     wait_until("the process to notice", AT_ONCE, || async {
-        let told = verbose(&manager).await;
-        expect(told.contains("[-]definitions failed: CustomResourceDefinition of Machine"), || told.clone())
+        let report = verbose(&manager).await;
+        expect(report.contains("[-]definitions failed: CustomResourceDefinition of Machine"), || report.clone())
     })
     .await;
     assert!(manager.http_get("/metrics").await.contains("mcm_definitions_hollow 1"));
@@ -78,8 +78,8 @@ async fn pk_038_hollow_objects_cause_no_action_and_every_report_names_the_reason
     manager.restart();
     manager.wait_until_ready().await;
     wait_until("the new process to notice", Duration::from_secs(60), || async {
-        let told = verbose(&manager).await;
-        expect(told.contains("[-]definitions failed") && told.contains("[-]view-"), || told.clone())
+        let report = verbose(&manager).await;
+        expect(report.contains("[-]definitions failed") && report.contains("[-]view-"), || report.clone())
     })
     .await;
 
@@ -92,8 +92,8 @@ async fn pk_038_hollow_objects_cause_no_action_and_every_report_names_the_reason
     restart_after_exit(&mut manager).await;
     serve_v1beta1(&rig, &namespace, &manager).await;
     wait_until("work to go on", Duration::from_secs(90), || async {
-        let told = verbose(&manager).await;
-        expect(told.contains("[+]definitions ok") && told.contains("[+]view-machines ok"), || told.clone())
+        let report = verbose(&manager).await;
+        expect(report.contains("[+]definitions ok") && report.contains("[+]view-machines ok"), || report.clone())
     })
     .await;
     let after: Vec<_> = machines().await.iter().map(|machine| machine["metadata"]["uid"].clone()).collect();
@@ -103,8 +103,8 @@ async fn pk_038_hollow_objects_cause_no_action_and_every_report_names_the_reason
     std::fs::write(&definitions, default_definition(Kind::MachineClass)).expect("the rig's folder is writable");
     rig.kubectl(&["replace", "-f", definitions.to_str().expect("UTF-8")]).await.succeed();
     wait_until("the process to notice", AT_ONCE, || async {
-        let told = verbose(&manager).await;
-        expect(told.contains("[-]definitions failed: CustomResourceDefinition of MachineClass"), || told.clone())
+        let report = verbose(&manager).await;
+        expect(report.contains("[-]definitions failed: CustomResourceDefinition of MachineClass"), || report.clone())
     })
     .await;
     let deployments = qualified(Kind::MachineDeployment, ApiVersion::V1beta1);

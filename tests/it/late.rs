@@ -46,7 +46,7 @@ async fn mc_010_a_creation_under_way_is_finished_and_recorded_before_the_end() {
 /// The webhooks are registered but not served. The manager's own writes must not depend on them.
 #[tokio::test(flavor = "multi_thread")]
 async fn mc_283_machines_are_deleted_while_no_webhook_answers() {
-    let Some(mut weather) = Weather::alone("late::mc_283_machines_go", &[]).await else { return };
+    let Some(mut weather) = Weather::alone("late::mc_283_machines_are_deleted", &[]).await else { return };
     weather.rig.with_controller_manager().await;
     weather.manager.register_webhooks(&weather.rig, &weather.namespace).await;
     weather.want(2).await;

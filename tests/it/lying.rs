@@ -1,4 +1,4 @@
-//! A network that lies: each kind of lie applies once within a whole life of machines, and no machine is deleted that nobody deleted.
+//! A network that lies: each kind of lie applies once within a whole life of machines, and no machine is deleted without a request.
 //!
 //! A life: two machines are created, the lie applies while something happens to them, one machine is deleted and replaced, and then all are deleted.
 //! Each case names the machines whose VMs may end; every other VM must run until the end, and all writes stop. In some cases the leader dies in the
@@ -126,18 +126,18 @@ async fn a_404_of_a_gateway_to_a_node_write_deletes_no_machine() {
     let Some(life) = Life::begins("lying::a_404_to_a_node", &[]).await else { return };
     let path = format!("/api/v1/nodes/{}", node_of(&life.initial[0]));
     let lies = [Lie::Answers(Answer::page(404)), Lie::Answers(Answer::status(404, "NotFound"))];
-    let told = lies.map(|lie| life.liar.add(Rule::about(path.as_str(), lie).method(Method::PATCH)));
+    let rules = lies.map(|lie| life.liar.add(Rule::about(path.as_str(), lie).method(Method::PATCH)));
     // The deployment is patched, because the set would revert a change of a single machine.
-    let told_to_all = json!({"nodeTemplate": {"metadata": {"labels": {"told": "yes"}}}});
-    let patch = json!({"spec": {"template": {"spec": told_to_all}}}).to_string();
+    let template = json!({"nodeTemplate": {"metadata": {"labels": {"changed": "yes"}}}});
+    let patch = json!({"spec": {"template": {"spec": template}}}).to_string();
     let patched = ["patch", "machinedeployment", FLEET, "--type=merge", "-p", patch.as_str()];
     life.weather.namespace.kubectl(&patched).await.succeed();
-    for told in told {
-        life.liar.applied(told, 1, TIMEOUT).await;
+    for rule in rules {
+        life.liar.applied(rule, 1, TIMEOUT).await;
     }
     wait_until("the Node to get its label all the same", TIMEOUT, || async {
         let node = life.weather.rig.kubectl(&["get", "node", node_of(&life.initial[0]), "-o", "json"]).await.json();
-        expect(text(&node, "/metadata/labels/told") == "yes", || node["metadata"].to_string())
+        expect(text(&node, "/metadata/labels/changed") == "yes", || node["metadata"].to_string())
     })
     .await;
     life.nothing_has_changed().await;
@@ -148,9 +148,9 @@ async fn a_404_of_a_gateway_to_a_node_write_deletes_no_machine() {
 async fn a_404_of_a_gateway_to_a_machine_write_loses_no_machine() {
     let Some(life) = Life::begins("lying::a_404_to_a_machine", &[]).await else { return };
     let path = format!("/machines/{}/status", life.first());
-    let told = life.liar.add(Rule::about(path, Lie::Answers(Answer::page(404))).method(Method::PATCH));
+    let rule = life.liar.add(Rule::about(path, Lie::Answers(Answer::page(404))).method(Method::PATCH));
     life.weather.set_nodes_ready(&[node_of(&life.initial[0])], "Unknown").await;
-    life.liar.applied(told, 1, TIMEOUT).await;
+    life.liar.applied(rule, 1, TIMEOUT).await;
     life.weather.set_nodes_ready(&[node_of(&life.initial[0])], "True").await;
     life.nothing_has_changed().await;
     life.run_to_the_end().await;
@@ -161,13 +161,13 @@ async fn a_gateway_without_a_backend_deletes_nothing() {
     let flags =
         ["--machine-safety-apiserver-statuscheck-timeout=3s", "--machine-safety-apiserver-statuscheck-period=3s"];
     let Some(life) = Life::begins("lying::a_gateway", &flags).await else { return };
-    let told = life.liar.add(Rule::about("/", Lie::Answers(Answer::page(404))).times(usize::MAX));
+    let rule = life.liar.add(Rule::about("/", Lie::Answers(Answer::page(404))).times(usize::MAX));
     wait_until("the loops to freeze", TIMEOUT, || async {
         let metrics = life.weather.manager.http_get("/metrics").await;
         expect(metrics.contains("mcm_machine_controller_frozen 1"), || "they flow".to_owned())
     })
     .await;
-    life.liar.end(told);
+    life.liar.end(rule);
     life.nothing_has_changed().await;
     life.run_to_the_end().await;
 }
@@ -179,11 +179,11 @@ async fn lost_or_late_answers_repeat_no_action() {
     let nodes = Rule::about("/api/v1/nodes/", Lie::Lost).method(Method::PATCH).times(2);
     let late = Rule::about("/api/v1/nodes/", Lie::Held(Duration::from_secs(3))).method(Method::GET).times(2);
     let created = Rule::about("/machines", Lie::Lost).method(Method::POST).without("/machines/");
-    let told = [machines, nodes, late, created].map(|rule| life.liar.add(rule));
+    let rules = [machines, nodes, late, created].map(|rule| life.liar.add(rule));
     let machine = life.first().to_owned();
     life.deletes(&machine).await;
-    life.liar.applied(told[0], 3, TIMEOUT).await;
-    life.liar.applied(told[3], 1, TIMEOUT).await;
+    life.liar.applied(rules[0], 3, TIMEOUT).await;
+    life.liar.applied(rules[3], 1, TIMEOUT).await;
     life.run_to_the_end().await;
 }
 
@@ -193,17 +193,17 @@ async fn temporarily_refused_lists_and_writes_are_only_delayed() {
     let busy =
         Rule::about("/machine", Lie::Answers(Answer::status(429, "TooManyRequests"))).without("watch=true").times(5);
     let away = Rule::about("/api/v1/nodes", Lie::Answers(Answer::page(503))).without("watch=true").times(5);
-    let told = [busy, away].map(|rule| life.liar.add(rule));
+    let rules = [busy, away].map(|rule| life.liar.add(rule));
     let machine = life.first().to_owned();
     life.deletes(&machine).await;
-    life.liar.applied(told[0], 5, TIMEOUT).await;
-    life.liar.applied(told[1], 5, TIMEOUT).await;
+    life.liar.applied(rules[0], 5, TIMEOUT).await;
+    life.liar.applied(rules[1], 5, TIMEOUT).await;
     life.run_to_the_end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_created_during_a_silent_connection_are_drained_within_their_budgets() {
-    let Some(mut life) = Life::begins("lying::silence", &["--watch-silence-timeout=4s"]).await else { return };
+    let Some(mut life) = Life::begins("lying::silent_watches", &["--watch-silence-timeout=4s"]).await else { return };
     // The first drain of the process opens the watches of pods.
     let machine = life.first().to_owned();
     life.deletes(&machine).await;
@@ -250,10 +250,10 @@ fn everywhere(lie: &Lie) -> [Rule; 3] {
 async fn a_failover_behind_lies_completes(#[case] short: &str, #[case] lie: Lie) {
     let test = format!("lying::taken_over_behind_lies_{short}");
     let Some(mut life) = Life::begins(&test, &["--leader-elect=true"]).await else { return };
-    let told = everywhere(&lie).map(|rule| life.liar.add(rule));
+    let rules = everywhere(&lie).map(|rule| life.liar.add(rule));
     let machine = life.first().to_owned();
     life.deletes(&machine).await;
-    life.liar.applied(told[0], 4, TIMEOUT).await;
+    life.liar.applied(rules[0], 4, TIMEOUT).await;
     life.fail_over_behind(everywhere(&lie)).await;
     life.run_to_the_end().await;
 }
@@ -271,9 +271,9 @@ async fn replayed_old_events_restore_no_machine() {
     .await;
     life.weather.wait_until_healthy(2).await;
     let lines = vec![json!({"type": "MODIFIED", "object": old})];
-    let told = life.liar.add(Rule::about("/machines?", Lie::Replays(lines)).with("watch=true").times(2));
+    let rule = life.liar.add(Rule::about("/machines?", Lie::Replays(lines)).with("watch=true").times(2));
     life.liar.falls_silent();
-    life.liar.applied(told, 1, TIMEOUT).await;
+    life.liar.applied(rule, 1, TIMEOUT).await;
     let now = life.weather.wait_until_healthy(2).await;
     assert!(!names(&now).contains(&machine));
     life.run_to_the_end().await;

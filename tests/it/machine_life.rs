@@ -79,8 +79,8 @@ async fn mc_133_mc_137_a_selected_node_is_drained_updated_and_returned() {
     assert_eq!(ready["spec"]["unschedulable"], true, "{ready}");
     assert!(condition(&ready, "Ready").is_some(), "the other conditions stay: {ready}");
     let updating = in_phase(&namespace, "InPlaceUpdating").await;
-    let told = &updating["status"]["machineConditions"][0];
-    assert_eq!(told["reason"], "WaitingForInPlaceUpdate", "{told}");
+    let condition = &updating["status"]["machineConditions"][0];
+    assert_eq!(condition["reason"], "WaitingForInPlaceUpdate", "{condition}");
 
     label("update-result", "successful").await;
     at_stage(&namespace, &node, "UpdateSuccessful").await;
@@ -129,7 +129,7 @@ async fn machines_left(namespace: &Namespace, names: &[&str]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_vm_stays_until_the_last_of_two_machines_with_its_id_is_deleted() {
-    let Some(rig) = Rig::own("machine_life::the_vm_of_a_machine_outlives_a_copy").await else { return };
+    let Some(rig) = Rig::own("machine_life::two_machines_with_one_id").await else { return };
     rig.install_crds().await;
     let namespace = rig.namespace("copies").await;
     let _manager = TestManager::start(&rig, &namespace, &ManagerOptions::default()).await;
@@ -167,8 +167,8 @@ async fn a_vm_stays_until_the_last_of_two_machines_with_its_id_is_deleted() {
     healthy("copy-2").await;
     wait_until("events about both machines", A_MINUTE, || async {
         let events = namespace.list("events").await;
-        let told = events.iter().filter(|event| event["reason"] == "VMLeftToAnotherMachine");
-        let about: Vec<&str> = told.map(|event| text(event, "/involvedObject/name")).collect();
+        let reported = events.iter().filter(|event| event["reason"] == "VMLeftToAnotherMachine");
+        let about: Vec<&str> = reported.map(|event| text(event, "/involvedObject/name")).collect();
         expect(["alone", "copy-1"].iter().all(|machine| about.contains(machine)), || format!("{about:?}"))
     })
     .await;

@@ -153,7 +153,7 @@ async fn a_budget_without_evictions(refused: &Refused) {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "nightly: five minutes"]
 async fn nightly_write_rate_of_refused_requests() {
-    const TEST: &str = "nightly_write_rate::what_is_refused";
+    const TEST: &str = "nightly_write_rate::nightly_write_rate_of_refused_requests";
     let Some(rig) = Rig::own_real(TEST, "it has quotas and policies").await else { return };
     rig.with_controller_manager().await;
     rig.install_crds().await;

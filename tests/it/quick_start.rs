@@ -79,8 +79,8 @@ async fn pk_122_the_storage_goes_forth_and_back_as_the_document_says() {
     let (process, kubeconfig) = start(&folder);
     wait_for_hints(&process).await;
     let lines = lines(OPERATIONS, "Forth and back on any cluster", "**Don't apply the default definitions");
-    let told = lines.iter().filter(|line| !line.says.is_empty()).count();
-    assert!(lines.len() >= 6 && told >= 2, "{} commands are found", lines.len());
+    let commented = lines.iter().filter(|line| !line.says.is_empty()).count();
+    assert!(lines.len() >= 6 && commented >= 2, "{} commands are found", lines.len());
     for Line { command, says } in &lines {
         let done = shell(&assets, &kubeconfig, &folder, command).output();
         let done = tokio::time::timeout(Duration::from_secs(120), done).await;

@@ -8,7 +8,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn readiness_ends_first_then_the_lease_and_a_second_signal_ends_the_process() {
-    let Some(rig) = Rig::shared("shutdown::readiness_goes_first").await else { return };
+    let Some(rig) = Rig::shared("shutdown::readiness_ends_first").await else { return };
     let namespace = rig.namespace("shutdown").await;
     let flags = ["--leader-elect=true", "--shutdown-delay-duration=10m"].map(str::to_owned).to_vec();
     let options = ManagerOptions { flags, ..ManagerOptions::default() };

@@ -77,7 +77,7 @@ async fn vms(namespace: &Namespace) -> BTreeSet<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_foreign_config_map_is_never_changed() {
-    let Some(rig) = Rig::own("simulation_state::a_config_map_of_somebody_else").await else { return };
+    let Some(rig) = Rig::own("simulation_state::a_foreign_config_map").await else { return };
     rig.install_crds().await;
     let namespace = rig.namespace("foreign").await;
     namespace.kubectl(&["create", "configmap", "vms", "--from-literal=mine=1"]).await.succeed();

@@ -74,7 +74,7 @@ async fn is_stored_as(namespace: &Namespace, stored: ApiVersion, other: ApiVersi
 
 #[tokio::test(flavor = "multi_thread")]
 async fn storage_migrates_to_v1beta1_with_an_interruption_and_back() {
-    let Some(rig) = Rig::own("storage_migration::there_and_back").await else { return };
+    let Some(rig) = Rig::own("storage_migration::storage_migrates").await else { return };
     rig.install_crds().await;
     let namespace = rig.namespace("migration").await;
     let kubeconfig = rig.manager_kubeconfig(&namespace, Rights::Everything).await;
@@ -134,7 +134,7 @@ async fn storage_migrates_to_v1beta1_with_an_interruption_and_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_reads_stored_objects_without_a_converter() {
-    let Some(rig) = Rig::own("storage_migration::needs_no_converter").await else { return };
+    let Some(rig) = Rig::own("storage_migration::without_a_converter").await else { return };
     rig.install_crds().await;
     let namespace = rig.namespace("beta").await;
     let kubeconfig = rig.manager_kubeconfig(&namespace, Rights::Everything).await;
@@ -182,7 +182,7 @@ async fn a_process_reads_stored_objects_without_a_converter() {
 /// A restart of the manager only delays the migration; the objects stay correct.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_migration_waits_for_a_converter_that_is_unavailable_for_seconds() {
-    let Some(rig) = Rig::own("storage_migration::a_converter_that_is_away").await else { return };
+    let Some(rig) = Rig::own("storage_migration::an_unavailable_converter").await else { return };
     rig.install_crds().await;
     let namespace = rig.namespace("away").await;
     let kubeconfig = rig.manager_kubeconfig(&namespace, Rights::Everything).await;
@@ -199,24 +199,24 @@ async fn a_migration_waits_for_a_converter_that_is_unavailable_for_seconds() {
         &format!("--kubeconfig={}", kubeconfig.display()),
     ]
     .map(str::to_owned);
-    let (tell, told) = tokio::sync::oneshot::channel();
+    let (switched, switch) = tokio::sync::oneshot::channel();
     let ended = tokio::task::spawn_blocking(move || {
         let mut child =
             Command::new(MCM).args(arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("mcm starts");
-        let (mut errors, mut tell) = (String::new(), Some(tell));
+        let (mut errors, mut switched) = (String::new(), Some(switched));
         for line in BufReader::new(child.stderr.take().expect("it is piped")).lines() {
             let line = line.expect("text");
             if line.ends_with("knows the storage version")
-                && let Some(tell) = tell.take()
+                && let Some(switched) = switched.take()
             {
-                tell.send(()).expect("the test waits");
+                switched.send(()).expect("the test waits");
             }
             errors.push_str(&line);
             errors.push('\n');
         }
         (child.wait().expect("it ends").code(), errors)
     });
-    told.await.expect("the storage version is switched");
+    switch.await.expect("the storage version is switched");
     manager.kill();
     // Reads a single object, the last one in order. The API server answers lists from objects that it converted before.
     wait_until("conversions to fail", Duration::from_secs(30), || async {

@@ -98,8 +98,8 @@ async fn a_machine_of_the_original_keeps_its_node_and_is_drained_although_the_id
     namespace.kubectl(&["delete", "machine", MACHINE, "--wait=false"]).await.succeed();
     wait_until("the budget to block the drain", TIMEOUT, || async {
         let machine = namespace.get("machine", MACHINE).await;
-        let told = text(&machine, "/status/machineConditions/0/message");
-        expect(told.contains("PodDisruptionBudget") || told.contains("misconfigured"), || told.to_owned())
+        let message = text(&machine, "/status/machineConditions/0/message");
+        expect(message.contains("PodDisruptionBudget") || message.contains("misconfigured"), || message.to_owned())
     })
     .await;
     let node = namespace.get("node", NODE).await;

@@ -42,7 +42,7 @@ async fn mcm(command: &str, arguments: &[String], answer: &str) -> (i32, String,
 
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_of_the_manager_is_removed_and_the_objects_stay() {
-    let Some(rig) = Rig::own("uninstall::everything_of_the_manager_goes").await else { return };
+    let Some(rig) = Rig::own("uninstall::everything_of_the_manager_is_removed").await else { return };
     rig.install_crds().await;
     let namespace = rig.namespace("uninstall").await;
     let mut manager = TestManager::start(&rig, &namespace, &ManagerOptions::default()).await;
@@ -183,7 +183,7 @@ async fn a_missing_right_is_named_before_anything_is_done() {
 #[tokio::test(flavor = "multi_thread")]
 async fn objects_of_the_manager_of_another_namespace_stay() {
     let why = "the development server has no ValidatingAdmissionPolicies";
-    let Some(rig) = Rig::own_real("uninstall::what_belongs_to_another_stays", why).await else { return };
+    let Some(rig) = Rig::own_real("uninstall::objects_of_another_manager", why).await else { return };
     rig.install_crds().await;
     let (right, wrong) = (rig.namespace("right").await, rig.namespace("wrong").await);
     let node = "{apiVersion: v1, kind: Node, metadata: {name: NAME, finalizers: [node.machine.sapcloud.io/machine-controller]}}";
@@ -266,8 +266,8 @@ async fn check_doctor(rig: &Rig, namespace: &str, arguments: &[String]) {
             "service": {"namespace": namespace, "name": "nobody", "port": 443}},
     });
     rig.apply(&service.to_string()).await.succeed();
-    let told = [arguments, &["--output=json".to_owned()]].concat();
-    let (code, said, errors) = mcm("doctor", &told, "").await;
+    let with_json = [arguments, &["--output=json".to_owned()]].concat();
+    let (code, said, errors) = mcm("doctor", &with_json, "").await;
     assert_eq!(code, 1, "{said}{errors}");
     let answer: serde_json::Value = serde_json::from_str(&said).expect("it is JSON");
     let bad: Vec<&serde_json::Value> =

@@ -59,7 +59,7 @@ type Writes = BTreeMap<String, usize>;
 
 #[test]
 fn hours_of_refused_creations_cost_few_writes() {
-    count_ran("write_rate::what_is_refused_for_hours");
+    count_ran("write_rate::hours_of_refused_creations_cost_few_writes");
     let hours = play(refused_for_hours());
     for (hour, writes) in hours.iter().enumerate() {
         println!("hour {}: {writes:?}", hour + 1);
@@ -101,7 +101,7 @@ impl Guard {
 #[case::by_a_budget_that_wants_all_pods(Guard::Misconfigured, 2)]
 #[case::since_two_budgets_stand_over_a_pod(Guard::Several, 2)]
 fn hours_of_refused_evictions_cost_few_writes(#[case] guard: Guard, #[case] hours: usize) {
-    count_ran("write_rate::evictions_that_are_refused_for_hours");
+    count_ran("write_rate::hours_of_refused_evictions_cost_few_writes");
     let hours = play(evictions_refused_for(hours, guard));
     for (hour, count) in hours.iter().enumerate() {
         println!("hour {}: {:?}, evictions {:?}", hour + 1, count.writes, count.evictions());

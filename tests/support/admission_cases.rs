@@ -87,7 +87,7 @@ impl Vocabulary<'_> {
         ];
         let fields = line.as_object().expect("a case is a map");
         for field in fields.keys() {
-            assert!(KNOWN.contains(&field.as_str()), "{line}: nobody reads {field}");
+            assert!(KNOWN.contains(&field.as_str()), "{line}: no test reads {field}");
         }
         let text = |field: &str, default: &str| fields.get(field).and_then(Value::as_str).unwrap_or(default).to_owned();
         let flag = |field: &str| fields.get(field).and_then(Value::as_bool).unwrap_or_default();
@@ -197,7 +197,7 @@ pub fn mismatch(what: &str, expected: &[String], texts: &[String], fits: fn(&str
     (!all).then(|| format!("{what}:\n    {}\n  expected:\n    {}", texts.join("\n    "), expected.join("\n    ")))
 }
 
-/// Whether an object has all wanted fields. `null` means that the field is absent.
+/// Whether an object has all expected fields. `null` means that the field is absent.
 pub fn holds(object: &Value, wanted: &Value) -> bool {
     match wanted {
         Value::Null => object.is_null(),

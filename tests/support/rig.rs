@@ -380,7 +380,7 @@ impl Rig {
         self.apply(&granted).await.succeed();
     }
 
-    /// A client of alice, who has no rights unless a test gives her some.
+    /// A client of the user alice, which has no rights unless a test grants some.
     pub async fn client_of_alice(&self) -> kube::Client {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let path = kubeconfig_path(&self.folder, &ALICE);

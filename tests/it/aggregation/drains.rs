@@ -175,13 +175,13 @@ async fn follow_pods(rig: &Rig, namespace: &Namespace) -> Gone {
     let version = text(&now, "/metadata/resourceVersion");
     let path = format!("/api/v1/namespaces/{}/pods?watch=1&resourceVersion={version}", namespace.name);
     let request = http::Request::get(path).body(Vec::new()).expect("a request");
-    let (client, told) = (rig.client().await, Arc::clone(&gone));
+    let (client, deleted) = (rig.client().await, Arc::clone(&gone));
     tokio::spawn(async move {
         let events = client.request_events::<Value>(request).await.expect("a watch");
         let mut events = std::pin::pin!(events);
         while let Ok(Some(event)) = events.try_next().await {
             if let WatchEvent::Deleted(pod) = event {
-                told.lock().expect("no holder of the lock panics").push(name(&pod).to_owned());
+                deleted.lock().expect("no holder of the lock panics").push(name(&pod).to_owned());
             }
         }
     });
@@ -264,16 +264,16 @@ async fn a_plan_is_what_a_drain_does() {
         let gone = gone.lock().expect("no holder of the lock panics").clone();
         let done = ["web-1", "web-2"].iter().all(|pod| gone.iter().any(|name| name == pod));
         let budget = namespace.get("poddisruptionbudget", "web").await["status"].clone();
-        let told = namespace.get("machine", machine).await["status"]["machineConditions"].clone();
-        expect(done, || format!("gone: {gone:?}; {budget}; {told}"))
+        let conditions = namespace.get("machine", machine).await["status"]["machineConditions"].clone();
+        expect(done, || format!("gone: {gone:?}; {budget}; {conditions}"))
     })
     .await;
     let gone_now = gone.lock().expect("no holder of the lock panics").clone();
     assert!(!gone_now.iter().any(|name| name == "held-1"), "the blocked pod stays: {gone_now:?}");
     wait_until("the machine to wait for the same pod and budget", TIMEOUT, || async {
         let left = namespace.get("machine", machine).await;
-        let told = text(&left, "/status/machineConditions/0/message");
-        expect(told.contains("held-1") && told.contains("/held"), || told.to_owned())
+        let message = text(&left, "/status/machineConditions/0/message");
+        expect(message.contains("held-1") && message.contains("/held"), || message.to_owned())
     })
     .await;
     // The budget allows an eviction when its other pod is ready.

@@ -189,11 +189,11 @@ async fn xa_141_xa_145_every_command_on_every_view() {
         if known.kind == "RolloutPlan" {
             let denied = review.to_string().replace("\"replicas\":3", "\"replicas\":-3");
             std::fs::write(&file, denied).expect("the rig's folder is writable");
-            let told = run(&world, &["create", "-f", &file]).await;
+            let output = run(&world, &["create", "-f", &file]).await;
             assert!(
-                told.succeeded() && told.stderr.contains("Warning: would be denied: spec.replicas"),
+                output.succeeded() && output.stderr.contains("Warning: would be denied: spec.replicas"),
                 "{}",
-                told.stderr
+                output.stderr
             );
         }
         let mistaken = review.to_string().replace("\"spec\":{", "\"spec\":{\"mistake\":1,");

@@ -193,7 +193,7 @@ async fn xa_149_xa_150_xa_151_th_30_vms_of_the_provider_are_shown_with_few_calls
 
     // XA-150: listing the VMs fails at the provider.
     cloud.fails(json!([{"op": "list", "code": "Unavailable"}])).await;
-    wait_until("the failure to be told", TIMEOUT, || async {
+    wait_until("the failure to be reported", TIMEOUT, || async {
         let answer = rows().await;
         if answer.succeeded() && answer.stderr.contains("Warning:") {
             Ok(())
@@ -204,6 +204,6 @@ async fn xa_149_xa_150_xa_151_th_30_vms_of_the_provider_are_shown_with_few_calls
     .await;
     // kubectl and kube retry on `Retry-After` ten times and more before they report the error.
     let one = http::Request::get(format!("{path}/nobody.00000000")).body(Vec::new()).expect("a request");
-    let absent = world.rig.client_without_retries().await.request_text(one).await.expect_err("nobody knows");
-    assert!(matches!(&absent, kube::Error::Api(told) if told.code == 503), "{absent}");
+    let absent = world.rig.client_without_retries().await.request_text(one).await.expect_err("no answer");
+    assert!(matches!(&absent, kube::Error::Api(error) if error.code == 503), "{absent}");
 }

@@ -53,8 +53,8 @@ async fn the_example_has_running_machines() {
     let (process, kubeconfig) = start(&folder, &["--example"]);
     wait_until("a running machine and the hints", Duration::from_secs(60), || async {
         let log = process.log();
-        let told = log.contains(": Running") && log.contains("try in a second terminal");
-        if told { Ok(()) } else { Err(log) }
+        let ready = log.contains(": Running") && log.contains("try in a second terminal");
+        if ready { Ok(()) } else { Err(log) }
     })
     .await;
     let client = client(&kubeconfig).await.expect("the kubeconfig works");
@@ -314,12 +314,12 @@ async fn test_hooks_execute_their_commands() {
     maps.create(&PostParams::default(), &named("m")).await.expect("the third one is let through");
 
     // A watch lasts until its connection is cut.
-    let told = maps.watch(&kube::api::WatchParams::default(), "0").await.expect("a watch");
-    let mut told = Box::pin(told);
-    futures::StreamExt::next(&mut told).await.expect("what is there").expect("an event");
+    let events = maps.watch(&kube::api::WatchParams::default(), "0").await.expect("a watch");
+    let mut events = Box::pin(events);
+    futures::StreamExt::next(&mut events).await.expect("what is there").expect("an event");
     assert!(send_hook(&socket, r#"{"hook": "drop-connections"}"#).contains("200 OK"));
     let end = tokio::time::timeout(Duration::from_secs(30), async {
-        while let Some(Ok(_)) = futures::StreamExt::next(&mut told).await {}
+        while let Some(Ok(_)) = futures::StreamExt::next(&mut events).await {}
     });
     end.await.expect("the watch ends");
     maps.get("m").await.expect("new connections are taken");

@@ -278,8 +278,9 @@ impl Half {
         }
         if active.len() >= want {
             let priority = |machine: &Value| {
-                let told = machine["metadata"]["annotations"][PRIORITY].as_str().and_then(|told| told.parse().ok());
-                told.unwrap_or(3)
+                let priority =
+                    machine["metadata"]["annotations"][PRIORITY].as_str().and_then(|value| value.parse().ok());
+                priority.unwrap_or(3)
             };
             active.sort_by_key(|machine: &&Value| priority(machine));
             let (surplus, kept) = active.split_at(active.len() - want);

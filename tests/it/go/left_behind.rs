@@ -19,7 +19,7 @@ pub const KINDS: [(&str, &str, &str); 5] = [
     ("nodes", "", "Node"),
 ];
 
-/// Creates the wanted objects again in a namespace, with their statuses, and updates owner references to the new owners.
+/// Creates the given objects again in a namespace, with their statuses, and updates owner references to the new owners.
 pub async fn recreate(client: &kube::Client, namespace: &str, is_wanted: impl Fn(&Value) -> bool) {
     let mut renamed: Vec<(String, String)> = Vec::new();
     for (plural, group, kind) in KINDS {

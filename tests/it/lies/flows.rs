@@ -160,7 +160,7 @@ impl Flow {
         }
         if self == Self::Run {
             for node in world.nodes().await.iter().filter(|node| !name(node).starts_with(BYSTANDER)) {
-                expect(text(node, "/metadata/labels/told") == "yes", || node["metadata"].to_string())?;
+                expect(text(node, "/metadata/labels/changed") == "yes", || node["metadata"].to_string())?;
             }
         }
         is_even(world).await
@@ -232,11 +232,11 @@ async fn is_even(world: &World) -> Result<(), String> {
 
 /// Makes one Node unresponsive for a moment, and adds a label for the Nodes to the template, which replaces no machine.
 async fn change_a_running_fleet(world: &mut World, initial: &[Value]) {
-    let silent = json!({ "type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": "told by the test",
+    let silent = json!({ "type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": "set by the test",
         "lastHeartbeatTime": "2026-12-01T00:00:00Z", "lastTransitionTime": "2026-12-01T00:00:00Z" });
     let node = format!("/api/v1/nodes/{}/status", text(&initial[0], "/metadata/labels/node"));
     world.merges(&node, &json!({ "status": { "conditions": [silent] } })).await;
-    let label = json!({ "nodeTemplate": { "metadata": { "labels": { "told": "yes" } } } });
+    let label = json!({ "nodeTemplate": { "metadata": { "labels": { "changed": "yes" } } } });
     world.patches("machinedeployments", FLEET, &json!({ "spec": { "template": { "spec": label } } })).await;
     // Longer than the period of the search for orphans.
     world.check_for(Duration::from_secs(16 * 60), async |_| Ok(())).await;

@@ -118,8 +118,8 @@ impl ActiveLie {
             Told::Silence => liar.falls_silent(),
             Told::NoListsOf(resource) => {
                 let refusal = Lie::Answers(Answer::status(500, "InternalError"));
-                let told = liar.add(Rule::about_lists_of(resource, refusal).times(usize::MAX));
-                self.stops.push((liar.clone(), told));
+                let rule = liar.add(Rule::about_lists_of(resource, refusal).times(usize::MAX));
+                self.stops.push((liar.clone(), rule));
             }
             _ => {}
         }
@@ -131,8 +131,8 @@ impl ActiveLie {
         let is_over = since.elapsed() > LASTS;
         match self.told {
             Told::NoListsOf(_) if is_over => {
-                for (liar, told) in self.stops.drain(..) {
-                    liar.end(told);
+                for (liar, rule) in self.stops.drain(..) {
+                    liar.end(rule);
                 }
             }
             Told::NoListsOf(_) if self.broke.is_none() => {
@@ -143,8 +143,8 @@ impl ActiveLie {
             }
             Told::OldEvents if !is_over && self.broke.is_none_or(|broke| broke.elapsed() >= BREAKS) => {
                 self.broke = Some(Instant::now());
-                for (liar, told) in self.stops.drain(..) {
-                    liar.end(told);
+                for (liar, rule) in self.stops.drain(..) {
+                    liar.end(rule);
                 }
                 let old = old_events(server);
                 for liar in &self.liars {

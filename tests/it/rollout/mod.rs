@@ -93,13 +93,13 @@ async fn roll_around_a_blocked_node(namespace: &Namespace, strategy: &Value) {
     let most = usize::try_from(size() + size().div_ceil(10)).expect("a few hundred");
     let kubectl = namespace.watching("machinedeployment", "fleet");
     let begun = Instant::now();
-    let told = Mutex::new(Vec::<(String, Timestamp)>::new());
+    let messages = Mutex::new(Vec::<(String, Timestamp)>::new());
     let watch = |deployment: &Value| {
         let line = progress(deployment);
-        let mut told = told.lock().expect("no holder of the lock panics");
-        if told.last().is_none_or(|(last, _)| *last != line) {
+        let mut messages = messages.lock().expect("no holder of the lock panics");
+        if messages.last().is_none_or(|(last, _)| *last != line) {
             println!("{:5.1} s {} {line}", begun.elapsed().as_secs_f64(), deployment["status"]["updatedReplicas"]);
-            told.push((line, Timestamp::now()));
+            messages.push((line, Timestamp::now()));
         }
     };
     namespace.apply(&manifests(namespace, "fleet", size(), "class-b", strategy)).await.succeed();
@@ -128,7 +128,7 @@ async fn roll_around_a_blocked_node(namespace: &Namespace, strategy: &Value) {
     assert_eq!(condition(&namespace.get("machinedeployment", "fleet").await, "Available"), "True");
     let machine = namespace.get("machine", &blocked).await;
     let ending: Timestamp = text(&machine, "/metadata/deletionTimestamp").parse().expect("it is being deleted");
-    let named = told
+    let named = messages
         .lock()
         .expect("no holder of the lock panics")
         .iter()
@@ -147,7 +147,7 @@ async fn roll_around_a_blocked_node(namespace: &Namespace, strategy: &Value) {
         expect(said.starts_with("NewMachineSetAvailable") && !said.contains("Waiting"), || said.clone())
     })
     .await;
-    // A user who only watches sees the new machines, the one remaining old machine, and the end.
+    // A client that only watches sees the new machines, the one remaining old machine, and the end.
     let all = replicas.to_string();
     wait_until("kubectl's watch to show the end", TIMEOUT, || async {
         let seen = kubectl.log();
@@ -168,8 +168,8 @@ async fn wait_until_rolled_to(namespace: &Namespace, class: &str, revision: &str
         let deployment = namespace.get("machinedeployment", SMALL).await;
         rolled_out(&deployment, 1)?;
         expect(text(&deployment, "/spec/template/spec/class/name") == class, || deployment["spec"].to_string())?;
-        let told = text(&deployment, "/metadata/annotations/deployment.kubernetes.io~1revision");
-        expect(told == revision, || format!("revision {told}"))?;
+        let found = text(&deployment, "/metadata/annotations/deployment.kubernetes.io~1revision");
+        expect(found == revision, || format!("revision {found}"))?;
         let mut machines = namespace.list("machines").await;
         machines.retain(|machine| text(machine, "/metadata/labels/fleet") == SMALL);
         expect(machines.len() == 1 && class_of(&machines[0]) == class, || {
@@ -201,10 +201,10 @@ async fn roll_back_and_forth(namespace: &Namespace, kubeconfig: &str) {
         let deployment = namespace.get("machinedeployment", SMALL).await;
         expect(deployment.pointer("/spec/rollbackTo").is_none(), || deployment["spec"].to_string())?;
         let events = events_of(namespace, SMALL).await;
-        let told = |text: &str| events.iter().any(|event| event.starts_with(text));
+        let reported = |text: &str| events.iter().any(|event| event.starts_with(text));
         expect(
-            told("DeploymentRollback: Rolled back deployment \"small\" to revision 2")
-                && told("DeploymentRollbackRevisionNotFound"),
+            reported("DeploymentRollback: Rolled back deployment \"small\" to revision 2")
+                && reported("DeploymentRollbackRevisionNotFound"),
             || format!("{events:#?}"),
         )
     })

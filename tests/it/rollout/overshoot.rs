@@ -16,12 +16,12 @@ use crate::{
 };
 
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// The wanted machines. With a surge of one and the default `--safety-up` of 2, five machines are too many.
+/// The desired machines. With a surge of one and the default `--safety-up` of 2, five machines are too many.
 const WANTED: u32 = 2;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_set_with_too_many_machines_is_frozen_until_the_surplus_is_gone() {
-    let Some(rig) = Rig::own("rollout::overshoot::a_crowded_set_is_frozen").await else { return };
+    let Some(rig) = Rig::own("rollout::overshoot::a_set_with_too_many_machines").await else { return };
     rig.install_crds().await;
     let namespace = rig.namespace("crowd").await;
     let manager = start_with(&rig, &namespace, "*").await;

@@ -50,7 +50,7 @@ async fn an_api_server_that_is_stopped(weather: &Weather) {
     let deleted = before.first().expect("six machines");
     weather.namespace.kubectl(&["delete", "machine", deleted, "--wait=false"]).await.succeed();
     wait_until("four slow calls", TIMEOUT, || async {
-        // Two wanted machines, one replacement of the deleted machine, and the deletion.
+        // Two requested machines, one replacement of the deleted machine, and the deletion.
         let slow = weather.cloud.happened("callHangs").await;
         expect(slow.len() >= 4, || format!("{slow:?}"))
     })
@@ -87,8 +87,8 @@ async fn mc_260_a_machine_blocked_by_an_unresponsive_target_cluster_reports_it()
     let weather = Weather::over(control, &flags).await;
     weather.want(2).await;
     let before = weather.wait_until_healthy(2).await;
-    let told = weather.manager.http("/readyz?verbose").await.1;
-    assert!(told.contains("[+]cluster-control ok\n") && told.contains("[+]cluster-target ok\n"), "{told}");
+    let report = weather.manager.http("/readyz?verbose").await.1;
+    assert!(report.contains("[+]cluster-control ok\n") && report.contains("[+]cluster-target ok\n"), "{report}");
     weather.cloud.fails(json!([{"op": "create", "code": "ResourceExhausted"}])).await;
     weather.want(3).await;
     weather.wait_for_machine("a machine in creation", |machine| phase(machine) == "CrashLoopBackOff").await;
@@ -106,7 +106,7 @@ async fn mc_260_a_machine_blocked_by_an_unresponsive_target_cluster_reports_it()
     frozen(&weather, "0").await;
     let after = weather.wait_until_healthy(3).await;
     assert!(names(&before).is_subset(&names(&after)), "no machine is replaced");
-    let stale: Vec<String> = after.iter().map(explanation).filter(|told| told.contains("target cluster")).collect();
+    let stale: Vec<String> = after.iter().map(explanation).filter(|text| text.contains("target cluster")).collect();
     assert!(stale.is_empty(), "a running machine is not frozen: {stale:?}");
 }
 

@@ -17,18 +17,18 @@ const SLEEP: Duration = Duration::from_secs(25);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mc_281_a_machine_that_recovers_while_the_manager_is_suspended_is_kept() {
-    let Some(weather) = Weather::begin("weather::clock::mc_281_who_recovers", &FLAGS).await else { return };
+    let Some(weather) = Weather::begin("weather::clock::mc_281_a_machine_that_recovers", &FLAGS).await else { return };
     weather.want(3).await;
     let before = weather.wait_until_healthy(3).await;
     let (ill, node) = (name(&before[0]).to_owned(), node_of(&before[0]).to_owned());
     // Without this the simulated kubelet reports again at once.
     weather.cloud.does(&ill, "freeze-heartbeat").await;
     weather.set_nodes_ready(&[&node], "Unknown").await;
-    let told = weather.wait_for_machine("the machine to report its unresponsive Node", |machine| {
+    let reported = weather.wait_for_machine("the machine to report its unresponsive Node", |machine| {
         name(machine) == ill && phase(machine) == "Unknown" && !explanation(machine).is_empty()
     });
-    let told = told.await;
-    assert!(explanation(&told).contains("to recover"), "{}", explanation(&told));
+    let reported = reported.await;
+    assert!(explanation(&reported).contains("to recover"), "{}", explanation(&reported));
 
     weather.manager.suspend();
     weather

@@ -37,7 +37,7 @@ async fn wait_for_lists_of_vms(weather: &Weather, note: &str) {
 async fn mc_241_orphans_are_deleted_and_no_list_harms_a_machine() {
     // The shortest allowed period. A changed class is checked in addition.
     let flags = ["--machine-safety-orphan-vms-period=10s"];
-    let Some(weather) = Weather::begin("weather::lists::mc_241_orphans_go", &flags).await else { return };
+    let Some(weather) = Weather::begin("weather::lists::mc_241_orphans", &flags).await else { return };
     weather.want(4).await;
     let healthy: BTreeSet<String> = weather
         .wait_until_healthy(4)

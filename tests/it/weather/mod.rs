@@ -1,6 +1,6 @@
 //! Shared code of the weather tests: a manager with a controllable cloud, and the checks after the faults have ended.
 //!
-//! Healthy means: the wanted machines run, each machine has one VM and each VM has a machine, no machine had a second VM ordered, and every machine
+//! Healthy means: the requested machines run, each machine has one VM and each VM has a machine, no machine had a second VM ordered, and every machine
 //! that does not run explains why.
 
 mod api_server;
@@ -111,7 +111,7 @@ impl Weather {
         Self { rig, namespace, manager, cloud }
     }
 
-    /// Sets the wanted number of machines.
+    /// Sets the desired number of machines.
     pub async fn want(&self, replicas: u32) {
         self.namespace.apply(&fleet::manifests(&self.namespace.name, FLEET, replicas, FLEET)).await.succeed();
     }
@@ -168,7 +168,7 @@ impl Weather {
         let api = kube::Api::<k8s_openapi::api::core::v1::Node>::all(client);
         let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let reason = if ready == "True" { "KubeletReady" } else { "NodeStatusUnknown" };
-        let condition = json!({"type": "Ready", "status": ready, "reason": reason, "message": "told by the test",
+        let condition = json!({"type": "Ready", "status": ready, "reason": reason, "message": "set by the test",
             "lastHeartbeatTime": now, "lastTransitionTime": now});
         let patch = kube::api::Patch::Strategic(json!({"status": {"conditions": [condition]}}));
         for node in nodes {

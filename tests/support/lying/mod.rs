@@ -51,7 +51,7 @@ impl Answer {
     /// A `Status` that an API server might send, without details.
     pub fn status(status: u16, reason: &str) -> Self {
         let body = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": status,
-            "reason": reason, "message": "told by the test" });
+            "reason": reason, "message": "set by the test" });
         Self { status, content_type: "application/json", body: body.to_string() }
     }
 }

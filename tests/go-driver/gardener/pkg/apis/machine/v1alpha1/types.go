@@ -15,7 +15,7 @@ type Machine struct {
 	Status            MachineStatus `json:"status,omitempty"`
 }
 
-// MachineSpec is the wanted state of a machine.
+// MachineSpec is the desired state of a machine.
 type MachineSpec struct {
 	Class            ClassSpec        `json:"class,omitempty"`
 	ProviderID       string           `json:"providerID,omitempty"`
