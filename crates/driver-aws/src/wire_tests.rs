@@ -17,7 +17,7 @@ use super::{
 use crate::{ErrorCodes, OwnIdentity, fake_ec2::FakeEc2};
 use cloud_client::Secret;
 
-/// A driver that is connected to its fake EC2 through a proxy.
+/// A driver that is connected to a fake EC2 through a proxy.
 struct Wire {
     ec2: FakeEc2,
     proxy: FaultProxy,
