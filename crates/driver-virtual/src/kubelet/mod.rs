@@ -1,9 +1,9 @@
 //! The kubelets of all simulated VMs, in one task. They register Nodes in the target cluster, send heartbeats, start and end Pods, and attach and
 //! detach volumes.
 //!
-//! The cloud decides what a Node should show. This module compares every Node with that, and writes the Nodes that differ. Watches deliver changes of
-//! other clients. At most [`CONCURRENCY`] calls run at a time, and all deadlines are in one map. Nodes are in [`nodes`], Pods in [`pods`],
-//! `VolumeAttachment`s in [`attachments`], the volumes of Nodes in [`volumes`], and the written objects in [`objects`].
+//! The cloud decides which state a Node should have. This module compares every Node with that state, and writes the Nodes that differ. Watches
+//! deliver changes of other clients. At most [`CONCURRENCY`] calls run at a time, and all deadlines are in one map. Nodes are in [`nodes`], Pods in
+//! [`pods`], `VolumeAttachment`s in [`attachments`], the volumes of Nodes in [`volumes`], and the written objects in [`objects`].
 //! Source: spec/providers §7.4–§7.6.
 
 mod attachments;
@@ -59,7 +59,7 @@ use self::{
 };
 use super::{cloud::NodeNotice, config::SimulationConfig, draw::Fingerprint, shared::Shared};
 
-/// The maximum of concurrent calls to the target cluster.
+/// The maximum number of concurrent calls to the target cluster.
 const CONCURRENCY: usize = 64;
 /// The index by the Node of an object.
 const BY_NODE: &str = "node";
@@ -174,13 +174,13 @@ impl Kubelet {
                     knows_nodes = true;
                     self.on_all_nodes();
                 }
-                // Before the Nodes are known, a new Node could exist already and would be refused.
+                // While the existing Nodes are not known, a Node that is created could exist already, and the API server would refuse it.
                 Some(notice) = self.notices.recv(), if knows_nodes => {
                     let mut all = vec![notice];
                     while let Ok(notice) = self.notices.try_recv() {
                         all.push(notice);
                     }
-                    // A Node must not show a VM that a killed process would forget.
+                    // A Node must not exist for a VM that a process forgets when it is killed.
                     if let Err(error) = self.shared.commit().await {
                         tracing::error!(%error, "the simulation's state is not kept");
                     }
