@@ -1,6 +1,6 @@
 //! The retries of failed tasks, with a backoff, until the task succeeds or is not needed any more.
 //!
-//! All retry times are in a sorted set, for which the timer of the controllers wakes up.
+//! All retry times are in one sorted set. The timer of the controllers waits for the first of them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
