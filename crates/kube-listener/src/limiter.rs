@@ -66,7 +66,7 @@ impl ConnectionLimiter {
     }
 }
 
-/// The permit of an open connection. Dropping it releases it.
+/// The permit of an open connection. It is released when it is dropped.
 pub(super) struct ConnectionPermit {
     limiter: Arc<ConnectionLimiter>,
     peer: IpAddr,

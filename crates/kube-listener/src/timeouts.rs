@@ -1,5 +1,5 @@
-//! Timeouts of a stream: a client that reads nothing for a while is disconnected, so that answers do not pile up. A client whose request has begun
-//! and does not arrive is disconnected too.
+//! Timeouts of a stream: a client that reads nothing for a while is disconnected, so that answers do not fill the memory. A client whose request has
+//! begun and does not arrive is disconnected too.
 //!
 //! Source: spec/extension-apiserver §8 (TH-07, TH-09, TH-11).
 
@@ -24,9 +24,9 @@ pub(super) struct TimeoutStream<I> {
     stream: I,
     activity: Activity,
     write_timeout: Duration,
-    /// Runs while a write waits.
+    /// Set while a write waits.
     write_timer: Option<Pin<Box<Sleep>>>,
-    /// Runs while a head is being received.
+    /// Set while a head is being received.
     head_timer: Option<Pin<Box<Sleep>>>,
 }
 
