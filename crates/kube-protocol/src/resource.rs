@@ -55,9 +55,9 @@ pub struct Subresource {
 pub enum Cell {
     /// The value at a path.
     Path(JsonPath),
-    /// What a function makes of the object.
+    /// The result of a function of the object.
     Computed(fn(&serde_json::Value) -> serde_json::Value),
-    /// How long ago the time at a path is.
+    /// The time that has passed since the time at a path.
     Age(JsonPath),
 }
 
@@ -85,9 +85,9 @@ pub struct Resource {
     pub kind: GroupVersionKind,
     /// Kind of its lists.
     pub list_kind: String,
-    /// Plural, as paths name it.
+    /// The plural name, which is used in paths.
     pub plural: String,
-    /// Singular, as `kubectl` accepts it.
+    /// The singular name, which `kubectl` accepts.
     pub singular: String,
     /// Short names.
     pub short_names: Vec<String>,
