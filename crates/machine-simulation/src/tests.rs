@@ -1,4 +1,4 @@
-//! A few histories in every test run; `.ci/run` plays thousands.
+//! A few histories in every test run. `.ci/run` runs thousands.
 
 use rstest::rstest;
 
