@@ -33,7 +33,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Reads the specification of a Lease; none when it has no holder.
+    /// Reads the specification of a Lease. `None` when it has no holder.
     pub fn read(spec: &Value) -> Option<Self> {
         let holder = spec["holderIdentity"].as_str().filter(|holder| !holder.is_empty())?;
         let duration = spec["leaseDurationSeconds"].as_u64().filter(|seconds| *seconds > 0);
@@ -72,7 +72,7 @@ pub enum LeaseState {
     },
 }
 
-/// The result of two reads of a Lease; none while the watch must go on.
+/// The result of two reads of a Lease. `None` while the watch must go on.
 pub fn state(first: Option<&Held>, latest: Option<&Held>, watched: Duration) -> Option<LeaseState> {
     let Some(held) = latest else { return Some(LeaseState::Free) };
     if first != Some(held) {
