@@ -21,7 +21,7 @@ pub struct RegisteredDrivers {
     schemas: Arc<Mutex<BTreeMap<String, Compiled>>>,
 }
 
-/// A driver's schema, and its compiled form; none when it can't be compiled.
+/// A driver's schema and its compiled form, if it can be compiled.
 struct Compiled {
     source: Value,
     schema: Option<Arc<ProviderSchema>>,
