@@ -1,4 +1,4 @@
-//! The checks of this process: those that decide on readiness, and those that are only shown.
+//! The checks of this process. Some decide on readiness, and the others are only reported.
 //!
 //! A pod that is not ready answers no reviews. So only a problem that makes reviews impossible decides on readiness. Missing CRDs, empty caches
 //! or an unreachable API server are shown by `/readyz?verbose` and decide nothing. Source: decisions on readiness; spec/extension-apiserver
@@ -14,7 +14,7 @@ use std::{
 pub enum Gate {
     /// While it fails, the replica is not ready.
     Readiness,
-    /// It is only shown.
+    /// It is only reported.
     None,
 }
 
@@ -97,7 +97,7 @@ impl Health {
         })
     }
 
-    /// All checks, one a line, in the format of the components of Kubernetes.
+    /// All checks, one per line, in the format of the components of Kubernetes.
     pub fn report(&self) -> String {
         let entries = self.0.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let mut text = "[+]ping ok\n".to_owned();
