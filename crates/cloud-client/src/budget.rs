@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(
             budgets.take(key("a"), now, MINUTE),
             Some(Duration::from_millis(250)),
-            "all of them were under way at once"
+            "all requests were in flight at the same time"
         );
         let mut now = now;
         for _ in 0..20 {
