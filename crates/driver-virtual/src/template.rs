@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn c03_a_provider_spec_that_is_a_list_is_no_reason_to_panic() {
+    fn c03_a_provider_spec_that_is_a_list_does_not_cause_a_panic() {
         assert_eq!(VmTemplate::of_class(&class("virtual", json!([1]))).zone, "sim-1a");
     }
 
