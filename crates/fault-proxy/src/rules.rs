@@ -92,13 +92,13 @@ pub struct Rule {
     left: Option<usize>,
     /// The fault happens only to every n-th matching request.
     every: usize,
-    met: usize,
+    matched: usize,
 }
 
 impl Rule {
     /// The fault happens to all matching requests.
     pub fn new(matches: impl Fn(&ReceivedRequest) -> bool + Send + Sync + 'static, fault: Fault) -> Self {
-        Self { matches: Arc::new(matches), fault, left: None, every: 1, met: 0 }
+        Self { matches: Arc::new(matches), fault, left: None, every: 1, matched: 0 }
     }
 
     /// Limits the fault to this number of requests.
@@ -119,12 +119,12 @@ impl Rule {
     }
 
     /// The fault for this request, if any.
-    pub(crate) fn meet(&mut self, received: &ReceivedRequest) -> Option<Fault> {
+    pub(crate) fn fault_for(&mut self, received: &ReceivedRequest) -> Option<Fault> {
         if self.left == Some(0) || !(self.matches)(received) {
             return None;
         }
-        self.met += 1;
-        if !(self.met - 1).is_multiple_of(self.every) {
+        self.matched += 1;
+        if !(self.matched - 1).is_multiple_of(self.every) {
             return None;
         }
         self.left = self.left.map(|left| left - 1);

@@ -76,7 +76,7 @@ fn faults(shared: &Shared, received: &ReceivedRequest) -> (Duration, Option<Faul
         if met.is_some() && !rule.is_delay() {
             continue;
         }
-        match rule.meet(received) {
+        match rule.fault_for(received) {
             Some(Fault::Delay(more)) => delay += more,
             Some(fault) => met = Some(fault),
             None => {}
