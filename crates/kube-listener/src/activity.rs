@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn th_11_a_client_without_a_request_may_send_so_many_bytes() {
+    fn th_11_bytes_without_a_request_are_limited() {
         let activity = activity();
         let most = usize::try_from(IDLE_BYTES).unwrap();
         assert!(activity.receive(most).is_ok());
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn th_11_a_client_without_a_request_may_send_so_many_messages() {
+    async fn th_11_messages_without_a_request_are_limited() {
         let activity = activity();
         activity.start(Protocol::Http2);
         let many = |count: u64| (0..count).map(|_| activity.receive(1)).collect::<io::Result<Vec<_>>>().is_ok();
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn th_10_a_client_may_reset_so_many_requests_in_ten_seconds() {
+    async fn th_10_resets_within_ten_seconds_are_limited() {
         let activity = activity();
         for _ in 0..10 {
             (0..100).for_each(|_| drop(activity.request()));

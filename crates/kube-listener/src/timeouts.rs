@@ -118,7 +118,7 @@ mod tests {
     use crate::ConnectionLimits;
 
     #[tokio::test(start_paused = true)]
-    async fn th_07_a_head_that_trickles_times_out() {
+    async fn th_07_a_slow_head_times_out() {
         let (ours, mut theirs) = duplex(16);
         let activity = Activity::new(ConnectionLimits::default());
         activity.start(Protocol::Http1);
