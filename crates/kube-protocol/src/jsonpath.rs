@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_path_is_refused() {
+    fn an_invalid_path_is_refused() {
         assert!(JsonPath::parse(".a[").is_err());
         assert!(JsonPath::parse(".a[?(x)]").is_err());
     }
