@@ -603,17 +603,17 @@ mod tests {
     #[case::fewer(10, 100, 0)]
     #[case::one_more(0, 201, 1)]
     #[case::others(200, 260, 60)]
-    fn an_update_is_forgiven_any_number_of_stored_mistakes(
-        #[case] first: usize,
-        #[case] end: usize,
-        #[case] refusals: usize,
-    ) {
+    fn any_number_of_stored_mistakes_is_forgiven(#[case] first: usize, #[case] end: usize, #[case] refusals: usize) {
         let mut found = Findings::forgiving(bad(200));
         add(first, end, &mut found);
         let mut all = Findings::new();
         all.append(found);
         assert_eq!((all.denied(), all.warned()), (refusals, end - first - refusals));
-        assert_eq!(all.errors().count(), refusals.min(FINDINGS_MAX), "a new mistake is told, not only counted");
+        assert_eq!(
+            all.errors().count(),
+            refusals.min(FINDINGS_MAX),
+            "a new mistake is reported with its text, not only counted"
+        );
     }
 
     #[test]
@@ -645,7 +645,11 @@ mod tests {
             (found, _) => panic!("{}", found.is_ok()),
         };
         assert_eq!((found.denied(), found.warned()), (denied, end - first - denied));
-        assert_eq!(found.errors().count(), denied.min(FINDINGS_MAX), "a new mistake is told, not only counted");
+        assert_eq!(
+            found.errors().count(),
+            denied.min(FINDINGS_MAX),
+            "a new mistake is reported with its text, not only counted"
+        );
     }
 
     #[rstest]
