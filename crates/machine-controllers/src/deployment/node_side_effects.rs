@@ -234,7 +234,7 @@ mod tests {
         node.metadata.labels = Some([(label::CANDIDATE_FOR_UPDATE.to_owned(), "true".to_owned())].into());
         node
     }, true)]
-    fn rollouts_leave_traces(#[case] node: Node, #[case] expected: bool) {
+    fn traces_of_a_rollout_are_found(#[case] node: Node, #[case] expected: bool) {
         assert_eq!(bears_traces(&node.into()), expected);
     }
 
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn s_node_07_a_node_that_is_missing_is_passed_over() {
+    fn s_node_07_a_missing_node_is_skipped() {
         let mut seen = on_node(old(1, 1), node(&[PLAIN, OURS], true));
         seen.nodes = Some(BTreeMap::new());
         for decide in [taint_nodes, disable_scale_down, enable_scale_down, mark_sets] {
