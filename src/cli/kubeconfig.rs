@@ -130,7 +130,7 @@ Q4sc4dRQd4LnAiBXwJbKJSQn2JD55zqs3bn42m6oQYSwyV01keno3mc8BQ==\n\
     }
 
     #[tokio::test]
-    async fn a_client_certificate_of_version_1_is_named_as_such() {
+    async fn a_client_certificate_of_version_1_is_reported_as_such() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("kubeconfig");
         let key = rcgen::KeyPair::generate().expect("a key").serialize_pem();

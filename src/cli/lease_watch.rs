@@ -92,7 +92,8 @@ pub async fn read_held(leases: &Api<DynamicObject>, name: &str) -> Result<Option
     Ok(read(leases, name).await?.and_then(|lease| Held::read(&lease.data["spec"])))
 }
 
-/// Watches a Lease until it is known whether it is renewed. This takes a few seconds if so, else a little longer than its duration.
+/// Watches a Lease until it is known whether it is renewed. If it is renewed, this takes a few seconds. Otherwise it takes a little
+/// longer than the duration of the Lease.
 ///
 /// # Errors
 /// When the Lease can't be read.
