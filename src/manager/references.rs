@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn v09_cold_stores_and_other_namespaces_say_nothing() {
+    fn v09_incomplete_stores_and_other_namespaces_give_no_answer() {
         let references = CachedReferences::of_namespace("ns");
         assert_eq!(references.machine_class("ns", "c1"), None, "no stores");
         let views = views();
