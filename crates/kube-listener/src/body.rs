@@ -33,8 +33,8 @@ pub struct Collected {
 }
 
 /// Collects a body of at most `limit` bytes before `deadline`. A declared length above the limit is refused unread. A client that stops or sends too
-/// slowly is disconnected. Only the bytes that have arrived count against the memory for large bodies. The declared length does not count, because a
-/// client that only declares a large body must not take memory from others.
+/// slowly is disconnected. The bytes that have arrived count against the memory for large bodies, and not the declared length: a client that only
+/// declares a large body must not take memory from others.
 pub async fn collect(
     mut body: Body,
     limit: usize,
