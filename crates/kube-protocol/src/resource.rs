@@ -55,9 +55,9 @@ pub struct Subresource {
 pub enum Cell {
     /// The value at a path.
     Path(JsonPath),
-    /// The result of a function of the object.
+    /// What a function makes of the object.
     Computed(fn(&serde_json::Value) -> serde_json::Value),
-    /// The time that has passed since the time at a path.
+    /// How long ago the time at a path is.
     Age(JsonPath),
 }
 
