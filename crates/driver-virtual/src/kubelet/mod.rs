@@ -174,13 +174,13 @@ impl Kubelet {
                     knows_nodes = true;
                     self.on_all_nodes();
                 }
-                // While the existing Nodes are not known, a Node that is created could exist already, and the API server would refuse it.
+                // Before the Nodes are known, a new Node could exist already and would be refused.
                 Some(notice) = self.notices.recv(), if knows_nodes => {
                     let mut all = vec![notice];
                     while let Ok(notice) = self.notices.try_recv() {
                         all.push(notice);
                     }
-                    // A Node must not exist for a VM that a process forgets when it is killed.
+                    // A Node must not show a VM that a killed process would forget.
                     if let Err(error) = self.shared.commit().await {
                         tracing::error!(%error, "the simulation's state is not kept");
                     }
