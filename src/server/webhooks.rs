@@ -168,13 +168,13 @@ const PATHS: [(&str, Webhook); 4] = [
     (webhook_path::CONVERT, Webhook::Convert),
 ];
 
-/// The webhook of a request. `None` if the path is not the path of a webhook or the method is not POST.
+/// The webhook of a request; none if the path is not a webhook or the method is not POST.
 pub(super) fn of_request<B>(request: &http::Request<B>) -> Option<Webhook> {
     let found = PATHS.iter().find(|(path, _)| *path == request.uri().path())?;
     (request.method() == http::Method::POST).then_some(found.1)
 }
 
-/// Whether a path is the path of a webhook. The method does not count.
+/// Whether a path is that of a webhook, whatever the method.
 pub(super) fn is_path(path: &str) -> bool {
     PATHS.iter().any(|(own, _)| *own == path)
 }
