@@ -1,4 +1,4 @@
-//! `OpenStack`: the fields of its classes, the rules over them, and the driver that makes servers.
+//! `OpenStack`: the fields of its classes, the rules for them, and the driver that creates servers.
 //!
 //! [`schema`] has the fields of a `providerSpec` and their types, [`rules`] the conditions between them, and [`secret`] the keys that the Secrets
 //! need. They apply to classes even if the driver runs in another process or the virtual cloud simulates `OpenStack`. With the feature `driver`,
@@ -78,7 +78,7 @@ pub const KIND: &str = "MachineProviderConfig";
 
 static SCHEMA: LazyLock<Value> = LazyLock::new(schema::provider_spec);
 
-/// The rules over classes for `OpenStack`.
+/// The rules for `OpenStack` classes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenStackClasses;
 
