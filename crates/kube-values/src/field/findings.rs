@@ -133,8 +133,7 @@ impl PartialEq for Findings {
     }
 }
 
-/// The number of kept findings that refuse the request, and of the others. Out of date after [`Findings::iter_mut`], because a severity may have
-/// changed.
+/// The number of kept findings that refuse the request, and of the others. Out of date while `are_stale` is set, because a severity may have changed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counted {
     denials: usize,
