@@ -462,7 +462,7 @@ impl Driver for ExternalDriver {
     }
 }
 
-/// Compares two ids as whole texts.
+/// Compares two ids as whole texts, without regard to case.
 fn whole(machine: &str, node: &str) -> SameInstance {
     match (machine.is_empty() || node.is_empty(), machine.eq_ignore_ascii_case(node)) {
         (true, _) => SameInstance::Unknown,
