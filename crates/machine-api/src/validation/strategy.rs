@@ -162,7 +162,7 @@ pub fn forgive_defaults_left_behind(old: &Json<'_>, new: &Json<'_>, found: &mut 
 }
 
 pub const STR_9: Rule = Rule {
-    // Gardener scales the percentage of a worker pool to each of its zones, and can so write more than 100 %.
+    // Gardener distributes the percentage of a worker pool over its zones, and the result can be more than 100 %.
     leniency: Leniency::InV1alpha1("; it counts as 100%"),
     ..refuses("STR-9", "No more than 100% may be unavailable.", &["V95", "V95s", "V95b", "V96"])
 };
