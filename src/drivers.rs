@@ -59,7 +59,7 @@ impl DriverSet {
         &self.added
     }
 
-    /// The drivers of the wanted providers, and the rules over their classes. `simulation` is the virtual cloud. It serves the
+    /// The drivers of the wanted providers, and the rules for their classes. `simulation` is the virtual cloud. It serves the
     /// providers that it impersonates, even when their own driver is compiled in. `wrap` is applied to each driver.
     pub(crate) fn registry(
         &self,
@@ -119,7 +119,7 @@ fn openstack(settings: &CloudSettings) -> Arc<dyn Driver> {
     Arc::new(OpenStackDriver::new(OpenStackOptions { endpoint, status: MachineStatus::Asked, codes }))
 }
 
-/// The rules over classes that apply even without a driver for the provider.
+/// The rules for classes that apply even without a driver for the provider.
 fn known_rules() -> Vec<Arc<dyn ClassRules>> {
     vec![Arc::new(AwsClasses), Arc::new(OpenStackClasses)]
 }

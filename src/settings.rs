@@ -50,7 +50,7 @@ pub struct Settings {
     pub min_resync_period: Duration,
     /// The plain HTTP listener for health and metrics.
     pub http: HttpSettings,
-    /// The TLS listener of webhooks and conversion; none when it is off.
+    /// The TLS listener of webhooks and conversion. `None` when it is off.
     pub secure: Option<SocketAddr>,
     /// Where the serving certificate comes from.
     pub certificates: CertMode,
@@ -60,7 +60,7 @@ pub struct Settings {
     pub extra_certificate_names: Vec<String>,
     /// The Service through which API servers reach the TLS listener.
     pub service: ServiceReference,
-    /// The extension API server; none when it is off.
+    /// The extension API server. `None` when it is off.
     pub extension: Option<ExtensionSettings>,
     /// Limits of connections and requests.
     pub limits: Limits,
@@ -74,7 +74,7 @@ pub struct Settings {
     pub workers: Workers,
     /// Whether a replica that does not lead keeps its caches warm.
     pub standby_caches: StandbyCaches,
-    /// Leader election; none when it is off.
+    /// Leader election. `None` when it is off.
     pub leader_election: Option<LeaderElection>,
     /// Timeouts of machines.
     pub machine: MachineSettings,

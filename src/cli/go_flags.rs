@@ -22,7 +22,7 @@ pub fn normalise(arguments: impl IntoIterator<Item = OsString>, is_long: impl Fn
         .collect()
 }
 
-/// The argument with the declared name of its flag. None when the argument needs no change.
+/// The argument with the declared name of its flag. `None` when the argument needs no change.
 fn normalised(text: &str, is_long: impl Fn(&str) -> bool) -> Option<String> {
     let (name, value) = match text.split_once('=') {
         Some((name, value)) => (name, Some(value)),

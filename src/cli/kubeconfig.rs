@@ -62,7 +62,8 @@ impl ClusterArgs {
 /// The environment variable that lists kubeconfigs, as for kubectl.
 const KUBECONFIG: &str = "KUBECONFIG";
 
-/// The existing files of a list, if some exist and others do not. kubectl ignores missing files, but `kube` refuses them.
+/// The existing files of a list. `None` unless some files exist and others do not. kubectl ignores missing files, but
+/// `kube` refuses them.
 fn existing(list: Option<&OsStr>) -> Option<Vec<PathBuf>> {
     let listed = || std::env::split_paths(list.unwrap_or_default()).filter(|path| !path.as_os_str().is_empty());
     let existing: Vec<PathBuf> = listed().filter(|path| path.exists()).collect();
@@ -129,7 +130,7 @@ Q4sc4dRQd4LnAiBXwJbKJSQn2JD55zqs3bn42m6oQYSwyV01keno3mc8BQ==\n\
     }
 
     #[tokio::test]
-    async fn a_client_certificate_of_version_1_is_named_as_such() {
+    async fn a_client_certificate_of_version_1_is_reported_as_such() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("kubeconfig");
         let key = rcgen::KeyPair::generate().expect("a key").serialize_pem();

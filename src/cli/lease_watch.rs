@@ -33,7 +33,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Reads the specification of a Lease; none when it has no holder.
+    /// Reads the specification of a Lease. `None` when it has no holder.
     pub fn read(spec: &Value) -> Option<Self> {
         let holder = spec["holderIdentity"].as_str().filter(|holder| !holder.is_empty())?;
         let duration = spec["leaseDurationSeconds"].as_u64().filter(|seconds| *seconds > 0);
@@ -72,7 +72,7 @@ pub enum LeaseState {
     },
 }
 
-/// The result of two reads of a Lease; none while the watch must go on.
+/// The result of two reads of a Lease. `None` while the watch must go on.
 pub fn state(first: Option<&Held>, latest: Option<&Held>, watched: Duration) -> Option<LeaseState> {
     let Some(held) = latest else { return Some(LeaseState::Free) };
     if first != Some(held) {
@@ -92,7 +92,8 @@ pub async fn read_held(leases: &Api<DynamicObject>, name: &str) -> Result<Option
     Ok(read(leases, name).await?.and_then(|lease| Held::read(&lease.data["spec"])))
 }
 
-/// Watches a Lease until it is known whether it is renewed. This takes a few seconds if so, else a little longer than its duration.
+/// Watches a Lease until it is known whether it is renewed. If it is renewed, this takes a few seconds. Otherwise it takes a little
+/// longer than the duration of the Lease.
 ///
 /// # Errors
 /// When the Lease can't be read.

@@ -314,8 +314,8 @@ pub struct Installation<'a> {
 }
 
 impl Installation<'_> {
-    /// Name of an object outside the namespace. Names for the default namespace are plain. Those for any other namespace contain its
-    /// name. Otherwise a binding for a second namespace would replace that of the first one and remove its rights.
+    /// Name of an object outside the namespace. Names for the default namespace are plain. Names for any other namespace contain the name
+    /// of the namespace. Otherwise a binding for a second namespace would replace the binding of the first one and remove its rights.
     fn name_outside(&self, part: &str) -> String {
         name_outside(self.namespace, self.scope, part)
     }

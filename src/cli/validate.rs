@@ -131,7 +131,7 @@ fn passed_over(document: &Document, object: ObjectRef<'_>) -> Option<String> {
     is_another.then(|| format!("{} is of group {group}, not {}: not checked", document.describe(object), names::GROUP))
 }
 
-/// Kind and version of an object. None for other kinds; an error if the kind or the version is wrong.
+/// Kind and version of an object. `None` for other kinds; an error if the kind or the version is wrong.
 fn question(object: &Value) -> Option<Result<(Kind, ApiVersion), Findings>> {
     let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
     let kind = Kind::from_name(text("kind"));

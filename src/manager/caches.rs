@@ -59,7 +59,7 @@ impl WatchStart {
 }
 
 /// Keeps the caches of a process without control loops, and returns what the computed views read. Admission needs the caches for
-/// rules over several objects. When the API server does not answer, the process goes on, and these rules are skipped.
+/// rules that read several objects. When the API server does not answer, the process continues, and these rules are skipped.
 pub(super) fn keep_without_controllers(
     common: &Arc<Common>,
     clusters: &Clusters,

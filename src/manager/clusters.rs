@@ -19,7 +19,7 @@ const EMBEDDED: &str = "embedded";
 pub(super) struct Clusters {
     /// The cluster with the machine objects.
     pub(super) control: Cluster,
-    /// The cluster with the Nodes; none without a target cluster.
+    /// The cluster with the Nodes. `None` without a target cluster.
     pub(super) target: Option<Cluster>,
 }
 
@@ -56,7 +56,7 @@ impl Clusters {
         Ok(Self { control, target })
     }
 
-    /// The control cluster through another kubeconfig, if there is one.
+    /// The control cluster, through this kubeconfig if there is one.
     pub(super) async fn control_by(&self, common: &Common, kubeconfig: Option<&Path>) -> anyhow::Result<Cluster> {
         let Some(path) = kubeconfig else { return Ok(self.control.clone()) };
         let config = config::load(&Source::File(path.to_owned())).await?;

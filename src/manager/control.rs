@@ -59,9 +59,9 @@ pub(super) struct Parts {
     pub(super) gate: Gate,
     pub(super) leadership: Leadership,
     pub(super) notes: tokio::sync::mpsc::Sender<events::Pending>,
-    /// The machine objects as the controller manager's half writes them. Each half has a client with its own rate.
+    /// Writes machine objects for the controller manager's half. Each half has a client with its own rate.
     pub(super) rollout: Writers,
-    /// The machine objects as the machine controller's half writes them.
+    /// Writes machine objects for the machine controller's half.
     pub(super) machines: Writers,
     /// Clients that only check whether the API servers answer.
     pub(super) probes: Probes,
@@ -76,7 +76,7 @@ pub(super) struct Parts {
     pub(super) inventories: Arc<Inventories>,
     /// The loops, once they are started.
     pub(super) running: OnceLock<loops::Running>,
-    /// Reads the live lists that the views are compared with when this process begins to lead.
+    /// Reads live lists. When this process begins to lead, the views are compared with them.
     catching_up: kube::Client,
     caught_up: OnceCell<()>,
 }
@@ -102,13 +102,14 @@ impl Parts {
         self.drivers_live.opened().await;
     }
 
-    /// Waits while a view is replaced because the API server's history went back. A decision on a view that is half replaced could
-    /// concern objects that exist again, or that never existed (decisions.md 45).
+    /// Waits while a view is replaced because the API server's history went back. A decision on a partly replaced view could be
+    /// wrong about objects that exist again, or that never existed (decisions.md 45).
     pub(super) async fn views_are_whole(&self) {
         are_whole(&self.views, self.target.as_ref()).await;
     }
 
-    /// Waits until the views show what the previous leader wrote last. Otherwise this process would do it a second time.
+    /// Waits until the views contain the last writes of the previous leader. Otherwise this process could do the same work a second
+    /// time.
     async fn catch_up(&self) {
         let (client, namespace) = (&self.catching_up, self.common.settings.namespace.as_str());
         let machines: Api<Machine> = Api::namespaced(client.clone(), namespace);
@@ -178,7 +179,7 @@ pub(super) async fn start(
     references: &CachedReferences,
     tasks: &mut Supervisor,
 ) -> anyhow::Result<Arc<Parts>> {
-    // Webhooks answer already. The loops need an API server.
+    // Webhooks already answer, but the loops need an API server.
     clusters.control_preflight().reachable().await?;
     log_what_is_missing(clusters).await;
 
@@ -233,8 +234,8 @@ pub(super) async fn start(
         catching_up: clusters.control.client(Purpose::Watches),
         caught_up: OnceCell::new(),
     });
-    // Listeners come before the watches, because a change without listener would wake no loop.
-    // `start` runs once, so that the cell is empty.
+    // Listeners are attached before the watches begin, because a change without a listener would wake no loop. `start` runs once, so
+    // the cell is still empty.
     let _ = parts.running.set(loops::start(&parts, tasks));
     keep_views(&parts, clusters, tasks);
     #[cfg(feature = "external")]
@@ -243,7 +244,7 @@ pub(super) async fn start(
     Ok(parts)
 }
 
-/// Logs missing kinds and an unreachable target cluster. The loops wait for them, since they can appear at any moment.
+/// Logs missing kinds and an unreachable target cluster. The loops wait for them, because they can appear at any time.
 async fn log_what_is_missing(clusters: &Clusters) {
     if let Err(error) = clusters.control_preflight().serves_machine_kinds().await {
         tracing::error!("{error}");

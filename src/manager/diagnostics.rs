@@ -1,6 +1,6 @@
 //! What `/readyz?verbose` reports beside readiness: incomplete or failing views, unresponsive API servers, and definitions that make
-//! objects hollow. None of it makes a replica unready, because an unready replica serves no admission. Hollow definitions stop all
-//! effects.
+//! objects hollow. None of these makes a replica unready, because an unready replica serves no admission. Hollow definitions stop
+//! all effects.
 
 use std::{collections::BTreeMap, pin::pin, sync::Arc, time::Duration};
 
@@ -23,11 +23,11 @@ use controller_runtime::{
 use machine_api::kind::Kind;
 use mcm_metrics::Metrics;
 
-/// Pause between two reports on the watches. These need no request.
+/// Pause between two reports on the watches. These reports need no request.
 const VIEW_PERIOD: Duration = Duration::from_secs(1);
 /// Pause between two requests to an API server.
 const REQUEST_PERIOD: Duration = Duration::from_secs(30);
-/// The same pause when the API server answers that the request is forbidden.
+/// Pause between two requests when the API server forbids the request.
 const FORBIDDEN_PERIOD: Duration = Duration::from_secs(600);
 /// How long definitions that were hollow must be whole before the process ends. By then all API servers have to know the new
 /// definitions.
@@ -37,8 +37,8 @@ const CONFIRM_AFTER: Duration = Duration::from_secs(5);
 pub(super) const CORRUPT_CACHES: &str = "the definitions let objects be read as they are stored again, but this manager may have read \
                                        hollow ones before: it ends, and the one that is started in its place reads all anew";
 
-/// Reports on views, API servers and definitions until the process ends. All effects of this process pass `gate`; a process without
-/// effects has none.
+/// Reports on views, API servers and definitions until the process ends. All effects of this process pass `gate`. It is `None` for a
+/// process without effects.
 pub(super) fn start(
     common: &Arc<Common>,
     clusters: &Clusters,
@@ -74,7 +74,7 @@ fn checks_of_servers(
     configured.map(|(name, client)| (health.check(name, Decides::None, "was not asked yet"), client)).collect()
 }
 
-/// The problem of a view; none when the view is complete.
+/// The problem of a view. `None` when the view is complete.
 fn trouble(watch: &WatchHealth) -> Option<String> {
     match (&watch.last_error, watch.synced) {
         (Some(error), false) => Some(format!("not listed yet: {error}")),
@@ -126,12 +126,12 @@ fn set(check: &Check, trouble: Option<&str>) {
 /// The state of the definitions, as far as this process knows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 enum State {
-    /// They were whole since the process began.
+    /// They have been whole since the process began.
     #[default]
     Whole,
     /// The API server returns hollow objects, for this reason.
     Hollow(String),
-    /// They were hollow, and the last check found them whole. Hollow objects are still in the views.
+    /// They were hollow, and the last check found them whole. The views still contain hollow objects.
     Restored,
 }
 
@@ -151,7 +151,7 @@ enum Finding {
 /// What the process does after a check.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
-    /// This is the state until the next check.
+    /// Continue with this state until the next check.
     GoOn(State),
     /// The process ends: the definitions are whole, and the views may hold hollow objects.
     End,
@@ -179,9 +179,9 @@ impl Finding {
     }
 }
 
-/// What follows from a finding in this state. Without an answer the state stays. `after_pause` says that the pause since the last
-/// check is over. After a hollow definition two findings with a pause between them are needed: some of several API servers may not
-/// know the new definitions yet, and the next process could read from one of them.
+/// The step after a finding in this state. Without an answer the state stays. `after_pause` says that the pause since the last check
+/// is over. After a hollow definition, two good findings with a pause between them are needed, because one of several API servers
+/// may not know the new definitions yet, and the next process could read from it.
 fn next_step(state: State, finding: &Finding, after_pause: bool) -> Step {
     match (state, finding) {
         (_, Finding::Hollow(why)) => Step::GoOn(State::Hollow(why.clone())),
@@ -254,8 +254,9 @@ impl Definitions {
         Finding::of(answers)
     }
 
-    /// Only the end of the process ends a suspension. Passes that found the gate closed are not repeated. Hollow objects have the
-    /// resource versions of the correct ones, so that no later list would replace them in the views.
+    /// Only the end of the process ends a suspension, for two reasons. Passes that found the gate closed are not repeated. And
+    /// hollow objects have the same resource versions as the correct objects, so that a later list does not replace them in the
+    /// views.
     fn apply(&self, state: &State) {
         let hollow = matches!(state, State::Hollow(_));
         self.metrics.machine.definitions_hollow.set(&(), if hollow { 1.0 } else { 0.0 });

@@ -160,7 +160,7 @@ impl LoopStarter<'_> {
         }));
         self.running.machines = Some(Arc::clone(&controller));
         let run = Loop::machines(&controller);
-        // A call to a cloud that has begun may still end, and its answer is recorded.
+        // A cloud call that has begun may still end after the queue has stopped. Its answer is recorded.
         self.run_in(queue, run, async move { controller.finish().await });
     }
 
@@ -209,7 +209,7 @@ impl LoopStarter<'_> {
         self.run(Loop::orphans(&collector));
     }
 
-    /// Without a target cluster there are no Nodes, and no health could be misjudged (spec/machine-controller §9.3).
+    /// Without a target cluster there are no Nodes, so the health of a machine can't be misjudged (spec/machine-controller §9.3).
     fn watchman(&mut self) {
         let parts = self.parts;
         let Some(target) = &parts.probes.target else { return };
@@ -241,7 +241,7 @@ impl LoopStarter<'_> {
         self.run_in(queue, run, async {});
     }
 
-    /// Runs a loop. Once its queue has stopped, `last` runs. Both have to end within the time that the process grants to its work.
+    /// Runs a loop, and runs `last` after its queue has stopped. Both must end within the time that the process has for its work.
     fn run_in(&mut self, queue: Queue, run: Loop, last: impl Future<Output = ()> + Send + 'static) {
         let controller = run.controller;
         self.listeners.wake(&run, &queue, self.parts);

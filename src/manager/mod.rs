@@ -1,6 +1,6 @@
 //! One manager: its clusters, views, servers and control loops, and the tasks that run them.
 //!
-//! This room only connects the parts; each part makes its decisions in its own room. [`run`] holds all state. There is no
+//! This module only connects the parts, and each part makes its decisions in its own module. [`run`] holds all state. There is no
 //! process-wide state, so that one process can run several managers. The start has this order: configuration, ports, certificates,
 //! webhooks, clusters, watches, leadership, loops. Webhooks are served before leadership is won and without it.
 
@@ -54,7 +54,8 @@ struct Common {
     health: Health,
     /// The source of names, jitter, tokens and serial numbers.
     randomness: Randomness,
-    /// Cancelled when the caches may hold hollow objects and a new manager can read the complete ones.
+    /// Cancelled when the caches may contain hollow objects (without most of their fields) and a new manager can read complete
+    /// objects.
     caches_corrupt: CancellationToken,
 }
 
@@ -82,7 +83,7 @@ mod stream {
     pub const IDENTITY: u64 = 8;
 }
 
-/// Everything that a manager takes from outside. None of it is global to the process, so that a test can replace all of it.
+/// Everything that a manager takes from outside. Nothing in it is global to the process, so that a test can replace every part.
 pub struct Environment {
     /// How the manager reaches its clusters.
     pub cluster_access: ClusterAccess,
@@ -117,7 +118,7 @@ pub enum ClusterAccess {
     Clients {
         /// The cluster with the machine objects.
         control: kube::Client,
-        /// The cluster with the Nodes; none without a target cluster.
+        /// The cluster with the Nodes. `None` without a target cluster.
         target: Option<kube::Client>,
     },
 }
@@ -135,11 +136,12 @@ pub enum Endpoints {
 #[error("{}", diagnostics::CORRUPT_CACHES)]
 pub struct CorruptCaches;
 
-/// Runs a manager until SIGTERM or SIGINT, then drains it. A further signal ends it at once, if it comes a second later or more.
+/// Runs a manager until SIGTERM or SIGINT, then drains it. A second signal ends it at once, unless it comes within a second after the
+/// first.
 ///
 /// # Errors
-/// When the manager can't work: bad configuration, a port in use, an API server that can't be reached at the start, a lost
-/// lease, or a failed task. When a second signal ended it. [`CorruptCaches`] when the caller has to start a new manager.
+/// When the manager can't work: bad configuration, a port in use, an API server that can't be reached at the start, a lost lease, or a
+/// failed task. Also when a second signal ended the manager. [`CorruptCaches`] when the caller has to start a new manager.
 pub async fn run(settings: Settings, drivers: DriverSet) -> anyhow::Result<()> {
     run_over(ReservedPorts::default(), settings, drivers).await
 }
@@ -147,7 +149,7 @@ pub async fn run(settings: Settings, drivers: DriverSet) -> anyhow::Result<()> {
 /// The same as [`run`], with ports of the settings that are bound already.
 ///
 /// # Errors
-/// As [`run`].
+/// The errors of [`run`].
 pub async fn run_over(reserved: ReservedPorts, settings: Settings, drivers: DriverSet) -> anyhow::Result<()> {
     // Only the first call in a process succeeds. A later call would install the same provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -200,7 +202,7 @@ fn graces(settings: ShutdownSettings) -> Graces {
 /// Runs a manager in the given environment until `stop` ends, then drains it.
 ///
 /// # Errors
-/// As [`run`].
+/// The errors of [`run`].
 pub async fn run_in(
     settings: Settings,
     environment: Environment,

@@ -28,7 +28,7 @@ impl ObserveCall for CallMetrics {
     }
 }
 
-/// The same for the control cluster. The clock of the process follows the time of its API server.
+/// Counts calls to the control cluster, and sets the clock of the process by the time of its API server.
 pub(super) struct ControlCalls {
     metrics: CallMetrics,
     clock: SharedClock,

@@ -15,7 +15,7 @@ const PER_NAMESPACE: usize = 8;
 #[derive(Debug, Default)]
 pub(super) struct OwnerReadLimiter(Mutex<HashMap<String, usize>>);
 
-/// The permit of one read. Dropping it ends the read for the limiter.
+/// The permit of one read. When it is dropped, the read no longer counts.
 #[derive(Debug)]
 pub(super) struct OwnerReadPermit<'a> {
     limiter: &'a OwnerReadLimiter,
@@ -25,10 +25,10 @@ pub(super) struct OwnerReadPermit<'a> {
 /// Which limit is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum LimitReached {
-    /// That of all reads.
+    /// The limit of all reads.
     #[error("{TOTAL} others are being read")]
     Total,
-    /// That of this namespace.
+    /// The limit of this namespace.
     #[error("{PER_NAMESPACE} others of its namespace are being read")]
     Namespace,
 }

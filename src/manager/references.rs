@@ -1,7 +1,7 @@
 //! Answers the questions of admission about other objects from the stores that the watches keep.
 //!
-//! No request goes to an API server here. There is no answer while the first list of a store is incomplete, and none for a
-//! namespace that is not watched. The rules then find nothing.
+//! No request goes to an API server here. There is no answer while the first list of a store is incomplete, and no answer for a
+//! namespace that is not watched. Without an answer, a rule finds no problem.
 
 use std::{
     collections::BTreeSet,
@@ -30,7 +30,7 @@ pub(super) struct CachedReferences {
 }
 
 impl CachedReferences {
-    /// References without stores: there are no answers yet for this namespace, and never any for another one.
+    /// References without stores. There are no answers yet for this namespace, and there is never an answer for another namespace.
     pub(super) fn of_namespace(namespace: &str) -> Arc<Self> {
         Arc::new(Self { namespace: namespace.to_owned(), views: OnceLock::new() })
     }
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn v09_cold_stores_and_other_namespaces_say_nothing() {
+    fn v09_incomplete_stores_and_other_namespaces_give_no_answer() {
         let references = CachedReferences::of_namespace("ns");
         assert_eq!(references.machine_class("ns", "c1"), None, "no stores");
         let views = views();

@@ -21,7 +21,7 @@ pub struct RegisteredDrivers {
     schemas: Arc<Mutex<BTreeMap<String, Compiled>>>,
 }
 
-/// A driver's schema, and its compiled form; none when it can't be compiled.
+/// A driver's schema and its compiled form, if it can be compiled.
 struct Compiled {
     source: Value,
     schema: Option<Arc<ProviderSchema>>,
@@ -75,7 +75,7 @@ impl Providers for RegisteredDrivers {
         self.registry.missing_in_secret(provider, keys)
     }
 
-    /// Runs the driver's rules if the class can be decoded. The rules over its type find why it can't be decoded.
+    /// Runs the driver's rules if the class can be decoded. If it can't be decoded, the rules for its types find the reason.
     fn check(&self, provider: &str, class: &Json<'_>, found: &mut Findings) {
         if let Ok(class) = serde_json::from_value::<MachineClass>(class.to_value()) {
             self.registry.validate_class(provider, &class, found);

@@ -24,7 +24,8 @@ use mcm_metrics::{
     RuleHit, RuleLevel, Webhook,
 };
 
-/// Deadline for reading the owner of a new object. After that the object is refused, and its controller tries again.
+/// Deadline for reading the owner of a new object. After the deadline the object is refused, and its controller tries
+/// again.
 const OWNER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Admission behind the server's listener.

@@ -26,7 +26,7 @@ pub(super) fn inventories(common: &Common, views: &ControlViews, drivers: &Regis
     Arc::new(Inventories::new(views.clone(), drivers.clone(), Arc::clone(&common.clock), settings))
 }
 
-/// What a process knows of its clusters, with control loops or without.
+/// The state of the clusters, as a process with or without control loops knows it.
 pub(super) struct ClusterState {
     pub(super) common: Arc<Common>,
     pub(super) views: ControlViews,

@@ -1,8 +1,8 @@
-//! The checks of this process: those that decide on readiness, and those that are only shown.
+//! The checks of this process. Some decide on readiness, and the others are only reported.
 //!
-//! A pod that is not ready answers no reviews. So only that decides on readiness what makes reviews impossible. Missing CRDs, empty caches or an
-//! unreachable API server are shown by `/readyz?verbose` and decide nothing. Source: decisions on readiness;
-//! spec/extension-apiserver §2.12, §4.6.
+//! A pod that is not ready answers no reviews. So only a problem that makes reviews impossible decides on readiness. Missing CRDs, empty caches
+//! or an unreachable API server are shown by `/readyz?verbose` and decide nothing. Source: decisions on readiness; spec/extension-apiserver
+//! §2.12, §4.6.
 
 use std::{
     fmt::{self, Write},
@@ -14,7 +14,7 @@ use std::{
 pub enum Gate {
     /// While it fails, the replica is not ready.
     Readiness,
-    /// It is only shown.
+    /// It is only reported.
     None,
 }
 
@@ -88,7 +88,7 @@ impl Health {
         }
     }
 
-    /// Why the check of this name fails; none if it passes or does not exist.
+    /// Why the check of this name fails. `None` if it passes or does not exist.
     pub fn failure_of(&self, name: &str) -> Option<String> {
         let entries = self.0.entries.lock().unwrap_or_else(PoisonError::into_inner);
         entries.iter().find(|entry| entry.name == name).and_then(|entry| match &entry.state {
@@ -97,7 +97,7 @@ impl Health {
         })
     }
 
-    /// All checks, one a line, in the format of the components of Kubernetes.
+    /// All checks, one per line, in the format of the components of Kubernetes.
     pub fn report(&self) -> String {
         let entries = self.0.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let mut text = "[+]ping ok\n".to_owned();

@@ -1,4 +1,5 @@
-//! Keeps strangers from filling the log: of what a caller can bring about as often as it likes, one line a second is told.
+//! Limits the log lines about events that callers can cause at any rate, so that a caller can't fill the log. At most one
+//! line per second is written.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -10,7 +11,7 @@ use tokio::time::Instant;
 /// The shortest time between two lines.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Lets a line through now and then, and counts those it holds back. Metrics count all.
+/// Permits a line from time to time, and counts the lines that it holds back. Metrics count all events.
 #[derive(Debug, Default)]
 pub struct LogLimit(Mutex<State>);
 
@@ -21,7 +22,7 @@ struct State {
 }
 
 impl LogLimit {
-    /// Whether a line may be written; if so, how many were held back before it.
+    /// The number of lines that were held back before this one. `None` if this line must not be written.
     pub fn permit(&self, now: Instant) -> Option<u64> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if state.last.is_some_and(|last| now.saturating_duration_since(last) < PAUSE) {
@@ -38,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn p04_one_line_a_second_tells_of_the_others() {
+    fn p04_one_line_per_second_counts_the_others() {
         let (limit, began) = (LogLimit::default(), Instant::now());
         let at = |millis: u64| limit.permit(began + Duration::from_millis(millis));
         assert_eq!(at(0), Some(0));

@@ -1,9 +1,9 @@
 //! The HTTP server of the process: listeners, routing, certificates, health, readiness and metrics.
 //!
-//! One TLS port answers admission and conversion reviews (HTTP/2 and HTTP/1.1); plain ports answer `/healthz`, `/readyz`,
-//! `/metrics` and `/configz`. What lives here: listeners, limits, timeouts, shutdown, certificates. What does not: the reviews (crate `machine-api`), which a
-//! [`Reviewer`] answers over bytes, and the views (`extension/`), which a [`FallbackHandler`] answers.
-//! Sources: spec/api-and-admission §9, §11, spec/extension-apiserver §4, spec/deployment-and-set §1.3.
+//! One TLS port answers admission and conversion reviews (HTTP/2 and HTTP/1.1); plain ports answer `/healthz`, `/readyz`, `/metrics` and `/configz`.
+//! This module has listeners, limits, timeouts, shutdown and certificates. A [`Reviewer`] answers the reviews (crate `machine-api`), and a
+//! [`FallbackHandler`] answers the views (`extension/`). Sources: spec/api-and-admission §9, §11, spec/extension-apiserver §4,
+//! spec/deployment-and-set §1.3.
 
 mod fallback;
 mod handshake;
@@ -46,7 +46,7 @@ use mcm_metrics::{Listener, Metrics};
 /// Addresses and limits of the server.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// TLS listener of the webhooks (`--secure-address`, `--secure-port`); none switches it off. Port 0 means any free port.
+    /// TLS listener of the webhooks (`--secure-address`, `--secure-port`); `None` switches it off. Port 0 means any free port.
     pub secure: Option<SocketAddr>,
     /// Plain listeners (`--address` with `--port` and `--compat-port`).
     pub plain: Vec<SocketAddr>,
@@ -62,8 +62,8 @@ pub struct ServerOptions {
     pub client_certificates: ClientCertificates,
     /// Whether `/debug/pprof` is served (`--profiling`).
     pub profiling: Profiling,
-    /// How long requests are served as usual after the replica is not ready any more (`--shutdown-delay-duration`, 5 s), so that clients learn of it
-    /// first.
+    /// How long requests are served as usual after the replica has become unready (`--shutdown-delay-duration`, 5 s), so that clients first notice
+    /// this.
     pub shutdown_delay: Duration,
     /// How long requests in flight may take after that (`--shutdown-timeout`, 30 s).
     pub shutdown_timeout: Duration,
@@ -109,7 +109,7 @@ pub enum BindError {
     Tls(String),
 }
 
-/// A server whose ports are bound and which does not answer yet.
+/// A server whose ports are bound but which does not answer yet.
 pub struct Server {
     options: ServerOptions,
     secure: Option<(TcpListener, SocketAddr, tokio_rustls::TlsAcceptor)>,
@@ -140,7 +140,7 @@ impl Server {
     /// The same with ports that were reserved before.
     ///
     /// # Errors
-    /// As [`Server::bind`].
+    /// The errors of [`Server::bind`].
     pub async fn bind_over(
         mut reserved: ReservedPorts,
         options: ServerOptions,
@@ -172,7 +172,7 @@ impl Server {
         Ok(Self { options, secure, plain, health, metrics, accepting, staying, callers, fallback: None })
     }
 
-    /// Sets the handler of all requests on the TLS port that are not for webhooks, those for health included.
+    /// Sets the handler of all requests on the TLS port that are not for webhooks, including health checks.
     #[must_use]
     pub fn with_fallback(mut self, fallback: Arc<dyn FallbackHandler>) -> Self {
         self.fallback = Some(fallback);
@@ -230,7 +230,7 @@ impl Server {
         if options.late_requests == LateRequests::AreToldToRetry {
             late.begins.cancel();
             late.in_time.close();
-            // Requests that are not finished by then are aborted below.
+            // Requests that are not finished at the deadline are aborted below.
             let _ = tokio::time::timeout_at(deadline, late.in_time.wait()).await;
         }
         drain(&secure_tasks, &secure_stop, deadline, "webhooks").await;

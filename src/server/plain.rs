@@ -11,12 +11,12 @@ use http::{StatusCode, header::CONTENT_TYPE};
 use super::health::{Health, Readiness};
 use mcm_metrics::{Metrics, TEXT_CONTENT_TYPE};
 
-/// Whether profiles are asked for.
+/// Whether the flag `--profiling` asks for profiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profiling {
     /// `/debug/pprof` does not exist.
     Off,
-    /// `/debug/pprof` is asked for.
+    /// `/debug/pprof` exists, and answers why there are no profiles.
     On,
 }
 

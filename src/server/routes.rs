@@ -22,7 +22,7 @@ pub(super) struct Routes {
     pub(super) fallback: Option<Arc<dyn FallbackHandler>>,
     /// Answers all other requests.
     pub(super) other: Router,
-    /// Requests that come too late.
+    /// State about requests that come during the shutdown.
     pub(super) late: Late,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Routes {
 pub(super) struct Late {
     /// Cancelled at the moment after which requests are late.
     pub(super) begins: CancellationToken,
-    /// Tracks the requests that came before that.
+    /// Tracks the requests that came before this moment.
     pub(super) in_time: TaskTracker,
 }
 
@@ -49,8 +49,8 @@ impl Handler for Routes {
         };
         match (&self.webhooks, webhooks::of_request(&request), &self.fallback) {
             (Some(webhooks), Some(webhook), _) => webhooks::review(Arc::clone(webhooks), webhook, request).await,
-            // Reviews are answered to the end: without them the API server would refuse writes of users. A client of views is asked to retry, which
-            // leads to another replica.
+            // Reviews are answered until the end, because without them the API server would refuse writes of users. A client of views is asked to
+            // retry, which leads to another replica.
             (_, None, Some(_)) if is_shutting_down(&request) && !is_health(path) => {
                 refuse_and_close(&request, Refusal::Leaving)
             }

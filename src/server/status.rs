@@ -1,4 +1,4 @@
-//! Failures as Kubernetes clients expect them: a `Status` object.
+//! Failures in the form that Kubernetes clients expect: `Status` objects.
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header::ALLOW};
@@ -30,7 +30,7 @@ impl From<kube_listener::Refusal> for Refusal {
 }
 
 impl Refusal {
-    /// The answer over this version of HTTP.
+    /// The response for this version of HTTP.
     pub(super) fn response(self, version: http::Version) -> Response {
         let closes_connection = match self {
             Self::Leaving | Self::Late => true,

@@ -1,7 +1,6 @@
 //! The webhooks on the TLS listener: `/mutate`, `/validate`, `/validate-status`, `/convert`.
 //!
-//! What lives here: what all reviews have in common, which is content type, size, concurrency, deadline and panics. What does not: the review itself, which
-//! a [`Reviewer`] answers over bytes.
+//! This file handles what all reviews have in common: content type, size, concurrency, deadline and panics. A [`Reviewer`] answers the review itself.
 //! Source: spec/api-and-admission §9, cases §12.4.
 
 use std::{
@@ -40,10 +39,10 @@ pub struct Answer {
     pub body: Vec<u8>,
 }
 
-/// Answers reviews. It is called with whole bodies of bounded size and must not wait for I/O.
+/// Answers reviews. A reviewer gets complete bodies of limited size and must not wait for I/O.
 pub trait Reviewer: Send + Sync + 'static {
-    /// Answers a review to this webhook: an `AdmissionReview`, or a `ConversionReview` to [`Webhook::Convert`]. A conversion of many objects stops once
-    /// `given_up` says that the client does not wait any more.
+    /// Answers a review to this webhook: an `AdmissionReview`, or a `ConversionReview` to [`Webhook::Convert`]. A conversion of many objects stops as
+    /// soon as `given_up` returns that the client no longer waits.
     fn review(&self, webhook: Webhook, given_up: &dyn Fn() -> bool, body: &[u8]) -> Reply;
 }
 
@@ -66,7 +65,7 @@ pub type AnswerWith = Box<dyn FnOnce(&[u8], Option<Value>) -> Answer + Send>;
 
 /// An object that has to be read before a review can be answered.
 pub struct Lookup {
-    /// Reads the object within a timeout of its own; none if it does not exist or could not be read.
+    /// Reads the object within its own timeout. `None` if the object does not exist or could not be read.
     pub read: BoxFuture<'static, Option<Value>>,
     /// Answers the same review with the object.
     pub answer: AnswerWith,
@@ -85,14 +84,14 @@ pub(super) struct Webhooks {
     panics: LogLimit,
 }
 
-/// The limits of one kind of reviews. Admission and conversion have separate limits, because one write of an object may need both, and many reviews of one
-/// kind must not keep the other kind out.
+/// The limits of one kind of reviews. Admission and conversion have separate limits, because one write of an object may need both, and many reviews
+/// of one kind must not block the other kind.
 struct ReviewLimits {
     in_flight: Semaphore,
     large_bodies: LargeBodies,
     /// Large reviews that are being answered.
     large_reviews: Arc<Semaphore>,
-    /// Most bytes of a body.
+    /// Maximum number of bytes of a body.
     body_bytes: usize,
 }
 
@@ -180,7 +179,7 @@ pub(super) fn is_path(path: &str) -> bool {
     PATHS.iter().any(|(own, _)| *own == path)
 }
 
-/// Answers all other requests on the port of the webhooks. Reviews do not take this way, because routing would be a tenth of their cost.
+/// Answers all other requests on the port of the webhooks. Reviews are not routed here, because routing would be a tenth of their cost.
 pub(super) fn router(health: Health) -> Router {
     let mut router = Router::new();
     for (path, _) in PATHS {
@@ -244,7 +243,7 @@ async fn answer(
         Reply::Answer(answer) => return Ok(answer),
         Reply::Later(lookup) => lookup,
     };
-    // The other half of the time is for the answer.
+    // The answer gets the other half of the time.
     let for_lookup = deadline.saturating_duration_since(Instant::now()) / 2;
     let read = timeout(for_lookup, lookup.read).await.ok().flatten();
     let (answer, _) = work.run(collected, move |_, body| (lookup.answer)(body, read)).await?;
@@ -275,7 +274,7 @@ impl Work<'_> {
         let large = permit.map_err(|_| Limit::Timeout)?;
         let webhooks = Arc::clone(webhooks);
         let work = tokio::task::spawn_blocking(move || {
-            // The permits are held until the work is done, also when the client has gone. The work ends soon after the deadline.
+            // The permits are held until the work is done, even if the client has disconnected. The work ends soon after the deadline.
             let (_large, Collected { bytes, permit }) = (large, collected);
             guarded(&webhooks, webhook, deadline, |given_up| work(given_up, &bytes))
                 .map(|done| (done, Collected { bytes, permit }))
@@ -288,7 +287,8 @@ impl Work<'_> {
     }
 }
 
-/// The answer of a reviewer at a path, for callers in this process, which look up no object; none if the path is not a webhook.
+/// The answer of a reviewer to a request for this path, for callers in this process. No object is looked up. `None` if the path is not the path of a
+/// webhook.
 pub fn answer_at(reviewer: &dyn Reviewer, path: &str, body: &[u8]) -> Option<Answer> {
     let (_, webhook) = PATHS.iter().find(|(known, _)| *known == path)?;
     Some(match reviewer.review(*webhook, &|| false, body) {
@@ -297,7 +297,7 @@ pub fn answer_at(reviewer: &dyn Reviewer, path: &str, body: &[u8]) -> Option<Ans
     })
 }
 
-/// Does work of a review. A panic fails this review alone.
+/// Does the work of a review. A panic fails only this review.
 fn guarded<T>(
     webhooks: &Webhooks,
     webhook: Webhook,

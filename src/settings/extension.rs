@@ -32,7 +32,7 @@ pub struct ExtensionSettings {
 pub enum ViewSelection {
     /// All.
     All,
-    /// Those with these plurals.
+    /// The views with these plural names.
     Only(BTreeSet<String>),
 }
 
@@ -58,13 +58,14 @@ pub enum SourceRights {
 /// Settings that decide who a caller is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthenticationSettings {
-    /// Another kubeconfig for token reviews and for the `ConfigMap`. None means that of the control cluster.
+    /// Another kubeconfig for token reviews and for the `ConfigMap`. `None` means the kubeconfig of the control
+    /// cluster.
     pub kubeconfig: Option<PathBuf>,
     /// Whether the `ConfigMap` `extension-apiserver-authentication` is read. Off with `--authentication-skip-lookup`.
     pub reads_config_map: bool,
     /// How long token reviews are cached.
     pub token_time_to_live: Duration,
-    /// Audiences that tokens must have. Empty means that of the API server.
+    /// Audiences that tokens must have. Empty means the audience of the API server.
     pub audiences: Vec<String>,
     /// Certificate authorities of clients, instead of those of the `ConfigMap`.
     pub client_ca: Option<PathBuf>,
@@ -104,7 +105,7 @@ pub enum SharedAuthority {
 /// Settings that decide what a caller may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthorizationSettings {
-    /// Another kubeconfig for access reviews. None means that of the control cluster.
+    /// Another kubeconfig for access reviews. `None` means the kubeconfig of the control cluster.
     pub kubeconfig: Option<PathBuf>,
     /// How long allowed requests are cached.
     pub allowed_time_to_live: Duration,

@@ -67,9 +67,9 @@ pub struct Workers {
 /// Whether a replica that does not lead keeps its caches warm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StandbyCaches {
-    /// It does. It takes over at once, and serves views meanwhile.
+    /// The caches are warm. The replica takes over at once, and serves views before that.
     Warm,
-    /// It does not. It needs less memory, and lists all objects when it begins to lead.
+    /// The caches are cold. The replica needs less memory, and lists all objects when it begins to lead.
     Cold,
 }
 

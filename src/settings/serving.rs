@@ -103,7 +103,7 @@ pub struct HttpSettings {
     pub address: IpAddr,
     /// Port for health, readiness and metrics.
     pub port: NonZeroU16,
-    /// Port of a second listener, where the Go machine controller has its own; none when it is off.
+    /// Port of a second listener, where the Go machine controller has its own. `None` when it is off.
     pub compat_port: Option<NonZeroU16>,
     /// What `/debug/pprof` serves.
     pub profiling: Profiling,

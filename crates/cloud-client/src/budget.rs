@@ -1,7 +1,7 @@
 //! Limits the requests of each set of credentials: a token bucket, whose rate is halved when the cloud throttles.
 //!
-//! All machines of an account share the limit of the cloud. A controller that sends as fast as it can uses up the limit of all
-//! other clients, and is then slowed down by the cloud's penalty.
+//! All machines of an account share the limit of the cloud. A controller that sends as fast as possible leaves nothing of the limit
+//! to other clients, and the cloud then throttles it.
 
 use std::{
     collections::HashMap,
@@ -61,13 +61,13 @@ impl Bucket {
 }
 
 impl Budgets {
-    /// Budgets with these limits each.
+    /// Creates budgets that all have these limits.
     pub fn new(limits: Limits) -> Self {
         Self { limits, buckets: Mutex::default() }
     }
 
-    /// Takes a token for one request and returns how long the request must wait. `None` if the wait is not shorter than `left`;
-    /// then no token is taken.
+    /// Takes a token for one request and returns how long the request must wait. Returns `None` and takes no token if the wait is
+    /// not shorter than `left`.
     pub fn take(&self, key: CredentialsKey, now: Instant, left: Duration) -> Option<Duration> {
         self.with(key, now, |bucket| {
             let wait = Duration::from_secs_f64(((1.0 - bucket.tokens) / bucket.rate).max(0.0));
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(
             budgets.take(key("a"), now, MINUTE),
             Some(Duration::from_millis(250)),
-            "all of them were under way at once"
+            "all requests were in flight at the same time"
         );
         let mut now = now;
         for _ in 0..20 {

@@ -24,9 +24,9 @@ pub struct Call<'a> {
     pub service: &'static str,
     /// The name of the request in messages.
     pub what: &'a str,
-    /// The credentials whose budget it uses.
+    /// The credentials whose budget the request uses.
     pub account: CredentialsKey,
-    /// Whether it may be sent again after an unknown outcome.
+    /// Whether the request may be sent again when its outcome is unknown.
     pub repeat: Repeat,
 }
 
@@ -43,8 +43,8 @@ impl Client {
         Self { transport: Arc::new(transport), budgets: Arc::new(Budgets::new(limits)) }
     }
 
-    /// Sends the request that `build` makes, with a new one for each try, until `read` accepts an answer, the failure is permanent,
-    /// or the time of the operation is over.
+    /// Sends a request until `read` accepts an answer, the failure is permanent, or the time of the operation is over. `build`
+    /// makes a new request for each try.
     ///
     /// # Errors
     /// The last failure. Its code is `DeadlineExceeded` when no answer came in time.

@@ -25,7 +25,7 @@ pub enum FailureKind {
 pub struct Failure {
     /// The status for the machine controller.
     pub status: Status,
-    /// The error code of the cloud; empty without one.
+    /// The error code of the cloud. Empty if the answer has no code.
     pub reason: String,
     /// Whether a retry may succeed.
     pub kind: FailureKind,

@@ -1,4 +1,4 @@
-//! What all drivers need for calls to a cloud API. Nothing here depends on a certain cloud.
+//! The client that all drivers use for calls to their cloud APIs. Nothing in this crate depends on a specific cloud.
 //!
 //! [`Client::call`] sends a request and retries it where that is safe ([`retry`] decides, without clock and I/O). It keeps to the
 //! budget of the credentials ([`Budgets`]) and to the deadline of the operation, and counts each request. Only [`HttpTransport`]

@@ -22,12 +22,12 @@ use tower_service::Service;
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// How long TCP may take to connect.
-const CONNECT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Idle time of a connection after which the kernel sends keep-alive probes.
-const KEEPALIVE: Duration = Duration::from_secs(30);
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
 
-/// Opens TCP connections. Those for `https` use the proxy of `HTTPS_PROXY` unless `NO_PROXY` names the host. Plain `http` is used
-/// only for metadata services and test endpoints, which must not be reached through a proxy.
+/// Opens TCP connections. Connections for `https` use the proxy in `HTTPS_PROXY`, unless `NO_PROXY` names the host. Plain `http`
+/// is used only for metadata services and test endpoints, which must not be reached through a proxy.
 #[derive(Clone)]
 pub struct Connector {
     tcp: HttpConnector,
@@ -40,8 +40,8 @@ impl Connector {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
-        tcp.set_connect_timeout(Some(CONNECT));
-        tcp.set_keepalive(Some(KEEPALIVE));
+        tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
+        tcp.set_keepalive(Some(KEEPALIVE_AFTER));
         Self { tcp, proxies: Arc::new(proxies) }
     }
 }

@@ -14,7 +14,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 pub enum Repeat {
     /// A read, or a deletion.
     Safe,
-    /// It changes something. It is sent again only if the cloud has certainly not carried it out.
+    /// The request changes something. It is sent again only if the cloud has certainly not carried it out.
     Unsafe,
 }
 
@@ -41,7 +41,7 @@ pub fn after(failure: &Failure, tries: u32, repeat: Repeat, left: Duration, draw
     let ceiling = FIRST_PAUSE.saturating_mul(1 << tries.min(16)).min(LONGEST_PAUSE);
     let pause = FIRST_PAUSE + ceiling.saturating_sub(FIRST_PAUSE).mul_f64(draw.clamp(0.0, 1.0));
     let pause = failure.retry_after.map_or(pause, |asked| asked.max(FIRST_PAUSE));
-    // A try that can't be answered in time only costs the cloud a request.
+    // Without enough time for an answer, another try would only cost the cloud a request.
     if pause < left { Next::In(pause) } else { Next::GiveUp }
 }
 

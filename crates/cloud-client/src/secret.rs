@@ -26,8 +26,8 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Identifies credentials without containing them: the key of caches and budgets. Other credentials have another key, so that a
-/// rotated secret takes effect at once.
+/// Identifies credentials without containing them: the key of caches and budgets. Different credentials have different keys, so
+/// that a rotated secret takes effect at once.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CredentialsKey([u8; 32]);
 
@@ -45,7 +45,7 @@ impl CredentialsKey {
 }
 
 impl CredentialsKey {
-    /// The key of the same credentials at a place, such as a region, which has its own budget.
+    /// The key of the same credentials in one place, such as a region. Each place has its own budget.
     #[must_use]
     pub fn with(self, place: &str) -> Self {
         let mut hash = digest::Context::new(&digest::SHA256);

@@ -18,7 +18,7 @@ pub struct Answer {
 /// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoAnswer {
-    /// There was no connection: the cloud has not received the request.
+    /// No connection could be opened, so the cloud has not received the request.
     NotSent(String),
     /// The connection broke after the request was sent: the cloud may have carried it out.
     Lost(String),

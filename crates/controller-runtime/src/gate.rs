@@ -1,8 +1,8 @@
 //! The gate that all effects pass: whether this process leads, and whether an object may be destroyed now.
 //!
 //! Each write asks [`Gate::may_act`]. A destructive effect also asks [`Gate::permit`] (decisions.md 18). When the lease is lost the
-//! gate closes at once, before another replica can begin to act. Driver calls run through [`Gate::call`]: none begins after the
-//! process was asked to stop, and none continues after leadership is lost (decisions.md 56).
+//! gate closes at once, before another replica can begin to act. Driver calls run through [`Gate::call`]. No call begins after the
+//! process was asked to stop, and no call continues after leadership is lost (decisions.md 56).
 
 use std::{
     collections::BTreeMap,
@@ -37,10 +37,10 @@ pub struct Gate {
     leadership: Leadership,
     /// Cancelled when the process is asked to stop.
     stopping: CancellationToken,
-    /// How long running calls may still take after that.
+    /// How long running calls may continue after `stopping` is cancelled.
     drain: Duration,
     passed: Arc<Mutex<BTreeMap<(Destruction, &'static str), u64>>>,
-    /// Why nothing may pass although this process leads.
+    /// Why the gate is closed although this process leads. `None` if it is not suspended.
     suspended: Arc<Mutex<Option<String>>>,
 }
 
@@ -62,7 +62,7 @@ impl Gate {
         }
     }
 
-    /// Lets no driver call begin once `stopping` is cancelled. Calls that run then may take `drain` longer.
+    /// No driver call begins after `stopping` is cancelled. Calls that are running at that moment may continue for `drain`.
     #[must_use]
     pub fn draining_calls(self, stopping: CancellationToken, drain: Duration) -> Self {
         Self { stopping, drain, ..self }
@@ -133,10 +133,11 @@ impl Gate {
         }
     }
 
-    /// Asks to destroy an object, by a rule of a decision. The audit log records kind and rule.
+    /// Asks for the permission to destroy an object. `rule` is the rule of the decision. The audit log records kind, rule and
+    /// object.
     ///
     /// # Errors
-    /// As [`Gate::may_act`].
+    /// The errors of [`Gate::may_act`].
     pub fn permit(
         &self,
         what: Destruction,

@@ -1,9 +1,9 @@
 //! Reads and writes the objects of one kind. Each write asks the gate first, and its answer is put into the store.
 //!
-//! An [`ObjectApi`] makes the calls: [`ApiServer`] for a real cluster, a simulated one in histories and forecasts. A write is a
-//! patch with the UID of the object, so that it can't change another object of the same name or create an empty object
-//! (decisions.md 43). Whole objects are only created. Retries are made by the work queue. A write that the API server refused is
-//! not sent again before its pause is over ([`super::refusals`]).
+//! An [`ObjectApi`] makes the calls: [`ApiServer`] for a real cluster, or the API server of a simulation. A write is a patch with
+//! the UID of the object, so that it can't change another object of the same name or create an empty object (decisions.md 43).
+//! Whole objects are only created. Only the work queue retries. A write that the API server refused is not sent again before its
+//! pause is over ([`super::refusals`]).
 
 mod requests;
 
@@ -126,14 +126,15 @@ pub struct Page {
     pub next: Option<String>,
 }
 
-/// Reads and writes objects of one kind at an API server. Each call stands alone: gate, store and refusals belong to [`Objects`].
+/// Reads and writes objects of one kind at an API server. It does not use the gate, the store or the refusals, which belong to
+/// [`Objects`].
 ///
 /// Errors describe the call. After [`ApiError::outcome_unknown`] a write may have happened or not. [`ApiError::NotFound`] means
 /// that the object itself does not exist.
 #[async_trait]
 pub trait ObjectApi<K>: Send + Sync {
-    /// Waits before a write, where the implementation needs to. [`Objects`] asks the gate afterwards. The default does not wait.
-    /// With [`ApiServer`], a write waits in its lane instead, after the gate was asked, for at most a minute.
+    /// Waits before a write, if the implementation needs that. [`Objects`] asks the gate afterwards. The default does not wait: a
+    /// write of [`ApiServer`] waits in its lane after the gate was asked, for at most a minute.
     async fn before_write(&self) {}
 
     /// Reads an object.
@@ -159,7 +160,7 @@ pub trait ObjectApi<K>: Send + Sync {
 pub struct Objects<S: Snapshot> {
     api: Arc<dyn ObjectApi<S::Object>>,
     gate: Gate,
-    /// Refused writes, where they are recorded.
+    /// The record of refused writes. `None` if refusals are not recorded.
     refusals: Option<Refusals>,
     store: Option<Arc<Store<S>>>,
 }
@@ -226,8 +227,8 @@ where
     }
 
     /// Reads an object from the API server. `None` when the API server answers that this object does not exist. The store is
-    /// updated in both cases. After a `None` it forgets only the object that it had when the request was sent, because a new object
-    /// of that name may have been created since.
+    /// updated in both cases. After a `None`, only the object that was in the store when the request was sent is removed, because a
+    /// new object of the same name may have been created since.
     pub async fn get(&self, key: &ObjectKey) -> Result<Option<S>, ApiError> {
         if key.name.is_empty() {
             // With an empty name, the request would be a list.
@@ -263,7 +264,7 @@ where
     /// Reads all objects of the cluster with this label value from the API server and updates the store with each.
     ///
     /// # Errors
-    /// Those of every read. An answer that is no list is an error.
+    /// The errors of every read. An answer that is not a list is also an error.
     pub async fn with_label(&self, label: &str, value: &str) -> Result<Vec<S>, ApiError> {
         let query = ListQuery { selector: Some(format!("{label}={value}")), ..ListQuery::default() };
         let asked = self.store.as_ref().map(|store| store.moment());
@@ -277,7 +278,7 @@ where
     /// `holds` gets undecoded objects, so that an undecodable object is not missed.
     ///
     /// # Errors
-    /// Those of every read. An answer that is no list is an error.
+    /// The errors of every read. An answer that is not a list is also an error.
     pub async fn find_live(&self, namespace: &str, holds: impl Fn(&Value) -> bool) -> Result<Option<String>, ApiError> {
         let mut query =
             ListQuery { namespace: some_namespace(namespace), limit: Some(LIVE_PAGE), ..ListQuery::default() };
@@ -332,7 +333,7 @@ where
     /// Deletes an object if it still has the target's UID. An object that does not exist counts as deleted.
     ///
     /// # Errors
-    /// Those of every write; [`ApiError::Conflict`] when `how` names a version and the object has another one.
+    /// The errors of every write. [`ApiError::Conflict`] when `how` names a version and the object has another one.
     pub async fn delete(&self, target: &Target, how: DeleteHow<'_>) -> Result<Deleted<S>, ApiError> {
         self.api.before_write().await;
         self.gate.may_act()?;
@@ -357,7 +358,7 @@ where
     /// Deletes an object if it still has this version.
     ///
     /// # Errors
-    /// Those of every deletion; [`ApiError::Conflict`] when the object has changed.
+    /// The errors of every deletion. [`ApiError::Conflict`] when the object has changed.
     pub async fn delete_unchanged(&self, target: &Target, version: &str) -> Result<Deleted<S>, ApiError> {
         self.delete(target, DeleteHow { version: Some(version), ..DeleteHow::default() }).await
     }
@@ -394,7 +395,7 @@ fn some_namespace(namespace: &str) -> Option<String> {
     Some(namespace).filter(|namespace| !namespace.is_empty()).map(str::to_owned)
 }
 
-/// A write, in the form in which refusals are recorded. A new object is serialized only where a refusal of its owner is known.
+/// A write, in the form in which refusals are recorded. A new object is serialized only if a refusal for its owner is recorded.
 enum PendingWrite<'a, K> {
     New(&'a K),
     Change(Part, &'a Patch),

@@ -256,7 +256,7 @@ impl<S: Snapshot> Store<S> {
         self.apply_shared(Arc::new(object));
     }
 
-    /// As [`Self::apply`], for a shared object.
+    /// Does what [`Self::apply`] does, for a shared object.
     pub fn apply_shared(&self, object: Arc<S::Object>) {
         let object = S::of(object);
         let (key, version) = (object.key(), object.version());
@@ -295,7 +295,7 @@ impl<S: Snapshot> Store<S> {
         self.deleted(&ObjectKey::of(object), meta.uid.as_deref().unwrap_or_default(), version);
     }
 
-    /// As [`Self::delete`], for an object that can't be decoded.
+    /// Does what [`Self::delete`] does, for an object that can't be decoded.
     pub fn deleted(&self, key: &ObjectKey, uid: &str, version: u64) {
         let mut state = self.write();
         state.watched_version = state.watched_version.max(known(version));
@@ -354,7 +354,7 @@ impl<S: Snapshot> Store<S> {
         self.observe_shared(Arc::new(object))
     }
 
-    /// As [`Self::observe_write`], for a shared object.
+    /// Does what [`Self::observe_write`] does, for a shared object.
     pub fn observe_shared(&self, object: Arc<S::Object>) -> S {
         self.answered(S::of(object), None)
     }
@@ -403,7 +403,7 @@ impl<S: Snapshot> Store<S> {
         self.forget_since(key, uid, 0);
     }
 
-    /// As [`Self::forget`], with a version that the object has had.
+    /// Does what [`Self::forget`] does, with a version that the object has had.
     fn forget_since(&self, key: &ObjectKey, uid: &str, version: u64) {
         let mut state = self.write();
         state.newest = state.newest.max(known(version));

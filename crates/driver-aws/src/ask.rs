@@ -1,5 +1,5 @@
 //! Asks EC2 whether a class can be launched. Sends the launch request of the class as `DryRun`, and looks up what `DryRun` does not check.
-//! Nothing is made.
+//! Nothing is created.
 
 use std::collections::BTreeMap;
 
@@ -55,7 +55,7 @@ impl ClassCheck<'_> {
                 None
             }
         };
-        // Without an image the launch request would fail, so only the look-ups are made then.
+        // Without an image the launch request would fail. In this case, only the look-ups are made.
         let mut without_field = None;
         if let Some(root_device) = &root_device {
             let mut machine = Machine::default();
@@ -140,14 +140,14 @@ impl ClassCheck<'_> {
     /// Records a failure of EC2 as a finding of the class.
     ///
     /// # Errors
-    /// A failure that says nothing of the class.
+    /// The failure itself, if it says nothing about the class.
     fn record(&mut self, failure: Failure, at: FieldPath, value: &str) -> Result<(), Status> {
         let Failure { status, .. } = failure;
         match status.code {
             Code::Unauthenticated | Code::PermissionDenied => {
                 self.found.invalid(RULE, FieldPath::new("secretRef"), "", status.message);
             }
-            // There may be capacity again when a machine is made.
+            // There may be capacity again when a machine is created.
             Code::ResourceExhausted => self.found.warn(RULE, at, value, status.message),
             Code::InvalidArgument | Code::Internal | Code::NotFound => {
                 self.found.invalid(RULE, at, value, status.message);

@@ -1,4 +1,4 @@
-//! Credentials: the source that the Secrets of a class name, the requests to that source, and a cache of the answers.
+//! Credentials: where the Secrets of a class say to get them, the requests to that source, and a cache of the answers.
 
 use std::{
     collections::HashMap,
@@ -53,9 +53,9 @@ pub enum FileTrust {
 
 /// A Secret must not name a file below this directory. It holds the token of the process's own service account for the API server.
 const API_SERVER_TOKENS: &str = "/var/run/secrets/kubernetes.io/";
-/// How long before they expire credentials are renewed.
+/// Credentials are renewed this long before they expire.
 const RENEW_BEFORE: Duration = Duration::from_secs(5 * 60);
-/// The most sources in the cache.
+/// The maximum number of sources in the cache.
 const MAX_ENTRIES: usize = 256;
 /// The largest size of a token file, in bytes.
 const LONGEST_TOKEN: u64 = 64 * 1024;
@@ -177,11 +177,11 @@ type Slot = Arc<tokio::sync::Mutex<Entry>>;
 #[derive(Default)]
 struct Entry {
     credentials: Option<Credentials>,
-    /// When the source last gave no credentials, and why.
+    /// When a request for credentials last failed, and why.
     refused: Option<(Instant, Status)>,
 }
 
-/// The time after which a source without credentials is asked again. All machines of a class would otherwise ask it and wait.
+/// After a source gave no credentials, it is not asked again for this time. Otherwise every machine of the class would ask it and wait.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
 /// The longest time for an answer of the metadata service. The service is on the same host, so it answers quickly or not at all.
 const METADATA_TIMEOUT: Duration = Duration::from_secs(2);

@@ -98,7 +98,7 @@ impl Session<'_> {
     ) -> Result<T, Failure> {
         let answer = match self.credentials().await {
             Ok(credentials) => match self.sent(operation, &credentials, &read).await {
-                // Credentials may be revoked before they expire. EC2 has done nothing then, so the request may be repeated.
+                // Credentials may be revoked before they expire. EC2 does nothing for such a request, so the request may be repeated.
                 Err(failure) if failure.status.code == Code::Unauthenticated && self.source.is_renewable() => {
                     self.ec2.cache.forget(self.source.key(), &credentials).await;
                     let renewed = self.credentials().await?;
@@ -121,7 +121,7 @@ impl Session<'_> {
         let Ec2 { client, options, .. } = self.ec2;
         let url = address(&self.ec2.url("ec2", self.region, options.ec2_endpoint.as_ref()))?;
         let (target, body) = (url.to_string(), query.body());
-        // Each attempt is signed again, because signatures are valid for a few minutes only.
+        // Each attempt has a new signature, because signatures are valid for a few minutes only.
         let build = || {
             let form = Form { url: &target, service: "ec2", region: self.region, body: &body };
             let mut request = Request::post(url.clone()).header("content-type", FORM);
@@ -188,7 +188,7 @@ impl Session<'_> {
         self.call(operation, actions::read_launched).await
     }
 
-    /// All selected instances. A list with a missing page is a failure.
+    /// All selected instances. If a page is missing, the whole list is a failure.
     pub async fn instances(&self, selection: InstanceQuery<'_>) -> Result<Vec<Instance>, Failure> {
         let service = match selection {
             InstanceQuery::Id(_) => "instance_get_by_id",

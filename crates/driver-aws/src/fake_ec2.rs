@@ -59,7 +59,7 @@ pub struct State {
     pub headers: Vec<HeaderMap>,
     pub uris: Vec<String>,
     pub no_image: bool,
-    /// How many requests for an id find nothing although the instance exists.
+    /// The number of requests for an id that find nothing although the instance exists.
     pub stale_looks: usize,
     /// State and state reason of an instance after its launch.
     pub launches: Option<(&'static str, &'static str)>,

@@ -8,7 +8,7 @@ use std::{
 
 use machine_driver::Instant;
 
-/// The most client tokens that are remembered.
+/// The maximum number of client tokens that are remembered.
 const MAX_TOKENS: usize = 1000;
 
 /// The client tokens that have made an instance which EC2 does not show, with the time when the driver first noticed it.

@@ -1,9 +1,9 @@
-//! Amazon EC2: the fields of its classes, the rules over them, and the driver that makes instances.
+//! Amazon EC2: the fields of its classes, the rules for them, and the driver that creates instances.
 //!
 //! [`schema`] has the fields of a `providerSpec` and their types, [`rules`] the conditions between them, and [`secret`] the keys that the
-//! Secrets need. They apply to classes also if the driver runs in another process or the virtual cloud plays EC2. With the feature `driver`,
-//! [`AwsDriver`] makes requests to EC2: [`driver`] carries out what [`lookup`] and [`launch`] decide, [`ec2`] signs and sends requests,
-//! [`actions`] writes requests and reads answers, and [`ask`] asks EC2 whether a class can be launched.
+//! Secrets need. They apply to classes even if the driver runs in another process or the virtual cloud simulates EC2. With the feature
+//! `driver`, [`AwsDriver`] makes requests to EC2: [`driver`] carries out what [`lookup`] and [`launch`] decide, [`ec2`] signs and sends
+//! requests, [`actions`] writes requests and reads answers, and [`ask`] asks EC2 whether a class can be launched.
 //! Source: spec/providers §3; messages are those of machine-controller-manager-provider-aws.
 
 #![forbid(unsafe_code)]
@@ -69,7 +69,7 @@ pub const AWS: &str = "AWS";
 
 static SCHEMA: LazyLock<Value> = LazyLock::new(schema::provider_spec);
 
-/// The rules over classes for EC2.
+/// The rules for EC2 classes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AwsClasses;
 

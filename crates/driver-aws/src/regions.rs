@@ -4,7 +4,7 @@
 //! letters, digits and hyphens, and the host name ends with the suffix of the region's partition. Only the configuration of the process can name
 //! another endpoint.
 
-/// The most characters of a region.
+/// The maximum number of characters of a region.
 const LONGEST: usize = 40;
 
 /// Whether a text has the form of a region.

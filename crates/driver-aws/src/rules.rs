@@ -1,7 +1,8 @@
-//! What must hold between the fields of a `providerSpec` for EC2 (spec/providers §3.2).
+//! The rules for the fields of a `providerSpec` for EC2 (spec/providers §3.2).
 //!
-//! Kinds and texts are the original's. Paths are too, except that those inside a network interface carry its index. A
-//! field of the wrong type has been reported by the schema and is nobody's business here.
+//! The kinds and texts of the errors are those of the Go original. So are the paths, except that a path inside a
+//! network interface contains the index of the interface. The schema reports fields of the wrong type, so the rules
+//! ignore them.
 
 use std::collections::BTreeMap;
 

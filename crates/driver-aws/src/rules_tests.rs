@@ -1,4 +1,4 @@
-//! Tables of the rules over classes for EC2; a row shows what differs from a good class.
+//! Tests of the rules for EC2 classes, as tables. Each row shows only what differs from a valid class.
 
 #![allow(clippy::needless_pass_by_value, reason = "table rows build the values they pass")]
 

@@ -17,7 +17,7 @@ use super::{
 use crate::{ErrorCodes, OwnIdentity, fake_ec2::FakeEc2};
 use cloud_client::Secret;
 
-/// A driver that is connected to its fake EC2 through a proxy.
+/// A driver that is connected to a fake EC2 through a proxy.
 struct Wire {
     ec2: FakeEc2,
     proxy: FaultProxy,
@@ -181,7 +181,7 @@ async fn c_14_no_log_contains_a_secret() {
     driver.delete_machine(&within(60), request).await.unwrap();
     drop(logging);
     let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-    assert!(log.contains("signing request"), "the crate that signs tells of each request: {log}");
+    assert!(log.contains("signing request"), "the signing crate logs each request: {log}");
     for secret in ["the-secret-key", "the-session-token", "the-bootstrap-token", "IyEvYmluL3NoCmpvaW4gLS10"] {
         assert!(!log.contains(secret), "{secret} in {log}");
     }

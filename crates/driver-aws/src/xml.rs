@@ -2,7 +2,8 @@
 
 use roxmltree::{Document, Node, ParsingOptions};
 
-/// The most elements, attributes and texts of an answer. A full page of instances with all their tags and interfaces has half as many.
+/// The maximum number of elements, attributes and texts of an answer. A full page of instances with all their tags and interfaces has
+/// half as many.
 const MOST_NODES: u32 = 400_000;
 
 /// An answer of a service.

@@ -9,7 +9,8 @@ use machine_driver::Machine;
 
 use crate::wire::driver::Op;
 
-/// The most operations that are counted. Beyond this number all counts begin at 1 again, as they do after a restart of this process.
+/// The maximum number of operations that are counted. Beyond this number all counts begin at 1 again, as they do after a restart of this
+/// process.
 const MAX_OPERATIONS: usize = 16_384;
 
 /// The operations that have not succeeded yet, by request id, with the number of attempts.

@@ -71,7 +71,7 @@ pub struct Options {
     pub down_after: Duration,
     /// The time between two checks whether the driver answers and whether the files for TLS have changed.
     pub check_interval: Duration,
-    /// Is called when the driver comes up, when it goes down, and when the connection is given up.
+    /// Called when the driver comes up, when it goes down, and when this process closes the connection.
     pub on_change: Box<dyn Fn(&DriverState) + Send + Sync>,
 }
 
@@ -85,7 +85,7 @@ pub enum DriverState {
         /// The reason, for users.
         why: String,
     },
-    /// This process has given up the connection, because it ends.
+    /// This process is ending and has closed the connection.
     Ended,
 }
 
@@ -104,7 +104,7 @@ impl Options {
     }
 }
 
-/// What the task that keeps the connection and the callers share.
+/// The state that the callers share with the task that keeps the connection.
 pub struct Shared {
     pub(crate) version: String,
     pub(crate) history: InfoHistory,
@@ -190,7 +190,7 @@ impl ExternalDriver {
         answer
     }
 
-    /// The deadline of a call: that of the caller, or an earlier one if the driver limits the operation.
+    /// The deadline of a call: the deadline of the caller, or an earlier one if the driver limits the operation.
     fn deadline(&self, op: Op, cx: &OpContext) -> Instant {
         let limit = self.accepted().and_then(|info| info.limits.get(&op));
         limit.map_or(cx.deadline, |limit| cx.deadline.min(Instant::now() + *limit))
@@ -230,7 +230,7 @@ impl ExternalDriver {
         let mut sent = 0;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            // The slot may have become free at the deadline. The caller no longer waits then.
+            // If the slot became free only at the deadline, the caller no longer waits.
             if left.is_zero() {
                 return Err(late());
             }
@@ -322,8 +322,8 @@ fn fingerprint(request: &crate::wire::driver::ValidateRequest) -> u64 {
     hasher.finish()
 }
 
-/// The failure with the code that it has for this operation. A driver must implement creation and deletion, so `Unimplemented` is an
-/// internal error there.
+/// Corrects the code of a failure. Every driver must implement creation and deletion, so `Unimplemented` is an internal error for these
+/// operations.
 fn checked_code(op: Op, status: Status) -> Status {
     match (op, status.code) {
         (Op::Create | Op::Delete, Code::Unimplemented) => Status { code: Code::Internal, ..status },
@@ -462,7 +462,7 @@ impl Driver for ExternalDriver {
     }
 }
 
-/// Whether two ids name the same instance if the whole ids are compared.
+/// Compares two ids as whole texts, without regard to case.
 fn whole(machine: &str, node: &str) -> SameInstance {
     match (machine.is_empty() || node.is_empty(), machine.eq_ignore_ascii_case(node)) {
         (true, _) => SameInstance::Unknown,

@@ -14,7 +14,7 @@ use crate::wire::driver as wire;
 
 /// The API version of the objects in requests.
 const API_VERSION: &str = "machine.sapcloud.io/v1alpha1";
-/// The most VMs in one chunk of a list. A chunk of this size is far smaller than the largest message.
+/// The maximum number of VMs in one chunk of a list. A chunk of this size is far smaller than the largest message.
 const CHUNK: usize = 500;
 
 /// The fields of a request beside the objects.

@@ -7,7 +7,8 @@ use machine_driver::{Capabilities, DriverInfo};
 
 use crate::info::Accepted;
 
-/// The most changed answers that are kept, because their memory is never freed. Later changes take effect after a restart only.
+/// The maximum number of changed answers that are kept, because their memory is never freed. Later changes take effect after a
+/// restart only.
 const MAX_CHANGES: usize = 32;
 
 /// One answer of the driver, with a link to the next one.

@@ -193,7 +193,7 @@ async fn watch(shared: &Shared, channel: Channel) -> String {
     }
 }
 
-/// The time after which a watch of the health is opened again that the driver has ended or refused.
+/// If the driver ends or refuses the watch of its health, the watch is opened again after this time.
 const REOPEN_AFTER: Duration = Duration::from_secs(30);
 
 fn reopen_at(shared: &Shared, why: &str) -> Instant {

@@ -81,7 +81,7 @@ pub struct Session {
 
 struct State {
     session: Option<Session>,
-    /// The limit that the driver asked for, and the semaphore that all sessions share.
+    /// The number of concurrent calls that the driver asked for, and the semaphore for it, which all sessions share.
     slots: Option<(usize, Arc<Semaphore>)>,
     was_connected: bool,
     /// Since when the driver has been unhealthy or disconnected, and why. `None` for a healthy driver.
@@ -96,7 +96,7 @@ impl State {
     }
 }
 
-/// The connection to a driver. The task that keeps it and the callers share it.
+/// The connection to a driver. It is shared by the callers and by the task that keeps the connection.
 pub struct Link {
     driver: &'static str,
     down_after: Duration,
@@ -121,7 +121,7 @@ impl Link {
         {
             let mut state = self.state();
             state.sessions += 1;
-            // Calls of an earlier connection may still run, for example after a change of certificates. They count, too.
+            // Calls of an earlier connection may still run, for example after a change of certificates. They count against the limit too.
             let slots = match (accepted.at_once, state.slots.take()) {
                 (Some(at_once), Some((before, slots))) if before == at_once => Some((at_once, slots)),
                 (at_once, _) => at_once.map(|at_once| (at_once, Arc::new(Semaphore::new(at_once)))),

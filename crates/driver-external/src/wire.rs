@@ -1,4 +1,5 @@
-//! The messages and services of `proto/`, as they are generated (`tests/protocol.rs`). Requests carry Secrets, and print none of them.
+//! The messages and services of `proto/`, as they are generated (`tests/protocol.rs`). Requests contain Secrets, so their `Debug`
+//! output leaves the Secrets out.
 
 use std::fmt;
 
@@ -8,13 +9,13 @@ pub mod driver {
     include!("generated/machine.driver.v1.rs");
 }
 
-/// `grpc.health.v1`: whether a server serves.
+/// `grpc.health.v1`: the health service, which reports whether a server serves.
 #[allow(missing_docs, clippy::pedantic, clippy::allow_attributes)]
 pub mod health {
     include!("generated/grpc.health.v1.rs");
 }
 
-/// `google.rpc`: what details of a failure are wrapped in.
+/// `google.rpc`: the message that contains the details of a failure.
 #[allow(missing_docs, clippy::pedantic, clippy::allow_attributes)]
 pub mod rpc {
     include!("generated/google.rpc.rs");

@@ -21,9 +21,9 @@ use crate::{
     lookup::NextPage,
 };
 
-/// The most pages of a list. With more pages, the service probably repeats itself.
+/// The maximum number of pages of a list. With more pages, the service probably repeats itself.
 const MAX_PAGES: usize = 1000;
-/// The most tokens, and the most clients, in the caches.
+/// The maximum number of tokens, and of clients, in the caches.
 const MAX_ENTRIES: usize = 256;
 
 /// How often a list is read from its first page. Reading fails if the last object of a page is deleted before the next page is requested.

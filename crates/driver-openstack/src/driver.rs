@@ -60,7 +60,8 @@ impl OpenStackDriver {
     }
 }
 
-/// The most characters of a machine's name. The kubelet writes the name of its Node into a label, and the value of a label has at most 63.
+/// The maximum number of characters of a machine's name. The kubelet writes the name of its Node into a label, and the value of a label has
+/// at most 63.
 const LONGEST_NAME: usize = 63;
 
 /// The server of a machine.

@@ -186,7 +186,8 @@ async fn a_server_whose_build_lasts_keeps_no_list_from_being_read() {
     }
 }
 
-/// The codes of the network would say that the server is gone, or that there are several.
+/// The error codes of the network look-up (`NotFound`, `OutOfRange`) must not be returned: for a server they mean that it is gone, or that
+/// there are several.
 #[rstest]
 #[case::none(json!([{"name": "renamed", "podNetwork": true}]))]
 #[tokio::test(start_paused = true)]
@@ -199,7 +200,7 @@ async fn a_network_of_the_class_that_is_not_found_says_nothing_of_the_server(#[c
     assert_eq!(status.code, Code::Uninitialized, "{}", status.message);
 }
 
-/// Else the machine gets a second server.
+/// Otherwise the machine would get a second server.
 #[tokio::test(start_paused = true)]
 async fn a_short_page_of_namesakes_does_not_hide_the_server_of_the_machine() {
     let rig = Rig::new(json!({}));

@@ -1,7 +1,7 @@
 //! A small fake of `OpenStack` with faults, for the tests of the driver.
 //!
-//! It implements the transport, so that tests can pause the time. Its bodies have the form of the real services, which the tests in `tests/` use.
-//! It records every request.
+//! It implements the transport, so that tests can pause the time. Its bodies have the same form as the bodies of the real services. The tests in
+//! `tests/` use the real services. It records every request.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -41,14 +41,14 @@ pub struct State {
     pub faults: Vec<(&'static str, VecDeque<Fault>)>,
     pub log: Vec<(String, Value)>,
     pub headers: Vec<HeaderMap>,
-    /// How many requests still show a new server in BUILD, or a deleted server.
+    /// For this number of requests, a new server is still in BUILD, and a deleted server still exists.
     pub looks: usize,
-    /// The status of a new server after BUILD, and its fault.
+    /// The status of a new server after BUILD, and its fault message.
     pub becomes: (&'static str, Option<&'static str>),
     /// The status of a new volume after `creating`.
     pub volumes_become: &'static str,
     pub page: usize,
-    /// How many servers Nova finds twice for the first page, because it begins to build them meanwhile.
+    /// The number of servers that Nova finds twice for the first page, because it begins to build them while it makes the page.
     pub found_twice: usize,
     /// The number of logins so far. Only the token of the last one is valid.
     pub logins: usize,

@@ -1,7 +1,7 @@
-//! `OpenStack`: the fields of its classes, the rules over them, and the driver that makes servers.
+//! `OpenStack`: the fields of its classes, the rules for them, and the driver that creates servers.
 //!
-//! [`schema`] has the fields of a `providerSpec` and their types, [`rules`] the conditions between them, and [`secret`] the keys that the
-//! Secrets need. They apply to classes also if the driver runs in another process or the virtual cloud plays `OpenStack`. With the feature `driver`,
+//! [`schema`] has the fields of a `providerSpec` and their types, [`rules`] the conditions between them, and [`secret`] the keys that the Secrets
+//! need. They apply to classes even if the driver runs in another process or the virtual cloud simulates `OpenStack`. With the feature `driver`,
 //! [`OpenStackDriver`] makes requests to the services: [`driver`] implements the trait, [`create`], [`ports`] and [`remove`] carry out what
 //! [`lookup`] decides, with the bodies of [`bodies`], [`cloud`] logs in and sends requests, and [`nova`], [`neutron`] and [`storage`] have one
 //! function for each request. [`ask`] checks that the names and ids in a class exist.
@@ -78,7 +78,7 @@ pub const KIND: &str = "MachineProviderConfig";
 
 static SCHEMA: LazyLock<Value> = LazyLock::new(schema::provider_spec);
 
-/// The rules over classes for `OpenStack`.
+/// The rules for `OpenStack` classes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenStackClasses;
 

@@ -37,8 +37,8 @@ pub fn provider_id(region: &str, id: &str) -> String {
     format!("{PREFIX}{region}/{id}")
 }
 
-/// The identity of a server. It has addresses only for a server in a single network: with several networks, it is unknown which of the addresses
-/// other components use.
+/// The identity of a server. It contains addresses only if the server is in a single network. With several networks, it is unknown which of the
+/// addresses other components use.
 pub fn identity(region: &str, server: &Server, machine: &str) -> VmIdentity {
     let networks: Vec<_> = server.addresses.values().collect();
     let addresses = match networks.as_slice() {
@@ -134,8 +134,8 @@ fn owns(owner: &OwnerTags, server: &Server) -> bool {
 
 /// The server with the machine's provider id. `None` if it is deleted or belongs to another owner.
 ///
-/// A user may edit the tags of a class that has machines. Therefore a server with the machine's name and one key of the class's cluster belongs to
-/// the machine, whatever its other keys are.
+/// A user may edit the tags of a class that has machines. Therefore a server belongs to the machine if it has the machine's name and at least one tag
+/// key of the class's cluster. Its other keys may differ.
 pub fn named_by_id(server: Server, owner: &OwnerTags, machine: &str) -> Option<Server> {
     let is_of_cluster =
         || server.name == machine && owner.share_a_cluster_with(|key| server.metadata.contains_key(key));

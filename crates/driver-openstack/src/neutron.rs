@@ -17,7 +17,7 @@ pub struct Port {
     pub id: String,
     pub name: String,
     pub network_id: String,
-    /// The id of the server that uses the port. Empty if none does.
+    /// The id of the server that uses the port. Empty if no server uses it.
     pub device_id: String,
     pub description: Option<String>,
     pub tags: Vec<String>,

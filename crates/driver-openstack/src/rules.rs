@@ -1,7 +1,7 @@
-//! What must hold between the fields of a `providerSpec` for `OpenStack` (spec/providers §6.1).
+//! The rules for the fields of a `providerSpec` for `OpenStack` (spec/providers §6.1).
 //!
-//! Kinds and texts are the original's; paths name the fields as users write them. A field of the wrong type has been
-//! reported by the schema and is nobody's business here.
+//! The kinds and texts of the errors are those of the Go original. The paths name the fields as users write them. The
+//! schema reports fields of the wrong type, so the rules ignore them.
 
 use std::net::IpAddr;
 
@@ -12,9 +12,9 @@ use kube_values::{
 use machine_api::validation::{CLS_6, Node};
 use machine_driver::OwnerTags;
 
-/// The rule id of all findings here.
+/// The rule id of all findings in this file.
 const RULE: RuleId = CLS_6.id;
-/// Parts of the keys of the tags that prove whose a server is.
+/// The parts of the tag keys that identify the owner of a server.
 pub const CLUSTER_TAG: &str = "kubernetes.io-cluster-";
 pub const ROLE_TAG: &str = "kubernetes.io-role-";
 
@@ -40,7 +40,7 @@ pub fn provider_spec(config: Node<'_>, path: &FieldPath, found: &mut Findings) {
             found.required(RULE, path.child(field), detail);
         }
     }
-    // It becomes a part of provider ids.
+    // The region becomes a part of provider ids.
     if let Some(region) = spec.get("region").text().filter(|region| region.contains('/')) {
         found.invalid(RULE, path.child("region"), region, "must not contain a slash");
     }
@@ -52,7 +52,7 @@ pub fn provider_spec(config: Node<'_>, path: &FieldPath, found: &mut Findings) {
     tags_prove_ownership(spec.get("tags"), &path.child("tags"), found);
 }
 
-/// A field for which absent and empty are the same; one of another type is not empty.
+/// Whether a field is absent or an empty text. A value of another type is not empty.
 fn is_empty(field: Node<'_>) -> bool {
     field.text_or_empty() == Some("")
 }
@@ -117,7 +117,8 @@ fn pod_networks(spec: Node<'_>, path: &FieldPath, found: &mut Findings) {
     }
 }
 
-/// The network that a CIDR names, without the bits of a host; an address alone is a network of one.
+/// The network address and the prefix length of a CIDR. The host bits of the address are cleared. An address without a
+/// prefix length is a network with one address.
 pub fn network_of(cidr: &str) -> Option<(IpAddr, u8)> {
     let (address, length) = cidr.split_once('/').map_or((cidr, None), |(address, length)| (address, Some(length)));
     let address: IpAddr = address.parse().ok()?;
@@ -134,7 +135,7 @@ pub fn network_of(cidr: &str) -> Option<(IpAddr, u8)> {
     Some((network, length))
 }
 
-/// Servers are found again, and deleted, by these tags.
+/// The driver finds the servers of a machine, and deletes them, by these tags.
 fn tags_prove_ownership(tags: Node<'_>, path: &FieldPath, found: &mut Findings) {
     if !tags.is_absent() && tags.members().is_none() {
         return;

@@ -1,4 +1,4 @@
-//! Tables of the rules over classes for `OpenStack`; a row shows what differs from a good class.
+//! Tests of the rules for `OpenStack` classes, as tables. Each row shows only what differs from a valid class.
 
 #![allow(clippy::needless_pass_by_value, reason = "table rows build the values they pass")]
 

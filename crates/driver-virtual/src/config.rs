@@ -120,7 +120,7 @@ pub struct Spot {
 pub struct RateLimit {
     /// Calls per second.
     pub qps: f64,
-    /// The maximum of calls at once.
+    /// The maximum number of calls at once.
     pub burst: f64,
 }
 
@@ -183,7 +183,7 @@ pub struct VolumeSettings {
     pub attach: Duration,
     /// The time until a volume is detached.
     pub detach: Duration,
-    /// The maximum of attachments per node.
+    /// The maximum number of attachments per node.
     pub max_per_node: u64,
     /// The CSI drivers that are simulated.
     pub drivers: Vec<String>,

@@ -1,7 +1,7 @@
 //! The virtual cloud as a [`Driver`]: adds failure rules, waiting and storage to the calls of the cloud.
 //!
-//! Every call may be dropped at any await. The state of the cloud changes in one step under its lock. A requested VM appears also without its caller,
-//! and the next create finds it.
+//! Every call may be dropped at any await. The state of the cloud changes in one step under its lock. A requested VM is created even if its call was
+//! dropped, and the next create finds it.
 
 use std::{
     collections::BTreeSet,
@@ -66,7 +66,7 @@ impl VirtualCloud {
         self.running.get().ok_or_else(elsewhere)
     }
 
-    /// The cloud, if it serves this class. Called at the begin of every operation.
+    /// The cloud, if it serves this class. Called at the start of every operation.
     async fn serving(&self, class: &MachineClass) -> Result<&Arc<Shared>, Status> {
         let shared = self.shared()?;
         let served = &self.info.providers;
@@ -113,7 +113,7 @@ impl Shared {
     async fn create(&self, call: &MachineCall) -> Result<CreatedVm, Status> {
         let (admission, failure) = self.admit(Operation::Create, call).await?;
         if admission.verdict == Verdict::Repeat {
-            // The answer of the first request is lost, also if it failed.
+            // The answer to the first request is lost, even if that request failed.
             drop(self.with(|cloud, now| cloud.create(call, now)));
         }
         let step = match self.with(|cloud, now| cloud.create(call, now)) {
@@ -178,7 +178,7 @@ impl Shared {
         Ok(listed)
     }
 
-    /// Stores the state before the answer.
+    /// Stores the state. A call is answered only after this.
     async fn keep(&self) -> Result<(), Status> {
         self.commit().await.map_err(|error| Status::new(Code::Internal, error.to_string()))
     }
@@ -234,7 +234,7 @@ impl Driver for VirtualCloud {
         self.owner(class).map(|owner| owner.to_string()).unwrap_or_default()
     }
 
-    /// In all impersonated clouds, the last part of a provider id names the instance.
+    /// In all impersonated clouds, the last part of a provider id is the id of the instance.
     fn same_instance(&self, machine: &str, node: &str) -> SameInstance {
         machine_driver::same_instance::by_last_segment(machine, node)
     }
@@ -292,7 +292,7 @@ impl MachineCall {
         let (machine, class) = (&request.machine, &request.class);
         let meta = &machine.metadata;
         let namespace = meta.namespace.clone().or_else(|| class.metadata.namespace.clone()).unwrap_or_default();
-        // The machine of an orphan VM is not stored, so that it has no UID.
+        // An orphan VM has no stored machine, so the machine in its request has no UID.
         let target = if meta.uid.is_some() { super::cloud::Target::Machine } else { super::cloud::Target::OneVm };
         Self {
             namespace,

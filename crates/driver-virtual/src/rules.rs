@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{draw::Fingerprint, reader::Section};
 use machine_driver::{Code, Status};
 
-/// A call of the cloud.
+/// A call to the cloud.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Operation {
     /// `CreateMachine`.
@@ -86,7 +86,7 @@ impl Glob {
     pub fn matches(&self, text: &str) -> bool {
         let (pattern, text): (Vec<char>, Vec<char>) = (self.0.chars().collect(), text.chars().collect());
         let (mut at, mut seen) = (0, 0);
-        // Where to continue when the last star must match one more character.
+        // Where to continue if the last `*` must match one more character.
         let mut back: Option<(usize, usize)> = None;
         while seen < text.len() {
             match pattern.get(at) {
@@ -179,7 +179,7 @@ pub struct FailureRule {
     pub pattern: Pattern,
     /// The probability from 0 to 1.
     pub rate: f64,
-    /// The maximum of hits.
+    /// The maximum number of hits.
     pub count: Option<u64>,
     /// The start of the window, after the start of the simulation.
     pub from: Duration,
@@ -256,7 +256,7 @@ struct EffectWord {
     word: &'static str,
     /// The only operation with this effect. `None` means all operations.
     of: Option<Operation>,
-    /// The code of the failure if the rule has none.
+    /// The default code of the failure, for a rule without a code.
     code: Option<Code>,
     /// Makes the effect with this duration.
     made: fn(Duration) -> FailureEffect,
@@ -283,7 +283,7 @@ const EFFECTS: [EffectWord; 8] = [
     effect("auth-failure", None, Some(Code::Unauthenticated), |_| FailureEffect::Error),
 ];
 
-/// What happens to a new VM, if not the normal path.
+/// What happens to a new VM instead of its normal life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The VM runs, but its Node never registers.

@@ -132,7 +132,7 @@ impl VmTemplate {
         !self.cluster.is_empty()
     }
 
-    /// Whether VMs of the other template belong to the same cluster and role. VMs without a known owner belong to all.
+    /// Whether VMs of the other template belong to the same cluster and role. VMs without a known owner belong to every owner.
     pub fn owns(&self, other: &Self) -> bool {
         !other.has_owner() || (self.cluster == other.cluster && self.role == other.role)
     }
@@ -148,7 +148,7 @@ impl VmTemplate {
         }
     }
 
-    /// The thousandths of cores.
+    /// The number of cores, in thousandths.
     pub fn milli_cores(&self) -> u64 {
         let cores = self.capacity.get("cpu").and_then(thousandths).unwrap_or(1000);
         u64::try_from(cores).unwrap_or(0)
@@ -164,8 +164,8 @@ impl VmTemplate {
             _ => format!("virtual:///{}/{}/{}", self.region, self.zone, instance.hex()),
         }
     }
-    /// The provider id in the format of the cloud controller manager on the Node. The formats differ for every provider, so that a comparison as
-    /// texts fails in tests.
+    /// The provider id in the format of the cloud controller manager on the Node. For every provider this format differs from the format of
+    /// [`Self::provider_id`], so that tests find code that compares the ids as texts.
     pub fn node_provider_id(&self, provider_id: &str) -> String {
         let (scheme, path) = provider_id.split_once("://").unwrap_or((VIRTUAL, provider_id));
         let instance = last_segment(provider_id).unwrap_or_default();
@@ -177,7 +177,7 @@ impl VmTemplate {
                  Microsoft.Compute/virtualMachines/{instance}"
             ),
             "openstack" => format!("openstack:///{instance}"),
-            // Two slashes instead of three, as at GCP, or the other way round.
+            // Two slashes instead of three, as on GCP, or three instead of two.
             _ => match path.strip_prefix('/') {
                 Some(path) => format!("{scheme}://{path}"),
                 None => format!("{scheme}:///{path}"),
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn c03_a_provider_spec_that_is_a_list_is_no_reason_to_panic() {
+    fn c03_a_provider_spec_that_is_a_list_does_not_cause_a_panic() {
         assert_eq!(VmTemplate::of_class(&class("virtual", json!([1]))).zone, "sim-1a");
     }
 

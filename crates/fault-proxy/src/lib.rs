@@ -1,4 +1,4 @@
-//! A proxy that injects faults, for tests. It stands before a cloud API that uses HTTP/1.1.
+//! A proxy that injects faults, for tests. It forwards requests to a cloud API over HTTP/1.1.
 //!
 //! ```no_run
 //! # async fn example() -> std::io::Result<()> {
@@ -13,9 +13,9 @@
 //! # }
 //! ```
 //!
-//! All rules that match a request apply: their [`Fault::Delay`]s add up, and of their other faults the first one happens. A request
-//! without a matching rule is forwarded unchanged, including `Host` and signature. All requests are recorded. As a cloud does, the
-//! proxy completes a request even if the client closes its connection.
+//! All rules that match a request apply. Their [`Fault::Delay`]s add up. Of their other faults, only the first one happens. A
+//! request without a matching rule is forwarded unchanged, including `Host` and signature. All requests are recorded. Like a
+//! cloud, the proxy completes a request even if the client closes its connection.
 
 #![forbid(unsafe_code)]
 
@@ -40,7 +40,7 @@ pub use rules::{Fault, ReceivedRequest, Rule, action, any, request};
 pub struct Reply {
     /// The status.
     pub status: StatusCode,
-    /// Headers and their values, without those of the connection.
+    /// Headers and their values, without the headers of the connection.
     pub headers: Vec<(String, String)>,
     /// The body.
     pub body: Bytes,
@@ -74,8 +74,8 @@ struct Shared {
     requests: Mutex<Vec<ReceivedRequest>>,
     token: Mutex<Option<String>>,
     once: Mutex<Vec<Matches>>,
-    /// Responses to requests that are forwarded only once, by token or by the whole request. The lock is held while such a request
-    /// is forwarded, so that two equal requests are never forwarded at the same time.
+    /// The responses to requests that are forwarded only once. The key is the token or the whole request. The lock is held while
+    /// such a request is forwarded, so that two equal requests are never forwarded at the same time.
     made: tokio::sync::Mutex<HashMap<String, Reply>>,
     /// The first response to each request.
     remembered: Mutex<HashMap<String, Reply>>,
@@ -136,14 +136,14 @@ impl FaultProxy {
         lock(&self.shared.rules).clear();
     }
 
-    /// Forwards only the first request with each value of this parameter. Later ones get the response to the first, even if the
-    /// client did not receive it then.
+    /// Forwards only the first request with each value of this parameter. Later requests with the value get the response to the
+    /// first one, even if the client did not receive it at that time.
     pub fn keep_to_tokens(&self, parameter: &str) {
         *lock(&self.shared.token) = Some(parameter.to_owned());
     }
 
-    /// Forwards a matching request only until it succeeds. Later equal requests get that response, even if the client did not
-    /// receive it then.
+    /// Forwards a matching request only until it succeeds. Later equal requests get the same response, even if the client did
+    /// not receive it at that time.
     pub fn forward_once(&self, matches: impl Fn(&ReceivedRequest) -> bool + Send + Sync + 'static) {
         lock(&self.shared.once).push(Arc::new(matches));
     }

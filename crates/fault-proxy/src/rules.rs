@@ -34,12 +34,12 @@ impl ReceivedRequest {
         Self { method: head.method.clone(), path, parameters, headers: head.headers.clone(), body }
     }
 
-    /// The value of a parameter; empty without it.
+    /// The value of a parameter. Empty if the request does not have it.
     pub fn parameter(&self, name: &str) -> &str {
         self.parameters.get(name).map_or("", String::as_str)
     }
 
-    /// Equal for equal requests.
+    /// A text that is equal for equal requests.
     pub(crate) fn key(&self) -> String {
         format!("{} {} {:?}", self.method, self.path, self.parameters)
     }
@@ -65,40 +65,40 @@ pub fn any(_: &ReceivedRequest) -> bool {
 /// What happens to a request.
 #[derive(Clone, Debug)]
 pub enum Fault {
-    /// It waits, and is then handled.
+    /// The request waits, and is then handled.
     Delay(Duration),
-    /// This response is sent; nothing is forwarded.
+    /// This response is sent. The request is not forwarded.
     Answer(Reply),
-    /// The connection is closed; nothing is forwarded.
+    /// The connection is closed. The request is not forwarded.
     Drop,
-    /// It is forwarded; then the connection is closed without a response.
+    /// The request is forwarded. Then the connection is closed without a response.
     LoseReply,
-    /// It is forwarded; the connection is closed after this number of bytes of the response body.
+    /// The request is forwarded. The connection is closed after this number of bytes of the response body.
     Cut(usize),
-    /// The first response to an equal request is sent again. Without one the request is forwarded.
+    /// The first response to an equal request is sent again. If there is no such response, the request is forwarded.
     Stale,
-    /// Nothing is forwarded, and no response is sent while the proxy lives.
+    /// The request is not forwarded, and no response is sent while the proxy lives.
     NoResponse,
 }
 
 pub(crate) type Matches = Arc<dyn Fn(&ReceivedRequest) -> bool + Send + Sync>;
 
-/// A fault, and the requests that it happens to.
+/// A fault, and the requests to which it happens.
 #[derive(Clone)]
 pub struct Rule {
     matches: Matches,
     fault: Fault,
-    /// The number of requests that it still happens to.
+    /// The number of further requests to which the fault happens. `None` for all requests.
     left: Option<usize>,
-    /// It happens to every n-th matching request only.
+    /// The fault happens only to every n-th matching request.
     every: usize,
-    met: usize,
+    matched: usize,
 }
 
 impl Rule {
     /// The fault happens to all matching requests.
     pub fn new(matches: impl Fn(&ReceivedRequest) -> bool + Send + Sync + 'static, fault: Fault) -> Self {
-        Self { matches: Arc::new(matches), fault, left: None, every: 1, met: 0 }
+        Self { matches: Arc::new(matches), fault, left: None, every: 1, matched: 0 }
     }
 
     /// Limits the fault to this number of requests.
@@ -119,12 +119,12 @@ impl Rule {
     }
 
     /// The fault for this request, if any.
-    pub(crate) fn meet(&mut self, received: &ReceivedRequest) -> Option<Fault> {
+    pub(crate) fn fault_for(&mut self, received: &ReceivedRequest) -> Option<Fault> {
         if self.left == Some(0) || !(self.matches)(received) {
             return None;
         }
-        self.met += 1;
-        if !(self.met - 1).is_multiple_of(self.every) {
+        self.matched += 1;
+        if !(self.matched - 1).is_multiple_of(self.every) {
             return None;
         }
         self.left = self.left.map(|left| left - 1);

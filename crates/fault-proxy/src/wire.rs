@@ -30,7 +30,7 @@ pub async fn serve(listener: TcpListener, shared: Arc<Shared>) {
         let (client, shared) = (client.clone(), Arc::clone(&shared));
         connections.spawn(async move {
             let service = service_fn(|request| answer(&shared, &client, request));
-            // A fault that closes the connection is an error here.
+            // The result is ignored, because a fault that closes the connection is an error here.
             let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         });
         while connections.try_join_next().is_some() {}
@@ -76,7 +76,7 @@ fn faults(shared: &Shared, received: &ReceivedRequest) -> (Duration, Option<Faul
         if met.is_some() && !rule.is_delay() {
             continue;
         }
-        match rule.meet(received) {
+        match rule.fault_for(received) {
             Some(Fault::Delay(more)) => delay += more,
             Some(fault) => met = Some(fault),
             None => {}
@@ -116,7 +116,7 @@ async fn forwarded(
     forwarding.await.map_err(io::Error::other)?
 }
 
-/// Equal for repetitions of a request that is forwarded only once; `None` for any other request.
+/// A key that is equal for all repetitions of a request that is forwarded only once. `None` for any other request.
 fn identity(shared: &Shared, received: &ReceivedRequest) -> Option<String> {
     let token = lock(&shared.token).as_deref().map(|name| received.parameter(name).to_owned());
     let once = || lock(&shared.once).iter().any(|matches| matches(received)).then(|| received.key());
@@ -140,7 +140,7 @@ async fn sent(shared: &Shared, client: &HttpClient, head: &Parts, received: &Rec
     Ok(Reply { status: head.status, headers: passed_on(&head.headers), body })
 }
 
-/// The headers of a response, without those of its connection.
+/// The headers of a response, without the headers of the connection.
 fn passed_on(headers: &HeaderMap) -> Vec<(String, String)> {
     let of_connection = [header::CONNECTION, header::TRANSFER_ENCODING, header::CONTENT_LENGTH, header::DATE];
     let kept = headers.iter().filter(|(name, _)| !of_connection.contains(name));

@@ -19,7 +19,7 @@ const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
 /// The lifetime of a token: longer than a development server runs.
 const LIFETIME: SignedDuration = SignedDuration::from_hours(365 * 24);
 
-/// The account whose token is missing in a Secret; none if the Secret needs no token.
+/// The account whose token is missing in a Secret. `None` if the Secret needs no token.
 fn waits_for(secret: &Value) -> Option<&str> {
     let has_token = secret["data"]["token"].as_str().is_some_and(|token| !token.is_empty());
     let account = secret["metadata"]["annotations"][ACCOUNT].as_str()?;

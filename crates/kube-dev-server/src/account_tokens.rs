@@ -58,7 +58,7 @@ impl AccountTokens {
         made.as_ref()
     }
 
-    /// Signs a token for an account; none without a key.
+    /// Signs a token for an account. `None` without a key.
     pub(super) fn issue(&self, holder: &Holder<'_>, id: &str, now: Timestamp, until: Timestamp) -> Option<String> {
         let claims = json!({
             "iss": ISSUER, "aud": [ISSUER], "sub": format!("system:serviceaccount:{}:{}", holder.namespace, holder.name),
@@ -73,8 +73,8 @@ impl AccountTokens {
         Some(format!("{signed}.{}", BASE64_URL_SAFE_NO_PAD.encode(numbers_of(&signature)?)))
     }
 
-    /// The user of a token; none if the signature or the time is not valid, or the account is another one. `uid_of` returns the UID of the account
-    /// with a namespace and a name.
+    /// The user of a token. `None` if the signature or the time is not valid, or the account is another one. `uid_of` returns the UID of the
+    /// account with a namespace and a name.
     pub(super) fn user(
         &self,
         token: &str,

@@ -212,7 +212,7 @@ impl Server {
         Err(ApiStatus::internal(format!("failed calling webhook {:?}: {why}", text(webhook, "/name"))))
     }
 
-    /// The version of the kind that the rules of a webhook match; none if they do not match.
+    /// The version of the kind that the rules of a webhook match. `None` if they do not match.
     fn kind_for(&self, webhook: &Value, review: &Review<'_>) -> Option<Arc<Served>> {
         let call = review.call;
         let wants = |served: &Served| {
@@ -370,7 +370,8 @@ const fn capitalised(operation: Operation) -> &'static str {
     }
 }
 
-/// Whether all CEL conditions of a webhook hold. A condition that does not hold decides, even if the evaluation of another one fails.
+/// Whether all CEL conditions of a webhook hold. If one condition does not hold, the webhook does not match, even if the evaluation of another
+/// condition fails.
 fn conditions_hold(webhook: &Value, request: &Value) -> Result<bool, String> {
     let mut failed = None;
     for condition in webhook["matchConditions"].as_array().into_iter().flatten() {

@@ -97,7 +97,7 @@ impl Attributes {
         Self::of_resource(&request, &Method::POST, &Query::default())
     }
 
-    /// The attributes in an access review; none if the review has neither a resource nor a path.
+    /// The attributes in an access review. `None` if the review has neither a resource nor a path.
     pub(super) fn of_review(spec: &Value) -> Option<Self> {
         let part = |at: &str| text(spec, at).to_owned();
         if spec["resourceAttributes"].is_object() {
@@ -266,7 +266,8 @@ fn rule_allows(rule: &Value, attributes: &Attributes) -> bool {
     }
 }
 
-/// The rules of an aggregated role: the rules of all roles that it selects, sorted by the names of the roles. None for a role that is not aggregated.
+/// The rules of an aggregated role: the rules of all roles that it selects, sorted by the names of the roles. `None` for a role that is not
+/// aggregated.
 pub(super) fn aggregated(role: &Value, all: &[(String, Arc<Stored>)]) -> Option<Vec<Value>> {
     let selectors = role["aggregationRule"]["clusterRoleSelectors"].as_array()?;
     let mut rules: Vec<Value> = Vec::new();

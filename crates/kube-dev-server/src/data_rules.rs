@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use super::{kinds::Served, write_rules::remove};
 use kube_protocol::status::{ApiStatus, Cause};
 
-/// The most bytes of the data of an object, decoded.
+/// The maximum number of bytes of the data of an object, decoded.
 const DATA_LIMIT: usize = 1024 * 1024;
-/// The most characters of a key.
+/// The maximum number of characters of a key.
 const LONGEST_KEY: usize = 253;
 
 /// Converts the data of an object to its stored form. Values that are not base64 are refused.

@@ -27,7 +27,7 @@ pub(super) const FOREGROUND: &str = "foregroundDeletion";
 /// The finalizer of an object that waits until its dependents have no reference to it.
 pub(super) const ORPHAN: &str = "orphan";
 
-/// The most attempts of a deletion, when other writes change the object in between.
+/// The maximum number of attempts of a deletion, when other writes change the object in between.
 const TRIES: usize = 8;
 
 /// The result of a deletion.
@@ -125,7 +125,7 @@ impl Server {
         Err(call.modified())
     }
 
-    /// The object marked for deletion; none if it can be removed at once.
+    /// The object marked for deletion. `None` if it can be removed at once.
     fn pending(&self, served: &Served, old: &Value, options: &DeleteOptions) -> Option<Value> {
         let mut object = old.clone();
         let grace = grace_of(served, old, options);

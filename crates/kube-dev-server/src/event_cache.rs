@@ -11,9 +11,9 @@ use bytes::Bytes;
 
 use super::kinds::Served;
 
-/// The most events in the cache.
+/// The maximum number of events in the cache.
 const MAX_EVENTS: usize = 1_000;
-/// The most bytes of all events in the cache.
+/// The maximum number of bytes of all events in the cache.
 const MAX_BYTES: usize = 8 * 1024 * 1024;
 
 /// The encoded event of a change, in one version of its kind.

@@ -235,7 +235,8 @@ fn compare(old: &Value, new: &Value, schema: &Schema, changed: &mut FieldSet, re
         return;
     }
     let (Some(before), Some(after)) = (named_parts(old, schema), named_parts(new, schema)) else {
-        // One of the values is owned as a whole: all fields of the new value are changed, and all fields of the old value are removed.
+        // One of the values is owned as a whole. So all fields of the new value count as changed, and all fields of the old value as
+        // removed.
         changed.union(&of_value(new, schema));
         let mut gone = of_value(old, schema);
         gone.subtract(&of_value(new, schema));

@@ -1,5 +1,5 @@
-//! JSON patches with limits. Each copy operation can double an object, so that thirty operations fill the memory. Each move operation can nest an
-//! object deeper.
+//! JSON patches with limits. Each copy operation can double the size of an object, so that thirty operations can fill the memory. Each move
+//! operation can nest an object deeper.
 //!
 //! Source: spec/extension-apiserver §4.4; the limit of copies is the limit of kube-apiserver.
 
@@ -119,7 +119,7 @@ mod tests {
         }
     }
 
-    /// The client of this test reads 127 levels. Managed fields and lists contain an object some levels deep.
+    /// The client of this test reads at most 127 levels. In managed fields and lists, an object is nested some levels deeper.
     #[tokio::test(start_paused = true)]
     async fn the_deepest_object_can_be_read_alone_and_in_a_list() {
         let cluster = cluster([]);

@@ -16,10 +16,10 @@ enum Step {
 pub struct JsonPath(Vec<Step>);
 
 impl JsonPath {
-    /// Reads a path; braces around it are allowed.
+    /// Parses a path. Braces around the path are allowed.
     ///
     /// # Errors
-    /// With what can't be read.
+    /// The part of the text that can't be read.
     pub fn parse(text: &str) -> Result<Self, String> {
         let unreadable = |rest: &str| format!("cannot read {rest:?} in JSONPath {text:?}");
         let mut rest = text.trim().trim_start_matches('{').trim_end_matches('}').trim_start_matches('$');
@@ -53,13 +53,13 @@ impl JsonPath {
         found
     }
 
-    /// The names on the way, if it is a plain path of fields.
+    /// The field names of the path. `None` if the path has other steps than fields.
     pub fn fields(&self) -> Option<Vec<&str>> {
         self.0.iter().map(|step| if let Step::Field(name) = step { Some(name.as_str()) } else { None }).collect()
     }
 }
 
-/// The field at the start of a text, where `\.` is a dot inside a name, and what follows it.
+/// The field name at the start of a text, and the rest of the text. In a name, `\.` stands for a dot.
 fn field_name(text: &str) -> (String, &str) {
     let mut name = String::new();
     let mut characters = text.char_indices();
@@ -73,7 +73,7 @@ fn field_name(text: &str) -> (String, &str) {
     (name, "")
 }
 
-/// Where the bracket ends, quotes heeded.
+/// The index of the closing bracket. Brackets in quotes do not count.
 fn closing(text: &str) -> Option<usize> {
     let mut quote = None;
     for (at, character) in text.char_indices() {
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_path_is_refused() {
+    fn an_invalid_path_is_refused() {
         assert!(JsonPath::parse(".a[").is_err());
         assert!(JsonPath::parse(".a[?(x)]").is_err());
     }

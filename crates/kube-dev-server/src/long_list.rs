@@ -16,9 +16,9 @@ use super::{
     store::Stored,
 };
 
-/// Lists with at least this number of objects are encoded in parts.
+/// A list with at least this number of objects is encoded in parts.
 const LONG: usize = 500;
-/// The objects of a part.
+/// The number of objects in a part.
 const PART: usize = 100;
 
 /// A list that is being encoded.

@@ -24,7 +24,7 @@ use kube_protocol::{
     status::{ApiStatus, Cause},
 };
 
-/// The most operations of a JSON patch.
+/// The maximum number of operations of a JSON patch.
 const MAX_OPERATIONS: usize = 10_000;
 
 enum Patch {

@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 
 const DOCUMENT: &[u8] = include_bytes!("builtin/protobuf.json.gz");
 const MAGIC: &[u8] = b"k8s\0";
-/// The most levels of nested messages. Without a limit schemas can be nested to any depth.
+/// The maximum number of levels of nested messages. Without a limit schemas can be nested to any depth.
 const MAX_DEPTH: usize = 64;
 /// The fields of the envelope `k8s.io/apimachinery/pkg/runtime.Unknown`.
 const TYPE: u64 = 1;

@@ -17,9 +17,9 @@ use tokio::sync::watch;
 
 use super::persistence::{Durable, Record};
 
-/// The most changes in the history of a resource.
+/// The maximum number of changes in the history of a resource.
 const HISTORY: usize = 20_000;
-/// The most memory of the history of a resource, in estimated bytes.
+/// The maximum memory of the history of a resource, in estimated bytes.
 const HISTORY_BYTES: usize = 64 * 1024 * 1024;
 /// The field of the metadata that records the owner of each field.
 pub(super) const MANAGED: &str = "managedFields";

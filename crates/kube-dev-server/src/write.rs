@@ -26,9 +26,9 @@ use kube_protocol::{
     status::{ApiStatus, Cause},
 };
 
-/// The most attempts of a write without a precondition, when other writes change the object in between.
+/// The maximum number of attempts of a write without a precondition, when other writes change the object in between.
 const TRIES: usize = 8;
-/// The most generated names that are tried when names are in use.
+/// The maximum number of generated names that are tried when names are in use.
 const NAME_TRIES: usize = 8;
 
 /// The proposed new state of an object.

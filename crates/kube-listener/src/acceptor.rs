@@ -23,7 +23,7 @@ use crate::{ConnectionLimits, Rejection};
 pub struct Acceptor {
     /// The listener.
     pub listener: TcpListener,
-    /// Does the TLS handshake; none for plain HTTP.
+    /// Does the TLS handshake. `None` for plain HTTP.
     pub tls: Option<TlsAcceptor>,
     /// The limits of each connection.
     pub limits: ConnectionLimits,
@@ -33,7 +33,7 @@ pub struct Acceptor {
     pub tasks: TaskTracker,
 }
 
-/// An open connection. It counts as closed when this is dropped.
+/// An open connection. When the value is dropped, the connection counts as closed.
 struct OpenConnection {
     observer: Arc<dyn Observer>,
     permit: Arc<ConnectionPermit>,
@@ -112,7 +112,7 @@ impl OpenConnection {
         handler: Arc<H>,
         stop: Stop,
     ) {
-        // Answers are small and awaited; a delayed acknowledgement would cost 40 ms.
+        // Answers are small, and clients wait for them. Without this, a delayed acknowledgement would cost 40 ms.
         if let Err(error) = stream.set_nodelay(true) {
             debug!(peer = %address, "cannot set TCP_NODELAY: {error}");
         }

@@ -17,8 +17,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::ConnectionLimits;
 
-/// Bytes that a client may send while no request is being answered. An idle connection sends a few frames a minute. The rest of a refused body is
-/// smaller, and the head of a request is much smaller.
+/// Bytes that a client may send while no request is being answered. An idle connection sends a few frames a minute. The unread rest of a refused
+/// body is smaller than this, and the head of a request is much smaller.
 const IDLE_BYTES: u64 = 1 << 20;
 /// Messages that a client may send at once while no request is being answered: the rest of a refused body.
 const IDLE_MESSAGES: u64 = 256;
@@ -40,7 +40,7 @@ struct State {
     requests: AtomicUsize,
     /// When the last request ended.
     idle_since: AtomicU64,
-    /// When the first byte of the present head came, with HTTP/1.1; [`NO_HEAD`] otherwise.
+    /// When the first byte of the current head came, for HTTP/1.1. [`NO_HEAD`] if no head is being received.
     head_since: AtomicU64,
     /// Whether bytes between requests are the head of the next request.
     has_heads: AtomicBool,
@@ -88,7 +88,7 @@ impl Activity {
         self.0.began + Duration::from_millis(millis)
     }
 
-    /// From now on requests are expected. The first one is expected at once.
+    /// Starts to wait for requests. The time for the first head begins at once.
     pub(super) fn start(&self, protocol: Protocol) {
         let now = self.now();
         self.0.idle_since.store(now, Ordering::Relaxed);
@@ -98,7 +98,7 @@ impl Activity {
         }
     }
 
-    /// A request is being answered until the guard is dropped.
+    /// Records that a request is being answered, until the guard is dropped.
     pub(super) fn request(&self) -> RequestGuard {
         let state = &self.0;
         state.requests.fetch_add(1, Ordering::Relaxed);
@@ -108,7 +108,7 @@ impl Activity {
         RequestGuard { activity: self.clone(), is_answered: false }
     }
 
-    /// The client has sent bytes.
+    /// Records that the client has sent bytes.
     ///
     /// # Errors
     /// When a client that has no request sends too many bytes or messages.
@@ -140,7 +140,7 @@ impl Activity {
         (since != NO_HEAD).then(|| self.at(since) + self.0.limits.header)
     }
 
-    /// When the connection is to be closed if no request comes before; none while a request is being answered.
+    /// When the connection must be closed if no request comes before. `None` while a request is being answered.
     pub(super) fn idle_deadline(&self) -> Option<Instant> {
         let is_idle = self.0.requests.load(Ordering::Relaxed) == 0;
         is_idle.then(|| self.at(self.0.idle_since.load(Ordering::Relaxed)) + self.0.limits.idle)
@@ -151,7 +151,7 @@ impl Activity {
         &self.0.exhausted
     }
 
-    /// The client has reset a request before there was an answer.
+    /// Records that the client has reset a request before it was answered.
     fn count_reset(&self) {
         let now = self.now();
         let mut resets = self.0.resets.lock().unwrap_or_else(PoisonError::into_inner);
@@ -173,7 +173,7 @@ pub(super) struct RequestGuard {
 }
 
 impl RequestGuard {
-    /// There is an answer. Its body may still be being sent.
+    /// Records that the request is answered. The body of the answer may still be in transit.
     pub(super) fn set_answered(&mut self) {
         self.is_answered = true;
     }
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn th_11_a_client_without_a_request_may_send_so_many_bytes() {
+    fn th_11_bytes_without_a_request_are_limited() {
         let activity = activity();
         let most = usize::try_from(IDLE_BYTES).unwrap();
         assert!(activity.receive(most).is_ok());
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn th_11_a_client_without_a_request_may_send_so_many_messages() {
+    async fn th_11_messages_without_a_request_are_limited() {
         let activity = activity();
         activity.start(Protocol::Http2);
         let many = |count: u64| (0..count).map(|_| activity.receive(1)).collect::<io::Result<Vec<_>>>().is_ok();
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn th_10_a_client_may_reset_so_many_requests_in_ten_seconds() {
+    async fn th_10_resets_within_ten_seconds_are_limited() {
         let activity = activity();
         for _ in 0..10 {
             (0..100).for_each(|_| drop(activity.request()));

@@ -18,7 +18,7 @@ use kube_protocol::status::ApiStatus;
 pub struct LargeBodies(Arc<Semaphore>);
 
 impl LargeBodies {
-    /// Memory for so many bytes.
+    /// Creates a limit of this number of bytes.
     pub fn of(bytes: usize) -> Self {
         Self(Arc::new(Semaphore::new(bytes / 1024)))
     }
@@ -26,9 +26,9 @@ impl LargeBodies {
 
 /// A body, with its share of the memory for large bodies.
 pub struct Collected {
-    /// All of it.
+    /// The whole body.
     pub bytes: Bytes,
-    /// Held while the body is in memory; none for a small body.
+    /// Held while the body is in memory. `None` for a small body.
     pub permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -75,7 +75,7 @@ pub async fn collect(
             first = data;
         } else {
             if rest.is_empty() {
-                // A declared length alone gets no memory either.
+                // Memory for a declared length is limited too, because the client may never send that much.
                 let declared = usize::try_from(declared.lower()).unwrap_or(0).min(limits.inline_bytes);
                 rest.reserve(declared.max(received));
                 rest.extend_from_slice(&first);
@@ -131,7 +131,7 @@ impl BodyReader {
     }
 }
 
-/// The time that so many bytes may take.
+/// The time that this number of bytes may take.
 fn time_for(received: usize, bytes_per_second: u32) -> std::time::Duration {
     let millis = (received as u64).saturating_mul(1000) / u64::from(bytes_per_second.max(1));
     std::time::Duration::from_millis(millis)

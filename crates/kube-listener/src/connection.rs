@@ -65,7 +65,7 @@ where
     });
     let builder = http_builder(protocol, &limits);
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(io), service));
-    // Connections that were opened together are not closed together: their ports differ.
+    // Connections that were opened together are not closed together, because their ports differ.
     let spread = limits.max_age.mul_f64(f64::from(address.port() % 64) / 640.0);
     let mut max_age = std::pin::pin!(sleep(limits.max_age + spread));
     // A client that does not read its answers must not keep a closing connection open.
@@ -85,7 +85,8 @@ where
             () = max_age.as_mut(), if !closing => {}
             () = idle_timer.as_mut(), if !closing => {
                 let now = Instant::now();
-                // While a request is being answered the idle time has not begun, so that this is never too late.
+                // The idle time does not run while a request is being answered, so the timer waits for a whole idle
+                // time again.
                 let deadline = client.idle_deadline().unwrap_or(now + limits.idle);
                 if deadline > now {
                     idle_timer.set(sleep_until(deadline));
@@ -107,7 +108,7 @@ where
     }
 }
 
-/// Why a request is refused before its handler sees it, if so.
+/// Why a request is refused before it reaches its handler. `None` if it is not refused.
 fn refusal<B>(request: &Request<B>, peer: &Peer, limits: &ConnectionLimits) -> Option<Refusal> {
     let path_bytes = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
     let scope = peer.permit.as_ref().map_or(Scope::All, |permit| permit.scope);
@@ -152,7 +153,7 @@ async fn answer<H: Handler>(
     response
 }
 
-/// A body that is being sent. Its request ends when the body is dropped.
+/// The body of a response. Its request counts as running until the body is dropped.
 struct ResponseBody {
     body: Body,
     _guard: RequestGuard,
@@ -181,7 +182,7 @@ impl HttpBody for ResponseBody {
 fn http_builder(protocol: Protocol, limits: &ConnectionLimits) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     let http2 = &limits.http2;
-    // `TimeoutStream` has the deadline of heads: hyper would also count the idle time before a head.
+    // `TimeoutStream` enforces the deadline of heads, because hyper would also count the idle time before a head.
     builder
         .http1()
         .timer(TokioTimer::new())

@@ -3,8 +3,8 @@
 //!
 //! The crate has an accept loop of its own, because no server library offers all of this together: a deadline for handshakes, a limit of connections,
 //! back-off when file descriptors run out, a maximal age, the certificates of the client with every request, and a shutdown by a deadline. The
-//! listener reads of a path only whether it asks for health. Source: spec/extension-apiserver §4.3–§4.6,
-//! spec/api-and-admission §11.6, §11.8.
+//! listener does not interpret paths. It only recognises health checks. Source: spec/extension-apiserver §4.3–§4.6, spec/api-and-admission §11.6,
+//! §11.8.
 
 #![forbid(unsafe_code)]
 
@@ -37,7 +37,7 @@ pub use self::{
 
 /// Answers the requests of a listener.
 pub trait Handler: Send + Sync + 'static {
-    /// Answers one request. It carries its [`Peer`] as an extension.
+    /// Answers one request. The request carries its [`Peer`] as an extension.
     fn answer(&self, request: Request<Body>) -> impl Future<Output = Response<Body>> + Send;
 }
 
@@ -46,10 +46,10 @@ pub trait Handler: Send + Sync + 'static {
 pub struct Peer {
     /// The address of the client.
     pub address: SocketAddr,
-    /// The certificates that the client has sent, its own first. The client has proven that it holds the key of its own. No authority has been asked
-    /// yet.
+    /// The certificates that the client has sent, its own certificate first. The client has proven that it has the key of its own certificate. No
+    /// authority has verified the certificates yet.
     pub certificates: PeerCertificates,
-    /// Cancelled when the connection is to be closed.
+    /// Cancelled when the connection must be closed.
     close: CancellationToken,
     /// Cancelled when the listener shuts down.
     shutdown: CancellationToken,
@@ -93,7 +93,7 @@ pub struct Stop {
     pub graceful: CancellationToken,
     /// Open connections are closed at once.
     pub abort: CancellationToken,
-    /// Changes when all present connections are to be closed at once, while new ones are accepted.
+    /// Each change closes all open connections at once. New connections are still accepted.
     pub cut: watch::Sender<()>,
 }
 

@@ -66,7 +66,7 @@ impl ConnectionLimiter {
     }
 }
 
-/// The permit of an open connection. Dropping it releases it.
+/// The permit of an open connection. It is released when it is dropped.
 pub(super) struct ConnectionPermit {
     limiter: Arc<ConnectionLimiter>,
     peer: IpAddr,
@@ -139,11 +139,15 @@ mod tests {
         assert_eq!(
             limiter.acquire(TWO, &limits()).err(),
             Some(Rejection::ConnectionLimit),
-            "they count against the limit of all"
+            "they count against the limit of all connections"
         );
         drop(held);
         let (_one, _two) =
             (limiter.acquire(ONE, &limits()).ok().unwrap(), limiter.acquire(ONE, &limits()).ok().unwrap());
-        assert_eq!(limiter.acquire(ONE, &limits()).err(), Some(Rejection::PeerConnectionLimit), "nothing is lost");
+        assert_eq!(
+            limiter.acquire(ONE, &limits()).err(),
+            Some(Rejection::PeerConnectionLimit),
+            "the count of the address is still right"
+        );
     }
 }

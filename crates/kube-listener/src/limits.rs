@@ -1,7 +1,7 @@
 //! The limits of connections and requests, with their defaults.
 //!
-//! Two limits are constants elsewhere, because no user has to change them: the nesting of JSON (128 for reviews, which the stack allows; 100 for all
-//! else, which clients allow), and the seconds in which resets and pings are counted. Source: spec/extension-apiserver §4.4,
+//! Two limits are constants elsewhere, because no user has to change them: the depth of JSON (128 levels for reviews, because of the stack, and 100
+//! for all other bodies, because of clients), and the period in which resets and pings are counted. Source: spec/extension-apiserver §4.4,
 //! spec/api-and-admission §9.12, §9.13, §11.8.
 
 use std::time::Duration;
@@ -23,27 +23,29 @@ pub struct ConnectionLimits {
     /// The longest time for the head of a request. For the first head it begins with the handshake, for a later head with its first byte. HTTP/1.1
     /// only: over HTTP/2 a client that does not complete a head does not answer pings either.
     pub header: Duration,
-    /// A connection without a request for so long is closed gracefully.
+    /// A connection without a request for this time is closed gracefully.
     pub idle: Duration,
-    /// A client that reads nothing of an answer for so long is disconnected.
+    /// A client that reads nothing of an answer for this time is disconnected.
     pub write: Duration,
-    /// Most bytes of the head of a request, at least 8 KiB.
+    /// Maximum number of bytes of the head of a request, at least 8 KiB.
     pub header_bytes: u32,
-    /// Most fields of the head of a request. Fields of the same name count once, for a front proxy sends many fields for the groups of a user. Over
-    /// HTTP/1.1 each field counts.
+    /// Maximum number of fields of the head of a request. Fields of the same name count once, because a front proxy sends many fields for the groups
+    /// of a user. With HTTP/1.1 each field counts.
     pub header_fields: usize,
-    /// Most bytes of the path and query of a request.
+    /// Maximum number of bytes of the path and query of a request.
     pub path_bytes: usize,
-    /// Most connections. Further ones are closed at once.
+    /// Maximum number of connections. Further connections are closed at once.
     pub connections: usize,
-    /// Connections above [`Self::connections`] that are for requests for health only, so that many clients do not make the process look dead.
+    /// Additional connections above [`Self::connections`], for health checks only, so that the process does not look dead when it has too many
+    /// clients.
     pub kept_for_health: usize,
-    /// Most connections of one address. Those of front proxies do not count, because each of them carries the requests of many users.
+    /// Maximum number of connections of one address. Connections of front proxies do not count, because each carries the requests of many users.
     pub connections_per_peer: usize,
-    /// The age at which a connection is closed gracefully, so that no client keeps an old certificate. Up to a tenth is added, so that connections
+    /// The age at which a connection is closed gracefully, so that every client sees a new certificate. Up to a tenth is added, so that connections
     /// that were opened together are not closed together.
     pub max_age: Duration,
-    /// The time after that until the connection is closed at once: a client that does not read its answers would keep it for ever.
+    /// The time after [`Self::max_age`] until the connection is closed at once. Otherwise a client that does not read its answers could keep the
+    /// connection open for ever.
     pub linger: Duration,
     /// Limits of HTTP/2.
     pub http2: Http2Limits,
@@ -52,13 +54,13 @@ pub struct ConnectionLimits {
 /// Limits of one HTTP/2 connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Http2Limits {
-    /// Most concurrent requests.
+    /// Maximum number of concurrent requests.
     pub streams: u32,
     /// Bytes that a client may send on a stream before they are read.
     pub stream_window: u32,
     /// Bytes that a client may send on all streams before they are read.
     pub connection_window: u32,
-    /// Most bytes of a frame, from 16 KiB to 16 MiB - 1.
+    /// Maximum number of bytes of a frame, from 16 KiB to 16 MiB - 1.
     pub frame_bytes: u32,
     /// The interval of pings to the client.
     pub ping_interval: Duration,
@@ -66,7 +68,7 @@ pub struct Http2Limits {
     pub ping_timeout: Duration,
     /// Requests that a client may reset within ten seconds.
     pub resets: u32,
-    /// Messages a second that are no request, such as pings, while no request is being answered.
+    /// Messages per second without a request, such as pings, that a client may send while no request is being answered.
     pub pings_per_second: u32,
 }
 
@@ -108,15 +110,15 @@ impl Default for Http2Limits {
 /// Limits of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestLimits {
-    /// Most bytes of an admission review.
+    /// Maximum number of bytes of an admission review.
     pub admission_bytes: usize,
-    /// Most bytes of a conversion review, which carries many objects.
+    /// Maximum number of bytes of a conversion review, which carries many objects.
     pub conversion_bytes: usize,
-    /// Most bytes of the body of any other request.
+    /// Maximum number of bytes of the body of any other request.
     pub other_bytes: usize,
-    /// Most admission reviews at a time (`--max-inflight-admission`).
+    /// Maximum number of admission reviews at a time (`--max-inflight-admission`).
     pub admission_in_flight: usize,
-    /// Most conversion reviews at a time. The limit is separate, because one write of an object may need both.
+    /// Maximum number of conversion reviews at a time. The limit is separate, because one write of an object may need both.
     pub conversion_in_flight: usize,
     /// The longest time for a body.
     pub body: Duration,
@@ -126,15 +128,16 @@ pub struct RequestLimits {
     pub body_bytes_per_second: u32,
     /// The deadline of a review whose client gives none.
     pub default_timeout: Duration,
-    /// Reviews of at most so many bytes are answered on the thread of their connection. Larger reviews must not delay other connections.
+    /// A review of at most this number of bytes is answered on the thread of its connection. Larger reviews are answered elsewhere, so that they do
+    /// not delay other connections.
     pub inline_bytes: usize,
-    /// Memory for all larger bodies that are being received or answered, except those of admission. Beyond it a large body is refused, and the client
-    /// is asked to retry.
+    /// Memory for all larger bodies that are being received or answered, except admission reviews. If it is used up, a large body is refused, and the
+    /// client is asked to retry.
     pub large_bytes: usize,
-    /// The same for admission reviews. The memory is separate, so that conversions never keep admission out.
+    /// The same for admission reviews. It is separate, so that conversions never block admission.
     pub large_admission_bytes: usize,
-    /// Larger reviews that are answered at a time, for conversion and for admission each. The others wait until their deadlines. In memory a decoded body
-    /// takes several times its size.
+    /// Maximum number of larger reviews that are answered at the same time, counted separately for conversion and for admission. The others wait, at
+    /// most until their deadlines. The limit exists because a decoded body takes several times its size in memory.
     pub large_at_a_time: usize,
 }
 

@@ -10,10 +10,12 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls_pki_types::CertificateDer;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// Verifications that are kept for a connection: authorities change rarely, and there are two kinds of them.
+/// Maximum number of verifications that are kept for a connection. There are two kinds of authorities, and they change
+/// rarely.
 const MAX_VERIFICATIONS: usize = 4;
 
-/// The certificates that a client has sent on a connection, its own first, with their verifications. Clones share both.
+/// The certificates that a client has sent on a connection, its own certificate first, with the verifications of this
+/// chain. Clones share both.
 #[derive(Clone, Debug, Default)]
 pub struct PeerCertificates(Arc<Chain>);
 
@@ -23,10 +25,12 @@ struct Chain {
     verifications: Mutex<Vec<Verification>>,
 }
 
-/// Authorities have verified the chain. That holds until the first of its certificates expires.
+/// A successful verification of the chain by some authorities. It is valid until the first certificate of the chain
+/// expires.
 #[derive(Debug)]
 struct Verification {
-    /// Weak, and not a pointer alone: while it exists, no other authorities can have the same address.
+    /// A weak reference and not a plain pointer: while the reference exists, no other verifier can have the same
+    /// address.
     by: Weak<dyn ClientCertVerifier>,
     from: Timestamp,
     until: Timestamp,
@@ -54,7 +58,7 @@ impl PeerCertificates {
         self.0.verifications.lock().unwrap_or_else(PoisonError::into_inner).iter().any(holds)
     }
 
-    /// Keeps that these authorities have verified the chain.
+    /// Records that these authorities have verified the chain.
     pub fn set_verified_by(&self, by: &Arc<dyn ClientCertVerifier>, now: Timestamp) {
         // A certificate without a readable expiry is verified for each request.
         let Some(until) = self.first_expiry() else { return };
@@ -67,7 +71,7 @@ impl PeerCertificates {
         verifications.push(Verification { by, from: now, until });
     }
 
-    /// How many verifications are kept.
+    /// The number of verifications that are kept.
     pub fn verifications(&self) -> usize {
         self.0.verifications.lock().unwrap_or_else(PoisonError::into_inner).len()
     }

@@ -1,4 +1,4 @@
-//! Why the listener itself refuses a request, and the `Status` object that says so to Kubernetes clients.
+//! Why the listener itself refuses a request, and the `Status` object that tells Kubernetes clients the reason.
 
 use axum::{
     body::Body,
@@ -24,7 +24,7 @@ pub enum Refusal {
     BadBody,
     /// A handler panicked.
     Panic,
-    /// As many requests as allowed are in flight.
+    /// The limit of requests in flight is reached.
     TooManyRequests,
     /// The deadline of the client is about to pass.
     Timeout,

@@ -1,5 +1,5 @@
-//! Timeouts of a stream: a client that reads nothing for a while is disconnected, so that answers do not pile up. A client whose request has begun
-//! and does not arrive is disconnected too.
+//! Timeouts of a stream: a client that reads nothing for a while is disconnected, so that answers do not fill the memory. A client whose request has
+//! begun and does not arrive is disconnected too.
 //!
 //! Source: spec/extension-apiserver §8 (TH-07, TH-09, TH-11).
 
@@ -24,9 +24,9 @@ pub(super) struct TimeoutStream<I> {
     stream: I,
     activity: Activity,
     write_timeout: Duration,
-    /// Runs while a write waits.
+    /// Set while a write waits.
     write_timer: Option<Pin<Box<Sleep>>>,
-    /// Runs while a head is being received.
+    /// Set while a head is being received.
     head_timer: Option<Pin<Box<Sleep>>>,
 }
 
@@ -118,7 +118,7 @@ mod tests {
     use crate::ConnectionLimits;
 
     #[tokio::test(start_paused = true)]
-    async fn th_07_a_head_that_trickles_times_out() {
+    async fn th_07_a_slow_head_times_out() {
         let (ours, mut theirs) = duplex(16);
         let activity = Activity::new(ConnectionLimits::default());
         activity.start(Protocol::Http1);

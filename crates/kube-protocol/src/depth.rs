@@ -7,7 +7,7 @@
 
 use serde_json::Value;
 
-/// The most levels of nested objects and lists.
+/// The maximum number of levels of nested objects and lists.
 pub const MAX_DEPTH: usize = 100;
 
 /// The error for a document that is nested too deep.

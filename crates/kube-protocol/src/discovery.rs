@@ -18,7 +18,7 @@ pub fn compare_versions(one: &str, other: &str) -> Ordering {
     }
 }
 
-/// Stability, major version, number of the alpha or beta; none for a name that is no version.
+/// Stability, major version, and number of the alpha or beta version. `None` for a name that is not a version.
 fn version_rank(version: &str) -> Option<(u8, u32, u32)> {
     let rest = version.strip_prefix('v')?;
     let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
@@ -77,7 +77,7 @@ fn group_body(name: &str, versions: &[String]) -> Value {
     json!({"name": name, "versions": versions, "preferredVersion": versions[0]})
 }
 
-/// `/apis/<group>`; none for a group without resources.
+/// `/apis/<group>`. `None` for a group without resources.
 pub fn group(resources: &[&Resource], name: &str) -> Option<Value> {
     let (_, versions) = groups(resources).into_iter().find(|(group, _)| group == name)?;
     let mut body = group_body(name, &versions);
@@ -86,7 +86,7 @@ pub fn group(resources: &[&Resource], name: &str) -> Option<Value> {
     Some(body)
 }
 
-/// `/apis/<group>/<version>` or `/api/v1`; none for a version without resources.
+/// `/apis/<group>/<version>` or `/api/v1`. `None` for a version without resources.
 pub fn resource_list(resources: &[&Resource], group: &str, version: &str) -> Option<Value> {
     let mut served: Vec<&&Resource> =
         resources.iter().filter(|resource| resource.kind.group == group && resource.kind.version == version).collect();
@@ -195,7 +195,8 @@ pub fn aggregated_content_type(version: &str) -> String {
 
 /// A strong entity tag of a document: equal contents have equal tags.
 pub fn entity_tag(content: &[u8]) -> String {
-    // FNV-1a, twice with different starting values. The tag distinguishes contents and is no protection against forgery.
+    // FNV-1a, twice with different starting values. The tag only distinguishes contents. It does not protect against
+    // forgery.
     let hash = |start: u64| {
         content.iter().fold(start, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
     };

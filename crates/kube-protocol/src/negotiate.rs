@@ -143,7 +143,8 @@ pub fn json(body: &[u8]) -> Result<Value, ApiStatus> {
     serde_json::from_slice(body).map_err(|error| unreadable(&error))
 }
 
-/// The most nodes that the aliases of a YAML text may expand to. Without a limit a few nested aliases keep the parser busy for seconds.
+/// The maximum number of nodes that the aliases of a YAML text may expand to. Without a limit a few nested aliases keep the parser busy for
+/// seconds.
 const MAX_ALIAS_NODES: usize = 20_000;
 
 /// Decodes YAML, which includes JSON. A text that is not JSON may be nested 64 levels deep. This limit of the YAML parser is lower than the limit

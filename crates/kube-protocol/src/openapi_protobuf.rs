@@ -118,7 +118,7 @@ fn schema(value: &Value) -> Message {
     written
 }
 
-/// Encodes the fields `x-kubernetes-…`. The format wants YAML, and JSON is YAML.
+/// Encodes the fields `x-kubernetes-…`. The format requires YAML. JSON is valid YAML.
 fn extensions(fields: &Map<String, Value>, written: &mut Message) {
     for (name, value) in fields.iter().filter(|(name, _)| name.starts_with("x-kubernetes-")) {
         let mut any = Message::default();

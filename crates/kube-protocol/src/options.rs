@@ -32,9 +32,9 @@ pub struct ListOptions {
     pub labels: LabelSelector,
     /// The field selector.
     pub fields: FieldSelector,
-    /// The most items of a page; none for all items.
+    /// The maximum number of items of a page. `None` for all items.
     pub limit: Option<usize>,
-    /// The token of the previous page; none for the first page.
+    /// The token of the previous page. `None` for the first page.
     pub continue_token: Option<String>,
     /// The revision of the state.
     pub revision: Revision,
@@ -53,7 +53,7 @@ pub struct WatchOptions {
     pub bookmarks: bool,
     /// Whether the client asks for all existing objects first, followed by a bookmark that marks their end.
     pub initial_events: bool,
-    /// The time until the watch ends; none for the server's default.
+    /// The time until the watch ends. `None` for the server's default.
     pub timeout: Option<Duration>,
 }
 
@@ -197,9 +197,9 @@ pub struct WriteOptions {
     pub dry_run: DryRun,
     /// The treatment of unknown and duplicate fields.
     pub field_validation: FieldValidation,
-    /// The name of the field manager; none if the client sends no name.
+    /// The name of the field manager. `None` if the client sends no name.
     pub field_manager: Option<String>,
-    /// Whether an apply takes over fields of other managers; none if the client does not send the option.
+    /// Whether an apply takes over fields of other managers. `None` if the client does not send the option.
     pub force: Option<bool>,
 }
 
@@ -266,9 +266,9 @@ pub enum Propagation {
 pub struct DeleteOptions {
     /// Whether the deletion is a dry run.
     pub dry_run: DryRun,
-    /// The grace period in seconds; none for the default of the kind.
+    /// The grace period in seconds. `None` for the default of the kind.
     pub grace_seconds: Option<u64>,
-    /// The treatment of the dependents; none for the default of the kind.
+    /// The treatment of the dependents. `None` for the default of the kind.
     pub propagation: Option<Propagation>,
     /// Precondition: the UID of the object.
     pub uid: Option<String>,

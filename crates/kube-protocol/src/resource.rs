@@ -74,9 +74,9 @@ pub struct Resource {
     pub kind: GroupVersionKind,
     /// Kind of its lists.
     pub list_kind: String,
-    /// Plural, as paths name it.
+    /// The plural name, which is used in paths.
     pub plural: String,
-    /// Singular, as `kubectl` accepts it.
+    /// The singular name, which `kubectl` accepts.
     pub singular: String,
     /// Short names.
     pub short_names: Vec<String>,

@@ -1,6 +1,6 @@
 //! Errors as `Status` objects.
 //!
-//! Source: spec/extension-apiserver §2.8. The messages are those of a kube-apiserver where clients know them.
+//! Source: spec/extension-apiserver §2.8. The messages are those of a kube-apiserver if clients depend on them.
 
 use serde_json::{Value, json};
 
@@ -116,7 +116,7 @@ pub struct ApiStatus {
     pub retry_after: Option<u32>,
     /// The form of the response.
     pub form: Form,
-    /// The token with which the client may continue a list whose own token has expired.
+    /// A new continue token, for a list whose own continue token has expired.
     pub continue_token: Option<String>,
     /// Texts of `Warning` headers.
     pub warnings: Vec<String>,
@@ -268,7 +268,7 @@ impl ApiStatus {
         self
     }
 
-    /// The same error with the advice to try again after these seconds.
+    /// The same error with the advice to try again after this number of seconds.
     #[must_use]
     pub fn retry_after(mut self, seconds: u32) -> Self {
         self.retry_after = Some(seconds);

@@ -117,7 +117,8 @@ fn leading_part(text: &str) -> Result<(i128, &str), InvalidDuration> {
     if whole > i128::from(u64::MAX) {
         return Err(InvalidDuration);
     }
-    // Later digits are less than a nanosecond of an hour. Without them, the arithmetic is exact and bounded.
+    // Later digits stand for less than a nanosecond, even with the unit hour. Without them, the arithmetic is exact and
+    // bounded.
     let fraction = &fraction[..fraction.len().min(18)];
     let fraction_value: i128 = if fraction.is_empty() { 0 } else { fraction.parse().map_err(|_| InvalidDuration)? };
     let scale = 10_i128.pow(u32::try_from(fraction.len()).map_err(|_| InvalidDuration)?);

@@ -192,7 +192,7 @@ impl fmt::Display for FieldError {
 
 /// Cuts a text to at most this number of characters. The last character is then `…`.
 pub fn cut(mut text: String, max_chars: usize) -> String {
-    // Most texts have fewer bytes than that.
+    // Most texts have fewer bytes than this limit, so counting their characters is not necessary.
     if text.len() > max_chars && text.chars().nth(max_chars).is_some() {
         let end = text.char_indices().nth(max_chars.saturating_sub(1)).map_or(text.len(), |(end, _)| end);
         text.truncate(end);

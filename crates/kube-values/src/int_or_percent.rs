@@ -1,8 +1,8 @@
 //! `maxSurge` and `maxUnavailable`: a number of machines or a percentage of the replicas.
 //!
 //! The stored form is Kubernetes' int-or-string. Parsing accepts what the validation of the Go original accepts (`N%`, optionally with a sign). The
-//! rollout arithmetic of the Go original accepted more, but only for values that its validation refused (spec/deployment-and-set §3.3). The rules of
-//! admission decide what may be written now.
+//! rollout arithmetic of the Go original accepts more texts, but its validation refuses these (spec/deployment-and-set §3.3). The rules of admission
+//! decide which values may be written.
 
 use std::num::IntErrorKind;
 

@@ -1,8 +1,8 @@
 //! A JSON value that borrows from the text it was parsed from.
 //!
 //! [`Json`] borrows texts without escapes, so that parsing needs few allocations: one for each object and list. Clones share objects and lists, and a
-//! change copies only the object or list that is changed. The view of the rules (`Node`) is in admission, and values that live longer are those of
-//! `serde_json`.
+//! change copies only the object or list that is changed. Admission has the view that rules use (`Node`). Values that must live longer than the text
+//! are values of `serde_json`.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt, sync::Arc};
 
@@ -13,7 +13,7 @@ use serde::{
 };
 use serde_json::{Number, Value};
 
-/// Counts how much of values is read: members, elements and bytes of texts. Counted only in debug builds with the feature `steps`, for tests of
+/// Counts how much of the values is read: members, elements and bytes of texts. It counts only in debug builds with the feature `steps`, for tests of
 /// costs.
 pub mod steps {
     #[cfg(all(feature = "steps", debug_assertions))]
@@ -281,7 +281,7 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// Whether both are the same memory. If not, they may still be equal.
+    /// Whether both share the same memory. If not, they may still be equal.
     pub fn is_shared_with(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -441,7 +441,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Json<'a> {
 /// What happens to a member during parsing.
 #[derive(Clone, Copy)]
 pub enum Member {
-    /// It is read whole.
+    /// The member is read completely.
     Read,
     /// The member is skipped.
     Skip,
@@ -449,7 +449,7 @@ pub enum Member {
     ReadBy(fn(&str) -> Member),
 }
 
-/// Parses a value. A function of the key decides for each member. The members of elements of lists are all read.
+/// Parses a value. For each member, the function decides by the key. Objects in lists are always read completely.
 #[derive(Clone, Copy)]
 pub struct Reading(pub fn(&str) -> Member);
 

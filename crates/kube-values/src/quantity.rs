@@ -49,7 +49,7 @@ struct Decimal {
 
 /// The exponent of 10^-9, the smallest amount.
 const NANO: i64 = -9;
-/// The maximum of digits in a subtraction. A term that is smaller than that has no effect.
+/// The maximum number of digits in a subtraction. A smaller term that would need more digits has no effect.
 const MAX_DIGITS: i64 = 4096;
 const BINARY_SUFFIXES: [&str; 6] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 const DECIMAL_SUFFIXES: [(&str, i64); 10] =
@@ -88,7 +88,7 @@ impl Quantity {
         let cut = usize::try_from(-power).unwrap_or(0).min(digits.len());
         let (kept, rest) = digits.split_at(digits.len() - cut);
         let whole = kept.iter().try_fold(0_i128, |sum, digit| sum.checked_mul(10)?.checked_add(i128::from(*digit)))?;
-        // The digits never end with a zero, so that the removed part is not zero.
+        // The digits never end with a zero, so the part that is cut off is not zero.
         let whole = if rest.is_empty() { whole } else { whole + 1 };
         let factor = if whole == 0 { 1 } else { 10_i128.checked_pow(u32::try_from(power.max(0)).ok()?)? };
         let magnitude = whole.checked_mul(factor)?;
@@ -379,7 +379,7 @@ impl fmt::Display for Quantity {
         if let Some((number, suffix)) = self.binary_form() {
             return write!(f, "{number}{suffix}");
         }
-        // The exponent is rounded down to a multiple of three. The largest suffix is E, so that the number has more digits above it.
+        // The exponent is rounded down to a multiple of three. The largest suffix is `E`, so larger amounts have more digits before it.
         let mut exponent = self.amount.exponent.div_euclid(3) * 3;
         if self.format != Format::DecimalExponent {
             exponent = exponent.min(18);

@@ -44,7 +44,7 @@ pub struct Objections {
 }
 
 impl Objections {
-    /// The maximum of objections to one text: two for the prefix of a qualified name, and two for its name.
+    /// The maximum number of objections to one text: two for the prefix of a qualified name, and two for its name.
     const MAX: usize = 4;
 
     fn add_if(&mut self, is_wrong: bool, text: &'static str) {

@@ -1,6 +1,6 @@
 //! The control loops: their names, the changes that wake them, and the pass over a key.
 //!
-//! This is the only table of loops. The manager gives each loop a queue; the simulation plays the same loops with the
+//! This is the only table of loops. The manager gives each loop a queue; the simulation runs the same loops with the
 //! rules of that queue. The manager and the simulation make the controllers and the implementations of their ports
 //! themselves.
 

@@ -98,7 +98,7 @@ impl Scenario<'_> {
         assert!(matches!(self.status("contract-a").await, Code::NotFound | Code::Unimplemented));
         assert_eq!(self.listed("contract-a").await, [], "it is not there before");
         let (one, other) = tokio::join!(self.create("contract-a"), self.create("contract-a"));
-        // Of two simultaneous calls one may be refused. Still, only one VM is created.
+        // One of two simultaneous calls may be refused. In any case, only one VM is created.
         let made = one.or(other).expect("one of two creations succeeds").vm;
         assert!(!made.provider_id.is_empty() && !made.node_name.is_empty(), "an identity is complete: {made:?}");
         let again = self.create("contract-a").await.expect("rule 2: a repeated creation succeeds").vm;

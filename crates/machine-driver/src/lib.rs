@@ -1,8 +1,8 @@
 //! The contract between the machine controller and a cloud: the [`Driver`] trait, its requests, answers and codes.
 //!
-//! Source: spec/providers §1. It contains what the author of a driver needs, and nothing else. Each driver is its own crate;
-//! [`Registry`] decides which driver serves a class. A driver never reads or writes machine objects. With the feature `contract`,
-//! the module `contract` has the tests that every driver passes.
+//! Source: spec/providers §1. The crate contains only what the author of a driver needs. Each driver is its own crate; [`Registry`]
+//! decides which driver serves a class. A driver never reads or writes machine objects. With the feature `contract`, the module
+//! `contract` has the tests that every driver passes.
 
 #![forbid(unsafe_code)]
 
@@ -35,7 +35,7 @@ pub use k8s_openapi::api::core::v1::{NodeAddress, PersistentVolumeSpec};
 /// The findings of [`Driver::validate`], with their fields.
 pub use kube_values::field::{FieldPath, Findings, RuleId};
 pub use life::DriverTask;
-/// The code of a failed call, which decides what follows.
+/// The code of a failed call, which decides the reaction of the controller.
 pub use machine_api::machine_code::Code;
 /// The objects in requests.
 pub use machine_api::v1alpha1::{Machine, MachineClass};
@@ -77,16 +77,16 @@ async fn catching_panics<T>(call: impl Future<Output = Result<T, Status>>) -> Re
 /// * `create_machine` is idempotent.
 /// * `delete_machine` answers OK or `NotFound` only when nothing is left.
 /// * `list_machines` returns the complete list or an error, never a part.
-/// * When a future is dropped, a later call can find every effect of it.
+/// * When the future of a call is dropped, a later call can find everything that the dropped call has done.
 #[async_trait]
 pub trait Driver: Send + Sync + 'static {
     /// Name, providers and abilities of this driver. Must be cheap; called often.
     fn info(&self) -> &DriverInfo;
 
-    /// This process begins to lead. Starts what only one process may have, such as a listener or a cache that is kept fresh. The
-    /// returned tasks run until `stop` is cancelled, which is when the process stops. It also stops soon after it has lost leadership.
-    /// One try may take five minutes. The controllers make calls after this method has returned, or after 30 s. Lists for views may
-    /// be requested from a process that does not lead.
+    /// Called when this process begins to lead. Starts the parts that only one process may run, such as a listener or a cache. The
+    /// returned tasks run until `stop` is cancelled, when the process stops. The process also stops soon after it has lost leadership.
+    /// One try may take five minutes. The controllers make calls after this method has returned, or after 30 s. Lists for views may be
+    /// requested from a process that does not lead.
     ///
     /// # Errors
     /// After a transient code ([`Code`]: `Unavailable`, `DeadlineExceeded`, `Aborted`, `ResourceExhausted`, `Unknown`) the process
@@ -95,11 +95,12 @@ pub trait Driver: Send + Sync + 'static {
         Ok(Vec::new())
     }
 
-    /// Leadership has ended, and all calls and tasks have ended. Called once, if `begin` was successful; may take 3 s.
+    /// Called once after the end of leadership and of all calls and tasks, if `begin` was successful. May take 3 s.
     async fn end(&self) {}
 
-    /// The owner of the VMs of a class, from its `providerSpec`, for example from tags; `None` when the `providerSpec` does not say
-    /// it. Then the owner is the flag `--cluster-name` and the class's namespace. Calls get it in [`OpContext::owner`].
+    /// The owner of the VMs of a class, from its `providerSpec`, for example from tags. `None` if the `providerSpec` does not name the
+    /// owner. In this case, the owner consists of the flag `--cluster-name` and the namespace of the class. Calls get it in
+    /// [`OpContext::owner`].
     fn owner(&self, _class: &MachineClass) -> Option<Owner> {
         None
     }
@@ -140,8 +141,8 @@ pub trait Driver: Send + Sync + 'static {
     }
 
     /// The inventory of a class: [`Self::list_machines`] gives the same answer for all classes with the same key and the same
-    /// credentials, so that one call is enough for them. A driver whose lists depend only on owner and region returns those. The
-    /// default is always correct, but costs a call for each different `providerSpec`.
+    /// credentials, so that one call is enough for all of them. A driver whose lists depend only on owner and region returns these
+    /// two. The default is always correct, but costs a call for each different `providerSpec`.
     fn inventory_key(&self, class: &MachineClass) -> String {
         class.provider_spec.to_string()
     }

@@ -2,8 +2,8 @@
 
 use futures::future::BoxFuture;
 
-/// A task of a driver beside its calls, such as a cache that is kept fresh. The process runs it after [`super::Driver::begin`]. It
-/// must end when the token of `begin` is cancelled.
+/// A background task of a driver, such as the refresh of a cache. The process runs it after [`super::Driver::begin`]. It must end
+/// when the token of `begin` is cancelled.
 pub struct DriverTask {
     /// Its name in logs.
     pub name: &'static str,

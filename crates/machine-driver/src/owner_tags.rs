@@ -14,7 +14,8 @@ pub struct OwnerTags {
 }
 
 impl OwnerTags {
-    /// The keys that contain `cluster` or `role`, the part before a name; `None` when there is none of one of the two.
+    /// The keys that contain the text `cluster` or the text `role`, followed by a name. `None` unless there is a key for the
+    /// cluster and a key for the role.
     pub fn of<'t>(tags: impl Iterator<Item = &'t String>, cluster: &str, role: &str) -> Option<Self> {
         let (clusters, rest): (Vec<_>, Vec<_>) = tags.cloned().partition(|key| Self::names(key, cluster));
         let roles: Vec<_> = rest.into_iter().filter(|key| Self::names(key, role)).collect();
@@ -22,8 +23,8 @@ impl OwnerTags {
         Some(Self { clusters, roles, owner })
     }
 
-    /// Whether a key has this part and a name after it. A template with an empty variable makes a key without a name; with such
-    /// keys two clusters could not be distinguished.
+    /// Whether a key contains this part and a name after it. A template with an empty variable makes a key without a name, and
+    /// such a key can't distinguish two clusters.
     pub fn names(key: &str, part: &str) -> bool {
         name(key, part).is_some()
     }

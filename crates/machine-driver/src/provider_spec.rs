@@ -57,7 +57,7 @@ mod tests {
     #[case::a_field_is_missing(json!({}), "providerSpec: missing field `size`")]
     #[case::a_field_is_of_another_type(json!({ "size": 4 }), "providerSpec.size: invalid type: integer `4`")]
     #[case::deeper(json!({ "size": "s", "disks": [{ "sizeGb": "50" }] }), "providerSpec.disks[0].sizeGb: invalid type: string")]
-    fn what_does_not_fit_is_named(#[case] spec: Value, #[case] begins: &str) {
+    fn a_field_that_can_not_be_decoded_is_named(#[case] spec: Value, #[case] begins: &str) {
         let refused = read(spec).unwrap_err();
         assert_eq!(refused.code, Code::InvalidArgument);
         assert!(refused.message.starts_with(begins), "{}", refused.message);

@@ -24,7 +24,7 @@ impl Registry {
         Self::default()
     }
 
-    /// Adds a driver under all its provider strings; it replaces earlier drivers of these strings.
+    /// Adds a driver for all its provider strings. It replaces earlier drivers of these strings.
     pub fn register(&mut self, driver: &Arc<dyn Driver>) {
         for provider in &driver.info().providers {
             self.drivers.insert(provider.clone(), Arc::clone(driver));

@@ -1,8 +1,8 @@
 //! The context of driver calls, and the requests of drivers to their clouds, counted and timed (`mcm_cloud_api_requests_*`,
 //! spec/providers §2.1).
 //!
-//! One driver call may need many requests. A driver sends each through [`OpContext::request`]. [`super::Measured`] decides which
-//! metrics count them.
+//! One driver call may need many requests. A driver sends each through [`OpContext::request`]. [`super::Measured`] decides in which metrics
+//! they are counted.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,8 +13,8 @@ use super::{Code, Meter, Owner, Status};
 /// The context of a driver call.
 #[derive(Clone)]
 pub struct OpContext {
-    /// The deadline of the call; the caller then drops its future. A driver that sends several requests gives each the time that is
-    /// left.
+    /// The deadline of the call. At the deadline, the caller drops the future. A driver that sends several requests gives each request the
+    /// remaining time.
     pub deadline: Instant,
     owner: Option<Owner>,
     counted: Option<Counted>,
@@ -38,8 +38,8 @@ impl OpContext {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
-    /// The owner of the VMs of the call's class. VMs of another owner are neither found nor deleted by name, and a new VM is marked
-    /// with it. `None` when the owner is unknown; then no call finds VMs by name.
+    /// The owner of the VMs of the call's class. VMs of another owner are neither found nor deleted by name, and a new VM is marked with it.
+    /// `None` when the owner is unknown. In this case, no call finds VMs by name.
     pub const fn owner(&self) -> Option<&Owner> {
         self.owner.as_ref()
     }
@@ -60,7 +60,8 @@ impl OpContext {
     /// Sends one request to the cloud and counts it. `service` is the provider's name of the request.
     ///
     /// # Errors
-    /// Those of the request. `NotFound` and `Uninitialized` count as answers, not as failed requests. A request that is dropped counts as failed.
+    /// The errors of the request. `NotFound` and `Uninitialized` count as answers, not as failed requests. A request that is dropped counts as
+    /// failed.
     pub async fn request<T>(
         &self,
         service: &'static str,

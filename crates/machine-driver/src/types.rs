@@ -34,7 +34,7 @@ pub struct Capabilities {
 
 /// The replacement for secrets in texts.
 const REDACTED: &str = "<redacted>";
-/// Shorter values are not treated as secrets: they are words such as a region, and errors need them.
+/// Shorter values are not treated as secrets. They are words such as a region, which errors must be able to contain.
 const MIN_SECRET: usize = 6;
 /// In a longer value, such as a key or user data, each line of at least this length is treated as a secret too.
 const MIN_SECRET_LINE: usize = 16;
@@ -47,7 +47,7 @@ impl SecretData {
     /// Key of the user data.
     pub const USER_DATA: &'static str = "userData";
 
-    /// `base` with the keys of `over` added; those of `over` win (spec/providers §1.2).
+    /// The keys of both maps. If a key is in both, the value in `over` is used (spec/providers §1.2).
     pub fn merged(base: BTreeMap<String, ByteString>, over: BTreeMap<String, ByteString>) -> Self {
         let mut all = base;
         all.extend(over);
@@ -75,7 +75,7 @@ impl SecretData {
         let mut secrets: Vec<String> = Vec::new();
         for value in self.0.values() {
             let encoded = BASE64_STANDARD.encode(&value.0);
-            // As encoded in a form.
+            // The encoding of an HTML form.
             secrets.push(encoded.replace('+', "%2B").replace('/', "%2F").replace('=', "%3D"));
             secrets.push(encoded);
             let Ok(value) = std::str::from_utf8(&value.0) else { continue };
@@ -84,7 +84,8 @@ impl SecretData {
                 .extend(value.lines().map(str::trim).filter(|line| line.len() >= MIN_SECRET_LINE).map(str::to_owned));
         }
         secrets.retain(|secret| secret.len() >= MIN_SECRET && text.contains(secret.as_str()));
-        // The longest first: replacing a part of a longer secret would leave the rest of it readable.
+        // Longer secrets are replaced first. If a part of a longer secret were replaced first, the rest of it would stay
+        // readable.
         secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
         secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), REDACTED))
     }
@@ -104,7 +105,8 @@ impl fmt::Debug for SecretData {
 /// A call about one machine.
 #[derive(Clone, Debug)]
 pub struct MachineRequest {
-    /// The machine. The deletion of an orphan has a synthetic one with name, namespace and `spec.providerID` only.
+    /// The machine. For the deletion of an orphan VM this is a synthetic machine that has only name, namespace and
+    /// `spec.providerID`.
     pub machine: Arc<Machine>,
     /// Its class.
     pub class: Arc<MachineClass>,

@@ -1,8 +1,8 @@
 //! The properties that must hold after every step (decisions.md 39).
 //!
-//! The bounds follow from all specifications since the last rest. Losses that are not caused by the controllers
-//! (failures, deletions by users, lost Nodes) lower the minimum by the number of machines lost. The properties of a
-//! single machine are in [`lives`].
+//! The bounds follow from all specifications since the last rest. Losses that the controllers do not cause (failures,
+//! deletions by users, lost Nodes) lower the minimum by the number of lost machines. The properties of a single machine
+//! are in [`lives`].
 
 pub(crate) mod lives;
 
@@ -79,7 +79,7 @@ pub struct Checks {
     asked_of_sets: i32,
     /// Minimum number of available machines.
     least: i32,
-    /// Number of machines that became unavailable by other causes than the controllers.
+    /// Number of machines that became unavailable for causes other than the controllers.
     taken: i32,
     available: BTreeSet<String>,
     deleted_by_us: BTreeSet<String>,
@@ -119,10 +119,10 @@ pub struct Checks {
 /// Whether a history is checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Checking {
-    /// It is.
+    /// The history is checked.
     #[default]
     On,
-    /// It is only played.
+    /// The history runs without checks.
     Off,
 }
 
@@ -138,12 +138,12 @@ pub enum Edited {
 /// The edits of users, as far as they matter for allowed deletions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Edits {
-    /// Nothing.
+    /// No edit.
     #[default]
     None,
     /// One edit of the template.
     OneTemplate,
-    /// Several edits, or another one.
+    /// Several edits, or an edit of something else.
     Others,
 }
 
@@ -218,9 +218,9 @@ impl Checks {
         self.prioritised.insert(machine);
     }
 
-    /// Records that a user is about to change the size of a set by this number: so many more machines stay, or are
-    /// missing. In a paused deployment other sets pay for it: scaling in proportion, as in Kubernetes, does not
-    /// consider availability.
+    /// Records that a user is about to change the size of a set by this number. The number of machines may grow, or the
+    /// number of available machines may fall, by the same number. In a paused deployment, other sets shrink when one
+    /// set grows: proportional scaling, as in Kubernetes, does not consider availability.
     pub fn set_is_scaled(&mut self, api: &Api, name: &str, by: i32) {
         self.scaled.insert(name.to_owned());
         self.asked_of_sets = self.asked_of_sets.saturating_add(by.max(0));
@@ -289,7 +289,7 @@ impl Checks {
         self.node_is_drained(seen, plan);
         // If a Node can't be marked, the drain ends with its time limit.
         let is_drained = plan.rule == "drained" && seen.troubles.is_empty() && !is_given_up_by_force(seen);
-        // If the Node was replaced, the process may not know the new one yet.
+        // If the Node was replaced, the process may not have observed the new Node yet.
         let is_known =
             |node: &&NodeSnapshot| api.nodes.get(node.name()).is_some_and(|there| Snapshot::uid(there) == node.uid());
         if is_drained && let Some(node) = seen.node.ours().filter(is_known) {
@@ -311,7 +311,7 @@ impl Checks {
     /// decision.
     pub fn picked(&mut self, api: &Api, node: &str) {
         if !api.machines.get(machine_of(node)).is_some_and(|machine| is_available(machine)) {
-            // It is unavailable already.
+            // The machine is already unavailable.
             return;
         }
         let is_up = |name: &&String| {
@@ -420,8 +420,8 @@ impl Checks {
             return;
         }
         if is_marked(before) || self.is_wanted_gone(api, before, rule) {
-            // The scaler has named the machine, or a user wants it deleted, whatever is left. That excuses no other
-            // deletion.
+            // The scaler has named the machine, or a user wants it deleted, so it may be deleted even if too few
+            // machines are left. This does not allow any other deletion.
             if count(available(api).len()) + self.taken < self.least {
                 self.taken += 1;
             }
@@ -445,9 +445,9 @@ impl Checks {
         }
     }
 
-    /// Whether users want a machine deleted: with its set, which they have deleted; before other machines of a set that
-    /// they have made larger than its deployment wants; or before a machine to which they gave a higher priority. Those
-    /// others stay even if they are unavailable (spec/deployment-and-set §6.4).
+    /// Whether a machine is deleted because of users. They may have deleted its set, made its set larger than the
+    /// deployment wants, or given another machine a higher priority. In the last two cases, the other machines stay
+    /// even if they are unavailable (spec/deployment-and-set §6.4).
     fn is_wanted_gone(&self, api: &Api, machine: &Machine, rule: &str) -> bool {
         let set = controller_of(&machine.metadata);
         let name = set.map(|set| set.name.as_str()).unwrap_or_default();
@@ -461,15 +461,16 @@ impl Checks {
         rule == "deletion/set" || (is_too_large && goes_first()) || api.machines.values().any(stays_for_it)
     }
 
-    /// The number of unavailable machines that a user has created for a set and preserves. They are deleted last, and
-    /// each costs a healthy machine.
+    /// The number of unavailable machines that a user has created for a set and preserves. They are deleted last, so
+    /// for each of them a healthy machine is deleted instead.
     fn kept_strays(&self, api: &Api) -> i32 {
         let adopted = self.adopted.iter().filter_map(|name| api.machines.get(name));
         let is_kept = |machine: &Machine| machine.status.current_status.preserve_expiry_time.is_some();
         count(adopted.filter(|machine| is_ours(api, machine) && is_kept(machine) && !is_available(machine)).count())
     }
 
-    /// Records sets that are adopted by a deployment: they bring their machines and create the missing ones.
+    /// Records sets that are adopted by a deployment. They bring their machines with them, and create their missing
+    /// machines.
     fn see_adopted_sets(&mut self, api: &Api) {
         let orphan_sets = orphan_sets(api);
         for name in self.orphan_sets.difference(&orphan_sets) {
@@ -496,8 +497,8 @@ impl Checks {
                 self.taken += 1;
             }
         }
-        // The deployment counts a machine that becomes available in a set which it has lost without having observed
-        // that.
+        // A deployment may not have observed yet that it has lost a set. Then it still counts a machine of this set
+        // that becomes available.
         let unowned = unowned(api);
         let lost = unowned.difference(&self.unowned).filter(|name| !self.available.contains(*name));
         self.taken += count(lost.count());
@@ -544,7 +545,7 @@ fn is_being_replaced(machine: &MachineSnapshot) -> bool {
     *phase == MachinePhase::Terminating || (!is_settled && machine.preserve_expiry_time().is_none())
 }
 
-/// The set that gets the scaler's time by this effect.
+/// The set to which this effect writes the time of the last scaling by the scaler.
 fn set_with_scaler_time(effect: &deployment::plan::Effect) -> Option<Target> {
     match effect {
         deployment::plan::Effect::SyncSet { set, wanted } => {
@@ -556,9 +557,9 @@ fn set_with_scaler_time(effect: &deployment::plan::Effect) -> Option<Target> {
     }
 }
 
-/// Whether a set was last sized for a larger deployment, or is larger than the whole deployment should be. With the
-/// scaler's time alone, it would replace the machines that the scaler named, and then delete as many that the scaler
-/// did not name.
+/// Whether a set was last sized for a larger deployment, or is larger than the whole deployment should be. If such a
+/// set got the scaler's time before its new size, it would replace the machines that the scaler named, and then delete
+/// the same number of machines that the scaler did not name.
 fn is_larger(seen: &DeploymentObservation, set: &Target) -> bool {
     let replicas = seen.deployment.replicas();
     let all = seen.sets.iter().filter(|seen| seen.set.uid() == set.uid);

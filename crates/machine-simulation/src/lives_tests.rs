@@ -208,6 +208,6 @@ fn a_node_that_joins_at_the_last_moment_goes_with_its_machine() {
 /// Histories that once failed.
 #[rstest]
 #[case::a_set_kept_again_and_again_what_its_node_gives_up(664)]
-fn what_went_wrong_once_holds(#[case] seed: u64) {
+fn a_life_that_once_failed_passes(#[case] seed: u64) {
     assert_eq!(run(&History::life_of_seed(seed), TraceMode::Off).violation, None);
 }

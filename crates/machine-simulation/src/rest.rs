@@ -1,6 +1,6 @@
 //! The properties of a world at rest: as many machines as wanted, each with one VM and one Node.
 //!
-//! What must be gone from Nodes is in [`nodes`], the wanted conditions are in [`conditions`].
+//! [`nodes`] checks that nothing is left on Nodes, and [`conditions`] checks the conditions.
 
 mod conditions;
 mod nodes;
@@ -33,7 +33,7 @@ impl Differences {
     }
 }
 
-/// The differences between the world and its specification; empty if there are none.
+/// The differences between the world and its specification. Empty if there is no difference.
 pub fn differences(api: &Api, cloud: &Cloud) -> Vec<String> {
     let mut found = Differences::default();
     let wanted = api.deployments.values().next().map_or(0, |deployment| deployment.spec.replicas);
@@ -81,7 +81,7 @@ pub fn differences(api: &Api, cloud: &Cloud) -> Vec<String> {
     found.0
 }
 
-/// A used object must have our finalizer, and an unused one that was deleted must be gone.
+/// An object in use must have our finalizer. A deleted object that is not in use must be gone.
 fn look_at_kept<K: Kind>(found: &mut Differences, name: &str, object: &K, is_used: bool) {
     found.expect(!is_used || is_kept(object), || format!("{} {name} is in use without our finalizer", K::NAME));
     let stays = is_used || object.meta().deletion_timestamp.is_none();

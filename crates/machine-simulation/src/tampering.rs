@@ -124,7 +124,7 @@ fn scale_set(api: &mut Api, checks: &mut Checks, pick: u16, replicas: i32) {
     }
 }
 
-/// Creates machines without owner that equal this one.
+/// Creates machines without owner that are otherwise equal to one machine.
 fn strays(api: &mut Api, pick: u16, count: u8, now: Timestamp) {
     let Some(name) = some(&api.machines, pick, |machine| !is_terminating(machine)) else { return };
     let Some(model) = api.get::<Machine>(&name) else { return };
@@ -156,7 +156,8 @@ fn pick_node(api: &mut Api, checks: &mut Checks, pick: u16) {
     }
 }
 
-/// After the random steps users who select Nodes continue, one Node at a time; returns whether there was one.
+/// After the random steps, users continue to select Nodes for updates, one Node at a time. Returns whether a Node was
+/// selected.
 pub fn go_on_picking(api: &mut Api, checks: &mut Checks) -> bool {
     let changes = api.changes;
     let is_under_way = |node: &Node| {

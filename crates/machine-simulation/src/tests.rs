@@ -1,4 +1,4 @@
-//! A few histories in every test run; `.ci/run` plays thousands.
+//! A few histories in every test run. `.ci/run` runs thousands.
 
 use rstest::rstest;
 
@@ -32,7 +32,7 @@ fn histories_hold() {
 #[case::a_node_that_a_user_had_picked_counted_as_gone(501_214)]
 #[case::two_old_sets_stayed_frozen_for_ever(501_271)]
 #[case::marks_stayed_where_a_set_was_never_tainted(61_918)]
-fn what_went_wrong_once_holds(#[case] seed: u64) {
+fn a_history_that_once_failed_passes(#[case] seed: u64) {
     assert_eq!(run(&History::prompt(seed), TraceMode::Off).violation, None);
 }
 
@@ -60,7 +60,7 @@ fn what_went_wrong_once_holds(#[case] seed: u64) {
 #[case::a_set_had_seen_the_priority_before(History::of_seed(109_498))]
 #[case::a_machine_that_was_picked_lost_its_label(History::of_seed(117_995))]
 #[case::another_trouble_came_after_a_creation_without_outcome(History::of_seed(8_851))]
-fn what_went_wrong_later_holds(#[case] history: History) {
+fn a_later_history_that_once_failed_passes(#[case] history: History) {
     assert_eq!(run(&history, TraceMode::Off).violation, None);
 }
 
@@ -72,7 +72,7 @@ fn a_history_is_a_function_of_its_seed() {
 }
 
 #[test]
-fn a_plain_rollout_is_told_readably() {
+fn the_trace_of_a_plain_rollout_is_readable() {
     let history = History {
         seed: 1,
         setup: Setup {

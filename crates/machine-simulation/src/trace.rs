@@ -1,4 +1,4 @@
-//! A readable trace of a history: one line per event, made only on request.
+//! A readable trace of a history: one line per event. The lines are made only on request.
 
 use jiff::Timestamp;
 

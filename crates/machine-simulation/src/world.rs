@@ -1,5 +1,5 @@
-//! The world of a history: clusters, cloud, processes and virtual time, and the effect of each step. How it comes to
-//! rest after random steps is in [`calm`].
+//! The world of a history: clusters, cloud, processes and virtual time, and the effect of each step. [`calm`] brings it
+//! to rest after the random steps.
 
 mod calm;
 
@@ -61,7 +61,7 @@ pub struct World {
     /// The time until which budgets refuse evictions.
     evictions_from: Timestamp,
     volumes: Volumes,
-    /// Whether users edit classes or Secrets. In other histories there is nothing to do for their finalizers.
+    /// Whether users edit classes or Secrets. Otherwise, the finalizers of these objects need no passes.
     classes_change: bool,
     /// The time until which the target cluster does not answer.
     silent_until: Option<Timestamp>,
@@ -415,7 +415,7 @@ impl World {
         self.follows(end);
     }
 
-    /// Continues according to the state of the leader.
+    /// Replaces the leader if its process has died or lost the lease.
     fn follows(&mut self, end: End) {
         match end {
             End::Lives => {}
@@ -472,8 +472,8 @@ impl World {
         moved
     }
 
-    /// Delivers changes of pods and attachments at once. A drain can't know a pod that was not in the store at its
-    /// start.
+    /// Delivers changes of pods and attachments at once, because a drain can't know a pod that is not in the store at
+    /// its start.
     fn deliver_pods(&mut self) {
         if self.silent_until.is_some() {
             return;

@@ -1,7 +1,7 @@
 //! Metrics that code sets when something happens: names, help texts, types and labels.
 //!
 //! Names, types and labels of the original are a contract; do not rename. Metrics that the original does not have are marked
-//! "ours". The gauges of single objects are in `machine-controllers`, those of the work queues in [`super::queue`].
+//! "ours". The gauges of single objects are in `machine-controllers`, and the metrics of work queues in [`super::queue`].
 
 use prometheus::{DEFAULT_BUCKETS, Opts, Registry, exponential_buckets};
 
@@ -184,9 +184,9 @@ impl Catalogue {
     #[rustfmt::skip]
     pub(super) fn register(registry: &Registry) -> prometheus::Result<Self> {
         let r = registry;
-        // 100 µs to 1.6 s: after a second the caller has given up.
+        // 100 µs to 1.6 s, because the caller gives up after a second.
         let answer_buckets = exponential_buckets(0.0001, 2.0, 15)?;
-        // 1 s to 4.5 h: a stage may wait for a cloud or for pods.
+        // 1 s to 4.5 h, because a stage may wait for a cloud or for pods.
         let stage_buckets = exponential_buckets(1.0, 2.0, 15)?;
         let catalogue = Self {
             cloud: CloudMetrics {

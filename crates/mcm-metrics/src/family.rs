@@ -1,7 +1,7 @@
 //! Typed families: a metric together with the type of its labels.
 //!
-//! The label names of a family and the label values of a sample come from one declaration ([`label_set!`]), so that their numbers
-//! are equal. The original could panic here (spec/machine-controller M-40).
+//! The label names of a family and the label values of a sample come from one declaration ([`label_set!`]), so they always have
+//! the same number. A different number made the original panic (spec/machine-controller M-40).
 
 use std::{marker::PhantomData, time::Duration};
 

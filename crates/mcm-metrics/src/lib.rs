@@ -1,9 +1,9 @@
 //! The metrics of the process: names, types, labels, and the text of `/metrics`.
 //!
 //! Contains metric names (a contract with dashboards and alerts of the original), typed families whose bounded label values are
-//! enums, and the handle of work queues ([`QueueMetrics`]). Does not contain HTTP (`server/`), decisions when to count, or the
-//! gauges of single objects, which `machine-controllers` computes at each scrape. Nothing here is async or reads a clock: the
-//! monotonic time comes from a [`Clock`]. Nothing is global, so that several managers can run in one process.
+//! enums, and the handle of work queues ([`QueueMetrics`]). Does not contain HTTP (`server/`), the decisions when to count, or
+//! the gauges of single objects, which `machine-controllers` computes at each scrape. Nothing here is async or reads a clock:
+//! the monotonic time comes from a [`Clock`]. Nothing is global, so that several managers can run in one process.
 //!
 //! Sources: spec/machine-controller §13.1, spec/deployment-and-set §18, spec/providers §2.1,
 //! spec/api-and-admission §9.14, §11.7.
@@ -62,7 +62,7 @@ impl Metrics {
         Ok(Self(Arc::new(Owned { registry, catalogue, queues })))
     }
 
-    /// The handle through which the work queue of this name reports. Equal names share their series.
+    /// The handle through which the work queue of this name reports. Queues with the same name share their series.
     pub fn queue(&self, name: &str) -> QueueMetrics {
         self.0.queues.named(name)
     }

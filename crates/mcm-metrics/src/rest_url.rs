@@ -1,7 +1,8 @@
 //! The `url` label of `rest_client_request_latency_seconds`: the URL of a call, without the names of objects.
 
-/// A URL with `{namespace}` and `{name}` in place of names, encoded as by the original's client library, so that the number of
-/// series does not grow with the number of objects. Of any other path, only the first segment is kept.
+/// A URL with `{namespace}` and `{name}` in place of names, so that the number of series does not grow with the number of
+/// objects. The placeholders are encoded as in the original's client library. If the path is not a path of objects, only its
+/// first segment is kept.
 pub fn url_pattern(scheme_and_host: &str, path: &str) -> String {
     const NAMESPACE: &str = "%7Bnamespace%7D";
     const NAME: &str = "%7Bname%7D";

@@ -18,7 +18,7 @@ const LOCK: &str = "lock";
 /// The folder of a run.
 pub(super) struct Folder {
     pub(super) path: PathBuf,
-    /// Held while the folder is in use. None for a data folder, which is never removed.
+    /// Held while the folder is in use. `None` for a data folder, which is never removed.
     lock: Option<File>,
 }
 

@@ -219,7 +219,7 @@ fn judged(subject: String, read: &Read, judge: impl FnOnce(Option<&Value>) -> (H
     Finding { subject, health, message }
 }
 
-/// The reason of a condition that is True; else the reason why it is not.
+/// The reason of a condition that is True, or otherwise the reason why it is not True.
 fn holds(object: &Value, wanted: &str) -> Result<String, String> {
     let all = object["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
     let Some(condition) = all.iter().find(|condition| condition["type"] == wanted) else {

@@ -68,7 +68,7 @@ pub fn halves(namespace: &str, manager: &Runner, machines: &Runner) -> Finding {
     Finding { subject: format!("Halves of {namespace}"), health: worst.unwrap_or(Health::Fine), message }
 }
 
-/// The names of our programs differ even within a pod. Those of the Go programs do not.
+/// The names of our programs differ even within a pod. The names of the Go programs do not.
 const OF_A_POD: &str = ": one program, or the two Go programs of a pod, which have one name";
 /// Two holders are two programs with one half each, or a program with one half beside a program that should run both.
 const WAITING: &str =

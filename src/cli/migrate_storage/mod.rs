@@ -1,8 +1,8 @@
 //! `mcm migrate-storage`: stores all objects of the four kinds in another version.
 //!
 //! This file has the flags, the order of the steps, and the report. [`definition`] decides the next step of a kind, and [`passes`]
-//! rewrites the objects. All state is in the cluster, so that a second run after an interruption goes on where the first one stopped:
-//! it skips kinds that are done, and an object that is stored in the version already costs a patch that writes nothing.
+//! rewrites the objects. All state is in the cluster, so that a second run after an interruption continues where the first run
+//! stopped. It skips kinds that are done. For an object that is already stored in the version, it sends a patch that changes nothing.
 //! Source: spec/api-and-admission §8.6.
 
 pub mod definition;
@@ -73,13 +73,13 @@ pub struct KindReport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KindOutcome {
-    /// All objects were stored in the version before.
+    /// All objects were already stored in the version.
     AlreadyDone,
     /// All objects are stored in the version, and the definition says so.
     Migrated,
-    /// Nothing: a dry run.
+    /// A dry run: the storage version would change, and all objects would be rewritten.
     WouldSwitchAndRewrite,
-    /// Nothing: a dry run.
+    /// A dry run: all objects would be rewritten. The storage version is already the right one.
     WouldRewrite,
 }
 

@@ -137,7 +137,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// The hash of the storage version in discovery; none if the API server gives none.
+    /// The hash of the storage version in discovery. `None` if the API server gives none.
     async fn storage_hash(&self, kind: Kind) -> Result<Option<String>, Failure> {
         let version = names::API_VERSION_V1ALPHA1;
         let listed = retrying(|| self.client.list_api_group_resources(version)).await;

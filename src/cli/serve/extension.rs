@@ -109,7 +109,7 @@ pub struct ExtensionArgs {
 }
 
 impl ExtensionArgs {
-    /// The settings; none when the extension API server is off.
+    /// The settings. `None` when the extension API server is off.
     pub(super) fn settings(&self, problems: &mut Problems) -> Option<ExtensionSettings> {
         let authentication = self.authentication(problems);
         let open_paths = self.authorization_always_allow_paths.clone();

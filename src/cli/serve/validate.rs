@@ -1,4 +1,4 @@
-//! Turns flags into [`Settings`]: every rule over the flags of `mcm serve`. All mistakes are reported together.
+//! Turns flags into [`Settings`]. Contains every rule for the flags of `mcm serve`. All mistakes are reported together.
 //!
 //! Everything here is a pure function of the flags and of [`HostInfo`]. Each message names its flag, followed by the text of the Go
 //! original if it has one.
@@ -40,7 +40,7 @@ use machine_controllers::{
 pub struct HostInfo {
     /// Host name; the holder's name in Leases begins with it.
     pub host_name: String,
-    /// Namespace of the pod; none outside a cluster.
+    /// Namespace of the pod. `None` outside a cluster.
     pub pod_namespace: Option<String>,
 }
 
@@ -187,7 +187,7 @@ const VIEWS_WITHOUT_CACHES: &str = "--standby-caches=false: with --controllers=n
     have a cache to be computed from: leave the flag out, or add --extension-apiserver=false";
 
 /// Whether the process would serve views but never have the caches for them. The API server sends a request for a view to any
-/// replica, so that one replica without caches makes views fail for all users.
+/// replica, so one replica without caches makes views fail for all users.
 fn views_without_caches(settings: &Settings) -> bool {
     settings.extension.is_some()
         && settings.secure.is_some()
@@ -295,7 +295,8 @@ fn webhooks(args: &ServingArgs, namespace: &str, problems: &mut Problems) -> Web
     }
 }
 
-/// The named suites. Go's flag can't select suites of TLS 1.3, so that a list for Go usually lacks them. Then all of them are added.
+/// The named suites. Go's flag can't select suites of TLS 1.3, so a list for Go usually contains none of them. In this case, all
+/// suites of TLS 1.3 are added.
 fn cipher_suites(args: &ServingArgs, problems: &mut Problems) -> Vec<TlsCipherSuite> {
     let Some(names) = &args.tls_cipher_suites else { return TlsCipherSuite::ALL.into() };
     let names = problems.entries("--tls-cipher-suites", names);
@@ -385,7 +386,7 @@ fn workers(args: &ControllerArgs, problems: &mut Problems) -> Workers {
     }
 }
 
-/// The rules over the three durations are those of Go's library, which ends the process when they are broken.
+/// The rules for the three durations are those of Go's library, which ends the process if a rule is broken.
 fn leader_election(args: &ElectionArgs, host: &HostInfo, problems: &mut Problems) -> Option<LeaderElection> {
     if !args.leader_elect {
         return None;

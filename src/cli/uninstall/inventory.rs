@@ -135,7 +135,7 @@ pub(super) struct Inventory {
     pub(super) objects: Vec<Found>,
     /// Secrets in the namespace with our finalizer.
     pub(super) secrets: Vec<Found>,
-    /// The Nodes of the target cluster; none without a target cluster.
+    /// The Nodes of the target cluster. `None` without a target cluster.
     pub(super) nodes: Option<Vec<Found>>,
     /// The certificate Secret.
     pub(super) certificate: Option<Found>,

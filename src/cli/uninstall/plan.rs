@@ -12,7 +12,7 @@ use machine_api::{
     names::{self, finalizer, label},
 };
 
-/// The number of names in a line; further ones are counted.
+/// The number of names in a line. Further names are only counted.
 const NAMED: usize = 5;
 
 /// One action of a plan.
@@ -20,7 +20,7 @@ const NAMED: usize = 5;
 pub(super) enum Action {
     /// Delete this object.
     Delete(Found),
-    /// Stop serving v1beta1, and with it the need for a conversion webhook.
+    /// Stop serving v1beta1, so that no conversion webhook is needed.
     Unserve(Found),
     /// Remove our finalizer from this object.
     Release(Found, &'static str),
@@ -166,7 +166,8 @@ pub(super) fn plan(inventory: &Inventory, place: &Place, nodes_in: NodesIn) -> R
     Ok(plan)
 }
 
-/// The manager whose conversion webhook is in use keeps the guard too. An interrupted run may have left the guard alone.
+/// A manager whose conversion webhook is in use keeps the guard too. After an interrupted run, the guard may be the only object that
+/// is left.
 fn plan_guard(plan: &mut Plan, inventory: &Inventory, others: &mut Vec<String>) {
     let unserved = plan.registrations.iter().filter(|action| matches!(action, Action::Unserve(_))).count();
     let all_are_ours = unserved == inventory.definitions.len();
@@ -212,7 +213,7 @@ fn of_another(found: &Found, inventory: &Inventory, place: &Place) -> Option<Str
     why.or_else(|| (place.scope == WebhookScope::Cluster).then(|| shared(inventory, place)).flatten())
 }
 
-/// The reason why objects of the service namespace may be shared with another manager.
+/// Why objects of the service namespace may be shared with another manager. `None` if they are not.
 fn shared(inventory: &Inventory, place: &Place) -> Option<String> {
     let sharing = || some(inventory.sharing.iter().map(String::as_str).collect());
     (!inventory.sharing.is_empty()).then(|| {
@@ -225,8 +226,8 @@ fn shared(inventory: &Inventory, place: &Place) -> Option<String> {
     })
 }
 
-/// The reason why a client configuration calls another manager. A Service names its namespace. A URL names no owner: it is ours if it
-/// trusts our certificate, or if a manager is installed here and none elsewhere.
+/// The reason why a client configuration calls another manager. A Service names its namespace. A URL names no owner. It is ours if its
+/// CA bundle is ours, or if a manager is installed in this namespace and in no other namespace.
 fn called_elsewhere(client: &Value, inventory: &Inventory, place: &Place) -> Option<String> {
     if let Some(namespace) = client["service"]["namespace"].as_str() {
         return (namespace != place.service_namespace)
@@ -268,7 +269,7 @@ fn exempts_another(policy: &Value, place: &Place) -> Option<String> {
     })
 }
 
-/// Plans the finalizers of Nodes that machines of this namespace name. All other Nodes may belong to other managers.
+/// Plans the finalizers of Nodes that machines of this namespace name. Any other Node may belong to another manager.
 fn release_nodes(plan: &mut Plan, inventory: &Inventory, place: &Place, nodes_in: NodesIn) -> Result<(), Obstacle> {
     let named: BTreeSet<&str> = inventory
         .objects

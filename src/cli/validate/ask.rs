@@ -65,7 +65,7 @@ fn adapted(mut found: Findings, version: ApiVersion, secret: &SecretData) -> Fin
     found
 }
 
-/// An object as a class in the version of drivers, and the version in which it is written. None for other kinds.
+/// An object as a class in the version of drivers, and the version in which it is written. `None` for other kinds.
 fn class(object: ObjectRef<'_>) -> Option<(MachineClass, ApiVersion)> {
     let (kind, version) = question(object.value)?.ok()?;
     if kind != Kind::MachineClass {

@@ -49,7 +49,7 @@ struct Said {
     warnings: Vec<String>,
 }
 
-/// What the webhooks answer: defaults first, then the rules over the result. Also the defaulted object, and the rules that found
+/// The answer of the webhooks: first the defaults, then the rules for the result. Also the defaulted object, and the rules that found
 /// something.
 fn webhooks(case: &Case, drivers: &RegisteredDrivers) -> (Said, Option<Value>, Vec<(RuleId, Severity)>) {
     let references: Arc<dyn References> = match known(case) {

@@ -1,4 +1,4 @@
-//! The documents of an input, as the rules read them for facts about other objects.
+//! The objects of an input, as the source of facts about other objects for the rules.
 //!
 //! An absent class or Secret counts as missing only if the input has objects of that kind at all. A manifest with a single deployment
 //! does not show which classes exist.

@@ -14,7 +14,7 @@ use machine_api::{
 use serde_json::{Map, Value};
 
 const RULE: RuleId = RuleId::declare("SCHEMA");
-/// Members that every object has. The API server defines them.
+/// Members that every object has. They are not in the definitions, because the API server defines them.
 const FRAME: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
 /// The schemas of all kinds in all versions.
@@ -73,7 +73,7 @@ fn inside(schema: &Value, value: &Value, path: &FieldPath, found: &mut Findings)
             let keeps_unknown = schema.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(true));
             let known = properties(schema);
             for (name, value) in members {
-                // A schema without properties: other code checks this object, or the value should be a text.
+                // A schema without properties is skipped: other code checks such an object, or the value should be a text.
                 if known.is_some() && !(keeps_unknown && known.is_none_or(|known| !known.contains_key(name))) {
                     member(known, name, value, path, found);
                 }

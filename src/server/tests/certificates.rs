@@ -1,4 +1,4 @@
-//! Certificates that change while connections live.
+//! Certificates that change while connections are open.
 
 use std::{path::Path, time::Duration};
 
@@ -37,7 +37,7 @@ fn files(folder: &Path) -> PairFiles {
     PairFiles { certificate: folder.join("tls.crt"), key: folder.join("tls.key"), named_by: NamedBy::FileFlags }
 }
 
-/// Whether the other side's certificate is the pair's.
+/// Whether the certificate of the server is the certificate of this pair.
 fn shows(stream: &TlsStream<TcpStream>, pair: &CertSecret) -> bool {
     stream.get_ref().1.peer_certificates().unwrap()[0] == *pair.serving.leaf().der()
 }
@@ -103,12 +103,12 @@ async fn names_may_have_a_pair_of_their_own() {
     let rig = Rig::start_with_settings(options(), settings).await;
     until(|| rig.health.report().contains("tls.crt (--tls-sni-cert-key): No such file")).await;
     let both = format!("{}{}", usual.bundle_pem(), own.bundle_pem());
-    assert!(shows(&connect(rig.secure, both.as_bytes(), "h2").await.unwrap(), &usual), "until there is one");
+    assert!(shows(&connect(rig.secure, both.as_bytes(), "h2").await.unwrap(), &usual), "the name has no pair yet");
     write(other.path(), &own.serving.chain_pem(), &own.serving.key_pem());
     until(|| rig.health.report().contains("[+]sni-certificates ok")).await;
     assert!(shows(&connect(rig.secure, both.as_bytes(), "h2").await.unwrap(), &own));
     let nameless = connect_as(rig.secure, client_config(both.as_bytes(), "h2"), "127.0.0.1").await.unwrap();
-    assert!(shows(&nameless, &usual), "who asks for no name gets the usual one");
+    assert!(shows(&nameless, &usual), "a client that requests no name gets the usual pair");
     assert!(rig.metrics.render().unwrap().contains(r#"mcm_certificate_expiry_seconds{name="sni"}"#));
 }
 
@@ -145,7 +145,7 @@ fn self_managed_certificates_need_a_cluster() {
 }
 
 #[tokio::test]
-async fn a_caller_that_trusts_somebody_else_is_not_served() {
+async fn a_client_that_trusts_another_authority_is_not_served() {
     let rig = Rig::start(options()).await;
     let now = jiff::Timestamp::now();
     let stranger = Authority::generate(now, jiff::SignedDuration::from_hours(1), [3; 16]).unwrap();

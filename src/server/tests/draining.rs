@@ -1,4 +1,4 @@
-//! How serving ends.
+//! The shutdown of the server.
 
 use std::{sync::Arc, time::Duration};
 
@@ -39,13 +39,14 @@ async fn th_43_a_request_in_flight_is_finished_and_then_the_server_ends() {
     assert!(TcpStream::connect(rig.plain).await.is_err());
 }
 
-/// Asks on a stream of a connection whose end was announced, as a caller does that has not read so yet.
+/// A request on a new stream after the server has announced the end of the connection, as from a client that has not
+/// read the announcement yet.
 fn late(nth: u32) -> Vec<u8> {
     frame(HEADERS, END_STREAM | END_HEADERS, stream(nth), HEAD)
 }
 
 #[tokio::test]
-async fn who_comes_late_is_sent_to_another_replica() {
+async fn a_late_request_is_sent_to_another_replica() {
     let mut rig = Rig::start_with_fallback(options(), Arc::new(Counting)).await;
     let (mut reading, mut writing) = begin(&rig, &[]).await;
     writing.write_all(&late(0)).await.unwrap();
@@ -69,7 +70,7 @@ async fn who_comes_late_is_sent_to_another_replica() {
 }
 
 #[tokio::test]
-async fn who_comes_late_can_be_told_to_try_again() {
+async fn a_late_client_can_be_asked_to_retry() {
     let options = ServerOptions { late_requests: LateRequests::AreToldToRetry, ..options() };
     let mut rig = Rig::start(options).await;
     let mut busy = rig.h1().await;
@@ -93,13 +94,13 @@ async fn who_comes_late_can_be_told_to_try_again() {
     health.send("GET /livez HTTP/1.1\r\nHost: mcm\r\n\r\n").await;
     assert!(health.response().await.starts_with("HTTP/1.1 200 "), "health is answered as before");
     busy.send("{}").await;
-    assert!(busy.response().await.starts_with("HTTP/1.1 200 "), "what came in time is finished");
+    assert!(busy.response().await.starts_with("HTTP/1.1 200 "), "a request that came in time is finished");
     soon(&mut rig.running).await.unwrap();
     assert!(TcpStream::connect(rig.secure).await.is_err());
 }
 
 #[tokio::test]
-async fn a_request_that_does_not_end_is_cut_off() {
+async fn a_request_that_does_not_end_is_aborted() {
     let options = ServerOptions { shutdown_timeout: Duration::from_millis(50), ..options() };
     let mut rig = Rig::start(options).await;
     let mut stuck = rig.h1().await;

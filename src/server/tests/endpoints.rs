@@ -1,4 +1,4 @@
-//! The plain listener, and ports that are taken.
+//! The plain listener, and ports that are reserved or in use.
 
 use std::net::SocketAddr;
 
@@ -46,17 +46,17 @@ async fn health_is_answered_over_tls_too() {
 }
 
 #[tokio::test]
-async fn profiles_that_are_asked_for_say_why_there_are_none() {
+async fn a_request_for_a_profile_is_answered_with_the_reason_why_there_is_none() {
     let rig = Rig::start(ServerOptions { profiling: Profiling::On, ..options() }).await;
     assert_eq!(rig.get("/debug/pprof").await.0, 501);
 }
 
 #[tokio::test]
-async fn a_port_that_was_taken_for_the_server_is_nobody_elses_and_the_server_answers_there() {
+async fn a_reserved_port_belongs_to_the_server() {
     let (reserved, [plain]) = ReservedPorts::of_loopback().unwrap();
     let plain = SocketAddr::from(([127, 0, 0, 1], plain));
-    assert!(std::net::TcpListener::bind(plain).is_err(), "nobody else can have it");
-    // This caller comes before the server, and waits.
+    assert!(std::net::TcpListener::bind(plain).is_err(), "no other process can bind it");
+    // This client connects before the server runs, and waits.
     let early = TcpStream::connect(plain).await.unwrap();
     let rig = Rig::start_over(reserved, ServerOptions { plain: vec![plain], ..options() }).await;
     assert_eq!(rig.plain, plain);
@@ -64,7 +64,7 @@ async fn a_port_that_was_taken_for_the_server_is_nobody_elses_and_the_server_ans
 }
 
 #[tokio::test]
-async fn a_port_that_is_taken_is_named_before_anything_runs() {
+async fn a_port_in_use_is_reported_before_anything_runs() {
     let rig = Rig::start(options()).await;
     let (health, metrics) = (Health::default(), test_metrics());
     let mode = CertMode::Dev { settings: PlanSettings::for_names(super::rig::names()), targets: Vec::new() };

@@ -1,4 +1,4 @@
-//! Who answers beside the webhooks, and what certificates of callers come to.
+//! The fallback handler, and the certificates of clients.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::rig::{Raw, Rig, client_config, connect_with, options, soon, until};
 use crate::server::{ClientCertificates, FallbackHandler, ServerOptions, tls::Authorities};
 use kube_listener::Peer;
 
-/// Tells how many certificates its caller has shown, and ends the connection when asked to.
+/// Answers with the number of certificates of the client, and closes the connection after a request for `/end`.
 pub(super) struct Counting;
 
 #[async_trait]
@@ -37,7 +37,7 @@ fn asking() -> ServerOptions {
 const GET: &str = "GET /apis HTTP/1.1\r\nHost: mcm\r\n\r\n";
 
 #[tokio::test]
-async fn the_fallback_answers_what_is_for_no_webhook() {
+async fn the_fallback_answers_requests_that_are_not_for_webhooks() {
     let rig = Rig::start_with_fallback(asking(), Arc::new(Counting)).await;
     let mut caller = rig.h1().await;
     caller.send(GET).await;
@@ -54,7 +54,7 @@ async fn the_fallback_answers_what_is_for_no_webhook() {
 #[case::folded_line("X-Folded: a\r\n b\r\n")]
 #[case::two_lengths("Content-Length: 0\r\nContent-Length: 5\r\n")]
 #[tokio::test]
-async fn th_19_what_two_servers_could_read_differently_is_read_by_nobody(#[case] line: &str) {
+async fn th_19_an_ambiguous_request_is_refused(#[case] line: &str) {
     let rig = Rig::start_with_fallback(asking(), Arc::new(Counting)).await;
     let mut caller = rig.h1().await;
     caller.send(&format!("POST /apis HTTP/1.1\r\nHost: mcm\r\n{line}\r\nhello")).await;
@@ -63,7 +63,7 @@ async fn th_19_what_two_servers_could_read_differently_is_read_by_nobody(#[case]
 }
 
 #[tokio::test]
-async fn the_fallback_can_let_a_connection_end() {
+async fn the_fallback_can_close_a_connection() {
     let rig = Rig::start_with_fallback(asking(), Arc::new(Counting)).await;
     let client = rig.h2().await;
     let mut caller = rig.h1().await;
@@ -74,7 +74,7 @@ async fn the_fallback_can_let_a_connection_end() {
     until(|| client.is_closed()).await;
 }
 
-/// Shows a certificate and signs with a key, whether they belong together or not.
+/// Sends a certificate and signs with a key. The two need not belong together.
 #[derive(Debug)]
 struct Shows(Arc<CertifiedKey>);
 
@@ -94,7 +94,7 @@ fn a_certificate() -> (CertificateDer<'static>, rcgen::KeyPair) {
     (certificate.der().clone(), key)
 }
 
-/// A caller that shows a certificate. It remembers its sessions.
+/// The TLS configuration of a client with a certificate. It can resume its sessions.
 fn showing(rig: &Rig, certificate: CertificateDer<'static>, key: &rcgen::KeyPair) -> ClientConfig {
     let bundle = rig.certificate.ca_bundle().unwrap();
     let mut config = client_config(bundle.as_bytes(), "http/1.1");
@@ -113,7 +113,7 @@ async fn show(
 }
 
 #[tokio::test]
-async fn any_certificate_is_taken_from_whoever_holds_its_key() {
+async fn any_certificate_is_accepted_from_a_client_with_its_key() {
     let rig = Rig::start_with_fallback(asking(), Arc::new(Counting)).await;
     let (certificate, key) = a_certificate();
     let mut caller = Raw(show(&rig, certificate, &key).await.unwrap());
@@ -122,7 +122,7 @@ async fn any_certificate_is_taken_from_whoever_holds_its_key() {
 }
 
 #[tokio::test]
-async fn a_session_that_is_taken_up_again_still_carries_the_certificate() {
+async fn a_resumed_session_still_has_the_certificate() {
     let rig = Rig::start_with_fallback(asking(), Arc::new(Counting)).await;
     let (certificate, key) = a_certificate();
     let config = showing(&rig, certificate, &key);
@@ -136,17 +136,17 @@ async fn a_session_that_is_taken_up_again_still_carries_the_certificate() {
 }
 
 #[tokio::test]
-async fn a_certificate_of_somebody_else_is_worth_no_connection() {
+async fn a_certificate_without_its_key_is_refused() {
     let rig = Rig::start_with_fallback(asking(), Arc::new(Counting)).await;
     let ((certificate, _), (_, another_key)) = (a_certificate(), a_certificate());
-    // With TLS 1.3 the client learns of the refusal after it believes the handshake to be over.
+    // With TLS 1.3 the client learns of the refusal only after its own handshake has ended.
     if let Ok(stream) = show(&rig, certificate, &another_key).await {
         assert_eq!(Raw(stream).rest().await, "");
     }
 }
 
 #[test]
-fn an_authority_vouches_for_what_it_has_signed_and_for_nothing_else() {
+fn an_authority_verifies_only_certificates_that_it_has_signed() {
     let (certificate, _) = a_certificate();
     let own = Authorities::from_pem(pem(&certificate).as_bytes()).unwrap();
     let (other, _) = a_certificate();

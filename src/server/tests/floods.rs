@@ -1,4 +1,5 @@
-//! Callers that speak HTTP/2 only to wear the server out. Frames are written by hand: no client would send them.
+//! Clients that use HTTP/2 only to exhaust the server. The tests write the frames themselves, because no HTTP library would
+//! send them.
 
 use std::{
     sync::{
@@ -46,7 +47,7 @@ pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     bytes
 }
 
-/// The number of a caller's nth stream.
+/// The number of a client's nth stream.
 pub(super) fn stream(nth: u32) -> u32 {
     nth * 2 + 1
 }
@@ -64,7 +65,7 @@ pub(super) async fn begin(
 /// The codes of all GOAWAY frames until the server closes.
 async fn goodbyes(mut reading: impl AsyncRead + Unpin) -> Vec<u32> {
     let mut bytes = Vec::new();
-    // A server that gives up does not say goodbye properly.
+    // A server that aborts a connection sends no TLS close message, so an error is ignored.
     let _ = soon(reading.read_to_end(&mut bytes)).await;
     let (mut rest, mut codes) = (&bytes[..], Vec::new());
     while let [a, b, c, kind, _, _, _, _, _, payload @ ..] = rest {
@@ -81,7 +82,7 @@ async fn still_answers(rig: &Rig) {
     assert_eq!(rig.h2().await.post("/validate", "{}").await.0, StatusCode::OK);
 }
 
-/// Counts what reaches it.
+/// Counts the requests that it gets.
 #[derive(Default)]
 struct Reached(AtomicUsize);
 
@@ -94,7 +95,7 @@ impl FallbackHandler for Reached {
 }
 
 #[tokio::test]
-async fn th_10_streams_that_are_reset_at_once_end_the_connection() {
+async fn th_10_a_connection_with_many_resets_is_closed() {
     const FLOOD: u32 = 100_000;
     let fallback = Arc::new(Reached::default());
     let rig = Rig::start_with_fallback(options(), Arc::<Reached>::clone(&fallback)).await;
@@ -115,11 +116,11 @@ async fn th_10_streams_that_are_reset_at_once_end_the_connection() {
     assert!(codes.contains(&ENHANCE_YOUR_CALM), "{codes:?}");
     soon(flood).await.unwrap();
     let reached = fallback.0.load(Ordering::Relaxed);
-    assert!(reached < 10_000, "the connection ends long before all is asked: {reached}");
+    assert!(reached < 10_000, "the connection is closed long before all requests are sent: {reached}");
     still_answers(&rig).await;
 }
 
-/// Lets everybody wait for ever.
+/// Never answers.
 #[derive(Default)]
 struct Waiting(AtomicUsize);
 
@@ -132,7 +133,7 @@ impl FallbackHandler for Waiting {
 }
 
 #[tokio::test]
-async fn th_10_requests_that_are_taken_back_while_they_are_answered_end_the_connection() {
+async fn th_10_a_connection_with_many_cancelled_requests_is_closed() {
     let fallback = Arc::new(Waiting::default());
     let mut options = options();
     options.connections.http2.resets = 3;
@@ -149,12 +150,12 @@ async fn th_10_requests_that_are_taken_back_while_they_are_answered_end_the_conn
 }
 
 #[tokio::test]
-async fn th_11_a_head_without_an_end_ends_the_connection() {
+async fn th_11_a_connection_with_an_endless_head_is_closed() {
     let rig = Rig::start_with_fallback(options(), Arc::new(Counting)).await;
     let (reading, mut writing) = begin(&rig, &[]).await;
     let flood = tokio::spawn(async move {
         let _ = writing.write_all(&frame(HEADERS, END_STREAM, 1, HEAD)).await;
-        // Literal headers `x: y…` that are not to be remembered, in frames that never say that they were the last.
+        // Literal headers `x: y…` without indexing, in frames without the flag END_HEADERS.
         let header = [&b"\x00\x01x\x7f\x81\x01"[..], &[b'y'; 256]].concat();
         let more = frame(CONTINUATION, 0, 1, &header.repeat(60));
         for sent in 0..10_000 {
@@ -173,8 +174,9 @@ async fn th_11_a_head_without_an_end_ends_the_connection() {
 #[case::pings(frame(PING, 0, 0, &[7; 8]))]
 #[case::settings(frame(SETTINGS, 0, 0, &[]))]
 #[tokio::test]
-async fn th_11_who_asks_for_answers_and_reads_none_is_cut_off(#[case] asks: Vec<u8>) {
-    // What the system itself buffers is bounded too; when it is full, the server stops reading, and then its patience ends.
+async fn th_11_a_client_that_reads_no_answers_is_disconnected(#[case] asks: Vec<u8>) {
+    // The buffers of the operating system are limited too. When they are full, the server's writes make no progress, and
+    // then the write timeout passes.
     let connections = ConnectionLimits { write: Duration::from_millis(200), ..ConnectionLimits::default() };
     let rig = Rig::start_with_fallback(ServerOptions { connections, ..options() }, Arc::new(Counting)).await;
     let (_unread, mut writing) = begin(&rig, &[]).await;
@@ -187,7 +189,7 @@ async fn th_11_who_asks_for_answers_and_reads_none_is_cut_off(#[case] asks: Vec<
 }
 
 #[tokio::test]
-async fn th_11_who_only_pings_is_cut_off_even_if_every_answer_is_read() {
+async fn th_11_a_client_that_only_pings_is_disconnected_even_if_it_reads_the_answers() {
     let rig = Rig::start_with_fallback(options(), Arc::new(Counting)).await;
     let (reading, mut writing) = begin(&rig, &[]).await;
     let flood = tokio::spawn(async move {
@@ -200,11 +202,11 @@ async fn th_11_who_only_pings_is_cut_off_even_if_every_answer_is_read() {
 }
 
 #[tokio::test]
-async fn th_11_answers_that_nobody_takes_do_not_hold_a_connection_for_ever() {
+async fn th_11_unread_answers_do_not_keep_a_connection_open_for_ever() {
     let age = Duration::from_millis(100);
     let connections = ConnectionLimits { max_age: age, linger: age, ..ConnectionLimits::default() };
     let rig = Rig::start_with_fallback(ServerOptions { connections, ..options() }, Arc::new(Counting)).await;
-    // SETTINGS_INITIAL_WINDOW_SIZE is 0: no byte of any body may be sent.
+    // SETTINGS_INITIAL_WINDOW_SIZE is 0, so the server may send no byte of any body.
     let (reading, mut writing) = begin(&rig, &[0, 4, 0, 0, 0, 0]).await;
     let asked: Vec<u8> = (0..100).flat_map(|nth| frame(HEADERS, END_STREAM | END_HEADERS, stream(nth), HEAD)).collect();
     writing.write_all(&asked).await.unwrap();

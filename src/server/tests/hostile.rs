@@ -1,4 +1,4 @@
-//! Callers that are slow, broken or too many.
+//! Clients that are slow or broken, and too many clients.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ async fn still_answers(rig: &Rig) {
 }
 
 #[tokio::test]
-async fn a_handshake_that_breaks_off_or_is_none_harms_nobody() {
+async fn a_broken_or_missing_handshake_affects_no_other_client() {
     let rig = Rig::start(options()).await;
     for garbage in [&b""[..], b"\x16\x03\x01\x02\x00\x01", b"GET / HTTP/1.1\r\nHost: mcm\r\n\r\n"] {
         let mut stream = TcpStream::connect(rig.secure).await.unwrap();
@@ -45,7 +45,7 @@ async fn a_handshake_that_breaks_off_or_is_none_harms_nobody() {
 #[case::tls_1_1([3, 2], [0xc0, 0x2b])]
 #[case::no_suite_of_ours([3, 3], [0x00, 0x2f])]
 #[tokio::test]
-async fn th_12_what_is_too_old_gets_no_connection(#[case] version: [u8; 2], #[case] suite: [u8; 2]) {
+async fn th_12_old_tls_versions_and_cipher_suites_are_refused(#[case] version: [u8; 2], #[case] suite: [u8; 2]) {
     let rig = Rig::start(options()).await;
     let mut hello = version.to_vec();
     hello.extend([7; 32]);
@@ -62,17 +62,17 @@ async fn th_12_what_is_too_old_gets_no_connection(#[case] version: [u8; 2], #[ca
 }
 
 #[tokio::test]
-async fn only_the_cipher_suites_that_are_wanted_are_spoken() {
+async fn only_the_configured_cipher_suites_are_used() {
     use rustls::crypto::ring::cipher_suite::TLS13_CHACHA20_POLY1305_SHA256 as WANTED;
     let rig = Rig::start(ServerOptions { tls_cipher_suites: vec![WANTED], ..options() }).await;
     let stream = rig.connect("h2").await;
     let spoken = stream.get_ref().1.negotiated_cipher_suite();
-    assert_eq!(spoken.map(|suite| suite.suite()), Some(WANTED.suite()), "whatever the caller would rather speak");
+    assert_eq!(spoken.map(|suite| suite.suite()), Some(WANTED.suite()), "the client would prefer another suite");
     still_answers(&rig).await;
 }
 
 #[tokio::test]
-async fn th_12_a_handshake_that_never_comes_is_given_up() {
+async fn th_12_a_connection_without_a_handshake_is_closed() {
     let rig =
         Rig::start(with(ConnectionLimits { handshake: Duration::from_millis(50), ..ConnectionLimits::default() }))
             .await;
@@ -82,7 +82,7 @@ async fn th_12_a_handshake_that_never_comes_is_given_up() {
 }
 
 #[tokio::test]
-async fn th_07_a_head_that_trickles_is_given_up() {
+async fn th_07_a_connection_with_a_slow_head_is_closed() {
     let limits = ConnectionLimits { header: Duration::from_millis(50), ..ConnectionLimits::default() };
     let rig = Rig::start(with(limits)).await;
     let mut raw = rig.h1().await;
@@ -93,7 +93,7 @@ async fn th_07_a_head_that_trickles_is_given_up() {
 }
 
 #[tokio::test]
-async fn th_07_the_next_head_may_not_trickle_either_but_may_be_long_in_coming() {
+async fn th_07_a_later_head_must_not_be_slow_but_may_begin_late() {
     let limits = ConnectionLimits { header: Duration::from_millis(100), ..ConnectionLimits::default() };
     let rig = Rig::start(with(limits)).await;
     let mut raw = rig.h1().await;
@@ -108,7 +108,7 @@ async fn th_07_the_next_head_may_not_trickle_either_but_may_be_long_in_coming() 
 #[case::http_1("http/1.1")]
 #[case::http_2("h2")]
 #[tokio::test]
-async fn a_connection_on_which_nothing_is_asked_is_ended(#[case] protocol: &str) {
+async fn an_idle_connection_is_closed(#[case] protocol: &str) {
     let limits = ConnectionLimits { idle: Duration::from_millis(300), ..ConnectionLimits::default() };
     let rig = Rig::start(with(limits)).await;
     let began = tokio::time::Instant::now();
@@ -125,7 +125,7 @@ async fn a_connection_on_which_nothing_is_asked_is_ended(#[case] protocol: &str)
         assert_eq!(raw.rest().await, "");
         asked
     };
-    assert!(began.elapsed() >= asked + Duration::from_millis(200), "not before its time");
+    assert!(began.elapsed() >= asked + Duration::from_millis(200), "not before the idle time is over");
     still_answers(&rig).await;
 }
 
@@ -144,7 +144,7 @@ async fn a_path_or_a_head_beyond_its_limit_is_refused() {
         let response = raw.rest().await;
         assert!(response.starts_with(answer), "{response}");
     }
-    // Over HTTP/2 nobody but us counts fields.
+    // With HTTP/2 the library does not count fields, so only our check does.
     let client = rig.h2().await;
     assert_eq!(client.post_with("/validate", "{}", &vec!["x-remote-group".to_owned(); 500]).await.0, StatusCode::OK);
     let eleven: Vec<String> = (0..11).map(|nth| format!("x-{nth}")).collect();
@@ -155,7 +155,7 @@ async fn a_path_or_a_head_beyond_its_limit_is_refused() {
 }
 
 #[tokio::test]
-async fn th_08_a_body_that_trickles_is_given_up() {
+async fn th_08_a_connection_with_a_slow_body_is_closed() {
     let requests = RequestLimits { body_grace: Duration::from_millis(50), ..RequestLimits::default() };
     let rig = Rig::start(ServerOptions { requests, ..options() }).await;
     let mut raw = rig.h1().await;
@@ -181,7 +181,7 @@ async fn a_head_that_is_too_large_is_refused() {
     let rig = Rig::start(options()).await;
     let mut raw = rig.h1().await;
     let padding = "x".repeat(256 * 1024);
-    // The server may close before all of it is written.
+    // The server may close the connection before the whole head is written.
     let _ = raw
         .0
         .write_all(format!("POST /validate HTTP/1.1\r\nHost: mcm\r\nX-Padding: {padding}\r\n\r\n").as_bytes())
@@ -192,7 +192,7 @@ async fn a_head_that_is_too_large_is_refused() {
 }
 
 #[tokio::test]
-async fn connections_above_the_limit_are_closed_and_places_come_back() {
+async fn connections_above_the_limit_are_closed_and_permits_are_released() {
     let limits = ConnectionLimits { connections: 2, kept_for_health: 0, ..ConnectionLimits::default() };
     let rig = Rig::start(with(limits)).await;
     let (first, _second) = (rig.h1().await, rig.h1().await);
@@ -214,7 +214,7 @@ async fn the_last_connections_answer_for_health_and_nothing_else() {
     assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("connection: close"), "once: {answer}");
     let mut third = soon(async {
         loop {
-            // The place of the second one may still be on its way back.
+            // The permit of the second connection may not be released yet.
             let bundle = rig.certificate.ca_bundle().unwrap();
             if let Ok(stream) = connect(rig.secure, bundle.as_bytes(), "http/1.1").await {
                 return super::rig::Raw(stream);
@@ -239,7 +239,7 @@ async fn an_old_connection_is_ended_gracefully() {
 }
 
 #[tokio::test]
-async fn webhooks_can_demand_a_client_certificate() {
+async fn webhooks_can_require_a_client_certificate() {
     let now = jiff::Timestamp::now();
     let day = jiff::SignedDuration::from_hours(24);
     let authority = Authority::generate(now, day, [7; 16]).unwrap();

@@ -68,7 +68,7 @@ async fn a_body_without_declared_length_is_read() {
 #[case::no_type_at_all("POST /convert HTTP/1.1\r\nHost: mcm\r\nContent-Length: 2\r\n\r\n{}", 415, "application/json")]
 #[case::no_http("hello\r\n\r\n", 400, "")]
 #[tokio::test]
-async fn what_is_no_review_is_refused(#[case] request: &str, #[case] code: u16, #[case] word: &str) {
+async fn a_request_that_is_no_review_is_refused(#[case] request: &str, #[case] code: u16, #[case] word: &str) {
     let rig = Rig::start(options()).await;
     let mut raw = rig.h1().await;
     raw.send(request).await;
@@ -99,7 +99,7 @@ async fn a_body_that_grows_too_large_is_refused_while_it_comes() {
 }
 
 #[tokio::test]
-async fn a_large_review_is_answered_beside_the_others() {
+async fn a_large_review_is_answered() {
     let rig = Rig::start(options()).await;
     let large = "x".repeat(300 * 1024);
     let (status, _, body) = rig.h2().await.post("/convert", large).await;
@@ -107,7 +107,7 @@ async fn a_large_review_is_answered_beside_the_others() {
 }
 
 #[tokio::test]
-async fn p7_a_stuck_review_is_given_up_before_its_caller_does() {
+async fn p7_a_stuck_review_is_aborted_before_its_caller_gives_up() {
     let rig = Rig::start(with(RequestLimits { inline_bytes: 0, ..RequestLimits::default() })).await;
     let client = rig.h2().await;
     let began = Instant::now();
@@ -116,15 +116,15 @@ async fn p7_a_stuck_review_is_given_up_before_its_caller_does() {
     assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
 }
 
-/// A write of an object may need both, and whoever floods one must not stop the other.
+/// A write of an object may need both, so a flood of one kind must not block the other kind.
 #[tokio::test]
-async fn conversions_that_hang_leave_the_places_of_admission_free() {
+async fn conversions_that_hang_do_not_block_admission() {
     let limits = RequestLimits { inline_bytes: 0, large_at_a_time: 1, ..RequestLimits::default() };
     let rig = Rig::start(with(limits)).await;
     let (stuck, client) = (rig.h2().await, rig.h2().await);
     let hanging = tokio::spawn(async move { stuck.post("/convert?timeout=1s", "\"stuck\"").await.0 });
     assert_eq!(hanging.await.unwrap(), StatusCode::GATEWAY_TIMEOUT);
-    // Its work goes on for a second.
+    // Its work continues for a second.
     let (status, _, body) = client.post("/convert?timeout=500ms", "{}").await;
     assert_eq!(status, StatusCode::GATEWAY_TIMEOUT, "{body}");
     let (status, _, body) = client.post("/validate?timeout=500ms", "{}").await;
@@ -132,7 +132,7 @@ async fn conversions_that_hang_leave_the_places_of_admission_free() {
 }
 
 #[tokio::test]
-async fn p8_one_review_too_many_is_asked_to_come_back() {
+async fn p8_a_review_above_the_limit_is_asked_to_retry() {
     let rig = Rig::start(with(RequestLimits { admission_in_flight: 1, ..RequestLimits::default() })).await;
     let mut first = rig.h1().await;
     first.begin_review("/validate").await;

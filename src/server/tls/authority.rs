@@ -1,6 +1,6 @@
-//! What the self-managed mode keeps: certificate authorities and one serving certificate, in one Secret.
+//! The content of the Secret of the self-managed mode: certificate authorities and one serving certificate.
 //!
-//! Making and reading; when to make which is decided in [`super::plan`]. Source: spec/api-and-admission §11.2.
+//! This file makes and reads them. [`super::plan`] decides when to make them. Source: spec/api-and-admission §11.2.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,15 +13,16 @@ use rcgen::{
 
 use super::material::{Certificate, KeyPair, MaterialError, PrivateKey};
 
-/// Certificates are valid from so long before they are made, for clocks that are behind ours.
+/// Certificates are valid from this time before they are made, for clocks that are behind ours.
 pub const CLOCK_SKEW: SignedDuration = SignedDuration::from_mins(5);
-/// At most so many authorities are kept.
+/// The maximum number of authorities that are kept.
 pub const MAX_AUTHORITIES: usize = 4;
 
-/// What the name of every authority of ours begins with.
+/// The prefix of the names of our authorities.
 const AUTHORITY_NAME: &str = "machine-controller-manager-ca@";
 
-/// Whether an authority was made by a manager, this one or another: by its name, which stands in the certificate as it is.
+/// Whether an authority was made by this or by another manager. The certificate contains its name as plain bytes, so a
+/// search for the name is enough.
 pub fn is_of_our_making(authority: &Certificate) -> bool {
     authority.der().windows(AUTHORITY_NAME.len()).any(|part| part == AUTHORITY_NAME.as_bytes())
 }
@@ -36,7 +37,7 @@ const TLS_KEY: &str = "tls.key";
 pub struct Authority {
     /// Its certificate.
     pub certificate: Certificate,
-    /// Its key; without it the authority is trusted but cannot sign.
+    /// Its key. Without the key the authority is trusted but can't sign.
     pub key: Option<PrivateKey>,
 }
 
@@ -44,7 +45,7 @@ impl Authority {
     /// Makes an authority. `serial` is 128 random bits.
     pub fn generate(now: Timestamp, lifetime: SignedDuration, serial: [u8; 16]) -> Result<Self, MaterialError> {
         let mut params = params(now, lifetime, serial)?;
-        // A name of its own, so that verifiers that look authorities up by name find the right one of several.
+        // Each authority has its own name, so that verifiers that look up authorities by name find the right one.
         params.distinguished_name.push(DnType::CommonName, format!("{AUTHORITY_NAME}{}", now.as_second()));
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages =
@@ -93,13 +94,13 @@ fn params(now: Timestamp, lifetime: SignedDuration, serial: [u8; 16]) -> Result<
     params.not_before = epoch + std::time::Duration::from_secs(seconds(now - CLOCK_SKEW)?);
     params.not_after = epoch + std::time::Duration::from_secs(seconds(now + lifetime)?);
     let mut serial = serial;
-    // A serial number is a positive integer; its first bit is the sign.
+    // A serial number must be a positive integer, and its first bit is the sign.
     serial[0] = (serial[0] & 0x7f) | 0x40;
     params.serial_number = Some(SerialNumber::from_slice(&serial));
     Ok(params)
 }
 
-#[allow(clippy::needless_pass_by_value)] // The shape that `map_err` wants.
+#[allow(clippy::needless_pass_by_value)] // `map_err` passes the error by value.
 fn making(error: rcgen::Error) -> MaterialError {
     MaterialError::Making(error.to_string())
 }
@@ -114,7 +115,7 @@ pub struct CertSecret {
 }
 
 impl CertSecret {
-    /// Reads a Secret's data. Keys in `ca.key` are found by the certificates they belong to, in any order.
+    /// Reads a Secret's data. The keys in `ca.key` may be in any order, because each key is found by its certificate.
     pub fn from_data(data: &BTreeMap<String, ByteString>) -> Result<Self, MaterialError> {
         let part = |key: &str| data.get(key).map_or(&[][..], |value| value.0.as_slice());
         let keys = PrivateKey::read_all(part(CA_KEYS), CA_KEYS)?;
@@ -140,12 +141,12 @@ impl CertSecret {
         .collect()
     }
 
-    /// The authorities as PEM, newest first: what `caBundle` fields hold.
+    /// The authorities as PEM, newest first. This is the value of `caBundle` fields.
     pub fn bundle_pem(&self) -> String {
         self.authorities.iter().map(|authority| authority.certificate.to_pem()).collect()
     }
 
-    /// Place of the authority that signed the serving certificate.
+    /// The index of the authority that signed the serving certificate.
     pub fn signer(&self) -> Option<usize> {
         self.authorities.iter().position(|authority| self.serving.leaf().is_signed_by(&authority.certificate))
     }

@@ -1,7 +1,7 @@
-//! Authorities that a flag names by a file: read again at fixed intervals, as certificates are.
+//! Authorities in a file that a flag names. The file is read again at fixed intervals, like certificates.
 //!
-//! The content alone decides ([`super::files`] says why). A file that can't be read or holds no certificate is complained about
-//! once, and the authorities that were read before stay.
+//! Only a change of the content counts ([`super::files`] says why). A file that can't be read or contains no certificate is
+//! reported once, and the earlier authorities stay in use.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -13,23 +13,23 @@ use super::Authorities;
 /// A file of authorities.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthorityFile {
-    /// Where it is.
+    /// The path of the file.
     pub path: PathBuf,
     /// The flag that names it.
     pub flag: &'static str,
 }
 
 impl AuthorityFile {
-    /// Reads it.
+    /// Reads the file.
     ///
     /// # Errors
-    /// With path, flag and what is wrong.
+    /// The path, the flag and the problem.
     pub async fn read(&self) -> Result<Authorities, String> {
         let pem = self.bytes().await?;
         self.parsed(&pem)
     }
 
-    /// Reads it again and again until `stop`, and hands over what has changed.
+    /// Reads the file repeatedly until `stop`, and passes changed authorities to `take`.
     pub async fn follow(self, interval: Duration, take: impl Fn(Authorities), stop: CancellationToken) {
         let mut last = self.bytes().await;
         loop {

@@ -1,7 +1,8 @@
-//! Where callers learn whom to trust: the `caBundle` fields of webhook configurations, CRDs and the `APIService`.
+//! The `caBundle` fields of webhook configurations, CRDs and the `APIService`. They tell API servers which authorities to
+//! trust.
 //!
-//! Pure: looks at an object as it is stored and answers the patch that puts its field right. Only that field is ever
-//! patched, with the object's UID and resourceVersion, so that no patch lands on another object or revives an old one.
+//! Pure functions from a stored object to the patch that corrects its field. A patch changes only this field. It contains
+//! the object's UID and resourceVersion, so that it can't change another object or restore an old state.
 //! Source: spec/api-and-admission §11.5.
 
 use std::collections::BTreeSet;
@@ -12,7 +13,7 @@ use serde_json::{Map, Value, json};
 use super::{authority::is_of_our_making, material::Certificate};
 use machine_api::names::annotation;
 
-/// A kind of object that carries a CA bundle.
+/// A kind of object that contains a CA bundle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TargetKind {
     /// `MutatingWebhookConfiguration`.
@@ -25,25 +26,27 @@ pub enum TargetKind {
     ApiService,
 }
 
-/// How soon a drift is repaired.
+/// How soon a wrong CA bundle is corrected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Haste {
-    /// Nobody can call: the field is empty or broken.
+    /// At once. The field is empty or broken, so no API server can call the webhooks.
     AtOnce,
-    /// The field holds something else, perhaps what another replica wrote from a newer Secret that is about to arrive here.
+    /// After a moment. The field differs, perhaps because another replica wrote it from a newer Secret that this process
+    /// has not received yet.
     AfterAMoment,
-    /// Callers trust authorities of which none is ours: somebody else may be at work who thinks that the object is his.
+    /// After a growing wait. The field contains other authorities and none of ours, so another program may regard the
+    /// object as its own.
     Contested,
 }
 
-/// What is to be done with an object.
+/// What to do with an object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
-    /// The bundle is there, or the object has no place for it.
+    /// The object contains the bundle, or has no field for it.
     InOrder,
-    /// Its owner wants to do it himself.
+    /// The owner of the object manages the bundle without this program.
     OptedOut,
-    /// This patch puts it right.
+    /// The bundle is wrong. This patch corrects it.
     Drifted {
         /// Strategic merge patch for webhook configurations, merge patch for the others.
         patch: Value,
@@ -52,7 +55,7 @@ pub enum Verdict {
     },
 }
 
-/// Judges a stored object against the bundle (PEM) that it should hold.
+/// Compares a stored object with the bundle (PEM) that it should contain.
 pub fn verdict(kind: TargetKind, object: &Value, bundle_pem: &str) -> Verdict {
     if opted_out(object) {
         return Verdict::OptedOut;
@@ -71,8 +74,8 @@ fn opted_out(object: &Value) -> bool {
         || annotation::FOREIGN_CA_INJECTORS.iter().any(|injector| annotations[injector].is_string())
 }
 
-/// Hosts and addresses of the URLs that an object calls us by. The serving certificate must be valid for them: where API
-/// servers cannot reach a Service, the webhooks name URLs, and nothing else tells this process which.
+/// Hosts and addresses in the URLs with which an object calls this process. The serving certificate must be valid for
+/// them. Webhooks have URLs if API servers can't reach a Service, and only the objects tell this process its URLs.
 pub fn url_hosts(kind: TargetKind, object: &Value) -> BTreeSet<String> {
     let of = |client_config: &Value| client_config["url"].as_str().and_then(super::names::url_host);
     match kind {
@@ -80,12 +83,12 @@ pub fn url_hosts(kind: TargetKind, object: &Value) -> BTreeSet<String> {
             object["webhooks"].as_array().into_iter().flatten().filter_map(|entry| of(&entry["clientConfig"])).collect()
         }
         TargetKind::Definition => of(&object["spec"]["conversion"]["webhook"]["clientConfig"]).into_iter().collect(),
-        // An APIService knows Services only.
+        // An `APIService` can name only a Service.
         TargetKind::ApiService => BTreeSet::new(),
     }
 }
 
-/// Every entry, whether it names a Service or a URL.
+/// Checks every entry, whether it names a Service or a URL.
 fn webhooks(object: &Value, wanted: &str) -> Verdict {
     let mut entries = Vec::new();
     let mut haste = Haste::Contested;
@@ -111,7 +114,7 @@ fn definition(object: &Value, wanted: &str) -> Verdict {
 
 fn api_service(object: &Value, wanted: &str) -> Verdict {
     let spec = &object["spec"];
-    // A local service is not called over TLS; one that skips verification may not have a bundle beside that.
+    // A local service is not called over TLS. A service that skips verification must not have a bundle.
     if !spec["service"].is_object() || spec["insecureSkipTLSVerify"].as_bool() == Some(true) {
         return Verdict::OptedOut;
     }
@@ -121,8 +124,8 @@ fn api_service(object: &Value, wanted: &str) -> Verdict {
     drifted(object, "spec", json!({ "caBundle": wanted }), haste_for(&spec["caBundle"], wanted))
 }
 
-/// Whether a field holds what it should. Authorities that others have added are theirs to keep; one of our own that is not
-/// wanted any more is not.
+/// Whether a field contains the wanted bundle. Authorities that others have added may stay. An authority of ours that is
+/// not wanted any more must not stay.
 fn holds(present: &Value, wanted: &str) -> bool {
     let Some(present) = present.as_str() else { return false };
     if present == wanted {
@@ -145,7 +148,7 @@ fn haste_for(present: &Value, wanted: &str) -> Haste {
     }
 }
 
-/// The authorities in a field; none if it is empty, broken, or no PEM at all.
+/// The authorities in a field. Empty if the field is empty or can't be read as PEM.
 fn authorities(bundle: &str) -> Vec<Certificate> {
     let pem = BASE64_STANDARD.decode(bundle).unwrap_or_default();
     Certificate::read_all(&pem, "caBundle").unwrap_or_default()
@@ -224,7 +227,7 @@ mod tests {
     #[case::empty(json!(""), Haste::AtOnce)]
     #[case::no_pem(json!("aGVsbG8="), Haste::AtOnce)]
     #[case::foreign(json!(BASE64_STANDARD.encode(a_bundle())), Haste::Contested)]
-    fn a_bundle_that_nobody_can_use_is_replaced_at_once(#[case] present: Value, #[case] expected: Haste) {
+    fn an_unusable_bundle_is_replaced_at_once(#[case] present: Value, #[case] expected: Haste) {
         let object = webhooks_with(&[present]);
         assert!(
             matches!(verdict(ValidatingWebhooks, &object, &a_bundle()), Verdict::Drifted { haste, .. } if haste == expected)
@@ -232,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_or_newer_bundle_of_ours_is_left_alone_for_a_moment() {
+    fn an_older_or_newer_bundle_of_ours_is_replaced_after_a_moment() {
         let (old, new) = (a_bundle(), a_bundle());
         for (present, ours) in [(old.clone(), format!("{new}{old}")), (format!("{new}{old}"), new.clone())] {
             let object = webhooks_with(&[json!(BASE64_STANDARD.encode(present))]);
@@ -242,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_that_somebody_has_added_is_his() {
+    fn an_authority_that_another_program_has_added_stays() {
         let (ours, of_others) = (a_bundle(), a_foreign_authority());
         for present in [format!("{ours}{of_others}"), format!("{of_others}{ours}")] {
             let object = webhooks_with(&[json!(BASE64_STANDARD.encode(present))]);
@@ -255,7 +258,7 @@ mod tests {
         ));
     }
 
-    /// One that is not of our making.
+    /// An authority that no manager has made.
     fn a_foreign_authority() -> String {
         let mut params = rcgen::CertificateParams::default();
         params.distinguished_name.push(rcgen::DnType::CommonName, "corporate proxy");

@@ -1,28 +1,29 @@
-//! Two processes that think an object is theirs.
+//! How long a repair of a CA bundle waits when another program writes the same field.
 //!
-//! Managers that share a webhook configuration but not the certificate Secret each write their own authorities into it, and
-//! each finds them replaced. Neither can tell who is right. So the later a repair comes, the more often it was undone, and it is
-//! said once what is wrong; a bundle that was replaced by chance is still repaired within seconds. A tool that puts an old bundle
-//! back every few minutes (Argo CD, Flux) is another matter: a repair that lasted minutes is worth making soon again.
+//! Managers that share a webhook configuration but not the certificate Secret write their own authorities into it, and each
+//! manager finds its authorities replaced. No manager can know which one is right. So each repair that was undone makes the next
+//! repair wait longer, and the problem is reported once. A bundle that was replaced by chance is still repaired within seconds. A
+//! tool that restores an old bundle every few minutes (Argo CD, Flux) is a different case: if a repair lasted minutes, the next
+//! repair is made soon.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The first repair waits so long.
-const FIRST: Duration = Duration::from_secs(1);
-/// No repair waits longer.
-const LONGEST: Duration = Duration::from_secs(300);
-/// After such a time without a contest the next one is the first.
-const FORGET: Duration = Duration::from_secs(1800);
-/// A repair that lasted so long was not undone by another manager, which answers within seconds.
+/// The wait before the first repair.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+/// The longest wait before a repair.
+const MAX_WAIT: Duration = Duration::from_secs(300);
+/// After this time without a repair, the next repair counts as the first one.
+const FORGET_AFTER: Duration = Duration::from_secs(1800);
+/// A repair that lasted this long was not undone by another manager, because a manager reacts within seconds.
 const LASTING: Duration = Duration::from_secs(60);
-/// The next repair waits for no more than such a part of the time that the last one lasted.
-const PART: u32 = 60;
-/// So many repairs in a row are no chance any more.
-const SUSPICIOUS: u32 = 3;
+/// After a repair that lasted long, the next repair waits at most this fraction (1/60) of the time that it lasted.
+const FRACTION: u32 = 60;
+/// After this number of repairs in a row, the replacements are no longer chance.
+const SUSPICIOUS_REPAIRS: u32 = 3;
 
-/// How often our bundle was replaced by a foreign one.
+/// Counts how often our bundle was replaced by a foreign bundle.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Contest {
     repairs: u32,
@@ -31,37 +32,38 @@ pub(super) struct Contest {
     lasted: Option<Duration>,
 }
 
-/// What a repair means.
+/// What a repair shows about the other program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Meaning {
-    /// It may be a chance, or it has been told.
+    /// Nothing. The replacement may be chance, or it has been reported already.
     Nothing,
-    /// Somebody else writes the field, too; it is time to say so.
+    /// Another program also writes the field, probably another manager. This must be reported now.
     Contested,
-    /// The same, minutes after each repair: more likely a tool than a manager.
+    /// Another program replaces the bundle minutes after each repair. It is probably a tool and not a manager. This must be
+    /// reported now.
     PutBack,
 }
 
 impl Contest {
-    /// Our bundle was found replaced; answers how long its repair waits.
+    /// Called when our bundle was replaced. Returns how long the repair waits.
     pub(super) fn patience(&mut self, now: Instant) -> Duration {
         if self.is_forgotten(now) {
-            return FIRST;
+            return FIRST_WAIT;
         }
         let lasted = self.last.map(|last| now.saturating_duration_since(last));
         self.lasted = lasted;
-        let growing = (FIRST * (1 << self.repairs.min(10))).min(LONGEST);
+        let growing = (FIRST_WAIT * (1 << self.repairs.min(10))).min(MAX_WAIT);
         match lasted {
-            Some(lasted) if lasted >= LASTING => growing.min((lasted / PART).max(FIRST)),
+            Some(lasted) if lasted >= LASTING => growing.min((lasted / FRACTION).max(FIRST_WAIT)),
             _ => growing,
         }
     }
 
-    /// A foreign bundle was replaced.
+    /// Called when a foreign bundle was replaced by ours.
     pub(super) fn repaired(&mut self, now: Instant) -> Meaning {
         self.repairs = if self.is_forgotten(now) { 1 } else { self.repairs.saturating_add(1) };
         self.last = Some(now);
-        if self.repairs != SUSPICIOUS {
+        if self.repairs != SUSPICIOUS_REPAIRS {
             Meaning::Nothing
         } else if self.lasted.is_some_and(|lasted| lasted >= LASTING) {
             Meaning::PutBack
@@ -71,7 +73,7 @@ impl Contest {
     }
 
     fn is_forgotten(&self, now: Instant) -> bool {
-        self.last.is_none_or(|last| now >= last + FORGET)
+        self.last.is_none_or(|last| now >= last + FORGET_AFTER)
     }
 }
 
@@ -80,7 +82,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn repairs_that_are_undone_come_ever_later_and_are_told_once() {
+    async fn repairs_that_are_undone_wait_longer_each_time_and_are_reported_once() {
         let mut contest = Contest::default();
         let began = Instant::now();
         let mut told = 0;
@@ -94,8 +96,8 @@ mod tests {
         assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]);
         assert_eq!(told, 1);
         assert!(began.elapsed() > Duration::from_secs(1_000), "{:?}", began.elapsed());
-        tokio::time::advance(FORGET).await;
-        assert_eq!(contest.patience(Instant::now()), FIRST, "a later one is a new one");
+        tokio::time::advance(FORGET_AFTER).await;
+        assert_eq!(contest.patience(Instant::now()), FIRST_WAIT, "a later one is a new one");
     }
 
     #[tokio::test(start_paused = true)]
@@ -103,7 +105,7 @@ mod tests {
         let mut contest = Contest::default();
         let period = Duration::from_secs(180);
         let mut told = Vec::new();
-        // A day of it.
+        // A whole day.
         for _ in 0..480 {
             let patience = contest.patience(Instant::now());
             assert!(patience <= Duration::from_secs(3), "{patience:?}");

@@ -1,6 +1,7 @@
-//! Certificates and private keys: read, checked against each other, written back.
+//! Certificates and private keys: reads them, compares them with each other, and writes them as PEM.
 //!
-//! Values only; files and Secrets are read elsewhere in this room. Source: spec/api-and-admission §11.2, §11.6.
+//! This file handles only values. Other files of this module read files and Secrets. Source: spec/api-and-admission
+//! §11.2, §11.6.
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
@@ -13,10 +14,10 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 /// Why certificate material cannot be used. Never contains key material.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MaterialError {
-    /// Nothing there.
+    /// There is no content.
     #[error("{0} is missing or empty")]
     Missing(String),
-    /// No PEM, or PEM of something else.
+    /// The text is no PEM, or PEM with another content.
     #[error("{what} is no PEM of the expected kind: {why}")]
     NotPem {
         /// Which part.
@@ -24,7 +25,7 @@ pub enum MaterialError {
         /// What the parser said.
         why: String,
     },
-    /// PEM around something that is no certificate or key.
+    /// The content of the PEM is no certificate or key.
     #[error("{what} cannot be read: {why}")]
     Unreadable {
         /// Which part.
@@ -32,7 +33,7 @@ pub enum MaterialError {
         /// What the parser said.
         why: String,
     },
-    /// Key and certificate are of different pairs.
+    /// Key and certificate belong to different pairs.
     #[error("the private key does not belong to the certificate")]
     Mismatch,
     /// A certificate could not be made.
@@ -40,7 +41,7 @@ pub enum MaterialError {
     Making(String),
 }
 
-/// A certificate and what the decisions need of it.
+/// A certificate, with the data that decisions need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Certificate {
     der: CertificateDer<'static>,
@@ -48,7 +49,7 @@ pub struct Certificate {
     pub not_before: Timestamp,
     /// Valid until.
     pub not_after: Timestamp,
-    /// DNS names and IP addresses it is valid for, as text.
+    /// DNS names and IP addresses for which it is valid, as text.
     pub names: BTreeSet<String>,
     public_key: Vec<u8>,
 }
@@ -112,7 +113,7 @@ fn name_text(name: &GeneralName<'_>) -> Option<String> {
     }
 }
 
-/// A private key. Prints nothing of itself.
+/// A private key. `Debug` does not print it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrivateKey(Arc<PrivateKeyDer<'static>>);
 

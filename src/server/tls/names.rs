@@ -2,16 +2,16 @@
 
 use std::{collections::BTreeSet, net::IpAddr};
 
-/// A name that no certificate can carry.
+/// A name that no certificate can contain.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidServingName {
-    /// Not a DNS name and no IP address.
+    /// The name is neither a DNS name nor an IP address.
     #[error("{0:?} is neither a DNS name nor an IP address; the serving certificate cannot be made for it")]
     Name(String),
 }
 
-/// DNS names of the Service, and any further names or addresses (`--cert-extra-san`). API servers verify
-/// `SERVICE.NAMESPACE.svc`. Hosts of URLs are learnt from the objects that name them.
+/// The DNS names of the Service, and further names or addresses (`--cert-extra-san`). API servers verify
+/// `SERVICE.NAMESPACE.svc`. The hosts of URLs are added later, from the objects that contain the URLs.
 pub fn serving_names(service: &str, namespace: &str, extra: &[String]) -> Result<BTreeSet<String>, InvalidServingName> {
     let mut names = BTreeSet::from([
         service.to_owned(),
@@ -23,14 +23,14 @@ pub fn serving_names(service: &str, namespace: &str, extra: &[String]) -> Result
     names.into_iter().map(|name| normalised(&name)).collect()
 }
 
-/// The host or address that a caller of this URL verifies; none if no certificate could be made for it.
+/// The host or address that a caller of this URL verifies. `None` if no certificate can be made for it.
 pub(super) fn url_host(url: &str) -> Option<String> {
     let parsed: http::Uri = url.parse().ok()?;
     let host = parsed.host().filter(|host| !host.is_empty() && parsed.scheme_str() == Some("https"))?;
     normalised(host.trim_matches(['[', ']'])).ok()
 }
 
-/// As a certificate's reader prints it, so that wanted and present names compare.
+/// The name in the form in which the certificate parser prints names, so that wanted and present names can be compared.
 fn normalised(name: &str) -> Result<String, InvalidServingName> {
     if let Ok(address) = name.parse::<IpAddr>() {
         return Ok(address.to_string());

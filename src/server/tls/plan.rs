@@ -1,9 +1,9 @@
 //! When the self-managed certificates are made, renewed and retired.
 //!
-//! Pure rules. An authority is rotated in three steps, never out of order: (i) the new one is added to the bundle and to
-//! every `caBundle`; (ii) once all of them were seen to hold it for a while, the serving certificate is signed with it;
-//! (iii) once no replica can serve a certificate of the old one any more, the old one leaves the bundle. Each call of
-//! [`plan`] answers one step. Source: spec/api-and-admission §11.4.
+//! Pure rules. An authority is rotated in three steps, always in this order: (i) the new authority is added to the bundle and
+//! to every `caBundle`; (ii) when every `caBundle` has contained it for a while, it signs a new serving certificate; (iii)
+//! when no replica can serve a certificate of the old authority any more, the old authority is removed from the bundle. Each
+//! call of [`plan`] returns one step. Source: spec/api-and-admission §11.4.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -14,19 +14,19 @@ use super::{
     material::{Certificate, MaterialError},
 };
 
-/// How long things last.
+/// The names and the times that the rules use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanSettings {
-    /// DNS names and IP addresses the serving certificate must be valid for.
+    /// DNS names and IP addresses for which the serving certificate must be valid.
     pub names: BTreeSet<String>,
     /// Life of an authority; 10 years.
     pub authority_lifetime: SignedDuration,
     /// Life of a serving certificate; 1 year.
     pub serving_lifetime: SignedDuration,
-    /// How long every `caBundle` must have held a new authority before it signs; 10 minutes.
+    /// How long every `caBundle` must have contained a new authority before the authority signs; 10 minutes.
     pub publication_wait: SignedDuration,
-    /// How long after the serving certificate was replaced an old authority stays trusted; 1 day. Every replica that can
-    /// reach its API server has loaded the new certificate long before, and connections live 10 minutes.
+    /// How long an old authority stays trusted after the serving certificate was replaced; 1 day. Every replica that can reach
+    /// its API server loads the new certificate long before that, and connections last 10 minutes.
     pub retirement_wait: SignedDuration,
 }
 
@@ -49,27 +49,27 @@ impl PlanSettings {
     }
 }
 
-/// Whether every `caBundle` in our care holds the Secret's whole bundle.
+/// Whether every `caBundle` that this process manages contains the whole bundle of the Secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Publication {
-    /// Some don't, or it is not known.
+    /// Some don't contain it, or this is not known.
     Incomplete,
-    /// All do, and have since this moment.
+    /// All have contained it since this moment.
     CompleteSince(Timestamp),
 }
 
-/// Which bundle every `caBundle` in our care holds, and since when. The bundle is part of it: what is known of an older
-/// bundle says nothing about the authority that was just added.
+/// The bundle that every `caBundle` contains, and since when. The report names the bundle, because a report about an older
+/// bundle says nothing about an authority that was just added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Published {
     /// The bundle, as PEM.
     pub bundle: Arc<str>,
-    /// Since when all hold it.
+    /// The moment since which all contain it.
     pub since: Timestamp,
 }
 
 impl Publication {
-    /// What a report means for the Secret's present content.
+    /// The meaning of a report for the present content of the Secret.
     pub fn of(published: Option<&Published>, secret: Option<&CertSecret>) -> Self {
         match (published, secret) {
             (Some(published), Some(secret)) if *published.bundle == *secret.bundle_pem() => {
@@ -96,11 +96,11 @@ pub enum RenewReason {
 /// Why an authority is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthorityReason {
-    /// Less than a third of the newest one's life is left.
+    /// Less than a third of the newest authority's life is left.
     Ageing,
-    /// The newest one's key is gone.
+    /// The key of the newest authority is missing.
     KeyMissing,
-    /// The newest one is not valid yet: it was made by a clock that was ahead.
+    /// The newest authority is not valid yet, because it was made by a process whose clock was ahead.
     NotBegun,
 }
 
@@ -112,24 +112,24 @@ pub enum CertPlan {
         /// When to look again.
         until: Timestamp,
     },
-    /// Make an authority and a serving certificate from scratch: there is nothing that could be trusted.
+    /// Make a new authority and a new serving certificate, because there is no usable authority.
     Create,
     /// Step (i): put a new authority in front of the bundle.
     AddAuthority(AuthorityReason),
-    /// Make a serving certificate; step (ii) of a rotation when the signer is new.
+    /// Make a serving certificate. With a new signer, this is step (ii) of a rotation.
     RenewServing {
-        /// Place of the authority that signs.
+        /// The index of the authority that signs.
         signer: usize,
         /// Names of the new certificate.
         names: BTreeSet<String>,
         /// Why.
         reason: RenewReason,
     },
-    /// Step (iii): authorities at these places are not needed any more.
+    /// Step (iii): remove the authorities with these indexes, because they are not needed any more.
     DropAuthorities(Vec<usize>),
 }
 
-/// Decides the next step for the Secret's content; `None` when there is none that can be read.
+/// Decides the next step. `secret` is the content of the Secret, or `None` if there is no content that can be read.
 pub fn plan(secret: Option<&CertSecret>, published: Publication, now: Timestamp, settings: &PlanSettings) -> CertPlan {
     let Some(secret) = secret else { return CertPlan::Create };
     let Some(newest) = secret.authorities.first() else { return CertPlan::Create };
@@ -143,8 +143,8 @@ pub fn plan(secret: Option<&CertSecret>, published: Publication, now: Timestamp,
         let names = names_of_renewal(secret, reason, settings);
         CertPlan::RenewServing { signer, names, reason }
     };
-    // An unusable certificate goes before an authority that is merely due: callers wait for it. Without a trusted signer it is
-    // replaced all the same: it can't get worse.
+    // An unusable certificate is replaced before an authority is renewed, because callers wait for it. It is replaced even
+    // without a trusted signer, because the result can't be worse.
     if due == Some(RenewReason::Unusable)
         && let Some(signer) = trusted.or_else(|| secret.authorities.iter().position(|a| can_sign(a, now)))
     {
@@ -163,8 +163,8 @@ pub fn plan(secret: Option<&CertSecret>, published: Publication, now: Timestamp,
     CertPlan::Keep { until: next_look(secret, published, now, settings) }
 }
 
-/// Whether a certificate is valid at this moment, for callers with the right time. It was dated back by [`CLOCK_SKEW`] when it
-/// was made, so that one that begins later was made by a clock that was ahead.
+/// Whether a certificate is valid at this moment, for callers with the right time. A certificate begins [`CLOCK_SKEW`] before
+/// it is made. So a certificate that has not begun yet was made by a process whose clock was ahead.
 fn is_valid(certificate: &Certificate, now: Timestamp) -> bool {
     certificate.not_before <= now && now < certificate.not_after
 }
@@ -185,15 +185,15 @@ fn authority_is_due(newest: &Authority, now: Timestamp) -> Option<AuthorityReaso
     }
 }
 
-/// The moment at which a third of a certificate's life is left, which began when it was made: before that it is valid only
-/// for clocks that are behind.
+/// The moment at which a third of a certificate's life is left. The life counts from the moment when it was made, and not from
+/// `not_before`, which is earlier for clocks that are behind.
 fn renewal_time(certificate: &Certificate) -> Timestamp {
     let made = certificate.not_before + CLOCK_SKEW;
     certificate.not_after - certificate.not_after.duration_since(made).max(SignedDuration::ZERO) / 3
 }
 
-/// Place of the newest authority that can sign and that every caller trusts. The newest one is trusted when it is the
-/// only one, or when it was published long enough; those behind it were published before it.
+/// The index of the newest authority that can sign and that every caller trusts. The newest authority of all is trusted if it
+/// is the only one, or if it has been published for long enough. All others were published before it.
 fn newest_trusted(
     secret: &CertSecret,
     published: Publication,
@@ -230,8 +230,8 @@ fn serving_is_due(
     }
 }
 
-/// A renewal for a missing name keeps the other names: replicas that were given different ones would else replace each
-/// other's certificate for ever. One for age keeps none but ours, so that old names go in time.
+/// A renewal for a missing name keeps the other names. Otherwise replicas with different names would replace each other's
+/// certificate for ever. Any other renewal uses only our names, so that old names disappear in time.
 fn names_of_renewal(secret: &CertSecret, reason: RenewReason, settings: &PlanSettings) -> BTreeSet<String> {
     match reason {
         RenewReason::NameMissing => settings.names.union(&secret.serving.leaf().names).cloned().collect(),
@@ -239,7 +239,7 @@ fn names_of_renewal(secret: &CertSecret, reason: RenewReason, settings: &PlanSet
     }
 }
 
-/// Older authorities than the signer's, once no certificate of theirs can be in use, and those that are expired.
+/// The authorities that are older than the signer and that are either expired or can have no certificate in use any more.
 fn dispensable_authorities(
     secret: &CertSecret,
     signed_by: Option<usize>,
@@ -270,8 +270,7 @@ fn next_look(secret: &CertSecret, published: Publication, now: Timestamp, settin
     moments.into_iter().filter(|moment| *moment > now).min().unwrap_or(latest).min(latest)
 }
 
-/// Carries a step out on values: the content that the Secret has after it. `None` when there is nothing to do.
-/// `serial` answers 128 random bits at each call.
+/// The content of the Secret after a step. `None` if the step changes nothing. Each call of `serial` returns 128 random bits.
 pub fn carry_out(
     plan: &CertPlan,
     secret: Option<CertSecret>,

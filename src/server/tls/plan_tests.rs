@@ -1,4 +1,4 @@
-//! The life of self-managed certificates as a table, and a rotation from beginning to end.
+//! The life of self-managed certificates as a table, and a whole rotation.
 
 use rstest::rstest;
 
@@ -52,21 +52,21 @@ fn time_decides(#[case] now: Timestamp, #[case] expected: CertPlan) {
 }
 
 #[test]
-fn an_ageing_authority_gets_a_successor() {
+fn an_old_authority_gets_a_successor() {
     let now = start() + DAY * 2434;
     let usable = carry_out(&renew(0, RenewReason::Unusable), Some(created()), now, &settings(), serials()).unwrap();
     let decided = plan(usable.as_ref(), Publication::CompleteSince(start()), now, &settings());
     assert_eq!(decided, CertPlan::AddAuthority(AuthorityReason::Ageing));
 }
 
-/// What a replica has made whose clock was ahead by this much.
+/// The objects that were made by a replica whose clock was ahead.
 #[derive(Clone, Copy)]
 enum MadeAhead {
-    /// Everything.
+    /// All authorities and the serving certificate.
     All(SignedDuration),
-    /// A serving certificate of an authority that is in order.
+    /// Only the serving certificate. Its authority is valid.
     Serving(SignedDuration),
-    /// A further authority that has not signed anything yet.
+    /// An additional authority that has not signed anything yet.
     Authority(SignedDuration),
 }
 
@@ -75,7 +75,7 @@ enum MadeAhead {
 #[case::all_of_it_eight_hours(MadeAhead::All(SignedDuration::from_hours(8)), Some(CertPlan::Create))]
 #[case::the_certificate_nine_months(MadeAhead::Serving(DAY * 270), Some(renew(0, RenewReason::Unusable)))]
 #[case::an_authority(MadeAhead::Authority(DAY * 270), Some(CertPlan::AddAuthority(AuthorityReason::NotBegun)))]
-fn what_a_clock_that_was_ahead_has_made_is_made_anew(#[case] made: MadeAhead, #[case] expected: Option<CertPlan>) {
+fn objects_that_a_clock_ahead_has_made_are_replaced(#[case] made: MadeAhead, #[case] expected: Option<CertPlan>) {
     let carry =
         |step, secret, ahead| carry_out(&step, secret, start() + ahead, &settings(), serials()).unwrap().unwrap();
     let secret = match made {
@@ -147,7 +147,7 @@ fn a_new_authority_signs(#[case] published: Publication, #[case] signs: bool) {
 }
 
 #[test]
-fn what_was_published_before_says_nothing_about_a_new_authority() {
+fn a_report_on_an_older_bundle_says_nothing_about_a_new_authority() {
     let published = Published { bundle: created().bundle_pem().into(), since: start() };
     let known = |secret: &CertSecret| Publication::of(Some(&published), Some(secret));
     assert_eq!(known(&with_a_new_authority(start())), Publication::Incomplete);
@@ -172,9 +172,10 @@ fn a_bundle_never_holds_more_than_four() {
     assert_eq!(secret.authorities.len(), MAX_AUTHORITIES);
 }
 
-/// Lets twenty-five years pass in steps, with bundles that follow two steps later, and watches what callers would see.
+/// Simulates twenty-five years in steps. The bundles of callers are updated two steps later. Checks which certificates
+/// the callers would see.
 #[test]
-fn in_twenty_five_years_no_caller_ever_meets_a_certificate_that_it_does_not_trust() {
+fn in_twenty_five_years_every_caller_always_trusts_the_certificate() {
     let step = SignedDuration::from_hours(100);
     let (settings, mut serials) = (settings(), serials());
     let mut secret: Option<CertSecret> = None;

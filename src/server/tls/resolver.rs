@@ -1,4 +1,4 @@
-//! The pair that the next TLS handshake gets.
+//! The certificate and key for the next TLS handshake.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use rustls::{
 
 use super::sni::SniTable;
 
-/// A serving certificate that can be replaced while connections live: new handshakes get the new one, open connections
-/// keep theirs. Names that have a pair of their own get that one.
+/// A serving certificate that can be replaced while connections are open. New handshakes get the new certificate, and
+/// open connections keep the old one. A name that has its own pair gets that pair.
 #[derive(Debug, Default)]
 pub(super) struct ServingCertificate {
     pair: ArcSwapOption<CertifiedKey>,
@@ -20,12 +20,12 @@ pub(super) struct ServingCertificate {
     validity: ArcSwapOption<Validity>,
 }
 
-/// From when to when a certificate is valid.
+/// The time in which a certificate is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Validity {
-    /// Not before.
+    /// The first moment at which it is valid.
     pub from: Timestamp,
-    /// Not at or after.
+    /// The first moment at which it is no longer valid.
     pub until: Timestamp,
 }
 
@@ -39,7 +39,7 @@ impl ServingCertificate {
         self.names.store(Arc::new(names));
     }
 
-    /// When the pair in use is valid.
+    /// The time in which the pair in use is valid. `None` without a pair.
     pub(super) fn validity(&self) -> Option<Validity> {
         self.validity.load().as_deref().copied()
     }

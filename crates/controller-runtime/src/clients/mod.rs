@@ -1,9 +1,9 @@
-//! Clients of one cluster: one connection pool, and before it one lane per purpose, each with its own rate and user agent.
+//! Clients of one cluster. They share a connection pool, and each purpose has a lane to it with its own rate and user agent.
 //!
 //! A lane limits calls as client-go does (`--kube-api-qps`, `--kube-api-burst` per client, spec/machine-controller §12.1), so that
-//! many calls of one purpose do not delay another. Leases also have their own connection pool: no call of the controllers can cost
-//! the lease. Clients do not retry: a refusal is an answer (rust-ecosystem §7.1), and only the work queue knows what may be
-//! repeated.
+//! many calls of one purpose do not delay another. Leases also have their own connection pool, so that no call of the controllers
+//! can delay a renewal. Clients do not retry: a refusal is an answer (rust-ecosystem §7.1), and only the work queue knows what may
+//! be repeated.
 
 pub mod config;
 mod lane;
@@ -31,7 +31,7 @@ pub enum Purpose {
     ControlCore,
     /// Nodes, volumes and bootstrap tokens of the target cluster.
     TargetCore,
-    /// Reads of single Nodes, apart from writes, so that neither waits behind the other.
+    /// Reads of single Nodes. They are separate from writes, so that reads and writes do not wait for each other.
     TargetReads,
     /// Evictions and deletions of pods. Thousands may be refused again and again; they must not delay the calls for a new machine.
     Evictions,
@@ -123,8 +123,8 @@ impl Purpose {
         }
     }
 
-    /// How long a call may wait in its lane. Callers of reviews give up after a while; calls without a caller would delay all later
-    /// ones.
+    /// How long a call may wait in its lane. Callers of reviews give up after a while, and a call whose caller has given up would
+    /// only delay later calls.
     fn max_wait(self) -> Duration {
         match self {
             Self::TokenReviews | Self::AccessReviews => REVIEW_MAX_WAIT,
@@ -143,11 +143,11 @@ const REVIEW_MAX_WAIT: Duration = Duration::from_secs(2);
 /// Rate of reads of owners, for all callers together.
 const OWNERS: Rate = Rate { qps: 20.0, burst: 40 };
 
-/// How long the read of an owner may wait in its lane; below the second that admission has for all of it.
+/// How long the read of an owner may wait in its lane. This is less than the second that admission has for the whole read.
 const OWNER_MAX_WAIT: Duration = Duration::from_millis(500);
 
-/// Maximum number of parallel calls of each lane with a rate limit; each needs a connection. The lanes do not share it, so that
-/// slow evictions do not delay the calls for a new machine.
+/// Maximum number of parallel calls of each lane with a rate limit. Each call needs a connection. The lanes do not share the
+/// limit, so that slow evictions do not delay the calls for a new machine.
 pub const PARALLEL_CALLS: usize = 32;
 
 /// How long a server may take until its response begins. The response to a watch begins at once, so this applies to watches too.

@@ -2,8 +2,8 @@
 //!
 //! Rules: client-go's `leaderelection` (`tryAcquireOrRenew`), with three differences on the safe side. A leader that observes
 //! another holder steps down at once. The renew deadline of a leader counts from the time when its last successful renewal was
-//! sent. A candidate does not conclude from a deleted lease that its holder has ended, because the holder creates it again.
-//! The clock of the holder is never used: a lease has expired when this process has not observed a change for the duration of the
+//! sent. A deleted lease does not tell a candidate that the holder has ended, because the holder creates the lease again. The
+//! clock of the holder is never used: a lease has expired when this process has not observed a change for the duration of the
 //! lease.
 
 use std::time::Duration;
@@ -67,7 +67,7 @@ impl Times {
 pub struct Record {
     /// Identity of the holder; empty when the lease was released.
     pub holder: String,
-    /// How long the lease is valid after a change; `None` when the lease does not say it.
+    /// How long the lease is valid after a change. `None` if the lease does not contain a duration.
     pub duration: Option<Duration>,
     /// How often the holder changed.
     pub transitions: i32,
@@ -89,7 +89,8 @@ pub enum LeaseState {
 pub struct Observation {
     /// What was found.
     pub state: LeaseState,
-    /// When this was first observed, by the clock of this process. For a deleted lease: when it was last observed to change.
+    /// When this process first observed this state, by its own clock. For a deleted lease: when this process last observed a
+    /// change of it.
     pub since: Instant,
 }
 
@@ -131,7 +132,7 @@ pub enum Decision {
     },
     /// Renew the lease: this process holds it, perhaps since before a restart.
     Renew,
-    /// Another process holds the lease. Without a change it stays so for this time.
+    /// Another process holds the lease. If the lease does not change, it expires after this time.
     Follow(Duration),
     /// Stop leading.
     StepDown(StepDown),

@@ -28,11 +28,11 @@ use crate::{
 
 /// A watch that ends sooner than this without an event has failed.
 const MIN_LIFETIME: Duration = Duration::from_secs(1);
-/// How long a new watch may need after an outage to send the missed events, or an error that they are gone. API servers send them
-/// right after the response head.
+/// How long a new watch may need after an outage to send the missed events, or the error that the API server no longer has them.
+/// API servers send these right after the response head.
 const CATCH_UP: Duration = Duration::from_secs(2);
 
-/// After an outage, this number of watches may end before they have sent the missed events. Then the feed lists again. A proxy, for
+/// If this number of watches after an outage end before they have sent the missed events, the feed lists again. A proxy, for
 /// example, may close each connection before [`CATCH_UP`] has passed.
 const MAX_INCOMPLETE: u32 = 3;
 

@@ -6,7 +6,7 @@
 //! * End each watch after 170–200 s, before a load balancer drops the connection without notice.
 //! * Open a watch again, from its last version, when it has received nothing for longer than the interval of bookmarks.
 //! * Count an undecodable object, report it once per version and keep its last decodable state. It never stops the watch of the
-//!   others.
+//!   other objects.
 
 mod beta;
 mod feed;

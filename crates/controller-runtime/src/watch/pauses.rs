@@ -33,7 +33,7 @@ pub(super) struct Pauses {
 }
 
 impl Pauses {
-    /// The pause after one more failure. A random part of up to a quarter is added, so that watches do not all retry at once.
+    /// The pause after the next failure. Up to a quarter is added at random, so that watches do not all retry at the same time.
     pub(super) fn after(&mut self, cause: Cause, random: u64) -> Duration {
         let again = match cause {
             Cause::Behind => Some(&mut self.behind),

@@ -52,7 +52,7 @@ enum Reply {
     Nothing,
 }
 
-/// Requests: when each was made, in seconds, and the version that it watches from; `None` for a list.
+/// The requests so far: the time in seconds, and the version that a watch starts from. `None` instead of a version for a list.
 type Asked = Arc<Mutex<Vec<(u64, Option<String>)>>>;
 
 /// A feed over an API server that sends these replies in turn, and afterwards no response.
@@ -340,7 +340,7 @@ async fn after_an_outage_a_store_is_current_two_seconds_after_the_watch_opens_or
     assert_eq!(stale(&Rig::new(after(Reply::Silence(vec![modified(), bookmark(6)]))), 10).await, tenths(8));
 }
 
-/// As behind a proxy that soon closes each connection. The first watch is opened 0.9 s after the refusal.
+/// This happens behind a proxy that closes each connection soon. The first watch is opened 0.9 s after the refusal.
 #[rstest]
 #[case::soon(Reply::Brief(Vec::new(), 15), 54)]
 #[case::soon_after_an_event(Reply::Brief(vec![event("MODIFIED", &machine("a", 5))], 15), 54)]

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use services::{Subject, services};
 
-/// The change to a class for which Nova makes the ports.
+/// The patch of a class that makes Nova create the ports.
 fn without_port() -> Value {
     json!({"subnetID": null})
 }

@@ -19,7 +19,7 @@ use tokio::process::Command;
 /// The environment variable with the folder of `scripts/test-openstack`.
 const FOLDER: &str = "MCM_TEST_OPENSTACK";
 
-/// The running services. `None` if they do not run; this is printed.
+/// The running services. If they do not run, prints that the test is skipped and returns `None`.
 pub fn services(test: &str) -> Option<Services> {
     let Some(folder) = env::var_os(FOLDER).map(PathBuf::from) else {
         // Written to standard error directly, because the output of `eprintln!` is captured for tests that pass.

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, sync::Arc};
 use jiff::Timestamp;
 use serde::Serialize;
 
-/// The maximum of stored events.
+/// The maximum number of stored events.
 const REMEMBERED: usize = 20_000;
 
 /// The kind of an event.

@@ -12,7 +12,7 @@ use super::{
     vm::{Vm, VmRef},
 };
 
-/// The maximum of machines without a VM whose call counters are stored.
+/// The maximum number of machines without a VM whose call counters are stored.
 const REMEMBERED_MACHINES: usize = 20_000;
 /// The number of templates above which unused templates are removed.
 const UNUSED_TEMPLATES: usize = 64;
@@ -129,7 +129,7 @@ impl Fleet {
         }
     }
 
-    /// Adds a VM to all indexes. Sets its serial, and its address if the address is in use.
+    /// Adds a VM to all indexes. Sets its serial number. Gives it another address if its own is in use.
     pub fn insert(&mut self, mut vm: Vm) -> VmRef {
         self.serial = self.serial.wrapping_add(1);
         vm.serial = self.serial;
@@ -188,7 +188,7 @@ impl Fleet {
         }
     }
 
-    /// Changes the machine and the template of a VM, after they are known.
+    /// Sets the machine and the template of a VM once they are known.
     pub fn rebind(&mut self, vm: VmRef, key: &Arc<str>, template: u64) {
         let Some((old_key, old_template)) = self.get(vm).map(|vm| (Arc::clone(&vm.key), vm.template)) else { return };
         if old_key != *key {
@@ -220,7 +220,7 @@ impl Fleet {
         address
     }
 
-    /// The number of a template. Adds the template if there is none. `config` makes the configuration of a new one.
+    /// The number of a template. Adds the template if it is new; `config` then makes its configuration.
     pub fn intern(&mut self, template: VmTemplate, config: impl FnOnce(&VmTemplate) -> Arc<SimulationConfig>) -> u64 {
         let number = Fingerprint::of(&serde_json::to_string(&template).unwrap_or_default());
         if !self.templates.contains_key(&number) {

@@ -99,7 +99,8 @@ pub enum Joining {
     Never,
 }
 
-/// A VM, and its record in the journal. It is small: data that VMs of a class share is in their template.
+/// A VM, and its record in the journal. It is small, because the data that the VMs of a class share is in their
+/// template.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Vm {
@@ -139,7 +140,7 @@ pub struct Vm {
 }
 
 impl Vm {
-    /// Creates a running VM. The search for its address always begins at the same address for the same provider id.
+    /// Creates a running VM. The search for a free address begins at an address that depends only on the provider id.
     pub fn new(key: &Arc<str>, generation: u32, provider_id: impl Into<Box<str>>) -> Self {
         let provider_id = provider_id.into();
         Self {

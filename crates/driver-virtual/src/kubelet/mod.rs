@@ -1,9 +1,9 @@
 //! The kubelets of all simulated VMs, in one task. They register Nodes in the target cluster, send heartbeats, start and end Pods, and attach and
 //! detach volumes.
 //!
-//! The cloud decides what a Node should show. This module compares every Node with that, and writes the Nodes that differ. Watches deliver changes of
-//! other clients. At most [`CONCURRENCY`] calls run at a time, and all deadlines are in one map. Nodes are in [`nodes`], Pods in [`pods`],
-//! `VolumeAttachment`s in [`attachments`], the volumes of Nodes in [`volumes`], and the written objects in [`objects`].
+//! The cloud decides which state a Node should have. This module compares every Node with that state, and writes the Nodes that differ. Watches
+//! deliver changes of other clients. At most [`CONCURRENCY`] calls run at a time, and all deadlines are in one map. Nodes are in [`nodes`], Pods in
+//! [`pods`], `VolumeAttachment`s in [`attachments`], the volumes of Nodes in [`volumes`], and the written objects in [`objects`].
 //! Source: spec/providers §7.4–§7.6.
 
 mod attachments;
@@ -59,7 +59,7 @@ use self::{
 };
 use super::{cloud::NodeNotice, config::SimulationConfig, draw::Fingerprint, shared::Shared};
 
-/// The maximum of concurrent calls to the target cluster.
+/// The maximum number of concurrent calls to the target cluster.
 const CONCURRENCY: usize = 64;
 /// The index by the Node of an object.
 const BY_NODE: &str = "node";

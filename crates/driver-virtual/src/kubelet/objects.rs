@@ -76,7 +76,7 @@ pub fn node(view: &NodeView, version: &str, now: Timestamp) -> Value {
     })
 }
 
-/// The owner of the VM, for a restart without stored state. Data that the Node has elsewhere is left out.
+/// The owner of the VM, for a restart without stored state. Data that other fields of the Node contain is left out.
 fn owner_of(template: &VmTemplate) -> String {
     let mut owner = json!({
         "provider": template.provider, "class": template.class, "region": template.region, "zone": template.zone,

@@ -441,7 +441,7 @@ async fn an_attachment_whose_detachment_began_before_its_node_was_known_is_detac
     server.put(ATTACHMENT, attachment);
     let cloud = a_cloud(&server, "volumes: {attach: 0s, detach: 0s}").await;
     seconds(5).await;
-    assert_eq!(server.take_writes(), Vec::<String>::new(), "it may be somebody else's");
+    assert_eq!(server.take_writes(), Vec::<String>::new(), "the attachment may belong to another program");
     cloud.create_machine(&cx(), request("m")).await.unwrap();
     seconds(5).await;
     assert_eq!(server.object(ATTACHMENT).unwrap()["metadata"]["finalizers"], json!([]));

@@ -14,7 +14,7 @@ pub fn failed(action: &'static str, path: &Path, problem: &impl ToString) -> Sta
     StateError::Failed { action, place: format!(" \"{}\"", path.display()), problem: problem.to_string() }
 }
 
-/// The error for content that is no state.
+/// The error for content that is not a stored state.
 pub fn unreadable(path: &Path, problem: &str) -> StateError {
     failed("read", path, &format!("{problem}; move the file away to start with an empty cloud"))
 }
@@ -27,7 +27,7 @@ pub fn read(path: &Path) -> Result<Vec<u8>, StateError> {
     }
 }
 
-/// Writes to a file, on a thread that may block.
+/// Writes to a file on a blocking thread.
 pub async fn write<T: Send + 'static>(
     path: &Path,
     write: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,

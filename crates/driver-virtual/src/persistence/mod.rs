@@ -119,7 +119,7 @@ pub enum StateError {
     Full {
         /// The namespace and the name of the first `ConfigMap`.
         object: String,
-        /// The maximum of `ConfigMaps`.
+        /// The maximum number of `ConfigMaps`.
         most: usize,
     },
     /// There is no cluster for the `ConfigMap`.

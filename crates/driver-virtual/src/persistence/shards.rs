@@ -12,7 +12,7 @@ use crate::{cloud::Entry, draw::Fingerprint};
 const FULL: usize = 900 << 10;
 /// The size that no `ConfigMap` may exceed, in bytes. The API server refuses a `ConfigMap` of more than 1 MiB.
 const TOO_BIG: usize = 1000 << 10;
-/// The maximum of `ConfigMaps`. It is enough for about 60,000 VMs.
+/// The maximum number of `ConfigMaps`. It is enough for about 60,000 VMs.
 pub const MOST: usize = 32;
 
 /// The new value of each key. `None` removes the key.

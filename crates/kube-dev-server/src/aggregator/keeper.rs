@@ -34,7 +34,7 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// The timeout of a request of a check.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// The most bytes of a document.
+/// The maximum number of bytes of a document.
 const DOCUMENT_LIMIT: usize = 16 * 1024 * 1024;
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";

@@ -12,7 +12,7 @@ pub(super) struct Foreign {
     pub(super) serves: GroupVersion,
     pub(super) group_priority: i64,
     pub(super) version_priority: i64,
-    /// The entry in aggregated discovery; none while the server is unavailable.
+    /// The entry in aggregated discovery. `None` while the server is unavailable.
     pub(super) entry: Option<Value>,
 }
 

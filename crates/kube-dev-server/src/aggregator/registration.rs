@@ -77,7 +77,7 @@ pub(super) struct Registration {
 }
 
 impl Registration {
-    /// Reads an `APIService`; none if this server serves the group-version itself.
+    /// Reads an `APIService`. `None` if this server serves the group-version itself.
     pub(super) fn of(object: &Value) -> Option<Self> {
         let service = object["spec"].get("service").filter(|service| service.is_object())?;
         let part = |key: &str| service[key].as_str().unwrap_or_default().to_owned();
@@ -141,7 +141,7 @@ pub(super) fn address(reference: &ServiceReference, service: Option<&Value>) -> 
     Ok(if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") })
 }
 
-/// The `APIService` with its new condition; none if the condition is unchanged.
+/// The `APIService` with its new condition. `None` if the condition is unchanged.
 pub(super) fn with_condition(object: &Value, state: Result<(), &Unavailable>, now: Timestamp) -> Option<Value> {
     let (status, reason, message) = match state {
         Ok(()) => ("True", "Passed", "all checks passed"),

@@ -54,7 +54,7 @@ impl Expirations {
         }
     }
 
-    /// The time until the next expiration; none without events.
+    /// The time until the next expiration. `None` without events.
     pub(super) fn pause(&self, now: Timestamp) -> Option<Duration> {
         let (first, _) = self.ends.first()?;
         Some(first.duration_since(now).try_into().unwrap_or(Duration::ZERO).max(SHORTEST_PAUSE))

@@ -42,7 +42,7 @@ pub(super) struct Graph {
     reported: BTreeSet<(Place, String)>,
 }
 
-/// The number of a UID; none for a text that is no UID of this server.
+/// The number of a UID. `None` for a text that is no UID of this server.
 fn number(uid: &str) -> Option<u128> {
     let digits: String = uid.split('-').collect();
     (digits.len() == 32).then(|| u128::from_str_radix(&digits, 16).ok()).flatten()

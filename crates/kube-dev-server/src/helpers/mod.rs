@@ -313,7 +313,7 @@ impl Helpers {
         }
     }
 
-    /// Decides by the current state which requests a task needs; none if it needs no request.
+    /// Decides by the current state which requests a task needs. `None` if it needs no request.
     fn start(&mut self, task: &Task) -> Result<Option<BoxFuture<'static, Result<(), Refusal>>>, Refusal> {
         let requests = self.requests.clone();
         match task {

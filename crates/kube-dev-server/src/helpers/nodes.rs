@@ -75,7 +75,7 @@ impl Helpers {
         }
     }
 
-    /// The keys of the pods of a deleted Node; none if a Node with its name exists again.
+    /// The keys of the pods of a deleted Node. Empty if a Node with its name exists again.
     pub(super) fn pods_left_on(&self, node: &str) -> BTreeSet<String> {
         let is_back = self.server.store.get(&Collection::new("", "nodes"), node).is_some();
         self.bound.get(node).filter(|_| !is_back).cloned().unwrap_or_default()

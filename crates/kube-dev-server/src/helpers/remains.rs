@@ -71,7 +71,7 @@ impl Remains {
         *self == Self::default()
     }
 
-    /// Reason and message of a condition; none without a problem.
+    /// Reason and message of a condition. `None` without a problem.
     fn problem(&self, condition: &str) -> Option<(&'static str, String)> {
         let counted = |counts: &BTreeMap<String, usize>, between: &str| {
             let entries = counts.iter().map(|(name, count)| format!("{name} {between} {count} resource instances"));
@@ -110,7 +110,7 @@ impl Remains {
         }
     }
 
-    /// The new conditions of a namespace; none if it has them already.
+    /// The new conditions of a namespace. `None` if it has them already.
     pub(super) fn conditions(&self, namespace: &Value, now: Timestamp) -> Option<Value> {
         let mut conditions = namespace["status"]["conditions"].as_array().cloned().unwrap_or_default();
         let before = conditions.clone();

@@ -1,6 +1,6 @@
 //! The retries of failed tasks, with a backoff, until the task succeeds or is not needed any more.
 //!
-//! All retry times are in a sorted set, for which the timer of the controllers wakes up.
+//! All retry times are in one sorted set. The timer of the controllers waits for the first of them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,9 +12,9 @@ use tokio::time::Instant;
 use super::work::Task;
 
 /// The time before the second attempt.
-const SHORTEST: Duration = Duration::from_millis(250);
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// The longest time between two attempts.
-const LONGEST: Duration = Duration::from_secs(30);
+const MAX_PAUSE: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug)]
 struct Retry {
@@ -31,7 +31,7 @@ pub(super) struct Retries {
 
 /// The time until the next attempt after a number of failed attempts.
 fn pause(attempts: u32) -> Duration {
-    SHORTEST.saturating_mul(1 << attempts.saturating_sub(1).min(16)).min(LONGEST)
+    FIRST_PAUSE.saturating_mul(1 << attempts.saturating_sub(1).min(16)).min(MAX_PAUSE)
 }
 
 impl Retries {
@@ -96,13 +96,13 @@ mod tests {
         assert_eq!(retries.next(), None);
         retries.failed(task.clone(), now);
         retries.failed(task.clone(), now);
-        assert_eq!(retries.next(), Some(now + 2 * SHORTEST), "only the later time");
-        assert!(retries.is_waiting(&task, now) && !retries.is_waiting(&task, now + 2 * SHORTEST));
+        assert_eq!(retries.next(), Some(now + 2 * FIRST_PAUSE), "the later time replaces the earlier time");
+        assert!(retries.is_waiting(&task, now) && !retries.is_waiting(&task, now + 2 * FIRST_PAUSE));
         assert_eq!(retries.due(now), []);
-        let now = now + 2 * SHORTEST;
+        let now = now + 2 * FIRST_PAUSE;
         assert_eq!((retries.due(now), retries.next()), (vec![task.clone()], None));
         retries.failed(task.clone(), now);
-        assert_eq!(retries.next(), Some(now + 4 * SHORTEST), "the attempts are counted");
+        assert_eq!(retries.next(), Some(now + 4 * FIRST_PAUSE), "the attempts are counted");
         retries.done(&task);
         assert!(retries.known.is_empty() && retries.queue.is_empty());
     }

@@ -1,5 +1,5 @@
-//! The queue of tasks of the controllers. Several tasks run at the same time, but few of the same class. So slow requests, for example because of a
-//! webhook that takes half a minute, delay only tasks of their class.
+//! The queue of tasks of the controllers. Several tasks run at the same time, but only a few of the same class. A slow request, for example with a
+//! webhook that takes half a minute, delays only tasks of the same class.
 //!
 //! The queue has no clock and makes no requests. [`super::retries`] decides when failed tasks are retried.
 
@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, VecDeque};
 use super::Place;
 use crate::store::Collection;
 
-/// The most tasks that run at the same time.
+/// The maximum number of tasks that run at the same time.
 const MAX_RUNNING: usize = 256;
-/// The most tasks of a class that run at the same time.
+/// The maximum number of tasks of a class that run at the same time.
 const MAX_RUNNING_IN_CLASS: usize = 8;
 
-/// A task. It contains all that is needed to run it again.
+/// A task. It contains all data that a later retry needs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Task {
     /// Delete an object if its owners are deleted.
@@ -90,7 +90,7 @@ impl WorkQueue {
         }
     }
 
-    /// Takes the next task that the limits allow to run. It runs until [`Self::end`].
+    /// Takes the next task that the limits allow to run. The task counts as running until [`Self::end`].
     pub(super) fn start(&mut self) -> Option<Task> {
         if self.running == MAX_RUNNING {
             return None;

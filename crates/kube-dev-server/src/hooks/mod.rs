@@ -23,7 +23,7 @@ use kube_protocol::{
     status::ApiStatus,
 };
 
-/// The most failures, and the most delays, that are active at the same time.
+/// The maximum number of failures, and of delays, that are active at the same time.
 const MAX_ACTIVE: usize = 100;
 /// The longest delay of a request.
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
@@ -60,10 +60,10 @@ pub enum Hook {
     DropConnections {},
     /// Refuses the next matching requests of any user, before they have an effect.
     FailNext {
-        /// The verb; none for all verbs.
+        /// The verb. `None` for all verbs.
         #[serde(default, deserialize_with = "verb")]
         verb: Option<Verb>,
-        /// The resource; none for all resources.
+        /// The resource. `None` for all resources.
         resource: Option<String>,
         /// The HTTP status code of the failure.
         status: u16,
@@ -73,10 +73,10 @@ pub enum Hook {
     },
     /// Delays all matching requests from now on. A delay of 0 ends the delay with the same verb and resource.
     Delay {
-        /// The verb; none for all verbs.
+        /// The verb. `None` for all verbs.
         #[serde(default, deserialize_with = "verb")]
         verb: Option<Verb>,
-        /// The resource; none for all resources.
+        /// The resource. `None` for all resources.
         resource: Option<String>,
         /// The delay in milliseconds.
         milliseconds: u64,

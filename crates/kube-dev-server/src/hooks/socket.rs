@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 use super::Hook;
 use crate::server::Server;
 
-/// The most bytes of a request. A hook is short.
+/// The maximum number of bytes of a request. A hook is short.
 const BODY_LIMIT: usize = 4096;
 
 /// The socket for hooks. It is closed and removed when this value is dropped.

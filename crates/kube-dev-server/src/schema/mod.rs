@@ -87,7 +87,7 @@ pub(super) enum Nature {
 pub(super) enum PatchStrategy {
     #[default]
     Replace,
-    /// Elements are merged by this field. None for a list of plain values.
+    /// Elements are merged by this field. `None` for a list of plain values.
     Merge(Option<String>),
 }
 

@@ -24,11 +24,11 @@ use super::{
 };
 use kube_protocol::status::Cause;
 
-/// The most rules of a node.
+/// The maximum number of rules of a node.
 pub(super) const MAX_PER_NODE: usize = 100;
-/// The most bytes of a rule.
+/// The maximum number of bytes of a rule.
 const MAX_LENGTH: usize = 5 * 1024;
-/// The most comprehensions of a rule. The costs of nested comprehensions multiply.
+/// The maximum number of comprehensions of a rule. The costs of nested comprehensions multiply.
 const MAX_COMPREHENSIONS: usize = 8;
 const COMPREHENSIONS: [&str; 6] = [".all(", ".exists(", ".exists_one(", ".map(", ".filter(", ".transformList("];
 

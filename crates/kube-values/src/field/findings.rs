@@ -1,8 +1,8 @@
-//! The findings of rules for an object, limited for any object.
+//! The findings of the rules for one object. Their number and their size are limited for every object.
 //!
 //! An object of a few kilobytes can violate rules at thousands of places, and the text of a finding is longer than its place. So only the first
-//! findings are kept, and their texts are cut. The others are counted. For refusals that are only counted, the identity is kept too, because an
-//! update is not refused for the mistakes of the stored object. Rules pass borrowed data ([`PathRef`], [`Offending`], anything with `Display`), and
+//! findings are kept, and their texts are cut. The others are counted. Refusals that are only counted keep their identity, because an update must not
+//! be refused for mistakes that the stored object already has. Rules pass borrowed data ([`PathRef`], [`Offending`], anything with `Display`), and
 //! texts are made only for the findings that are kept.
 
 use std::{
@@ -17,9 +17,9 @@ use serde_json::Value;
 use super::{DETAIL_MAX, ErrorKind, FieldError, FieldPath, Located, Offending, PathRef, cut_text, forgiven::Forgiven};
 use crate::json::steps;
 
-/// The maximum of findings of one severity that are kept with their texts.
+/// The maximum number of findings of one severity that are kept with their texts.
 pub const FINDINGS_MAX: usize = 50;
-/// The maximum of other refusals whose identity is kept. An object with more refusals can be updated only after some mistakes are corrected.
+/// The maximum number of further refusals whose identity is kept. An object with more refusals can be updated only after some mistakes are corrected.
 const IDENTITIES_MAX: usize = 1 << 16;
 /// The limit of all errors in one line, in bytes.
 const AGGREGATE_MAX: usize = 4096;
@@ -119,7 +119,7 @@ impl Finding {
 pub struct Findings {
     kept: Vec<Finding>,
     counted: Counted,
-    /// The hash of additional values that the rule of the next finding read.
+    /// The hash of the additional values on which the next finding depends.
     given: Option<u64>,
     left_out: BTreeMap<RuleId, LeftOut>,
     /// Whether no refusal will be forgiven, so that counted refusals need no identity.
@@ -133,7 +133,7 @@ impl PartialEq for Findings {
     }
 }
 
-/// The number of kept findings that refuse the request, and of the others. Stale after a severity may have changed.
+/// The number of kept findings that refuse the request, and of the others. Out of date while `are_stale` is set, because a severity may have changed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counted {
     denials: usize,
@@ -221,7 +221,7 @@ impl Findings {
         Ok(found)
     }
 
-    /// Adds one refusal for each rule with so many refusals that the new ones are unknown.
+    /// Adds one refusal for each rule that has too many refusals to distinguish new ones from old ones.
     fn report_anonymous_denials(&mut self) {
         let many = self.left_out.iter_mut().filter(|(_, left_out)| left_out.anonymous_denials > 0);
         for (&rule, left_out) in many {
@@ -296,7 +296,7 @@ impl Findings {
         self.kept.push(finding);
     }
 
-    /// The numbers of the kept findings. Counts again after a severity may have changed.
+    /// The numbers of the kept findings. Counts again if a severity may have changed.
     fn counted(&mut self) -> &mut Counted {
         if self.counted.are_stale {
             let denials = self.errors().count();
@@ -325,7 +325,7 @@ impl Findings {
         self.left_out.entry(rule).or_default().warnings += 1;
     }
 
-    /// Whether a further warning would only be counted.
+    /// Whether another warning would only be counted.
     pub fn warnings_are_full(&mut self) -> bool {
         self.counted().warnings >= FINDINGS_MAX
     }
@@ -387,7 +387,7 @@ impl Findings {
         }
     }
 
-    /// Sets all values that lead to the next finding, if the finding depends on more than the value that it prints.
+    /// Sets the values on which the next finding depends, if it depends on more than the value that it prints.
     #[must_use = "the finding is still to be added"]
     pub fn given(&mut self, inputs: &impl Hash) -> &mut Self {
         let mut hasher = Identity::hasher();
@@ -602,17 +602,17 @@ mod tests {
     #[case::fewer(10, 100, 0)]
     #[case::one_more(0, 201, 1)]
     #[case::others(200, 260, 60)]
-    fn an_update_is_forgiven_any_number_of_stored_mistakes(
-        #[case] first: usize,
-        #[case] end: usize,
-        #[case] refusals: usize,
-    ) {
+    fn any_number_of_stored_mistakes_is_forgiven(#[case] first: usize, #[case] end: usize, #[case] refusals: usize) {
         let mut found = Findings::forgiving(bad(200));
         add(first, end, &mut found);
         let mut all = Findings::new();
         all.append(found);
         assert_eq!((all.denied(), all.warned()), (refusals, end - first - refusals));
-        assert_eq!(all.errors().count(), refusals.min(FINDINGS_MAX), "a new mistake is told, not only counted");
+        assert_eq!(
+            all.errors().count(),
+            refusals.min(FINDINGS_MAX),
+            "a new mistake is reported with its text, not only counted"
+        );
     }
 
     #[test]
@@ -644,7 +644,11 @@ mod tests {
             (found, _) => panic!("{}", found.is_ok()),
         };
         assert_eq!((found.denied(), found.warned()), (denied, end - first - denied));
-        assert_eq!(found.errors().count(), denied.min(FINDINGS_MAX), "a new mistake is told, not only counted");
+        assert_eq!(
+            found.errors().count(),
+            denied.min(FINDINGS_MAX),
+            "a new mistake is reported with its text, not only counted"
+        );
     }
 
     #[rstest]

@@ -1,24 +1,24 @@
-//! The refusals that an update is forgiven (spec/api-and-admission §4.2).
+//! The refusals that are forgiven in an update, because the stored object has them too (spec/api-and-admission §4.2).
 
 use std::collections::HashMap;
 
 use super::findings::{Identity, RuleId};
 
-/// The refusals of the stored object. An update is forgiven each of them once.
+/// The refusals of the stored object. Each of them is forgiven once in an update.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Forgiven(Vec<(RuleId, ForgivenOfRule)>);
 
-/// The refusals of one rule. An object with mistakes usually has the same mistakes as before, in the same order. A map is made only if another
-/// refusal comes.
+/// The refusals of one rule. An object with mistakes usually has the same mistakes as before, in the same order. The map `others` is made only
+/// at the first refusal that differs.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct ForgivenOfRule {
     /// The first refusals, which were kept with their texts.
     kept: Vec<Identity>,
     /// The following refusals, which were only counted.
     counted: Vec<Identity>,
-    /// The number of refusals that were found again in this order.
+    /// The number of refusals that the new object has repeated in this order.
     taken: usize,
-    /// The remaining number for each other refusal.
+    /// For each refusal after that: how often it may still be forgiven.
     others: Option<HashMap<Identity, usize>>,
 }
 

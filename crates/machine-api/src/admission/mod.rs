@@ -1,9 +1,9 @@
 //! Admission and conversion reviews: from a request body to a status code and a response body.
 //!
-//! This module knows no HTTP, TLS or client. The server calls [`Admission::review`] and [`convert`] with the body of a request and sends the result
-//! back. The rules are in [`crate::validation`] and the defaults in [`crate::defaulting`]. This module reads the review, calls them, and writes the
-//! answer in the format of the API server. [`manifests`] makes the webhook configurations. [`policies`] makes the policies that replace the webhooks
-//! while the webhooks don't answer.
+//! This module contains no HTTP, TLS or client code. The server calls [`Admission::review`] and [`convert`] with the body of a request and sends the
+//! result back. The rules are in [`crate::validation`] and the defaults in [`crate::defaulting`]. This module reads the review, calls them, and
+//! writes the answer in the format of the API server. [`manifests`] makes the webhook configurations. [`policies`] makes the policies that replace
+//! the webhooks while the webhooks don't answer.
 //! Source: spec/api-and-admission §4, §8.5, §9.
 
 mod answer;
@@ -78,9 +78,9 @@ pub enum Progress {
 
 /// The source of the owner of an object.
 #[derive(Clone, Copy)]
-enum OwnerSeen<'a> {
+enum OwnerSource<'a> {
     /// The caches of the watches.
-    Remembered,
+    Cached,
     /// A read from the API server. `None` if there is no owner, or the read failed.
     Read(Option<&'a Value>),
 }
@@ -115,7 +115,7 @@ impl Admission {
         }
     }
 
-    /// Sets whether our finalizer is among the defaults.
+    /// Sets whether the defaults include our finalizer.
     #[must_use]
     pub fn with_finalizers(mut self, finalizers: FinalizerDefault) -> Self {
         self.finalizers = finalizers;
@@ -136,8 +136,8 @@ impl Admission {
         self
     }
 
-    /// Answers an `AdmissionReview` of `admission.k8s.io/v1` from the caches. Every body gets an answer. The caller must catch panics (defects in a
-    /// rule or in a driver).
+    /// Answers an `AdmissionReview` of `admission.k8s.io/v1` from the caches. Every body gets an answer. The caller must catch panics, which are
+    /// defects of a rule or a driver.
     pub fn review(&self, endpoint: Endpoint, body: &[u8]) -> ReviewAnswer {
         match self.begin(endpoint, body) {
             Progress::Answered(answer) => answer,
@@ -147,18 +147,18 @@ impl Admission {
 
     /// Does what [`Self::review`] does, but stops when the owner must be read first.
     pub fn begin(&self, endpoint: Endpoint, body: &[u8]) -> Progress {
-        self.proceed(endpoint, body, OwnerSeen::Remembered)
+        self.proceed(endpoint, body, OwnerSource::Cached)
     }
 
-    /// Answers a review that [`Self::begin`] could not answer, with the owner that was read meanwhile.
+    /// Answers a review that [`Self::begin`] could not answer. `owner` is the owner that was read for it.
     pub fn conclude(&self, endpoint: Endpoint, body: &[u8], owner: Option<&Value>) -> ReviewAnswer {
-        match self.proceed(endpoint, body, OwnerSeen::Read(owner)) {
+        match self.proceed(endpoint, body, OwnerSource::Read(owner)) {
             Progress::Answered(answer) => answer,
             Progress::NeedsOwner(_) => answer::internal_error(&Refusal::plain("an owner was asked for twice")),
         }
     }
 
-    fn proceed(&self, endpoint: Endpoint, body: &[u8], owner: OwnerSeen<'_>) -> Progress {
+    fn proceed(&self, endpoint: Endpoint, body: &[u8], owner: OwnerSource<'_>) -> Progress {
         if weight::is_too_heavy(body) {
             let refusal = Refusal::plain(weight::too_heavy("the AdmissionReview"));
             return Progress::Answered(answer::too_large(&refusal));
@@ -169,7 +169,7 @@ impl Admission {
         }
     }
 
-    fn answer(&self, endpoint: Endpoint, request: &Request<'_>, owner: OwnerSeen<'_>) -> Progress {
+    fn answer(&self, endpoint: Endpoint, request: &Request<'_>, owner: OwnerSource<'_>) -> Progress {
         let answer = match (endpoint, request.target(), request.change()) {
             (Endpoint::Mutate, Target::Object(question), Ok(change)) => self.mutate(request, question, change),
             (Endpoint::Validate, Target::Object(question), Ok(change)) => {
@@ -203,7 +203,7 @@ impl Admission {
         request: &Request<'_>,
         question: Question,
         change: Change<'_>,
-        owner: OwnerSeen<'_>,
+        owner: OwnerSource<'_>,
     ) -> Progress {
         let asked = self.validation_request(request, question, change);
         let mut found = validate(&asked);
@@ -211,14 +211,14 @@ impl Admission {
             && let Some(key) = controlling_owner(&asked)
         {
             let remembered = match owner {
-                OwnerSeen::Remembered => self.references.owner(&key),
-                OwnerSeen::Read(_) => None,
+                OwnerSource::Cached => self.references.owner(&key),
+                OwnerSource::Read(_) => None,
             };
-            let known = if let OwnerSeen::Read(read) = owner { read } else { remembered.as_ref() };
+            let known = if let OwnerSource::Read(read) = owner { read } else { remembered.as_ref() };
             if let Some(known) = known {
                 found = validate_child(&asked, &Json::from(known));
             }
-            if found.denies() && matches!(owner, OwnerSeen::Remembered) {
+            if found.denies() && matches!(owner, OwnerSource::Cached) {
                 return Progress::NeedsOwner(key);
             }
         }

@@ -106,8 +106,8 @@ fn disable_health_timeout(health_check: &Json<'_>) -> Option<Json<'static>> {
     }
 }
 
-/// The maximum of conditions in a comma string. A string with more is not split, because each entry of a list takes a hundred times the memory of its
-/// comma. No object that the schema accepts has so many useful conditions.
+/// The maximum number of conditions in a comma-separated string. A longer string is not split, because each entry of a list takes a hundred times the
+/// memory of a comma. No object that the schema accepts has this many useful conditions.
 const CONDITIONS_MAX: usize = 4_096;
 
 fn are_too_many(text: &str) -> bool {

@@ -118,7 +118,7 @@ fn specs(#[case] kind: Kind, #[case] spec: Value, #[case] expected: Value) {
 }
 
 #[test]
-fn m19_the_namespace_of_a_secret_is_the_classs() {
+fn m19_the_namespace_of_a_secret_is_the_namespace_of_the_class() {
     let class = json!({"metadata": settled(), "secretRef": {"name": "s"}, "credentialsSecretRef": {"name": "t", "namespace": "y"}});
     let expected = json!([{"op": "add", "path": "/secretRef/namespace", "value": "x"}]);
     assert_eq!(on_create(Kind::MachineClass, &class), expected);
@@ -135,7 +135,7 @@ fn m23_a_value_that_is_no_object_is_not_changed(#[case] object: Value) {
 }
 
 #[test]
-fn m21_fields_of_another_time_are_not_touched() {
+fn m21_fields_of_other_versions_of_the_program_are_not_touched() {
     let object = json!({"metadata": {}, "spec": {"class": {"name": "c"}, "future": 1}, "status": {"later": 2}});
     let patch = on_create(Kind::Machine, &object);
     let paths: Vec<_> = patch.as_array().unwrap().iter().map(|edit| edit["path"].as_str().unwrap()).collect();

@@ -23,11 +23,11 @@ use kube_values::{
 
 /// Values of the preserve annotation.
 const PRESERVE_VALUES: [&str; 4] = ["auto-preserved", "false", "now", "when-failed"];
-/// The number of entries of cluster-autoscaler's list that are reported.
+/// The maximum number of entries of cluster-autoscaler's list that are reported.
 const ENTRIES_MAX: usize = 5;
-/// The longest name of a deployment whose machines get names that are valid host names.
+/// The maximum length of the name of a deployment, so that the names of its machines are valid host names.
 const DEPLOYMENT_NAME_MAX: usize = 51;
-/// The longest name of a set whose machines get names that are valid host names.
+/// The maximum length of the name of a set, so that the names of its machines are valid host names.
 const SET_NAME_MAX: usize = 57;
 /// The longest host name, and the longest value of a label.
 const HOST_NAME_MAX: usize = 63;
@@ -78,7 +78,7 @@ pub fn only_bookkeeping_differs(old: &Json<'_>, new: &Json<'_>) -> bool {
         }
 }
 
-/// Whether two objects have the same members, without the ignored ones.
+/// Whether two objects have the same members, apart from ignored members.
 fn same_members(left: &Members<'_>, right: &Members<'_>, does_not_count: impl Fn(&str) -> bool) -> bool {
     left.iter().all(|(key, value)| does_not_count(key) || right.get(key) == Some(value))
         && right.keys().all(|key| does_not_count(key) || left.contains_key(key))
@@ -102,8 +102,8 @@ pub fn finalizer_stays(request: &ValidationRequest<'_>, old: &Json<'_>, new: &Js
     }
 }
 
-/// Checks the syntax of name, labels, annotations and finalizers of an object. An API server does this itself. The check is for callers without an
-/// API server, such as `mcm validate`.
+/// Checks the syntax of name, labels, annotations and finalizers of an object. API servers check this themselves. Callers without an API server,
+/// such as `mcm validate`, need this check.
 pub fn object_metadata_syntax(object: &Json<'_>, found: &mut Findings) {
     const RULE: RuleId = RuleId::declare("META");
     let path = FieldPath::new("metadata");

@@ -211,7 +211,7 @@ pub struct Policy {
     pub controllers: ControllerUsers,
 }
 
-/// The input of the rules.
+/// A request, as the rules read it.
 #[derive(Clone, Copy)]
 pub struct ValidationRequest<'a> {
     /// The kind of the object.
@@ -251,8 +251,7 @@ pub fn validate(request: &ValidationRequest<'_>) -> Findings {
     judge(request, None)
 }
 
-/// Checks a new object together with the owner that [`controlling_owner`] returned. Where both have the same mistake, it is a warning and not a
-/// refusal.
+/// Checks a new object together with the owner that [`controlling_owner`] returned. A mistake that both have causes a warning and not a refusal.
 pub fn validate_child(request: &ValidationRequest<'_>, owner: &Json<'_>) -> Findings {
     judge(request, Some(owner))
 }
@@ -309,8 +308,8 @@ fn judge(request: &ValidationRequest<'_>, owner: Option<&Json<'_>>) -> Findings 
     found
 }
 
-/// The refusals that stop a controller for a stored object: those for which the Go original stopped too, and values that can't be read
-/// (spec/api-and-admission §3). Other objects from the time before the rules keep working.
+/// The refusals that make a controller stop working on a stored object: refusals for which the Go original stops too, and values that can't be
+/// read (spec/api-and-admission §3). Other objects that were stored before the rules existed keep working.
 pub fn reconcile_findings(kind: Kind, object: &Json<'_>) -> Findings {
     let value = object;
     let object = Object { kind, version: ApiVersion::V1alpha1, value };
@@ -321,7 +320,8 @@ pub fn reconcile_findings(kind: Kind, object: &Json<'_>) -> Findings {
     stopping
 }
 
-/// Does what [`reconcile_findings`] does, for a typed object. Its values have their types, so that only rules for the meaning can find something.
+/// Does what [`reconcile_findings`] does, for a typed object. Its values have the right types, so only rules about the meaning of values can find
+/// a problem.
 pub fn reconcile_findings_of(kind: Kind, object: &impl Serialize) -> Findings {
     match serde_json::to_value(object) {
         Ok(object) => reconcile_findings(kind, &Json::from(&object)),

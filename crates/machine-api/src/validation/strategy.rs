@@ -148,8 +148,8 @@ fn settings_of_other_types_are_not(strategy: Node<'_>, path: &FieldPath, found: 
     }
 }
 
-/// Forgives the defaults of a rolling update in an update to another type. No field manager owns the defaults, so that a server-side apply of another
-/// type can't remove them.
+/// Forgives the defaults of a rolling update when the object changes to another type. A server-side apply can't remove these defaults, because no
+/// field manager owns them.
 pub fn forgive_defaults_left_behind(old: &Json<'_>, new: &Json<'_>, found: &mut Findings) {
     let settings = |object| Node::of(object).at(&["spec", "strategy", "rollingUpdate"]);
     let is_default = |settings: Node<'_>| settings.value_or_null() == json!({"maxSurge": 1, "maxUnavailable": 0});
@@ -162,7 +162,7 @@ pub fn forgive_defaults_left_behind(old: &Json<'_>, new: &Json<'_>, found: &mut 
 }
 
 pub const STR_9: Rule = Rule {
-    // Gardener distributes the percentages of a worker pool over its zones, and so writes more than 100 %.
+    // Gardener distributes the percentage of a worker pool over its zones, and the result can be more than 100 %.
     leniency: Leniency::InV1alpha1("; it counts as 100%"),
     ..refuses("STR-9", "No more than 100% may be unavailable.", &["V95", "V95s", "V95b", "V96"])
 };

@@ -56,7 +56,7 @@ impl Done {
         match answer {
             Ok(()) => self.report.created_set.clone_from(&set.metadata.name),
             Err(error) if !error.is_explained() => {}
-            // The next pass handles the collision. Without the lease no request was sent.
+            // The next pass handles a collision. Without the lease, no request was sent.
             Err(ApiError::AlreadyExists(_) | ApiError::NotLeading(_)) => {}
             Err(error) => {
                 let name = set.metadata.name.as_deref().unwrap_or_default();
@@ -146,7 +146,7 @@ impl DeploymentController {
                 self.deps.recorder.note(deployment, note.clone());
                 Ok(())
             }
-            // Carried out by the caller, which needs their results.
+            // The caller carries these out, because it needs their results.
             Effect::ChangeNode { .. } | Effect::CreateSet(_) | Effect::AdoptSet(_) => Ok(()),
         }
     }
@@ -241,9 +241,9 @@ impl DeploymentController {
     }
 }
 
-/// The object that must be read again before the next decision if the effect got no answer. A set that was created or
-/// sized takes room, and a selected Node will be unavailable. `None` for events, for hints on Nodes (the plan goes on
-/// without them), and for writes to the deployment, which are guarded by its version or idempotent.
+/// The object that must be read again before the next decision if the effect got no answer. A set that may have been
+/// created or resized limits the sizes of the other sets, and a selected Node will be unavailable. `None` for events,
+/// for optional changes of Nodes, and for writes to the deployment, which are idempotent or guarded by its version.
 fn counted(effect: &Effect) -> Option<Counted> {
     match effect {
         Effect::CreateSet(set) => Some(Counted::Set(ObjectKey::of(&**set))),

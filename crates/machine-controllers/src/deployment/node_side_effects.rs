@@ -40,7 +40,7 @@ pub fn bears_traces(node: &NodeSnapshot) -> bool {
 }
 
 /// Taints the Nodes of old sets and removes the taint from Nodes of the new set. A Node that was just updated in place
-/// is skipped: its release handles the taint.
+/// is skipped, because the step that releases it also removes the taint.
 pub fn taint_nodes(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) {
     let Some(nodes) = &seen.nodes else { return };
     for set in &fleet.old {
@@ -69,8 +69,8 @@ pub fn untaint_nodes(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut
     }
 }
 
-/// Removes the taint from the Nodes of a set that is about to become the new one, and the mark from the set. A failure
-/// ends the plan.
+/// Removes the taint from the Nodes of a set that is about to become the new set, and removes the mark from the set. A
+/// failure ends the plan.
 pub fn untaint_first(seen: &DeploymentObservation, set: &SetState<'_>, plan: &mut Plan) {
     let Some(nodes) = &seen.nodes else { return };
     if set.annotation(annotation::PREFER_NO_SCHEDULE).is_none() {
@@ -116,7 +116,7 @@ pub fn disable_scale_down(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan:
     }
 }
 
-/// Removes our annotations. Annotations of the user stay, and so do those of preserved machines.
+/// Removes our annotations. Annotations of the user and annotations of preserved machines stay.
 pub fn enable_scale_down(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) {
     let Some(nodes) = enabled(seen) else { return };
     for set in fleet.all() {
@@ -131,11 +131,12 @@ pub fn enable_scale_down(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: 
     }
 }
 
-/// Combines the changes of a Node into one. They would otherwise run concurrently, and one would change what another
-/// tests.
+/// Combines the changes of a Node into one. Otherwise they would run concurrently, and one change could break the
+/// precondition of another.
 pub fn combine(plan: &mut Plan) {
     let mut steps: Vec<Step> = Vec::with_capacity(plan.steps.len());
-    // Indexes of the changes of Nodes since the last effect of another kind. Later changes may depend on that effect.
+    // Indexes of the changes of Nodes since the last effect of another kind. Changes are not combined across such an
+    // effect, because later changes may depend on it.
     let mut places: BTreeMap<String, usize> = BTreeMap::new();
     for step in std::mem::take(&mut plan.steps) {
         let Step { rule, effect: Effect::ChangeNode { node, change, on_failure } } = step else {
@@ -162,7 +163,8 @@ pub fn combine(plan: &mut Plan) {
     plan.steps = steps;
 }
 
-/// Whether the rule belongs to this file. If another rule changes the same Node, the patch is named after that one.
+/// Whether the rule belongs to this file. If a rule of another file changes the same Node, the combined patch has the
+/// name of that rule.
 fn is_side_effect(rule: &str) -> bool {
     ["taint/", "autoscaler/"].iter().any(|prefix| rule.starts_with(prefix))
 }
@@ -232,7 +234,7 @@ mod tests {
         node.metadata.labels = Some([(label::CANDIDATE_FOR_UPDATE.to_owned(), "true".to_owned())].into());
         node
     }, true)]
-    fn rollouts_leave_traces(#[case] node: Node, #[case] expected: bool) {
+    fn traces_of_a_rollout_are_found(#[case] node: Node, #[case] expected: bool) {
         assert_eq!(bears_traces(&node.into()), expected);
     }
 
@@ -247,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn s_node_07_a_node_that_is_missing_is_passed_over() {
+    fn s_node_07_a_missing_node_is_skipped() {
         let mut seen = on_node(old(1, 1), node(&[PLAIN, OURS], true));
         seen.nodes = Some(BTreeMap::new());
         for decide in [taint_nodes, disable_scale_down, enable_scale_down, mark_sets] {

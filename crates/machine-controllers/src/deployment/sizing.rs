@@ -38,8 +38,8 @@ impl Fleet<'_> {
         true
     }
 
-    /// As [`Fleet::resize_set`], for the correction of a set's size. The remembered deployment size stays, so that a
-    /// change of the deployment meanwhile is still noticed.
+    /// Does what [`Fleet::resize_set`] does, for the correction of a set's size. The remembered deployment size stays,
+    /// so that a change of the deployment meanwhile is still noticed.
     pub fn mend_set(&self, rule: &'static str, set: &SetState<'_>, to: i32, plan: &mut Plan) -> bool {
         let to = to.max(0);
         if to == set.spec() {
@@ -49,7 +49,7 @@ impl Fleet<'_> {
         true
     }
 
-    /// As [`Fleet::size_set`], but only if the size itself changes.
+    /// Does what [`Fleet::size_set`] does, but only if the size itself changes.
     pub fn resize_set(&self, rule: &'static str, set: &SetState<'_>, to: i32, plan: &mut Plan) -> bool {
         to.max(0) != set.spec() && self.size_set(rule, set, to, plan)
     }

@@ -26,7 +26,7 @@ use machine_api::{
 };
 
 /// Histories of rollouts and of machines take seconds, so they get a quarter of the cases of other properties. The
-/// simulation plays tens of thousands more.
+/// simulation runs tens of thousands more.
 pub(crate) fn a_quarter_of_the_cases() -> ProptestConfig {
     let usual = ProptestConfig::default();
     ProptestConfig { failure_persistence: None, cases: usual.cases / 4, ..usual }
@@ -122,7 +122,7 @@ pub(crate) fn new(replicas: i32, available: usize) -> SetSeen {
     seen_set(set_of_class("md-new", "new", replicas, -1000), available)
 }
 
-/// What the deployment controller observes. The sets' scaling annotations match the deployment's size.
+/// What the deployment controller observes. The scaling annotations of the sets match the size of the deployment.
 pub(crate) fn seeing_sets(deployment: impl Into<DeploymentSnapshot>, sets: Vec<SetSeen>) -> DeploymentObservation {
     let deployment = deployment.into();
     let limits = super::fenceposts::Fenceposts::of(&deployment);

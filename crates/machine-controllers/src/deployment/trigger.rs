@@ -29,7 +29,8 @@ pub fn apply(seen: &DeploymentObservation, plan: &mut Plan) -> bool {
     let default_time = scaled_at.map_or_else(|| whole_seconds(seen.now), str::to_owned);
     let machines: BTreeMap<&str, &MachineSnapshot> =
         seen.sets.iter().flat_map(|set| &set.machines).map(|machine| (machine.name(), machine)).collect();
-    // The list keeps its order. The scaler may be about to write it too, and each write of ours gives it a conflict.
+    // The list keeps its order, so that it is written as rarely as possible. cluster-autoscaler writes the list too,
+    // and each of our writes can cause a conflict for it.
     let wanted: Vec<(&str, String)> = list
         .split(',')
         .filter_map(|entry| parse(entry, &default_time))
@@ -42,7 +43,7 @@ pub fn apply(seen: &DeploymentObservation, plan: &mut Plan) -> bool {
     }
     let mut named = BTreeSet::new();
     for (name, time) in wanted {
-        // A machine that is named twice is marked with the first time.
+        // If an entry for a machine occurs twice, the time of the first one counts.
         let Some(machine) = machines.get(name).filter(|_| named.insert(name)) else { continue };
         let annotations = mark(machine, &time);
         if !annotations.is_empty() {
@@ -68,7 +69,7 @@ fn parse<'a>(entry: &'a str, default_time: &str) -> Option<(&'a str, String)> {
     Some((name, time))
 }
 
-/// The annotations that the machine lacks to be deleted first.
+/// The annotations that are missing on the machine so that it is deleted first.
 fn mark(machine: &MachineSnapshot, time: &str) -> Changes {
     let mut missing = Changes::new();
     if machine.annotation(annotation::MACHINE_PRIORITY) != Some("1") {

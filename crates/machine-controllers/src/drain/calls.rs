@@ -1,7 +1,7 @@
 //! The pending calls of a drain: evictions, deletions, names of volumes.
 //!
-//! Each call is a task of its own, so that no worker waits for it. Answers are kept in the drain's inbox until its next
-//! step, and wake the machine.
+//! Each call is a separate task, so that no worker waits for it. An answer wakes the machine, and is kept in the
+//! drain's inbox until the next step.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -99,8 +99,8 @@ pub(super) fn remove((tasks, evictor): (&SharedTasks, &Arc<Evictor>), action: Po
     }));
 }
 
-/// Asks drivers for the provider's names of PVs, with limited concurrency: a large drain must not use up the provider's
-/// rate limit, which creations need.
+/// Asks drivers for the provider's names of PVs. The concurrency is limited, because a large drain must not use up the
+/// provider's rate limit, which creations need.
 pub(super) struct Namer {
     slots: Arc<Semaphore>,
     gate: Gate,
@@ -109,7 +109,8 @@ pub(super) struct Namer {
 }
 
 impl Namer {
-    /// Makes calls only while this gate is open, each with this deadline, which starts when the call is sent.
+    /// A namer that makes calls only while this gate is open. `deadline` is the time limit of each call, counted from
+    /// the start of the call.
     pub(super) fn new(gate: Gate, tasks: SharedTasks, deadline: Duration) -> Self {
         Self { slots: Arc::new(Semaphore::new(PARALLEL_NAMES)), gate, tasks, deadline }
     }
@@ -125,7 +126,7 @@ impl Namer {
         let (driver, inbox, wake) = (Arc::clone(driver), inbox.clone(), Arc::clone(wake));
         let (slots, gate, deadline) = (Arc::clone(&self.slots), self.gate.clone(), self.deadline);
         self.tasks.spawn(Box::pin(async move {
-            // The semaphore is never closed. Without a slot the call would only be less limited.
+            // The semaphore is never closed. Even without a slot, the call would still be correct.
             let _slot = slots.acquire_owned().await.ok();
             let cx = OpContext::within(deadline);
             let call = driver.get_volume_ids(&cx, VolumeIdsRequest { volumes: vec![spec] });

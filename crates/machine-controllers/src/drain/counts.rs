@@ -43,14 +43,14 @@ impl PodCounts {
     }
 }
 
-/// The share of one drain in the metric. It is subtracted when the drain is dropped.
+/// The pods of one drain in the metric. They are subtracted when the drain is dropped.
 pub struct CountedPods {
     metrics: Metrics,
     shown: PodCounts,
 }
 
 impl CountedPods {
-    /// The share of a drain that has not started.
+    /// The counts of a drain that has not started.
     pub fn new(metrics: Metrics) -> Self {
         Self { metrics, shown: PodCounts::default() }
     }

@@ -71,8 +71,8 @@ pub struct DrainObservation {
     pub pods: Vec<PodFacts>,
     /// Volumes that the drain has tracked, by PV name.
     pub volumes: BTreeMap<String, VolumePlace>,
-    /// PVs with provider names that are attached to the node although no pod on it uses them. Their pods have just
-    /// gone, or an earlier process moved them.
+    /// PVs that have provider names and are attached to the node, although no pod on the node uses them. Their pods
+    /// have just been deleted, or an earlier process moved the pods.
     pub left_attached: Vec<String>,
     /// The result of earlier steps.
     pub progress: Progress,
@@ -132,7 +132,7 @@ fn displayed<S: serde::Serializer>(key: &ObjectKey, to: S) -> Result<S::Ok, S::E
     to.collect_str(key)
 }
 
-/// The provider's ids by PV name, for PVs that the driver knows; asked once per drain.
+/// The provider's ids by PV name, for PVs that the driver knows. The driver is asked once per drain.
 pub type VolumeIds = BTreeMap<String, Vec<String>>;
 
 /// Builds the observation of one step.

@@ -70,7 +70,7 @@ pub struct CollectorDeps {
     pub namespace: String,
     /// Machines, read.
     pub machines: Objects<MachineSnapshot>,
-    /// Nodes, read and written, and their store; none without a target cluster.
+    /// Nodes, read and written, and their store. `None` without a target cluster.
     pub nodes: Option<(Objects<NodeSnapshot>, NodeStore)>,
     /// The drivers of this process.
     pub drivers: machine_driver::Registry,

@@ -7,11 +7,11 @@ use super::{
 };
 use machine_controllers::deployment::AvailabilityRule;
 
-/// The stream of these draws.
+/// The random stream of these draws.
 const STREAM: u64 = 3;
 
 impl History {
-    /// The same history with steps about Nodes. These draws have a stream of their own.
+    /// The same history with steps about Nodes. These draws use their own random stream.
     #[must_use]
     pub(crate) fn with_nodes(mut self) -> Self {
         let mut draw = Draw::from_stream(self.seed, STREAM);

@@ -1,4 +1,5 @@
-//! Guards of a single machine: what its decision observes, and its plan, without one of them.
+//! The guards for single machines: changes the observation of a decision, or its plan, to what they would be without a
+//! guard.
 
 use std::borrow::Cow;
 
@@ -21,7 +22,7 @@ use machine_controllers::{
 };
 use machine_driver::{Code, DeletedVm, Status};
 
-/// What the decision about a machine observes without this guard; `nodes` is the store of Nodes of its process.
+/// The observation of a decision about a machine without this guard. `nodes` is the store of Nodes of its process.
 pub fn seen_without<'a>(
     guard: Option<Guard>,
     seen: &'a Observation,

@@ -1,4 +1,4 @@
-//! The wanted conditions of machines, sets and deployments at rest. Those of Nodes are in [`super::nodes`].
+//! The wanted conditions of machines, sets and deployments at rest. The conditions of Nodes are in [`super::nodes`].
 
 use super::Differences;
 use machine_api::{

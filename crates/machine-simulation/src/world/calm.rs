@@ -117,7 +117,7 @@ impl World {
         self.stale = None;
     }
 
-    /// Does what is due now; returns whether there was anything.
+    /// Runs everything that is due now. Returns whether anything was due.
     fn calm_step(&mut self, passes: &mut u32) -> bool {
         let mut moved = false;
         let began: Vec<Timestamp> = self.leader.calls_began().collect();

@@ -13,7 +13,7 @@ use crate::{
 };
 
 const NODE: &str = "/api/v1/nodes/m-abcde";
-/// The most writes to one object in an hour, tried or done.
+/// The maximum number of writes to one object in an hour. Refused attempts count too.
 const MOST: usize = 30;
 const HOURS: usize = 6;
 /// This long after the end of a refusal, everything is as it should be.
