@@ -10,19 +10,14 @@ use tokio::time::timeout;
 
 use super::owner_read_limiter::OwnerReadLimiter;
 use crate::server::{Answer, LogLimit, Lookup, Reply, Reviewer};
-use kube_values::field::Severity;
 use machine_api::{
-    admission::{
-        Admission, ConversionFacts, Endpoint, Operation, Progress, ReviewAnswer, ReviewFacts, Verdict, convert_unless,
-    },
-    kind::{ApiVersion, Kind},
+    admission::{Admission, ConversionFacts, Progress, ReviewAnswer, ReviewFacts, Verdict, convert_unless},
+    kind::Kind,
     v1alpha1::{MachineDeployment, MachineSet},
     validation::OwnerKey,
+    webhooks::{Endpoint, Webhook},
 };
-use mcm_metrics::{
-    Allowed, ApiVersion as VersionLabel, Conversion, Metrics, Outcome, Reviewed, ReviewedKind, ReviewedOperation,
-    RuleHit, RuleLevel, Webhook,
-};
+use mcm_metrics::{Conversion, Metrics, Outcome, Reviewed, RuleHit};
 
 /// Deadline for reading the owner of a new object. After that the object is refused, and its controller tries again.
 const OWNER_TIMEOUT: Duration = Duration::from_secs(1);
@@ -109,37 +104,11 @@ impl Parts {
     }
 
     fn count(&self, endpoint: Endpoint, facts: &ReviewFacts) {
-        let webhook = match endpoint {
-            Endpoint::Mutate => Webhook::Mutate,
-            Endpoint::Validate => Webhook::Validate,
-            Endpoint::ValidateStatus => Webhook::ValidateStatus,
-        };
-        let kind = match facts.kind {
-            Some(Kind::Machine) => ReviewedKind::Machine,
-            Some(Kind::MachineSet) => ReviewedKind::MachineSet,
-            Some(Kind::MachineDeployment) => ReviewedKind::MachineDeployment,
-            Some(Kind::MachineClass) => ReviewedKind::MachineClass,
-            None => ReviewedKind::Other,
-        };
-        let operation = match facts.operation {
-            Some(Operation::Create) => ReviewedOperation::Create,
-            Some(Operation::Update) => ReviewedOperation::Update,
-            Some(Operation::Delete) => ReviewedOperation::Delete,
-            Some(Operation::Other) | None => ReviewedOperation::Other,
-        };
-        let allowed = match facts.verdict {
-            Verdict::Allowed => Allowed::Yes,
-            Verdict::Denied | Verdict::Failed => Allowed::No,
-        };
+        let (webhook, allowed) = (Webhook::Admission(endpoint), facts.verdict == Verdict::Allowed);
+        let ReviewFacts { kind, operation, .. } = *facts;
         self.metrics.admission.requests.inc(&Reviewed { webhook, kind, operation, allowed });
-        for (rule, severity) in &facts.rules {
-            let level = match severity {
-                Severity::Deny => RuleLevel::Deny,
-                Severity::Warn => RuleLevel::Warn,
-                Severity::Existing => RuleLevel::Ratcheted,
-                Severity::Skipped => RuleLevel::Skipped,
-            };
-            self.metrics.admission.rules.inc(&RuleHit { rule: rule.as_str(), level, kind, operation });
+        for (rule, level) in &facts.rules {
+            self.metrics.admission.rules.inc(&RuleHit { rule: rule.as_str(), level: *level, kind, operation });
         }
         if facts.verdict == Verdict::Failed {
             self.log_limited(|held_back| {
@@ -151,8 +120,7 @@ impl Parts {
     fn count_conversion(&self, facts: &ConversionFacts) {
         let metrics = &self.metrics.conversion;
         let result = if facts.failure.is_empty() { Outcome::Success } else { Outcome::Failure };
-        let (from, to) = (version_label(facts.from), version_label(facts.to));
-        metrics.requests.inc(&Conversion { from, to, result });
+        metrics.requests.inc(&Conversion { from: facts.from, to: facts.to, result });
         metrics.objects.add(&(), facts.objects);
         if !facts.losses.is_empty() {
             metrics.residue_dropped.add(&(), facts.losses.len() as u64);
@@ -173,15 +141,6 @@ impl Parts {
     }
 }
 
-/// The label of a version in metrics.
-fn version_label(version: Option<ApiVersion>) -> VersionLabel {
-    match version {
-        Some(ApiVersion::V1alpha1) => VersionLabel::V1alpha1,
-        Some(ApiVersion::V1beta1) => VersionLabel::V1beta1,
-        None => VersionLabel::Other,
-    }
-}
-
 /// A stored object, as the controllers read it and copy its template.
 async fn stored<K>(client: kube::Client, key: &OwnerKey) -> kube::Result<Option<Value>>
 where
@@ -194,9 +153,7 @@ where
 impl Reviewer for AdmissionReviewer {
     fn review(&self, webhook: Webhook, given_up: &dyn Fn() -> bool, body: &[u8]) -> Reply {
         match webhook {
-            Webhook::Mutate => self.admit(Endpoint::Mutate, body),
-            Webhook::Validate => self.admit(Endpoint::Validate, body),
-            Webhook::ValidateStatus => self.admit(Endpoint::ValidateStatus, body),
+            Webhook::Admission(endpoint) => self.admit(endpoint, body),
             Webhook::Convert => self.0.convert(given_up, body).into(),
         }
     }
@@ -247,7 +204,11 @@ mod tests {
         let client = kube::Client::new(tower::service_fn(owners), "default");
         let metrics = Metrics::new(Arc::new(|| Duration::ZERO)).unwrap();
         let reviewer = AdmissionReviewer::new(Admission::new(Policy::default()), metrics, client);
-        let reading = |namespace: &str| match reviewer.review(Webhook::Validate, &|| false, &creation(namespace)) {
+        let reading = |namespace: &str| match reviewer.review(
+            Webhook::Admission(Endpoint::Validate),
+            &|| false,
+            &creation(namespace),
+        ) {
             Reply::Later(lookup) => lookup,
             Reply::Answer(answer) => panic!("answered at once: {}", String::from_utf8_lossy(&answer.body)),
         };

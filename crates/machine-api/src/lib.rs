@@ -2,7 +2,7 @@
 //!
 //! Nothing here is async, knows a client or reads a clock; time comes in as a value. What lives here: the stored kinds ([`v1alpha1`],
 //! [`v1beta1`]) with their schemas ([`schema`]) and definitions ([`crd`]), defaults ([`defaulting`]), conversion ([`conversion`]) and rules ([`validation`]); names ([`names`]);
-//! machine codes ([`machine_code`]); the reviews of the API server ([`admission`]). What does not: anything that talks to a cluster or a cloud.
+//! machine codes ([`machine_code`]); the reviews of the API server ([`admission`]) and the webhooks that bring them ([`webhooks`]). What does not: anything that talks to a cluster or a cloud.
 
 #![forbid(unsafe_code)]
 
@@ -21,3 +21,4 @@ pub mod schema;
 pub mod v1alpha1;
 pub mod v1beta1;
 pub mod validation;
+pub mod webhooks;

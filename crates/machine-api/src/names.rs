@@ -240,18 +240,6 @@ pub mod set_reason {
     pub const WRITE_REFUSED: &str = "WriteRefused";
 }
 
-/// Where the webhooks are asked.
-pub mod webhook_path {
-    /// Defaults.
-    pub const MUTATE: &str = "/mutate";
-    /// Rules.
-    pub const VALIDATE: &str = "/validate";
-    /// Warnings about status writes.
-    pub const VALIDATE_STATUS: &str = "/validate-status";
-    /// Conversions.
-    pub const CONVERT: &str = "/convert";
-}
-
 /// Why nothing is made from a template that its own selector does not select: what is made would belong to nobody, and the
 /// next would be made at once.
 pub const UNSELECTED_TEMPLATE: &str =
