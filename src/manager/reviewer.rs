@@ -199,11 +199,37 @@ mod tests {
         review.to_string().into_bytes()
     }
 
+    /// A reviewer with this client for owners, and its metrics.
+    fn reviewer(client: kube::Client) -> (AdmissionReviewer, Metrics) {
+        let metrics = Metrics::new(Arc::new(|| Duration::ZERO)).unwrap();
+        (AdmissionReviewer::new(Admission::new(Policy::default()), metrics.clone(), client), metrics)
+    }
+
+    #[tokio::test]
+    async fn each_webhook_has_a_path_of_its_own_and_is_counted_by_it() {
+        let (reviewer, metrics) = reviewer(kube::Client::new(tower::service_fn(owners), "default"));
+        let mut review: Value = serde_json::from_slice(&creation("quiet")).unwrap();
+        let request = &mut review["request"];
+        (request["operation"], request["subResource"]) = (json!("UPDATE"), json!("status"));
+        request["oldObject"] = request["object"].clone();
+        let answered = |path: &str| {
+            let answer = crate::server::answer_at(&reviewer, path, review.to_string().as_bytes()).unwrap();
+            serde_json::from_slice::<Value>(&answer.body).unwrap()["response"].clone()
+        };
+        let warned = answered("/validate-status");
+        assert_eq!(warned["warnings"], json!(["status: is written by the machine controller manager"]), "{warned}");
+        assert!(answered("/validate")["warnings"].is_null() && answered("/mutate")["patch"].is_null());
+        let text = metrics.render().unwrap();
+        for webhook in ["validate-status", "validate", "mutate"] {
+            let labels = format!(r#"allowed="true",kind="Machine",operation="UPDATE",webhook="{webhook}""#);
+            assert!(text.contains(&format!("mcm_admission_requests_total{{{labels}}} 1")), "{labels}: {text}");
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn invented_owners_of_a_namespace_do_not_hold_up_the_reviews_of_others() {
         let client = kube::Client::new(tower::service_fn(owners), "default");
-        let metrics = Metrics::new(Arc::new(|| Duration::ZERO)).unwrap();
-        let reviewer = AdmissionReviewer::new(Admission::new(Policy::default()), metrics, client);
+        let (reviewer, _) = reviewer(client);
         let reading = |namespace: &str| match reviewer.review(
             Webhook::Admission(Endpoint::Validate),
             &|| false,

@@ -214,7 +214,7 @@ async fn answer(
     let collected = body::collect(
         request.into_body(),
         review_limits.body_bytes,
-        deadline,
+        Some(deadline),
         &webhooks.limits,
         &review_limits.large_bodies,
     )
