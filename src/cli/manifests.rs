@@ -20,9 +20,10 @@ use super::{
 
 use crate::settings::Half;
 use machine_api::{
-    admission::manifests::{Client, FailurePolicy, MatchConditions, StatusWebhook, WebhookManifests},
-    crd::{Converter, CrdOptions, OldestServer, V1Beta1},
+    admission::manifests::{FailurePolicy, MatchConditions, StatusWebhook, WebhookManifests},
+    crd::{CrdOptions, OldestServer, V1Beta1},
     names,
+    webhooks::{Client, SERVICE_PORT},
 };
 
 /// Flags of `mcm manifests`.
@@ -160,18 +161,10 @@ impl ManifestsArgs {
     }
 
     fn crd_options(&self) -> CrdOptions {
-        let converter = || match &self.webhook_url {
-            Some(url) => Converter::Url(url.clone()),
-            None => Converter::Service {
-                namespace: self.namespace.clone(),
-                name: self.service_name.clone(),
-                port: SERVICE_PORT,
-            },
-        };
         CrdOptions {
             v1beta1: match self.serve {
                 None => V1Beta1::NotServed,
-                Some(ServedVersion::V1beta1) => V1Beta1::Served(converter()),
+                Some(ServedVersion::V1beta1) => V1Beta1::Served(self.client()),
             },
             servers: if self.kube_version >= KubernetesMinor::RATCHETING {
                 OldestServer::Ratcheting
@@ -181,13 +174,17 @@ impl ManifestsArgs {
         }
     }
 
+    fn client(&self) -> Client {
+        match &self.webhook_url {
+            Some(url) => Client::Url(url.clone()),
+            None => Client::Service { namespace: self.namespace.clone(), name: self.service_name.clone() },
+        }
+    }
+
     fn webhooks(&self) -> WebhookManifests {
         let usual = WebhookManifests::in_namespace(&self.namespace);
         WebhookManifests {
-            client: match &self.webhook_url {
-                Some(url) => Client::Url(url.clone()),
-                None => Client::Service { namespace: self.namespace.clone(), name: self.service_name.clone() },
-            },
+            client: self.client(),
             scope: self.scope.of(&self.namespace),
             controller_users: self.controller_users.clone().unwrap_or(usual.controller_users),
             create_failure_policy: self.create_failure_policy.into(),
@@ -221,9 +218,6 @@ impl ManifestsArgs {
         documents::to_yaml(&objects).map_err(Failure::run)
     }
 }
-
-/// Port of the Service in front of the TLS listener.
-const SERVICE_PORT: u16 = 443;
 
 /// API servers call webhooks over TLS only, and refuse a URL with a query or a fragment.
 fn webhook_url(text: &str) -> Result<String, String> {

@@ -10,9 +10,6 @@ use super::{authentication::config::AuthConfig, reachability::Reachability};
 use crate::server::Health;
 use kube_protocol::health::CheckState;
 
-/// The endpoints.
-pub const ENDPOINTS: [&str; 3] = ["healthz", "livez", "readyz"];
-
 /// The sources of the health checks.
 pub struct Checks {
     /// The checks of the process.

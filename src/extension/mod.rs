@@ -1,7 +1,7 @@
 //! The extension API server: computed views of machines behind the aggregation layer.
 //!
 //! What lives here: the interface of a view ([`view`]), the views themselves ([`views`]), and their server: one request from head to
-//! answer ([`pipeline`]), the identity of the caller ([`authentication`]), its rights ([`authorization`]), the request to a view
+//! answer ([`server`]), the identity of the caller ([`authentication`]), its rights ([`authorization`]), the request to a view
 //! ([`handler`]), the rendering of objects ([`rows`]), the pages of lists ([`pages`]), and the documents that are the same for all callers
 //! ([`documents`]). What does not: the protocol (`kube-protocol`), listeners and certificates (`server/`), and all rules about
 //! machines: a view renders the decisions of the controllers, and writes nothing.
@@ -17,11 +17,11 @@ pub mod digest;
 pub mod documents;
 pub mod handler;
 pub mod pages;
-pub mod pipeline;
 pub mod reachability;
 pub mod registry;
 pub mod reviews;
 pub mod rows;
+pub mod server;
 pub mod view;
 pub mod views;
 

@@ -25,10 +25,10 @@ use crate::{
         authorization::{Authorization, Lifetimes, decide::OpenPaths},
         checks::Checks,
         digest::Digester,
-        pipeline::{Limits, Pipeline, PipelineParts},
         reachability::Reachability,
         registry::Registry,
         reviews::ApiReviews,
+        server::{ExtensionParts, ExtensionServer, Limits},
         view::View,
         views::views,
     },
@@ -46,7 +46,7 @@ pub(super) async fn prepare(
     common: &Arc<Common>,
     clusters: &Clusters,
     tasks: &mut Supervisor,
-) -> anyhow::Result<Option<Arc<Pipeline>>> {
+) -> anyhow::Result<Option<Arc<ExtensionServer>>> {
     let Some(settings) = common.settings.extension.as_ref().filter(|_| common.settings.secure.is_some()) else {
         return Ok(None);
     };
@@ -68,7 +68,7 @@ pub(super) async fn prepare(
             Some(audit)
         }
     };
-    let pipeline = Pipeline::new(PipelineParts {
+    let server = ExtensionServer::new(ExtensionParts {
         authentication: Authentication {
             config: Arc::clone(&config),
             tokens: TokenReviewer::new(
@@ -105,11 +105,11 @@ pub(super) async fn prepare(
     });
     let asked = reachability.probe(clusters.control.client(Purpose::Discovery), tasks.stop_of(Stage::Support));
     tasks.spawn(Stage::Support, "reachability of the API server", asked);
-    Ok(Some(Arc::new(pipeline)))
+    Ok(Some(Arc::new(server)))
 }
 
 /// Serves the views from now on. Without a state of the clusters there are no views.
-pub(super) fn open(pipeline: &Pipeline, state: Option<&ClusterState>) {
+pub(super) fn open(server: &ExtensionServer, state: Option<&ClusterState>) {
     let stores = state.map(|state| {
         let nodes = state.target.as_ref().map(|target| Arc::clone(&target.node_store));
         (state.views.clone(), nodes)
@@ -129,7 +129,7 @@ pub(super) fn open(pipeline: &Pipeline, state: Option<&ClusterState>) {
         .collect();
         (!cold.is_empty()).then(|| format!("not listed yet: {}", cold.join(", ")))
     };
-    let opened = pipeline.open(Registry::new(state.map(selected_views).unwrap_or_default()), Box::new(caches));
+    let opened = server.open(Registry::new(state.map(selected_views).unwrap_or_default()), Box::new(caches));
     debug_assert!(opened, "views are opened once");
 }
 

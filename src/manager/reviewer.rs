@@ -10,19 +10,14 @@ use tokio::time::timeout;
 
 use super::owner_read_limiter::OwnerReadLimiter;
 use crate::server::{Answer, LogLimit, Lookup, Reply, Reviewer};
-use kube_values::field::Severity;
 use machine_api::{
-    admission::{
-        Admission, ConversionFacts, Endpoint, Operation, Progress, ReviewAnswer, ReviewFacts, Verdict, convert_unless,
-    },
-    kind::{ApiVersion, Kind},
+    admission::{Admission, ConversionFacts, Progress, ReviewAnswer, ReviewFacts, Verdict, convert_unless},
+    kind::Kind,
     v1alpha1::{MachineDeployment, MachineSet},
     validation::OwnerKey,
+    webhooks::{Endpoint, Webhook},
 };
-use mcm_metrics::{
-    Allowed, ApiVersion as VersionLabel, Conversion, Metrics, Outcome, Reviewed, ReviewedKind, ReviewedOperation,
-    RuleHit, RuleLevel, Webhook,
-};
+use mcm_metrics::{Conversion, Metrics, Outcome, Reviewed, RuleHit};
 
 /// Deadline for reading the owner of a new object. After the deadline the object is refused, and its controller tries
 /// again.
@@ -110,37 +105,11 @@ impl Parts {
     }
 
     fn count(&self, endpoint: Endpoint, facts: &ReviewFacts) {
-        let webhook = match endpoint {
-            Endpoint::Mutate => Webhook::Mutate,
-            Endpoint::Validate => Webhook::Validate,
-            Endpoint::ValidateStatus => Webhook::ValidateStatus,
-        };
-        let kind = match facts.kind {
-            Some(Kind::Machine) => ReviewedKind::Machine,
-            Some(Kind::MachineSet) => ReviewedKind::MachineSet,
-            Some(Kind::MachineDeployment) => ReviewedKind::MachineDeployment,
-            Some(Kind::MachineClass) => ReviewedKind::MachineClass,
-            None => ReviewedKind::Other,
-        };
-        let operation = match facts.operation {
-            Some(Operation::Create) => ReviewedOperation::Create,
-            Some(Operation::Update) => ReviewedOperation::Update,
-            Some(Operation::Delete) => ReviewedOperation::Delete,
-            Some(Operation::Other) | None => ReviewedOperation::Other,
-        };
-        let allowed = match facts.verdict {
-            Verdict::Allowed => Allowed::Yes,
-            Verdict::Denied | Verdict::Failed => Allowed::No,
-        };
+        let (webhook, allowed) = (Webhook::Admission(endpoint), facts.verdict == Verdict::Allowed);
+        let ReviewFacts { kind, operation, .. } = *facts;
         self.metrics.admission.requests.inc(&Reviewed { webhook, kind, operation, allowed });
-        for (rule, severity) in &facts.rules {
-            let level = match severity {
-                Severity::Deny => RuleLevel::Deny,
-                Severity::Warn => RuleLevel::Warn,
-                Severity::Existing => RuleLevel::Ratcheted,
-                Severity::Skipped => RuleLevel::Skipped,
-            };
-            self.metrics.admission.rules.inc(&RuleHit { rule: rule.as_str(), level, kind, operation });
+        for (rule, level) in &facts.rules {
+            self.metrics.admission.rules.inc(&RuleHit { rule: rule.as_str(), level: *level, kind, operation });
         }
         if facts.verdict == Verdict::Failed {
             self.log_limited(|held_back| {
@@ -152,8 +121,7 @@ impl Parts {
     fn count_conversion(&self, facts: &ConversionFacts) {
         let metrics = &self.metrics.conversion;
         let result = if facts.failure.is_empty() { Outcome::Success } else { Outcome::Failure };
-        let (from, to) = (version_label(facts.from), version_label(facts.to));
-        metrics.requests.inc(&Conversion { from, to, result });
+        metrics.requests.inc(&Conversion { from: facts.from, to: facts.to, result });
         metrics.objects.add(&(), facts.objects);
         if !facts.losses.is_empty() {
             metrics.residue_dropped.add(&(), facts.losses.len() as u64);
@@ -174,15 +142,6 @@ impl Parts {
     }
 }
 
-/// The label of a version in metrics.
-fn version_label(version: Option<ApiVersion>) -> VersionLabel {
-    match version {
-        Some(ApiVersion::V1alpha1) => VersionLabel::V1alpha1,
-        Some(ApiVersion::V1beta1) => VersionLabel::V1beta1,
-        None => VersionLabel::Other,
-    }
-}
-
 /// A stored object, as the controllers read it and copy its template.
 async fn stored<K>(client: kube::Client, key: &OwnerKey) -> kube::Result<Option<Value>>
 where
@@ -195,9 +154,7 @@ where
 impl Reviewer for AdmissionReviewer {
     fn review(&self, webhook: Webhook, given_up: &dyn Fn() -> bool, body: &[u8]) -> Reply {
         match webhook {
-            Webhook::Mutate => self.admit(Endpoint::Mutate, body),
-            Webhook::Validate => self.admit(Endpoint::Validate, body),
-            Webhook::ValidateStatus => self.admit(Endpoint::ValidateStatus, body),
+            Webhook::Admission(endpoint) => self.admit(endpoint, body),
             Webhook::Convert => self.0.convert(given_up, body).into(),
         }
     }
@@ -243,12 +200,42 @@ mod tests {
         review.to_string().into_bytes()
     }
 
+    /// A reviewer with this client for owners, and its metrics.
+    fn reviewer(client: kube::Client) -> (AdmissionReviewer, Metrics) {
+        let metrics = Metrics::new(Arc::new(|| Duration::ZERO)).unwrap();
+        (AdmissionReviewer::new(Admission::new(Policy::default()), metrics.clone(), client), metrics)
+    }
+
+    #[tokio::test]
+    async fn each_webhook_has_a_path_of_its_own_and_is_counted_by_it() {
+        let (reviewer, metrics) = reviewer(kube::Client::new(tower::service_fn(owners), "default"));
+        let mut review: Value = serde_json::from_slice(&creation("quiet")).unwrap();
+        let request = &mut review["request"];
+        (request["operation"], request["subResource"]) = (json!("UPDATE"), json!("status"));
+        request["oldObject"] = request["object"].clone();
+        let answered = |path: &str| {
+            let answer = crate::server::answer_at(&reviewer, path, review.to_string().as_bytes()).unwrap();
+            serde_json::from_slice::<Value>(&answer.body).unwrap()["response"].clone()
+        };
+        let warned = answered("/validate-status");
+        assert_eq!(warned["warnings"], json!(["status: is written by the machine controller manager"]), "{warned}");
+        assert!(answered("/validate")["warnings"].is_null() && answered("/mutate")["patch"].is_null());
+        let text = metrics.render().unwrap();
+        for webhook in ["validate-status", "validate", "mutate"] {
+            let labels = format!(r#"allowed="true",kind="Machine",operation="UPDATE",webhook="{webhook}""#);
+            assert!(text.contains(&format!("mcm_admission_requests_total{{{labels}}} 1")), "{labels}: {text}");
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn invented_owners_of_a_namespace_do_not_hold_up_the_reviews_of_others() {
         let client = kube::Client::new(tower::service_fn(owners), "default");
-        let metrics = Metrics::new(Arc::new(|| Duration::ZERO)).unwrap();
-        let reviewer = AdmissionReviewer::new(Admission::new(Policy::default()), metrics, client);
-        let reading = |namespace: &str| match reviewer.review(Webhook::Validate, &|| false, &creation(namespace)) {
+        let (reviewer, _) = reviewer(client);
+        let reading = |namespace: &str| match reviewer.review(
+            Webhook::Admission(Endpoint::Validate),
+            &|| false,
+            &creation(namespace),
+        ) {
             Reply::Later(lookup) => lookup,
             Reply::Answer(answer) => panic!("answered at once: {}", String::from_utf8_lossy(&answer.body)),
         };

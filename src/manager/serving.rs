@@ -9,7 +9,7 @@ use super::{
     stream,
 };
 use crate::{
-    extension::pipeline::Pipeline,
+    extension::server::ExtensionServer,
     manager::registered_drivers::RegisteredDrivers,
     server::{
         ClientCertificates, Profiling, ReservedPorts, Server, ServerOptions, TlsVersion,
@@ -37,7 +37,7 @@ pub(super) async fn start(
     drivers: &Drivers,
     references: &Arc<CachedReferences>,
     endpoints: Endpoints,
-    views: Option<Arc<Pipeline>>,
+    views: Option<Arc<ExtensionServer>>,
     tasks: &mut Supervisor,
 ) -> anyhow::Result<()> {
     let owners = clusters.control.client(Purpose::Owners);
@@ -68,7 +68,7 @@ async fn listen(
     clusters: &Clusters,
     reserved: ReservedPorts,
     reviewer: Arc<AdmissionReviewer>,
-    views: Option<Arc<Pipeline>>,
+    views: Option<Arc<ExtensionServer>>,
     tasks: &mut Supervisor,
 ) -> anyhow::Result<()> {
     let settings = &common.settings;
@@ -113,7 +113,7 @@ async fn listen(
 /// Readers of views may present a client certificate. Callers of webhooks must present one when `--webhook-client-ca` is given.
 async fn client_certificates(
     webhooks: &settings::WebhookSettings,
-    views: Option<&Arc<Pipeline>>,
+    views: Option<&Arc<ExtensionServer>>,
     tasks: &mut Supervisor,
 ) -> anyhow::Result<ClientCertificates> {
     let Some(path) = &webhooks.client_authorities else {

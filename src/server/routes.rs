@@ -13,6 +13,7 @@ use super::{
     status::Refusal,
     webhooks::{self, Webhooks},
 };
+use machine_api::webhooks::Webhook;
 
 /// The handlers of a listener.
 pub(super) struct Routes {
@@ -54,7 +55,7 @@ impl Handler for Routes {
             (_, None, Some(_)) if is_shutting_down(&request) && !is_health(path) => {
                 refuse_and_close(&request, Refusal::Leaving)
             }
-            (_, None, Some(fallback)) if !webhooks::is_path(path) => fallback.answer(request).await,
+            (_, None, Some(fallback)) if Webhook::at(path).is_none() => fallback.answer(request).await,
             _ => match self.other.clone().oneshot(request).await {
                 Ok(response) => response,
                 Err(never) => match never {},

@@ -1,4 +1,4 @@
-//! The webhooks on the TLS listener: `/mutate`, `/validate`, `/validate-status`, `/convert`.
+//! The webhooks on the TLS listener. Their paths are in [`machine_api::webhooks`].
 //!
 //! This file handles what all reviews have in common: content type, size, concurrency, deadline and panics. A [`Reviewer`] answers the review itself.
 //! Source: spec/api-and-admission §9, cases §12.4.
@@ -27,8 +27,8 @@ use tracing::error;
 use super::{ClientCertificates, Health, LogLimit, plain::health_routes, status::Refusal, tls::LiveAuthorities};
 use kube_listener::RequestLimits;
 use kube_values::duration::GoDuration;
-use machine_api::names::webhook_path;
-use mcm_metrics::{Listener, Metrics, OfWebhook, Panicked, Rejected, Rejection, Webhook};
+use machine_api::webhooks::Webhook;
+use mcm_metrics::{Listener, Metrics, OfWebhook, Panicked, Rejected, Rejection};
 
 /// The answer of a reviewer. The body is JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -160,30 +160,16 @@ impl Webhooks {
     }
 }
 
-/// The path of each webhook.
-const PATHS: [(&str, Webhook); 4] = [
-    (webhook_path::MUTATE, Webhook::Mutate),
-    (webhook_path::VALIDATE, Webhook::Validate),
-    (webhook_path::VALIDATE_STATUS, Webhook::ValidateStatus),
-    (webhook_path::CONVERT, Webhook::Convert),
-];
-
 /// The webhook of a request; none if the path is not a webhook or the method is not POST.
 pub(super) fn of_request<B>(request: &http::Request<B>) -> Option<Webhook> {
-    let found = PATHS.iter().find(|(path, _)| *path == request.uri().path())?;
-    (request.method() == http::Method::POST).then_some(found.1)
-}
-
-/// Whether a path is that of a webhook, whatever the method.
-pub(super) fn is_path(path: &str) -> bool {
-    PATHS.iter().any(|(own, _)| *own == path)
+    Webhook::at(request.uri().path()).filter(|_| request.method() == http::Method::POST)
 }
 
 /// Answers all other requests on the port of the webhooks. Reviews are not routed here, because routing would be a tenth of their cost.
 pub(super) fn router(health: Health) -> Router {
     let mut router = Router::new();
-    for (path, _) in PATHS {
-        router = router.route(path, any(async || Refusal::MethodNotAllowed));
+    for webhook in Webhook::ALL {
+        router = router.route(webhook.path(), any(async || Refusal::MethodNotAllowed));
     }
     router.merge(health_routes(health)).fallback(async || Refusal::NotFound)
 }
@@ -195,7 +181,7 @@ pub(super) async fn review(webhooks: Arc<Webhooks>, webhook: Webhook, request: R
     let answer = answer(&webhooks, webhook, request, began).await;
     match webhook {
         Webhook::Convert => webhooks.metrics.conversion.duration.observe(&(), began.elapsed()),
-        _ => webhooks.metrics.admission.duration.observe(&OfWebhook { webhook }, began.elapsed()),
+        Webhook::Admission(_) => webhooks.metrics.admission.duration.observe(&OfWebhook { webhook }, began.elapsed()),
     }
     match answer {
         Ok(answer) => answer_response(answer),
@@ -220,14 +206,14 @@ async fn answer(
     }
     let review_limits = match webhook {
         Webhook::Convert => &webhooks.conversion,
-        Webhook::Mutate | Webhook::Validate | Webhook::ValidateStatus => &webhooks.admission,
+        Webhook::Admission(_) => &webhooks.admission,
     };
     let _permit = review_limits.in_flight.try_acquire().map_err(|_| Limit::TooManyRequests)?;
     let deadline = began + budget(request.uri().query(), webhooks.limits.default_timeout);
     let collected = body::collect(
         request.into_body(),
         review_limits.body_bytes,
-        deadline,
+        Some(deadline),
         &webhooks.limits,
         &review_limits.large_bodies,
     )
@@ -290,8 +276,8 @@ impl Work<'_> {
 /// The answer of a reviewer to a request for this path, for callers in this process. No object is looked up. `None` if the path is not the path of a
 /// webhook.
 pub fn answer_at(reviewer: &dyn Reviewer, path: &str, body: &[u8]) -> Option<Answer> {
-    let (_, webhook) = PATHS.iter().find(|(known, _)| *known == path)?;
-    Some(match reviewer.review(*webhook, &|| false, body) {
+    let webhook = Webhook::at(path)?;
+    Some(match reviewer.review(webhook, &|| false, body) {
         Reply::Answer(answer) => answer,
         Reply::Later(lookup) => (lookup.answer)(body, None),
     })

@@ -20,11 +20,12 @@ use kube::{
     api::{ObjectMeta, PostParams},
 };
 use kube_listener::ConnectionLimits;
+use machine_api::webhooks::Webhook;
 use machine_controller_manager::server::{
     Answer, Health, Reply, Reviewer, Server, ServerOptions,
     tls::{CertMode, CertificateManager, CertificateSettings, Target, material::Certificate, plan::PlanSettings},
 };
-use mcm_metrics::{Metrics, Webhook};
+use mcm_metrics::Metrics;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 

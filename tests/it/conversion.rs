@@ -11,9 +11,10 @@ use kube::{
 };
 use machine_api::{
     admission::convert,
-    crd::{Converter, CrdOptions, V1Beta1},
+    crd::{CrdOptions, V1Beta1},
     kind::Kind,
     names::annotation,
+    webhooks::{Client as WebhookClient, Webhook},
 };
 use machine_controller_manager::{
     cli::manifests::crds::crds_yaml,
@@ -22,7 +23,7 @@ use machine_controller_manager::{
         tls::{CertMode, CertificateManager, CertificateSettings, Target, plan::PlanSettings},
     },
 };
-use mcm_metrics::{Metrics, Webhook};
+use mcm_metrics::Metrics;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -130,7 +131,7 @@ async fn both_versions_are_the_same_objects() {
 
     let stop = CancellationToken::new();
     let url = serve(client.clone(), &stop).await;
-    let served = CrdOptions { v1beta1: V1Beta1::Served(Converter::Url(url)), ..CrdOptions::default() };
+    let served = CrdOptions { v1beta1: V1Beta1::Served(WebhookClient::Url(url)), ..CrdOptions::default() };
     rig.apply(&crds_yaml(&served)).await.succeed();
     for kind in Kind::ALL {
         wait_until(&format!("{kind} to be served in v1beta1"), Duration::from_secs(60), || async {

@@ -8,8 +8,9 @@ use http::Request;
 use jiff::Timestamp;
 use kube_dev_server::{DevServer, DevServerOptions, InProcess};
 use machine_api::{
-    admission::manifests::{Client, WebhookManifests},
-    crd::{Converter, CrdOptions, V1Beta1, definitions},
+    admission::manifests::WebhookManifests,
+    crd::{CrdOptions, V1Beta1, definitions},
+    webhooks::Client,
 };
 use machine_controller_manager::{
     DriverSet,
@@ -97,7 +98,7 @@ pub fn answer_webhooks(server: &DevServer, reviewer: Arc<dyn Reviewer>) {
 
 /// Installs the definitions and webhook configurations of `mcm manifests`.
 pub async fn install(client: &kube::Client) {
-    let options = CrdOptions { v1beta1: V1Beta1::Served(Converter::Url(WEBHOOKS.to_owned())), ..CrdOptions::default() };
+    let options = CrdOptions { v1beta1: V1Beta1::Served(Client::Url(WEBHOOKS.to_owned())), ..CrdOptions::default() };
     for definition in definitions(&options) {
         post(client, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &definition).await;
     }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use http::{HeaderMap, header};
-use kube_protocol::{request::Target, status::ApiStatus};
+use kube_protocol::{health, request::Target, status::ApiStatus};
 use serde_json::{Value, json};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
@@ -164,7 +164,7 @@ pub(super) fn authorize(user: &User, target: &Target, path: &str) -> Result<(), 
     }
     let open = match target {
         Target::Other(segments) => {
-            matches!(segments.first().map(String::as_str), Some("healthz" | "livez" | "readyz" | "version"))
+            health::is_endpoint(segments) || segments.first().is_some_and(|first| first == "version")
         }
         Target::Resource(_) => false,
     };

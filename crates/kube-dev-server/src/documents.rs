@@ -18,6 +18,7 @@ use super::{
     kinds::{Registry, Served},
     server::{Answer, Server},
 };
+use kube_listener::pipeline::{Answered, ApiRequest};
 use kube_protocol::{
     answer::Document,
     discovery,
@@ -80,14 +81,9 @@ impl Documents {
 }
 
 impl Server {
-    pub(super) async fn other(
-        &self,
-        method: &Method,
-        segments: &[String],
-        query: &Query,
-        headers: &HeaderMap,
-    ) -> Result<Answer, ApiStatus> {
-        if !matches!(*method, Method::GET | Method::HEAD) {
+    pub(super) async fn other(&self, request: &ApiRequest, segments: &[String]) -> Answered {
+        let (query, headers) = (&request.query, &request.head.headers);
+        if !matches!(request.head.method, Method::GET | Method::HEAD) {
             return Err(ApiStatus::method_not_allowed());
         }
         let parts: Vec<&str> = segments.iter().map(String::as_str).collect();
@@ -96,7 +92,7 @@ impl Server {
         let visible = |served: &Served| !served.resource.verbs.is_empty();
         let answer = match parts.as_slice() {
             [] => Answer::ok(json!({"paths": self.paths(&registry)})),
-            [endpoint @ ("healthz" | "livez" | "readyz"), rest @ ..] => {
+            [endpoint, rest @ ..] if health::ENDPOINTS.contains(endpoint) => {
                 return self.health(endpoint, rest, query).await;
             }
             ["version"] => Answer::ok(version()),

@@ -14,7 +14,6 @@ use axum::body::Body;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use futures::FutureExt;
 use http::{Request, Response};
-use http_body_util::BodyExt;
 use jiff::Timestamp;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -31,12 +30,11 @@ use super::{
     limits::Limits,
     listener::{ListenError, ListenerLimits, Listening, Reach, acceptor, listen},
     persistence::{DataError, Durable, open},
-    server::Server,
+    server::{Server, Source},
     stand_ins::StandIn,
     store::{Collection, Store},
     webhook_client::InProcess,
 };
-use kube_protocol::status::ApiStatus;
 
 /// The name of context and cluster in kubeconfigs.
 pub const CONTEXT: &str = "mcm-dev";
@@ -256,12 +254,8 @@ impl DevServer {
 
 /// Answers a request of a client in this process.
 async fn answered(server: Arc<Server>, user: String, request: Request<kube::client::Body>) -> Response<Body> {
-    let (head, body) = request.into_parts();
-    let (bytes, user) = match body.collect().await {
-        Ok(body) => (body.to_bytes(), Ok(User::known(&user, [MASTERS.to_owned()]))),
-        Err(_) => (bytes::Bytes::new(), Err(ApiStatus::bad_request("the body of the request cannot be read"))),
-    };
-    server.answer(Request::from_parts(head, bytes), user).await
+    let user = User::known(&user, [MASTERS.to_owned()]);
+    server.answer(request.map(Body::new), Source::InProcess(user)).await
 }
 
 impl Credentials {

@@ -12,9 +12,11 @@ use http_body_util::BodyExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::access::User;
+use kube_listener::pipeline::ApiRequest;
 use kube_protocol::{
     answer::{Answer, AnswerBody},
-    request::{Query, Target, Verb, check_timeout},
+    health,
+    request::{Target, Verb},
     status::{ApiStatus, Form},
 };
 
@@ -50,18 +52,16 @@ pub(super) enum RequestClass {
 }
 
 impl RequestClass {
-    pub(super) fn of(target: &Target, method: &Method) -> Self {
-        match target {
+    pub(super) fn of(request: &ApiRequest) -> Self {
+        match &request.target {
             Target::Resource(request) => match request.verb {
                 Some(Verb::Watch) => Self::Watching,
                 Some(Verb::Get | Verb::List) => Self::Reading,
                 _ => Self::Writing,
             },
-            Target::Other(segments) => match segments.first().map(String::as_str) {
-                Some("healthz" | "livez" | "readyz") => Self::Health,
-                _ if matches!(*method, Method::GET | Method::HEAD) => Self::Reading,
-                _ => Self::Writing,
-            },
+            Target::Other(segments) if health::is_endpoint(segments) => Self::Health,
+            Target::Other(_) if matches!(request.head.method, Method::GET | Method::HEAD) => Self::Reading,
+            Target::Other(_) => Self::Writing,
         }
     }
 }
@@ -73,15 +73,6 @@ fn is_limited(class: RequestClass, user: &User) -> bool {
         RequestClass::Reading | RequestClass::Writing => !user.is_master(),
         RequestClass::Watching => true,
     }
-}
-
-/// The deadline of a request, which the client may shorten. A watch has no deadline, and its parameter `timeout` is ignored.
-fn deadline(class: RequestClass, query: &Query, most: Duration) -> Result<Option<Duration>, ApiStatus> {
-    if class == RequestClass::Watching {
-        return Ok(None);
-    }
-    let asked = check_timeout(query)?;
-    Ok(Some(asked.map_or(most, |asked| asked.min(most))))
 }
 
 /// The error has the form of a kube-apiserver: a text and no object.
@@ -129,21 +120,9 @@ impl RequestLimiter {
         permit.transpose().map_err(|_| too_many())
     }
 
-    /// Answers a request within its deadline.
-    ///
-    /// # Errors
-    /// 504 after the deadline; 400 if the timeout in the query is not a duration.
-    pub(super) async fn with_deadline(
-        &self,
-        class: RequestClass,
-        query: &Query,
-        answered: impl Future<Output = Result<Answer, ApiStatus>>,
-    ) -> Result<Answer, ApiStatus> {
-        let Some(limit) = deadline(class, query, self.deadline)? else { return answered.await };
-        tokio::time::timeout(limit, answered).await.unwrap_or_else(|_| {
-            let message = "Timeout: request did not complete within the allotted timeout";
-            Err(ApiStatus::new(504, "Timeout", message).with_details(serde_json::json!({})))
-        })
+    /// The longest time for the answer of a request. A watch has no deadline.
+    pub(super) fn longest_time(&self, class: RequestClass) -> Option<Duration> {
+        (class != RequestClass::Watching).then_some(self.deadline)
     }
 }
 
@@ -169,7 +148,7 @@ mod tests {
         access::MASTERS,
         testing::{ask, cluster_with, open, watch},
     };
-    use kube_protocol::request::classify;
+    use kube_protocol::request::{Query, classify};
 
     fn user(groups: &[&str]) -> User {
         User::known("tester", groups.iter().map(|group| (*group).to_owned()))
@@ -197,9 +176,10 @@ mod tests {
         #[case] query: &str,
         #[case] expected: RequestClass,
     ) {
-        let method = Method::from_bytes(method.as_bytes()).unwrap();
-        let target = classify(&method, path, &Query::parse(Some(query))).unwrap();
-        assert_eq!(RequestClass::of(&target, &method), expected);
+        let (head, ()) = http::Request::builder().method(method).uri(path).body(()).unwrap().into_parts();
+        let query = Query::parse(Some(query));
+        let target = classify(&head.method, path, &query).unwrap();
+        assert_eq!(RequestClass::of(&ApiRequest { head, target, query, deadline: None }), expected);
     }
 
     #[rstest]
@@ -215,25 +195,6 @@ mod tests {
         #[case] limited: bool,
     ) {
         assert_eq!(is_limited(class, &user(groups)), limited);
-    }
-
-    #[rstest]
-    #[case::none(RequestClass::Reading, "", Ok(Some(60_000)))]
-    #[case::shorter(RequestClass::Writing, "timeout=1500ms", Ok(Some(1_500)))]
-    #[case::longer_than_allowed(RequestClass::Reading, "timeout=2h", Ok(Some(60_000)))]
-    #[case::zero_is_none(RequestClass::Reading, "timeout=0s", Ok(Some(60_000)))]
-    #[case::negative_is_none(RequestClass::Reading, "timeout=-5s", Ok(Some(60_000)))]
-    #[case::xa_041_no_duration(RequestClass::Reading, "timeout=abc", Err(400))]
-    #[case::watches_have_none(RequestClass::Watching, "timeout=1s", Ok(None))]
-    #[case::the_timeout_of_a_watch_is_ignored(RequestClass::Watching, "timeout=abc", Ok(None))]
-    fn the_deadline_of_a_request(
-        #[case] class: RequestClass,
-        #[case] query: &str,
-        #[case] expected: Result<Option<u64>, u16>,
-    ) {
-        let found = deadline(class, &Query::parse(Some(query)), Duration::from_secs(60));
-        let expected = expected.map(|limit| limit.map(Duration::from_millis));
-        assert_eq!(found.map_err(|status| status.code), expected);
     }
 
     const MAPS: &str = "/api/v1/namespaces/default/configmaps";

@@ -10,17 +10,17 @@ use std::{
 };
 
 use axum::body::Body;
-use http::{Request, Response, StatusCode, header};
+use http::{Request, Response, header, request::Parts};
 use rustls::{RootCertStore, ServerConfig, crypto::ring, server::WebPkiClientVerifier};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-use tokio::{net::TcpListener, time::Instant};
+use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    access,
+    access::{self, User},
     limits::Limits,
-    server::{BODY_LIMIT, Server},
+    server::{Server, Source},
 };
 use kube_listener::{Acceptor, BodyReader, ConnectionLimits, Handler, Http2Limits, Peer, RequestLimits, Stop};
 use kube_protocol::status::ApiStatus;
@@ -180,7 +180,7 @@ impl ListenerLimits {
     }
 }
 
-/// Authenticates the requests of a listener and passes them to the server.
+/// Passes the requests of a listener to the server.
 struct RequestHandler {
     server: Arc<Server>,
     bodies: BodyReader,
@@ -188,32 +188,23 @@ struct RequestHandler {
 
 impl Handler for RequestHandler {
     async fn answer(&self, request: Request<Body>) -> Response<Body> {
-        let (head, body) = request.into_parts();
-        let peer = head.extensions.get::<Peer>().cloned();
-        let certificate = peer.as_ref().and_then(|peer| peer.certificates.first());
-        let headers = &head.headers;
-        let user = if is_foreign_host(headers.get(header::HOST).and_then(|host| host.to_str().ok())) {
-            // The request is from a page in a browser whose host name resolves to this server (DNS rebinding).
-            Err(ApiStatus::new(
-                403,
-                "Forbidden",
-                "forbidden: the development server answers to localhost and IP addresses only",
-            ))
-        } else if headers.contains_key(header::UPGRADE) {
-            Err(ApiStatus::bad_request("the development server does not support upgraded connections"))
-        } else {
-            access::authenticate(certificate.map(AsRef::as_ref), headers, |token| self.server.user_of_token(token))
-        };
-        // The deadline of the request ends the reading earlier.
-        let read = self.bodies.read(body, BODY_LIMIT, Instant::now() + NEVER);
-        let response = self.server.answer_reading(head, user, read).await;
-        let body_is_unread = matches!(response.status(), StatusCode::REQUEST_TIMEOUT | StatusCode::PAYLOAD_TOO_LARGE);
-        if let Some(peer) = peer.filter(|_| body_is_unread) {
-            // The client may still send the rest of the body.
-            peer.close_connection();
-        }
-        response
+        self.server.answer(request, Source::Listener(&self.bodies)).await
     }
+}
+
+/// Authenticates the user of a request from a listener.
+pub(super) fn authenticated(server: &Server, head: &Parts) -> Result<User, ApiStatus> {
+    let headers = &head.headers;
+    if is_foreign_host(headers.get(header::HOST).and_then(|host| host.to_str().ok())) {
+        // The request is from a page in a browser whose host name resolves to this server (DNS rebinding).
+        let message = "forbidden: the development server answers to localhost and IP addresses only";
+        return Err(ApiStatus::new(403, "Forbidden", message));
+    }
+    if headers.contains_key(header::UPGRADE) {
+        return Err(ApiStatus::bad_request("the development server does not support upgraded connections"));
+    }
+    let certificate = head.extensions.get::<Peer>().and_then(|peer| peer.certificates.first());
+    access::authenticate(certificate.map(AsRef::as_ref), headers, |token| server.user_of_token(token))
 }
 
 /// Whether the host of a request is neither localhost nor an IP address.

@@ -6,7 +6,7 @@ use std::{convert::Infallible, sync::Arc, vec};
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::{
@@ -68,8 +68,7 @@ pub(super) fn in_parts(call: &Call<'_>, stored: Vec<Arc<Stored>>, metadata: &Val
         let part = list.next()?;
         Some((Ok::<_, Infallible>(part), list))
     });
-    let body = AnswerBody::Stream(Body::from_stream(parts));
-    Answer { status: StatusCode::OK, body, warnings: Vec::new(), headers: HeaderMap::new() }
+    Answer::new(StatusCode::OK, AnswerBody::Stream(Body::from_stream(parts)))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use kube_protocol::status::Cause;
+use kube_values::uuid;
 use rand::Rng;
 use serde_json::{Map, Value, json};
 
@@ -58,10 +59,7 @@ pub(super) fn time(now: Timestamp) -> Value {
 
 /// A random UUID.
 pub(super) fn new_uid(random: &mut impl Rng) -> String {
-    let bits = u128::from(random.next_u64()) << 64 | u128::from(random.next_u64());
-    let bits = bits & !(0xf << 76) & !(0x3 << 62) | 0x4 << 76 | 0x2 << 62;
-    let hex = format!("{bits:032x}");
-    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+    uuid::random(u128::from(random.next_u64()) << 64 | u128::from(random.next_u64()))
 }
 
 /// A name with a random suffix.

@@ -1,4 +1,4 @@
-//! The processing of a request: classification, authentication, authorization, limits, and the verb.
+//! The state of the server, and its steps of the [`pipeline`] of requests: authentication, limits, authorization, and the verb.
 //!
 //! Source: spec/extension-apiserver §2.2.
 
@@ -9,7 +9,7 @@ use std::{
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, header, request::Parts};
+use http::{HeaderMap, HeaderValue, Request, Response, header, request::Parts};
 use jiff::Timestamp;
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
@@ -25,16 +25,20 @@ use super::{
     event_cache::EventCache,
     hooks::Hooks,
     kinds::{Registry, Served},
-    limits::{self, Limits, RequestClass, RequestLimiter},
+    limits::{self, Limits, RequestClass, RequestLimiter, RequestPermit},
+    listener,
     protobuf::{self, DecodeError},
     store::{Collection, Store},
     webhook_client::WebhookClient,
 };
+use kube_listener::{
+    BodyReader,
+    pipeline::{self, AUDIT_ID, Answered, ApiRequest, Exchange},
+};
 pub(super) use kube_protocol::answer::{Answer, AnswerBody};
 use kube_protocol::{
-    answer::{refused, written},
-    negotiate::{self, Accepted, Encoding, Offer},
-    request::{Query, ResourceRequest, Target, Verb, classify},
+    negotiate::{self, Accepted, Offer},
+    request::{Query, ResourceRequest, Target, Verb},
     status::ApiStatus,
 };
 
@@ -69,12 +73,21 @@ pub(super) struct Server {
     pub(super) shutdown: CancellationToken,
 }
 
-/// The facts about a request that its response needs.
-#[derive(Default)]
-struct RequestInfo {
-    encoding: Encoding,
-    /// The request, if its resource is served.
-    served: Option<ResourceRequest>,
+/// The origin of a request.
+pub(super) enum Source<'a> {
+    /// This process. The body is trusted.
+    InProcess(User),
+    /// A listener, with the reader of its bodies.
+    Listener(&'a BodyReader),
+}
+
+/// A request to this server.
+struct DevExchange<'a> {
+    server: &'a Arc<Server>,
+    source: Source<'a>,
+    permit: RequestPermit,
+    /// The request and its content type, if its resource is served.
+    counted: Option<(ResourceRequest, Option<String>)>,
 }
 
 /// A request for a resource, and its user.
@@ -200,112 +213,19 @@ impl Server {
         self.register_local();
     }
 
-    /// Answers a request whose body has been read.
-    pub(super) async fn answer(
-        self: &Arc<Self>,
-        request: Request<Bytes>,
-        user: Result<User, ApiStatus>,
-    ) -> Response<Body> {
+    /// Answers a request.
+    pub(super) async fn answer(self: &Arc<Self>, request: Request<Body>, source: Source<'_>) -> Response<Body> {
         let (head, body) = request.into_parts();
-        self.answer_reading(head, user, std::future::ready(Ok(body))).await
-    }
-
-    /// Answers a request. The body is read only after the user is authenticated and authorized.
-    pub(super) async fn answer_reading(
-        self: &Arc<Self>,
-        mut head: Parts,
-        user: Result<User, ApiStatus>,
-        body: impl Future<Output = Result<Bytes, ApiStatus>>,
-    ) -> Response<Body> {
-        let query = Query::parse(head.uri.query());
-        let agent = head.headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        let layout = negotiate::layout(query.get("pretty"), agent);
-        let audit = head.headers.get("audit-id").cloned().unwrap_or_else(|| {
+        let audit_id = head.headers.get(AUDIT_ID).cloned().unwrap_or_else(|| {
             let mut random = self.audit_ids.lock().unwrap_or_else(PoisonError::into_inner);
             HeaderValue::from_str(&super::object::new_uid(&mut *random)).unwrap_or(HeaderValue::from_static(""))
         });
-        // An extension API server that answers this request uses the same id.
-        head.headers.insert("audit-id", audit.clone());
-        let mut info = RequestInfo::default();
-        let answered = self.route(&head, &query, body, user, &mut info).await;
-        let mut response = match answered {
-            Ok(answer) => written(answer, info.encoding, layout),
-            Err(status) => refused(&status, layout),
-        };
-        if let Some(request) = &info.served {
-            let content_type = head.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-            self.counts.count(request, content_type, response.status().as_u16());
+        let mut exchange = DevExchange { server: self, source, permit: None, counted: None };
+        let response = pipeline::answer(&mut exchange, head, body, audit_id).await;
+        if let Some((request, content_type)) = &exchange.counted {
+            self.counts.count(request, content_type.as_deref(), response.status().as_u16());
         }
-        if head.method == Method::HEAD {
-            *response.body_mut() = Body::empty();
-        }
-        let headers = response.headers_mut();
-        headers.insert("audit-id", audit);
-        headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
         response
-    }
-
-    async fn route(
-        self: &Arc<Self>,
-        head: &Parts,
-        query: &Query,
-        body: impl Future<Output = Result<Bytes, ApiStatus>>,
-        user: Result<User, ApiStatus>,
-        info: &mut RequestInfo,
-    ) -> Result<Answer, ApiStatus> {
-        let target = classify(&head.method, head.uri.path(), query)?;
-        let class = RequestClass::of(&target, &head.method);
-        // The future is on the heap because it is large and every outer future would contain it.
-        let answered = Box::pin(async {
-            let user = self.impersonated(user?, &head.headers)?;
-            access::authorize(&user, &target, head.uri.path())?;
-            let permit = self.limiter.acquire(class, &user)?;
-            let answer = self.admitted(target, head, query, body, &user, info).await?;
-            Ok(limits::hold_permit(class, permit, answer))
-        });
-        self.limiter.with_deadline(class, query, answered).await
-    }
-
-    /// Answers a request that has a permit, if its user is authorized.
-    async fn admitted(
-        self: &Arc<Self>,
-        target: Target,
-        head: &Parts,
-        query: &Query,
-        body: impl Future<Output = Result<Bytes, ApiStatus>>,
-        user: &User,
-        info: &mut RequestInfo,
-    ) -> Result<Answer, ApiStatus> {
-        let (method, path, headers) = (&head.method, head.uri.path(), &head.headers);
-        self.authorize(user, &Attributes::of_request(&target, method, path, query))?;
-        let body = &body.await?;
-        if let Some(serves) = self.foreign(&target) {
-            return self.forward(&serves, head, body, user).await;
-        }
-        let request = match target {
-            Target::Resource(request) => request,
-            Target::Other(segments) => return self.other(method, &segments, query, headers).await,
-        };
-        let served = self.registry().find(&request.group, &request.version, &request.resource);
-        let served = served.filter(|served| !served.resource.verbs.is_empty()).ok_or_else(ApiStatus::page_not_found)?;
-        if request.namespace.is_some() && !served.is_namespaced() {
-            return Err(ApiStatus::page_not_found());
-        }
-        info.served = Some(request.clone());
-        let verb = request.verb.ok_or_else(ApiStatus::method_not_allowed)?;
-        let accepted = negotiate::accept(headers, Offer::Objects)?;
-        info.encoding = accepted.encoding;
-        self.hooks.apply(verb, &request).await?;
-        let call = Call { request: &request, served, query, headers, body, user, accepted };
-        let mut answer = if only_reads(&call.served, verb) {
-            self.read_durably(&call, verb).await?
-        } else {
-            self.write_durably(&call, verb).await?
-        };
-        if let Some(warning) = call.served.custom().and_then(|custom| custom.deprecation.clone()) {
-            answer.warnings.insert(0, warning);
-        }
-        Ok(answer)
     }
 
     /// Answers a request that writes, after its writes are durable.
@@ -422,6 +342,92 @@ impl Server {
     }
 }
 
+impl Exchange for DevExchange<'_> {
+    type User = User;
+
+    fn longest_time(&self, request: &ApiRequest) -> Option<Duration> {
+        self.server.limiter.longest_time(RequestClass::of(request))
+    }
+
+    async fn identify(&mut self, request: &mut ApiRequest) -> Result<User, ApiStatus> {
+        let head = &request.head;
+        let user = match &self.source {
+            Source::InProcess(user) => user.clone(),
+            Source::Listener(_) => listener::authenticated(self.server, head)?,
+        };
+        let user = self.server.impersonated(user, &head.headers)?;
+        access::authorize(&user, &request.target, head.uri.path())?;
+        Ok(user)
+    }
+
+    fn take_permit(&mut self, user: &User, request: &ApiRequest) -> Result<(), ApiStatus> {
+        self.permit = self.server.limiter.acquire(RequestClass::of(request), user)?;
+        Ok(())
+    }
+
+    async fn authorize(
+        &self,
+        user: &User,
+        ApiRequest { head, target, query, .. }: &ApiRequest,
+    ) -> Result<(), ApiStatus> {
+        self.server.authorize(user, &Attributes::of_request(target, &head.method, head.uri.path(), query))
+    }
+
+    async fn dispatch(&mut self, user: &User, request: &ApiRequest, body: Body) -> Answered {
+        let answer = self.perform(user, request, body).await?;
+        Ok(limits::hold_permit(RequestClass::of(request), self.permit.take(), answer))
+    }
+
+    fn timed_out(&self, status: ApiStatus) -> ApiStatus {
+        status.with_details(serde_json::json!({}))
+    }
+}
+
+impl DevExchange<'_> {
+    /// Answers a request that has a permit and whose user is authorized.
+    async fn perform(&mut self, user: &User, whole: &ApiRequest, body: Body) -> Answered {
+        let (server, headers, query) = (self.server, &whole.head.headers, &whole.query);
+        let body = &self.read(body).await?;
+        if let Some(serves) = server.foreign(&whole.target) {
+            return server.forward(&serves, &whole.head, body, user).await;
+        }
+        let request = match &whole.target {
+            Target::Resource(request) => request,
+            Target::Other(segments) => return server.other(whole, segments).await,
+        };
+        let served = server.registry().find(&request.group, &request.version, &request.resource);
+        let served = served.filter(|served| !served.resource.verbs.is_empty()).ok_or_else(ApiStatus::page_not_found)?;
+        if request.namespace.is_some() && !served.is_namespaced() {
+            return Err(ApiStatus::page_not_found());
+        }
+        let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        self.counted = Some((request.clone(), content_type.map(str::to_owned)));
+        let verb = request.verb.ok_or_else(ApiStatus::method_not_allowed)?;
+        let accepted = negotiate::accept(headers, Offer::Objects)?;
+        server.hooks.apply(verb, request).await?;
+        let call = Call { request, served, query, headers, body, user, accepted };
+        let mut answer = if only_reads(&call.served, verb) {
+            server.read_durably(&call, verb).await?
+        } else {
+            server.write_durably(&call, verb).await?
+        };
+        if let Some(warning) = call.served.custom().and_then(|custom| custom.deprecation.clone()) {
+            answer.warnings.insert(0, warning);
+        }
+        Ok(Answer { encoding: accepted.encoding, ..answer })
+    }
+
+    /// Reads the body. The deadline of the request ends the reading of a body that comes too slowly.
+    async fn read(&self, body: Body) -> Result<Bytes, ApiStatus> {
+        match self.source {
+            Source::InProcess(_) => axum::body::to_bytes(body, usize::MAX)
+                .await
+                .map_err(|_| ApiStatus::bad_request("the body of the request cannot be read")),
+            Source::Listener(bodies) => bodies.read(body, BODY_LIMIT, None).await,
+        }
+    }
+}
+
 /// Whether a request changes nothing. A client creates a review, but no review is stored.
 fn only_reads(served: &Served, verb: Verb) -> bool {
     matches!(verb, Verb::Get | Verb::List | Verb::Watch) || super::reviews::is_review(served)
@@ -429,7 +435,7 @@ fn only_reads(served: &Served, verb: Verb) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use http::StatusCode;
+    use http::{Method, StatusCode};
     use rand::SeedableRng;
     use serde_json::json;
 
@@ -459,8 +465,8 @@ mod tests {
 
     async fn ask(server: &Arc<Server>, method: Method, path: &str, body: &Value) -> (StatusCode, String) {
         let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
-        let user = User::known("tester", [access::MASTERS.to_owned()]);
-        let answer = server.answer(request.body(Bytes::from(body.to_string())).unwrap(), Ok(user)).await;
+        let user = Source::InProcess(User::known("tester", [access::MASTERS.to_owned()]));
+        let answer = server.answer(request.body(Body::from(body.to_string())).unwrap(), user).await;
         let (head, body) = answer.into_parts();
         let bytes = axum::body::to_bytes(body, BODY_LIMIT).await.unwrap();
         (head.status, String::from_utf8(bytes.to_vec()).unwrap())

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
 use rand::Rng;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -85,12 +85,7 @@ impl Server {
             let bytes = watcher.next().await?;
             Some((Ok::<_, std::convert::Infallible>(bytes), watcher))
         });
-        Ok(Answer {
-            status: StatusCode::OK,
-            body: AnswerBody::Stream(Body::from_stream(stream)),
-            warnings: Vec::new(),
-            headers: HeaderMap::new(),
-        })
+        Ok(Answer::new(StatusCode::OK, AnswerBody::Stream(Body::from_stream(stream))))
     }
 }
 

@@ -32,13 +32,13 @@ pub struct Collected {
     pub permit: Option<OwnedSemaphorePermit>,
 }
 
-/// Collects a body of at most `limit` bytes before `deadline`. A declared length above the limit is refused unread. A client that stops or sends too
+/// Collects a body of at most `limit` bytes before `deadline`, if there is one. A declared length above the limit is refused unread. A client that stops or sends too
 /// slowly is disconnected. The bytes that have arrived count against the memory for large bodies, and not the declared length: a client that only
 /// declares a large body must not take memory from others.
 pub async fn collect(
     mut body: Body,
     limit: usize,
-    deadline: Instant,
+    deadline: Option<Instant>,
     limits: &RequestLimits,
     large: &LargeBodies,
 ) -> Result<Collected, Refusal> {
@@ -55,11 +55,12 @@ pub async fn collect(
         let allowed =
             limits.body_grace.saturating_add(time_for(received, limits.body_bytes_per_second)).min(limits.body);
         let give_up = started + allowed;
-        let frame = match timeout_at(give_up.min(deadline), body.frame()).await {
+        let end = deadline.map_or(give_up, |deadline| deadline.min(give_up));
+        let frame = match timeout_at(end, body.frame()).await {
             Ok(None) => break,
             Ok(Some(Ok(frame))) => frame,
             Ok(Some(Err(_))) => return Err(Refusal::BadBody),
-            Err(_) if deadline < give_up => return Err(Refusal::Timeout),
+            Err(_) if end < give_up => return Err(Refusal::Timeout),
             Err(_) => return Err(Refusal::RequestTimeout),
         };
         let Ok(data) = frame.into_data() else { continue };
@@ -112,12 +113,12 @@ impl BodyReader {
         Self { large: LargeBodies::of(limits.large_bytes), limits }
     }
 
-    /// Reads a body of at most `limit` bytes before `deadline`.
+    /// Reads a body of at most `limit` bytes before `deadline`, if there is one.
     ///
     /// # Errors
     /// 413 for a larger body, 408 for a body that comes too slowly, 400 for a body that breaks off, 429 when too many large bodies are being read,
     /// 504 when the deadline has passed.
-    pub async fn read(&self, body: Body, limit: usize, deadline: Instant) -> Result<Bytes, ApiStatus> {
+    pub async fn read(&self, body: Body, limit: usize, deadline: Option<Instant>) -> Result<Bytes, ApiStatus> {
         let status = |refusal| match refusal {
             Refusal::TooLarge { limit } => ApiStatus::too_large(limit),
             Refusal::RequestTimeout => ApiStatus::new(408, "Timeout", "the request's body did not arrive in time"),

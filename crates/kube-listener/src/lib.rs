@@ -1,5 +1,5 @@
 //! The listener of an API server, with or without TLS: it accepts connections, keeps them within limits, gives their requests to a [`Handler`], and
-//! closes them. [`body`] reads the bodies of requests within limits of size, time and memory.
+//! closes them. [`body`] reads the bodies of requests within limits of size, time and memory. [`pipeline`] is the way of a request through an API server.
 //!
 //! The crate has an accept loop of its own, because no server library offers all of this together: a deadline for handshakes, a limit of connections,
 //! back-off when file descriptors run out, a maximal age, the certificates of the client with every request, and a shutdown by a deadline. The
@@ -15,6 +15,7 @@ mod connection;
 mod limiter;
 mod limits;
 mod peer_certificates;
+pub mod pipeline;
 pub mod refusal;
 mod timeouts;
 
@@ -22,6 +23,7 @@ use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::body::Body;
 use http::{Method, Request, Response, StatusCode};
+use kube_protocol::health::ENDPOINTS;
 use rustls_pki_types::CertificateDer;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -131,5 +133,5 @@ impl Observer for () {
 /// Whether a path asks for the health of the process.
 pub fn is_health(path: &str) -> bool {
     let first = path.strip_prefix('/').map(|path| path.split('/').next().unwrap_or_default());
-    matches!(first, Some("healthz" | "livez" | "readyz"))
+    first.is_some_and(|first| ENDPOINTS.contains(&first))
 }

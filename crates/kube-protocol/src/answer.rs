@@ -25,6 +25,8 @@ pub struct Answer {
     pub warnings: Vec<String>,
     /// Further headers.
     pub headers: HeaderMap,
+    /// The encoding of an object.
+    pub encoding: Encoding,
 }
 
 /// The body of an answer.
@@ -41,9 +43,14 @@ pub enum AnswerBody {
 }
 
 impl Answer {
+    /// An answer without further headers.
+    pub fn new(status: StatusCode, body: AnswerBody) -> Self {
+        Self { status, body, warnings: Vec::new(), headers: HeaderMap::new(), encoding: Encoding::Json }
+    }
+
     /// An object with an HTTP status.
     pub fn of(status: StatusCode, value: Value) -> Self {
-        Self { status, body: AnswerBody::Value(value), warnings: Vec::new(), headers: HeaderMap::new() }
+        Self::new(status, AnswerBody::Value(value))
     }
 
     /// An object with the status 200.
@@ -53,14 +60,12 @@ impl Answer {
 
     /// An object that is encoded as JSON already.
     pub fn json(text: impl Into<Bytes>) -> Self {
-        let body = AnswerBody::Bytes("application/json", text.into());
-        Self { status: StatusCode::OK, body, warnings: Vec::new(), headers: HeaderMap::new() }
+        Self::new(StatusCode::OK, AnswerBody::Bytes("application/json", text.into()))
     }
 
     /// A text with an HTTP status.
     pub fn text(status: StatusCode, text: impl Into<Bytes>) -> Self {
-        let body = AnswerBody::Bytes("text/plain; charset=utf-8", text.into());
-        Self { status, body, warnings: Vec::new(), headers: HeaderMap::new() }
+        Self::new(status, AnswerBody::Bytes("text/plain; charset=utf-8", text.into()))
     }
 
     /// A document; 304 without a body if the client has this version of the document already (`If-None-Match`).
@@ -72,8 +77,7 @@ impl Answer {
         } else {
             (StatusCode::OK, AnswerBody::Bytes(document.content_type, document.bytes.clone()))
         };
-        let answer = Self { status, body, warnings: Vec::new(), headers: HeaderMap::new() };
-        answer.with_header(header::ETAG, &tag).with_header(header::VARY, "Accept")
+        Self::new(status, body).with_header(header::ETAG, &tag).with_header(header::VARY, "Accept")
     }
 
     /// The same answer with these warnings.
@@ -139,14 +143,14 @@ fn a_year_after(now: Timestamp) -> String {
 }
 
 /// Converts an answer to an HTTP response.
-pub fn written(answer: Answer, encoding: Encoding, layout: Layout) -> Response<Body> {
+pub fn written(answer: Answer, layout: Layout) -> Response<Body> {
     let (content_type, body) = match answer.body {
         AnswerBody::Value(value) => {
-            let content_type = match encoding {
+            let content_type = match answer.encoding {
                 Encoding::Json => "application/json",
                 Encoding::Yaml => "application/yaml",
             };
-            (Some(content_type), Body::from(negotiate::encode(&value, encoding, layout)))
+            (Some(content_type), Body::from(negotiate::encode(&value, answer.encoding, layout)))
         }
         AnswerBody::Bytes(content_type, bytes) => (Some(content_type), Body::from(bytes)),
         AnswerBody::Stream(body) => (Some("application/json"), body),

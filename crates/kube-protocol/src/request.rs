@@ -147,18 +147,20 @@ fn verb(method: &Method, named: bool, query: &Query) -> Option<Verb> {
     }
 }
 
-/// The timeout that the client asks for; none for "as long as the server allows".
+/// The time for the answer: the longest time of the server, which the client may shorten. For a request without a longest time, which is a watch, the
+/// parameter is ignored.
 ///
 /// # Errors
-/// 400 for a value that is not a duration.
-pub fn check_timeout(query: &Query) -> Result<Option<Duration>, ApiStatus> {
-    let Some(text) = query.get("timeout") else { return Ok(None) };
+/// 400 for a timeout that is not a duration.
+pub fn time_limit(query: &Query, longest: Option<Duration>) -> Result<Option<Duration>, ApiStatus> {
+    let (Some(longest), Some(text)) = (longest, query.get("timeout")) else { return Ok(longest) };
     let asked: GoDuration = text.parse().map_err(|_| {
         ApiStatus::bad_request(format!(
             "invalid timeout specified in the request URL - time: invalid duration {text:?}"
         ))
     })?;
-    Ok(Some(asked.to_std()).filter(|asked| !asked.is_zero()))
+    let asked = Some(asked.to_std()).filter(|asked| !asked.is_zero());
+    Ok(Some(asked.map_or(longest, |asked| asked.min(longest))))
 }
 
 /// The decoded parameters of a query, in the order of the URL.
@@ -273,5 +275,26 @@ mod tests {
     fn xa_044_a_name_of_two_dots_is_refused() {
         let refused = classify(&Method::GET, "/api/v1/namespaces/a/configmaps/..", &Query::default()).unwrap_err();
         assert!(refused.code == 400 && refused.message.contains("Name parameter invalid"), "{refused:?}");
+    }
+
+    const LONGEST: Option<Duration> = Some(Duration::from_secs(60));
+
+    #[rstest]
+    #[case::none(LONGEST, "", Ok(Some(60_000)))]
+    #[case::shorter(LONGEST, "timeout=1500ms", Ok(Some(1_500)))]
+    #[case::longer_than_allowed(LONGEST, "timeout=2h", Ok(Some(60_000)))]
+    #[case::zero_is_none(LONGEST, "timeout=0s", Ok(Some(60_000)))]
+    #[case::negative_is_none(LONGEST, "timeout=-5s", Ok(Some(60_000)))]
+    #[case::xa_041_no_duration(LONGEST, "timeout=abc", Err(400))]
+    #[case::watches_have_none(None, "timeout=1s", Ok(None))]
+    #[case::the_timeout_of_a_watch_is_ignored(None, "timeout=abc", Ok(None))]
+    fn the_deadline_of_a_request(
+        #[case] longest: Option<Duration>,
+        #[case] query: &str,
+        #[case] expected: Result<Option<u64>, u16>,
+    ) {
+        let found = time_limit(&Query::parse(Some(query)), longest);
+        let expected = expected.map(|limit| limit.map(Duration::from_millis));
+        assert_eq!(found.map_err(|status| status.code), expected);
     }
 }

@@ -15,3 +15,4 @@ pub mod selector;
 pub mod serde_helpers;
 pub mod string_enum;
 pub mod syntax;
+pub mod uuid;

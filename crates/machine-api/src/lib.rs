@@ -2,7 +2,7 @@
 //!
 //! Nothing here is async, has a client or reads a clock. Times are arguments. The crate has the stored kinds ([`v1alpha1`], [`v1beta1`]) with their
 //! schemas ([`schema`]) and definitions ([`crd`]), defaults ([`defaulting`]), conversion ([`conversion`]), rules ([`validation`]), names ([`names`]),
-//! machine codes ([`machine_code`]) and the reviews of the API server ([`admission`]). Code that calls a cluster or a cloud belongs to other crates.
+//! machine codes ([`machine_code`]), the reviews of the API server ([`admission`]) and the webhooks that receive them ([`webhooks`]). Code that calls a cluster or a cloud belongs to other crates.
 
 #![forbid(unsafe_code)]
 
@@ -21,3 +21,4 @@ pub mod schema;
 pub mod v1alpha1;
 pub mod v1beta1;
 pub mod validation;
+pub mod webhooks;

@@ -239,18 +239,6 @@ pub mod set_reason {
     pub const WRITE_REFUSED: &str = "WriteRefused";
 }
 
-/// The paths of the webhooks.
-pub mod webhook_path {
-    /// Defaults.
-    pub const MUTATE: &str = "/mutate";
-    /// Validation.
-    pub const VALIDATE: &str = "/validate";
-    /// Warnings about status writes.
-    pub const VALIDATE_STATUS: &str = "/validate-status";
-    /// Conversions.
-    pub const CONVERT: &str = "/convert";
-}
-
 /// The message for a template that the selector of its object does not select. No machine is made from such a template: it would belong to no set,
 /// and the next machine would be made at once.
 pub const UNSELECTED_TEMPLATE: &str =

@@ -8,6 +8,7 @@ use prometheus::{DEFAULT_BUCKETS, Opts, Registry, exponential_buckets};
 #[allow(clippy::wildcard_imports)]
 use super::labels::*;
 use super::{Counters, Gauges, Histograms};
+use machine_api::webhooks::Webhook;
 
 /// Calls to cloud APIs (spec/providers §2.1).
 pub struct CloudMetrics {
@@ -281,7 +282,7 @@ impl Catalogue {
             self.scrape_failures.add(*kind, 0);
         }
         for webhook in Webhook::ALL {
-            self.server.panics.add(&Panicked { webhook: *webhook }, 0);
+            self.server.panics.add(&Panicked { webhook }, 0);
         }
     }
 }

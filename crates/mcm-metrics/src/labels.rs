@@ -1,7 +1,16 @@
 //! The labels of the families, as types. A new label value needs a new variant, so that cardinality is a decision.
 
 use super::family::{LabelValue, label_set, label_values};
+use kube_values::field::Severity;
+use machine_api::{
+    admission::Operation as ReviewOperation,
+    kind::{ApiVersion, Kind},
+    webhooks::Webhook,
+};
 use machine_driver::{Code, Operation};
+
+/// The label of a value that is none of ours.
+const OTHER: &str = "other";
 
 /// The method in the spelling of the original (spec/providers §2.1).
 impl LabelValue for Operation {
@@ -199,59 +208,46 @@ label_set! {
     }
 }
 
-label_values! {
-    /// A path of the TLS listener.
-    pub enum Webhook {
-        /// `/mutate`.
-        Mutate = "mutate",
-        /// `/validate`.
-        Validate = "validate",
-        /// `/validate-status`.
-        ValidateStatus = "validate-status",
-        /// `/convert`.
-        Convert = "convert",
+impl LabelValue for Webhook {
+    fn label(&self) -> &str {
+        self.name()
     }
 }
 
-label_values! {
-    /// Kind of a reviewed object.
-    pub enum ReviewedKind {
-        /// A machine.
-        Machine = "Machine",
-        /// A set.
-        MachineSet = "MachineSet",
-        /// A deployment.
-        MachineDeployment = "MachineDeployment",
-        /// A class.
-        MachineClass = "MachineClass",
-        /// Any other kind. The label does not contain the kind itself, because a caller may send any text.
-        Other = "other",
+/// Kind of a reviewed object. The label never contains another kind, because a caller may send any text.
+impl LabelValue for Option<Kind> {
+    fn label(&self) -> &str {
+        self.map_or(OTHER, Kind::as_str)
     }
 }
 
-label_values! {
-    /// The operation of a reviewed request.
-    pub enum ReviewedOperation {
-        /// Create.
-        Create = "CREATE",
-        /// Update, patch or apply.
-        Update = "UPDATE",
-        /// Delete.
-        Delete = "DELETE",
-        /// Connect.
-        Connect = "CONNECT",
-        /// Any other operation.
-        Other = "other",
+impl LabelValue for Option<ReviewOperation> {
+    fn label(&self) -> &str {
+        self.filter(|operation| *operation != ReviewOperation::Other).map_or(OTHER, ReviewOperation::as_str)
     }
 }
 
-label_values! {
-    /// Whether a request was allowed.
-    pub enum Allowed {
-        /// It was allowed.
-        Yes = "true",
-        /// It was denied.
-        No = "false",
+impl LabelValue for Option<ApiVersion> {
+    fn label(&self) -> &str {
+        self.map_or(OTHER, ApiVersion::as_str)
+    }
+}
+
+/// The effect of a finding of an admission rule.
+impl LabelValue for Severity {
+    fn label(&self) -> &str {
+        match self {
+            Self::Deny => "deny",
+            Self::Warn => "warn",
+            Self::Existing => "ratcheted",
+            Self::Skipped => "skipped",
+        }
+    }
+}
+
+impl LabelValue for bool {
+    fn label(&self) -> &str {
+        if *self { "true" } else { "false" }
     }
 }
 
@@ -261,11 +257,11 @@ label_set! {
         /// The webhook.
         webhook: Webhook = "webhook",
         /// Kind of the object.
-        kind: ReviewedKind = "kind",
+        kind: Option<Kind> = "kind",
         /// Operation of the request.
-        operation: ReviewedOperation = "operation",
+        operation: Option<ReviewOperation> = "operation",
         /// The decision.
-        allowed: Allowed = "allowed",
+        allowed: bool = "allowed",
     }
 }
 
@@ -277,43 +273,17 @@ label_set! {
     }
 }
 
-label_values! {
-    /// The effect of an admission rule's finding.
-    pub enum RuleLevel {
-        /// The request was denied.
-        Deny = "deny",
-        /// A warning was returned.
-        Warn = "warn",
-        /// The finding was ignored, because the update does not make the object worse.
-        Ratcheted = "ratcheted",
-        /// The object asks to skip the rule.
-        Skipped = "skipped",
-    }
-}
-
 label_set! {
     /// A finding of an admission rule.
     pub struct RuleHit<'a> {
         /// Id of the rule.
         rule: &'a str = "rule",
         /// The effect.
-        level: RuleLevel = "level",
+        level: Severity = "level",
         /// Kind of the object.
-        kind: ReviewedKind = "kind",
+        kind: Option<Kind> = "kind",
         /// Operation of the request.
-        operation: ReviewedOperation = "operation",
-    }
-}
-
-label_values! {
-    /// A version of the API.
-    pub enum ApiVersion {
-        /// The stored one.
-        V1alpha1 = "v1alpha1",
-        /// Its successor.
-        V1beta1 = "v1beta1",
-        /// Any other version.
-        Other = "other",
+        operation: Option<ReviewOperation> = "operation",
     }
 }
 
@@ -331,9 +301,9 @@ label_set! {
     /// An answered conversion review.
     pub struct Conversion {
         /// Version of the objects; `other` when they differ.
-        from: ApiVersion = "from",
+        from: Option<ApiVersion> = "from",
         /// The requested version.
-        to: ApiVersion = "to",
+        to: Option<ApiVersion> = "to",
         /// The result.
         result: Outcome = "result",
     }

@@ -6,6 +6,12 @@ use std::{
 };
 
 use super::*;
+use kube_values::field::Severity;
+use machine_api::{
+    admission::Operation as ReviewOperation,
+    kind::{ApiVersion, Kind},
+    webhooks::{Endpoint, Webhook},
+};
 use machine_driver::{Code, Operation};
 
 /// A clock with a settable time.
@@ -45,21 +51,17 @@ fn touch_everything(metrics: &Metrics) {
     let url = url_pattern("https://api:443", "/api/v1/nodes/n");
     metrics.rest_client.latency.observe(&RestLatency { verb: "GET", url: &url }, Duration::from_millis(3));
     metrics.rest_client.requests.inc(&RestResult { code: "200", method: "GET", host: "api:443" });
-    let (webhook, kind) = (Webhook::Validate, ReviewedKind::Machine);
-    metrics.admission.requests.inc(&Reviewed {
-        webhook,
-        kind,
-        operation: ReviewedOperation::Create,
-        allowed: Allowed::No,
-    });
+    let (webhook, operation) = (Webhook::Admission(Endpoint::Validate), Some(ReviewOperation::Create));
+    metrics.admission.requests.inc(&Reviewed { webhook, kind: Some(Kind::Machine), operation, allowed: false });
     metrics.admission.duration.observe(&OfWebhook { webhook }, Duration::from_micros(90));
     metrics.admission.rules.inc(&RuleHit {
         rule: "STR-7",
-        level: RuleLevel::Deny,
-        kind: ReviewedKind::MachineDeployment,
-        operation: ReviewedOperation::Create,
+        level: Severity::Deny,
+        kind: Some(Kind::MachineDeployment),
+        operation,
     });
-    let conversion = Conversion { from: ApiVersion::V1alpha1, to: ApiVersion::V1beta1, result: Outcome::Success };
+    let conversion =
+        Conversion { from: Some(ApiVersion::V1alpha1), to: Some(ApiVersion::V1beta1), result: Outcome::Success };
     metrics.conversion.requests.inc(&conversion);
     metrics.conversion.duration.observe(&(), Duration::from_micros(90));
     metrics.certificate.expiry.set(&Certificate { name: "serving" }, 1.0);

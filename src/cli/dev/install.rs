@@ -5,9 +5,10 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use http::Request;
 use machine_api::{
-    admission::manifests::{Client, WebhookManifests},
-    crd::{Converter, CrdOptions, V1Beta1, definitions},
+    admission::manifests::WebhookManifests,
+    crd::{CrdOptions, V1Beta1, definitions},
     names,
+    webhooks::Client,
 };
 use serde_json::{Value, json};
 
@@ -27,7 +28,7 @@ const READY_WITHIN: Duration = Duration::from_secs(30);
 
 /// Applies definitions that serve v1beta1, and webhook configurations for a URL.
 pub(super) async fn manifests(client: &kube::Client, webhooks: &str) -> anyhow::Result<()> {
-    let options = CrdOptions { v1beta1: V1Beta1::Served(Converter::Url(webhooks.to_owned())), ..CrdOptions::default() };
+    let options = CrdOptions { v1beta1: V1Beta1::Served(Client::Url(webhooks.to_owned())), ..CrdOptions::default() };
     for definition in definitions(&options) {
         apply(client, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &definition).await?;
     }

@@ -6,7 +6,8 @@ use futures::FutureExt;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use mcm_metrics::{Metrics, Webhook};
+use machine_api::webhooks::Webhook;
+use mcm_metrics::Metrics;
 use rustls::{ClientConfig, RootCertStore, crypto::ring};
 use rustls_pki_types::{CertificateDer, ServerName, pem::PemObject};
 use serde_json::json;
@@ -65,13 +66,7 @@ impl Reviewer for Echo {
             let answer = |body: &[u8], read: Option<serde_json::Value>| Self::answer(&format!("{read:?}"), body);
             return Reply::Later(Lookup { read, answer: Box::new(answer) });
         }
-        let what = match webhook {
-            Webhook::Mutate => "mutate",
-            Webhook::Validate => "validate",
-            Webhook::ValidateStatus => "validate-status",
-            Webhook::Convert => "convert",
-        };
-        Self::answer(what, body).into()
+        Self::answer(webhook.name(), body).into()
     }
 }
 

@@ -68,16 +68,12 @@ impl Server {
         for name in &NOT_FORWARDED {
             headers.remove(name);
         }
-        Ok(Answer {
-            status: answered.status,
-            body: if answered.status == StatusCode::NOT_MODIFIED {
-                AnswerBody::Empty
-            } else {
-                AnswerBody::Stream(Body::new(body))
-            },
-            warnings: Vec::new(),
-            headers,
-        })
+        let body = if answered.status == StatusCode::NOT_MODIFIED {
+            AnswerBody::Empty
+        } else {
+            AnswerBody::Stream(Body::new(body))
+        };
+        Ok(Answer { headers, ..Answer::new(answered.status, body) })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use bytes::Bytes;
+use axum::body::Body;
 use http::{Method, Request, StatusCode, header};
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use crate::{
     access::{MASTERS, User},
     kinds::Served,
     object,
-    server::Server,
+    server::{Server, Source},
     store::{Collection, Stored},
 };
 use kube_protocol::options::Propagation;
@@ -51,17 +51,17 @@ impl Requests {
         content_type: &'static str,
         body: &Value,
     ) -> Result<(), Refusal> {
-        let bytes = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
+        let body = if body.is_null() { Body::empty() } else { Body::from(body.to_string()) };
         let request = Request::builder()
             .method(method)
             .uri(path)
             .header(header::CONTENT_TYPE, content_type)
             .header(header::USER_AGENT, "mcm-dev-helpers")
-            .body(bytes);
+            .body(body);
         // Stored names always result in a valid path.
         let Ok(request) = request else { return Ok(()) };
         let user = User::known("system:kube-controller-manager", [MASTERS.to_owned()]);
-        let (head, body) = self.server.answer(request, Ok(user)).await.into_parts();
+        let (head, body) = self.server.answer(request, Source::InProcess(user)).await.into_parts();
         if head.status.is_success() {
             return Ok(());
         }

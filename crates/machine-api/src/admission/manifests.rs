@@ -5,10 +5,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::Endpoint;
 use crate::{
     kind::{ApiVersion, Kind},
     names,
+    webhooks::{Client, Endpoint, Webhook},
 };
 
 /// Whether a field changed that rules read. The API server keeps requests that only change finalizers, owner references or managed fields.
@@ -16,20 +16,6 @@ pub(super) const CONTENT_CHANGED: &str = "object.?spec != oldObject.?spec || obj
 
 /// Whether the object is not being deleted. The API server keeps requests for objects that are.
 pub(super) const NOT_DELETING: &str = "!has(object.metadata.deletionTimestamp)";
-
-/// How the API server reaches this program.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Client {
-    /// Through a Service.
-    Service {
-        /// Its namespace.
-        namespace: String,
-        /// Its name.
-        name: String,
-    },
-    /// At an address, such as `https://127.0.0.1:9443`. For API servers that can't reach Services.
-    Url(String),
-}
 
 /// The namespaces whose objects are checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -209,7 +195,7 @@ impl WebhookManifests {
         let mut set = |key: &str, value: Value| webhook.insert(key.to_owned(), value);
         set("name", json!(name));
         set("admissionReviewVersions", json!(["v1"]));
-        set("clientConfig", self.client_config(endpoint));
+        set("clientConfig", self.client.config(Webhook::Admission(endpoint)));
         set("failurePolicy", json!(failure_policy.as_str()));
         set("matchPolicy", json!("Equivalent"));
         set("sideEffects", json!("None"));
@@ -233,15 +219,6 @@ impl WebhookManifests {
             set("matchConditions", Value::Array(conditions));
         }
         webhook
-    }
-
-    fn client_config(&self, endpoint: Endpoint) -> Value {
-        match &self.client {
-            Client::Service { namespace, name } => json!({
-                "service": { "namespace": namespace, "name": name, "path": endpoint.path(), "port": 443 }
-            }),
-            Client::Url(base) => json!({ "url": format!("{}{}", base.trim_end_matches('/'), endpoint.path()) }),
-        }
     }
 
     fn conditions(&self, conditions: &[(&str, &str)]) -> Vec<Value> {

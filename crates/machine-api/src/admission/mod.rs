@@ -31,40 +31,15 @@ use self::{
     refusal::Refusal,
     review::{Question, Request, Target},
 };
+pub use crate::webhooks::Endpoint;
 use crate::{
     defaulting::{DefaultingRequest, FinalizerDefault, default_patch},
-    names::webhook_path,
     validation::{
         Change, NoProviders, NoReferences, OwnerKey, Policy, Providers, References, User, ValidationRequest,
         controlling_owner, status_findings, validate, validate_child,
     },
 };
 use kube_values::json::Json;
-
-/// The webhooks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Endpoint {
-    /// Defaults.
-    Mutate,
-    /// Rules for the four kinds.
-    Validate,
-    /// Warnings about status writes; not installed by default.
-    ValidateStatus,
-}
-
-impl Endpoint {
-    /// All endpoints.
-    pub const ALL: [Self; 3] = [Self::Mutate, Self::Validate, Self::ValidateStatus];
-
-    /// The path that the webhook configurations name.
-    pub const fn path(self) -> &'static str {
-        match self {
-            Self::Mutate => webhook_path::MUTATE,
-            Self::Validate => webhook_path::VALIDATE,
-            Self::ValidateStatus => webhook_path::VALIDATE_STATUS,
-        }
-    }
-}
 
 /// The state of a review after the first step.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,6 +11,7 @@ use crate::{
     kind::{ApiVersion, Kind},
     names, schema,
     validation::Part,
+    webhooks::{Client, Webhook},
 };
 
 /// The options of the definitions.
@@ -29,23 +30,7 @@ pub enum V1Beta1 {
     #[default]
     NotServed,
     /// v1beta1 is served, and this webhook converts.
-    Served(Converter),
-}
-
-/// The address of the conversion webhook for the API server. The path is always `/convert`. The process that serves the webhook writes the CA bundle.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Converter {
-    /// A Service inside the cluster.
-    Service {
-        /// The namespace of the Service.
-        namespace: String,
-        /// The name of the Service.
-        name: String,
-        /// The port of the Service.
-        port: u16,
-    },
-    /// A base URL, for API servers that can't reach Services.
-    Url(String),
+    Served(Client),
 }
 
 /// The oldest API server that the definitions are for.
@@ -187,19 +172,13 @@ fn definition(listing: &Listing, options: &CrdOptions) -> Value {
 }
 
 fn conversion(v1beta1: &V1Beta1) -> Value {
-    let client_config = match v1beta1 {
-        V1Beta1::NotServed => return json!({"strategy": "None"}),
-        V1Beta1::Served(Converter::Service { namespace, name, port }) => {
-            json!({"service": {"namespace": namespace, "name": name, "port": port, "path": names::webhook_path::CONVERT}})
-        }
-        V1Beta1::Served(Converter::Url(base)) => {
-            json!({"url": format!("{}{}", base.trim_end_matches('/'), names::webhook_path::CONVERT)})
-        }
-    };
-    json!({
-        "strategy": "Webhook",
-        "webhook": {"clientConfig": client_config, "conversionReviewVersions": ["v1"]},
-    })
+    match v1beta1 {
+        V1Beta1::NotServed => json!({"strategy": "None"}),
+        V1Beta1::Served(client) => json!({
+            "strategy": "Webhook",
+            "webhook": {"clientConfig": client.config(Webhook::Convert), "conversionReviewVersions": ["v1"]},
+        }),
+    }
 }
 
 fn subresources(listing: &Listing, version: ApiVersion) -> Value {

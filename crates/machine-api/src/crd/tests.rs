@@ -164,11 +164,11 @@ fn v1beta1_is_defined_but_not_served_by_default() {
 
 #[rstest]
 #[case::by_service(
-    Converter::Service { namespace: "garden".into(), name: "mcm".into(), port: 443 },
+    Client::Service { namespace: "garden".into(), name: "mcm".into() },
     json!({"service": {"namespace": "garden", "name": "mcm", "port": 443, "path": "/convert"}})
 )]
-#[case::by_url(Converter::Url("https://127.0.0.1:9443/".into()), json!({"url": "https://127.0.0.1:9443/convert"}))]
-fn a_served_v1beta1_names_its_converter(#[case] converter: Converter, #[case] client_config: Value) {
+#[case::by_url(Client::Url("https://127.0.0.1:9443/".into()), json!({"url": "https://127.0.0.1:9443/convert"}))]
+fn a_served_v1beta1_names_its_converter(#[case] converter: Client, #[case] client_config: Value) {
     let options = CrdOptions { v1beta1: V1Beta1::Served(converter), ..CrdOptions::default() };
     for definition in definitions(&options) {
         assert_eq!(definition["spec"]["versions"][1]["served"], true);

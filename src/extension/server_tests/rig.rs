@@ -73,7 +73,7 @@ impl Reviews for Server {
 }
 
 pub(super) struct Rig {
-    pub(super) pipeline: Pipeline,
+    pub(super) extension: ExtensionServer,
     pub(super) server: Arc<Server>,
     pub(super) proxies: Pki,
     pub(super) metrics: Metrics,
@@ -103,7 +103,7 @@ impl Rig {
         let log = AuditLog::File(folder.path().join("audit.log"));
         let (audit, writer) = Audit::open(&log, metrics.clone()).unwrap();
         let open = OpenPaths::parse(&["/healthz", "/livez", "/readyz"].map(str::to_owned)).unwrap();
-        let pipeline = Pipeline::new(PipelineParts {
+        let extension = ExtensionServer::new(ExtensionParts {
             authentication: Authentication {
                 config: Arc::clone(&config),
                 tokens: TokenReviewer::new(
@@ -130,11 +130,11 @@ impl Rig {
             clock: Arc::new(|| NOW.parse().unwrap()),
             entropy: Arc::new(|| 7),
         });
-        Self { pipeline, server, proxies, metrics, log: Some((folder, writer)) }
+        Self { extension, server, proxies, metrics, log: Some((folder, writer)) }
     }
 
     pub(super) fn open(self) -> Self {
-        assert!(self.pipeline.open(Registry::new(vec![TestView::served()]), Box::new(|| None)));
+        assert!(self.extension.open(Registry::new(vec![TestView::served()]), Box::new(|| None)));
         self
     }
 
@@ -159,7 +159,7 @@ impl Rig {
         let mut request = request.body(Body::from(body.to_owned())).unwrap();
         let chain = if known { self.proxy() } else { Vec::new() };
         request.extensions_mut().insert(Peer::new(SocketAddr::from(([10, 0, 0, 1], 1)), chain));
-        let response = self.pipeline.answer(request).await;
+        let response = self.extension.answer(request).await;
         let (head, body) = response.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
         Told { code: head.status.as_u16(), headers: head.headers, body }

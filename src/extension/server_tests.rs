@@ -1,6 +1,6 @@
 //! The whole server in process: every request from head to answer, without a socket.
 
-#[path = "pipeline_tests/rig.rs"]
+#[path = "server_tests/rig.rs"]
 mod rig;
 
 use std::{
@@ -159,7 +159,7 @@ async fn two_users_on_one_connection_are_two() {
     for (user, code) in [("reader", 200), ("alice", 403), ("reader", 200)] {
         let mut request = Request::get(VIEWS).header("x-remote-user", user).body(Body::empty()).unwrap();
         request.extensions_mut().insert(peer.clone());
-        assert_eq!(rig.pipeline.answer(request).await.status(), code, "{user}");
+        assert_eq!(rig.extension.answer(request).await.status(), code, "{user}");
     }
 }
 
@@ -193,7 +193,7 @@ async fn impersonation_through_the_proxy_is_a_mistake() {
 async fn th_44_a_panic_in_one_view_harms_nobody_else() {
     let rig = Rig::new();
     let told = rig.get("reader", &format!("{VIEWS}/panic")).await;
-    assert_eq!((told.code, told.text().trim()), (500, PANIC));
+    assert_eq!((told.code, told.text().trim()), (500, pipeline::PANIC));
     assert_eq!(told.header("content-type"), "text/plain; charset=utf-8");
     assert_eq!(rig.get("reader", &format!("{VIEWS}/a")).await.code, 200);
     assert!(rig.metrics.render().unwrap().contains("mcm_panics_total{view=\"testviews\"} 1"));
@@ -250,7 +250,7 @@ async fn th_03_a_body_without_an_end_is_cut_off() {
     });
     let mut request = Request::post(VIEWS).header("x-remote-user", "reader").body(Body::from_stream(endless)).unwrap();
     request.extensions_mut().insert(Peer::new(SocketAddr::from(([10, 0, 0, 1], 1)), rig.proxy()));
-    let response = rig.pipeline.answer(request).await;
+    let response = rig.extension.answer(request).await;
     let chunks = read.load(Ordering::SeqCst);
     assert!(response.status() == 413 && chunks <= 3 * 16 + 1, "{} after {chunks} chunks", response.status());
 }
@@ -321,7 +321,7 @@ async fn before_the_views_are_there_nothing_is_missing_for_good() {
         assert_eq!((told.code, told.header("retry-after")), (503, "1"), "{path}");
     }
     assert_eq!(rig.get("anonymous", "/livez").await.code, 200);
-    rig.pipeline.parts.checks.reachability.confirm();
+    rig.extension.parts.checks.reachability.confirm();
     assert!(rig.get("anonymous", "/readyz").await.text().contains("[-]informer-sync"));
     let rig = rig.open();
     assert_eq!(
@@ -335,7 +335,7 @@ async fn readiness_says_what_is_missing() {
     let rig = Rig::new();
     let told = rig.get("anonymous", "/readyz").await;
     assert!(told.code == 500 && told.text().contains("[-]control-api failed: reason withheld"), "{}", told.text());
-    rig.pipeline.parts.checks.reachability.confirm();
+    rig.extension.parts.checks.reachability.confirm();
     let told = rig.get("anonymous", "/readyz?verbose").await;
     assert!(told.code == 200 && told.text().starts_with("[+]ping ok\n"), "{}", told.text());
 }
