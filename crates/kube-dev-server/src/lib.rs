@@ -52,6 +52,7 @@ mod store;
 mod strategic;
 #[cfg(test)]
 mod testing;
+mod tls_pool;
 mod watch;
 mod webhook_client;
 mod write;
