@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, pin::pin, sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use kube::runtime::watcher;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::{Common, clusters::Clusters};
@@ -16,7 +16,7 @@ use controller_runtime::{
     definitions::{changes, hollow_in},
     error::ApiError,
     gate::Gate,
-    objects::CALL_TIMEOUT,
+    objects::call,
     supervisor::{Stage, Supervisor},
     watch::{WatchHealth, Watches},
 };
@@ -102,13 +102,7 @@ async fn report_views(health: Health, watches: Watches, stop: CancellationToken)
 async fn report_server(client: kube::Client, check: Check, stop: CancellationToken) {
     let forever = async {
         loop {
-            let asked = Instant::now();
-            let answer = tokio::time::timeout(CALL_TIMEOUT, client.apiserver_version()).await;
-            let silence = match answer {
-                Ok(Ok(_)) => None,
-                Ok(Err(error)) => Some(ApiError::from(error).to_string()),
-                Err(_) => Some(format!("no answer within {:?}", asked.elapsed())),
-            };
+            let silence = call(client.apiserver_version()).await.err().map(|error| error.to_string());
             set(&check, silence.as_deref());
             sleep(REQUEST_PERIOD).await;
         }
@@ -295,6 +289,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use controller_runtime::objects::CALL_TIMEOUT;
 
     fn watch(synced: bool, last_error: Option<&str>, undecodable: usize) -> WatchHealth {
         WatchHealth {

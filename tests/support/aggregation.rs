@@ -12,11 +12,9 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     KeyPair, KeyUsagePurpose,
 };
-use rustls::{ClientConfig, RootCertStore};
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject};
 use serde_json::{Value, json};
+use tls_client::{Identity, Trust, certificates, private_key};
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 
 use super::{
     manager::{TestManager, mcm},
@@ -184,28 +182,15 @@ impl Caller {
             .await
             .json();
         let bundle = decoded(&secret["data"]["ca.crt"]);
-        let mut roots = RootCertStore::empty();
-        for authority in CertificateDer::pem_slice_iter(bundle.as_bytes()) {
-            roots.add(authority.expect("a certificate")).expect("an authority");
-        }
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .expect("protocol versions")
-            .with_root_certificates(roots);
-        let config = match holder {
-            None => builder.with_no_client_auth(),
-            Some(holder) => {
-                let chain = CertificateDer::pem_slice_iter(holder.certificate.as_bytes());
-                let key = PrivateKeyDer::from_pem_slice(holder.key.as_bytes()).expect("a key");
-                let chain = chain.collect::<Result<Vec<_>, _>>().expect("a certificate");
-                builder.with_client_auth_cert(chain, key).expect("they belong together")
-            }
-        };
+        let identity = holder.map(|holder| Identity {
+            chain: certificates(holder.certificate.as_bytes()).expect("a certificate"),
+            key: private_key(holder.key.as_bytes()).expect("a key"),
+        });
+        let trust = Trust::authorities(bundle.as_bytes()).expect("authorities");
+        let config = tls_client::config(trust, identity).expect("they belong together");
         let stream = TcpStream::connect(("127.0.0.1", port)).await.expect("connections are accepted");
         let name = format!("machine-controller-manager.{}.svc", namespace.name);
-        let name = ServerName::try_from(name).expect("a name");
-        let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await.expect("a handshake");
+        let stream = tls_client::handshake(stream, &name, Arc::new(config)).await.expect("a handshake");
         let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.expect("HTTP");
         tokio::spawn(connection);
         Self(sender)

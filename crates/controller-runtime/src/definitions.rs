@@ -15,7 +15,7 @@ use kube::{
 };
 use serde_json::Value;
 
-use super::{error::ApiError, objects::CALL_TIMEOUT};
+use super::{error::ApiError, objects::call};
 use machine_api::{
     kind::Kind,
     names::{GROUP, V1ALPHA1},
@@ -72,8 +72,7 @@ fn name_of(kind: Kind) -> String {
 pub async fn hollow_in(client: &kube::Client, kind: Kind) -> Result<Option<String>, ApiError> {
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     let name = name_of(kind);
-    let read = tokio::time::timeout(CALL_TIMEOUT, definitions.get(&name)).await;
-    let definition = read.map_err(|_| ApiError::TimedOut(CALL_TIMEOUT))??;
+    let definition = call(definitions.get(&name)).await?;
     let definition = serde_json::to_value(definition).map_err(|error| ApiError::Other(error.to_string()))?;
     Ok(hollow(&definition))
 }

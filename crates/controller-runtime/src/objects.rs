@@ -14,7 +14,7 @@ use kube::Resource;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-pub use self::requests::{ApiServer, CALL_TIMEOUT, in_time};
+pub use self::requests::{ApiServer, CALL_TIMEOUT, call, in_time};
 use super::{
     error::ApiError,
     gate::Gate,

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::{
     clients::{Cluster, Purpose},
     error::{ApiError, chain},
-    objects::CALL_TIMEOUT,
+    objects::call,
 };
 use machine_api::names;
 
@@ -246,9 +246,7 @@ impl Preflight {
         };
         let reviews = kube::Api::<SelfSubjectAccessReview>::all(self.client.clone());
         let parameters = kube::api::PostParams::default();
-        let answer = tokio::time::timeout(CALL_TIMEOUT, reviews.create(&parameters, &review))
-            .await
-            .map_err(|_| ApiError::TimedOut(CALL_TIMEOUT))??;
+        let answer = call(reviews.create(&parameters, &review)).await?;
         Ok(answer.status.is_some_and(|status| status.allowed))
     }
 
@@ -256,10 +254,7 @@ impl Preflight {
         let request = http::Request::get(path)
             .body(Vec::new())
             .map_err(|error| ApiError::Other(format!("request for {path}: {error}")))?;
-        tokio::time::timeout(CALL_TIMEOUT, self.client.request::<T>(request))
-            .await
-            .map_err(|_| ApiError::TimedOut(CALL_TIMEOUT))?
-            .map_err(ApiError::from)
+        call(self.client.request::<T>(request)).await
     }
 
     fn unanswered(&self, what: &'static str, error: ApiError) -> PreflightError {

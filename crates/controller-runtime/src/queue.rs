@@ -65,6 +65,7 @@ pub struct WorkQueue<K> {
     name: &'static str,
     metrics: QueueMetrics,
     rest: Duration,
+    longest_backoff: Duration,
     state: Mutex<State<K>>,
     work: Notify,
     timer: Notify,
@@ -77,6 +78,7 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
             name,
             metrics,
             rest: Duration::ZERO,
+            longest_backoff: LONGEST_BACKOFF,
             state: Mutex::new(State::default()),
             work: Notify::new(),
             timer: Notify::new(),
@@ -87,6 +89,13 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
     #[must_use]
     pub fn resting(mut self, rest: Duration) -> Self {
         self.rest = rest;
+        self
+    }
+
+    /// Sets the longest pause after a failure, for keys whose pass must follow soon after an outage.
+    #[must_use]
+    pub fn retrying_within(mut self, longest_backoff: Duration) -> Self {
+        self.longest_backoff = longest_backoff;
         self
     }
 
@@ -229,7 +238,7 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
             Outcome::Retry(error) | Outcome::Refused(error) => {
                 self.metrics.retried();
                 let failures = state.failures.entry(key.clone()).or_insert(0);
-                let delay = outcome.backoff(*failures).unwrap_or_default();
+                let delay = outcome.backoff(*failures).unwrap_or_default().min(self.longest_backoff);
                 *failures = failures.saturating_add(1);
                 tracing::debug!(queue = self.name, ?delay, error, "retry");
                 wake_timer = state.schedule(key.clone(), Instant::now() + delay);
@@ -361,6 +370,18 @@ mod tests {
         assert!(passes.len() > 100, "{} passes", passes.len());
         let longest = passes.windows(2).map(|two| two[1].1.saturating_sub(two[0].1)).max().unwrap();
         assert!(longest <= Duration::from_secs(301), "{longest:?}");
+        rig.shutdown.cancel();
+        rig.worker.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_queue_may_bound_the_pause_after_failures() {
+        let queue = WorkQueue::for_tests("test").retrying_within(Duration::from_secs(1));
+        let rig = rig_of(queue, |_| Outcome::Retry("no".to_owned()));
+        rig.queue.add("a".to_owned());
+        tokio::time::sleep(Duration::from_secs(110)).await;
+        let passes = rig.passes.lock().unwrap().len();
+        assert!((100..120).contains(&passes), "{passes} passes");
         rig.shutdown.cancel();
         rig.worker.await.unwrap();
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIResourceList;
 use tokio::time::Instant;
 
-use super::{definitions::hollow_in, error::ApiError, objects::CALL_TIMEOUT};
+use super::{definitions::hollow_in, error::ApiError, objects::call};
 use machine_api::{
     kind::{ApiVersion, Kind},
     names,
@@ -129,11 +129,8 @@ impl StorageVersions {
             .header(http::header::ACCEPT, "application/json")
             .body(Vec::new())
             .map_err(|error| ApiError::Other(error.to_string()))?;
-        tokio::time::timeout(CALL_TIMEOUT, self.client.request::<APIResourceList>(request))
-            .await
-            .map_err(|_| ApiError::TimedOut(CALL_TIMEOUT))?
-            .map(|served| version_to_read(kind, &served))
-            .map_err(ApiError::from)
+        let served = call(self.client.request::<APIResourceList>(request)).await?;
+        Ok(version_to_read(kind, &served))
     }
 }
 

@@ -13,12 +13,11 @@ use std::{
 };
 
 use hyper_util::rt::TokioIo;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _};
+use tls_client::{Identity, TlsError, Trust};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpStream, UnixStream},
 };
-use tokio_rustls::TlsConnector;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::address::Address;
@@ -99,10 +98,9 @@ pub async fn connect(address: &Address, files: Option<&TlsFiles>) -> Result<Chan
             Address::Unix(path) => over(unix(path).await?).await,
             Address::Plain(address) => over(tcp(address).await?).await,
             Address::Tls { host, port } => {
-                let connector = TlsConnector::from(Arc::new(tls(files.ok_or(ConnectError::NoTlsFiles)?)?));
-                let name = ServerName::try_from(host.clone())
-                    .map_err(|_| ConnectError::Untrusted(format!("{host:?} is no name of a host")))?;
-                over(connector.connect(name, tcp((host.as_str(), *port)).await?).await?).await
+                let config = tls(files.ok_or(ConnectError::NoTlsFiles)?)?;
+                let stream = tcp((host.as_str(), *port)).await?;
+                over(tls_client::handshake(stream, host, Arc::new(config)).await?).await
             }
         }
     };
@@ -174,30 +172,20 @@ pub(crate) fn peer_is_ours(peer: u32, ours: u32) -> Result<(), String> {
 /// # Errors
 /// Which file can't be used.
 pub fn tls(files: &TlsFiles) -> Result<rustls::ClientConfig, ConnectError> {
-    let wrong = |file: &Path, why: String| ConnectError::File { file: file.to_owned(), why };
-    let mut roots = rustls::RootCertStore::empty();
-    for certificate in certificates(&files.ca)? {
-        roots.add(certificate).map_err(|error| wrong(&files.ca, error.to_string()))?;
-    }
-    let chain = certificates(&files.certificate)?;
-    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| wrong(&files.key, error.to_string()))?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| ConnectError::Untrusted(error.to_string()))?
-        .with_root_certificates(roots)
-        .with_client_auth_cert(chain, key)
-        .map_err(|error| wrong(&files.certificate, error.to_string()))?;
+    let trust = parsed(&files.ca, Trust::authorities)?;
+    let chain = parsed(&files.certificate, tls_client::certificates)?;
+    let key = parsed(&files.key, tls_client::private_key)?;
+    let config = tls_client::config(trust, Some(Identity { chain, key }));
+    let mut config =
+        config.map_err(|error| ConnectError::File { file: files.certificate.clone(), why: error.to_string() })?;
     config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(config)
 }
 
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, ConnectError> {
-    let wrong = |why: String| ConnectError::File { file: file.to_owned(), why };
-    let read: Result<Vec<_>, _> =
-        CertificateDer::pem_file_iter(file).map_err(|error| wrong(error.to_string()))?.collect();
-    let read = read.map_err(|error| wrong(error.to_string()))?;
-    if read.is_empty() { Err(wrong("there is no certificate in it".to_owned())) } else { Ok(read) }
+fn parsed<T>(file: &Path, parse: fn(&[u8]) -> Result<T, TlsError>) -> Result<T, ConnectError> {
+    let read = std::fs::read(file).map_err(|error| error.to_string());
+    let parsed = read.and_then(|pem| parse(&pem).map_err(|error| error.to_string()));
+    parsed.map_err(|why| ConnectError::File { file: file.to_owned(), why })
 }
 
 /// A gRPC channel over one stream. It never reconnects by itself, because the identity of the peer must be verified for each connection.

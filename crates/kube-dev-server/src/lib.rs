@@ -54,6 +54,7 @@ mod strategic;
 mod table;
 #[cfg(test)]
 mod testing;
+mod tls_pool;
 mod watch;
 mod webhook_client;
 mod write;

@@ -11,7 +11,7 @@ use std::{
 
 use axum::body::Body;
 use http::{Request, Response, header, request::Parts};
-use rustls::{RootCertStore, ServerConfig, crypto::ring, server::WebPkiClientVerifier};
+use rustls::{ServerConfig, crypto::ring, server::WebPkiClientVerifier};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
@@ -121,8 +121,7 @@ pub(super) fn acceptor(
 ) -> Result<TlsAcceptor, ListenError> {
     let failed = |error: String| ListenError::Tls(error);
     let provider = Arc::new(ring::default_provider());
-    let mut roots = RootCertStore::empty();
-    roots.add(clients.clone()).map_err(|error| failed(error.to_string()))?;
+    let roots = tls_client::roots(std::slice::from_ref(clients)).map_err(|error| failed(error.to_string()))?;
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
         .allow_unauthenticated()
         .build()

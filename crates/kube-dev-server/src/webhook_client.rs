@@ -9,32 +9,27 @@ use std::{
     time::Duration,
 };
 
-use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use http::{Request, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::client::conn::http1::SendRequest;
-use hyper_util::rt::TokioIo;
-use rustls::{ClientConfig, RootCertStore, crypto::ring};
-use rustls_pki_types::{CertificateDer, ServerName, pem::PemObject};
 use serde_json::Value;
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
+use tls_client::TlsError;
+
+use crate::tls_pool::{Pool, Remote, innermost, pool};
 
 /// The most bytes of an answer.
 const ANSWER_LIMIT: usize = 8 * 1024 * 1024;
-/// The most idle connections of a webhook.
-const MAX_IDLE: usize = 8;
+/// The longest time that connecting may take. The timeout of a webhook is shorter, or as long.
+const CONNECT: Duration = Duration::from_secs(30);
 
 /// A webhook in this process. It gets path and body, and returns status and body.
 pub type InProcess = Arc<dyn Fn(&str, &[u8]) -> (u16, Vec<u8>) + Send + Sync>;
 
-type Idle = HashMap<(String, String), Vec<SendRequest<Full<Bytes>>>>;
-
 /// Calls webhooks.
 #[derive(Default)]
 pub(super) struct WebhookClient {
-    idle: Mutex<Idle>,
+    /// Connections, by the authority of the webhook and its `caBundle`.
+    pools: Mutex<HashMap<(String, String), Pool>>,
     /// The webhooks in this process by the `host:port` of their URL or the `namespace/name` of their Service.
     in_process: Mutex<HashMap<String, InProcess>>,
     /// The ports of this server.
@@ -87,42 +82,34 @@ impl WebhookClient {
         timeout: Duration,
     ) -> Result<(StatusCode, Bytes), String> {
         check_address(address, &self.own_ports.lock().unwrap_or_else(PoisonError::into_inner))?;
-        let key = (address.authority.clone(), bundle.to_owned());
         let path = if address.path.contains('?') { "" } else { &*format!("?timeout={}s", timeout.as_secs().max(1)) };
-        let request = || {
-            Request::post(format!("{}{path}", address.path))
-                .header(header::HOST, &address.authority)
-                .header(header::CONTENT_TYPE, "application/json")
-                .header(header::ACCEPT, "application/json")
-                .body(Full::new(body.clone()))
-                .map_err(|error| error.to_string())
-        };
-        // The server may have closed an idle connection, so an error on it is ignored. Only an error on a new connection counts.
-        loop {
-            let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&key).and_then(Vec::pop);
-            let (mut connection, is_new) = match idle {
-                Some(connection) => (connection, false),
-                None => (connect(address, bundle).await?, true),
-            };
-            if connection.ready().await.is_err() && !is_new {
-                continue;
-            }
-            let answered = connection.send_request(request()?).await;
-            let answer = match answered {
-                Err(_) if !is_new => continue,
-                Err(error) => return Err(error.to_string()),
-                Ok(answer) => answer,
-            };
-            let status = answer.status();
-            let bytes =
-                Limited::new(answer.into_body(), ANSWER_LIMIT).collect().await.map_err(|error| error.to_string())?;
-            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-            let waiting = idle.entry(key).or_default();
-            if waiting.len() < MAX_IDLE {
-                waiting.push(connection);
-            }
-            return Ok((status, bytes.to_bytes()));
+        let request = Request::post(format!("https://{}{}{path}", address.authority, address.path))
+            .header(header::CONTENT_TYPE, "application/json")
+            .header(header::ACCEPT, "application/json")
+            .body(Full::new(body))
+            .map_err(|error| error.to_string())?;
+        let answer = self.pool(address, bundle)?.request(request).await.map_err(|error| innermost(&error))?;
+        let status = answer.status();
+        let bytes =
+            Limited::new(answer.into_body(), ANSWER_LIMIT).collect().await.map_err(|error| error.to_string())?;
+        Ok((status, bytes.to_bytes()))
+    }
+
+    fn pool(&self, address: &Address, bundle: &str) -> Result<Pool, String> {
+        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (address.authority.clone(), bundle.to_owned());
+        if let Some(pool) = pools.get(&key) {
+            return Ok(pool.clone());
         }
+        let remote = Remote { address: &address.authority, name: &address.host, bundle, within: CONNECT };
+        let pool = pool(&remote, None).map_err(|error| match error {
+            TlsError::Empty => {
+                "tls: failed to verify certificate: x509: certificate signed by unknown authority".to_owned()
+            }
+            TlsError::Unusable(why) => format!("caBundle: {why}"),
+        })?;
+        pools.insert(key, pool.clone());
+        Ok(pool)
     }
 }
 
@@ -158,37 +145,6 @@ fn check_address(address: &Address, own_ports: &BTreeSet<u16>) -> Result<(), Str
         return Err(format!("{} is the development server itself; it does not call itself", address.authority));
     }
     Ok(())
-}
-
-async fn connect(address: &Address, bundle: &str) -> Result<SendRequest<Full<Bytes>>, String> {
-    let mut roots = RootCertStore::empty();
-    let pem = BASE64_STANDARD.decode(bundle).map_err(|error| format!("caBundle: {error}"))?;
-    for certificate in CertificateDer::pem_slice_iter(&pem) {
-        let certificate = certificate.map_err(|error| format!("caBundle: {error}"))?;
-        roots.add(certificate).map_err(|error| format!("caBundle: {error}"))?;
-    }
-    if roots.is_empty() {
-        return Err("tls: failed to verify certificate: x509: certificate signed by unknown authority".to_owned());
-    }
-    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let stream = TcpStream::connect(&address.authority)
-        .await
-        .map_err(|error| format!("dial tcp {}: {error}", address.authority))?;
-    stream.set_nodelay(true).map_err(|error| error.to_string())?;
-    let name = ServerName::try_from(address.host.clone()).map_err(|error| error.to_string())?;
-    let stream =
-        TlsConnector::from(Arc::new(config)).connect(name, stream).await.map_err(|error| format!("tls: {error}"))?;
-    let (sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
-    tokio::spawn(async move {
-        // The request on the connection returns the error.
-        let _ = connection.await;
-    });
-    Ok(sender)
 }
 
 #[cfg(test)]

@@ -8,15 +8,15 @@ use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use machine_api::webhooks::Webhook;
 use mcm_metrics::Metrics;
-use rustls::{ClientConfig, RootCertStore, crypto::ring};
-use rustls_pki_types::{CertificateDer, ServerName, pem::PemObject};
+use rustls::ClientConfig;
 use serde_json::json;
+use tls_client::Trust;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     task::JoinHandle,
 };
-use tokio_rustls::{TlsConnector, client::TlsStream};
+use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 use crate::server::{
@@ -194,15 +194,7 @@ pub(super) async fn get_on(mut stream: TcpStream, path: &str) -> (u16, String) {
 }
 
 pub(super) fn client_config(bundle: &[u8], alpn: &str) -> ClientConfig {
-    let mut roots = RootCertStore::empty();
-    for authority in CertificateDer::pem_slice_iter(bundle) {
-        roots.add(authority.unwrap()).unwrap();
-    }
-    let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+    let mut config = tls_client::config(Trust::authorities(bundle).unwrap(), None).unwrap();
     config.alpn_protocols = vec![alpn.as_bytes().to_vec()];
     config
 }
@@ -221,8 +213,7 @@ pub(super) async fn connect_as(
     config: ClientConfig,
     name: &'static str,
 ) -> std::io::Result<TlsStream<TcpStream>> {
-    let stream = TcpStream::connect(address).await?;
-    TlsConnector::from(Arc::new(config)).connect(ServerName::try_from(name).unwrap(), stream).await
+    tls_client::handshake(TcpStream::connect(address).await?, name, Arc::new(config)).await
 }
 
 /// An HTTP/1.1 connection on which a test writes what it likes.

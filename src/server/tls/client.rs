@@ -11,7 +11,7 @@ use arc_swap::ArcSwap;
 use jiff::Timestamp;
 use kube_listener::PeerCertificates;
 use rustls::{
-    DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme,
+    DigitallySignedStruct, DistinguishedName, Error, SignatureScheme,
     client::danger::HandshakeSignatureValid,
     crypto::{WebPkiSupportedAlgorithms, ring, verify_tls12_signature, verify_tls13_signature},
     server::{
@@ -19,7 +19,7 @@ use rustls::{
         danger::{ClientCertVerified, ClientCertVerifier},
     },
 };
-use rustls_pki_types::{CertificateDer, UnixTime, pem::PemObject};
+use rustls_pki_types::{CertificateDer, UnixTime};
 
 /// Takes any certificate whose key the caller holds, or none.
 #[derive(Debug)]
@@ -118,16 +118,8 @@ impl Authorities {
     /// # Errors
     /// With what is wrong: no certificate at all, or one that can't be read.
     pub fn from_pem(pem: &[u8]) -> Result<Self, String> {
-        let mut roots = RootCertStore::empty();
-        let mut certificates = Vec::new();
-        for certificate in CertificateDer::pem_slice_iter(pem) {
-            let certificate = certificate.map_err(|error| error.to_string())?;
-            roots.add(certificate.clone()).map_err(|error| error.to_string())?;
-            certificates.push(certificate);
-        }
-        if certificates.is_empty() {
-            return Err("there is no certificate in it".to_owned());
-        }
+        let certificates = tls_client::certificates(pem).map_err(|error| error.to_string())?;
+        let roots = tls_client::roots(&certificates).map_err(|error| error.to_string())?;
         let provider = Arc::new(ring::default_provider());
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
             .build()
@@ -178,7 +170,7 @@ mod tests {
     };
     use rstest::rstest;
     use rustls::{
-        ClientConfig, ClientConnection, ServerConfig, ServerConnection, SupportedProtocolVersion,
+        ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection, SupportedProtocolVersion,
         client::ResolvesClientCert, crypto::ring::sign::any_supported_type, sign::CertifiedKey, version,
     };
     use rustls_pki_types::PrivateKeyDer;

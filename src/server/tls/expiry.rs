@@ -10,10 +10,10 @@ use kube::{
     Client,
     runtime::events::{Event, EventType, Recorder, Reporter},
 };
-use tokio_util::sync::CancellationToken;
 use tracing::{debug, error};
 
-use super::{Shared, WallClock, calls::call, resolver::Validity};
+use super::{resolver::Validity, shared::Shared};
+use controller_runtime::objects::call;
 use machine_api::names::REASON_CERTIFICATE_NOT_RENEWED;
 
 /// A certificate should have been renewed months before so little of its life is left.
@@ -82,13 +82,13 @@ impl Audience {
     }
 }
 
-/// Looks at the certificate in use until `shutdown`.
-pub(super) async fn run(shared: Shared, clock: WallClock, audience: Option<Audience>, shutdown: CancellationToken) {
+/// Looks at the certificate in use from time to time.
+pub(super) async fn follow(shared: &Shared, audience: Option<Audience>) {
     let mut told: Option<Timestamp> = None;
     let mut was_valid = true;
     loop {
         if let Some(validity) = shared.serving.validity() {
-            let now = (clock)();
+            let now = (shared.clock)();
             let Validity { from, until } = validity;
             let concern = concern(validity, now);
             let note = match concern {
@@ -102,7 +102,7 @@ pub(super) async fn run(shared: Shared, clock: WallClock, audience: Option<Audie
             let is_valid = matches!(concern, Concern::None | Concern::EndsSoon);
             match &note {
                 Some(note) if !is_valid => shared.certificate_is_not_valid(note),
-                _ if !was_valid => shared.certificate_is_valid_again(),
+                _ if !was_valid => shared.loaded.pass(),
                 _ => {}
             }
             was_valid = is_valid;
@@ -119,10 +119,7 @@ pub(super) async fn run(shared: Shared, clock: WallClock, audience: Option<Audie
                 Some(_) => {}
             }
         }
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            () = tokio::time::sleep(LOOK) => {}
-        }
+        tokio::time::sleep(LOOK).await;
     }
 }
 

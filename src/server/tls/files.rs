@@ -6,10 +6,9 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
-use super::{Shared, material::KeyPair};
+use super::{material::KeyPair, shared::Shared};
 
 /// How often the files are read.
 pub const POLL_INTERVAL: Duration = Duration::from_secs(10);
@@ -49,13 +48,8 @@ impl PairFiles {
         Ok((read(&self.certificate, certificate).await?, read(&self.key, key).await?))
     }
 
-    /// Reads them again and again until `shutdown`, and hands over what has changed: a pair, or why there is none.
-    pub(super) async fn follow(
-        self,
-        interval: Duration,
-        shutdown: CancellationToken,
-        mut take: impl FnMut(Result<KeyPair, String>),
-    ) {
+    /// Reads them again and again, and hands over what has changed: a pair, or why there is none.
+    pub(super) async fn follow(&self, interval: Duration, mut take: impl FnMut(Result<KeyPair, String>)) {
         let mut last: Option<Finding> = None;
         loop {
             let found = self.read().await;
@@ -66,16 +60,13 @@ impl PairFiles {
                 }));
                 last = Some(found);
             }
-            tokio::select! {
-                () = tokio::time::sleep(interval) => {}
-                () = shutdown.cancelled() => return,
-            }
+            tokio::time::sleep(interval).await;
         }
     }
 }
 
-/// Serves the pair in the files until `shutdown`.
-pub(super) async fn run(files: PairFiles, interval: Duration, shared: Shared, shutdown: CancellationToken) {
+/// Serves the pair in the files.
+pub(super) async fn follow(files: &PairFiles, interval: Duration, shared: &Shared) {
     let take = |found: Result<KeyPair, String>| match found
         .and_then(|pair| shared.load(&pair).map_err(|error| error.to_string()))
     {
@@ -86,5 +77,5 @@ pub(super) async fn run(files: PairFiles, interval: Duration, shared: Shared, sh
             shared.certificate_is_missing(&why);
         }
     };
-    files.follow(interval, shutdown, take).await;
+    files.follow(interval, take).await;
 }

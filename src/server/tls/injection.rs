@@ -5,15 +5,11 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
-use futures::{
-    StreamExt,
-    stream::{self, BoxStream},
-};
-use jiff::Timestamp;
+use futures::StreamExt;
 use kube::{
     Api, Client,
     api::{ApiResource, DynamicObject, Patch, PatchParams},
@@ -21,18 +17,15 @@ use kube::{
     runtime::{WatchStreamExt, watcher::watch_object},
 };
 use serde_json::Value;
-use tokio::{sync::watch, time::Instant};
-use tokio_util::sync::CancellationToken;
+use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
 
 use super::{
-    Entropy, Shared, WallClock,
     bundle::{Haste, TargetKind, Verdict, url_hosts, verdict},
-    calls::{back_off, call},
     contest::{Contest, Meaning},
-    plan::Published,
+    shared::{Shared, Subject, locked},
 };
-use controller_runtime::error::ApiError;
+use controller_runtime::{error::ApiError, objects::call, queue::Outcome};
 use machine_api::names;
 
 /// How long a bundle that is not ours but usable is left alone: the Secret it was made from may be about to arrive.
@@ -97,8 +90,10 @@ impl std::fmt::Display for Target {
 }
 
 /// What is known of a target.
+#[derive(Default)]
 enum Sight {
     /// Nothing yet.
+    #[default]
     Unknown,
     /// It is not there.
     Absent,
@@ -108,206 +103,199 @@ enum Sight {
     Present(Value),
 }
 
-struct Watched {
-    target: Target,
-    api: Api<DynamicObject>,
+/// What is to be done about a target now.
+enum Due {
+    Nothing,
+    /// A repair, after this time.
+    Later(Duration),
+    Repair {
+        patch: Value,
+        haste: Haste,
+    },
+}
+
+/// What passes remember of a target.
+#[derive(Default)]
+struct State {
     sight: Sight,
     /// When to repair it, once it drifted, and from what.
     repair_at: Option<(Instant, Haste)>,
     /// Whether somebody else repairs it, too.
     contest: Contest,
-    failures: u32,
     /// A refusal is reported once, not at each change of the object.
-    refusal: Refusal,
+    refusal_is_reported: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Refusal {
-    NotReported,
-    Reported,
-}
-
+/// The targets, each at its place.
 pub(super) struct Injection {
-    pub(super) client: Client,
-    pub(super) targets: Vec<Target>,
-    pub(super) clock: WallClock,
-    pub(super) entropy: Entropy,
-    pub(super) shared: Shared,
+    apis: Vec<Api<DynamicObject>>,
+    states: Mutex<Vec<State>>,
+    shared: Arc<Shared>,
 }
-
-type Events = BoxStream<'static, (usize, Result<Option<Box<DynamicObject>>, ApiError>)>;
 
 impl Injection {
-    /// Keeps the bundles in order until `shutdown`; `published` hears when all of them are.
-    pub(super) async fn run(self, published: watch::Sender<Option<Published>>, shutdown: CancellationToken) {
-        let mut bundle = self.shared.bundle();
-        let mut watched: Vec<Watched> = self.targets.iter().map(|target| self.watched(target.clone())).collect();
-        let events = watched.iter().enumerate().map(|(place, watched)| Self::events(place, watched));
-        let mut events = futures::stream::select_all(events.collect::<Vec<Events>>());
-        loop {
-            let next_repair = watched.iter().filter_map(|watched| Some(watched.repair_at?.0)).min();
-            tokio::select! {
-                () = shutdown.cancelled() => return,
-                Ok(()) = bundle.changed() => {}
-                Some((place, event)) = events.next() => {
-                    if let Some(watched) = watched.get_mut(place) {
-                        watched.see(event);
-                    }
-                }
-                () = sleep_until(next_repair) => {}
-            }
-            self.shared.called_by(watched.iter().flat_map(Watched::url_hosts).collect());
-            let Some(pem) = bundle.borrow_and_update().clone() else { continue };
-            for watched in &mut watched {
-                self.tend(watched, &pem).await;
-            }
-            self.tell(&watched, &pem, &published);
+    pub(super) fn new(client: Option<&Client>, shared: &Arc<Shared>) -> Self {
+        let api = |target: &Target| Some(Api::all_with(client?.clone(), &target.resource()));
+        let states = shared.targets.iter().map(|_| State::default()).collect();
+        Self {
+            apis: shared.targets.iter().filter_map(api).collect(),
+            states: Mutex::new(states),
+            shared: Arc::clone(shared),
         }
     }
 
-    fn watched(&self, target: Target) -> Watched {
-        let api = Api::all_with(self.client.clone(), &target.resource());
-        Watched {
-            target,
-            api,
-            sight: Sight::Unknown,
-            repair_at: None,
-            contest: Contest::default(),
-            failures: 0,
-            refusal: Refusal::NotReported,
-        }
+    /// Watches the targets.
+    pub(super) async fn follow(&self) {
+        futures::future::join_all((0..self.apis.len()).map(|place| self.follow_one(place))).await;
     }
 
-    fn events(place: usize, watched: &Watched) -> Events {
+    async fn follow_one(&self, place: usize) {
+        let target = &self.shared.targets[place];
+        let mut events = std::pin::pin!(watch_object(self.apis[place].clone(), &target.name).default_backoff());
         let mut refusals = 0;
-        watch_object(watched.api.clone(), &watched.target.name)
-            .default_backoff()
-            .map(move |event| event.map(|found| found.map(Box::new)).map_err(ApiError::from))
-            .flat_map(move |event| {
-                refusals = if matches!(event, Err(ApiError::Forbidden(_))) { refusals + 1 } else { 0 };
-                let pause = if refusals < REFUSALS { Duration::ZERO } else { SELDOM };
-                // Nothing is asked for until the pause is over.
-                let rest = stream::once(tokio::time::sleep(pause)).filter_map(|()| std::future::ready(None));
-                stream::once(std::future::ready((place, event))).chain(rest)
-            })
-            .boxed()
+        while let Some(event) = events.next().await {
+            let event = event.map_err(ApiError::from);
+            refusals = if matches!(event, Err(ApiError::Forbidden(_))) { refusals + 1 } else { 0 };
+            locked(&self.states)[place].see(target, event);
+            self.shared.called_by(self.hosts());
+            self.shared.queue.add(Subject::Bundle(place));
+            if refusals >= REFUSALS {
+                tokio::time::sleep(SELDOM).await;
+            }
+        }
     }
 
-    /// Repairs one target when its time has come.
-    async fn tend(&self, watched: &mut Watched, pem: &str) {
-        let Sight::Present(object) = &watched.sight else {
-            watched.repair_at = None;
-            return;
+    fn hosts(&self) -> BTreeSet<String> {
+        let states = locked(&self.states);
+        let seen = self.shared.targets.iter().zip(&*states);
+        seen.filter_map(|(target, state)| Some(url_hosts(target.kind, state.object()?))).flatten().collect()
+    }
+
+    /// Repairs the target at this place when its time has come, and tells whether all targets are in order.
+    pub(super) async fn pass(&self, place: usize) -> Outcome {
+        let Some(pem) = self.shared.bundle() else { return Outcome::Settled };
+        let kind = self.shared.targets[place].kind;
+        let due = locked(&self.states)[place].due(kind, &pem, Instant::now());
+        let outcome = match due {
+            Due::Nothing => Outcome::Settled,
+            Due::Later(wait) => Outcome::LookAgain(wait, "somebody else may repair it"),
+            Due::Repair { patch, haste } => self.repair(place, patch, haste).await,
         };
-        let Verdict::Drifted { patch, haste } = verdict(watched.target.kind, object, pem) else {
-            (watched.repair_at, watched.failures) = (None, 0);
-            return;
-        };
-        let now = Instant::now();
-        let at = match (watched.repair_at, haste) {
-            // A change for the worse does not wait any longer, and the next change does not begin the wait anew.
-            (Some((at, before)), haste) if before <= haste => at,
-            (_, Haste::AtOnce) => now,
-            (_, Haste::AfterAMoment) => now + A_MOMENT,
-            (_, Haste::Contested) => now + watched.contest.patience(now),
-        };
-        watched.repair_at = Some((at, haste));
-        if now < at {
-            return;
-        }
-        watched.repair_at = None;
+        self.tell(&pem);
+        outcome
+    }
+
+    async fn repair(&self, place: usize, patch: Value, haste: Haste) -> Outcome {
+        let target = &self.shared.targets[place];
         let params =
             PatchParams { field_manager: Some(names::CERTIFICATE_FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-        let patch = match watched.target.kind {
+        let version = patch["metadata"]["resourceVersion"].clone();
+        let patch = match target.kind {
             TargetKind::MutatingWebhooks | TargetKind::ValidatingWebhooks => Patch::Strategic(patch),
             TargetKind::Definition | TargetKind::ApiService => Patch::Merge(patch),
         };
-        match call(watched.api.patch(&watched.target.name, &params, &patch)).await {
+        let answer = call(self.apis[place].patch(&target.name, &params, &patch)).await;
+        let mut states = locked(&self.states);
+        let state = &mut states[place];
+        match answer {
             Ok(written) => {
-                info!(object = %watched.target, "wrote the CA bundle");
-                watched.refusal = Refusal::NotReported;
-                self.shared.count_repair();
+                info!(object = %target, "wrote the CA bundle");
+                self.shared.metrics.certificate.ca_bundle_repairs.inc(&());
                 if haste == Haste::Contested {
-                    self.shared.count_contest();
-                    match watched.contest.repaired(now) {
+                    self.shared.metrics.certificate.ca_bundle_contests.inc(&());
+                    match state.contest.repaired(Instant::now()) {
                         Meaning::Nothing => {}
                         Meaning::Contested => {
-                            error!(object = %watched.target, "{WRITTEN_BY_OTHERS} {BY_A_MANAGER} {BY_A_TOOL} Repairs come ever later from now on");
+                            error!(object = %target, "{WRITTEN_BY_OTHERS} {BY_A_MANAGER} {BY_A_TOOL} Repairs come ever later from now on");
                         }
                         Meaning::PutBack => {
-                            error!(object = %watched.target, "{WRITTEN_BY_OTHERS} {BY_A_TOOL} {BY_A_MANAGER}");
+                            error!(object = %target, "{WRITTEN_BY_OTHERS} {BY_A_TOOL} {BY_A_MANAGER}");
                         }
                     }
                 }
-                watched.failures = 0;
-                watched.see(Ok(Some(Box::new(written))));
+                state.repair_at = None;
+                state.refusal_is_reported = false;
+                // What the watch has brought since is as new, or newer.
+                if state.object().is_some_and(|object| object["metadata"]["resourceVersion"] == version) {
+                    state.see(target, Ok(Some(written)));
+                }
+                Outcome::Settled
+            }
+            Err(error @ ApiError::Forbidden(_)) => {
+                state.see(target, Err(error));
+                Outcome::Settled
             }
             // The watch brings what there is now.
-            Err(ApiError::NotFound(_) | ApiError::Conflict(_)) => {
-                debug!(object = %watched.target, "changed while its CA bundle was being written");
-                watched.failures += 1;
-                watched.repair_at = Some((now + back_off(watched.failures, (self.entropy)()), haste));
+            Err(error @ (ApiError::NotFound(_) | ApiError::Conflict(_))) => {
+                debug!(object = %target, "changed while its CA bundle was being written");
+                Outcome::Retry(error.to_string())
             }
-            Err(error @ ApiError::Forbidden(_)) => watched.see(Err(error)),
             Err(error) => {
-                warn!(object = %watched.target, "cannot write the CA bundle: {error}; trying again");
-                watched.failures += 1;
-                watched.repair_at = Some((now + back_off(watched.failures, (self.entropy)()), haste));
+                warn!(object = %target, "cannot write the CA bundle: {error}; trying again");
+                Outcome::Retry(error.to_string())
             }
         }
     }
 
     /// Tells whether every target that we see holds the bundle, and since when.
-    fn tell(&self, watched: &[Watched], pem: &Arc<str>, published: &watch::Sender<Option<Published>>) {
-        let mut waiting: BTreeMap<String, &str> = BTreeMap::new();
-        for watched in watched {
-            match &watched.sight {
-                Sight::Unknown => {
-                    waiting.insert(watched.target.to_string(), "not read yet");
-                }
-                Sight::Absent | Sight::Forbidden => {}
-                Sight::Present(object) => {
-                    if let Verdict::Drifted { .. } = verdict(watched.target.kind, object, pem) {
-                        waiting.insert(watched.target.to_string(), "lacks our CA bundle");
-                    }
-                }
-            }
-        }
+    fn tell(&self, pem: &Arc<str>) {
+        // Held to the end, so that what is told is what was seen last.
+        let states = locked(&self.states);
+        let seen = self.shared.targets.iter().zip(&*states);
+        let waiting: BTreeMap<String, &str> =
+            seen.filter_map(|(target, state)| Some((target.to_string(), state.lacks(target.kind, pem)?))).collect();
         self.shared.bundles_not_in_order(waiting.len());
         if waiting.is_empty() {
-            self.shared.bundles_are_in_order();
+            self.shared.bundles.pass();
         } else {
             let why: Vec<String> = waiting.iter().map(|(object, why)| format!("{object} {why}")).collect();
             self.shared.bundles_are_missing(&why.join(", "));
         }
-        let now: Timestamp = (self.clock)();
-        published.send_if_modified(|published| {
-            let holds = published.as_ref().is_some_and(|published| published.bundle == *pem);
-            match (waiting.is_empty(), holds) {
-                (true, true) => false,
-                (true, false) => {
-                    *published = Some(Published { bundle: Arc::clone(pem), since: now });
-                    true
-                }
-                (false, _) => published.take().is_some(),
-            }
-        });
+        self.shared.held_by_all(waiting.is_empty().then(|| Arc::clone(pem)));
     }
 }
 
-impl Watched {
-    fn url_hosts(&self) -> BTreeSet<String> {
+impl State {
+    fn object(&self) -> Option<&Value> {
         match &self.sight {
-            Sight::Present(object) => url_hosts(self.target.kind, object),
-            Sight::Unknown | Sight::Absent | Sight::Forbidden => BTreeSet::new(),
+            Sight::Present(object) => Some(object),
+            Sight::Unknown | Sight::Absent | Sight::Forbidden => None,
         }
     }
 
+    /// What keeps the target from being in order.
+    fn lacks(&self, kind: TargetKind, pem: &str) -> Option<&'static str> {
+        match &self.sight {
+            Sight::Unknown => Some("not read yet"),
+            Sight::Absent | Sight::Forbidden => None,
+            Sight::Present(object) => match verdict(kind, object, pem) {
+                Verdict::Drifted { .. } => Some("lacks our CA bundle"),
+                Verdict::InOrder | Verdict::OptedOut => None,
+            },
+        }
+    }
+
+    fn due(&mut self, kind: TargetKind, pem: &str, now: Instant) -> Due {
+        let verdict = self.object().map(|object| verdict(kind, object, pem));
+        let Some(Verdict::Drifted { patch, haste }) = verdict else {
+            self.repair_at = None;
+            return Due::Nothing;
+        };
+        let at = match (self.repair_at, haste) {
+            // A change for the worse does not wait any longer, and the next change does not begin the wait anew.
+            (Some((at, before)), haste) if before <= haste => at,
+            (_, Haste::AtOnce) => now,
+            (_, Haste::AfterAMoment) => now + A_MOMENT,
+            (_, Haste::Contested) => now + self.contest.patience(now),
+        };
+        self.repair_at = Some((at, haste));
+        if now < at { Due::Later(at - now) } else { Due::Repair { patch, haste } }
+    }
+
     /// Takes an event in; reports what changes for the worse, once.
-    fn see(&mut self, event: Result<Option<Box<DynamicObject>>, ApiError>) {
-        let target = &self.target;
+    fn see(&mut self, target: &Target, event: Result<Option<DynamicObject>, ApiError>) {
         match event {
-            Ok(Some(object)) => match serde_json::to_value(&*object) {
+            Ok(Some(object)) => match serde_json::to_value(&object) {
                 Ok(value) => {
                     let was_blind = matches!(&self.sight, Sight::Present(before) if verifies_nobody(before));
                     if verifies_nobody(&value) && !was_blind {
@@ -330,8 +318,7 @@ impl Watched {
             // The resource itself is not served, as on a server without aggregation.
             Err(ApiError::NotFound(_) | ApiError::NotServed(_)) => self.sight = Sight::Absent,
             Err(ApiError::Forbidden(why)) => {
-                if self.refusal == Refusal::NotReported {
-                    self.refusal = Refusal::Reported;
+                if !std::mem::replace(&mut self.refusal_is_reported, true) {
                     warn!(
                         object = %target,
                         "may not keep its CA bundle right: {why}; grant get, list, watch and patch on it, or set the \
@@ -351,12 +338,40 @@ fn verifies_nobody(object: &Value) -> bool {
     object["spec"]["insecureSkipTLSVerify"] == true
 }
 
-async fn sleep_until(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at).await,
-        None => std::future::pending().await,
+#[cfg(test)]
+mod tests {
+    use base64::{Engine, prelude::BASE64_STANDARD};
+    use serde_json::json;
+
+    use super::*;
+    use crate::server::tls::authority::Authority;
+
+    fn bundle() -> String {
+        let now = "2026-01-01T00:00:00Z".parse().unwrap();
+        Authority::generate(now, jiff::SignedDuration::from_hours(10), [1; 16]).unwrap().certificate.to_pem()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_repair_waits_for_its_moment_but_not_where_nobody_can_call() {
+        let (ours, foreign) = (bundle(), bundle());
+        let mut state = State::default();
+        let mut wait_for = |content: &str| {
+            let spec = json!({ "service": { "name": "mcm" }, "caBundle": BASE64_STANDARD.encode(content) });
+            state.sight = Sight::Present(json!({ "spec": spec }));
+            match state.due(TargetKind::ApiService, &ours, Instant::now()) {
+                Due::Nothing => None,
+                Due::Later(wait) => Some(wait.as_millis()),
+                Due::Repair { .. } => Some(0),
+            }
+        };
+        let of_both = format!("{foreign}{ours}");
+        assert_eq!(wait_for(&ours), None);
+        assert_eq!(wait_for(&of_both), Some(1_000), "a newer Secret may be about to arrive");
+        tokio::time::advance(Duration::from_millis(400)).await;
+        assert_eq!(wait_for(&of_both), Some(600), "the next change does not begin the wait anew");
+        assert_eq!(wait_for(&foreign), Some(600), "nor does somebody else's bundle");
+        assert_eq!(wait_for(""), Some(0));
+        assert_eq!(wait_for(&ours), None);
+        assert_eq!(wait_for(&foreign), Some(1_000));
     }
 }
-
-/// The bundle that callers should trust, once there is one.
-pub(super) type Bundle = Option<Arc<str>>;

@@ -9,7 +9,9 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use super::{
+    authority::CertSecret,
     fake_api::{FakeApi, SECRET, VALIDATING},
+    plan::{CertPlan, carry_out},
     *,
 };
 use crate::server::Readiness;

@@ -4,7 +4,10 @@
 //! concurrency: the loser of a race sees the winner's Secret and finds nothing left to do. No leader is needed, so that
 //! webhooks are served before leadership. Which step is due is decided in [`super::plan`].
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use futures::StreamExt;
 use jiff::Timestamp;
@@ -14,17 +17,15 @@ use kube::{
     api::PostParams,
     runtime::{WatchStreamExt, watcher::watch_object},
 };
-use tokio::{sync::watch, time::Instant};
-use tokio_util::sync::CancellationToken;
+use tokio::time::Instant;
 use tracing::{error, info, warn};
 
 use super::{
-    Entropy, Shared, WallClock,
     authority::CertSecret,
-    calls::{back_off, call, fraction_of},
-    plan::{CertPlan, PlanSettings, Publication, Published, RenewReason, carry_out, plan},
+    plan::{CertPlan, PlanSettings, RenewReason, carry_out, plan},
+    shared::{LONGEST_WAIT, Shared, Subject, locked, look_at},
 };
-use controller_runtime::error::ApiError;
+use controller_runtime::{error::ApiError, objects::call, queue::Outcome};
 use machine_api::names::{CERTIFICATE_FIELD_MANAGER, annotation};
 
 /// Steps that can wait do so for a random part of this, so that replicas rarely race.
@@ -34,13 +35,17 @@ const SHORT_SPREAD: Duration = Duration::from_millis(300);
 
 /// How often the clocks are looked at again while they differ.
 const CLOCKS_LOOK: Duration = Duration::from_secs(10);
+/// The watch brings the Secret. If it has not by then, the Secret is read.
+const WATCH_BEGINS_WITHIN: Duration = Duration::from_secs(5);
 
 /// What is known of the Secret.
+#[derive(Clone, Default, PartialEq)]
 enum Seen {
-    /// Nothing yet.
+    /// Nothing, or nothing that can be relied on.
+    #[default]
     Unknown,
-    /// The watch's last word.
-    Known(Option<Box<Secret>>),
+    /// The last word of the watch, of a read, or of our own write.
+    Known(Option<Arc<Secret>>),
 }
 
 /// A step that is going to be carried out.
@@ -49,118 +54,114 @@ struct Intended {
     at: Instant,
 }
 
+/// What passes and the watch leave to each other.
+#[derive(Default)]
+pub(super) struct Memory {
+    seen: Seen,
+    /// The problem that was reported last, until the watch works.
+    reported: Option<ApiError>,
+    last_good: Option<CertSecret>,
+    intended: Option<Intended>,
+    told_of_clocks: bool,
+}
+
 pub(super) struct SelfManaged {
     pub(super) api: Api<Secret>,
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) settings: PlanSettings,
-    pub(super) clock: WallClock,
-    pub(super) entropy: Entropy,
-    pub(super) shared: Shared,
+    pub(super) shared: Arc<Shared>,
+    pub(super) memory: Mutex<Memory>,
 }
 
 impl SelfManaged {
-    /// Keeps the Secret and what is served in order until `shutdown`.
-    pub(super) async fn run(self, mut published: watch::Receiver<Option<Published>>, shutdown: CancellationToken) {
+    /// Watches the Secret.
+    pub(super) async fn follow(&self) {
+        self.shared.queue.add_after(Subject::Certificate, WATCH_BEGINS_WITHIN);
         let mut events = std::pin::pin!(watch_object(self.api.clone(), &self.name).default_backoff());
-        let mut hosts = self.shared.hosts.subscribe();
-        let mut seen = Seen::Unknown;
-        let mut intended: Option<Intended> = None;
-        let mut last_good: Option<CertSecret> = None;
-        // The watch brings the Secret; only if it does not is it read.
-        let mut look_again = Instant::now() + Duration::from_secs(5);
-        let mut failures = 0;
-        let mut reported = None;
-        let mut told_of_clocks = false;
-        let ringing = self.shared.alarm.clone();
-        let mut alarm = std::pin::pin!(ringing.notified());
-        loop {
-            tokio::select! {
-                () = shutdown.cancelled() => return,
-                () = &mut alarm => alarm.set(ringing.notified()),
-                event = events.next() => match event {
-                    Some(Ok(found)) => (seen, reported) = (Seen::Known(found.map(Box::new)), None),
-                    Some(Err(error)) => {
-                        self.report_once(ApiError::from(error), "watch", &mut reported);
-                        seen = self.read(&mut reported).await;
-                    }
-                    None => return,
-                },
-                Ok(()) = published.changed() => {}
-                Ok(()) = hosts.changed() => {}
-                () = tokio::time::sleep_until(look_again) => if matches!(seen, Seen::Unknown) {
-                    seen = self.read(&mut reported).await;
-                }
+        while let Some(event) = events.next().await {
+            self.see(event.map_err(ApiError::from));
+            self.shared.queue.add(Subject::Certificate);
+        }
+    }
+
+    fn see(&self, event: Result<Option<Secret>, ApiError>) {
+        let memory = &mut *locked(&self.memory);
+        match event {
+            Ok(found) => (memory.seen, memory.reported) = (Seen::Known(found.map(Arc::new)), None),
+            Err(error) => {
+                memory.seen = Seen::Unknown;
+                self.report_once(error, "watch", &mut memory.reported);
             }
-            look_again = Instant::now() + Duration::from_secs(3600);
-            let Seen::Known(found) = &seen else {
-                // A healthy watch of an unchanged Secret says nothing: ask again.
-                failures += 1;
-                look_again = Instant::now() + back_off(failures, (self.entropy)());
-                continue;
-            };
-            let read = found.as_deref().and_then(|secret| self.load(secret));
-            // A Secret that was lost or spoilt is put back as it was, so that nobody's trust is broken.
-            let restore = read.is_none();
-            if read.is_some() {
-                last_good.clone_from(&read);
+        }
+    }
+
+    /// Loads what the Secret holds, and takes the step that is due.
+    pub(super) async fn pass(&self) -> Outcome {
+        let seen = locked(&self.memory).seen.clone();
+        let found = match seen {
+            Seen::Known(found) => found,
+            Seen::Unknown => match self.read().await {
+                Ok(found) => found,
+                Err(error) => return Outcome::Retry(error.to_string()),
+            },
+        };
+        let before = Seen::Known(found.clone());
+        let (step, desired) = match self.decide(found.as_deref()) {
+            Ok(due) => due,
+            Err(outcome) => return outcome,
+        };
+        match self.write(found.as_deref(), &desired).await {
+            Ok(written) => {
+                info!(secret = %self.display(), step = ?Brief(&step), "wrote the certificate Secret");
+                self.learn(&before, Seen::Known(Some(Arc::new(written))));
+                Outcome::LookAgain(Duration::ZERO, "another step may be due")
             }
-            let now = (self.clock)();
-            let settings = self.settings.including(&hosts.borrow_and_update());
-            let publication = Publication::of(published.borrow_and_update().as_ref(), last_good.as_ref());
-            let step = plan(last_good.as_ref(), publication, now, &settings);
-            let step = if restore && last_good.is_some() { restored_first(&step, now) } else { step };
-            let makes = !matches!(step, CertPlan::Keep { .. });
-            if makes && self.clocks_forbid(&step, &mut told_of_clocks) {
-                (intended, look_again) = (None, Instant::now() + CLOCKS_LOOK);
-                continue;
+            Err(problem) => {
+                self.report(&problem, "write");
+                // The loser of a race reads at once what the winner wrote, lest it undo the winner's CA bundles.
+                self.learn(&before, Seen::Unknown);
+                Outcome::Retry(problem.to_string())
             }
-            told_of_clocks = false;
-            let desired = match &step {
-                CertPlan::Keep { until } if !restore => {
-                    intended = None;
-                    let wait = Duration::try_from(until.duration_since(now)).unwrap_or_default();
-                    look_again = Instant::now() + wait.min(Duration::from_secs(3600));
-                    continue;
+        }
+    }
+
+    /// The step that is due and the content that the Secret has after it, or when to look again.
+    fn decide(&self, found: Option<&Secret>) -> Result<(CertPlan, CertSecret), Outcome> {
+        let memory = &mut *locked(&self.memory);
+        let read = found.and_then(|secret| self.load(secret));
+        // A Secret that was lost or spoilt is put back as it was, so that nobody's trust is broken.
+        let restore = read.is_none();
+        if read.is_some() {
+            memory.last_good = read;
+        }
+        let (now, settings) = ((self.shared.clock)(), self.shared.with_hosts(&self.settings));
+        let publication = self.shared.publication_of(memory.last_good.as_ref());
+        let step = plan(memory.last_good.as_ref(), publication, now, &settings);
+        let step = if restore && memory.last_good.is_some() { restored_first(&step, now) } else { step };
+        let intended = memory.intended.take();
+        if !matches!(step, CertPlan::Keep { .. }) && self.clocks_forbid(&step, &mut memory.told_of_clocks) {
+            return Err(Outcome::LookAgain(CLOCKS_LOOK, "the clocks differ"));
+        }
+        memory.told_of_clocks = false;
+        let desired = match &step {
+            CertPlan::Keep { until } if !restore => return Err(look_at(*until, now)),
+            CertPlan::Keep { .. } => Ok(memory.last_good.clone()),
+            step => {
+                let at = self.time_for(step, intended.as_ref());
+                if at > Instant::now() {
+                    memory.intended = Some(Intended { step: step.clone(), at });
+                    return Err(Outcome::LookAgain(at - Instant::now(), "another replica may be faster"));
                 }
-                CertPlan::Keep { .. } => Ok(last_good.clone()),
-                step => {
-                    let at = self.time_for(step, intended.as_ref());
-                    if at > Instant::now() {
-                        (intended, look_again) = (Some(Intended { step: step.clone(), at }), at);
-                        continue;
-                    }
-                    carry_out(step, last_good.clone(), now, &settings, || (self.entropy)())
-                }
-            };
-            intended = None;
-            let desired = match desired {
-                Ok(Some(desired)) => desired,
-                Ok(None) => continue,
-                Err(error) => {
-                    error!("{error}; trying again in an hour");
-                    continue;
-                }
-            };
-            match self.write(found.as_deref(), &desired).await {
-                Ok(written) => {
-                    failures = 0;
-                    info!(secret = %self.display(), step = ?Brief(&step), "wrote the certificate Secret");
-                    seen = Seen::Known(Some(Box::new(written)));
-                    look_again = Instant::now();
-                }
-                Err(problem) => {
-                    failures += 1;
-                    self.report(&problem, "write");
-                    // The loser of a race learns at once what the winner wrote, lest it undo the winner's CA bundles.
-                    if lost_a_race(&problem) && failures <= 3 {
-                        seen = self.read(&mut reported).await;
-                        look_again = Instant::now();
-                    } else {
-                        seen = Seen::Unknown;
-                        look_again = Instant::now() + back_off(failures, (self.entropy)());
-                    }
-                }
+                carry_out(step, memory.last_good.clone(), now, &settings, || (self.shared.entropy)())
+            }
+        };
+        match desired {
+            Ok(Some(desired)) => Ok((step, desired)),
+            Ok(None) => Err(Outcome::LookAgain(LONGEST_WAIT, "there was nothing to do")),
+            Err(error) => {
+                error!("{error}; trying again in an hour");
+                Err(Outcome::LookAgain(LONGEST_WAIT, "making failed"))
             }
         }
     }
@@ -199,9 +200,9 @@ impl SelfManaged {
             (step, Some(intended)) if intended.step == *step => intended.at,
             // Somebody cannot call until it is done.
             (CertPlan::RenewServing { reason: RenewReason::NameMissing | RenewReason::Unusable, .. }, _) => {
-                Instant::now() + fraction_of(SHORT_SPREAD, (self.entropy)())
+                Instant::now() + fraction_of(SHORT_SPREAD, (self.shared.entropy)())
             }
-            _ => Instant::now() + fraction_of(SPREAD, (self.entropy)()),
+            _ => Instant::now() + fraction_of(SPREAD, (self.shared.entropy)()),
         }
     }
 
@@ -232,14 +233,23 @@ impl SelfManaged {
     }
 
     /// Reads the Secret, because the watch or a write failed.
-    async fn read(&self, reported: &mut Option<ApiError>) -> Seen {
-        match call(self.api.get_opt(&self.name)).await {
-            Ok(found) => Seen::Known(found.map(Box::new)),
+    async fn read(&self) -> Result<Option<Arc<Secret>>, ApiError> {
+        let found = call(self.api.get_opt(&self.name)).await.map(|found| found.map(Arc::new));
+        match &found {
+            Ok(found) => self.learn(&Seen::Unknown, Seen::Known(found.clone())),
             Err(error) => {
                 self.shared.certificate_is_missing(&format!("Secret {} cannot be read: {error}", self.display()));
-                self.report_once(error, "read", reported);
-                Seen::Unknown
+                self.report_once(error.clone(), "read", &mut locked(&self.memory).reported);
             }
+        }
+        found
+    }
+
+    /// Takes in the result of a call, unless the watch has spoken meanwhile: what it has not brought yet, it brings later.
+    fn learn(&self, before: &Seen, after: Seen) {
+        let seen = &mut locked(&self.memory).seen;
+        if *seen == *before {
+            *seen = after;
         }
     }
 
@@ -267,6 +277,11 @@ impl SelfManaged {
     fn display(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }
+}
+
+/// A random part of a duration.
+fn fraction_of(whole: Duration, random: [u8; 16]) -> Duration {
+    whole.mul_f64(f64::from(random[1]) / 256.0)
 }
 
 /// Whether another replica was faster.

@@ -12,10 +12,9 @@ use std::{
 };
 
 use rustls::sign::CertifiedKey;
-use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
-use super::{Shared, files::PairFiles, material::KeyPair};
+use super::{files::PairFiles, material::KeyPair, shared::Shared};
 
 /// A pair of files, and the names that it is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,14 +66,11 @@ impl SniTable {
     }
 }
 
-/// Keeps the table right until `shutdown`.
-pub(super) async fn run(pairs: Vec<SniPair>, shared: Shared, shutdown: CancellationToken) {
-    if pairs.is_empty() {
-        return;
-    }
+/// Keeps the table right.
+pub(super) async fn follow(pairs: Vec<SniPair>, shared: &Shared) {
     let known: Mutex<Vec<Option<KeyPair>>> = Mutex::new(vec![None; pairs.len()]);
-    let follow = |(nth, pair): (usize, &SniPair)| {
-        let (known, pairs, shared, files) = (&known, &pairs, &shared, pair.files.clone());
+    let (known, pairs) = (&known, &pairs);
+    let follow = |nth: usize| {
         let take = move |found: Result<KeyPair, String>| match found {
             Ok(pair) => {
                 let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -92,9 +88,9 @@ pub(super) async fn run(pairs: Vec<SniPair>, shared: Shared, shutdown: Cancellat
                 shared.a_name_has_no_certificate(&why);
             }
         };
-        files.follow(pair.interval, shutdown.clone(), take)
+        pairs[nth].files.follow(pairs[nth].interval, take)
     };
-    futures::future::join_all(pairs.iter().enumerate().map(follow)).await;
+    futures::future::join_all((0..pairs.len()).map(follow)).await;
 }
 
 #[cfg(test)]

@@ -199,6 +199,15 @@ where
     tokio::time::timeout(CALL_TIMEOUT, answer).await.map_err(|_| ApiError::TimedOut(CALL_TIMEOUT))
 }
 
+/// The answer of a call through kube's own API, within [`CALL_TIMEOUT`].
+///
+/// # Errors
+/// That of the call, or [`ApiError::TimedOut`].
+pub async fn call<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, ApiError> {
+    let answer = tokio::time::timeout(CALL_TIMEOUT, call).await.map_err(|_| ApiError::TimedOut(CALL_TIMEOUT))?;
+    answer.map_err(ApiError::from)
+}
+
 fn encode(body: &impl Serialize) -> Result<Vec<u8>, ApiError> {
     serde_json::to_vec(body).map_err(|error| ApiError::Other(error.to_string()))
 }

@@ -25,6 +25,13 @@ pub(super) struct Identity {
     pub(super) key: PrivateKeyDer<'static>,
 }
 
+impl Identity {
+    /// As a client shows it.
+    pub(super) fn shown(&self) -> tls_client::Identity {
+        tls_client::Identity { chain: vec![self.certificate.clone()], key: self.key.clone_key() }
+    }
+}
+
 impl Server {
     /// Creates the client certificate for extension API servers, and publishes the certificate authorities that they must trust. Does nothing after
     /// the first call of the process.

@@ -1,11 +1,10 @@
 use rstest::rstest;
-use rustls::ClientConfig;
-use rustls_pki_types::{ServerName, pem::PemObject};
+use tls_client::Trust;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
-use tokio_rustls::{TlsConnector, client::TlsStream};
+use tokio_rustls::client::TlsStream;
 
 use super::*;
 use crate::{Credentials, DevServer, DevServerOptions};
@@ -38,15 +37,9 @@ impl TestServer {
     }
 
     async fn connect(&self) -> TlsStream<TcpStream> {
-        let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(self.credentials.authority.as_bytes()).unwrap()).unwrap();
-        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        let name = ServerName::try_from("127.0.0.1").unwrap();
-        TlsConnector::from(Arc::new(config)).connect(name, self.connect_tcp().await).await.unwrap()
+        let trust = Trust::authorities(self.credentials.authority.as_bytes()).unwrap();
+        let config = Arc::new(tls_client::config(trust, None).unwrap());
+        tls_client::handshake(self.connect_tcp().await, "127.0.0.1", config).await.unwrap()
     }
 
     /// Sends a text and returns everything that the server sends until it closes the connection.

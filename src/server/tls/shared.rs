@@ -1,0 +1,202 @@
+//! What the passes of this room have in common: what is served, what callers trust, and whom a change concerns.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use tokio::sync::watch;
+
+use super::{
+    Bundle, ClockOffset, Entropy, Target, WallClock,
+    authority::{CLOCK_SKEW, CertSecret},
+    material::{Certificate as Material, KeyPair, MaterialError},
+    plan::{PlanSettings, Publication, Published},
+    resolver::{ServingCertificate, Validity},
+    sni::SniTable,
+};
+use crate::server::health::Check;
+use controller_runtime::queue::{Outcome, WorkQueue};
+use mcm_metrics::{Certificate, Metrics};
+
+/// No pass waits longer for the next one of its subject, if there is anything to wait for.
+pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(3600);
+
+/// What a pass is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Subject {
+    /// The certificate and its authorities.
+    Certificate,
+    /// The CA bundle in the target at this place.
+    Bundle(usize),
+}
+
+/// What the passes of this room have in common.
+pub(super) struct Shared {
+    pub(super) queue: Arc<WorkQueue<Subject>>,
+    pub(super) clock: WallClock,
+    pub(super) entropy: Entropy,
+    /// What the API server's clock shows more than this host's.
+    pub(super) offset: ClockOffset,
+    pub(super) serving: Arc<ServingCertificate>,
+    pub(super) bundle: watch::Sender<Bundle>,
+    /// The objects whose `caBundle` is in our care.
+    pub(super) targets: Vec<Target>,
+    /// Hosts of the URLs that these objects call us by.
+    pub(super) hosts: Mutex<BTreeSet<String>>,
+    /// Which bundle all of them hold.
+    pub(super) published: Mutex<Option<Published>>,
+    pub(super) loaded: Check,
+    pub(super) bundles: Check,
+    /// Where there are pairs for certain names.
+    pub(super) names: Option<Check>,
+    pub(super) metrics: Metrics,
+}
+
+impl Shared {
+    /// Takes a pair into use for the next handshakes; answers when it ends. The pair in use already is left as it is.
+    pub(super) fn load(&self, pair: &KeyPair) -> Result<Timestamp, MaterialError> {
+        let certified = pair.certified_key()?;
+        let Material { not_before: from, not_after: expires, .. } = *pair.leaf();
+        if self.serving.current().is_none_or(|current| current.cert != certified.cert) {
+            self.serving.replace(certified, Validity { from, until: expires });
+            self.loaded.pass();
+        }
+        self.metrics.certificate.expiry.set(&Certificate { name: "serving" }, seconds(expires));
+        Ok(expires)
+    }
+
+    /// Takes pairs for certain names into use.
+    pub(super) fn load_for_names(&self, table: SniTable, ends: impl Iterator<Item = Timestamp>) {
+        self.serving.replace_names(table);
+        if let Some(first) = ends.min() {
+            self.metrics.certificate.expiry.set(&Certificate { name: "sni" }, seconds(first));
+        }
+    }
+
+    pub(super) fn all_names_have_certificates(&self) {
+        if let Some(names) = &self.names {
+            names.pass();
+        }
+    }
+
+    /// Once all of them were loaded, a pair that is spoilt does not take the replica out of service: the old one stays in use.
+    pub(super) fn a_name_has_no_certificate(&self, why: &str) {
+        self.count_refusal("sni");
+        if let Some(names) = self.names.as_ref().filter(|names| !names.has_passed()) {
+            names.fail(why);
+        }
+    }
+
+    /// Tells callers whom to trust.
+    pub(super) fn publish(&self, content: &CertSecret) {
+        if let Some(newest) = content.authorities.first() {
+            let expires = seconds(newest.certificate.not_after);
+            self.metrics.certificate.expiry.set(&Certificate { name: "ca" }, expires);
+        }
+        let pem: Arc<str> = content.bundle_pem().into();
+        let changed = self.bundle.send_if_modified(|bundle| {
+            let changed = bundle.as_deref() != Some(&*pem);
+            if changed {
+                *bundle = Some(pem);
+            }
+            changed
+        });
+        if changed {
+            (0..self.targets.len()).for_each(|place| self.queue.add(Subject::Bundle(place)));
+            // Without targets there is nobody to tell.
+            self.held_by_all(self.bundle().filter(|_| self.targets.is_empty()));
+        }
+    }
+
+    /// The authorities (PEM) that callers must trust, once there are any.
+    pub(super) fn bundle(&self) -> Bundle {
+        self.bundle.borrow().clone()
+    }
+
+    /// Every target holds this bundle; none means that not all hold the same.
+    pub(super) fn held_by_all(&self, bundle: Bundle) {
+        let mut published = locked(&self.published);
+        if published.as_ref().map(|published| &published.bundle) != bundle.as_ref() {
+            *published = bundle.map(|bundle| Published { bundle, since: (self.clock)() });
+            self.queue.add(Subject::Certificate);
+        }
+    }
+
+    /// Whether every target holds the bundle of this content.
+    pub(super) fn publication_of(&self, content: Option<&CertSecret>) -> Publication {
+        Publication::of(locked(&self.published).as_ref(), content)
+    }
+
+    /// From now on the certificate should be valid for these hosts, too.
+    pub(super) fn called_by(&self, hosts: BTreeSet<String>) {
+        let before = std::mem::replace(&mut *locked(&self.hosts), hosts.clone());
+        if before != hosts {
+            self.queue.add(Subject::Certificate);
+        }
+    }
+
+    /// These settings, with the hosts that targets call us by.
+    pub(super) fn with_hosts(&self, settings: &PlanSettings) -> PlanSettings {
+        settings.including(&locked(&self.hosts))
+    }
+
+    pub(super) fn certificate_is_missing(&self, why: &str) {
+        if self.serving.current().is_none() {
+            self.loaded.fail(why);
+        }
+    }
+
+    /// No handshake succeeds. The check passes again when another certificate is loaded, or this one is valid again; the pass
+    /// that can make another one runs.
+    pub(super) fn certificate_is_not_valid(&self, why: &str) {
+        self.loaded.fail(why);
+        self.queue.add(Subject::Certificate);
+    }
+
+    /// Why no certificate may be made now: callers judge it by the API server's clock, and by this host's it would be valid
+    /// too late, or too early.
+    pub(super) fn clocks_apart(&self) -> Option<String> {
+        let offset = (self.offset)();
+        (offset.abs() > CLOCK_SKEW).then(|| {
+            format!(
+                "no certificate is made while the clocks of this host and of the API server are {:#} apart; another replica may \
+                 make it, or set the wrong clock right",
+                offset.abs()
+            )
+        })
+    }
+
+    pub(super) fn bundles_not_in_order(&self, objects: usize) {
+        #[allow(clippy::cast_precision_loss)] // A handful of objects.
+        self.metrics.certificate.ca_bundles_drifted.set(&(), objects as f64);
+    }
+
+    pub(super) fn count_refusal(&self, name: &'static str) {
+        self.metrics.certificate.reload_failures.inc(&Certificate { name });
+    }
+
+    /// Once all bundles were seen, a later drift does not take the replica out of service: it can't be helped by that.
+    pub(super) fn bundles_are_missing(&self, why: &str) {
+        if !self.bundles.has_passed() {
+            self.bundles.fail(why);
+        }
+    }
+}
+
+#[allow(clippy::cast_precision_loss)] // Unix seconds stay far below 2^52.
+fn seconds(time: Timestamp) -> f64 {
+    time.as_second() as f64
+}
+
+/// Look again at this moment.
+pub(super) fn look_at(moment: Timestamp, now: Timestamp) -> Outcome {
+    let wait = Duration::try_from(moment.duration_since(now)).unwrap_or_default();
+    Outcome::LookAgain(wait.min(LONGEST_WAIT), "time alone makes a step due")
+}
+
+pub(super) fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
