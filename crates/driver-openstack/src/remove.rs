@@ -17,6 +17,9 @@ use crate::{
 /// The time after which a deletion is requested again, because Nova may lose it.
 const REPEAT_AFTER: Duration = Duration::from_secs(60);
 
+/// How often Cinder may refuse to delete a volume. The pauses between take five seconds.
+const MAX_REFUSALS: u32 = 3;
+
 /// Deletes the servers of a machine with their ports and volumes.
 pub async fn machine(subject: &Subject<'_>, cloud: &Session<'_>) -> Result<(), Status> {
     let servers = subject.servers(cloud).await?;
@@ -116,7 +119,7 @@ async fn remove_volume(cloud: &Session<'_>, mut volume: Volume) -> Result<(), St
             return Ok(());
         }
     }
-    let (mut wait, mut asked) = (Wait::within(cloud.cx), false);
+    let (mut wait, mut asked, mut refusals) = (Wait::within(cloud.cx), false, 0);
     loop {
         let id = volume.id.clone();
         match Disk::of(&volume) {
@@ -128,8 +131,16 @@ async fn remove_volume(cloud: &Session<'_>, mut volume: Volume) -> Result<(), St
             }
             Disk::Ready | Disk::Broken if !asked => match cloud.delete_volume(&id).await {
                 Ok(()) => asked = true,
-                // The volume is still attached, although its status is another one.
-                Err(failure) if failure.status.code == Code::InvalidArgument => {}
+                // The volume may still be attached, although its status is another one. Otherwise it is a user who has to act: a volume with snapshots
+                // is not deleted, for example.
+                Err(failure) if failure.status.code == Code::InvalidArgument => {
+                    refusals += 1;
+                    if refusals == MAX_REFUSALS {
+                        let said = failure.status.message;
+                        let message = format!("volume {id} can't be deleted yet (it is tried again): {said}");
+                        return Err(Status::new(Code::FailedPrecondition, message));
+                    }
+                }
                 Err(failure) => return Err(failure.into()),
             },
             Disk::Ready | Disk::Broken | Disk::Changing | Disk::InUse => {}

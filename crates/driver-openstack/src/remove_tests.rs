@@ -2,13 +2,15 @@
 
 #![allow(clippy::needless_pass_by_value, reason = "tests build the values they pass")]
 
-use machine_driver::Code;
+use std::time::Duration;
+
+use machine_driver::{Code, Instant};
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::{
     fake_cloud::Fault,
-    test_rig::{CLUSTER, ROLE, Rig},
+    test_rig::{CLUSTER, ROLE, Rig, with_volume},
 };
 
 #[tokio::test(start_paused = true)]
@@ -118,10 +120,9 @@ async fn ports_of_other_owners_and_of_another_server_stay() {
 #[case::with_one_cluster_more(json!({"tags": {"kubernetes.io-cluster-a": "1"}}))]
 #[tokio::test(start_paused = true)]
 async fn a_machine_keeps_its_server_when_tags_of_its_class_change(#[case] edit: Value) {
-    let mut rig = Rig::new(json!({"rootDiskSize": 20, "rootDiskType": "ssd"}));
+    let rig = Rig::new(with_volume());
     let id = rig.create().await.unwrap().vm.provider_id;
-    rig = rig.named(&id);
-    json_patch::merge(&mut rig.patch, &edit);
+    let rig = rig.named(&id).edited(edit);
     assert_eq!(rig.status().await.unwrap().provider_id, id);
     rig.delete().await.unwrap();
     assert!(rig.is_empty(), "{:?} {:?} {:?}", rig.servers(), rig.ports(), rig.volumes());
@@ -142,10 +143,9 @@ async fn a_server_with_only_some_keys_of_the_owner_is_not_listed() {
 #[case::to_a_volume_of_nova(json!({"rootDiskType": null}))]
 #[tokio::test(start_paused = true)]
 async fn a_volume_is_deleted_with_its_server_after_an_edit_of_the_class(#[case] edit: Value) {
-    let mut rig = Rig::new(json!({"rootDiskSize": 20, "rootDiskType": "ssd"}));
+    let rig = Rig::new(with_volume());
     let id = rig.create().await.unwrap().vm.provider_id;
-    json_patch::merge(&mut rig.patch, &edit);
-    rig = rig.named(&id);
+    let rig = rig.named(&id).edited(edit);
     rig.delete().await.unwrap();
     assert!(rig.is_empty(), "{:?}", rig.volumes());
 }
@@ -175,6 +175,38 @@ async fn a_page_of_a_gateway_is_no_deletion(#[case] request: &'static str) {
     rig.create().await.unwrap();
     rig.cloud.fails(request, [Fault::Error(200, "<html>maintenance</html>")]);
     assert_eq!(rig.delete().await.unwrap_err().code, Code::Internal);
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty());
+}
+
+/// Cinder deletes no volume that has snapshots.
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_cinder_does_not_delete_is_told_of_at_once() {
+    const REFUSAL: &str =
+        r#"{"badRequest": {"code": 400, "message": "Invalid volume: Volume must not have snapshots."}}"#;
+    let rig = Rig::new(with_volume());
+    rig.create().await.unwrap();
+    rig.cloud.fails("DELETE /volumes", vec![Fault::Error(400, REFUSAL); 10]);
+    let began = Instant::now();
+    let refused = rig.delete().await.unwrap_err();
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    assert_eq!(refused.code, Code::FailedPrecondition, "tried again after 10 minutes");
+    assert_eq!(
+        refused.message,
+        "volume v-2 can't be deleted yet (it is tried again): deleting the server's volume: cinder answers 400 badRequest: \
+         Invalid volume: Volume must not have snapshots."
+    );
+    rig.cloud.state().faults.clear();
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty());
+}
+
+/// Cinder may show a volume as available while it is still attached.
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_is_detached_in_a_moment_is_waited_for() {
+    let rig = Rig::new(with_volume());
+    rig.create().await.unwrap();
+    rig.cloud.fails("DELETE /volumes", [Fault::Error(400, r#"{"badRequest": {"code": 400, "message": "attached"}}"#)]);
     rig.delete().await.unwrap();
     assert!(rig.is_empty());
 }
