@@ -112,14 +112,7 @@ async fn status(subject: &Subject<'_>, cloud: &Session<'_>) -> Result<VmIdentity
     if state != State::Built {
         return Ok(identity);
     }
-    let message = match ports::pods_pass(subject, cloud, &server.id).await {
-        Ok(true) => return Ok(identity),
-        Ok(false) => format!("the addresses of pods do not pass the ports of server [ID={:?}]", server.id),
-        // A network of the class has another name now, for example. These codes would say that the server is gone, or that there are several.
-        Err(status) if matches!(status.code, Code::NotFound | Code::OutOfRange) => status.message,
-        Err(status) => return Err(status),
-    };
-    Err(Status::new(Code::Uninitialized, message).with_partial(identity))
+    lookup::initialised(identity, &server.id, ports::pod_traffic(subject, cloud, &server.id).await)
 }
 
 #[async_trait]

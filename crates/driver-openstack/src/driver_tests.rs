@@ -191,10 +191,10 @@ async fn a_server_whose_build_lasts_keeps_no_list_from_being_read() {
 #[case::none(json!([{"name": "renamed", "podNetwork": true}]))]
 #[tokio::test(start_paused = true)]
 async fn a_network_of_the_class_that_is_not_found_says_nothing_of_the_server(#[case] networks: Value) {
-    let mut rig =
+    let rig =
         Rig::new(json!({"networkID": null, "subnetID": null, "networks": [{"name": "front", "podNetwork": true}]}));
     rig.create().await.unwrap();
-    json_patch::merge(&mut rig.patch, &json!({ "networks": networks }));
+    let rig = rig.edited(json!({ "networks": networks }));
     let status = rig.status().await.unwrap_err();
     assert_eq!(status.code, Code::Uninitialized, "{}", status.message);
 }

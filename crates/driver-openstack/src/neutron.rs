@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// A port.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Port {
     pub id: String,
@@ -21,9 +21,18 @@ pub struct Port {
     pub device_id: String,
     pub description: Option<String>,
     pub tags: Vec<String>,
+    pub security_groups: Vec<String>,
+    pub fixed_ips: Vec<FixedIp>,
     /// The pairs as JSON, so that unknown fields are kept in an update.
     pub allowed_address_pairs: Vec<Value>,
     pub revision_number: Option<u64>,
+}
+
+/// An address of a port.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct FixedIp {
+    pub subnet_id: String,
 }
 
 /// A network or a security group.

@@ -97,8 +97,8 @@ async fn is_in_use(cloud: &Session<'_>, server: &str) -> Result<bool, Status> {
 }
 
 async fn ports(owners: &[OwnerTags], cloud: &Session<'_>, name: &str) -> Result<(), Status> {
-    for port in cloud.ports_named(name).await? {
-        if owners.iter().any(|owner| lookup::owns_port(owner, &port)) && !is_in_use(cloud, &port.device_id).await? {
+    for port in lookup::our_ports(cloud.ports_named(name).await?, owners) {
+        if !is_in_use(cloud, &port.device_id).await? {
             cloud.delete_port(&port.id).await?;
         }
     }

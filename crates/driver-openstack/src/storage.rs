@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// A volume.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Volume {
     pub id: String,
@@ -25,7 +25,7 @@ pub struct Volume {
 }
 
 /// The attachment of a volume to a server.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Attachment {
     pub server_id: String,

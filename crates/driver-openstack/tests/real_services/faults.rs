@@ -152,6 +152,26 @@ async fn with_many_faults_each_machine_gets_one_server_and_nothing_is_left_in_th
     );
 }
 
+#[tokio::test]
+async fn a_port_that_was_made_before_an_edit_of_the_class_is_not_used() {
+    let Some(services) = services("a_port_that_was_made_before_an_edit_of_the_class_is_not_used") else { return };
+    let region = Region::new(&services, "regroup").await;
+    let mut subject = region.subject(&services, "regroup", json!({}));
+    region.compute.add(Rule::new(request(Method::POST, "/v2.1/servers"), Fault::Drop).times(1));
+    assert_eq!(subject.create().await.unwrap_err().code, Code::Unavailable);
+    let old = subject.inventory().await.ports[0].clone();
+    subject.patch["securityGroups"] = Value::Null;
+    // Without a group in the class, the port has the default group of the project.
+    region.network.add(Rule::new(request(Method::POST, "/v2.0/ports"), Fault::LoseReply).times(1));
+    subject.create().await.unwrap();
+    let there = subject.inventory().await;
+    assert_eq!((there.servers.len(), there.ports.len()), (1, 1), "{there:?}");
+    assert_ne!(there.ports[0]["id"], old["id"]);
+    assert_ne!(there.ports[0]["security_group_ids"], old["security_group_ids"]);
+    subject.delete().await.unwrap();
+    subject.assert_nothing_is_left().await;
+}
+
 /// Prints how many requests it takes to create and to delete a machine, for the documents.
 #[rstest]
 #[case::with_a_port("cost-port", json!({}))]
