@@ -69,10 +69,18 @@ impl Creation<'_> {
     /// The server of the machine.
     ///
     /// # Errors
-    /// What stands in its way. Nothing of what was made stays then, unless the end is unknown.
+    /// What stands in its way. Nothing of what was made stays then, unless the end is unknown. The state in the error finds what stays, also after an
+    /// edit of the class.
     pub async fn run(self) -> Result<CreatedVm, Status> {
+        self.made().await.map_err(|status| {
+            let state = status.last_known_state.unwrap_or_else(|| self.subject.memory.state());
+            Status { last_known_state: Some(state), ..status }
+        })
+    }
+
+    async fn made(&self) -> Result<CreatedVm, Status> {
         let found = self.cloud.servers_named(self.name).await?;
-        let server = match Backing::of(lookup::ours(found, &self.subject.owner))? {
+        let server = match Backing::of(lookup::ours(found, &self.subject.memory.owners))? {
             Backing::Nothing => self.make().await?,
             Backing::Ending(id) => {
                 let message = format!("server [Name={:?}, ID={id:?}] is still being deleted", self.name);
@@ -82,7 +90,9 @@ impl Creation<'_> {
         };
         // The server is there whatever comes of this. The core asks for its initialisation next, which tells what fails here.
         let _ = ports::let_pods_pass(self.subject, self.cloud, &server.id).await;
-        Ok(CreatedVm { vm: lookup::identity(self.cloud.region, &server, self.name), last_known_state: None })
+        let memory = self.subject.memory.clone().with(std::slice::from_ref(&server));
+        let vm = lookup::identity(self.cloud.region, &server, self.name);
+        Ok(CreatedVm { vm, last_known_state: Some(memory.state()) })
     }
 
     /// A server that an earlier creation made.
@@ -114,7 +124,7 @@ impl Creation<'_> {
             Ok(()) => status,
             Err(rest) => {
                 let message = format!("{} (and what was made could not be deleted: {})", status.message, rest.message);
-                Status { message, ..status }
+                Status { message, last_known_state: rest.last_known_state, ..status }
             }
         }
     }
@@ -203,7 +213,7 @@ impl Creation<'_> {
     async fn made_unheard(&self, failure: Failure) -> Result<String, Refused> {
         let status = self.deploying(failure.status);
         let Ok(found) = self.cloud.servers_named(self.name).await else { return Err(Refused::Perhaps(status)) };
-        match Backing::of(lookup::ours(found, &self.subject.owner)) {
+        match Backing::of(lookup::ours(found, &self.subject.memory.owners)) {
             Ok(Backing::Server(server)) => Ok(server.id),
             // It may still come.
             Ok(Backing::Nothing | Backing::Ending(_)) | Err(_) => Err(Refused::Perhaps(status)),
@@ -248,14 +258,14 @@ impl Creation<'_> {
     }
 
     async fn earlier_port(&self, resolved: &Resolved) -> Result<Earlier<Port>, Status> {
-        let Subject { spec, owner, .. } = self.subject;
+        let Subject { spec, memory, .. } = self.subject;
         let found = self.cloud.ports_named(self.name).await?;
-        Ok(lookup::earlier_port(found, std::slice::from_ref(owner), spec, &resolved.security_groups))
+        Ok(lookup::earlier_port(found, &memory.owners, spec, &resolved.security_groups))
     }
 
     async fn earlier_volume(&self, made_for: &str) -> Result<Earlier<Volume>, Status> {
         let found = self.cloud.volumes_named(self.name).await?;
-        Ok(lookup::earlier_volume(found, std::slice::from_ref(&self.subject.owner), made_for))
+        Ok(lookup::earlier_volume(found, &self.subject.memory.owners, made_for))
     }
 
     /// The volume that the server boots from: one that an earlier request has made, or a new one.

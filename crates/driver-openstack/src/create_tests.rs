@@ -54,6 +54,7 @@ async fn a_creation_makes_a_port_and_a_server_and_a_deletion_leaves_nothing() {
             "GET /servers/s-2",
             "GET /ports",
             "DELETE /ports/p-1",
+            "GET /volumes/detail",
         ]
     );
 }
@@ -390,4 +391,30 @@ async fn an_old_port_that_neutron_does_not_delete_keeps_no_server_from_being_mad
     assert_eq!(rig.ports().len(), 2);
     rig.delete().await.unwrap();
     assert!(rig.is_empty());
+}
+
+/// A creation whose end is unknown has made a server, and a user edits the tags of the class.
+#[rstest]
+#[case::the_machine_lives_on(true)]
+#[case::the_machine_is_deleted(false)]
+#[tokio::test(start_paused = true)]
+async fn a_server_is_found_by_the_keys_it_was_made_with(#[case] lives: bool) {
+    let rig = Rig::new(with_volume());
+    rig.cloud.fails("GET /servers/s-", [Fault::Error(403, "{}")]);
+    let unknown = rig.create().await.unwrap_err();
+    let edit =
+        json!({"tags": {ROLE: null, "kubernetes.io-role-worker": "1"}, "rootDiskSize": null, "rootDiskType": null});
+    let rig = rig.keeping(unknown.last_known_state).edited(edit);
+    if lives {
+        let made = rig.create().await.unwrap();
+        assert_eq!((rig.servers().len(), rig.ports().len(), rig.volumes().len()), (1, 1, 1));
+        let id = made.vm.provider_id.clone();
+        let rig = rig.keeping(made.last_known_state).named(&id);
+        rig.status().await.unwrap();
+        rig.delete().await.unwrap();
+        assert!(rig.is_empty());
+    } else {
+        rig.delete().await.unwrap();
+        assert!(rig.is_empty(), "{:?} {:?} {:?}", rig.servers(), rig.ports(), rig.volumes());
+    }
 }

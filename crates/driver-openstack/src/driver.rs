@@ -54,6 +54,32 @@ impl OpenStackDriver {
         Subject::of(spec, machine, secret, &self.options)
     }
 
+    async fn created(&self, cx: &OpContext, request: &MachineRequest) -> Result<CreatedVm, Status> {
+        let subject = self.subject(Spec::checked(&request.class)?, &request.machine, &request.secret)?;
+        let name = subject.name()?;
+        if subject.secret.get(SecretData::USER_DATA).is_none_or(<[u8]>::is_empty) {
+            return Err(Status::new(Code::InvalidArgument, "data[userData]: Required value: userData is required"));
+        }
+        if name.len() > LONGEST_NAME {
+            let message = format!(
+                "the machine's name is its Node's, and {name:?} has more than {LONGEST_NAME} characters: no Node registers with it"
+            );
+            return Err(Status::new(Code::InvalidArgument, message));
+        }
+        let _held = subject.lock_name(&self.locks)?;
+        let cloud = subject.session_of_class(&self.clouds, cx);
+        self.coded(Creation { subject: &subject, cloud: &cloud, name }.run().await)
+    }
+
+    async fn asked(&self, cx: &OpContext, request: &MachineRequest) -> Result<VmIdentity, Status> {
+        if self.options.status == MachineStatus::Unimplemented {
+            return Err(Status::new(Code::Unimplemented, "openstack.getMachineStatus=false"));
+        }
+        let subject = self.subject(Spec::read(&request.class)?, &request.machine, &request.secret)?;
+        let cloud = subject.session(&self.clouds, cx)?;
+        self.coded(status(&subject, &cloud).await)
+    }
+
     /// The outcome with the codes that the options select.
     fn coded<T>(&self, outcome: Result<T, Status>) -> Result<T, Status> {
         outcome.map_err(|status| self.options.codes.of(status))
@@ -115,6 +141,13 @@ async fn status(subject: &Subject<'_>, cloud: &Session<'_>) -> Result<VmIdentity
     lookup::initialised(identity, &server.id, ports::pod_traffic(subject, cloud, &server.id).await)
 }
 
+/// A failure that keeps the state of the machine. The controllers forget it after some codes if the failure has none.
+fn keeping(status: Status, machine: &Machine) -> Status {
+    let known = &machine.status.last_known_state;
+    let state = status.last_known_state.or_else(|| (!known.is_empty()).then(|| known.clone()));
+    Status { last_known_state: state, ..status }
+}
+
 #[async_trait]
 impl Driver for OpenStackDriver {
     fn info(&self) -> &DriverInfo {
@@ -130,20 +163,7 @@ impl Driver for OpenStackDriver {
     }
 
     async fn create_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<CreatedVm, Status> {
-        let subject = self.subject(Spec::checked(&request.class)?, &request.machine, &request.secret)?;
-        let name = subject.name()?;
-        if subject.secret.get(SecretData::USER_DATA).is_none_or(<[u8]>::is_empty) {
-            return Err(Status::new(Code::InvalidArgument, "data[userData]: Required value: userData is required"));
-        }
-        if name.len() > LONGEST_NAME {
-            let message = format!(
-                "the machine's name is its Node's, and {name:?} has more than {LONGEST_NAME} characters: no Node registers with it"
-            );
-            return Err(Status::new(Code::InvalidArgument, message));
-        }
-        let _held = subject.lock_name(&self.locks)?;
-        let cloud = subject.session_of_class(&self.clouds, cx);
-        self.coded(Creation { subject: &subject, cloud: &cloud, name }.run().await)
+        self.created(cx, &request).await.map_err(|status| keeping(status, &request.machine))
     }
 
     async fn initialize_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status> {
@@ -161,12 +181,7 @@ impl Driver for OpenStackDriver {
     }
 
     async fn get_machine_status(&self, cx: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status> {
-        if self.options.status == MachineStatus::Unimplemented {
-            return Err(Status::new(Code::Unimplemented, "openstack.getMachineStatus=false"));
-        }
-        let subject = self.subject(Spec::read(&request.class)?, &request.machine, &request.secret)?;
-        let cloud = subject.session(&self.clouds, cx)?;
-        self.coded(status(&subject, &cloud).await)
+        self.asked(cx, &request).await.map_err(|status| keeping(status, &request.machine))
     }
 
     async fn list_machines(&self, cx: &OpContext, request: ListRequest) -> Result<Vec<ListedVm>, Status> {
@@ -179,7 +194,7 @@ impl Driver for OpenStackDriver {
             machine_name: server.name,
             created: server.created.parse().ok(),
         };
-        Ok(lookup::ours(servers, &subject.owner).into_iter().map(listed).collect())
+        Ok(lookup::ours(servers, std::slice::from_ref(&subject.owner)).into_iter().map(listed).collect())
     }
 
     async fn ask_about_class(&self, cx: &OpContext, request: ListRequest) -> Result<Findings, Status> {

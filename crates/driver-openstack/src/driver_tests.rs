@@ -290,3 +290,16 @@ async fn volumes_of_cinder_are_known() {
     let ids = Rig::new(json!({})).driver.get_volume_ids(&Rig::cx(), VolumeIdsRequest { volumes }).await.unwrap();
     assert_eq!(ids, ["v-1", "handle-of-cinder.csi.openstack.org"]);
 }
+
+/// The controllers forget the state of a machine when a failure with one of these codes has none.
+#[tokio::test(start_paused = true)]
+async fn a_failure_keeps_the_state_of_the_machine() {
+    let rig = Rig::new(json!({})).keeping(Some("kept".to_owned()));
+    rig.cloud.fails("GET /servers", vec![Fault::Error(403, "{}"); 2]);
+    assert_eq!(rig.status().await.unwrap_err().last_known_state.as_deref(), Some("kept"));
+    let state = rig.create().await.unwrap_err().last_known_state.unwrap();
+    assert_eq!(state, r#"{"owners":[["kubernetes.io-cluster-shoot","kubernetes.io-role-node"]],"volumes":false}"#);
+    let rig = rig.keeping(Some(state.clone())).edited(json!({"flavorName": null}));
+    let refused = rig.create().await.unwrap_err();
+    assert_eq!((refused.code, refused.last_known_state), (Code::InvalidArgument, Some(state)));
+}

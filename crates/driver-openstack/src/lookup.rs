@@ -5,9 +5,7 @@ use std::collections::BTreeSet;
 use machine_driver::{Code, NodeAddress, OwnerTags, Status, VmIdentity};
 use serde_json::{Value, json};
 
-use crate::{
-    bodies::MADE_FOR, errors, neutron::Port, nova::Server, rules::network_of, spec, spec::Spec, storage::Volume,
-};
+use crate::{bodies::MADE_FOR, errors, neutron::Port, nova::Server, rules::network_of, spec::Spec, storage::Volume};
 
 const PREFIX: &str = "openstack:///";
 
@@ -127,9 +125,10 @@ fn too_many(servers: &[Server]) -> Status {
     Status::new(Code::OutOfRange, format!("multiple servers found for the machine: [{}]", ids.join(", ")))
 }
 
-/// The servers that belong to the owner and are not deleted.
-pub fn ours(servers: Vec<Server>, owner: &OwnerTags) -> Vec<Server> {
-    servers.into_iter().filter(|server| owns(owner, server) && State::of(server) != State::Gone).collect()
+/// The servers that belong to one of the owners and are not deleted.
+pub fn ours(servers: Vec<Server>, owners: &[OwnerTags]) -> Vec<Server> {
+    let is_ours = |server: &Server| owners.iter().any(|owner| owns(owner, server));
+    servers.into_iter().filter(|server| is_ours(server) && State::of(server) != State::Gone).collect()
 }
 
 fn owns(owner: &OwnerTags, server: &Server) -> bool {
@@ -144,13 +143,6 @@ pub fn named_by_id(server: Server, owner: &OwnerTags, machine: &str) -> Option<S
     let is_of_cluster =
         || server.name == machine && owner.share_a_cluster_with(|key| server.metadata.contains_key(key));
     (State::of(&server) != State::Gone && (owns(owner, &server) || is_of_cluster())).then_some(server)
-}
-
-/// The possible owners of ports and volumes of a machine with these servers: the owner in the class, and the owners in the metadata of the servers,
-/// because a user may have edited the class.
-pub fn owners_of(owner: &OwnerTags, servers: &[Server]) -> Vec<OwnerTags> {
-    let of_servers = servers.iter().filter_map(|server| spec::owner_tags(server.metadata.keys()));
-    [owner.clone()].into_iter().chain(of_servers).collect()
 }
 
 /// The page that follows a page of a list.

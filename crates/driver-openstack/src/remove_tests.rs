@@ -10,8 +10,10 @@ use serde_json::{Value, json};
 
 use crate::{
     fake_cloud::Fault,
-    test_rig::{CLUSTER, ROLE, Rig, with_volume},
+    test_rig::{CLUSTER, ROLE, Rig, with_volume, without_port},
 };
+
+const FORBIDDEN: Fault = Fault::Error(403, "{}");
 
 #[tokio::test(start_paused = true)]
 async fn o_06_a_machine_with_two_servers_gets_no_other_and_none_is_deleted() {
@@ -177,6 +179,95 @@ async fn a_page_of_a_gateway_is_no_deletion(#[case] request: &'static str) {
     assert_eq!(rig.delete().await.unwrap_err().code, Code::Internal);
     rig.delete().await.unwrap();
     assert!(rig.is_empty());
+}
+
+#[rstest]
+#[case::without_a_right(&[], &[FORBIDDEN])]
+#[case::without_an_access_rule(&[], &[Fault::Error(401, "{}"), Fault::Error(401, "{}")])]
+#[case::that_does_not_answer(&[], &[Fault::Error(503, ""), Fault::Error(503, ""), Fault::Error(503, ""), Fault::Error(503, "")])]
+#[case::that_the_catalogue_lacks(&["compute/v2.1", "network/v2.0", "image/v2"], &[])]
+#[tokio::test(start_paused = true)]
+async fn a_class_without_volumes_needs_no_cinder(#[case] catalogue: &[&'static str], #[case] faults: &[Fault]) {
+    let rig = Rig::new(json!({}));
+    if !catalogue.is_empty() {
+        rig.cloud.state().catalogue = catalogue.to_vec();
+    }
+    rig.create().await.unwrap();
+    rig.cloud.fails("GET /volumes", faults.to_vec());
+    assert_eq!(rig.list().await.unwrap().len(), 1);
+    rig.cloud.fails("GET /volumes", faults.to_vec());
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty());
+    if !faults.is_empty() {
+        let rig = rig.edited(with_volume());
+        rig.cloud.fails("GET /volumes", faults.to_vec());
+        rig.delete().await.unwrap_err();
+    }
+}
+
+/// The second deletion does not find the server, which would show its volumes.
+#[rstest]
+#[case::to_the_disk_of_the_flavor(json!({"rootDiskSize": null, "rootDiskType": null}))]
+#[case::to_a_volume_of_nova(json!({"rootDiskType": null}))]
+#[tokio::test(start_paused = true)]
+async fn a_volume_whose_deletion_is_refused_is_deleted_after_an_edit_of_the_class(#[case] edit: Value) {
+    let rig = Rig::new(with_volume());
+    let id = rig.create().await.unwrap().vm.provider_id;
+    let rig = rig.named(&id).edited(edit);
+    rig.cloud.fails("DELETE /volumes", [FORBIDDEN]);
+    assert_eq!(rig.delete().await.unwrap_err().code, Code::PermissionDenied);
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty(), "{:?}", rig.volumes());
+}
+
+/// The second deletion does not find the server, which would show its former keys.
+#[rstest]
+#[case::the_port_is_refused("DELETE /ports", FORBIDDEN)]
+#[case::the_volume_is_refused("DELETE /volumes", FORBIDDEN)]
+#[case::the_process_ends("DELETE /ports", Fault::Silence)]
+#[tokio::test(start_paused = true)]
+async fn ports_and_volumes_are_deleted_by_the_keys_they_were_made_with(
+    #[case] request: &'static str,
+    #[case] fault: Fault,
+) {
+    let rig = Rig::new(with_volume());
+    let made = rig.create().await.unwrap();
+    let edit = json!({"tags": {ROLE: null, "kubernetes.io-role-worker": "1"}});
+    let rig = rig.named(&made.vm.provider_id).keeping(made.last_known_state).edited(edit);
+    rig.cloud.fails(request, [fault]);
+    let ended = tokio::time::timeout(Duration::from_secs(30), rig.delete()).await;
+    let state = ended.ok().and_then(|deleted| deleted.unwrap_err().last_known_state);
+    let rig = rig.keeping(state);
+    assert!(rig.servers().is_empty());
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty(), "{:?} {:?}", rig.ports(), rig.volumes());
+}
+
+/// A machine of an earlier version has no state. The first deletion reads the keys from the server.
+#[tokio::test(start_paused = true)]
+async fn a_refused_deletion_returns_the_keys_of_the_server() {
+    let rig = Rig::new(with_volume());
+    let id = rig.create().await.unwrap().vm.provider_id;
+    let edit = json!({"tags": {ROLE: null, "kubernetes.io-role-worker": "1"}, "rootDiskType": null});
+    let rig = rig.named(&id).edited(edit);
+    rig.cloud.fails("DELETE /ports", [FORBIDDEN]);
+    let state = rig.delete().await.unwrap_err().last_known_state;
+    let rig = rig.keeping(state);
+    // The state says that there may be a volume: it is not enough that Cinder does not answer.
+    rig.cloud.fails("GET /volumes", vec![Fault::Error(503, ""); 4]);
+    assert_eq!(rig.delete().await.unwrap_err().code, Code::Unavailable);
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty(), "{:?} {:?}", rig.ports(), rig.volumes());
+}
+
+/// Keys of another cluster in a state are no reason to delete what has them.
+#[tokio::test(start_paused = true)]
+async fn a_state_with_keys_of_another_cluster_is_not_believed() {
+    let rig = Rig::new(without_port())
+        .keeping(Some(r#"{"owners": [["kubernetes.io-cluster-other", "kubernetes.io-role-node"]]}"#.to_owned()));
+    rig.server("s-a", json!({"metadata": {CLUSTER: null, "kubernetes.io-cluster-other": "1"}}));
+    rig.delete().await.unwrap();
+    assert_eq!(rig.servers(), ["s-a"]);
 }
 
 /// Cinder deletes no volume that has snapshots.

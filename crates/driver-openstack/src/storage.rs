@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::{
     cloud::{Operation, Session},
     keystone::Service,
+    memory::Volumes,
     neutron::NamedThing,
     nova::{about, optional, query},
 };
@@ -46,6 +47,21 @@ impl Session<'_> {
         let found: Vec<Volume> =
             self.list(Operation::get(Service::Volume, "looking for the server's volume", &path), "volumes").await?;
         Ok(found.into_iter().filter(|volume| volume.name.as_deref() == Some(name)).collect())
+    }
+
+    /// The answer to a look for volumes. Where nothing was made in Cinder, a failure is none: the cloud may have no Cinder, and the login no right there.
+    pub async fn volumes_if_any(
+        &self,
+        volumes: Volumes,
+        answer: Result<Vec<Volume>, Failure>,
+    ) -> Result<Vec<Volume>, Failure> {
+        let Err(failure) = answer else { return answer };
+        let is_harmless = match volumes {
+            Volumes::Wanted => false,
+            Volumes::Possible => self.is_kept_out(&failure).await,
+            Volumes::Unlikely => true,
+        };
+        if is_harmless { Ok(Vec::new()) } else { Err(failure) }
     }
 
     /// The volume with this id. `None` if there is none.

@@ -91,6 +91,14 @@ impl Rig {
         self
     }
 
+    /// The controllers keep the state that a call has returned.
+    pub fn keeping(mut self, state: Option<String>) -> Self {
+        if let Some(state) = state {
+            self.machine.status.last_known_state = state;
+        }
+        self
+    }
+
     /// Adds a server.
     pub fn server(&self, id: &str, change: Value) {
         let mut server = json!({"id": id, "name": "m-1", "status": "ACTIVE", "metadata": {CLUSTER: "1", ROLE: "1"}});

@@ -152,6 +152,27 @@ async fn with_many_faults_each_machine_gets_one_server_and_nothing_is_left_in_th
     );
 }
 
+fn refused() -> Fault {
+    Fault::Answer(Reply::new(403, r#"{"forbidden": {"code": 403, "message": "not now"}}"#))
+}
+
+/// The server, which shows the keys and the volume, is deleted before the port and the volume.
+#[tokio::test]
+async fn what_a_class_has_said_before_an_edit_is_deleted_too() {
+    let Some(services) = services("what_a_class_has_said_before_an_edit_is_deleted_too") else { return };
+    let region = Region::new(&services, "edited").await;
+    let mut subject = region.subject(&services, "edited", json!({"rootDiskSize": 2, "rootDiskType": "standard"}));
+    let made = subject.create().await.unwrap();
+    (subject.provider_id, subject.last_known_state) = (made.vm.provider_id, made.last_known_state.unwrap());
+    subject.patch = json!({
+        "region": region.name, "tags": {"kubernetes.io-role-node": null, "kubernetes.io-role-worker": "1"},
+    });
+    region.network.add(Rule::new(request(Method::DELETE, "/v2.0/ports"), refused()).times(1));
+    assert_eq!(subject.delete().await.unwrap_err().code, Code::PermissionDenied);
+    subject.delete().await.unwrap();
+    subject.assert_nothing_is_left().await;
+}
+
 #[tokio::test]
 async fn a_port_that_was_made_before_an_edit_of_the_class_is_not_used() {
     let Some(services) = services("a_port_that_was_made_before_an_edit_of_the_class_is_not_used") else { return };
