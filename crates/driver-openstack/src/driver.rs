@@ -141,6 +141,17 @@ async fn status(subject: &Subject<'_>, cloud: &Session<'_>) -> Result<VmIdentity
     lookup::initialised(identity, &server.id, ports::pod_traffic(subject, cloud, &server.id).await)
 }
 
+/// The servers of the owner, and what is left of servers of the owner that are deleted.
+async fn listed(subject: &Subject<'_>, cloud: &Session<'_>) -> Result<Vec<ListedVm>, Status> {
+    let Subject { spec, owner, memory, .. } = subject;
+    let servers = lookup::ours(cloud.servers().await?, std::slice::from_ref(owner));
+    let ports = cloud.ports_of_owner(owner).await?;
+    let volumes = cloud.volumes_with(&spec.owner_metadata()?).await;
+    let volumes = cloud.volumes_if_any(memory.volumes, volumes).await?;
+    let left = lookup::leftovers(cloud.region, owner, &servers, ports, volumes);
+    Ok(servers.into_iter().map(|server| lookup::listed(cloud.region, server)).chain(left).collect())
+}
+
 /// A failure that keeps the state of the machine. The controllers forget it after some codes if the failure has none.
 fn keeping(status: Status, machine: &Machine) -> Status {
     let known = &machine.status.last_known_state;
@@ -188,13 +199,7 @@ impl Driver for OpenStackDriver {
         let machine = Machine::default();
         let subject = self.subject(Spec::read(&request.class)?, &machine, &request.secret)?;
         let cloud = subject.session_of_class(&self.clouds, cx);
-        let servers = self.coded(cloud.servers().await.map_err(Status::from))?;
-        let listed = |server: Server| ListedVm {
-            provider_id: lookup::provider_id(cloud.region, &server.id),
-            machine_name: server.name,
-            created: server.created.parse().ok(),
-        };
-        Ok(lookup::ours(servers, std::slice::from_ref(&subject.owner)).into_iter().map(listed).collect())
+        self.coded(listed(&subject, &cloud).await)
     }
 
     async fn ask_about_class(&self, cx: &OpContext, request: ListRequest) -> Result<Findings, Status> {

@@ -298,6 +298,7 @@ impl State {
                 port["device_id"] = json!("");
                 port["tags"] = json!([]);
                 port["revision_number"] = json!(1);
+                port["created_at"] = json!("2026-01-01T00:00:00Z");
                 if port.get("security_groups").is_none() {
                     port["security_groups"] = json!(["g-default"]);
                 }
@@ -344,6 +345,7 @@ impl State {
                 volume["id"] = json!(id);
                 volume["status"] = json!("creating");
                 volume["attachments"] = json!([]);
+                volume["created_at"] = json!("2026-01-01T00:00:00.000000");
                 self.volumes.push(volume.clone());
                 Ok((202, json!({ "volume": volume })))
             }

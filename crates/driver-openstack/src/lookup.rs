@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use machine_driver::{Code, NodeAddress, OwnerTags, Status, VmIdentity};
+use jiff::Timestamp;
+use machine_driver::{Code, ListedVm, NodeAddress, OwnerTags, Status, VmIdentity};
 use serde_json::{Value, json};
 
 use crate::{bodies::MADE_FOR, errors, neutron::Port, nova::Server, rules::network_of, spec::Spec, storage::Volume};
@@ -143,6 +144,48 @@ pub fn named_by_id(server: Server, owner: &OwnerTags, machine: &str) -> Option<S
     let is_of_cluster =
         || server.name == machine && owner.share_a_cluster_with(|key| server.metadata.contains_key(key));
     (State::of(&server) != State::Gone && (owns(owner, &server) || is_of_cluster())).then_some(server)
+}
+
+/// A server in a list.
+pub fn listed(region: &str, server: Server) -> ListedVm {
+    ListedVm {
+        provider_id: provider_id(region, &server.id),
+        machine_name: server.name,
+        created: server.created.parse().ok(),
+    }
+}
+
+/// The ports and volumes of an owner whose server is deleted, one for each machine: a deletion deletes all of a machine. Their ids stand for the
+/// deleted server, so that orphans whose deletion was refused or interrupted are found again.
+///
+/// `servers` are all servers of the owner. What has the name of one of them goes with it.
+pub fn leftovers(
+    region: &str,
+    owner: &OwnerTags,
+    servers: &[Server],
+    ports: Vec<Port>,
+    volumes: Vec<Volume>,
+) -> Vec<ListedVm> {
+    let mut names: BTreeSet<String> = servers.iter().map(|server| server.name.clone()).collect();
+    let ports = our_ports(ports, std::slice::from_ref(owner)).into_iter().filter(|port| port.device_id.is_empty());
+    let volumes = our_volumes(volumes, std::slice::from_ref(owner))
+        .into_iter()
+        .filter(|volume| volume.attachments.is_empty() && matches!(Disk::of(volume), Disk::Ready | Disk::Broken));
+    let ports = ports.map(|port| (port.id, port.name, port.created_at));
+    let volumes = volumes.map(|volume| (volume.id, volume.name.unwrap_or_default(), volume.created_at));
+    let mut left = Vec::new();
+    for (id, machine_name, created) in ports.chain(volumes) {
+        if !machine_name.is_empty() && names.insert(machine_name.clone()) {
+            let created = created.and_then(|created| time(&created));
+            left.push(ListedVm { provider_id: provider_id(region, &id), machine_name, created });
+        }
+    }
+    left
+}
+
+/// A time as the services write it. Cinder leaves out the zone, which is UTC.
+fn time(text: &str) -> Option<Timestamp> {
+    text.parse().or_else(|_| format!("{text}Z").parse()).ok()
 }
 
 /// The page that follows a page of a list.

@@ -8,6 +8,7 @@ use super::*;
 use crate::{
     neutron::FixedIp,
     nova::{Address, Fault},
+    storage::Attachment,
 };
 
 fn owner() -> OwnerTags {
@@ -200,8 +201,8 @@ fn volume(id: &str, status: &str) -> Volume {
     let owner = owner();
     let mut metadata: BTreeMap<String, String> = owner.keys().map(|key| (key.to_owned(), "1".to_owned())).collect();
     metadata.insert(MADE_FOR.to_owned(), "uid image 20".to_owned());
-    let name = Some("m-1".to_owned());
-    Volume { id: id.to_owned(), name, status: status.to_owned(), metadata, attachments: Vec::new() }
+    let (name, created_at) = (Some("m-1".to_owned()), Some("2026-01-01T00:00:00.000000".to_owned()));
+    Volume { id: id.to_owned(), name, status: status.to_owned(), metadata, attachments: Vec::new(), created_at }
 }
 
 #[rstest]
@@ -248,4 +249,33 @@ fn a_server_is_initialised(#[case] traffic: Result<PodTraffic, Code>, #[case] ex
             assert_eq!(status.partial.map(|partial| *partial), partial);
         }
     }
+}
+
+#[test]
+fn what_is_left_of_deleted_servers_is_listed_once_for_each_machine() {
+    let named = |name: &str, port: Port| Port { name: name.to_owned(), ..port };
+    let ports = vec![
+        port("p-1"),
+        port("p-1"),
+        named("m-2", port("p-2")),
+        named("m-3", Port { device_id: "s-3".to_owned(), ..port("p-3") }),
+        named("m-4", Port { description: None, ..port("p-4") }),
+        named("", port("p-5")),
+    ];
+    let of = |id: &str, name: &str, status: &str| Volume { name: Some(name.to_owned()), ..volume(id, status) };
+    let attached = vec![Attachment { server_id: "s-7".to_owned() }];
+    let volumes = vec![
+        of("v-1", "m-1", "available"),
+        of("v-2", "m-2", "available"),
+        of("v-5", "m-5", "error_deleting"),
+        of("v-6", "m-6", "deleting"),
+        Volume { attachments: attached, ..of("v-7", "m-7", "error") },
+        of("v-8", "m-8", "in-use"),
+        Volume { metadata: BTreeMap::new(), ..of("v-9", "m-9", "available") },
+    ];
+    let servers = [Server { name: "m-2".to_owned(), ..server("ACTIVE", None) }];
+    let left = leftovers("eu-1", &owner(), &servers, ports, volumes);
+    let ids: Vec<_> = left.iter().map(|one| (one.provider_id.as_str(), one.machine_name.as_str())).collect();
+    assert_eq!(ids, [("openstack:///eu-1/p-1", "m-1"), ("openstack:///eu-1/v-5", "m-5")]);
+    assert_eq!((left[0].created, left[1].created), (None, Some("2026-01-01T00:00:00Z".parse().unwrap())));
 }

@@ -1,12 +1,14 @@
 //! The requests to Neutron and their answers.
 
 use cloud_client::{Failure, Repeat, http::Method};
+use machine_driver::OwnerTags;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::{
     cloud::{Operation, Session},
     keystone::Service,
+    lookup,
     nova::query,
 };
 
@@ -23,6 +25,7 @@ pub struct Port {
     pub tags: Vec<String>,
     pub security_groups: Vec<String>,
     pub fixed_ips: Vec<FixedIp>,
+    pub created_at: Option<String>,
     /// The pairs as JSON, so that unknown fields are kept in an update.
     pub allowed_address_pairs: Vec<Value>,
     pub revision_number: Option<u64>,
@@ -64,6 +67,18 @@ impl Session<'_> {
         let found: Vec<Port> =
             self.list(Operation::get(Service::Network, "looking for the server's ports", &path), "ports").await?;
         Ok(found.into_iter().filter(|port| port.device_id == server).collect())
+    }
+
+    /// The ports that the owner's tags or description are on. The driver writes the description, and drivers of other programs only the tags.
+    pub async fn ports_of_owner(&self, owner: &OwnerTags) -> Result<Vec<Port>, Failure> {
+        let tags = owner.keys().collect::<Vec<_>>().join(",");
+        let mut found: Vec<Port> = Vec::new();
+        for pair in [("description", lookup::mark(owner)), ("tags", tags)] {
+            let path = format!("/ports?{}", query(&[(pair.0, &pair.1)]));
+            let ports: Vec<Port> = self.list(Operation::get(Service::Network, "listing ports", &path), "ports").await?;
+            found.extend(ports);
+        }
+        Ok(found)
     }
 
     /// A port.

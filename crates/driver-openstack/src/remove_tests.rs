@@ -181,6 +181,33 @@ async fn a_page_of_a_gateway_is_no_deletion(#[case] request: &'static str) {
     assert!(rig.is_empty());
 }
 
+/// The collector of orphans works from the list, and the server is not in the list any more.
+#[rstest]
+#[case::a_refusal_for_the_port("DELETE /ports", FORBIDDEN)]
+#[case::a_refusal_for_the_volume("DELETE /volumes", FORBIDDEN)]
+#[case::an_end_of_the_process_before_the_port("DELETE /ports", Fault::Silence)]
+#[case::an_end_of_the_process_before_the_volume("DELETE /volumes", Fault::Silence)]
+#[tokio::test(start_paused = true)]
+async fn what_is_left_of_a_server_is_listed_until_it_is_deleted(#[case] request: &'static str, #[case] fault: Fault) {
+    let rig = Rig::new(with_volume());
+    let id = rig.create().await.unwrap().vm.provider_id;
+    rig.cloud.fails(request, [fault]);
+    let rig = rig.orphan(&id);
+    let ended = tokio::time::timeout(Duration::from_secs(30), rig.delete()).await;
+    assert!(ended.is_err() || ended.is_ok_and(|deleted| deleted.is_err()));
+    assert!(rig.servers().is_empty());
+    let left = rig.list().await.unwrap();
+    assert_eq!(left.len(), 1, "{left:?}");
+    assert_eq!(
+        (left[0].machine_name.as_str(), left[0].created),
+        ("m-1", Some("2026-01-01T00:00:00Z".parse().unwrap()))
+    );
+    let rig = rig.orphan(&left[0].provider_id);
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty(), "{:?} {:?}", rig.ports(), rig.volumes());
+    assert_eq!(rig.list().await.unwrap(), []);
+}
+
 #[rstest]
 #[case::without_a_right(&[], &[FORBIDDEN])]
 #[case::without_an_access_rule(&[], &[Fault::Error(401, "{}"), Fault::Error(401, "{}")])]

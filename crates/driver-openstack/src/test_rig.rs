@@ -85,6 +85,13 @@ impl Rig {
         self
     }
 
+    /// The machine as the collector of orphans makes it for a deletion.
+    pub fn orphan(mut self, provider_id: &str) -> Self {
+        self.machine = Machine::default();
+        self.machine.metadata.name = Some("m-1".to_owned());
+        self.named(provider_id)
+    }
+
     /// A user edits the class. Null takes a field away.
     pub fn edited(mut self, edit: Value) -> Self {
         overlay(&mut self.patch, edit);
