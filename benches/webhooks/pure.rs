@@ -5,8 +5,8 @@ use std::{hint::black_box, time::Instant};
 use machine_api::{
     admission::{Admission, Endpoint, convert},
     validation::Policy,
+    webhooks::Webhook,
 };
-
 use serde_json::{Value, json};
 
 const ROUNDS: u32 = 20_000;
@@ -19,7 +19,7 @@ pub fn run() {
         ("MachineDeployment", include_bytes!("../../tests/fixtures/reviews/machinedeployment.json")),
     ] {
         for endpoint in [Endpoint::Mutate, Endpoint::Validate] {
-            time(&format!("{} of a {name}", endpoint.path()), ROUNDS, || admission.review(endpoint, body).body);
+            time(&format!("{} of a {name}", Webhook::Admission(endpoint).path()), ROUNDS, || admission.review(endpoint, body).body);
         }
     }
     let objects = stored_machines();

@@ -65,7 +65,7 @@ pub fn server(wanted: &Wanted<'_>) -> Value {
 }
 
 /// The body of the request for the port of a server. The port allows the addresses of pods from the beginning.
-pub fn port(spec: &Spec, owner: &OwnerTags, machine: &str, security_groups: &[&str]) -> Value {
+pub fn port(spec: &Spec, owner: &OwnerTags, machine: &str, security_groups: &[String]) -> Value {
     let fixed_ips: Vec<Value> = spec.subnets().into_iter().map(|subnet| json!({"subnet_id": subnet})).collect();
     let pairs: Vec<Value> = spec.pod_networks().into_iter().map(|network| json!({"ip_address": network})).collect();
     let mut port = json!({
@@ -76,7 +76,7 @@ pub fn port(spec: &Spec, owner: &OwnerTags, machine: &str, security_groups: &[&s
         "allowed_address_pairs": pairs,
     });
     // Without security groups in the class, Neutron gives the port the default group of the project, like a server.
-    if !security_groups.is_empty() {
+    if !spec.security_groups.is_empty() {
         port["security_groups"] = json!(security_groups);
     }
     json!({ "port": port })
@@ -160,7 +160,7 @@ mod tests {
         let tags = ["kubernetes.io-cluster-c", "kubernetes.io-role-r"].map(str::to_owned);
         let owner = crate::spec::owner_tags(tags.iter()).unwrap();
         let spec = spec(&json!({"subnetID": "s-2", "subnetIDs": ["s-2", "s-1"]}));
-        let port = port(&spec, &owner, "m-1", &["sg-1"]);
+        let port = port(&spec, &owner, "m-1", &["sg-1".to_owned()]);
         assert_eq!(
             port,
             json!({"port": {

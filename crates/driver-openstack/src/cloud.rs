@@ -195,6 +195,13 @@ impl Session<'_> {
         }
     }
 
+    /// Whether a failure of a service says that the login can't use the service at all: the catalogue lacks it, or the login has no right there.
+    /// Access rules of an application credential show as a refused token. A refused login is no such failure.
+    pub async fn is_kept_out(&self, failure: &Failure) -> bool {
+        matches!(failure.status.code, Code::PermissionDenied | Code::FailedPrecondition | Code::Unauthenticated)
+            && self.token(None).await.is_ok()
+    }
+
     async fn send_with(&self, operation: Operation<'_>, token: &Token) -> Result<Bytes, Failure> {
         let Operation { service, what, method, path, body, if_match, repeat } = operation;
         let url = format!("{}{path}", token.url(service, self.region)?);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::{
     bodies,
     cloud::Session,
-    lookup::{self, Backing, Disk, State, unique},
+    lookup::{self, Backing, Disk, Earlier, State, unique},
     neutron::{NamedThing, Port},
     nova::Server,
     ports, remove,
@@ -15,6 +15,9 @@ use crate::{
     storage::Volume,
     subject::{Subject, Unbuilt, Wait, built},
 };
+
+/// The name of the security group that Neutron makes for each project.
+const DEFAULT_GROUP: &str = "default";
 
 /// A creation.
 #[derive(Clone, Copy)]
@@ -66,10 +69,18 @@ impl Creation<'_> {
     /// The server of the machine.
     ///
     /// # Errors
-    /// What stands in its way. Nothing of what was made stays then, unless the end is unknown.
+    /// What stands in its way. Nothing of what was made stays then, unless the end is unknown. The state in the error finds what stays, also after an
+    /// edit of the class.
     pub async fn run(self) -> Result<CreatedVm, Status> {
+        self.made().await.map_err(|status| {
+            let state = status.last_known_state.unwrap_or_else(|| self.subject.memory.state());
+            Status { last_known_state: Some(state), ..status }
+        })
+    }
+
+    async fn made(&self) -> Result<CreatedVm, Status> {
         let found = self.cloud.servers_named(self.name).await?;
-        let server = match Backing::of(lookup::ours(found, &self.subject.owner))? {
+        let server = match Backing::of(lookup::ours(found, &self.subject.memory.owners))? {
             Backing::Nothing => self.make().await?,
             Backing::Ending(id) => {
                 let message = format!("server [Name={:?}, ID={id:?}] is still being deleted", self.name);
@@ -79,7 +90,9 @@ impl Creation<'_> {
         };
         // The server is there whatever comes of this. The core asks for its initialisation next, which tells what fails here.
         let _ = ports::let_pods_pass(self.subject, self.cloud, &server.id).await;
-        Ok(CreatedVm { vm: lookup::identity(self.cloud.region, &server, self.name), last_known_state: None })
+        let memory = self.subject.memory.clone().with(std::slice::from_ref(&server));
+        let vm = lookup::identity(self.cloud.region, &server, self.name);
+        Ok(CreatedVm { vm, last_known_state: Some(memory.state()) })
     }
 
     /// A server that an earlier creation made.
@@ -111,7 +124,7 @@ impl Creation<'_> {
             Ok(()) => status,
             Err(rest) => {
                 let message = format!("{} (and what was made could not be deleted: {})", status.message, rest.message);
-                Status { message, ..status }
+                Status { message, last_known_state: rest.last_known_state, ..status }
             }
         }
     }
@@ -144,11 +157,16 @@ impl Creation<'_> {
         Ok(flavor.id.clone())
     }
 
-    /// The security groups of a port that the driver makes; those of other ports Nova looks for.
+    /// The security groups of a port that the driver makes; those of other ports Nova looks for. A class without groups leaves it to Neutron, which
+    /// takes the default group of the project.
     async fn security_groups(&self) -> Result<Vec<String>, Status> {
         let names: Vec<&str> = self.subject.spec.security_groups.iter().map(String::as_str).collect();
-        if names.is_empty() || !self.subject.spec.has_own_port() {
+        if !self.subject.spec.has_own_port() {
             return Ok(Vec::new());
+        }
+        if names.is_empty() {
+            let found = self.cloud.security_groups_named(&[DEFAULT_GROUP]).await?;
+            return Ok(found.into_iter().map(|group| group.id).collect());
         }
         let found = self.cloud.security_groups_named(&names).await?;
         ids("security group", &names, &found)
@@ -195,7 +213,7 @@ impl Creation<'_> {
     async fn made_unheard(&self, failure: Failure) -> Result<String, Refused> {
         let status = self.deploying(failure.status);
         let Ok(found) = self.cloud.servers_named(self.name).await else { return Err(Refused::Perhaps(status)) };
-        match Backing::of(lookup::ours(found, &self.subject.owner)) {
+        match Backing::of(lookup::ours(found, &self.subject.memory.owners)) {
             Ok(Backing::Server(server)) => Ok(server.id),
             // It may still come.
             Ok(Backing::Nothing | Backing::Ending(_)) | Err(_) => Err(Refused::Perhaps(status)),
@@ -206,64 +224,66 @@ impl Creation<'_> {
         prefixed(&format!("failed to deploy server [Name={:?}]", self.name), status)
     }
 
-    /// The machine's own port: the one that is there and free, or a new one.
+    /// The machine's own port: one that an earlier request has made, or a new one.
     async fn port(&self, resolved: &Resolved) -> Result<String, Status> {
-        let Subject { spec, owner, .. } = self.subject;
-        let port = if let Some(port) = self.free_port().await? {
-            port
-        } else {
-            let groups: Vec<&str> = resolved.security_groups.iter().map(String::as_str).collect();
-            match self.cloud.make_port(&bodies::port(spec, owner, self.name, &groups)).await {
-                Ok(port) => port,
-                // The request may have made it all the same; the core would wait a minute for a server before it asks again.
-                Err(failure) if failure.kind == FailureKind::Temporary => self.free_port().await?.ok_or(failure)?,
-                Err(failure) => return Err(failure.into()),
+        let port = match self.earlier_port(resolved).await? {
+            Earlier::OfUse(port) => port,
+            Earlier::Taken(port) => {
+                let message = format!("port {} of the machine is still in use by {}", port.id, port.device_id);
+                return Err(Status::new(Code::Aborted, message));
+            }
+            Earlier::OfNoUse(old) => {
+                for port in old {
+                    // It holds an address. At the latest it goes with the machine.
+                    let _ = self.cloud.delete_port(&port.id).await;
+                }
+                self.new_port(resolved).await?
             }
         };
-        if let Some(tags) = lookup::tags_of_port(owner, &port) {
+        if let Some(tags) = lookup::tags_of_port(&self.subject.owner, &port) {
             self.cloud.tag_port(&port.id, &tags).await?;
         }
         Ok(port.id)
     }
 
-    /// A port of the machine that an earlier request has made.
-    async fn free_port(&self) -> Result<Option<Port>, Status> {
+    async fn new_port(&self, resolved: &Resolved) -> Result<Port, Status> {
         let Subject { spec, owner, .. } = self.subject;
-        let found = self.cloud.ports_named(self.name).await?;
-        let ours =
-            found.into_iter().filter(|port| lookup::owns_port(owner, port) && port.network_id == spec.network_id);
-        let (free, used): (Vec<_>, Vec<_>) = ours.partition(|port| port.device_id.is_empty());
-        match (free.into_iter().next(), used.first()) {
-            (None, Some(used)) => {
-                let message = format!("port {} of the machine is still in use by {}", used.id, used.device_id);
-                Err(Status::new(Code::Aborted, message))
+        match self.cloud.make_port(&bodies::port(spec, owner, self.name, &resolved.security_groups)).await {
+            // The request may have made it all the same; the core would wait a minute for a server before it asks again.
+            Err(failure) if failure.kind == FailureKind::Temporary => {
+                Ok(self.earlier_port(resolved).await?.of_use().ok_or(failure)?)
             }
-            (free, _) => Ok(free),
+            made => Ok(made?),
         }
     }
 
-    /// A volume that an earlier request has made for this machine.
-    async fn earlier_volume(&self, made_for: &str) -> Result<Option<Volume>, Status> {
-        let found = self.cloud.volumes_named(self.name).await?;
-        let ours = lookup::our_volumes(found, std::slice::from_ref(&self.subject.owner));
-        Ok(ours.into_iter().find(|volume| volume.metadata.get(bodies::MADE_FOR).is_some_and(|made| made == made_for)))
+    async fn earlier_port(&self, resolved: &Resolved) -> Result<Earlier<Port>, Status> {
+        let Subject { spec, memory, .. } = self.subject;
+        let found = self.cloud.ports_named(self.name).await?;
+        Ok(lookup::earlier_port(found, &memory.owners, spec, &resolved.security_groups))
     }
 
-    /// The volume that the server boots from: the one that is there, or a new one.
+    async fn earlier_volume(&self, made_for: &str) -> Result<Earlier<Volume>, Status> {
+        let found = self.cloud.volumes_named(self.name).await?;
+        Ok(lookup::earlier_volume(found, &self.subject.memory.owners, made_for))
+    }
+
+    /// The volume that the server boots from: one that an earlier request has made, or a new one.
     async fn volume(&self, resolved: &Resolved, size: i64, kind: &str) -> Result<String, Status> {
         let uid = self.subject.machine.metadata.uid.as_deref().unwrap_or_default();
         let made_for = bodies::made_for(uid, &resolved.image, size);
-        let mut volume = if let Some(volume) = self.earlier_volume(&made_for).await? {
-            volume
-        } else {
-            let body = bodies::volume(&self.subject.spec, self.name, &made_for, &resolved.image, size, kind);
-            match self.cloud.make_volume(&body).await {
-                Ok(volume) => volume,
-                // As with a port.
-                Err(failure) if failure.kind == FailureKind::Temporary => {
-                    self.earlier_volume(&made_for).await?.ok_or(failure)?
+        let mut volume = match self.earlier_volume(&made_for).await? {
+            Earlier::OfUse(volume) | Earlier::Taken(volume) => volume,
+            // They go with the machine: the end of a volume takes time.
+            Earlier::OfNoUse(_) => {
+                let body = bodies::volume(&self.subject.spec, self.name, &made_for, &resolved.image, size, kind);
+                match self.cloud.make_volume(&body).await {
+                    // As with a port.
+                    Err(failure) if failure.kind == FailureKind::Temporary => {
+                        self.earlier_volume(&made_for).await?.of_use().ok_or(failure)?
+                    }
+                    made => made?,
                 }
-                Err(failure) => return Err(failure.into()),
             }
         };
         let mut wait = Wait::within(self.cloud.cx);

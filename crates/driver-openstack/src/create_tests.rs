@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::{
     bodies,
     fake_cloud::Fault,
-    test_rig::{CLUSTER, ROLE, Rig, without_port},
+    test_rig::{CLUSTER, ROLE, Rig, with_volume, without_port},
 };
 
 #[tokio::test(start_paused = true)]
@@ -53,14 +53,15 @@ async fn a_creation_makes_a_port_and_a_server_and_a_deletion_leaves_nothing() {
             "GET /servers/s-2",
             "GET /servers/s-2",
             "GET /ports",
-            "DELETE /ports/p-1"
+            "DELETE /ports/p-1",
+            "GET /volumes/detail",
         ]
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn requests_name_the_microversion_that_they_are_written_for() {
-    let rig = Rig::new(json!({"rootDiskSize": 10, "rootDiskType": "ssd"}));
+    let rig = Rig::new(with_volume());
     rig.create().await.unwrap();
     let state = rig.cloud.state();
     let of = |begin: &str| {
@@ -90,12 +91,12 @@ async fn a_lost_reply_makes_nothing_twice(#[case] request: &'static str, #[case]
 
 /// It may hold the data of an earlier machine of the same name, or another image.
 #[rstest]
-#[case::of_an_earlier_machine("uid-0 i-linux 10")]
-#[case::of_another_image("uid-1 i-old 10")]
-#[case::of_another_size("uid-1 i-linux 20")]
+#[case::of_an_earlier_machine("uid-0 i-linux 20")]
+#[case::of_another_image("uid-1 i-old 20")]
+#[case::of_another_size("uid-1 i-linux 10")]
 #[tokio::test(start_paused = true)]
 async fn a_volume_that_was_made_for_something_else_is_not_booted_from(#[case] made_for: &str) {
-    let rig = Rig::new(json!({"rootDiskSize": 10, "rootDiskType": "ssd"}));
+    let rig = Rig::new(with_volume());
     rig.cloud.fails("POST /servers", [Fault::LostRequest]);
     rig.create().await.unwrap_err();
     rig.cloud.state().volumes[0]["metadata"][bodies::MADE_FOR] = json!(made_for);
@@ -108,7 +109,7 @@ async fn a_volume_that_was_made_for_something_else_is_not_booted_from(#[case] ma
 
 #[tokio::test(start_paused = true)]
 async fn a_volume_that_was_made_for_the_machine_is_booted_from() {
-    let rig = Rig::new(json!({"rootDiskSize": 10, "rootDiskType": "ssd"}));
+    let rig = Rig::new(with_volume());
     rig.cloud.fails("POST /servers", [Fault::LostRequest]);
     rig.create().await.unwrap_err();
     rig.create().await.unwrap();
@@ -121,7 +122,7 @@ async fn a_volume_that_was_made_for_the_machine_is_booted_from() {
 #[case::of_the_volume("POST /volumes")]
 #[tokio::test(start_paused = true)]
 async fn what_a_lost_reply_has_made_is_used_at_once(#[case] request: &'static str) {
-    let rig = Rig::new(json!({"rootDiskSize": 10, "rootDiskType": "ssd"}));
+    let rig = Rig::new(with_volume());
     rig.cloud.fails(request, [Fault::LostReply]);
     rig.create().await.unwrap();
     assert_eq!(rig.cloud.asked(request).len(), 1);
@@ -154,7 +155,7 @@ async fn what_an_unknown_creation_needs_stays() {
 #[case::something_else("disk on fire", Code::Internal)]
 #[tokio::test(start_paused = true)]
 async fn o_02_a_failed_server_is_deleted_with_its_port_and_its_volume(#[case] fault: &'static str, #[case] code: Code) {
-    let rig = Rig::new(json!({"rootDiskSize": 10, "rootDiskType": "ssd"}));
+    let rig = Rig::new(with_volume());
     rig.cloud.state().becomes = ("ERROR", Some(fault));
     let refused = rig.create().await.unwrap_err();
     assert_eq!(refused.code, code);
@@ -303,7 +304,7 @@ async fn a_port_in_use_is_waited_for() {
 
 #[tokio::test(start_paused = true)]
 async fn a_volume_of_no_use_is_deleted_and_made_anew() {
-    let rig = Rig::new(json!({"rootDiskSize": 10, "rootDiskType": "ssd"}));
+    let rig = Rig::new(with_volume());
     rig.cloud.state().volumes_become = "error";
     let refused = rig.create().await.unwrap_err();
     assert_eq!(
@@ -339,4 +340,81 @@ async fn a_server_that_can_not_be_looked_at_is_left_to_the_next_creation() {
     assert_eq!((rig.servers().len(), rig.ports().len()), (1, 1));
     rig.create().await.unwrap();
     assert_eq!((rig.servers().len(), rig.ports().len()), (1, 1));
+}
+
+/// The server would have the security groups or the networks that the class had before.
+#[rstest]
+#[case::with_other_groups(json!({"securityGroups": ["others"]}), "g-others", "s-1")]
+#[case::without_groups(json!({"securityGroups": null}), "g-default", "s-1")]
+#[case::in_another_subnet(json!({"subnetID": "s-2"}), "g-machines", "s-2")]
+#[case::with_other_pods(json!({"podNetworkCIDRs": ["100.96.0.0/11"]}), "g-machines", "s-1")]
+#[tokio::test(start_paused = true)]
+async fn a_port_is_not_used_that_was_made_before_an_edit_of_the_class(
+    #[case] edit: Value,
+    #[case] group: &str,
+    #[case] subnet: &str,
+) {
+    let rig = Rig::new(json!({}));
+    rig.cloud.fails("POST /servers", [Fault::LostRequest]);
+    rig.create().await.unwrap_err();
+    let old = rig.ports();
+    let rig = rig.edited(edit);
+    rig.create().await.unwrap();
+    assert_eq!(rig.ports().len(), 1, "the old port is deleted");
+    assert_ne!(rig.ports(), old);
+    let port = rig.cloud.state().ports[0].clone();
+    assert_eq!((&port["security_groups"], &port["fixed_ips"][0]["subnet_id"]), (&json!([group]), &json!(subnet)));
+    assert_eq!(port["allowed_address_pairs"].as_array().unwrap().len(), 1);
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty());
+}
+
+/// Neutron gives the port the default group of the project.
+#[tokio::test(start_paused = true)]
+async fn a_port_without_groups_that_a_lost_reply_has_made_is_used() {
+    let rig = Rig::new(json!({"securityGroups": null}));
+    rig.cloud.fails("POST /ports", [Fault::LostReply]);
+    rig.create().await.unwrap();
+    assert_eq!(rig.ports().len(), 1);
+    assert_eq!(rig.cloud.asked("POST /ports")[0]["port"].get("security_groups"), None);
+}
+
+/// The old port goes with the machine at the latest.
+#[tokio::test(start_paused = true)]
+async fn an_old_port_that_neutron_does_not_delete_keeps_no_server_from_being_made() {
+    let rig = Rig::new(json!({}));
+    rig.cloud.fails("POST /servers", [Fault::LostRequest]);
+    rig.create().await.unwrap_err();
+    let rig = rig.edited(json!({"securityGroups": ["others"]}));
+    rig.cloud.fails("DELETE /ports", [Fault::Error(403, "{}")]);
+    rig.create().await.unwrap();
+    assert_eq!(rig.ports().len(), 2);
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty());
+}
+
+/// A creation whose end is unknown has made a server, and a user edits the tags of the class.
+#[rstest]
+#[case::the_machine_lives_on(true)]
+#[case::the_machine_is_deleted(false)]
+#[tokio::test(start_paused = true)]
+async fn a_server_is_found_by_the_keys_it_was_made_with(#[case] lives: bool) {
+    let rig = Rig::new(with_volume());
+    rig.cloud.fails("GET /servers/s-", [Fault::Error(403, "{}")]);
+    let unknown = rig.create().await.unwrap_err();
+    let edit =
+        json!({"tags": {ROLE: null, "kubernetes.io-role-worker": "1"}, "rootDiskSize": null, "rootDiskType": null});
+    let rig = rig.keeping(unknown.last_known_state).edited(edit);
+    if lives {
+        let made = rig.create().await.unwrap();
+        assert_eq!((rig.servers().len(), rig.ports().len(), rig.volumes().len()), (1, 1, 1));
+        let id = made.vm.provider_id.clone();
+        let rig = rig.keeping(made.last_known_state).named(&id);
+        rig.status().await.unwrap();
+        rig.delete().await.unwrap();
+        assert!(rig.is_empty());
+    } else {
+        rig.delete().await.unwrap();
+        assert!(rig.is_empty(), "{:?} {:?} {:?}", rig.servers(), rig.ports(), rig.volumes());
+    }
 }

@@ -54,6 +54,32 @@ impl OpenStackDriver {
         Subject::of(spec, machine, secret, &self.options)
     }
 
+    async fn created(&self, cx: &OpContext, request: &MachineRequest) -> Result<CreatedVm, Status> {
+        let subject = self.subject(Spec::checked(&request.class)?, &request.machine, &request.secret)?;
+        let name = subject.name()?;
+        if subject.secret.get(SecretData::USER_DATA).is_none_or(<[u8]>::is_empty) {
+            return Err(Status::new(Code::InvalidArgument, "data[userData]: Required value: userData is required"));
+        }
+        if name.len() > LONGEST_NAME {
+            let message = format!(
+                "the machine's name is its Node's, and {name:?} has more than {LONGEST_NAME} characters: no Node registers with it"
+            );
+            return Err(Status::new(Code::InvalidArgument, message));
+        }
+        let _held = subject.lock_name(&self.locks)?;
+        let cloud = subject.session_of_class(&self.clouds, cx);
+        self.coded(Creation { subject: &subject, cloud: &cloud, name }.run().await)
+    }
+
+    async fn asked(&self, cx: &OpContext, request: &MachineRequest) -> Result<VmIdentity, Status> {
+        if self.options.status == MachineStatus::Unimplemented {
+            return Err(Status::new(Code::Unimplemented, "openstack.getMachineStatus=false"));
+        }
+        let subject = self.subject(Spec::read(&request.class)?, &request.machine, &request.secret)?;
+        let cloud = subject.session(&self.clouds, cx)?;
+        self.coded(status(&subject, &cloud).await)
+    }
+
     /// The outcome with the codes that the options select.
     fn coded<T>(&self, outcome: Result<T, Status>) -> Result<T, Status> {
         outcome.map_err(|status| self.options.codes.of(status))
@@ -113,14 +139,25 @@ async fn status(subject: &Subject<'_>, cloud: &Session<'_>) -> Result<VmIdentity
     if state != State::Built {
         return Ok(identity);
     }
-    let message = match ports::pods_pass(subject, cloud, &server.id).await {
-        Ok(true) => return Ok(identity),
-        Ok(false) => format!("the addresses of pods do not pass the ports of server [ID={:?}]", server.id),
-        // A network of the class has another name now, for example. These codes would say that the server is gone, or that there are several.
-        Err(status) if matches!(status.code, Code::NotFound | Code::OutOfRange) => status.message,
-        Err(status) => return Err(status),
-    };
-    Err(Status::new(Code::Uninitialized, message).with_partial(identity))
+    lookup::initialised(identity, &server.id, ports::pod_traffic(subject, cloud, &server.id).await)
+}
+
+/// The servers of the owner, and what is left of servers of the owner that are deleted.
+async fn listed(subject: &Subject<'_>, cloud: &Session<'_>) -> Result<Vec<ListedVm>, Status> {
+    let Subject { spec, owner, memory, .. } = subject;
+    let servers = lookup::ours(cloud.servers().await?, std::slice::from_ref(owner));
+    let ports = cloud.ports_of_owner(owner).await?;
+    let volumes = cloud.volumes_with(&spec.owner_metadata()?).await;
+    let volumes = cloud.volumes_if_any(memory.volumes, volumes).await?;
+    let left = lookup::leftovers(cloud.region, owner, &servers, ports, volumes);
+    Ok(servers.into_iter().map(|server| lookup::listed(cloud.region, server)).chain(left).collect())
+}
+
+/// A failure that keeps the state of the machine. The controllers forget it after some codes if the failure has none.
+fn keeping(status: Status, machine: &Machine) -> Status {
+    let known = &machine.status.last_known_state;
+    let state = status.last_known_state.or_else(|| (!known.is_empty()).then(|| known.clone()));
+    Status { last_known_state: state, ..status }
 }
 
 #[async_trait]
@@ -138,20 +175,7 @@ impl Driver for OpenStackDriver {
     }
 
     async fn create_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<CreatedVm, Status> {
-        let subject = self.subject(Spec::checked(&request.class)?, &request.machine, &request.secret)?;
-        let name = subject.name()?;
-        if subject.secret.get(SecretData::USER_DATA).is_none_or(<[u8]>::is_empty) {
-            return Err(Status::new(Code::InvalidArgument, "data[userData]: Required value: userData is required"));
-        }
-        if name.len() > LONGEST_NAME {
-            let message = format!(
-                "the machine's name is its Node's, and {name:?} has more than {LONGEST_NAME} characters: no Node registers with it"
-            );
-            return Err(Status::new(Code::InvalidArgument, message));
-        }
-        let _held = subject.lock_name(&self.locks)?;
-        let cloud = subject.session_of_class(&self.clouds, cx);
-        self.coded(Creation { subject: &subject, cloud: &cloud, name }.run().await)
+        self.created(cx, &request).await.map_err(|status| keeping(status, &request.machine))
     }
 
     async fn initialize_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status> {
@@ -169,25 +193,14 @@ impl Driver for OpenStackDriver {
     }
 
     async fn get_machine_status(&self, cx: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status> {
-        if self.options.status == MachineStatus::Unimplemented {
-            return Err(Status::new(Code::Unimplemented, "openstack.getMachineStatus=false"));
-        }
-        let subject = self.subject(Spec::read(&request.class)?, &request.machine, &request.secret)?;
-        let cloud = subject.session(&self.clouds, cx)?;
-        self.coded(status(&subject, &cloud).await)
+        self.asked(cx, &request).await.map_err(|status| keeping(status, &request.machine))
     }
 
     async fn list_machines(&self, cx: &OpContext, request: ListRequest) -> Result<Vec<ListedVm>, Status> {
         let machine = Machine::default();
         let subject = self.subject(Spec::read(&request.class)?, &machine, &request.secret)?;
         let cloud = subject.session_of_class(&self.clouds, cx);
-        let servers = self.coded(cloud.servers().await.map_err(Status::from))?;
-        let listed = |server: Server| ListedVm {
-            provider_id: lookup::provider_id(cloud.region, &server.id),
-            machine_name: server.name,
-            created: server.created.parse().ok(),
-        };
-        Ok(lookup::ours(servers, &subject.owner).into_iter().map(listed).collect())
+        self.coded(listed(&subject, &cloud).await)
     }
 
     async fn ask_about_class(&self, cx: &OpContext, request: ListRequest) -> Result<Findings, Status> {

@@ -192,10 +192,10 @@ async fn a_server_whose_build_lasts_keeps_no_list_from_being_read() {
 #[case::none(json!([{"name": "renamed", "podNetwork": true}]))]
 #[tokio::test(start_paused = true)]
 async fn a_network_of_the_class_that_is_not_found_says_nothing_of_the_server(#[case] networks: Value) {
-    let mut rig =
+    let rig =
         Rig::new(json!({"networkID": null, "subnetID": null, "networks": [{"name": "front", "podNetwork": true}]}));
     rig.create().await.unwrap();
-    json_patch::merge(&mut rig.patch, &json!({ "networks": networks }));
+    let rig = rig.edited(json!({ "networks": networks }));
     let status = rig.status().await.unwrap_err();
     assert_eq!(status.code, Code::Uninitialized, "{}", status.message);
 }
@@ -290,4 +290,17 @@ async fn volumes_of_cinder_are_known() {
     ];
     let ids = Rig::new(json!({})).driver.get_volume_ids(&Rig::cx(), VolumeIdsRequest { volumes }).await.unwrap();
     assert_eq!(ids, ["v-1", "handle-of-cinder.csi.openstack.org"]);
+}
+
+/// The controllers forget the state of a machine when a failure with one of these codes has none.
+#[tokio::test(start_paused = true)]
+async fn a_failure_keeps_the_state_of_the_machine() {
+    let rig = Rig::new(json!({})).keeping(Some("kept".to_owned()));
+    rig.cloud.fails("GET /servers", vec![Fault::Error(403, "{}"); 2]);
+    assert_eq!(rig.status().await.unwrap_err().last_known_state.as_deref(), Some("kept"));
+    let state = rig.create().await.unwrap_err().last_known_state.unwrap();
+    assert_eq!(state, r#"{"owners":[["kubernetes.io-cluster-shoot","kubernetes.io-role-node"]],"volumes":false}"#);
+    let rig = rig.keeping(Some(state.clone())).edited(json!({"flavorName": null}));
+    let refused = rig.create().await.unwrap_err();
+    assert_eq!((refused.code, refused.last_known_state), (Code::InvalidArgument, Some(state)));
 }

@@ -56,6 +56,8 @@ pub struct State {
     pub expired: bool,
     pub flavors: Vec<&'static str>,
     pub images: Vec<&'static str>,
+    /// The services in the catalogue.
+    pub catalogue: Vec<&'static str>,
     pub made: usize,
     pending: BTreeMap<String, usize>,
 }
@@ -88,6 +90,7 @@ impl FakeCloud {
             expired: false,
             flavors: vec!["large", "small"],
             images: vec!["linux"],
+            catalogue: vec!["compute/v2.1", "network/v2.0", "image/v2", "block-storage/v3"],
             made: 0,
             pending: BTreeMap::new(),
         })))
@@ -214,15 +217,16 @@ impl State {
         }
         self.logins += 1;
         self.expired = false;
-        let service = |kind: &str, version: &str| {
-            json!({"type": kind, "endpoints": [
-                {"interface": "public", "region": "eu-1", "region_id": "eu-1", "url": format!("http://cloud/{kind}/{version}")},
-                {"interface": "public", "region": "eu-2", "region_id": "eu-2", "url": format!("http://other/{kind}/{version}")},
+        let service = |path: &&str| {
+            json!({"type": path.split('/').next(), "endpoints": [
+                {"interface": "public", "region": "eu-1", "region_id": "eu-1", "url": format!("http://cloud/{path}")},
+                {"interface": "public", "region": "eu-2", "region_id": "eu-2", "url": format!("http://other/{path}")},
             ]})
         };
-        let body = json!({"token": {"issued_at": "2026-01-01T00:00:00Z", "expires_at": "2026-01-01T01:00:00Z", "catalog": [
-            service("compute", "v2.1"), service("network", "v2.0"), service("image", "v2"), service("block-storage", "v3"),
-        ]}});
+        let catalog: Vec<Value> = self.catalogue.iter().map(service).collect();
+        let body = json!({"token": {
+            "issued_at": "2026-01-01T00:00:00Z", "expires_at": "2026-01-01T01:00:00Z", "catalog": catalog,
+        }});
         let mut answer = answer(201, &body);
         answer.headers.insert("x-subject-token", format!("t-{}", self.logins).parse().unwrap());
         answer
@@ -257,7 +261,8 @@ impl State {
                 Ok((200, self.page("networks", networks.to_vec(), line)))
             }
             (&Method::GET, ["security-groups"]) => {
-                let groups = ["machines", "others"].map(|name| json!({"id": format!("g-{name}"), "name": name}));
+                let groups =
+                    ["machines", "others", "default"].map(|name| json!({"id": format!("g-{name}"), "name": name}));
                 Ok((200, self.page("security_groups", groups.to_vec(), line)))
             }
             (&Method::GET, ["subnets"]) => {
@@ -293,6 +298,10 @@ impl State {
                 port["device_id"] = json!("");
                 port["tags"] = json!([]);
                 port["revision_number"] = json!(1);
+                port["created_at"] = json!("2026-01-01T00:00:00Z");
+                if port.get("security_groups").is_none() {
+                    port["security_groups"] = json!(["g-default"]);
+                }
                 self.ports.push(port.clone());
                 Ok((201, json!({ "port": port })))
             }
@@ -336,6 +345,7 @@ impl State {
                 volume["id"] = json!(id);
                 volume["status"] = json!("creating");
                 volume["attachments"] = json!([]);
+                volume["created_at"] = json!("2026-01-01T00:00:00.000000");
                 self.volumes.push(volume.clone());
                 Ok((202, json!({ "volume": volume })))
             }

@@ -1,9 +1,12 @@
-//! Decides who owns servers, ports and volumes, which server belongs to a machine, and what its state means. Pure functions.
+//! Decides who owns servers, ports and volumes, which of them belong to a machine and serve it, and what their state means. Pure functions.
 
-use machine_driver::{Code, NodeAddress, OwnerTags, Status, VmIdentity};
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use machine_driver::{Code, ListedVm, NodeAddress, OwnerTags, Status, VmIdentity};
 use serde_json::{Value, json};
 
-use crate::{errors, neutron::Port, nova::Server, rules::network_of, spec, storage::Volume};
+use crate::{bodies::MADE_FOR, errors, neutron::Port, nova::Server, rules::network_of, spec::Spec, storage::Volume};
 
 const PREFIX: &str = "openstack:///";
 
@@ -123,9 +126,10 @@ fn too_many(servers: &[Server]) -> Status {
     Status::new(Code::OutOfRange, format!("multiple servers found for the machine: [{}]", ids.join(", ")))
 }
 
-/// The servers that belong to the owner and are not deleted.
-pub fn ours(servers: Vec<Server>, owner: &OwnerTags) -> Vec<Server> {
-    servers.into_iter().filter(|server| owns(owner, server) && State::of(server) != State::Gone).collect()
+/// The servers that belong to one of the owners and are not deleted.
+pub fn ours(servers: Vec<Server>, owners: &[OwnerTags]) -> Vec<Server> {
+    let is_ours = |server: &Server| owners.iter().any(|owner| owns(owner, server));
+    servers.into_iter().filter(|server| is_ours(server) && State::of(server) != State::Gone).collect()
 }
 
 fn owns(owner: &OwnerTags, server: &Server) -> bool {
@@ -142,11 +146,46 @@ pub fn named_by_id(server: Server, owner: &OwnerTags, machine: &str) -> Option<S
     (State::of(&server) != State::Gone && (owns(owner, &server) || is_of_cluster())).then_some(server)
 }
 
-/// The possible owners of ports and volumes of a machine with these servers: the owner in the class, and the owners in the metadata of the servers,
-/// because a user may have edited the class.
-pub fn owners_of(owner: &OwnerTags, servers: &[Server]) -> Vec<OwnerTags> {
-    let of_servers = servers.iter().filter_map(|server| spec::owner_tags(server.metadata.keys()));
-    [owner.clone()].into_iter().chain(of_servers).collect()
+/// A server in a list.
+pub fn listed(region: &str, server: Server) -> ListedVm {
+    ListedVm {
+        provider_id: provider_id(region, &server.id),
+        machine_name: server.name,
+        created: server.created.parse().ok(),
+    }
+}
+
+/// The ports and volumes of an owner whose server is deleted, one for each machine: a deletion deletes all of a machine. Their ids stand for the
+/// deleted server, so that orphans whose deletion was refused or interrupted are found again.
+///
+/// `servers` are all servers of the owner. What has the name of one of them goes with it.
+pub fn leftovers(
+    region: &str,
+    owner: &OwnerTags,
+    servers: &[Server],
+    ports: Vec<Port>,
+    volumes: Vec<Volume>,
+) -> Vec<ListedVm> {
+    let mut names: BTreeSet<String> = servers.iter().map(|server| server.name.clone()).collect();
+    let ports = our_ports(ports, std::slice::from_ref(owner)).into_iter().filter(|port| port.device_id.is_empty());
+    let volumes = our_volumes(volumes, std::slice::from_ref(owner))
+        .into_iter()
+        .filter(|volume| volume.attachments.is_empty() && matches!(Disk::of(volume), Disk::Ready | Disk::Broken));
+    let ports = ports.map(|port| (port.id, port.name, port.created_at));
+    let volumes = volumes.map(|volume| (volume.id, volume.name.unwrap_or_default(), volume.created_at));
+    let mut left = Vec::new();
+    for (id, machine_name, created) in ports.chain(volumes) {
+        if !machine_name.is_empty() && names.insert(machine_name.clone()) {
+            let created = created.and_then(|created| time(&created));
+            left.push(ListedVm { provider_id: provider_id(region, &id), machine_name, created });
+        }
+    }
+    left
+}
+
+/// A time as the services write it. Cinder leaves out the zone, which is UTC.
+fn time(text: &str) -> Option<Timestamp> {
+    text.parse().or_else(|_| format!("{text}Z").parse()).ok()
 }
 
 /// The page that follows a page of a list.
@@ -190,8 +229,13 @@ pub fn mark(owner: &OwnerTags) -> String {
     format!("made by machine-controller-manager for {owner}")
 }
 
-/// Whether a port with the machine's name belongs to the owner.
-pub fn owns_port(owner: &OwnerTags, port: &Port) -> bool {
+/// The ports that belong to one of the owners.
+pub fn our_ports(ports: Vec<Port>, owners: &[OwnerTags]) -> Vec<Port> {
+    ports.into_iter().filter(|port| owners.iter().any(|owner| owns_port(owner, port))).collect()
+}
+
+/// Whether a port belongs to the owner.
+fn owns_port(owner: &OwnerTags, port: &Port) -> bool {
     owner.own(|key| port.tags.iter().any(|tag| tag == key)) || port.description.as_deref() == Some(&mark(owner))
 }
 
@@ -213,6 +257,114 @@ pub fn pairs<'c>(port: &Port, pod_networks: impl IntoIterator<Item = &'c str>) -
         }
     }
     (pairs.len() > port.allowed_address_pairs.len()).then_some(pairs)
+}
+
+/// Whether the addresses of pods pass all ports of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodTraffic {
+    /// They pass.
+    Passes,
+    /// At least one port does not let them pass.
+    Blocked,
+}
+
+/// The identity of a server that is built, after a look at its ports.
+///
+/// # Errors
+/// `Uninitialized` with the identity for a server whose ports are to be changed. Also if a network of the class is not found or is not the only one
+/// of its name: these codes would say that the server is gone, or that there are several.
+pub fn initialised(
+    identity: VmIdentity,
+    server: &str,
+    traffic: Result<PodTraffic, Status>,
+) -> Result<VmIdentity, Status> {
+    let message = match traffic {
+        Ok(PodTraffic::Passes) => return Ok(identity),
+        Ok(PodTraffic::Blocked) => format!("the addresses of pods do not pass the ports of server [ID={server:?}]"),
+        Err(status) if matches!(status.code, Code::NotFound | Code::OutOfRange) => status.message,
+        Err(status) => return Err(status),
+    };
+    Err(Status::new(Code::Uninitialized, message).with_partial(identity))
+}
+
+/// What earlier requests have made of a kind of which a machine needs one. The replies may have been lost, and a user may have edited the class since.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Earlier<T> {
+    /// This one is used.
+    OfUse(T),
+    /// A server still has this one, and there is none of use.
+    Taken(T),
+    /// A new one is made. These do not serve the machine.
+    OfNoUse(Vec<T>),
+}
+
+/// Whether one thing serves a machine.
+enum Fit {
+    Good,
+    Taken,
+    Bad,
+}
+
+impl<T> Earlier<T> {
+    fn of(made: Vec<T>, fit: impl Fn(&T) -> Fit) -> Self {
+        let (mut taken, mut of_no_use) = (None, Vec::new());
+        for one in made {
+            match fit(&one) {
+                Fit::Good => return Self::OfUse(one),
+                Fit::Taken => taken = taken.or(Some(one)),
+                Fit::Bad => of_no_use.push(one),
+            }
+        }
+        taken.map_or(Self::OfNoUse(of_no_use), Self::Taken)
+    }
+
+    /// The one that is used, if there is one.
+    pub fn of_use(self) -> Option<T> {
+        match self {
+            Self::OfUse(one) => Some(one),
+            Self::Taken(_) | Self::OfNoUse(_) => None,
+        }
+    }
+}
+
+/// What to do about the port of a machine. `ports` have the machine's name. `groups` are the ids of the class's security groups, or of the default group
+/// of the project for a class without any.
+pub fn earlier_port(ports: Vec<Port>, owners: &[OwnerTags], spec: &Spec, groups: &[String]) -> Earlier<Port> {
+    let mut ours = our_ports(ports, owners);
+    // A port of another network is not waited for, and not taken away from its server.
+    ours.retain(|port| port.device_id.is_empty() || port.network_id == spec.network_id);
+    Earlier::of(ours, |port| match port.device_id.as_str() {
+        "" if is_as_wanted(port, spec, groups) => Fit::Good,
+        "" => Fit::Bad,
+        _ => Fit::Taken,
+    })
+}
+
+/// Whether a port is as the class says. Missing networks of pods are added later.
+fn is_as_wanted(port: &Port, spec: &Spec, groups: &[String]) -> bool {
+    let subnets: BTreeSet<&str> = port.fixed_ips.iter().map(|ip| ip.subnet_id.as_str()).collect();
+    let has: BTreeSet<&String> = port.security_groups.iter().collect();
+    let wanted: BTreeSet<&String> = groups.iter().collect();
+    // A network without port security gives its ports no default group.
+    let are_groups_right = if spec.security_groups.is_empty() { has.is_subset(&wanted) } else { has == wanted };
+    let pods: Vec<_> = spec.pod_networks().into_iter().map(network_of).collect();
+    let passing = port.allowed_address_pairs.iter().map(|pair| pair["ip_address"].as_str().and_then(network_of));
+    port.network_id == spec.network_id
+        && subnets == spec.subnets()
+        && are_groups_right
+        && passing.into_iter().all(|network| pods.contains(&network))
+}
+
+/// What to do about the volume of a machine. `volumes` have the machine's name.
+pub fn earlier_volume(volumes: Vec<Volume>, owners: &[OwnerTags], made_for: &str) -> Earlier<Volume> {
+    Earlier::of(our_volumes(volumes, owners), |volume| {
+        let is_for_it = volume.metadata.get(MADE_FOR).is_some_and(|made| made == made_for);
+        match Disk::of(volume) {
+            _ if !is_for_it => Fit::Bad,
+            Disk::InUse => Fit::Taken,
+            Disk::Ready | Disk::Changing | Disk::Broken => Fit::Good,
+        }
+    })
 }
 
 /// The state of a volume of the machine.

@@ -5,7 +5,11 @@ use std::collections::BTreeMap;
 use rstest::rstest;
 
 use super::*;
-use crate::nova::{Address, Fault};
+use crate::{
+    neutron::FixedIp,
+    nova::{Address, Fault},
+    storage::Attachment,
+};
 
 fn owner() -> OwnerTags {
     let keys = ["kubernetes.io-cluster-c", "kubernetes.io-role-node"].map(str::to_owned);
@@ -108,4 +112,170 @@ fn addresses_of_one_network_are_known() {
     assert_eq!(known.addresses.iter().map(|known| known.address.as_str()).collect::<Vec<_>>(), ["10.0.0.1", "fd00::1"]);
     addresses.insert("b".to_owned(), vec![address("10.1.0.1", "fixed")]);
     assert_eq!(identity("eu-1", &Server { addresses, ..one }, "m-1").addresses, []);
+}
+
+fn strings(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(|text| (*text).to_owned()).collect()
+}
+
+/// A free port of the owner as [`spec`] says.
+fn port(id: &str) -> Port {
+    Port {
+        id: id.to_owned(),
+        name: "m-1".to_owned(),
+        network_id: "n".to_owned(),
+        description: Some(mark(&owner())),
+        security_groups: strings(&["g-1", "g-2"]),
+        fixed_ips: vec![FixedIp { subnet_id: "s-1".to_owned() }, FixedIp { subnet_id: "s-2".to_owned() }],
+        allowed_address_pairs: vec![json!({"ip_address": "100.64.1.0/10", "mac_address": "m"})],
+        ..Port::default()
+    }
+}
+
+fn spec() -> Spec {
+    let spec = json!({
+        "networkID": "n", "subnetIDs": ["s-2", "s-1"], "securityGroups": ["two", "one"], "podNetworkCIDRs": ["100.64.0.0/10", "10.0.0.0/8"],
+    });
+    serde_json::from_value(spec).unwrap()
+}
+
+/// What [`earlier_port`] says of one port.
+#[derive(Debug, PartialEq, Eq)]
+enum Said {
+    OfUse,
+    Taken,
+    OfNoUse,
+    NotOurs,
+}
+
+#[rstest]
+#[case::as_wanted(port("p"), Said::OfUse)]
+#[case::pod_networks_are_added_later(Port { allowed_address_pairs: Vec::new(), ..port("p") }, Said::OfUse)]
+#[case::in_use(Port { device_id: "s".to_owned(), ..port("p") }, Said::Taken)]
+#[case::in_use_with_other_groups(Port { device_id: "s".to_owned(), security_groups: Vec::new(), ..port("p") }, Said::Taken)]
+#[case::in_use_in_another_network(Port { device_id: "s".to_owned(), network_id: "o".to_owned(), ..port("p") }, Said::NotOurs)]
+#[case::in_another_network(Port { network_id: "o".to_owned(), ..port("p") }, Said::OfNoUse)]
+#[case::in_fewer_subnets(Port { fixed_ips: vec![FixedIp { subnet_id: "s-1".to_owned() }], ..port("p") }, Said::OfNoUse)]
+#[case::without_addresses(Port { fixed_ips: Vec::new(), ..port("p") }, Said::OfNoUse)]
+#[case::with_fewer_groups(Port { security_groups: strings(&["g-1"]), ..port("p") }, Said::OfNoUse)]
+#[case::with_more_groups(Port { security_groups: strings(&["g-1", "g-2", "g-3"]), ..port("p") }, Said::OfNoUse)]
+#[case::with_another_pod_network(Port { allowed_address_pairs: vec![json!({"ip_address": "100.96.0.0/11"})], ..port("p") }, Said::OfNoUse)]
+#[case::with_a_pair_of_another_form(Port { allowed_address_pairs: vec![json!("100.64.0.0/10")], ..port("p") }, Said::OfNoUse)]
+#[case::of_another_owner(Port { description: None, ..port("p") }, Said::NotOurs)]
+fn an_earlier_port_is_used_if_it_is_as_the_class_says(#[case] made: Port, #[case] expected: Said) {
+    let said = match earlier_port(vec![made.clone()], &[owner()], &spec(), &strings(&["g-2", "g-1"])) {
+        Earlier::OfUse(port) => (port == made).then_some(Said::OfUse),
+        Earlier::Taken(port) => (port == made).then_some(Said::Taken),
+        Earlier::OfNoUse(ports) if ports.is_empty() => Some(Said::NotOurs),
+        Earlier::OfNoUse(ports) => (ports == [made]).then_some(Said::OfNoUse),
+    };
+    assert_eq!(said, Some(expected));
+}
+
+#[rstest]
+#[case::the_default_group(&["g-default"], true)]
+#[case::no_port_security(&[], true)]
+#[case::the_groups_of_before(&["g-1"], false)]
+fn a_port_for_a_class_without_groups_has_the_default_group(#[case] groups: &[&str], #[case] is_of_use: bool) {
+    let mut spec = spec();
+    spec.security_groups.clear();
+    let made = Port { security_groups: strings(groups), ..port("p") };
+    let earlier = earlier_port(vec![made], &[owner()], &spec, &strings(&["g-default"]));
+    assert_eq!(earlier.of_use().is_some(), is_of_use);
+}
+
+#[test]
+fn one_of_several_earlier_ports_is_enough() {
+    let old = Port { security_groups: Vec::new(), ..port("old") };
+    let used = Port { device_id: "s".to_owned(), ..port("used") };
+    let of = |ports: &[&Port]| {
+        earlier_port(ports.iter().map(|port| (*port).clone()).collect(), &[owner()], &spec(), &strings(&["g-1", "g-2"]))
+    };
+    assert_eq!(of(&[&old, &used, &port("p")]), Earlier::OfUse(port("p")));
+    assert_eq!(of(&[&old, &used]), Earlier::Taken(used));
+    assert_eq!(of(&[&old]), Earlier::OfNoUse(vec![old]));
+    assert_eq!(of(&[]), Earlier::OfNoUse(Vec::new()));
+}
+
+fn volume(id: &str, status: &str) -> Volume {
+    let owner = owner();
+    let mut metadata: BTreeMap<String, String> = owner.keys().map(|key| (key.to_owned(), "1".to_owned())).collect();
+    metadata.insert(MADE_FOR.to_owned(), "uid image 20".to_owned());
+    let (name, created_at) = (Some("m-1".to_owned()), Some("2026-01-01T00:00:00.000000".to_owned()));
+    Volume { id: id.to_owned(), name, status: status.to_owned(), metadata, attachments: Vec::new(), created_at }
+}
+
+#[rstest]
+#[case::it_is_there("available", "uid image 20", Said::OfUse)]
+#[case::it_is_being_made("creating", "uid image 20", Said::OfUse)]
+#[case::it_has_failed_as_the_creation_says("error", "uid image 20", Said::OfUse)]
+#[case::a_server_has_it("in-use", "uid image 20", Said::Taken)]
+#[case::of_an_earlier_machine("available", "uid-0 image 20", Said::OfNoUse)]
+#[case::of_an_earlier_machine_in_use("in-use", "uid-0 image 20", Said::OfNoUse)]
+fn an_earlier_volume_is_used_if_it_was_made_for_the_machine(
+    #[case] status: &str,
+    #[case] wanted: &str,
+    #[case] expected: Said,
+) {
+    let said = match earlier_volume(vec![volume("v", status)], &[owner()], wanted) {
+        Earlier::OfUse(_) => Said::OfUse,
+        Earlier::Taken(_) => Said::Taken,
+        Earlier::OfNoUse(_) => Said::OfNoUse,
+    };
+    assert_eq!(said, expected);
+    assert_eq!(
+        earlier_volume(vec![volume("v", status)], &[], wanted),
+        Earlier::OfNoUse(Vec::new()),
+        "of another owner"
+    );
+}
+
+#[rstest]
+#[case::they_pass(Ok(PodTraffic::Passes), None)]
+#[case::they_do_not(Ok(PodTraffic::Blocked), Some(Code::Uninitialized))]
+#[case::a_network_has_another_name(Err(Code::NotFound), Some(Code::Uninitialized))]
+#[case::two_networks_have_the_name(Err(Code::OutOfRange), Some(Code::Uninitialized))]
+#[case::neutron_does_not_answer(Err(Code::Unavailable), Some(Code::Unavailable))]
+#[case::no_right(Err(Code::PermissionDenied), Some(Code::PermissionDenied))]
+#[case::no_ports(Err(Code::Internal), Some(Code::Internal))]
+fn a_server_is_initialised(#[case] traffic: Result<PodTraffic, Code>, #[case] expected: Option<Code>) {
+    let identity = identity("eu-1", &server("ACTIVE", None), "m-1");
+    let outcome = initialised(identity.clone(), "1", traffic.map_err(|code| Status::new(code, "no")));
+    assert_eq!(outcome.as_ref().err().map(|status| status.code), expected);
+    match outcome {
+        Ok(found) => assert_eq!(found, identity),
+        Err(status) => {
+            let partial = (expected == Some(Code::Uninitialized)).then_some(identity);
+            assert_eq!(status.partial.map(|partial| *partial), partial);
+        }
+    }
+}
+
+#[test]
+fn what_is_left_of_deleted_servers_is_listed_once_for_each_machine() {
+    let named = |name: &str, port: Port| Port { name: name.to_owned(), ..port };
+    let ports = vec![
+        port("p-1"),
+        port("p-1"),
+        named("m-2", port("p-2")),
+        named("m-3", Port { device_id: "s-3".to_owned(), ..port("p-3") }),
+        named("m-4", Port { description: None, ..port("p-4") }),
+        named("", port("p-5")),
+    ];
+    let of = |id: &str, name: &str, status: &str| Volume { name: Some(name.to_owned()), ..volume(id, status) };
+    let attached = vec![Attachment { server_id: "s-7".to_owned() }];
+    let volumes = vec![
+        of("v-1", "m-1", "available"),
+        of("v-2", "m-2", "available"),
+        of("v-5", "m-5", "error_deleting"),
+        of("v-6", "m-6", "deleting"),
+        Volume { attachments: attached, ..of("v-7", "m-7", "error") },
+        of("v-8", "m-8", "in-use"),
+        Volume { metadata: BTreeMap::new(), ..of("v-9", "m-9", "available") },
+    ];
+    let servers = [Server { name: "m-2".to_owned(), ..server("ACTIVE", None) }];
+    let left = leftovers("eu-1", &owner(), &servers, ports, volumes);
+    let ids: Vec<_> = left.iter().map(|one| (one.provider_id.as_str(), one.machine_name.as_str())).collect();
+    assert_eq!(ids, [("openstack:///eu-1/p-1", "m-1"), ("openstack:///eu-1/v-5", "m-5")]);
+    assert_eq!((left[0].created, left[1].created), (None, Some("2026-01-01T00:00:00Z".parse().unwrap())));
 }

@@ -1,17 +1,19 @@
 //! The requests to Neutron and their answers.
 
 use cloud_client::{Failure, Repeat, http::Method};
+use machine_driver::OwnerTags;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::{
     cloud::{Operation, Session},
     keystone::Service,
+    lookup,
     nova::query,
 };
 
 /// A port.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Port {
     pub id: String,
@@ -21,9 +23,19 @@ pub struct Port {
     pub device_id: String,
     pub description: Option<String>,
     pub tags: Vec<String>,
+    pub security_groups: Vec<String>,
+    pub fixed_ips: Vec<FixedIp>,
+    pub created_at: Option<String>,
     /// The pairs as JSON, so that unknown fields are kept in an update.
     pub allowed_address_pairs: Vec<Value>,
     pub revision_number: Option<u64>,
+}
+
+/// An address of a port.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct FixedIp {
+    pub subnet_id: String,
 }
 
 /// A network or a security group.
@@ -55,6 +67,18 @@ impl Session<'_> {
         let found: Vec<Port> =
             self.list(Operation::get(Service::Network, "looking for the server's ports", &path), "ports").await?;
         Ok(found.into_iter().filter(|port| port.device_id == server).collect())
+    }
+
+    /// The ports that the owner's tags or description are on. The driver writes the description, and drivers of other programs only the tags.
+    pub async fn ports_of_owner(&self, owner: &OwnerTags) -> Result<Vec<Port>, Failure> {
+        let tags = owner.keys().collect::<Vec<_>>().join(",");
+        let mut found: Vec<Port> = Vec::new();
+        for pair in [("description", lookup::mark(owner)), ("tags", tags)] {
+            let path = format!("/ports?{}", query(&[(pair.0, &pair.1)]));
+            let ports: Vec<Port> = self.list(Operation::get(Service::Network, "listing ports", &path), "ports").await?;
+            found.extend(ports);
+        }
+        Ok(found)
     }
 
     /// A port.

@@ -5,7 +5,14 @@ use std::collections::BTreeSet;
 use cloud_client::FailureKind;
 use machine_driver::{Code, Status};
 
-use crate::{cloud::Session, create::ids, lookup::pairs, neutron::Port, spec::Network, subject::Subject};
+use crate::{
+    cloud::Session,
+    create::ids,
+    lookup::{PodTraffic, pairs},
+    neutron::Port,
+    spec::Network,
+    subject::Subject,
+};
 
 /// How often the update of a port is tried that other clients change at the same time.
 const MAX_ATTEMPTS: usize = 5;
@@ -42,10 +49,11 @@ async fn pod_ports(subject: &Subject<'_>, cloud: &Session<'_>, server: &str) -> 
     Ok(ports.into_iter().filter(|port| networks.contains(&port.network_id)).collect())
 }
 
-/// Whether all ports of a server already let the addresses of pods pass.
-pub async fn pods_pass(subject: &Subject<'_>, cloud: &Session<'_>, server: &str) -> Result<bool, Status> {
+/// Whether the ports of a server already let the addresses of pods pass.
+pub async fn pod_traffic(subject: &Subject<'_>, cloud: &Session<'_>, server: &str) -> Result<PodTraffic, Status> {
     let ports = pod_ports(subject, cloud, server).await?;
-    Ok(ports.iter().all(|port| pairs(port, subject.spec.pod_networks()).is_none()))
+    let passes = ports.iter().all(|port| pairs(port, subject.spec.pod_networks()).is_none());
+    Ok(if passes { PodTraffic::Passes } else { PodTraffic::Blocked })
 }
 
 /// Lets the addresses of pods pass the ports of a server. Existing address pairs are kept.

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use cloud_client::FailureKind;
-use machine_driver::{Code, Instant, OwnerTags, Status};
+use machine_driver::{Code, Instant, Status};
 
 use crate::{
     cloud::Session,
     lookup::{self, Disk, State},
+    memory::Memory,
     nova::Server,
-    spec::RootDisk,
     storage::Volume,
     subject::{Subject, Wait},
 };
@@ -17,20 +17,32 @@ use crate::{
 /// The time after which a deletion is requested again, because Nova may lose it.
 const REPEAT_AFTER: Duration = Duration::from_secs(60);
 
+/// How often Cinder may refuse to delete a volume. The pauses between take five seconds.
+const MAX_REFUSALS: u32 = 3;
+
 /// Deletes the servers of a machine with their ports and volumes.
 pub async fn machine(subject: &Subject<'_>, cloud: &Session<'_>) -> Result<(), Status> {
     let servers = subject.servers(cloud).await?;
     all(subject, cloud, &servers).await
 }
 
-/// Deletes all servers with this name that belong to the owner, with their ports and volumes.
+/// Deletes all servers with this name that belong to the machine's owners, with their ports and volumes.
 pub async fn by_name(subject: &Subject<'_>, cloud: &Session<'_>, name: &str) -> Result<(), Status> {
-    let servers = lookup::ours(cloud.servers_named(name).await?, &subject.owner);
+    let servers = lookup::ours(cloud.servers_named(name).await?, &subject.memory.owners);
     all(subject, cloud, &servers).await
 }
 
 /// Deletes these servers and the ports and volumes of the machine. All the servers belong to the owner.
+///
+/// # Errors
+/// With a state that keeps what the servers say. The next call may not find them any more.
 async fn all(subject: &Subject<'_>, cloud: &Session<'_>, servers: &[Server]) -> Result<(), Status> {
+    let memory = subject.memory.clone().with(servers);
+    let ended = all_of(subject, &memory, cloud, servers).await;
+    ended.map_err(|status| Status { last_known_state: Some(memory.state()), ..status })
+}
+
+async fn all_of(subject: &Subject<'_>, memory: &Memory, cloud: &Session<'_>, servers: &[Server]) -> Result<(), Status> {
     for server in servers {
         cloud.delete_server(&server.id).await?;
     }
@@ -39,20 +51,9 @@ async fn all(subject: &Subject<'_>, cloud: &Session<'_>, servers: &[Server]) -> 
     }
     // Without a name, ports and volumes can't be found.
     let Ok(name) = subject.name() else { return Ok(()) };
-    let owners = lookup::owners_of(&subject.owner, servers);
-    ports(&owners, cloud, name).await?;
-    match subject.spec.root_disk() {
-        RootDisk::Own { .. } => volumes(&owners, cloud, name).await,
-        // A user may have edited the class. The attached volume may be one that the driver has made.
-        RootDisk::OfFlavor | RootDisk::MadeByNova(_) if servers.iter().any(|server| !server.volumes.is_empty()) => {
-            match volumes(&owners, cloud, name).await {
-                // The attached volumes may belong to pods. The login needs no permission for Cinder then.
-                Err(status) if status.code == Code::PermissionDenied => Ok(()),
-                outcome => outcome,
-            }
-        }
-        RootDisk::OfFlavor | RootDisk::MadeByNova(_) => Ok(()),
-    }
+    ports(memory, cloud, name).await?;
+    // The class may have asked for a volume before, whatever it says now.
+    volumes(memory, cloud, name).await
 }
 
 /// Waits until a server is deleted.
@@ -93,17 +94,19 @@ async fn is_in_use(cloud: &Session<'_>, server: &str) -> Result<bool, Status> {
     Ok(cloud.server(server).await?.is_some_and(|server| State::of(&server) != State::Gone))
 }
 
-async fn ports(owners: &[OwnerTags], cloud: &Session<'_>, name: &str) -> Result<(), Status> {
-    for port in cloud.ports_named(name).await? {
-        if owners.iter().any(|owner| lookup::owns_port(owner, &port)) && !is_in_use(cloud, &port.device_id).await? {
+async fn ports(memory: &Memory, cloud: &Session<'_>, name: &str) -> Result<(), Status> {
+    for port in lookup::our_ports(cloud.ports_named(name).await?, &memory.owners) {
+        if !is_in_use(cloud, &port.device_id).await? {
             cloud.delete_port(&port.id).await?;
         }
     }
     Ok(())
 }
 
-async fn volumes(owners: &[OwnerTags], cloud: &Session<'_>, name: &str) -> Result<(), Status> {
-    for volume in lookup::our_volumes(cloud.volumes_named(name).await?, owners) {
+async fn volumes(memory: &Memory, cloud: &Session<'_>, name: &str) -> Result<(), Status> {
+    let found = cloud.volumes_named(name).await;
+    let found = cloud.volumes_if_any(memory.volumes, found).await?;
+    for volume in lookup::our_volumes(found, &memory.owners) {
         remove_volume(cloud, volume).await?;
     }
     Ok(())
@@ -116,7 +119,7 @@ async fn remove_volume(cloud: &Session<'_>, mut volume: Volume) -> Result<(), St
             return Ok(());
         }
     }
-    let (mut wait, mut asked) = (Wait::within(cloud.cx), false);
+    let (mut wait, mut asked, mut refusals) = (Wait::within(cloud.cx), false, 0);
     loop {
         let id = volume.id.clone();
         match Disk::of(&volume) {
@@ -128,8 +131,16 @@ async fn remove_volume(cloud: &Session<'_>, mut volume: Volume) -> Result<(), St
             }
             Disk::Ready | Disk::Broken if !asked => match cloud.delete_volume(&id).await {
                 Ok(()) => asked = true,
-                // The volume is still attached, although its status is another one.
-                Err(failure) if failure.status.code == Code::InvalidArgument => {}
+                // The volume may still be attached, although its status is another one. Otherwise it is a user who has to act: a volume with snapshots
+                // is not deleted, for example.
+                Err(failure) if failure.status.code == Code::InvalidArgument => {
+                    refusals += 1;
+                    if refusals == MAX_REFUSALS {
+                        let said = failure.status.message;
+                        let message = format!("volume {id} can't be deleted yet (it is tried again): {said}");
+                        return Err(Status::new(Code::FailedPrecondition, message));
+                    }
+                }
                 Err(failure) => return Err(failure.into()),
             },
             Disk::Ready | Disk::Broken | Disk::Changing | Disk::InUse => {}

@@ -2,14 +2,18 @@
 
 #![allow(clippy::needless_pass_by_value, reason = "tests build the values they pass")]
 
-use machine_driver::Code;
+use std::time::Duration;
+
+use machine_driver::{Code, Instant};
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::{
     fake_cloud::Fault,
-    test_rig::{CLUSTER, ROLE, Rig},
+    test_rig::{CLUSTER, ROLE, Rig, with_volume, without_port},
 };
+
+const FORBIDDEN: Fault = Fault::Error(403, "{}");
 
 #[tokio::test(start_paused = true)]
 async fn o_06_a_machine_with_two_servers_gets_no_other_and_none_is_deleted() {
@@ -118,10 +122,9 @@ async fn ports_of_other_owners_and_of_another_server_stay() {
 #[case::with_one_cluster_more(json!({"tags": {"kubernetes.io-cluster-a": "1"}}))]
 #[tokio::test(start_paused = true)]
 async fn a_machine_keeps_its_server_when_tags_of_its_class_change(#[case] edit: Value) {
-    let mut rig = Rig::new(json!({"rootDiskSize": 20, "rootDiskType": "ssd"}));
+    let rig = Rig::new(with_volume());
     let id = rig.create().await.unwrap().vm.provider_id;
-    rig = rig.named(&id);
-    json_patch::merge(&mut rig.patch, &edit);
+    let rig = rig.named(&id).edited(edit);
     assert_eq!(rig.status().await.unwrap().provider_id, id);
     rig.delete().await.unwrap();
     assert!(rig.is_empty(), "{:?} {:?} {:?}", rig.servers(), rig.ports(), rig.volumes());
@@ -142,10 +145,9 @@ async fn a_server_with_only_some_keys_of_the_owner_is_not_listed() {
 #[case::to_a_volume_of_nova(json!({"rootDiskType": null}))]
 #[tokio::test(start_paused = true)]
 async fn a_volume_is_deleted_with_its_server_after_an_edit_of_the_class(#[case] edit: Value) {
-    let mut rig = Rig::new(json!({"rootDiskSize": 20, "rootDiskType": "ssd"}));
+    let rig = Rig::new(with_volume());
     let id = rig.create().await.unwrap().vm.provider_id;
-    json_patch::merge(&mut rig.patch, &edit);
-    rig = rig.named(&id);
+    let rig = rig.named(&id).edited(edit);
     rig.delete().await.unwrap();
     assert!(rig.is_empty(), "{:?}", rig.volumes());
 }
@@ -175,6 +177,154 @@ async fn a_page_of_a_gateway_is_no_deletion(#[case] request: &'static str) {
     rig.create().await.unwrap();
     rig.cloud.fails(request, [Fault::Error(200, "<html>maintenance</html>")]);
     assert_eq!(rig.delete().await.unwrap_err().code, Code::Internal);
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty());
+}
+
+/// The collector of orphans works from the list, and the server is not in the list any more.
+#[rstest]
+#[case::a_refusal_for_the_port("DELETE /ports", FORBIDDEN)]
+#[case::a_refusal_for_the_volume("DELETE /volumes", FORBIDDEN)]
+#[case::an_end_of_the_process_before_the_port("DELETE /ports", Fault::Silence)]
+#[case::an_end_of_the_process_before_the_volume("DELETE /volumes", Fault::Silence)]
+#[tokio::test(start_paused = true)]
+async fn what_is_left_of_a_server_is_listed_until_it_is_deleted(#[case] request: &'static str, #[case] fault: Fault) {
+    let rig = Rig::new(with_volume());
+    let id = rig.create().await.unwrap().vm.provider_id;
+    rig.cloud.fails(request, [fault]);
+    let rig = rig.orphan(&id);
+    let ended = tokio::time::timeout(Duration::from_secs(30), rig.delete()).await;
+    assert!(ended.is_err() || ended.is_ok_and(|deleted| deleted.is_err()));
+    assert!(rig.servers().is_empty());
+    let left = rig.list().await.unwrap();
+    assert_eq!(left.len(), 1, "{left:?}");
+    assert_eq!(
+        (left[0].machine_name.as_str(), left[0].created),
+        ("m-1", Some("2026-01-01T00:00:00Z".parse().unwrap()))
+    );
+    let rig = rig.orphan(&left[0].provider_id);
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty(), "{:?} {:?}", rig.ports(), rig.volumes());
+    assert_eq!(rig.list().await.unwrap(), []);
+}
+
+#[rstest]
+#[case::without_a_right(&[], &[FORBIDDEN])]
+#[case::without_an_access_rule(&[], &[Fault::Error(401, "{}"), Fault::Error(401, "{}")])]
+#[case::that_does_not_answer(&[], &[Fault::Error(503, ""), Fault::Error(503, ""), Fault::Error(503, ""), Fault::Error(503, "")])]
+#[case::that_the_catalogue_lacks(&["compute/v2.1", "network/v2.0", "image/v2"], &[])]
+#[tokio::test(start_paused = true)]
+async fn a_class_without_volumes_needs_no_cinder(#[case] catalogue: &[&'static str], #[case] faults: &[Fault]) {
+    let rig = Rig::new(json!({}));
+    if !catalogue.is_empty() {
+        rig.cloud.state().catalogue = catalogue.to_vec();
+    }
+    rig.create().await.unwrap();
+    rig.cloud.fails("GET /volumes", faults.to_vec());
+    assert_eq!(rig.list().await.unwrap().len(), 1);
+    rig.cloud.fails("GET /volumes", faults.to_vec());
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty());
+    if !faults.is_empty() {
+        let rig = rig.edited(with_volume());
+        rig.cloud.fails("GET /volumes", faults.to_vec());
+        rig.delete().await.unwrap_err();
+    }
+}
+
+/// The second deletion does not find the server, which would show its volumes.
+#[rstest]
+#[case::to_the_disk_of_the_flavor(json!({"rootDiskSize": null, "rootDiskType": null}))]
+#[case::to_a_volume_of_nova(json!({"rootDiskType": null}))]
+#[tokio::test(start_paused = true)]
+async fn a_volume_whose_deletion_is_refused_is_deleted_after_an_edit_of_the_class(#[case] edit: Value) {
+    let rig = Rig::new(with_volume());
+    let id = rig.create().await.unwrap().vm.provider_id;
+    let rig = rig.named(&id).edited(edit);
+    rig.cloud.fails("DELETE /volumes", [FORBIDDEN]);
+    assert_eq!(rig.delete().await.unwrap_err().code, Code::PermissionDenied);
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty(), "{:?}", rig.volumes());
+}
+
+/// The second deletion does not find the server, which would show its former keys.
+#[rstest]
+#[case::the_port_is_refused("DELETE /ports", FORBIDDEN)]
+#[case::the_volume_is_refused("DELETE /volumes", FORBIDDEN)]
+#[case::the_process_ends("DELETE /ports", Fault::Silence)]
+#[tokio::test(start_paused = true)]
+async fn ports_and_volumes_are_deleted_by_the_keys_they_were_made_with(
+    #[case] request: &'static str,
+    #[case] fault: Fault,
+) {
+    let rig = Rig::new(with_volume());
+    let made = rig.create().await.unwrap();
+    let edit = json!({"tags": {ROLE: null, "kubernetes.io-role-worker": "1"}});
+    let rig = rig.named(&made.vm.provider_id).keeping(made.last_known_state).edited(edit);
+    rig.cloud.fails(request, [fault]);
+    let ended = tokio::time::timeout(Duration::from_secs(30), rig.delete()).await;
+    let state = ended.ok().and_then(|deleted| deleted.unwrap_err().last_known_state);
+    let rig = rig.keeping(state);
+    assert!(rig.servers().is_empty());
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty(), "{:?} {:?}", rig.ports(), rig.volumes());
+}
+
+/// A machine of an earlier version has no state. The first deletion reads the keys from the server.
+#[tokio::test(start_paused = true)]
+async fn a_refused_deletion_returns_the_keys_of_the_server() {
+    let rig = Rig::new(with_volume());
+    let id = rig.create().await.unwrap().vm.provider_id;
+    let edit = json!({"tags": {ROLE: null, "kubernetes.io-role-worker": "1"}, "rootDiskType": null});
+    let rig = rig.named(&id).edited(edit);
+    rig.cloud.fails("DELETE /ports", [FORBIDDEN]);
+    let state = rig.delete().await.unwrap_err().last_known_state;
+    let rig = rig.keeping(state);
+    // The state says that there may be a volume: it is not enough that Cinder does not answer.
+    rig.cloud.fails("GET /volumes", vec![Fault::Error(503, ""); 4]);
+    assert_eq!(rig.delete().await.unwrap_err().code, Code::Unavailable);
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty(), "{:?} {:?}", rig.ports(), rig.volumes());
+}
+
+/// Keys of another cluster in a state are no reason to delete what has them.
+#[tokio::test(start_paused = true)]
+async fn a_state_with_keys_of_another_cluster_is_not_believed() {
+    let rig = Rig::new(without_port())
+        .keeping(Some(r#"{"owners": [["kubernetes.io-cluster-other", "kubernetes.io-role-node"]]}"#.to_owned()));
+    rig.server("s-a", json!({"metadata": {CLUSTER: null, "kubernetes.io-cluster-other": "1"}}));
+    rig.delete().await.unwrap();
+    assert_eq!(rig.servers(), ["s-a"]);
+}
+
+/// Cinder deletes no volume that has snapshots.
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_cinder_does_not_delete_is_told_of_at_once() {
+    const REFUSAL: &str =
+        r#"{"badRequest": {"code": 400, "message": "Invalid volume: Volume must not have snapshots."}}"#;
+    let rig = Rig::new(with_volume());
+    rig.create().await.unwrap();
+    rig.cloud.fails("DELETE /volumes", vec![Fault::Error(400, REFUSAL); 10]);
+    let began = Instant::now();
+    let refused = rig.delete().await.unwrap_err();
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    assert_eq!(refused.code, Code::FailedPrecondition, "tried again after 10 minutes");
+    assert_eq!(
+        refused.message,
+        "volume v-2 can't be deleted yet (it is tried again): deleting the server's volume: cinder answers 400 badRequest: \
+         Invalid volume: Volume must not have snapshots."
+    );
+    rig.cloud.state().faults.clear();
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty());
+}
+
+/// Cinder may show a volume as available while it is still attached.
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_is_detached_in_a_moment_is_waited_for() {
+    let rig = Rig::new(with_volume());
+    rig.create().await.unwrap();
+    rig.cloud.fails("DELETE /volumes", [Fault::Error(400, r#"{"badRequest": {"code": 400, "message": "attached"}}"#)]);
     rig.delete().await.unwrap();
     assert!(rig.is_empty());
 }

@@ -133,6 +133,17 @@ impl Spec {
         })
     }
 
+    /// The metadata that identifies the owner, with the values in the class.
+    ///
+    /// # Errors
+    /// Those of [`Self::owner_tags`].
+    pub fn owner_metadata(&self) -> Result<BTreeMap<&str, &str>, Status> {
+        let owner = self.owner_tags()?;
+        let is_of_owner = |key: &str| owner.keys().any(|known| known == key);
+        let tags = self.tags.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+        Ok(tags.filter(|(key, _)| is_of_owner(key)).collect())
+    }
+
     /// The subnets of the server's port, without duplicates.
     pub fn subnets(&self) -> BTreeSet<&str> {
         self.subnet_ids.iter().chain([&self.subnet_id]).map(String::as_str).filter(|id| !id.is_empty()).collect()

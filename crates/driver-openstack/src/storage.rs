@@ -4,17 +4,18 @@ use std::collections::BTreeMap;
 
 use cloud_client::{Failure, Repeat, http::Method};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
     cloud::{Operation, Session},
     keystone::Service,
+    memory::Volumes,
     neutron::NamedThing,
     nova::{about, optional, query},
 };
 
 /// A volume.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Volume {
     pub id: String,
@@ -22,10 +23,11 @@ pub struct Volume {
     pub status: String,
     pub metadata: BTreeMap<String, String>,
     pub attachments: Vec<Attachment>,
+    pub created_at: Option<String>,
 }
 
 /// The attachment of a volume to a server.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Attachment {
     pub server_id: String,
@@ -46,6 +48,28 @@ impl Session<'_> {
         let found: Vec<Volume> =
             self.list(Operation::get(Service::Volume, "looking for the server's volume", &path), "volumes").await?;
         Ok(found.into_iter().filter(|volume| volume.name.as_deref() == Some(name)).collect())
+    }
+
+    /// The volumes of the project with all of this metadata, of any name.
+    pub async fn volumes_with(&self, metadata: &BTreeMap<&str, &str>) -> Result<Vec<Volume>, Failure> {
+        // Cinder reads the filter as a literal of Python, which JSON of texts is, too.
+        let path = format!("/volumes/detail?{}", query(&[("metadata", &json!(metadata).to_string())]));
+        self.list(Operation::get(Service::Volume, "listing volumes", &path), "volumes").await
+    }
+
+    /// The answer to a look for volumes. Where nothing was made in Cinder, a failure is none: the cloud may have no Cinder, and the login no right there.
+    pub async fn volumes_if_any(
+        &self,
+        volumes: Volumes,
+        answer: Result<Vec<Volume>, Failure>,
+    ) -> Result<Vec<Volume>, Failure> {
+        let Err(failure) = answer else { return answer };
+        let is_harmless = match volumes {
+            Volumes::Wanted => false,
+            Volumes::Possible => self.is_kept_out(&failure).await,
+            Volumes::Unlikely => true,
+        };
+        if is_harmless { Ok(Vec::new()) } else { Err(failure) }
     }
 
     /// The volume with this id. `None` if there is none.

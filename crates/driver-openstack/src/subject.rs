@@ -13,6 +13,7 @@ use crate::{
     cloud::{Clouds, Session},
     login::Login,
     lookup::{self, Place, State},
+    memory::Memory,
     nova::Server,
     options::OpenStackOptions,
     spec::Spec,
@@ -21,7 +22,10 @@ use crate::{
 /// The machine of a call, with the parsed class and the login.
 pub struct Subject<'a> {
     pub spec: Spec,
+    /// The owner in the class.
     pub owner: OwnerTags,
+    /// What is known of the machine from before.
+    pub memory: Memory,
     pub machine: &'a Machine,
     pub secret: &'a SecretData,
     login: Login,
@@ -39,8 +43,9 @@ impl<'a> Subject<'a> {
         options: &OpenStackOptions,
     ) -> Result<Self, Status> {
         let owner = spec.owner_tags()?;
+        let memory = Memory::of(&spec, &owner, &machine.status.last_known_state);
         let login = Login::of(secret, options.endpoint.as_deref())?;
-        Ok(Self { spec, owner, machine, secret, login })
+        Ok(Self { spec, owner, memory, machine, secret, login })
     }
 
     /// The machine's name.
@@ -79,7 +84,7 @@ impl<'a> Subject<'a> {
     /// The servers of the machine: the server with its provider id, or all servers with its name. Servers of other owners are left out.
     pub async fn servers(&self, cloud: &Session<'_>) -> Result<Vec<Server>, Status> {
         let Some(place) = self.place()? else {
-            return Ok(lookup::ours(cloud.servers_named(self.name()?).await?, &self.owner));
+            return Ok(lookup::ours(cloud.servers_named(self.name()?).await?, &self.memory.owners));
         };
         let found = cloud.server(place.id).await?;
         let name = self.machine.metadata.name.as_deref().unwrap_or_default();

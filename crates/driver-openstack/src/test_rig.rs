@@ -27,6 +27,11 @@ pub fn class(patch: Value) -> MachineClass {
     MachineClass { provider: OPENSTACK.to_owned(), provider_spec, ..MachineClass::default() }
 }
 
+/// The change to a class for which the driver makes the volume.
+pub fn with_volume() -> Value {
+    json!({"rootDiskSize": 20, "rootDiskType": "ssd"})
+}
+
 /// The change to a class for which Nova makes the ports.
 pub fn without_port() -> Value {
     json!({"subnetID": null})
@@ -45,6 +50,14 @@ pub fn secret(password: &str) -> SecretData {
         secret.set(key, value.as_bytes().to_vec());
     }
     secret
+}
+
+/// Adds a change to a change. Nulls of both stay, and take fields away from the class.
+fn overlay(patch: &mut Value, edit: Value) {
+    match edit {
+        Value::Object(edit) => edit.into_iter().for_each(|(key, value)| overlay(&mut patch[key], value)),
+        edit => *patch = edit,
+    }
 }
 
 /// A driver with its fake cloud, a machine and a change of the class.
@@ -72,6 +85,27 @@ impl Rig {
         self
     }
 
+    /// The machine as the collector of orphans makes it for a deletion.
+    pub fn orphan(mut self, provider_id: &str) -> Self {
+        self.machine = Machine::default();
+        self.machine.metadata.name = Some("m-1".to_owned());
+        self.named(provider_id)
+    }
+
+    /// A user edits the class. Null takes a field away.
+    pub fn edited(mut self, edit: Value) -> Self {
+        overlay(&mut self.patch, edit);
+        self
+    }
+
+    /// The controllers keep the state that a call has returned.
+    pub fn keeping(mut self, state: Option<String>) -> Self {
+        if let Some(state) = state {
+            self.machine.status.last_known_state = state;
+        }
+        self
+    }
+
     /// Adds a server.
     pub fn server(&self, id: &str, change: Value) {
         let mut server = json!({"id": id, "name": "m-1", "status": "ACTIVE", "metadata": {CLUSTER: "1", ROLE: "1"}});
@@ -83,7 +117,8 @@ impl Rig {
     pub fn port(&self, id: &str, change: Value) {
         let mut port = json!({
             "id": id, "name": "m-1", "network_id": "n-1", "device_id": "", "tags": [CLUSTER, ROLE],
-            "allowed_address_pairs": [{"ip_address": "100.64.0.0/10"}], "revision_number": 3,
+            "allowed_address_pairs": [{"ip_address": "100.64.0.0/10"}], "revision_number": 3, "security_groups": ["g-machines"],
+            "fixed_ips": [{"subnet_id": "s-1", "ip_address": "10.0.0.7"}],
         });
         json_patch::merge(&mut port, &change);
         self.cloud.state().ports.push(port);

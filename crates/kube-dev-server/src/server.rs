@@ -9,7 +9,7 @@ use std::{
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Request, Response, header, request::Parts};
+use http::{HeaderMap, HeaderValue, Request, Response, header};
 use jiff::Timestamp;
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use cloud_client::http::Method;
 use fault_proxy::{Fault, FaultProxy, Reply, Rule, any, request};
-use machine_driver::Code;
+use machine_driver::{Code, ListedVm};
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -150,6 +150,86 @@ async fn with_many_faults_each_machine_gets_one_server_and_nothing_is_left_in_th
         "{} requests, of which many had faults",
         region.compute.requests().len() + region.network.requests().len() + region.volume.requests().len()
     );
+}
+
+fn refused() -> Fault {
+    Fault::Answer(Reply::new(403, r#"{"forbidden": {"code": 403, "message": "not now"}}"#))
+}
+
+/// The list. Other tests may change the servers of the project faster than pages of three are read.
+async fn list(subject: &Subject<'_>) -> Vec<ListedVm> {
+    let began = Instant::now();
+    loop {
+        match subject.list().await {
+            Ok(all) => return all,
+            Err(status) => {
+                assert!(status.code == Code::Aborted && began.elapsed() < Duration::from_secs(240), "{status}");
+            }
+        }
+    }
+}
+
+/// The collector of orphans works from the list, in which the server is not any more.
+#[rstest]
+#[case::the_port("left-port", "/v2.0/ports")]
+#[case::the_volume("left-volume", "/v3/")]
+#[tokio::test]
+async fn what_is_left_of_a_server_is_listed_until_it_is_deleted(#[case] test: &'static str, #[case] path: &str) {
+    let Some(services) = services(test) else { return };
+    let region = Region::new(&services, test).await;
+    let mut subject = region.subject(&services, test, json!({"rootDiskSize": 2, "rootDiskType": "standard"}));
+    subject.provider_id = subject.create().await.unwrap().vm.provider_id;
+    assert_eq!(list(&subject).await.len(), 1);
+    for proxy in [&region.network, &region.volume] {
+        proxy.add(Rule::new(request(Method::DELETE, path), refused()).times(1));
+    }
+    assert_eq!(subject.delete().await.unwrap_err().code, Code::PermissionDenied);
+    let left = subject.inventory().await;
+    assert!(left.servers.is_empty() && left.ports.len() + left.volumes.len() > 0, "{left:?}");
+    let listed = list(&subject).await;
+    assert_eq!(listed.len(), 1, "{listed:?}");
+    assert!(listed[0].machine_name == subject.name && listed[0].created.is_some(), "{listed:?}");
+    subject.provider_id.clone_from(&listed[0].provider_id);
+    subject.delete().await.unwrap();
+    subject.assert_nothing_is_left().await;
+    assert_eq!(list(&subject).await, []);
+}
+
+/// The server, which shows the keys and the volume, is deleted before the port and the volume.
+#[tokio::test]
+async fn what_a_class_has_said_before_an_edit_is_deleted_too() {
+    let Some(services) = services("what_a_class_has_said_before_an_edit_is_deleted_too") else { return };
+    let region = Region::new(&services, "edited").await;
+    let mut subject = region.subject(&services, "edited", json!({"rootDiskSize": 2, "rootDiskType": "standard"}));
+    let made = subject.create().await.unwrap();
+    (subject.provider_id, subject.last_known_state) = (made.vm.provider_id, made.last_known_state.unwrap());
+    subject.patch = json!({
+        "region": region.name, "tags": {"kubernetes.io-role-node": null, "kubernetes.io-role-worker": "1"},
+    });
+    region.network.add(Rule::new(request(Method::DELETE, "/v2.0/ports"), refused()).times(1));
+    assert_eq!(subject.delete().await.unwrap_err().code, Code::PermissionDenied);
+    subject.delete().await.unwrap();
+    subject.assert_nothing_is_left().await;
+}
+
+#[tokio::test]
+async fn a_port_that_was_made_before_an_edit_of_the_class_is_not_used() {
+    let Some(services) = services("a_port_that_was_made_before_an_edit_of_the_class_is_not_used") else { return };
+    let region = Region::new(&services, "regroup").await;
+    let mut subject = region.subject(&services, "regroup", json!({}));
+    region.compute.add(Rule::new(request(Method::POST, "/v2.1/servers"), Fault::Drop).times(1));
+    assert_eq!(subject.create().await.unwrap_err().code, Code::Unavailable);
+    let old = subject.inventory().await.ports[0].clone();
+    subject.patch["securityGroups"] = Value::Null;
+    // Without a group in the class, the port has the default group of the project.
+    region.network.add(Rule::new(request(Method::POST, "/v2.0/ports"), Fault::LoseReply).times(1));
+    subject.create().await.unwrap();
+    let there = subject.inventory().await;
+    assert_eq!((there.servers.len(), there.ports.len()), (1, 1), "{there:?}");
+    assert_ne!(there.ports[0]["id"], old["id"]);
+    assert_ne!(there.ports[0]["security_group_ids"], old["security_group_ids"]);
+    subject.delete().await.unwrap();
+    subject.assert_nothing_is_left().await;
 }
 
 /// Prints how many requests it takes to create and to delete a machine, for the documents.

@@ -126,6 +126,8 @@ pub struct Subject<'s> {
     pub test: &'static str,
     pub name: String,
     pub provider_id: String,
+    /// The state that the controllers keep of the machine between calls.
+    pub last_known_state: String,
     pub patch: Value,
     pub secret: SecretData,
 }
@@ -138,6 +140,7 @@ impl<'s> Subject<'s> {
             secret: services.secret(cloud),
             name: format!("{test}-1"),
             provider_id: String::new(),
+            last_known_state: String::new(),
             services,
             cloud,
             test,
@@ -157,6 +160,7 @@ impl<'s> Subject<'s> {
         let mut machine = Machine::default();
         machine.metadata.name = Some(self.name.clone());
         machine.spec.provider_id.clone_from(&self.provider_id);
+        machine.status.last_known_state.clone_from(&self.last_known_state);
         MachineRequest { machine: Arc::new(machine), class: Arc::new(self.class()), secret: self.secret.clone() }
     }
 

@@ -1,5 +1,7 @@
 //! Tests with changes by other clients, and with objects of other owners.
 
+use std::time::{Duration, Instant};
+
 use machine_driver::Code;
 use serde_json::{Value, json};
 
@@ -92,7 +94,7 @@ async fn a_stopped_server_is_listed_and_taken_over() {
     let id = id_of(&subject.inventory().await.servers[0]);
     services.call("machines", "POST", "compute", &format!("/servers/{id}/action"), json!({"os-stop": null})).await;
     while subject.inventory().await.servers[0]["status"] != "SHUTOFF" {
-        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
     }
     assert_eq!(subject.list().await.unwrap().len(), 1);
     assert_eq!(subject.create().await.unwrap().vm.provider_id, made.provider_id);
@@ -150,5 +152,38 @@ async fn o_06_two_servers_of_the_machine_are_an_error_and_both_are_deleted() {
     assert_eq!(subject.create().await.unwrap_err().code, Code::OutOfRange);
     assert_eq!(subject.status().await.unwrap_err().code, Code::OutOfRange);
     subject.delete().await.unwrap();
+    subject.assert_nothing_is_left().await;
+}
+
+#[tokio::test]
+async fn a_volume_with_a_snapshot_is_told_of_at_once_and_deleted_after_the_snapshot() {
+    let Some(services) = services("a_volume_with_a_snapshot_is_told_of_at_once_and_deleted_after_the_snapshot") else {
+        return;
+    };
+    let disk = json!({"rootDiskSize": 2, "rootDiskType": "standard"});
+    let subject = Subject::new(&services, "machines", "snapshot", disk);
+    subject.create().await.unwrap();
+    let volume = id_of(&subject.inventory().await.volumes[0]);
+    let snapshot = json!({"snapshot": {"volume_id": volume, "force": true}});
+    let made = services.call("machines", "POST", "block_storage", "/snapshots", snapshot).await;
+    let snapshot = format!("/snapshots/{}", id_of(&made["snapshot"]));
+    while services.call("machines", "GET", "block_storage", &snapshot, Value::Null).await["snapshot"]["status"]
+        != "available"
+    {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let began = Instant::now();
+    let refused = subject.delete().await.unwrap_err();
+    assert_eq!(refused.code, Code::FailedPrecondition, "{}", refused.message);
+    let words = format!(
+        "volume {volume} can't be deleted yet (it is tried again): deleting the server's volume: cinder answers 400"
+    );
+    assert!(refused.message.starts_with(&words) && refused.message.contains("snapshots"), "{}", refused.message);
+    assert!(began.elapsed() < Duration::from_secs(90), "{:?}", began.elapsed());
+    services.call("machines", "DELETE", "block_storage", &snapshot, Value::Null).await;
+    while subject.delete().await.is_err() {
+        assert!(began.elapsed() < Duration::from_secs(240));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
     subject.assert_nothing_is_left().await;
 }

@@ -58,6 +58,15 @@ async fn access_rules_of_the_documents_are_enough() {
     by_name.create().await.unwrap();
     by_name.delete().await.unwrap();
     subject.assert_nothing_is_left().await;
+    // A class without volumes needs no right in Cinder.
+    let no_cinder = rules.as_array().unwrap().iter().filter(|rule| rule["service"] != "block-storage").cloned();
+    let no_cinder = credential("no-cinder", no_cinder.collect()).await;
+    let mut without = Subject::new(&services, "appcred", "ruled", json!({}));
+    without.secret.set("applicationCredentialID", no_cinder.into_bytes());
+    without.create().await.unwrap();
+    assert_eq!(without.list().await.unwrap().len(), 1);
+    without.delete().await.unwrap();
+    subject.assert_nothing_is_left().await;
     let fewer: Vec<_> = rules.as_array().unwrap().iter().filter(|rule| rule["method"] != "POST").cloned().collect();
     subject.secret.set("applicationCredentialID", credential("fewer", json!(fewer)).await.into_bytes());
     let refused = subject.create().await.unwrap_err();
