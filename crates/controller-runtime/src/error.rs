@@ -23,6 +23,9 @@ pub enum ApiError {
     /// 422: the API server or a webhook refuses the object. Also the result of a JSON patch whose `test` failed.
     #[error("invalid: {0}")]
     Invalid(String),
+    /// 413: the API server, or a gateway before it, takes no request of this size. The same write is too large at each try.
+    #[error("the request is too large: {0}")]
+    TooLarge(String),
     /// 401 or 403: this process does not have the permission.
     #[error("forbidden: {0}")]
     Forbidden(String),
@@ -61,10 +64,10 @@ impl ApiError {
         matches!(self, Self::ServerFault(_)) || !self.outcome_unknown()
     }
 
-    /// Whether the API server refuses the write itself: by missing rights, a quota, a policy or a webhook. A retry fails too, until
-    /// the configuration or the object is changed.
+    /// Whether the API server refuses the write itself: by missing rights, a quota, a policy, a webhook or its size. A retry fails too,
+    /// until the configuration or the object is changed.
     pub fn is_refusal(&self) -> bool {
-        matches!(self, Self::Invalid(_) | Self::Forbidden(_))
+        matches!(self, Self::Invalid(_) | Self::Forbidden(_) | Self::TooLarge(_))
     }
 
     /// Whether the object does not exist. A deletion counts this as success.
@@ -144,6 +147,7 @@ fn from_status(status: &kube::core::Status) -> ApiError {
         422 if is_about_another_object(status) => ApiError::Conflict(message),
         400 | 422 => ApiError::Invalid(message),
         401 | 403 => ApiError::Forbidden(message),
+        413 => ApiError::TooLarge(shortened(&message)),
         429 => {
             let details = status.details.as_ref();
             let by_budget =
@@ -267,6 +271,17 @@ mod tests {
         let status = testing::not_found_at("/apis/machine.sapcloud.io/v1alpha1/namespaces/ns/machines/m");
         assert!(ApiError::about::<Machine>(refusal(404, &status), "m").is_not_found());
         assert!(!ApiError::about::<Machine>(refusal(404, &status), "other").is_not_found());
+    }
+
+    /// A write that is too large is too large at each try.
+    #[rstest]
+    #[case::by_an_api_server("Request entity too large: limit is 3145728", "RequestEntityTooLarge")]
+    #[case::by_a_gateway("<html>\n413", "Failed to parse error data")]
+    fn a_write_that_is_too_large_is_refused(#[case] message: &str, #[case] reason: &str) {
+        let status = kube::core::Status::failure(message, reason).with_code(413);
+        let error = ApiError::from(kube::Error::Api(status.boxed()));
+        assert!(error.is_refusal() && error.is_explained() && !error.outcome_unknown(), "{error:?}");
+        assert!(error.to_string().starts_with("the request is too large: "), "{error}");
     }
 
     #[test]

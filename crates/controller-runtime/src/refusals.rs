@@ -1,5 +1,5 @@
-//! Writes that the API server refuses (403 by a quota, a policy or missing rights, 422 by admission), and when they may be sent
-//! again.
+//! Writes that the API server refuses (403 by a quota, a policy or missing rights, 413 for their size, 422 by admission), and when
+//! they may be sent again.
 //!
 //! One rule for all controllers: a refused write is not sent again before its pause is over. Until then each try fails here, with
 //! the recorded refusal. So a controller may run a pass at any change, without knowing what the API server refused in the last

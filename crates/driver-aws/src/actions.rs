@@ -76,8 +76,12 @@ pub fn read_networks(xml: &Xml<'_>, list: &str, id: &str) -> Option<BTreeMap<Str
 pub enum InstanceQuery<'a> {
     /// The instance with this id, in any state.
     Id(&'a str),
-    /// The instances of an owner, of one machine or of all machines.
-    Tags { owner: &'a OwnerTags, machine: Option<&'a str>, states: States },
+    /// The instances with the name of a machine, of any owner: a user may have edited the tags of the class.
+    Named { machine: &'a str, states: States },
+    /// The instance that a request with this client token has made, in any state.
+    Token(&'a str),
+    /// The live instances of an owner.
+    Owned(&'a OwnerTags),
 }
 
 impl InstanceQuery<'_> {
@@ -86,10 +90,9 @@ impl InstanceQuery<'_> {
     pub fn matches(self, instance: &Instance) -> bool {
         match self {
             Self::Id(id) => instance.id == id,
-            Self::Tags { owner, machine, .. } => {
-                let is_of_machine = machine.is_none_or(|machine| instance.name() == machine);
-                is_of_machine && owner.own(|key| instance.has_tag(key))
-            }
+            Self::Named { machine, .. } => instance.name() == machine,
+            Self::Token(token) => instance.client_token == token,
+            Self::Owned(owner) => owner.own(|key| instance.has_tag(key)),
         }
     }
 }
@@ -106,24 +109,24 @@ pub enum States {
 /// Asks for one page of the selected instances.
 pub fn describe_instances(selection: InstanceQuery<'_>, page: Option<&str>) -> Query {
     let mut query = query("DescribeInstances");
-    match selection {
-        // EC2 accepts no page size together with ids.
-        InstanceQuery::Id(id) => query.values("InstanceId", [id]),
-        InstanceQuery::Tags { owner, machine, states } => {
-            let mut filters = Vec::new();
-            filters.extend(machine.map(|name| ("tag:Name", vec![name])));
-            filters.extend(owner.keys().map(|key| ("tag-key", vec![key])));
-            if states == States::Live {
-                filters.push(("instance-state-name", LIVE.to_vec()));
-            }
-            query.list("Filter", filters, |query, (name, values)| {
-                query.set("Name", name);
-                query.values("Value", values);
-            });
-            query.set("MaxResults", PAGE);
-            query.set_some("NextToken", page);
+    let live = ("instance-state-name", LIVE.to_vec());
+    let filters = match selection {
+        InstanceQuery::Id(id) => {
+            // EC2 accepts no page size together with ids.
+            query.values("InstanceId", [id]);
+            return query;
         }
-    }
+        InstanceQuery::Named { machine, states: States::Live } => vec![("tag:Name", vec![machine]), live],
+        InstanceQuery::Named { machine, states: States::Any } => vec![("tag:Name", vec![machine])],
+        InstanceQuery::Token(token) => vec![("client-token", vec![token])],
+        InstanceQuery::Owned(owner) => owner.keys().map(|key| ("tag-key", vec![key])).chain([live]).collect(),
+    };
+    query.list("Filter", filters, |query, (name, values)| {
+        query.set("Name", name);
+        query.values("Value", values);
+    });
+    query.set("MaxResults", PAGE);
+    query.set_some("NextToken", page);
     query
 }
 
@@ -269,29 +272,29 @@ mod tests {
     const ROLE: &str = "kubernetes.io/role/node";
 
     #[rstest]
-    #[case::ours(&[CLUSTER, ROLE], "m", true)]
-    #[case::of_another_machine(&[CLUSTER, ROLE], "n", false)]
-    #[case::of_another_cluster(&[ROLE], "m", false)]
-    #[case::of_another_role(&[CLUSTER], "m", false)]
+    #[case::ours(&[CLUSTER, ROLE], "m", true, true)]
+    #[case::of_another_machine(&[CLUSTER, ROLE], "n", true, false)]
+    #[case::of_another_cluster(&[ROLE], "m", false, true)]
+    #[case::of_another_role(&[CLUSTER], "m", false, true)]
     fn a_04_tags_are_checked_in_addition_to_the_filters_of_the_service(
         #[case] keys: &[&str],
         #[case] name: &str,
-        #[case] expected: bool,
+        #[case] is_owned: bool,
+        #[case] is_named: bool,
     ) {
         let tags = [CLUSTER, ROLE].map(str::to_owned);
         let owner = OwnerTags::of(tags.iter(), "/cluster/", "/role/").unwrap();
         let mut tags = vec![("Name".to_owned(), name.to_owned())];
         tags.extend(keys.iter().map(|key| ((*key).to_owned(), "1".to_owned())));
         let instance = Instance { tags, ..Instance::default() };
-        let selection = |machine| InstanceQuery::Tags { owner: &owner, machine, states: States::Live };
-        assert_eq!(selection(Some("m")).matches(&instance), expected);
-        assert_eq!(selection(None).matches(&instance), keys.len() == 2);
+        assert_eq!(InstanceQuery::Owned(&owner).matches(&instance), is_owned);
+        assert_eq!(InstanceQuery::Named { machine: "m", states: States::Live }.matches(&instance), is_named);
     }
 
     #[test]
-    fn an_instance_with_another_id_is_not_selected() {
-        let instance = |id: &str| Instance { id: id.to_owned(), ..Instance::default() };
-        assert!(InstanceQuery::Id("i-1").matches(&instance("i-1")));
-        assert!(!InstanceQuery::Id("i-1").matches(&instance("i-2")));
+    fn an_instance_with_another_id_or_token_is_not_selected() {
+        let instance = Instance { id: "i-1".to_owned(), client_token: "uid-1".to_owned(), ..Instance::default() };
+        assert!(InstanceQuery::Id("i-1").matches(&instance) && !InstanceQuery::Id("i-2").matches(&instance));
+        assert!(InstanceQuery::Token("uid-1").matches(&instance) && !InstanceQuery::Token("uid").matches(&instance));
     }
 }

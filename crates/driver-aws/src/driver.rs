@@ -20,8 +20,9 @@ use crate::{
     errors,
     invisible::InvisibleInstances,
     launch::{Launch, run_instances},
-    lookup::{self, InstanceLocation, Missing, VISIBILITY_TIMEOUT},
+    lookup::{self, Assigned, InstanceLocation, Missing, MissingPrefixes, VISIBILITY_TIMEOUT},
     options::AwsOptions,
+    recent::Recent,
     sign,
     spec::Spec,
 };
@@ -38,7 +39,17 @@ const LONGEST_TOKEN: usize = 60;
 pub struct AwsDriver {
     info: DriverInfo,
     ec2: Ec2,
+    memory: Memory,
+}
+
+/// What the driver remembers of its requests, because EC2 shows their effects with a delay.
+#[derive(Default)]
+struct Memory {
     invisible: InvisibleInstances,
+    /// The launched instances, by id.
+    launches: Recent<()>,
+    /// The prefixes of network interfaces, by the ids of the interfaces.
+    prefixes: Recent<Assigned>,
 }
 
 impl AwsDriver {
@@ -56,7 +67,14 @@ impl AwsDriver {
         let capabilities = Capabilities { create_is_idempotent: true, lists_creation_time: true };
         let info =
             DriverInfo { name: "aws", providers: vec![AWS.to_owned()], schema: Some(SCHEMA.clone()), capabilities };
-        Self { info, ec2, invisible: InvisibleInstances::default() }
+        Self { info, ec2, memory: Memory::default() }
+    }
+
+    /// The machine of a request.
+    fn subject<'a>(&'a self, spec: Spec, request: &'a MachineRequest) -> Result<Subject<'a>, Status> {
+        let owner = owner_tags(&spec)?;
+        let source = self.ec2.source(&request.secret)?;
+        Ok(Subject { spec, owner, source, machine: &request.machine, secret: &request.secret, memory: &self.memory })
     }
 }
 
@@ -67,15 +85,10 @@ struct Subject<'a> {
     source: Source,
     machine: &'a Machine,
     secret: &'a SecretData,
+    memory: &'a Memory,
 }
 
 impl<'a> Subject<'a> {
-    fn of(ec2: &Ec2, spec: Spec, request: &'a MachineRequest) -> Result<Self, Status> {
-        let owner = owner_tags(&spec)?;
-        let source = ec2.source(&request.secret)?;
-        Ok(Self { spec, owner, source, machine: &request.machine, secret: &request.secret })
-    }
-
     /// The machine's name.
     ///
     /// # Errors
@@ -101,40 +114,77 @@ impl<'a> Subject<'a> {
         Ok(ec2.session(cx, region, &self.source))
     }
 
-    fn selection(&self, states: States) -> Result<InstanceQuery<'_>, Status> {
-        Ok(InstanceQuery::Tags { owner: &self.owner, machine: Some(self.name()?), states })
+    /// The instances with the machine's name that belong to it. Their tags show that, or their client tokens if a user has edited the class.
+    async fn named(&self, ec2: &Session<'_>, states: States) -> Result<Vec<Instance>, Status> {
+        let mut named = ec2.instances(InstanceQuery::Named { machine: self.name()?, states }).await?;
+        named.retain(|instance| self.owner.own(|key| instance.has_tag(key)) || self.was_made_for_machine(instance));
+        Ok(named)
     }
 
     /// The instances that belong to the machine.
     ///
     /// # Errors
-    /// `NotFound` if there is none, `Unavailable` if EC2 may not show it yet.
+    /// `NotFound` if there is none, `Unavailable` if EC2 may not show it yet, `FailedPrecondition` if the instance with the machine's provider id
+    /// belongs to another machine.
     async fn backing(&self, ec2: &Session<'_>) -> Result<Vec<Instance>, Status> {
-        let tagged = ec2.instances(self.selection(States::Live)?).await?;
-        if !tagged.is_empty() {
-            return Ok(tagged);
+        let named = self.named(ec2, States::Live).await?;
+        if !named.is_empty() {
+            return Ok(named);
         }
         let Some(location) = self.location()? else {
             return Err(Status::new(Code::NotFound, "No ProviderID found on the machine"));
         };
-        let by_id = ec2.instance(location.id).await?;
-        if by_id.is_none() && self.may_be_shown_later() {
-            return Err(lookup::not_shown_yet(location.id));
+        let instance = self.live_instance(ec2, location.id).await?;
+        instance.map(|instance| vec![instance]).ok_or_else(lookup::not_found)
+    }
+
+    /// The instance with the machine's provider id. `None` if it has ended: EC2 shows ended instances for an hour.
+    ///
+    /// # Errors
+    /// `Unavailable` if EC2 may not show it yet, `FailedPrecondition` if it belongs to another machine.
+    async fn live_instance(&self, ec2: &Session<'_>, id: &str) -> Result<Option<Instance>, Status> {
+        match ec2.instance(id).await? {
+            None if self.may_be_shown_later(id) => Err(lookup::not_shown_yet(id)),
+            Some(instance) if !instance.has_ended() => {
+                if !self.was_made_for_machine(&instance) {
+                    lookup::named_by_id(&instance, &self.owner, self.name().unwrap_or_default())?;
+                }
+                Ok(Some(instance))
+            }
+            None | Some(_) => Ok(None),
         }
-        let ours: Vec<_> = by_id.into_iter().filter(|instance| self.is_of_machine(instance)).collect();
-        if ours.is_empty() { Err(lookup::not_found()) } else { Ok(ours) }
     }
 
-    /// Whether EC2 may not show the machine's instance yet. The age of the machine decides, because the instance is at most as old.
-    fn may_be_shown_later(&self) -> bool {
-        let made = self.machine.metadata.creation_timestamp.as_ref();
-        made.is_some_and(|made| lookup::may_be_shown_later(made.0, Timestamp::now()))
+    /// Whether EC2 may not show the machine's instance yet.
+    fn may_be_shown_later(&self, id: &str) -> bool {
+        let is_launched = self.memory.launches.get(id, Instant::now()).is_some();
+        is_launched || lookup::may_be_shown_later(self.machine, Timestamp::now())
     }
 
-    /// Whether an instance that was found by its id belongs to the machine. Its tags show that, or its client token if a user has removed tags.
-    fn is_of_machine(&self, instance: &Instance) -> bool {
-        let is_tagged = || lookup::backs(instance, &self.owner, self.name().unwrap_or_default());
-        !instance.has_ended() && (is_tagged() || self.was_made_for_machine(instance))
+    /// What the instance lacks of the settings of the class.
+    fn missing(&self, instance: &Instance) -> Missing {
+        Missing::of(instance, &self.spec, |interface| self.memory.prefixes.get(interface, Instant::now()))
+    }
+
+    /// Assigns the missing prefixes of an interface, and remembers them until EC2 shows them.
+    async fn assign(&self, ec2: &Session<'_>, missing: &MissingPrefixes) -> Result<(), Failure> {
+        let MissingPrefixes { interface, count, total } = missing;
+        let remember = |is_confirmed| {
+            self.memory.prefixes.put(interface, Assigned { total: *total, is_confirmed }, Instant::now());
+        };
+        let before = self.memory.prefixes.get(interface, Instant::now());
+        // This call may end without an answer.
+        remember(false);
+        let answer = ec2.assign_ipv6_prefixes(interface, *count).await;
+        match &answer {
+            Ok(()) => remember(true),
+            Err(failure) if errors::has_done_nothing(failure) => match before {
+                Some(before) => self.memory.prefixes.put(interface, before, Instant::now()),
+                None => self.memory.prefixes.forget(interface),
+            },
+            Err(_) => {}
+        }
+        answer
     }
 
     /// Whether the instance was made by a request for this machine.
@@ -155,13 +205,7 @@ impl<'a> Subject<'a> {
     }
 
     /// Launches an instance, or returns the instance of an earlier request. `attempt` is the first attempt whose token is unused.
-    async fn launched(
-        &self,
-        ec2: &Session<'_>,
-        invisible: &InvisibleInstances,
-        root_device: &str,
-        attempt: usize,
-    ) -> Result<Instance, Status> {
+    async fn launched(&self, ec2: &Session<'_>, root_device: &str, attempt: usize) -> Result<Instance, Status> {
         let base = self.token()?;
         let user_data = self.secret.get(SecretData::USER_DATA).unwrap_or_default();
         for attempt in attempt..attempt + MAX_ATTEMPTS {
@@ -174,21 +218,24 @@ impl<'a> Subject<'a> {
                 token: &token,
             })?;
             match ec2.launch(&query).await {
-                Ok(instance) if !instance.has_ended() => return Ok(instance),
+                Ok(instance) if !instance.has_ended() => {
+                    self.memory.launches.put(&instance.id, (), Instant::now());
+                    return Ok(instance);
+                }
                 // The token belongs to an earlier creation whose instance has ended.
                 Ok(_) => {}
                 Err(failure) if failure.reason == errors::TOKEN_TERMINATED => {}
                 Err(failure) if failure.reason == errors::TOKEN_MISMATCH => {
-                    // The class has changed since an earlier request with this token was sent.
-                    let mut found = ec2.instances(self.selection(States::Live)?).await?;
-                    match found.len() {
-                        // The instance of that request may have ended, or EC2 may not show it yet.
-                        0 if invisible.known_for(&token, Instant::now()) < VISIBILITY_TIMEOUT => {
-                            return Err(lookup::hidden_by_a_change(&token));
-                        }
-                        0 => {}
-                        1 => return Ok(found.remove(0)),
-                        _ => return Err(lookup::too_many(&found)),
+                    // The class has changed since an earlier request with this token was sent. The instance of that request has the tags of
+                    // the class at that time, so it is looked for by the token.
+                    let made = ec2.instances(InstanceQuery::Token(&token)).await?.pop();
+                    let invisible_for = || self.memory.invisible.known_for(&token, Instant::now());
+                    match made {
+                        Some(instance) if !instance.has_ended() => return Ok(instance),
+                        Some(_) => {}
+                        // EC2 may not show the instance yet. Later, it has ended, and EC2 has forgotten it.
+                        None if invisible_for() < VISIBILITY_TIMEOUT => return Err(lookup::hidden_by_a_change(&token)),
+                        None => {}
                     }
                 }
                 Err(failure) => return Err(failure.into()),
@@ -279,17 +326,14 @@ impl Driver for AwsDriver {
     }
 
     async fn create_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<CreatedVm, Status> {
-        let subject = Subject::of(&self.ec2, Spec::checked(&request.class)?, &request)?;
+        let subject = self.subject(Spec::checked(&request.class)?, &request)?;
         if subject.secret.get(SecretData::USER_DATA).is_none_or(<[u8]>::is_empty) {
             return Err(Status::new(Code::InvalidArgument, "Mention userData"));
         }
         let ec2 = self.ec2.session(cx, &subject.spec.region, &subject.source);
         // Ended instances are needed, too, because their client tokens can't be used again.
-        let (live, ended): (Vec<_>, Vec<_>) = ec2
-            .instances(subject.selection(States::Any)?)
-            .await?
-            .into_iter()
-            .partition(|instance| !instance.has_ended());
+        let (live, ended): (Vec<_>, Vec<_>) =
+            subject.named(&ec2, States::Any).await?.into_iter().partition(|instance| !instance.has_ended());
         let instance = match live.len() {
             0 => {
                 let ami = &subject.spec.ami;
@@ -300,7 +344,7 @@ impl Driver for AwsDriver {
                     return Err(Status::new(Code::InvalidArgument, "rootDeviceName cannot be nil"));
                 };
                 let attempt = lookup::next_attempt(&subject.token()?, &ended);
-                let launched = subject.launched(&ec2, &self.invisible, &root_device, attempt).await?;
+                let launched = subject.launched(&ec2, &root_device, attempt).await?;
                 subject.visible(&ec2, launched).await?
             }
             1 => live.into_iter().next().unwrap_or_default(),
@@ -310,7 +354,7 @@ impl Driver for AwsDriver {
     }
 
     async fn initialize_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status> {
-        let subject = Subject::of(&self.ec2, Spec::read(&request.class)?, &request)?;
+        let subject = self.subject(Spec::read(&request.class)?, &request)?;
         let ec2 = subject.session(&self.ec2, cx)?;
         let backing = subject.backing(&ec2).await.map_err(|status| match status.code {
             Code::NotFound => Status { code: Code::Uninitialized, ..status },
@@ -318,7 +362,7 @@ impl Driver for AwsDriver {
         })?;
         let instance = backing.into_iter().next().ok_or_else(lookup::not_found)?;
         let identity = lookup::identity(ec2.region, &instance);
-        let missing = Missing::of(&instance, &subject.spec);
+        let missing = subject.missing(&instance);
         if missing.interfaces {
             return Err(uninitialized(format!("instance {} has no network interface", instance.id), identity));
         }
@@ -327,22 +371,31 @@ impl Driver for AwsDriver {
             // A failure does not stop the others.
             failed = ec2.disable_source_dest_check(interface).await.err().or(failed);
         }
-        for (interface, count) in &missing.prefixes {
-            failed = ec2.assign_ipv6_prefixes(interface, *count).await.err().or(failed);
+        for prefixes in &missing.prefixes {
+            failed = subject.assign(&ec2, prefixes).await.err().or(failed);
         }
         match failed {
             Some(failure) => Err(uninitialized(failure.status.message, identity)),
-            None => Ok(identity),
+            None if missing.unconfirmed.is_empty() => Ok(identity),
+            None => {
+                let interfaces = missing.unconfirmed.join(", ");
+                let message = format!(
+                    "IPv6 prefixes for {interfaces} were asked for without an answer; unless EC2 shows them before, they are asked for \
+                     again {} minutes later",
+                    VISIBILITY_TIMEOUT.as_secs() / 60
+                );
+                Err(uninitialized(message, identity))
+            }
         }
     }
 
     async fn delete_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<DeletedVm, Status> {
-        let subject = Subject::of(&self.ec2, Spec::read(&request.class)?, &request)?;
+        let subject = self.subject(Spec::read(&request.class)?, &request)?;
         let ec2 = subject.session(&self.ec2, cx)?;
         let location = subject.location()?;
         // The request for an orphan has an id and no UID. Only the instance with that id may be terminated, not others with the same name.
         let by_name = location.is_none() || subject.machine.metadata.uid.is_some();
-        let mut ending = if by_name { ec2.instances(subject.selection(States::Live)?).await? } else { Vec::new() };
+        let mut ending = if by_name { subject.named(&ec2, States::Live).await? } else { Vec::new() };
         // Other instances with the machine's name are terminated only if a request for this machine has made them, because another machine's
         // instance may have the name by mistake. The orphan collector, which knows all machines, deals with the rest.
         if let Some(location) = location {
@@ -350,11 +403,10 @@ impl Driver for AwsDriver {
         }
         let mut unended = None;
         if let Some(location) = location.filter(|location| ending.iter().all(|instance| instance.id != location.id)) {
-            match ec2.instance(location.id).await? {
-                Some(instance) if instance.has_ended() => {}
-                Some(instance) if subject.is_of_machine(&instance) => ending.push(instance),
-                Some(instance) => unended = Some(lookup::not_ours(&instance.id)),
-                None => unended = subject.may_be_shown_later().then(|| lookup::not_shown_yet(location.id)),
+            match subject.live_instance(&ec2, location.id).await {
+                Ok(instance) => ending.extend(instance),
+                // The other instances are terminated all the same.
+                Err(status) => unended = Some(status),
             }
         }
         for instance in &ending {
@@ -364,12 +416,12 @@ impl Driver for AwsDriver {
     }
 
     async fn get_machine_status(&self, cx: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status> {
-        let subject = Subject::of(&self.ec2, Spec::read(&request.class)?, &request)?;
+        let subject = self.subject(Spec::read(&request.class)?, &request)?;
         let ec2 = subject.session(&self.ec2, cx)?;
         let backing = subject.backing(&ec2).await?;
         let [instance] = backing.as_slice() else { return Err(lookup::too_many(&backing)) };
         let identity = lookup::identity(ec2.region, instance);
-        let missing = Missing::of(instance, &subject.spec);
+        let missing = subject.missing(instance);
         if missing.nothing() {
             return Ok(identity);
         }
@@ -378,7 +430,7 @@ impl Driver for AwsDriver {
              prefixes",
             instance.id,
             missing.checking.len(),
-            missing.prefixes.len()
+            missing.prefixes.len() + missing.unconfirmed.len()
         );
         Err(uninitialized(message, identity))
     }
@@ -387,7 +439,7 @@ impl Driver for AwsDriver {
         let spec = Spec::read(&request.class)?;
         let (owner, source) = (owner_tags(&spec)?, self.ec2.source(&request.secret)?);
         let ec2 = self.ec2.session(cx, &spec.region, &source);
-        let all = ec2.instances(InstanceQuery::Tags { owner: &owner, machine: None, states: States::Live }).await?;
+        let all = ec2.instances(InstanceQuery::Owned(&owner)).await?;
         let listed = all.iter().map(|instance| ListedVm {
             provider_id: lookup::provider_id(&spec.region, &instance.id),
             machine_name: instance.name().to_owned(),

@@ -10,6 +10,7 @@ use k8s_openapi::{
     api::core::v1::{AWSElasticBlockStoreVolumeSource, CSIPersistentVolumeSource, NFSVolumeSource},
     apimachinery::pkg::apis::meta::v1::Time,
 };
+use machine_api::v1alpha1::OperationType;
 use machine_driver::contract;
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -251,6 +252,35 @@ async fn a_03_an_edited_class_makes_no_second_instance_while_the_first_is_not_sh
     assert_eq!(rig.ec2.live().len(), 1);
 }
 
+/// The instance has only the tags of the class at its launch. Its client token proves whose it is.
+#[rstest]
+#[case::shown(0)]
+#[case::not_shown_at_first(1)]
+#[tokio::test(start_paused = true)]
+async fn a_03_a_class_with_a_new_tag_makes_no_second_instance_after_a_lost_reply(#[case] stale: usize) {
+    let mut rig = Rig::new(json!({}));
+    rig.ec2.fails("RunInstances", [Fault::LostReply]);
+    rig.create().await.unwrap_err();
+    rig.patch = json!({"tags": {"kubernetes.io/cluster/second": "1"}});
+    rig.ec2.fails("DescribeInstances", vec![Fault::Body("<R><reservationSet/></R>"); stale]);
+    assert_eq!(rig.create().await.unwrap().vm.provider_id, "aws:///eu-west-1/i-1");
+    assert_eq!(rig.ec2.live().len(), 1);
+    assert_eq!(rig.status().await.unwrap().provider_id, "aws:///eu-west-1/i-1");
+    rig.delete().await.unwrap();
+    assert_eq!(rig.ec2.live().len(), 0, "also the deletion of a machine without a provider id finds it");
+}
+
+/// A token that made an instance with the old tags of a class, and whose instance has ended, delays nothing.
+#[tokio::test(start_paused = true)]
+async fn a_token_of_an_instance_that_has_ended_is_passed_over_after_a_change_of_the_class() {
+    let mut rig = Rig::new(json!({}));
+    rig.create().await.unwrap();
+    rig.ec2.state().vms[0].state = "terminated";
+    rig.patch = json!({"machineType": "m5.xlarge"});
+    rig.ec2.fails("DescribeInstances", [Fault::Body("<R><reservationSet/></R>")]);
+    assert_eq!(rig.create().await.unwrap().vm.provider_id, "aws:///eu-west-1/i-2");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_20_an_instance_that_is_described_late_is_waited_for() {
     let rig = Rig::new(json!({}));
@@ -312,6 +342,71 @@ async fn a_18_the_prefixes_that_are_missing_are_assigned() {
     rig.status().await.unwrap();
 }
 
+fn with_prefixes(count: usize) -> Value {
+    json!({"networkInterfaces": [{"subnetID": "s", "securityGroupIDs": ["g"], "ipv6PrefixCount": count}]})
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_18_prefixes_that_are_not_shown_yet_are_not_assigned_twice() {
+    let mut rig = Rig::new(with_prefixes(2));
+    rig.vm("i-9", |vm| vm.interfaces = vec![nic("eni-1", "interface", 0, 1)]);
+    let stale: &str = rig
+        .ec2
+        .state()
+        .describe(&fake_ec2::Parameters::from([("InstanceId.1".to_owned(), "i-9".to_owned())]))
+        .unwrap()
+        .leak();
+    let asked = |rig: &Rig| rig.ec2.asked("AssignIpv6Addresses").len();
+    rig.initialize().await.unwrap();
+    rig.ec2.fails("DescribeInstances", vec![Fault::Body(stale); 4]);
+    rig.initialize().await.unwrap();
+    rig.status().await.unwrap();
+    assert_eq!(asked(&rig), 1);
+    rig.patch = with_prefixes(4);
+    assert_eq!(rig.status().await.unwrap_err().code, Code::Uninitialized);
+    rig.initialize().await.unwrap();
+    assert_eq!((asked(&rig), rig.ec2.asked("AssignIpv6Addresses")[1]["Ipv6PrefixCount"].as_str()), (2, "2"));
+    assert_eq!(rig.ec2.state().vms[0].interfaces[0].prefixes, 4);
+    // A user has removed the prefixes.
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    rig.ec2.state().vms[0].interfaces[0].prefixes = 0;
+    rig.initialize().await.unwrap();
+    assert_eq!(rig.ec2.state().vms[0].interfaces[0].prefixes, 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_18_prefixes_without_an_answer_are_waited_for_before_they_are_assigned_again() {
+    let rig = Rig::new(with_prefixes(2));
+    rig.vm("i-9", |vm| vm.interfaces = vec![nic("eni-1", "interface", 0, 0)]);
+    let stale: &str = rig
+        .ec2
+        .state()
+        .describe(&fake_ec2::Parameters::from([("InstanceId.1".to_owned(), "i-9".to_owned())]))
+        .unwrap()
+        .leak();
+    rig.ec2.fails("AssignIpv6Addresses", [Fault::LostReply]);
+    assert_eq!(rig.initialize().await.unwrap_err().code, Code::Uninitialized);
+    rig.ec2.fails("DescribeInstances", vec![Fault::Body(stale); 2]);
+    let refused = rig.initialize().await.unwrap_err();
+    assert_eq!(refused.code, Code::Uninitialized);
+    assert!(refused.message.contains("eni-1"), "{}", refused.message);
+    assert_eq!(rig.status().await.unwrap_err().code, Code::Uninitialized);
+    assert_eq!(rig.ec2.asked("AssignIpv6Addresses").len(), 1);
+    rig.initialize().await.unwrap();
+    rig.status().await.unwrap();
+    assert_eq!(rig.ec2.state().vms[0].interfaces[0].prefixes, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_18_refused_prefixes_are_asked_for_again() {
+    let rig = Rig::new(with_prefixes(2));
+    rig.vm("i-9", |vm| vm.interfaces = vec![nic("eni-1", "interface", 0, 0)]);
+    rig.ec2.fails("AssignIpv6Addresses", [Fault::Error(400, "InsufficientCidrBlocks")]);
+    assert_eq!(rig.initialize().await.unwrap_err().code, Code::Uninitialized);
+    rig.initialize().await.unwrap();
+    assert_eq!(rig.ec2.state().vms[0].interfaces[0].prefixes, 2);
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_initialisation_without_an_instance_is_uninitialized() {
     assert_eq!(Rig::new(json!({})).initialize().await.unwrap_err().code, Code::Uninitialized);
@@ -365,6 +460,41 @@ async fn a_22_a_young_instance_that_is_not_shown_is_not_gone() {
     rig.delete().await.unwrap();
 }
 
+/// The creation of the machine was tried again for an hour, so the machine is much older than its instance.
+#[tokio::test(start_paused = true)]
+async fn a_22_a_young_instance_of_an_old_machine_is_not_gone_either() {
+    let mut rig = Rig::new(json!({}));
+    let ago = |seconds| Some(Time(Timestamp::now() - SignedDuration::from_secs(seconds)));
+    rig.machine.metadata.creation_timestamp = ago(3600);
+    rig.machine.spec.provider_id = rig.create().await.unwrap().vm.provider_id;
+    rig.ec2.state().vms.clear();
+    for refused in [rig.status().await.unwrap_err(), rig.delete().await.unwrap_err()] {
+        assert_eq!(refused.code, Code::Unavailable, "{}", refused.message);
+    }
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    assert_eq!(rig.status().await.unwrap_err().code, Code::NotFound);
+    rig.delete().await.unwrap();
+}
+
+/// The process that launched the instance has ended, but the machine says when its creation was last written.
+#[rstest]
+#[case::a_creation_of_now(OperationType::Create, 10, Code::Unavailable)]
+#[case::a_creation_of_long_ago(OperationType::Create, 301, Code::NotFound)]
+#[case::another_operation(OperationType::HealthCheck, 10, Code::NotFound)]
+#[tokio::test(start_paused = true)]
+async fn a_22_the_last_creation_of_a_machine_bounds_the_age_of_its_instance(
+    #[case] operation: OperationType,
+    #[case] seconds: i64,
+    #[case] expected: Code,
+) {
+    let mut rig = Rig::new(json!({})).named("aws:///eu-west-1/i-9");
+    let ago = |seconds| Some(Time(Timestamp::now() - SignedDuration::from_secs(seconds)));
+    rig.machine.metadata.creation_timestamp = ago(3600);
+    rig.machine.status.last_operation.operation = operation;
+    rig.machine.status.last_operation.last_update_time = ago(seconds);
+    assert_eq!(rig.status().await.unwrap_err().code, expected);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_23_all_instances_of_the_name_are_deleted() {
     let rig = Rig::new(json!({}));
@@ -392,13 +522,30 @@ async fn an_instance_of_another_cluster_is_neither_found_nor_terminated_by_its_i
     for uid in [Some("uid-1".to_owned()), None] {
         let mut rig = Rig::new(json!({})).named("aws:///eu-west-1/i-9");
         rig.machine.metadata.uid = uid;
-        rig.vm("i-9", |vm| vm.tags = [("kubernetes.io/cluster/other".to_owned(), "1".to_owned())].into());
-        assert_eq!(rig.status().await.unwrap_err().code, Code::NotFound);
-        let refused = rig.delete().await.unwrap_err();
-        assert_eq!(refused.code, Code::NotFound);
-        assert!(refused.message.contains("i-9 carries neither the tags"), "{}", refused.message);
+        rig.vm("i-9", |vm| {
+            vm.tags.remove(CLUSTER);
+            vm.tags.insert("kubernetes.io/cluster/other".to_owned(), "1".to_owned());
+        });
+        for refused in [rig.status().await.unwrap_err(), rig.delete().await.unwrap_err()] {
+            assert_eq!(refused.code, Code::FailedPrecondition, "the instance runs: {}", refused.message);
+            assert!(refused.message.contains("it has no tag of the clusters of the class"), "{}", refused.message);
+            assert!(refused.message.contains(CLUSTER), "{}", refused.message);
+        }
         assert_eq!(rig.ec2.live().len(), 1);
     }
+}
+
+/// The instances were not made by requests with the client tokens of this machine: the Go driver made them, or the machine was restored.
+#[rstest]
+#[case::of_a_cluster("kubernetes.io/cluster/second")]
+#[case::of_a_role("kubernetes.io/role/second")]
+#[tokio::test(start_paused = true)]
+async fn an_instance_without_a_new_tag_of_its_class_belongs_to_the_machine_that_names_it(#[case] added: &str) {
+    let rig = Rig::new(json!({"tags": {added: "1"}})).named("aws:///eu-west-1/i-9");
+    rig.vm("i-9", |_| ());
+    assert_eq!(rig.status().await.unwrap().provider_id, "aws:///eu-west-1/i-9");
+    rig.delete().await.unwrap();
+    assert_eq!(rig.ec2.live().len(), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -531,8 +678,10 @@ async fn an_answer_about_another_instance_terminates_nothing() {
 async fn an_instance_with_the_name_of_another_machine_is_not_terminated_by_its_id() {
     let rig = Rig::new(json!({})).named("aws:///eu-west-1/i-9");
     rig.vm("i-9", |vm| drop(vm.tags.insert("Name".to_owned(), "m-2".to_owned())));
-    assert_eq!(rig.status().await.unwrap_err().code, Code::NotFound);
-    assert_eq!(rig.delete().await.unwrap_err().code, Code::NotFound);
+    for refused in [rig.status().await.unwrap_err(), rig.delete().await.unwrap_err()] {
+        assert_eq!(refused.code, Code::FailedPrecondition);
+        assert!(refused.message.contains("its name is \"m-2\""), "{}", refused.message);
+    }
     assert_eq!(rig.ec2.live().len(), 1);
 }
 

@@ -192,8 +192,8 @@ impl Session<'_> {
     pub async fn instances(&self, selection: InstanceQuery<'_>) -> Result<Vec<Instance>, Failure> {
         let service = match selection {
             InstanceQuery::Id(_) => "instance_get_by_id",
-            InstanceQuery::Tags { machine: Some(_), .. } => "instance_get_by_machine",
-            InstanceQuery::Tags { machine: None, .. } => "instance_get_by_tag_and_status",
+            InstanceQuery::Named { .. } | InstanceQuery::Token(_) => "instance_get_by_machine",
+            InstanceQuery::Owned(_) => "instance_get_by_tag_and_status",
         };
         let mut all = Vec::new();
         let mut known_ids = HashSet::new();

@@ -111,6 +111,16 @@ fn code_of_status(status: u16) -> Code {
     }
 }
 
+/// Whether a failed request has certainly changed nothing at the cloud. It never left this process, or the cloud refused it.
+pub fn has_done_nothing(failure: &Failure) -> bool {
+    match failure.kind {
+        FailureKind::Throttled | FailureKind::NotSent => true,
+        FailureKind::Temporary => false,
+        // An answer that can't be read is `Internal` without an error code.
+        FailureKind::Permanent => !failure.reason.is_empty() || failure.status.code != Code::Internal,
+    }
+}
+
 /// The machine code for a launch that ended with a terminated instance, by the state reason of the instance.
 pub fn code_of_end(reason: &str) -> Code {
     if EXHAUSTED_REASONS.contains(&reason) { Code::ResourceExhausted } else { Code::Internal }

@@ -36,6 +36,8 @@ pub struct Vm {
     pub state: &'static str,
     pub reason: &'static str,
     pub token: String,
+    /// The launch request. `None` for an instance that a test adds.
+    pub request: Option<Parameters>,
     pub tags: BTreeMap<String, String>,
     pub interfaces: Vec<Nic>,
 }
@@ -204,6 +206,9 @@ impl State {
         let token = &parameters["ClientToken"];
         let known = self.vms.iter().find(|vm| vm.token == *token);
         if let Some(vm) = known {
+            if vm.request.as_ref().is_some_and(|request| request != parameters) {
+                return Err((400, "IdempotentParameterMismatch".to_owned()));
+            }
             if vm.state == "terminated" {
                 return Err((400, "IdempotentInstanceTerminated".to_owned()));
             }
@@ -221,6 +226,7 @@ impl State {
             state,
             reason,
             token: token.clone(),
+            request: Some(parameters.clone()),
             tags: (1..).map_while(tag).collect(),
             interfaces: nics
                 .map(|at| Nic {
@@ -258,6 +264,7 @@ impl State {
             .iter()
             .filter(|vm| {
                 filters.iter().all(|(name, values)| match name.as_str() {
+                    "client-token" => values.contains(&vm.token),
                     "tag-key" => values.iter().any(|key| vm.tags.contains_key(key)),
                     "instance-state-name" => values.iter().any(|state| state == vm.state),
                     name => vm.tags.get(name.strip_prefix("tag:").unwrap()).is_some_and(|tag| values.contains(tag)),
@@ -297,7 +304,7 @@ fn page(items: &str, next: Option<usize>) -> String {
 }
 
 fn item(vm: &Vm) -> String {
-    let Vm { id, state, reason, token, tags, interfaces } = vm;
+    let Vm { id, state, reason, token, tags, interfaces, .. } = vm;
     let mut text = format!(
         "<item><instanceId>{id}</instanceId><imageId>ami-1</imageId><instanceState><code>16</code><name>{state}</name></instanceState>\
          <privateDnsName>ip-{id}.eu-west-1.compute.internal</privateDnsName><privateIpAddress>10.0.0.1</privateIpAddress>\

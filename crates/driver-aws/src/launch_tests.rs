@@ -185,13 +185,16 @@ fn every_parameter_is_one_of_ec2s_own_model() {
     ));
     let tags = ["kubernetes.io/cluster/c", "kubernetes.io/role/node"].map(str::to_owned);
     let owner = OwnerTags::of(tags.iter(), "/cluster/", "/role/").unwrap();
-    let selection = InstanceQuery::Tags { owner: &owner, machine: Some("m"), states: States::Live };
+    let named = |states| InstanceQuery::Named { machine: "m", states };
     for query in [
         actions::describe_images("ami-1"),
         actions::describe_subnets(["subnet-1"]),
         actions::describe_security_groups(["sg-1"]),
         actions::describe_key_pair("k"),
-        actions::describe_instances(selection, Some("next")),
+        actions::describe_instances(named(States::Live), Some("next")),
+        actions::describe_instances(named(States::Any), None),
+        actions::describe_instances(InstanceQuery::Owned(&owner), Some("next")),
+        actions::describe_instances(InstanceQuery::Token("uid-1"), None),
         actions::describe_instances(InstanceQuery::Id("i-1"), None),
         actions::terminate_instances(["i-1"]),
         actions::disable_source_dest_check("eni-1"),

@@ -31,6 +31,7 @@ mod lookup;
 mod options;
 #[cfg(feature = "driver")]
 mod query;
+mod recent;
 mod regions;
 mod rules;
 mod schema;

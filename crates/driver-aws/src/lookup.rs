@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use machine_api::v1alpha1::{Machine, OperationType};
 use machine_driver::{Code, NodeAddress, OwnerTags, Status, VmIdentity};
 
 use crate::{
@@ -43,14 +44,19 @@ pub fn provider_id(region: &str, id: &str) -> String {
 /// The longest time until EC2 shows a new instance in every answer.
 pub const VISIBILITY_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
-/// Whether EC2 may not show the instance yet of a machine that was created at this time.
-pub fn may_be_shown_later(made: Timestamp, now: Timestamp) -> bool {
-    Duration::try_from(now.duration_since(made)).is_ok_and(|age| age < VISIBILITY_TIMEOUT)
+/// Whether EC2 may not show the instance of a machine yet, by what the machine says of its creation. The instance is at most as old as the
+/// machine, and may be as young as the last creation: the creation may have been tried again for hours.
+pub fn may_be_shown_later(machine: &Machine, now: Timestamp) -> bool {
+    let last = &machine.status.last_operation;
+    let creation = last.last_update_time.as_ref().filter(|_| last.operation == OperationType::Create);
+    let is_recent =
+        |made: Timestamp| Duration::try_from(now.duration_since(made)).is_ok_and(|age| age < VISIBILITY_TIMEOUT);
+    machine.metadata.creation_timestamp.iter().chain(creation).any(|made| is_recent(made.0))
 }
 
-/// The error for an instance of a new machine that EC2 does not show. The instance has not ended, because EC2 shows ended instances for an hour.
+/// The error for a new instance that EC2 does not show. The instance has not ended, because EC2 shows ended instances for an hour.
 pub fn not_shown_yet(id: &str) -> Status {
-    let message = format!("EC2 does not show instance {id} of the new machine yet; it is asked for again");
+    let message = format!("EC2 does not show the new instance {id} yet; it is asked for again");
     Status::new(Code::Unavailable, message)
 }
 
@@ -78,11 +84,28 @@ pub fn too_many(instances: &[Instance]) -> Status {
     Status::new(Code::OutOfRange, message)
 }
 
-/// Whether an instance that was found by its id belongs to a machine. It may have ended, because EC2 shows ended instances for an hour, and it may
-/// belong to another machine.
-pub fn backs(instance: &Instance, owner: &OwnerTags, machine: &str) -> bool {
-    let is_named = instance.name().is_empty() || instance.name() == machine;
-    !instance.has_ended() && is_named && owner.own(|key| instance.has_tag(key))
+/// Whether the tags of an instance with the machine's provider id show that it belongs to the machine.
+///
+/// A user may edit the tags of a class that has machines. Therefore an instance with the machine's name and one tag of the class's clusters belongs
+/// to the machine, whatever its other tags are.
+///
+/// # Errors
+/// Why it does not belong to the machine. The instance runs, so this is no `NotFound`, which would end the machine without its instance.
+pub fn named_by_id(instance: &Instance, owner: &OwnerTags, machine: &str) -> Result<(), Status> {
+    let has = |key: &str| instance.has_tag(key);
+    let why = match instance.name() {
+        "" if owner.own(has) => return Ok(()),
+        "" => format!("it has no name, and not all of the tags of the class ({owner})"),
+        name if name != machine => format!("its name is {name:?}"),
+        _ if owner.share_a_cluster_with(has) => return Ok(()),
+        _ => format!("it has no tag of the clusters of the class ({owner})"),
+    };
+    let id = &instance.id;
+    let message = format!(
+        "instance {id} runs and does not belong to the machine with its provider id: {why}. It is not ended. If it is the machine's, write \
+         the name and the tags on it; if not, remove the finalizer of the machine to let the machine go without it"
+    );
+    Err(Status::new(Code::FailedPrecondition, message))
 }
 
 /// The identity of an instance.
@@ -109,18 +132,19 @@ pub fn is_token_of(base: &str, token: &str) -> bool {
     token.strip_prefix(base).is_some_and(|rest| rest.is_empty() || number(rest))
 }
 
-/// The error for an instance with the machine's provider id that belongs neither to the cluster nor to the machine.
-pub fn not_ours(id: &str) -> Status {
-    let message = format!(
-        "instance {id} carries neither the tags of its class nor the token of its machine: it is another's and is not ended"
-    );
-    Status::new(Code::NotFound, message)
-}
-
 /// The first attempt whose client token made none of these ended instances.
 pub fn next_attempt(base: &str, ended: &[Instance]) -> usize {
     let is_used = |attempt: &usize| ended.iter().any(|instance| instance.client_token == token(base, *attempt));
     (0..=ended.len()).find(|attempt| !is_used(attempt)).unwrap_or(ended.len())
+}
+
+/// The IPv6 prefixes of a network interface after the last request to assign some.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Assigned {
+    /// The number of all prefixes of the interface.
+    pub total: usize,
+    /// Whether EC2 has confirmed it.
+    pub is_confirmed: bool,
 }
 
 /// The settings of the class that an instance does not have yet.
@@ -128,15 +152,28 @@ pub fn next_attempt(base: &str, ended: &[Instance]) -> usize {
 pub struct Missing {
     /// The network interfaces that still check source and destination of packets.
     pub checking: Vec<String>,
-    /// The network interfaces that need more IPv6 prefixes, with their number.
-    pub prefixes: Vec<(String, usize)>,
+    /// The network interfaces that need more IPv6 prefixes.
+    pub prefixes: Vec<MissingPrefixes>,
+    /// The network interfaces whose prefixes were asked for without an answer. They may have them already.
+    pub unconfirmed: Vec<String>,
     /// Whether the class switches the checks off and the instance has no interface yet.
     pub interfaces: bool,
 }
 
+/// The IPv6 prefixes that a network interface lacks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MissingPrefixes {
+    /// The id of the interface.
+    pub interface: String,
+    /// The number of prefixes to assign.
+    pub count: usize,
+    /// The number of all prefixes of the interface after that.
+    pub total: usize,
+}
+
 impl Missing {
-    /// Compares an instance with its class.
-    pub fn of(instance: &Instance, spec: &Spec) -> Self {
+    /// Compares an instance with its class. `assigned` returns what was assigned to an interface while EC2 may not show that.
+    pub fn of(instance: &Instance, spec: &Spec, assigned: impl Fn(&str) -> Option<Assigned>) -> Self {
         let mut missing = Self::default();
         if spec.src_and_dst_checks_enabled == Some(false) {
             missing.interfaces = instance.interfaces.is_empty();
@@ -146,11 +183,18 @@ impl Missing {
         }
         for interface in &instance.interfaces {
             let wanted = wanted(spec, interface).and_then(|wanted| usize::try_from(wanted.ipv6_prefix_count?).ok());
+            let shown = interface.ipv6_prefixes;
             // Additional prefixes stay, because they may be in use.
-            if let Some(count) =
-                wanted.and_then(|wanted| wanted.checked_sub(interface.ipv6_prefixes)).filter(|n| *n > 0)
-            {
-                missing.prefixes.push((interface.id.clone(), count));
+            let Some(total) = wanted.filter(|wanted| *wanted > shown) else { continue };
+            let id = interface.id.clone();
+            // A prefix that EC2 does not show yet must not be assigned a second time.
+            match assigned(&id).filter(|assigned| assigned.total > shown) {
+                Some(Assigned { is_confirmed: false, .. }) => missing.unconfirmed.push(id),
+                Some(assigned) if assigned.total >= total => {}
+                assigned => {
+                    let present = assigned.map_or(shown, |assigned| assigned.total);
+                    missing.prefixes.push(MissingPrefixes { interface: id, count: total - present, total });
+                }
             }
         }
         missing
@@ -223,6 +267,36 @@ mod tests {
         };
         let instance =
             Instance { interfaces: vec![has("a", 0, 3), has("b", 1, 1), has("c", 7, 0)], ..Instance::default() };
-        assert_eq!(Missing::of(&instance, &spec).prefixes, [("b".to_owned(), 1)]);
+        let missing = |total, is_confirmed| {
+            let assigned = |id: &str| (id == "b").then_some(Assigned { total, is_confirmed });
+            let Missing { prefixes, unconfirmed, .. } = Missing::of(&instance, &spec, assigned);
+            (prefixes.into_iter().map(|missing| (missing.interface, missing.count)).collect::<Vec<_>>(), unconfirmed)
+        };
+        let b = || "b".to_owned();
+        let one = (vec![(b(), 1)], Vec::new());
+        assert_eq!(missing(0, true), one, "EC2 shows 1 of 2");
+        assert_eq!(missing(1, false), one, "EC2 shows what was assigned");
+        assert_eq!(missing(2, true), (Vec::new(), Vec::new()), "EC2 does not show what was assigned");
+        assert_eq!(missing(2, false), (Vec::new(), vec![b()]), "nobody knows what was assigned");
+    }
+
+    #[rstest]
+    #[case::with_all_tags("m", &["cluster/a", "cluster/b", "role/n"], "")]
+    #[case::without_its_name("", &["cluster/a", "cluster/b", "role/n"], "")]
+    #[case::without_a_new_cluster("m", &["cluster/a", "role/n"], "")]
+    #[case::without_a_new_role("m", &["cluster/a", "cluster/b"], "")]
+    #[case::without_a_cluster("m", &["role/n"], "it has no tag of the clusters of the class (cluster/a cluster/b role/n)")]
+    #[case::without_name_and_a_tag("", &["cluster/a", "role/n"], "it has no name, and not all of the tags")]
+    #[case::of_another_machine("n", &["cluster/a", "cluster/b", "role/n"], "its name is \"n\"")]
+    fn an_instance_with_the_provider_id_of_a_machine(#[case] name: &str, #[case] keys: &[&str], #[case] why: &str) {
+        let owner = ["cluster/a", "cluster/b", "role/n"].map(str::to_owned);
+        let owner = OwnerTags::of(owner.iter(), "cluster/", "role/").unwrap();
+        let tag = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        let tags = keys.iter().map(|key| tag(key, "1")).chain([tag("Name", name)]).collect();
+        let instance = Instance { id: "i-1".to_owned(), tags, ..Instance::default() };
+        match named_by_id(&instance, &owner, "m") {
+            Ok(()) => assert_eq!(why, ""),
+            Err(status) => assert!(!why.is_empty() && status.message.contains(why), "{}", status.message),
+        }
     }
 }

@@ -21,6 +21,7 @@ use machine_driver::{
     ListRequest, ListedVm, MachineClass, MachineRequest, OpContext, Owner, SameInstance, SecretData, Status,
     VmIdentity, VolumeIdsRequest, async_trait, same_instance,
 };
+use tokio::sync::watch;
 use tonic::transport::Channel;
 
 use crate::{
@@ -111,6 +112,8 @@ pub struct Shared {
     pub(crate) link: Link,
     pub(crate) check_interval: Duration,
     pub(crate) on_change: Box<dyn Fn(&DriverState) + Send + Sync>,
+    /// Is notified when the program of the driver has ended. Its connection must be replaced then, also if it lasts.
+    pub(crate) program_ended: watch::Sender<()>,
     attempts: Attempts,
     /// When the driver approved a class with its Secret, by their fingerprint.
     approvals: Mutex<BTreeMap<u64, Instant>>,
@@ -141,6 +144,7 @@ impl ExternalDriver {
             link,
             check_interval: options.check_interval,
             on_change: options.on_change,
+            program_ended: watch::Sender::new(()),
             attempts: Attempts::default(),
             approvals: Mutex::default(),
         };
@@ -364,9 +368,11 @@ impl Driver for ExternalDriver {
             let socket = supervise::new_socket(self.shared.provider())
                 .map_err(|error| Status::new(Code::Unavailable, format!("no place for a socket: {error}")))?;
             let address = Address::Unix(socket.path().to_owned());
-            let shared = Arc::clone(&self.shared);
-            let unhealthy_for = move || shared.link.unhealthy_for(Instant::now());
-            let program = supervise::run(program.clone(), self.shared.provider(), socket, unhealthy_for, stop.clone());
+            let (link, program_ended) = (Arc::clone(&self.shared), self.shared.program_ended.clone());
+            let unhealthy_for = move || link.link.unhealthy_for(Instant::now());
+            let ended = move || program_ended.send_replace(());
+            let (program, name) = (program.clone(), self.shared.provider());
+            let program = supervise::run(program, name, socket, unhealthy_for, ended, stop.clone());
             let connection = keeper::keep(Arc::clone(&self.shared), address, None, stop);
             return Ok(vec![
                 DriverTask { name: "external-driver-program", run: program.boxed() },

@@ -1,9 +1,9 @@
 //! The task that keeps the connection to a driver. It connects, calls `GetInfo`, watches the health of the driver and reconnects.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use futures::{Stream, StreamExt as _, stream};
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
@@ -30,6 +30,9 @@ pub const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// The time between two checks whether the driver is down.
 const REPORT_INTERVAL: Duration = Duration::from_millis(500);
 
+/// The most problems that are remembered as logged.
+const MAX_PROBLEMS: usize = 16;
+
 /// Keeps the connection until `stop`.
 pub async fn keep(shared: Arc<Shared>, address: Address, files: Option<TlsFiles>, stop: CancellationToken) {
     let keeping = async {
@@ -41,26 +44,42 @@ pub async fn keep(shared: Arc<Shared>, address: Address, files: Option<TlsFiles>
 }
 
 async fn connect_loop(shared: &Shared, address: &Address, files: Option<&TlsFiles>) {
-    let (driver, mut failures, mut logged) = (shared.provider(), 0, String::new());
+    let (driver, mut failures, mut logged) = (shared.provider(), 0, LoggedProblems::default());
     loop {
+        // Subscribed before the attempt, because the program may end meanwhile.
+        let program_ended = shared.program_ended.subscribe();
         match connect(shared, address, files).await {
             Ok((channel, accepted)) => {
-                let why = use_connection(shared, channel, accepted, files).await;
+                let why = use_connection(shared, channel, accepted, files, program_ended).await;
                 tracing::warn!(driver, %address, why, "the connection to the external driver has ended");
                 shared.link.lost(Instant::now(), why);
-                (failures, logged) = (0, String::new());
+                (failures, logged) = (0, LoggedProblems::default());
             }
             Err(why) => {
-                // Each reason is logged once, because a driver may be unreachable for hours.
-                if logged != why {
+                if logged.is_new(&why) {
                     tracing::warn!(driver, %address, why, "the external driver can't be used; it is tried again");
-                    logged.clone_from(&why);
                 }
                 shared.link.lost(Instant::now(), why);
                 failures += 1;
             }
         }
         tokio::time::sleep(pause(failures, rand::random())).await;
+    }
+}
+
+/// The problems that were logged since the last connection. Each one is logged once, because a driver may be unreachable for hours, and may fail in
+/// turn with several texts.
+#[derive(Default)]
+struct LoggedProblems(BTreeSet<String>);
+
+impl LoggedProblems {
+    /// Whether this problem was not logged yet. Two texts with other numbers name the same problem: the text for an expired certificate, for
+    /// example, contains the present time.
+    fn is_new(&mut self, why: &str) -> bool {
+        if self.0.len() >= MAX_PROBLEMS {
+            self.0.clear();
+        }
+        self.0.insert(why.replace(|c: char| c.is_ascii_digit(), ""))
     }
 }
 
@@ -109,7 +128,13 @@ fn client(channel: Channel) -> DriverClient<Channel> {
 }
 
 /// Lets calls use a connection until it must be replaced, and returns the reason.
-async fn use_connection(shared: &Shared, channel: Channel, accepted: Accepted, files: Option<&TlsFiles>) -> String {
+async fn use_connection(
+    shared: &Shared,
+    channel: Channel,
+    accepted: Accepted,
+    files: Option<&TlsFiles>,
+    mut program_ended: watch::Receiver<()>,
+) -> String {
     let Accepted { name, version, protocol, .. } = &accepted;
     tracing::info!(driver = shared.provider(), name, version, %protocol, "the external driver is connected");
     if let Err(error) = &accepted.schema {
@@ -118,8 +143,10 @@ async fn use_connection(shared: &Shared, channel: Channel, accepted: Accepted, f
     shared.history.record(&accepted);
     shared.link.connected(client(channel.clone()), Arc::new(accepted));
     tokio::select! {
-        why = watch(shared, channel) => why,
+        why = watch_health(shared, channel) => why,
         () = tls_files_changed(shared, files) => "the files for TLS have changed".to_owned(),
+        // The connection may outlast the program: another process may hold it.
+        Ok(()) = program_ended.changed() => "the program of the driver has ended".to_owned(),
     }
 }
 
@@ -151,7 +178,7 @@ async fn tls_files_changed(shared: &Shared, files: Option<&TlsFiles>) {
 ///
 /// `GetInfo` is also called for a driver with a health service, because its process may hang. The calls also keep the connection in use: some
 /// gRPC servers close an idle connection with pings only.
-async fn watch(shared: &Shared, channel: Channel) -> String {
+async fn watch_health(shared: &Shared, channel: Channel) -> String {
     let mut health = HealthClient::new(channel.clone());
     let mut driver = client(channel.clone());
     let mut probes = std::pin::pin!(probes(shared, channel));
@@ -266,5 +293,22 @@ async fn report_loop(shared: &Shared) {
             reported = Some(now);
         }
         tokio::time::sleep(REPORT_INTERVAL).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_is_logged_once() {
+        let mut logged = LoggedProblems::default();
+        let expired = |seconds: u32| format!("certificate expired: verification time {seconds} (UNIX)");
+        assert!(logged.is_new(&expired(1_764_174_832)));
+        assert!(logged.is_new("connection refused"));
+        assert!(!logged.is_new(&expired(1_764_174_842)), "it is the same problem 10 s later");
+        assert!(!logged.is_new("connection refused"));
+        assert!((0..100).all(|number| logged.is_new(&"x".repeat(number + 1))), "their number is bounded");
+        assert!(logged.0.len() <= MAX_PROBLEMS);
     }
 }

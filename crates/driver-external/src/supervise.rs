@@ -8,7 +8,10 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
+use rustix::{
+    io::Errno,
+    process::{Pid, Signal, kill_process_group, test_kill_process_group},
+};
 use tokio::{
     process::{Child, Command},
     time::Instant,
@@ -75,30 +78,37 @@ pub fn restart_pause(short_runs: u32) -> Duration {
 }
 
 /// Runs the program until `stop` and restarts it when it ends or hangs. `unhealthy_for` returns how long its driver has been unhealthy or
-/// disconnected.
+/// disconnected. `ended` is called when the program has ended and will be started again.
 pub async fn run(
     program: PathBuf,
     driver: &'static str,
     socket: SocketFolder,
     unhealthy_for: impl Fn() -> Option<Duration>,
+    ended: impl Fn(),
     stop: CancellationToken,
 ) {
     let mut runs = 0;
     while !stop.is_cancelled() {
         let began = Instant::now();
-        // A socket that an earlier run has left would keep the program from listening.
-        let _ = fs::remove_file(socket.path());
         let why = match start(&program, socket.path()) {
             Err(error) => format!("it can't be started: {error}"),
-            Ok(mut child) => tokio::select! {
-                ended = child.wait() => describe_exit(ended),
-                () = until_hung(began, &unhealthy_for) => {
-                    terminate(child, driver).await;
-                    format!("its driver has been unhealthy or disconnected for {} s", HANG_TIMEOUT.as_secs())
-                }
-                () = stop.cancelled() => return terminate(child, driver).await,
-            },
+            Ok(mut child) => {
+                let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+                let why = tokio::select! {
+                    exit = child.wait() => describe_exit(exit),
+                    () = until_hung(began, &unhealthy_for) => {
+                        format!("its driver has been unhealthy or disconnected for {} s", HANG_TIMEOUT.as_secs())
+                    }
+                    () = stop.cancelled() => return terminate(child, group, driver).await,
+                };
+                // Also after a program that has ended by itself: a process that it has started may still hold the socket, or act for the driver.
+                terminate(child, group, driver).await;
+                why
+            }
         };
+        // The socket would keep the next run from listening. And a process that has left the group may still listen on it.
+        let _ = fs::remove_file(socket.path());
+        ended();
         runs = short_runs(runs, began.elapsed());
         let pause = restart_pause(runs);
         tracing::warn!(driver, program = %program.display(), why, ?pause, "the driver's program has ended; it is started again");
@@ -122,11 +132,12 @@ fn start(program: &Path, socket: &Path) -> io::Result<Child> {
     Command::new(program).env(SOCKET_VARIABLE, socket).stdin(Stdio::null()).kill_on_drop(true).process_group(0).spawn()
 }
 
-/// Sends SIGTERM to a program and the processes that it has started, and SIGKILL to those that do not end in time.
-async fn terminate(mut child: Child, driver: &str) {
-    let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+/// Sends SIGTERM to a program and to its group, which is the processes that it has started, and SIGKILL to those that do not end in time. The
+/// program may have ended already.
+async fn terminate(mut child: Child, group: Option<Pid>, driver: &str) {
     if let Some(group) = group
         && let Err(error) = kill_process_group(group, Signal::TERM)
+        && error != Errno::SRCH
     {
         tracing::debug!(driver, %error, "the driver's program can't be asked to end");
     }
@@ -205,7 +216,7 @@ mod tests {
         let (path, socket_folder) = (socket.path().to_owned(), socket.folder.clone());
         assert_eq!(fs::metadata(&socket_folder).unwrap().permissions().mode() & 0o777, 0o700);
         let stop = CancellationToken::new();
-        let running = tokio::spawn(run(program, "test", socket, || None, stop.clone()));
+        let running = tokio::spawn(run(program, "test", socket, || None, || (), stop.clone()));
         let lives = || fs::read_to_string(folder.path().join("lives")).unwrap_or_default();
         until(|| lives().lines().count() == 2).await;
         assert!(lives().lines().all(|line| Path::new(line) == path));
@@ -217,19 +228,40 @@ mod tests {
         assert!(!socket_folder.exists(), "the folder of the socket is removed");
     }
 
+    fn is_running(pid: u32) -> bool {
+        let state = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        state.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+    }
+
+    #[tokio::test]
+    async fn what_a_program_has_started_ends_before_the_program_is_started_again() {
+        let (folder, program) = script(
+            "#!/bin/sh\ncd \"$(dirname \"$0\")\"\nrm -f up\n\
+             sh -c 'trap \"\" TERM; echo $$ >> pids; : > up; while [ -e pids ]; do sleep 0.05; done' &\n\
+             until [ -e up ]; do sleep 0.05; done\nexit 3\n",
+        );
+        let stop = CancellationToken::new();
+        let running = tokio::spawn(run(program, "test", new_socket("a/d").unwrap(), || None, || (), stop.clone()));
+        let pids = || {
+            let text = fs::read_to_string(folder.path().join("pids")).unwrap_or_default();
+            text.lines().filter_map(|line| line.parse::<u32>().ok()).collect::<Vec<_>>()
+        };
+        until(|| pids().len() == 2).await;
+        assert!(!is_running(pids()[0]), "the script has ended, and the process that it started has not");
+        stop.cancel();
+        running.await.unwrap();
+        until(|| pids().iter().all(|pid| !is_running(*pid))).await;
+    }
+
     #[tokio::test]
     async fn a_driver_that_a_script_has_started_ends_with_the_script() {
         let (folder, program) = script(
             "#!/bin/sh\ncd \"$(dirname \"$0\")\"\nsh -c 'trap \"\" TERM; echo $$ > driver.pid; while :; do sleep 0.05; done' &\nwait\n",
         );
         let stop = CancellationToken::new();
-        let running = tokio::spawn(run(program, "test", new_socket("a/c").unwrap(), || None, stop.clone()));
+        let running = tokio::spawn(run(program, "test", new_socket("a/c").unwrap(), || None, || (), stop.clone()));
         let pid = || fs::read_to_string(folder.path().join("driver.pid")).ok()?.trim().parse::<u32>().ok();
         until(|| pid().is_some()).await;
-        let is_running = |pid: u32| {
-            let state = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            state.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
-        };
         assert!(is_running(pid().unwrap()));
         stop.cancel();
         running.await.unwrap();
@@ -253,7 +285,7 @@ mod tests {
     async fn a_missing_program_does_not_delay_the_stop() {
         let stop = CancellationToken::new();
         let running =
-            tokio::spawn(run("/no/such/driver".into(), "test", new_socket("x").unwrap(), || None, stop.clone()));
+            tokio::spawn(run("/no/such/driver".into(), "test", new_socket("x").unwrap(), || None, || (), stop.clone()));
         stop.cancel();
         tokio::time::timeout(Duration::from_secs(5), running).await.unwrap().unwrap();
     }

@@ -8,7 +8,7 @@ use kube::core::Status;
 pub(super) enum Cause {
     /// The API server or its conversion webhook. The object may be right.
     Server,
-    /// The object: rules refuse it.
+    /// The object: rules refuse it, or it is too large.
     Object,
     /// The user of the command, or a gateway between the command and the API server.
     Caller,
@@ -18,7 +18,7 @@ impl Cause {
     /// The cause of this error, which the last try returned.
     pub(super) const fn of(error: &ApiError) -> Self {
         match error {
-            ApiError::Invalid(_) => Self::Object,
+            ApiError::Invalid(_) | ApiError::TooLarge(_) => Self::Object,
             ApiError::NotFound(_)
             | ApiError::Conflict(_)
             | ApiError::AlreadyExists(_)
@@ -156,13 +156,14 @@ mod tests {
     }
 
     #[test]
-    fn the_server_is_the_cause_of_answers_of_500_and_above() {
+    fn the_server_is_the_cause_of_answers_of_500_and_above_and_the_object_of_refusals() {
         let server = [
             ApiError::ServerFault(String::new()),
             ApiError::Unavailable(String::new()),
             ApiError::TooManyRequests(None),
         ];
         assert!(server.iter().all(|error| is_temporary(error) && Cause::of(error) == Cause::Server));
-        assert!(!is_temporary(&ApiError::Invalid(String::new())));
+        let object = [ApiError::Invalid(String::new()), ApiError::TooLarge(String::new())];
+        assert!(object.iter().all(|error| !is_temporary(error) && Cause::of(error) == Cause::Object));
     }
 }

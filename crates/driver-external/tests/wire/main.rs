@@ -6,10 +6,12 @@ mod peer;
 mod python;
 mod tls;
 
-use std::{io::Write as _, path::PathBuf, process::Command, sync::Arc, time::Duration};
+use std::{
+    io::Write as _, os::unix::fs::PermissionsExt as _, path::PathBuf, process::Command, sync::Arc, time::Duration,
+};
 
 use driver_external::{
-    Address, Served, serve,
+    Address, ExternalDriver, Options, Place, Served, serve,
     wire::{
         driver::{
             FieldError, Kind, ListMachinesChunk, MachineResponse, NodeIdCompare, Op, StatusDetail, ValidateResponse,
@@ -165,6 +167,45 @@ async fn a_read_whose_connection_breaks_is_sent_once_more() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     panic!("{answers:?}");
+}
+
+/// The process of the old driver has left the group of its program, so it runs on and keeps its connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_is_started_again_is_connected_to_although_the_old_connection_lasts() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("driver");
+    let script = "#!/bin/sh\ncd \"$(dirname \"$0\")\"\necho \"$MCM_DRIVER_SOCKET\" >> lives\n\
+        until [ -e \"end-$(wc -l < lives)\" ]; do sleep 0.05; done\n";
+    std::fs::write(&program, script).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let lives = || std::fs::read_to_string(folder.path().join("lives")).unwrap_or_default();
+    let socket = || PathBuf::from(lives().lines().next().unwrap());
+    let driver = ExternalDriver::new(Options::new("scripted", Place::Program(program)));
+    let stop = CancellationToken::new();
+    let tasks = driver.begin(stop.clone()).await.unwrap();
+    let tasks: Vec<_> = tasks.into_iter().map(|task| tokio::spawn(task.run)).collect();
+    until(|| lives().lines().count() == 1).await;
+    let (old, new) = (Peer::new(Script::default()), Peer::new(Script::default()));
+    let old_peer = RunningPeer::at(socket(), &old);
+    until(|| driver.accepted().is_some()).await;
+    driver.get_machine_status(&cx(), request("worker-1")).await.expect("the old driver answers");
+    std::fs::write(folder.path().join("end-1"), "").unwrap();
+    until(|| lives().lines().count() == 2).await;
+    let new_peer = RunningPeer::at(socket(), &new);
+    for _ in 0..200 {
+        // The driver may be disconnected for a moment.
+        let _ = driver.get_machine_status(&cx(), request("worker-1")).await;
+        if !new.recorded.calls.lock().unwrap().is_empty() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    assert!(!new.recorded.calls.lock().unwrap().is_empty(), "the new driver is asked");
+    stop.cancel();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    drop((old_peer, new_peer));
 }
 
 #[tokio::test]
@@ -339,7 +380,6 @@ async fn a_schema_that_changes_with_a_new_connection_is_used() {
 
 #[tokio::test]
 async fn a_socket_in_a_folder_that_is_open_to_others_is_not_trusted() {
-    use std::os::unix::fs::PermissionsExt as _;
     let peer = Peer::new(Script::default());
     let running_peer = RunningPeer::new(&peer);
     std::fs::set_permissions(running_peer.folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();

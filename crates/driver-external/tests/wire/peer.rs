@@ -135,6 +135,7 @@ impl Peer {
 /// A peer that runs in its own runtime and listens on a socket in its own folder.
 pub struct RunningPeer {
     pub folder: tempfile::TempDir,
+    socket: PathBuf,
     runtime: Option<tokio::runtime::Runtime>,
 }
 
@@ -142,13 +143,21 @@ impl RunningPeer {
     pub fn new(peer: &Peer) -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
-        let mut running_peer = Self { folder, runtime: None };
+        let socket = folder.path().join("driver.sock");
+        let mut running_peer = Self { folder, socket, runtime: None };
+        running_peer.restart(peer);
+        running_peer
+    }
+
+    /// A peer that listens on a socket in another folder.
+    pub fn at(socket: PathBuf, peer: &Peer) -> Self {
+        let mut running_peer = Self { folder: tempfile::tempdir().unwrap(), socket, runtime: None };
         running_peer.restart(peer);
         running_peer
     }
 
     pub fn socket(&self) -> PathBuf {
-        self.folder.path().join("driver.sock")
+        self.socket.clone()
     }
 
     /// Stops the peer like a killed process: its connections end while calls are running.

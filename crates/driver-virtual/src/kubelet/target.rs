@@ -15,7 +15,7 @@ pub const fn is_conflict(error: &ApiError) -> bool {
 
 /// Whether the API server will never accept the request.
 pub const fn is_final(error: &ApiError) -> bool {
-    matches!(error, ApiError::Invalid(_) | ApiError::Other(_))
+    matches!(error, ApiError::Invalid(_) | ApiError::TooLarge(_) | ApiError::Other(_))
 }
 
 /// The kinds of a patch.
