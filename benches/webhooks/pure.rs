@@ -19,7 +19,9 @@ pub fn run() {
         ("MachineDeployment", include_bytes!("../../tests/fixtures/reviews/machinedeployment.json")),
     ] {
         for endpoint in [Endpoint::Mutate, Endpoint::Validate] {
-            time(&format!("{} of a {name}", Webhook::Admission(endpoint).path()), ROUNDS, || admission.review(endpoint, body).body);
+            time(&format!("{} of a {name}", Webhook::Admission(endpoint).path()), ROUNDS, || {
+                admission.review(endpoint, body).body
+            });
         }
     }
     let objects = stored_machines();

@@ -287,7 +287,8 @@ pub fn initialised(
     Err(Status::new(Code::Uninitialized, message).with_partial(identity))
 }
 
-/// What earlier requests have made of a kind of which a machine needs one. The replies may have been lost, and a user may have edited the class since.
+/// What earlier requests have made of a kind of which a machine needs one. The replies may have been lost, and a user may have edited the class
+/// since.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Earlier<T> {
     /// This one is used.
@@ -327,8 +328,8 @@ impl<T> Earlier<T> {
     }
 }
 
-/// What to do about the port of a machine. `ports` have the machine's name. `groups` are the ids of the class's security groups, or of the default group
-/// of the project for a class without any.
+/// What to do about the port of a machine. `ports` have the machine's name. `groups` are the ids of the class's security groups, or of the default
+/// group of the project for a class without any.
 pub fn earlier_port(ports: Vec<Port>, owners: &[OwnerTags], spec: &Spec, groups: &[String]) -> Earlier<Port> {
     let mut ours = our_ports(ports, owners);
     // A port of another network is not waited for, and not taken away from its server.

@@ -131,8 +131,8 @@ async fn remove_volume(cloud: &Session<'_>, mut volume: Volume) -> Result<(), St
             }
             Disk::Ready | Disk::Broken if !asked => match cloud.delete_volume(&id).await {
                 Ok(()) => asked = true,
-                // The volume may still be attached, although its status is another one. Otherwise it is a user who has to act: a volume with snapshots
-                // is not deleted, for example.
+                // The volume may still be attached, although its status is another one. Otherwise a user has to act: Cinder deletes no volume that
+                // has snapshots, for example.
                 Err(failure) if failure.status.code == Code::InvalidArgument => {
                     refusals += 1;
                     if refusals == MAX_REFUSALS {

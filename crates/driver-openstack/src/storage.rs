@@ -57,7 +57,8 @@ impl Session<'_> {
         self.list(Operation::get(Service::Volume, "listing volumes", &path), "volumes").await
     }
 
-    /// The answer to a look for volumes. Where nothing was made in Cinder, a failure is none: the cloud may have no Cinder, and the login no right there.
+    /// The answer to a look for volumes. Where nothing was made in Cinder, a failure counts as an empty list: the cloud may have no Cinder, and the
+    /// login no right there.
     pub async fn volumes_if_any(
         &self,
         volumes: Volumes,
