@@ -232,10 +232,10 @@ impl<'a> Subject<'a> {
                     let invisible_for = || self.memory.invisible.known_for(&token, Instant::now());
                     match made {
                         Some(instance) if !instance.has_ended() => return Ok(instance),
-                        Some(_) => {}
-                        // EC2 may not show the instance yet. Later, it has ended, and EC2 has forgotten it.
+                        // EC2 may not show the instance yet.
                         None if invisible_for() < VISIBILITY_TIMEOUT => return Err(lookup::hidden_by_a_change(&token)),
-                        None => {}
+                        // The instance has ended. EC2 forgets ended instances after an hour.
+                        Some(_) | None => {}
                     }
                 }
                 Err(failure) => return Err(failure.into()),

@@ -464,8 +464,7 @@ async fn a_22_a_young_instance_that_is_not_shown_is_not_gone() {
 #[tokio::test(start_paused = true)]
 async fn a_22_a_young_instance_of_an_old_machine_is_not_gone_either() {
     let mut rig = Rig::new(json!({}));
-    let ago = |seconds| Some(Time(Timestamp::now() - SignedDuration::from_secs(seconds)));
-    rig.machine.metadata.creation_timestamp = ago(3600);
+    rig.machine.metadata.creation_timestamp = Some(Time(Timestamp::now() - SignedDuration::from_hours(1)));
     rig.machine.spec.provider_id = rig.create().await.unwrap().vm.provider_id;
     rig.ec2.state().vms.clear();
     for refused in [rig.status().await.unwrap_err(), rig.delete().await.unwrap_err()] {
@@ -488,10 +487,10 @@ async fn a_22_the_last_creation_of_a_machine_bounds_the_age_of_its_instance(
     #[case] expected: Code,
 ) {
     let mut rig = Rig::new(json!({})).named("aws:///eu-west-1/i-9");
-    let ago = |seconds| Some(Time(Timestamp::now() - SignedDuration::from_secs(seconds)));
-    rig.machine.metadata.creation_timestamp = ago(3600);
+    rig.machine.metadata.creation_timestamp = Some(Time(Timestamp::now() - SignedDuration::from_hours(1)));
     rig.machine.status.last_operation.operation = operation;
-    rig.machine.status.last_operation.last_update_time = ago(seconds);
+    rig.machine.status.last_operation.last_update_time =
+        Some(Time(Timestamp::now() - SignedDuration::from_secs(seconds)));
     assert_eq!(rig.status().await.unwrap_err().code, expected);
 }
 

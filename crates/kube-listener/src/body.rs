@@ -32,9 +32,9 @@ pub struct Collected {
     pub permit: Option<OwnedSemaphorePermit>,
 }
 
-/// Collects a body of at most `limit` bytes before `deadline`, if there is one. A declared length above the limit is refused unread. A client that stops or sends too
-/// slowly is disconnected. The bytes that have arrived count against the memory for large bodies, and not the declared length: a client that only
-/// declares a large body must not take memory from others.
+/// Collects a body of at most `limit` bytes before `deadline`, if there is one. A declared length above the limit is refused unread. A client that
+/// stops or sends too slowly is disconnected. The bytes that have arrived count against the memory for large bodies, and not the declared length: a
+/// client that only declares a large body must not take memory from others.
 pub async fn collect(
     mut body: Body,
     limit: usize,

@@ -1,5 +1,6 @@
 //! The listener of an API server, with or without TLS: it accepts connections, keeps them within limits, gives their requests to a [`Handler`], and
-//! closes them. [`body`] reads the bodies of requests within limits of size, time and memory. [`pipeline`] is the way of a request through an API server.
+//! closes them. [`body`] reads the bodies of requests within limits of size, time and memory.
+//! [`pipeline`] is the way of a request through an API server.
 //!
 //! The crate has an accept loop of its own, because no server library offers all of this together: a deadline for handshakes, a limit of connections,
 //! back-off when file descriptors run out, a maximal age, the certificates of the client with every request, and a shutdown by a deadline. The

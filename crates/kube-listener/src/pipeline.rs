@@ -1,7 +1,7 @@
 //! The way of a request through an API server, from its head to its response.
 //!
-//! The steps, in this order: query, audit id, target, deadline, panics, identity, limit of concurrent requests, rights, dispatch, response. The pipeline
-//! does what is equal in all API servers. An [`Exchange`] does what differs: it is one request in the view of one server.
+//! The steps, in this order: query, audit id, target, deadline, panics, identity, limit of concurrent requests, rights, dispatch, response. The
+//! pipeline does what is equal in all API servers. An [`Exchange`] does what differs: it is one request in the view of one server.
 //!
 //! Dispatch is a step of the server, with the body and the negotiation in it. The development server reads every body before it knows whether another
 //! server answers, and the extension API server reads only the bodies of reviews, after it has found their view.
@@ -135,7 +135,12 @@ async fn answered(exchange: &mut impl Exchange, head: Parts, query: Query, body:
     };
     // The future is on the heap because it is large and every outer future would contain it.
     let steps = Box::pin(AssertUnwindSafe(steps).catch_unwind());
-    match timeout(limit.unwrap_or(Duration::MAX), steps).await {
+    // A request without a deadline gets no timer: paused time would advance to it.
+    let ended = match limit {
+        Some(limit) => timeout(limit, steps).await,
+        None => Ok(steps.await),
+    };
+    match ended {
         Ok(Ok(answered)) => answered,
         Ok(Err(_)) => {
             error!(

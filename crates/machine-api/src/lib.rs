@@ -2,7 +2,8 @@
 //!
 //! Nothing here is async, has a client or reads a clock. Times are arguments. The crate has the stored kinds ([`v1alpha1`], [`v1beta1`]) with their
 //! schemas ([`schema`]) and definitions ([`crd`]), defaults ([`defaulting`]), conversion ([`conversion`]), rules ([`validation`]), names ([`names`]),
-//! machine codes ([`machine_code`]), the reviews of the API server ([`admission`]) and the webhooks that receive them ([`webhooks`]). Code that calls a cluster or a cloud belongs to other crates.
+//! machine codes ([`machine_code`]), the reviews of the API server ([`admission`]) and the webhooks that receive them ([`webhooks`]). Code
+//! that calls a cluster or a cloud belongs to other crates.
 
 #![forbid(unsafe_code)]
 

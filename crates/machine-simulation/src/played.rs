@@ -211,7 +211,7 @@ impl<S: Whole<Object: Kind>> Played<S> {
 
     /// A read that a process skips because a guard is missing: it trusts its store instead of asking what happened to
     /// its writes.
-    fn from_store_without_guard(&self, key: &ObjectKey) -> Option<Result<Arc<S::Object>, ApiError>> {
+    fn stored_without_guard(&self, key: &ObjectKey) -> Option<Result<Arc<S::Object>, ApiError>> {
         let known = self.store.get(key);
         let skips_read = match self.caller.of {
             Controller::MachineDeployment => self.caller.lacks(Guard::Unanswered),
@@ -235,7 +235,7 @@ impl<K: Kind, S: Whole<Object = K>> ObjectApi<K> for Played<S> {
 
     async fn read(&self, key: &ObjectKey) -> Result<Arc<K>, ApiError> {
         self.caller.stage.held_up().await;
-        if let Some(known) = self.from_store_without_guard(key) {
+        if let Some(known) = self.stored_without_guard(key) {
             return known;
         }
         let asked = self.store.moment();

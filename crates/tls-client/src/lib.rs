@@ -28,6 +28,7 @@ pub enum TlsError {
 }
 
 impl TlsError {
+    #[expect(clippy::needless_pass_by_value, reason = "`map_err` passes errors by value")]
     fn of(error: impl ToString) -> Self {
         Self::Unusable(error.to_string())
     }

@@ -238,7 +238,8 @@ impl CertificateManager {
                 let Some(client) = client else { return };
                 audience = Some(Audience::of_secret(client.clone(), &namespace, &name));
                 let (api, shared) = (Api::namespaced(client, &namespace), Arc::clone(&shared));
-                Keeper::Secret(SelfManaged { api, namespace, name, settings, shared, memory: Mutex::default() })
+                let memory = Mutex::default();
+                Keeper::Secret(Box::new(SelfManaged { api, namespace, name, settings, shared, memory }))
             }
         };
         let controller = Arc::new(Controller { keeper, injection });
@@ -257,7 +258,7 @@ impl CertificateManager {
 
 /// Where the certificate of a mode is kept.
 enum Keeper {
-    Secret(SelfManaged),
+    Secret(Box<SelfManaged>),
     Memory(InMemory),
     Files(PairFiles, Duration),
 }

@@ -132,8 +132,9 @@ impl Shared {
 
     /// From now on the certificate should be valid for these hosts, too.
     pub(super) fn called_by(&self, hosts: BTreeSet<String>) {
-        let before = std::mem::replace(&mut *locked(&self.hosts), hosts.clone());
-        if before != hosts {
+        let mut known = locked(&self.hosts);
+        if *known != hosts {
+            *known = hosts;
             self.queue.add(Subject::Certificate);
         }
     }

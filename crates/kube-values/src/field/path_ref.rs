@@ -75,8 +75,8 @@ impl<'a> PathRef<'a> {
     }
 
     /// The path for a finding that is kept, cut to a readable length.
-    pub(super) fn to_field_path(&self) -> FieldPath {
-        FieldPath(cut_text(self, PATH_MAX).into())
+    pub(super) fn to_field_path(self) -> FieldPath {
+        FieldPath(cut_text(&self, PATH_MAX).into())
     }
 
     /// Compares the path with a text without writing the path, because thousands of findings need this.
